@@ -1,0 +1,87 @@
+//! Map names, capacities and the version of this layout: one page that the programs, the loader
+//! and the tests agree on.
+
+/// Version of every layout in this crate. Maps are pinned under a directory named by it, so an
+/// agent of another version never reads maps whose layout it does not know.
+pub const ABI_VERSION: u32 = 1;
+
+/// Names of the maps as they stand in the object.
+pub mod map {
+    /// [`FrontendKey`](crate::service::FrontendKey) to [`FrontendValue`](crate::service::FrontendValue).
+    pub const FRONTENDS: &str = "FRONTENDS";
+    /// [`EndpointKey`](crate::service::EndpointKey) to [`EndpointValue`](crate::service::EndpointValue).
+    pub const ENDPOINTS: &str = "ENDPOINTS";
+    /// Longest prefix of a source address to [`SourceClass`](crate::service::SourceClass) as `u32`.
+    pub const SOURCES: &str = "SOURCES";
+    /// Interface index to device flags.
+    pub const DEVICES: &str = "DEVICES";
+    /// [`PendingKey`](crate::evidence::PendingKey) to [`Pending`](crate::evidence::Pending).
+    pub const PENDING: &str = "PENDING";
+    /// Service id to [`ServiceCounts`](crate::evidence::ServiceCounts).
+    pub const COUNTS: &str = "COUNTS";
+    /// One value: [`Touched`](crate::evidence::Touched).
+    pub const TOUCHED: &str = "TOUCHED";
+    /// Family and path to the monotonic time of the last proof.
+    pub const PROOFS: &str = "PROOFS";
+    /// Family to [`Delays`](crate::evidence::Delays).
+    pub const DELAYS: &str = "DELAYS";
+    /// Source address to its budget of tracked connections.
+    pub const BUDGETS: &str = "BUDGETS";
+    /// Per-CPU counters of what could not be done, by [`Fault`](crate::evidence::Fault).
+    pub const FAULTS: &str = "FAULTS";
+    /// Per-CPU limiter of the ring buffer.
+    pub const LIMITER: &str = "LIMITER";
+    /// Ring buffer of [`Anomaly`](crate::evidence::Anomaly).
+    pub const ANOMALIES: &str = "ANOMALIES";
+    /// Every map whose content outlives an agent, in the order of the list above.
+    pub const PINNED: [&str; 13] = [
+        FRONTENDS, ENDPOINTS, SOURCES, DEVICES, PENDING, COUNTS, TOUCHED, PROOFS, DELAYS, BUDGETS,
+        FAULTS, LIMITER, ANOMALIES,
+    ];
+}
+
+/// Names of the programs. The two `_l3` programs serve devices without a link-layer header (tun,
+/// WireGuard, IPIP), where the packet begins with its IP header.
+pub mod program {
+    /// Packets that arrive from a device with Ethernet headers.
+    pub const INGRESS: &str = "pathproof_ingress";
+    /// Packets that leave by a device with Ethernet headers.
+    pub const EGRESS: &str = "pathproof_egress";
+    /// Packets that arrive from a device without link-layer headers.
+    pub const INGRESS_L3: &str = "pathproof_ingress_l3";
+    /// Packets that leave by a device without link-layer headers.
+    pub const EGRESS_L3: &str = "pathproof_egress_l3";
+    /// Returns at once. What the benchmark holds the others against; never attached.
+    pub const EMPTY: &str = "pathproof_empty";
+}
+
+/// Frontends: 30,000 Services of two, or 10,000 of six. Not preallocated.
+pub const MAX_FRONTENDS: u32 = 65_536;
+/// Endpoints, once for every Service port that has them. Not preallocated.
+pub const MAX_ENDPOINTS: u32 = 262_144;
+/// Prefixes that tell where a source is: podCIDRs, this node's addresses, its pods.
+pub const MAX_SOURCES: u32 = 4_096;
+/// Interfaces.
+pub const MAX_DEVICES: u32 = 4_096;
+/// Connections followed at a time: 10,000 a second for the 1.5 s that an answered one is kept,
+/// and as many again for those that wait. Preallocated.
+pub const MAX_PENDING: u32 = 32_768;
+/// Service ids: one for each Service port and family.
+pub const MAX_SERVICES: u32 = 32_768;
+/// Source addresses whose budget is remembered, least recently used first out.
+pub const MAX_BUDGETS: u32 = 8_192;
+/// Bytes of the ring buffer.
+pub const ANOMALY_BYTES: u32 = 128 * 1024;
+
+/// A connection that was seen arriving and not leaving for this long is lost.
+pub const LOSS_WINDOW_NS: u64 = 1_000_000_000;
+/// Width of a source's budget window as a shift of nanoseconds: 134 ms.
+pub const BUDGET_WINDOW_SHIFT: u32 = 27;
+/// Connections a source may have tracked in one budget window: about 1,900 a second.
+pub const BUDGET_PER_WINDOW: u32 = 256;
+/// The same Service reports an anomaly at most this often.
+pub const SERVICE_REPORT_NS: u64 = 10_000_000;
+/// A CPU reports at most [`CPU_REPORTS`] anomalies in this window, as a shift of nanoseconds.
+pub const CPU_REPORT_WINDOW_SHIFT: u32 = 27;
+/// See [`CPU_REPORT_WINDOW_SHIFT`].
+pub const CPU_REPORTS: u32 = 256;

@@ -1,0 +1,333 @@
+//! The evidence as the kernel holds it: connections under way, counts per Service, times of the
+//! last proofs, anomalies. Times are `CLOCK_MONOTONIC` nanoseconds (`bpf_ktime_get_ns`).
+
+use crate::service::{Address, FAMILIES, Port, SOURCE_CLASSES};
+
+/// A connection is known by its client's initial sequence number, which survives every address
+/// translation, and its family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(C)]
+pub struct PendingKey {
+    /// Initial sequence number, host order.
+    pub isn: u32,
+    /// [`Family`](crate::service::Family).
+    pub family: u32,
+}
+
+/// A connection under way, written once at its first sighting; only `state` changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Pending {
+    /// When its SYN was first seen.
+    pub arrived_ns: u64,
+    /// Bits of [`state`], moved forward by compare-and-swap.
+    pub state: u32,
+    /// Id of the Service port and family. For an alias: the initial sequence number it stands for.
+    pub service: u32,
+    /// Device of the first sighting.
+    pub device: u32,
+    /// The client's port.
+    pub client_port: Port,
+    /// The frontend's port.
+    pub frontend_port: Port,
+    /// The client's address.
+    pub client: Address,
+    /// The frontend's address.
+    pub frontend: Address,
+    /// [`SourceClass`](crate::service::SourceClass).
+    pub class: u8,
+    /// [`Owed`](crate::service::Owed) to that class.
+    pub owed: u8,
+    /// [`FrontendKind`](crate::service::FrontendKind).
+    pub kind: u8,
+    /// Bits of [`frontend_flag`](crate::service::frontend_flag).
+    pub flags: u8,
+    /// Always zero.
+    pub padding: [u8; 4],
+}
+
+/// Bits of a connection's state. No bit is ever taken back.
+pub mod state {
+    /// Left for a current endpoint.
+    pub const FORWARDED: u32 = 1 << 0;
+    /// Left for a current endpoint by the device that the route to it names, or answered.
+    pub const PROVEN: u32 = 1 << 1;
+    /// An answer of the endpoint came in.
+    pub const ANSWER_IN: u32 = 1 << 2;
+    /// An answer left towards the client.
+    pub const ANSWER_OUT: u32 = 1 << 3;
+    /// Refused by the node.
+    pub const REFUSED: u32 = 1 << 4;
+    /// Left untranslated.
+    pub const LEAKED: u32 = 1 << 5;
+    /// Left for an address that is no endpoint of the Service.
+    pub const MISROUTED: u32 = 1 << 6;
+    /// Left for an endpoint that has left its slice.
+    pub const STALE: u32 = 1 << 7;
+    /// Did not get through, and nothing was owed.
+    pub const REJECTED: u32 = 1 << 8;
+    /// The same SYN came again after its answer.
+    pub const UNHEARD: u32 = 1 << 9;
+    /// The same SYN came again.
+    pub const RETRANSMITTED: u32 = 1 << 10;
+    /// Another connection shares the initial sequence number: evidence of neither.
+    pub const AMBIGUOUS: u32 = 1 << 11;
+    /// Stands for the connection whose initial sequence number `service` holds: a SYN with
+    /// payload (TCP fast open) may be acknowledged past it.
+    pub const ALIAS: u32 = 1 << 12;
+
+    /// Any answer.
+    pub const ANSWERED: u32 = ANSWER_IN | ANSWER_OUT;
+    /// Any outcome that ends the connection's account.
+    pub const ENDED: u32 = REFUSED | LEAKED | MISROUTED | STALE | REJECTED;
+    /// Anything but a mere arrival.
+    pub const PROGRESS: u32 = FORWARDED | PROVEN | ANSWERED | ENDED | UNHEARD | AMBIGUOUS | ALIAS;
+}
+
+/// What the kernel counts per Service and source class. A connection is counted at most once under
+/// each; the failures exclude one another. `lost` is not here: user space counts it, from
+/// connections that never moved on (see `agent`'s `datapath::sweep`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Outcome {
+    /// A first SYN arrived.
+    Arrived = 0,
+    /// It left for a current endpoint.
+    Forwarded = 1,
+    /// Proven: left by the device that the route names, or answered.
+    Proven = 2,
+    /// Answered: SYN-ACK, or RST of the endpoint.
+    Answered = 3,
+    /// Refused by the node: RST or ICMP.
+    Refused = 4,
+    /// Left untranslated.
+    Leaked = 5,
+    /// Left for an address that is no endpoint of the Service.
+    Misrouted = 6,
+    /// Left for an endpoint that has left its slice.
+    Stale = 7,
+    /// The same SYN came again after its answer.
+    Unheard = 8,
+    /// Did not get through, and nothing was owed.
+    Rejected = 9,
+    /// SYNs that came again.
+    Retransmitted = 10,
+}
+
+/// How many outcomes the kernel counts.
+pub const OUTCOMES: usize = 11;
+
+impl Outcome {
+    /// All, in the order of their indexes.
+    pub const ALL: [Outcome; OUTCOMES] = [
+        Outcome::Arrived,
+        Outcome::Forwarded,
+        Outcome::Proven,
+        Outcome::Answered,
+        Outcome::Refused,
+        Outcome::Leaked,
+        Outcome::Misrouted,
+        Outcome::Stale,
+        Outcome::Unheard,
+        Outcome::Rejected,
+        Outcome::Retransmitted,
+    ];
+
+    /// The outcome of a byte as an [`Anomaly`] holds it.
+    pub fn from_byte(byte: u8) -> Option<Outcome> {
+        Self::ALL.get(usize::from(byte)).copied()
+    }
+}
+
+/// Counts of one Service port and family. They wrap; readers take differences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct ServiceCounts {
+    /// By [`SourceClass`](crate::service::SourceClass), then [`Outcome`].
+    pub counts: [[u32; OUTCOMES]; SOURCE_CLASSES],
+    /// Always zero.
+    pub padding: u32,
+    /// When this Service last reported an anomaly.
+    pub reported_ns: u64,
+}
+
+impl Default for ServiceCounts {
+    fn default() -> Self {
+        Self { counts: [[0; OUTCOMES]; SOURCE_CLASSES], padding: 0, reported_ns: 0 }
+    }
+}
+
+/// Services that share one word of [`Touched`].
+pub const TOUCH_CHUNK: u32 = 16;
+/// Words of [`Touched`].
+pub const TOUCH_WORDS: usize = (crate::abi::MAX_SERVICES / TOUCH_CHUNK) as usize;
+
+/// A word for every [`TOUCH_CHUNK`] Services, raised with each count: a reader looks at the counts
+/// of those chunks alone whose word moved. Words wrap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Touched {
+    /// Index: service id / [`TOUCH_CHUNK`].
+    pub words: [u32; TOUCH_WORDS],
+}
+
+impl Default for Touched {
+    fn default() -> Self {
+        Self { words: [0; TOUCH_WORDS] }
+    }
+}
+
+/// Entries of the map of last proofs.
+pub const PROOF_SLOTS: u32 = (FAMILIES * SOURCE_CLASSES) as u32;
+
+/// Index into the map of last proofs.
+#[inline(always)]
+pub fn proof_slot(family: u32, class: u8) -> u32 {
+    family * SOURCE_CLASSES as u32 + class as u32
+}
+
+/// Buckets of [`Delays`].
+pub const DELAY_BUCKETS: usize = 32;
+
+/// Time from arrival to departure of first SYNs, by the power of two of its nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Delays {
+    /// Bucket `i` counts delays below `2^(i+1)` ns that no lower bucket counted; the last one
+    /// also counts everything above.
+    pub buckets: [u64; DELAY_BUCKETS],
+    /// Sum of all delays in nanoseconds.
+    pub sum_ns: u64,
+}
+
+/// The bucket of a delay.
+#[inline(always)]
+pub fn delay_bucket(ns: u64) -> usize {
+    let log = 63 - (ns | 1).leading_zeros() as usize;
+    if log >= DELAY_BUCKETS { DELAY_BUCKETS - 1 } else { log }
+}
+
+/// A source's budget of tracked connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Budget {
+    /// Number of the window.
+    pub window: u64,
+    /// Connections used in it.
+    pub used: u32,
+    /// Always zero.
+    pub padding: u32,
+}
+
+/// What the programs could not do, counted per CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Fault {
+    /// Shorter than its own headers say.
+    Truncated = 0,
+    /// Headers that contradict themselves.
+    Malformed = 1,
+    /// A fragment that is not the first: it carries no TCP header.
+    LaterFragment = 2,
+    /// More VLAN tags or extension headers than are followed.
+    TooDeep = 3,
+    /// The map of connections was full: one was not followed.
+    PendingFull = 4,
+    /// A source used up its budget: a connection was not followed.
+    OverBudget = 5,
+    /// The ring buffer was full: an anomaly was counted but not reported.
+    RingFull = 6,
+    /// Limited: an anomaly was counted but not reported.
+    ReportLimited = 7,
+    /// Two connections with one initial sequence number.
+    Ambiguous = 8,
+    /// Answered on this node by something that is no endpoint: a local proxy, a SYN proxy.
+    AnsweredLocally = 9,
+    /// A connection's state changed too often at once.
+    Contended = 10,
+}
+
+/// How many faults are counted.
+pub const FAULTS: usize = 11;
+
+impl Fault {
+    /// All, in the order of their indexes.
+    pub const ALL: [Fault; FAULTS] = [
+        Fault::Truncated,
+        Fault::Malformed,
+        Fault::LaterFragment,
+        Fault::TooDeep,
+        Fault::PendingFull,
+        Fault::OverBudget,
+        Fault::RingFull,
+        Fault::ReportLimited,
+        Fault::Ambiguous,
+        Fault::AnsweredLocally,
+        Fault::Contended,
+    ];
+
+    /// Name as metrics and `/verdict` show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fault::Truncated => "truncated",
+            Fault::Malformed => "malformed",
+            Fault::LaterFragment => "later_fragment",
+            Fault::TooDeep => "too_deep",
+            Fault::PendingFull => "pending_full",
+            Fault::OverBudget => "over_budget",
+            Fault::RingFull => "ring_full",
+            Fault::ReportLimited => "report_limited",
+            Fault::Ambiguous => "ambiguous",
+            Fault::AnsweredLocally => "answered_locally",
+            Fault::Contended => "contended",
+        }
+    }
+}
+
+/// A connection that did not go as owed, with its evidence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Anomaly {
+    /// When it was seen.
+    pub at_ns: u64,
+    /// When its SYN had arrived.
+    pub arrived_ns: u64,
+    /// Initial sequence number.
+    pub isn: u32,
+    /// Id of the Service port and family.
+    pub service: u32,
+    /// Device of the sighting.
+    pub device: u32,
+    /// [`Outcome`].
+    pub outcome: u8,
+    /// [`SourceClass`](crate::service::SourceClass).
+    pub class: u8,
+    /// [`FrontendKind`](crate::service::FrontendKind).
+    pub kind: u8,
+    /// Bits of [`anomaly_flag`].
+    pub flags: u8,
+    /// The client's address.
+    pub client: Address,
+    /// The frontend's address.
+    pub frontend: Address,
+    /// Where the SYN went, for misrouted, stale and leaked; else zero.
+    pub destination: Address,
+    /// The client's port.
+    pub client_port: Port,
+    /// The frontend's port.
+    pub frontend_port: Port,
+    /// Port of `destination`.
+    pub destination_port: Port,
+    /// Always zero.
+    pub padding: [u8; 2],
+}
+
+/// Flags of an anomaly.
+pub mod anomaly_flag {
+    /// Its arrival was not seen (a client on the node itself).
+    pub const UNSEEN_ARRIVAL: u8 = 1;
+    /// An endpoint of this node left by an uplink.
+    pub const MISDELIVERED: u8 = 2;
+    /// Refused by ICMP rather than RST.
+    pub const ICMP: u8 = 4;
+}

@@ -1,0 +1,43 @@
+//! Proof that the shared layouts are what both sides think: sizes, no padding, `Pod`.
+
+use crate::evidence::{Anomaly, Budget, Delays, Pending, PendingKey, ServiceCounts, Touched};
+use crate::service::{EndpointKey, EndpointValue, FrontendKey, FrontendValue};
+
+/// Fails to compile unless the sizes of the fields add up to the size of the type: then the
+/// compiler put no padding in, and every byte that crosses the boundary is one that was written.
+macro_rules! no_padding {
+    ($type:ty, $size:expr, $($field:ident: $field_type:ty),+ $(,)?) => {
+        const _: () = {
+            assert!(size_of::<$type>() == $size);
+            assert!(size_of::<$type>() == 0 $(+ size_of::<$field_type>())+);
+            // Names every field, so that a new one cannot be forgotten here.
+            const fn every_field(value: &$type) { let $type { $($field: _),+ } = value; }
+            let _ = every_field;
+        };
+        #[cfg(feature = "user")]
+        // SAFETY: `repr(C)`, integers and arrays of integers only, and no padding, as asserted above.
+        unsafe impl aya::Pod for $type {}
+    };
+}
+
+no_padding!(FrontendKey, 20, address: [u8; 16], port: [u8; 2], protocol: u8, padding: u8);
+no_padding!(FrontendValue, 12, service: u32, kind: u8, flags: u8, owed: [u8; 3], padding: [u8; 3]);
+no_padding!(EndpointKey, 24, service: u32, address: [u8; 16], port: [u8; 2], padding: [u8; 2]);
+no_padding!(EndpointValue, 4, flags: u32);
+no_padding!(PendingKey, 8, isn: u32, family: u32);
+no_padding!(
+    Pending, 64,
+    arrived_ns: u64, state: u32, service: u32, device: u32, client_port: [u8; 2],
+    frontend_port: [u8; 2], client: [u8; 16], frontend: [u8; 16], class: u8, owed: u8, kind: u8,
+    flags: u8, padding: [u8; 4],
+);
+no_padding!(ServiceCounts, 144, counts: [[u32; 11]; 3], padding: u32, reported_ns: u64);
+no_padding!(Touched, 8192, words: [u32; 2048]);
+no_padding!(Delays, 264, buckets: [u64; 32], sum_ns: u64);
+no_padding!(Budget, 16, window: u64, used: u32, padding: u32);
+no_padding!(
+    Anomaly, 88,
+    at_ns: u64, arrived_ns: u64, isn: u32, service: u32, device: u32, outcome: u8, class: u8,
+    kind: u8, flags: u8, client: [u8; 16], frontend: [u8; 16], destination: [u8; 16],
+    client_port: [u8; 2], frontend_port: [u8; 2], destination_port: [u8; 2], padding: [u8; 2],
+);
