@@ -6,13 +6,15 @@ use crate::service::{EndpointKey, EndpointValue, FrontendKey, FrontendValue};
 /// Fails to compile unless the sizes of the fields add up to the size of the type: then the
 /// compiler put no padding in, and every byte that crosses the boundary is one that was written.
 macro_rules! no_padding {
-    ($type:ty, $size:expr, $($field:ident: $field_type:ty),+ $(,)?) => {
+    ($type:ident, $size:expr, $($field:ident: $field_type:ty),+ $(,)?) => {
         const _: () = {
             assert!(size_of::<$type>() == $size);
             assert!(size_of::<$type>() == 0 $(+ size_of::<$field_type>())+);
             // Names every field, so that a new one cannot be forgotten here.
-            const fn every_field(value: &$type) { let $type { $($field: _),+ } = value; }
-            let _ = every_field;
+            const fn every_field(value: &$type) {
+                let $type { $($field: _),+ } = value;
+            }
+            let _: fn(&$type) = every_field;
         };
         #[cfg(feature = "user")]
         // SAFETY: `repr(C)`, integers and arrays of integers only, and no padding, as asserted above.
