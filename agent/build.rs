@@ -26,31 +26,40 @@ fn main() -> ExitCode {
 
 fn prepare() -> Result<(), String> {
     let manifest = std::env::var("CARGO_MANIFEST_DIR").map_err(|e| e.to_string())?;
-    let root = Path::new(&manifest).parent().ok_or("the agent's folder has no parent")?;
+    let root = Path::new(&manifest)
+        .parent()
+        .ok_or("the agent's folder has no parent")?;
     let object = Path::new(&manifest).join("ebpf/pathproof.bpf.o");
     let provenance = Path::new(&manifest).join("ebpf/provenance.json");
     watch(root, &object, &provenance);
 
-    let bytes = fs::read(&object)
-        .map_err(|e| format!("{OBJECT} cannot be read ({e}); run: {REBUILD}"))?;
+    let bytes =
+        fs::read(&object).map_err(|e| format!("{OBJECT} cannot be read ({e}); run: {REBUILD}"))?;
     let text = fs::read_to_string(&provenance)
         .map_err(|e| format!("{PROVENANCE} cannot be read ({e}); run: {REBUILD}"))?;
 
     let sha256 = sources::sha256(&bytes);
     if recorded(&text, "object_sha256")? != sha256 {
-        return Err(format!("{OBJECT} is not the one that {PROVENANCE} names; run: {REBUILD}"));
+        return Err(format!(
+            "{OBJECT} is not the one that {PROVENANCE} names; run: {REBUILD}"
+        ));
     }
     // A packaged crate holds the object but not the sources beside it.
     if root.join("agent-ebpf").is_dir() {
         let now = sources::hash(root)
             .map_err(|e| format!("the sources of the eBPF object cannot be read: {e}"))?;
         if recorded(&text, "sources_sha256")? != now {
-            return Err(format!("the eBPF object is older than its sources; run: {REBUILD}"));
+            return Err(format!(
+                "the eBPF object is older than its sources; run: {REBUILD}"
+            ));
         }
     }
     println!("cargo::rustc-env=PATHPROOF_BPF_OBJECT={}", object.display());
     println!("cargo::rustc-env=PATHPROOF_BPF_SHA256={sha256}");
-    println!("cargo::rustc-env=PATHPROOF_BPF_RUSTC={}", recorded(&text, "rustc")?);
+    println!(
+        "cargo::rustc-env=PATHPROOF_BPF_RUSTC={}",
+        recorded(&text, "rustc")?
+    );
     Ok(())
 }
 
@@ -61,10 +70,19 @@ fn watch(root: &Path, object: &Path, provenance: &Path) {
     println!("cargo::rerun-if-changed={}", object.display());
     println!("cargo::rerun-if-changed={}", provenance.display());
     if root.join("agent-ebpf").is_dir() {
-        println!("cargo::rerun-if-changed={}", root.join("Cargo.lock").display());
+        println!(
+            "cargo::rerun-if-changed={}",
+            root.join("Cargo.lock").display()
+        );
         for folder in FOLDERS {
-            println!("cargo::rerun-if-changed={}", root.join(folder).join("Cargo.toml").display());
-            println!("cargo::rerun-if-changed={}", root.join(folder).join("src").display());
+            println!(
+                "cargo::rerun-if-changed={}",
+                root.join(folder).join("Cargo.toml").display()
+            );
+            println!(
+                "cargo::rerun-if-changed={}",
+                root.join(folder).join("src").display()
+            );
         }
     }
 }
