@@ -5,3 +5,5 @@
 //! (`cargo xtask tidy` refuses them).
 
 pub mod cluster;
+pub mod evidence;
+pub mod time;
