@@ -249,10 +249,8 @@ fn clsact(
     device: &Device,
     direction: Direction,
 ) -> Result<Held, HookError> {
-    match tc::qdisc_add_clsact(&device.name) {
-        Ok(()) | Err(TcError::AlreadyAttached) => {}
-        Err(error) => return Err(error.into()),
-    }
+    // Refused where it is there already; whatever else was wrong, the filter says it better.
+    let _ = tc::qdisc_add_clsact(&device.name);
     let id = match filter(classifier, device, direction) {
         Ok(id) => id,
         // A former agent's filter stands there: found by its handle and replaced.
