@@ -1,1 +1,99 @@
-fn main(){}
+//! Hands the checked-in eBPF object to the agent, and refuses one that is older than its sources.
+//!
+//! A newcomer needs stable Rust and nothing else: nothing is compiled for BPF here
+//! (docs/adr/0001-checked-in-object.md). The agent embeds the object with
+//! `aya::include_bytes_aligned!(env!("PATHPROOF_BPF_OBJECT"))`; `PATHPROOF_BPF_SHA256` and
+//! `PATHPROOF_BPF_RUSTC` name it in `pathproof version`.
+
+#[path = "build/sources.rs"]
+mod sources;
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use sources::{FOLDERS, OBJECT, PROVENANCE, REBUILD};
+
+fn main() -> ExitCode {
+    match prepare() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            println!("cargo::error={message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn prepare() -> Result<(), String> {
+    let manifest = std::env::var("CARGO_MANIFEST_DIR").map_err(|e| e.to_string())?;
+    let root = Path::new(&manifest)
+        .parent()
+        .ok_or("the agent's folder has no parent")?;
+    let object = Path::new(&manifest).join("ebpf/pathproof.bpf.o");
+    let provenance = Path::new(&manifest).join("ebpf/provenance.json");
+    watch(root, &object, &provenance);
+
+    let bytes =
+        fs::read(&object).map_err(|e| format!("{OBJECT} cannot be read ({e}); run: {REBUILD}"))?;
+    let text = fs::read_to_string(&provenance)
+        .map_err(|e| format!("{PROVENANCE} cannot be read ({e}); run: {REBUILD}"))?;
+
+    let sha256 = sources::sha256(&bytes);
+    if recorded(&text, "object_sha256")? != sha256 {
+        return Err(format!(
+            "{OBJECT} is not the one that {PROVENANCE} names; run: {REBUILD}"
+        ));
+    }
+    // A packaged crate holds the object but not the sources beside it.
+    if root.join("agent-ebpf").is_dir() {
+        let now = sources::hash(root)
+            .map_err(|e| format!("the sources of the eBPF object cannot be read: {e}"))?;
+        if recorded(&text, "sources_sha256")? != now {
+            return Err(format!(
+                "the eBPF object is older than its sources; run: {REBUILD}"
+            ));
+        }
+    }
+    println!("cargo::rustc-env=PATHPROOF_BPF_OBJECT={}", object.display());
+    println!("cargo::rustc-env=PATHPROOF_BPF_SHA256={sha256}");
+    println!(
+        "cargo::rustc-env=PATHPROOF_BPF_RUSTC={}",
+        recorded(&text, "rustc")?
+    );
+    Ok(())
+}
+
+/// Everything whose change can make the object stale.
+fn watch(root: &Path, object: &Path, provenance: &Path) {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build/sources.rs");
+    println!("cargo::rerun-if-changed={}", object.display());
+    println!("cargo::rerun-if-changed={}", provenance.display());
+    if root.join("agent-ebpf").is_dir() {
+        println!(
+            "cargo::rerun-if-changed={}",
+            root.join("Cargo.lock").display()
+        );
+        for folder in FOLDERS {
+            println!(
+                "cargo::rerun-if-changed={}",
+                root.join(folder).join("Cargo.toml").display()
+            );
+            println!(
+                "cargo::rerun-if-changed={}",
+                root.join(folder).join("src").display()
+            );
+        }
+    }
+}
+
+/// The value of a string field of the provenance, which `cargo xtask build-ebpf` writes one field
+/// to a line.
+fn recorded<'a>(provenance: &'a str, field: &str) -> Result<&'a str, String> {
+    let key = format!("\"{field}\":");
+    provenance
+        .lines()
+        .find_map(|line| line.trim().strip_prefix(key.as_str()))
+        .map(|value| value.trim().trim_end_matches(',').trim_matches('"'))
+        .ok_or_else(|| format!("{PROVENANCE} has no field {field}; run: {REBUILD}"))
+}

@@ -1,1 +1,69 @@
-fn main(){}
+//! pathproof's tasks: `cargo xtask TASK`.
+//!
+//! One variant per task, one file per task, and the doc comment is the help text. CI runs
+//! `cargo xtask ci` and nothing else, so that whatever CI finds can be found at a desk.
+
+mod bench;
+mod build_ebpf;
+mod ci;
+mod demo;
+mod ebpf;
+mod gen_docs;
+mod host;
+mod run;
+mod setup_ebpf;
+mod test;
+mod tidy;
+mod tools;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// pathproof's tasks.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Run the agent on real packets: a node, pods and clients as network namespaces (needs root)
+    Demo(demo::Args),
+    /// Run all tests; what needs root is skipped loudly without it
+    Test(test::Args),
+    /// Measure: cost per packet, or memory and start at 10,000 Services
+    Bench(bench::Args),
+    /// Install what building the eBPF object takes
+    SetupEbpf,
+    /// Build agent/ebpf/pathproof.bpf.o from its sources, or check that it is what they give
+    BuildEbpf(build_ebpf::Args),
+    /// Check the rules of this repository: dependencies, module docs, links, metrics
+    Tidy,
+    /// Write docs/metrics.md and docs/configuration.md
+    GenDocs(gen_docs::Args),
+    /// Run the list that CI runs
+    Ci(ci::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().task {
+        Task::Demo(args) => demo::run(&args),
+        Task::Test(args) => test::run(&args),
+        Task::Bench(args) => bench::run(&args),
+        Task::SetupEbpf => setup_ebpf::run(),
+        Task::BuildEbpf(args) => build_ebpf::run(&args),
+        Task::Tidy => tidy::run(),
+        Task::GenDocs(args) => gen_docs::run(&args),
+        Task::Ci(args) => ci::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! `cargo xtask build-ebpf`: builds the checked-in object, or checks that it is what its sources
+//! give.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::ebpf::provenance::Provenance;
+use crate::ebpf::sources::{self, OBJECT, PROVENANCE, REBUILD};
+use crate::ebpf::toolchain::{self, Toolchain, Way};
+use crate::ebpf::{self, SETUP};
+use crate::run;
+use crate::tools::BPF_LINKER;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Build in another place and compare with the checked-in object; change nothing
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Where the build's intermediate files go
+    #[arg(long, value_name = "DIR")]
+    target_dir: Option<PathBuf>,
+}
+
+impl Args {
+    /// What CI runs.
+    pub(crate) fn for_check() -> Self {
+        Args {
+            check: true,
+            target_dir: None,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let target = args
+        .target_dir
+        .clone()
+        .unwrap_or_else(|| run::root().join("target/ebpf"));
+    if args.check {
+        check(&target)
+    } else {
+        build(&target)
+    }
+}
+
+fn build(target: &Path) -> Result<()> {
+    let toolchain = toolchain::find(Way::Rustup, None)
+        .or_else(|_| toolchain::find(Way::Debian, None))
+        .with_context(|| format!("no compiler for eBPF; {SETUP}"))?;
+    let bytes = ebpf::compile(&toolchain, target)?;
+    let made = describe(&toolchain, &bytes)?;
+    let object = run::root().join(OBJECT);
+    let folder = object.parent().context("the object lies in no folder")?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::write(&object, &bytes).with_context(|| format!("cannot write {OBJECT}"))?;
+    made.write()?;
+    println!(
+        "{OBJECT}: {} bytes, sha256 {}",
+        bytes.len(),
+        made.object_sha256
+    );
+    Ok(())
+}
+
+fn check(target: &Path) -> Result<()> {
+    let recorded = Provenance::read()?;
+    let checked_in = fs::read(run::root().join(OBJECT))
+        .with_context(|| format!("cannot read {OBJECT}; run: {REBUILD}"))?;
+    if recorded.object_sha256 != sources::sha256(&checked_in) {
+        bail!("{OBJECT} is not the one that {PROVENANCE} names; run: {REBUILD}");
+    }
+    if recorded.sources_sha256 != sources::hash(&run::root())? {
+        bail!("the eBPF object is older than its sources; run: {REBUILD}");
+    }
+    let toolchain = toolchain::find(recorded.way, Some(&recorded.rustc))?;
+    lint(&toolchain, target)?;
+    let built = ebpf::compile(&toolchain, target)?;
+    if built == checked_in {
+        println!("{OBJECT} is what its sources give ({} bytes)", built.len());
+        return Ok(());
+    }
+    let here = describe(&toolchain, &built)?;
+    bail!(difference(
+        &checked_in,
+        &built,
+        &recorded.tool_changes(&here),
+        target
+    ))
+}
+
+/// Warnings of the eBPF side are errors; a compiler without clippy is no reason not to build.
+fn lint(toolchain: &Toolchain, target: &Path) -> Result<()> {
+    if ebpf::clippy(toolchain, target)?.is_none() {
+        eprintln!(
+            "note: {} has no clippy: agent-ebpf was not linted",
+            toolchain.version
+        );
+    }
+    Ok(())
+}
+
+fn describe(toolchain: &Toolchain, bytes: &[u8]) -> Result<Provenance> {
+    let linker = BPF_LINKER
+        .find()
+        .with_context(|| format!("no bpf-linker; {SETUP}"))?;
+    Ok(Provenance {
+        object_sha256: sources::sha256(bytes),
+        sources_sha256: sources::hash(&run::root()).context("cannot read the eBPF sources")?,
+        way: toolchain.way,
+        rustc: toolchain.version.clone(),
+        toolchain: toolchain::rustup_name(toolchain.way, &toolchain.version),
+        linker: run::first_line(Command::new(linker).arg("--version")).unwrap_or_default(),
+        llvm: ebpf::llvm_version()?,
+    })
+}
+
+/// What a person needs to know when the bytes differ: how much, why probably, and what to run.
+fn difference(checked_in: &[u8], built: &[u8], tools: &[String], target: &Path) -> String {
+    let first = checked_in.iter().zip(built).position(|(a, b)| a != b);
+    let first = first.unwrap_or(checked_in.len().min(built.len()));
+    let cause = if tools.is_empty() {
+        format!(
+            "the tools are those of {PROVENANCE}, so the sources, the workspace's Cargo.toml or \
+             the flags changed; run: {REBUILD}, and commit what it writes"
+        )
+    } else {
+        format!(
+            "other tools made it ({}); {SETUP}, or run: {REBUILD}",
+            tools.join("; ")
+        )
+    };
+    format!(
+        "{OBJECT} is not what its sources give: {} bytes checked in, {} bytes built, first \
+         difference at byte {first} (built: {}): {cause}",
+        checked_in.len(),
+        built.len(),
+        target.join("pathproof.bpf.o").display(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_names_place_cause_and_next_step() {
+        let text = difference(b"abcd", b"abXd", &[], Path::new("t"));
+        assert!(text.contains("first difference at byte 2"), "{text}");
+        assert!(text.contains("run: cargo xtask build-ebpf"), "{text}");
+        let tools = ["LLVM: 1 recorded, 2 here".to_owned()];
+        let text = difference(b"abcd", b"abcde", &tools, Path::new("t"));
+        assert!(
+            text.contains("byte 4") && text.contains("LLVM: 1 recorded, 2 here"),
+            "{text}"
+        );
+        assert!(text.contains("setup-ebpf"), "{text}");
+    }
+}

@@ -1,0 +1,197 @@
+//! Compiling agent-ebpf: flags, strip, nothing that depends on the folder or the machine.
+//!
+//! The same sources, compiler and LLVM must give the same bytes anywhere; `build-ebpf --check`
+//! proves it, so every path that could reach the object is remapped here.
+
+pub(crate) mod provenance;
+#[path = "../../agent/build/sources.rs"]
+pub(crate) mod sources;
+pub(crate) mod toolchain;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::tools::BPF_LINKER;
+use crate::{host, run};
+use toolchain::Toolchain;
+
+/// Where Debian keeps the LLVM that the linker uses.
+pub(crate) const LLVM: &str = "/usr/lib/llvm-22";
+/// What to do when a part of the tool chain is missing.
+pub(crate) const SETUP: &str = "run: cargo xtask setup-ebpf";
+/// The kernel's instruction set. v3 brings 32-bit compare-and-swap, which the state of a
+/// connection needs: kernel 5.12 or newer.
+const TARGET_CPU: &str = "v3";
+const TARGET: &str = "bpfel-unknown-none";
+
+/// Builds the object in `target` and gives its bytes, stripped.
+pub(crate) fn compile(toolchain: &Toolchain, target: &Path) -> Result<Vec<u8>> {
+    let mut build = cargo(toolchain, "build", target)?;
+    // The terminal belongs to cargo: it shows warnings of the eBPF side.
+    run::run(&mut build)?;
+    let built = target.join(TARGET).join("release/pathproof-ebpf");
+    let stripped = target.join("pathproof.bpf.o");
+    let mut strip = Command::new(objcopy()?);
+    run::run_quietly(strip.arg("--strip-debug").arg(&built).arg(&stripped))?;
+    let bytes = fs::read(&stripped).with_context(|| format!("cannot read {stripped:?}"))?;
+    if !bytes.windows(5).any(|w| w == b".BTF\0") {
+        bail!(
+            "{} holds no BTF; is the linker too old?",
+            stripped.display()
+        );
+    }
+    Ok(bytes)
+}
+
+/// Clippy of the eBPF side with the eBPF compiler; `None` where that compiler has no clippy.
+pub(crate) fn clippy(toolchain: &Toolchain, target: &Path) -> Result<Option<()>> {
+    if !toolchain.bin.join("cargo-clippy").exists() {
+        return Ok(None);
+    }
+    let mut clippy = cargo(toolchain, "clippy", target)?;
+    run::run(clippy.args(["--", "-D", "warnings"])).map(Some)
+}
+
+fn cargo(toolchain: &Toolchain, act: &str, target: &Path) -> Result<Command> {
+    let root = run::root();
+    let linker = BPF_LINKER.find().with_context(|| {
+        format!(
+            "{} {} is not here; {SETUP}",
+            BPF_LINKER.package, BPF_LINKER.version
+        )
+    })?;
+    let mut command = Command::new(toolchain.bin.join("cargo"));
+    command
+        .current_dir(&root)
+        .args([act, "--package", "agent-ebpf", "--release", "--locked"])
+        .args(["-Z", "build-std=core", "--target", TARGET, "--target-dir"])
+        .arg(target);
+    isolate(&mut command);
+    for (name, value) in [
+        ("OPT_LEVEL", "3"),
+        ("LTO", "false"),
+        ("CODEGEN_UNITS", "1"),
+        ("STRIP", "none"),
+        ("PANIC", "abort"),
+        ("INCREMENTAL", "false"),
+    ] {
+        command.env(format!("CARGO_PROFILE_RELEASE_{name}"), value);
+    }
+    command
+        .env("RUSTC", toolchain.bin.join("rustc"))
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env(
+            "CARGO_ENCODED_RUSTFLAGS",
+            rustflags(&root, toolchain)?.join("\x1f"),
+        );
+    // clippy-driver and the linker are looked up in PATH.
+    let folder = linker.parent().context("the linker lies in no folder")?;
+    let path = [toolchain.bin.as_path(), folder];
+    let old = std::env::var_os("PATH").unwrap_or_default();
+    let folders = path
+        .into_iter()
+        .map(Path::to_path_buf)
+        .chain(std::env::split_paths(&old));
+    command.env(
+        "PATH",
+        std::env::join_paths(folders).context("a folder has a colon")?,
+    );
+    Ok(command)
+}
+
+/// Removes what the caller's cargo, rustup and shell would add to the build.
+fn isolate(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let foreign = text.starts_with("CARGO_") && text != "CARGO_HOME" && !is_network(&text);
+        let rust = [
+            "CARGO",
+            "RUSTFLAGS",
+            "RUSTC_WRAPPER",
+            "RUSTC_WORKSPACE_WRAPPER",
+        ];
+        if foreign
+            || rust.contains(&text.as_ref())
+            || [
+                "RUSTUP_TOOLCHAIN",
+                "RUSTDOC",
+                "RUSTDOCFLAGS",
+                "LD_LIBRARY_PATH",
+            ]
+            .contains(&text.as_ref())
+        {
+            command.env_remove(&name);
+        }
+    }
+}
+
+/// Settings that say how to reach crates.io (mirrors, proxies): they change no byte.
+fn is_network(name: &str) -> bool {
+    [
+        "CARGO_HTTP_",
+        "CARGO_NET_",
+        "CARGO_REGISTR",
+        "CARGO_SOURCE_",
+    ]
+    .iter()
+    .any(|prefix| name.starts_with(prefix))
+}
+
+fn rustflags(root: &Path, toolchain: &Toolchain) -> Result<Vec<String>> {
+    let mut flags: Vec<String> = [
+        "--cfg=bpf_target_arch=\"x86_64\"",
+        "-Cdebuginfo=2",
+        "-Clink-arg=--btf",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    flags.push(format!("-Ctarget-cpu={TARGET_CPU}"));
+    // rustc takes the last match: the widest prefix stands first.
+    flags.push(remap(&toolchain.sysroot, "rust"));
+    flags.push(remap(root, "pathproof"));
+    let registry = cargo_home()?.join("registry/src");
+    flags.push(remap(&registry, "registry"));
+    // The folder of a registry is named after its address, which a mirror changes.
+    if let Ok(folders) = fs::read_dir(&registry) {
+        let mut folders: Vec<PathBuf> = folders.flatten().map(|entry| entry.path()).collect();
+        folders.sort();
+        flags.extend(folders.iter().map(|folder| remap(folder, "registry")));
+    }
+    Ok(flags)
+}
+
+fn remap(from: &Path, to: &str) -> String {
+    format!("--remap-path-prefix={}={to}", from.display())
+}
+
+fn cargo_home() -> Result<PathBuf> {
+    if let Some(home) = std::env::var_os("CARGO_HOME") {
+        return Ok(home.into());
+    }
+    let home = std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?;
+    Ok(PathBuf::from(home).join(".cargo"))
+}
+
+/// llvm-objcopy of LLVM 22.
+pub(crate) fn objcopy() -> Result<PathBuf> {
+    let versioned = host::find("llvm-objcopy-22");
+    let own = Path::new(LLVM).join("bin/llvm-objcopy");
+    versioned
+        .or_else(|| own.is_file().then_some(own))
+        .with_context(|| format!("llvm-objcopy-22 is not here; {SETUP}"))
+}
+
+/// The version of LLVM that linker and llvm-objcopy belong to.
+pub(crate) fn llvm_version() -> Result<String> {
+    let mut command = Command::new(objcopy()?);
+    let output = String::from_utf8(run::output(command.arg("--version"))?)?;
+    output
+        .split_whitespace()
+        .skip_while(|word| *word != "version")
+        .nth(1)
+        .map(str::to_owned)
+        .context("llvm-objcopy does not say its version")
+}

@@ -1,0 +1,105 @@
+//! agent/ebpf/provenance.json: what made the checked-in object.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::sources::{PROVENANCE, REBUILD};
+use super::toolchain::Way;
+use crate::run;
+
+/// Written one field to a line: the agent's build script reads it without a JSON parser.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Provenance {
+    /// Hash of the object's bytes.
+    pub(crate) object_sha256: String,
+    /// Hash of its sources (agent/build/sources.rs).
+    pub(crate) sources_sha256: String,
+    /// Where the compiler came from.
+    pub(crate) way: Way,
+    /// What `rustc --version` said.
+    pub(crate) rustc: String,
+    /// The name to ask rustup for, or Debian's package.
+    pub(crate) toolchain: String,
+    /// What `bpf-linker --version` said.
+    pub(crate) linker: String,
+    /// LLVM of linker and llvm-objcopy.
+    pub(crate) llvm: String,
+}
+
+impl Provenance {
+    /// Reads the checked-in file.
+    pub(crate) fn read() -> Result<Self> {
+        let text = fs::read_to_string(run::root().join(PROVENANCE))
+            .with_context(|| format!("cannot read {PROVENANCE}; run: {REBUILD}"))?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("{PROVENANCE} is damaged; run: {REBUILD}"))
+    }
+
+    /// Writes the file, with a line end as editors want it.
+    pub(crate) fn write(&self) -> Result<()> {
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        fs::write(run::root().join(PROVENANCE), text)
+            .with_context(|| format!("cannot write {PROVENANCE}"))
+    }
+
+    /// The tools that differ from `other`'s, as lines "name: recorded -> here".
+    pub(crate) fn tool_changes(&self, other: &Self) -> Vec<String> {
+        [
+            ("compiler", &self.rustc, &other.rustc),
+            ("linker", &self.linker, &other.linker),
+            ("LLVM", &self.llvm, &other.llvm),
+        ]
+        .into_iter()
+        .filter(|(_, recorded, here)| recorded != here)
+        .map(|(name, recorded, here)| format!("{name}: {recorded} recorded, {here} here"))
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn provenance() -> Provenance {
+        Provenance {
+            object_sha256: "aa".to_owned(),
+            sources_sha256: "bb".to_owned(),
+            way: Way::Rustup,
+            rustc: "rustc 1.97.0-nightly (e50aa6fba 2026-05-19)".to_owned(),
+            toolchain: "nightly-2026-05-20".to_owned(),
+            linker: "bpf-linker 0.13.0".to_owned(),
+            llvm: "22.1.8".to_owned(),
+        }
+    }
+
+    #[test]
+    fn every_field_has_a_line_of_its_own_for_the_build_script() {
+        let text = serde_json::to_string_pretty(&provenance()).unwrap();
+        for line in [
+            "\"object_sha256\": \"aa\",",
+            "\"sources_sha256\": \"bb\",",
+            "\"rustc\": \"rustc 1.97.0-nightly (e50aa6fba 2026-05-19)\",",
+        ] {
+            assert!(
+                text.lines().any(|l| l.trim() == line),
+                "{line} is missing in {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_tools_that_differ_are_named() {
+        let here = Provenance {
+            llvm: "22.1.9".to_owned(),
+            ..provenance()
+        };
+        assert_eq!(
+            provenance().tool_changes(&here),
+            ["LLVM: 22.1.8 recorded, 22.1.9 here"]
+        );
+        assert!(here.tool_changes(&here).is_empty());
+    }
+}

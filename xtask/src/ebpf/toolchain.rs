@@ -1,0 +1,170 @@
+//! The compilers that can build the eBPF side, and how to find one.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::SETUP;
+use crate::run;
+
+/// Where a compiler with library sources comes from. The two give different bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Way {
+    /// rustup's nightly with the component rust-src.
+    Rustup,
+    /// Debian's packages rustc-web, rust-web-src and cargo-web.
+    Debian,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Way::Rustup => "rustup",
+            Way::Debian => "debian",
+        })
+    }
+}
+
+/// A compiler that has its library sources.
+#[derive(Debug)]
+pub(crate) struct Toolchain {
+    pub(crate) way: Way,
+    /// The folder of cargo and rustc themselves, not of rustup's stand-ins.
+    pub(crate) bin: PathBuf,
+    pub(crate) sysroot: PathBuf,
+    /// What `rustc --version` says.
+    pub(crate) version: String,
+}
+
+/// Finds a compiler of one way, of exactly that version where one is given.
+pub(crate) fn find(way: Way, version: Option<&str>) -> Result<Toolchain> {
+    let sysroots = match way {
+        Way::Rustup => nightlies()?,
+        Way::Debian => vec![PathBuf::from("/usr")],
+    };
+    let mut reasons = Vec::new();
+    for sysroot in sysroots {
+        match inspect(way, &sysroot) {
+            Ok(found) if version.is_none_or(|wanted| wanted == found.version) => return Ok(found),
+            Ok(found) => reasons.push(format!("there is {}", found.version)),
+            Err(error) => reasons.push(format!("{error:#}")),
+        }
+    }
+    let what = version.unwrap_or("a compiler with library sources");
+    let why = if reasons.is_empty() {
+        "none is installed".to_owned()
+    } else {
+        reasons.join("; ")
+    };
+    bail!("{what} ({way}) is not here: {why}; {SETUP}")
+}
+
+fn inspect(way: Way, sysroot: &Path) -> Result<Toolchain> {
+    let bin = sysroot.join("bin");
+    let version = run::first_line(Command::new(bin.join("rustc")).arg("--version"))
+        .with_context(|| format!("no compiler in {}", bin.display()))?;
+    if !sysroot
+        .join("lib/rustlib/src/rust/library/Cargo.lock")
+        .exists()
+    {
+        bail!("{version} has no library sources");
+    }
+    Ok(Toolchain {
+        way,
+        bin,
+        sysroot: sysroot.to_path_buf(),
+        version,
+    })
+}
+
+/// The sysroots of rustup's nightly toolchains, the plain `nightly` first.
+fn nightlies() -> Result<Vec<PathBuf>> {
+    let mut command = Command::new("rustup");
+    let list = run::output(command.args(["toolchain", "list"]))
+        .context("rustup is not here, or does not answer")?;
+    let list = String::from_utf8(list)?;
+    let names = list
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    let mut names: Vec<&str> = names.filter(|name| name.starts_with("nightly")).collect();
+    names.sort_by_key(|name| name.starts_with("nightly-2"));
+    Ok(names.into_iter().filter_map(sysroot).collect())
+}
+
+fn sysroot(toolchain: &str) -> Option<PathBuf> {
+    let mut command = Command::new("rustup");
+    command.args(["run", toolchain, "rustc", "--print", "sysroot"]);
+    command.env_remove("RUSTUP_TOOLCHAIN");
+    run::first_line(&mut command).map(PathBuf::from)
+}
+
+/// The name under which rustup can install a nightly: it is published the day after the date of
+/// its last commit, which is the one in its version. For Debian's compiler, the package.
+pub(crate) fn rustup_name(way: Way, version: &str) -> String {
+    let date = version
+        .rsplit(' ')
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches(')');
+    match (way, next_day(date)) {
+        (Way::Rustup, Some(day)) => format!("nightly-{day}"),
+        (Way::Rustup, None) => "nightly".to_owned(),
+        (Way::Debian, _) => "rustc-web".to_owned(),
+    }
+}
+
+/// The day after an ISO date.
+fn next_day(date: &str) -> Option<String> {
+    let mut parts = date.split('-').map(str::parse::<u32>);
+    let (year, month, day) = (
+        parts.next()?.ok()?,
+        parts.next()?.ok()?,
+        parts.next()?.ok()?,
+    );
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let days = match month {
+        2 if leap => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    };
+    Some(match (month, day) {
+        (12, 31) => format!("{}-01-01", year + 1),
+        (_, last) if last >= days => format!("{year}-{:02}-01", month + 1),
+        _ => format!("{year}-{month:02}-{:02}", day + 1),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nightly_is_named_after_the_day_behind_its_commit() {
+        for (version, name) in [
+            (
+                "rustc 1.97.0-nightly (e50aa6fba 2026-05-19)",
+                "nightly-2026-05-20",
+            ),
+            (
+                "rustc 1.97.0-nightly (e50aa6fba 2026-04-30)",
+                "nightly-2026-05-01",
+            ),
+            (
+                "rustc 1.97.0-nightly (e50aa6fba 2028-02-28)",
+                "nightly-2028-02-29",
+            ),
+            (
+                "rustc 1.97.0-nightly (e50aa6fba 2026-12-31)",
+                "nightly-2027-01-01",
+            ),
+            ("rustc 1.97.0-nightly", "nightly"),
+        ] {
+            assert_eq!(rustup_name(Way::Rustup, version), name);
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! P
+pub(crate) fn run() -> anyhow::Result<()> {
+    Ok(())
+}
