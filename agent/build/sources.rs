@@ -1,0 +1,97 @@
+//! Which files the eBPF object is made of, and their hash.
+//!
+//! One file for two users, so that they cannot differ: the agent's build script includes it to
+//! refuse an object that is older than its sources, and `cargo xtask build-ebpf` to write the
+//! provenance. It must not know how the object is built.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+/// The checked-in object, relative to the repository.
+pub(crate) const OBJECT: &str = "agent/ebpf/pathproof.bpf.o";
+/// What made the object, relative to the repository.
+pub(crate) const PROVENANCE: &str = "agent/ebpf/provenance.json";
+/// The command that brings object and provenance up to date.
+pub(crate) const REBUILD: &str = "cargo xtask build-ebpf";
+/// Folders whose files go into the object.
+pub(crate) const FOLDERS: [&str; 2] = ["agent-ebpf", "agent-common"];
+/// Packages of Cargo.lock whose version and checksum count: the kernel side of aya.
+const LOCKED: [&str; 3] = ["aya-ebpf", "aya-log-common", "aya-log-ebpf"];
+
+/// The files of the eBPF side, relative to `root`, sorted: `Cargo.toml` and `src/**` of each
+/// folder. Files named `tests.rs` are left out: they are compiled for the host only.
+pub(crate) fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for folder in FOLDERS {
+        found.push(Path::new(folder).join("Cargo.toml"));
+        walk(root, &Path::new(folder).join("src"), &mut found)?;
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn walk(root: &Path, folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(root.join(folder))? {
+        let entry = entry?;
+        let path = folder.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            walk(root, &path, found)?;
+        } else if path.extension().is_some_and(|e| e == "rs")
+            && path.file_name().is_some_and(|n| n != "tests.rs")
+        {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// SHA-256 over paths, lengths and contents of [`files`], and over the aya entries of Cargo.lock.
+pub(crate) fn hash(root: &Path) -> io::Result<String> {
+    let mut sha = Sha256::new();
+    for path in files(root)? {
+        let content = fs::read(root.join(&path))?;
+        sha.update(path.to_string_lossy().as_bytes());
+        sha.update([0]);
+        sha.update((content.len() as u64).to_le_bytes());
+        sha.update(&content);
+    }
+    for entry in locked(&fs::read_to_string(root.join("Cargo.lock"))?) {
+        sha.update(entry.as_bytes());
+        sha.update([0]);
+    }
+    Ok(hex(&sha.finalize()))
+}
+
+/// The `[[package]]` entries of a Cargo.lock that count, without their dependency lists: those
+/// name versions of packages that never reach the object.
+fn locked(lock: &str) -> Vec<String> {
+    let mut entries: Vec<String> = lock
+        .split("[[package]]")
+        .filter(|entry| {
+            let name = entry.lines().find_map(|line| line.strip_prefix("name = "));
+            name.is_some_and(|n| LOCKED.iter().any(|p| n.trim_matches('"').starts_with(p)))
+        })
+        .map(|entry| {
+            entry
+                .split("dependencies = [")
+                .next()
+                .unwrap_or(entry)
+                .trim()
+                .to_owned()
+        })
+        .collect();
+    entries.sort();
+    entries
+}
+
+/// SHA-256 of bytes, in hexadecimal.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
