@@ -6,8 +6,10 @@
 
 pub mod answer;
 pub mod cluster;
+pub mod damping;
 pub mod evidence;
 pub mod expect;
+pub mod ledger;
 pub mod node;
 pub mod plan;
 pub mod time;
