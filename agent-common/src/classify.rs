@@ -588,5 +588,3 @@ fn account<W: World>(
     }
 }
 
-#[cfg(test)]
-mod tests;

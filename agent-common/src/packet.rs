@@ -328,5 +328,3 @@ fn icmp<B: Bytes>(bytes: &B, offset: usize, ends: Ends) -> Result<Option<Segment
     }))
 }
 
-#[cfg(test)]
-mod tests;

@@ -55,7 +55,9 @@ fn look(ctx: &TcContext, direction: Direction, link: Link) {
     }
     let kernel = Kernel::new(ctx);
     // The parsed packet lies in a map: the stack of 512 bytes has no room for it.
-    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return };
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else {
+        return;
+    };
     match parse(&Skb(ctx), link) {
         Ok(Some(segment)) => {
             // SAFETY: a per-CPU map value; classifiers do not nest on one CPU.

@@ -21,11 +21,11 @@ use aya_ebpf::maps::lpm_trie::Key;
 use aya_ebpf::programs::TcContext;
 use aya_log_ebpf::debug;
 
-use crate::{atomic, limits};
 use crate::maps::{
     ANOMALIES, COUNTS, DELAYS, DEVICES, ENDPOINTS, FAULTS, FRONTENDS, PENDING, PROOFS, SOURCES,
     TOUCHED,
 };
+use crate::{atomic, limits};
 
 /// Bytes of the packet, by checked loads.
 pub struct Skb<'a>(pub &'a TcContext);
@@ -71,7 +71,10 @@ impl<'a> Kernel<'a> {
     #[inline(always)]
     pub fn new(ctx: &'a TcContext) -> Self {
         // SAFETY: a helper without arguments.
-        Self { ctx, now: unsafe { bpf_ktime_get_ns() } }
+        Self {
+            ctx,
+            now: unsafe { bpf_ktime_get_ns() },
+        }
     }
 
     #[inline(always)]
@@ -152,7 +155,9 @@ impl World for Kernel<'_> {
 
     #[inline(always)]
     fn count(&self, service: u32, class: u8, outcome: Outcome) {
-        let Some(counts) = self.counts(service) else { return };
+        let Some(counts) = self.counts(service) else {
+            return;
+        };
         let class = usize::from(class);
         if class >= SOURCE_CLASSES || outcome as usize >= OUTCOMES {
             return;
@@ -178,7 +183,9 @@ impl World for Kernel<'_> {
 
     #[inline(always)]
     fn delay(&self, family: u32, ns: u64) {
-        let Some(delays) = DELAYS.get_ptr_mut(family) else { return };
+        let Some(delays) = DELAYS.get_ptr_mut(family) else {
+            return;
+        };
         let bucket = delay_bucket(ns);
         if bucket < DELAY_BUCKETS {
             // SAFETY: a map value's pointer, index checked.
@@ -199,7 +206,9 @@ impl World for Kernel<'_> {
 
     #[inline(always)]
     fn report(&self, anomaly: &Evidence<'_>) {
-        let Some(counts) = self.counts(anomaly.service()) else { return };
+        let Some(counts) = self.counts(anomaly.service()) else {
+            return;
+        };
         // SAFETY: a map value's pointer; two CPUs at once report once too often at most.
         let reported = unsafe { &mut (*counts).reported_ns };
         if self.now.saturating_sub(*reported) < abi::SERVICE_REPORT_NS
@@ -241,7 +250,12 @@ fn routed_to(ctx: &TcContext, segment: &Segment) -> Option<u32> {
     }
     // SAFETY: the helper reads and writes the struct whose size it is given.
     let result = unsafe {
-        fib_lookup(ctx.as_ptr(), &raw mut params, size_of::<bpf_fib_lookup>() as i32, 0)
+        fib_lookup(
+            ctx.as_ptr(),
+            &raw mut params,
+            size_of::<bpf_fib_lookup>() as i32,
+            0,
+        )
     };
     // The device is named in these three; a missing neighbour or a small MTU says nothing of it.
     let named = result == i64::from(BPF_FIB_LKUP_RET_SUCCESS)

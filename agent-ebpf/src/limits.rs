@@ -12,7 +12,11 @@ use crate::maps::{BUDGETS, LIMITER};
 pub fn take_source(source: &Address, now: u64) -> bool {
     let window = now >> abi::BUDGET_WINDOW_SHIFT;
     let Some(budget) = BUDGETS.get_ptr_mut(source) else {
-        let first = Budget { window, used: 1, padding: 0 };
+        let first = Budget {
+            window,
+            used: 1,
+            padding: 0,
+        };
         let _ = BUDGETS.insert(source, &first, 0);
         return true;
     };
@@ -22,8 +26,14 @@ pub fn take_source(source: &Address, now: u64) -> bool {
 /// Takes one from this CPU's budget of reports.
 #[inline(always)]
 pub fn take_report(now: u64) -> bool {
-    let Some(budget) = LIMITER.get_ptr_mut(0) else { return false };
-    take(budget, now >> abi::CPU_REPORT_WINDOW_SHIFT, abi::CPU_REPORTS)
+    let Some(budget) = LIMITER.get_ptr_mut(0) else {
+        return false;
+    };
+    take(
+        budget,
+        now >> abi::CPU_REPORT_WINDOW_SHIFT,
+        abi::CPU_REPORTS,
+    )
 }
 
 #[inline(always)]

@@ -55,8 +55,7 @@ pub static DELAYS: Array<Delays> = Array::with_max_entries(FAMILIES as u32, 0);
 
 /// Source to its budget of tracked connections. Writer and reader: programs.
 #[map]
-pub static BUDGETS: LruHashMap<Address, Budget> =
-    LruHashMap::with_max_entries(abi::MAX_BUDGETS, 0);
+pub static BUDGETS: LruHashMap<Address, Budget> = LruHashMap::with_max_entries(abi::MAX_BUDGETS, 0);
 
 /// `Fault` to a count. Writer: programs. Reader: agent.
 #[map]

@@ -60,9 +60,8 @@ fn ipv4<const AT: usize>(ctx: &TcContext) -> Option<bool> {
     match byte(ctx, AT + 9)? {
         TCP => {
             let flags = last?;
-            let plain = byte(ctx, AT)? == 0x45
-                && byte(ctx, AT + 6)? & 0x1f == 0
-                && byte(ctx, AT + 7)? == 0;
+            let plain =
+                byte(ctx, AT)? == 0x45 && byte(ctx, AT + 6)? & 0x1f == 0 && byte(ctx, AT + 7)? == 0;
             Some(!plain || flags & (tcp_flag::SYN | tcp_flag::RST) != 0)
         }
         ICMP => Some(true),

@@ -88,7 +88,12 @@ pub struct Attacher {
 impl Attacher {
     /// Attached to nothing yet.
     pub fn new(mode: Mode, pins: Option<Pins>) -> Self {
-        Self { mode, pins, attachments: BTreeMap::new(), repairs: 0 }
+        Self {
+            mode,
+            pins,
+            attachments: BTreeMap::new(),
+            repairs: 0,
+        }
     }
 
     /// By device, in the order of their indexes.
@@ -98,7 +103,9 @@ impl Attacher {
 
     /// Name of a device that is wanted.
     pub fn name_of(&self, index: u32) -> Option<&str> {
-        self.attachments.get(&index).map(|attachment| attachment.device.name.as_str())
+        self.attachments
+            .get(&index)
+            .map(|attachment| attachment.device.name.as_str())
     }
 
     /// Attaches to `wanted` and lets go of everything else. A device that cannot be attached to,
@@ -108,13 +115,16 @@ impl Attacher {
         self.attachments.retain(|index, _| keep.contains_key(index));
         self.sweep_pins(&keep);
         for device in wanted {
-            let attachment = self.attachments.entry(device.index).or_insert_with(|| Attachment {
-                device: device.clone(),
-                hooks: [None, None],
-                first: [None, None],
-                problem: None,
-                repaired: None,
-            });
+            let attachment = self
+                .attachments
+                .entry(device.index)
+                .or_insert_with(|| Attachment {
+                    device: device.clone(),
+                    hooks: [None, None],
+                    first: [None, None],
+                    problem: None,
+                    repaired: None,
+                });
             attachment.device = device.clone();
             attach(ebpf, attachment, self.mode, self.pins.as_ref());
         }
@@ -123,7 +133,9 @@ impl Attacher {
     /// Looks whether every hook still stands, and stands first; puts back what does not.
     pub fn check(&mut self, ebpf: &mut Ebpf, now: Mono) {
         for attachment in self.attachments.values_mut() {
-            let rested = attachment.repaired.is_none_or(|at| now.since(at) >= REPAIR_PAUSE);
+            let rested = attachment
+                .repaired
+                .is_none_or(|at| now.since(at) >= REPAIR_PAUSE);
             // Held until new ones stand: no packet passes unseen meanwhile.
             let mut replaced = Vec::new();
             for (slot, first) in attachment.hooks.iter_mut().zip(&mut attachment.first) {

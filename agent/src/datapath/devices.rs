@@ -101,7 +101,10 @@ async fn list(handle: &Handle) -> Result<Vec<Device>, DevicesError> {
         })
         .try_collect()
         .await
-        .map_err(|source| DevicesError::List { what: "interfaces", source })?;
+        .map_err(|source| DevicesError::List {
+            what: "interfaces",
+            source,
+        })?;
     devices.sort_by_key(|device| device.index);
     Ok(devices)
 }
@@ -110,10 +113,13 @@ fn device_of(message: &LinkMessage, uplinks: &BTreeSet<u32>) -> Option<Device> {
     if message.header.flags.contains(LinkFlags::Loopback) {
         return None;
     }
-    let name = message.attributes.iter().find_map(|attribute| match attribute {
-        LinkAttribute::IfName(name) => Some(name.clone()),
-        _ => None,
-    })?;
+    let name = message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::IfName(name) => Some(name.clone()),
+            _ => None,
+        })?;
     let link = match message.header.link_layer_type {
         LinkLayerType::Ether => Link::Ethernet,
         // Devices whose packets begin with the IP header.
@@ -128,7 +134,12 @@ fn device_of(message: &LinkMessage, uplinks: &BTreeSet<u32>) -> Option<Device> {
         _ => return None,
     };
     let index = message.header.index;
-    Some(Device { index, name, link, uplink: uplinks.contains(&index) })
+    Some(Device {
+        index,
+        name,
+        link,
+        uplink: uplinks.contains(&index),
+    })
 }
 
 /// Indexes of the devices by which default routes leave, in whichever table.
@@ -143,7 +154,12 @@ async fn uplinks(handle: &Handle) -> Result<BTreeSet<u32>, DevicesError> {
                 Ok(route) => collect_default(&route, &mut uplinks),
                 // A kernel without IPv6 has no such table: no uplinks of that family.
                 Err(rtnetlink::Error::NetlinkError(_)) => break,
-                Err(source) => return Err(DevicesError::List { what: "routes", source }),
+                Err(source) => {
+                    return Err(DevicesError::List {
+                        what: "routes",
+                        source,
+                    });
+                }
             }
         }
     }

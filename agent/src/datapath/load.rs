@@ -61,8 +61,12 @@ impl LoadError {
 }
 
 /// The programs that are attached; `program::EMPTY` is for benchmarks.
-pub const ATTACHED: [&str; 4] =
-    [program::INGRESS, program::EGRESS, program::INGRESS_L3, program::EGRESS_L3];
+pub const ATTACHED: [&str; 4] = [
+    program::INGRESS,
+    program::EGRESS,
+    program::INGRESS_L3,
+    program::EGRESS_L3,
+];
 
 /// Loads maps and programs. With `pins`, maps are found there or pinned there.
 pub fn load(pins: Option<&Pins>) -> Result<Ebpf, LoadError> {
@@ -88,7 +92,12 @@ pub fn load(pins: Option<&Pins>) -> Result<Ebpf, LoadError> {
 
 fn create(pins: Option<&Pins>) -> Result<Ebpf, EbpfError> {
     let paths: Vec<_> = pins
-        .map(|pins| map::PINNED.iter().map(|name| (*name, pins.map(name))).collect())
+        .map(|pins| {
+            map::PINNED
+                .iter()
+                .map(|name| (*name, pins.map(name)))
+                .collect()
+        })
         .unwrap_or_default();
     let level = log_level();
     let mut loader = EbpfLoader::new();
@@ -103,7 +112,10 @@ fn create(pins: Option<&Pins>) -> Result<Ebpf, EbpfError> {
 /// Level of the programs' own diagnostics: none, or what PATHPROOF_EBPF_LOG names (1 error to 5
 /// trace), for developers.
 fn log_level() -> u8 {
-    std::env::var("PATHPROOF_EBPF_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(0)
+    std::env::var("PATHPROOF_EBPF_LOG")
+        .ok()
+        .and_then(|level| level.parse().ok())
+        .unwrap_or(0)
 }
 
 /// A classifier of the object by name.
@@ -113,7 +125,10 @@ pub fn classifier<'a>(
 ) -> Result<&'a mut SchedClassifier, LoadError> {
     ebpf.program_mut(name)
         .and_then(|program| program.try_into().ok())
-        .ok_or(LoadError::Missing { kind: "program", name })
+        .ok_or(LoadError::Missing {
+            kind: "program",
+            name,
+        })
 }
 
 /// Whether an error's cause is `EPERM` or `EACCES`.

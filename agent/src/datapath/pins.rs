@@ -51,14 +51,25 @@ pub struct Pins {
 impl Pins {
     /// Opens or makes the directories.
     pub fn open(root: &Path) -> Result<Self, PinsError> {
-        let parent = root.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+        let parent = root
+            .ancestors()
+            .find(|path| path.exists())
+            .unwrap_or(Path::new("/"));
         if !is_bpf_fs(parent)? {
-            return Err(PinsError::NotBpfFs { path: root.to_owned() });
+            return Err(PinsError::NotBpfFs {
+                path: root.to_owned(),
+            });
         }
-        let pins = Self { root: root.to_owned(), version: root.join(format!("v{ABI_VERSION}")) };
+        let pins = Self {
+            root: root.to_owned(),
+            version: root.join(format!("v{ABI_VERSION}")),
+        };
         for path in [pins.version.join("maps"), pins.links()] {
-            fs::create_dir_all(&path)
-                .map_err(|source| PinsError::Io { operation: "make", path, source })?;
+            fs::create_dir_all(&path).map_err(|source| PinsError::Io {
+                operation: "make",
+                path,
+                source,
+            })?;
         }
         Ok(pins)
     }
@@ -81,7 +92,9 @@ impl Pins {
 
     /// Device indexes and directions of the links that are pinned.
     pub fn pinned_links(&self) -> Vec<(u32, String, PathBuf)> {
-        let Ok(entries) = fs::read_dir(self.links()) else { return Vec::new() };
+        let Ok(entries) = fs::read_dir(self.links()) else {
+            return Vec::new();
+        };
         entries
             .flatten()
             .filter_map(|entry| {
@@ -100,8 +113,13 @@ impl Pins {
 
     /// Removes what agents of other layout versions left.
     pub fn sweep_other_versions(&self) {
-        let Ok(entries) = fs::read_dir(&self.root) else { return };
-        for entry in entries.flatten().filter(|entry| entry.path() != self.version) {
+        let Ok(entries) = fs::read_dir(&self.root) else {
+            return;
+        };
+        for entry in entries
+            .flatten()
+            .filter(|entry| entry.path() != self.version)
+        {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -118,7 +136,9 @@ impl Pins {
             return Ok(0);
         }
         if !is_bpf_fs(root)? {
-            return Err(PinsError::NotBpfFs { path: root.to_owned() });
+            return Err(PinsError::NotBpfFs {
+                path: root.to_owned(),
+            });
         }
         let count = count_files(root);
         fs::remove_dir_all(root).map_err(|source| io("remove", root, source))?;
@@ -127,16 +147,27 @@ impl Pins {
 }
 
 fn count_files(path: &Path) -> usize {
-    let Ok(entries) = fs::read_dir(path) else { return 0 };
+    let Ok(entries) = fs::read_dir(path) else {
+        return 0;
+    };
     entries
         .flatten()
-        .map(|entry| if entry.path().is_dir() { count_files(&entry.path()) } else { 1 })
+        .map(|entry| {
+            if entry.path().is_dir() {
+                count_files(&entry.path())
+            } else {
+                1
+            }
+        })
         .sum()
 }
 
 fn is_bpf_fs(path: &Path) -> Result<bool, PinsError> {
-    let failed =
-        |source| PinsError::Io { operation: "look at", path: path.to_owned(), source };
+    let failed = |source| PinsError::Io {
+        operation: "look at",
+        path: path.to_owned(),
+        source,
+    };
     let name = CString::new(path.as_os_str().as_bytes())
         .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
     // SAFETY: all zero is a sound `statfs`.

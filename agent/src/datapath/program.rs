@@ -62,7 +62,9 @@ impl Programmer {
                 // What should go is gone.
                 Err(MapError::KeyNotFound) => {}
                 Err(error) => {
-                    outcome.error.get_or_insert_with(|| format!("{change:?}: {error}"));
+                    outcome
+                        .error
+                        .get_or_insert_with(|| format!("{change:?}: {error}"));
                 }
             }
             if let MapChange::ResetCounts { service } = change {
@@ -100,7 +102,10 @@ impl Programmer {
                 .iter()
                 .flatten()
                 .map(|(key, class)| {
-                    let prefix = SourcePrefix { address: key.data(), bits: key.prefix_len() };
+                    let prefix = SourcePrefix {
+                        address: key.data(),
+                        bits: key.prefix_len(),
+                    };
                     (prefix, SourceClass::from_index(class))
                 })
                 .collect(),
@@ -112,7 +117,10 @@ impl Programmer {
         let mut error = None;
         let standing: Vec<u32> = self.devices.keys().flatten().collect();
         for index in standing {
-            if !devices.iter().any(|device| device.index == index && device.uplink) {
+            if !devices
+                .iter()
+                .any(|device| device.index == index && device.uplink)
+            {
                 let _ = self.devices.remove(&index);
             }
         }

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 
 use agent_common::abi::map;
 use agent_common::evidence::{
-    Anomaly, Delays, FAULTS, Fault, OUTCOMES, Outcome, Pending, ServiceCounts, TOUCH_CHUNK, Touched,
-    anomaly_flag, proof_slot,
+    Anomaly, Delays, FAULTS, Fault, OUTCOMES, Outcome, Pending, ServiceCounts, TOUCH_CHUNK,
+    Touched, anomaly_flag, proof_slot,
 };
 use agent_common::service::{
     Address, FAMILIES, Family, FrontendKind, Port, SOURCE_CLASSES, SourceClass,
@@ -93,7 +93,9 @@ pub(super) fn take<T: TryFrom<Map, Error = MapError>>(
     ebpf: &mut Ebpf,
     name: &'static str,
 ) -> Result<T, SampleError> {
-    let map = ebpf.take_map(name).ok_or(LoadError::Missing { kind: "map", name })?;
+    let map = ebpf
+        .take_map(name)
+        .ok_or(LoadError::Missing { kind: "map", name })?;
     T::try_from(map).map_err(|source| SampleError::Read { map: name, source })
 }
 
@@ -103,7 +105,10 @@ impl Sampler {
     pub fn open(ebpf: &mut Ebpf) -> Result<Self, SampleError> {
         let pending = match ebpf.take_map(map::PENDING) {
             Some(Map::HashMap(data)) => data,
-            _ => Err(LoadError::Missing { kind: "map", name: map::PENDING })?,
+            _ => Err(LoadError::Missing {
+                kind: "map",
+                name: map::PENDING,
+            })?,
         };
         let mut sampler = Self {
             counts: take(ebpf, map::COUNTS)?,
@@ -174,7 +179,10 @@ impl Sampler {
         let fd = self.pending.fd();
         self.sweeper
             .sweep(fd.as_fd(), now.0)
-            .map_err(|source| SampleError::Sweep { map: map::PENDING, source })
+            .map_err(|source| SampleError::Sweep {
+                map: map::PENDING,
+                source,
+            })
     }
 
     fn count_deltas(&mut self) -> Result<Vec<CountDelta>, SampleError> {
@@ -235,10 +243,13 @@ impl Sampler {
     fn fault_counts(&self) -> Result<[u64; FAULTS], SampleError> {
         let mut counts = [0; FAULTS];
         for fault in Fault::ALL {
-            let per_cpu = self
-                .faults
-                .get(&(fault as u32), 0)
-                .map_err(|source| SampleError::Read { map: map::FAULTS, source })?;
+            let per_cpu =
+                self.faults
+                    .get(&(fault as u32), 0)
+                    .map_err(|source| SampleError::Read {
+                        map: map::FAULTS,
+                        source,
+                    })?;
             counts[fault as usize] = per_cpu.iter().sum();
         }
         Ok(counts)
@@ -250,7 +261,9 @@ fn read<T: aya::Pod>(
     map: &'static str,
     index: u32,
 ) -> Result<T, SampleError> {
-    array.get(&index, 0).map_err(|source| SampleError::Read { map, source })
+    array
+        .get(&index, 0)
+        .map_err(|source| SampleError::Read { map, source })
 }
 
 fn push_deltas(
@@ -268,7 +281,12 @@ fn push_deltas(
             totals[index][outcome] += u64::from(*count);
         }
         if counts != [0; OUTCOMES] {
-            deltas.push(CountDelta { service, class, counts, lost: 0 });
+            deltas.push(CountDelta {
+                service,
+                class,
+                counts,
+                lost: 0,
+            });
         }
     }
 }
@@ -306,9 +324,11 @@ fn sighting_of(
     let destination = (anomaly.destination != [0; 16])
         .then(|| socket_of(&anomaly.destination, anomaly.destination_port));
     let left = match failure {
-        Failure::Stale => {
-            left_since(anomaly.service, &anomaly.destination, anomaly.destination_port)
-        }
+        Failure::Stale => left_since(
+            anomaly.service,
+            &anomaly.destination,
+            anomaly.destination_port,
+        ),
         _ => None,
     };
     Some(Sighting {

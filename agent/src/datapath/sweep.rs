@@ -117,8 +117,16 @@ mod tests {
     #[case::local_owed(0, Owed::LocalOnly as u8, 0, true)]
     #[case::endpoint_on_the_node(0, FORWARD, frontend_flag::HOST_ENDPOINT, false)]
     fn lost(#[case] state: u32, #[case] owed: u8, #[case] flags: u8, #[case] expected: bool) {
-        let pending = Pending { state, owed, flags, ..Pending::default() };
+        let pending = Pending {
+            state,
+            owed,
+            flags,
+            ..Pending::default()
+        };
         assert_eq!(is_lost(&pending, LOSS_WINDOW_NS + 1), expected);
-        assert!(!is_lost(&pending, LOSS_WINDOW_NS), "not before the window is over");
+        assert!(
+            !is_lost(&pending, LOSS_WINDOW_NS),
+            "not before the window is over"
+        );
     }
 }

@@ -51,9 +51,18 @@ fn bpf<T>(command: libc::c_int, attr: &mut T) -> io::Result<()> {
     // SAFETY: `attr` is the arm of `union bpf_attr` that the command reads, of the size given; the
     // kernel checks every pointer in it.
     let result = unsafe {
-        libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>())
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            std::ptr::from_mut(attr),
+            size_of::<T>(),
+        )
     };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Elements that one batch asks for. A bucket is never split, so there must be room for the
@@ -72,7 +81,11 @@ pub(super) fn for_each<K: Pod, V: Pod>(
     loop {
         let mut next = 0u32;
         let mut attr = BatchAttr {
-            in_batch: if started { std::ptr::from_ref(&position) as u64 } else { 0 },
+            in_batch: if started {
+                std::ptr::from_ref(&position) as u64
+            } else {
+                0
+            },
             out_batch: std::ptr::from_mut(&mut next) as u64,
             keys: keys.as_mut_ptr() as u64,
             values: values.as_mut_ptr() as u64,

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use agent_common::abi::program;
 use agent_common::packet::Link;
 use aya::Ebpf;
+use aya::pin::PinError;
 use aya::programs::links::{FdLink, LinkError, LinkOrder, PinnedLink};
 use aya::programs::tc::{
     NlOptions, SchedClassifierLink, SchedClassifierLinkId, TcAttachOptions, TcError, TcHandle,
 };
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, tc};
-use aya::pin::PinError;
 use thiserror::Error;
 
 use super::{AttachError, Mode};
@@ -133,7 +133,13 @@ impl Hook {
             },
         };
         attached
-            .and_then(|held| Ok(Self { direction, program: classifier.info()?.id(), held }))
+            .and_then(|held| {
+                Ok(Self {
+                    direction,
+                    program: classifier.info()?.id(),
+                    held,
+                })
+            })
             .map_err(|source| AttachError::Hook {
                 device: device.name.clone(),
                 direction,
@@ -206,7 +212,10 @@ fn tcx(
     if let Some(pin) = &pin
         && let Some(link) = adopt(classifier, pin)
     {
-        return Ok(Held::Tcx { _link: link, pin: Some(pin.clone()) });
+        return Ok(Held::Tcx {
+            _link: link,
+            pin: Some(pin.clone()),
+        });
     }
     let id = classifier.attach_with_options(
         &device.name,
@@ -215,10 +224,16 @@ fn tcx(
     )?;
     let link: FdLink = classifier.take_link(id)?.try_into()?;
     match pin {
-        None => Ok(Held::Tcx { _link: link, pin: None }),
+        None => Ok(Held::Tcx {
+            _link: link,
+            pin: None,
+        }),
         Some(pin) => {
             let pinned = link.pin(&pin)?;
-            Ok(Held::Tcx { _link: pinned.into(), pin: Some(pin) })
+            Ok(Held::Tcx {
+                _link: pinned.into(),
+                pin: Some(pin),
+            })
         }
     }
 }
@@ -269,7 +284,9 @@ fn clsact(
             filter(classifier, device, direction)?
         }
     };
-    Ok(Held::Clsact { link: Some(classifier.take_link(id)?) })
+    Ok(Held::Clsact {
+        link: Some(classifier.take_link(id)?),
+    })
 }
 
 /// Adds our filter; refused where its handle stands already.
