@@ -4,13 +4,12 @@
 //! missing and tries again when there is room.
 
 use agent_common::abi::map;
-use agent_common::evidence::ServiceCounts;
 use agent_common::service::{
     EndpointKey, EndpointValue, FrontendKey, FrontendValue, SourceClass, device_flag,
 };
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{Array, HashMap, MapData, MapError};
+use aya::maps::{HashMap, MapData, MapError};
 
 use super::devices::Device;
 use super::sample::{SampleError, take};
@@ -23,7 +22,6 @@ pub struct Programmer {
     endpoints: HashMap<MapData, EndpointKey, EndpointValue>,
     sources: LpmTrie<MapData, [u8; 16], u32>,
     devices: HashMap<MapData, u32, u32>,
-    counts: Array<MapData, ServiceCounts>,
 }
 
 /// What became of a plan.
@@ -31,24 +29,18 @@ pub struct Programmer {
 pub struct Outcome {
     /// Changes that found no place.
     pub full: Vec<MapChange>,
-    /// Service ids whose counts were set to zero.
-    pub reset: Vec<u32>,
     /// What else went wrong, the first of it, in words.
     pub error: Option<String>,
 }
 
 impl Programmer {
-    /// Takes the maps. `counts` is opened a second time: the sampler reads it.
-    pub fn open(
-        ebpf: &mut Ebpf,
-        counts: Array<MapData, ServiceCounts>,
-    ) -> Result<Self, SampleError> {
+    /// Takes the maps.
+    pub fn open(ebpf: &mut Ebpf) -> Result<Self, SampleError> {
         Ok(Self {
             frontends: take(ebpf, map::FRONTENDS)?,
             endpoints: take(ebpf, map::ENDPOINTS)?,
             sources: take(ebpf, map::SOURCES)?,
             devices: take(ebpf, map::DEVICES)?,
-            counts,
         })
     }
 
@@ -67,18 +59,14 @@ impl Programmer {
                         .get_or_insert_with(|| format!("{change:?}: {error}"));
                 }
             }
-            if let MapChange::ResetCounts { service } = change {
-                outcome.reset.push(*service);
-            }
         }
         outcome
     }
 
     fn change(&mut self, change: &MapChange) -> Result<(), MapError> {
         match change {
-            MapChange::ResetCounts { service } => {
-                self.counts.set(*service, ServiceCounts::default(), 0)
-            }
+            // The sampler's, before the plan (`Observer::apply`).
+            MapChange::ResetCounts { .. } => Ok(()),
             MapChange::PutSource { prefix, class } => {
                 self.sources.insert(&key(prefix), *class as u32, 0)
             }

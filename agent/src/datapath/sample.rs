@@ -160,10 +160,13 @@ impl Sampler {
         &self.totals
     }
 
-    /// Forgets a Service whose id is given to another.
-    pub fn forget(&mut self, service: u32) {
+    /// Sets the counts of an id to zero that is given to another Service.
+    pub fn reset(&mut self, service: u32) -> Result<(), SampleError> {
         self.seen.remove(&service);
         self.totals.remove(&service);
+        self.counts
+            .set(service, ServiceCounts::default(), 0)
+            .map_err(|source| SampleError::Read { map: map::COUNTS, source })
     }
 
     /// Delays from arrival to departure, by family.
