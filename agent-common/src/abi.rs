@@ -75,6 +75,9 @@ pub const ANOMALY_BYTES: u32 = 128 * 1024;
 
 /// A connection that was seen arriving and not leaving for this long is lost.
 pub const LOSS_WINDOW_NS: u64 = 1_000_000_000;
+/// The same SYN at the same device again after this long is a retransmission; Linux waits 1 s at
+/// first, and no stack in use less than 200 ms.
+pub const RETRANSMIT_NS: u64 = 20_000_000;
 /// Width of a source's budget window as a shift of nanoseconds: 134 ms.
 pub const BUDGET_WINDOW_SHIFT: u32 = 27;
 /// Connections a source may have tracked in one budget window: about 1,900 a second.

@@ -1,0 +1,590 @@
+//! What a sighting means: from a [`Segment`] and what the maps hold to a step of its connection.
+//!
+//! The one place that decides outcomes. It runs in the kernel over BPF maps and in the tests over
+//! ordinary collections, through [`World`]. It never decides about the packet itself: packets are
+//! passed whatever comes out here.
+//!
+//! Rules (kernel findings in brackets):
+//! - A connection is matched by its initial sequence number, never by its tuple; its outcome
+//!   belongs to the connection and not to the sighting, so a SYN that crosses a bridge, its port
+//!   and a VLAN is counted once [12].
+//! - Only a first SYN is evidence of misrouting or staleness; one that came again follows the old
+//!   conntrack entry [11].
+//! - Another tuple under a live initial sequence number makes both ambiguous [13].
+//! - Forwarded is progress. Proof is an answer, or leaving by the device that the route to the
+//!   endpoint names, unless that is an uplink: there the next hop may lead nowhere [10].
+
+use crate::abi::{LOSS_WINDOW_NS, RETRANSMIT_NS};
+use crate::evidence::{Anomaly, Fault, Outcome, Pending, PendingKey, anomaly_flag, state};
+use crate::packet::{Kind, Segment};
+use crate::service::{
+    Address, EndpointKey, EndpointValue, FrontendKey, FrontendKind, FrontendValue, Owed, Port,
+    SourceClass, TCP, device_flag, endpoint_flag, frontend_flag,
+};
+
+/// Which way a packet crosses the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the device into the node.
+    Ingress,
+    /// From the node out of the device.
+    Egress,
+}
+
+/// A connection under way, wherever it is kept.
+pub trait Connection {
+    /// Its fields; `state` may be out of date by the time it is read.
+    fn fields(&self) -> &Pending;
+    /// Its state now.
+    fn state(&self) -> u32;
+    /// Moves the state from `from` to `to` if it is still `from`; tells whether it did.
+    fn swap(&self, from: u32, to: u32) -> bool;
+}
+
+/// What the rules need to know and to do. Lookups are by value where the values are small.
+pub trait World {
+    /// See [`Connection`].
+    type Connection: Connection;
+    /// `CLOCK_MONOTONIC` in nanoseconds.
+    fn now(&self) -> u64;
+    /// Index of the device that the packet crosses.
+    fn device(&self) -> u32;
+    /// Flags of that device.
+    fn device_flags(&self) -> u32;
+    /// Whether `destination` is routed out of this device.
+    fn route_names_device(&self, segment: &Segment) -> bool;
+    /// The frontend, if it is one.
+    fn frontend(&self, key: &FrontendKey) -> Option<FrontendValue>;
+    /// The endpoint, if it is one.
+    fn endpoint(&self, key: &EndpointKey) -> Option<EndpointValue>;
+    /// Where a source is.
+    fn source_class(&self, address: &Address) -> SourceClass;
+    /// Takes one connection from a source's budget; false if there is none left.
+    fn take_budget(&self, source: &Address) -> bool;
+    /// The connection of an initial sequence number.
+    fn connection(&self, key: &PendingKey) -> Option<Self::Connection>;
+    /// Begins to follow a connection; false if another was quicker or there is no room, which this
+    /// counts itself.
+    fn follow(&self, key: &PendingKey, pending: &Pending) -> bool;
+    /// Counts an outcome.
+    fn count(&self, service: u32, class: u8, outcome: Outcome);
+    /// Notes a proof.
+    fn prove(&self, family: u32, class: u8);
+    /// Notes the time from arrival to departure.
+    fn delay(&self, family: u32, ns: u64);
+    /// Counts what could not be done.
+    fn fault(&self, fault: Fault);
+    /// Reports an anomaly, if the limits let it.
+    fn report(&self, anomaly: &Evidence<'_>);
+}
+
+/// What an [`Anomaly`] is made of; made only when it is known to be reported.
+pub struct Evidence<'a> {
+    fields: &'a Pending,
+    segment: &'a Segment,
+    outcome: Outcome,
+    flags: u8,
+}
+
+impl Evidence<'_> {
+    /// Id of the Service it speaks of.
+    #[inline(always)]
+    pub fn service(&self) -> u32 {
+        self.fields.service
+    }
+
+    /// The record, seen at `at_ns` at `device`.
+    #[inline(always)]
+    pub fn record(&self, at_ns: u64, device: u32) -> Anomaly {
+        let Self {
+            fields,
+            segment,
+            outcome,
+            flags,
+        } = *self;
+        let (destination, destination_port) = match outcome {
+            Outcome::Leaked | Outcome::Misrouted | Outcome::Stale => {
+                (segment.destination, segment.destination_port)
+            }
+            _ => ([0; 16], [0; 2]),
+        };
+        Anomaly {
+            at_ns,
+            arrived_ns: fields.arrived_ns,
+            isn: segment.isn,
+            service: fields.service,
+            device,
+            outcome: outcome as u8,
+            class: fields.class,
+            kind: fields.kind,
+            flags,
+            client: fields.client,
+            frontend: fields.frontend,
+            destination,
+            client_port: fields.client_port,
+            frontend_port: fields.frontend_port,
+            destination_port,
+            padding: [0; 2],
+        }
+    }
+}
+
+/// Takes a sighting into account.
+#[inline(always)]
+pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) {
+    let seen = match (segment.kind, direction) {
+        (Kind::Syn, Direction::Ingress) => arrives(world, segment),
+        (Kind::Syn, Direction::Egress) => leaves(world, segment),
+        _ => answered(world, direction, segment),
+    };
+    // One call for all, so that the compiled program holds the steps once.
+    if let Some((connection, sighting)) = seen {
+        step(world, &connection, segment, sighting);
+    }
+}
+
+/// A connection that is followed, and what was seen of it; nothing where there is no more to do.
+type Seen<W> = Option<(<W as World>::Connection, Sighting)>;
+
+#[inline(always)]
+fn key_of(segment: &Segment) -> PendingKey {
+    PendingKey {
+        isn: segment.isn,
+        family: segment.family as u32,
+    }
+}
+
+#[inline(always)]
+fn frontend_key(address: Address, port: Port) -> FrontendKey {
+    FrontendKey {
+        address,
+        port,
+        protocol: TCP,
+        padding: 0,
+    }
+}
+
+/// A SYN came in.
+#[inline(always)]
+fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
+    let key = key_of(segment);
+    if let Some(connection) = world.connection(&key) {
+        return arrives_again(world, segment, connection);
+    }
+    let to = frontend_key(segment.destination, segment.destination_port);
+    let frontend = world.frontend(&to)?;
+    if !world.take_budget(&segment.source) {
+        world.fault(Fault::OverBudget);
+        return None;
+    }
+    let class = world.source_class(&segment.source);
+    let pending = pending_of(world, segment, &frontend, class);
+    if !world.follow(&key, &pending) {
+        return None;
+    }
+    world.count(frontend.service, class as u8, Outcome::Arrived);
+    if segment.payload != 0 {
+        let alias = PendingKey {
+            isn: segment.isn.wrapping_add(segment.payload),
+            ..key
+        };
+        let entry = Pending {
+            state: state::ALIAS,
+            service: segment.isn,
+            ..pending
+        };
+        world.follow(&alias, &entry);
+    }
+    None
+}
+
+#[inline(always)]
+fn pending_of<W: World>(
+    world: &W,
+    segment: &Segment,
+    frontend: &FrontendValue,
+    class: SourceClass,
+) -> Pending {
+    Pending {
+        arrived_ns: world.now(),
+        state: 0,
+        service: frontend.service,
+        device: world.device(),
+        client_port: segment.source_port,
+        frontend_port: segment.destination_port,
+        client: segment.source,
+        frontend: segment.destination,
+        class: class as u8,
+        owed: frontend.owed[class as usize],
+        kind: frontend.kind,
+        flags: frontend.flags,
+        padding: [0; 4],
+    }
+}
+
+/// A SYN came in whose initial sequence number is known: the same SYN once more, the same SYN at
+/// another device of its way, or another connection that shares the number.
+#[inline(always)]
+fn arrives_again<W: World>(world: &W, segment: &Segment, connection: W::Connection) -> Seen<W> {
+    let fields = connection.fields();
+    let same_client = fields.client == segment.source && fields.client_port == segment.source_port;
+    let same_frontend =
+        fields.frontend == segment.destination && fields.frontend_port == segment.destination_port;
+    let same_device = fields.device == world.device();
+    if !same_client || (same_device && !same_frontend) {
+        return Some((connection, Sighting::Shared));
+    }
+    // At another device it is the same packet further on, perhaps translated already (a bridge
+    // whose ports run netfilter).
+    same_device.then_some((connection, Sighting::Again))
+}
+
+/// A SYN goes out.
+#[inline(always)]
+fn leaves<W: World>(world: &W, segment: &Segment) -> Seen<W> {
+    let key = key_of(segment);
+    let Some(connection) = world.connection(&key) else {
+        leaves_unseen(world, segment, &key);
+        return None;
+    };
+    let fields = connection.fields();
+    if fields.frontend == segment.destination && fields.frontend_port == segment.destination_port {
+        return Some((connection, Sighting::Untranslated));
+    }
+    let endpoint = world.endpoint(&EndpointKey {
+        service: fields.service,
+        address: segment.destination,
+        port: segment.destination_port,
+        padding: [0; 2],
+    });
+    let sighting = match endpoint {
+        None => Sighting::ToStranger,
+        Some(value) => to_endpoint(world, segment, fields, value.flags),
+    };
+    Some((connection, sighting))
+}
+
+#[inline(always)]
+fn to_endpoint<W: World>(world: &W, segment: &Segment, fields: &Pending, flags: u32) -> Sighting {
+    if flags & endpoint_flag::LEFT != 0 {
+        return Sighting::ToLeft;
+    }
+    let local = flags & endpoint_flag::LOCAL != 0;
+    if !local && Owed::from_byte(fields.owed) == Owed::LocalOnly {
+        return Sighting::ToStranger;
+    }
+    if world.device_flags() & device_flag::UPLINK == 0 {
+        return Sighting::ToEndpoint {
+            proven: world.route_names_device(segment),
+        };
+    }
+    if local {
+        Sighting::Misdelivered
+    } else {
+        Sighting::ToEndpoint { proven: false }
+    }
+}
+
+/// A SYN goes out whose arrival was not seen: clients on the node have none. A cluster IP that
+/// leaves an uplink untranslated is leaked all the same, if its source is this node or a pod of
+/// it; from anywhere else it may be a nested cluster with the same range [17].
+#[inline(always)]
+fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) {
+    let Some(frontend) =
+        world.frontend(&frontend_key(segment.destination, segment.destination_port))
+    else {
+        return;
+    };
+    if FrontendKind::from_byte(frontend.kind) != FrontendKind::ClusterIp
+        || world.device_flags() & device_flag::UPLINK == 0
+    {
+        return;
+    }
+    let class = world.source_class(&segment.source);
+    if class == SourceClass::External
+        || !Owed::from_byte(frontend.owed[class as usize]).is_forward()
+    {
+        return;
+    }
+    let mut pending = pending_of(world, segment, &frontend, class);
+    pending.state = state::LEAKED;
+    if world.follow(key, &pending) {
+        world.count(frontend.service, class as u8, Outcome::Leaked);
+        let flags = anomaly_flag::UNSEEN_ARRIVAL;
+        world.report(&Evidence {
+            fields: &pending,
+            segment,
+            outcome: Outcome::Leaked,
+            flags,
+        });
+    }
+}
+
+/// A SYN-ACK, RST or ICMP error.
+#[inline(always)]
+fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> Seen<W> {
+    let mut key = key_of(segment);
+    let mut connection = world.connection(&key)?;
+    if connection.state() & state::ALIAS != 0 {
+        key.isn = connection.fields().service;
+        connection = world.connection(&key)?;
+    }
+    let sighting = match (direction, segment.kind) {
+        (Direction::Ingress, Kind::Unreachable) => return None,
+        (Direction::Ingress, _) => Sighting::AnswerIn {
+            from_endpoint: world
+                .endpoint(&EndpointKey {
+                    service: connection.fields().service,
+                    address: segment.source,
+                    port: segment.source_port,
+                    padding: [0; 2],
+                })
+                .is_some(),
+        },
+        (Direction::Egress, _) if connection.fields().client != segment.destination => return None,
+        (Direction::Egress, Kind::SynAck) => Sighting::AnswerOut,
+        (Direction::Egress, Kind::Reset) => Sighting::RefusalOut { icmp: false },
+        (Direction::Egress, _) => Sighting::RefusalOut { icmp: true },
+    };
+    Some((connection, sighting))
+}
+
+/// What was seen of a connection that is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sighting {
+    /// Its SYN came in again.
+    Again,
+    /// Another connection uses its initial sequence number.
+    Shared,
+    /// Left for a current endpoint; `proven` if by the device that the route names.
+    ToEndpoint {
+        /// See above.
+        proven: bool,
+    },
+    /// Left for an endpoint that left its slice.
+    ToLeft,
+    /// Left for an address that is no endpoint, or no local one where only those are owed.
+    ToStranger,
+    /// An endpoint of this node leaves by an uplink.
+    Misdelivered,
+    /// Left untranslated.
+    Untranslated,
+    /// An answer came in.
+    AnswerIn {
+        /// Its source is an endpoint of the Service.
+        from_endpoint: bool,
+    },
+    /// An answer leaves for the client.
+    AnswerOut,
+    /// A refusal leaves for the client.
+    RefusalOut {
+        /// By ICMP.
+        icmp: bool,
+    },
+}
+
+/// What a sighting makes of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The new state; the old one if nothing changes.
+    pub state: u32,
+    /// Counted once, by whoever moves the state.
+    pub outcome: Option<Outcome>,
+    /// Whether this proves the connection.
+    pub proof: bool,
+}
+
+/// The transition: pure, and the only writer of states. After the loss window a connection that had
+/// made no progress was given up as lost: what it does later is progress and may be proof, but is
+/// not counted as another outcome.
+#[inline(always)]
+pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> Step {
+    let late = age_ns > LOSS_WINDOW_NS;
+    let stay = Step {
+        state: old,
+        outcome: None,
+        proof: false,
+    };
+    if old & state::AMBIGUOUS != 0 {
+        return stay;
+    }
+    let first = old & (state::PROGRESS | state::RETRANSMITTED) == 0 && !late;
+    let owed = Owed::from_byte(fields.owed).is_forward();
+    let host = fields.flags & frontend_flag::HOST_ENDPOINT != 0;
+    // A failure of a connection to which nothing was owed is none.
+    let failed = |bit: u32, outcome: Outcome| {
+        if owed {
+            Step {
+                state: old | bit,
+                outcome: Some(outcome),
+                proof: false,
+            }
+        } else {
+            Step {
+                state: old | state::REJECTED,
+                outcome: Some(Outcome::Rejected),
+                proof: false,
+            }
+        }
+    };
+    match sighting {
+        Sighting::Shared => Step {
+            state: old | state::AMBIGUOUS,
+            ..stay
+        },
+        // Sooner than any stack retransmits: the same sighting by a second program, while links
+        // are exchanged.
+        Sighting::Again if age_ns < RETRANSMIT_NS => stay,
+        Sighting::Again => again(old),
+        Sighting::ToEndpoint { proven } => to_endpoint_step(old, proven, late),
+        Sighting::ToLeft if first => failed(state::STALE, Outcome::Stale),
+        Sighting::ToStranger | Sighting::Misdelivered if first => {
+            failed(state::MISROUTED, Outcome::Misrouted)
+        }
+        Sighting::Untranslated if old & state::PROGRESS == 0 && !late => {
+            failed(state::LEAKED, Outcome::Leaked)
+        }
+        Sighting::AnswerIn { from_endpoint } => answer_step(old, state::ANSWER_IN, from_endpoint),
+        Sighting::AnswerOut => answer_step(old, state::ANSWER_OUT, host),
+        Sighting::RefusalOut { .. } if old & (state::FORWARDED | state::ANSWERED) != 0 => {
+            // The endpoint's own refusal on its way back: the datapath works.
+            answer_step(old, state::ANSWER_OUT, false)
+        }
+        Sighting::RefusalOut { .. } if old & state::PROGRESS == 0 && !host && !late => {
+            failed(state::REFUSED, Outcome::Refused)
+        }
+        _ => stay,
+    }
+}
+
+#[inline(always)]
+fn again(old: u32) -> Step {
+    let unheard = old & state::ANSWERED != 0 && old & (state::UNHEARD | state::ENDED) == 0;
+    let outcome = if unheard {
+        Outcome::Unheard
+    } else {
+        Outcome::Retransmitted
+    };
+    let bit = if unheard { state::UNHEARD } else { 0 };
+    Step {
+        state: old | state::RETRANSMITTED | bit,
+        outcome: Some(outcome),
+        proof: false,
+    }
+}
+
+#[inline(always)]
+fn to_endpoint_step(old: u32, proven: bool, late: bool) -> Step {
+    if old & state::ENDED != 0 {
+        return Step {
+            state: old,
+            outcome: None,
+            proof: false,
+        };
+    }
+    let proof = proven && old & state::PROVEN == 0;
+    let bits = state::FORWARDED | if proof { state::PROVEN } else { 0 };
+    let outcome =
+        (old & (state::FORWARDED | state::ANSWERED) == 0 && !late).then_some(Outcome::Forwarded);
+    Step {
+        state: old | bits,
+        outcome,
+        proof,
+    }
+}
+
+/// `trusted`: the answer proves the datapath by itself, even where no departure was seen (a
+/// redirect to the peer skips egress; an endpoint on the node itself has none).
+#[inline(always)]
+fn answer_step(old: u32, bit: u32, trusted: bool) -> Step {
+    let stay = Step {
+        state: old,
+        outcome: None,
+        proof: false,
+    };
+    if old & state::ENDED != 0 || old & bit != 0 {
+        return stay;
+    }
+    let through = old & (state::FORWARDED | state::ANSWER_IN) != 0;
+    if !trusted && !through && bit == state::ANSWER_IN {
+        // From somewhere else and never seen leaving: not an answer of this node's doing.
+        return stay;
+    }
+    let proof = (trusted || through) && old & state::PROVEN == 0;
+    let outcome = (old & state::ANSWERED == 0).then_some(Outcome::Answered);
+    Step {
+        state: old | bit | if proof { state::PROVEN } else { 0 },
+        outcome,
+        proof,
+    }
+}
+
+/// How often a contended state is tried before it is given up and counted.
+const MAX_TRIES: usize = 4;
+
+/// Moves a connection's state and, for whoever moved it, counts.
+#[inline(always)]
+fn step<W: World>(world: &W, connection: &W::Connection, segment: &Segment, sighting: Sighting) {
+    let fields = connection.fields();
+    let age = world.now().saturating_sub(fields.arrived_ns);
+    for _ in 0..MAX_TRIES {
+        let old = connection.state();
+        if old & state::ALIAS != 0 {
+            return;
+        }
+        let step = advance(old, sighting, fields, age);
+        if step.state != old && !connection.swap(old, step.state) {
+            continue;
+        }
+        return account(world, fields, segment, sighting, &step, age, old);
+    }
+    world.fault(Fault::Contended);
+}
+
+#[inline(always)]
+fn account<W: World>(
+    world: &W,
+    fields: &Pending,
+    segment: &Segment,
+    sighting: Sighting,
+    step: &Step,
+    age: u64,
+    old: u32,
+) {
+    if step.proof {
+        world.prove(segment.family as u32, fields.class);
+        world.count(fields.service, fields.class, Outcome::Proven);
+    }
+    if sighting == Sighting::Shared && step.state != old {
+        world.fault(Fault::Ambiguous);
+    }
+    let Some(outcome) = step.outcome else { return };
+    world.count(fields.service, fields.class, outcome);
+    match outcome {
+        Outcome::Forwarded if old & state::RETRANSMITTED == 0 => {
+            world.delay(segment.family as u32, age);
+        }
+        Outcome::Answered if step.state & state::PROVEN == 0 => {
+            world.fault(Fault::AnsweredLocally);
+        }
+        Outcome::Refused
+        | Outcome::Leaked
+        | Outcome::Misrouted
+        | Outcome::Stale
+        | Outcome::Unheard => {
+            let flags = match sighting {
+                Sighting::Misdelivered => anomaly_flag::MISDELIVERED,
+                Sighting::RefusalOut { icmp: true } => anomaly_flag::ICMP,
+                _ => 0,
+            };
+            world.report(&Evidence {
+                fields,
+                segment,
+                outcome,
+                flags,
+            });
+        }
+        _ => {}
+    }
+}
+

@@ -153,7 +153,11 @@ pub struct ServiceCounts {
 
 impl Default for ServiceCounts {
     fn default() -> Self {
-        Self { counts: [[0; OUTCOMES]; SOURCE_CLASSES], padding: 0, reported_ns: 0 }
+        Self {
+            counts: [[0; OUTCOMES]; SOURCE_CLASSES],
+            padding: 0,
+            reported_ns: 0,
+        }
     }
 }
 
@@ -173,7 +177,9 @@ pub struct Touched {
 
 impl Default for Touched {
     fn default() -> Self {
-        Self { words: [0; TOUCH_WORDS] }
+        Self {
+            words: [0; TOUCH_WORDS],
+        }
     }
 }
 
@@ -204,7 +210,11 @@ pub struct Delays {
 #[inline(always)]
 pub fn delay_bucket(ns: u64) -> usize {
     let log = 63 - (ns | 1).leading_zeros() as usize;
-    if log >= DELAY_BUCKETS { DELAY_BUCKETS - 1 } else { log }
+    if log >= DELAY_BUCKETS {
+        DELAY_BUCKETS - 1
+    } else {
+        log
+    }
 }
 
 /// A source's budget of tracked connections.

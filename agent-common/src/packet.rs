@@ -1,0 +1,330 @@
+//! From bytes to the few packets that are evidence: a SYN, its SYN-ACK, its RST, the ICMP error
+//! that a node sends in its place.
+//!
+//! Every read is a checked read at an offset, generic over where the bytes are, so the programs
+//! (`bpf_skb_load_bytes`) and the host tests (a slice) run the same function. Nothing here panics,
+//! whatever the bytes; what cannot be parsed is a [`Fault`] for the caller to count, and the packet
+//! goes on untouched.
+
+use crate::evidence::Fault;
+use crate::service::{Address, Family, Port, TCP, mapped};
+
+/// Where a packet's bytes are.
+pub trait Bytes {
+    /// `N` bytes at `offset`, or nothing where the packet is shorter.
+    fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]>;
+}
+
+impl Bytes for &[u8] {
+    fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        self.get(offset..)?.first_chunk().copied()
+    }
+}
+
+/// What stands before the network header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// An Ethernet header, perhaps with VLAN tags.
+    Ethernet,
+    /// Nothing: tun, WireGuard, IPIP and other devices without a link-layer header.
+    None,
+}
+
+/// What a packet is to the observer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// A connection's first segment.
+    Syn = 0,
+    /// Its answer.
+    SynAck,
+    /// Its refusal by RST.
+    Reset,
+    /// Its refusal by ICMP.
+    Unreachable,
+}
+
+/// A packet that is evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Segment {
+    /// What it is.
+    pub kind: Kind,
+    /// Family of the network header.
+    pub family: Family,
+    /// The initial sequence number of the connection it speaks of: of the SYN itself, acknowledged
+    /// minus one, or quoted by ICMP.
+    pub isn: u32,
+    /// Bytes of payload behind a SYN (TCP fast open); else zero.
+    pub payload: u32,
+    /// Mapped source address.
+    pub source: Address,
+    /// Mapped destination address.
+    pub destination: Address,
+    /// Source port; zero for ICMP.
+    pub source_port: Port,
+    /// Destination port; zero for ICMP.
+    pub destination_port: Port,
+}
+
+/// EtherType of IPv4.
+pub const ETHERTYPE_IPV4: u16 = 0x0800;
+/// EtherType of IPv6.
+pub const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const ETHERTYPE_QINQ: u16 = 0x88a8;
+const ETHERNET_LEN: usize = 14;
+const VLAN_LEN: usize = 4;
+/// Tags followed: an outer and an inner one (802.1ad).
+const MAX_VLAN_TAGS: usize = 2;
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+/// Extension headers followed; RFC 8200 names fewer, once each.
+const MAX_EXTENSION_HEADERS: usize = 6;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+/// FIN, SYN, RST, ACK bits of the TCP flags.
+pub mod tcp_flag {
+    /// No more data.
+    pub const FIN: u8 = 0x01;
+    /// Synchronise sequence numbers.
+    pub const SYN: u8 = 0x02;
+    /// Reset.
+    pub const RST: u8 = 0x04;
+    /// Acknowledgement field is valid.
+    pub const ACK: u8 = 0x10;
+}
+
+/// Reads the packet that begins at `bytes`. `Ok(None)`: sound, and no evidence.
+#[inline(always)]
+pub fn parse<B: Bytes>(bytes: &B, link: Link) -> Result<Option<Segment>, Fault> {
+    let (ethertype, offset) = match link {
+        Link::Ethernet => ethernet(bytes)?,
+        Link::None => bare(bytes)?,
+    };
+    match ethertype {
+        ETHERTYPE_IPV4 => ipv4(bytes, offset),
+        ETHERTYPE_IPV6 => ipv6(bytes, offset),
+        _ => Ok(None),
+    }
+}
+
+#[inline(always)]
+fn at<B: Bytes, const N: usize>(bytes: &B, offset: usize) -> Result<[u8; N], Fault> {
+    bytes.load(offset).ok_or(Fault::Truncated)
+}
+
+/// EtherType and offset of the network header behind at most two VLAN tags.
+#[inline(always)]
+fn ethernet<B: Bytes>(bytes: &B) -> Result<(u16, usize), Fault> {
+    let mut ethertype = u16::from_be_bytes(at(bytes, ETHERNET_LEN - 2)?);
+    let mut offset = ETHERNET_LEN;
+    for _ in 0..MAX_VLAN_TAGS {
+        if ethertype != ETHERTYPE_VLAN && ethertype != ETHERTYPE_QINQ {
+            return Ok((ethertype, offset));
+        }
+        ethertype = u16::from_be_bytes(at(bytes, offset + 2)?);
+        offset += VLAN_LEN;
+    }
+    if ethertype == ETHERTYPE_VLAN || ethertype == ETHERTYPE_QINQ {
+        return Err(Fault::TooDeep);
+    }
+    Ok((ethertype, offset))
+}
+
+/// The version nibble stands in for the EtherType where there is no link-layer header.
+#[inline(always)]
+fn bare<B: Bytes>(bytes: &B) -> Result<(u16, usize), Fault> {
+    let [first] = at(bytes, 0)?;
+    match first >> 4 {
+        4 => Ok((ETHERTYPE_IPV4, 0)),
+        6 => Ok((ETHERTYPE_IPV6, 0)),
+        _ => Ok((0, 0)),
+    }
+}
+
+#[inline(always)]
+fn ipv4<B: Bytes>(bytes: &B, offset: usize) -> Result<Option<Segment>, Fault> {
+    let header: [u8; IPV4_LEN] = at(bytes, offset)?;
+    let header_len = usize::from(header[0] & 0x0f) * 4;
+    let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    if header[0] >> 4 != 4 || header_len < IPV4_LEN || total_len < header_len {
+        return Err(Fault::Malformed);
+    }
+    let protocol = header[9];
+    if protocol != TCP && protocol != ICMP {
+        return Ok(None);
+    }
+    if u16::from_be_bytes([header[6], header[7]]) & 0x1fff != 0 {
+        return Err(Fault::LaterFragment);
+    }
+    let source = mapped([header[12], header[13], header[14], header[15]]);
+    let destination = mapped([header[16], header[17], header[18], header[19]]);
+    let ends = Ends {
+        family: Family::V4,
+        source,
+        destination,
+    };
+    if protocol == ICMP {
+        return icmp(bytes, offset + header_len, ends);
+    }
+    tcp(bytes, offset + header_len, total_len - header_len, ends)
+}
+
+#[inline(always)]
+fn ipv6<B: Bytes>(bytes: &B, offset: usize) -> Result<Option<Segment>, Fault> {
+    let header: [u8; 8] = at(bytes, offset)?;
+    if header[0] >> 4 != 6 {
+        return Err(Fault::Malformed);
+    }
+    let payload_len = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    let Some((protocol, skipped)) = extension_headers(bytes, offset + IPV6_LEN, header[6])? else {
+        return Ok(None);
+    };
+    let ends = Ends {
+        family: Family::V6,
+        source: at(bytes, offset + 8)?,
+        destination: at(bytes, offset + 24)?,
+    };
+    if protocol == ICMPV6 {
+        return icmp(bytes, offset + IPV6_LEN + skipped, ends);
+    }
+    if payload_len < skipped {
+        return Err(Fault::Malformed);
+    }
+    tcp(
+        bytes,
+        offset + IPV6_LEN + skipped,
+        payload_len - skipped,
+        ends,
+    )
+}
+
+/// Follows the chain from `next` at `offset`: the TCP or ICMPv6 header's protocol and how many
+/// bytes were skipped; nothing for other protocols.
+#[inline(always)]
+fn extension_headers<B: Bytes>(
+    bytes: &B,
+    offset: usize,
+    mut next: u8,
+) -> Result<Option<(u8, usize)>, Fault> {
+    let mut skipped = 0;
+    for _ in 0..MAX_EXTENSION_HEADERS {
+        match next {
+            TCP | ICMPV6 => return Ok(Some((next, skipped))),
+            // Hop-by-hop, routing, destination options: length in units of 8 bytes, less one.
+            0 | 43 | 60 => {
+                let [following, units] = at(bytes, offset + skipped)?;
+                skipped += (usize::from(units) + 1) * 8;
+                next = following;
+            }
+            // Fragment: eight bytes, offset in the upper 13 bits of the third and fourth.
+            44 => {
+                let fields: [u8; 8] = at(bytes, offset + skipped)?;
+                if u16::from_be_bytes([fields[2], fields[3]]) & 0xfff8 != 0 {
+                    return Err(Fault::LaterFragment);
+                }
+                skipped += 8;
+                next = fields[0];
+            }
+            // Authentication header: length in units of 4 bytes, less two (RFC 4302).
+            51 => {
+                let [following, units] = at(bytes, offset + skipped)?;
+                skipped += (usize::from(units) + 2) * 4;
+                next = following;
+            }
+            _ => return Ok(None),
+        }
+    }
+    match next {
+        TCP | ICMPV6 => Ok(Some((next, skipped))),
+        _ => Err(Fault::TooDeep),
+    }
+}
+
+/// What the network header told.
+struct Ends {
+    family: Family,
+    source: Address,
+    destination: Address,
+}
+
+#[inline(always)]
+fn tcp<B: Bytes>(
+    bytes: &B,
+    offset: usize,
+    segment_len: usize,
+    ends: Ends,
+) -> Result<Option<Segment>, Fault> {
+    let header: [u8; 14] = at(bytes, offset)?;
+    let flags = header[13];
+    let header_len = usize::from(header[12] >> 4) * 4;
+    if header_len < 20 || header_len > segment_len {
+        return Err(Fault::Malformed);
+    }
+    let acknowledged = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
+    let (kind, isn, payload) = match flags & (tcp_flag::SYN | tcp_flag::RST | tcp_flag::ACK) {
+        tcp_flag::SYN if flags & tcp_flag::FIN == 0 => {
+            let sequence = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+            (Kind::Syn, sequence, (segment_len - header_len) as u32)
+        }
+        f if f == tcp_flag::SYN | tcp_flag::ACK => (Kind::SynAck, acknowledged.wrapping_sub(1), 0),
+        f if f == tcp_flag::RST | tcp_flag::ACK => (Kind::Reset, acknowledged.wrapping_sub(1), 0),
+        f if f & tcp_flag::SYN != 0 => return Err(Fault::Malformed),
+        _ => return Ok(None),
+    };
+    Ok(Some(Segment {
+        kind,
+        family: ends.family,
+        isn,
+        payload,
+        source: ends.source,
+        destination: ends.destination,
+        source_port: [header[0], header[1]],
+        destination_port: [header[2], header[3]],
+    }))
+}
+
+/// Bytes of the ICMP header before the quoted packet.
+const ICMP_LEN: usize = 8;
+
+/// Destination unreachable, with the sequence number of the SYN it quotes. "Fragmentation needed"
+/// speaks of later segments and is left out.
+#[inline(always)]
+fn icmp<B: Bytes>(bytes: &B, offset: usize, ends: Ends) -> Result<Option<Segment>, Fault> {
+    let [kind, code] = at(bytes, offset)?;
+    let quoted = offset + ICMP_LEN;
+    let tcp_at = match ends.family {
+        Family::V4 => {
+            if kind != 3 || code == 4 {
+                return Ok(None);
+            }
+            let header: [u8; 10] = at(bytes, quoted)?;
+            if header[9] != TCP {
+                return Ok(None);
+            }
+            quoted + usize::from(header[0] & 0x0f) * 4
+        }
+        Family::V6 => {
+            if kind != 1 {
+                return Ok(None);
+            }
+            let [next] = at(bytes, quoted + 6)?;
+            if next != TCP {
+                return Ok(None);
+            }
+            quoted + IPV6_LEN
+        }
+    };
+    Ok(Some(Segment {
+        kind: Kind::Unreachable,
+        family: ends.family,
+        isn: u32::from_be_bytes(at(bytes, tcp_at + 4)?),
+        payload: 0,
+        source: ends.source,
+        destination: ends.destination,
+        source_port: [0; 2],
+        destination_port: [0; 2],
+    }))
+}
+

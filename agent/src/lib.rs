@@ -2,4 +2,6 @@
 //!
 //! The map of the modules is docs/architecture.md.
 
+pub mod clock;
+pub mod datapath;
 pub mod domain;

@@ -1,0 +1,282 @@
+//! `World` over BPF maps and helpers, and packet bytes by `bpf_skb_load_bytes`.
+
+use agent_common::abi;
+use agent_common::classify::{Connection, Evidence, World};
+use agent_common::evidence::{
+    Anomaly, DELAY_BUCKETS, Fault, OUTCOMES, Outcome, Pending, PendingKey, ServiceCounts,
+    TOUCH_CHUNK, TOUCH_WORDS, delay_bucket, proof_slot,
+};
+use agent_common::packet::{Bytes, Segment};
+use agent_common::service::{
+    Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue, SOURCE_CLASSES,
+    SourceClass,
+};
+use aya_ebpf::EbpfContext;
+use aya_ebpf::bindings::{
+    BPF_FIB_LKUP_RET_FRAG_NEEDED, BPF_FIB_LKUP_RET_NO_NEIGH, BPF_FIB_LKUP_RET_SUCCESS, BPF_NOEXIST,
+    bpf_fib_lookup,
+};
+use aya_ebpf::helpers::{bpf_fib_lookup as fib_lookup, bpf_ktime_get_ns};
+use aya_ebpf::maps::lpm_trie::Key;
+use aya_ebpf::programs::TcContext;
+use aya_log_ebpf::debug;
+
+use crate::maps::{
+    ANOMALIES, COUNTS, DELAYS, DEVICES, ENDPOINTS, FAULTS, FRONTENDS, PENDING, PROOFS, SOURCES,
+    TOUCHED,
+};
+use crate::{atomic, limits};
+
+/// Bytes of the packet, by checked loads.
+pub struct Skb<'a>(pub &'a TcContext);
+
+impl Bytes for Skb<'_> {
+    #[inline(always)]
+    fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        self.0.load(offset).ok()
+    }
+}
+
+/// The kernel's side of the rules, for one packet.
+pub struct Kernel<'a> {
+    ctx: &'a TcContext,
+    now: u64,
+}
+
+/// A connection in the map: its pointer is valid until the program ends.
+pub struct Entry(*mut Pending);
+
+impl Connection for Entry {
+    #[inline(always)]
+    fn fields(&self) -> &Pending {
+        // SAFETY: see the type.
+        unsafe { &*self.0 }
+    }
+
+    #[inline(always)]
+    fn state(&self) -> u32 {
+        // SAFETY: see the type; volatile, since another CPU may move it between two reads.
+        unsafe { (&raw const (*self.0).state).read_volatile() }
+    }
+
+    #[inline(always)]
+    fn swap(&self, from: u32, to: u32) -> bool {
+        // SAFETY: see the type.
+        atomic::swap(unsafe { &raw mut (*self.0).state }, from, to)
+    }
+}
+
+impl<'a> Kernel<'a> {
+    /// For the packet of this context, now.
+    #[inline(always)]
+    pub fn new(ctx: &'a TcContext) -> Self {
+        // SAFETY: a helper without arguments.
+        Self {
+            ctx,
+            now: unsafe { bpf_ktime_get_ns() },
+        }
+    }
+
+    #[inline(always)]
+    fn counts(&self, service: u32) -> Option<*mut ServiceCounts> {
+        COUNTS.get_ptr_mut(service)
+    }
+}
+
+impl World for Kernel<'_> {
+    type Connection = Entry;
+
+    #[inline(always)]
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    #[inline(always)]
+    fn device(&self) -> u32 {
+        // SAFETY: the context's skb is valid; the verifier rewrites the access.
+        unsafe { (*self.ctx.skb.skb).ifindex }
+    }
+
+    #[inline(always)]
+    fn device_flags(&self) -> u32 {
+        // SAFETY: the value is one word; whichever of two versions is read is sound.
+        unsafe { DEVICES.get(self.device()) }.copied().unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn route_names_device(&self, segment: &Segment) -> bool {
+        routed_to(self.ctx, segment) == Some(self.device())
+    }
+
+    #[inline(always)]
+    fn frontend(&self, key: &FrontendKey) -> Option<FrontendValue> {
+        // SAFETY: the agent replaces whole elements; the old one stays until RCU lets it go.
+        unsafe { FRONTENDS.get(key) }.copied()
+    }
+
+    #[inline(always)]
+    fn endpoint(&self, key: &EndpointKey) -> Option<EndpointValue> {
+        // SAFETY: as for `frontend`.
+        unsafe { ENDPOINTS.get(key) }.copied()
+    }
+
+    #[inline(always)]
+    fn source_class(&self, address: &Address) -> SourceClass {
+        match SOURCES.get(Key::new(128, *address)) {
+            Some(class) => SourceClass::from_index(*class),
+            None => SourceClass::External,
+        }
+    }
+
+    #[inline(always)]
+    fn take_budget(&self, source: &Address) -> bool {
+        limits::take_source(source, self.now)
+    }
+
+    #[inline(always)]
+    fn connection(&self, key: &PendingKey) -> Option<Entry> {
+        PENDING.get_ptr_mut(key).map(Entry)
+    }
+
+    #[inline(always)]
+    fn follow(&self, key: &PendingKey, pending: &Pending) -> bool {
+        /// `-EEXIST`: another CPU follows it already.
+        const EXISTS: i32 = -17;
+        match PENDING.insert(key, pending, u64::from(BPF_NOEXIST)) {
+            Ok(()) => true,
+            Err(EXISTS) => false,
+            Err(error) => {
+                self.fault(Fault::PendingFull);
+                debug!(self.ctx, "connection not followed: error {}", error);
+                false
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn count(&self, service: u32, class: u8, outcome: Outcome) {
+        let Some(counts) = self.counts(service) else {
+            return;
+        };
+        let class = usize::from(class);
+        if class >= SOURCE_CLASSES || outcome as usize >= OUTCOMES {
+            return;
+        }
+        // SAFETY: a map value's pointer, indexes checked above.
+        atomic::add_one(unsafe { &raw mut (*counts).counts[class][outcome as usize] });
+        let word = (service / TOUCH_CHUNK) as usize;
+        if let Some(touched) = TOUCHED.get_ptr_mut(0)
+            && word < TOUCH_WORDS
+        {
+            // SAFETY: as above.
+            atomic::add_one(unsafe { &raw mut (*touched).words[word] });
+        }
+    }
+
+    #[inline(always)]
+    fn prove(&self, family: u32, class: u8) {
+        if let Some(last) = PROOFS.get_ptr_mut(proof_slot(family, class)) {
+            // SAFETY: a map value's pointer; one aligned word.
+            unsafe { *last = self.now };
+        }
+    }
+
+    #[inline(always)]
+    fn delay(&self, family: u32, ns: u64) {
+        let Some(delays) = DELAYS.get_ptr_mut(family) else {
+            return;
+        };
+        let bucket = delay_bucket(ns);
+        if bucket < DELAY_BUCKETS {
+            // SAFETY: a map value's pointer, index checked.
+            atomic::add(unsafe { &raw mut (*delays).buckets[bucket] }, 1);
+        }
+        // SAFETY: as above.
+        atomic::add(unsafe { &raw mut (*delays).sum_ns }, ns);
+    }
+
+    #[inline(always)]
+    fn fault(&self, fault: Fault) {
+        if let Some(count) = FAULTS.get_ptr_mut(fault as u32) {
+            // SAFETY: a per-CPU map value's pointer; programs of one CPU do not preempt each other
+            // between these two instructions in a way that matters to a count.
+            unsafe { *count += 1 };
+        }
+    }
+
+    #[inline(always)]
+    fn report(&self, anomaly: &Evidence<'_>) {
+        let Some(counts) = self.counts(anomaly.service()) else {
+            return;
+        };
+        // SAFETY: a map value's pointer; two CPUs at once report once too often at most.
+        let reported = unsafe { &mut (*counts).reported_ns };
+        if self.now.saturating_sub(*reported) < abi::SERVICE_REPORT_NS
+            || !limits::take_report(self.now)
+        {
+            return self.fault(Fault::ReportLimited);
+        }
+        *reported = self.now;
+        let Some(mut entry) = ANOMALIES.reserve::<Anomaly>(0) else {
+            return self.fault(Fault::RingFull);
+        };
+        entry.write(anomaly.record(self.now, self.device()));
+        entry.submit(0);
+    }
+}
+
+/// The device that the route to a segment's destination names, as for a packet to be forwarded.
+#[inline(always)]
+fn routed_to(ctx: &TcContext, segment: &Segment) -> Option<u32> {
+    const AF_INET: u8 = 2;
+    const AF_INET6: u8 = 10;
+    // SAFETY: integers only; all zero is a sound value.
+    let mut params: bpf_fib_lookup = unsafe { core::mem::zeroed() };
+    // SAFETY: see `Kernel::device`. The lookup is that of a packet that came in by this device;
+    // the way in does not matter to a route, but for rules on it.
+    params.ifindex = unsafe { (*ctx.skb.skb).ifindex };
+    params.l4_protocol = agent_common::service::TCP;
+    match segment.family {
+        Family::V4 => {
+            params.family = AF_INET;
+            params.__bindgen_anon_3.ipv4_src = last_word(&segment.source);
+            params.__bindgen_anon_4.ipv4_dst = last_word(&segment.destination);
+        }
+        Family::V6 => {
+            params.family = AF_INET6;
+            params.__bindgen_anon_3.ipv6_src = words(&segment.source);
+            params.__bindgen_anon_4.ipv6_dst = words(&segment.destination);
+        }
+    }
+    // SAFETY: the helper reads and writes the struct whose size it is given.
+    let result = unsafe {
+        fib_lookup(
+            ctx.as_ptr(),
+            &raw mut params,
+            size_of::<bpf_fib_lookup>() as i32,
+            0,
+        )
+    };
+    // The device is named in these three; a missing neighbour or a small MTU says nothing of it.
+    let named = result == i64::from(BPF_FIB_LKUP_RET_SUCCESS)
+        || result == i64::from(BPF_FIB_LKUP_RET_NO_NEIGH)
+        || result == i64::from(BPF_FIB_LKUP_RET_FRAG_NEEDED);
+    named.then_some(params.ifindex)
+}
+
+#[inline(always)]
+fn last_word(address: &Address) -> u32 {
+    words(address)[3]
+}
+
+/// Four words in the order and byte order of the packet.
+#[inline(always)]
+fn words(address: &Address) -> [u32; 4] {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *address;
+    [
+        u32::from_ne_bytes([a, b, c, d]),
+        u32::from_ne_bytes([e, f, g, h]),
+        u32::from_ne_bytes([i, j, k, l]),
+        u32::from_ne_bytes([m, n, o, p]),
+    ]
+}

@@ -1,0 +1,74 @@
+//! Every map, on one page. Layouts: `agent_common`. Names and capacities: `agent_common::abi`.
+
+use agent_common::abi;
+use agent_common::evidence::{
+    Budget, Delays, FAULTS as FAULT_COUNT, PROOF_SLOTS, Pending, PendingKey, ServiceCounts, Touched,
+};
+use agent_common::packet::Segment;
+use agent_common::service::{
+    Address, EndpointKey, EndpointValue, FAMILIES, FrontendKey, FrontendValue,
+};
+use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
+
+/// Frontend to what it is owed. Writer: agent. Reader: programs, for every SYN.
+#[map]
+pub static FRONTENDS: HashMap<FrontendKey, FrontendValue> =
+    HashMap::with_max_entries(abi::MAX_FRONTENDS, BPF_F_NO_PREALLOC);
+
+/// Service id and address to an endpoint's flags. Writer: agent. Reader: programs, for a SYN that
+/// leaves and an answer that comes in.
+#[map]
+pub static ENDPOINTS: HashMap<EndpointKey, EndpointValue> =
+    HashMap::with_max_entries(abi::MAX_ENDPOINTS, BPF_F_NO_PREALLOC);
+
+/// Prefix of a source to its class. Writer: agent. Reader: programs, once for a connection.
+#[map]
+pub static SOURCES: LpmTrie<Address, u32> =
+    LpmTrie::with_max_entries(abi::MAX_SOURCES, BPF_F_NO_PREALLOC);
+
+/// Interface index to `device_flag` bits. Writer: agent. Reader: programs, for a SYN that leaves.
+#[map]
+pub static DEVICES: HashMap<u32, u32> =
+    HashMap::with_max_entries(abi::MAX_DEVICES, BPF_F_NO_PREALLOC);
+
+/// Connections under way. Writer: programs insert and move the state; the agent deletes.
+#[map]
+pub static PENDING: HashMap<PendingKey, Pending> = HashMap::with_max_entries(abi::MAX_PENDING, 0);
+
+/// Service id to its counts. Writer: programs; the agent zeroes one before an id is used again.
+#[map]
+pub static COUNTS: Array<ServiceCounts> = Array::with_max_entries(abi::MAX_SERVICES, 0);
+
+/// Which chunks of COUNTS moved. Writer: programs. Reader: agent, each tick.
+#[map]
+pub static TOUCHED: Array<Touched> = Array::with_max_entries(1, 0);
+
+/// `proof_slot` to the time of the last proof. Writer: programs. Reader: agent, each tick.
+#[map]
+pub static PROOFS: Array<u64> = Array::with_max_entries(PROOF_SLOTS, 0);
+
+/// Family to the delays from arrival to departure. Writer: programs. Reader: agent, for metrics.
+#[map]
+pub static DELAYS: Array<Delays> = Array::with_max_entries(FAMILIES as u32, 0);
+
+/// Source to its budget of tracked connections. Writer and reader: programs.
+#[map]
+pub static BUDGETS: LruHashMap<Address, Budget> = LruHashMap::with_max_entries(abi::MAX_BUDGETS, 0);
+
+/// `Fault` to a count. Writer: programs. Reader: agent.
+#[map]
+pub static FAULTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(FAULT_COUNT as u32, 0);
+
+/// One entry: the ring buffer's budget on this CPU. Writer and reader: programs.
+#[map]
+pub static LIMITER: PerCpuArray<Budget> = PerCpuArray::with_max_entries(1, 0);
+
+/// `Anomaly` records. Writer: programs, limited. Reader: agent, each tick.
+#[map]
+pub static ANOMALIES: RingBuf = RingBuf::with_byte_size(abi::ANOMALY_BYTES, 0);
+
+/// One entry: the packet being looked at. Writer and reader: the program that runs on this CPU.
+#[map]
+pub static SCRATCH: PerCpuArray<Segment> = PerCpuArray::with_max_entries(1, 0);

@@ -1,0 +1,81 @@
+//! The fast path: by direct packet access, whether a packet can be evidence at all. Nearly every
+//! packet cannot (it is no SYN, RST or ICMP error), and costs these few loads.
+//!
+//! Only constant offsets are read: the verifier refuses direct access behind a computed header
+//! length. Whatever is not plain goes to the slow path, which parses it properly.
+
+use agent_common::packet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Link, tcp_flag};
+use aya_ebpf::programs::TcContext;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+const ICMPV6_UNREACHABLE: u8 = 1;
+const VLAN: u16 = 0x8100;
+const QINQ: u16 = 0x88a8;
+
+/// A byte at a constant offset, if the linear part of the packet has it.
+#[inline(always)]
+fn byte(ctx: &TcContext, offset: usize) -> Option<u8> {
+    let at = ctx.data() + offset;
+    if at + 1 > ctx.data_end() {
+        return None;
+    }
+    // SAFETY: `at` lies before `data_end`, as the verifier checks too.
+    Some(unsafe { *(at as *const u8) })
+}
+
+/// Whether the slow path should look. True where this cannot tell.
+#[inline(always)]
+pub fn may_be_evidence(ctx: &TcContext, link: Link) -> bool {
+    let decided = match link {
+        Link::Ethernet => ethernet(ctx),
+        Link::None => match byte(ctx, 0) {
+            Some(first) if first >> 4 == 4 => ipv4::<0>(ctx),
+            Some(first) if first >> 4 == 6 => ipv6::<0>(ctx),
+            Some(_) => Some(false),
+            None => None,
+        },
+    };
+    decided.unwrap_or(true)
+}
+
+#[inline(always)]
+fn ethernet(ctx: &TcContext) -> Option<bool> {
+    let low = byte(ctx, 13)?;
+    let high = byte(ctx, 12)?;
+    match u16::from_be_bytes([high, low]) {
+        ETHERTYPE_IPV4 => ipv4::<14>(ctx),
+        ETHERTYPE_IPV6 => ipv6::<14>(ctx),
+        VLAN | QINQ => Some(true),
+        _ => Some(false),
+    }
+}
+
+#[inline(always)]
+fn ipv4<const AT: usize>(ctx: &TcContext) -> Option<bool> {
+    // The last byte first: one bounds check then serves all.
+    let last = byte(ctx, AT + 33);
+    match byte(ctx, AT + 9)? {
+        TCP => {
+            let flags = last?;
+            let plain =
+                byte(ctx, AT)? == 0x45 && byte(ctx, AT + 6)? & 0x1f == 0 && byte(ctx, AT + 7)? == 0;
+            Some(!plain || flags & (tcp_flag::SYN | tcp_flag::RST) != 0)
+        }
+        ICMP => Some(true),
+        _ => Some(false),
+    }
+}
+
+#[inline(always)]
+fn ipv6<const AT: usize>(ctx: &TcContext) -> Option<bool> {
+    match byte(ctx, AT + 6)? {
+        TCP => Some(byte(ctx, AT + 53)? & (tcp_flag::SYN | tcp_flag::RST) != 0),
+        UDP => Some(false),
+        ICMPV6 => Some(byte(ctx, AT + 40)? == ICMPV6_UNREACHABLE),
+        0 | 43 | 44 | 51 | 60 => Some(true),
+        _ => Some(false),
+    }
+}

@@ -1,0 +1,141 @@
+//! The kernel's side of the agent: loads and attaches the observer, writes plans into its maps and
+//! reads evidence out of them. All of aya is in here, and nothing else than I/O: what evidence
+//! means is `domain`'s to say. It must not name `cluster` or `http`.
+
+use std::path::Path;
+
+use agent_common::abi::ABI_VERSION;
+use aya::Ebpf;
+
+use crate::domain::plan::{Installed, MapChange};
+use crate::domain::time::Mono;
+use attach::{Attacher, Attachment, Mode};
+use devices::Device;
+use load::LoadError;
+use pins::{Pins, PinsError};
+use program::{Outcome, Programmer};
+use sample::{Look, SampleError, Sampler};
+
+pub mod attach;
+pub mod devices;
+pub mod load;
+pub mod pins;
+pub mod program;
+pub mod sample;
+pub mod sweep;
+mod syscall;
+
+/// The observer in the kernel, and all that is held of it.
+pub struct Observer {
+    ebpf: Ebpf,
+    attacher: Attacher,
+    programmer: Programmer,
+    /// Reads the evidence.
+    pub sampler: Sampler,
+    pins: Option<Pins>,
+}
+
+/// Why there is no observer.
+#[derive(Debug, thiserror::Error)]
+pub enum ObserverError {
+    /// It could not be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Its maps could not be opened.
+    #[error(transparent)]
+    Maps(#[from] SampleError),
+}
+
+impl ObserverError {
+    /// Whether more privileges would help.
+    pub fn is_permission(&self) -> bool {
+        matches!(self, Self::Load(error) if error.is_permission())
+    }
+}
+
+impl Observer {
+    /// Loads the programs, on a former agent's maps where `pin_dir` holds them. Attached to nothing
+    /// new yet; what a former agent attached goes on running. The second value tells why nothing
+    /// can be pinned, where that is so.
+    pub fn load(
+        mode: Mode,
+        pin_dir: Option<&Path>,
+    ) -> Result<(Self, Option<PinsError>), ObserverError> {
+        let (pins, no_pins) = match pin_dir.map(Pins::open) {
+            None => (None, None),
+            Some(Ok(pins)) => (Some(pins), None),
+            Some(Err(error)) => (None, Some(error)),
+        };
+        let mut ebpf = load::load(pins.as_ref())?;
+        let programmer = Programmer::open(&mut ebpf)?;
+        let sampler = Sampler::open(&mut ebpf)?;
+        let attacher = Attacher::new(mode, pins.clone());
+        Ok((Self { ebpf, attacher, programmer, sampler, pins }, no_pins))
+    }
+
+    /// Attaches to these devices and to no others.
+    pub fn follow(&mut self, devices: &[Device]) {
+        if let Some(error) = self.programmer.set_uplinks(devices) {
+            tracing::warn!(%error, "an uplink could not be flagged");
+        }
+        self.attacher.follow(&mut self.ebpf, devices);
+        if let Some(pins) = &self.pins {
+            pins.sweep_other_versions();
+        }
+    }
+
+    /// Looks whether every hook still stands first, and puts back what does not.
+    pub fn check(&mut self, now: Mono) {
+        self.attacher.check(&mut self.ebpf, now);
+    }
+
+    /// By device, in the order of their indexes.
+    pub fn attachments(&self) -> impl Iterator<Item = &Attachment> {
+        self.attacher.attachments()
+    }
+
+    /// Name of a device that is followed.
+    pub fn device_name(&self, index: u32) -> Option<&str> {
+        self.attacher.name_of(index)
+    }
+
+    /// Links put back because they were gone or not the first.
+    pub fn repairs(&self) -> u64 {
+        self.attacher.repairs
+    }
+
+    /// What a former agent left in the maps.
+    pub fn installed(&self) -> Installed {
+        self.programmer.installed()
+    }
+
+    /// Applies a plan.
+    pub fn apply(&mut self, plan: &[MapChange]) -> Outcome {
+        // First: an id's old counts must be gone before a frontend stands under it again.
+        for change in plan {
+            if let MapChange::ResetCounts { service } = change
+                && let Err(error) = self.sampler.reset(*service)
+            {
+                tracing::warn!(%error, service, "counts could not be set to zero");
+            }
+        }
+        self.programmer.apply(plan)
+    }
+
+    /// See [`Sampler::look`].
+    pub fn look(
+        &mut self,
+        now: Mono,
+        left_since: impl Fn(u32, &[u8; 16], [u8; 2]) -> Option<u64>,
+    ) -> Result<Look, SampleError> {
+        self.sampler.look(now, left_since)
+    }
+
+    /// Detaches what would outlive this process unpinned.
+    pub fn release(&mut self) {
+        self.attacher.release();
+    }
+}
+
+/// Version of the layouts shared with the programs.
+pub const ABI: u32 = ABI_VERSION;

@@ -1,0 +1,308 @@
+//! One program at one direction of one device: a TCX link, pinned where that is possible, or a
+//! clsact filter.
+
+use std::path::{Path, PathBuf};
+
+use agent_common::abi::program;
+use agent_common::packet::Link;
+use aya::Ebpf;
+use aya::pin::PinError;
+use aya::programs::links::{FdLink, LinkError, LinkOrder, PinnedLink};
+use aya::programs::tc::{
+    NlOptions, SchedClassifierLink, SchedClassifierLinkId, TcAttachOptions, TcError, TcHandle,
+};
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType, tc};
+use thiserror::Error;
+
+use super::{AttachError, Mode};
+use crate::datapath::devices::Device;
+use crate::datapath::load::classifier;
+use crate::datapath::pins::Pins;
+use crate::datapath::syscall::{BPF_TCX_EGRESS, BPF_TCX_INGRESS, programs_at};
+
+/// Which way packets cross the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Into the node.
+    Ingress,
+    /// Out of the node.
+    Egress,
+}
+
+impl Direction {
+    /// Both, in the order of an attachment's hooks.
+    pub const BOTH: [Direction; 2] = [Direction::Ingress, Direction::Egress];
+
+    fn name(self) -> &'static str {
+        match self {
+            Direction::Ingress => "ingress",
+            Direction::Egress => "egress",
+        }
+    }
+
+    fn program(self, link: Link) -> &'static str {
+        match (self, link) {
+            (Direction::Ingress, Link::Ethernet) => program::INGRESS,
+            (Direction::Egress, Link::Ethernet) => program::EGRESS,
+            (Direction::Ingress, Link::None) => program::INGRESS_L3,
+            (Direction::Egress, Link::None) => program::EGRESS_L3,
+        }
+    }
+
+    fn attach_type(self) -> TcAttachType {
+        match self {
+            Direction::Ingress => TcAttachType::Ingress,
+            Direction::Egress => TcAttachType::Egress,
+        }
+    }
+
+    fn tcx(self) -> u32 {
+        match self {
+            Direction::Ingress => BPF_TCX_INGRESS,
+            Direction::Egress => BPF_TCX_EGRESS,
+        }
+    }
+}
+
+/// How a program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// A TCX link (kernel 6.6).
+    Tcx,
+    /// A filter of the clsact qdisc.
+    Clsact,
+}
+
+/// What the kernel or the file system refused.
+#[derive(Debug, Error)]
+pub enum HookError {
+    /// An attach, detach or lookup of a program.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// A qdisc or filter.
+    #[error(transparent)]
+    Tc(#[from] TcError),
+    /// A link.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// A pin.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+}
+
+/// Our filter's handle: how a former agent's filter is found again.
+const CLSACT_HANDLE: u32 = 0x7070;
+/// Before every other filter; Cilium can be told to leave 1 free (`bpf-filter-priority`).
+const CLSACT_PRIORITY: u16 = 1;
+
+/// An attached program. Dropped, a link that is not pinned is detached by the kernel.
+pub struct Hook {
+    direction: Direction,
+    program: u32,
+    held: Held,
+}
+
+enum Held {
+    Tcx { _link: FdLink, pin: Option<PathBuf> },
+    Clsact { link: Option<SchedClassifierLink> },
+}
+
+impl Hook {
+    /// Attaches, or takes over what a former agent left.
+    pub fn attach(
+        ebpf: &mut Ebpf,
+        device: &Device,
+        direction: Direction,
+        mode: Mode,
+        pins: Option<&Pins>,
+    ) -> Result<Self, AttachError> {
+        let classifier = classifier(ebpf, direction.program(device.link))?;
+        let pin = pins.map(|pins| pins.link(device.index, direction.name()));
+        let attached = match mode {
+            Mode::Clsact => {
+                if let Some(pin) = &pin {
+                    // A former agent's TCX link would look at every packet a second time.
+                    let _ = std::fs::remove_file(pin);
+                }
+                clsact(classifier, device, direction)
+            }
+            Mode::Tcx => tcx(classifier, device, direction, pin),
+            Mode::Auto => match tcx(classifier, device, direction, pin) {
+                Err(error) if no_tcx(&error) => clsact(classifier, device, direction),
+                other => other,
+            },
+        };
+        attached
+            .and_then(|held| {
+                Ok(Self {
+                    direction,
+                    program: classifier.info()?.id(),
+                    held,
+                })
+            })
+            .map_err(|source| AttachError::Hook {
+                device: device.name.clone(),
+                direction,
+                source,
+            })
+    }
+
+    /// How it is attached.
+    pub fn mechanism(&self) -> Mechanism {
+        match self.held {
+            Held::Tcx { .. } => Mechanism::Tcx,
+            Held::Clsact { .. } => Mechanism::Clsact,
+        }
+    }
+
+    /// Whether it stands, before all others; nothing where the kernel does not tell.
+    pub fn is_first(&mut self, ebpf: &mut Ebpf, device: &Device) -> Option<bool> {
+        match &mut self.held {
+            Held::Tcx { .. } => {
+                let programs = programs_at(device.index, self.direction.tcx()).ok()?;
+                Some(programs.first() == Some(&self.program))
+            }
+            Held::Clsact { link } => {
+                let classifier = classifier(ebpf, self.direction.program(device.link)).ok()?;
+                // The same handle cannot be given twice: if it can, the filter was gone, and is
+                // back now. The old link must not delete its successor.
+                if let Ok(id) = filter(classifier, device, self.direction)
+                    && let Ok(back) = classifier.take_link(id)
+                {
+                    std::mem::forget(link.replace(back));
+                    tracing::warn!(device = %device.name, "the filter was gone; put back");
+                }
+                Some(true)
+            }
+        }
+    }
+
+    /// Gives the pin up, so that the next attach makes a link of its own at the head.
+    pub fn let_go(&mut self) {
+        if let Held::Tcx { pin: Some(pin), .. } = &self.held {
+            let _ = std::fs::remove_file(pin);
+        }
+    }
+
+    /// Detaches what would outlive the process unpinned.
+    pub fn release(&mut self) {
+        if let Held::Clsact { link } = &mut self.held {
+            // Dropping the link deletes the filter.
+            drop(link.take());
+        }
+    }
+}
+
+/// TCX is there since kernel 6.6; before, the kernel does not know the attach type.
+fn no_tcx(error: &HookError) -> bool {
+    match error {
+        HookError::Program(ProgramError::SyscallError(error)) => {
+            error.io_error.raw_os_error() == Some(libc::EINVAL)
+        }
+        _ => false,
+    }
+}
+
+fn tcx(
+    classifier: &mut SchedClassifier,
+    device: &Device,
+    direction: Direction,
+    pin: Option<PathBuf>,
+) -> Result<Held, HookError> {
+    if let Some(pin) = &pin
+        && let Some(link) = adopt(classifier, pin)
+    {
+        return Ok(Held::Tcx {
+            _link: link,
+            pin: Some(pin.clone()),
+        });
+    }
+    let id = classifier.attach_with_options(
+        &device.name,
+        direction.attach_type(),
+        TcAttachOptions::TcxOrder(LinkOrder::first()),
+    )?;
+    let link: FdLink = classifier.take_link(id)?.try_into()?;
+    match pin {
+        None => Ok(Held::Tcx {
+            _link: link,
+            pin: None,
+        }),
+        Some(pin) => {
+            let pinned = link.pin(&pin)?;
+            Ok(Held::Tcx {
+                _link: pinned.into(),
+                pin: Some(pin),
+            })
+        }
+    }
+}
+
+/// Takes over a pinned link: its program is replaced by ours in one step. A link whose device is
+/// gone answers ENOLINK, also when a device of the same index is back: it is unpinned, and the
+/// caller attaches anew (finding 22).
+fn adopt(classifier: &mut SchedClassifier, pin: &Path) -> Option<FdLink> {
+    let found = PinnedLink::from_pin(pin).ok()?;
+    let adopted = SchedClassifierLink::try_from(FdLink::from(found))
+        .map_err(HookError::from)
+        .and_then(|link| {
+            let id = classifier.attach_to_link(link)?;
+            Ok(FdLink::try_from(classifier.take_link(id)?)?)
+        });
+    match adopted {
+        Ok(link) => Some(link),
+        Err(error) => {
+            tracing::debug!(pin = %pin.display(), %error, "a pinned link is dead; attaching anew");
+            let _ = std::fs::remove_file(pin);
+            None
+        }
+    }
+}
+
+fn clsact(
+    classifier: &mut SchedClassifier,
+    device: &Device,
+    direction: Direction,
+) -> Result<Held, HookError> {
+    // Refused where it is there already; whatever else was wrong, the filter says it better.
+    let _ = tc::qdisc_add_clsact(&device.name);
+    let id = match filter(classifier, device, direction) {
+        Ok(id) => id,
+        // A former agent's filter stands there: found by its handle and replaced.
+        Err(_) => {
+            let handle = TcHandle::from(CLSACT_HANDLE);
+            let attach_type = direction.attach_type();
+            let found = SchedClassifierLink::attached(
+                &device.name,
+                attach_type,
+                CLSACT_PRIORITY,
+                handle,
+                None,
+            );
+            // Dropping the link deletes the filter.
+            drop(found);
+            filter(classifier, device, direction)?
+        }
+    };
+    Ok(Held::Clsact {
+        link: Some(classifier.take_link(id)?),
+    })
+}
+
+/// Adds our filter; refused where its handle stands already.
+fn filter(
+    classifier: &mut SchedClassifier,
+    device: &Device,
+    direction: Direction,
+) -> Result<SchedClassifierLinkId, ProgramError> {
+    let options = NlOptions {
+        priority: CLSACT_PRIORITY,
+        handle: TcHandle::from(CLSACT_HANDLE),
+        classid: None,
+    };
+    classifier.attach_with_options(
+        &device.name,
+        direction.attach_type(),
+        TcAttachOptions::Netlink(options),
+    )
+}

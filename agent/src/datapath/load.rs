@@ -1,0 +1,176 @@
+//! Loads the checked-in object (docs/adr/0001-checked-in-object.md), on the maps that a former
+//! agent pinned where there are any.
+
+use std::error::Error as _;
+use std::io;
+use std::ops::ControlFlow;
+
+use agent_common::abi::{map, program};
+use aya::programs::{ProgramError, SchedClassifier};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use thiserror::Error;
+
+use super::pins::Pins;
+
+/// The object, aligned for aya's ELF reader.
+pub static OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/ebpf/pathproof.bpf.o"));
+
+/// Why the observer could not be loaded.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// The kernel refused for lack of privileges.
+    #[error(
+        "the kernel refused the observer for lack of privileges ({source}): run as root, or as uid 0 with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_NET_RAW (docs/capabilities.md)"
+    )]
+    Permission {
+        /// What the kernel said.
+        source: EbpfError,
+    },
+    /// The kernel lacks something.
+    #[error(
+        "the kernel refused the observer ({}): it needs Linux 5.12 or newer with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT",
+        chain(source)
+    )]
+    Kernel {
+        /// What the kernel said.
+        source: EbpfError,
+    },
+    /// The object does not hold what this agent was built for.
+    #[error("the eBPF object has no {kind} {name}: run cargo xtask build-ebpf")]
+    Missing {
+        /// `program` or `map`.
+        kind: &'static str,
+        /// Its name.
+        name: &'static str,
+    },
+}
+
+impl LoadError {
+    fn of(source: EbpfError) -> Self {
+        match permission_denied(&source) {
+            true => Self::Permission { source },
+            false => Self::Kernel { source },
+        }
+    }
+
+    /// Whether more privileges would help.
+    pub fn is_permission(&self) -> bool {
+        matches!(self, Self::Permission { .. })
+    }
+}
+
+/// The programs that are attached; `program::EMPTY` is for benchmarks.
+pub const ATTACHED: [&str; 4] = [
+    program::INGRESS,
+    program::EGRESS,
+    program::INGRESS_L3,
+    program::EGRESS_L3,
+];
+
+/// Loads maps and programs. With `pins`, maps are found there or pinned there.
+pub fn load(pins: Option<&Pins>) -> Result<Ebpf, LoadError> {
+    let mut ebpf = match create(pins) {
+        // Maps that cannot be used are a former agent's of a layout that lied about its version,
+        // or half-made by a crash: counting begins anew rather than not at all.
+        Err(error) if pins.is_some() && !permission_denied(&error) => {
+            tracing::warn!(%error, "pinned maps could not be used; they are made anew");
+            if let Some(pins) = pins {
+                pins.forget_maps();
+            }
+            create(pins).map_err(LoadError::of)?
+        }
+        other => other.map_err(LoadError::of)?,
+    };
+    for name in ATTACHED {
+        classifier(&mut ebpf, name)?
+            .load()
+            .map_err(|error| LoadError::of(EbpfError::ProgramError(error)))?;
+    }
+    Ok(ebpf)
+}
+
+fn create(pins: Option<&Pins>) -> Result<Ebpf, EbpfError> {
+    let paths: Vec<_> = pins
+        .map(|pins| {
+            map::PINNED
+                .iter()
+                .map(|name| (*name, pins.map(name)))
+                .collect()
+        })
+        .unwrap_or_default();
+    let level = log_level();
+    let mut loader = EbpfLoader::new();
+    for (name, path) in &paths {
+        loader.map_pin_path(name, path.as_path());
+    }
+    // The programs' own diagnostics stay silent, and the verifier cuts them out, unless asked for.
+    loader.override_global(aya_log::LEVEL, &level, false);
+    loader.load(OBJECT)
+}
+
+/// Level of the programs' own diagnostics: none, or what PATHPROOF_EBPF_LOG names (1 error to 5
+/// trace), for developers.
+fn log_level() -> u8 {
+    std::env::var("PATHPROOF_EBPF_LOG")
+        .ok()
+        .and_then(|level| level.parse().ok())
+        .unwrap_or(0)
+}
+
+/// A classifier of the object by name.
+pub fn classifier<'a>(
+    ebpf: &'a mut Ebpf,
+    name: &'static str,
+) -> Result<&'a mut SchedClassifier, LoadError> {
+    ebpf.program_mut(name)
+        .and_then(|program| program.try_into().ok())
+        .ok_or(LoadError::Missing {
+            kind: "program",
+            name,
+        })
+}
+
+/// Whether an error's cause is `EPERM` or `EACCES`.
+pub fn permission_denied(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    let found = std::iter::from_fn(|| {
+        let current = cause?;
+        cause = current.source();
+        Some(current)
+    })
+    .try_for_each(|error| match error.downcast_ref::<io::Error>() {
+        Some(error) if error.kind() == io::ErrorKind::PermissionDenied => ControlFlow::Break(()),
+        _ => match error.downcast_ref::<ProgramError>() {
+            Some(ProgramError::LoadError { io_error, .. })
+                if io_error.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        },
+    });
+    found.is_break()
+}
+
+/// An error and its causes in one line.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// What the observer was loaded with, for status and the log.
+pub fn describe(error: &LoadError) -> String {
+    match error.source() {
+        Some(_) => chain(error),
+        None => error.to_string(),
+    }
+}

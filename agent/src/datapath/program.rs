@@ -1,0 +1,138 @@
+//! Applies plans to the maps, in their order, and reads back what stands there.
+//!
+//! A map that is full is no error: the change is handed back, so that the planner counts it as
+//! missing and tries again when there is room.
+
+use agent_common::abi::map;
+use agent_common::service::{
+    EndpointKey, EndpointValue, FrontendKey, FrontendValue, SourceClass, device_flag,
+};
+use aya::Ebpf;
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use aya::maps::{HashMap, MapData, MapError};
+
+use super::devices::Device;
+use super::sample::{SampleError, take};
+use crate::domain::expect::SourcePrefix;
+use crate::domain::plan::{Installed, MapChange};
+
+/// The maps that hold expectations.
+pub struct Programmer {
+    frontends: HashMap<MapData, FrontendKey, FrontendValue>,
+    endpoints: HashMap<MapData, EndpointKey, EndpointValue>,
+    sources: LpmTrie<MapData, [u8; 16], u32>,
+    devices: HashMap<MapData, u32, u32>,
+}
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Changes that found no place.
+    pub full: Vec<MapChange>,
+    /// What else went wrong, the first of it, in words.
+    pub error: Option<String>,
+}
+
+impl Programmer {
+    /// Takes the maps.
+    pub fn open(ebpf: &mut Ebpf) -> Result<Self, SampleError> {
+        Ok(Self {
+            frontends: take(ebpf, map::FRONTENDS)?,
+            endpoints: take(ebpf, map::ENDPOINTS)?,
+            sources: take(ebpf, map::SOURCES)?,
+            devices: take(ebpf, map::DEVICES)?,
+        })
+    }
+
+    /// Applies a plan. Every change is tried, whatever became of those before it.
+    pub fn apply(&mut self, plan: &[MapChange]) -> Outcome {
+        let mut outcome = Outcome::default();
+        for change in plan {
+            match self.change(change) {
+                Ok(()) => {}
+                Err(error) if is_full(&error) => outcome.full.push(*change),
+                // What should go is gone.
+                Err(MapError::KeyNotFound) => {}
+                Err(error) => {
+                    outcome
+                        .error
+                        .get_or_insert_with(|| format!("{change:?}: {error}"));
+                }
+            }
+        }
+        outcome
+    }
+
+    fn change(&mut self, change: &MapChange) -> Result<(), MapError> {
+        match change {
+            // The sampler's, before the plan (`Observer::apply`).
+            MapChange::ResetCounts { .. } => Ok(()),
+            MapChange::PutSource { prefix, class } => {
+                self.sources.insert(&key(prefix), *class as u32, 0)
+            }
+            MapChange::DeleteSource { prefix } => self.sources.remove(&key(prefix)),
+            MapChange::PutEndpoint { key, value } | MapChange::RetireEndpoint { key, value } => {
+                self.endpoints.insert(key, value, 0)
+            }
+            MapChange::DeleteEndpoint { key } => self.endpoints.remove(key),
+            MapChange::PutFrontend { key, value } => self.frontends.insert(key, value, 0),
+            MapChange::DeleteFrontend { key } => self.frontends.remove(key),
+        }
+    }
+
+    /// What stands in the maps: of a former agent, if they were pinned.
+    pub fn installed(&self) -> Installed {
+        Installed {
+            frontends: self.frontends.iter().flatten().collect(),
+            endpoints: self.endpoints.iter().flatten().collect(),
+            sources: self
+                .sources
+                .iter()
+                .flatten()
+                .map(|(key, class)| {
+                    let prefix = SourcePrefix {
+                        address: key.data(),
+                        bits: key.prefix_len(),
+                    };
+                    (prefix, SourceClass::from_index(class))
+                })
+                .collect(),
+        }
+    }
+
+    /// Flags the devices by which default routes leave.
+    pub fn set_uplinks(&mut self, devices: &[Device]) -> Option<String> {
+        let mut error = None;
+        let standing: Vec<u32> = self.devices.keys().flatten().collect();
+        for index in standing {
+            if !devices
+                .iter()
+                .any(|device| device.index == index && device.uplink)
+            {
+                let _ = self.devices.remove(&index);
+            }
+        }
+        for device in devices.iter().filter(|device| device.uplink) {
+            if let Err(refused) = self.devices.insert(device.index, device_flag::UPLINK, 0) {
+                error = Some(format!("uplink {}: {refused}", device.name));
+            }
+        }
+        error
+    }
+}
+
+fn key(prefix: &SourcePrefix) -> Key<[u8; 16]> {
+    Key::new(prefix.bits, prefix.address)
+}
+
+/// E2BIG is a hash map's word for full, ENOSPC a trie's; without preallocation there is also
+/// ENOMEM.
+fn is_full(error: &MapError) -> bool {
+    match error {
+        MapError::SyscallError(error) => matches!(
+            error.io_error.raw_os_error(),
+            Some(libc::E2BIG | libc::ENOSPC | libc::ENOMEM)
+        ),
+        _ => false,
+    }
+}

@@ -1,0 +1,132 @@
+//! The account of connections under way: which of them are lost, and which can be forgotten.
+//!
+//! Lost is what arrived, was owed forwarding and made no progress for the loss window; it is told
+//! from the entries themselves, never by subtracting counts. An entry outlives its outcome, since
+//! only an entry that is still there tells a SYN that comes again from a first one (finding 11).
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use agent_common::abi::{LOSS_WINDOW_NS, MAX_PENDING};
+use agent_common::evidence::{Pending, PendingKey, state};
+use agent_common::service::{Owed, frontend_flag};
+
+use super::syscall;
+
+/// An answered connection is forgotten after this long: its client retransmits no SYN, unless the
+/// answer did not reach it, and then after one second.
+const KEEP_ANSWERED_NS: u64 = 1_500_000_000;
+/// An unanswered one is kept for as long as Linux sends its SYN again (6 times, 127 s).
+const KEEP_UNANSWERED_NS: u64 = 130_000_000_000;
+/// The second name of a connection with payload in its SYN.
+const KEEP_ALIAS_NS: u64 = 3_000_000_000;
+/// Above this many entries the oldest are forgotten early.
+const CROWDED: usize = MAX_PENDING as usize / 4 * 3;
+/// Down to this many.
+const RELIEVED: usize = MAX_PENDING as usize / 2;
+
+/// What one sweep found.
+#[derive(Debug, Default)]
+pub struct Swept {
+    /// Connections that became lost since the last sweep.
+    pub lost: Vec<Pending>,
+    /// Entries under way.
+    pub under_way: usize,
+    /// Entries that had to be forgotten early: a SYN that comes again may now pass for a first one.
+    pub forgotten_early: usize,
+}
+
+/// Sweeps the map of connections.
+#[derive(Debug, Default)]
+pub struct Sweeper {
+    /// Lost connections that were told already and are still in the map.
+    told: HashSet<PendingKey>,
+}
+
+impl Sweeper {
+    /// One sweep at `now`. Cost: a batch of lookups, nothing per device or Service.
+    pub fn sweep(&mut self, map: BorrowedFd<'_>, now: u64) -> io::Result<Swept> {
+        let mut swept = Swept::default();
+        let mut kept: Vec<(u64, PendingKey)> = Vec::new();
+        let mut forget = Vec::new();
+        syscall::for_each(map, |key: PendingKey, pending: Pending| {
+            swept.under_way += 1;
+            let age = now.saturating_sub(pending.arrived_ns);
+            if is_lost(&pending, age) && self.told.insert(key) {
+                swept.lost.push(pending);
+            }
+            if age > keep_for(&pending) {
+                forget.push(key);
+            } else if age > LOSS_WINDOW_NS {
+                kept.push((pending.arrived_ns, key));
+            }
+        })?;
+        let staying = swept.under_way.saturating_sub(forget.len());
+        if staying > CROWDED {
+            kept.sort_unstable();
+            let surplus = (staying - RELIEVED).min(kept.len());
+            swept.forgotten_early = surplus;
+            forget.extend(kept[..surplus].iter().map(|(_, key)| *key));
+        }
+        for key in &forget {
+            self.told.remove(key);
+        }
+        syscall::delete(map, &forget)?;
+        Ok(swept)
+    }
+}
+
+/// How long an entry is kept.
+fn keep_for(pending: &Pending) -> u64 {
+    if pending.state & state::ALIAS != 0 {
+        KEEP_ALIAS_NS
+    } else if pending.state & state::ANSWERED != 0 {
+        KEEP_ANSWERED_NS
+    } else {
+        KEEP_UNANSWERED_NS
+    }
+}
+
+/// Whether a connection is lost: it was owed forwarding, and nothing but its arrival was seen. An
+/// endpoint on the node itself is reached without leaving by a device, so its silence is its own.
+fn is_lost(pending: &Pending, age: u64) -> bool {
+    age > LOSS_WINDOW_NS
+        && pending.state & state::PROGRESS == 0
+        && Owed::from_byte(pending.owed).is_forward()
+        && pending.flags & frontend_flag::HOST_ENDPOINT == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const FORWARD: u8 = Owed::Forward as u8;
+
+    #[rstest]
+    #[case::arrived(0, FORWARD, 0, true)]
+    #[case::arrived_twice(state::RETRANSMITTED, FORWARD, 0, true)]
+    #[case::forwarded(state::FORWARDED, FORWARD, 0, false)]
+    #[case::leaked(state::LEAKED, FORWARD, 0, false)]
+    #[case::ambiguous(state::AMBIGUOUS, FORWARD, 0, false)]
+    #[case::alias(state::ALIAS, FORWARD, 0, false)]
+    #[case::nothing_owed(0, Owed::Nothing as u8, 0, false)]
+    #[case::reject_owed(0, Owed::Reject as u8, 0, false)]
+    #[case::local_owed(0, Owed::LocalOnly as u8, 0, true)]
+    #[case::endpoint_on_the_node(0, FORWARD, frontend_flag::HOST_ENDPOINT, false)]
+    fn lost(#[case] state: u32, #[case] owed: u8, #[case] flags: u8, #[case] expected: bool) {
+        let pending = Pending {
+            state,
+            owed,
+            flags,
+            ..Pending::default()
+        };
+        assert_eq!(is_lost(&pending, LOSS_WINDOW_NS + 1), expected);
+        assert!(
+            !is_lost(&pending, LOSS_WINDOW_NS),
+            "not before the window is over"
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! Three `bpf(2)` commands that aya has no call for: many map elements at a time, and which
+//! programs stand at a hook without asking for their descriptors (that needs CAP_SYS_ADMIN, which
+//! the agent does not have; finding 20).
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use aya::Pod;
+
+const BPF_PROG_QUERY: libc::c_int = 16;
+const BPF_MAP_LOOKUP_BATCH: libc::c_int = 24;
+const BPF_MAP_DELETE_BATCH: libc::c_int = 27;
+/// Attach type of TCX ingress (linux/bpf.h).
+pub(super) const BPF_TCX_INGRESS: u32 = 46;
+/// Attach type of TCX egress.
+pub(super) const BPF_TCX_EGRESS: u32 = 47;
+
+/// `union bpf_attr`, the arm of the batch commands.
+#[repr(C)]
+#[derive(Default)]
+struct BatchAttr {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map_fd: u32,
+    elem_flags: u64,
+    flags: u64,
+}
+
+/// `union bpf_attr`, the arm of BPF_PROG_QUERY.
+#[repr(C)]
+#[derive(Default)]
+struct QueryAttr {
+    target_ifindex: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    prog_ids: u64,
+    count: u32,
+    padding: u32,
+    prog_attach_flags: u64,
+    link_ids: u64,
+    link_attach_flags: u64,
+    revision: u64,
+}
+
+fn bpf<T>(command: libc::c_int, attr: &mut T) -> io::Result<()> {
+    // SAFETY: `attr` is the arm of `union bpf_attr` that the command reads, of the size given; the
+    // kernel checks every pointer in it.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            std::ptr::from_mut(attr),
+            size_of::<T>(),
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Elements that one batch asks for. A bucket is never split, so there must be room for the
+/// largest; the kernel says ENOSPC otherwise.
+const BATCH: usize = 2048;
+
+/// Calls `each` with every element of a hash map. Elements that are inserted or deleted meanwhile
+/// may be missed or met twice, as with any iteration of a live map.
+pub(super) fn for_each<K: Pod, V: Pod>(
+    map: BorrowedFd<'_>,
+    mut each: impl FnMut(K, V),
+) -> io::Result<()> {
+    let mut keys = Vec::<MaybeUninit<K>>::with_capacity(BATCH);
+    let mut values = Vec::<MaybeUninit<V>>::with_capacity(BATCH);
+    let (mut position, mut started) = (0u32, false);
+    loop {
+        let mut next = 0u32;
+        let mut attr = BatchAttr {
+            in_batch: if started {
+                std::ptr::from_ref(&position) as u64
+            } else {
+                0
+            },
+            out_batch: std::ptr::from_mut(&mut next) as u64,
+            keys: keys.as_mut_ptr() as u64,
+            values: values.as_mut_ptr() as u64,
+            count: BATCH as u32,
+            map_fd: map.as_raw_fd() as u32,
+            ..BatchAttr::default()
+        };
+        let result = bpf(BPF_MAP_LOOKUP_BATCH, &mut attr);
+        // ENOENT: the last batch, `count` elements of it are good.
+        let last = match result {
+            Ok(()) => false,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
+            Err(error) => return Err(error),
+        };
+        let count = (attr.count as usize).min(BATCH);
+        for index in 0..count {
+            // SAFETY: the kernel wrote `count` keys and values into buffers of BATCH, and `Pod`
+            // takes any bytes.
+            unsafe {
+                each(keys.as_ptr().add(index).read().assume_init(), {
+                    values.as_ptr().add(index).read().assume_init()
+                });
+            }
+        }
+        if last {
+            return Ok(());
+        }
+        (position, started) = (next, true);
+    }
+}
+
+/// Deletes the elements of `keys`; those that are gone already are passed over.
+pub(super) fn delete<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> io::Result<()> {
+    let mut done = 0;
+    while done < keys.len() {
+        let rest = &keys[done..];
+        let mut attr = BatchAttr {
+            keys: rest.as_ptr() as u64,
+            count: rest.len() as u32,
+            map_fd: map.as_raw_fd() as u32,
+            ..BatchAttr::default()
+        };
+        match bpf(BPF_MAP_DELETE_BATCH, &mut attr) {
+            Ok(()) => return Ok(()),
+            // The kernel stops at a key that is gone: it and those before it are dealt with.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                done += attr.count as usize + 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Ids of the programs at a TCX hook, the head first. Needs CAP_NET_ADMIN.
+pub(super) fn programs_at(device: u32, attach_type: u32) -> io::Result<Vec<u32>> {
+    let mut ids = vec![0u32; 64];
+    let mut attr = QueryAttr {
+        target_ifindex: device,
+        attach_type,
+        prog_ids: ids.as_mut_ptr() as u64,
+        count: ids.len() as u32,
+        ..QueryAttr::default()
+    };
+    match bpf(BPF_PROG_QUERY, &mut attr) {
+        Ok(()) => {}
+        // Nothing was ever attached there.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    }
+    ids.truncate(attr.count as usize);
+    Ok(ids)
+}

@@ -1,0 +1,93 @@
+//! A tiny HTTP/1.1 client: one GET, one answer, by hand. The tests look at the exact bytes, so no
+//! library stands between.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use socket2::SockRef;
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Status code.
+    pub status: u16,
+    /// Header lines as they came, without line ends.
+    pub headers: Vec<String>,
+    /// Body as it came.
+    pub body: String,
+}
+
+impl Response {
+    /// A header's value by name, in any case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            key.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+}
+
+/// GETs `path` within `timeout`, from the namespace that the calling thread is in.
+pub fn get(address: SocketAddr, path: &str, timeout: Duration) -> Result<Response> {
+    request(address, "GET", path, timeout)
+}
+
+/// Any method without a body.
+pub fn request(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    timeout: Duration,
+) -> Result<Response> {
+    let mut stream = TcpStream::connect_timeout(&address, timeout)
+        .with_context(|| format!("connect to {address}"))?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
+    // A reset instead of TIME_WAIT: a poller would fill conntrack otherwise.
+    SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut bytes = Vec::new();
+    stream
+        .read_to_end(&mut bytes)
+        .with_context(|| format!("read {path} of {address}"))?;
+    let text = String::from_utf8(bytes).context("an answer in UTF-8")?;
+    let (head, body) = text
+        .split_once("\r\n\r\n")
+        .context("an answer with a head")?;
+    let mut lines = head.lines();
+    let status = lines
+        .next()
+        .and_then(|line| line.split(' ').nth(1))
+        .context("a status line")?;
+    let headers: Vec<String> = lines.map(str::to_owned).collect();
+    let mut response = Response {
+        status: status.parse()?,
+        headers,
+        body: body.to_owned(),
+    };
+    if response
+        .header("transfer-encoding")
+        .is_some_and(|v| v.eq_ignore_ascii_case("chunked"))
+    {
+        response.body = unchunk(body).context("a chunked body")?;
+    }
+    Ok(response)
+}
+
+fn unchunk(mut body: &str) -> Option<String> {
+    let mut whole = String::new();
+    loop {
+        let (size, rest) = body.split_once("\r\n")?;
+        let size = usize::from_str_radix(size.split(';').next()?.trim(), 16).ok()?;
+        if size == 0 {
+            return Some(whole);
+        }
+        whole.push_str(rest.get(..size)?);
+        body = rest.get(size + 2..)?;
+    }
+}

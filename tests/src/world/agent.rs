@@ -1,0 +1,314 @@
+//! The real agent in the node's namespace: started, awaited, asked, killed, restarted, removed.
+
+use std::fs::{self, File};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::{Family, NODE_NAME, Namespace, World, layout, remains};
+use crate::http::{self, Response};
+
+/// Port of /healthz and /livez.
+pub const HEALTHZ_PORT: u16 = 10256;
+/// Port of /verdict, /metrics and the agent's own health.
+pub const ADMIN_PORT: u16 = 19256;
+/// How long one request may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A running agent. Dropping it ends it (SIGTERM, then SIGKILL) and removes its pins with
+/// `pathproof cleanup`; on a panic its log is shown.
+#[derive(Debug)]
+pub struct Agent {
+    child: Option<Child>,
+    binary: PathBuf,
+    node: Namespace,
+    outside: Namespace,
+    pins: PathBuf,
+    dir: PathBuf,
+    log: PathBuf,
+    cleanup: bool,
+}
+
+/// The agent's binary: `PATHPROOF_AGENT`, else `pathproof` beside the test binaries.
+pub fn agent_binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("PATHPROOF_AGENT") {
+        return Ok(path.into());
+    }
+    let test = std::env::current_exe()?;
+    let found = test
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|dir| dir.join("pathproof"));
+    found.into_iter().find(|file| file.is_file()).context(
+        "no pathproof binary beside the tests: build it (`cargo build -p pathproof`) or name it in PATHPROOF_AGENT",
+    )
+}
+
+impl World {
+    /// Starts the agent on the node with the manifests in `manifests`, and does not wait. `extra`
+    /// are further arguments of `pathproof run`. Call from the thread that keeps the agent: the
+    /// kernel kills the agent when that thread ends, so that a killed test leaves none.
+    pub fn spawn_agent(&self, binary: &Path, manifests: &Path, extra: &[&str]) -> Result<Agent> {
+        self.start_agent(binary, manifests, extra, true)
+    }
+
+    /// Like [`World::spawn_agent`], but the agent outlives this process (a kept world).
+    pub fn spawn_lasting_agent(
+        &self,
+        binary: &Path,
+        manifests: &Path,
+        extra: &[&str],
+    ) -> Result<Agent> {
+        let agent = self.start_agent(binary, manifests, extra, false)?;
+        remains::record(&self.dir, "agent", agent.pid())?;
+        Ok(agent)
+    }
+
+    fn start_agent(
+        &self,
+        binary: &Path,
+        manifests: &Path,
+        extra: &[&str],
+        die_with_parent: bool,
+    ) -> Result<Agent> {
+        remains::ensure_bpffs()?;
+        let log = self.dir.join("agent.log");
+        let output = File::options().create(true).append(true).open(&log)?;
+        let state = self.dir.join("state");
+        fs::create_dir_all(&state)?;
+        let mut command = self.node.command(binary);
+        command.arg("run").arg("--manifests").arg(manifests);
+        command.args(["--node-name", NODE_NAME]);
+        command.args(["--healthz-bind-address", &format!("0.0.0.0:{HEALTHZ_PORT}")]);
+        command.args(["--admin-bind-address", &format!("127.0.0.1:{ADMIN_PORT}")]);
+        command
+            .arg("--pin-dir")
+            .arg(&self.pins)
+            .arg("--state-dir")
+            .arg(&state)
+            .args(extra);
+        command.env_remove("NODE_NAME").env("NO_COLOR", "1");
+        command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output);
+        // A group of its own: Ctrl-C in the terminal is for the demo, which then ends the agent.
+        command.process_group(0);
+        if die_with_parent {
+            // SAFETY: prctl with these arguments is async-signal-safe and touches no memory.
+            unsafe { command.pre_exec(|| die_with_thread()) };
+        }
+        let child = command
+            .spawn()
+            .with_context(|| format!("start the agent {}", binary.display()))?;
+        Ok(Agent {
+            child: Some(child),
+            binary: binary.to_owned(),
+            node: self.node.clone(),
+            outside: self.outside.clone(),
+            pins: self.pins.clone(),
+            dir: self.dir.clone(),
+            log,
+            cleanup: true,
+        })
+    }
+
+    /// Starts the agent and waits until it says that it is ready.
+    pub fn ready_agent(&self, binary: &Path, manifests: &Path, extra: &[&str]) -> Result<Agent> {
+        let mut agent = self.spawn_agent(binary, manifests, extra)?;
+        agent.wait_ready(Duration::from_secs(10))?;
+        Ok(agent)
+    }
+}
+
+fn die_with_thread() -> std::io::Result<()> {
+    // SAFETY: PR_SET_PDEATHSIG takes a signal number and no pointer.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+impl Agent {
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Waits until /agent/readyz answers 200; the error holds the log.
+    pub fn wait_ready(&mut self, timeout: Duration) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.exited()? {
+                bail!("the agent ended with {status}:\n{}", self.log());
+            }
+            let answer = self.admin("/agent/readyz");
+            if answer.as_ref().is_ok_and(|response| response.status == 200) {
+                return Ok(());
+            }
+            if start.elapsed() > timeout {
+                let last = answer.map_or_else(|e| format!("{e:#}"), |r| format!("{r:?}"));
+                bail!(
+                    "the agent is not ready after {timeout:?}: {last}\n{}",
+                    self.log()
+                );
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Exit status where the agent has ended.
+    pub fn exited(&mut self) -> Result<Option<std::process::ExitStatus>> {
+        Ok(self
+            .child
+            .as_mut()
+            .map(Child::try_wait)
+            .transpose()?
+            .flatten())
+    }
+
+    /// GETs a page of the admin port, inside the node.
+    pub fn admin(&self, path: &str) -> Result<Response> {
+        let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ADMIN_PORT);
+        self.node.run(|| http::get(address, path, PATIENCE))
+    }
+
+    /// GETs a page of the healthz port from outside, at the node's address.
+    pub fn outside(&self, path: &str, family: Family) -> Result<Response> {
+        let address = SocketAddr::new(healthz_address(family), HEALTHZ_PORT);
+        self.outside.run(|| http::get(address, path, PATIENCE))
+    }
+
+    /// Status of /healthz as an outside load balancer sees it.
+    pub fn healthz(&self) -> Result<u16> {
+        self.outside("/healthz", Family::V4)
+            .map(|response| response.status)
+    }
+
+    /// Status of /livez as an outside load balancer sees it.
+    pub fn livez(&self) -> Result<u16> {
+        self.outside("/livez", Family::V4)
+            .map(|response| response.status)
+    }
+
+    /// The report of /verdict.
+    pub fn verdict(&self) -> Result<serde_json::Value> {
+        let response = self.admin("/verdict")?;
+        serde_json::from_str(&response.body)
+            .with_context(|| format!("parse /verdict: {}", response.body))
+    }
+
+    /// The text of /metrics.
+    pub fn metrics(&self) -> Result<String> {
+        self.admin("/metrics").map(|response| response.body)
+    }
+
+    /// What the agent has logged, all its runs in this world.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Kills the agent at once (SIGKILL); pins and programs stay, as the design wants it.
+    pub fn kill(mut self) -> Result<()> {
+        self.cleanup = false;
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Ends the agent in order (SIGTERM) and gives its exit status; pins stay.
+    pub fn terminate(mut self) -> Result<std::process::ExitStatus> {
+        self.cleanup = false;
+        let mut child = self.child.take().context("the agent runs")?;
+        signal(child.id(), libc::SIGTERM);
+        wait(&mut child, Duration::from_secs(5))?.context("the agent ignores SIGTERM")
+    }
+
+    /// Leaves the agent running (a kept world).
+    pub fn leave(mut self) {
+        self.cleanup = false;
+        self.child = None;
+    }
+
+    /// Runs another command of the agent's binary inside the node, such as `status`.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.node.command(&self.binary);
+        command.args(args).env("NO_COLOR", "1");
+        command
+    }
+
+    /// Folder of the world, where state and log lie.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+fn healthz_address(family: Family) -> IpAddr {
+    layout::pick(layout::NODE, family)
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            signal(child.id(), libc::SIGTERM);
+            if !matches!(wait(&mut child, Duration::from_secs(3)), Ok(Some(_))) {
+                eprintln!("the agent did not end on SIGTERM; killed");
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+        if thread::panicking() {
+            eprintln!("--- agent log {} ---\n{}", self.log.display(), self.log());
+        }
+        if self.cleanup && self.pins.exists() {
+            let pins = self.pins.to_string_lossy().into_owned();
+            let mut command = self.command(&["cleanup", "--pin-dir", &pins]);
+            // The world removes what is left; a failure of cleanup is its own test's matter.
+            let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+/// Ends a process that a kept world recorded: SIGTERM, and SIGKILL after 3 s.
+pub(super) fn stop(pid: u32) {
+    signal(pid, libc::SIGTERM);
+    let start = Instant::now();
+    while Path::new(&format!("/proc/{pid}")).exists() {
+        if start.elapsed() > Duration::from_secs(3) {
+            signal(pid, libc::SIGKILL);
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signal(pid: u32, signal: i32) {
+    // Process 0 would be the whole group.
+    if let Ok(pid @ 1..) = i32::try_from(pid) {
+        // SAFETY: kill takes numbers only; the id is a child's that was not reaped yet, or one
+        // that was checked by its start time.
+        unsafe { libc::kill(pid, signal) };
+    }
+}
+
+fn wait(child: &mut Child, timeout: Duration) -> Result<Option<std::process::ExitStatus>> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if start.elapsed() > timeout {
+            return Ok(None);
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,191 @@
+//! One network namespace and ways to act inside it: a thread, a command, `ip`, sysctls, nft.
+//!
+//! Threads and commands enter by `setns`, which changes the network alone: unlike `ip netns exec`
+//! the host's /sys (with its bpffs) stays in view.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, Result, bail};
+
+/// Where `ip netns` keeps names.
+const NETNS_DIR: &str = "/run/netns";
+
+/// A named network namespace. Cheap to clone; whoever made it removes the name (see
+/// [`World`](super::World)), the kernel removes the rest after the last user.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    name: Arc<str>,
+    handle: Arc<File>,
+}
+
+impl Namespace {
+    /// Opens an existing namespace by name.
+    pub fn open(name: &str) -> Result<Self> {
+        let path = format!("{NETNS_DIR}/{name}");
+        let handle = File::open(&path).with_context(|| format!("open namespace {path}"))?;
+        Ok(Self {
+            name: name.into(),
+            handle: Arc::new(handle),
+        })
+    }
+
+    /// Name, as `ip netns` lists it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Moves the calling thread into this namespace, for good. Only for threads made for it.
+    pub fn enter(&self) -> io::Result<()> {
+        set_namespace(self.handle.as_raw_fd())
+    }
+
+    /// Runs `work` on a thread inside the namespace and waits. Sockets made there stay there.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                self.enter()
+                    .expect("enter a namespace of the test world (is this root?)");
+                work()
+            });
+            inside
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Starts a thread inside the namespace.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<JoinHandle<T>> {
+        let namespace = self.clone();
+        // A thread's name holds 15 bytes.
+        thread::Builder::new()
+            .name(name.chars().take(15).collect())
+            .spawn(move || {
+                namespace
+                    .enter()
+                    .expect("enter a namespace of the test world (is this root?)");
+                work()
+            })
+    }
+
+    /// A command that will run inside the namespace.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        let handle = Arc::clone(&self.handle);
+        // SAFETY: between fork and exec the closure calls setns alone, which is
+        // async-signal-safe, and reads an open descriptor that the closure keeps open.
+        unsafe { command.pre_exec(move || set_namespace(handle.as_raw_fd())) };
+        command
+    }
+
+    /// Runs one `ip` command, words separated by spaces: `ip("route del 10.0.0.1/32")`.
+    pub fn ip(&self, words: &str) -> Result<String> {
+        let mut command = self.command("ip");
+        command.args(words.split_whitespace());
+        let output = command
+            .output()
+            .with_context(|| format!("run ip {words}"))?;
+        self.success(&format!("ip {words}"), output)
+    }
+
+    /// Runs many `ip` commands in one process, one a line.
+    pub fn ip_batch(&self, lines: &str) -> Result<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        self.feed("ip", &["-batch", "-"], lines).map(drop)
+    }
+
+    /// Runs an nft script inside the namespace, atomically.
+    pub fn nft(&self, script: &str) -> Result<String> {
+        self.feed("nft", &["-f", "-"], script)
+    }
+
+    /// Runs a program with `input` on its standard input; gives its standard output.
+    pub fn feed(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
+        let mut command = self.command(program);
+        command.args(args);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("start {program}"))?;
+        let mut stdin = child.stdin.take().context("standard input of a child")?;
+        let output = thread::scope(|scope| {
+            // On a thread: a child that answers before it has read all must not block us.
+            let writer = scope.spawn(move || stdin.write_all(input.as_bytes()));
+            let output = child.wait_with_output();
+            // A child that failed early leaves a broken pipe; its exit status tells more.
+            let _ = writer.join();
+            output
+        })?;
+        self.success(&format!("{program} {} <<< {input}", args.join(" ")), output)
+    }
+
+    /// Writes a sysctl of the namespace, such as `net/ipv4/ip_forward`.
+    pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
+        self.sysctls(&[(key, value)])
+    }
+
+    /// Writes several sysctls. /proc/sys/net shows the namespace of the thread that opens it.
+    pub fn sysctls(&self, settings: &[(&str, &str)]) -> Result<()> {
+        self.run(|| {
+            for (key, value) in settings {
+                fs::write(format!("/proc/sys/{key}"), value)
+                    .with_context(|| format!("set sysctl {key}={value} in {}", self.name))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Index of a device in the namespace.
+    pub fn ifindex(&self, device: &str) -> Result<u32> {
+        let name = std::ffi::CString::new(device)?;
+        // SAFETY: `name` is a string that ends in NUL and lives for the call.
+        let index = self.run(|| unsafe { libc::if_nametoindex(name.as_ptr()) });
+        if index == 0 {
+            bail!("no device {device} in {}", self.name);
+        }
+        Ok(index)
+    }
+
+    /// Asks the namespace's routing table where `to` goes: the line of `ip route get`.
+    pub fn route_to(&self, to: IpAddr) -> Result<String> {
+        self.ip(&format!("-o route get {to}"))
+    }
+
+    fn success(&self, what: &str, output: Output) -> Result<String> {
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        bail!(
+            "in namespace {}: {what}: {}: {}{}",
+            self.name,
+            output.status,
+            String::from_utf8_lossy(&output.stderr),
+            String::from_utf8_lossy(&output.stdout),
+        )
+    }
+}
+
+fn set_namespace(handle: RawFd) -> io::Result<()> {
+    // SAFETY: `handle` is an open descriptor of a namespace file; setns checks the rest.
+    if unsafe { libc::setns(handle, libc::CLONE_NEWNET) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
