@@ -7,18 +7,21 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::ebpf::provenance::Provenance;
+use crate::ebpf::provenance::{Provenance, Second};
 use crate::ebpf::sources::{self, OBJECT, PROVENANCE, REBUILD};
 use crate::ebpf::toolchain::{self, Toolchain, Way};
 use crate::ebpf::{self, SETUP};
 use crate::run;
 use crate::tools::BPF_LINKER;
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
     /// Build in another place and compare with the checked-in object; change nothing
     #[arg(long)]
-    pub(crate) check: bool,
+    check: bool,
+    /// With this compiler; without, the first that is here
+    #[arg(long)]
+    way: Option<Way>,
     /// Where the build's intermediate files go
     #[arg(long, value_name = "DIR")]
     target_dir: Option<PathBuf>,
@@ -29,29 +32,54 @@ impl Args {
     pub(crate) fn for_check() -> Self {
         Args {
             check: true,
-            target_dir: None,
+            ..Args::default()
         }
+    }
+
+    fn wants(&self, way: Way) -> bool {
+        self.way.is_none_or(|wanted| wanted == way)
+    }
+
+    /// A folder to each compiler, so that neither builds the other's parts again.
+    fn target(&self, way: Way) -> PathBuf {
+        let folder = self.target_dir.clone();
+        folder
+            .unwrap_or_else(|| run::root().join("target/ebpf"))
+            .join(way.to_string())
     }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let target = args
-        .target_dir
-        .clone()
-        .unwrap_or_else(|| run::root().join("target/ebpf"));
-    if args.check {
-        check(&target)
-    } else {
-        build(&target)
-    }
+    if args.check { check(args) } else { build(args) }
 }
 
-fn build(target: &Path) -> Result<()> {
-    let toolchain = toolchain::find(Way::Rustup, None)
-        .or_else(|_| toolchain::find(Way::Debian, None))
-        .with_context(|| format!("no compiler for eBPF; {SETUP}"))?;
-    let bytes = ebpf::compile(&toolchain, target)?;
-    let made = describe(&toolchain, &bytes)?;
+fn build(args: &Args) -> Result<()> {
+    let mut compilers = Vec::new();
+    let mut missing = Vec::new();
+    for way in [Way::Rustup, Way::Debian] {
+        match toolchain::find(way, None) {
+            Ok(found) => compilers.push(found),
+            Err(error) => missing.push(format!("{error:#}")),
+        }
+    }
+    // The wanted one first; the sort is stable.
+    compilers.sort_by_key(|found| !args.wants(found.way));
+    let [first, others @ ..] = compilers.as_slice() else {
+        bail!("no compiler for eBPF: {}", missing.join("; "));
+    };
+    if !args.wants(first.way) {
+        bail!("{}", missing.join("; "));
+    }
+    let bytes = ebpf::compile(first, &args.target(first.way))?;
+    let mut made = describe(first, &bytes)?;
+    if let Some(other) = others.first() {
+        let bytes = ebpf::compile(other, &args.target(other.way))?;
+        made.second = Some(Second {
+            way: other.way,
+            rustc: other.version.clone(),
+            object_sha256: sources::sha256(&bytes),
+        });
+    }
     let object = run::root().join(OBJECT);
     let folder = object.parent().context("the object lies in no folder")?;
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -65,7 +93,7 @@ fn build(target: &Path) -> Result<()> {
     Ok(())
 }
 
-fn check(target: &Path) -> Result<()> {
+fn check(args: &Args) -> Result<()> {
     let recorded = Provenance::read()?;
     let checked_in = fs::read(run::root().join(OBJECT))
         .with_context(|| format!("cannot read {OBJECT}; run: {REBUILD}"))?;
@@ -75,19 +103,37 @@ fn check(target: &Path) -> Result<()> {
     if recorded.sources_sha256 != sources::hash(&run::root())? {
         bail!("the eBPF object is older than its sources; run: {REBUILD}");
     }
-    let toolchain = toolchain::find(recorded.way, Some(&recorded.rustc))?;
-    let built = ebpf::compile(&toolchain, target)?;
-    if built != checked_in {
-        let here = describe(&toolchain, &built)?;
-        bail!(difference(
-            &checked_in,
-            &built,
-            &recorded.tool_changes(&here),
-            target
-        ));
+    let (toolchain, wanted) = recorded_compiler(&recorded, args)?;
+    let target = args.target(toolchain.way);
+    let built = ebpf::compile(&toolchain, &target)?;
+    if sources::sha256(&built) != wanted {
+        let tools = recorded.tool_changes(&describe(&toolchain, &built)?);
+        bail!(difference(&checked_in, &built, &tools, &target));
     }
-    println!("{OBJECT} is what its sources give ({} bytes)", built.len());
-    lint(&toolchain, target)
+    println!(
+        "{OBJECT} is what its sources give ({} bytes, {})",
+        built.len(),
+        toolchain.version
+    );
+    if wanted != recorded.object_sha256 {
+        println!("shown with the second compiler of {PROVENANCE}: the first is not here");
+    }
+    lint(&toolchain, &target)
+}
+
+/// A compiler that the provenance knows and this machine has, with the hash of its object.
+fn recorded_compiler<'a>(recorded: &'a Provenance, args: &Args) -> Result<(Toolchain, &'a str)> {
+    let mut missing = Vec::new();
+    for (way, version, hash) in recorded.compilers().filter(|(way, ..)| args.wants(*way)) {
+        match toolchain::find(way, Some(version)) {
+            Ok(found) => return Ok((found, hash)),
+            Err(error) => missing.push(format!("{error:#}")),
+        }
+    }
+    if missing.is_empty() {
+        bail!("{PROVENANCE} knows no object of that compiler; run: {REBUILD}");
+    }
+    bail!("{}", missing.join("; "))
 }
 
 /// Warnings of the eBPF side are errors; a compiler without clippy is no reason not to build.
@@ -113,6 +159,7 @@ fn describe(toolchain: &Toolchain, bytes: &[u8]) -> Result<Provenance> {
         toolchain: toolchain::rustup_name(toolchain.way, &toolchain.version),
         linker: run::first_line(Command::new(linker).arg("--version")).unwrap_or_default(),
         llvm: ebpf::llvm_version()?,
+        second: None,
     })
 }
 

@@ -11,7 +11,7 @@ use super::SETUP;
 use crate::run;
 
 /// Where a compiler with library sources comes from. The two give different bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Way {
     /// rustup's nightly with the component rust-src.
