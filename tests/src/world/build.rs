@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -183,7 +185,7 @@ fn network(world: &World) -> Result<()> {
     world
         .worker
         .ip_batch(&member(WORKER, layout::NODE_POD_CIDRS, NODE))?;
-    // lo came into being before the settings for new devices.
+    wait_up(&world.outside)?;
     Ok(())
 }
 
@@ -294,11 +296,35 @@ pub(super) fn add_pods(world: &mut World, pods: &[(String, Place)]) -> Result<()
     }
     world.node.ip_batch(&on_node)?;
     world.worker.ip_batch(&on_worker)?;
+    for pod in &made {
+        pod.ns.ip_batch(&pod_side(pod))?;
+    }
     for pod in made {
-        pod.ns.ip_batch(&pod_side(&pod))?;
+        wait_up(&pod.ns)?;
         world.pods.insert(pod.name.clone(), pod);
     }
-    Ok(())
+    wait_up(&world.node)?;
+    wait_up(&world.worker)
+}
+
+/// Waits until every device of a namespace works: the kernel notices a carrier by a work item,
+/// late on a loaded machine, and drops what is sent before.
+fn wait_up(namespace: &Namespace) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let links = namespace.ip("-o link show")?;
+        let waits = |line: &&str| !line.contains("LOOPBACK") && !line.contains("state UP");
+        let Some(waiting) = links.lines().find(waits) else {
+            return Ok(());
+        };
+        if start.elapsed() > Duration::from_secs(5) {
+            bail!(
+                "a device of {} does not come up: {waiting}",
+                namespace.name()
+            );
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
 }
 
 fn new_pod(world: &mut World, name: &str, place: Place) -> Result<Pod> {
