@@ -8,10 +8,10 @@
 
 //pub mod demo;
 pub mod http;
-//pub mod manifests;
-//pub mod rules;
-//pub mod scale;
+pub mod manifests;
+pub mod rules;
+pub mod scale;
 pub mod skip;
-//pub mod traffic;
-//pub mod watch;
+pub mod traffic;
+pub mod watch;
 pub mod world;
