@@ -76,19 +76,18 @@ fn check(target: &Path) -> Result<()> {
         bail!("the eBPF object is older than its sources; run: {REBUILD}");
     }
     let toolchain = toolchain::find(recorded.way, Some(&recorded.rustc))?;
-    lint(&toolchain, target)?;
     let built = ebpf::compile(&toolchain, target)?;
-    if built == checked_in {
-        println!("{OBJECT} is what its sources give ({} bytes)", built.len());
-        return Ok(());
+    if built != checked_in {
+        let here = describe(&toolchain, &built)?;
+        bail!(difference(
+            &checked_in,
+            &built,
+            &recorded.tool_changes(&here),
+            target
+        ));
     }
-    let here = describe(&toolchain, &built)?;
-    bail!(difference(
-        &checked_in,
-        &built,
-        &recorded.tool_changes(&here),
-        target
-    ))
+    println!("{OBJECT} is what its sources give ({} bytes)", built.len());
+    lint(&toolchain, target)
 }
 
 /// Warnings of the eBPF side are errors; a compiler without clippy is no reason not to build.

@@ -133,7 +133,8 @@ fn is_network(name: &str) -> bool {
     [
         "CARGO_HTTP_",
         "CARGO_NET_",
-        "CARGO_REGISTR",
+        "CARGO_REGISTRY",
+        "CARGO_REGISTRIES_",
         "CARGO_SOURCE_",
     ]
     .iter()

@@ -1,7 +1,7 @@
 //! The machine that runs a task: who we are on it, which programs it has, and how to get more.
 
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,9 +25,7 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Installs packages with apt-get where `present` says that something is missing.
-///
-/// `purpose` finishes the sentence "... needs PACKAGES".
+/// Installs packages with apt-get, and says so; `purpose` begins the sentence "... needs PACKAGES".
 pub(crate) fn install(purpose: &str, packages: &[&str]) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
@@ -40,29 +38,56 @@ pub(crate) fn install(purpose: &str, packages: &[&str]) -> Result<()> {
         bail!("{purpose} needs {list}; run as root: apt-get install {list}");
     }
     eprintln!("{purpose} needs {list}: installing with apt-get");
-    let arguments = ["install", "--yes", "--quiet", "--no-install-recommends"];
-    if run::run(as_root(&apt).args(arguments).args(packages)).is_ok() {
+    if apt_get(&apt, &install_arguments(packages)).is_ok() {
         return Ok(());
     }
     // A fresh machine has no package lists, or stale ones.
-    run::run(as_root(&apt).args(["update", "--quiet"]))?;
-    run::run(as_root(&apt).args(arguments).args(packages))
+    apt_get(&apt, &["update", "--quiet"])?;
+    apt_get(&apt, &install_arguments(packages))
         .with_context(|| format!("{purpose} needs {list}; install them and try again"))
 }
 
+fn install_arguments<'a>(packages: &[&'a str]) -> Vec<&'a str> {
+    let mut arguments = vec!["install", "--yes", "--quiet", "--no-install-recommends"];
+    arguments.extend(packages);
+    arguments
+}
+
+fn apt_get(apt: &Path, arguments: &[&str]) -> Result<()> {
+    let silent = [("DEBIAN_FRONTEND", OsStr::new("noninteractive"))];
+    run::run(as_root_with(apt, &silent)?.args(arguments))
+}
+
 /// A program to be run as root: itself, or through sudo.
-pub(crate) fn as_root(program: impl AsRef<OsStr>) -> Command {
-    let mut command = if is_root() {
-        let mut command = Command::new("env");
-        command.arg("DEBIAN_FRONTEND=noninteractive");
-        command
-    } else {
-        let mut command = Command::new("sudo");
-        command.args(["--", "env", "DEBIAN_FRONTEND=noninteractive"]);
-        command
-    };
-    command.arg(program.as_ref());
-    command
+pub(crate) fn as_root(program: impl AsRef<OsStr>) -> Result<Command> {
+    as_root_with(program, &[])
+}
+
+/// [`as_root`] with variables, which sudo would not pass on.
+pub(crate) fn as_root_with(
+    program: impl AsRef<OsStr>,
+    variables: &[(&str, &OsStr)],
+) -> Result<Command> {
+    let program = program.as_ref();
+    if is_root() {
+        let mut command = Command::new(program);
+        command.envs(variables.iter().copied());
+        return Ok(command);
+    }
+    let sudo = find("sudo").with_context(|| {
+        let program = Path::new(program).display();
+        format!("{program} must run as root, and there is no sudo here; become root and try again")
+    })?;
+    let mut command = Command::new(sudo);
+    command.args(["--", "env"]);
+    for (name, value) in variables {
+        let mut pair = OsString::from(name);
+        pair.push("=");
+        pair.push(value);
+        command.arg(pair);
+    }
+    command.arg(program);
+    Ok(command)
 }
 
 /// What the namespace worlds of tests and demo run: program and its Debian package.
@@ -81,15 +106,4 @@ pub(crate) fn install_world(purpose: &str) -> Result<()> {
         .map(|(_, p)| *p)
         .collect();
     install(purpose, &missing)
-}
-
-/// Puts a folder at the front of a command's PATH.
-pub(crate) fn prepend_path(command: &mut Command, folder: &Path) -> Result<()> {
-    let old = env::var_os("PATH").unwrap_or_default();
-    let folders = std::iter::once(folder.to_path_buf()).chain(env::split_paths(&old));
-    command.env(
-        "PATH",
-        env::join_paths(folders).context("PATH holds a folder with a colon")?,
-    );
-    Ok(())
 }

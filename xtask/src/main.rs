@@ -12,6 +12,7 @@ mod gen_docs;
 mod host;
 mod run;
 mod setup_ebpf;
+mod tally;
 mod test;
 mod tidy;
 mod tools;

@@ -1,7 +1,8 @@
 //! Running other programs: one line that says what runs, an error that names it.
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -74,4 +75,61 @@ pub(crate) fn first_line(command: &mut Command) -> Option<String> {
         .filter(|o| o.status.success())?;
     let text = String::from_utf8(output.stdout).ok()?;
     text.lines().next().map(|line| line.trim().to_owned())
+}
+
+/// Gives standard output line by line to `line`; errors stay visible.
+pub(crate) fn lines(command: &mut Command, mut line: impl FnMut(&str)) -> Result<ExitStatus> {
+    let shown = shown(command);
+    eprintln!("+ {shown}");
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start `{shown}`"))?;
+    let stdout = child
+        .stdout
+        .take()
+        .context("a piped child has no standard output")?;
+    let mut reader = BufReader::new(stdout);
+    let mut bytes = Vec::new();
+    // Tests may print what is not UTF-8.
+    while reader
+        .read_until(b'\n', &mut bytes)
+        .with_context(|| format!("reading `{shown}`"))?
+        > 0
+    {
+        line(String::from_utf8_lossy(&bytes).trim_end_matches('\n'));
+        bytes.clear();
+    }
+    child
+        .wait()
+        .with_context(|| format!("waiting for `{shown}`"))
+}
+
+/// Builds one program of the workspace and gives its path, wherever the target folder is.
+pub(crate) fn build_program(package: &str, program: &str, release: bool) -> Result<PathBuf> {
+    let mut command = cargo();
+    command.args(["build", "--package", package, "--bin", program]);
+    command.args(["--message-format", "json-render-diagnostics"]);
+    if release {
+        command.arg("--release");
+    }
+    let messages = String::from_utf8(output(&mut command)?)?;
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == program)
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .with_context(|| format!("cargo built no program {program} in package {package}"))
+}
+
+/// Runs a program that cleans up after Ctrl-C: the signal reaches it too, and this task waits.
+pub(crate) fn run_through_interrupts(command: &mut Command) -> Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: the handler does nothing, so it may run at any time. The program that is started
+    // gets the default back, because exec resets handlers (but would not reset SIG_IGN).
+    unsafe {
+        libc::signal(libc::SIGINT, handler);
+    }
+    run(command)
 }

@@ -1,4 +1,110 @@
-//! P
-pub(crate) fn run() -> anyhow::Result<()> {
+//! `cargo xtask tidy`: the rules of this repository that neither rustc nor clippy knows.
+//!
+//! Each rule is a function from the repository's files to findings, and has a test with a fault
+//! and the fault's innocent twin. A rule must not guess: where the text is ambiguous it is silent.
+
+mod code;
+mod deps;
+mod docs;
+mod files;
+mod manifests;
+mod metrics;
+mod tree;
+
+use anyhow::{Result, bail};
+
+use crate::run;
+use tree::Tree;
+
+/// One violation.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Finding {
+    path: String,
+    /// Line, counted from 1; 0 where the whole file is meant.
+    line: usize,
+    message: String,
+}
+
+impl Finding {
+    fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
+        Finding {
+            path: path.to_owned(),
+            line,
+            message: message.into(),
+        }
+    }
+}
+
+type Rule = fn(&Tree) -> Vec<Finding>;
+
+const RULES: [Rule; 12] = [
+    deps::modules,
+    deps::libraries,
+    deps::crates,
+    files::module_docs,
+    files::length,
+    files::names,
+    files::leftovers,
+    manifests::versions,
+    manifests::licences,
+    metrics::unused,
+    docs::links,
+    docs::architecture,
+];
+
+pub(crate) fn run() -> Result<()> {
+    let tree = Tree::read(&run::root())?;
+    let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
+    findings.sort();
+    findings.dedup();
+    for Finding {
+        path,
+        line,
+        message,
+    } in &findings
+    {
+        match line {
+            0 => println!("{path}: {message}"),
+            line => println!("{path}:{line}: {message}"),
+        }
+    }
+    if !findings.is_empty() {
+        bail!("{} findings", findings.len());
+    }
+    println!("tidy: {} files, no findings", tree.len());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs one rule over files given as (path, text) and gives its messages.
+    pub(super) fn check(rule: Rule, files: &[(&str, &str)]) -> Vec<String> {
+        let findings = rule(&Tree::of(files));
+        findings
+            .into_iter()
+            .map(|f| format!("{}:{}: {}", f.path, f.line, f.message))
+            .collect()
+    }
+
+    /// The fault is found in exactly one place, at this line, and the twin is left alone.
+    #[track_caller]
+    pub(super) fn fault_and_twin(rule: Rule, path: &str, (fault, line): (&str, usize), twin: &str) {
+        let found = check(rule, &[(path, fault)]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].starts_with(&format!("{path}:{line}: ")),
+            "{found:?}"
+        );
+        assert_eq!(check(rule, &[(path, twin)]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn this_repository_is_read_whole() {
+        let tree = Tree::read(&run::root()).unwrap();
+        assert!(tree.text("Cargo.toml").is_some());
+        assert!(tree.text("xtask/src/tidy.rs").is_some());
+        assert!(tree.exists("xtask/src"));
+    }
 }

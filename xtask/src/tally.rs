@@ -1,0 +1,174 @@
+//! Counting tests: reads what libtest prints while it is shown, and adds it up.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::AddAssign;
+
+/// Numbers of tests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) skipped: usize,
+}
+
+impl Tally {
+    pub(crate) const PASSED: Tally = Tally {
+        passed: 1,
+        failed: 0,
+        skipped: 0,
+    };
+    pub(crate) const FAILED: Tally = Tally {
+        passed: 0,
+        failed: 1,
+        skipped: 0,
+    };
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+/// The closing line of a run.
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} passed, {} failed, {} skipped",
+            self.passed, self.failed, self.skipped
+        )
+    }
+}
+
+/// Follows the output of `cargo test -- --show-output`.
+///
+/// libtest knows no test that skips itself while it runs: such a test passes and prints a line
+/// `SKIPPED: why`. Those are found in the output of passed tests, which is otherwise not shown.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    tally: Tally,
+    /// "test: why", of all binaries.
+    reasons: Vec<String>,
+    /// Tests of the present binary that skipped themselves.
+    skipping: BTreeSet<String>,
+    /// Inside the part that repeats what passed tests printed.
+    in_successes: bool,
+    test: String,
+}
+
+impl Reader {
+    /// Takes a line; `true` if it is to be shown.
+    pub(crate) fn line(&mut self, line: &str) -> bool {
+        if line == "successes:" {
+            self.in_successes = true;
+        } else if line == "failures:" || line.starts_with("test result: ") {
+            self.in_successes = false;
+        }
+        if !self.in_successes {
+            self.result(line);
+            return true;
+        }
+        if let Some(test) = line
+            .strip_prefix("---- ")
+            .and_then(|l| l.strip_suffix(" stdout ----"))
+        {
+            test.clone_into(&mut self.test);
+        }
+        if let Some(why) = line.strip_prefix("SKIPPED: ") {
+            self.reasons.push(format!("{}: {why}", self.test));
+            self.skipping.insert(self.test.clone());
+        }
+        false
+    }
+
+    /// Adds a line like `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; ...`.
+    fn result(&mut self, line: &str) {
+        let Some(rest) = line.strip_prefix("test result: ") else {
+            return;
+        };
+        for part in rest.split([';', '.']) {
+            let mut words = part.split_whitespace();
+            let (Some(number), Some(word)) = (words.next(), words.next()) else {
+                continue;
+            };
+            let Ok(number) = number.parse::<usize>() else {
+                continue;
+            };
+            match word {
+                "passed" => self.tally.passed += number.saturating_sub(self.skipping.len()),
+                "failed" => self.tally.failed += number,
+                "ignored" => self.tally.skipped += number + self.skipping.len(),
+                _ => {}
+            }
+        }
+        self.skipping.clear();
+    }
+
+    /// The numbers, and the tests that skipped themselves with their reasons.
+    pub(crate) fn finish(self) -> (Tally, Vec<String>) {
+        (self.tally, self.reasons)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (Tally, Vec<String>, String) {
+        let mut reader = Reader::default();
+        let shown: Vec<&str> = text.lines().filter(|line| reader.line(line)).collect();
+        let (tally, skipped) = reader.finish();
+        (tally, skipped, shown.join("\n"))
+    }
+
+    #[test]
+    fn results_of_several_binaries_add_up() {
+        let (tally, skipped, _) = read(
+            "running 2 tests\ntest a ... ok\n\
+             test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+             test result: FAILED. 1 passed; 3 failed; 4 ignored; 0 measured; 0 filtered out; finished in 1.50s",
+        );
+        assert_eq!(
+            tally,
+            Tally {
+                passed: 3,
+                failed: 3,
+                skipped: 4
+            }
+        );
+        assert_eq!(tally.to_string(), "3 passed, 3 failed, 4 skipped");
+        assert!(skipped.is_empty());
+    }
+
+    #[test]
+    fn a_test_that_skips_itself_counts_as_skipped_and_not_as_passed() {
+        let (tally, skipped, shown) = read(
+            "test nodeport ... ok\n\nsuccesses:\n\n---- nodeport stdout ----\n\
+             SKIPPED: nodeport needs nft\nSKIPPED: nodeport needs ip\nnoise\n\nsuccesses:\n    nodeport\n\n\
+             test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
+        );
+        assert_eq!(
+            tally,
+            Tally {
+                passed: 1,
+                failed: 0,
+                skipped: 1
+            }
+        );
+        assert_eq!(skipped.len(), 2);
+        assert!(
+            !shown.contains("noise") && shown.contains("test nodeport ... ok"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn words_of_tests_are_no_results() {
+        let (tally, ..) = read("test a_test_result ... ok\nthe test result: 5 passed; no");
+        assert_eq!(tally, Tally::default());
+    }
+}

@@ -1,0 +1,169 @@
+//! Rust text without what is not code: comments, strings and character literals become spaces.
+//!
+//! Not a parser. Lines keep their numbers, so that a finding names the right one.
+
+/// Blanks comments, strings and characters; line ends stay.
+pub(super) fn only(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = bytes.to_vec();
+    let mut at = 0;
+    while at < bytes.len() {
+        let end = match bytes[at] {
+            b'/' if bytes.get(at + 1) == Some(&b'/') => line_end(bytes, at),
+            b'/' if bytes.get(at + 1) == Some(&b'*') => comment_end(bytes, at),
+            b'"' => string_end(bytes, at + 1),
+            b'r' if !is_word(bytes, at.wrapping_sub(1)) => raw_string_end(bytes, at),
+            b'\'' => char_end(bytes, at),
+            _ => at,
+        };
+        blank(&mut out[at..end]);
+        at = end.max(at + 1);
+    }
+    // Only whole literals and comments were blanked, so what is left is still UTF-8.
+    String::from_utf8(out).unwrap_or_default()
+}
+
+fn blank(part: &mut [u8]) {
+    for byte in part.iter_mut().filter(|byte| **byte != b'\n') {
+        *byte = b' ';
+    }
+}
+
+fn is_word(bytes: &[u8], at: usize) -> bool {
+    bytes
+        .get(at)
+        .is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_')
+}
+
+fn line_end(bytes: &[u8], at: usize) -> usize {
+    bytes[at..]
+        .iter()
+        .position(|b| *b == b'\n')
+        .map_or(bytes.len(), |n| at + n)
+}
+
+fn comment_end(bytes: &[u8], start: usize) -> usize {
+    let (mut at, mut depth) = (start, 0);
+    while at < bytes.len() {
+        match &bytes[at..bytes.len().min(at + 2)] {
+            b"/*" => (depth, at) = (depth + 1, at + 2),
+            b"*/" => (depth, at) = (depth - 1, at + 2),
+            _ => at += 1,
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+    bytes.len()
+}
+
+fn string_end(bytes: &[u8], mut at: usize) -> usize {
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// The end of `r"..."` or `r#"..."#`; the start itself if it is an ordinary name.
+fn raw_string_end(bytes: &[u8], start: usize) -> usize {
+    let hashes = bytes[start + 1..]
+        .iter()
+        .take_while(|b| **b == b'#')
+        .count();
+    if bytes.get(start + 1 + hashes) != Some(&b'"') {
+        return start;
+    }
+    let mut close = vec![b'"'];
+    close.resize(hashes + 1, b'#');
+    let body = start + 2 + hashes;
+    let found = bytes[body..].windows(close.len()).position(|w| w == close);
+    found.map_or(bytes.len(), |n| body + n + close.len())
+}
+
+/// The end of a character; the start itself if it is a lifetime.
+fn char_end(bytes: &[u8], start: usize) -> usize {
+    if bytes.get(start + 1) == Some(&b'\\') {
+        let rest = bytes[start + 3..].iter().position(|b| *b == b'\'');
+        return rest.map_or(start, |n| start + 4 + n);
+    }
+    // One character of up to four bytes, then a quote.
+    let close = (2..=5).find(|n| bytes.get(start + n) == Some(&b'\''));
+    let is_char = close.is_some_and(|n| {
+        std::str::from_utf8(&bytes[start + 1..start + n]).is_ok_and(|s| s.chars().count() == 1)
+    });
+    if is_char {
+        start + close.unwrap_or(0) + 1
+    } else {
+        start
+    }
+}
+
+/// Lines (from 1) on which `needle` stands as whole words; its ends may also be signs.
+pub(super) fn lines_with(code: &str, needle: &str) -> Vec<usize> {
+    let bytes = code.as_bytes();
+    let first = needle
+        .bytes()
+        .next()
+        .is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let last = needle
+        .bytes()
+        .last()
+        .is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let whole = |at: usize| {
+        (!first || at == 0 || !is_word(bytes, at - 1))
+            && (!last || !is_word(bytes, at + needle.len()))
+    };
+    let mut lines: Vec<usize> = code
+        .match_indices(needle)
+        .filter(|(at, _)| whole(*at))
+        .map(|(at, _)| line_of(code, at))
+        .collect();
+    lines.dedup();
+    lines
+}
+
+/// The line (from 1) of a position.
+pub(super) fn line_of(code: &str, at: usize) -> usize {
+    code.as_bytes()[..at]
+        .iter()
+        .filter(|b| **b == b'\n')
+        .count()
+        + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_code_is_blank_and_lines_stay() {
+        for (text, code) in [
+            ("a // tokio\nb", "a\nb"),
+            ("a /* x /* y */ tokio */ b", "a b"),
+            ("a \"tokio \\\" tokio\" b", "a b"),
+            ("a r#\"tokio \" tokio\"# b", "a b"),
+            ("a b\"tokio\" c", "a b c"),
+            ("let c = '\"'; tokio", "let c = ; tokio"),
+            ("let c = '\\''; tokio", "let c = ; tokio"),
+            ("fn f<'a>(x: &'a str) {}", "fn f<'a>(x: &'a str) {}"),
+            ("for r in x", "for r in x"),
+            ("'é' tokio", "tokio"),
+        ] {
+            let words = |s: &str| s.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            let found = only(text);
+            assert_eq!(words(&found), words(code), "{text}");
+            assert_eq!(found.lines().count(), text.lines().count(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_whole_words_count() {
+        assert_eq!(lines_with("kube_x\nkube::y\nxkube\nkube", "kube"), [2, 4]);
+        assert_eq!(lines_with("std::fs::read\nstd::fsx", "std::fs"), [1]);
+        assert_eq!(lines_with("x.todo!()\ntodo!(y)", "todo!("), [1, 2]);
+    }
+}

@@ -1,0 +1,310 @@
+//! Who may use whom: between modules of the agent, between its modules and libraries, and between
+//! crates (docs/architecture.md).
+
+use super::Finding;
+use super::code;
+use super::manifests::{self, Dependency};
+use super::tree::Tree;
+
+/// Modules of the agent and the modules each may name. A module may always name itself.
+///
+/// cluster, datapath, sentinel and http meet in app alone, through values of domain.
+const MODULES: [(&str, &[&str]); 18] = [
+    ("domain", &[]),
+    ("args", &["domain"]),
+    ("config", &["args", "domain", "telemetry"]),
+    ("clock", &["domain"]),
+    ("telemetry", &[]),
+    ("lifecycle", &[]),
+    ("report", &["domain"]),
+    ("metrics", &["domain"]),
+    ("cluster", &["domain"]),
+    ("datapath", &["domain"]),
+    ("sentinel", &["domain"]),
+    ("publish", &["domain"]),
+    ("dropin", &["args", "config", "domain"]),
+    ("http", &["domain", "metrics", "report"]),
+    (
+        "cli",
+        &["args", "config", "domain", "metrics", "report", "telemetry"],
+    ),
+    ("docs", &["args", "config", "domain", "metrics"]),
+    ("app", ALL),
+    ("main", ALL),
+];
+/// Stands for every module.
+const ALL: &[&str] = &["*"];
+
+/// What the pure core must not touch: it is deterministic, and `now` is an argument.
+const NOT_IN_DOMAIN: [&str; 17] = [
+    "kube",
+    "k8s_openapi",
+    "aya",
+    "aya_log",
+    "axum",
+    "hyper",
+    "tokio",
+    "rtnetlink",
+    "inotify",
+    "prometheus_client",
+    "tracing_subscriber",
+    "std::fs",
+    "TcpStream",
+    "TcpListener",
+    "UdpSocket",
+    "Instant",
+    "SystemTime",
+];
+
+/// Libraries that stay in one module of the agent.
+const HOMES: [(&str, &[&str]); 4] = [
+    ("k8s_openapi", &["cluster"]),
+    ("kube", &["cluster", "sentinel", "publish"]),
+    ("aya", &["datapath"]),
+    ("aya_log", &["datapath"]),
+];
+
+/// The module of the agent that a file belongs to, and how deep in it the file lies.
+fn module_of(path: &str) -> Option<(&str, usize)> {
+    let inside = path.strip_prefix("agent/src/")?.strip_suffix(".rs")?;
+    let top = inside.split('/').next()?;
+    (inside != "lib").then_some((top, inside.matches('/').count() + 1))
+}
+
+/// Modules of the agent name only modules that they may name.
+pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.ending(".rs") {
+        let Some((module, depth)) = module_of(path) else {
+            continue;
+        };
+        let Some((_, allowed)) = MODULES.iter().find(|(name, _)| *name == module) else {
+            let message = format!("module {module} is not in the table of xtask/src/tidy/deps.rs");
+            findings.push(Finding::new(path, 0, message));
+            continue;
+        };
+        for (line, used) in uses(&code::only(text), depth) {
+            let known = MODULES.iter().any(|(name, _)| *name == used);
+            if known && used != module && *allowed != ALL && !allowed.contains(&used.as_str()) {
+                let message = match *allowed {
+                    [] => format!("{module} may name no other module, and names {used}"),
+                    some => format!("{module} may name {}, not {used}", some.join(", ")),
+                };
+                findings.push(Finding::new(path, line, message));
+            }
+        }
+    }
+    findings
+}
+
+/// The top-level modules that code names by `crate::`, `pathproof::` or enough `super::`.
+fn uses(code: &str, depth: usize) -> Vec<(usize, String)> {
+    let supers = "super::".repeat(depth);
+    let mut found = Vec::new();
+    for prefix in ["crate::", "pathproof::", supers.as_str()] {
+        for (at, _) in code.match_indices(prefix) {
+            if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
+                continue; // the tail of a longer path
+            }
+            for name in heads(&code[at + prefix.len()..]) {
+                found.push((code::line_of(code, at), name));
+            }
+        }
+    }
+    found
+}
+
+/// The first names of a path or of a group in braces: `a::b` gives a; `{a::{b, c}, d}` a and d.
+fn heads(rest: &str) -> Vec<String> {
+    let word = |s: &str| -> String {
+        s.trim_start()
+            .chars()
+            .take_while(|c| c.is_alphanumeric() || *c == '_')
+            .collect()
+    };
+    let Some(group) = rest.strip_prefix('{') else {
+        return vec![word(rest)];
+    };
+    let (mut depth, mut start, mut names) = (0, 0, Vec::new());
+    for (at, sign) in group.char_indices() {
+        match sign {
+            '{' => depth += 1,
+            '}' if depth == 0 => {
+                names.push(word(&group[start..at]));
+                break;
+            }
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                names.push(word(&group[start..at]));
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    names.retain(|name| !name.is_empty());
+    names
+}
+
+/// Libraries stay where they belong, and none of the impure ones reaches the pure core.
+pub(super) fn libraries(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.ending(".rs") {
+        let Some((module, _)) = module_of(path) else {
+            continue;
+        };
+        let code = code::only(text);
+        if module == "domain" {
+            for name in NOT_IN_DOMAIN {
+                for line in code::lines_with(&code, name) {
+                    let message = format!("domain is pure and must not name {name}");
+                    findings.push(Finding::new(path, line, message));
+                }
+            }
+            continue;
+        }
+        for (library, homes) in HOMES.iter().filter(|(_, homes)| !homes.contains(&module)) {
+            for line in code::lines_with(&code, &format!("{library}::")) {
+                let message = format!("{library} stays in {}", homes.join(", "));
+                findings.push(Finding::new(path, line, message));
+            }
+        }
+    }
+    findings
+}
+
+/// Crates of the workspace and the crates of ours that each may use.
+const CRATES: [(&str, &[&str]); 5] = [
+    ("agent-common", &[]),
+    ("agent-ebpf", &["agent-common"]),
+    ("agent", &["agent-common"]),
+    ("tests", &["agent-common", "pathproof"]),
+    ("xtask", &[]),
+];
+const OURS: [&str; 5] = [
+    "agent-common",
+    "agent-ebpf",
+    "pathproof",
+    "node-tests",
+    "xtask",
+];
+/// All that the kernel side may link.
+const KERNEL_SIDE: [&str; 3] = ["agent-common", "aya-ebpf", "aya-log-ebpf"];
+
+/// Crates depend only on what they may.
+pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (folder, allowed) in CRATES {
+        let path = format!("{folder}/Cargo.toml");
+        let Some(text) = tree.text(&path) else {
+            continue;
+        };
+        for Dependency {
+            name, line, dev, ..
+        } in manifests::dependencies(text)
+        {
+            let message = if OURS.contains(&name) && !allowed.contains(&name) {
+                format!("{folder} must not use {name}")
+            } else if folder == "agent-ebpf" && !KERNEL_SIDE.contains(&name) {
+                format!(
+                    "the kernel side may use {}, not {name}",
+                    KERNEL_SIDE.join(", ")
+                )
+            } else if folder == "agent-common" && !dev && name != "aya" {
+                format!("agent-common may use aya alone (feature user), not {name}")
+            } else {
+                continue;
+            };
+            findings.push(Finding::new(&path, line, message));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check, fault_and_twin};
+    use super::*;
+
+    #[test]
+    fn modules_name_only_what_they_may() {
+        fault_and_twin(
+            modules,
+            "agent/src/http/serve.rs",
+            ("//! x\nuse crate::cluster::Watch;\n", 2),
+            "//! crate::cluster\nuse crate::{domain::answer, metrics};\nuse super::super::domain;\n",
+        );
+        fault_and_twin(
+            modules,
+            "agent/src/datapath.rs",
+            ("use crate::{\n    domain,\n    http::{Router},\n};", 1),
+            "use crate::{domain::{cluster::Change, view}};",
+        );
+        fault_and_twin(
+            modules,
+            "agent/src/domain/plan.rs",
+            ("use super::super::metrics;", 1),
+            "use super::cluster::Change; mod tests { use super::*; }",
+        );
+        fault_and_twin(
+            modules,
+            "agent/src/cluster/yaml.rs",
+            ("fn f() { crate::app::stop() }", 1),
+            "fn f() { \"crate::app\"; my_crate::app::stop() }",
+        );
+        assert_eq!(
+            check(
+                modules,
+                &[("agent/src/app.rs", "use crate::{cluster, http};")]
+            ),
+            [""; 0]
+        );
+        assert_eq!(
+            check(modules, &[("agent/src/main.rs", "use pathproof::app;")]),
+            [""; 0]
+        );
+        assert_eq!(check(modules, &[("agent/src/misc.rs", "")]).len(), 1);
+    }
+
+    #[test]
+    fn the_core_is_pure() {
+        for name in NOT_IN_DOMAIN {
+            let fault = format!("//! x\nuse {name}::thing;\n");
+            let twin = format!(
+                "//! not {name}\nuse my_{name_}_x::y;\n",
+                name_ = name.replace(':', "_")
+            );
+            fault_and_twin(libraries, "agent/src/domain/ledger.rs", (&fault, 2), &twin);
+        }
+    }
+
+    #[test]
+    fn libraries_stay_at_home() {
+        let path = "agent/src/http/admin.rs";
+        fault_and_twin(
+            libraries,
+            path,
+            ("use aya::Ebpf;", 1),
+            "use crate::domain::aya_says;",
+        );
+        let fault = ("use k8s_openapi::api::core::v1::Node;", 1);
+        fault_and_twin(libraries, "agent/src/app.rs", fault, "// k8s_openapi::api");
+        let home = [("agent/src/datapath/load.rs", "use aya::Ebpf;")];
+        assert_eq!(check(libraries, &home), [""; 0]);
+    }
+
+    #[test]
+    fn crates_depend_on_what_they_may() {
+        for (path, fault, twin) in [
+            ("agent-ebpf/Cargo.toml", "serde", "aya-ebpf"),
+            ("agent/Cargo.toml", "agent-ebpf", "aya"),
+            ("xtask/Cargo.toml", "pathproof", "clap"),
+            ("tests/Cargo.toml", "xtask", "pathproof"),
+            ("agent-common/Cargo.toml", "serde", "aya"),
+        ] {
+            let manifest = |name| format!("[dependencies]\n{name} = {{ workspace = true }}\n");
+            fault_and_twin(crates, path, (&manifest(fault), 2), &manifest(twin));
+        }
+        let dev = "[dev-dependencies]\nproptest = { workspace = true }\n";
+        assert_eq!(check(crates, &[("agent-common/Cargo.toml", dev)]), [""; 0]);
+    }
+}

@@ -1,0 +1,160 @@
+//! Rules for Markdown: links lead somewhere, and docs/architecture.md knows every module.
+
+use super::Finding;
+use super::tree::Tree;
+
+const MAP: &str = "docs/architecture.md";
+
+/// Relative links name a file or folder of the repository.
+pub(super) fn links(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.ending(".md") {
+        let mut in_fence = false;
+        for (number, line) in text.lines().enumerate() {
+            if line.trim_start().starts_with("```") {
+                in_fence = !in_fence;
+            }
+            if in_fence {
+                continue;
+            }
+            for target in targets(&without_code(line)) {
+                if !leads_somewhere(tree, path, target) {
+                    let message = format!("the link to {target} leads nowhere");
+                    findings.push(Finding::new(path, number + 1, message));
+                }
+            }
+        }
+    }
+    findings
+}
+
+/// A line without what stands between backticks.
+fn without_code(line: &str) -> String {
+    line.split('`').step_by(2).collect()
+}
+
+/// The targets of `[text](target)` and `[name]: target`.
+fn targets(line: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for (at, _) in line.match_indices("](") {
+        let rest = &line[at + 2..];
+        let end = rest.find([')', ' ']).unwrap_or(rest.len());
+        found.push(rest[..end].trim_matches(['<', '>']));
+    }
+    if line.starts_with('[')
+        && let Some((_, rest)) = line.split_once("]: ")
+    {
+        found.extend(rest.split_whitespace().next());
+    }
+    found
+}
+
+fn leads_somewhere(tree: &Tree, from: &str, target: &str) -> bool {
+    let outside = target.contains("://") || target.starts_with("mailto:");
+    let file = target.split('#').next().unwrap_or_default();
+    if outside || file.is_empty() {
+        return true;
+    }
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in file.trim_end_matches('/').split('/') {
+        match part {
+            "." => {}
+            ".." if parts.pop().is_none() => return false,
+            ".." => {}
+            name => parts.push(name),
+        }
+    }
+    tree.exists(&parts.join("/"))
+}
+
+/// The code map names each module of the agent and each part of the domain.
+pub(super) fn architecture(tree: &Tree) -> Vec<Finding> {
+    let Some(map) = tree.text(MAP) else {
+        return vec![Finding::new(MAP, 0, "the code map is missing")];
+    };
+    let mut findings = Vec::new();
+    for (path, _) in tree.ending(".rs") {
+        let Some(module) = path.strip_prefix("agent/src/") else {
+            continue;
+        };
+        let name = module.trim_end_matches(".rs");
+        let own = ["lib", "main"].contains(&name);
+        let top = !module.contains('/');
+        let part = name
+            .strip_prefix("domain/")
+            .is_some_and(|rest| !rest.contains('/'));
+        if !own && (top || part) && !names(map, name) {
+            let message = format!("{MAP} does not name this module (as {module})");
+            findings.push(Finding::new(path, 0, message));
+        }
+    }
+    findings
+}
+
+/// Whether the map has `name.rs`, or the name in backticks; not as the tail of another path.
+fn names(map: &str, name: &str) -> bool {
+    let spellings = [
+        format!("{name}.rs"),
+        format!("`{name}`"),
+        name.replace('/', "::"),
+    ];
+    let spellings = &spellings[..if name.contains('/') { 3 } else { 2 }];
+    spellings.iter().any(|spelling| {
+        map.match_indices(spelling.as_str()).any(|(at, _)| {
+            let before = map[..at]
+                .strip_suffix("src/")
+                .map_or_else(|| &map[..at], |_| " ");
+            !before.ends_with(|c: char| c.is_alphanumeric() || "_-/".contains(c))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check, fault_and_twin};
+    use super::*;
+
+    #[test]
+    fn links_lead_somewhere() {
+        fault_and_twin(
+            links,
+            "docs/a.md",
+            ("x\nsee [b](b.md)", 2),
+            "see [a](a.md#part), [c](https://c), `[b](b.md)`, [up](../docs), [here](#x)\n\
+             ```\n[b](b.md)\n```\n",
+        );
+        fault_and_twin(links, "a.md", ("[b]: docs/b.md", 1), "[b]: ./a.md");
+        fault_and_twin(links, "a.md", ("[b](../a.md)", 1), "[a](a.md \"title\")");
+        let files = [
+            ("docs/a.md", "[r](../README.md) ![p](p.svg)"),
+            ("README.md", ""),
+        ];
+        assert_eq!(check(links, &files).len(), 1);
+    }
+
+    #[test]
+    fn the_map_names_every_module() {
+        let files = |map| {
+            [
+                (MAP, map),
+                ("agent/src/lib.rs", ""),
+                ("agent/src/cluster.rs", ""),
+                ("agent/src/cluster/yaml.rs", ""),
+                ("agent/src/domain/cluster.rs", ""),
+            ]
+        };
+        for (map, missing) in [
+            ("`cluster` and `domain/cluster.rs`", 0),
+            ("src/cluster.rs, domain::cluster", 0),
+            ("cluster.rs, agent/src/domain/cluster.rs", 0),
+            ("domain/cluster.rs", 1),
+            ("`cluster`", 1),
+            ("my_cluster.rs", 2),
+        ] {
+            let found = check(architecture, &files(map));
+            assert_eq!(found.len(), missing, "{map}: {found:?}");
+        }
+        assert_eq!(check(architecture, &[("agent/src/x.rs", "")]).len(), 1);
+    }
+}

@@ -1,0 +1,115 @@
+//! Rules for single Rust files: module docs, length, names, what was left behind.
+
+use super::Finding;
+use super::code;
+use super::tree::Tree;
+
+/// Lines that a file may have without a reason.
+const LONGEST: usize = 500;
+
+/// Every file begins with what it is.
+pub(super) fn module_docs(tree: &Tree) -> Vec<Finding> {
+    let bare = tree
+        .ending(".rs")
+        .filter(|(_, text)| !text.starts_with("//! "));
+    bare.map(|(path, _)| Finding::new(path, 1, "begin with a module doc: //! what this file is"))
+        .collect()
+}
+
+/// A longer file says why in its module doc, in a sentence that begins with `Length:`.
+pub(super) fn length(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.ending(".rs") {
+        let lines = text.lines().count();
+        let reason = text
+            .lines()
+            .take_while(|line| line.starts_with("//!"))
+            .any(|line| {
+                line.split_once("Length: ")
+                    .is_some_and(|(_, why)| !why.is_empty())
+            });
+        if lines > LONGEST && !reason {
+            let message = format!(
+                "{lines} lines, {LONGEST} is the limit; split it, or say why in the module doc \
+                 (`Length: ...`)"
+            );
+            findings.push(Finding::new(path, 0, message));
+        }
+    }
+    findings
+}
+
+/// `name.rs` beside `name/`.
+pub(super) fn names(tree: &Tree) -> Vec<Finding> {
+    tree.paths()
+        .filter(|path| path.rsplit('/').next() == Some("mod.rs"))
+        .map(|path| Finding::new(path, 0, "move it to NAME.rs beside the folder NAME"))
+        .collect()
+}
+
+/// Nothing unfinished, and no test that never runs.
+pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.ending(".rs") {
+        let code = code::only(text);
+        for (left, advice) in [
+            ("todo!(", "finish it, or leave its place out"),
+            ("unimplemented!(", "finish it, or leave its place out"),
+            ("#[ignore", "a test runs, or skips itself loudly"),
+        ] {
+            for line in code::lines_with(&code, left) {
+                let name = left.trim_end_matches('(');
+                findings.push(Finding::new(path, line, format!("{name}: {advice}")));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check, fault_and_twin};
+    use super::*;
+
+    #[test]
+    fn files_say_what_they_are() {
+        let twin = "//! What it is.\nfn f() {}";
+        fault_and_twin(module_docs, "a/src/x.rs", ("// x\nfn f() {}", 1), twin);
+        assert_eq!(check(module_docs, &[("a.md", "text")]), [""; 0]);
+    }
+
+    #[test]
+    fn long_files_say_why() {
+        let long = "//! x\n".to_owned() + &"fn f() {}\n".repeat(LONGEST);
+        let excused = long.replacen("//! x", "//! x\n//! Length: one table.", 1);
+        fault_and_twin(length, "x.rs", (&long, 0), &excused);
+        let silent = long.replacen("//! x", "//! x\n//! Length: ", 1);
+        fault_and_twin(length, "x.rs", (&silent, 0), "//! x\n");
+    }
+
+    #[test]
+    fn no_file_is_called_mod() {
+        assert_eq!(check(names, &[("a/b/mod.rs", "")]).len(), 1);
+        assert_eq!(
+            check(names, &[("a/b.rs", ""), ("a/b/my_mod.rs", "")]),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn nothing_is_left_behind() {
+        for left in [
+            "todo!()",
+            "unimplemented!(\"x\")",
+            "#[ignore]",
+            "#[ignore = \"slow\"]",
+        ] {
+            let fault = format!("fn f() {{\n    {left}\n}}");
+            let twin = format!(
+                "// {left}\nfn f() {{ my_todo(\"{}\") }}",
+                left.replace('"', "")
+            );
+            fault_and_twin(leftovers, "x.rs", (&fault, 2), &twin);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Rules for Cargo.toml: one version table, licences that fit the side of the kernel boundary.
+
+use super::Finding;
+use super::tree::Tree;
+
+/// A line of a dependency table.
+#[derive(Debug)]
+pub(super) struct Dependency<'a> {
+    pub(super) name: &'a str,
+    pub(super) line: usize,
+    pub(super) dev: bool,
+    /// What stands after the equals sign.
+    pub(super) value: &'a str,
+}
+
+/// The dependencies of a manifest, of all kinds, one line each.
+pub(super) fn dependencies(text: &str) -> Vec<Dependency<'_>> {
+    let mut found = Vec::new();
+    let mut section = "";
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.starts_with('[') {
+            section = line;
+            // The long form: [dependencies.name]
+            if let Some((_, name)) = line.trim_end_matches(']').split_once("dependencies.") {
+                let dev = line.contains("dev-");
+                found.push(Dependency {
+                    name,
+                    line: number + 1,
+                    dev,
+                    value: "",
+                });
+            }
+            continue;
+        }
+        if !section.ends_with("dependencies]") || line.starts_with('#') {
+            continue;
+        }
+        if let Some((name, value)) = line.split_once('=') {
+            let name = name.trim();
+            let (name, value) = name
+                .strip_suffix(".workspace")
+                .map_or((name, value.trim()), |n| {
+                    (
+                        n,
+                        if value.trim() == "true" {
+                            "workspace = true"
+                        } else {
+                            ""
+                        },
+                    )
+                });
+            let dev = section.contains("dev-");
+            found.push(Dependency {
+                name,
+                line: number + 1,
+                dev,
+                value,
+            });
+        }
+    }
+    found
+}
+
+/// The manifests of members: the root's holds the table.
+fn members(tree: &Tree) -> impl Iterator<Item = (&str, &str)> {
+    tree.ending("/Cargo.toml")
+}
+
+/// Versions stand in the workspace's table alone.
+pub(super) fn versions(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in members(tree) {
+        for Dependency {
+            name, line, value, ..
+        } in dependencies(text)
+        {
+            if !value.contains("workspace = true") {
+                let message =
+                    format!("{name}: write `workspace = true`; versions stand in Cargo.toml");
+                findings.push(Finding::new(path, line, message));
+            }
+        }
+        for field in ["version", "edition", "rust-version", "publish"] {
+            if package_field(text, &format!("{field}.workspace")).is_none() {
+                let message = format!("[package] needs `{field}.workspace = true`");
+                findings.push(Finding::new(path, 0, message));
+            }
+        }
+    }
+    findings
+}
+
+/// The licence of a crate, by folder; the rest inherits the workspace's.
+const LICENCES: [(&str, &str); 2] = [
+    // Loaded into the kernel: GPL, or MIT as aya's own kernel side.
+    ("agent-ebpf/Cargo.toml", "\"GPL-2.0-only OR MIT\""),
+    // Linked by both sides.
+    (
+        "agent-common/Cargo.toml",
+        "\"GPL-2.0-only OR MIT OR Apache-2.0\"",
+    ),
+];
+
+/// Every crate says its licence, the right one, and what it is.
+pub(super) fn licences(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in members(tree) {
+        let own = LICENCES
+            .iter()
+            .find(|(crate_, _)| *crate_ == path)
+            .map(|(_, licence)| *licence);
+        let (field, wanted) = own.map_or(("license.workspace", "true"), |own| ("license", own));
+        if package_field(text, field) != Some(wanted) {
+            let message = format!("[package] needs `{field} = {wanted}`");
+            findings.push(Finding::new(path, 0, message));
+        }
+        if package_field(text, "description").is_none() {
+            findings.push(Finding::new(path, 0, "[package] needs a description"));
+        }
+    }
+    if tree.exists("Cargo.toml") {
+        for file in ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL2"] {
+            if !tree.exists(file) {
+                findings.push(Finding::new(file, 0, "the licence's text is missing"));
+            }
+        }
+    }
+    findings
+}
+
+fn package_field<'a>(text: &'a str, field: &str) -> Option<&'a str> {
+    let package = text
+        .lines()
+        .skip_while(|line| line.trim() != "[package]")
+        .skip(1);
+    package
+        .take_while(|line| !line.starts_with('['))
+        .filter_map(|line| line.split_once('='))
+        .find(|(name, _)| name.trim() == field)
+        .map(|(_, value)| value.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check, fault_and_twin};
+    use super::*;
+
+    const PACKAGE: &str = "[package]\nname = \"x\"\ndescription = \"y\"\nversion.workspace = true\n\
+        edition.workspace = true\nrust-version.workspace = true\npublish.workspace = true\n";
+
+    #[test]
+    fn versions_stand_in_one_table() {
+        for (fault, twin) in [
+            (
+                "[dependencies]\nclap = \"4\"",
+                "[dependencies]\nclap = { workspace = true }",
+            ),
+            (
+                "[dev-dependencies]\nx = { version = \"1\" }",
+                "[dev-dependencies]\nx.workspace = true",
+            ),
+            (
+                "[build-dependencies]\nx = { path = \"y\" }",
+                "[lints]\nx = \"1\"",
+            ),
+        ] {
+            let (fault, twin) = (format!("{PACKAGE}{fault}"), format!("{PACKAGE}{twin}"));
+            fault_and_twin(versions, "agent/Cargo.toml", (&fault, 9), &twin);
+        }
+        let fault = PACKAGE.replace("edition.workspace = true", "edition = \"2021\"");
+        fault_and_twin(versions, "agent/Cargo.toml", (&fault, 0), PACKAGE);
+        let table = "[workspace.dependencies]\nclap = \"4\"";
+        assert_eq!(check(versions, &[("Cargo.toml", table)]), [""; 0]);
+    }
+
+    #[test]
+    fn licences_fit_the_side_of_the_boundary() {
+        let with = |line: &str| format!("{PACKAGE}{line}\n");
+        let (dual, ours) = (
+            "license = \"GPL-2.0-only OR MIT\"",
+            "license.workspace = true",
+        );
+        fault_and_twin(
+            licences,
+            "agent-ebpf/Cargo.toml",
+            (&with(ours), 0),
+            &with(dual),
+        );
+        fault_and_twin(licences, "agent/Cargo.toml", (&with(dual), 0), &with(ours));
+        let bare = with(ours).replace("description = \"y\"\n", "");
+        fault_and_twin(licences, "agent/Cargo.toml", (&bare, 0), &with(ours));
+        assert_eq!(check(licences, &[("Cargo.toml", "")]).len(), 3);
+    }
+}

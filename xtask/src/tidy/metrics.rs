@@ -1,0 +1,103 @@
+//! No metric that nothing changes: a series that stays 0 for ever is a lie on a dashboard.
+
+use super::Finding;
+use super::code;
+use super::tree::Tree;
+
+/// Types of prometheus-client that make a field a metric.
+const TYPES: [&str; 4] = ["Counter", "Gauge", "Histogram", "Family"];
+
+/// Every metric that a metrics file declares is changed somewhere in the agent.
+pub(super) fn unused(tree: &Tree) -> Vec<Finding> {
+    let agent: Vec<(&str, String)> = tree
+        .ending(".rs")
+        .filter(|(path, _)| path.starts_with("agent/src/"))
+        .map(|(path, text)| (path, code::only(text)))
+        .collect();
+    let mut findings = Vec::new();
+    for (path, code) in agent.iter().filter(|(path, _)| is_metrics(path)) {
+        for (line, field) in fields(code) {
+            if !agent.iter().any(|(_, code)| changes(code, field)) {
+                let message = format!("nothing changes the metric {field}; remove it or count it");
+                findings.push(Finding::new(path, line, message));
+            }
+        }
+    }
+    findings
+}
+
+fn is_metrics(path: &str) -> bool {
+    path.starts_with("agent/src/metrics")
+}
+
+/// Fields of structs whose type is a metric: lines `name: Type<...>,`.
+fn fields(code: &str) -> impl Iterator<Item = (usize, &str)> {
+    code.lines().enumerate().filter_map(|(number, line)| {
+        let line = line.trim().strip_suffix(',')?;
+        let (name, kind) = line.split_once(": ")?;
+        let name = name.rsplit(' ').next()?;
+        let is_name = name
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        let is_metric = TYPES.iter().any(|t| {
+            kind.strip_prefix(t)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('<'))
+        });
+        (is_name && is_metric).then_some((number + 1, name))
+    })
+}
+
+/// Whether code uses a field other than by cloning it, which is how it is registered.
+fn changes(code: &str, field: &str) -> bool {
+    let needle = format!(".{field}");
+    code.match_indices(&needle).any(|(at, _)| {
+        let rest = code[at + needle.len()..].trim_start();
+        !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_')
+            && rest.starts_with('.')
+            && !rest.starts_with(".clone()")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::check;
+    use super::*;
+
+    const DECLARED: &str = "//! x\npub(crate) struct Metrics {\n    /// Of them.\n    \
+        pub(crate) lost: Family<Labels, Counter>,\n    name: String,\n}\n\
+        fn new() { registry.register(\"lost\", \"x\", metrics.lost.clone()); }\n";
+
+    #[test]
+    fn a_metric_that_is_only_registered_is_found() {
+        let found = check(unused, &[("agent/src/metrics.rs", DECLARED)]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].starts_with("agent/src/metrics.rs:4: "),
+            "{found:?}"
+        );
+        let comment = ("agent/src/app.rs", "// metrics.lost.inc()");
+        assert_eq!(
+            check(unused, &[("agent/src/metrics.rs", DECLARED), comment]).len(),
+            1
+        );
+        let other = ("agent/src/app.rs", "metrics.lost_more.inc()");
+        assert_eq!(
+            check(unused, &[("agent/src/metrics.rs", DECLARED), other]).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_metric_that_is_counted_is_left_alone() {
+        for user in [
+            "metrics.lost.inc()",
+            "metrics\n    .lost\n    .get_or_create(&l).inc()",
+        ] {
+            let files = [
+                ("agent/src/metrics.rs", DECLARED),
+                ("agent/src/app.rs", user),
+            ];
+            assert_eq!(check(unused, &files), [""; 0]);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The repository's files as rules see them: paths with `/`, and text.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::run;
+
+/// Files that git tracks, or would track: what lies in target/ is nobody's business.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    texts: BTreeMap<String, String>,
+    paths: BTreeSet<String>,
+}
+
+impl Tree {
+    pub(super) fn read(root: &Path) -> Result<Self> {
+        // A clone that belongs to another user is still this clone: CI often runs as root.
+        let mut list = Command::new("git");
+        list.current_dir(root)
+            .arg("-c")
+            .arg(format!("safe.directory={}", root.display()));
+        list.args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ]);
+        let list = run::output(&mut list).context("git does not list the repository's files")?;
+        let mut tree = Tree::default();
+        for path in String::from_utf8(list)?.split_terminator('\0') {
+            let file = root.join(path);
+            if !file.is_file() {
+                continue; // deleted, but still in git's index
+            }
+            tree.add(
+                path,
+                fs::read(&file).with_context(|| format!("cannot read {path}"))?,
+            );
+        }
+        Ok(tree)
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(files: &[(&str, &str)]) -> Self {
+        let mut tree = Tree::default();
+        for (path, text) in files {
+            tree.add(path, text.as_bytes().to_vec());
+        }
+        tree
+    }
+
+    fn add(&mut self, path: &str, bytes: Vec<u8>) {
+        for (slash, _) in path.match_indices('/') {
+            self.paths.insert(path[..slash].to_owned());
+        }
+        self.paths.insert(path.to_owned());
+        if let Ok(text) = String::from_utf8(bytes) {
+            self.texts.insert(path.to_owned(), text);
+        }
+    }
+
+    /// Whether a file or folder is there.
+    pub(super) fn exists(&self, path: &str) -> bool {
+        path.is_empty() || self.paths.contains(path)
+    }
+
+    pub(super) fn text(&self, path: &str) -> Option<&str> {
+        self.texts.get(path).map(String::as_str)
+    }
+
+    /// Text files whose name ends so, in order.
+    pub(super) fn ending<'a>(
+        &'a self,
+        suffix: &'a str,
+    ) -> impl Iterator<Item = (&'a str, &'a str)> + 'a {
+        let texts = self
+            .texts
+            .iter()
+            .filter(move |(path, _)| path.ends_with(suffix));
+        texts.map(|(path, text)| (path.as_str(), text.as_str()))
+    }
+
+    /// All files, text or not.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
+        self.paths.iter().map(String::as_str)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.texts.len()
+    }
+}
