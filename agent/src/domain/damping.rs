@@ -165,9 +165,8 @@ fn dwell(first: Duration, flaps: u32) -> Duration {
 /// What each family asks for. A family of which nothing is known asks for nothing where another
 /// one speaks: nothing known is the node's state only where nothing else is.
 fn wishes(verdict: &Verdict, policy: UnknownPolicy) -> [Wish; SLOTS] {
-    let is_mute = |state| matches!(state, State::Unknown | State::Starting);
     let of_family = |family: Family| match verdict.family(family) {
-        Some(judged) if is_mute(judged.state) && !is_mute(verdict.state) => Wish::Pass,
+        Some(judged) if judged.state < verdict.state.min(State::Proven) => Wish::Pass,
         Some(judged) => wish(judged.state, policy),
         None => Wish::Pass,
     };

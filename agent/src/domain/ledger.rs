@@ -34,7 +34,7 @@ pub(crate) use window::WINDOW;
 pub const SERVICES_TRACKED: usize = 4_096;
 
 /// A lost connection is noticed this long after its arrival at the latest, the look included.
-const LOST_NOTICED: Duration = Duration::from_nanos(LOSS_WINDOW_NS + 500_000_000);
+pub(crate) const LOST_NOTICED: Duration = Duration::from_nanos(LOSS_WINDOW_NS + 500_000_000);
 
 /// All evidence so far.
 #[derive(Clone, Debug)]

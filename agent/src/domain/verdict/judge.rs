@@ -11,7 +11,7 @@ use super::report::{
 };
 use super::{Inputs, words};
 use crate::domain::evidence::Failure;
-use crate::domain::ledger::{FamilyLedger, Ledger, Track, WINDOW};
+use crate::domain::ledger::{FamilyLedger, LOST_NOTICED, Ledger, Track, WINDOW};
 use crate::domain::time::Mono;
 
 /// What a rule found.
@@ -215,15 +215,17 @@ impl<'a> Case<'a> {
     }
 
     fn nothing_known(&self) -> Finding {
-        let arrived = self
-            .evidence
-            .arrival
-            .is_some_and(|at| self.is_within_proof_age(at));
+        let last_proof = self.evidence.last_proof();
+        // The arrival of the connection that was proven last is counted with the look after it.
+        let arrived = self.evidence.arrival.is_some_and(|at| {
+            self.is_within_proof_age(at)
+                && last_proof.is_none_or(|proof| at.since(proof) > LOST_NOTICED)
+        });
         let why = if self.evidence.streak.is_some() {
             Why::EvidenceTooOld
         } else if arrived {
             Why::Inconclusive
-        } else if self.inputs.boot.sentinel_exists && self.evidence.last_proof().is_none() {
+        } else if self.inputs.boot.sentinel_exists && last_proof.is_none() {
             Why::NothingProven
         } else {
             Why::Idle

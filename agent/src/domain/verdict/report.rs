@@ -258,6 +258,7 @@ pub struct ServiceTrouble {
     /// The commonest failure.
     pub cause: Cause,
     /// Failures by name, since they began.
+    #[serde(with = "by_failure")]
     pub failures: Vec<(Failure, u64)>,
     /// When they began.
     pub since: Mono,
@@ -367,5 +368,27 @@ pub mod names {
                 .find(|path| of_path(*path) == name);
             found.ok_or_else(|| D::Error::unknown_variant(&name, &["pod", "host", "external"]))
         }
+    }
+}
+
+/// Counts by failure: an object in JSON, for `#[serde(with)]`.
+mod by_failure {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::domain::evidence::Failure;
+
+    pub(super) fn serialize<S: Serializer>(
+        counts: &[(Failure, u64)],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(counts.iter().copied())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<(Failure, u64)>, D::Error> {
+        Ok(BTreeMap::deserialize(deserializer)?.into_iter().collect())
     }
 }

@@ -8,6 +8,7 @@ use rstest::rstest;
 
 use super::world::*;
 use crate::domain::evidence::{CoverageLoss, Failure, ObserverHealth};
+use crate::domain::time::Mono;
 use crate::domain::verdict::{BootState, Cause, PathState, State, Why};
 
 use Failure::{Leaked, Lost, Misrouted, Refused, Stale, Unheard};
@@ -258,10 +259,10 @@ fn a_gap_ends_what_was_not_confirmed() {
 fn a_gap_leaves_a_sound_verdict_alone() {
     let mut world = World::new();
     failing(&mut world, FLUSHED, 4_000);
-    world.look(12_000);
-    assert_eq!(world.verdict(12_000).state, State::Broken);
-    world.prove(WEB, Pod, 12_100).look(12_250);
-    assert_eq!(world.verdict(12_250).state, State::Proven);
+    world.look(14_000);
+    assert_eq!(world.verdict(14_000).state, State::Broken);
+    world.prove(WEB, Pod, 14_100).look(14_250);
+    assert_eq!(world.verdict(14_250).state, State::Proven);
 }
 
 #[test]
@@ -559,5 +560,3 @@ fn the_worst_family_speaks(
         );
     }
 }
-
-use crate::domain::time::Mono;
