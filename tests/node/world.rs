@@ -60,11 +60,11 @@ fn scene(backend: Backend) -> Scene {
 }
 
 impl Scene {
-    fn from_pod(&self, pod: &str, target: SocketAddr) -> Plan {
+    fn pod_plan(&self, pod: &str, target: SocketAddr) -> Plan {
         Plan::from_pod(&self.world, self.world.pod(pod), target).patience(PATIENCE)
     }
 
-    fn from_outside(&self, target: SocketAddr) -> Plan {
+    fn outside_plan(&self, target: SocketAddr) -> Plan {
         Plan::from_outside(&self.world, 0, target).patience(PATIENCE)
     }
 
@@ -150,18 +150,18 @@ fn every_kind_of_traffic_flows(#[case] backend: Backend) {
         let outsider = world.outside_client(0, family);
 
         // ClusterIP from a pod: local and remote endpoints, no masquerade.
-        let plan = scene.from_pod("client-1", scene.cluster_ip("web", family));
+        let plan = scene.pod_plan("client-1", scene.cluster_ip("web", family));
         let all = set(&["web-1".to_owned(), "web-2".to_owned(), "web-3".to_owned()]);
         assert_eq!(many(&plan, 40), (all.clone(), set(&[pod])));
 
         // Hairpin: a pod that reaches itself sees another source than itself.
-        let plan = scene.from_pod("web-1", scene.cluster_ip("web", family));
+        let plan = scene.pod_plan("web-1", scene.cluster_ip("web", family));
         let (servers, sources) = many(&plan, 40);
         assert_eq!(servers, all);
         assert!(sources.contains(&world.pod("web-1").address(family)) && sources.len() == 2);
 
         // A bridged pod to a Service whose endpoint is its neighbour on the bridge.
-        let plan = scene.from_pod("db-2", scene.cluster_ip("db", family));
+        let plan = scene.pod_plan("db-2", scene.cluster_ip("db", family));
         assert_eq!(many(&plan, 5).0, set(&["db-1".to_owned()]));
 
         // ClusterIP from the node itself.
@@ -172,7 +172,7 @@ fn every_kind_of_traffic_flows(#[case] backend: Backend) {
         // a veth gets an address of the node, whichever the kernel prefers there.
         let vip = scene.manifests.service("web").load_balancer_ip(family);
         for target in [scene.node_port(30080, family), SocketAddr::new(vip, 80)] {
-            let (servers, sources) = many(&scene.from_outside(target), 40);
+            let (servers, sources) = many(&scene.outside_plan(target), 40);
             assert_eq!(servers, all);
             assert!(
                 sources.contains(&node) && !sources.contains(&outsider),
@@ -183,28 +183,28 @@ fn every_kind_of_traffic_flows(#[case] backend: Backend) {
         // External IP from outside.
         let vip = scene.manifests.service("db").external_ip(family);
         assert_eq!(
-            many(&scene.from_outside(SocketAddr::new(vip, 80)), 5).0,
+            many(&scene.outside_plan(SocketAddr::new(vip, 80)), 5).0,
             set(&["db-1".to_owned()])
         );
 
         // externalTrafficPolicy Local without a local endpoint: drops outsiders, serves pods.
         let target = scene.node_port(30082, family);
-        assert_eq!(scene.from_outside(target).once(0), Err(Failure::Timeout));
+        assert_eq!(scene.outside_plan(target).once(0), Err(Failure::Timeout));
         assert_eq!(
-            many(&scene.from_pod("client-1", target), 5).0,
+            many(&scene.pod_plan("client-1", target), 5).0,
             set(&["web-3".to_owned()])
         );
 
         // No endpoint: refused. Patience for a second SYN, since an ICMP error that comes while
         // connect() still holds the socket is dropped, and veths are as fast as that.
-        let plan = scene.from_pod("client-1", scene.cluster_ip("empty", family));
+        let plan = scene.pod_plan("client-1", scene.cluster_ip("empty", family));
         assert_eq!(
             plan.patience(Duration::from_millis(1800)).once(0),
             Err(Failure::Refused)
         );
         // Nothing listens and no rule fits: the node answers with RST.
         assert_eq!(
-            scene.from_outside(scene.node_port(31999, family)).once(0),
+            scene.outside_plan(scene.node_port(31999, family)).once(0),
             Err(Failure::Refused)
         );
     }
@@ -221,8 +221,8 @@ fn faults_break_it_and_repairs_mend_it(#[case] backend: Backend) {
     }
     let mut scene = scene(backend);
     for family in Family::ALL {
-        let from_pod = scene.from_pod("client-1", scene.cluster_ip("web", family));
-        let from_outside = scene.from_outside(scene.node_port(30080, family));
+        let from_pod = scene.pod_plan("client-1", scene.cluster_ip("web", family));
+        let from_outside = scene.outside_plan(scene.node_port(30080, family));
         let sound = |skip: u16| {
             assert!(from_pod.once(skip).is_ok(), "{family:?} from a pod, {skip}");
             assert!(
@@ -262,7 +262,7 @@ fn faults_break_it_and_repairs_mend_it(#[case] backend: Backend) {
     }
     // A route cut: to the one endpoint only.
     let target = scene.world.pod("web-1").endpoint(Family::V4, 8080);
-    let plan = scene.from_pod("client-1", target);
+    let plan = scene.pod_plan("client-1", target);
     scene.world.cut_route("web-1").expect("cut");
     assert_eq!(plan.once(0), Err(Failure::Timeout));
     scene.world.mend_route("web-1").expect("mend");
@@ -276,7 +276,7 @@ fn rules_follow_the_manifests() {
     }
     let mut scene = scene(Backend::Nftables);
     let target = scene.cluster_ip("far", Family::V4);
-    let plan = scene.from_pod("client-1", target);
+    let plan = scene.pod_plan("client-1", target);
     assert_eq!(many(&plan, 5).0, set(&["web-3".to_owned()]));
     scene
         .manifests
@@ -300,7 +300,7 @@ fn rules_follow_the_manifests() {
     assert_eq!(many(&plan, 5).0, set(&["web-1".to_owned()]));
     // Source ranges at the load balancer's address.
     let vip = scene.manifests.service("web").load_balancer_ip(Family::V4);
-    let outside = scene.from_outside(SocketAddr::new(vip, 80));
+    let outside = scene.outside_plan(SocketAddr::new(vip, 80));
     let change = |ranges: &[&str], scene: &mut Scene| {
         let ranges = ranges.iter().map(|range| (*range).to_owned()).collect();
         scene
@@ -326,8 +326,8 @@ fn steady_clients_tell_what_they_feel() {
         .into_iter()
         .flat_map(|family| {
             [
-                start(scene.from_pod("client-1", scene.cluster_ip("web", family))),
-                start(scene.from_outside(scene.node_port(30080, family))),
+                start(scene.pod_plan("client-1", scene.cluster_ip("web", family))),
+                start(scene.outside_plan(scene.node_port(30080, family))),
             ]
         })
         .collect();
@@ -361,7 +361,7 @@ fn pods_come_and_go_under_traffic() {
     let mut scene = scene(Backend::Nftables);
     let target = scene.cluster_ip("web", Family::V4);
     let client = scene
-        .from_pod("client-1", target)
+        .pod_plan("client-1", target)
         .rate(100.0)
         .start()
         .expect("start a client");
@@ -373,7 +373,7 @@ fn pods_come_and_go_under_traffic() {
             .expect("add a pod")
             .clone();
         let server = Server::start(&pod, 8080).expect("start a server");
-        let plan = scene.from_pod("client-1", pod.endpoint(Family::V6, 8080));
+        let plan = scene.pod_plan("client-1", pod.endpoint(Family::V6, 8080));
         let plan = plan.patience(Duration::from_secs(2));
         assert_eq!(many(&plan, 2).0, set(std::slice::from_ref(&name)));
         scene.world.remove_pod(&name).expect("remove the pod");
@@ -445,6 +445,6 @@ fn worlds_are_independent() {
     let two = scene(Backend::IptablesLegacy);
     one.rules.flush_services().expect("flush");
     let target = two.cluster_ip("web", Family::V4);
-    assert!(two.from_pod("client-1", target).once(0).is_ok());
-    assert!(one.from_pod("client-1", target).once(0).is_err());
+    assert!(two.pod_plan("client-1", target).once(0).is_ok());
+    assert!(one.pod_plan("client-1", target).once(0).is_err());
 }

@@ -222,6 +222,11 @@ impl World {
         self.node.nft(&script).map(drop)
     }
 
+    /// Notes a process that a kept world leaves running, so that [`remove_kept`] ends it.
+    pub fn record_process(&self, name: &str, pid: u32) -> Result<()> {
+        remains::record(&self.dir, name, pid)
+    }
+
     /// Leaves the world up when this process ends; [`remove_kept`] removes it.
     pub fn keep(mut self) {
         self.remains.keep();
