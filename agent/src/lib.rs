@@ -2,6 +2,12 @@
 //!
 //! The map of the modules is docs/architecture.md.
 
-pub mod clock;
-pub mod datapath;
+pub mod args;
+pub mod cli;
+pub mod config;
 pub mod domain;
+pub mod http;
+pub mod lifecycle;
+pub mod metrics;
+pub mod report;
+pub mod telemetry;

@@ -1,1 +1,68 @@
-fn main() {}
+//! The thin binary: arguments, configuration, log, app, exit code.
+
+use std::process::ExitCode;
+
+use pathproof::args::{CleanupArgs, Command, RunArgs};
+use pathproof::cli::{self, Exit};
+use pathproof::config::{Config, Surroundings};
+use pathproof::{app, telemetry};
+
+fn main() -> ExitCode {
+    let exit = match cli::parse() {
+        Err(exit) => exit,
+        Ok(args) => match args.command {
+            Command::Run(said) => run(&said),
+            Command::Status(said) => cli::status::run(&said),
+            Command::Cleanup(said) => cleanup(&said),
+            Command::Version(said) => cli::version::run(&said),
+            Command::Docs(said) => cli::docs(&said),
+        },
+    };
+    exit.into()
+}
+
+fn run(said: &RunArgs) -> Exit {
+    let config = match Config::resolve(said, &Surroundings::read()) {
+        Ok(config) => config,
+        Err(error) => return cli::fail(&error),
+    };
+    if let Err(error) = telemetry::init(config.log_format, &config.log_filter) {
+        return cli::fail(&error);
+    }
+    if let Err(error) = config.check() {
+        return cli::fail(&error);
+    }
+    config.log();
+    // Two threads: the main loop, and one that answers while it is busy.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    match runtime {
+        Err(error) => cli::fail(&error),
+        Ok(runtime) => match runtime.block_on(async { tokio::spawn(app::run(config)).await }) {
+            Ok(Ok(())) => Exit::Success,
+            Ok(Err(error)) if error.is_permission() => {
+                cli::fail(&error);
+                Exit::Permission
+            }
+            Ok(Err(error)) => cli::fail(&error),
+            Err(error) => {
+                cli::fail(&error);
+                Exit::Internal
+            }
+        },
+    }
+}
+
+fn cleanup(said: &CleanupArgs) -> Exit {
+    let directory = |text: &str| (text != "none").then(|| std::path::PathBuf::from(text));
+    let (pins, state) = (directory(&said.pin_dir), directory(&said.state_dir));
+    match app::cleanup(pins.as_deref(), state.as_deref()) {
+        Ok(removed) => {
+            println!("removed {removed} pinned links and maps; the observer is detached");
+            Exit::Success
+        }
+        Err(error) => cli::fail(&error),
+    }
+}

@@ -49,6 +49,12 @@ impl Pod {
         layout::pick((self.v4, self.v6), family)
     }
 
+    /// Hardware addresses of frames from the pod to its host: (source, destination).
+    pub fn link(&self) -> ([u8; 6], [u8; 6]) {
+        let (host, inside) = build::hardware(self);
+        (inside, host)
+    }
+
     /// An address and port of the pod.
     pub fn endpoint(&self, family: Family, port: u16) -> SocketAddr {
         SocketAddr::new(self.address(family), port)
@@ -117,6 +123,11 @@ impl World {
             self.clients
         );
         layout::pick(layout::outside_client(index), family)
+    }
+
+    /// Hardware addresses of frames from the outside router to the node: (source, destination).
+    pub fn outside_link() -> ([u8; 6], [u8; 6]) {
+        (build::ROUTER_HARDWARE, build::NODE_HARDWARE)
     }
 
     /// The node's address.
@@ -209,6 +220,11 @@ impl World {
             );
         }
         self.node.nft(&script).map(drop)
+    }
+
+    /// Notes a process that a kept world leaves running, so that [`remove_kept`] ends it.
+    pub fn record_process(&self, name: &str, pid: u32) -> Result<()> {
+        remains::record(&self.dir, name, pid)
     }
 
     /// Leaves the world up when this process ends; [`remove_kept`] removes it.

@@ -46,9 +46,6 @@ pub enum SampleError {
     },
 }
 
-/// Counts of a Service port and family since its id was given: by class, then outcome, lost last.
-pub type Totals = [[u64; OUTCOMES + 1]; SOURCE_CLASSES];
-
 /// What one look brought.
 #[derive(Debug, Default)]
 pub struct Look {
@@ -85,7 +82,6 @@ pub struct Sampler {
     sweeper: Sweeper,
     words: Box<Touched>,
     seen: HashMap<u32, ServiceCounts>,
-    totals: HashMap<u32, Totals>,
 }
 
 /// Takes a map out of the object as the type it is used as.
@@ -100,8 +96,8 @@ pub(super) fn take<T: TryFrom<Map, Error = MapError>>(
 }
 
 impl Sampler {
-    /// Takes the maps. What a former agent's programs counted becomes the base of the totals, so
-    /// that metrics go on, and no evidence: it was judged already.
+    /// Takes the maps. What was counted under a former agent is the base of what comes, and no
+    /// evidence: it was judged already.
     pub fn open(ebpf: &mut Ebpf) -> Result<Self, SampleError> {
         let pending = match ebpf.take_map(map::PENDING) {
             Some(Map::HashMap(data)) => data,
@@ -121,7 +117,6 @@ impl Sampler {
             sweeper: Sweeper::default(),
             words: Box::default(),
             seen: HashMap::new(),
-            totals: HashMap::new(),
         };
         sampler.count_deltas()?;
         Ok(sampler)
@@ -141,7 +136,7 @@ impl Sampler {
             }
         }
         let swept = self.sweep(now)?;
-        self.add_lost(&swept.lost, &mut counts);
+        Self::add_lost(&swept.lost, &mut counts);
         sightings.extend(swept.lost.iter().map(|pending| lost_sighting(pending, now)));
         Ok(Look {
             counts,
@@ -155,15 +150,9 @@ impl Sampler {
         })
     }
 
-    /// Totals of every Service that was ever counted, by id.
-    pub fn totals(&self) -> &HashMap<u32, Totals> {
-        &self.totals
-    }
-
     /// Sets the counts of an id to zero that is given to another Service.
     pub fn reset(&mut self, service: u32) -> Result<(), SampleError> {
         self.seen.remove(&service);
-        self.totals.remove(&service);
         self.counts
             .set(service, ServiceCounts::default(), 0)
             .map_err(|source| SampleError::Read { map: map::COUNTS, source })
@@ -203,19 +192,16 @@ impl Sampler {
                     continue;
                 }
                 self.seen.insert(service, counts);
-                let totals = self.totals.entry(service).or_default();
-                push_deltas(service, &before, &counts, totals, &mut deltas);
+                push_deltas(service, &before, &counts, &mut deltas);
             }
         }
         self.words = touched;
         Ok(deltas)
     }
 
-    fn add_lost(&mut self, lost: &[Pending], deltas: &mut Vec<CountDelta>) {
+    fn add_lost(lost: &[Pending], deltas: &mut Vec<CountDelta>) {
         for pending in lost {
             let class = SourceClass::from_index(u32::from(pending.class));
-            let totals = self.totals.entry(pending.service).or_default();
-            totals[class as usize][OUTCOMES] += 1;
             match deltas
                 .iter_mut()
                 .find(|delta| delta.service == pending.service && delta.class == class)
@@ -273,7 +259,6 @@ fn push_deltas(
     service: u32,
     before: &ServiceCounts,
     now: &ServiceCounts,
-    totals: &mut Totals,
     deltas: &mut Vec<CountDelta>,
 ) {
     for class in SourceClass::ALL {
@@ -281,7 +266,6 @@ fn push_deltas(
         let mut counts = [0; OUTCOMES];
         for (outcome, count) in counts.iter_mut().enumerate() {
             *count = now.counts[index][outcome].wrapping_sub(before.counts[index][outcome]);
-            totals[index][outcome] += u64::from(*count);
         }
         if counts != [0; OUTCOMES] {
             deltas.push(CountDelta {

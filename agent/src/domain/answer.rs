@@ -6,8 +6,10 @@ use std::fmt::Write as _;
 use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
 
-use super::time::{GO_ZERO_TIME, Wall};
-use super::verdict::report::names;
+use super::damping::Served;
+use super::node::Eligibility;
+use super::time::{Anchor, GO_ZERO_TIME, Wall};
+use super::verdict::report::{FamilyVerdict, State, Verdict, names};
 
 /// Which of the two questions is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -45,6 +47,73 @@ pub enum Enforcement {
     Audit,
 }
 
+/// What a state asks of the answer for the datapath, before [damping](super::damping).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// 200.
+    Pass,
+    /// Whatever it was.
+    Undecided,
+    /// 503.
+    Fail,
+}
+
+/// The table: what each state asks for. [`State::Starting`] is 503 on `/healthz` besides, see
+/// [`answer()`].
+pub fn wish(state: State, policy: UnknownPolicy) -> Wish {
+    match (state, policy) {
+        (State::Proven | State::Degraded, _) => Wish::Pass,
+        (State::Suspect | State::Starting, _) => Wish::Undecided,
+        (State::Stale | State::Broken, _) => Wish::Fail,
+        (State::Unknown, UnknownPolicy::Open) => Wish::Pass,
+        (State::Unknown, UnknownPolicy::Closed) => Wish::Fail,
+    }
+}
+
+/// The answer to one of the two questions. `served` is what [damping](super::damping) made of this
+/// verdict; `anchor` tells the wall-clock time of the proofs.
+pub fn answer(
+    endpoint: Endpoint,
+    verdict: &Verdict,
+    served: &Served,
+    policy: UnknownPolicy,
+    enforcement: Enforcement,
+    anchor: &Anchor,
+) -> Answer {
+    let starting = endpoint == Endpoint::Healthz && verdict.state == State::Starting;
+    let sound = served.healthy && !starting;
+    let audit = enforcement == Enforcement::Audit;
+    let healthy = sound || audit;
+    let node_eligible = match endpoint {
+        Endpoint::Healthz => Some(is_eligible(&verdict.eligibility, policy)),
+        Endpoint::Livez => None,
+    };
+    let of_family = |judged: &FamilyVerdict| FamilyAnswer {
+        family: judged.family,
+        healthy: audit || (served.families[judged.family as usize] && !starting),
+        last_updated: judged.last_proof.map(|at| anchor.wall_of(at)),
+    };
+    Answer {
+        status: if healthy && node_eligible != Some(false) {
+            200
+        } else {
+            503
+        },
+        healthy,
+        node_eligible,
+        families: verdict.families.iter().map(of_family).collect(),
+        would_fail: !sound,
+    }
+}
+
+fn is_eligible(eligibility: &Eligibility, policy: UnknownPolicy) -> bool {
+    match eligibility {
+        Eligibility::Eligible => true,
+        Eligibility::Deleting | Eligibility::Tainted { .. } => false,
+        Eligibility::NeverSeen => policy == UnknownPolicy::Open,
+    }
+}
+
 /// An answer, computed ahead. Only the current time is filled in when it is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
@@ -56,7 +125,7 @@ pub struct Answer {
     pub node_eligible: Option<bool>,
     /// By family, those that have frontends; IPv4 first.
     pub families: Vec<FamilyAnswer>,
-    /// The answer would be 503 if audit did not hold it back.
+    /// The datapath asks for 503. With [`Enforcement::Audit`] it does not get it.
     pub would_fail: bool,
 }
 
@@ -122,3 +191,6 @@ impl std::fmt::Display for Time {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -102,7 +102,7 @@ impl World {
         command.process_group(0);
         if die_with_parent {
             // SAFETY: prctl with these arguments is async-signal-safe and touches no memory.
-            unsafe { command.pre_exec(|| die_with_thread()) };
+            unsafe { command.pre_exec(die_with_thread) };
         }
         let child = command
             .spawn()

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -14,6 +16,11 @@ use super::{Namespace, Pod, World};
 /// Link-local gateway of pods with host routes, as Calico has it. No device bears it: a static
 /// neighbour entry in the pod stands for the node's end of the veth.
 const GATEWAY: (&str, &str) = ("169.254.1.1", "fe80::1");
+/// Hardware addresses, fixed at creation: a device manager may not change them then.
+pub(super) const ROUTER_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0x01, 0, 0x01];
+pub(super) const NODE_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0, 0, 0x10];
+const WORKER_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0, 0, 0x20];
+const BRIDGE_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0x02, 0, 0x01];
 /// The bridge's addresses on the node.
 const BRIDGE_ADDRESS: (&str, &str) = ("10.244.0.129", "fd00:10:244:0:1::1");
 
@@ -178,7 +185,7 @@ fn network(world: &World) -> Result<()> {
     world
         .worker
         .ip_batch(&member(WORKER, layout::NODE_POD_CIDRS, NODE))?;
-    // lo came into being before the settings for new devices.
+    wait_up(&world.outside)?;
     Ok(())
 }
 
@@ -186,12 +193,15 @@ fn router(world: &World) -> String {
     let (v4, v6) = ROUTER;
     let (node4, node6) = NODE;
     let (vips4, vips6) = layout::VIP_CIDRS;
-    let mut batch =
-        String::from("link set lo up\nlink add lan0 address 02:70:70:01:00:01 type bridge\n");
-    for (port, peer, mac) in [
-        ("node", world.node.name(), "02:70:70:00:00:10"),
-        ("worker", world.worker.name(), "02:70:70:00:00:20"),
+    let mut batch = format!(
+        "link set lo up\nlink add lan0 address {} type bridge\n",
+        mac(ROUTER_HARDWARE)
+    );
+    for (port, peer, hardware) in [
+        ("node", world.node.name(), NODE_HARDWARE),
+        ("worker", world.worker.name(), WORKER_HARDWARE),
     ] {
+        let mac = mac(hardware);
         let _ = writeln!(
             batch,
             "link add {port} type veth peer name {UPLINK} address {mac} netns {peer}\n\
@@ -266,8 +276,9 @@ pub(super) fn add_pods(world: &mut World, pods: &[(String, Place)]) -> Result<()
         let (v4, v6) = BRIDGE_ADDRESS;
         let _ = writeln!(
             on_node,
-            "link add {BRIDGE} address 02:70:70:02:00:01 type bridge\nlink set {BRIDGE} up\n\
-             addr add {v4}/25 dev {BRIDGE}\naddr add {v6}/80 dev {BRIDGE} nodad"
+            "link add {BRIDGE} address {} type bridge\nlink set {BRIDGE} up\n\
+             addr add {v4}/25 dev {BRIDGE}\naddr add {v6}/80 dev {BRIDGE} nodad",
+            mac(BRIDGE_HARDWARE)
         );
     }
     let mut made = Vec::new();
@@ -285,11 +296,35 @@ pub(super) fn add_pods(world: &mut World, pods: &[(String, Place)]) -> Result<()
     }
     world.node.ip_batch(&on_node)?;
     world.worker.ip_batch(&on_worker)?;
+    for pod in &made {
+        pod.ns.ip_batch(&pod_side(pod))?;
+    }
     for pod in made {
-        pod.ns.ip_batch(&pod_side(&pod))?;
+        wait_up(&pod.ns)?;
         world.pods.insert(pod.name.clone(), pod);
     }
-    Ok(())
+    wait_up(&world.node)?;
+    wait_up(&world.worker)
+}
+
+/// Waits until every device of a namespace works: the kernel notices a carrier by a work item,
+/// late on a loaded machine, and drops what is sent before.
+fn wait_up(namespace: &Namespace) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let links = namespace.ip("-o link show")?;
+        let waits = |line: &&str| !line.contains("LOOPBACK") && !line.contains("state UP");
+        let Some(waiting) = links.lines().find(waits) else {
+            return Ok(());
+        };
+        if start.elapsed() > Duration::from_secs(5) {
+            bail!(
+                "a device of {} does not come up: {waiting}",
+                namespace.name()
+            );
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
 }
 
 fn new_pod(world: &mut World, name: &str, place: Place) -> Result<Pod> {
@@ -316,13 +351,15 @@ fn new_pod(world: &mut World, name: &str, place: Place) -> Result<Pod> {
     })
 }
 
-/// Hardware addresses of a pod: (the host's end, the pod's end).
+/// Hardware addresses of a pod: (its gateway's, its own).
 pub(super) fn hardware(pod: &Pod) -> ([u8; 6], [u8; 6]) {
     let [_, _, third, fourth] = pod.v4.octets();
-    (
-        [0x02, 0x70, 0x70, 0xee, third, fourth],
-        [0x02, 0x70, 0x70, 0x0d, third, fourth],
-    )
+    let host = match pod.place {
+        // What a bridged pod sends to its gateway goes to the bridge, not to the port.
+        Place::Bridged => BRIDGE_HARDWARE,
+        Place::Local | Place::Remote => [0x02, 0x70, 0x70, 0xee, third, fourth],
+    };
+    (host, [0x02, 0x70, 0x70, 0x0d, third, fourth])
 }
 
 fn mac(bytes: [u8; 6]) -> String {
@@ -333,8 +370,14 @@ fn host_side(pod: &Pod) -> String {
     let Pod { device, v4, v6, .. } = pod;
     let (host, inside) = hardware(pod);
     let (host, inside) = (mac(host), mac(inside));
+    // A port has an address of its own; the bridge answers for the gateway.
+    let own = if pod.place == Place::Bridged {
+        String::new()
+    } else {
+        format!(" address {host}")
+    };
     let mut batch = format!(
-        "link add {device} address {host} type veth peer name eth0 address {inside} netns {}\n",
+        "link add {device}{own} type veth peer name eth0 address {inside} netns {}\n",
         pod.ns.name()
     );
     if pod.place == Place::Bridged {

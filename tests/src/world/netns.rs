@@ -114,8 +114,19 @@ impl Namespace {
 
     /// Runs a program with `input` on its standard input; gives its standard output.
     pub fn feed(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
+        self.feed_with(program, args, &[], input)
+    }
+
+    /// Like [`Namespace::feed`], with environment variables.
+    pub fn feed_with(
+        &self,
+        program: &str,
+        args: &[&str],
+        env: &[(&str, &OsStr)],
+        input: &str,
+    ) -> Result<String> {
         let mut command = self.command(program);
-        command.args(args);
+        command.args(args).envs(env.iter().copied());
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -10,16 +10,17 @@ use crate::domain::evidence::{CoverageLoss, Failure};
 use crate::domain::node::Eligibility;
 use crate::domain::time::Mono;
 
-/// The state of the node, a family or what single Services make of it.
+/// The state of the node or of a family. The order is that of severity, except that nothing known
+/// comes before sound: it shows only where nothing else is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// New connections get through, seen a moment ago.
-    Proven,
-    /// Nothing else is known.
+    /// Nothing can be said.
     Unknown,
     /// Nothing is proven yet in this boot, and it is early.
     Starting,
+    /// New connections get through, seen a moment ago.
+    Proven,
     /// Failures, not confirmed.
     Suspect,
     /// Single Services are broken while the family is proven.
@@ -31,11 +32,11 @@ pub enum State {
 }
 
 impl State {
-    /// All, from sound to broken.
+    /// All, in their order.
     pub const ALL: [State; 7] = [
-        State::Proven,
         State::Unknown,
         State::Starting,
+        State::Proven,
         State::Suspect,
         State::Degraded,
         State::Stale,
@@ -257,6 +258,7 @@ pub struct ServiceTrouble {
     /// The commonest failure.
     pub cause: Cause,
     /// Failures by name, since they began.
+    #[serde(with = "by_failure")]
     pub failures: Vec<(Failure, u64)>,
     /// When they began.
     pub since: Mono,
@@ -283,7 +285,7 @@ pub struct Coverage {
     pub lost_suspended: bool,
     /// Misrouted and stale connections are not counted now.
     pub misrouted_suspended: bool,
-    /// Services in trouble that found no place in the ledger.
+    /// How often a failing Service found no place in the ledger.
     pub services_untracked: u64,
     /// What is not seen, and why.
     pub losses: Vec<Loss>,
@@ -366,5 +368,27 @@ pub mod names {
                 .find(|path| of_path(*path) == name);
             found.ok_or_else(|| D::Error::unknown_variant(&name, &["pod", "host", "external"]))
         }
+    }
+}
+
+/// Counts by failure: an object in JSON, for `#[serde(with)]`.
+mod by_failure {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::domain::evidence::Failure;
+
+    pub(super) fn serialize<S: Serializer>(
+        counts: &[(Failure, u64)],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(counts.iter().copied())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<(Failure, u64)>, D::Error> {
+        Ok(BTreeMap::deserialize(deserializer)?.into_iter().collect())
     }
 }

@@ -1,0 +1,283 @@
+//! The one place that knows every part: builds them, wires them, and runs the main loop.
+//!
+//! ```text
+//! folder ──changes──▶ Agent.view ─▶ planner ─▶ observer's maps
+//! devices ──────────▶ observer (attach)
+//! tick ─▶ observer.look ─▶ ledger ─▶ verdict ─▶ damping ─▶ answers ─▶ HTTP, metrics, report
+//! ```
+//!
+//! One task owns all state and is the only one that changes it; everything else gets published
+//! values. Nothing names this module.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+use crate::clock;
+use crate::cluster::watch::{Folder, FolderError, Update};
+use crate::config::Config;
+use crate::datapath::attach::Mode;
+use crate::datapath::devices::{self, Device, DevicesError};
+use crate::datapath::load::chain;
+use crate::datapath::pins::{Pins, PinsError};
+use crate::datapath::{Observer, ObserverError};
+use crate::http::bind::{self, BindError};
+use crate::http::{admin, health, serve};
+use crate::lifecycle::heartbeat::Heartbeat;
+use crate::lifecycle::limits;
+use crate::lifecycle::ready::{Guard, Readiness};
+use crate::metrics::{Listener, Metrics};
+
+mod agent;
+mod assemble;
+mod coverage;
+mod memory;
+
+use agent::{Agent, Published};
+
+/// The kernel's evidence is looked at this often.
+const TICK: Duration = Duration::from_millis(250);
+/// Whether every hook still stands first is looked at this often.
+const CHECK: Duration = Duration::from_secs(5);
+
+/// Why the agent could not run.
+#[derive(Debug, Error)]
+pub enum AppError {
+    /// An address cannot be had.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The folder cannot be followed.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The kernel refuses the observer for lack of privileges.
+    #[error(transparent)]
+    Observer(#[from] ObserverError),
+    /// The interfaces cannot be followed.
+    #[error(transparent)]
+    Devices(#[from] DevicesError),
+    /// Signals cannot be received.
+    #[error("cannot receive signals: {source}")]
+    Signals {
+        /// Why not.
+        source: std::io::Error,
+    },
+}
+
+impl AppError {
+    /// Whether more privileges would help.
+    pub fn is_permission(&self) -> bool {
+        matches!(self, Self::Observer(error) if error.is_permission())
+    }
+}
+
+/// Runs the agent until SIGTERM or SIGINT.
+///
+/// # Errors
+/// What kept it from starting. Once it runs, nothing ends it but a signal: what goes wrong then is
+/// said in the log, in `/verdict` and in the metrics.
+pub async fn run(config: Config) -> Result<(), AppError> {
+    let mut shutdown = Shutdown::listen()?;
+    let readiness = Readiness::new();
+    let pending = Pending {
+        view: Some(readiness.guard("cluster view")),
+        devices: Some(readiness.guard("interfaces")),
+    };
+    let heartbeat = Heartbeat::new(clock::mono().0);
+    let metrics = Metrics::new();
+    let listeners = (
+        bind::listen("--healthz-bind-address", config.healthz.address)?,
+        bind::listen("--admin-bind-address", config.admin.address)?,
+    );
+    let (observer, blind, no_pins) = load(&config)?;
+    let (mut agent, published) =
+        Agent::new(config.clone(), observer, blind, no_pins, Arc::clone(&metrics));
+    // Answers stand before anyone can ask.
+    agent.publish(clock::mono());
+    let (ending, ended) = watch::channel(false);
+    let served = serve_all(&config, listeners, published, &metrics, &readiness, &heartbeat, ended);
+    let result = turn(&mut agent, &config, pending, &heartbeat, &mut shutdown).await;
+    agent.end();
+    let _ = ending.send(true);
+    // Requests under way are answered; a client that does not read must not keep us.
+    let _ = tokio::time::timeout(Duration::from_secs(2), served).await;
+    result
+}
+
+/// `pathproof cleanup`: removes pinned links and maps (which detaches the programs) and the state.
+/// The number of pins that were there.
+///
+/// # Errors
+/// What could not be removed.
+pub fn cleanup(pin_dir: Option<&Path>, state_dir: Option<&Path>) -> Result<usize, PinsError> {
+    let pins = pin_dir.map_or(Ok(0), Pins::remove_all)?;
+    if let Some(dir) = state_dir {
+        memory::remove(dir).map_err(|source| PinsError::Io {
+            operation: "remove",
+            path: dir.to_owned(),
+            source,
+        })?;
+    }
+    Ok(pins)
+}
+
+/// Guards of what is not ready yet.
+struct Pending {
+    view: Option<Guard>,
+    devices: Option<Guard>,
+}
+
+struct Shutdown {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Shutdown {
+    fn listen() -> Result<Self, AppError> {
+        let listen = |kind| signal(kind).map_err(|source| AppError::Signals { source });
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn requested(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+type Loaded = (Option<Observer>, Option<String>, Option<String>);
+
+/// Loads the observer. A lack of privileges ends the agent, with the remedy; a kernel that cannot
+/// do it does not: the node's eligibility is still worth answering for, and the verdict is Unknown.
+fn load(config: &Config) -> Result<Loaded, AppError> {
+    let mode = match config.attach {
+        crate::args::Attach::Auto => Mode::Auto,
+        crate::args::Attach::Tcx => Mode::Tcx,
+        crate::args::Attach::Clsact => Mode::Clsact,
+    };
+    match Observer::load(mode, config.pin_dir.as_deref()) {
+        Ok((observer, no_pins)) => {
+            let no_pins = no_pins.map(|error| error.to_string());
+            if let Some(why) = &no_pins {
+                tracing::warn!(%why, "nothing is pinned: a restart will leave a gap in observation");
+            }
+            Ok((Some(observer), None, no_pins))
+        }
+        Err(error) if error.is_permission() => Err(error.into()),
+        Err(error) => {
+            let why = chain(&error);
+            tracing::error!(%why, "there is no observer: the datapath is Unknown");
+            Ok((None, Some(why), None))
+        }
+    }
+}
+
+/// Starts both listeners; the task ends when both have.
+fn serve_all(
+    config: &Config,
+    (health_listener, admin_listener): (tokio::net::TcpListener, tokio::net::TcpListener),
+    published: Published,
+    metrics: &Arc<Metrics>,
+    readiness: &Readiness,
+    heartbeat: &Heartbeat,
+    ended: watch::Receiver<bool>,
+) -> tokio::task::JoinHandle<()> {
+    let open_files = limits::raise_open_files().unwrap_or(1024);
+    let rules = |listener, allow| serve::Rules {
+        listener,
+        allow,
+        limits: serve::Limits::default().within(open_files),
+        metrics: Arc::clone(metrics),
+    };
+    let end = |mut ended: watch::Receiver<bool>| async move {
+        let _ = ended.wait_for(|ended| *ended).await;
+    };
+    let health = serve::serve(
+        health_listener,
+        health::router(health::HealthState {
+            answers: published.answers,
+            now: clock::wall,
+            metrics: Arc::clone(metrics),
+        }),
+        rules(Listener::Health, config.healthz.allow.clone()),
+        end(ended.clone()),
+    );
+    let admin = serve::serve(
+        admin_listener,
+        admin::router(admin::AdminState {
+            report: published.report,
+            metrics: Arc::clone(metrics),
+            readiness: readiness.clone(),
+            heartbeat: heartbeat.clone(),
+            now: clock::mono,
+        }),
+        rules(Listener::Admin, config.admin.allow.clone()),
+        end(ended),
+    );
+    tokio::spawn(async move {
+        tokio::join!(health, admin);
+    })
+}
+
+/// The main loop.
+async fn turn(
+    agent: &mut Agent,
+    config: &Config,
+    mut pending: Pending,
+    heartbeat: &Heartbeat,
+    shutdown: &mut Shutdown,
+) -> Result<(), AppError> {
+    let mut folder = Folder::open(&config.manifests, Arc::clone(&config.node_name))?;
+    let mut devices = devices::follow().await?;
+    devices.mark_changed();
+    let mut tick = tokio::time::interval(TICK);
+    let mut check = tokio::time::interval(CHECK);
+    for interval in [&mut tick, &mut check] {
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    }
+    loop {
+        tokio::select! {
+            biased;
+            name = shutdown.requested() => {
+                tracing::info!(signal = name, "ending");
+                return Ok(());
+            }
+            Some(update) = folder.next() => {
+                agent.follow_view(update, clock::mono());
+                if agent.view_synced() {
+                    pending.view = None;
+                }
+            }
+            Ok(()) = devices.changed() => {
+                let wanted = watched(&devices.borrow_and_update(), config);
+                agent.follow_devices(wanted, clock::mono());
+                pending.devices = None;
+            }
+            _ = check.tick() => agent.check(clock::mono()),
+            _ = tick.tick() => agent.tick(clock::mono()),
+        }
+        heartbeat.beat(clock::mono().0);
+    }
+}
+
+/// The devices that the rule wants, and how many it leaves out.
+fn watched(devices: &[Device], config: &Config) -> (Vec<Device>, usize) {
+    let wanted: Vec<_> = devices
+        .iter()
+        .filter(|device| config.interfaces.watches(&device.name))
+        .cloned()
+        .collect();
+    let left_out = devices.len() - wanted.len();
+    (wanted, left_out)
+}
+
+/// What a source delivers.
+type Delivered = Update;

@@ -1,0 +1,374 @@
+//! The state of the main loop, and what each event does to it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_common::service::Family;
+use tokio::sync::watch;
+
+use super::Delivered;
+use super::coverage::Eyesight;
+use super::memory::Memory;
+use crate::clock;
+use crate::config::Config;
+use crate::datapath::Observer;
+use crate::datapath::devices::Device;
+use crate::datapath::sample::Look;
+use crate::domain::answer::{Endpoint, answer};
+use crate::domain::cluster::Change;
+use crate::domain::damping::Damping;
+use crate::domain::evidence::{Directory as _, Sample, Sighting};
+use crate::domain::ledger::Ledger;
+use crate::domain::node::{Eligibility, TerminatingTaints, eligibility};
+use crate::domain::plan::{MapChange, Planner};
+use crate::domain::time::{Anchor, Mono};
+use crate::domain::verdict::{
+    BootState, Inputs, LastVerdict, Limits, Remembered, Verdict, verdict,
+};
+use crate::domain::view::{Applied, ClusterView};
+use crate::http::health::Answers;
+use crate::metrics::Metrics;
+use crate::report::{Report, SIGHTINGS_SHOWN};
+
+/// What others read.
+pub(super) struct Published {
+    pub(super) answers: watch::Receiver<Arc<Answers>>,
+    pub(super) report: watch::Receiver<Option<Arc<Report>>>,
+}
+
+/// What stands is written down at least this often: a kill loses no more of a run of failures.
+const REMEMBER: Duration = Duration::from_secs(1);
+/// Endpoints that left long ago are looked for this often.
+const EXPIRE: Duration = Duration::from_secs(5);
+
+/// Everything the main loop knows.
+pub(super) struct Agent {
+    pub(super) config: Config,
+    pub(super) observer: Option<Observer>,
+    pub(super) view: ClusterView,
+    pub(super) planner: Planner,
+    pub(super) eyesight: Eyesight,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) problems: Vec<String>,
+    pub(super) ignored: u64,
+    pub(super) view_changed: Option<Mono>,
+    pub(super) view_changes: u64,
+    pub(super) anomalies: u64,
+    pub(super) sightings: VecDeque<Sighting>,
+    pub(super) faults: Option<Look>,
+    pub(super) started: crate::domain::time::Wall,
+    /// Both clocks at start: what turns proofs into wall-clock times.
+    pub(super) anchor: Anchor,
+    /// Why there is no observer.
+    blind: Option<String>,
+    no_pins: Option<String>,
+    taints: TerminatingTaints,
+    eligibility: Eligibility,
+    ledger: Ledger,
+    damping: Damping,
+    last: Option<LastVerdict>,
+    memory: Memory,
+    remembered: Option<Mono>,
+    expired: Option<Mono>,
+    answers: watch::Sender<Arc<Answers>>,
+    report: watch::Sender<Option<Arc<Report>>>,
+}
+
+impl Agent {
+    /// Begins where an agent of this boot stopped, if one did.
+    pub(super) fn new(
+        config: Config,
+        observer: Option<Observer>,
+        blind: Option<String>,
+        no_pins: Option<String>,
+        metrics: Arc<Metrics>,
+    ) -> (Self, Published) {
+        let now = clock::mono();
+        let memory = Memory::in_dir(config.state_dir.as_deref());
+        let recalled = memory.recall();
+        let pinned = observer.is_some() && no_pins.is_none() && config.pin_dir.is_some();
+        let limits = Limits::default();
+        let (ledger, damping) = match &recalled {
+            None => (Ledger::new(limits), Damping::new(config.flap_dwell)),
+            Some(known) => (
+                Ledger::restore(limits, known.ledger.clone(), pinned, now),
+                Damping::restore(config.flap_dwell, known.damping.clone()),
+            ),
+        };
+        let eligibility =
+            recalled.as_ref().map_or(Eligibility::NeverSeen, |known| known.eligibility.clone());
+        let taints =
+            TerminatingTaints::parse(config.terminating_taints.iter()).unwrap_or_default();
+        let (answers, answers_seen) = watch::channel(Arc::new(Answers::open()));
+        let (report, report_seen) = watch::channel(None);
+        let wall = clock::wall();
+        let mut eyesight = Eyesight::default();
+        eyesight.settle(now);
+        let agent = Self {
+            config,
+            observer,
+            view: ClusterView::new(),
+            planner: Planner::new(),
+            eyesight,
+            metrics,
+            problems: Vec::new(),
+            ignored: 0,
+            view_changed: None,
+            view_changes: 0,
+            anomalies: 0,
+            sightings: VecDeque::new(),
+            faults: None,
+            started: wall,
+            anchor: Anchor { mono: now, wall },
+            blind,
+            no_pins,
+            taints,
+            eligibility,
+            ledger,
+            damping,
+            last: recalled.map(|known| known.verdict),
+            memory,
+            remembered: None,
+            expired: None,
+            answers,
+            report,
+        };
+        (agent, Published { answers: answers_seen, report: report_seen })
+    }
+
+    /// Whether everything that was there at the start has been delivered.
+    pub(super) fn view_synced(&self) -> bool {
+        self.view.is_synced()
+    }
+
+    /// The cluster view changed, or what is wrong with it did.
+    pub(super) fn follow_view(&mut self, update: Delivered, now: Mono) {
+        self.ignored = update.ignored.values().sum();
+        let problems: Vec<_> = update.problems.iter().map(ToString::to_string).collect();
+        for problem in problems.iter().filter(|problem| !self.problems.contains(problem)) {
+            tracing::warn!(%problem, "the cluster view has a problem; the last good view stays");
+        }
+        self.problems = problems;
+        if !update.changes.is_empty() {
+            self.apply(update.changes, now);
+        }
+        self.publish(now);
+    }
+
+    fn apply(&mut self, changes: Vec<Change>, now: Mono) {
+        self.view_changes += changes.len() as u64;
+        self.view_changed = Some(now);
+        let applied = self.view.apply(changes);
+        if let Some(node) = self.view.node() {
+            self.eligibility = eligibility(Some(node), &self.taints);
+        }
+        let plan = self.plan(&applied, now);
+        self.program(&plan);
+        self.metrics.retain(&self.planner);
+        tracing::debug!(
+            services = self.view.service_count(),
+            changes = plan.len(),
+            "the cluster view changed"
+        );
+    }
+
+    /// Nothing is planned before the view is whole: what it does not know yet must not be taken
+    /// out of maps that a former agent filled.
+    fn plan(&mut self, applied: &Applied, now: Mono) -> Vec<MapChange> {
+        if applied.synced {
+            let installed = self.observer.as_ref().map(Observer::installed).unwrap_or_default();
+            self.planner.adopt(&self.view, installed, now)
+        } else if self.view.is_synced() {
+            self.planner.plan(&self.view, applied, now)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Applies a plan, and the plans that follow from what found no place.
+    fn program(&mut self, plan: &[MapChange]) {
+        let Some(observer) = &mut self.observer else { return };
+        let mut outcome = observer.apply(plan);
+        // Each round gives up at least one entry, and one round nearly always suffices.
+        for _ in 0..8 {
+            if let Some(error) = &outcome.error {
+                tracing::warn!(%error, "a map could not be changed");
+            }
+            if outcome.full.is_empty() {
+                return;
+            }
+            let next = self.planner.report_full(&self.view, &outcome.full);
+            outcome = observer.apply(&next);
+        }
+    }
+
+    /// Interfaces came or went.
+    pub(super) fn follow_devices(&mut self, (wanted, left_out): (Vec<Device>, usize), now: Mono) {
+        self.eyesight.left_out = left_out;
+        if let Some(observer) = &mut self.observer {
+            observer.follow(&wanted);
+        }
+        tracing::debug!(devices = wanted.len(), left_out, "the interfaces changed");
+        self.publish(now);
+    }
+
+    /// Looks whether every hook still stands.
+    pub(super) fn check(&mut self, now: Mono) {
+        if let Some(observer) = &mut self.observer {
+            observer.check(now);
+        }
+    }
+
+    /// Looks at the kernel's evidence and judges.
+    pub(super) fn tick(&mut self, now: Mono) {
+        if self.expired.is_none_or(|at| now.since(at) >= EXPIRE) {
+            self.expired = Some(now);
+            let plan = self.planner.expire(&self.view, now);
+            self.program(&plan);
+        }
+        if let Some(look) = self.look(now) {
+            let sample = self.sample(look, now);
+            self.metrics.record(&sample.counts, &self.planner);
+            self.ledger.absorb(&sample, &self.planner);
+        }
+        self.publish(now);
+    }
+
+    fn look(&mut self, now: Mono) -> Option<Look> {
+        let planner = &self.planner;
+        let left_since = |service, address: &[u8; 16], port| {
+            planner.left_since(service, *address, port).map(|Mono(at)| at)
+        };
+        match self.observer.as_mut()?.look(now, left_since) {
+            Ok(look) => {
+                self.eyesight.unread = None;
+                Some(look)
+            }
+            Err(error) => {
+                let why = error.to_string();
+                if self.eyesight.unread.as_ref() != Some(&why) {
+                    tracing::warn!(%why, "the evidence cannot be read");
+                }
+                self.eyesight.unread = Some(why);
+                None
+            }
+        }
+    }
+
+    fn sample(&mut self, mut look: Look, now: Mono) -> Sample {
+        self.eyesight.note(&look, now);
+        self.anomalies += look.sightings.len() as u64;
+        for sighting in &look.sightings {
+            self.sightings.push_front(sighting.clone());
+        }
+        self.sightings.truncate(SIGHTINGS_SHOWN);
+        let sample = Sample {
+            at: now,
+            counts: std::mem::take(&mut look.counts),
+            anomalies: std::mem::take(&mut look.sightings),
+            last_proofs: look.last_proofs,
+            observer: self.eyesight.health(
+                self.observer.as_ref(),
+                self.planner.missing(),
+                self.blind.as_deref(),
+                self.no_pins.as_deref(),
+                now,
+            ),
+        };
+        self.faults = Some(look);
+        sample
+    }
+
+    /// Judges, and publishes what follows from it.
+    pub(super) fn publish(&mut self, now: Mono) {
+        if self.observer.is_none() {
+            self.absorb_blindness(now);
+        }
+        let verdict = verdict(&self.ledger, &self.inputs(), now).following(self.last.as_ref());
+        self.log(&verdict);
+        let served = self.damping.step(&verdict, self.config.unknown_policy);
+        let of = |endpoint| {
+            answer(
+                endpoint,
+                &verdict,
+                &served,
+                self.config.unknown_policy,
+                self.config.enforcement,
+                &self.anchor,
+            )
+        };
+        let answers = Answers { healthz: of(Endpoint::Healthz), livez: of(Endpoint::Livez) };
+        let changed = self.last != Some(LastVerdict::of(&verdict));
+        self.last = Some(LastVerdict::of(&verdict));
+        self.remember(&verdict, changed, now);
+        let report = Arc::new(self.assemble(verdict, &answers));
+        self.answers.send_replace(Arc::new(answers));
+        self.report.send_replace(Some(Arc::clone(&report)));
+        self.metrics.update(self.snapshot(report));
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs {
+            eligibility: self.eligibility.clone(),
+            view_synced: self.view.is_synced(),
+            families: Family::ALL.map(|family| self.planner.has_frontends(family)),
+            // The sentinel is not built yet: nothing is expected to be proven without traffic.
+            boot: BootState::default(),
+            usual_lag: None,
+        }
+    }
+
+    /// Without an observer nothing is looked at, and that is the evidence.
+    fn absorb_blindness(&mut self, now: Mono) {
+        let observer = self.eyesight.health(
+            None,
+            self.planner.missing(),
+            self.blind.as_deref(),
+            self.no_pins.as_deref(),
+            now,
+        );
+        self.ledger.absorb(&Sample { at: now, observer, ..Sample::default() }, &self.planner);
+    }
+
+    fn log(&self, verdict: &Verdict) {
+        if self.last.as_ref().is_none_or(|last| verdict.differs(last)) {
+            tracing::info!(
+                state = verdict.state.name(),
+                eligibility = verdict.eligibility.name(),
+                reason = %verdict.reason,
+                "the verdict changed"
+            );
+        }
+    }
+
+    fn remember(&mut self, verdict: &Verdict, changed: bool, now: Mono) {
+        let due = self.remembered.is_none_or(|at| now.since(at) >= REMEMBER);
+        if !changed && !due {
+            return;
+        }
+        self.remembered = Some(now);
+        self.memory.remember(Remembered {
+            ledger: self.ledger.memory(),
+            damping: self.damping.memory(),
+            verdict: LastVerdict::of(verdict),
+            eligibility: self.eligibility.clone(),
+        });
+    }
+
+    /// The last thing before the process ends. Pinned links stay: the next agent finds them.
+    pub(super) fn end(&mut self) {
+        if let Some(observer) = &mut self.observer {
+            observer.release();
+        }
+    }
+
+    /// Name of a Service as reports show it.
+    pub(super) fn service_name(&self, id: u32) -> String {
+        match self.planner.service(id) {
+            Some(info) if info.port.is_empty() => info.name.to_string(),
+            Some(info) => format!("{}:{}", info.name, info.port),
+            None => format!("service id {id}"),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Puts the report and the metrics' snapshot together from what the main loop knows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use agent_common::evidence::Fault;
+
+use super::agent::Agent;
+use crate::datapath::attach::{Attachment, Mechanism};
+use crate::datapath::ABI;
+use crate::domain::time::Wall;
+use crate::domain::verdict::Verdict;
+use crate::domain::verdict::report::names;
+use crate::http::health::Answers;
+use crate::metrics::Snapshot;
+use crate::report::{
+    AgentInfo, AnswerReport, Answers as AnswersReport, Attached, BUSIEST_SHOWN, ClusterReport,
+    DeviceReport, ExpectationReport, Report, SCHEMA, SightingReport,
+};
+
+impl Agent {
+    /// The document behind `/verdict`.
+    pub(super) fn assemble(&self, verdict: Verdict, answers: &Answers) -> Report {
+        let trouble = |service: &str, family: &str| {
+            verdict.services.iter().any(|trouble| {
+                trouble.service == service && names::of_family(trouble.family) == family
+            })
+        };
+        let (services, services_omitted) =
+            self.metrics.services(&self.planner, &trouble, BUSIEST_SHOWN);
+        Report {
+            schema: SCHEMA,
+            node: self.config.node_name.to_string(),
+            written: timestamp(self.anchor.wall_of(verdict.at)),
+            agent: AgentInfo {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                abi: ABI,
+                started: timestamp(self.started),
+                enforcement: self.config.enforcement,
+                unknown_policy: self.config.unknown_policy,
+            },
+            answers: AnswersReport {
+                healthz: AnswerReport::from(&answers.healthz),
+                livez: AnswerReport::from(&answers.livez),
+            },
+            services,
+            services_omitted,
+            sightings: self.sighting_reports(),
+            devices: self.device_reports(),
+            expectations: self.expectation_report(),
+            cluster: self.cluster_report(),
+            faults: self.fault_counts(),
+            verdict,
+        }
+    }
+
+    /// What metrics show beside the report.
+    pub(super) fn snapshot(&self, report: Arc<Report>) -> Snapshot {
+        let observer = self.observer.as_ref();
+        Snapshot {
+            report,
+            delays: observer
+                .and_then(|observer| observer.sampler.delays().ok())
+                .unwrap_or_default(),
+            reattached: observer.map_or(0, |observer| observer.repairs()),
+            anomalies: self.anomalies,
+            view_changes: self.view_changes,
+        }
+    }
+
+    fn sighting_reports(&self) -> Vec<SightingReport> {
+        let device = |index| {
+            let name = self.observer.as_ref().and_then(|observer| observer.device_name(index));
+            name.map_or_else(|| format!("interface {index}"), str::to_owned)
+        };
+        self.sightings
+            .iter()
+            .map(|sighting| {
+                let service = self.service_name(sighting.service);
+                SightingReport::new(sighting, service, device(sighting.device))
+            })
+            .collect()
+    }
+
+    fn device_reports(&self) -> Vec<DeviceReport> {
+        self.observer.iter().flat_map(|observer| observer.attachments()).map(device).collect()
+    }
+
+    fn expectation_report(&self) -> ExpectationReport {
+        let missing = self.planner.missing();
+        ExpectationReport {
+            services: self.view.service_count() as u64,
+            frontends: self.planner.frontend_count() as u64,
+            endpoints: self.planner.endpoint_count(),
+            missing: missing.frontends + missing.endpoints + missing.sources + missing.services,
+        }
+    }
+
+    fn cluster_report(&self) -> ClusterReport {
+        let conflicts = self.planner.conflicts().take(20).map(|conflict| {
+            format!(
+                "{} and {} claim the same frontend; the first is expected to be served",
+                conflict.holder, conflict.claimant
+            )
+        });
+        ClusterReport {
+            source: format!("folder {}", self.config.manifests.display()),
+            synced: self.view.is_synced(),
+            changed: self.view_changed,
+            problems: self.problems.iter().cloned().chain(conflicts).collect(),
+            ignored: self.ignored,
+        }
+    }
+
+    fn fault_counts(&self) -> BTreeMap<String, u64> {
+        let Some(look) = &self.faults else { return BTreeMap::new() };
+        Fault::ALL
+            .iter()
+            .map(|fault| (fault.name().to_owned(), look.faults[*fault as usize]))
+            .collect()
+    }
+}
+
+fn device(attachment: &Attachment) -> DeviceReport {
+    DeviceReport {
+        name: attachment.device.name.clone(),
+        index: attachment.device.index,
+        attached: match attachment.mechanism() {
+            Some(Mechanism::Tcx) => Attached::Tcx,
+            Some(Mechanism::Clsact) => Attached::Clsact,
+            None => Attached::None,
+        },
+        ingress_head: attachment.first[0],
+        egress_head: attachment.first[1],
+        uplink: attachment.device.uplink,
+        problem: attachment.problem.clone(),
+    }
+}
+
+fn timestamp(wall: Wall) -> jiff::Timestamp {
+    jiff::Timestamp::from_nanosecond(i128::from(wall.0)).unwrap_or_default()
+}

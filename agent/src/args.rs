@@ -1,0 +1,397 @@
+//! The command line exactly as it was said: words, no meaning. `config` turns them into values.
+//!
+//! Every option of `run` can also be set by an environment variable; the command line wins. The
+//! reference in docs/configuration.md is written from these definitions by [`reference`].
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+mod reference;
+
+pub use reference::reference;
+
+const ABOUT: &str = "Proves on real packets that a Kubernetes node routes Service traffic";
+
+const LONG_ABOUT: &str = "\
+Proves on real packets that a Kubernetes node routes Service traffic, and answers /healthz and \
+/livez from what it saw.
+
+It never changes, drops or delays a packet, and it never speaks for a backend: a node that \
+forwards correctly to a broken application is a sound node.";
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 failed, 64 the configuration is wrong, 70 a defect in pathproof, \
+77 permissions are missing.";
+
+/// The whole command line.
+#[derive(Debug, Clone, PartialEq, Parser)]
+#[command(
+    name = "pathproof",
+    version,
+    about = ABOUT,
+    long_about = LONG_ABOUT,
+    after_help = EXIT_CODES,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = true
+)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Clone, PartialEq, Subcommand)]
+pub enum Command {
+    /// Run the agent: watch packets, answer /healthz and /livez
+    Run(Box<RunArgs>),
+    /// Show a running agent's verdict, and why
+    Status(StatusArgs),
+    /// Remove what an agent leaves behind: attached programs, pinned maps, state
+    Cleanup(CleanupArgs),
+    /// Show the version of this binary
+    Version(VersionArgs),
+    /// Print a page of the reference
+    #[command(hide = true)]
+    Docs(DocsArgs),
+}
+
+/// Options of `pathproof run`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+#[command(after_help = EXIT_CODES)]
+pub struct RunArgs {
+    /// Folder of Kubernetes YAML (Node, Service, EndpointSlice) to take the cluster view from
+    ///
+    /// Any number of files and documents; other kinds are ignored and counted. The folder is
+    /// followed live. A broken file is reported and the last good view stays.
+    #[arg(long, env = "PATHPROOF_MANIFESTS", value_name = "DIR", help_heading = CLUSTER)]
+    pub manifests: Option<PathBuf>,
+
+    /// Name of this node's Node object
+    ///
+    /// Else NODE_NAME from the environment, else the host's name in lower case.
+    #[arg(long, env = "PATHPROOF_NODE_NAME", value_name = "NAME", help_heading = CLUSTER)]
+    pub node_name: Option<String>,
+
+    /// A taint that says the node is being removed: a key, or a preset (repeatable)
+    ///
+    /// Presets: cluster-autoscaler (always on, as in kube-proxy), karpenter, spot, shutdown. The
+    /// effect of a taint is ignored.
+    #[arg(
+        long = "terminating-taint",
+        env = "PATHPROOF_TERMINATING_TAINT",
+        value_name = "KEY|PRESET",
+        value_delimiter = ',',
+        action = ArgAction::Append,
+        help_heading = CLUSTER
+    )]
+    pub terminating_taints: Vec<String>,
+
+    /// Where /healthz and /livez are served: IP:PORT, IP, or :PORT
+    ///
+    /// Without a port it is 10256. 0.0.0.0, [::] and an empty host all mean every address of both
+    /// families.
+    #[arg(
+        long,
+        env = "PATHPROOF_HEALTHZ_BIND_ADDRESS",
+        value_name = "ADDRESS",
+        default_value = "0.0.0.0:10256",
+        help_heading = ANSWERS
+    )]
+    pub healthz_bind_address: String,
+
+    /// Sources that may ask /healthz and /livez: CIDR or IP (repeatable); default everyone
+    ///
+    /// Others are disconnected before anything is read. Remember the load balancer's probe ranges
+    /// and this node's own addresses (kubelet probes).
+    #[arg(
+        long = "healthz-allow-cidr",
+        env = "PATHPROOF_HEALTHZ_ALLOW_CIDR",
+        value_name = "CIDR",
+        value_delimiter = ',',
+        action = ArgAction::Append,
+        help_heading = ANSWERS
+    )]
+    pub healthz_allow_cidrs: Vec<String>,
+
+    /// What is answered while there is no evidence either way
+    #[arg(
+        long,
+        env = "PATHPROOF_UNKNOWN_POLICY",
+        value_enum,
+        default_value_t = UnknownPolicy::Open,
+        help_heading = ANSWERS
+    )]
+    pub unknown_policy: UnknownPolicy,
+
+    /// Whether a broken datapath turns the answers to 503
+    #[arg(
+        long,
+        env = "PATHPROOF_ENFORCEMENT",
+        value_enum,
+        default_value_t = Enforcement::Enforce,
+        help_heading = ANSWERS
+    )]
+    pub enforcement: Enforcement,
+
+    /// How long a flapping datapath stays 503 after it works again, at first; 0 is off
+    ///
+    /// Doubles with each flap, up to 5m. A first recovery is believed after one second.
+    #[arg(
+        long,
+        env = "PATHPROOF_FLAP_DWELL",
+        value_name = "DURATION",
+        default_value = "10s",
+        help_heading = ANSWERS
+    )]
+    pub flap_dwell: String,
+
+    /// Where /metrics, /verdict and /agent/* are served: IP:PORT, IP, or :PORT
+    ///
+    /// The default answers on this machine only. For Prometheus give the node's address, and say
+    /// who may ask with --admin-allow-cidr.
+    #[arg(
+        long,
+        env = "PATHPROOF_ADMIN_BIND_ADDRESS",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:19256",
+        help_heading = ADMIN
+    )]
+    pub admin_bind_address: String,
+
+    /// Sources that may ask the admin port: CIDR or IP (repeatable); default everyone
+    #[arg(
+        long = "admin-allow-cidr",
+        env = "PATHPROOF_ADMIN_ALLOW_CIDR",
+        value_name = "CIDR",
+        value_delimiter = ',',
+        action = ArgAction::Append,
+        help_heading = ADMIN
+    )]
+    pub admin_allow_cidrs: Vec<String>,
+
+    /// Interfaces to watch: a pattern with * and ? (repeatable); default all but loopback
+    #[arg(
+        long = "interface-include",
+        env = "PATHPROOF_INTERFACE_INCLUDE",
+        value_name = "PATTERN",
+        value_delimiter = ',',
+        action = ArgAction::Append,
+        help_heading = OBSERVER
+    )]
+    pub interface_includes: Vec<String>,
+
+    /// Interfaces not to watch, even if included: a pattern with * and ? (repeatable)
+    #[arg(
+        long = "interface-exclude",
+        env = "PATHPROOF_INTERFACE_EXCLUDE",
+        value_name = "PATTERN",
+        value_delimiter = ',',
+        action = ArgAction::Append,
+        help_heading = OBSERVER
+    )]
+    pub interface_excludes: Vec<String>,
+
+    /// How programs are attached to interfaces
+    #[arg(
+        long,
+        env = "PATHPROOF_ATTACH",
+        value_enum,
+        default_value_t = Attach::Auto,
+        help_heading = OBSERVER
+    )]
+    pub attach: Attach,
+
+    /// Where links and maps are pinned, so that a restart leaves no gap; "none" pins nothing
+    #[arg(
+        long,
+        env = "PATHPROOF_PIN_DIR",
+        value_name = "DIR",
+        default_value = "/sys/fs/bpf/pathproof",
+        help_heading = OBSERVER
+    )]
+    pub pin_dir: String,
+
+    /// Where the last verdict and the last Node outlive a restart; "none" keeps nothing
+    #[arg(
+        long,
+        env = "PATHPROOF_STATE_DIR",
+        value_name = "DIR",
+        default_value = "/run/pathproof",
+        help_heading = OBSERVER
+    )]
+    pub state_dir: String,
+
+    /// Format of the log
+    #[arg(
+        long,
+        env = "PATHPROOF_LOG_FORMAT",
+        value_enum,
+        default_value_t = LogFormat::Text,
+        help_heading = LOG
+    )]
+    pub log_format: LogFormat,
+
+    /// What is logged: a level (error, warn, info, debug, trace) or directives of tracing
+    ///
+    /// For example: info,pathproof::datapath=debug
+    #[arg(
+        long,
+        env = "PATHPROOF_LOG_FILTER",
+        value_name = "FILTER",
+        default_value = "info",
+        help_heading = LOG
+    )]
+    pub log_filter: String,
+}
+
+const CLUSTER: &str = "Cluster view";
+const ANSWERS: &str = "Answers";
+const ADMIN: &str = "Admin port";
+const OBSERVER: &str = "Observer";
+const LOG: &str = "Log";
+
+/// Options of `pathproof status`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct StatusArgs {
+    /// The agent's admin port
+    #[arg(
+        long,
+        env = "PATHPROOF_ADMIN_ADDRESS",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:19256"
+    )]
+    pub admin_address: String,
+
+    /// Draw again each second until interrupted
+    #[arg(long, short)]
+    pub watch: bool,
+
+    /// For people, or the agent's report as JSON
+    #[arg(long, short, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// Options of `pathproof version`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct VersionArgs {
+    /// For people, or JSON
+    #[arg(long, short, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// Options of `pathproof cleanup`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct CleanupArgs {
+    /// The agent's --pin-dir
+    #[arg(
+        long,
+        env = "PATHPROOF_PIN_DIR",
+        value_name = "DIR",
+        default_value = "/sys/fs/bpf/pathproof"
+    )]
+    pub pin_dir: String,
+
+    /// The agent's --state-dir
+    #[arg(
+        long,
+        env = "PATHPROOF_STATE_DIR",
+        value_name = "DIR",
+        default_value = "/run/pathproof"
+    )]
+    pub state_dir: String,
+}
+
+/// Options of `pathproof docs`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct DocsArgs {
+    /// The page.
+    #[arg(value_enum)]
+    pub page: DocsPage,
+}
+
+/// Generated pages of the reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DocsPage {
+    /// docs/metrics.md.
+    Metrics,
+    /// docs/configuration.md.
+    Configuration,
+}
+
+/// What is answered while the verdict is Unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum UnknownPolicy {
+    /// 200: pathproof's own blindness takes no node out of service
+    Open,
+    /// 503: only proven nodes are in service
+    Closed,
+}
+
+/// Whether the verdict has consequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Enforcement {
+    /// A broken datapath answers 503
+    Enforce,
+    /// The datapath part always answers 200; metrics tell what would have been said
+    Audit,
+}
+
+/// How programs are attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Attach {
+    /// TCX, and clsact where the kernel has no TCX
+    Auto,
+    /// TCX only (kernel 6.6 and newer)
+    Tcx,
+    /// clsact filters only
+    Clsact,
+}
+
+/// Format of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// Format of what a command prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+impl From<UnknownPolicy> for crate::domain::answer::UnknownPolicy {
+    fn from(said: UnknownPolicy) -> Self {
+        match said {
+            UnknownPolicy::Open => Self::Open,
+            UnknownPolicy::Closed => Self::Closed,
+        }
+    }
+}
+
+impl From<Enforcement> for crate::domain::answer::Enforcement {
+    fn from(said: Enforcement) -> Self {
+        match said {
+            Enforcement::Enforce => Self::Enforce,
+            Enforcement::Audit => Self::Audit,
+        }
+    }
+}
+
+impl From<LogFormat> for crate::telemetry::Format {
+    fn from(said: LogFormat) -> Self {
+        match said {
+            LogFormat::Text => Self::Text,
+            LogFormat::Json => Self::Json,
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The commands beside `run`, and how every command ends.
+
+use std::error::Error;
+use std::io::{self, Write as _};
+use std::process;
+
+use clap::Parser as _;
+use clap::error::ErrorKind;
+
+use crate::args::{Args, DocsArgs, DocsPage};
+use crate::config::ConfigError;
+use crate::http::bind::BindError;
+use crate::telemetry::TelemetryError;
+use crate::{args, metrics};
+
+pub mod status;
+pub mod version;
+
+/// How the process ends. The numbers are those of sysexits(3) where it has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done.
+    Success = 0,
+    /// Failed.
+    Failure = 1,
+    /// The configuration is wrong.
+    Configuration = 64,
+    /// A defect in pathproof.
+    Internal = 70,
+    /// Permissions are missing.
+    Permission = 77,
+}
+
+impl From<Exit> for process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        process::ExitCode::from(exit as u8)
+    }
+}
+
+impl Exit {
+    /// The one table from errors to exit codes: looks through an error and its causes.
+    pub fn of(error: &(dyn Error + 'static)) -> Self {
+        let mut configuration = false;
+        let mut cause = Some(error);
+        while let Some(error) = cause {
+            if let Some(error) = error.downcast_ref::<io::Error>()
+                && error.kind() == io::ErrorKind::PermissionDenied
+            {
+                return Exit::Permission;
+            }
+            configuration |= error.is::<ConfigError>() || error.is::<TelemetryError>();
+            // An address or port that cannot be had is a setting that must change; what was short
+            // at the moment is not.
+            configuration |= error.downcast_ref::<BindError>().is_some_and(|error| {
+                let kind = error.source.kind();
+                matches!(
+                    kind,
+                    io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
+                )
+            });
+            cause = error.source();
+        }
+        if configuration {
+            Exit::Configuration
+        } else {
+            Exit::Failure
+        }
+    }
+}
+
+/// Reads the command line.
+///
+/// # Errors
+/// What to exit with, everything having been said: help and version are successes, anything that
+/// was not understood is [`Exit::Configuration`].
+pub fn parse() -> Result<Args, Exit> {
+    Args::try_parse().map_err(|error| {
+        // Nothing is left to be done where even this cannot be written.
+        let _ = error.print();
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
+            _ => Exit::Configuration,
+        }
+    })
+}
+
+/// Says an error and its causes in one line on standard error, and what to exit with.
+pub fn fail(error: &(dyn Error + 'static)) -> Exit {
+    let _ = writeln!(io::stderr(), "pathproof: {}", chain(error));
+    Exit::of(error)
+}
+
+/// An error and its causes, without repeating a cause that the error quotes itself.
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.ends_with(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// `pathproof docs`: a page of the reference on standard output.
+pub fn docs(said: &DocsArgs) -> Exit {
+    let page = match said.page {
+        DocsPage::Metrics => metrics::reference(),
+        DocsPage::Configuration => args::reference(),
+    };
+    print(&page)
+}
+
+/// Writes to standard output. A reader that went away is no failure.
+pub(crate) fn print(text: &str) -> Exit {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Exit::Success,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
+        Err(_) => Exit::Failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use rstest::rstest;
+
+    fn bind(kind: io::ErrorKind) -> BindError {
+        let address: SocketAddr = "127.0.0.1:80".parse().unwrap();
+        BindError {
+            option: "--x",
+            address: address.into(),
+            source: kind.into(),
+        }
+    }
+
+    #[rstest]
+    #[case(bind(io::ErrorKind::AddrInUse), Exit::Configuration)]
+    #[case(bind(io::ErrorKind::AddrNotAvailable), Exit::Configuration)]
+    #[case(bind(io::ErrorKind::PermissionDenied), Exit::Permission)]
+    #[case(bind(io::ErrorKind::OutOfMemory), Exit::Failure)]
+    #[case(ConfigError::NoClusterView, Exit::Configuration)]
+    #[case(io::Error::from(io::ErrorKind::PermissionDenied), Exit::Permission)]
+    #[case(io::Error::from_raw_os_error(libc::EPERM), Exit::Permission)]
+    #[case(io::Error::from(io::ErrorKind::NotFound), Exit::Failure)]
+    fn codes(#[case] error: impl Error + 'static, #[case] expected: Exit) {
+        assert_eq!(Exit::of(&error), expected);
+    }
+
+    #[test]
+    fn a_folder_that_may_not_be_read_is_a_permission() {
+        let error = ConfigError::Directory {
+            option: "--manifests",
+            path: "/secret".into(),
+            remedy: "let the agent's user read it",
+            source: io::Error::from_raw_os_error(libc::EACCES),
+        };
+        assert_eq!(Exit::of(&error), Exit::Permission);
+        let said = chain(&error);
+        assert!(
+            said.contains("--manifests") && said.contains("Permission denied"),
+            "{said}"
+        );
+    }
+}

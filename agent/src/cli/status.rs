@@ -1,0 +1,1 @@
+//! `pathproof status`.

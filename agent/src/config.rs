@@ -1,0 +1,222 @@
+//! The configuration: what was said on the command line, turned into values that are known to be
+//! sound. Printed at start; it holds no secrets.
+//!
+//! [`Config::resolve`] is pure; [`Config::check`] looks at the file system and nothing else here
+//! does. No port is bound and no kernel object touched before both have passed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::args::{Attach, RunArgs};
+use crate::domain::answer::{Enforcement, UnknownPolicy};
+use crate::http::allow::AllowList;
+use crate::http::bind::BindAddress;
+use crate::telemetry::Format;
+
+mod error;
+mod interfaces;
+mod parse;
+mod taints;
+
+pub use error::ConfigError;
+pub use interfaces::{InterfaceRule, Pattern};
+
+/// Port of /healthz and /livez where none is given: kube-proxy's.
+pub const HEALTHZ_PORT: u16 = 10256;
+/// Port of the admin endpoints where none is given.
+pub const ADMIN_PORT: u16 = 19256;
+/// The longest dwell of a flapping datapath.
+pub const MAX_FLAP_DWELL: Duration = Duration::from_secs(300);
+
+/// Everything `pathproof run` needs to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Folder with the cluster view.
+    pub manifests: PathBuf,
+    /// `metadata.name` of this node.
+    pub node_name: Arc<str>,
+    /// Where the node's name was found.
+    pub node_name_from: NodeNameSource,
+    /// /healthz and /livez.
+    pub healthz: Listen,
+    /// /metrics, /verdict, /agent/*.
+    pub admin: Listen,
+    /// Which interfaces are watched; loopback never is.
+    pub interfaces: InterfaceRule,
+    /// Answer while the verdict is Unknown.
+    pub unknown_policy: UnknownPolicy,
+    /// Whether the verdict has consequences.
+    pub enforcement: Enforcement,
+    /// Keys of taints that make the node ineligible, presets resolved, each once.
+    pub terminating_taints: Vec<Arc<str>>,
+    /// First dwell of a flapping datapath; zero is off.
+    pub flap_dwell: Duration,
+    /// How programs are attached.
+    pub attach: Attach,
+    /// Where links and maps are pinned, if they are.
+    pub pin_dir: Option<PathBuf>,
+    /// Where state outlives a restart, if it does.
+    pub state_dir: Option<PathBuf>,
+    /// Format of the log.
+    pub log_format: Format,
+    /// Directives of the log's filter.
+    pub log_filter: String,
+}
+
+/// One listener.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listen {
+    /// The address.
+    pub address: BindAddress,
+    /// Who may ask.
+    pub allow: AllowList,
+}
+
+/// Where the node's name was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeNameSource {
+    /// --node-name or PATHPROOF_NODE_NAME.
+    Option,
+    /// NODE_NAME, as DaemonSets set it by the downward API.
+    Environment,
+    /// The host's name in lower case, as kubelet and kube-proxy take it.
+    Hostname,
+}
+
+/// What the machine says about itself, beside the command line.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Surroundings {
+    /// NODE_NAME.
+    pub node_name: Option<String>,
+    /// The host's name.
+    pub hostname: Option<String>,
+}
+
+impl Surroundings {
+    /// Reads them.
+    pub fn read() -> Self {
+        Self {
+            node_name: std::env::var("NODE_NAME").ok(),
+            hostname: std::fs::read_to_string("/proc/sys/kernel/hostname").ok(),
+        }
+    }
+}
+
+impl Config {
+    /// Turns what was said into values.
+    ///
+    /// # Errors
+    /// The first setting that is unsound, with the remedy.
+    pub fn resolve(args: &RunArgs, around: &Surroundings) -> Result<Self, ConfigError> {
+        let (node_name, node_name_from) = node_name(args, around)?;
+        Ok(Self {
+            manifests: args.manifests.clone().ok_or(ConfigError::NoClusterView)?,
+            node_name,
+            node_name_from,
+            healthz: Listen {
+                address: parse::bind_address(
+                    "--healthz-bind-address",
+                    &args.healthz_bind_address,
+                    HEALTHZ_PORT,
+                )?,
+                allow: parse::allow_list("--healthz-allow-cidr", &args.healthz_allow_cidrs)?,
+            },
+            admin: Listen {
+                address: parse::bind_address(
+                    "--admin-bind-address",
+                    &args.admin_bind_address,
+                    ADMIN_PORT,
+                )?,
+                allow: parse::allow_list("--admin-allow-cidr", &args.admin_allow_cidrs)?,
+            },
+            interfaces: InterfaceRule {
+                include: parse::patterns("--interface-include", &args.interface_includes)?,
+                exclude: parse::patterns("--interface-exclude", &args.interface_excludes)?,
+            },
+            unknown_policy: args.unknown_policy.into(),
+            enforcement: args.enforcement.into(),
+            terminating_taints: taints::resolve(&args.terminating_taints)?,
+            flap_dwell: parse::flap_dwell(&args.flap_dwell)?,
+            attach: args.attach,
+            pin_dir: parse::directory("--pin-dir", &args.pin_dir)?,
+            state_dir: parse::directory("--state-dir", &args.state_dir)?,
+            log_format: args.log_format.into(),
+            log_filter: args.log_filter.clone(),
+        })
+    }
+
+    /// Looks whether the folders that must exist do, and can be read.
+    ///
+    /// # Errors
+    /// The folder that does not, with the remedy.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        readable_directory("--manifests", &self.manifests)
+    }
+
+    /// Writes every value into the log, once, at start.
+    pub fn log(&self) {
+        tracing::info!(
+            node = %self.node_name,
+            node_name_from = ?self.node_name_from,
+            manifests = %self.manifests.display(),
+            healthz = %self.healthz.address,
+            healthz_allow = %self.healthz.allow,
+            admin = %self.admin.address,
+            admin_allow = %self.admin.allow,
+            interfaces = %self.interfaces,
+            unknown_policy = ?self.unknown_policy,
+            enforcement = ?self.enforcement,
+            terminating_taints = ?self.terminating_taints,
+            flap_dwell = ?self.flap_dwell,
+            attach = ?self.attach,
+            pin_dir = ?self.pin_dir,
+            state_dir = ?self.state_dir,
+            "this is the configuration"
+        );
+    }
+}
+
+fn node_name(
+    args: &RunArgs,
+    around: &Surroundings,
+) -> Result<(Arc<str>, NodeNameSource), ConfigError> {
+    let candidates = [
+        (args.node_name.as_deref(), NodeNameSource::Option),
+        (around.node_name.as_deref(), NodeNameSource::Environment),
+    ];
+    for (name, from) in candidates {
+        // An empty variable is a manifest's way of leaving it out.
+        if let Some(name) = name.map(str::trim).filter(|name| !name.is_empty()) {
+            parse::node_name(name)?;
+            return Ok((name.into(), from));
+        }
+    }
+    let host = around
+        .hostname
+        .as_deref()
+        .map(str::trim)
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    if host.is_empty() || parse::node_name(&host).is_err() {
+        return Err(ConfigError::NoNodeName);
+    }
+    Ok((host.into(), NodeNameSource::Hostname))
+}
+
+fn readable_directory(option: &'static str, path: &Path) -> Result<(), ConfigError> {
+    let fail = |source: std::io::Error| ConfigError::Directory {
+        option,
+        path: path.to_owned(),
+        remedy: match source.kind() {
+            std::io::ErrorKind::NotFound => "create it, or give the folder that holds the YAML",
+            std::io::ErrorKind::PermissionDenied => "let the agent's user read it",
+            _ => "give a readable folder",
+        },
+        source,
+    };
+    std::fs::read_dir(path).map(drop).map_err(fail)
+}
+
+#[cfg(test)]
+mod tests;

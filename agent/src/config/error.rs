@@ -1,0 +1,102 @@
+//! What can be wrong with the configuration. Each is a sentence that names the setting, what was
+//! said and the remedy.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// A setting that is unsound.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// Nothing to take expectations from.
+    #[error(
+        "nothing says what this node must route: give --manifests DIR, a folder of Kubernetes YAML with its Node, Services and EndpointSlices"
+    )]
+    NoClusterView,
+    /// The node's name could not be found.
+    #[error("this node's name is not known: give --node-name, or set NODE_NAME from spec.nodeName")]
+    NoNodeName,
+    /// Not a name of a Node.
+    #[error(
+        "--node-name: {value:?} is no name of a Node: lower-case letters, digits, '-' and '.', at most 253"
+    )]
+    NodeName {
+        /// What was said.
+        value: String,
+    },
+    /// Not an address.
+    #[error(
+        "{option}: {value:?} is no address: give IP:PORT, IP, or :PORT, for example {example} (names are not looked up)"
+    )]
+    Address {
+        /// The option.
+        option: &'static str,
+        /// What was said.
+        value: String,
+        /// One that works.
+        example: String,
+    },
+    /// Not a range of addresses.
+    #[error(
+        "{option}: {value:?} is no range of addresses: give a CIDR such as 10.0.0.0/8 or 2001:db8::/32, or an IP"
+    )]
+    Cidr {
+        /// The option.
+        option: &'static str,
+        /// What was said.
+        value: String,
+    },
+    /// Not a pattern that an interface can match.
+    #[error("{option}: {value:?} is no pattern for interfaces: {reason}")]
+    Pattern {
+        /// The option.
+        option: &'static str,
+        /// What was said.
+        value: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Neither a taint's key nor a preset.
+    #[error(
+        "--terminating-taint: {value:?} is neither a preset ({presets}) nor a taint's key such as example.com/leaving (the key alone, without value or effect)"
+    )]
+    Taint {
+        /// What was said.
+        value: String,
+        /// The presets there are.
+        presets: String,
+    },
+    /// Not a duration, or out of range.
+    #[error(
+        "{option}: {value:?} is no duration between 0 and {max}: give a number with a unit, for example 10s, 1m30s or 250ms"
+    )]
+    Duration {
+        /// The option.
+        option: &'static str,
+        /// What was said.
+        value: String,
+        /// The most there may be.
+        max: &'static str,
+    },
+    /// Not a folder that pathproof can keep things in.
+    #[error("{option}: {value:?} is no absolute path: give one that begins with '/', or none")]
+    RelativePath {
+        /// The option.
+        option: &'static str,
+        /// What was said.
+        value: String,
+    },
+    /// A folder that cannot be read.
+    #[error("{option}: the folder {path} cannot be read; {remedy}", path = path.display())]
+    Directory {
+        /// The option.
+        option: &'static str,
+        /// The folder.
+        path: PathBuf,
+        /// What to do.
+        remedy: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}

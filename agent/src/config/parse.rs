@@ -1,0 +1,137 @@
+//! One setting each: text in, value out, or an error that names the option.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use jiff::SignedDuration;
+
+use super::{ConfigError, MAX_FLAP_DWELL, Pattern};
+use crate::http::allow::AllowList;
+use crate::http::bind::BindAddress;
+
+/// `IP:PORT`, `IP`, `[IP]`, `:PORT` or `[IP]:PORT`; without a port it is `port`.
+pub(super) fn bind_address(
+    option: &'static str,
+    value: &str,
+    port: u16,
+) -> Result<BindAddress, ConfigError> {
+    let text = value.trim();
+    let address = text
+        .parse::<SocketAddr>()
+        .ok()
+        .or_else(|| {
+            bracketed(text)
+                .parse::<IpAddr>()
+                .ok()
+                .map(|ip| SocketAddr::new(ip, port))
+        })
+        .map(BindAddress::from)
+        .or_else(|| {
+            text.strip_prefix(':')?
+                .parse()
+                .ok()
+                .map(BindAddress::Everywhere)
+        });
+    address.ok_or_else(|| ConfigError::Address {
+        option,
+        value: value.to_owned(),
+        example: format!("0.0.0.0:{port}"),
+    })
+}
+
+fn bracketed(text: &str) -> &str {
+    text.strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .unwrap_or(text)
+}
+
+/// Ranges or single addresses; empty entries are left out, so that an empty variable is no rule.
+pub(super) fn allow_list(
+    option: &'static str,
+    values: &[String],
+) -> Result<AllowList, ConfigError> {
+    entries(values)
+        .map(|text| {
+            text.parse::<IpNet>()
+                .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+                .map_err(|_| ConfigError::Cidr {
+                    option,
+                    value: text.to_owned(),
+                })
+        })
+        .collect::<Result<Vec<_>, _>>()
+        .map(AllowList::new)
+}
+
+/// Patterns of interface names.
+pub(super) fn patterns(
+    option: &'static str,
+    values: &[String],
+) -> Result<Vec<Pattern>, ConfigError> {
+    entries(values)
+        .map(|text| {
+            Pattern::new(text).map_err(|reason| ConfigError::Pattern {
+                option,
+                value: text.to_owned(),
+                reason,
+            })
+        })
+        .collect()
+}
+
+/// `0` or a duration of at most [`MAX_FLAP_DWELL`].
+pub(super) fn flap_dwell(value: &str) -> Result<Duration, ConfigError> {
+    let text = value.trim();
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    text.parse::<SignedDuration>()
+        .ok()
+        .and_then(|span| Duration::try_from(span).ok())
+        .filter(|dwell| *dwell <= MAX_FLAP_DWELL)
+        .ok_or_else(|| ConfigError::Duration {
+            option: "--flap-dwell",
+            value: value.to_owned(),
+            max: "5m",
+        })
+}
+
+/// An absolute path, or `none`.
+pub(super) fn directory(option: &'static str, value: &str) -> Result<Option<PathBuf>, ConfigError> {
+    match value.trim() {
+        "none" => Ok(None),
+        text if text.starts_with('/') => Ok(Some(text.into())),
+        _ => Err(ConfigError::RelativePath {
+            option,
+            value: value.to_owned(),
+        }),
+    }
+}
+
+/// A name that a Node can have (RFC 1123 subdomain).
+pub(super) fn node_name(value: &str) -> Result<(), ConfigError> {
+    let label = |label: &str| {
+        !label.is_empty()
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    };
+    if value.len() <= 253 && value.split('.').all(label) {
+        Ok(())
+    } else {
+        Err(ConfigError::NodeName {
+            value: value.to_owned(),
+        })
+    }
+}
+
+pub(super) fn entries(values: &[String]) -> impl Iterator<Item = &str> {
+    values
+        .iter()
+        .map(|value| value.trim())
+        .filter(|value| !value.is_empty())
+}

@@ -1,0 +1,170 @@
+use std::net::SocketAddr;
+
+use clap::Parser;
+use rstest::rstest;
+
+use super::*;
+use crate::args::{Args, Command};
+
+fn around() -> Surroundings {
+    Surroundings {
+        node_name: None,
+        hostname: Some("Worker-1\n".to_owned()),
+    }
+}
+
+/// The values of a command line; the environment of the test's process plays no part in it as
+/// long as nobody sets PATHPROOF_*.
+fn resolve(options: &[&str]) -> Result<Config, ConfigError> {
+    let line = ["pathproof", "run", "--manifests=/cluster"]
+        .iter()
+        .chain(options);
+    match Args::try_parse_from(line).expect("clap accepts it").command {
+        Command::Run(args) => Config::resolve(&args, &around()),
+        other => panic!("not run but {other:?}"),
+    }
+}
+
+#[test]
+fn defaults() {
+    let config = resolve(&[]).unwrap();
+    assert_eq!(config.healthz.address, BindAddress::Everywhere(10256));
+    assert!(config.healthz.allow.is_everyone());
+    let loopback: SocketAddr = "127.0.0.1:19256".parse().unwrap();
+    assert_eq!(config.admin.address, BindAddress::One(loopback));
+    assert_eq!(config.flap_dwell, Duration::from_secs(10));
+    assert_eq!(
+        config.pin_dir.as_deref(),
+        Some(Path::new("/sys/fs/bpf/pathproof"))
+    );
+    assert_eq!(&*config.node_name, "worker-1");
+    assert_eq!(config.node_name_from, NodeNameSource::Hostname);
+}
+
+#[rstest]
+#[case("0.0.0.0", "every address, port 10256")]
+#[case("0.0.0.0:1", "every address, port 1")]
+#[case("[::]", "every address, port 10256")]
+#[case("::", "every address, port 10256")]
+#[case("[::]:7", "every address, port 7")]
+#[case(":9", "every address, port 9")]
+#[case("10.0.0.1", "10.0.0.1:10256")]
+#[case("10.0.0.1:0", "10.0.0.1:0")]
+#[case("2001:db8::1", "[2001:db8::1]:10256")]
+#[case("[2001:db8::1]:80", "[2001:db8::1]:80")]
+#[case("::ffff:10.0.0.1", "10.0.0.1:10256")]
+fn addresses(#[case] said: &str, #[case] meant: &str) {
+    let config = resolve(&["--healthz-bind-address", said]).unwrap();
+    assert_eq!(config.healthz.address.to_string(), meant);
+}
+
+#[rstest]
+#[case("--healthz-bind-address=localhost:1", "localhost")]
+#[case("--healthz-bind-address=10256", "0.0.0.0:10256")]
+#[case("--healthz-bind-address=", ":PORT")]
+#[case("--healthz-bind-address=1.2.3.4:99999", "99999")]
+#[case("--admin-bind-address=:x", "0.0.0.0:19256")]
+#[case("--healthz-allow-cidr=10.0.0.0/33", "10.0.0.0/33")]
+#[case("--admin-allow-cidr=10.0.0.0/8,banana", "banana")]
+#[case("--interface-include=eth[0-9]", "only * ")]
+#[case("--interface-exclude=a/b", "a/b")]
+#[case("--terminating-taint=spott", "spot, shutdown")]
+#[case("--flap-dwell=10", "10s")]
+#[case("--flap-dwell=-1s", "between 0 and 5m")]
+#[case("--flap-dwell=6m", "between 0 and 5m")]
+#[case("--pin-dir=relative", "absolute")]
+#[case("--state-dir=", "or none")]
+#[case("--node-name=Not_A_Name", "Not_A_Name")]
+fn an_error_names_setting_value_and_remedy(#[case] option: &str, #[case] expected: &str) {
+    let message = resolve(&[option]).unwrap_err().to_string();
+    let setting = option.split('=').next().unwrap();
+    assert!(message.starts_with(setting), "{message}");
+    assert!(message.contains(expected), "{message}");
+}
+
+#[rstest]
+#[case("0", 0)]
+#[case("250ms", 250)]
+#[case("1m30s", 90_000)]
+#[case("5m", 300_000)]
+fn dwells(#[case] said: &str, #[case] millis: u64) {
+    let config = resolve(&["--flap-dwell", said]).unwrap();
+    assert_eq!(config.flap_dwell, Duration::from_millis(millis));
+}
+
+#[test]
+fn lists_by_comma_and_by_repetition() {
+    let config = resolve(&[
+        "--healthz-allow-cidr=10.0.0.0/8,fd00::/8",
+        "--healthz-allow-cidr",
+        "192.0.2.7",
+        "--interface-include=eth*,bond?",
+    ]);
+    let config = config.unwrap();
+    assert_eq!(
+        config.healthz.allow.to_string(),
+        "10.0.0.0/8,192.0.2.7/32,fd00::/8"
+    );
+    assert_eq!(config.interfaces.include.len(), 2);
+}
+
+#[test]
+fn none_turns_folders_off() {
+    let config = resolve(&["--pin-dir=none", "--state-dir=none"]).unwrap();
+    assert_eq!((config.pin_dir, config.state_dir), (None, None));
+}
+
+#[rstest]
+#[case(Some("said"), Some("env"), "said", NodeNameSource::Option)]
+#[case(None, Some("env"), "env", NodeNameSource::Environment)]
+#[case(Some(""), Some(" env "), "env", NodeNameSource::Environment)]
+#[case(None, Some(""), "host.example.com", NodeNameSource::Hostname)]
+fn the_nodes_name(
+    #[case] said: Option<&str>,
+    #[case] env: Option<&str>,
+    #[case] expected: &str,
+    #[case] from: NodeNameSource,
+) {
+    let around = Surroundings {
+        node_name: env.map(str::to_owned),
+        hostname: Some("Host.Example.com\n".to_owned()),
+    };
+    let mut line = vec!["pathproof", "run", "--manifests=/cluster"];
+    if let Some(said) = said {
+        line.extend(["--node-name", said]);
+    }
+    let Command::Run(args) = Args::try_parse_from(line).unwrap().command else {
+        panic!("not run");
+    };
+    let config = Config::resolve(&args, &around).unwrap();
+    assert_eq!(
+        (&*config.node_name, config.node_name_from),
+        (expected, from)
+    );
+}
+
+#[test]
+fn without_a_cluster_view_there_is_nothing_to_prove() {
+    let Command::Run(args) = Args::try_parse_from(["pathproof", "run"]).unwrap().command else {
+        panic!("not run");
+    };
+    let message = Config::resolve(&args, &around()).unwrap_err().to_string();
+    assert!(message.contains("--manifests"), "{message}");
+    let nameless = Surroundings::default();
+    let message = Config::resolve(&args, &nameless).unwrap_err().to_string();
+    assert!(message.contains("--node-name"), "{message}");
+}
+
+#[test]
+fn a_missing_folder_is_named() {
+    let mut config = resolve(&[]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    config.manifests = folder.path().to_owned();
+    assert!(config.check().is_ok());
+    config.manifests = folder.path().join("gone");
+    let message = config.check().unwrap_err().to_string();
+    assert!(
+        message.contains("gone") && message.contains("create it"),
+        "{message}"
+    );
+}

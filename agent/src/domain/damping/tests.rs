@@ -1,0 +1,181 @@
+//! Flapping as a table of times, and as a property.
+
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::*;
+
+fn ms(ms: u64) -> Mono {
+    Mono(1_000_000_000_000 + ms * 1_000_000)
+}
+
+/// Steps every 100 ms until `to`, with the wish that holds then; returns when the answer changed.
+fn changes(damping: &mut Damping, script: &[(u64, Wish)], to: u64) -> Vec<(u64, u16)> {
+    let mut changes = Vec::new();
+    let mut last = damping.served().healthy;
+    for at in (0..=to).step_by(100) {
+        let wish = script
+            .iter()
+            .rev()
+            .find(|(from, _)| *from <= at)
+            .map(|(_, wish)| *wish);
+        let wish = wish.unwrap_or(Wish::Pass);
+        let served = damping.step_wishes([wish, Wish::Pass, Wish::Pass], ms(at));
+        if served.healthy != last {
+            changes.push((at, if served.healthy { 200 } else { 503 }));
+            last = served.healthy;
+        }
+    }
+    changes
+}
+
+use Wish::{Fail, Pass, Undecided};
+
+#[rstest]
+#[case::sound(&[], &[])]
+#[case::suspicion_changes_nothing(&[(1_000, Undecided)], &[])]
+#[case::down_at_once_up_after_a_second(
+    &[(1_000, Fail), (5_000, Pass)], &[(1_000, 503), (6_000, 200)]
+)]
+#[case::a_second_without_failure(
+    &[(1_000, Fail), (5_000, Pass), (5_900, Undecided), (6_100, Pass)],
+    &[(1_000, 503), (7_100, 200)]
+)]
+#[case::suspicion_keeps_it_down(&[(1_000, Fail), (5_000, Undecided)], &[(1_000, 503)])]
+#[case::a_flap_is_held(
+    &[(1_000, Fail), (2_000, Pass), (4_000, Fail), (5_000, Pass)],
+    &[(1_000, 503), (3_000, 200), (4_000, 503), (14_000, 200)]
+)]
+#[case::the_next_flap_twice_as_long(
+    &[(1_000, Fail), (2_000, Pass), (4_000, Fail), (5_000, Pass), (15_000, Fail), (16_000, Pass)],
+    &[(1_000, 503), (3_000, 200), (4_000, 503), (14_000, 200), (15_000, 503), (35_000, 200)]
+)]
+#[case::late_enough_is_no_flap(
+    &[(1_000, Fail), (2_000, Pass), (33_100, Fail), (34_000, Pass)],
+    &[(1_000, 503), (3_000, 200), (33_100, 503), (35_000, 200)]
+)]
+#[case::still_broken_after_the_dwell(
+    &[(1_000, Fail), (2_000, Pass), (4_000, Fail), (20_000, Pass)],
+    &[(1_000, 503), (3_000, 200), (4_000, 503), (21_000, 200)]
+)]
+fn one_family(#[case] script: &[(u64, Wish)], #[case] expected: &[(u64, u16)]) {
+    let mut damping = Damping::new(DWELL_DEFAULT);
+    assert_eq!(changes(&mut damping, script, 60_000), expected);
+}
+
+#[test]
+fn without_dwell_only_the_second_is_left() {
+    let script = [(1_000, Fail), (2_000, Pass), (4_000, Fail), (5_000, Pass)];
+    let changes = changes(&mut Damping::new(Duration::ZERO), &script, 30_000);
+    assert_eq!(
+        changes,
+        [(1_000, 503), (3_000, 200), (4_000, 503), (6_000, 200)]
+    );
+}
+
+#[rstest]
+#[case(10, 1, 10)]
+#[case(10, 2, 20)]
+#[case(10, 5, 160)]
+#[case(10, 6, 300)]
+#[case(10, 400, 300)]
+#[case(600, 1, 600)]
+fn dwells_double_up_to_five_minutes(#[case] first: u64, #[case] flaps: u32, #[case] expected: u64) {
+    assert_eq!(
+        dwell(Duration::from_secs(first), flaps),
+        Duration::from_secs(expected)
+    );
+}
+
+#[test]
+fn a_family_that_follows_is_no_flap_of_its_own() {
+    let mut damping = Damping::new(DWELL_DEFAULT);
+    assert!(!damping.step_wishes([Fail, Pass, Pass], ms(0)).healthy);
+    let served = damping.step_wishes([Fail, Fail, Pass], ms(200));
+    assert_eq!((served.families, served.flaps), ([false, false], 0));
+    damping.step_wishes([Pass, Fail, Pass], ms(400));
+    let served = damping.step_wishes([Pass, Fail, Pass], ms(1_500));
+    assert_eq!((served.families, served.healthy), ([true, false], false));
+    damping.step_wishes([Pass, Pass, Pass], ms(1_600));
+    assert!(damping.step_wishes([Pass, Pass, Pass], ms(2_600)).healthy);
+}
+
+#[test]
+fn families_that_take_turns_flap() {
+    let mut damping = Damping::new(DWELL_DEFAULT);
+    damping.step_wishes([Fail, Pass, Pass], ms(0));
+    damping.step_wishes([Pass, Pass, Pass], ms(100));
+    assert!(damping.step_wishes([Pass, Pass, Pass], ms(1_100)).healthy);
+    let served = damping.step_wishes([Pass, Fail, Pass], ms(1_200));
+    assert_eq!((served.flaps, served.held_until), (1, Some(ms(11_200))));
+}
+
+#[test]
+fn a_restart_keeps_the_answer_and_the_dwell() {
+    let mut damping = Damping::new(DWELL_DEFAULT);
+    for (at, wish) in [(0, Fail), (100, Pass), (1_100, Pass), (1_200, Fail)] {
+        damping.step_wishes([wish, Pass, Pass], ms(at));
+    }
+    let written = serde_json::to_string(&damping.memory()).unwrap();
+    let memory = serde_json::from_str(&written).unwrap();
+    let mut again = Damping::restore(DWELL_DEFAULT, memory);
+    assert_eq!(again, damping);
+    again.step_wishes([Pass, Pass, Pass], ms(2_000));
+    assert!(!again.step_wishes([Pass, Pass, Pass], ms(11_000)).healthy);
+    assert!(again.step_wishes([Pass, Pass, Pass], ms(11_200)).healthy);
+}
+
+fn any_wish() -> impl Strategy<Value = Wish> {
+    prop::sample::select(vec![Pass, Undecided, Fail])
+}
+
+proptest! {
+    /// A 503 that begins within 30 s of a recovery lasts for its dwell at least; any 503 for a
+    /// second without failure; and 503 is never late.
+    #[test]
+    fn never_faster_than_the_dwell(
+        steps in prop::collection::vec((50u64..3_000, (any_wish(), any_wish())), 1..200),
+    ) {
+        let mut damping = Damping::new(DWELL_DEFAULT);
+        let (mut now, mut fell, mut recovered) = (0, None, None::<u64>);
+        let (mut expected, mut failed) = (Duration::ZERO, 0);
+        for (after, (four, six)) in steps {
+            let wishes = [four, six, Pass];
+            now += after;
+            let before = damping.served();
+            let served = damping.step_wishes(wishes, ms(now));
+            if wishes.contains(&Fail) {
+                failed = now;
+                prop_assert!(!served.healthy);
+            }
+            if before.healthy && !served.healthy {
+                let flap = recovered.is_some_and(|at| now - at <= 30_000);
+                expected = if flap { dwell(DWELL_DEFAULT, served.flaps) } else { Duration::ZERO };
+                prop_assert_eq!(flap, served.flaps > 0);
+                fell = Some(now);
+            }
+            if !before.healthy && served.healthy {
+                let down = Duration::from_millis(now - fell.unwrap_or(0));
+                prop_assert!(down >= expected && down >= CLEAN);
+                prop_assert!(now - failed >= 1_000);
+                recovered = Some(now);
+            }
+        }
+    }
+
+    /// Twice the same is the same.
+    #[test]
+    fn only_wishes_and_times_count(
+        steps in prop::collection::vec((50u64..3_000, [any_wish(), any_wish(), any_wish()]), 1..50),
+    ) {
+        let run = || {
+            let (mut damping, mut now) = (Damping::new(DWELL_DEFAULT), 0);
+            for (after, wishes) in &steps {
+                now += after;
+                damping.step_wishes(*wishes, ms(now));
+            }
+            damping
+        };
+        prop_assert_eq!(run(), run());
+    }
+}

@@ -1,0 +1,73 @@
+//! Every number that a judgement rests on, in one place.
+
+use std::time::Duration;
+
+/// The numbers of the verdict's rules. The defaults are what the promises are made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A proof older than this proves nothing; nor do failures accuse.
+    pub proof_age: Duration,
+    /// Everything must have failed for this long.
+    pub broken_after: Duration,
+    /// And the last failure must not be older than this when that time is up.
+    pub broken_fresh: Duration,
+    /// At least so many Services must fail.
+    pub broken_services: usize,
+    /// With at least so many current endpoints together.
+    pub broken_endpoints: u32,
+    /// Seen from at least so many clients, a pod of this node among them.
+    pub broken_sources: usize,
+    /// An endpoint that left may still be dialled for this long without a word.
+    pub left_grace: Duration,
+    /// New connections to an endpoint that left this long ago (or three times the node's usual
+    /// lag, if that is longer) are stale.
+    pub stale_after: Duration,
+    /// And they must have been seen within this time.
+    pub stale_fresh: Duration,
+    /// At least so many of them.
+    pub stale_connections: usize,
+    /// From at least so many clients, all of them pods of this node.
+    pub stale_sources: usize,
+    /// A Service is broken after so many failures.
+    pub service_failures: u32,
+    /// Refused and lost connections of a Service must stretch over this long.
+    pub service_spread: Duration,
+    /// Answers must be unheard by so many clients.
+    pub unheard_sources: usize,
+    /// A gap between two looks at the kernel longer than this (a stopped or starved agent, a
+    /// suspended machine) ends every unconfirmed run of failures.
+    pub sample_gap: Duration,
+    /// With a sentinel, nothing proven for this long after boot is still a start.
+    pub boot_deadline: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            proof_age: Duration::from_secs(30),
+            broken_after: Duration::from_secs(3),
+            broken_fresh: Duration::from_secs(2),
+            broken_services: 2,
+            broken_endpoints: 3,
+            broken_sources: 2,
+            left_grace: Duration::from_secs(2),
+            stale_after: Duration::from_secs(15),
+            stale_fresh: Duration::from_secs(5),
+            stale_connections: 3,
+            stale_sources: 1,
+            service_failures: 3,
+            service_spread: Duration::from_secs(1),
+            unheard_sources: 2,
+            sample_gap: Duration::from_secs(5),
+            boot_deadline: Duration::from_secs(120),
+        }
+    }
+}
+
+impl Limits {
+    /// How long ago an endpoint must have left for a connection to it to be stale.
+    pub fn stale_age(&self, usual_lag: Option<Duration>) -> Duration {
+        let lag = usual_lag.map_or(Duration::ZERO, |lag| lag.saturating_mul(3));
+        self.stale_after.max(lag)
+    }
+}

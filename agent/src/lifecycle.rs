@@ -1,0 +1,6 @@
+//! How the agent begins, lives and is judged alive: readiness by named guards, the main loop's
+//! heartbeat, the limits of the process.
+
+pub mod heartbeat;
+pub mod limits;
+pub mod ready;

@@ -1,0 +1,134 @@
+//! Every metric, defined and encoded in one place.
+//!
+//! Values come from what is published anyway: the main loop hands over a [`Snapshot`] with each
+//! turn and counts connections with [`Metrics::record`]; the listeners count through
+//! [`Metrics::http`]. Everything is written at the moment of a scrape, from one lock, so a scrape
+//! never mixes two turns. docs/metrics.md is [`reference`], written from the same definitions.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use agent_common::evidence::Delays;
+use agent_common::service::FAMILIES;
+use prometheus_client::encoding::text;
+use prometheus_client::registry::Registry;
+
+use crate::domain::evidence::{CountDelta, Directory};
+use crate::report::{Report, ServiceReport};
+
+mod connections;
+mod definitions;
+mod exposition;
+mod http;
+mod process;
+mod reference;
+
+pub use connections::MAX_SERVICES_SHOWN;
+pub use http::{HttpStats, Listener, Open, Turned};
+pub use reference::reference;
+
+use connections::Connections;
+
+/// Content type of [`Metrics::encode`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// All metrics of the agent.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    shared: Arc<Shared>,
+}
+
+/// What a scrape reads.
+#[derive(Debug, Default)]
+struct Shared {
+    current: Mutex<Current>,
+    http: HttpStats,
+}
+
+#[derive(Debug, Default)]
+struct Current {
+    snapshot: Option<Snapshot>,
+    connections: Connections,
+}
+
+/// What one turn of the main loop knows, beside the connections it counted.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// The published report.
+    pub report: Arc<Report>,
+    /// Times from arrival to departure, by family, as the kernel holds them.
+    pub delays: [Delays; FAMILIES],
+    /// Links that were found detached and put back, since the agent started.
+    pub reattached: u64,
+    /// Anomalies read from the ring buffer, since the agent started.
+    pub anomalies: u64,
+    /// Changes of the cluster view that were applied, since the agent started.
+    pub view_changes: u64,
+}
+
+impl Metrics {
+    /// Nothing is known yet but the process itself.
+    pub fn new() -> Arc<Self> {
+        let shared = Arc::new(Shared::default());
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(exposition::Exposition(Arc::clone(&shared))));
+        Arc::new(Self { registry, shared })
+    }
+
+    /// Counts what happened since the last turn. Services beyond the first
+    /// [`MAX_SERVICES_SHOWN`] with traffic are counted together.
+    pub fn record(&self, counts: &[CountDelta], directory: &dyn Directory) {
+        self.current().connections.record(counts, directory);
+    }
+
+    /// Forgets Services that are no longer expected. Call after the view changed: their ids may be
+    /// given to others.
+    pub fn retain(&self, directory: &dyn Directory) {
+        self.current().connections.retain(directory);
+    }
+
+    /// Services with traffic for a report: those named in `trouble`, then the `busiest`, and how
+    /// many are left out. `trouble` holds names and families as in `verdict.services`.
+    pub fn services(
+        &self,
+        directory: &dyn Directory,
+        trouble: &dyn Fn(&str, &str) -> bool,
+        busiest: usize,
+    ) -> (Vec<ServiceReport>, u32) {
+        self.current()
+            .connections
+            .report(directory, trouble, busiest)
+    }
+
+    /// What the turn that just ended knows.
+    pub fn update(&self, snapshot: Snapshot) {
+        self.current().snapshot = Some(snapshot);
+    }
+
+    /// Where the listeners count.
+    pub fn http(&self) -> &HttpStats {
+        &self.shared.http
+    }
+
+    /// The exposition, in OpenMetrics text.
+    pub fn encode(&self) -> String {
+        let mut page = String::with_capacity(32 * 1024);
+        // Writing to a String cannot fail, and the collector's labels are plain text.
+        let _ = text::encode(&mut page, &self.registry);
+        page
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.shared.current()
+    }
+}
+
+impl Shared {
+    /// A holder that panicked left sums that may lack one turn; better than no metrics.
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! The definitions: name, kind, labels and meaning of each metric. One page.
+
+use prometheus_client::metrics::MetricType;
+
+/// A metric.
+#[derive(Debug)]
+pub(super) struct Definition {
+    /// Without unit and without `_total`.
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) unit: Option<Unit>,
+    pub(super) labels: &'static [&'static str],
+    /// A sentence without its period.
+    pub(super) help: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Seconds,
+    Bytes,
+}
+
+impl Definition {
+    /// As it is queried.
+    pub(super) fn full_name(&self) -> String {
+        let unit = match self.unit {
+            Some(Unit::Seconds) => "_seconds",
+            Some(Unit::Bytes) => "_bytes",
+            None => "",
+        };
+        let suffix = if self.kind == Kind::Counter {
+            "_total"
+        } else {
+            ""
+        };
+        format!("{}{unit}{suffix}", self.name)
+    }
+}
+
+impl From<Kind> for MetricType {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Counter => MetricType::Counter,
+            Kind::Gauge => MetricType::Gauge,
+            Kind::Histogram => MetricType::Histogram,
+        }
+    }
+}
+
+macro_rules! definitions {
+    ($($(#[doc = $group:literal])? $id:ident = $kind:ident $name:literal $(in $unit:ident)?
+        [$($label:literal),*] $help:literal;)*) => {
+        $(pub(super) const $id: &Definition = &Definition {
+            name: $name,
+            kind: Kind::$kind,
+            unit: definitions!(@unit $($unit)?),
+            labels: &[$($label),*],
+            help: $help,
+        };)*
+
+        /// All of them, in the order of the reference, with the heading that each begins.
+        pub(super) const ALL: &[(Option<&str>, &Definition)] =
+            &[$((definitions!(@group $($group)?), $id)),*];
+    };
+    (@unit) => { None };
+    (@unit $unit:ident) => { Some(Unit::$unit) };
+    (@group) => { None };
+    (@group $group:literal) => { Some($group) };
+}
+
+definitions! {
+    /// Verdict and answers
+    STATE = Gauge "pathproof_state" ["family", "state"]
+        "1 for the state that the verdict on this family is in, 0 for the others; absent for a family without frontends";
+    SINCE = Gauge "pathproof_state_since_timestamp" in Seconds []
+        "Since when the node is in its state, as Unix time";
+    VERDICT_AT = Gauge "pathproof_verdict_timestamp" in Seconds []
+        "When the verdict was last computed, as Unix time; it stands still when the agent does";
+    ANSWER = Gauge "pathproof_answer_ok" ["endpoint"]
+        "1 if this endpoint answers 200, 0 if it answers 503";
+    WOULD_FAIL = Gauge "pathproof_would_fail" ["endpoint"]
+        "1 if this endpoint would answer 503 but for --enforcement=audit";
+    ENFORCING = Gauge "pathproof_enforcing" []
+        "1 with --enforcement=enforce, 0 with audit";
+    ELIGIBLE = Gauge "pathproof_node_eligible" []
+        "1 if the node is not being removed, 0 if it is; absent while the Node object was never seen";
+    LAST_PROOF = Gauge "pathproof_last_proof_timestamp" in Seconds ["family", "path"]
+        "When a new connection was last proven, as Unix time; absent if never";
+    LAST_FAILURE = Gauge "pathproof_last_failure_timestamp" in Seconds ["family", "path"]
+        "When a new connection last failed, as Unix time; absent if never";
+    TROUBLED = Gauge "pathproof_troubled_services" ["confirmed"]
+        "Service ports in trouble; not confirmed are single failures";
+
+    /// Connections
+    CONNECTIONS = Counter "pathproof_connections" ["family", "path", "outcome"]
+        "New connections to Services by outcome; failures (leaked, refused, misrouted, stale, lost) exclude one another";
+    SERVICE_CONNECTIONS = Counter "pathproof_service_connections"
+        ["namespace", "service", "port", "family", "path", "outcome"]
+        "The same by Service port, for the first 1,000 with traffic; the rest are service=\"other\" with an empty namespace";
+    FORWARDING_DELAY = Histogram "pathproof_forwarding_delay" in Seconds ["family"]
+        "Time from the arrival of a connection's first SYN to its departure for an endpoint";
+
+    /// Observer
+    DEVICES_WANTED = Gauge "pathproof_observer_devices_wanted" []
+        "Interfaces that should be watched";
+    DEVICES_ATTACHED = Gauge "pathproof_observer_devices_attached" []
+        "Interfaces that are watched in both directions";
+    REATTACHED = Counter "pathproof_observer_reattached" []
+        "Hooks that were found detached, or not first, and put back";
+    COVERAGE_LOSS = Gauge "pathproof_coverage_loss" ["loss"]
+        "1 for each part of the traffic that is not seen or not judged in full; absent if all is";
+    FAULTS = Counter "pathproof_observer_faults" ["fault"]
+        "What the programs in the kernel could not do, since they were loaded";
+    ANOMALIES = Counter "pathproof_observer_anomalies" []
+        "Single failures that the kernel reported with their addresses; their rate is limited";
+
+    /// Cluster view and expectations
+    VIEW_SYNCED = Gauge "pathproof_view_synced" []
+        "1 once the cluster view was complete";
+    VIEW_CHANGES = Counter "pathproof_view_changes" []
+        "Changes of the cluster view that were applied";
+    VIEW_PROBLEMS = Gauge "pathproof_view_problems" []
+        "Things wrong with the source of the cluster view now, such as files that cannot be read";
+    VIEW_IGNORED = Gauge "pathproof_view_ignored_objects" []
+        "Objects in the source of the cluster view that are of no use here";
+    EXPECTED_SERVICES = Gauge "pathproof_expected_services" []
+        "Services that this node must route";
+    EXPECTED_FRONTENDS = Gauge "pathproof_expected_frontends" []
+        "Frontends of those Services";
+    EXPECTED_ENDPOINTS = Gauge "pathproof_expected_endpoints" []
+        "Endpoints, once for every Service port that has them";
+    EXPECTED_MISSING = Gauge "pathproof_expected_missing" []
+        "Expected entries that found no place in a map of the kernel and are not watched";
+
+    /// Listeners
+    REQUESTS = Counter "pathproof_healthz_requests" ["endpoint", "code"]
+        "Requests answered on the health port; endpoint=\"other\" are unknown paths";
+    OPEN = Gauge "pathproof_http_open_connections" ["listener"]
+        "Open connections";
+    TURNED = Counter "pathproof_http_connections" ["listener", "event"]
+        "Connections accepted; denied by the allow-list; evicted to make room for a newcomer; timed_out";
+
+    /// Agent
+    BUILD = Gauge "pathproof_build_info" ["version", "abi"]
+        "Always 1; the labels say what runs";
+    START = Gauge "process_start_time" in Seconds []
+        "When the agent started, as Unix time";
+    CPU = Counter "process_cpu" in Seconds []
+        "User and system CPU time of the agent";
+    MEMORY = Gauge "process_resident_memory" in Bytes []
+        "Resident memory of the agent, without the maps in the kernel";
+    FILES = Gauge "process_open_fds" []
+        "Files that the agent holds open";
+}

@@ -1,0 +1,379 @@
+//! Writes the metrics at a scrape: definitions on one side, the current values on the other.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use agent_common::evidence::{DELAY_BUCKETS, Delays};
+use agent_common::service::Family;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::registry;
+
+use super::connections::{self, Connections, SHOWN, outcome_name};
+use super::definitions::{self as define, Definition, Kind, Unit};
+use super::http::{ANSWERS, HttpStats, Listener, Turned};
+use super::process::Usage;
+use super::{Shared, Snapshot};
+use crate::domain::answer::Enforcement;
+use crate::domain::node::Eligibility;
+use crate::domain::time::Mono;
+use crate::domain::verdict::State;
+use crate::domain::verdict::report::names;
+use crate::report::Report;
+
+/// The one collector.
+#[derive(Debug)]
+pub(super) struct Exposition(pub(super) Arc<Shared>);
+
+impl Collector for Exposition {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut page = Page(&mut encoder);
+        let current = self.0.current();
+        if let Some(snapshot) = &current.snapshot {
+            page.verdict(&snapshot.report)?;
+            page.observer(snapshot)?;
+            page.view(snapshot)?;
+        }
+        page.connections(&current.connections)?;
+        // From here on nothing needs the main loop's values.
+        let report = current
+            .snapshot
+            .as_ref()
+            .map(|snapshot| Arc::clone(&snapshot.report));
+        drop(current);
+        page.listeners(&self.0.http)?;
+        if let Some(report) = report {
+            page.agent(&report)?;
+        }
+        page.process(&Usage::read())
+    }
+}
+
+/// A scrape being written.
+struct Page<'a, 'b>(&'a mut DescriptorEncoder<'b>);
+
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// Series of one metric.
+struct Family_<'a>(MetricEncoder<'a>, &'static Definition);
+
+impl Family_<'_> {
+    fn gauge(&mut self, labels: Labels<'_>, value: f64) -> fmt::Result {
+        self.expect(Kind::Gauge, labels);
+        match labels {
+            [] => self.0.encode_gauge(&value),
+            _ => self.0.encode_family(&labels)?.encode_gauge(&value),
+        }
+    }
+
+    fn counter(&mut self, labels: Labels<'_>, value: u64) -> fmt::Result {
+        self.expect(Kind::Counter, labels);
+        match labels {
+            [] => self.0.encode_counter::<NoLabelSet, _, u64>(&value, None),
+            _ => self
+                .0
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, u64>(&value, None),
+        }
+    }
+
+    /// A series says what its definition promises.
+    fn expect(&self, kind: Kind, labels: Labels<'_>) {
+        debug_assert_eq!(self.1.kind, kind, "{}", self.1.name);
+        debug_assert!(
+            labels.iter().map(|label| &label.0).eq(self.1.labels),
+            "{}",
+            self.1.name
+        );
+    }
+}
+
+impl Page<'_, '_> {
+    fn family(&mut self, of: &'static Definition) -> Result<Family_<'_>, fmt::Error> {
+        let unit = of.unit.map(|unit| match unit {
+            Unit::Seconds => &registry::Unit::Seconds,
+            Unit::Bytes => &registry::Unit::Bytes,
+        });
+        let encoder = self
+            .0
+            .encode_descriptor(of.name, of.help, unit, of.kind.into())?;
+        Ok(Family_(encoder, of))
+    }
+
+    fn value(&mut self, of: &'static Definition, value: f64) -> fmt::Result {
+        self.family(of)?.gauge(&[], value)
+    }
+
+    fn verdict(&mut self, report: &Report) -> fmt::Result {
+        let verdict = &report.verdict;
+        let mut states = self.family(define::STATE)?;
+        for family in &verdict.families {
+            for state in State::ALL {
+                let labels = [
+                    ("family", names::of_family(family.family)),
+                    ("state", state.name()),
+                ];
+                states.gauge(&labels, flag(state == family.state))?;
+            }
+        }
+        self.value(define::SINCE, unix(report, verdict.since))?;
+        self.value(define::VERDICT_AT, unix(report, verdict.at))?;
+        self.answers(report)?;
+        match verdict.eligibility {
+            Eligibility::NeverSeen => {}
+            Eligibility::Eligible => self.value(define::ELIGIBLE, 1.0)?,
+            Eligibility::Deleting | Eligibility::Tainted { .. } => {
+                self.value(define::ELIGIBLE, 0.0)?;
+            }
+        }
+        self.path_times(report)?;
+        let mut troubled = self.family(define::TROUBLED)?;
+        for confirmed in [true, false] {
+            let count = verdict
+                .services
+                .iter()
+                .filter(|s| s.confirmed == confirmed)
+                .count();
+            // The verdict shows the worst first: what it leaves out is counted where it ends.
+            let rest = if confirmed {
+                0
+            } else {
+                verdict.services_omitted
+            };
+            let label = if confirmed { "true" } else { "false" };
+            troubled.gauge(&[("confirmed", label)], count as f64 + f64::from(rest))?;
+        }
+        Ok(())
+    }
+
+    fn answers(&mut self, report: &Report) -> fmt::Result {
+        let answers = [
+            ("healthz", report.answers.healthz),
+            ("livez", report.answers.livez),
+        ];
+        let mut given = self.family(define::ANSWER)?;
+        for (endpoint, answer) in answers {
+            given.gauge(&[("endpoint", endpoint)], flag(answer.status == 200))?;
+        }
+        let mut would = self.family(define::WOULD_FAIL)?;
+        for (endpoint, answer) in answers {
+            would.gauge(&[("endpoint", endpoint)], flag(answer.would_fail))?;
+        }
+        self.value(
+            define::ENFORCING,
+            flag(report.agent.enforcement == Enforcement::Enforce),
+        )
+    }
+
+    fn path_times(&mut self, report: &Report) -> fmt::Result {
+        for of in [define::LAST_PROOF, define::LAST_FAILURE] {
+            let mut times = self.family(of)?;
+            for family in &report.verdict.families {
+                for path in &family.paths {
+                    let proof = of.name == define::LAST_PROOF.name;
+                    let Some(at) = (if proof {
+                        path.last_proof
+                    } else {
+                        path.last_failure
+                    }) else {
+                        continue;
+                    };
+                    let labels = [
+                        ("family", names::of_family(family.family)),
+                        ("path", names::of_path(path.path)),
+                    ];
+                    times.gauge(&labels, unix(report, at))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn observer(&mut self, snapshot: &Snapshot) -> fmt::Result {
+        let report = &snapshot.report;
+        let coverage = &report.verdict.coverage;
+        let mut delays = self.family(define::FORWARDING_DELAY)?;
+        for (family, of) in Family::ALL.into_iter().zip(&snapshot.delays) {
+            histogram(&mut delays, family, of)?;
+        }
+        self.value(define::DEVICES_WANTED, f64::from(coverage.wanted))?;
+        self.value(define::DEVICES_ATTACHED, f64::from(coverage.attached))?;
+        self.family(define::REATTACHED)?
+            .counter(&[], snapshot.reattached)?;
+        let mut losses: Vec<&str> = coverage
+            .losses
+            .iter()
+            .map(|loss| loss.loss.name())
+            .collect();
+        // Many devices may share a loss, a series must be alone.
+        losses.sort_unstable();
+        losses.dedup();
+        let mut family = self.family(define::COVERAGE_LOSS)?;
+        for loss in losses {
+            family.gauge(&[("loss", loss)], 1.0)?;
+        }
+        let mut faults = self.family(define::FAULTS)?;
+        for (fault, count) in &report.faults {
+            faults.counter(&[("fault", fault)], *count)?;
+        }
+        self.family(define::ANOMALIES)?
+            .counter(&[], snapshot.anomalies)
+    }
+
+    fn view(&mut self, snapshot: &Snapshot) -> fmt::Result {
+        let (view, expected) = (&snapshot.report.cluster, &snapshot.report.expectations);
+        self.value(define::VIEW_SYNCED, flag(view.synced))?;
+        self.family(define::VIEW_CHANGES)?
+            .counter(&[], snapshot.view_changes)?;
+        self.value(define::VIEW_PROBLEMS, view.problems.len() as f64)?;
+        self.value(define::VIEW_IGNORED, view.ignored as f64)?;
+        self.value(define::EXPECTED_SERVICES, expected.services as f64)?;
+        self.value(define::EXPECTED_FRONTENDS, expected.frontends as f64)?;
+        self.value(define::EXPECTED_ENDPOINTS, expected.endpoints as f64)?;
+        self.value(define::EXPECTED_MISSING, expected.missing as f64)
+    }
+
+    fn connections(&mut self, counted: &Connections) -> fmt::Result {
+        let mut nodes = self.family(define::CONNECTIONS)?;
+        for (family, sums) in Family::ALL.into_iter().zip(&counted.nodes) {
+            for (path, outcomes) in connections::paths(sums) {
+                for (index, count) in outcomes.iter().enumerate() {
+                    let labels = [
+                        ("family", names::of_family(family)),
+                        ("path", path),
+                        ("outcome", outcome_name(index)),
+                    ];
+                    nodes.counter(&labels, *count)?;
+                }
+            }
+        }
+        let mut services = self.family(define::SERVICE_CONNECTIONS)?;
+        for tally in counted.services.values() {
+            let name = (&*tally.name.namespace, &*tally.name.name, &*tally.port);
+            for (path, outcomes) in connections::paths(&tally.sums) {
+                service_path(&mut services, name, tally.family, path, outcomes)?;
+            }
+        }
+        for (family, sums) in Family::ALL.into_iter().zip(&counted.others) {
+            for (path, outcomes) in connections::paths(sums) {
+                service_path(&mut services, ("", "other", ""), family, path, outcomes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn listeners(&mut self, stats: &HttpStats) -> fmt::Result {
+        let mut requests = self.family(define::REQUESTS)?;
+        for ((endpoint, code), count) in ANSWERS.into_iter().zip(&stats.answers) {
+            requests.counter(
+                &[("endpoint", endpoint), ("code", code)],
+                count.load(Relaxed),
+            )?;
+        }
+        let mut open = self.family(define::OPEN)?;
+        for listener in Listener::ALL {
+            open.gauge(
+                &[("listener", listener.name())],
+                stats.open(listener) as f64,
+            )?;
+        }
+        let mut turned = self.family(define::TURNED)?;
+        for listener in Listener::ALL {
+            for event in Turned::ALL {
+                let labels = [("listener", listener.name()), ("event", event.name())];
+                let count = stats.turned[listener as usize][event as usize].load(Relaxed);
+                turned.counter(&labels, count)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn agent(&mut self, report: &Report) -> fmt::Result {
+        let abi = report.agent.abi.to_string();
+        let labels = [
+            ("version", report.agent.version.as_str()),
+            ("abi", abi.as_str()),
+        ];
+        self.family(define::BUILD)?.gauge(&labels, 1.0)?;
+        self.value(
+            define::START,
+            report.agent.started.as_nanosecond() as f64 / 1e9,
+        )
+    }
+
+    fn process(&mut self, usage: &Usage) -> fmt::Result {
+        let mut cpu = self.family(define::CPU)?;
+        cpu.0
+            .encode_counter::<NoLabelSet, _, u64>(&usage.cpu_seconds, None)?;
+        self.value(define::MEMORY, usage.resident_bytes as f64)?;
+        self.value(define::FILES, usage.open_files as f64)
+    }
+}
+
+fn service_path(
+    services: &mut Family_<'_>,
+    (namespace, service, port): (&str, &str, &str),
+    family: Family,
+    path: &str,
+    outcomes: &[u64; SHOWN],
+) -> fmt::Result {
+    if outcomes.iter().all(|count| *count == 0) {
+        return Ok(());
+    }
+    for (index, count) in outcomes.iter().enumerate() {
+        if *count == 0 && !connections::is_always_shown(index) {
+            continue;
+        }
+        let labels = [
+            ("namespace", namespace),
+            ("service", service),
+            ("port", port),
+            ("family", names::of_family(family)),
+            ("path", path),
+            ("outcome", outcome_name(index)),
+        ];
+        services.counter(&labels, *count)?;
+    }
+    Ok(())
+}
+
+/// Delays below this power of two of nanoseconds (1.024 us) share the first bucket: no datapath is
+/// that fast.
+const FIRST_BUCKET: usize = 9;
+
+fn histogram(delays: &mut Family_<'_>, family: Family, of: &Delays) -> fmt::Result {
+    debug_assert_eq!(delays.1.kind, Kind::Histogram);
+    let mut buckets = Vec::with_capacity(DELAY_BUCKETS - FIRST_BUCKET);
+    buckets.push((
+        upper_bound(FIRST_BUCKET),
+        of.buckets[..=FIRST_BUCKET].iter().sum(),
+    ));
+    for (index, count) in of.buckets.iter().enumerate().skip(FIRST_BUCKET + 1) {
+        buckets.push((upper_bound(index), *count));
+    }
+    let count = of.buckets.iter().sum();
+    delays
+        .0
+        .encode_family(&[("family", names::of_family(family))])?
+        .encode_histogram::<NoLabelSet>(of.sum_ns as f64 / 1e9, count, &buckets, None)
+}
+
+/// Seconds. The kernel's last bucket has no bound.
+fn upper_bound(index: usize) -> f64 {
+    if index + 1 == DELAY_BUCKETS {
+        f64::INFINITY
+    } else {
+        (1u64 << (index + 1)) as f64 / 1e9
+    }
+}
+
+fn flag(set: bool) -> f64 {
+    if set { 1.0 } else { 0.0 }
+}
+
+/// A monotonic time of a report as Unix seconds.
+fn unix(report: &Report, at: Mono) -> f64 {
+    let ahead = i128::from(at.0) - i128::from(report.verdict.at.0);
+    (report.written.as_nanosecond() + ahead) as f64 / 1e9
+}

@@ -1,0 +1,182 @@
+//! `cargo xtask bench scale`: the agent at the size that the design promises. Memory of the process
+//! and of its maps, and how long it takes from start to a verdict that knows all Services. The peer
+//! in the same run is the agent with an empty view.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use node_tests::scale;
+use node_tests::world::World;
+use node_tests::world::agent::{Agent, agent_binary};
+
+/// Memory and time to first verdict at scale
+#[derive(Parser)]
+struct Args {
+    /// Services
+    #[arg(long, default_value_t = 10_000)]
+    services: usize,
+    /// Endpoints, all Services together
+    #[arg(long, default_value_t = 100_000)]
+    endpoints: usize,
+    /// The agent's binary; default: built beside this one
+    #[arg(long)]
+    agent: Option<PathBuf>,
+    /// Rounds; the median is told, and the best and worst
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+}
+
+/// What one round measured.
+#[derive(Clone, Copy, Default)]
+struct Figures {
+    first_answer: Duration,
+    first_verdict: Duration,
+    rss_kib: u64,
+    peak_kib: u64,
+    maps_kib: u64,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let agent = args.agent.clone().map_or_else(agent_binary, Ok)?;
+    let folder = tempfile::tempdir()?;
+    let (full, empty) = (folder.path().join("full"), folder.path().join("empty"));
+    let written = scale::write(&full, args.services, args.endpoints)?;
+    scale::write(&empty, 0, 0)?;
+    println!(
+        "folder: {} Services ({} with a node port), {} endpoints in {} slices, {} files, {:.1} MB of YAML",
+        written.services,
+        written.node_ports,
+        written.endpoints,
+        written.slices,
+        written.files,
+        written.bytes as f64 / 1e6
+    );
+    let world = World::builder().pods(&["web"]).build()?;
+    let peer = rounds(&world, &agent, &empty, 0, args.rounds)?;
+    let size = rounds(&world, &agent, &full, args.services, args.rounds)?;
+    print_table(&peer, &size);
+    Ok(())
+}
+
+fn rounds(
+    world: &World,
+    binary: &Path,
+    folder: &Path,
+    services: usize,
+    rounds: usize,
+) -> Result<Vec<Figures>> {
+    (0..rounds).map(|_| round(world, binary, folder, services)).collect()
+}
+
+fn round(world: &World, binary: &Path, folder: &Path, services: usize) -> Result<Figures> {
+    let start = Instant::now();
+    let mut agent = world.spawn_agent(binary, folder, &["--log-filter", "warn"])?;
+    let first_answer = wait(&mut agent, start, |agent| agent.healthz().is_ok())?;
+    let first_verdict = wait(&mut agent, start, |agent| {
+        agent.verdict().is_ok_and(|report| {
+            report["cluster"]["synced"] == true
+                && report["expectations"]["services"].as_u64() == Some(services as u64)
+                && report["verdict"]["state"].is_string()
+        })
+    })?;
+    // Everything that start allocated and frees is freed, and the first ticks are over.
+    thread::sleep(Duration::from_secs(3));
+    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid()))?;
+    let figures = Figures {
+        first_answer,
+        first_verdict,
+        rss_kib: kib(&status, "VmRSS:")?,
+        peak_kib: kib(&status, "VmHWM:")?,
+        maps_kib: maps_kib(agent.pid())?,
+    };
+    agent.terminate()?;
+    Ok(figures)
+}
+
+fn wait(
+    agent: &mut Agent,
+    start: Instant,
+    mut reached: impl FnMut(&Agent) -> bool,
+) -> Result<Duration> {
+    while start.elapsed() < Duration::from_secs(60) {
+        if reached(agent) {
+            return Ok(start.elapsed());
+        }
+        if let Some(status) = agent.exited()? {
+            bail!("the agent ended with {status}:\n{}", agent.log());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    bail!("no verdict within 60 s:\n{}", agent.log())
+}
+
+fn kib(status: &str, field: &str) -> Result<u64> {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(field))
+        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .with_context(|| format!("no {field} in /proc/PID/status"))
+}
+
+/// What the kernel charges for the maps that the process holds, each once.
+fn maps_kib(pid: u32) -> Result<u64> {
+    let mut maps = BTreeMap::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))?.flatten() {
+        let Ok(info) = fs::read_to_string(entry.path()) else { continue };
+        let field = |name: &str| -> Option<u64> {
+            info.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
+        };
+        if let (Some(id), Some(bytes)) = (field("map_id:"), field("memlock:")) {
+            maps.insert(id, bytes);
+        }
+    }
+    Ok(maps.values().sum::<u64>() / 1024)
+}
+
+fn print_table(peer: &[Figures], size: &[Figures]) {
+    println!();
+    println!("| figure | median | best | worst | unit | promise | met | peer: empty view | ratio |");
+    println!("|---|---:|---:|---:|---|---:|---|---:|---:|");
+    let mib = |kib: u64| kib as f64 / 1024.0;
+    let seconds = |duration: Duration| duration.as_secs_f64();
+    row("RSS", "MiB", Some(24.0), peer, size, |f| mib(f.rss_kib));
+    row("RSS, peak while loading", "MiB", None, peer, size, |f| mib(f.peak_kib));
+    row("maps", "MiB", Some(32.0), peer, size, |f| mib(f.maps_kib));
+    row("RSS and maps together", "MiB", Some(56.0), peer, size, |f| mib(f.rss_kib + f.maps_kib));
+    row("start to first answer", "s", None, peer, size, |f| seconds(f.first_answer));
+    row("start to first verdict", "s", Some(1.0), peer, size, |f| seconds(f.first_verdict));
+    row("RSS, empty view", "MiB", Some(12.0), peer, peer, |f| mib(f.rss_kib));
+}
+
+fn row(
+    name: &str,
+    unit: &str,
+    promise: Option<f64>,
+    peer: &[Figures],
+    size: &[Figures],
+    figure: impl Fn(&Figures) -> f64,
+) {
+    let sorted = |figures: &[Figures]| {
+        let mut values: Vec<f64> = figures.iter().map(&figure).collect();
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let (values, peers) = (sorted(size), sorted(peer));
+    let (median, peer) = (values[values.len() / 2], peers[peers.len() / 2]);
+    let (promised, met) = match promise {
+        Some(most) => (format!("at most {most}"), if median <= most { "yes" } else { "NO" }),
+        None => (String::new(), ""),
+    };
+    println!(
+        "| {name} | {median:.2} | {:.2} | {:.2} | {unit} | {promised} | {met} | {peer:.2} | {:.2} |",
+        values[0],
+        values[values.len() - 1],
+        median / peer
+    );
+}
