@@ -33,6 +33,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     host::install_world("the benchmark")?;
     let agent = run::build_program("pathproof", "pathproof", true)?;
     let bench = run::build_program("node-tests", program, true)?;
-    let mut command = host::as_root_with(bench, &[("PATHPROOF_BIN", agent.as_os_str())])?;
+    let mut command = host::as_root_with(bench, &[("PATHPROOF_AGENT", agent.as_os_str())])?;
     run::run_through_interrupts(command.args(arguments))
 }

@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// Remove a world that --keep left, and stop
     #[arg(long)]
     remove: bool,
-    /// Write the timeline as an asciicast
+    /// Write the timeline to a file: plain text, or an asciicast where it ends in .cast
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Write the timeline as a picture
@@ -30,14 +30,18 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     host::install_world("the demo")?;
-    eprintln!("building the agent and the demo (about two minutes the first time)");
-    let agent = run::build_program("pathproof", "pathproof", true)?;
+    eprintln!("building the agent and the demo (some minutes the first time)");
+    // Removing a world needs no agent.
+    let agent = (!args.remove).then(|| run::build_program("pathproof", "pathproof", true));
+    let agent = agent.transpose()?;
     let demo = run::build_program("node-tests", "demo", true)?;
     if !host::is_root() {
         eprintln!("the demo makes network namespaces and loads eBPF: asking sudo");
     }
     let mut command = host::as_root(demo)?;
-    command.arg("--agent").arg(agent);
+    if let Some(agent) = agent {
+        command.arg("--agent").arg(agent);
+    }
     for (flag, wanted) in [("--keep", args.keep), ("--remove", args.remove)] {
         if wanted {
             command.arg(flag);

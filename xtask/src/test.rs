@@ -77,7 +77,7 @@ fn node_tests(args: &Args) -> Result<(Tally, Vec<String>)> {
     let mut command = run::cargo();
     command
         .args(["test", "--package", "node-tests"])
-        .env("PATHPROOF_BIN", agent);
+        .env("PATHPROOF_AGENT", agent);
     follow(&mut command, args)
 }
 

@@ -7,11 +7,11 @@ use super::tree::Tree;
 /// Lines that a file may have without a reason.
 const LONGEST: usize = 500;
 
-/// Every file begins with what it is.
+/// Every file begins with what it is. The name `tests.rs` says it already.
 pub(super) fn module_docs(tree: &Tree) -> Vec<Finding> {
     let bare = tree
         .ending(".rs")
-        .filter(|(_, text)| !text.starts_with("//! "));
+        .filter(|(path, text)| !path.ends_with("/tests.rs") && !text.starts_with("//! "));
     bare.map(|(path, _)| Finding::new(path, 1, "begin with a module doc: //! what this file is"))
         .collect()
 }
@@ -75,7 +75,8 @@ mod tests {
     fn files_say_what_they_are() {
         let twin = "//! What it is.\nfn f() {}";
         fault_and_twin(module_docs, "a/src/x.rs", ("// x\nfn f() {}", 1), twin);
-        assert_eq!(check(module_docs, &[("a.md", "text")]), [""; 0]);
+        let named = [("a.md", "text"), ("a/src/x/tests.rs", "use super::*;")];
+        assert_eq!(check(module_docs, &named), [""; 0]);
     }
 
     #[test]

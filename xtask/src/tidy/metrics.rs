@@ -39,9 +39,10 @@ fn fields(code: &str) -> impl Iterator<Item = (usize, &str)> {
         let is_name = name
             .chars()
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        // Our own Family, of addresses, has no parameters.
         let is_metric = TYPES.iter().any(|t| {
             kind.strip_prefix(t)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('<'))
+                .is_some_and(|rest| rest.starts_with('<') || (rest.is_empty() && *t != "Family"))
         });
         (is_name && is_metric).then_some((number + 1, name))
     })
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     const DECLARED: &str = "//! x\npub(crate) struct Metrics {\n    /// Of them.\n    \
-        pub(crate) lost: Family<Labels, Counter>,\n    name: String,\n}\n\
+        pub(crate) lost: Family<Labels, Counter>,\n    name: String,\n    family: Family,\n}\n\
         fn new() { registry.register(\"lost\", \"x\", metrics.lost.clone()); }\n";
 
     #[test]
