@@ -104,7 +104,7 @@ impl Play<'_> {
         let start = Instant::now();
         self.stage.rules.install()?;
         self.await_row(("rules repaired", "200 again", seconds(5)), start, |view| {
-            view.is(200, 200)
+            view.is(200, 200) && view.verdict.state == "proven"
         })?;
         self.linger(seconds(2))
     }
@@ -154,7 +154,7 @@ impl Play<'_> {
         self.await_row(
             ("rules repaired", "200 again", seconds(18)),
             start,
-            |view| view.is(200, 200),
+            |view| view.is(200, 200) && view.verdict.state == "proven",
         )?;
         self.linger(seconds(1))
     }

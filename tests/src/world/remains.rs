@@ -17,7 +17,8 @@ const PREFIX: &str = "pp-t";
 /// Where agents pin; the host's bpffs.
 const BPFFS: &str = "/sys/fs/bpf";
 /// Serialises what is one for the machine: the first `ip netns add`, the bpffs mount, the sweep.
-const LOCK: &str = "/run/pathproof-tests.lock";
+/// A folder that is there anyway: a lock file would be left behind.
+const LOCK: &str = "/run";
 
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
@@ -258,7 +259,7 @@ pub(super) fn ensure_bpffs() -> Result<()> {
 
 /// A lock of the machine, held until dropped.
 fn lock() -> Result<File> {
-    let file = File::create(LOCK).with_context(|| format!("open {LOCK}"))?;
+    let file = File::open(LOCK).with_context(|| format!("open {LOCK}"))?;
     // SAFETY: the descriptor is open; flock has no other precondition.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
         return Err(io::Error::last_os_error()).with_context(|| format!("lock {LOCK}"));
@@ -288,4 +289,23 @@ fn ip_batch(lines: &str, force: bool) -> Result<()> {
         return Ok(());
     }
     bail!("ip -batch: {}", String::from_utf8_lossy(&output.stderr))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_worlds_of_dead_processes_are_swept() {
+        // Beyond the largest process id that Linux gives.
+        assert_eq!(
+            world_of_dead_process("pp-t4194305-3-node").as_deref(),
+            Some("pp-t4194305-3")
+        );
+        let own = format!("{PREFIX}{}-0-node", std::process::id());
+        assert_eq!(world_of_dead_process(&own), None);
+        for other in ["pp-demo-node", "cni-1234", "pp-tx-0-node", "pp-t1"] {
+            assert_eq!(world_of_dead_process(other), None, "{other}");
+        }
+    }
 }
