@@ -14,6 +14,8 @@ use anyhow::{Context, Result, bail};
 
 /// Prefix of the names of short-lived worlds, followed by process id and counter.
 const PREFIX: &str = "pp-t";
+/// Folders of worlds. Not the agent's own default folder, which an agent of this machine may use.
+const WORLDS: &str = "/run/pathproof-worlds";
 /// Where agents pin; the host's bpffs.
 const BPFFS: &str = "/sys/fs/bpf";
 /// Serialises what is one for the machine: the first `ip netns add`, the bpffs mount, the sweep.
@@ -115,7 +117,7 @@ pub fn remove_kept(name: &str) -> Result<bool> {
 pub(super) fn sweep() -> Result<()> {
     let _lock = lock()?;
     let mut left: Vec<String> = Vec::new();
-    for place in ["/run/netns", "/run/pathproof", BPFFS] {
+    for place in ["/run/netns", WORLDS, BPFFS] {
         let Ok(entries) = fs::read_dir(place) else {
             continue;
         };
@@ -161,7 +163,7 @@ fn remove(world: &str) -> Result<()> {
         }
     }
     // The folder of all worlds goes with the last of them.
-    let _ = fs::remove_dir("/run/pathproof");
+    let _ = fs::remove_dir(WORLDS);
     if failures.is_empty() {
         Ok(())
     } else {
@@ -183,7 +185,7 @@ fn namespaces_of(world: &str) -> Result<Vec<String>> {
 }
 
 fn world_dir(name: &str) -> PathBuf {
-    Path::new("/run/pathproof").join(name)
+    Path::new(WORLDS).join(name)
 }
 
 fn pin_dir(name: &str) -> PathBuf {
