@@ -327,4 +327,3 @@ fn icmp<B: Bytes>(bytes: &B, offset: usize, ends: Ends) -> Result<Option<Segment
         destination_port: [0; 2],
     }))
 }
-

@@ -167,6 +167,20 @@ pub struct FrontendValue {
     pub padding: [u8; 3],
 }
 
+impl FrontendValue {
+    /// What is owed to a source class. No index: on the kernel's stack the compiler would turn it
+    /// into a bitwise or with a pointer, which the verifier refuses.
+    #[inline(always)]
+    pub fn owed_to(&self, class: SourceClass) -> u8 {
+        let [pod, host, external] = self.owed;
+        match class {
+            SourceClass::Pod => pod,
+            SourceClass::Host => host,
+            SourceClass::External => external,
+        }
+    }
+}
+
 /// Flags of a frontend.
 pub mod frontend_flag {
     /// The Service has an endpoint at an address of this node: its packets never leave by a device,

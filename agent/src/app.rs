@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::clock;
-use crate::cluster::watch::{Folder, FolderError, Update};
+use crate::cluster::watch::{Folder, OpenError, Update};
 use crate::config::Config;
 use crate::datapath::attach::Mode;
 use crate::datapath::devices::{self, Device, DevicesError};
@@ -53,7 +53,7 @@ pub enum AppError {
     Bind(#[from] BindError),
     /// The folder cannot be followed.
     #[error(transparent)]
-    Folder(#[from] FolderError),
+    Folder(#[from] OpenError),
     /// The kernel refuses the observer for lack of privileges.
     #[error(transparent)]
     Observer(#[from] ObserverError),
@@ -207,7 +207,7 @@ fn serve_all(
             now: clock::wall,
             metrics: Arc::clone(metrics),
         }),
-        rules(Listener::Health, config.healthz.allow.clone()),
+        rules(Listener::Healthz, config.healthz.allow.clone()),
         end(ended.clone()),
     );
     let admin = serve::serve(
@@ -235,7 +235,7 @@ async fn turn(
     heartbeat: &Heartbeat,
     shutdown: &mut Shutdown,
 ) -> Result<(), AppError> {
-    let mut folder = Folder::open(&config.manifests, Arc::clone(&config.node_name))?;
+    let mut folder = Folder::open(&config.manifests, &config.node_name)?.follow();
     let mut devices = devices::follow().await?;
     devices.mark_changed();
     let mut tick = tokio::time::interval(TICK);
@@ -250,7 +250,7 @@ async fn turn(
                 tracing::info!(signal = name, "ending");
                 return Ok(());
             }
-            Some(update) = folder.next() => {
+            Some(update) = folder.recv() => {
                 agent.follow_view(update, clock::mono());
                 if agent.view_synced() {
                     pending.view = None;

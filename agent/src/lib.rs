@@ -2,9 +2,13 @@
 //!
 //! The map of the modules is docs/architecture.md.
 
+pub mod app;
 pub mod args;
 pub mod cli;
+pub mod clock;
+pub mod cluster;
 pub mod config;
+pub mod datapath;
 pub mod domain;
 pub mod http;
 pub mod lifecycle;

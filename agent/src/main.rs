@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use pathproof::args::{CleanupArgs, Command, RunArgs};
 use pathproof::cli::{self, Exit};
 use pathproof::config::{Config, Surroundings};
-use pathproof::{app, telemetry};
+use pathproof::{app, clock, telemetry};
 
 fn main() -> ExitCode {
     let exit = match cli::parse() {
         Err(exit) => exit,
         Ok(args) => match args.command {
             Command::Run(said) => run(&said),
-            Command::Status(said) => cli::status::run(&said),
+            Command::Status(said) => cli::status::run(&said, wall_clock),
             Command::Cleanup(said) => cleanup(&said),
             Command::Version(said) => cli::version::run(&said),
             Command::Docs(said) => cli::docs(&said),
@@ -65,4 +65,9 @@ fn cleanup(said: &CleanupArgs) -> Exit {
         }
         Err(error) => cli::fail(&error),
     }
+}
+
+fn wall_clock() -> jiff::Timestamp {
+    let now = i128::from(clock::wall().0);
+    jiff::Timestamp::from_nanosecond(now).unwrap_or_default()
 }

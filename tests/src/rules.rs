@@ -168,3 +168,15 @@ impl Rules {
         self.node.feed_with(program, args, &env, input).map(drop)
     }
 }
+
+/// Numbers of Services and slices and all endpoint addresses of a folder, by the harness's own
+/// reading.
+#[cfg(test)]
+pub(crate) fn counted(dir: &Path) -> Result<(usize, usize, Vec<std::net::IpAddr>)> {
+    let objects = objects::read(dir)?;
+    let endpoints = objects.slices.iter().flat_map(|slice| &slice.endpoints);
+    let addresses = endpoints
+        .flat_map(|endpoint| endpoint.addresses.clone())
+        .collect();
+    Ok((objects.services.len(), objects.slices.len(), addresses))
+}

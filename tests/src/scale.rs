@@ -204,3 +204,28 @@ fn write_endpoint(out: &mut String, endpoint: usize, namespace: &str, service: &
         zone = ["a", "b", "c"][endpoint % 3],
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::rules::counted;
+
+    #[test]
+    fn a_folder_holds_what_was_asked_for() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let written = write(dir.path(), 110, 251).expect("write");
+        assert_eq!((written.services, written.endpoints), (110, 251));
+        assert_eq!(written.node_ports, 11);
+        assert_eq!(written.files, 3, "the Node and two of Services");
+        let (services, slices, addresses) = counted(dir.path()).expect("read");
+        assert_eq!((services, slices), (110, written.slices));
+        assert_eq!(addresses.len(), 251);
+        assert_eq!(
+            addresses.iter().collect::<BTreeSet<_>>().len(),
+            251,
+            "all differ"
+        );
+    }
+}

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_common::service::Family;
+use agent_common::service::{FAMILIES, Family};
 use tokio::sync::watch;
 
 use super::Delivered;
@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::datapath::Observer;
 use crate::datapath::devices::Device;
 use crate::datapath::sample::Look;
-use crate::domain::answer::{Endpoint, answer};
+use crate::domain::answer::{Answer, Endpoint, answer};
 use crate::domain::cluster::Change;
 use crate::domain::damping::Damping;
 use crate::domain::evidence::{Directory as _, Sample, Sighting};
@@ -63,6 +63,8 @@ pub(super) struct Agent {
     /// Why there is no observer.
     blind: Option<String>,
     no_pins: Option<String>,
+    /// Families with frontends.
+    families: [bool; FAMILIES],
     taints: TerminatingTaints,
     eligibility: Eligibility,
     ledger: Ledger,
@@ -100,7 +102,7 @@ impl Agent {
             recalled.as_ref().map_or(Eligibility::NeverSeen, |known| known.eligibility.clone());
         let taints =
             TerminatingTaints::parse(config.terminating_taints.iter()).unwrap_or_default();
-        let (answers, answers_seen) = watch::channel(Arc::new(Answers::open()));
+        let (answers, answers_seen) = watch::channel(Arc::new(unasked()));
         let (report, report_seen) = watch::channel(None);
         let wall = clock::wall();
         let mut eyesight = Eyesight::default();
@@ -123,6 +125,7 @@ impl Agent {
             anchor: Anchor { mono: now, wall },
             blind,
             no_pins,
+            families: [false; FAMILIES],
             taints,
             eligibility,
             ledger,
@@ -165,6 +168,7 @@ impl Agent {
         }
         let plan = self.plan(&applied, now);
         self.program(&plan);
+        self.families = Family::ALL.map(|family| self.planner.has_frontends(family));
         self.metrics.retain(&self.planner);
         tracing::debug!(
             services = self.view.service_count(),
@@ -312,7 +316,7 @@ impl Agent {
         Inputs {
             eligibility: self.eligibility.clone(),
             view_synced: self.view.is_synced(),
-            families: Family::ALL.map(|family| self.planner.has_frontends(family)),
+            families: self.families,
             // The sentinel is not built yet: nothing is expected to be proven without traffic.
             boot: BootState::default(),
             usual_lag: None,
@@ -371,4 +375,16 @@ impl Agent {
             None => format!("service id {id}"),
         }
     }
+}
+
+/// Stands in the channel until the first verdict, which comes before anyone can ask.
+fn unasked() -> Answers {
+    let answer = |node_eligible| Answer {
+        status: 200,
+        healthy: true,
+        node_eligible,
+        families: Vec::new(),
+        would_fail: false,
+    };
+    Answers { healthz: answer(Some(true)), livez: answer(None) }
 }

@@ -3,7 +3,6 @@
 
 use std::error::Error as _;
 use std::io;
-use std::ops::ControlFlow;
 
 use agent_common::abi::{map, program};
 use aya::programs::{ProgramError, SchedClassifier};
@@ -21,7 +20,8 @@ pub static OBJECT: &[u8] =
 pub enum LoadError {
     /// The kernel refused for lack of privileges.
     #[error(
-        "the kernel refused the observer for lack of privileges ({source}): run as root, or as uid 0 with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_NET_RAW (docs/capabilities.md)"
+        "the kernel refused the observer for lack of privileges ({}): run as root, or as uid 0 with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_NET_RAW (docs/capabilities.md)",
+        chain(source)
     )]
     Permission {
         /// What the kernel said.
@@ -131,27 +131,29 @@ pub fn classifier<'a>(
         })
 }
 
-/// Whether an error's cause is `EPERM` or `EACCES`.
+/// Whether more privileges would help. `EPERM` says so. `EACCES` is the verifier's word for every
+/// refusal; for lack of CAP_PERFMON it adds that it does not trust the loader.
 pub fn permission_denied(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);
-    let found = std::iter::from_fn(|| {
+    std::iter::from_fn(|| {
         let current = cause?;
         cause = current.source();
         Some(current)
     })
-    .try_for_each(|error| match error.downcast_ref::<io::Error>() {
-        Some(error) if error.kind() == io::ErrorKind::PermissionDenied => ControlFlow::Break(()),
-        _ => match error.downcast_ref::<ProgramError>() {
-            Some(ProgramError::LoadError { io_error, .. })
-                if io_error.kind() == io::ErrorKind::PermissionDenied =>
-            {
-                ControlFlow::Break(())
-            }
-            _ => ControlFlow::Continue(()),
-        },
-    });
-    found.is_break()
+    .any(|error| match error.downcast_ref::<ProgramError>() {
+        Some(ProgramError::LoadError { io_error, verifier_log }) => {
+            let log = verifier_log.to_string();
+            io_error.raw_os_error() == Some(libc::EPERM)
+                || ["!root", "leaks addr"].iter().any(|words| log.contains(words))
+        }
+        _ => error
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.raw_os_error() == Some(libc::EPERM)),
+    })
 }
+
+/// Lines of the verifier's log that are repeated: the last ones tell why.
+const LOG_LINES: usize = 4;
 
 /// An error and its causes in one line.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
@@ -164,7 +166,16 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         }
         cause = error.source();
     }
-    text
+    shortened(text)
+}
+
+/// A verifier's log can be megabytes long.
+fn shortened(text: String) -> String {
+    let lines: Vec<_> = text.lines().collect();
+    if lines.len() <= LOG_LINES + 1 {
+        return text;
+    }
+    format!("{} ... {}", lines[0], lines[lines.len() - LOG_LINES..].join(" | "))
 }
 
 /// What the observer was loaded with, for status and the log.

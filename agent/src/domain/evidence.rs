@@ -143,6 +143,11 @@ pub enum CoverageLoss {
         /// What the kernel said; empty where it said nothing.
         why: String,
     },
+    /// Devices that the configuration leaves out: what leaves by them is not seen leaving.
+    LeftOut {
+        /// How many.
+        devices: u64,
+    },
     /// Another program runs before ours on a device, and may hide packets.
     NotFirst {
         /// Name of the device.
@@ -200,6 +205,7 @@ impl CoverageLoss {
         match self {
             CoverageLoss::NotLoaded { .. } => "not_loaded",
             CoverageLoss::Detached { .. } => "detached",
+            CoverageLoss::LeftOut { .. } => "left_out",
             CoverageLoss::NotFirst { .. } => "not_first",
             CoverageLoss::FrontendsFull { .. } => "frontends_full",
             CoverageLoss::EndpointsFull { .. } => "endpoints_full",
@@ -225,6 +231,10 @@ impl fmt::Display for CoverageLoss {
                 write!(f, "{device} is not observed")
             }
             CoverageLoss::Detached { device, why } => write!(f, "{device} is not observed: {why}"),
+            CoverageLoss::LeftOut { devices } => write!(
+                f,
+                "{devices} interfaces are left out by configuration; lost connections are not counted"
+            ),
             CoverageLoss::NotFirst { device } => {
                 write!(
                     f,

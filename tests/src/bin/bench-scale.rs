@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use node_tests::scale;
-use node_tests::world::World;
-use node_tests::world::agent::{Agent, agent_binary};
+use node_tests::world::{Agent, World, agent_binary};
 
 /// Memory and time to first verdict at scale
 #[derive(Parser)]

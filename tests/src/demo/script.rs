@@ -104,7 +104,7 @@ impl Play<'_> {
         let start = Instant::now();
         self.stage.rules.install()?;
         self.await_row(("rules repaired", "200 again", seconds(5)), start, |view| {
-            view.is(200, 200)
+            view.is(200, 200) && view.verdict.state == "proven"
         })?;
         self.linger(seconds(2))
     }
@@ -154,7 +154,7 @@ impl Play<'_> {
         self.await_row(
             ("rules repaired", "200 again", seconds(18)),
             start,
-            |view| view.is(200, 200),
+            |view| view.is(200, 200) && view.verdict.state == "proven",
         )?;
         self.linger(seconds(1))
     }
@@ -305,7 +305,10 @@ impl Play<'_> {
         if let Some(agent) = &mut self.stage.agent
             && let Some(status) = agent.exited()?
         {
-            bail!("the agent ended with {status}; its log:\n{}", agent.log());
+            bail!(
+                "the agent ended with {status}; the end of its log:\n{}",
+                tail(&agent.log())
+            );
         }
         self.stage.recent();
         let mut news: Vec<(Instant, Vec<Span>, Option<String>)> = Vec::new();
@@ -425,6 +428,15 @@ impl Play<'_> {
         ));
         sound
     }
+}
+
+/// The last lines of a log, none longer than a terminal shows: a verifier's log is megabytes.
+fn tail(log: &str) -> String {
+    let lines: Vec<String> = log
+        .lines()
+        .map(|line| line.chars().take(300).collect())
+        .collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
 fn time(time: Duration) -> String {

@@ -101,7 +101,9 @@ impl Stage {
         timeline: &mut Timeline,
     ) -> Result<Self> {
         let start = Instant::now();
-        let world = description(fixed_name).build()?;
+        let world = description(fixed_name)
+            .build()
+            .context("make the world (`cargo xtask demo --remove` removes one that was kept)")?;
         signals::check()?;
         let manifests = Manifests::write(&world, services(&world))?;
         let rules = Rules::new(&world, Backend::Nftables, manifests.dir());

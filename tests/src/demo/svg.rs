@@ -36,7 +36,7 @@ fn render(lines: &[Line]) -> Result<String> {
     }
     svg.push_str(
         "<g font-family=\"ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', \
-         monospace\" font-size=\"14\" xml:space=\"preserve\">\n",
+         monospace\" font-size=\"14\" xml:space=\"preserve\" style=\"white-space: pre\">\n",
     );
     for (row, line) in lines.iter().enumerate() {
         write_line(&mut svg, line, BAR + MARGIN + row * LINE)?;

@@ -93,7 +93,7 @@ impl World {
             .arg("--state-dir")
             .arg(&state)
             .args(extra);
-        command.env_remove("NODE_NAME").env("NO_COLOR", "1");
+        clean(&mut command);
         command
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
@@ -125,6 +125,18 @@ impl World {
         agent.wait_ready(Duration::from_secs(10))?;
         Ok(agent)
     }
+}
+
+/// The tester's environment must not steer the agent; the filter of its log may.
+fn clean(command: &mut Command) {
+    let steers = |name: &str| {
+        name == "NODE_NAME" || (name.starts_with("PATHPROOF_") && name != "PATHPROOF_LOG_FILTER")
+    };
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in names.filter(|name| steers(name)) {
+        command.env_remove(name);
+    }
+    command.env("NO_COLOR", "1");
 }
 
 fn die_with_thread() -> std::io::Result<()> {
@@ -242,7 +254,8 @@ impl Agent {
     /// Runs another command of the agent's binary inside the node, such as `status`.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.node.command(&self.binary);
-        command.args(args).env("NO_COLOR", "1");
+        command.args(args);
+        clean(&mut command);
         command
     }
 
@@ -271,7 +284,8 @@ impl Drop for Agent {
         }
         if self.cleanup && self.pins.exists() {
             let pins = self.pins.to_string_lossy().into_owned();
-            let mut command = self.command(&["cleanup", "--pin-dir", &pins]);
+            let state = self.dir.join("state").to_string_lossy().into_owned();
+            let mut command = self.command(&["cleanup", "--pin-dir", &pins, "--state-dir", &state]);
             // The world removes what is left; a failure of cleanup is its own test's matter.
             let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
         }

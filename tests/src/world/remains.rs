@@ -14,10 +14,13 @@ use anyhow::{Context, Result, bail};
 
 /// Prefix of the names of short-lived worlds, followed by process id and counter.
 const PREFIX: &str = "pp-t";
+/// Folders of worlds. Not the agent's own default folder, which an agent of this machine may use.
+const WORLDS: &str = "/run/pathproof-worlds";
 /// Where agents pin; the host's bpffs.
 const BPFFS: &str = "/sys/fs/bpf";
 /// Serialises what is one for the machine: the first `ip netns add`, the bpffs mount, the sweep.
-const LOCK: &str = "/run/pathproof-tests.lock";
+/// A folder that is there anyway: a lock file would be left behind.
+const LOCK: &str = "/run";
 
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
@@ -114,7 +117,7 @@ pub fn remove_kept(name: &str) -> Result<bool> {
 pub(super) fn sweep() -> Result<()> {
     let _lock = lock()?;
     let mut left: Vec<String> = Vec::new();
-    for place in ["/run/netns", "/run/pathproof", BPFFS] {
+    for place in ["/run/netns", WORLDS, BPFFS] {
         let Ok(entries) = fs::read_dir(place) else {
             continue;
         };
@@ -160,7 +163,7 @@ fn remove(world: &str) -> Result<()> {
         }
     }
     // The folder of all worlds goes with the last of them.
-    let _ = fs::remove_dir("/run/pathproof");
+    let _ = fs::remove_dir(WORLDS);
     if failures.is_empty() {
         Ok(())
     } else {
@@ -182,7 +185,7 @@ fn namespaces_of(world: &str) -> Result<Vec<String>> {
 }
 
 fn world_dir(name: &str) -> PathBuf {
-    Path::new("/run/pathproof").join(name)
+    Path::new(WORLDS).join(name)
 }
 
 fn pin_dir(name: &str) -> PathBuf {
@@ -258,7 +261,7 @@ pub(super) fn ensure_bpffs() -> Result<()> {
 
 /// A lock of the machine, held until dropped.
 fn lock() -> Result<File> {
-    let file = File::create(LOCK).with_context(|| format!("open {LOCK}"))?;
+    let file = File::open(LOCK).with_context(|| format!("open {LOCK}"))?;
     // SAFETY: the descriptor is open; flock has no other precondition.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
         return Err(io::Error::last_os_error()).with_context(|| format!("lock {LOCK}"));
@@ -288,4 +291,23 @@ fn ip_batch(lines: &str, force: bool) -> Result<()> {
         return Ok(());
     }
     bail!("ip -batch: {}", String::from_utf8_lossy(&output.stderr))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_worlds_of_dead_processes_are_swept() {
+        // Beyond the largest process id that Linux gives.
+        assert_eq!(
+            world_of_dead_process("pp-t4194305-3-node").as_deref(),
+            Some("pp-t4194305-3")
+        );
+        let own = format!("{PREFIX}{}-0-node", std::process::id());
+        assert_eq!(world_of_dead_process(&own), None);
+        for other in ["pp-demo-node", "cni-1234", "pp-tx-0-node", "pp-t1"] {
+            assert_eq!(world_of_dead_process(other), None, "{other}");
+        }
+    }
 }

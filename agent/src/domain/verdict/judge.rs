@@ -113,11 +113,7 @@ impl<'a> Case<'a> {
             return None;
         }
         // "Nothing got through" is known up to the last look, not up to now.
-        let seen = self
-            .ledger
-            .sampled()
-            .map_or(self.now, |sampled| sampled.min(self.now));
-        match streak.lacking(seen.max(streak.last), limits) {
+        match streak.lacking(self.ledger.seen(self.now), limits) {
             None => Some(Finding::caused(
                 State::Broken,
                 Cause::of(streak.commonest()),

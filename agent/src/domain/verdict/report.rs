@@ -1,6 +1,8 @@
 //! What a verdict says. Plain data: `/verdict` prints it as JSON, whose names are stable, and
 //! `pathproof status` reads it back.
 
+pub mod names;
+
 use std::fmt;
 
 use agent_common::service::{Family, SourceClass};
@@ -258,7 +260,7 @@ pub struct ServiceTrouble {
     /// The commonest failure.
     pub cause: Cause,
     /// Failures by name, since they began.
-    #[serde(with = "by_failure")]
+    #[serde(with = "names::by_failure")]
     pub failures: Vec<(Failure, u64)>,
     /// When they began.
     pub since: Mono,
@@ -299,96 +301,4 @@ pub struct Loss {
     pub loss: CoverageLoss,
     /// The same for a person.
     pub sentence: String,
-}
-
-/// Families and paths by the names that metrics and `/verdict` use.
-pub mod names {
-    use agent_common::service::{Family, SourceClass};
-
-    /// `IPv4` or `IPv6`, as Kubernetes writes them.
-    pub fn of_family(family: Family) -> &'static str {
-        match family {
-            Family::V4 => "IPv4",
-            Family::V6 => "IPv6",
-        }
-    }
-
-    /// `pod`, `host` or `external`.
-    pub fn of_path(path: SourceClass) -> &'static str {
-        match path {
-            SourceClass::Pod => "pod",
-            SourceClass::Host => "host",
-            SourceClass::External => "external",
-        }
-    }
-
-    /// For `#[serde(with)]`.
-    pub(super) mod family {
-        use super::*;
-        use serde::de::Error;
-        use serde::{Deserialize, Deserializer, Serializer};
-
-        pub(in super::super) fn serialize<S: Serializer>(
-            family: &Family,
-            serializer: S,
-        ) -> Result<S::Ok, S::Error> {
-            serializer.serialize_str(of_family(*family))
-        }
-
-        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-            deserializer: D,
-        ) -> Result<Family, D::Error> {
-            let name = String::deserialize(deserializer)?;
-            let found = Family::ALL
-                .into_iter()
-                .find(|family| of_family(*family) == name);
-            found.ok_or_else(|| D::Error::unknown_variant(&name, &["IPv4", "IPv6"]))
-        }
-    }
-
-    /// For `#[serde(with)]`.
-    pub(super) mod path {
-        use super::*;
-        use serde::de::Error;
-        use serde::{Deserialize, Deserializer, Serializer};
-
-        pub(in super::super) fn serialize<S: Serializer>(
-            path: &SourceClass,
-            serializer: S,
-        ) -> Result<S::Ok, S::Error> {
-            serializer.serialize_str(of_path(*path))
-        }
-
-        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-            deserializer: D,
-        ) -> Result<SourceClass, D::Error> {
-            let name = String::deserialize(deserializer)?;
-            let found = SourceClass::ALL
-                .into_iter()
-                .find(|path| of_path(*path) == name);
-            found.ok_or_else(|| D::Error::unknown_variant(&name, &["pod", "host", "external"]))
-        }
-    }
-}
-
-/// Counts by failure: an object in JSON, for `#[serde(with)]`.
-mod by_failure {
-    use std::collections::BTreeMap;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    use crate::domain::evidence::Failure;
-
-    pub(super) fn serialize<S: Serializer>(
-        counts: &[(Failure, u64)],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(counts.iter().copied())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<(Failure, u64)>, D::Error> {
-        Ok(BTreeMap::deserialize(deserializer)?.into_iter().collect())
-    }
 }

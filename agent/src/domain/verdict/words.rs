@@ -110,11 +110,7 @@ pub(super) fn unheard(case: &Case<'_>, clients: usize) -> String {
 
 pub(super) fn suspect(case: &Case<'_>, streak: &Streak) -> String {
     let limits = case.ledger.limits();
-    let seen = case
-        .ledger
-        .sampled()
-        .map_or(case.now, |sampled| sampled.min(case.now));
-    let lacking = match streak.lacking(seen.max(streak.last), limits) {
+    let lacking = match streak.lacking(case.ledger.seen(case.now), limits) {
         Some(Lacking::Services) if limits.broken_services == 2 => {
             "a single Service does not accuse the node".to_owned()
         }

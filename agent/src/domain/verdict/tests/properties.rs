@@ -201,7 +201,7 @@ fn memory_is_bounded() {
                 std::sync::LazyLock::new(|| crate::domain::cluster::ObjectName::new("a", "b"));
             Some(crate::domain::evidence::ServiceInfo {
                 name: &NAME,
-                port: if id % 2 == 0 { "x" } else { "y" },
+                port: if id.is_multiple_of(2) { "x" } else { "y" },
                 family: agent_common::service::Family::V4,
                 endpoints: 1,
             })

@@ -24,7 +24,7 @@ fn broken() -> World {
 
 /// The agent ends and another one begins from what was written down.
 fn restart(world: &mut World, observed_meanwhile: bool, at: u64) {
-    let verdict = world.verdict(4_000);
+    let verdict = world.verdict(at.min(4_000));
     let mut damping = Damping::new(Duration::from_secs(10));
     damping.step(&verdict, UnknownPolicy::Open);
     let remembered = Remembered {
@@ -84,6 +84,25 @@ fn a_run_that_was_not_confirmed_begins_anew() {
         .fail(API, Pod, 2, Leaked, 9_100)
         .look(9_250);
     assert_eq!(world.verdict(9_250).state, State::Suspect);
+}
+
+#[test]
+fn a_quick_restart_goes_on_counting_but_not_while_nobody_looks() {
+    let mut world = World::new();
+    for at in (250..=2_000).step_by(250) {
+        world
+            .fail(WEB, Pod, 1, Leaked, at - 10)
+            .fail(API, Pod, 2, Leaked, at - 10)
+            .look(at);
+    }
+    restart(&mut world, true, 4_500);
+    assert_eq!(
+        world.verdict(4_500).state,
+        State::Suspect,
+        "what happened since is not known"
+    );
+    world.fail(WEB, Pod, 1, Leaked, 4_600).look(4_750);
+    assert_eq!(world.verdict(4_750).state, State::Broken);
 }
 
 #[test]
