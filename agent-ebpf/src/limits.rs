@@ -17,7 +17,7 @@ pub fn take_source(source: &Address, now: u64) -> bool {
             used: 1,
             padding: 0,
         };
-        let _ = BUDGETS.insert(source, &first, 0);
+        let _ = BUDGETS.insert(source, first, 0);
         return true;
     };
     take(budget, window, abi::BUDGET_PER_WINDOW)

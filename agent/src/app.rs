@@ -94,12 +94,19 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         bind::listen("--admin-bind-address", config.admin.address)?,
     );
     let (observer, blind, no_pins) = load(&config)?;
-    let (mut agent, published) =
-        Agent::new(config.clone(), observer, blind, no_pins, Arc::clone(&metrics));
+    let (mut agent, published) = Agent::new(
+        config.clone(),
+        observer,
+        blind,
+        no_pins,
+        Arc::clone(&metrics),
+    );
     // Answers stand before anyone can ask.
     agent.publish(clock::mono());
     let (ending, ended) = watch::channel(false);
-    let served = serve_all(&config, listeners, published, &metrics, &readiness, &heartbeat, ended);
+    let served = serve_all(
+        &config, listeners, published, &metrics, &readiness, &heartbeat, ended,
+    );
     let result = turn(&mut agent, &config, pending, &heartbeat, &mut shutdown).await;
     agent.end();
     let _ = ending.send(true);

@@ -70,7 +70,16 @@ impl Observer {
         let programmer = Programmer::open(&mut ebpf)?;
         let sampler = Sampler::open(&mut ebpf)?;
         let attacher = Attacher::new(mode, pins.clone());
-        Ok((Self { ebpf, attacher, programmer, sampler, pins }, no_pins))
+        Ok((
+            Self {
+                ebpf,
+                attacher,
+                programmer,
+                sampler,
+                pins,
+            },
+            no_pins,
+        ))
     }
 
     /// Attaches to these devices and to no others.

@@ -70,6 +70,8 @@ pub(super) struct Agent {
     ledger: Ledger,
     damping: Damping,
     last: Option<LastVerdict>,
+    /// Statuses of the last answers.
+    kept: [u16; 2],
     memory: Memory,
     remembered: Option<Mono>,
     expired: Option<Mono>,
@@ -98,10 +100,10 @@ impl Agent {
                 Damping::restore(config.flap_dwell, known.damping.clone()),
             ),
         };
-        let eligibility =
-            recalled.as_ref().map_or(Eligibility::NeverSeen, |known| known.eligibility.clone());
-        let taints =
-            TerminatingTaints::parse(config.terminating_taints.iter()).unwrap_or_default();
+        let eligibility = recalled
+            .as_ref()
+            .map_or(Eligibility::NeverSeen, |known| known.eligibility.clone());
+        let taints = TerminatingTaints::parse(config.terminating_taints.iter()).unwrap_or_default();
         let (answers, answers_seen) = watch::channel(Arc::new(unasked()));
         let (report, report_seen) = watch::channel(None);
         let wall = clock::wall();
@@ -131,13 +133,20 @@ impl Agent {
             ledger,
             damping,
             last: recalled.map(|known| known.verdict),
+            kept: [0; 2],
             memory,
             remembered: None,
             expired: None,
             answers,
             report,
         };
-        (agent, Published { answers: answers_seen, report: report_seen })
+        (
+            agent,
+            Published {
+                answers: answers_seen,
+                report: report_seen,
+            },
+        )
     }
 
     /// Whether everything that was there at the start has been delivered.
@@ -149,7 +158,10 @@ impl Agent {
     pub(super) fn follow_view(&mut self, update: Delivered, now: Mono) {
         self.ignored = update.ignored.values().sum();
         let problems: Vec<_> = update.problems.iter().map(ToString::to_string).collect();
-        for problem in problems.iter().filter(|problem| !self.problems.contains(problem)) {
+        for problem in problems
+            .iter()
+            .filter(|problem| !self.problems.contains(problem))
+        {
             tracing::warn!(%problem, "the cluster view has a problem; the last good view stays");
         }
         self.problems = problems;
@@ -181,7 +193,11 @@ impl Agent {
     /// out of maps that a former agent filled.
     fn plan(&mut self, applied: &Applied, now: Mono) -> Vec<MapChange> {
         if applied.synced {
-            let installed = self.observer.as_ref().map(Observer::installed).unwrap_or_default();
+            let installed = self
+                .observer
+                .as_ref()
+                .map(Observer::installed)
+                .unwrap_or_default();
             self.planner.adopt(&self.view, installed, now)
         } else if self.view.is_synced() {
             self.planner.plan(&self.view, applied, now)
@@ -192,7 +208,9 @@ impl Agent {
 
     /// Applies a plan, and the plans that follow from what found no place.
     fn program(&mut self, plan: &[MapChange]) {
-        let Some(observer) = &mut self.observer else { return };
+        let Some(observer) = &mut self.observer else {
+            return;
+        };
         let mut outcome = observer.apply(plan);
         // Each round gives up at least one entry, and one round nearly always suffices.
         for _ in 0..8 {
@@ -242,7 +260,9 @@ impl Agent {
     fn look(&mut self, now: Mono) -> Option<Look> {
         let planner = &self.planner;
         let left_since = |service, address: &[u8; 16], port| {
-            planner.left_since(service, *address, port).map(|Mono(at)| at)
+            planner
+                .left_since(service, *address, port)
+                .map(|Mono(at)| at)
         };
         match self.observer.as_mut()?.look(now, left_since) {
             Ok(look) => {
@@ -302,8 +322,12 @@ impl Agent {
                 &self.anchor,
             )
         };
-        let answers = Answers { healthz: of(Endpoint::Healthz), livez: of(Endpoint::Livez) };
-        let changed = self.last != Some(LastVerdict::of(&verdict));
+        let answers = Answers {
+            healthz: of(Endpoint::Healthz),
+            livez: of(Endpoint::Livez),
+        };
+        let changed = self.last != Some(LastVerdict::of(&verdict)) || self.kept != kept(&answers);
+        self.kept = kept(&answers);
         self.last = Some(LastVerdict::of(&verdict));
         self.remember(&verdict, changed, now);
         let report = Arc::new(self.assemble(verdict, &answers));
@@ -332,7 +356,14 @@ impl Agent {
             self.no_pins.as_deref(),
             now,
         );
-        self.ledger.absorb(&Sample { at: now, observer, ..Sample::default() }, &self.planner);
+        self.ledger.absorb(
+            &Sample {
+                at: now,
+                observer,
+                ..Sample::default()
+            },
+            &self.planner,
+        );
     }
 
     fn log(&self, verdict: &Verdict) {
@@ -377,6 +408,11 @@ impl Agent {
     }
 }
 
+/// What a restart must not change, beside the verdict.
+fn kept(answers: &Answers) -> [u16; 2] {
+    [answers.healthz.status, answers.livez.status]
+}
+
 /// Stands in the channel until the first verdict, which comes before anyone can ask.
 fn unasked() -> Answers {
     let answer = |node_eligible| Answer {
@@ -386,5 +422,8 @@ fn unasked() -> Answers {
         families: Vec::new(),
         would_fail: false,
     };
-    Answers { healthz: answer(Some(true)), livez: answer(None) }
+    Answers {
+        healthz: answer(Some(true)),
+        livez: answer(None),
+    }
 }

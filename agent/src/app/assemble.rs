@@ -6,8 +6,8 @@ use std::sync::Arc;
 use agent_common::evidence::Fault;
 
 use super::agent::Agent;
-use crate::datapath::attach::{Attachment, Mechanism};
 use crate::datapath::ABI;
+use crate::datapath::attach::{Attachment, Mechanism};
 use crate::domain::time::Wall;
 use crate::domain::verdict::Verdict;
 use crate::domain::verdict::report::names;
@@ -27,7 +27,8 @@ impl Agent {
             })
         };
         let (services, services_omitted) =
-            self.metrics.services(&self.planner, &trouble, BUSIEST_SHOWN);
+            self.metrics
+                .services(&self.planner, &trouble, BUSIEST_SHOWN);
         Report {
             schema: SCHEMA,
             node: self.config.node_name.to_string(),
@@ -70,7 +71,10 @@ impl Agent {
 
     fn sighting_reports(&self) -> Vec<SightingReport> {
         let device = |index| {
-            let name = self.observer.as_ref().and_then(|observer| observer.device_name(index));
+            let name = self
+                .observer
+                .as_ref()
+                .and_then(|observer| observer.device_name(index));
             name.map_or_else(|| format!("interface {index}"), str::to_owned)
         };
         self.sightings
@@ -83,7 +87,11 @@ impl Agent {
     }
 
     fn device_reports(&self) -> Vec<DeviceReport> {
-        self.observer.iter().flat_map(|observer| observer.attachments()).map(device).collect()
+        self.observer
+            .iter()
+            .flat_map(|observer| observer.attachments())
+            .map(device)
+            .collect()
     }
 
     fn expectation_report(&self) -> ExpectationReport {
@@ -113,7 +121,9 @@ impl Agent {
     }
 
     fn fault_counts(&self) -> BTreeMap<String, u64> {
-        let Some(look) = &self.faults else { return BTreeMap::new() };
+        let Some(look) = &self.faults else {
+            return BTreeMap::new();
+        };
         Fault::ALL
             .iter()
             .map(|fault| (fault.name().to_owned(), look.faults[*fault as usize]))

@@ -65,8 +65,10 @@ impl Eyesight {
     /// Takes in what a look brought beside evidence.
     pub(super) fn note(&mut self, look: &Look, now: Mono) {
         let faults: &[u64; FAULTS] = &look.faults;
-        self.pending_full.note(faults[Fault::PendingFull as usize], now);
-        self.over_budget.note(faults[Fault::OverBudget as usize], now);
+        self.pending_full
+            .note(faults[Fault::PendingFull as usize], now);
+        self.over_budget
+            .note(faults[Fault::OverBudget as usize], now);
         if look.swept.forgotten_early > 0 {
             self.uncertain_until = Some(now.plus(RETRIES));
         }
@@ -82,18 +84,25 @@ impl Eyesight {
         now: Mono,
     ) -> ObserverHealth {
         let mut reasons = Vec::new();
-        let (attached, wanted) = observer.map_or((0, 0), |observer| devices(observer, &mut reasons));
+        let (attached, wanted) =
+            observer.map_or((0, 0), |observer| devices(observer, &mut reasons));
         if let Some(why) = blind {
-            reasons.push(CoverageLoss::NotLoaded { why: why.to_owned() });
+            reasons.push(CoverageLoss::NotLoaded {
+                why: why.to_owned(),
+            });
         }
         if let Some(why) = no_pins {
-            reasons.push(CoverageLoss::NoPins { why: why.to_owned() });
+            reasons.push(CoverageLoss::NoPins {
+                why: why.to_owned(),
+            });
         }
         if let Some(why) = &self.unread {
             reasons.push(CoverageLoss::NotRead { why: why.clone() });
         }
         if self.left_out > 0 {
-            reasons.push(CoverageLoss::LeftOut { devices: self.left_out as u64 });
+            reasons.push(CoverageLoss::LeftOut {
+                devices: self.left_out as u64,
+            });
         }
         absent(missing, &mut reasons);
         let settling = self.settling_until.is_some_and(|until| now < until);
@@ -140,10 +149,23 @@ fn devices(observer: &Observer, reasons: &mut Vec<CoverageLoss>) -> (u32, u32) {
 
 fn absent(missing: Missing, reasons: &mut Vec<CoverageLoss>) {
     let losses: [(u64, fn(u64) -> CoverageLoss); 4] = [
-        (missing.frontends, |missing| CoverageLoss::FrontendsFull { missing }),
-        (missing.endpoints, |missing| CoverageLoss::EndpointsFull { missing }),
-        (missing.sources, |missing| CoverageLoss::SourcesFull { missing }),
-        (missing.services, |missing| CoverageLoss::ServicesFull { missing }),
+        (missing.frontends, |missing| CoverageLoss::FrontendsFull {
+            missing,
+        }),
+        (missing.endpoints, |missing| CoverageLoss::EndpointsFull {
+            missing,
+        }),
+        (missing.sources, |missing| CoverageLoss::SourcesFull {
+            missing,
+        }),
+        (missing.services, |missing| CoverageLoss::ServicesFull {
+            missing,
+        }),
     ];
-    reasons.extend(losses.iter().filter(|(count, _)| *count > 0).map(|(count, loss)| loss(*count)));
+    reasons.extend(
+        losses
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, loss)| loss(*count)),
+    );
 }

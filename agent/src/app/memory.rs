@@ -32,10 +32,19 @@ pub(super) struct Memory {
 impl Memory {
     /// In this directory, or nowhere.
     pub(super) fn in_dir(dir: Option<&Path>) -> Self {
-        let boot_id = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
+        let boot_id = fs::read_to_string(BOOT_ID)
+            .unwrap_or_default()
+            .trim()
+            .to_owned();
         // Without a boot id nothing can be known to be of this boot.
-        let path = dir.filter(|_| !boot_id.is_empty()).map(|dir| dir.join(FILE));
-        Self { path, boot_id, broken: false }
+        let path = dir
+            .filter(|_| !boot_id.is_empty())
+            .map(|dir| dir.join(FILE));
+        Self {
+            path,
+            boot_id,
+            broken: false,
+        }
     }
 
     /// What an agent of this boot left. Anything unreadable is as good as nothing, and said.
@@ -64,7 +73,11 @@ impl Memory {
     /// Writes, whole or not at all. A full disk is said once.
     pub(super) fn remember(&mut self, remembered: Remembered) {
         let Some(path) = &self.path else { return };
-        let stored = Stored { schema: SCHEMA, boot_id: self.boot_id.clone(), remembered };
+        let stored = Stored {
+            schema: SCHEMA,
+            boot_id: self.boot_id.clone(),
+            remembered,
+        };
         match write(path, &stored) {
             Ok(()) => self.broken = false,
             Err(error) if !self.broken => {

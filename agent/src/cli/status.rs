@@ -35,7 +35,11 @@ fn show(said: &StatusArgs, body: &str, now: fn() -> Timestamp) -> Exit {
     match fetch::parse(&said.admin_address, body) {
         Ok(_) if said.output == Output::Json => super::print(body),
         Ok(report) => {
-            let view = View { colour: colours(), now: now(), previous: None };
+            let view = View {
+                colour: colours(),
+                now: now(),
+                previous: None,
+            };
             super::print(&render(&report, &view))
         }
         Err(error) => super::fail(&error),
@@ -52,8 +56,11 @@ fn watch(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
         let page = match fetched {
             Ok((_, body)) if said.output == Output::Json => body,
             Ok((report, _)) => {
-                let view =
-                    View { colour: colours(), now: now(), previous: previous.as_ref() };
+                let view = View {
+                    colour: colours(),
+                    now: now(),
+                    previous: previous.as_ref(),
+                };
                 let page = render(&report, &view);
                 previous = Some(report);
                 page

@@ -113,7 +113,13 @@ fn read_list(
             Some(header) => read_object(&item, &header, Shape::OnlyItem, see),
             None => {
                 let reason = "an item of the list has no kind".to_owned();
-                see(item.place(), Item::Broken(Broken { place: item.place(), reason }));
+                see(
+                    item.place(),
+                    Item::Broken(Broken {
+                        place: item.place(),
+                        reason,
+                    }),
+                );
             }
         }
     }
@@ -138,7 +144,14 @@ fn read_object(
         Some(Kind::Node) => parse(document, shape).map(|node| Object::Node(Box::new(node))),
         Some(Kind::Service) => parse(document, shape).map(|svc| Object::Service(Box::new(svc))),
         Some(Kind::Slice) => parse(document, shape).map(|slice| Object::Slice(Box::new(slice))),
-        None => return see(document.place(), Item::Ignored { kind: header.words() }),
+        None => {
+            return see(
+                document.place(),
+                Item::Ignored {
+                    kind: header.words(),
+                },
+            );
+        }
     };
     match parsed {
         Ok(object) => see(document.place(), Item::Object(object)),
@@ -185,7 +198,10 @@ fn broken(document: &Document<'_>, error: &serde_saphyr::Error) -> Item {
         place.line = document.line + location.line().saturating_sub(1);
         place.column = location.column();
     }
-    Item::Broken(Broken { place, reason: one_line(&error.to_string()) })
+    Item::Broken(Broken {
+        place,
+        reason: one_line(&error.to_string()),
+    })
 }
 
 /// An error's text as one line.

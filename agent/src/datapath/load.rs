@@ -141,10 +141,15 @@ pub fn permission_denied(error: &(dyn std::error::Error + 'static)) -> bool {
         Some(current)
     })
     .any(|error| match error.downcast_ref::<ProgramError>() {
-        Some(ProgramError::LoadError { io_error, verifier_log }) => {
+        Some(ProgramError::LoadError {
+            io_error,
+            verifier_log,
+        }) => {
             let log = verifier_log.to_string();
             io_error.raw_os_error() == Some(libc::EPERM)
-                || ["!root", "leaks addr"].iter().any(|words| log.contains(words))
+                || ["!root", "leaks addr"]
+                    .iter()
+                    .any(|words| log.contains(words))
         }
         _ => error
             .downcast_ref::<io::Error>()
@@ -175,7 +180,11 @@ fn shortened(text: String) -> String {
     if lines.len() <= LOG_LINES + 1 {
         return text;
     }
-    format!("{} ... {}", lines[0], lines[lines.len() - LOG_LINES..].join(" | "))
+    format!(
+        "{} ... {}",
+        lines[0],
+        lines[lines.len() - LOG_LINES..].join(" | ")
+    )
 }
 
 /// What the observer was loaded with, for status and the log.

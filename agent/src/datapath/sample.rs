@@ -155,7 +155,10 @@ impl Sampler {
         self.seen.remove(&service);
         self.counts
             .set(service, ServiceCounts::default(), 0)
-            .map_err(|source| SampleError::Read { map: map::COUNTS, source })
+            .map_err(|source| SampleError::Read {
+                map: map::COUNTS,
+                source,
+            })
     }
 
     /// Delays from arrival to departure, by family.

@@ -70,7 +70,9 @@ fn rounds(
     services: usize,
     rounds: usize,
 ) -> Result<Vec<Figures>> {
-    (0..rounds).map(|_| round(world, binary, folder, services)).collect()
+    (0..rounds)
+        .map(|_| round(world, binary, folder, services))
+        .collect()
 }
 
 fn round(world: &World, binary: &Path, folder: &Path, services: usize) -> Result<Figures> {
@@ -127,9 +129,15 @@ fn kib(status: &str, field: &str) -> Result<u64> {
 fn maps_kib(pid: u32) -> Result<u64> {
     let mut maps = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))?.flatten() {
-        let Ok(info) = fs::read_to_string(entry.path()) else { continue };
+        let Ok(info) = fs::read_to_string(entry.path()) else {
+            continue;
+        };
         let field = |name: &str| -> Option<u64> {
-            info.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
+            info.lines()
+                .find_map(|line| line.strip_prefix(name))?
+                .trim()
+                .parse()
+                .ok()
         };
         if let (Some(id), Some(bytes)) = (field("map_id:"), field("memlock:")) {
             maps.insert(id, bytes);
@@ -140,17 +148,34 @@ fn maps_kib(pid: u32) -> Result<u64> {
 
 fn print_table(peer: &[Figures], size: &[Figures]) {
     println!();
-    println!("| figure | median | best | worst | unit | promise | met | peer: empty view | ratio |");
+    println!(
+        "| figure | median | best | worst | unit | promise | met | peer: empty view | ratio |"
+    );
     println!("|---|---:|---:|---:|---|---:|---|---:|---:|");
     let mib = |kib: u64| kib as f64 / 1024.0;
     let seconds = |duration: Duration| duration.as_secs_f64();
     row("RSS", "MiB", Some(24.0), peer, size, |f| mib(f.rss_kib));
-    row("RSS, peak while loading", "MiB", None, peer, size, |f| mib(f.peak_kib));
+    row("RSS, peak while loading", "MiB", None, peer, size, |f| {
+        mib(f.peak_kib)
+    });
     row("maps", "MiB", Some(32.0), peer, size, |f| mib(f.maps_kib));
-    row("RSS and maps together", "MiB", Some(56.0), peer, size, |f| mib(f.rss_kib + f.maps_kib));
-    row("start to first answer", "s", None, peer, size, |f| seconds(f.first_answer));
-    row("start to first verdict", "s", Some(1.0), peer, size, |f| seconds(f.first_verdict));
-    row("RSS, empty view", "MiB", Some(12.0), peer, peer, |f| mib(f.rss_kib));
+    row(
+        "RSS and maps together",
+        "MiB",
+        Some(56.0),
+        peer,
+        size,
+        |f| mib(f.rss_kib + f.maps_kib),
+    );
+    row("start to first answer", "s", None, peer, size, |f| {
+        seconds(f.first_answer)
+    });
+    row("start to first verdict", "s", Some(1.0), peer, size, |f| {
+        seconds(f.first_verdict)
+    });
+    row("RSS, empty view", "MiB", Some(12.0), peer, peer, |f| {
+        mib(f.rss_kib)
+    });
 }
 
 fn row(
@@ -169,7 +194,10 @@ fn row(
     let (values, peers) = (sorted(size), sorted(peer));
     let (median, peer) = (values[values.len() / 2], peers[peers.len() / 2]);
     let (promised, met) = match promise {
-        Some(most) => (format!("at most {most}"), if median <= most { "yes" } else { "NO" }),
+        Some(most) => (
+            format!("at most {most}"),
+            if median <= most { "yes" } else { "NO" },
+        ),
         None => (String::new(), ""),
     };
     println!(

@@ -25,7 +25,9 @@ pub enum FetchError {
         source: io::Error,
     },
     /// Nobody listens, or not to us.
-    #[error("no agent answers at {address}: is `pathproof run` running there? Where its --admin-bind-address is another, give that with --admin-address")]
+    #[error(
+        "no agent answers at {address}: is `pathproof run` running there? Where its --admin-bind-address is another, give that with --admin-address"
+    )]
     Unreachable {
         /// Where.
         address: String,
@@ -41,7 +43,9 @@ pub enum FetchError {
         source: io::Error,
     },
     /// It hung up on us.
-    #[error("the agent at {address} closed the connection unanswered: its --admin-allow-cidr may not include this machine")]
+    #[error(
+        "the agent at {address} closed the connection unanswered: its --admin-allow-cidr may not include this machine"
+    )]
     Denied {
         /// Where.
         address: String,
@@ -55,7 +59,9 @@ pub enum FetchError {
         waiting: String,
     },
     /// Something else answers there.
-    #[error("what answers at {address} is no pathproof agent ({answer}): give its admin port with --admin-address (port 19256 unless changed)")]
+    #[error(
+        "what answers at {address} is no pathproof agent ({answer}): give its admin port with --admin-address (port 19256 unless changed)"
+    )]
     Stranger {
         /// Where.
         address: String,
@@ -63,7 +69,9 @@ pub enum FetchError {
         answer: String,
     },
     /// Written by a version that is too different.
-    #[error("the report of the agent at {address} cannot be read by this version of pathproof (schema {theirs}, ours is {SCHEMA}): use the agent's own binary, or --output json with `curl http://{address}/verdict`")]
+    #[error(
+        "the report of the agent at {address} cannot be read by this version of pathproof (schema {theirs}, ours is {SCHEMA}): use the agent's own binary, or --output json with `curl http://{address}/verdict`"
+    )]
     Schema {
         /// Where.
         address: String,
@@ -80,9 +88,10 @@ pub(super) fn fetch(address: &str) -> Result<String, FetchError> {
     let status = head.split_ascii_whitespace().nth(1).unwrap_or_default();
     match status {
         "200" if body.starts_with('{') => Ok(body),
-        "503" if body.starts_with('{') => {
-            Err(FetchError::TooEarly { address: address.to_owned(), waiting: waiting(&body) })
-        }
+        "503" if body.starts_with('{') => Err(FetchError::TooEarly {
+            address: address.to_owned(),
+            waiting: waiting(&body),
+        }),
         _ => Err(stranger(address, &head)),
     }
 }
@@ -102,11 +111,15 @@ pub(super) fn parse(address: &str, body: &str) -> Result<Report, FetchError> {
 }
 
 fn get(address: &str) -> Result<Vec<u8>, FetchError> {
-    let broken = |source| FetchError::Broken { address: address.to_owned(), source };
+    let broken = |source| FetchError::Broken {
+        address: address.to_owned(),
+        source,
+    };
     let mut stream = connect(address)?;
     stream.set_read_timeout(Some(READ_TIME)).map_err(broken)?;
     stream.set_write_timeout(Some(READ_TIME)).map_err(broken)?;
-    let request = format!("GET /verdict HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n");
+    let request =
+        format!("GET /verdict HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n");
     let mut answer = Vec::new();
     let exchanged = stream
         .write_all(request.as_bytes())
@@ -114,13 +127,18 @@ fn get(address: &str) -> Result<Vec<u8>, FetchError> {
     match exchanged {
         // Hanging up on unread bytes is a reset.
         Err(error) if error.kind() != io::ErrorKind::ConnectionReset => Err(broken(error)),
-        _ if answer.is_empty() => Err(FetchError::Denied { address: address.to_owned() }),
+        _ if answer.is_empty() => Err(FetchError::Denied {
+            address: address.to_owned(),
+        }),
         _ => Ok(answer),
     }
 }
 
 fn connect(address: &str) -> Result<TcpStream, FetchError> {
-    let unknown = |source| FetchError::Address { address: address.to_owned(), source };
+    let unknown = |source| FetchError::Address {
+        address: address.to_owned(),
+        source,
+    };
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for candidate in address.to_socket_addrs().map_err(unknown)? {
         match TcpStream::connect_timeout(&candidate, CONNECT_TIME) {
@@ -128,7 +146,10 @@ fn connect(address: &str) -> Result<TcpStream, FetchError> {
             Err(error) => last = error,
         }
     }
-    Err(FetchError::Unreachable { address: address.to_owned(), source: last })
+    Err(FetchError::Unreachable {
+        address: address.to_owned(),
+        source: last,
+    })
 }
 
 fn split(address: &str, answer: &[u8]) -> Result<(String, String), FetchError> {
@@ -143,13 +164,20 @@ fn stranger(address: &str, answer: &str) -> FetchError {
     let printable = |c: &char| !c.is_control();
     let line = answer.lines().next().unwrap_or_default();
     let answer = line.chars().filter(printable).take(60).collect();
-    FetchError::Stranger { address: address.to_owned(), answer }
+    FetchError::Stranger {
+        address: address.to_owned(),
+        answer,
+    }
 }
 
 fn waiting(body: &str) -> String {
     let value: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
-    let parts: Vec<&str> =
-        value["pending"].as_array().into_iter().flatten().filter_map(|part| part.as_str()).collect();
+    let parts: Vec<&str> = value["pending"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|part| part.as_str())
+        .collect();
     match parts.is_empty() {
         true => String::new(),
         false => format!(", it waits for: {}", parts.join(", ")),
@@ -190,7 +218,10 @@ mod tests {
 
     #[rstest]
     #[case(b"", "--admin-allow-cidr")]
-    #[case(b"HTTP/1.1 404 Not Found\r\n\r\nno", "no pathproof agent (HTTP/1.1 404 Not Found)")]
+    #[case(
+        b"HTTP/1.1 404 Not Found\r\n\r\nno",
+        "no pathproof agent (HTTP/1.1 404 Not Found)"
+    )]
     #[case(b"HTTP/1.1 200 OK\r\n\r\n<html>", "no pathproof agent")]
     #[case(b"SSH-2.0-x\r\n", "no pathproof agent (SSH-2.0-x)")]
     #[case(

@@ -53,7 +53,11 @@ pub(super) struct Paper {
 
 impl Paper {
     pub(super) fn new(colour: bool) -> Self {
-        Self { text: String::new(), colour, column: 0 }
+        Self {
+            text: String::new(),
+            colour,
+            column: 0,
+        }
     }
 
     /// A piece of text.
@@ -64,7 +68,11 @@ impl Paper {
     /// Black on the colour of the ink: the one thing to see first.
     pub(super) fn badge(&mut self, ink: Ink, text: &str) -> &mut Self {
         let code = format!("1;7;{}", ink.code());
-        if self.colour { self.styled(&code, &format!(" {text} ")) } else { self.styled("", text) }
+        if self.colour {
+            self.styled(&code, &format!(" {text} "))
+        } else {
+            self.styled("", text)
+        }
     }
 
     fn styled(&mut self, code: &str, text: &str) -> &mut Self {
@@ -88,7 +96,8 @@ impl Paper {
 
     /// Text that ends before a column.
     pub(super) fn right(&mut self, ink: Ink, column: usize, text: &str) -> &mut Self {
-        self.to(column.saturating_sub(text.chars().count())).put(ink, text)
+        self.to(column.saturating_sub(text.chars().count()))
+            .put(ink, text)
     }
 
     /// Ends the line.
@@ -141,7 +150,11 @@ pub(super) fn fitted(text: &str, width: usize) -> String {
     }
     let head = (width - 1) / 2;
     let tail = width - 1 - head;
-    text.chars().take(head).chain(['…']).chain(text.chars().skip(length - tail)).collect()
+    text.chars()
+        .take(head)
+        .chain(['…'])
+        .chain(text.chars().skip(length - tail))
+        .collect()
 }
 
 /// `1 Service`, `2 Services`.
@@ -178,9 +191,14 @@ mod tests {
     #[test]
     fn paragraphs_wrap_at_the_width() {
         let mut paper = Paper::new(false);
-        paper.put(Ink::Plain, "  ").wrapped(Ink::Plain, 2, &"word ".repeat(40));
+        paper
+            .put(Ink::Plain, "  ")
+            .wrapped(Ink::Plain, 2, &"word ".repeat(40));
         let text = paper.finish();
-        assert!(text.lines().all(|line| line.starts_with("  word") && line.len() <= WIDTH));
+        assert!(
+            text.lines()
+                .all(|line| line.starts_with("  word") && line.len() <= WIDTH)
+        );
         assert_eq!(text.lines().count(), 3);
     }
 }

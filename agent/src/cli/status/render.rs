@@ -32,7 +32,11 @@ pub struct View<'a> {
 
 /// The page.
 pub fn render(report: &Report, view: &View<'_>) -> String {
-    let mut page = Page { paper: Paper::new(view.colour), report, view };
+    let mut page = Page {
+        paper: Paper::new(view.colour),
+        report,
+        view,
+    };
     page.head();
     page.answers();
     page.families();
@@ -61,8 +65,13 @@ impl Page<'_> {
             .put(Ink::Heading, &self.report.node)
             .put(Ink::Faint, &format!("  for {since}"))
             .line();
-        self.paper.wrapped(Ink::Plain, 0, &sentence(&verdict.reason));
-        let age = self.view.now.duration_since(self.report.written).as_secs_f64();
+        self.paper
+            .wrapped(Ink::Plain, 0, &sentence(&verdict.reason));
+        let age = self
+            .view
+            .now
+            .duration_since(self.report.written)
+            .as_secs_f64();
         if age > OLD_AFTER_S {
             let said = format!(
                 "This is {} old: the agent has stopped judging, see its log and /agent/livez.",
@@ -76,10 +85,15 @@ impl Page<'_> {
     fn answers(&mut self) {
         let report = self.report;
         self.paper.put(Ink::Heading, "answers").to(TEXT);
-        for (path, answer) in
-            [("/healthz", report.answers.healthz), ("/livez", report.answers.livez)]
-        {
-            let ink = if answer.status == 200 { Ink::Good } else { Ink::Bad };
+        for (path, answer) in [
+            ("/healthz", report.answers.healthz),
+            ("/livez", report.answers.livez),
+        ] {
+            let ink = if answer.status == 200 {
+                Ink::Good
+            } else {
+                Ink::Bad
+            };
             self.paper.put(Ink::Plain, path).put(Ink::Plain, " ");
             self.paper.put(ink, &answer.status.to_string());
             if answer.would_fail {
@@ -114,8 +128,15 @@ impl Page<'_> {
         if self.report.verdict.families.is_empty() {
             return;
         }
-        self.paper.put(Ink::Heading, "paths").to(TEXT).put(Ink::Faint, "from");
-        for (column, title) in [(LOOKS, "now"), (PROOF, "last proof"), (FAILURE, "last failure")] {
+        self.paper
+            .put(Ink::Heading, "paths")
+            .to(TEXT)
+            .put(Ink::Faint, "from");
+        for (column, title) in [
+            (LOOKS, "now"),
+            (PROOF, "last proof"),
+            (FAILURE, "last failure"),
+        ] {
             self.paper.to(column).put(Ink::Faint, title);
         }
         self.paper.line();
@@ -128,7 +149,9 @@ impl Page<'_> {
     fn family(&mut self, family: &FamilyVerdict) {
         for (index, path) in family.paths.iter().enumerate() {
             if index == 0 {
-                self.paper.put(Ink::Plain, names::of_family(family.family)).put(Ink::Plain, " ");
+                self.paper
+                    .put(Ink::Plain, names::of_family(family.family))
+                    .put(Ink::Plain, " ");
                 self.paper.put(Ink::of(family.state), family.state.name());
             }
             self.path(path);
@@ -137,7 +160,8 @@ impl Page<'_> {
         // The head has said it already where one family speaks for the node.
         if family.state != State::Proven && family.reason != self.report.verdict.reason {
             self.paper.to(TEXT);
-            self.paper.wrapped(Ink::Plain, TEXT, &sentence(&family.reason));
+            self.paper
+                .wrapped(Ink::Plain, TEXT, &sentence(&family.reason));
         }
     }
 
@@ -148,7 +172,10 @@ impl Page<'_> {
             PathState::Quiet => ("○", Ink::Faint, "quiet"),
         };
         self.paper.to(TEXT).put(ink, mark).put(Ink::Plain, " ");
-        self.paper.put(Ink::Plain, names::of_path(path.path)).to(LOOKS).put(ink, word);
+        self.paper
+            .put(Ink::Plain, names::of_path(path.path))
+            .to(LOOKS)
+            .put(ink, word);
         for (column, at) in [(PROOF, path.last_proof), (FAILURE, path.last_failure)] {
             let ink = if at.is_some() { Ink::Plain } else { Ink::Faint };
             let ago = self.ago(at);
@@ -168,7 +195,9 @@ impl Page<'_> {
         let troubles = &report.verdict.services;
         if report.services.is_empty() && troubles.is_empty() {
             self.paper.put(Ink::Heading, "services").to(TEXT);
-            self.paper.put(Ink::Faint, "no new connection seen yet").line();
+            self.paper
+                .put(Ink::Faint, "no new connection seen yet")
+                .line();
             self.paper.line();
             return;
         }
@@ -184,7 +213,12 @@ impl Page<'_> {
         for service in sound.iter().take(SOUND_SHOWN) {
             self.paper.put(Ink::Good, "  ●").to(NAME);
             self.service(&service.service, &service.family, Some(service));
-            let failures: u64 = service.outcomes.failures().iter().map(|(_, count)| count).sum();
+            let failures: u64 = service
+                .outcomes
+                .failures()
+                .iter()
+                .map(|(_, count)| count)
+                .sum();
             if failures > 0 {
                 self.paper.right(Ink::Faint, FAILED, &grouped(failures));
                 self.paper.put(Ink::Faint, "  earlier");
@@ -208,28 +242,44 @@ impl Page<'_> {
 
     fn services_head(&mut self) {
         self.paper.put(Ink::Heading, "services");
-        let new = if self.view.previous.is_some() { "new/s" } else { "new" };
-        for (column, title) in
-            [(ENDPOINTS, "endpoints"), (NEW, new), (PROVEN, "proven"), (FAILED, "failed")]
-        {
+        let new = if self.view.previous.is_some() {
+            "new/s"
+        } else {
+            "new"
+        };
+        for (column, title) in [
+            (ENDPOINTS, "endpoints"),
+            (NEW, new),
+            (PROVEN, "proven"),
+            (FAILED, "failed"),
+        ] {
             self.paper.right(Ink::Faint, column, title);
         }
         self.paper.line();
     }
 
     fn trouble(&mut self, trouble: &ServiceTrouble) {
-        let ink = if trouble.confirmed { Ink::Bad } else { Ink::Warn };
+        let ink = if trouble.confirmed {
+            Ink::Bad
+        } else {
+            Ink::Warn
+        };
         let family = names::of_family(trouble.family);
         let report = self.report;
         let counts = report
             .services
             .iter()
             .find(|service| service.service == trouble.service && service.family == family);
-        self.paper.put(ink, if trouble.confirmed { "  ✗" } else { "  !" }).to(NAME);
+        self.paper
+            .put(ink, if trouble.confirmed { "  ✗" } else { "  !" })
+            .to(NAME);
         self.service(&trouble.service, family, counts);
         let failed: u64 = trouble.failures.iter().map(|(_, count)| count).sum();
         self.paper.right(ink, FAILED, &grouped(failed));
-        self.paper.put(Ink::Plain, "  ").put(ink, trouble.cause.name()).line();
+        self.paper
+            .put(Ink::Plain, "  ")
+            .put(ink, trouble.cause.name())
+            .line();
         let since = Spoken(self.report.verdict.at.since(trouble.since));
         let example = trouble.example.as_deref().map(|said| format!(": {said}"));
         let said = format!("for {since}{}", example.unwrap_or_default());
@@ -246,9 +296,11 @@ impl Page<'_> {
             Some(previous) => self.rate(previous, counts),
             None => grouped(counts.outcomes.arrived),
         };
-        self.paper.right(Ink::Plain, ENDPOINTS, &grouped(u64::from(counts.endpoints)));
+        self.paper
+            .right(Ink::Plain, ENDPOINTS, &grouped(u64::from(counts.endpoints)));
         self.paper.right(Ink::Plain, NEW, &new);
-        self.paper.right(Ink::Plain, PROVEN, &grouped(counts.outcomes.proven));
+        self.paper
+            .right(Ink::Plain, PROVEN, &grouped(counts.outcomes.proven));
     }
 
     /// New connections a second since the report before; a dash where that says nothing.
@@ -257,9 +309,18 @@ impl Page<'_> {
             .services
             .iter()
             .find(|s| s.service == service.service && s.family == service.family);
-        let apart = self.report.verdict.at.since(previous.verdict.at).as_secs_f64();
-        let new = before
-            .and_then(|before| service.outcomes.arrived.checked_sub(before.outcomes.arrived));
+        let apart = self
+            .report
+            .verdict
+            .at
+            .since(previous.verdict.at)
+            .as_secs_f64();
+        let new = before.and_then(|before| {
+            service
+                .outcomes
+                .arrived
+                .checked_sub(before.outcomes.arrived)
+        });
         match new {
             Some(new) if apart > 0.0 => format!("{:.1}", new as f64 / apart),
             _ => "-".to_owned(),
@@ -276,7 +337,11 @@ impl Page<'_> {
             coverage.attached,
             counted(u64::from(coverage.wanted), "interface")
         );
-        self.paper.put(Ink::Heading, "observer").to(TEXT).put(ink, &watched).line();
+        self.paper
+            .put(Ink::Heading, "observer")
+            .to(TEXT)
+            .put(ink, &watched)
+            .line();
         for (how, title) in [(Attached::Tcx, "tcx"), (Attached::Clsact, "clsact")] {
             self.attached(how, title);
         }
@@ -325,12 +390,19 @@ impl Page<'_> {
         if devices.is_empty() {
             return;
         }
-        let shown = devices.iter().take(DEVICES_SHOWN).cloned().collect::<Vec<_>>().join(", ");
+        let shown = devices
+            .iter()
+            .take(DEVICES_SHOWN)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(", ");
         let more = match devices.len().saturating_sub(DEVICES_SHOWN) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        self.paper.to(TEXT).wrapped(ink, TEXT + 2, &format!("{title} {shown}{more}"));
+        self.paper
+            .to(TEXT)
+            .wrapped(ink, TEXT + 2, &format!("{title} {shown}{more}"));
     }
 
     fn expectations(&mut self) {
@@ -341,14 +413,20 @@ impl Page<'_> {
             counted(expected.frontends, "frontend"),
             counted(expected.endpoints, "endpoint"),
         );
-        self.paper.put(Ink::Heading, "expected").to(TEXT).put(Ink::Plain, &said);
+        self.paper
+            .put(Ink::Heading, "expected")
+            .to(TEXT)
+            .put(Ink::Plain, &said);
         if expected.missing > 0 {
             let missing = format!(", {} not watched: a map is full", grouped(expected.missing));
             self.paper.put(Ink::Bad, &missing);
         }
         self.paper.line();
         let view = &self.report.cluster;
-        self.paper.put(Ink::Heading, "view").to(TEXT).put(Ink::Plain, &view.source);
+        self.paper
+            .put(Ink::Heading, "view")
+            .to(TEXT)
+            .put(Ink::Plain, &view.source);
         match (view.synced, view.changed) {
             (false, _) => self.paper.put(Ink::Warn, ", not complete yet"),
             (true, Some(at)) => {
@@ -364,9 +442,17 @@ impl Page<'_> {
         self.paper.line();
         self.list(Ink::Warn, &view.problems, "more problems");
         let agent = &self.report.agent;
-        let up = self.report.written.duration_since(agent.started).unsigned_abs();
+        let up = self
+            .report
+            .written
+            .duration_since(agent.started)
+            .unsigned_abs();
         let said = format!("pathproof {}, running for {}", agent.version, Spoken(up));
-        self.paper.put(Ink::Heading, "agent").to(TEXT).put(Ink::Faint, &said).line();
+        self.paper
+            .put(Ink::Heading, "agent")
+            .to(TEXT)
+            .put(Ink::Faint, &said)
+            .line();
     }
 
     fn list(&mut self, ink: Ink, lines: &[String], more: &str) {
@@ -404,21 +490,32 @@ fn trouble_of<'a>(report: &'a Report, service: &ServiceReport) -> Option<&'a Ser
 }
 
 fn device_name(device: &DeviceReport) -> String {
-    if device.uplink { format!("{} (uplink)", device.name) } else { device.name.clone() }
+    if device.uplink {
+        format!("{} (uplink)", device.name)
+    } else {
+        device.name.clone()
+    }
 }
 
 /// What is wrong with a device, unless it is that it is not watched for no reason that is known.
 fn device_trouble(device: &DeviceReport) -> Option<String> {
-    let behind = [(device.ingress_head, "ingress"), (device.egress_head, "egress")];
-    let behind: Vec<&str> =
-        behind.iter().filter(|(head, _)| *head == Some(false)).map(|(_, way)| *way).collect();
+    let behind = [
+        (device.ingress_head, "ingress"),
+        (device.egress_head, "egress"),
+    ];
+    let behind: Vec<&str> = behind
+        .iter()
+        .filter(|(head, _)| *head == Some(false))
+        .map(|(_, way)| *way)
+        .collect();
     let name = &device.name;
     match (&device.problem, device.attached) {
         (Some(problem), _) => Some(format!("{name}: {problem}")),
         (None, Attached::None) => None,
-        (None, _) if !behind.is_empty() => {
-            Some(format!("{name}: another program runs first at {}", behind.join(" and ")))
-        }
+        (None, _) if !behind.is_empty() => Some(format!(
+            "{name}: another program runs first at {}",
+            behind.join(" and ")
+        )),
         (None, _) => None,
     }
 }

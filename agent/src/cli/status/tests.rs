@@ -8,7 +8,14 @@ use crate::report::{Report, sample};
 
 fn page(report: &Report) -> String {
     let now = sample::written() + Duration::from_millis(200);
-    render(report, &View { colour: false, now, previous: None })
+    render(
+        report,
+        &View {
+            colour: false,
+            now,
+            previous: None,
+        },
+    )
 }
 
 /// Pages as they are printed, to be looked at: agent/testdata/status. With PATHPROOF_BLESS set
@@ -30,7 +37,10 @@ fn pages(#[case] name: &str, #[case] report: Report) {
         "{path} is not what is printed; look at it, and run the test with PATHPROOF_BLESS=1 if \
          it should be:\n{page}"
     );
-    assert!(page.lines().all(|line| line.chars().count() <= 100), "{page}");
+    assert!(
+        page.lines().all(|line| line.chars().count() <= 100),
+        "{page}"
+    );
     assert!(page.lines().all(|line| line.trim_end() == line), "{page}");
 }
 
@@ -38,8 +48,22 @@ fn pages(#[case] name: &str, #[case] report: Report) {
 fn colours_change_nothing_that_is_read() {
     let report = sample::broken();
     let now = sample::written();
-    let plain = render(&report, &View { colour: false, now, previous: None });
-    let coloured = render(&report, &View { colour: true, now, previous: None });
+    let plain = render(
+        &report,
+        &View {
+            colour: false,
+            now,
+            previous: None,
+        },
+    );
+    let coloured = render(
+        &report,
+        &View {
+            colour: true,
+            now,
+            previous: None,
+        },
+    );
     let mut read = String::new();
     let mut rest = coloured.as_str();
     while let Some((before, code)) = rest.split_once('\x1b') {
@@ -56,7 +80,14 @@ fn colours_change_nothing_that_is_read() {
 fn a_report_that_is_not_renewed_is_pointed_out() {
     let report = sample::proven();
     let now: Timestamp = sample::written() + Duration::from_secs(45);
-    let page = render(&report, &View { colour: false, now, previous: None });
+    let page = render(
+        &report,
+        &View {
+            colour: false,
+            now,
+            previous: None,
+        },
+    );
     assert!(page.contains("This is 45 s old"), "{page}");
 }
 
@@ -66,9 +97,16 @@ fn rates_come_from_two_reports() {
     let mut after = before.clone();
     after.verdict.at.0 += 2_000_000_000;
     after.services[0].outcomes.arrived += 41;
-    let view = View { colour: false, now: after.written, previous: Some(&before) };
+    let view = View {
+        colour: false,
+        now: after.written,
+        previous: Some(&before),
+    };
     let page = render(&after, &view);
-    let line = page.lines().find(|line| line.contains("shop/web:http")).unwrap();
+    let line = page
+        .lines()
+        .find(|line| line.contains("shop/web:http"))
+        .unwrap();
     assert!(line.contains(" 20.5 "), "{line}");
     assert!(page.contains("new/s"), "{page}");
 }

@@ -36,8 +36,10 @@ pub(crate) struct Track {
     pub(crate) last_proof: Option<Mono>,
     /// By [`Failure`], since `since`.
     pub(crate) failures: [u64; FAILURES],
-    /// Leaked and misrouted: they need no second look.
-    certain: Window,
+    /// Leaked, misrouted: they need no second look.
+    certain: [(Failure, Window); 2],
+    /// When one of those was last seen.
+    last_certain: Option<Mono>,
     /// Refused and lost, since this Service's last proof.
     doubtful: Option<Run>,
     /// By place: pods, and all others.
@@ -93,7 +95,9 @@ impl Track {
             last: at,
             last_proof: None,
             failures: [0; FAILURES],
-            certain: Window::default(),
+            certain: [Failure::Leaked, Failure::Misrouted]
+                .map(|failure| (failure, Window::default())),
+            last_certain: None,
             doubtful: None,
             stale: Default::default(),
             example: None,
@@ -107,11 +111,17 @@ impl Track {
 
     /// Counts failures, all seen by `at`.
     pub(crate) fn count(&mut self, failure: Failure, n: u32, at: Mono) {
+        self.begin_anew(at);
         self.last = self.last.max(at);
         let total = &mut self.failures[failure.index()];
         *total = total.saturating_add(u64::from(n));
         match failure {
-            Failure::Leaked | Failure::Misrouted => self.certain.add(at, n),
+            Failure::Leaked | Failure::Misrouted => {
+                self.last_certain = self.last_certain.max(Some(at));
+                for (_, window) in self.certain.iter_mut().filter(|(kind, _)| *kind == failure) {
+                    window.add(at, n);
+                }
+            }
             Failure::Refused | Failure::Lost => {
                 let run = self.doubtful.get_or_insert(Run {
                     first: at,
@@ -123,6 +133,13 @@ impl Track {
             }
             // What they mean depends on ages and clients: see `sight`.
             Failure::Stale | Failure::Unheard => {}
+        }
+    }
+
+    /// A failure after a quiet while is another trouble, with an account of its own.
+    fn begin_anew(&mut self, at: Mono) {
+        if at.since(self.last) > WINDOW {
+            (self.since, self.failures, self.doubtful) = (at, [0; FAILURES], None);
         }
     }
 
@@ -196,14 +213,13 @@ impl Track {
     pub(crate) fn confirmed(&self, now: Mono, limits: &Limits) -> Option<Failure> {
         let old =
             |seen: &&StaleConnection| seen.age > limits.left_grace && now.since(seen.at) <= WINDOW;
-        let stale = self.stale.iter().flatten().filter(old).count() as u64;
-        let certain = u64::from(self.certain.at(now)).saturating_add(stale);
-        if certain >= u64::from(limits.service_failures) {
-            let mut among = self.failures;
-            among[Failure::Stale.index()] = stale;
-            for failure in [Failure::Refused, Failure::Lost, Failure::Unheard] {
-                among[failure.index()] = 0;
-            }
+        let mut among = [0; FAILURES];
+        among[Failure::Stale.index()] = self.stale.iter().flatten().filter(old).count() as u64;
+        for (failure, window) in &self.certain {
+            among[failure.index()] = u64::from(window.at(now));
+        }
+        let certain: u64 = among.iter().sum();
+        if certain >= u64::from(limits.service_failures) && self.is_going_on(now, limits) {
             return commonest(&among);
         }
         let run = self.doubtful?;
@@ -216,6 +232,15 @@ impl Track {
             among[failure.index()] = self.failures[failure.index()];
         }
         commonest(&among)
+    }
+
+    /// Whether unambiguous failures still come, or nothing got through since the last of them. A
+    /// repair is believed after a moment, not when the window has emptied.
+    fn is_going_on(&self, now: Mono, limits: &Limits) -> bool {
+        let last = self.last_certain.max(self.last_stale(limits));
+        last.is_some_and(|last| {
+            now.since(last) <= limits.service_quiet || self.last_proof.is_none_or(|at| at < last)
+        })
     }
 
     /// The commonest failure so far.

@@ -7,6 +7,8 @@ use super::Planner;
 impl Planner {
     /// Whether a frontend of this family stands in the map.
     pub fn has_frontends(&self, family: Family) -> bool {
-        self.owners.keys().any(|key| Family::of(&key.address) == family)
+        self.owners
+            .keys()
+            .any(|key| Family::of(&key.address) == family)
     }
 }

@@ -32,6 +32,8 @@ pub struct Limits {
     pub service_failures: u32,
     /// Refused and lost connections of a Service must stretch over this long.
     pub service_spread: Duration,
+    /// Once connections get through again, a Service is repaired after so long without a failure.
+    pub service_quiet: Duration,
     /// Answers must be unheard by so many clients.
     pub unheard_sources: usize,
     /// A gap between two looks at the kernel longer than this (a stopped or starved agent, a
@@ -57,6 +59,7 @@ impl Default for Limits {
             stale_sources: 1,
             service_failures: 3,
             service_spread: Duration::from_secs(1),
+            service_quiet: Duration::from_secs(3),
             unheard_sources: 2,
             sample_gap: Duration::from_secs(5),
             boot_deadline: Duration::from_secs(120),
