@@ -1,1 +1,96 @@
-//! `pathproof status`.
+//! `pathproof status`: fetches a running agent's report and shows it to a person, or passes it on
+//! as JSON.
+
+use std::io::{self, IsTerminal, Write as _};
+use std::thread;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::Exit;
+use crate::args::{Output, StatusArgs};
+use crate::report::Report;
+
+mod fetch;
+mod paper;
+mod render;
+
+pub use fetch::FetchError;
+pub use render::{View, render};
+
+const REDRAW: Duration = Duration::from_secs(1);
+
+/// Runs the command. `now` reads the wall clock.
+pub fn run(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
+    if said.watch {
+        return watch(said, now);
+    }
+    match fetch::fetch(&said.admin_address) {
+        Ok(body) => show(said, &body, now),
+        Err(error) => super::fail(&error),
+    }
+}
+
+fn show(said: &StatusArgs, body: &str, now: fn() -> Timestamp) -> Exit {
+    match fetch::parse(&said.admin_address, body) {
+        Ok(_) if said.output == Output::Json => super::print(body),
+        Ok(report) => {
+            let view = View {
+                colour: colours(),
+                now: now(),
+                previous: None,
+            };
+            super::print(&render(&report, &view))
+        }
+        Err(error) => super::fail(&error),
+    }
+}
+
+/// Until interrupted, or until nobody reads any more. An agent that is away is waited for.
+fn watch(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
+    let redraw = io::stdout().is_terminal() && said.output == Output::Text;
+    let mut previous: Option<Report> = None;
+    loop {
+        let fetched = fetch::fetch(&said.admin_address)
+            .and_then(|body| Ok((fetch::parse(&said.admin_address, &body)?, body)));
+        let page = match fetched {
+            Ok((_, body)) if said.output == Output::Json => body,
+            Ok((report, _)) => {
+                let view = View {
+                    colour: colours(),
+                    now: now(),
+                    previous: previous.as_ref(),
+                };
+                let page = render(&report, &view);
+                previous = Some(report);
+                page
+            }
+            Err(error) => format!("pathproof: {}\n", super::chain(&error)),
+        };
+        if put(&page, redraw).is_err() {
+            return Exit::Success;
+        }
+        thread::sleep(REDRAW);
+    }
+}
+
+/// Over the last page, line by line, so that nothing flickers; or below it where that cannot be.
+fn put(page: &str, redraw: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if redraw {
+        let over = page.replace('\n', "\x1b[K\n");
+        write!(out, "\x1b[H{over}\x1b[J")?;
+    } else {
+        out.write_all(page.as_bytes())?;
+    }
+    out.flush()
+}
+
+fn colours() -> bool {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let able = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+    wanted && able && io::stdout().is_terminal()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! Lines of text in colours, or without.
+
+use std::fmt::Write as _;
+
+use crate::domain::verdict::State;
+
+/// Columns that a page keeps to.
+pub(super) const WIDTH: usize = 96;
+
+/// What a piece of text is for; the terminal's own palette decides the colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ink {
+    Plain,
+    Heading,
+    Faint,
+    Good,
+    Warn,
+    Bad,
+    Unsure,
+}
+
+impl Ink {
+    /// Of a state.
+    pub(super) fn of(state: State) -> Self {
+        match state {
+            State::Proven => Ink::Good,
+            State::Unknown | State::Starting => Ink::Unsure,
+            State::Suspect | State::Degraded => Ink::Warn,
+            State::Stale | State::Broken => Ink::Bad,
+        }
+    }
+
+    fn code(self) -> &'static str {
+        match self {
+            Ink::Plain => "",
+            Ink::Heading => "1",
+            Ink::Faint => "2",
+            Ink::Good => "32",
+            Ink::Warn => "33",
+            Ink::Bad => "31",
+            Ink::Unsure => "36",
+        }
+    }
+}
+
+/// A page being written. Only what is visible counts towards columns.
+#[derive(Debug)]
+pub(super) struct Paper {
+    text: String,
+    colour: bool,
+    column: usize,
+    /// Whether the next word needs no blank before it.
+    apart: bool,
+}
+
+impl Paper {
+    pub(super) fn new(colour: bool) -> Self {
+        Self {
+            text: String::new(),
+            colour,
+            column: 0,
+            apart: true,
+        }
+    }
+
+    /// A piece of text.
+    pub(super) fn put(&mut self, ink: Ink, text: &str) -> &mut Self {
+        self.styled(ink.code(), text)
+    }
+
+    /// Black on the colour of the ink: the one thing to see first.
+    pub(super) fn badge(&mut self, ink: Ink, text: &str) -> &mut Self {
+        let code = format!("1;7;{}", ink.code());
+        if self.colour {
+            self.styled(&code, &format!(" {text} "))
+        } else {
+            self.styled("", text)
+        }
+    }
+
+    fn styled(&mut self, code: &str, text: &str) -> &mut Self {
+        if self.colour && !code.is_empty() && !text.is_empty() {
+            // Writing to a String cannot fail.
+            let _ = write!(self.text, "\x1b[{code}m{text}\x1b[0m");
+        } else {
+            self.text.push_str(text);
+        }
+        self.column += text.chars().count();
+        self.apart = text.chars().last().map_or(self.apart, |last| last == ' ');
+        self
+    }
+
+    /// Blanks up to a column; one where the text is beyond it already.
+    pub(super) fn to(&mut self, column: usize) -> &mut Self {
+        let blanks = column.checked_sub(self.column).unwrap_or(1);
+        self.text.extend(std::iter::repeat_n(' ', blanks));
+        self.column += blanks;
+        self.apart |= blanks > 0;
+        self
+    }
+
+    /// Text that ends before a column.
+    pub(super) fn right(&mut self, ink: Ink, column: usize, text: &str) -> &mut Self {
+        self.to(column.saturating_sub(text.chars().count()))
+            .put(ink, text)
+    }
+
+    /// Ends the line.
+    pub(super) fn line(&mut self) {
+        let kept = self.text.trim_end_matches(' ').len();
+        self.text.truncate(kept);
+        self.text.push('\n');
+        self.column = 0;
+        self.apart = true;
+    }
+
+    /// A paragraph from here on, wrapped, each further line beginning at `indent`.
+    pub(super) fn wrapped(&mut self, ink: Ink, indent: usize, text: &str) {
+        for word in text.split_whitespace() {
+            let blank = usize::from(!self.apart);
+            if self.column > indent && self.column + blank + word.chars().count() > WIDTH {
+                self.line();
+                self.to(indent);
+            }
+            if !self.apart {
+                self.put(Ink::Plain, " ");
+            }
+            self.put(ink, word);
+        }
+        self.line();
+    }
+
+    pub(super) fn finish(self) -> String {
+        self.text
+    }
+}
+
+/// A number with its thousands apart.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// At most so many characters, cut in the middle: both ends of a name tell it apart.
+pub(super) fn fitted(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    if length <= width || width < 3 {
+        return text.to_owned();
+    }
+    let head = (width - 1) / 2;
+    let tail = width - 1 - head;
+    text.chars()
+        .take(head)
+        .chain(['…'])
+        .chain(text.chars().skip(length - tail))
+        .collect()
+}
+
+/// `1 Service`, `2 Services`.
+pub(super) fn counted(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", grouped(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_names() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(fitted("short", 10), "short");
+        assert_eq!(fitted("abcdefghij", 7), "abc…hij");
+        assert_eq!(counted(1, "file"), "1 file");
+        assert_eq!(counted(1_000, "file"), "1,000 files");
+    }
+
+    #[test]
+    fn columns_count_what_is_visible() {
+        let mut paper = Paper::new(true);
+        paper.put(Ink::Bad, "ab").to(5).put(Ink::Plain, "c").line();
+        assert_eq!(paper.finish(), "\x1b[31mab\x1b[0m   c\n");
+        let mut paper = Paper::new(false);
+        paper.put(Ink::Bad, "ab").right(Ink::Plain, 8, "xyz").line();
+        assert_eq!(paper.finish(), "ab   xyz\n");
+    }
+
+    #[test]
+    fn paragraphs_wrap_at_the_width() {
+        let mut paper = Paper::new(false);
+        paper
+            .put(Ink::Plain, "  ")
+            .wrapped(Ink::Plain, 2, &"word ".repeat(40));
+        let text = paper.finish();
+        assert!(
+            text.lines()
+                .all(|line| line.starts_with("  word") && line.len() <= WIDTH)
+        );
+        assert_eq!(text.lines().count(), 3);
+    }
+}

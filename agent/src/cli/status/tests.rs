@@ -1,0 +1,120 @@
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rstest::rstest;
+
+use super::render::{View, render};
+use crate::report::{Report, sample};
+
+fn page(report: &Report) -> String {
+    let now = sample::written() + Duration::from_millis(200);
+    render(
+        report,
+        &View {
+            colour: false,
+            now,
+            previous: None,
+        },
+    )
+}
+
+/// Pages as they are printed, to be looked at: agent/testdata/status. With PATHPROOF_BLESS set
+/// they are written anew.
+#[rstest]
+#[case("proven", sample::proven())]
+#[case("broken", sample::broken())]
+#[case("blind", sample::blind())]
+#[case("degraded", sample::degraded())]
+fn pages(#[case] name: &str, #[case] report: Report) {
+    let path = format!("{}/testdata/status/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    let page = page(&report);
+    if std::env::var_os("PATHPROOF_BLESS").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        page == expected,
+        "{path} is not what is printed; look at it, and run the test with PATHPROOF_BLESS=1 if \
+         it should be:\n{page}"
+    );
+    assert!(
+        page.lines().all(|line| line.chars().count() <= 100),
+        "{page}"
+    );
+    assert!(page.lines().all(|line| line.trim_end() == line), "{page}");
+}
+
+#[test]
+fn colours_change_nothing_that_is_read() {
+    let report = sample::broken();
+    let now = sample::written();
+    let plain = render(
+        &report,
+        &View {
+            colour: false,
+            now,
+            previous: None,
+        },
+    );
+    let coloured = render(
+        &report,
+        &View {
+            colour: true,
+            now,
+            previous: None,
+        },
+    );
+    let mut read = String::new();
+    let mut rest = coloured.as_str();
+    while let Some((before, code)) = rest.split_once('\x1b') {
+        read.push_str(before);
+        rest = code.split_once('m').unwrap().1;
+    }
+    read.push_str(rest);
+    // The badge has a border where there is colour.
+    assert_eq!(read.replacen(" BROKEN ", "BROKEN", 1), plain);
+    assert!(coloured.contains("\x1b[1;7;31m BROKEN "));
+}
+
+#[test]
+fn a_report_that_is_not_renewed_is_pointed_out() {
+    let report = sample::proven();
+    let now: Timestamp = sample::written() + Duration::from_secs(45);
+    let page = render(
+        &report,
+        &View {
+            colour: false,
+            now,
+            previous: None,
+        },
+    );
+    assert!(page.contains("This is 45 s old"), "{page}");
+}
+
+#[test]
+fn rates_come_from_two_reports() {
+    let before = sample::proven();
+    let mut after = before.clone();
+    after.verdict.at.0 += 2_000_000_000;
+    after.services[0].outcomes.arrived += 41;
+    let view = View {
+        colour: false,
+        now: after.written,
+        previous: Some(&before),
+    };
+    let page = render(&after, &view);
+    let line = page
+        .lines()
+        .find(|line| line.contains("shop/web:http"))
+        .unwrap();
+    assert!(line.contains(" 20.5 "), "{line}");
+    assert!(page.contains("new/s"), "{page}");
+}
+
+#[test]
+fn a_report_survives_json() {
+    for report in [sample::proven(), sample::broken(), sample::blind()] {
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+    }
+}
