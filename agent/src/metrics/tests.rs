@@ -204,10 +204,16 @@ fn the_trouble_comes_first_then_the_busiest() {
         .map(|id| delta(id, Outcome::Arrived, id + 1, 0))
         .collect();
     metrics.record(&counts, &names);
-    let (shown, omitted) = metrics.services(
-        &names,
-        &|name, family| name == "shop/s0:http" && family == "IPv4",
-        2,
+    let mut trouble = sample::broken().verdict.services;
+    trouble.truncate(1);
+    trouble[0].service = "shop/s0:http".to_owned();
+    let (shown, omitted) = metrics.services(&names, &trouble, 2);
+    assert_eq!(
+        shown
+            .iter()
+            .map(|report| report.trouble)
+            .collect::<Vec<_>>(),
+        [true, false, false]
     );
     let shown: Vec<&str> = shown.iter().map(|report| report.service.as_str()).collect();
     assert_eq!(shown, ["shop/s0:http", "shop/s9:http", "shop/s8:http"]);

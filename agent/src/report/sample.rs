@@ -139,7 +139,7 @@ pub(crate) fn broken() -> Report {
             family: Family::V4,
             confirmed: true,
             cause: Cause::Leaked,
-            failures: vec![(Failure::Leaked, 160), (Failure::Refused, 4)],
+            failures: vec![(Failure::Refused, 4), (Failure::Leaked, 160)],
             since: ago(12_200),
             last_failure: ago(110),
             last_proof: None,

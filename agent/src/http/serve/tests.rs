@@ -259,7 +259,7 @@ async fn an_idle_connection_is_closed() {
 async fn a_newcomer_is_served_however_many_there_are() {
     let server = Server::start(
         Limits {
-            connections: 8,
+            waiting: 8,
             ..Limits::default()
         },
         &[],
@@ -275,6 +275,27 @@ async fn a_newcomer_is_served_however_many_there_are() {
     assert_eq!(server.counted("evicted"), 41 - 8);
     assert_eq!(server.counted("accepted"), 41);
     // Those that are left have not begun a request: nothing is under way.
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn of_those_that_talk_the_least_lately_used_makes_room() {
+    let limits = Limits {
+        talking: 2,
+        kept: 8,
+        ..Limits::default()
+    };
+    let server = Server::start(limits, &[]).await;
+    let (mut first, mut second) = (server.connect().await, server.connect().await);
+    first.ask(GET).await;
+    second.ask(GET).await;
+    first.ask(GET).await;
+    let mut third = server.connect().await;
+    third.ask(GET).await;
+    assert_eq!(second.rest().await, "");
+    first.ask(GET).await;
+    assert_eq!(server.counted("evicted"), 1);
+    drop((first, third));
     server.finish().await;
 }
 
@@ -347,6 +368,7 @@ fn limits_fit_the_open_files() {
     let limits = Limits::default();
     assert_eq!(limits.within(1_048_576), limits);
     let small = limits.within(1_024);
-    assert_eq!((small.connections, small.kept), (512, 512));
-    assert!(limits.within(0).connections > 0);
+    assert_eq!((small.waiting, small.talking, small.kept), (256, 256, 128));
+    let least = limits.within(0);
+    assert!(least.waiting > 0 && least.talking > 0);
 }
