@@ -121,6 +121,7 @@ pub struct RunArgs {
     #[arg(
         long,
         env = "PATHPROOF_UNKNOWN_POLICY",
+        value_name = "POLICY",
         value_enum,
         default_value_t = UnknownPolicy::Open,
         help_heading = ANSWERS
@@ -131,6 +132,7 @@ pub struct RunArgs {
     #[arg(
         long,
         env = "PATHPROOF_ENFORCEMENT",
+        value_name = "MODE",
         value_enum,
         default_value_t = Enforcement::Enforce,
         help_heading = ANSWERS
@@ -199,6 +201,7 @@ pub struct RunArgs {
     #[arg(
         long,
         env = "PATHPROOF_ATTACH",
+        value_name = "MODE",
         value_enum,
         default_value_t = Attach::Auto,
         help_heading = OBSERVER
@@ -229,6 +232,7 @@ pub struct RunArgs {
     #[arg(
         long,
         env = "PATHPROOF_LOG_FORMAT",
+        value_name = "FORMAT",
         value_enum,
         default_value_t = LogFormat::Text,
         help_heading = LOG
@@ -271,7 +275,7 @@ pub struct StatusArgs {
     pub watch: bool,
 
     /// For people, or the agent's report as JSON
-    #[arg(long, short, value_enum, default_value_t = Output::Text)]
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }
 
@@ -279,7 +283,7 @@ pub struct StatusArgs {
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct VersionArgs {
     /// For people, or JSON
-    #[arg(long, short, value_enum, default_value_t = Output::Text)]
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }
 

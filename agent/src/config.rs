@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::args::{Attach, RunArgs};
 use crate::domain::answer::{Enforcement, UnknownPolicy};
+use crate::domain::node::TerminatingTaints;
 use crate::http::allow::AllowList;
 use crate::http::bind::BindAddress;
 use crate::telemetry::Format;
@@ -48,8 +49,8 @@ pub struct Config {
     pub unknown_policy: UnknownPolicy,
     /// Whether the verdict has consequences.
     pub enforcement: Enforcement,
-    /// Keys of taints that make the node ineligible, presets resolved, each once.
-    pub terminating_taints: Vec<Arc<str>>,
+    /// Taints that make the node ineligible, presets resolved.
+    pub terminating_taints: TerminatingTaints,
     /// First dwell of a flapping datapath; zero is off.
     pub flap_dwell: Duration,
     /// How programs are attached.
@@ -156,22 +157,26 @@ impl Config {
 
     /// Writes every value into the log, once, at start.
     pub fn log(&self) {
+        let path = |path: &Option<PathBuf>| match path {
+            Some(path) => path.display().to_string(),
+            None => "none".to_owned(),
+        };
         tracing::info!(
             node = %self.node_name,
             node_name_from = ?self.node_name_from,
             manifests = %self.manifests.display(),
-            healthz = %self.healthz.address,
+            healthz = self.healthz.address.to_string(),
             healthz_allow = %self.healthz.allow,
-            admin = %self.admin.address,
+            admin = self.admin.address.to_string(),
             admin_allow = %self.admin.allow,
-            interfaces = %self.interfaces,
+            interfaces = self.interfaces.to_string(),
             unknown_policy = ?self.unknown_policy,
             enforcement = ?self.enforcement,
-            terminating_taints = ?self.terminating_taints,
+            terminating_taints = self.terminating_taints.keys().collect::<Vec<_>>().join(","),
             flap_dwell = ?self.flap_dwell,
             attach = ?self.attach,
-            pin_dir = ?self.pin_dir,
-            state_dir = ?self.state_dir,
+            pin_dir = path(&self.pin_dir),
+            state_dir = path(&self.state_dir),
             "this is the configuration"
         );
     }

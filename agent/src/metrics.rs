@@ -13,6 +13,7 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
 use crate::domain::evidence::{CountDelta, Directory};
+use crate::domain::verdict::ServiceTrouble;
 use crate::report::{Report, ServiceReport};
 
 mod connections;
@@ -87,12 +88,12 @@ impl Metrics {
         self.current().connections.retain(directory);
     }
 
-    /// Services with traffic for a report: those named in `trouble`, then the `busiest`, and how
-    /// many are left out. `trouble` holds names and families as in `verdict.services`.
+    /// Services with traffic for a report: those in `trouble`, then the `busiest`, and how many are
+    /// left out.
     pub fn services(
         &self,
         directory: &dyn Directory,
-        trouble: &dyn Fn(&str, &str) -> bool,
+        trouble: &[ServiceTrouble],
         busiest: usize,
     ) -> (Vec<ServiceReport>, u32) {
         self.current()

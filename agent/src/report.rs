@@ -276,3 +276,6 @@ pub struct ClusterReport {
     /// Objects of other kinds, left out.
     pub ignored: u64,
 }
+
+#[cfg(test)]
+pub(crate) mod sample;

@@ -72,12 +72,14 @@ fn option(arg: &Arg) -> String {
         .cloned()
         .unwrap_or_default()
         .to_string();
-    let _ = writeln!(
-        text,
-        "{}{}",
-        help,
-        if help.ends_with('.') { "" } else { "." }
-    );
+    for (index, paragraph) in help.split("\n\n").enumerate() {
+        let end = if paragraph.ends_with('.') { "" } else { "." };
+        let _ = writeln!(
+            text,
+            "{}{paragraph}{end}",
+            if index > 0 { "\n" } else { "" }
+        );
+    }
     for value in arg
         .get_possible_values()
         .iter()

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::domain::node::TaintError;
+
 /// A setting that is unsound.
 #[derive(Debug, Error)]
 pub enum ConfigError {
@@ -58,14 +60,15 @@ pub enum ConfigError {
         reason: &'static str,
     },
     /// Neither a taint's key nor a preset.
-    #[error(
-        "--terminating-taint: {value:?} is neither a preset ({presets}) nor a taint's key such as example.com/leaving (the key alone, without value or effect)"
-    )]
-    Taint {
+    #[error("--terminating-taint: {0}")]
+    Taint(TaintError),
+    /// Nearly a preset.
+    #[error("--terminating-taint: {value:?} is no preset: did you mean {preset:?}?")]
+    Misspelt {
         /// What was said.
         value: String,
-        /// The presets there are.
-        presets: String,
+        /// What was probably meant.
+        preset: &'static str,
     },
     /// Not a duration, or out of range.
     #[error(

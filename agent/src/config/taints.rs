@@ -1,75 +1,27 @@
-//! Taints that say a node is being removed: presets and keys.
-
-use std::sync::Arc;
+//! Taints that say a node is being removed: the domain's rule, and an eye for misspelt presets.
 
 use super::{ConfigError, parse};
+use crate::domain::node::{PRESETS, TerminatingTaints};
 
-/// Presets and their keys. The first is always on: kube-proxy knows it and no other.
-pub(super) const PRESETS: &[(&str, &[&str])] = &[
-    ("cluster-autoscaler", &["ToBeDeletedByClusterAutoscaler"]),
-    (
-        "karpenter",
-        &["karpenter.sh/disrupted", "karpenter.sh/disruption"],
-    ),
-    (
-        "spot",
-        &[
-            "aws-node-termination-handler/spot-itn",
-            "cloud.google.com/impending-node-termination",
-        ],
-    ),
-    (
-        "shutdown",
-        &[
-            "node.cloudprovider.kubernetes.io/shutdown",
-            "node.kubernetes.io/out-of-service",
-            "aws-node-termination-handler/asg-lifecycle-termination",
-        ],
-    ),
-];
-
-/// The keys that the default set and what was said stand for, each once.
-pub(super) fn resolve(said: &[String]) -> Result<Vec<Arc<str>>, ConfigError> {
-    let mut keys: Vec<Arc<str>> = PRESETS[0].1.iter().map(|key| Arc::from(*key)).collect();
+/// The keys that the default set and what was said stand for.
+pub(super) fn resolve(said: &[String]) -> Result<TerminatingTaints, ConfigError> {
     for value in parse::entries(said) {
-        match PRESETS.iter().find(|(name, _)| *name == value) {
-            Some((_, preset)) => preset.iter().for_each(|key| add(&mut keys, key)),
-            None if is_key(value) => add(&mut keys, value),
-            None => return Err(unknown(value)),
+        if let Some(preset) = misspelt(value) {
+            return Err(ConfigError::Misspelt {
+                value: value.to_owned(),
+                preset,
+            });
         }
     }
-    Ok(keys)
+    TerminatingTaints::parse(parse::entries(said)).map_err(ConfigError::Taint)
 }
 
-fn add(keys: &mut Vec<Arc<str>>, key: &str) {
-    if !keys.iter().any(|known| **known == *key) {
-        keys.push(key.into());
-    }
-}
-
-fn unknown(value: &str) -> ConfigError {
-    let names: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
-    ConfigError::Taint {
-        value: value.to_owned(),
-        presets: names.join(", "),
-    }
-}
-
-/// A qualified name: an optional DNS prefix, a slash, and up to 63 characters. A word that is
-/// nearly a preset is taken for a misspelt one: as a key it would match nothing, silently.
-fn is_key(value: &str) -> bool {
-    let part = |text: &str, max: usize| {
-        let inner = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-        let edge = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
-        text.len() <= max
-            && text.bytes().all(inner)
-            && edge(text.bytes().next())
-            && edge(text.bytes().last())
-    };
-    match value.split_once('/') {
-        Some((prefix, name)) => part(prefix, 253) && part(name, 63),
-        None => part(value, 63) && PRESETS.iter().all(|(name, _)| distance(name, value) > 2),
-    }
+/// The preset that a word is nearly. As a key it would match nothing, silently.
+fn misspelt(value: &str) -> Option<&'static str> {
+    PRESETS
+        .iter()
+        .map(|preset| preset.name)
+        .find(|name| (1..=2).contains(&distance(name, value)))
 }
 
 /// Levenshtein distance: insertions, deletions and replacements from one to the other.
@@ -92,7 +44,7 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn said(values: &[&str]) -> Result<Vec<Arc<str>>, ConfigError> {
+    fn said(values: &[&str]) -> Result<TerminatingTaints, ConfigError> {
         resolve(
             &values
                 .iter()
@@ -103,36 +55,28 @@ mod tests {
 
     #[test]
     fn the_autoscalers_taint_is_always_there() {
-        assert_eq!(
-            said(&[]).unwrap(),
-            ["ToBeDeletedByClusterAutoscaler".into()]
+        assert!(
+            said(&[])
+                .unwrap()
+                .contains("ToBeDeletedByClusterAutoscaler")
         );
     }
 
     #[test]
-    fn presets_and_keys_add_up_without_repetition() {
-        let keys = said(&[
-            "karpenter",
-            "leaving",
+    fn presets_and_keys_add_up() {
+        let taints = said(&["karpenter", "leaving", "", "a.io/b"]).unwrap();
+        for key in [
+            "ToBeDeletedByClusterAutoscaler",
             "karpenter.sh/disrupted",
-            "",
+            "leaving",
             "a.io/b",
-        ]);
-        assert_eq!(
-            keys.unwrap().iter().map(|key| &**key).collect::<Vec<_>>(),
-            [
-                "ToBeDeletedByClusterAutoscaler",
-                "karpenter.sh/disrupted",
-                "karpenter.sh/disruption",
-                "leaving",
-                "a.io/b",
-            ]
-        );
+        ] {
+            assert!(taints.contains(key), "{key}");
+        }
     }
 
     #[rstest]
     #[case("karpentre")]
-    #[case("a=b:NoSchedule")]
     #[case("two words")]
     #[case("/name")]
     #[case("prefix/")]

@@ -45,7 +45,7 @@ impl fmt::Display for BindAddress {
 
 /// A listener that could not be opened.
 #[derive(Debug, Error)]
-#[error("{option}: cannot listen at {address}; {remedy}", remedy = remedy(source, *option))]
+#[error("{option}: cannot listen at {address}; {remedy}", remedy = remedy(source, option))]
 pub struct BindError {
     /// The option that says where.
     pub option: &'static str,

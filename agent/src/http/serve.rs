@@ -1,9 +1,10 @@
 //! Connections: accepts them, limits them, times them out, and hands their requests to a router.
 //!
 //! A health port is open to strangers, and must answer a load balancer within its second whatever
-//! they do. So a connection is never waited for: each has [`Limits`] on the time it may take, a
-//! newcomer is always accepted, and where there are too many the one that was used least lately
-//! makes room.
+//! they do, in little memory. So a connection is never waited for: each has [`Limits`] on the time
+//! it may take, a newcomer is always accepted, and where there are too many the one that was used
+//! least lately makes room. One that has said nothing yet costs a few hundred bytes; only one that
+//! talks is given a buffer, and of those there are few.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -38,11 +39,13 @@ use progress::{Progress, Watched};
 /// What a connection may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time. One more, and the one used least lately is closed.
-    pub connections: usize,
-    /// Connections at a time up to which one is kept for further requests. Beyond, each is closed
-    /// after its answer: a connection that has asked once holds a buffer, one that waits to ask
-    /// does not.
+    /// Connections at a time that have said nothing yet. One more, and the oldest is closed.
+    pub waiting: usize,
+    /// Connections at a time that have: they hold a buffer. One more, and the one used least
+    /// lately is closed.
+    pub talking: usize,
+    /// Of those, how many are kept for further requests. Beyond, each is closed after its answer,
+    /// which clients expect, as they do not expect to be closed while they ask.
     pub kept: usize,
     /// From accept to the end of the first request's header, and from the first byte of a later
     /// request to the end of its header.
@@ -58,8 +61,9 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections: 16_384,
-            kept: 1_024,
+            waiting: 16_384,
+            talking: 512,
+            kept: 256,
             header_time: Duration::from_secs(5),
             idle_time: Duration::from_secs(60),
             answer_time: Duration::from_secs(30),
@@ -71,13 +75,13 @@ impl Default for Limits {
 impl Limits {
     /// As many connections as this number of open files has room for beside the agent's own.
     pub fn within(self, open_files: u64) -> Self {
-        let room = usize::try_from(open_files)
-            .unwrap_or(usize::MAX)
-            .saturating_sub(OWN_FILES);
-        let connections = self.connections.min(room).max(16);
+        let room = usize::try_from(open_files).unwrap_or(usize::MAX);
+        let room = room.saturating_sub(OWN_FILES).max(32);
+        let talking = self.talking.min(room / 2);
         Self {
-            connections,
-            kept: self.kept.min(connections),
+            waiting: self.waiting.min(room - talking),
+            talking,
+            kept: self.kept.min(talking / 2),
             ..self
         }
     }
@@ -107,12 +111,15 @@ pub async fn serve(
     rules: Rules,
     shutdown: impl Future<Output = ()>,
 ) {
-    let crowd = Crowd::new(rules.limits.connections);
+    let waiting = Crowd::new(rules.limits.waiting);
+    let talking = Crowd::new(rules.limits.talking);
     let (stop, stopped) = watch::channel(false);
     let shared = Arc::new(Shared {
         router,
         rules,
         stopped,
+        waiting,
+        talking,
     });
     let mut shutdown = pin!(shutdown);
     let mut complained = false;
@@ -125,7 +132,7 @@ pub async fn serve(
         match accepted {
             Ok((stream, peer)) => {
                 complained = false;
-                shared.welcome(stream, peer, &crowd);
+                shared.welcome(stream, peer);
             }
             Err(error) => {
                 if !complained && is_exhaustion(&error) {
@@ -136,7 +143,7 @@ pub async fn serve(
                         "connections cannot be accepted; closing the one used least lately"
                     );
                 }
-                recover(&error, &crowd).await;
+                shared.recover(&error).await;
             }
         }
     }
@@ -156,57 +163,72 @@ fn is_exhaustion(error: &io::Error) -> bool {
         .is_some_and(|code| exhausted.contains(&code))
 }
 
-async fn recover(error: &io::Error, crowd: &Arc<Crowd>) {
-    // Anything else concerns the one connection that was not accepted, which is gone.
-    if is_exhaustion(error) {
-        crowd.close_one();
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 /// What the connections of one listener have in common.
 struct Shared {
     router: Router,
     rules: Rules,
     stopped: watch::Receiver<bool>,
+    waiting: Arc<Crowd>,
+    talking: Arc<Crowd>,
 }
 
 impl Shared {
-    fn welcome(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr, crowd: &Arc<Crowd>) {
-        let stats = self.rules.metrics.http();
+    fn welcome(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) {
         if !self.rules.allow.allows(peer.ip()) {
             // Dropped unread.
-            stats.turned(self.rules.listener, Turned::Denied);
+            self.note(Turned::Denied);
             return;
         }
-        let (place, made_room) = crowd.enter();
-        if made_room {
-            stats.turned(self.rules.listener, Turned::Evicted);
-        }
-        stats.turned(self.rules.listener, Turned::Accepted);
+        self.note(Turned::Accepted);
+        let place = self.place(&self.waiting);
         let shared = Arc::clone(self);
         tokio::spawn(async move {
-            let listener = shared.rules.listener;
-            let _open = shared.rules.metrics.http().opened(listener);
+            let _open = shared.rules.metrics.http().opened(shared.rules.listener);
             shared.attend(stream, place).await;
         });
     }
 
+    async fn recover(&self, error: &io::Error) {
+        // Anything else concerns the one connection that was not accepted, which is gone.
+        if is_exhaustion(error) {
+            self.waiting.close_one();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn place(&self, crowd: &Arc<Crowd>) -> Place {
+        let (place, made_room) = crowd.enter();
+        if made_room {
+            self.note(Turned::Evicted);
+        }
+        place
+    }
+
+    fn note(&self, turned: Turned) {
+        self.rules
+            .metrics
+            .http()
+            .turned(self.rules.listener, turned);
+    }
+
     /// One connection, from accept to close.
     async fn attend(&self, stream: TcpStream, mut place: Place) {
-        let limits = &self.rules.limits;
-        let deadline = Instant::now() + limits.header_time;
+        let deadline = Instant::now() + self.rules.limits.header_time;
         let mut stopped = self.stopped.clone();
-        // A connection costs a buffer only once it has something to say.
+        let mut first = [0];
         tokio::select! {
-            readable = stream.readable() => if readable.is_err() { return },
-            () = tokio::time::sleep_until(deadline) => return self.timed_out(),
+            // Not `readable`, which may be true of a stream with nothing to read.
+            heard = stream.peek(&mut first) => if !matches!(heard, Ok(1..)) { return },
+            () = tokio::time::sleep_until(deadline) => return self.note(Turned::TimedOut),
             () = place.taken() => return,
             _ = stopped.wait_for(|stopped| *stopped) => return,
         }
+        drop(place);
         // Answers are one write each; waiting for more to send would only delay them.
         let _ = stream.set_nodelay(true);
-        self.converse(stream, place, stopped, deadline).await;
+        let place = self.place(&self.talking);
+        // Boxed, so that one that waits does not hold the room for it.
+        Box::pin(self.converse(stream, place, stopped, deadline)).await;
     }
 
     async fn converse(
@@ -263,15 +285,8 @@ impl Shared {
             timer.poll(cx).map(|()| false)
         });
         if !on_time.await {
-            self.timed_out();
+            self.note(Turned::TimedOut);
         }
-    }
-
-    fn timed_out(&self) {
-        self.rules
-            .metrics
-            .http()
-            .turned(self.rules.listener, Turned::TimedOut);
     }
 }
 

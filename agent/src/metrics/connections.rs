@@ -1,7 +1,8 @@
 //! Connections by Service port and outcome, summed up since the agent started, for a bounded
 //! number of Services.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use agent_common::evidence::{OUTCOMES, Outcome};
@@ -9,6 +10,7 @@ use agent_common::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
 
 use crate::domain::cluster::ObjectName;
 use crate::domain::evidence::{CountDelta, Directory, ServiceInfo};
+use crate::domain::verdict::ServiceTrouble;
 use crate::domain::verdict::report::names;
 use crate::report::{OutcomeCounts, ServiceReport};
 
@@ -75,6 +77,13 @@ impl Tally {
         self.family == info.family && *self.port == *info.port && self.name == *info.name
     }
 
+    fn arrived(&self) -> u64 {
+        self.sums
+            .iter()
+            .map(|path| path[Outcome::Arrived as usize])
+            .sum()
+    }
+
     fn total(&self) -> OutcomeCounts {
         let mut counts = [0; OUTCOMES];
         for path in self.sums.iter() {
@@ -124,39 +133,70 @@ impl Connections {
         });
     }
 
+    /// Runs with every turn of the main loop, so names are only written for what is shown.
     pub(super) fn report(
         &self,
         directory: &dyn Directory,
-        trouble: &dyn Fn(&str, &str) -> bool,
+        trouble: &[ServiceTrouble],
         busiest: usize,
     ) -> (Vec<ServiceReport>, u32) {
-        let mut reports: Vec<ServiceReport> = self
+        let troubled: HashSet<(&str, Family)> = trouble
+            .iter()
+            .map(|trouble| (trouble.service.as_str(), trouble.family))
+            .collect();
+        let is_troubled = |tally: &Tally| {
+            !troubled.is_empty() && troubled.contains(&(service_name(tally).as_str(), tally.family))
+        };
+        let mut ranked: Vec<Ranked<'_>> = self
             .services
             .iter()
             .filter_map(|(id, tally)| {
                 let info = directory.service(*id).filter(|info| tally.is_of(info))?;
-                let service = service_name(tally);
-                let family = names::of_family(tally.family);
-                Some(ServiceReport {
-                    trouble: trouble(&service, family),
-                    service,
-                    family: family.to_owned(),
+                let trouble = is_troubled(tally);
+                Some(Ranked {
+                    tally,
+                    trouble,
+                    arrived: tally.arrived(),
                     endpoints: info.endpoints,
-                    outcomes: tally.total(),
                 })
             })
             .collect();
-        reports.sort_by(|a, b| {
-            let key =
-                |report: &ServiceReport| (!report.trouble, u64::MAX - report.outcomes.arrived);
-            let name = |report: &ServiceReport| (report.service.clone(), report.family.clone());
-            key(a).cmp(&key(b)).then_with(|| name(a).cmp(&name(b)))
-        });
-        let troubled = reports.iter().filter(|report| report.trouble).count();
-        let shown = reports.len().min(troubled + busiest);
-        let omitted = u32::try_from(reports.len() - shown).unwrap_or(u32::MAX);
-        reports.truncate(shown);
-        (reports, omitted)
+        ranked.sort_by(|a, b| a.order().cmp(&b.order()));
+        let troubled = ranked.iter().filter(|service| service.trouble).count();
+        let shown = ranked.len().min(troubled + busiest);
+        let omitted = u32::try_from(ranked.len() - shown).unwrap_or(u32::MAX);
+        (
+            ranked.iter().take(shown).map(Ranked::report).collect(),
+            omitted,
+        )
+    }
+}
+
+/// A Service on its way into a report.
+struct Ranked<'a> {
+    tally: &'a Tally,
+    trouble: bool,
+    arrived: u64,
+    endpoints: u32,
+}
+
+impl Ranked<'_> {
+    /// Trouble first, then the busiest; by name where that is the same.
+    fn order(&self) -> impl Ord {
+        let Tally {
+            name, port, family, ..
+        } = self.tally;
+        (!self.trouble, Reverse(self.arrived), name, port, *family)
+    }
+
+    fn report(&self) -> ServiceReport {
+        ServiceReport {
+            service: service_name(self.tally),
+            family: names::of_family(self.tally.family).to_owned(),
+            endpoints: self.endpoints,
+            trouble: self.trouble,
+            outcomes: self.tally.total(),
+        }
     }
 }
 

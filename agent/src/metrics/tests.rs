@@ -1,1 +1,244 @@
+use std::collections::{BTreeMap, BTreeSet};
 
+use agent_common::evidence::{OUTCOMES, Outcome};
+use agent_common::service::{Family, SourceClass};
+use proptest::prelude::*;
+
+use super::*;
+use crate::domain::cluster::ObjectName;
+use crate::domain::evidence::ServiceInfo;
+use crate::report::sample;
+
+/// Services by id.
+struct Names(BTreeMap<u32, (ObjectName, &'static str, Family)>);
+
+impl Names {
+    fn of(count: u32) -> Self {
+        let named = |id| {
+            (
+                id,
+                (
+                    ObjectName::new("shop", &format!("s{id}")),
+                    "http",
+                    Family::V4,
+                ),
+            )
+        };
+        Self((0..count).map(named).collect())
+    }
+}
+
+impl Directory for Names {
+    fn service(&self, id: u32) -> Option<ServiceInfo<'_>> {
+        let (name, port, family) = self.0.get(&id)?;
+        Some(ServiceInfo {
+            name,
+            port,
+            family: *family,
+            endpoints: 2,
+        })
+    }
+}
+
+fn delta(service: u32, outcome: Outcome, count: u32, lost: u32) -> CountDelta {
+    let mut counts = [0; OUTCOMES];
+    counts[outcome as usize] = count;
+    CountDelta {
+        service,
+        class: SourceClass::Pod,
+        counts,
+        lost,
+    }
+}
+
+fn snapshot() -> Snapshot {
+    let mut delays = [Delays::default(); FAMILIES];
+    delays[0].buckets[3] = 1;
+    delays[0].buckets[16] = 5;
+    delays[0].buckets[31] = 2;
+    delays[0].sum_ns = 1_500_000_000;
+    let mut report = sample::broken();
+    report.verdict.coverage.losses = sample::blind().verdict.coverage.losses;
+    Snapshot {
+        report: Arc::new(report),
+        delays,
+        reattached: 3,
+        anomalies: 9,
+        view_changes: 4,
+    }
+}
+
+fn value(page: &str, series: &str) -> Option<f64> {
+    page.lines()
+        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+}
+
+#[test]
+fn every_definition_is_exposed_and_nothing_else() {
+    let metrics = Metrics::new();
+    metrics.update(snapshot());
+    let page = metrics.encode();
+    let exposed: BTreeSet<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .collect();
+    let defined: BTreeSet<String> = definitions::ALL
+        .iter()
+        .map(|(_, definition)| definition.full_name().trim_end_matches("_total").to_owned())
+        .collect();
+    assert_eq!(exposed, defined.iter().map(String::as_str).collect());
+    assert!(page.ends_with("# EOF\n"));
+}
+
+#[test]
+fn names_and_helps_are_in_order() {
+    let mut seen = BTreeSet::new();
+    for (_, definition) in definitions::ALL {
+        let name = definition.full_name();
+        assert!(
+            name.starts_with("pathproof_") || name.starts_with("process_"),
+            "{name}"
+        );
+        assert!(seen.insert(name.clone()), "{name} twice");
+        assert!(!definition.help.ends_with('.'), "{name}");
+    }
+}
+
+#[test]
+fn values_are_those_of_the_report() {
+    let metrics = Metrics::new();
+    metrics.update(snapshot());
+    let page = metrics.encode();
+    for (series, expected) in [
+        (r#"pathproof_state{family="IPv4",state="broken"}"#, 1.0),
+        (r#"pathproof_state{family="IPv4",state="proven"}"#, 0.0),
+        (r#"pathproof_state{family="IPv6",state="proven"}"#, 1.0),
+        (r#"pathproof_answer_ok{endpoint="livez"}"#, 0.0),
+        ("pathproof_node_eligible", 1.0),
+        (r#"pathproof_troubled_services{confirmed="true"}"#, 1.0),
+        (
+            r#"pathproof_last_proof_timestamp_seconds{family="IPv4",path="pod"}"#,
+            1_795_265_987.95,
+        ),
+        (
+            r#"pathproof_forwarding_delay_seconds_count{family="IPv4"}"#,
+            8.0,
+        ),
+        (
+            r#"pathproof_forwarding_delay_seconds_sum{family="IPv4"}"#,
+            1.5,
+        ),
+        (
+            r#"pathproof_forwarding_delay_seconds_bucket{le="0.000001024",family="IPv4"}"#,
+            1.0,
+        ),
+        (
+            r#"pathproof_forwarding_delay_seconds_bucket{le="+Inf",family="IPv4"}"#,
+            8.0,
+        ),
+        (r#"pathproof_coverage_loss{loss="not_loaded"}"#, 1.0),
+        (
+            r#"pathproof_observer_faults_total{fault="later_fragment"}"#,
+            12.0,
+        ),
+        ("pathproof_observer_reattached_total", 3.0),
+        ("pathproof_expected_endpoints", 907.0),
+        (r#"pathproof_build_info{version="0.1.0",abi="1"}"#, 1.0),
+    ] {
+        assert_eq!(value(&page, series), Some(expected), "{series}\n{page}");
+    }
+}
+
+#[test]
+fn before_the_first_turn_there_is_the_process() {
+    let page = Metrics::new().encode();
+    assert!(
+        value(&page, "process_resident_memory_bytes").unwrap() > 0.0,
+        "{page}"
+    );
+    assert!(!page.contains("pathproof_state"), "{page}");
+}
+
+#[test]
+fn a_service_begins_at_zero_and_ends_with_its_name() {
+    let metrics = Metrics::new();
+    let mut names = Names::of(2);
+    metrics.record(&[delta(1, Outcome::Proven, 5, 2)], &names);
+    let series = |outcome| {
+        format!(
+            r#"pathproof_service_connections_total{{namespace="shop",service="s1",port="http",family="IPv4",path="pod",outcome="{outcome}"}}"#
+        )
+    };
+    let page = metrics.encode();
+    assert_eq!(value(&page, &series("proven")), Some(5.0), "{page}");
+    assert_eq!(value(&page, &series("lost")), Some(2.0));
+    assert_eq!(value(&page, &series("leaked")), Some(0.0));
+    assert_eq!(value(&page, &series("unheard")), None);
+    let node = r#"pathproof_connections_total{family="IPv4",path="pod",outcome="proven"}"#;
+    assert_eq!(value(&page, node), Some(5.0));
+    // The id goes to another Service: the old one's sums do not.
+    names
+        .0
+        .insert(1, (ObjectName::new("shop", "new"), "", Family::V4));
+    metrics.record(&[delta(1, Outcome::Proven, 1, 0)], &names);
+    let page = metrics.encode();
+    assert_eq!(value(&page, &series("proven")), None);
+    assert_eq!(
+        value(
+            &page,
+            &series("proven").replace("s1", "new").replace("http", "")
+        ),
+        Some(1.0)
+    );
+    names.0.remove(&1);
+    metrics.retain(&names);
+    assert!(!metrics.encode().contains("service=\"new\""));
+    assert_eq!(value(&metrics.encode(), node), Some(6.0));
+}
+
+#[test]
+fn the_trouble_comes_first_then_the_busiest() {
+    let metrics = Metrics::new();
+    let names = Names::of(10);
+    let counts: Vec<CountDelta> = (0..10)
+        .map(|id| delta(id, Outcome::Arrived, id + 1, 0))
+        .collect();
+    metrics.record(&counts, &names);
+    let mut trouble = sample::broken().verdict.services;
+    trouble.truncate(1);
+    trouble[0].service = "shop/s0:http".to_owned();
+    let (shown, omitted) = metrics.services(&names, &trouble, 2);
+    assert_eq!(
+        shown
+            .iter()
+            .map(|report| report.trouble)
+            .collect::<Vec<_>>(),
+        [true, false, false]
+    );
+    let shown: Vec<&str> = shown.iter().map(|report| report.service.as_str()).collect();
+    assert_eq!(shown, ["shop/s0:http", "shop/s9:http", "shop/s8:http"]);
+    assert_eq!(omitted, 7);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// However many Services, series are bounded and no connection is left out of the sum.
+    #[test]
+    fn series_are_bounded_and_complete(ids in prop::collection::vec(0u32..3_000, 1..2_000)) {
+        let metrics = Metrics::new();
+        let names = Names::of(3_000);
+        let counts: Vec<CountDelta> =
+            ids.iter().map(|id| delta(*id, Outcome::Proven, 1, 0)).collect();
+        metrics.record(&counts, &names);
+        let page = metrics.encode();
+        let proven: Vec<f64> = page
+            .lines()
+            .filter(|line| line.starts_with("pathproof_service_connections_total"))
+            .filter(|line| line.contains("outcome=\"proven\""))
+            .map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
+            .collect();
+        prop_assert!(proven.len() <= MAX_SERVICES_SHOWN + 1);
+        prop_assert_eq!(proven.iter().sum::<f64>() as usize, ids.len());
+    }
+}

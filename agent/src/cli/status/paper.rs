@@ -49,6 +49,8 @@ pub(super) struct Paper {
     text: String,
     colour: bool,
     column: usize,
+    /// Whether the next word needs no blank before it.
+    apart: bool,
 }
 
 impl Paper {
@@ -57,6 +59,7 @@ impl Paper {
             text: String::new(),
             colour,
             column: 0,
+            apart: true,
         }
     }
 
@@ -83,6 +86,7 @@ impl Paper {
             self.text.push_str(text);
         }
         self.column += text.chars().count();
+        self.apart = text.chars().last().map_or(self.apart, |last| last == ' ');
         self
     }
 
@@ -91,6 +95,7 @@ impl Paper {
         let blanks = column.checked_sub(self.column).unwrap_or(1);
         self.text.extend(std::iter::repeat_n(' ', blanks));
         self.column += blanks;
+        self.apart |= blanks > 0;
         self
     }
 
@@ -106,17 +111,18 @@ impl Paper {
         self.text.truncate(kept);
         self.text.push('\n');
         self.column = 0;
+        self.apart = true;
     }
 
     /// A paragraph from here on, wrapped, each further line beginning at `indent`.
     pub(super) fn wrapped(&mut self, ink: Ink, indent: usize, text: &str) {
         for word in text.split_whitespace() {
-            if self.column > indent && self.column + 1 + word.chars().count() > WIDTH {
+            let blank = usize::from(!self.apart);
+            if self.column > indent && self.column + blank + word.chars().count() > WIDTH {
                 self.line();
-            }
-            if self.column < indent {
                 self.to(indent);
-            } else if self.column > indent {
+            }
+            if !self.apart {
                 self.put(Ink::Plain, " ");
             }
             self.put(ink, word);

@@ -2,18 +2,17 @@
 
 use jiff::Timestamp;
 
-use super::paper::{Ink, Paper, counted, fitted, grouped};
+use super::paper::{Ink, Paper, counted, grouped};
 use crate::domain::answer::{Enforcement, UnknownPolicy};
 use crate::domain::node::Eligibility;
 use crate::domain::time::{Mono, Spoken};
 use crate::domain::verdict::report::names;
-use crate::domain::verdict::{FamilyVerdict, PathState, PathView, ServiceTrouble, State};
-use crate::report::{Attached, DeviceReport, Report, ServiceReport};
+use crate::domain::verdict::{FamilyVerdict, PathState, PathView, State};
+use crate::report::Report;
 
-/// Services in trouble that are shown.
-const TROUBLED_SHOWN: usize = 12;
-/// Sound Services that are shown.
-const SOUND_SHOWN: usize = 8;
+mod observer;
+mod services;
+
 /// Lines of anything that may repeat: problems, losses, devices.
 const LINES_SHOWN: usize = 6;
 /// A report this old was not renewed: the agent writes four a second.
@@ -114,13 +113,18 @@ impl Page<'_> {
         }
         self.paper.line();
         let eligibility = &report.verdict.eligibility;
-        let ink = match eligibility {
-            Eligibility::Eligible => Ink::Plain,
-            Eligibility::NeverSeen => Ink::Unsure,
-            Eligibility::Deleting | Eligibility::Tainted { .. } => Ink::Warn,
+        let (ink, word) = match eligibility {
+            Eligibility::Eligible => (Ink::Good, "yes"),
+            Eligibility::NeverSeen => (Ink::Unsure, "unknown"),
+            Eligibility::Deleting | Eligibility::Tainted { .. } => (Ink::Warn, "no"),
         };
-        self.paper.put(Ink::Heading, "node").to(TEXT);
-        self.paper.wrapped(ink, TEXT, &eligibility.to_string());
+        self.paper
+            .put(Ink::Heading, "eligible")
+            .to(TEXT)
+            .put(ink, word)
+            .put(Ink::Plain, ", ");
+        self.paper
+            .wrapped(Ink::Plain, TEXT, &eligibility.to_string());
         self.paper.line();
     }
 
@@ -190,221 +194,6 @@ impl Page<'_> {
         }
     }
 
-    fn services(&mut self) {
-        let report = self.report;
-        let troubles = &report.verdict.services;
-        if report.services.is_empty() && troubles.is_empty() {
-            self.paper.put(Ink::Heading, "services").to(TEXT);
-            self.paper
-                .put(Ink::Faint, "no new connection seen yet")
-                .line();
-            self.paper.line();
-            return;
-        }
-        self.services_head();
-        for trouble in troubles.iter().take(TROUBLED_SHOWN) {
-            self.trouble(trouble);
-        }
-        let sound: Vec<&ServiceReport> = report
-            .services
-            .iter()
-            .filter(|service| trouble_of(report, service).is_none())
-            .collect();
-        for service in sound.iter().take(SOUND_SHOWN) {
-            self.paper.put(Ink::Good, "  ●").to(NAME);
-            self.service(&service.service, &service.family, Some(service));
-            let failures: u64 = service
-                .outcomes
-                .failures()
-                .iter()
-                .map(|(_, count)| count)
-                .sum();
-            if failures > 0 {
-                self.paper.right(Ink::Faint, FAILED, &grouped(failures));
-                self.paper.put(Ink::Faint, "  earlier");
-            }
-            self.paper.line();
-        }
-        let hidden_trouble = troubles.len().saturating_sub(TROUBLED_SHOWN) as u64
-            + u64::from(report.verdict.services_omitted);
-        let hidden =
-            sound.len().saturating_sub(SOUND_SHOWN) as u64 + u64::from(report.services_omitted);
-        if hidden_trouble + hidden > 0 {
-            let said = format!(
-                "and {} in trouble, {} sound",
-                grouped(hidden_trouble),
-                grouped(hidden)
-            );
-            self.paper.to(NAME).put(Ink::Faint, &said).line();
-        }
-        self.paper.line();
-    }
-
-    fn services_head(&mut self) {
-        self.paper.put(Ink::Heading, "services");
-        let new = if self.view.previous.is_some() {
-            "new/s"
-        } else {
-            "new"
-        };
-        for (column, title) in [
-            (ENDPOINTS, "endpoints"),
-            (NEW, new),
-            (PROVEN, "proven"),
-            (FAILED, "failed"),
-        ] {
-            self.paper.right(Ink::Faint, column, title);
-        }
-        self.paper.line();
-    }
-
-    fn trouble(&mut self, trouble: &ServiceTrouble) {
-        let ink = if trouble.confirmed {
-            Ink::Bad
-        } else {
-            Ink::Warn
-        };
-        let family = names::of_family(trouble.family);
-        let report = self.report;
-        let counts = report
-            .services
-            .iter()
-            .find(|service| service.service == trouble.service && service.family == family);
-        self.paper
-            .put(ink, if trouble.confirmed { "  ✗" } else { "  !" })
-            .to(NAME);
-        self.service(&trouble.service, family, counts);
-        let failed: u64 = trouble.failures.iter().map(|(_, count)| count).sum();
-        self.paper.right(ink, FAILED, &grouped(failed));
-        self.paper
-            .put(Ink::Plain, "  ")
-            .put(ink, trouble.cause.name())
-            .line();
-        let since = Spoken(self.report.verdict.at.since(trouble.since));
-        let example = trouble.example.as_deref().map(|said| format!(": {said}"));
-        let said = format!("for {since}{}", example.unwrap_or_default());
-        self.paper.to(NAME + 2);
-        self.paper.wrapped(Ink::Faint, NAME + 2, &said);
-    }
-
-    /// Name, family and counts, without failures.
-    fn service(&mut self, name: &str, family: &str, counts: Option<&ServiceReport>) {
-        self.paper.put(Ink::Plain, &fitted(name, FAMILY - NAME - 1));
-        self.paper.to(FAMILY).put(Ink::Faint, family);
-        let Some(counts) = counts else { return };
-        let new = match self.view.previous {
-            Some(previous) => self.rate(previous, counts),
-            None => grouped(counts.outcomes.arrived),
-        };
-        self.paper
-            .right(Ink::Plain, ENDPOINTS, &grouped(u64::from(counts.endpoints)));
-        self.paper.right(Ink::Plain, NEW, &new);
-        self.paper
-            .right(Ink::Plain, PROVEN, &grouped(counts.outcomes.proven));
-    }
-
-    /// New connections a second since the report before; a dash where that says nothing.
-    fn rate(&self, previous: &Report, service: &ServiceReport) -> String {
-        let before = previous
-            .services
-            .iter()
-            .find(|s| s.service == service.service && s.family == service.family);
-        let apart = self
-            .report
-            .verdict
-            .at
-            .since(previous.verdict.at)
-            .as_secs_f64();
-        let new = before.and_then(|before| {
-            service
-                .outcomes
-                .arrived
-                .checked_sub(before.outcomes.arrived)
-        });
-        match new {
-            Some(new) if apart > 0.0 => format!("{:.1}", new as f64 / apart),
-            _ => "-".to_owned(),
-        }
-    }
-
-    fn observer(&mut self) {
-        let report = self.report;
-        let coverage = &report.verdict.coverage;
-        let all = coverage.attached >= coverage.wanted && coverage.wanted > 0;
-        let ink = if all { Ink::Plain } else { Ink::Warn };
-        let watched = format!(
-            "{} of {} watched in both directions",
-            coverage.attached,
-            counted(u64::from(coverage.wanted), "interface")
-        );
-        self.paper
-            .put(Ink::Heading, "observer")
-            .to(TEXT)
-            .put(ink, &watched)
-            .line();
-        for (how, title) in [(Attached::Tcx, "tcx"), (Attached::Clsact, "clsact")] {
-            self.attached(how, title);
-        }
-        // What a device lacks is said with the device.
-        let losses: Vec<String> = coverage
-            .losses
-            .iter()
-            .filter(|loss| !matches!(loss.loss.name(), "detached" | "not_first"))
-            .map(|loss| loss.sentence.clone())
-            .collect();
-        self.list(Ink::Warn, &losses, "more losses");
-        let unwatched: Vec<String> = report
-            .devices
-            .iter()
-            .filter(|device| device.attached == Attached::None && device.problem.is_none())
-            .map(device_name)
-            .collect();
-        self.devices(Ink::Warn, "! not watched:", &unwatched);
-        let troubled: Vec<String> = report.devices.iter().filter_map(device_trouble).collect();
-        self.list(Ink::Warn, &troubled, "more interfaces");
-        let faults: Vec<String> = report
-            .faults
-            .iter()
-            .filter(|(_, count)| **count > 0)
-            .map(|(fault, count)| format!("{} {}", fault.replace('_', " "), grouped(*count)))
-            .collect();
-        if !faults.is_empty() {
-            self.paper.to(TEXT).put(Ink::Faint, "passed unjudged:");
-            self.paper.wrapped(Ink::Faint, TEXT, &faults.join(", "));
-        }
-        self.paper.line();
-    }
-
-    fn attached(&mut self, how: Attached, title: &str) {
-        let sound: Vec<String> = self
-            .report
-            .devices
-            .iter()
-            .filter(|device| device.attached == how && device_trouble(device).is_none())
-            .map(device_name)
-            .collect();
-        self.devices(Ink::Plain, title, &sound);
-    }
-
-    fn devices(&mut self, ink: Ink, title: &str, devices: &[String]) {
-        if devices.is_empty() {
-            return;
-        }
-        let shown = devices
-            .iter()
-            .take(DEVICES_SHOWN)
-            .cloned()
-            .collect::<Vec<_>>()
-            .join(", ");
-        let more = match devices.len().saturating_sub(DEVICES_SHOWN) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        self.paper
-            .to(TEXT)
-            .wrapped(ink, TEXT + 2, &format!("{title} {shown}{more}"));
-    }
-
     fn expectations(&mut self) {
         let expected = &self.report.expectations;
         let said = format!(
@@ -467,58 +256,10 @@ impl Page<'_> {
     }
 }
 
-/// Interfaces named in a line.
-const DEVICES_SHOWN: usize = 12;
-
 // Columns of the paths.
 const LOOKS: usize = 30;
 const PROOF: usize = 42;
 const FAILURE: usize = 56;
-
-// Columns of the Services; those of numbers are where they end.
-const NAME: usize = 4;
-const FAMILY: usize = 40;
-const ENDPOINTS: usize = 56;
-const NEW: usize = 66;
-const PROVEN: usize = 76;
-const FAILED: usize = 84;
-
-fn trouble_of<'a>(report: &'a Report, service: &ServiceReport) -> Option<&'a ServiceTrouble> {
-    report.verdict.services.iter().find(|trouble| {
-        trouble.service == service.service && names::of_family(trouble.family) == service.family
-    })
-}
-
-fn device_name(device: &DeviceReport) -> String {
-    if device.uplink {
-        format!("{} (uplink)", device.name)
-    } else {
-        device.name.clone()
-    }
-}
-
-/// What is wrong with a device, unless it is that it is not watched for no reason that is known.
-fn device_trouble(device: &DeviceReport) -> Option<String> {
-    let behind = [
-        (device.ingress_head, "ingress"),
-        (device.egress_head, "egress"),
-    ];
-    let behind: Vec<&str> = behind
-        .iter()
-        .filter(|(head, _)| *head == Some(false))
-        .map(|(_, way)| *way)
-        .collect();
-    let name = &device.name;
-    match (&device.problem, device.attached) {
-        (Some(problem), _) => Some(format!("{name}: {problem}")),
-        (None, Attached::None) => None,
-        (None, _) if !behind.is_empty() => Some(format!(
-            "{name}: another program runs first at {}",
-            behind.join(" and ")
-        )),
-        (None, _) => None,
-    }
-}
 
 /// As a sentence begins and ends; a name at its beginning stays as it is.
 fn sentence(reason: &str) -> String {

@@ -118,3 +118,48 @@ fn a_report_survives_json() {
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
     }
 }
+
+#[tokio::test]
+async fn what_the_admin_port_serves_is_what_is_shown() {
+    use std::future::pending;
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
+    use crate::domain::time::Mono;
+    use crate::http::{admin, allow::AllowList, bind, serve};
+    use crate::lifecycle::{heartbeat::Heartbeat, ready::Readiness};
+    use crate::metrics::Metrics;
+
+    let metrics = Metrics::new();
+    let (publish, report) = tokio::sync::watch::channel(None);
+    let router = admin::router(admin::AdminState {
+        report,
+        metrics: Arc::clone(&metrics),
+        readiness: Readiness::new(),
+        heartbeat: Heartbeat::new(0),
+        now: || Mono(0),
+    });
+    let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let listener = bind::listen("--admin-bind-address", loopback.into()).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let rules = serve::Rules {
+        listener: serve::Listener::Admin,
+        allow: AllowList::default(),
+        limits: serve::Limits::default(),
+        metrics,
+    };
+    tokio::spawn(serve::serve(listener, router, rules, pending()));
+    let ask = || {
+        let address = address.clone();
+        tokio::task::spawn_blocking(move || {
+            super::fetch::fetch(&address).and_then(|body| super::fetch::parse(&address, &body))
+        })
+    };
+    let early = ask().await.unwrap().unwrap_err();
+    assert!(
+        matches!(early, super::FetchError::TooEarly { .. }),
+        "{early}"
+    );
+    publish.send_replace(Some(Arc::new(sample::degraded())));
+    assert_eq!(ask().await.unwrap().unwrap(), sample::degraded());
+}

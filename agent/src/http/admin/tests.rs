@@ -1,1 +1,147 @@
+use axum::body::Body;
+use axum::http::{Method, Request};
+use http_body_util::BodyExt as _;
+use rstest::rstest;
+use tower::ServiceExt as _;
 
+use super::*;
+use crate::lifecycle::ready::Guard;
+use crate::metrics::Snapshot;
+use crate::report::sample;
+
+const NOW: Mono = Mono(60_000_000_000);
+
+struct Fixture {
+    router: Router,
+    publish: watch::Sender<Option<Arc<Report>>>,
+    metrics: Arc<Metrics>,
+    heartbeat: Heartbeat,
+    guard: Guard,
+}
+
+fn fixture() -> Fixture {
+    let (publish, report) = watch::channel(None);
+    let readiness = Readiness::new();
+    let guard = readiness.guard("cluster view");
+    let heartbeat = Heartbeat::new(NOW.0);
+    let metrics = Metrics::new();
+    let state = AdminState {
+        report,
+        metrics: Arc::clone(&metrics),
+        readiness,
+        heartbeat: heartbeat.clone(),
+        now: || NOW,
+    };
+    Fixture {
+        router: router(state),
+        publish,
+        metrics,
+        heartbeat,
+        guard,
+    }
+}
+
+async fn ask(router: &Router, method: Method, path: &str) -> (StatusCode, String, String) {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .body(Body::empty())
+        .unwrap();
+    let response = router.clone().oneshot(request).await.unwrap();
+    let status = response.status();
+    let kind = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .map_or("", |v| v.to_str().unwrap())
+        .to_owned();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, kind, String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn the_report_comes_back_whole() {
+    let fixture = fixture();
+    let (status, _, body) = ask(&fixture.router, Method::GET, "/verdict").await;
+    assert_eq!(status, 503);
+    assert!(
+        body.contains("no verdict yet") && body.contains("cluster view"),
+        "{body}"
+    );
+    let report = sample::broken();
+    fixture.publish.send_replace(Some(Arc::new(report.clone())));
+    let (status, kind, body) = ask(&fixture.router, Method::GET, "/verdict").await;
+    assert_eq!((status.as_u16(), kind.as_str()), (200, "application/json"));
+    assert_eq!(serde_json::from_str::<Report>(&body).unwrap(), report);
+}
+
+#[tokio::test]
+async fn readiness_names_what_is_missing() {
+    let Fixture { router, guard, .. } = fixture();
+    let (status, _, body) = ask(&router, Method::GET, "/agent/readyz").await;
+    assert_eq!(
+        (status.as_u16(), body.as_str()),
+        (503, "not ready, waiting for: cluster view\n")
+    );
+    drop(guard);
+    assert_eq!(ask(&router, Method::GET, "/agent/readyz").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_stalled_main_loop_is_not_alive() {
+    let fixture = fixture();
+    assert_eq!(
+        ask(&fixture.router, Method::GET, "/agent/livez").await.0,
+        200
+    );
+    fixture.heartbeat.beat(NOW.0 - 11_000_000_000);
+    let (status, _, body) = ask(&fixture.router, Method::GET, "/agent/livez").await;
+    assert_eq!(status, 503);
+    assert!(body.contains("11 s ago"), "{body}");
+}
+
+#[tokio::test]
+async fn metrics_are_openmetrics() {
+    let fixture = fixture();
+    fixture.metrics.update(Snapshot {
+        report: Arc::new(sample::proven()),
+        delays: Default::default(),
+        reattached: 0,
+        anomalies: 0,
+        view_changes: 0,
+    });
+    let (status, kind, body) = ask(&fixture.router, Method::GET, "/metrics").await;
+    assert_eq!(
+        (status.as_u16(), kind.as_str()),
+        (200, metrics::CONTENT_TYPE)
+    );
+    assert!(body.ends_with("# EOF\n"), "{body}");
+    assert!(
+        body.contains("pathproof_state{family=\"IPv4\",state=\"proven\"} 1"),
+        "{body}"
+    );
+}
+
+#[tokio::test]
+async fn the_index_lists_every_page_and_trusts_no_name() {
+    let fixture = fixture();
+    let mut report = sample::proven();
+    report.node = "<script>".to_owned();
+    fixture.publish.send_replace(Some(Arc::new(report)));
+    let (status, _, body) = ask(&fixture.router, Method::GET, "/").await;
+    assert_eq!(status, 200);
+    assert!(!body.contains("<script>"), "{body}");
+    for path in ["/verdict", "/metrics", "/agent/readyz", "/agent/livez"] {
+        assert!(body.contains(&format!("href=\"{path}\"")), "{body}");
+    }
+}
+
+#[rstest]
+#[case(Method::POST, "/verdict", 405)]
+#[case(Method::DELETE, "/metrics", 405)]
+#[case(Method::HEAD, "/agent/livez", 200)]
+#[case(Method::GET, "/healthz", 404)]
+#[case(Method::GET, "/agent", 404)]
+#[tokio::test]
+async fn only_reading(#[case] method: Method, #[case] path: &str, #[case] expected: u16) {
+    assert_eq!(ask(&fixture().router, method, path).await.0, expected);
+}

@@ -1,1 +1,155 @@
+use agent_common::service::Family;
+use axum::body::Body;
+use axum::http::{Method, Request};
+use http_body_util::BodyExt as _;
+use rstest::rstest;
+use tower::ServiceExt as _;
 
+use super::*;
+use crate::domain::answer::FamilyAnswer;
+
+/// 2026-11-21T13:00:00.25Z.
+const NOW: Wall = Wall(1_795_266_000_250_000_000);
+/// 300 ms before.
+const PROVEN: Wall = Wall(1_795_265_999_950_000_000);
+
+fn answers(healthz: u16, livez: u16) -> Arc<Answers> {
+    let answer = |status, node_eligible| Answer {
+        status,
+        healthy: livez == 200,
+        node_eligible,
+        families: vec![FamilyAnswer {
+            family: Family::V4,
+            healthy: livez == 200,
+            last_updated: Some(PROVEN),
+        }],
+        would_fail: false,
+    };
+    Arc::new(Answers {
+        healthz: answer(healthz, Some(healthz == livez)),
+        livez: answer(livez, None),
+    })
+}
+
+struct Fixture {
+    router: Router,
+    publish: watch::Sender<Arc<Answers>>,
+    metrics: Arc<Metrics>,
+}
+
+fn fixture(healthz: u16, livez: u16) -> Fixture {
+    let (publish, published) = watch::channel(answers(healthz, livez));
+    let metrics = Metrics::new();
+    let state = HealthState {
+        answers: published,
+        now: || NOW,
+        metrics: Arc::clone(&metrics),
+    };
+    Fixture {
+        router: router(state),
+        publish,
+        metrics,
+    }
+}
+
+async fn ask(fixture: &Fixture, method: Method, path: &str) -> (StatusCode, Vec<String>, String) {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .body(Body::empty())
+        .unwrap();
+    let response = fixture.router.clone().oneshot(request).await.unwrap();
+    let status = response.status();
+    let header = |name| {
+        response
+            .headers()
+            .get(name)
+            .map_or("", |v| v.to_str().unwrap())
+            .to_owned()
+    };
+    let headers = vec![header(CONTENT_TYPE), header(X_CONTENT_TYPE_OPTIONS)];
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, headers, String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn healthy_says_now() {
+    let (status, headers, body) = ask(&fixture(200, 200), Method::GET, "/healthz").await;
+    assert_eq!(status, 200);
+    assert_eq!(headers, ["application/json", "nosniff"]);
+    assert_eq!(
+        body,
+        r#"{"lastUpdated":"2026-11-21T13:00:00.25Z","currentTime":"2026-11-21T13:00:00.25Z","nodeEligible":true,"healthy":true,"status":{"IPv4":{"lastUpdated":"2026-11-21T12:59:59.95Z","healthy":true}}}"#
+    );
+}
+
+#[tokio::test]
+async fn a_leaving_node_is_alive() {
+    let fixture = fixture(503, 200);
+    let (status, _, body) = ask(&fixture, Method::GET, "/healthz").await;
+    assert_eq!(status, 503);
+    assert!(
+        body.contains(r#""nodeEligible":false,"healthy":true"#),
+        "{body}"
+    );
+    assert!(
+        body.starts_with(r#"{"lastUpdated":"2026-11-21T12:59:59.95Z""#),
+        "{body}"
+    );
+    let (status, _, body) = ask(&fixture, Method::GET, "/livez?verbose").await;
+    assert_eq!(status, 200);
+    assert!(!body.contains("nodeEligible"), "{body}");
+}
+
+#[rstest]
+#[case(Method::GET)]
+#[case(Method::POST)]
+#[case(Method::PUT)]
+#[case(Method::DELETE)]
+#[case(Method::OPTIONS)]
+#[tokio::test]
+async fn any_method_is_answered_alike(#[case] method: Method) {
+    let (status, _, body) = ask(&fixture(503, 503), method, "/livez").await;
+    assert_eq!(status, 503);
+    assert!(body.contains(r#""healthy":false"#), "{body}");
+}
+
+#[rstest]
+#[case("/")]
+#[case("/metrics")]
+#[case("/healthz/")]
+#[case("/healthz/x")]
+#[case("/HEALTHZ")]
+#[tokio::test]
+async fn nothing_else_is_served(#[case] path: &str) {
+    let (status, headers, body) = ask(&fixture(200, 200), Method::GET, path).await;
+    assert_eq!(status, 404);
+    assert_eq!(headers, ["text/plain; charset=utf-8", "nosniff"]);
+    assert_eq!(body, "404 page not found\n");
+}
+
+#[tokio::test]
+async fn a_published_answer_is_the_next_answer() {
+    let fixture = fixture(200, 200);
+    assert_eq!(ask(&fixture, Method::GET, "/livez").await.0, 200);
+    fixture.publish.send_replace(answers(503, 503));
+    assert_eq!(ask(&fixture, Method::GET, "/livez").await.0, 503);
+    drop(fixture.publish);
+    let Fixture {
+        router, metrics, ..
+    } = fixture;
+    // The last answer outlives who published it.
+    let request = Request::builder()
+        .uri("/healthz")
+        .body(Body::empty())
+        .unwrap();
+    assert_eq!(router.oneshot(request).await.unwrap().status(), 503);
+    let page = metrics.encode();
+    for line in [
+        r#"pathproof_healthz_requests_total{endpoint="livez",code="200"} 1"#,
+        r#"pathproof_healthz_requests_total{endpoint="livez",code="503"} 1"#,
+        r#"pathproof_healthz_requests_total{endpoint="healthz",code="503"} 1"#,
+    ] {
+        assert!(page.contains(line), "{line} not in\n{page}");
+    }
+}

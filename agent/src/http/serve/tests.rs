@@ -1,1 +1,374 @@
+//! Real sockets, raw bytes: what strangers may send.
 
+use std::net::SocketAddr;
+
+use axum::routing::any;
+use rstest::rstest;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::http::bind::{self, BindAddress};
+
+struct Server {
+    address: SocketAddr,
+    metrics: Arc<Metrics>,
+    stop: oneshot::Sender<()>,
+    done: JoinHandle<()>,
+}
+
+impl Server {
+    async fn start(limits: Limits, allow: &[&str]) -> Self {
+        let router = Router::new().route("/healthz", any(|| async { "sound" }));
+        Self::serving(router, limits, allow).await
+    }
+
+    async fn serving(router: Router, limits: Limits, allow: &[&str]) -> Self {
+        let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let listener = bind::listen("--x", BindAddress::One(loopback)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let metrics = Metrics::new();
+        let rules = Rules {
+            listener: Listener::Healthz,
+            allow: AllowList::new(allow.iter().map(|range| range.parse().unwrap())),
+            limits,
+            metrics: Arc::clone(&metrics),
+        };
+        let (stop, stopped) = oneshot::channel();
+        let done = tokio::spawn(serve(listener, router, rules, async {
+            let _ = stopped.await;
+        }));
+        Self {
+            address,
+            metrics,
+            stop,
+            done,
+        }
+    }
+
+    async fn connect(&self) -> Client {
+        Client(TcpStream::connect(self.address).await.unwrap())
+    }
+
+    /// Sends bytes and reads until the server closes.
+    async fn say(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect().await;
+        // A server that has heard enough closes while we still write.
+        let _ = stream.write_all(bytes).await;
+        stream.rest().await
+    }
+
+    fn counted(&self, event: &str) -> u64 {
+        let line =
+            format!("pathproof_http_connections_total{{listener=\"healthz\",event=\"{event}\"}} ");
+        let page = self.metrics.encode();
+        page.lines()
+            .find_map(|l| l.strip_prefix(&line))
+            .unwrap()
+            .parse()
+            .unwrap()
+    }
+
+    async fn finish(self) {
+        let _ = self.stop.send(());
+        self.done.await.unwrap();
+        assert_eq!(self.metrics.http().open(Listener::Healthz), 0);
+    }
+}
+
+/// A stranger.
+struct Client(TcpStream);
+
+impl Client {
+    async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.0.writable().await?;
+            match self.0.try_write(bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Zero is the end.
+    async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            self.0.readable().await?;
+            match self.0.try_read(into) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Everything until the server closes. Closed with unread input is a reset; what came before
+    /// it counts.
+    async fn rest(&mut self) -> String {
+        let (mut seen, mut some) = (Vec::new(), [0; 4096]);
+        while let Ok(read @ 1..) = self.read(&mut some).await {
+            seen.extend_from_slice(&some[..read]);
+        }
+        String::from_utf8_lossy(&seen).into_owned()
+    }
+
+    /// Sends a request and reads one answer, to the end of its body.
+    async fn ask(&mut self, request: &str) -> String {
+        self.write_all(request.as_bytes()).await.unwrap();
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"sound") {
+            let mut byte = [0];
+            assert_eq!(self.read(&mut byte).await.unwrap(), 1, "closed early");
+            seen.push(byte[0]);
+        }
+        String::from_utf8(seen).unwrap()
+    }
+}
+
+const GET: &str = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+
+fn brief() -> Limits {
+    let brief = Duration::from_millis(50);
+    Limits {
+        header_time: brief,
+        idle_time: brief,
+        answer_time: brief,
+        ..Limits::default()
+    }
+}
+
+#[rstest]
+#[case::get(
+    "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    "200 OK",
+    true
+)]
+#[case::old("GET /healthz HTTP/1.0\r\n\r\n", "200 OK", true)]
+#[case::head(
+    "HEAD /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    "200 OK",
+    false
+)]
+#[case::post(
+    "POST /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc",
+    "200 OK",
+    true
+)]
+#[case::absolute(
+    "GET http://x/healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    "200 OK",
+    true
+)]
+#[case::garbage("\x16\x03\x01\x02\r\n\r\n", "400 Bad Request", false)]
+#[case::no_request("nonsense\r\n\r\n", "400 Bad Request", false)]
+#[tokio::test]
+async fn one_request(#[case] bytes: &str, #[case] status: &str, #[case] body: bool) {
+    let server = Server::start(Limits::default(), &[]).await;
+    let said = server.say(bytes.as_bytes()).await;
+    let first = said.lines().next().unwrap_or_default();
+    assert!(first.ends_with(status), "{said}");
+    assert_eq!(said.ends_with("\r\n\r\nsound"), body, "{said}");
+    if status.starts_with("200") {
+        assert!(said.contains("\r\nContent-Length: 5\r\n"), "{said}");
+        assert!(said.contains("\r\nDate: "), "{said}");
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_header_beyond_its_size_is_refused() {
+    let server = Server::start(Limits::default(), &[]).await;
+    let huge = format!(
+        "GET /healthz HTTP/1.1\r\nX: {}\r\n\r\n",
+        "x".repeat(64 * 1024)
+    );
+    let said = server.say(huge.as_bytes()).await;
+    assert!(!said.contains("200 OK"), "{said}");
+    assert!(
+        said.is_empty() || said.starts_with("HTTP/1.1 431"),
+        "{said}"
+    );
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_body_that_never_comes_is_not_waited_for() {
+    let server = Server::start(Limits::default(), &[]).await;
+    let mut stream = server.connect().await;
+    let request = "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n";
+    stream.ask(request).await;
+    assert_eq!(
+        stream.rest().await,
+        "",
+        "the connection is closed after the answer"
+    );
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_connection_is_kept_for_further_requests() {
+    let server = Server::start(Limits::default(), &[]).await;
+    let mut stream = server.connect().await;
+    for _ in 0..3 {
+        assert!(!stream.ask(GET).await.contains("onnection: close"));
+    }
+    // Two at once.
+    let both = format!("{GET}{GET}");
+    stream.ask(&both).await;
+    stream.ask("").await;
+    assert_eq!(server.counted("accepted"), 1);
+    drop(stream);
+    server.finish().await;
+}
+
+#[rstest]
+#[case::silent("")]
+#[case::half("GET /healthz HT")]
+#[tokio::test]
+async fn a_slow_header_is_cut_off(#[case] bytes: &str) {
+    let server = Server::start(brief(), &[]).await;
+    assert_eq!(server.say(bytes.as_bytes()).await, "");
+    assert_eq!(server.counted("timed_out"), 1);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn dripping_bytes_buys_no_time() {
+    let server = Server::start(brief(), &[]).await;
+    let mut stream = server.connect().await;
+    // Ends when the server hangs up; every byte comes well within any single read's time.
+    while stream.write_all(b"G").await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(server.counted("timed_out"), 1);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed() {
+    let server = Server::start(brief(), &[]).await;
+    let mut stream = server.connect().await;
+    stream.ask(GET).await;
+    assert_eq!(stream.rest().await, "");
+    assert_eq!(server.counted("timed_out"), 1);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_newcomer_is_served_however_many_there_are() {
+    let server = Server::start(
+        Limits {
+            waiting: 8,
+            ..Limits::default()
+        },
+        &[],
+    )
+    .await;
+    let mut crowd = Vec::new();
+    for _ in 0..40 {
+        crowd.push(server.connect().await);
+    }
+    let mut newcomer = server.connect().await;
+    newcomer.ask(GET).await;
+    assert_eq!(crowd[0].rest().await, "", "the first has made room");
+    assert_eq!(server.counted("evicted"), 41 - 8);
+    assert_eq!(server.counted("accepted"), 41);
+    // Those that are left have not begun a request: nothing is under way.
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn of_those_that_talk_the_least_lately_used_makes_room() {
+    let limits = Limits {
+        talking: 2,
+        kept: 8,
+        ..Limits::default()
+    };
+    let server = Server::start(limits, &[]).await;
+    let (mut first, mut second) = (server.connect().await, server.connect().await);
+    first.ask(GET).await;
+    second.ask(GET).await;
+    first.ask(GET).await;
+    let mut third = server.connect().await;
+    third.ask(GET).await;
+    assert_eq!(second.rest().await, "");
+    first.ask(GET).await;
+    assert_eq!(server.counted("evicted"), 1);
+    drop((first, third));
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn in_a_crowd_nobody_is_kept() {
+    let server = Server::start(
+        Limits {
+            kept: 1,
+            ..Limits::default()
+        },
+        &[],
+    )
+    .await;
+    let mut first = server.connect().await;
+    assert!(!first.ask(GET).await.contains("Connection: close"));
+    let mut second = server.connect().await;
+    assert!(second.ask(GET).await.contains("Connection: close"));
+    assert_eq!(second.rest().await, "");
+    drop(first);
+    server.finish().await;
+}
+
+#[rstest]
+#[case(&["127.0.0.0/8"], true)]
+#[case(&["::ffff:127.0.0.1/128"], true)]
+#[case(&["10.0.0.0/8", "::1/128"], false)]
+#[tokio::test]
+async fn strangers_are_not_read(#[case] allow: &[&str], #[case] welcome: bool) {
+    let server = Server::start(Limits::default(), allow).await;
+    let said = server.say(b"GET /healthz HTTP/1.0\r\n\r\n").await;
+    assert_eq!(said.contains("200 OK"), welcome, "{said}");
+    assert_eq!(server.counted("denied"), u64::from(!welcome));
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_request_under_way_is_finished() {
+    let (entered, mut is_entered) = tokio::sync::mpsc::channel(1);
+    let (release, released) = watch::channel(false);
+    let slow = move || {
+        let (entered, mut released) = (entered.clone(), released.clone());
+        async move {
+            entered.send(()).await.unwrap();
+            released.wait_for(|released| *released).await.unwrap();
+            "sound"
+        }
+    };
+    let router = Router::new().route("/healthz", any(slow));
+    let server = Server::serving(router, Limits::default(), &[]).await;
+    let mut idle = server.connect().await;
+    let mut stream = server.connect().await;
+    stream.write_all(GET.as_bytes()).await.unwrap();
+    is_entered.recv().await.unwrap();
+    let Server {
+        stop,
+        done,
+        address,
+        ..
+    } = server;
+    stop.send(()).unwrap();
+    assert_eq!(idle.rest().await, "");
+    release.send(true).unwrap();
+    assert!(stream.rest().await.ends_with("sound"));
+    done.await.unwrap();
+    assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[test]
+fn limits_fit_the_open_files() {
+    let limits = Limits::default();
+    assert_eq!(limits.within(1_048_576), limits);
+    let small = limits.within(1_024);
+    assert_eq!((small.waiting, small.talking, small.kept), (256, 256, 128));
+    let least = limits.within(0);
+    assert!(least.waiting > 0 && least.talking > 0);
+}
