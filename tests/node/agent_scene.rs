@@ -1,0 +1,321 @@
+//! A world with three Services, their servers, their rules and the agent, and ways to ask it.
+//!
+//! - web: load balancer, endpoints web-1, web-2 (local) and web-3 (remote)
+//! - api: node port 30081, endpoints api-1 (local) and api-2 (remote)
+//! - db: node port 30082 and external IPs, endpoint db-1 (bridged)
+//!
+//! client-1, client-2 and spare are local pods without a Service; db-2 is bridged.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use node_tests::manifests::{Manifests, Service};
+use node_tests::rules::{Backend, Rules};
+use node_tests::skip;
+use node_tests::traffic::{Client, Plan, Server};
+use node_tests::watch::Watch;
+use node_tests::world::{Agent, Builder, Family, World, agent_binary};
+use serde_json::Value;
+
+/// Far longer than anything here takes, for machines that do much else.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+/// The servers' port.
+pub(crate) const PORT: u16 = 8080;
+
+/// Everything that is up. Dropped in this order: who dials, who answers, the agent, the world.
+pub(crate) struct Scene {
+    pub(crate) clients: Vec<Client>,
+    pub(crate) servers: BTreeMap<String, Server>,
+    pub(crate) agent: Option<Agent>,
+    pub(crate) rules: Rules,
+    pub(crate) manifests: Manifests,
+    pub(crate) world: World,
+}
+
+/// The world without Services and agent, for tests that need an unusual one.
+pub(crate) fn pods() -> Builder {
+    World::builder()
+        .pods(&["web-1", "web-2", "api-1", "spare", "client-1", "client-2"])
+        .bridged_pods(&["db-1", "db-2"])
+        .remote_pods(&["web-3", "api-2"])
+}
+
+/// The three Services.
+pub(crate) fn services(world: &World) -> Vec<Service> {
+    let pods = |names: &[&str]| names.iter().map(|name| world.pod(name)).collect::<Vec<_>>();
+    vec![
+        Service::new("web", 0, pods(&["web-1", "web-2", "web-3"])).load_balancer(30080),
+        Service::new("api", 1, pods(&["api-1", "api-2"])).node_port(30081),
+        Service::new("db", 2, pods(&["db-1"])).node_port(30082).external_ips(),
+    ]
+}
+
+impl Scene {
+    /// World, Services, servers and rules, without an agent. Nothing, loudly, where the machine
+    /// lacks what it takes.
+    pub(crate) fn bare(test: &str, backend: Backend) -> Option<Self> {
+        if skip::without_root(test) || skip::without_tool(test, backend.tool()) {
+            return None;
+        }
+        let world = pods().build().expect("build a world");
+        let manifests = Manifests::write(&world, services(&world)).expect("write manifests");
+        let rules = Rules::new(&world, backend, manifests.dir());
+        rules.install().expect("install the rules");
+        let mut scene = Self {
+            clients: Vec::new(),
+            servers: BTreeMap::new(),
+            agent: None,
+            rules,
+            manifests,
+            world,
+        };
+        for pod in ["web-1", "web-2", "web-3", "api-1", "api-2", "db-1", "spare"] {
+            scene.serve(pod);
+        }
+        Some(scene)
+    }
+
+    /// With a ready agent.
+    pub(crate) fn new(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
+        let mut scene = Self::bare(test, backend)?;
+        scene.start(extra);
+        Some(scene)
+    }
+
+    /// With a ready agent and traffic, and the node proven in both families.
+    pub(crate) fn proven(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
+        let mut scene = Self::new(test, backend, extra)?;
+        scene.traffic();
+        scene.wait_proven();
+        Some(scene)
+    }
+
+    /// Starts a server in a pod.
+    pub(crate) fn serve(&mut self, pod: &str) {
+        let server = Server::start(self.world.pod(pod), PORT).expect("start a server");
+        self.servers.insert(pod.to_owned(), server);
+    }
+
+    /// Starts the agent and waits until it is ready.
+    pub(crate) fn start(&mut self, extra: &[&str]) {
+        self.spawn(extra);
+        self.agent.as_mut().expect("just started").wait_ready(PATIENCE).expect("a ready agent");
+    }
+
+    /// Starts the agent and does not wait.
+    pub(crate) fn spawn(&mut self, extra: &[&str]) {
+        self.spawn_binary(agent_binary().expect("the agent's binary"), extra);
+    }
+
+    /// Starts another program as the agent.
+    pub(crate) fn spawn_binary(&mut self, binary: PathBuf, extra: &[&str]) {
+        let agent = self.world.spawn_agent(&binary, self.manifests.dir(), extra);
+        self.agent = Some(agent.expect("start the agent"));
+    }
+
+    /// The agent.
+    pub(crate) fn agent(&self) -> &Agent {
+        self.agent.as_ref().expect("an agent runs")
+    }
+
+    /// Takes the agent, to end it.
+    pub(crate) fn take_agent(&mut self) -> Agent {
+        self.agent.take().expect("an agent runs")
+    }
+
+    /// Starts the usual clients: 20 connections a second to each Service and family, from two pods
+    /// and from outside.
+    pub(crate) fn traffic(&mut self) {
+        self.pod_traffic();
+        self.outside_traffic();
+    }
+
+    /// The pods' half of it: two pods, ClusterIPs.
+    pub(crate) fn pod_traffic(&mut self) {
+        for service in ["web", "api", "db"] {
+            for family in Family::ALL {
+                let target = self.cluster_ip(service, family);
+                for pod in ["client-1", "client-2"] {
+                    let plan = self.from_pod(pod, target).rate(7.0);
+                    self.run(plan);
+                }
+            }
+        }
+    }
+
+    /// The outsiders' half of it: two clients, load balancer address and node ports.
+    pub(crate) fn outside_traffic(&mut self) {
+        for family in Family::ALL {
+            let vip = self.manifests.service("web").load_balancer_ip(family);
+            let targets = [
+                SocketAddr::new(vip, 80),
+                self.node_port(30081, family),
+                self.node_port(30082, family),
+            ];
+            for (number, target) in targets.into_iter().enumerate() {
+                let client = if number == 0 { 0 } else { 1 };
+                let plan = Plan::from_outside(&self.world, client, target).rate(6.0);
+                self.run(plan);
+            }
+        }
+    }
+
+    /// Starts a client.
+    pub(crate) fn run(&mut self, plan: Plan) {
+        self.clients.push(plan.start().expect("start a client"));
+    }
+
+    /// A client in a pod.
+    pub(crate) fn from_pod(&self, pod: &str, target: SocketAddr) -> Plan {
+        Plan::from_pod(&self.world, self.world.pod(pod), target)
+    }
+
+    /// ClusterIP and port of a Service.
+    pub(crate) fn cluster_ip(&self, service: &str, family: Family) -> SocketAddr {
+        SocketAddr::new(self.manifests.service(service).cluster_ip(family), 80)
+    }
+
+    /// A port of the node.
+    pub(crate) fn node_port(&self, port: u16, family: Family) -> SocketAddr {
+        SocketAddr::new(self.world.node_address(family), port)
+    }
+
+    /// What /verdict says.
+    pub(crate) fn report(&self) -> Value {
+        self.agent().verdict().expect("a verdict")
+    }
+
+    /// Waits until /verdict is so, and gives it.
+    pub(crate) fn wait(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let seen = until(PATIENCE, || {
+            last = self.agent().verdict().ok()?;
+            wanted(&last).then(|| last.clone())
+        });
+        seen.unwrap_or_else(|| panic!("never seen: {what}; the last verdict was {last:#}"))
+    }
+
+    /// Waits until the node is proven in both families.
+    pub(crate) fn wait_proven(&self) -> Value {
+        self.wait("proven in both families", |report| {
+            Family::ALL.iter().all(|family| family_of(report, *family)["state"] == "proven")
+                && report["verdict"]["state"] == "proven"
+        })
+    }
+
+    /// Asks /healthz and /livez from outside from now on.
+    pub(crate) fn watch(&self) -> Watch {
+        let watch = Watch::start(&self.world, Duration::from_millis(50)).expect("a poller");
+        watch.wait(PATIENCE, |codes| codes.healthz != 0).expect("the agent answers");
+        watch
+    }
+
+    /// Connections of a Service by outcome, of one path or of all, since the agent started.
+    pub(crate) fn count(&self, service: &str, family: Family, path: &str, outcome: &str) -> u64 {
+        let text = self.agent().metrics().expect("metrics");
+        let labels = [
+            format!("service=\"{service}\""),
+            format!("family=\"{}\"", name(family)),
+            format!("outcome=\"{outcome}\""),
+            if path.is_empty() { String::new() } else { format!("path=\"{path}\"") },
+        ];
+        metric(&text, "pathproof_service_connections_total", &labels)
+    }
+
+    /// A count of what the programs in the kernel could not do.
+    pub(crate) fn fault(&self, fault: &str) -> u64 {
+        self.report()["faults"][fault].as_u64().unwrap_or_default()
+    }
+}
+
+/// Sum of the series of a metric that bear all these labels.
+pub(crate) fn metric(text: &str, name: &str, labels: &[impl AsRef<str>]) -> u64 {
+    let series = text.lines().filter(|line| {
+        line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
+            && labels.iter().all(|label| line.contains(label.as_ref()))
+    });
+    let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
+    series.filter_map(value).sum::<f64>() as u64
+}
+
+/// The verdict on a family, out of a report; null where there is none.
+pub(crate) fn family_of(report: &Value, family: Family) -> &Value {
+    let families = report["verdict"]["families"].as_array();
+    let found = families.and_then(|all| all.iter().find(|one| one["family"] == name(family)));
+    found.unwrap_or(&Value::Null)
+}
+
+/// The state of a path, out of a report.
+pub(crate) fn path_of<'a>(report: &'a Value, family: Family, path: &str) -> &'a Value {
+    let paths = family_of(report, family)["paths"].as_array();
+    let found = paths.and_then(|all| all.iter().find(|one| one["path"] == path));
+    found.map_or(&Value::Null, |one| &one["state"])
+}
+
+/// The device of this name, out of a report.
+pub(crate) fn device_of<'a>(report: &'a Value, name: &str) -> Option<&'a Value> {
+    report["devices"].as_array()?.iter().find(|device| device["name"] == name)
+}
+
+/// Whether confirmed trouble names a Service ("namespace/name").
+pub(crate) fn blames(report: &Value, service: &str) -> bool {
+    let troubles = report["verdict"]["services"].as_array();
+    troubles.is_some_and(|all| {
+        all.iter().any(|one| {
+            one["confirmed"] == true
+                && one["service"].as_str().and_then(|name| name.split(':').next()) == Some(service)
+        })
+    })
+}
+
+/// Whether the coverage names a loss.
+pub(crate) fn lacks(report: &Value, loss: &str) -> bool {
+    report["verdict"]["coverage"]["losses"].to_string().contains(&format!("\"{loss}\""))
+}
+
+/// A family as reports name it.
+pub(crate) fn name(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    }
+}
+
+/// Asks again and again until there is an answer; nothing if there is none in time.
+pub(crate) fn until<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + patience;
+    loop {
+        if let Some(answer) = ask() {
+            return Some(answer);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(40));
+    }
+}
+
+/// Waits until something holds.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let seen = until(PATIENCE, || holds().then_some(()));
+    assert!(seen.is_some(), "never seen: {what}");
+}
+
+/// Watches for so long that something never happens.
+pub(crate) fn throughout(time: Duration, mut check: impl FnMut()) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        check();
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// No 503 was ever seen. An answer that was too late for the poller is none.
+pub(crate) fn assert_never_503(watch: &Watch) {
+    let changes = watch.changes();
+    let bad = changes.iter().any(|change| change.codes.healthz == 503 || change.codes.livez == 503);
+    assert!(!bad, "503 was answered: {changes:?}");
+}

@@ -1,0 +1,18 @@
+//! The real agent on a real node: packets, kernel NAT, /healthz. Each fault that the agent must see
+//! stands beside its innocent twin, which it must not take for one.
+//!
+//! Nothing here is timed: waits are generous, since the machine may be busy, and end as soon as
+//! what they wait for is there. How fast the agent is, the demo and the benchmarks tell.
+
+mod agent_devices;
+mod agent_faults;
+mod agent_http;
+mod agent_input;
+mod agent_kernel;
+mod agent_packets;
+mod agent_proofs;
+mod agent_restart;
+mod agent_rights;
+mod agent_scene;
+mod agent_termination;
+mod agent_twins;
