@@ -5,3 +5,6 @@
 //! (`cargo xtask tidy` refuses them).
 
 pub mod cluster;
+pub mod expect;
+pub mod plan;
+pub mod view;

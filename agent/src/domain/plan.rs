@@ -1,0 +1,486 @@
+//! From what changed in the view to the fewest changes of the maps, in an order that never lets a
+//! frontend stand that is owed forwarding while none of its endpoints does.
+//!
+//! The planner keeps what cannot be derived again: ids, who holds a frontend, endpoints that have
+//! left, what found no place. It keeps no second copy of the endpoints: what stands in the map
+//! follows from the facts before a change. It changes nothing itself; whoever applies its plans
+//! reports what found no place ([`Planner::report_full`]).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use agent_common::abi;
+use agent_common::service::{
+    Address, EndpointKey, EndpointValue, FrontendKey, FrontendValue, Port, SourceClass,
+    endpoint_flag,
+};
+
+use super::cluster::ObjectName;
+use super::expect::{Expectation, NodeContext, PortExpectation, SourcePrefix, expectation};
+use super::time::Mono;
+use super::view::{Applied, ClusterView, ServiceState};
+
+mod adopt;
+mod diff;
+mod registry;
+mod retired;
+mod shortage;
+mod sources;
+
+pub use adopt::Installed;
+use diff::{Claim, Draft, SortedEndpoints};
+use registry::Registry;
+use retired::Retired;
+use shortage::Shortage;
+use sources::Sources;
+
+/// How long an endpoint that left stays in the map, marked, and an id rests before another
+/// Service port may have it: longer than connections take to fail and evidence to be read.
+pub const REST: Duration = Duration::from_secs(300);
+
+/// One change of a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapChange {
+    /// Set the counts of a service id to zero: it stands for another Service port from now on.
+    ResetCounts {
+        /// The id.
+        service: u32,
+    },
+    /// Put a source prefix.
+    PutSource {
+        /// The prefix.
+        prefix: SourcePrefix,
+        /// What it is.
+        class: SourceClass,
+    },
+    /// Delete a source prefix.
+    DeleteSource {
+        /// The prefix.
+        prefix: SourcePrefix,
+    },
+    /// Put an endpoint, or put back one that had left.
+    PutEndpoint {
+        /// Key.
+        key: EndpointKey,
+        /// Value.
+        value: EndpointValue,
+    },
+    /// Put a frontend, or change what is owed to it.
+    PutFrontend {
+        /// Key.
+        key: FrontendKey,
+        /// Value.
+        value: FrontendValue,
+    },
+    /// Delete a frontend.
+    DeleteFrontend {
+        /// Key.
+        key: FrontendKey,
+    },
+    /// Mark an endpoint as one that left its slice: an update of what stands.
+    RetireEndpoint {
+        /// Key.
+        key: EndpointKey,
+        /// Value, flagged `LEFT`.
+        value: EndpointValue,
+    },
+    /// Delete an endpoint.
+    DeleteEndpoint {
+        /// Key.
+        key: EndpointKey,
+    },
+}
+
+/// How much found no place. All zero is full coverage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// Frontends that are not in the map, those withheld because endpoints are missing included.
+    pub frontends: u64,
+    /// Endpoints that are not in the map.
+    pub endpoints: u64,
+    /// Source prefixes that are not in the map.
+    pub sources: u64,
+    /// Service ports without an id.
+    pub services: u64,
+}
+
+/// A frontend that two Services claim. The first keeps it until it lets go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict<'a> {
+    /// The frontend.
+    pub frontend: FrontendKey,
+    /// Who has it.
+    pub holder: &'a ObjectName,
+    /// Who wants it too.
+    pub claimant: &'a ObjectName,
+}
+
+/// Ids, and what stands in the maps as far as the view does not say it.
+#[derive(Debug)]
+pub struct Planner {
+    node: NodeContext,
+    registry: Registry,
+    /// Who holds each frontend that stands in the map.
+    owners: HashMap<FrontendKey, u32>,
+    /// Ids that claim a frontend which another holds.
+    contested: BTreeMap<FrontendKey, BTreeSet<u32>>,
+    sources: Sources,
+    retired: Retired,
+    shortage: Shortage,
+    not_followed: u64,
+}
+
+impl Default for Planner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Planner {
+    /// For maps that are new and empty.
+    pub fn new() -> Self {
+        Self::with_ids(abi::MAX_SERVICES)
+    }
+
+    /// As [`Planner::new`], with fewer ids than the maps have: tests run out of them sooner.
+    pub fn with_ids(ids: u32) -> Self {
+        Self {
+            node: NodeContext::default(),
+            registry: Registry::new(ids),
+            owners: HashMap::new(),
+            contested: BTreeMap::new(),
+            sources: Sources::default(),
+            retired: Retired::default(),
+            shortage: Shortage::default(),
+            not_followed: 0,
+        }
+    }
+
+    /// The changes that bring the maps from the view before a batch to the view after it.
+    /// `applied` is what [`ClusterView::apply`] returned; every batch must come here, in order.
+    pub fn plan(&mut self, view: &ClusterView, applied: &Applied, now: Mono) -> Vec<MapChange> {
+        let after = NodeContext::of(view.node());
+        let before = std::mem::replace(&mut self.node, after);
+        let node_changed = before != self.node;
+        let mut draft = Draft::default();
+        for name in affected(view, applied, node_changed) {
+            self.change_service(view, applied, &before, name, now, &mut draft);
+        }
+        self.sources.settle(&self.node, node_changed, &mut draft);
+        self.settle_claims(view, &mut draft);
+        self.use_room(view, &mut draft);
+        draft.into_changes()
+    }
+
+    /// The changes that time alone brings: endpoints that left long ago are deleted, rested ids
+    /// become free, and what found no place tries again.
+    pub fn expire(&mut self, view: &ClusterView, now: Mono) -> Vec<MapChange> {
+        let mut draft = Draft::default();
+        while let Some(key) = self.retired.pop_due(now, REST) {
+            draft.delete_endpoint(key);
+        }
+        self.registry.free_rested(now, REST);
+        self.use_room(view, &mut draft);
+        draft.into_changes()
+    }
+
+    /// When an endpoint left its slice, if it has and is still remembered.
+    pub fn left_since(&self, service: u32, address: Address, port: Port) -> Option<Mono> {
+        self.retired.since(&EndpointKey { service, address, port, padding: [0; 2] })
+    }
+
+    /// What found no place.
+    pub fn missing(&self) -> Missing {
+        self.shortage.missing(self.sources.missing())
+    }
+
+    /// Frontends claimed by more than one Service, each with its holder and every claimant.
+    pub fn conflicts(&self) -> impl Iterator<Item = Conflict<'_>> {
+        self.contested.iter().flat_map(|(frontend, waiting)| {
+            let holder = self.owners.get(frontend).and_then(|id| self.registry.slot(*id));
+            waiting.iter().filter_map(move |id| {
+                let claimant = &self.registry.slot(*id)?.name;
+                Some(Conflict { frontend: *frontend, holder: &holder?.name, claimant })
+            })
+        })
+    }
+
+    /// How many frontends stand in the map.
+    pub fn frontend_count(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// How many current endpoints stand in the map.
+    pub fn endpoint_count(&self) -> u64 {
+        self.registry.endpoint_count().saturating_sub(self.shortage.endpoints.len() as u64)
+    }
+
+    /// How many endpoints that left are still in the map.
+    pub fn retired_count(&self) -> usize {
+        self.retired.len()
+    }
+
+    /// How many Service ports are of other protocols than TCP and so not followed.
+    pub fn not_followed(&self) -> u64 {
+        self.not_followed
+    }
+
+    fn change_service(
+        &mut self,
+        view: &ClusterView,
+        applied: &Applied,
+        node_before: &NodeContext,
+        name: &ObjectName,
+        now: Mono,
+        draft: &mut Draft,
+    ) {
+        let nothing = ServiceState::default();
+        let after_state = view.state(name).unwrap_or(&nothing);
+        let before_state = applied.before.get(name).unwrap_or(after_state);
+        self.sources.follow(before_state, after_state);
+        let before = expectation(before_state, node_before);
+        let after = expectation(after_state, &self.node);
+        if before == after {
+            return;
+        }
+        self.not_followed = (self.not_followed + u64::from(after.not_followed))
+            .saturating_sub(u64::from(before.not_followed));
+        for port in &after.ports {
+            let was = find(&before, port);
+            self.change_port(name, was, port, draft);
+        }
+        for port in before.ports.iter().filter(|port| find(&after, port).is_none()) {
+            self.drop_port(name, port, now, draft);
+        }
+        self.retire_gone(name, &before, &after, now, draft);
+    }
+
+    /// A port that is expected now, and perhaps was before.
+    fn change_port(
+        &mut self,
+        name: &ObjectName,
+        before: Option<&PortExpectation>,
+        after: &PortExpectation,
+        draft: &mut Draft,
+    ) {
+        // Without an id so far, nothing of it stands in the maps.
+        let standing = self.registry.active(name, &after.port, after.family);
+        let Some(id) = standing.or_else(|| self.acquire(name, after, draft)) else { return };
+        let before = if standing.is_some() { before } else { None };
+        let endpoints = before.map_or(&[][..], |port| &port.endpoints);
+        for endpoint in &after.endpoints {
+            if !SortedEndpoints(endpoints).has_same(endpoint) {
+                self.put_endpoint(endpoint.key(id), endpoint.value(), draft);
+            }
+        }
+        self.registry.set_endpoints(id, after.endpoints.len());
+        let frontends = before.map_or(&[][..], |port| &port.frontends);
+        for frontend in frontends {
+            if after.frontends.binary_search_by_key(&frontend.key, |f| f.key).is_err() {
+                self.release(id, frontend.key, draft);
+            }
+        }
+        for frontend in &after.frontends {
+            let stands = frontends
+                .binary_search_by_key(&frontend.key, |f| f.key)
+                .ok()
+                .map(|at| frontends[at].value(id));
+            draft.claim(Claim { id, key: frontend.key, value: frontend.value(id), stands });
+        }
+    }
+
+    /// A port that is expected no more.
+    fn drop_port(
+        &mut self,
+        name: &ObjectName,
+        port: &PortExpectation,
+        now: Mono,
+        draft: &mut Draft,
+    ) {
+        self.shortage.forget_service(name, port);
+        let Some(id) = self.registry.active(name, &port.port, port.family) else { return };
+        for frontend in &port.frontends {
+            self.release(id, frontend.key, draft);
+        }
+        for endpoint in &port.endpoints {
+            self.retire(endpoint.key(id), endpoint.value(), now, draft);
+        }
+        self.registry.rest(id, now);
+    }
+
+    /// Endpoints that left ports which are still expected.
+    fn retire_gone(
+        &mut self,
+        name: &ObjectName,
+        before: &Expectation,
+        after: &Expectation,
+        now: Mono,
+        draft: &mut Draft,
+    ) {
+        for was in &before.ports {
+            let (Some(is), Some(id)) =
+                (find(after, was), self.registry.active(name, &was.port, was.family))
+            else {
+                continue;
+            };
+            for endpoint in &was.endpoints {
+                if !SortedEndpoints(&is.endpoints).has(endpoint) {
+                    self.retire(endpoint.key(id), endpoint.value(), now, draft);
+                }
+            }
+        }
+    }
+
+    fn acquire(
+        &mut self,
+        name: &ObjectName,
+        port: &PortExpectation,
+        draft: &mut Draft,
+    ) -> Option<u32> {
+        match self.registry.acquire(name, &port.port, port.family) {
+            Some(acquired) => {
+                self.shortage.forget_service(name, port);
+                if acquired.dirty {
+                    draft.reset(acquired.id);
+                }
+                Some(acquired.id)
+            }
+            None => {
+                self.shortage.services.insert((name.clone(), port.port.clone(), port.family));
+                None
+            }
+        }
+    }
+
+    fn put_endpoint(&mut self, key: EndpointKey, value: EndpointValue, draft: &mut Draft) {
+        self.retired.remove(&key);
+        if !self.shortage.amend_endpoint(key, value) {
+            draft.put_endpoint(key, value);
+        }
+    }
+
+    fn retire(
+        &mut self,
+        key: EndpointKey,
+        mut value: EndpointValue,
+        now: Mono,
+        draft: &mut Draft,
+    ) {
+        if self.shortage.remove_endpoint(&key) {
+            return;
+        }
+        value.flags |= endpoint_flag::LEFT;
+        self.retired.insert(key, now);
+        draft.retire_endpoint(key, value);
+    }
+
+    /// Lets go of a frontend, or of the claim to it.
+    fn release(&mut self, id: u32, key: FrontendKey, draft: &mut Draft) {
+        self.shortage.remove_frontend(&key, id);
+        if let Some(waiting) = self.contested.get_mut(&key) {
+            waiting.remove(&id);
+            if waiting.is_empty() {
+                self.contested.remove(&key);
+            }
+        }
+        if self.owners.get(&key) == Some(&id) {
+            self.owners.remove(&key);
+            draft.release(key);
+        }
+    }
+
+    /// Gives every claimed frontend to its first claimant, after everything that is let go of is
+    /// free: a frontend may move between Services in one batch.
+    fn settle_claims(&mut self, view: &ClusterView, draft: &mut Draft) {
+        for claim in draft.take_claims() {
+            self.settle(claim, draft);
+        }
+        for key in draft.released() {
+            self.hand_over(view, key, draft);
+        }
+    }
+
+    fn settle(&mut self, claim: Claim, draft: &mut Draft) {
+        match self.owners.get(&claim.key) {
+            Some(owner) if *owner == claim.id => {
+                if claim.stands != Some(claim.value) {
+                    draft.put_frontend(claim.key, claim.value);
+                }
+            }
+            Some(_) => {
+                self.contested.entry(claim.key).or_default().insert(claim.id);
+            }
+            None if self.shortage.is_blocked(claim.id) => {
+                self.shortage.frontends.insert((claim.key, claim.id));
+            }
+            None => {
+                self.shortage.remove_frontend(&claim.key, claim.id);
+                self.owners.insert(claim.key, claim.id);
+                draft.put_frontend(claim.key, claim.value);
+            }
+        }
+    }
+
+    /// Gives a frontend that nobody holds any more to the first who waits for it.
+    fn hand_over(&mut self, view: &ClusterView, key: FrontendKey, draft: &mut Draft) {
+        if self.owners.contains_key(&key) {
+            return;
+        }
+        let Some(waiting) = self.contested.get_mut(&key) else { return };
+        let heir = waiting.pop_first();
+        if waiting.is_empty() {
+            self.contested.remove(&key);
+        }
+        let claim = heir.and_then(|id| {
+            let value = self.expected_frontend(view, id, &key)?;
+            Some(Claim { id, key, value, stands: None })
+        });
+        if let Some(claim) = claim {
+            self.settle(claim, draft);
+        }
+    }
+
+    /// What a service id stands for, as the view has it now.
+    fn expected_port(&self, view: &ClusterView, id: u32) -> Option<PortExpectation> {
+        let slot = self.registry.slot(id)?;
+        let mut expected = expectation(view.state(&slot.name)?, &self.node);
+        let at = expected
+            .ports
+            .iter()
+            .position(|port| port.port == slot.port && port.family == slot.family)?;
+        Some(expected.ports.swap_remove(at))
+    }
+
+    fn expected_frontend(
+        &self,
+        view: &ClusterView,
+        id: u32,
+        key: &FrontendKey,
+    ) -> Option<FrontendValue> {
+        let port = self.expected_port(view, id)?;
+        let at = port.frontends.binary_search_by_key(key, |f| f.key).ok()?;
+        Some(port.frontends[at].value(id))
+    }
+}
+
+/// The Services whose expectation may differ, in the order of their names.
+fn affected<'a>(
+    view: &'a ClusterView,
+    applied: &'a Applied,
+    node_changed: bool,
+) -> Vec<&'a ObjectName> {
+    let mut names: Vec<&ObjectName> = applied.before.keys().collect();
+    if node_changed {
+        names.extend(view.states().map(|(name, _)| name));
+        names.sort_unstable();
+        names.dedup();
+    }
+    names
+}
+
+fn find<'a>(expectation: &'a Expectation, port: &PortExpectation) -> Option<&'a PortExpectation> {
+    expectation.ports.iter().find(|other| other.port == port.port && other.family == port.family)
+}
+
+#[cfg(test)]
+mod tests;
