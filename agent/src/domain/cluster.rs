@@ -19,7 +19,10 @@ pub struct ObjectName {
 impl ObjectName {
     /// Of a namespaced object.
     pub fn new(namespace: &str, name: &str) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
     }
 }
 

@@ -74,12 +74,19 @@ pub struct Expectation {
 impl Endpoint {
     /// As the map's key, under a service id.
     pub fn key(&self, service: u32) -> EndpointKey {
-        EndpointKey { service, address: self.address, port: self.port, padding: [0; 2] }
+        EndpointKey {
+            service,
+            address: self.address,
+            port: self.port,
+            padding: [0; 2],
+        }
     }
 
     /// As the map's value.
     pub fn value(&self) -> EndpointValue {
-        EndpointValue { flags: if self.local { endpoint_flag::LOCAL } else { 0 } }
+        EndpointValue {
+            flags: if self.local { endpoint_flag::LOCAL } else { 0 },
+        }
     }
 }
 
@@ -87,7 +94,9 @@ impl Endpoint {
 /// (an empty context) there are no node ports.
 pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
     let mut expectation = Expectation::default();
-    let Some(service) = state.service.as_deref() else { return expectation };
+    let Some(service) = state.service.as_deref() else {
+        return expectation;
+    };
     for port in &service.ports {
         if port.protocol != Protocol::Tcp {
             expectation.not_followed += 1;
@@ -98,7 +107,9 @@ pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
             // balancer's address of the other family has no rules.
             if let Some(cluster_ip) = cluster_ip(service, family) {
                 let addresses = Addresses::new(service, port, node, family, cluster_ip);
-                expectation.ports.push(port_expectation(state, service, port, node, &addresses));
+                expectation
+                    .ports
+                    .push(port_expectation(state, service, port, node, &addresses));
             }
         }
     }
@@ -127,12 +138,19 @@ impl Addresses {
         cluster_ip: Address,
     ) -> Self {
         let of_family = |addresses: &[std::net::IpAddr]| -> Vec<Address> {
-            addresses.iter().map(node::address).filter(|a| Family::of(a) == family).collect()
+            addresses
+                .iter()
+                .map(node::address)
+                .filter(|a| Family::of(a) == family)
+                .collect()
         };
         let node_addresses = match port.node_port {
-            Some(_) => {
-                node.addresses.iter().copied().filter(|a| Family::of(a) == family).collect()
-            }
+            Some(_) => node
+                .addresses
+                .iter()
+                .copied()
+                .filter(|a| Family::of(a) == family)
+                .collect(),
             None => Vec::new(),
         };
         Self {
@@ -155,7 +173,11 @@ impl Addresses {
 
 /// kube-proxy's `GetClusterIPByFamily`: the first of the family.
 fn cluster_ip(service: &ServiceFacts, family: Family) -> Option<Address> {
-    service.cluster_ips.iter().map(node::address).find(|a| Family::of(a) == family)
+    service
+        .cluster_ips
+        .iter()
+        .map(node::address)
+        .find(|a| Family::of(a) == family)
 }
 
 fn port_expectation(
@@ -173,7 +195,11 @@ fn port_expectation(
         !service.internal_local || external,
         service.internal_local || (service.external_local && external),
     );
-    let flags = if sets.reachable.iter().any(|e| node.addresses.contains(&e.address)) {
+    let flags = if sets
+        .reachable
+        .iter()
+        .any(|e| node.addresses.contains(&e.address))
+    {
         frontend_flag::HOST_ENDPOINT
     } else {
         0
@@ -194,10 +220,24 @@ fn frontends(
 ) -> Vec<Frontend> {
     let mut frontends = Vec::new();
     let mut add = |address: Address, port: Port, kind: FrontendKind| {
-        let key = FrontendKey { address, port, protocol: TCP, padding: 0 };
-        frontends.push(Frontend { key, kind, owed: owed(service, kind, sets), flags });
+        let key = FrontendKey {
+            address,
+            port,
+            protocol: TCP,
+            padding: 0,
+        };
+        frontends.push(Frontend {
+            key,
+            kind,
+            owed: owed(service, kind, sets),
+            flags,
+        });
     };
-    add(addresses.cluster_ip, addresses.port, FrontendKind::ClusterIp);
+    add(
+        addresses.cluster_ip,
+        addresses.port,
+        FrontendKind::ClusterIp,
+    );
     for &address in &addresses.external_ips {
         add(address, addresses.port, FrontendKind::ExternalIp);
     }
@@ -234,7 +274,11 @@ fn owed(service: &ServiceFacts, kind: FrontendKind, sets: &EndpointSets) -> [Owe
     if !sets.has_any {
         return [Owed::Reject; SOURCE_CLASSES];
     }
-    let local = if sets.has_local { Owed::LocalOnly } else { Owed::Nothing };
+    let local = if sets.has_local {
+        Owed::LocalOnly
+    } else {
+        Owed::Nothing
+    };
     match kind {
         FrontendKind::ClusterIp if service.internal_local => [local; SOURCE_CLASSES],
         FrontendKind::ClusterIp => [Owed::Forward; SOURCE_CLASSES],

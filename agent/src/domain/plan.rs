@@ -16,6 +16,7 @@ use agent_common::service::{
 };
 
 use super::cluster::ObjectName;
+use super::evidence::{Directory, ServiceInfo};
 use super::expect::{Expectation, NodeContext, PortExpectation, SourcePrefix, expectation};
 use super::time::Mono;
 use super::view::{Applied, ClusterView, ServiceState};
@@ -186,7 +187,12 @@ impl Planner {
 
     /// When an endpoint left its slice, if it has and is still remembered.
     pub fn left_since(&self, service: u32, address: Address, port: Port) -> Option<Mono> {
-        self.retired.since(&EndpointKey { service, address, port, padding: [0; 2] })
+        self.retired.since(&EndpointKey {
+            service,
+            address,
+            port,
+            padding: [0; 2],
+        })
     }
 
     /// What found no place.
@@ -196,11 +202,18 @@ impl Planner {
 
     /// Frontends claimed by more than one Service, each with its holder and every claimant.
     pub fn conflicts(&self) -> impl Iterator<Item = Conflict<'_>> {
-        self.contested.iter().flat_map(|(frontend, waiting)| {
-            let holder = self.owners.get(frontend).and_then(|id| self.registry.slot(*id));
+        self.contested.iter().flat_map(move |(frontend, waiting)| {
+            let holder = self
+                .owners
+                .get(frontend)
+                .and_then(|id| self.registry.slot(*id));
             waiting.iter().filter_map(move |id| {
                 let claimant = &self.registry.slot(*id)?.name;
-                Some(Conflict { frontend: *frontend, holder: &holder?.name, claimant })
+                Some(Conflict {
+                    frontend: *frontend,
+                    holder: &holder?.name,
+                    claimant,
+                })
             })
         })
     }
@@ -212,7 +225,9 @@ impl Planner {
 
     /// How many current endpoints stand in the map.
     pub fn endpoint_count(&self) -> u64 {
-        self.registry.endpoint_count().saturating_sub(self.shortage.endpoints.len() as u64)
+        self.registry
+            .endpoint_count()
+            .saturating_sub(self.shortage.endpoints.len() as u64)
     }
 
     /// How many endpoints that left are still in the map.
@@ -249,7 +264,11 @@ impl Planner {
             let was = find(&before, port);
             self.change_port(name, was, port, draft);
         }
-        for port in before.ports.iter().filter(|port| find(&after, port).is_none()) {
+        for port in before
+            .ports
+            .iter()
+            .filter(|port| find(&after, port).is_none())
+        {
             self.drop_port(name, port, now, draft);
         }
         self.retire_gone(name, &before, &after, now, draft);
@@ -265,7 +284,9 @@ impl Planner {
     ) {
         // Without an id so far, nothing of it stands in the maps.
         let standing = self.registry.active(name, &after.port, after.family);
-        let Some(id) = standing.or_else(|| self.acquire(name, after, draft)) else { return };
+        let Some(id) = standing.or_else(|| self.acquire(name, after, draft)) else {
+            return;
+        };
         let before = if standing.is_some() { before } else { None };
         let endpoints = before.map_or(&[][..], |port| &port.endpoints);
         for endpoint in &after.endpoints {
@@ -276,7 +297,11 @@ impl Planner {
         self.registry.set_endpoints(id, after.endpoints.len());
         let frontends = before.map_or(&[][..], |port| &port.frontends);
         for frontend in frontends {
-            if after.frontends.binary_search_by_key(&frontend.key, |f| f.key).is_err() {
+            if after
+                .frontends
+                .binary_search_by_key(&frontend.key, |f| f.key)
+                .is_err()
+            {
                 self.release(id, frontend.key, draft);
             }
         }
@@ -285,7 +310,12 @@ impl Planner {
                 .binary_search_by_key(&frontend.key, |f| f.key)
                 .ok()
                 .map(|at| frontends[at].value(id));
-            draft.claim(Claim { id, key: frontend.key, value: frontend.value(id), stands });
+            draft.claim(Claim {
+                id,
+                key: frontend.key,
+                value: frontend.value(id),
+                stands,
+            });
         }
     }
 
@@ -298,7 +328,9 @@ impl Planner {
         draft: &mut Draft,
     ) {
         self.shortage.forget_service(name, port);
-        let Some(id) = self.registry.active(name, &port.port, port.family) else { return };
+        let Some(id) = self.registry.active(name, &port.port, port.family) else {
+            return;
+        };
         for frontend in &port.frontends {
             self.release(id, frontend.key, draft);
         }
@@ -318,9 +350,10 @@ impl Planner {
         draft: &mut Draft,
     ) {
         for was in &before.ports {
-            let (Some(is), Some(id)) =
-                (find(after, was), self.registry.active(name, &was.port, was.family))
-            else {
+            let (Some(is), Some(id)) = (
+                find(after, was),
+                self.registry.active(name, &was.port, was.family),
+            ) else {
                 continue;
             };
             for endpoint in &was.endpoints {
@@ -346,7 +379,9 @@ impl Planner {
                 Some(acquired.id)
             }
             None => {
-                self.shortage.services.insert((name.clone(), port.port.clone(), port.family));
+                self.shortage
+                    .services
+                    .insert((name.clone(), port.port.clone(), port.family));
                 None
             }
         }
@@ -359,13 +394,7 @@ impl Planner {
         }
     }
 
-    fn retire(
-        &mut self,
-        key: EndpointKey,
-        mut value: EndpointValue,
-        now: Mono,
-        draft: &mut Draft,
-    ) {
+    fn retire(&mut self, key: EndpointKey, mut value: EndpointValue, now: Mono, draft: &mut Draft) {
         if self.shortage.remove_endpoint(&key) {
             return;
         }
@@ -408,7 +437,10 @@ impl Planner {
                 }
             }
             Some(_) => {
-                self.contested.entry(claim.key).or_default().insert(claim.id);
+                self.contested
+                    .entry(claim.key)
+                    .or_default()
+                    .insert(claim.id);
             }
             None if self.shortage.is_blocked(claim.id) => {
                 self.shortage.frontends.insert((claim.key, claim.id));
@@ -426,14 +458,21 @@ impl Planner {
         if self.owners.contains_key(&key) {
             return;
         }
-        let Some(waiting) = self.contested.get_mut(&key) else { return };
+        let Some(waiting) = self.contested.get_mut(&key) else {
+            return;
+        };
         let heir = waiting.pop_first();
         if waiting.is_empty() {
             self.contested.remove(&key);
         }
         let claim = heir.and_then(|id| {
             let value = self.expected_frontend(view, id, &key)?;
-            Some(Claim { id, key, value, stands: None })
+            Some(Claim {
+                id,
+                key,
+                value,
+                stands: None,
+            })
         });
         if let Some(claim) = claim {
             self.settle(claim, draft);
@@ -463,6 +502,18 @@ impl Planner {
     }
 }
 
+impl Directory for Planner {
+    fn service(&self, id: u32) -> Option<ServiceInfo<'_>> {
+        let slot = self.registry.slot(id)?;
+        Some(ServiceInfo {
+            name: &slot.name,
+            port: &slot.port,
+            family: slot.family,
+            endpoints: self.registry.endpoints(id),
+        })
+    }
+}
+
 /// The Services whose expectation may differ, in the order of their names.
 fn affected<'a>(
     view: &'a ClusterView,
@@ -479,7 +530,10 @@ fn affected<'a>(
 }
 
 fn find<'a>(expectation: &'a Expectation, port: &PortExpectation) -> Option<&'a PortExpectation> {
-    expectation.ports.iter().find(|other| other.port == port.port && other.family == port.family)
+    expectation
+        .ports
+        .iter()
+        .find(|other| other.port == port.port && other.family == port.family)
 }
 
 #[cfg(test)]

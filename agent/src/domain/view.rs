@@ -25,7 +25,10 @@ impl ServiceState {
     }
 
     fn put_slice(&mut self, slice: SliceFacts) -> bool {
-        match self.slices.binary_search_by(|known| known.name.cmp(&slice.name)) {
+        match self
+            .slices
+            .binary_search_by(|known| known.name.cmp(&slice.name))
+        {
             Ok(at) if *self.slices[at] == slice => false,
             Ok(at) => {
                 self.slices[at] = Arc::new(slice);
@@ -92,9 +95,9 @@ impl ClusterView {
                 Change::Node(facts) => self.put_node(Some(facts), &mut applied),
                 Change::NodeGone => self.put_node(None, &mut applied),
                 Change::Service(facts) => self.put_service(facts, &mut applied),
-                Change::ServiceGone(name) => self.change(name, &mut applied, |state| {
-                    state.service.take().is_some()
-                }),
+                Change::ServiceGone(name) => {
+                    self.change(name, &mut applied, |state| state.service.take().is_some())
+                }
                 Change::Slice(facts) => {
                     let owner = ObjectName {
                         namespace: Arc::clone(&facts.name.namespace),
@@ -103,8 +106,10 @@ impl ClusterView {
                     self.change(owner, &mut applied, |state| state.put_slice(facts));
                 }
                 Change::SliceGone { slice, service } => {
-                    let owner =
-                        ObjectName { namespace: Arc::clone(&slice.namespace), name: service };
+                    let owner = ObjectName {
+                        namespace: Arc::clone(&slice.namespace),
+                        name: service,
+                    };
                     self.change(owner, &mut applied, |state| state.remove_slice(&slice));
                 }
                 Change::Synced => {
@@ -139,7 +144,10 @@ impl ClusterView {
 
     /// How many Services are known (slices without a Service do not count).
     pub fn service_count(&self) -> usize {
-        self.services.values().filter(|state| state.service.is_some()).count()
+        self.services
+            .values()
+            .filter(|state| state.service.is_some())
+            .count()
     }
 
     fn put_node(&mut self, facts: Option<NodeFacts>, applied: &mut Applied) {
@@ -180,7 +188,9 @@ impl ClusterView {
     /// Drops from the account what a batch changed and changed back.
     fn forget_unchanged(&self, applied: &mut Applied) {
         let nothing = ServiceState::default();
-        applied.before.retain(|name, before| self.state(name).unwrap_or(&nothing) != before);
+        applied
+            .before
+            .retain(|name, before| self.state(name).unwrap_or(&nothing) != before);
     }
 }
 

@@ -70,7 +70,11 @@ impl Seen {
 
     /// The use that a policy over these endpoints chooses: ready ones if there is one.
     fn chosen(self) -> Use {
-        if self.ready { Use::Ready } else { Use::Fallback }
+        if self.ready {
+            Use::Ready
+        } else {
+            Use::Fallback
+        }
     }
 }
 
@@ -110,7 +114,11 @@ impl EndpointSets {
         // An endpoint may be in two slices while it moves; kube-proxy prefers the local reading.
         reachable.sort_unstable_by_key(|e| (e.address, e.port, !e.local));
         reachable.dedup_by_key(|e| (e.address, e.port));
-        Self { has_any: cluster.any(), has_local: uses_local && local.any(), reachable }
+        Self {
+            has_any: cluster.any(),
+            has_local: uses_local && local.any(),
+            reachable,
+        }
     }
 }
 

@@ -35,7 +35,10 @@ impl SourcePrefix {
     pub fn of(net: &IpNet) -> Self {
         let network = address(&net.network());
         let offset = if network_is_v4(net) { 96 } else { 0 };
-        Self { address: network, bits: offset + u32::from(net.prefix_len()) }
+        Self {
+            address: network,
+            bits: offset + u32::from(net.prefix_len()),
+        }
     }
 
     /// Whether an address lies in it.
@@ -61,7 +64,9 @@ pub struct NodeContext {
 impl NodeContext {
     /// From the node's facts; empty where the node is not known.
     pub fn of(node: Option<&NodeFacts>) -> Self {
-        let Some(node) = node else { return Self::default() };
+        let Some(node) = node else {
+            return Self::default();
+        };
         let mut addresses: Vec<Address> = node.addresses.iter().map(address).collect();
         addresses.sort_unstable();
         addresses.dedup();
@@ -69,13 +74,22 @@ impl NodeContext {
             node.pod_cidrs.iter().map(SourcePrefix::of).collect();
         pod_ranges.sort_unstable();
         pod_ranges.dedup();
-        Self { addresses, pod_ranges }
+        Self {
+            addresses,
+            pod_ranges,
+        }
     }
 
     /// The sources that follow from the node alone: its ranges are pods, its addresses itself.
     pub fn sources(&self) -> BTreeMap<SourcePrefix, SourceClass> {
-        let pods = self.pod_ranges.iter().map(|range| (*range, SourceClass::Pod));
-        let host = self.addresses.iter().map(|a| (SourcePrefix::host(*a), SourceClass::Host));
+        let pods = self
+            .pod_ranges
+            .iter()
+            .map(|range| (*range, SourceClass::Pod));
+        let host = self
+            .addresses
+            .iter()
+            .map(|a| (SourcePrefix::host(*a), SourceClass::Host));
         pods.chain(host).collect()
     }
 

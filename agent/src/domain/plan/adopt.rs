@@ -49,7 +49,9 @@ impl Planner {
         self.adopt_owners(view, &names, &frontends);
         let mut kept = HashSet::new();
         for name in names {
-            let Some(state) = view.state(name) else { continue };
+            let Some(state) = view.state(name) else {
+                continue;
+            };
             self.sources.follow(&ServiceState::default(), state);
             let expected = expectation(state, &self.node);
             self.not_followed += u64::from(expected.not_followed);
@@ -75,7 +77,10 @@ impl Planner {
         self.each_port(view, names, |planner, name, port| {
             let standing = port.frontends.iter().filter_map(|f| frontends.get(&f.key));
             for value in standing {
-                if planner.registry.adopt(value.service, name, &port.port, port.family) {
+                if planner
+                    .registry
+                    .adopt(value.service, name, &port.port, port.family)
+                {
                     break;
                 }
             }
@@ -90,9 +95,14 @@ impl Planner {
         frontends: &HashMap<FrontendKey, FrontendValue>,
     ) {
         self.each_port(view, names, |planner, name, port| {
-            let Some(id) = planner.registry.active(name, &port.port, port.family) else { return };
+            let Some(id) = planner.registry.active(name, &port.port, port.family) else {
+                return;
+            };
             for frontend in &port.frontends {
-                if frontends.get(&frontend.key).is_some_and(|value| value.service == id) {
+                if frontends
+                    .get(&frontend.key)
+                    .is_some_and(|value| value.service == id)
+                {
                     planner.owners.insert(frontend.key, id);
                 }
             }
@@ -153,7 +163,12 @@ impl Planner {
         for frontend in &port.frontends {
             let stands = frontends.get(&frontend.key).copied();
             let value = frontend.value(id);
-            draft.claim(Claim { id, key: frontend.key, value, stands });
+            draft.claim(Claim {
+                id,
+                key: frontend.key,
+                value,
+                stands,
+            });
         }
         Some(id)
     }
@@ -166,7 +181,10 @@ impl Planner {
         kept: &HashSet<u32>,
         draft: &mut Draft,
     ) {
-        for key in frontends.keys().filter(|key| !self.owners.contains_key(*key)) {
+        for key in frontends
+            .keys()
+            .filter(|key| !self.owners.contains_key(*key))
+        {
             draft.release(*key);
         }
         for (key, _) in &installed.endpoints {

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use agent_common::service::{
-    EndpointKey, EndpointValue, FrontendKey, FrontendValue, SourceClass,
-};
+use agent_common::service::{EndpointKey, EndpointValue, FrontendKey, FrontendValue, SourceClass};
 
 use super::MapChange;
 use crate::domain::expect::{Endpoint, SourcePrefix};
@@ -15,7 +13,10 @@ pub(super) struct SortedEndpoints<'a>(pub(super) &'a [Endpoint]);
 impl SortedEndpoints<'_> {
     fn find(&self, endpoint: &Endpoint) -> Option<&Endpoint> {
         let key = (endpoint.address, endpoint.port);
-        self.0.binary_search_by_key(&key, |e| (e.address, e.port)).ok().map(|at| &self.0[at])
+        self.0
+            .binary_search_by_key(&key, |e| (e.address, e.port))
+            .ok()
+            .map(|at| &self.0[at])
     }
 
     /// Whether the endpoint is among them.
@@ -60,7 +61,11 @@ pub(super) struct Draft {
 
 impl Draft {
     fn put(&mut self, change: MapChange) {
-        let phase = if self.retrying { &mut self.retries } else { &mut self.first };
+        let phase = if self.retrying {
+            &mut self.retries
+        } else {
+            &mut self.first
+        };
         phase.push(change);
     }
 
@@ -132,7 +137,11 @@ impl Draft {
         let mut changes = self.first;
         changes.reserve_exact(self.frontends.len() + self.released.len() + self.last.len());
         changes.extend(self.frontends);
-        changes.extend(self.released.into_iter().map(|key| MapChange::DeleteFrontend { key }));
+        changes.extend(
+            self.released
+                .into_iter()
+                .map(|key| MapChange::DeleteFrontend { key }),
+        );
         changes.extend(self.last);
         changes.extend(self.retries);
         changes

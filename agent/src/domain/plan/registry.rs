@@ -73,7 +73,8 @@ impl Registry {
 
     fn known(&self, name: &ObjectName, port: &str, family: Family) -> Option<u32> {
         self.by_service.get(name)?.iter().copied().find(|id| {
-            self.slot(*id).is_some_and(|slot| &*slot.port == port && slot.family == family)
+            self.slot(*id)
+                .is_some_and(|slot| &*slot.port == port && slot.family == family)
         })
     }
 
@@ -105,7 +106,9 @@ impl Registry {
     }
 
     fn fresh(&mut self) -> Option<u32> {
-        let id = u32::try_from(self.slots.len()).ok().filter(|id| *id < self.limit)?;
+        let id = u32::try_from(self.slots.len())
+            .ok()
+            .filter(|id| *id < self.limit)?;
         self.slots.push(None);
         Some(id)
     }
@@ -207,7 +210,9 @@ impl Registry {
     }
 
     fn free(&mut self, id: u32) {
-        let Some(slot) = self.slots[id as usize].take() else { return };
+        let Some(slot) = self.slots[id as usize].take() else {
+            return;
+        };
         if let Some(ids) = self.by_service.get_mut(&slot.name) {
             ids.retain(|other| *other != id);
             if ids.is_empty() {

@@ -41,7 +41,11 @@ impl Retired {
     pub(super) fn pop_due(&mut self, now: Mono, rest: Duration) -> Option<EndpointKey> {
         self.drop_stale();
         let (since, _) = self.queue.front()?;
-        if now.since(*since) < rest { None } else { self.pop_oldest() }
+        if now.since(*since) < rest {
+            None
+        } else {
+            self.pop_oldest()
+        }
     }
 
     /// Takes out the endpoint that left first: its place is needed.

@@ -49,7 +49,8 @@ impl Shortage {
     /// Forgets that a Service port got no id.
     pub(super) fn forget_service(&mut self, name: &ObjectName, port: &PortExpectation) {
         if !self.services.is_empty() {
-            self.services.remove(&(name.clone(), Arc::clone(&port.port), port.family));
+            self.services
+                .remove(&(name.clone(), Arc::clone(&port.port), port.family));
         }
     }
 
@@ -84,8 +85,16 @@ impl Shortage {
 }
 
 fn endpoints_of(id: u32) -> RangeInclusive<EndpointKey> {
-    let first = EndpointKey { service: id, ..EndpointKey::default() };
-    let last = EndpointKey { service: id, address: [0xff; 16], port: [0xff; 2], padding: [0xff; 2] };
+    let first = EndpointKey {
+        service: id,
+        ..EndpointKey::default()
+    };
+    let last = EndpointKey {
+        service: id,
+        address: [0xff; 16],
+        port: [0xff; 2],
+        padding: [0xff; 2],
+    };
     first..=last
 }
 
@@ -93,11 +102,7 @@ impl Planner {
     /// Takes note of changes that were not made because their map was full, and returns what to do
     /// about it: frontends whose endpoints are missing are withheld, endpoints that left make
     /// room. Apply that like a plan, and report what fails of it.
-    pub fn report_full(
-        &mut self,
-        view: &ClusterView,
-        failed: &[MapChange],
-    ) -> Vec<MapChange> {
+    pub fn report_full(&mut self, view: &ClusterView, failed: &[MapChange]) -> Vec<MapChange> {
         let mut draft = Draft::default();
         let mut short = BTreeSet::new();
         for change in failed {
@@ -123,7 +128,9 @@ impl Planner {
             self.hand_over(view, key, &mut draft);
         }
         for _ in 0..self.shortage.endpoints.len() {
-            let Some(key) = self.retired.pop_oldest() else { break };
+            let Some(key) = self.retired.pop_oldest() else {
+                break;
+            };
             draft.delete_endpoint(key);
         }
         self.use_room(view, &mut draft);
@@ -132,7 +139,9 @@ impl Planner {
 
     /// Takes out the frontends of an id whose endpoints do not all stand.
     fn withhold(&mut self, view: &ClusterView, id: u32, draft: &mut Draft) {
-        let Some(port) = self.expected_port(view, id) else { return };
+        let Some(port) = self.expected_port(view, id) else {
+            return;
+        };
         for frontend in &port.frontends {
             if self.owners.get(&frontend.key) == Some(&id) {
                 self.owners.remove(&frontend.key);
@@ -168,10 +177,14 @@ impl Planner {
         while self.registry.has_free()
             && let Some((name, port, family)) = self.shortage.services.pop_first()
         {
-            let Some(state) = view.state(&name) else { continue };
+            let Some(state) = view.state(&name) else {
+                continue;
+            };
             let expected = expectation(state, &self.node);
-            let again =
-                expected.ports.iter().find(|other| other.port == port && other.family == family);
+            let again = expected
+                .ports
+                .iter()
+                .find(|other| other.port == port && other.family == family);
             if let Some(again) = again {
                 self.change_port(&name, None, again, draft);
             }
@@ -199,11 +212,21 @@ impl Planner {
 
     /// Claims the withheld frontends of an id whose endpoints all stand again.
     fn readmit(&mut self, view: &ClusterView, id: u32, draft: &mut Draft) {
-        let Some(port) = self.expected_port(view, id) else { return };
+        let Some(port) = self.expected_port(view, id) else {
+            return;
+        };
         for frontend in &port.frontends {
             if self.shortage.frontends.remove(&(frontend.key, id)) {
                 let value = frontend.value(id);
-                self.settle(Claim { id, key: frontend.key, value, stands: None }, draft);
+                self.settle(
+                    Claim {
+                        id,
+                        key: frontend.key,
+                        value,
+                        stands: None,
+                    },
+                    draft,
+                );
             }
         }
     }
@@ -212,9 +235,13 @@ impl Planner {
         if self.shortage.room.frontends == 0 || self.shortage.frontends.is_empty() {
             return;
         }
-        let waiting: Vec<(FrontendKey, u32)> =
-            self.shortage.frontends.iter().filter(|(_, id)| !self.shortage.is_blocked(*id)).copied()
-                .collect();
+        let waiting: Vec<(FrontendKey, u32)> = self
+            .shortage
+            .frontends
+            .iter()
+            .filter(|(_, id)| !self.shortage.is_blocked(*id))
+            .copied()
+            .collect();
         for (key, id) in waiting {
             if self.shortage.room.frontends == 0 {
                 break;
@@ -222,7 +249,15 @@ impl Planner {
             self.shortage.room.frontends -= 1;
             self.shortage.frontends.remove(&(key, id));
             if let Some(value) = self.expected_frontend(view, id, &key) {
-                self.settle(Claim { id, key, value, stands: None }, draft);
+                self.settle(
+                    Claim {
+                        id,
+                        key,
+                        value,
+                        stands: None,
+                    },
+                    draft,
+                );
             }
         }
     }

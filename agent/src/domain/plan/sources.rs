@@ -30,7 +30,9 @@ impl Sources {
             *count += 1;
         }
         for address in local_addresses(before) {
-            let Some(count) = self.pods.get_mut(&address) else { continue };
+            let Some(count) = self.pods.get_mut(&address) else {
+                continue;
+            };
             *count -= 1;
             if *count == 0 {
                 self.pods.remove(&address);
@@ -69,7 +71,11 @@ impl Sources {
 
     fn wanted(&self, node: &NodeContext) -> BTreeMap<SourcePrefix, SourceClass> {
         let mut wanted = node.sources();
-        for address in self.pods.keys().filter(|address| node.needs_own_source(address)) {
+        for address in self
+            .pods
+            .keys()
+            .filter(|address| node.needs_own_source(address))
+        {
             wanted.insert(SourcePrefix::host(*address), SourceClass::Pod);
         }
         wanted
@@ -106,6 +112,10 @@ impl Sources {
 
 fn local_addresses(state: &ServiceState) -> impl Iterator<Item = Address> {
     state.slices.iter().flat_map(|slice| {
-        slice.endpoints.iter().filter(|endpoint| endpoint.local).map(|endpoint| endpoint.address)
+        slice
+            .endpoints
+            .iter()
+            .filter(|endpoint| endpoint.local)
+            .map(|endpoint| endpoint.address)
     })
 }

@@ -1,0 +1,147 @@
+//! Times as plain numbers. Nothing here reads a clock: whoever calls brings `now`.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// `CLOCK_MONOTONIC` in nanoseconds, the kernel's `bpf_ktime_get_ns`. It survives a restart of the
+/// agent, not of the node, and no stepped wall clock moves it.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Mono(pub u64);
+
+impl Mono {
+    /// How long ago `earlier` was, seen from `self`; zero where it lies ahead.
+    pub fn since(self, earlier: Mono) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// `self` and a while.
+    pub fn plus(self, span: Duration) -> Mono {
+        Mono(self.0.saturating_add(nanos(span)))
+    }
+
+    /// `self` less a while, not before zero.
+    pub fn minus(self, span: Duration) -> Mono {
+        Mono(self.0.saturating_sub(nanos(span)))
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Wall-clock time: nanoseconds since 1970-01-01T00:00:00Z. Only bodies and logs carry it, no
+/// judgement does.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Wall(pub i64);
+
+impl fmt::Display for Wall {
+    /// As Go's `time.RFC3339Nano` in UTC: trailing zeros of the fraction are left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_nanosecond(i128::from(self.0)) {
+            Ok(timestamp) => timestamp.fmt(f),
+            // Every i64 of nanoseconds lies between the years 1677 and 2262, which jiff knows.
+            Err(_) => f.write_str(GO_ZERO_TIME),
+        }
+    }
+}
+
+/// What Go prints for a time that was never set.
+pub const GO_ZERO_TIME: &str = "0001-01-01T00:00:00Z";
+
+/// One instant on both clocks, read together. Keep one for as long as the wall clock is not
+/// stepped: a fresh pair shifts every translated time by the moment between its two readings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    /// The monotonic clock at that instant.
+    pub mono: Mono,
+    /// The wall clock at that instant.
+    pub wall: Wall,
+}
+
+impl Anchor {
+    /// What the wall clock showed, or will show, at `at`.
+    pub fn wall_of(&self, at: Mono) -> Wall {
+        let offset = i128::from(at.0) - i128::from(self.mono.0);
+        let wall = i128::from(self.wall.0) + offset;
+        Wall(i64::try_from(wall).unwrap_or(if wall < 0 { i64::MIN } else { i64::MAX }))
+    }
+}
+
+/// A duration as a person reads it in a sentence: `320 ms`, `3.2 s`, `45 s`, `3 min`, `2.5 h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spoken(pub Duration);
+
+impl fmt::Display for Spoken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = self.0.as_millis();
+        match ms {
+            0..1_000 => write!(f, "{ms} ms"),
+            1_000..10_000 if ms % 1_000 >= 100 => {
+                write!(f, "{}.{} s", ms / 1_000, ms % 1_000 / 100)
+            }
+            1_000..120_000 => write!(f, "{} s", ms / 1_000),
+            120_000..7_200_000 => write!(f, "{} min", ms / 60_000),
+            _ => write!(f, "{} h", ms / 3_600_000),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[test]
+    fn since_never_goes_below_zero() {
+        assert_eq!(Mono(5).since(Mono(2)), Duration::from_nanos(3));
+        assert_eq!(Mono(2).since(Mono(5)), Duration::ZERO);
+        assert_eq!(Mono(2).minus(Duration::from_secs(1)), Mono(0));
+        assert_eq!(Mono(u64::MAX).plus(Duration::MAX), Mono(u64::MAX));
+    }
+
+    // Go 1.24: time.Unix(0, n).UTC().Format(time.RFC3339Nano)
+    #[rstest]
+    #[case(0, "1970-01-01T00:00:00Z")]
+    #[case(1_795_305_600_000_000_000, "2026-11-22T00:00:00Z")]
+    #[case(1_795_305_600_100_000_000, "2026-11-22T00:00:00.1Z")]
+    #[case(1_795_305_600_123_456_000, "2026-11-22T00:00:00.123456Z")]
+    #[case(1_795_305_600_000_000_001, "2026-11-22T00:00:00.000000001Z")]
+    #[case(1_795_305_600_123_456_780, "2026-11-22T00:00:00.12345678Z")]
+    fn wall_prints_as_go_does(#[case] ns: i64, #[case] expected: &str) {
+        assert_eq!(Wall(ns).to_string(), expected);
+    }
+
+    #[test]
+    fn an_anchor_translates_both_ways() {
+        let anchor = Anchor {
+            mono: Mono(1_000),
+            wall: Wall(50_000),
+        };
+        assert_eq!(anchor.wall_of(Mono(1_500)), Wall(50_500));
+        assert_eq!(anchor.wall_of(Mono(400)), Wall(49_400));
+        assert_eq!(anchor.wall_of(Mono(u64::MAX)), Wall(i64::MAX));
+    }
+
+    #[rstest]
+    #[case(0, "0 ms")]
+    #[case(320, "320 ms")]
+    #[case(1_000, "1 s")]
+    #[case(3_250, "3.2 s")]
+    #[case(9_050, "9 s")]
+    #[case(45_900, "45 s")]
+    #[case(119_000, "119 s")]
+    #[case(180_000, "3 min")]
+    #[case(7_300_000, "2 h")]
+    fn durations_are_spoken(#[case] ms: u64, #[case] expected: &str) {
+        assert_eq!(Spoken(Duration::from_millis(ms)).to_string(), expected);
+    }
+}

@@ -1,0 +1,370 @@
+//! What a verdict says. Plain data: `/verdict` prints it as JSON, whose names are stable, and
+//! `pathproof status` reads it back.
+
+use std::fmt;
+
+use agent_common::service::{Family, SourceClass};
+use serde::{Deserialize, Serialize};
+
+use crate::domain::evidence::{CoverageLoss, Failure};
+use crate::domain::node::Eligibility;
+use crate::domain::time::Mono;
+
+/// The state of the node, a family or what single Services make of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// New connections get through, seen a moment ago.
+    Proven,
+    /// Nothing else is known.
+    Unknown,
+    /// Nothing is proven yet in this boot, and it is early.
+    Starting,
+    /// Failures, not confirmed.
+    Suspect,
+    /// Single Services are broken while the family is proven.
+    Degraded,
+    /// New connections go to endpoints that left.
+    Stale,
+    /// No new connection gets through.
+    Broken,
+}
+
+impl State {
+    /// All, from sound to broken.
+    pub const ALL: [State; 7] = [
+        State::Proven,
+        State::Unknown,
+        State::Starting,
+        State::Suspect,
+        State::Degraded,
+        State::Stale,
+        State::Broken,
+    ];
+
+    /// Name as metrics and `/verdict` show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Proven => "proven",
+            State::Unknown => "unknown",
+            State::Starting => "starting",
+            State::Suspect => "suspect",
+            State::Degraded => "degraded",
+            State::Stale => "stale",
+            State::Broken => "broken",
+        }
+    }
+}
+
+/// What goes wrong, in the commonest case among the failures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Connections leave untranslated.
+    Leaked,
+    /// The node refuses connections.
+    Refused,
+    /// Connections go where no endpoint is.
+    Misrouted,
+    /// Connections arrive and are not seen again.
+    Lost,
+    /// Connections go to endpoints that left their slice.
+    Stale,
+    /// Answers do not reach the clients.
+    Unheard,
+}
+
+impl Cause {
+    /// The cause of a failure.
+    pub fn of(failure: Failure) -> Cause {
+        match failure {
+            Failure::Refused => Cause::Refused,
+            Failure::Leaked => Cause::Leaked,
+            Failure::Misrouted => Cause::Misrouted,
+            Failure::Stale => Cause::Stale,
+            Failure::Unheard => Cause::Unheard,
+            Failure::Lost => Cause::Lost,
+        }
+    }
+
+    /// Name as metrics and `/verdict` show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Leaked => "leaked",
+            Cause::Refused => "refused",
+            Cause::Misrouted => "misrouted",
+            Cause::Lost => "lost",
+            Cause::Stale => "stale",
+            Cause::Unheard => "unheard",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cause::Leaked => "leaked, VIP left untranslated",
+            Cause::Refused => "refused by the node itself",
+            Cause::Misrouted => "misrouted, sent where no endpoint is",
+            Cause::Lost => "lost, arrived and not seen again",
+            Cause::Stale => "misrouted, still sent to an endpoint that left its slice",
+            Cause::Unheard => "unheard, the answers do not reach the clients",
+        })
+    }
+}
+
+/// Why nothing can be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// The observer is attached nowhere.
+    ObserverBlind,
+    /// The observer was not read for too long.
+    NotSampled,
+    /// The cluster view was never complete.
+    ViewNotSynced,
+    /// No Service has a frontend here.
+    NothingExpected,
+    /// A sentinel is there, the boot is no longer young, and nothing was proven.
+    NothingProven,
+    /// No new connection to a Service lately, and no sentinel that would make one.
+    Idle,
+    /// New connections came, but none whose outcome says anything.
+    Inconclusive,
+    /// The failures are too old, and nothing was seen since.
+    EvidenceTooOld,
+}
+
+impl Why {
+    /// Name as metrics and `/verdict` show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Why::ObserverBlind => "observer_blind",
+            Why::NotSampled => "not_sampled",
+            Why::ViewNotSynced => "view_not_synced",
+            Why::NothingExpected => "nothing_expected",
+            Why::NothingProven => "nothing_proven",
+            Why::Idle => "idle",
+            Why::Inconclusive => "inconclusive",
+            Why::EvidenceTooOld => "evidence_too_old",
+        }
+    }
+}
+
+/// The verdict on the node. Times are `CLOCK_MONOTONIC` nanoseconds; ages are differences to `at`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// When it was given.
+    pub at: Mono,
+    /// State of the worst family.
+    pub state: State,
+    /// Since when the node is in this state, as far as is remembered.
+    pub since: Mono,
+    /// With [`State::Broken`], [`State::Stale`], [`State::Degraded`] and [`State::Suspect`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cause: Option<Cause>,
+    /// With [`State::Unknown`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub why: Option<Why>,
+    /// One sentence for a person.
+    pub reason: String,
+    /// Whether the node may be sent new connections, apart from its datapath.
+    pub eligibility: Eligibility,
+    /// By family, those that have frontends; IPv4 first.
+    pub families: Vec<FamilyVerdict>,
+    /// Services in trouble, the worst first, at most [`SERVICES_SHOWN`].
+    pub services: Vec<ServiceTrouble>,
+    /// Services in trouble beyond those.
+    pub services_omitted: u32,
+    /// How well the observer sees.
+    pub coverage: Coverage,
+}
+
+/// How many Services in trouble a verdict shows in full.
+pub const SERVICES_SHOWN: usize = 100;
+
+impl Verdict {
+    /// The verdict on a family, where it has frontends.
+    pub fn family(&self, family: Family) -> Option<&FamilyVerdict> {
+        self.families
+            .iter()
+            .find(|verdict| verdict.family == family)
+    }
+}
+
+/// The verdict on one IP family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FamilyVerdict {
+    /// Which.
+    #[serde(with = "names::family")]
+    pub family: Family,
+    /// Its state.
+    pub state: State,
+    /// As in [`Verdict`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cause: Option<Cause>,
+    /// As in [`Verdict`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub why: Option<Why>,
+    /// One sentence for a person.
+    pub reason: String,
+    /// When a connection of any path was last proven.
+    pub last_proof: Option<Mono>,
+    /// When one last failed.
+    pub last_failure: Option<Mono>,
+    /// The earliest failure since the last proof.
+    pub failing_since: Option<Mono>,
+    /// By path: pod, host, external.
+    pub paths: Vec<PathView>,
+}
+
+/// What was seen on one path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathView {
+    /// Where the connections come from.
+    #[serde(with = "names::path")]
+    pub path: SourceClass,
+    /// What the path looks like.
+    pub state: PathState,
+    /// When a connection was last proven.
+    pub last_proof: Option<Mono>,
+    /// When one last failed.
+    pub last_failure: Option<Mono>,
+}
+
+/// What a path looks like; a fact, no judgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PathState {
+    /// Proven within the proof age, and nothing failed since.
+    Proven,
+    /// The last that was seen, within the proof age, is a failure.
+    Failing,
+    /// Nothing within the proof age.
+    Quiet,
+}
+
+/// A Service port and family that is in trouble.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceTrouble {
+    /// `namespace/name`, and `:port` where the port has a name.
+    pub service: String,
+    /// Which family.
+    #[serde(with = "names::family")]
+    pub family: Family,
+    /// Whether the trouble is confirmed; else these are single failures.
+    pub confirmed: bool,
+    /// The commonest failure.
+    pub cause: Cause,
+    /// Failures by name, since they began.
+    pub failures: Vec<(Failure, u64)>,
+    /// When they began.
+    pub since: Mono,
+    /// The last of them.
+    pub last_failure: Mono,
+    /// When a connection was last proven, if that was seen since they began.
+    pub last_proof: Option<Mono>,
+    /// How many current endpoints the Service has.
+    pub endpoints: u32,
+    /// A client, what it dialled and where it was sent, of the last failure that was reported.
+    pub example: Option<String>,
+}
+
+/// How well the observer sees.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Coverage {
+    /// Devices with a hook in both directions.
+    pub attached: u32,
+    /// Devices that should have both.
+    pub wanted: u32,
+    /// When the kernel's maps were last read.
+    pub sampled: Option<Mono>,
+    /// Lost connections are not counted now.
+    pub lost_suspended: bool,
+    /// Misrouted and stale connections are not counted now.
+    pub misrouted_suspended: bool,
+    /// Services in trouble that found no place in the ledger.
+    pub services_untracked: u64,
+    /// What is not seen, and why.
+    pub losses: Vec<Loss>,
+}
+
+/// A part of the traffic that is not seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// Its facts.
+    #[serde(flatten)]
+    pub loss: CoverageLoss,
+    /// The same for a person.
+    pub sentence: String,
+}
+
+/// Families and paths by the names that metrics and `/verdict` use.
+pub mod names {
+    use agent_common::service::{Family, SourceClass};
+
+    /// `IPv4` or `IPv6`, as Kubernetes writes them.
+    pub fn of_family(family: Family) -> &'static str {
+        match family {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        }
+    }
+
+    /// `pod`, `host` or `external`.
+    pub fn of_path(path: SourceClass) -> &'static str {
+        match path {
+            SourceClass::Pod => "pod",
+            SourceClass::Host => "host",
+            SourceClass::External => "external",
+        }
+    }
+
+    /// For `#[serde(with)]`.
+    pub(super) mod family {
+        use super::*;
+        use serde::de::Error;
+        use serde::{Deserialize, Deserializer, Serializer};
+
+        pub(in super::super) fn serialize<S: Serializer>(
+            family: &Family,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            serializer.serialize_str(of_family(*family))
+        }
+
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<Family, D::Error> {
+            let name = String::deserialize(deserializer)?;
+            let found = Family::ALL
+                .into_iter()
+                .find(|family| of_family(*family) == name);
+            found.ok_or_else(|| D::Error::unknown_variant(&name, &["IPv4", "IPv6"]))
+        }
+    }
+
+    /// For `#[serde(with)]`.
+    pub(super) mod path {
+        use super::*;
+        use serde::de::Error;
+        use serde::{Deserialize, Deserializer, Serializer};
+
+        pub(in super::super) fn serialize<S: Serializer>(
+            path: &SourceClass,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            serializer.serialize_str(of_path(*path))
+        }
+
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<SourceClass, D::Error> {
+            let name = String::deserialize(deserializer)?;
+            let found = SourceClass::ALL
+                .into_iter()
+                .find(|path| of_path(*path) == name);
+            found.ok_or_else(|| D::Error::unknown_variant(&name, &["pod", "host", "external"]))
+        }
+    }
+}
