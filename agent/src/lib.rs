@@ -2,4 +2,5 @@
 //!
 //! The map of the modules is docs/architecture.md.
 
+pub mod cluster;
 pub mod domain;

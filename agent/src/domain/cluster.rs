@@ -117,7 +117,7 @@ pub struct EndpointFacts {
     pub address: agent_common::service::Address,
     /// Condition `ready`; unset means true.
     pub ready: bool,
-    /// Condition `serving`; unset means as ready.
+    /// Condition `serving`; unset means true (kube-proxy asks for it where `ready` is false).
     pub serving: bool,
     /// Condition `terminating`; unset means false.
     pub terminating: bool,
@@ -139,19 +139,19 @@ pub struct SliceFacts {
 }
 
 /// One change of the view, from a folder or from the API server. Sources deliver them in batches;
-/// a batch is applied whole.
+/// a batch is applied whole. Facts are shared: a source keeps them to tell what changed next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// This node's object is now so.
-    Node(NodeFacts),
+    Node(Arc<NodeFacts>),
     /// This node's object is gone.
     NodeGone,
     /// A Service is now so.
-    Service(ServiceFacts),
+    Service(Arc<ServiceFacts>),
     /// A Service is gone (or became headless, ExternalName or foreign).
     ServiceGone(ObjectName),
     /// A slice is now so.
-    Slice(SliceFacts),
+    Slice(Arc<SliceFacts>),
     /// A slice is gone, of the Service named.
     SliceGone {
         /// The slice.

@@ -24,20 +24,20 @@ impl ServiceState {
         self.service.is_none() && self.slices.is_empty()
     }
 
-    fn put_slice(&mut self, slice: SliceFacts) -> bool {
+    fn put_slice(&mut self, slice: Arc<SliceFacts>) -> bool {
         match self
             .slices
             .binary_search_by(|known| known.name.cmp(&slice.name))
         {
-            Ok(at) if *self.slices[at] == slice => false,
+            Ok(at) if self.slices[at] == slice => false,
             Ok(at) => {
-                self.slices[at] = Arc::new(slice);
+                self.slices[at] = slice;
                 true
             }
             Err(at) => {
                 // One more at a time: most Services have one slice, and a grown vector has four.
                 self.slices.reserve_exact(1);
-                self.slices.insert(at, Arc::new(slice));
+                self.slices.insert(at, slice);
                 true
             }
         }
@@ -150,19 +150,19 @@ impl ClusterView {
             .count()
     }
 
-    fn put_node(&mut self, facts: Option<NodeFacts>, applied: &mut Applied) {
-        if self.node.as_deref() != facts.as_ref() {
-            self.node = facts.map(Arc::new);
+    fn put_node(&mut self, facts: Option<Arc<NodeFacts>>, applied: &mut Applied) {
+        if self.node != facts {
+            self.node = facts;
             applied.node_changed = true;
         }
     }
 
-    fn put_service(&mut self, facts: ServiceFacts, applied: &mut Applied) {
+    fn put_service(&mut self, facts: Arc<ServiceFacts>, applied: &mut Applied) {
         self.change(facts.name.clone(), applied, |state| {
-            if state.service.as_deref() == Some(&facts) {
+            if state.service.as_ref() == Some(&facts) {
                 return false;
             }
-            state.service = Some(Arc::new(facts));
+            state.service = Some(facts);
             true
         });
     }

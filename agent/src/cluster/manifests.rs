@@ -1,0 +1,550 @@
+//! A folder of manifests as facts: what its files say now, and what changed since they were read
+//! last.
+//!
+//! A file that cannot be read whole keeps what it said before: an object is gone only when its
+//! file is gone or was understood to the end without it. The first file (in the order of names)
+//! that has an object keeps it until it lets go.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, Metadata};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::convert::{Converter, Invalid, Skipped};
+use super::yaml::{self, Item, Object, Place};
+use crate::domain::cluster::{Change, NodeFacts, ServiceFacts, SliceFacts};
+
+/// What changed in a folder since the last look, and what is wrong with it now.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Update {
+    /// Changes of the view, to be applied as one batch.
+    pub changes: Vec<Change>,
+    /// Everything that is wrong now, not only what is new.
+    pub problems: Vec<Problem>,
+    /// Objects that are there and do not matter, by kind or reason.
+    pub ignored: BTreeMap<String, u64>,
+}
+
+/// Something in a folder that could not be taken as it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// File, or the folder itself.
+    pub path: PathBuf,
+    /// Where in the file; `None` where the whole file is meant.
+    pub place: Option<Place>,
+    /// What is wrong.
+    pub reason: Reason,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        match self.place {
+            Some(Place { line, column: 0, .. }) => write!(f, ":{line}")?,
+            Some(Place { line, column, .. }) => write!(f, ":{line}:{column}")?,
+            None => {}
+        }
+        write!(f, ": {}", self.reason)
+    }
+}
+
+/// What is wrong with a file or an object.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// The folder cannot be listed.
+    #[error("the folder cannot be read ({error}); its last view stays")]
+    Folder {
+        /// What the kernel said.
+        error: String,
+    },
+    /// The file cannot be read.
+    #[error("cannot be read ({error}); what it said before stays")]
+    File {
+        /// What the kernel said.
+        error: String,
+    },
+    /// The text is not YAML, or not an object of its kind.
+    #[error("document {document} is not understood: {reason}; what the file said before stays")]
+    Syntax {
+        /// Document in the file, from 1.
+        document: u32,
+        /// The parser's words.
+        reason: String,
+    },
+    /// A value that no such object may have.
+    #[error("{0}; what the object said before stays")]
+    Invalid(#[from] Invalid),
+    /// The object stands elsewhere already.
+    #[error("{kind} {name} stands in {first} already; that one counts")]
+    Duplicate {
+        /// Kind of the object.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// Where it stood first: a file, or a line of the same file.
+        first: String,
+    },
+}
+
+/// What is known of files before they are looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hints {
+    /// Surely written: read even where time and size are as before, which a clock's tick allows.
+    pub written: HashSet<OsString>,
+    /// Somebody is still writing: not read, half of a file is not what it says.
+    pub unfinished: HashSet<OsString>,
+}
+
+/// What tells whether a file changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// Facts of an object, as shared with the view.
+#[derive(Clone, Debug, PartialEq)]
+enum Facts {
+    Node(Arc<NodeFacts>),
+    Service(Arc<ServiceFacts>),
+    Slice(Arc<SliceFacts>),
+}
+
+impl Facts {
+    fn kind(&self) -> &'static str {
+        match self {
+            Facts::Node(_) => "Node",
+            Facts::Service(_) => "Service",
+            Facts::Slice(_) => "EndpointSlice",
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Facts::Node(node) => node.name.to_string(),
+            Facts::Service(service) => service.name.to_string(),
+            Facts::Slice(slice) => slice.name.to_string(),
+        }
+    }
+
+    fn put(self) -> Change {
+        match self {
+            Facts::Node(facts) => Change::Node(facts),
+            Facts::Service(facts) => Change::Service(facts),
+            Facts::Slice(facts) => Change::Slice(facts),
+        }
+    }
+
+    fn gone(&self) -> Change {
+        match self {
+            Facts::Node(_) => Change::NodeGone,
+            Facts::Service(facts) => Change::ServiceGone(facts.name.clone()),
+            Facts::Slice(facts) => Change::SliceGone {
+                slice: facts.name.clone(),
+                service: Arc::clone(&facts.service),
+            },
+        }
+    }
+
+    /// A slice that belongs to another Service now leaves the first one.
+    fn moved_from(&self, before: &Facts) -> Option<Change> {
+        match (before, self) {
+            (Facts::Slice(before_facts), Facts::Slice(after))
+                if before_facts.service != after.service =>
+            {
+                Some(before.gone())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Kind and name of an object, hashed: 10,000 names are not kept twice. 64 bits under a random
+/// key: no two of a million objects meet.
+type Key = u64;
+
+/// An object that is there.
+#[derive(Debug)]
+struct Known {
+    file: u32,
+    facts: Facts,
+}
+
+/// A file as it was read last.
+#[derive(Debug)]
+struct File {
+    id: u32,
+    stamp: Stamp,
+    problems: Vec<Problem>,
+    ignored: BTreeMap<String, u64>,
+    /// Whether an object in it stands in another file too, and may become its own.
+    has_duplicates: bool,
+}
+
+/// A folder of manifests.
+#[derive(Debug)]
+pub struct Manifests {
+    folder: PathBuf,
+    converter: Converter,
+    hasher: RandomState,
+    files: BTreeMap<OsString, File>,
+    objects: HashMap<Key, Known>,
+    next_file: u32,
+    folder_problem: Option<Problem>,
+}
+
+impl Manifests {
+    /// Of a folder, for the node of that name. Reads nothing yet.
+    pub fn new(folder: &Path, node_name: &str) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            converter: Converter::new(node_name),
+            hasher: RandomState::new(),
+            files: BTreeMap::new(),
+            objects: HashMap::new(),
+            next_file: 0,
+            folder_problem: None,
+        }
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Looks at every file that changed since the last look. Blocks on the disk.
+    pub fn refresh(&mut self, hints: &Hints) -> Update {
+        let mut changes = Vec::new();
+        match self.list() {
+            Ok(present) => {
+                self.folder_problem = None;
+                self.drop_absent(&present, &mut changes);
+                self.read_changed(&present, hints, &mut changes);
+                // What one file let go of may stand in another.
+                if changes.iter().any(is_gone) {
+                    self.reread_duplicates(&present, hints, &mut changes);
+                }
+            }
+            Err(error) => {
+                let reason = Reason::Folder { error: error.to_string() };
+                let path = self.folder.clone();
+                self.folder_problem = Some(Problem { path, place: None, reason });
+            }
+        }
+        Update { changes, problems: self.problems(), ignored: self.ignored() }
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let files = self.files.values().flat_map(|file| &file.problems);
+        self.folder_problem.iter().chain(files).cloned().collect()
+    }
+
+    fn ignored(&self) -> BTreeMap<String, u64> {
+        let mut sum = BTreeMap::new();
+        for (what, count) in self.files.values().flat_map(|file| &file.ignored) {
+            *sum.entry(what.clone()).or_default() += count;
+        }
+        sum
+    }
+
+    /// The manifest files that are there, with their stamps. Links are followed, subfolders not:
+    /// a mounted ConfigMap is links into a hidden folder.
+    fn list(&self) -> io::Result<BTreeMap<OsString, Option<Stamp>>> {
+        let mut present = BTreeMap::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let name = entry?.file_name();
+            if is_manifest(&name) {
+                match fs::metadata(self.folder.join(&name)) {
+                    Ok(metadata) if metadata.is_file() => {
+                        present.insert(name, Some(Stamp::of(&metadata)));
+                    }
+                    Ok(_) => {}
+                    // Gone again, or a link to nowhere.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(_) => {
+                        present.insert(name, None);
+                    }
+                }
+            }
+        }
+        Ok(present)
+    }
+
+    fn read_changed(
+        &mut self,
+        present: &BTreeMap<OsString, Option<Stamp>>,
+        hints: &Hints,
+        changes: &mut Vec<Change>,
+    ) {
+        for (name, stamp) in present {
+            let known = self.files.get(name).map(|file| file.stamp);
+            let changed = known.is_none() || known != *stamp || hints.written.contains(name);
+            if changed && !hints.unfinished.contains(name) {
+                self.read_file(name, *stamp, changes);
+            }
+        }
+    }
+
+    fn drop_absent(
+        &mut self,
+        present: &BTreeMap<OsString, Option<Stamp>>,
+        changes: &mut Vec<Change>,
+    ) {
+        let absent: HashSet<u32> = self
+            .files
+            .extract_if(.., |name, _| !present.contains_key(name))
+            .map(|(_, file)| file.id)
+            .collect();
+        if !absent.is_empty() {
+            self.drop_objects(changes, |known, _| absent.contains(&known.file));
+        }
+    }
+
+    fn reread_duplicates(
+        &mut self,
+        present: &BTreeMap<OsString, Option<Stamp>>,
+        hints: &Hints,
+        changes: &mut Vec<Change>,
+    ) {
+        for (name, stamp) in present {
+            let again = self.files.get(name).is_some_and(|file| file.has_duplicates);
+            if again && !hints.unfinished.contains(name) {
+                self.read_file(name, *stamp, changes);
+            }
+        }
+    }
+
+    fn drop_objects(&mut self, changes: &mut Vec<Change>, gone: impl Fn(&Known, &Key) -> bool) {
+        let dropped = self.objects.extract_if(|key, known| gone(known, key));
+        changes.extend(dropped.map(|(_, known)| known.facts.gone()));
+    }
+
+    fn read_file(&mut self, name: &OsString, stamp: Option<Stamp>, changes: &mut Vec<Change>) {
+        let path = self.folder.join(name);
+        let id = self.files.get(name).map_or(self.next_file, |file| file.id);
+        self.next_file = self.next_file.max(id + 1);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) => return self.note_unreadable(name, id, path, stamp, &error),
+        };
+        let mut reading = Reading {
+            id,
+            path,
+            seen: HashMap::new(),
+            problems: Vec::new(),
+            ignored: BTreeMap::new(),
+            has_duplicates: false,
+            whole: true,
+        };
+        yaml::read(&text, &mut |place, item| self.take(place, item, &mut reading, changes));
+        drop(text);
+        if reading.whole {
+            let seen = &reading.seen;
+            self.drop_objects(changes, |known, key| known.file == id && !seen.contains_key(key));
+        }
+        if let Some(stamp) = stamp {
+            let Reading { problems, ignored, has_duplicates, .. } = reading;
+            let file = File { id, stamp, problems, ignored, has_duplicates };
+            self.files.insert(name.clone(), file);
+        }
+    }
+
+    fn note_unreadable(
+        &mut self,
+        name: &OsString,
+        id: u32,
+        path: PathBuf,
+        stamp: Option<Stamp>,
+        error: &io::Error,
+    ) {
+        let reason = Reason::File { error: error.to_string() };
+        let problems = vec![Problem { path, place: None, reason }];
+        match self.files.get_mut(name) {
+            Some(file) => {
+                file.problems = problems;
+                file.stamp = stamp.unwrap_or(Stamp::NONE);
+            }
+            None => {
+                let stamp = stamp.unwrap_or(Stamp::NONE);
+                let ignored = BTreeMap::new();
+                let file = File { id, stamp, problems, ignored, has_duplicates: false };
+                self.files.insert(name.clone(), file);
+            }
+        }
+    }
+
+    /// Takes what stands at one place of a file.
+    fn take(
+        &mut self,
+        place: Place,
+        item: Item,
+        reading: &mut Reading,
+        changes: &mut Vec<Change>,
+    ) {
+        let object = match item {
+            Item::Object(object) => object,
+            Item::Ignored { kind } => return reading.ignore(kind),
+            Item::Broken(broken) => {
+                reading.whole = false;
+                let reason =
+                    Reason::Syntax { document: broken.place.document, reason: broken.reason };
+                return reading.complain(broken.place, reason);
+            }
+        };
+        let key = self.hasher.hash_one(identity(&object));
+        match self.convert(&object) {
+            Ok(Ok(facts)) => self.put(key, facts, place, reading, changes),
+            Ok(Err((kind, skipped))) => {
+                reading.ignore(format!("{kind} ({})", skipped.words()));
+                if self.objects.get(&key).is_some_and(|known| known.file == reading.id) {
+                    changes.extend(self.objects.remove(&key).map(|known| known.facts.gone()));
+                }
+            }
+            Err(invalid) => {
+                // It is there, if only in words nobody understands.
+                reading.seen.insert(key, place.line);
+                reading.complain(place, Reason::Invalid(invalid));
+            }
+        }
+    }
+
+    fn convert(
+        &mut self,
+        object: &Object,
+    ) -> Result<Result<Facts, (&'static str, Skipped)>, Invalid> {
+        Ok(match object {
+            Object::Node(node) => {
+                let converted = self.converter.node(node)?;
+                converted.map(|facts| Facts::Node(Arc::new(facts))).map_err(|why| ("Node", why))
+            }
+            Object::Service(service) => {
+                let converted = self.converter.service(service)?;
+                converted
+                    .map(|facts| Facts::Service(Arc::new(facts)))
+                    .map_err(|why| ("Service", why))
+            }
+            Object::Slice(slice) => {
+                let converted = self.converter.slice(slice)?;
+                converted
+                    .map(|facts| Facts::Slice(Arc::new(facts)))
+                    .map_err(|why| ("EndpointSlice", why))
+            }
+        })
+    }
+
+    fn put(
+        &mut self,
+        key: Key,
+        facts: Facts,
+        place: Place,
+        reading: &mut Reading,
+        changes: &mut Vec<Change>,
+    ) {
+        if let Some(line) = reading.seen.get(&key) {
+            return reading.duplicate(place, &facts, format!("line {line}"));
+        }
+        match self.objects.get_mut(&key) {
+            Some(known) if known.file != reading.id => {
+                let first = file_name(&self.files, known.file);
+                reading.has_duplicates = true;
+                return reading.duplicate(place, &facts, first);
+            }
+            Some(known) => {
+                if known.facts != facts {
+                    changes.extend(facts.moved_from(&known.facts));
+                    changes.push(facts.clone().put());
+                    known.facts = facts;
+                }
+            }
+            None => {
+                changes.push(facts.clone().put());
+                self.objects.insert(key, Known { file: reading.id, facts });
+            }
+        }
+        reading.seen.insert(key, place.line);
+    }
+}
+
+impl Stamp {
+    /// Of a file that could not be looked at: it differs from all others.
+    const NONE: Stamp = Stamp { device: 0, inode: 0, size: 0, modified: (0, 0), changed: (0, 0) };
+}
+
+/// A file while it is read.
+struct Reading {
+    id: u32,
+    path: PathBuf,
+    /// Objects of this file, with the line each stands at.
+    seen: HashMap<Key, u64>,
+    problems: Vec<Problem>,
+    ignored: BTreeMap<String, u64>,
+    has_duplicates: bool,
+    /// Whether everything in it was understood.
+    whole: bool,
+}
+
+impl Reading {
+    fn ignore(&mut self, what: String) {
+        *self.ignored.entry(what).or_default() += 1;
+    }
+
+    fn complain(&mut self, place: Place, reason: Reason) {
+        self.problems.push(Problem { path: self.path.clone(), place: Some(place), reason });
+    }
+
+    fn duplicate(&mut self, place: Place, facts: &Facts, first: String) {
+        let reason = Reason::Duplicate { kind: facts.kind(), name: facts.name(), first };
+        self.complain(place, reason);
+    }
+}
+
+/// Kind, namespace and name, as they make an object the same.
+fn identity(object: &Object) -> (&'static str, &str, &str) {
+    let (kind, metadata) = match object {
+        Object::Node(node) => ("Node", &node.metadata),
+        Object::Service(service) => ("Service", &service.metadata),
+        Object::Slice(slice) => ("EndpointSlice", &slice.metadata),
+    };
+    let namespace = metadata.namespace.as_deref().filter(|namespace| !namespace.is_empty());
+    (kind, namespace.unwrap_or("default"), metadata.name.as_deref().unwrap_or_default())
+}
+
+fn is_gone(change: &Change) -> bool {
+    matches!(change, Change::NodeGone | Change::ServiceGone(_) | Change::SliceGone { .. })
+}
+
+fn file_name(files: &BTreeMap<OsString, File>, id: u32) -> String {
+    let found = files.iter().find(|(_, file)| file.id == id);
+    found.map_or_else(|| "another file".to_owned(), |(name, _)| name.display().to_string())
+}
+
+/// Whether a name is that of a manifest file. Hidden ones are somebody's business.
+fn is_manifest(name: &OsString) -> bool {
+    let path = Path::new(name);
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    let hidden = name.as_encoded_bytes().starts_with(b".");
+    !hidden && matches!(extension, Some("yaml" | "yml" | "json"))
+}
+
+#[cfg(test)]
+mod tests;
