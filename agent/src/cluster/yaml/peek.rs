@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::{Kind, saphyr};
+use super::split::Document;
+use super::{Item, Kind, parse_fully};
 
 /// Kind and API version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,9 +87,7 @@ fn plain(value: &str) -> Option<&str> {
 }
 
 /// Reads the header by parsing; `None` for an empty document.
-pub(super) fn header_by_parsing(
-    text: &str,
-) -> Result<Option<Header<'static>>, serde_saphyr::Error> {
+pub(super) fn header_by_parsing(document: &Document<'_>) -> Result<Option<Header<'static>>, Item> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Top {
@@ -97,6 +96,6 @@ pub(super) fn header_by_parsing(
         #[serde(default)]
         kind: String,
     }
-    let top = saphyr::<Option<Top>>(text)?;
+    let top = parse_fully::<Option<Top>>(document)?;
     Ok(top.map(|top| Header { api_version: top.api_version.into(), kind: top.kind.into() }))
 }
