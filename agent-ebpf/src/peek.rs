@@ -10,6 +10,7 @@ use aya_ebpf::programs::TcContext;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMP: u8 = 1;
+const ICMP_UNREACHABLE: u8 = 3;
 const ICMPV6: u8 = 58;
 const ICMPV6_UNREACHABLE: u8 = 1;
 const VLAN: u16 = 0x8100;
@@ -64,7 +65,8 @@ fn ipv4<const AT: usize>(ctx: &TcContext) -> Option<bool> {
                 byte(ctx, AT)? == 0x45 && byte(ctx, AT + 6)? & 0x1f == 0 && byte(ctx, AT + 7)? == 0;
             Some(!plain || flags & (tcp_flag::SYN | tcp_flag::RST) != 0)
         }
-        ICMP => Some(true),
+        // With options the type lies elsewhere.
+        ICMP => Some(byte(ctx, AT)? != 0x45 || byte(ctx, AT + 20)? == ICMP_UNREACHABLE),
         _ => Some(false),
     }
 }
