@@ -600,4 +600,3 @@ fn account<W: World>(
         _ => {}
     }
 }
-

@@ -264,7 +264,8 @@ fn extension_headers<B: Bytes>(
     }
     match next {
         TCP | ICMPV6 => Ok(Some((next, skipped))),
-        _ => Err(Fault::TooDeep),
+        HOP_BY_HOP | 43 | 44 | 51 | 60 => Err(Fault::TooDeep),
+        _ => Ok(None),
     }
 }
 
@@ -358,4 +359,3 @@ fn icmp<B: Bytes>(bytes: &B, offset: usize, ends: Ends) -> Result<Option<Segment
         destination_port: [0; 2],
     }))
 }
-

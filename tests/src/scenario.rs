@@ -6,11 +6,16 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use agent_common::evidence::{Fault, Outcome, anomaly_flag};
-use agent_common::service::{
-    Address, Family, FrontendKind, Owed, SourceClass, endpoint_flag, frontend_flag,
+use agent_common::evidence::Outcome::{
+    self, Answered, Arrived, Forwarded, Leaked, Misrouted, Proven, Refused, Rejected,
+    Retransmitted, Stale, Unheard,
 };
+use agent_common::evidence::{Fault, anomaly_flag};
+use agent_common::service::SourceClass::{self, External, Host, Pod};
+use agent_common::service::{Address, Family, FrontendKind, Owed, endpoint_flag, frontend_flag};
 
+use self::Device::{Bridge, Client, Overlay, Pods, Uplink};
+use self::Step::{Leaves, Wait};
 use crate::packet::{self, Packet, flag};
 
 /// A device of the node.
@@ -320,14 +325,6 @@ fn unreachable_out(by: Device, from: SocketAddr, client: SocketAddr, to: SocketA
     let error = packet::icmp_error(from.ip(), client.ip(), kind, code, &about);
     Step::Out(by, error)
 }
-
-use Device::{Bridge, Client, Overlay, Pods, Uplink};
-use Outcome::{
-    Answered, Arrived, Forwarded, Leaked, Misrouted, Proven, Refused, Rejected, Retransmitted,
-    Stale, Unheard,
-};
-use SourceClass::{External, Host, Pod};
-use Step::{Leaves, Wait};
 
 /// Forwarded is progress; proof is leaving by the device that the route names, or an answer [10].
 fn forwarding(s: &Stage) -> Vec<Scenario> {
