@@ -215,7 +215,7 @@ fn pending_of<W: World>(
         client: segment.source,
         frontend: segment.destination,
         class: class as u8,
-        owed: frontend.owed[class as usize],
+        owed: frontend.owed_to(class),
         kind: frontend.kind,
         flags: frontend.flags,
         padding: [0; 4],
@@ -301,9 +301,7 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) {
         return;
     }
     let class = world.source_class(&segment.source);
-    if class == SourceClass::External
-        || !Owed::from_byte(frontend.owed[class as usize]).is_forward()
-    {
+    if class == SourceClass::External || !Owed::from_byte(frontend.owed_to(class)).is_forward() {
         return;
     }
     // A source whose arrivals are over its budget comes by here too.

@@ -167,6 +167,16 @@ pub struct FrontendValue {
     pub padding: [u8; 3],
 }
 
+impl FrontendValue {
+    /// What is owed to a source class, as a byte. By a shift, not an index: an index into a value on
+    /// the stack becomes arithmetic on a pointer that the verifier refuses.
+    #[inline(always)]
+    pub fn owed_to(&self, class: SourceClass) -> u8 {
+        let [pod, host, external] = self.owed;
+        (u32::from_le_bytes([pod, host, external, 0]) >> (class as u32 * 8)) as u8
+    }
+}
+
 /// Flags of a frontend.
 pub mod frontend_flag {
     /// The Service has an endpoint at an address of this node: its packets never leave by a device,

@@ -32,14 +32,21 @@ fn byte(ctx: &TcContext, offset: usize) -> Option<u8> {
 pub fn may_be_evidence(ctx: &TcContext, link: Link) -> bool {
     let decided = match link {
         Link::Ethernet => ethernet(ctx),
-        Link::None => match byte(ctx, 0) {
-            Some(first) if first >> 4 == 4 => ipv4::<0>(ctx),
-            Some(first) if first >> 4 == 6 => ipv6::<0>(ctx),
-            Some(_) => Some(false),
-            None => None,
-        },
+        Link::None => bare(ctx),
     };
     decided.unwrap_or(true)
+}
+
+#[inline(always)]
+fn bare(ctx: &TcContext) -> Option<bool> {
+    // No IP header is shorter. The check of the first byte alone would become "begin is not below
+    // end", from which the verifier learns nothing.
+    byte(ctx, 19)?;
+    match byte(ctx, 0)? >> 4 {
+        4 => ipv4::<0>(ctx),
+        6 => ipv6::<0>(ctx),
+        _ => Some(false),
+    }
 }
 
 #[inline(always)]

@@ -19,6 +19,8 @@ use aya::programs::SchedClassifier;
 use aya::{Ebpf, Pod, TestRun as _, TestRunOptions};
 use pathproof::datapath::load;
 
+use crate::skip;
+
 /// Bytes of `struct __sk_buff` (linux/bpf.h) that the kernel takes as context.
 const CONTEXT_LEN: usize = 192;
 /// Offset of its `ifindex`.
@@ -44,7 +46,8 @@ impl Observer {
     pub fn load(capacities: &[(&'static str, u32)]) -> Result<Option<Self>> {
         let mut ebpf = match load::load_with(None, capacities) {
             Ok(ebpf) => ebpf,
-            Err(error) if error.is_permission() => {
+            // To root a refusal is the verifier's, and no reason to skip.
+            Err(error) if error.is_permission() && !skip::is_root() => {
                 eprintln!("SKIPPED: needs root: {error}");
                 return Ok(None);
             }
@@ -209,9 +212,13 @@ impl Observer {
             budgets.remove(&source)?;
         }
         let mut faults: PerCpuArray<_, u64> = PerCpuArray::try_from(self.map_mut(map::FAULTS)?)?;
-        let zeros = PerCpuValues::try_from(vec![0; aya::util::nr_cpus().map_err(|(_, e)| e)?])?;
+        let processors = aya::util::nr_cpus().map_err(|(_, error)| error)?;
         for fault in Fault::ALL {
-            faults.set(fault as u32, zeros.clone(), 0)?;
+            faults.set(
+                fault as u32,
+                PerCpuValues::try_from(vec![0; processors])?,
+                0,
+            )?;
         }
         self.anomalies()?;
         Ok(())
@@ -219,8 +226,13 @@ impl Observer {
 
     /// How many connections are followed.
     pub fn connections(&self) -> Result<usize> {
+        Ok(self.followed()?.len())
+    }
+
+    /// Initial sequence numbers of the connections that are followed.
+    pub fn followed(&self) -> Result<Vec<u32>> {
         let pending: HashMap<_, PendingKey, Pending> = HashMap::try_from(self.map(map::PENDING)?)?;
-        Ok(pending.keys().flatten().count())
+        Ok(pending.keys().flatten().map(|key| key.isn).collect())
     }
 
     /// Everything counted of a Service.
