@@ -37,18 +37,6 @@ pub fn may_be_evidence(ctx: &TcContext, link: Link) -> bool {
     decided.unwrap_or(true)
 }
 
-/// The version nibble tells. A later byte is asked for first: a bounds check at the very first byte
-/// is compiled to "at the end", from which the verifier learns nothing.
-#[inline(always)]
-fn bare(ctx: &TcContext) -> Option<bool> {
-    byte(ctx, 19)?;
-    match byte(ctx, 0)? >> 4 {
-        4 => ipv4::<0>(ctx),
-        6 => ipv6::<0>(ctx),
-        _ => Some(false),
-    }
-}
-
 #[inline(always)]
 fn bare(ctx: &TcContext) -> Option<bool> {
     // No IP header is shorter. The check of the first byte alone would become "begin is not below

@@ -6,15 +6,15 @@
 //! namespace that a [`world::World`] made and removes. The harness reads YAML with types of its own
 //! ([`rules`]), so that a parsing mistake of the agent's cannot hide in the tests.
 
-//pub mod demo;
+pub mod demo;
 pub mod http;
-//pub mod manifests;
-//pub mod rules;
-//pub mod scale;
+pub mod manifests;
 pub mod observer;
 pub mod packet;
+pub mod rules;
+pub mod scale;
 pub mod scenario;
 pub mod skip;
-//pub mod traffic;
-//pub mod watch;
+pub mod traffic;
+pub mod watch;
 pub mod world;

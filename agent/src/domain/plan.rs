@@ -23,6 +23,7 @@ use super::view::{Applied, ClusterView, ServiceState};
 
 mod adopt;
 mod diff;
+mod families;
 mod registry;
 mod retired;
 mod shortage;
