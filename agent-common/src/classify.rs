@@ -304,6 +304,10 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) {
     if class == SourceClass::External || !Owed::from_byte(frontend.owed_to(class)).is_forward() {
         return;
     }
+    // A source whose arrivals are over its budget comes by here too.
+    if !world.take_budget(&segment.source) {
+        return world.fault(Fault::OverBudget);
+    }
     let mut pending = pending_of(world, segment, &frontend, class);
     pending.state = state::LEAKED;
     if world.follow(key, &pending) {
@@ -337,7 +341,7 @@ fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> See
                     port: segment.source_port,
                     padding: [0; 2],
                 })
-                .is_some(),
+                .is_some_and(|value| value.flags & endpoint_flag::LEFT == 0),
         },
         (Direction::Egress, _) if connection.fields().client != segment.destination => return None,
         (Direction::Egress, Kind::SynAck) => Sighting::AnswerOut,
@@ -369,7 +373,7 @@ pub enum Sighting {
     Untranslated,
     /// An answer came in.
     AnswerIn {
-        /// Its source is an endpoint of the Service.
+        /// Its source is a current endpoint of the Service.
         from_endpoint: bool,
     },
     /// An answer leaves for the client.
@@ -407,6 +411,7 @@ pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> S
         return stay;
     }
     let first = old & (state::PROGRESS | state::RETRANSMITTED) == 0 && !late;
+    let lost = old & state::LATE != 0 || (late && old & state::PROGRESS == 0);
     let owed = Owed::from_byte(fields.owed).is_forward();
     let host = fields.flags & frontend_flag::HOST_ENDPOINT != 0;
     // A failure of a connection to which nothing was owed is none.
@@ -434,7 +439,7 @@ pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> S
         // are exchanged.
         Sighting::Again if age_ns < RETRANSMIT_NS => stay,
         Sighting::Again => again(old),
-        Sighting::ToEndpoint { proven } => to_endpoint_step(old, proven, late),
+        Sighting::ToEndpoint { proven } => to_endpoint_step(old, proven, lost),
         Sighting::ToLeft if first => failed(state::STALE, Outcome::Stale),
         Sighting::ToStranger | Sighting::Misdelivered if first => {
             failed(state::MISROUTED, Outcome::Misrouted)
@@ -442,11 +447,18 @@ pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> S
         Sighting::Untranslated if old & state::PROGRESS == 0 && !late => {
             failed(state::LEAKED, Outcome::Leaked)
         }
-        Sighting::AnswerIn { from_endpoint } => answer_step(old, state::ANSWER_IN, from_endpoint),
-        Sighting::AnswerOut => answer_step(old, state::ANSWER_OUT, host),
+        Sighting::AnswerIn { from_endpoint } => {
+            answer_step(old, state::ANSWER_IN, from_endpoint, lost)
+        }
+        Sighting::AnswerOut => answer_step(old, state::ANSWER_OUT, host, lost),
+        // An ICMP error about what was sent on may come from any router behind: no answer of the
+        // endpoint's, so no proof, and no refusal by this node [10].
+        Sighting::RefusalOut { icmp: true } if old & (state::FORWARDED | state::ANSWERED) != 0 => {
+            stay
+        }
         Sighting::RefusalOut { .. } if old & (state::FORWARDED | state::ANSWERED) != 0 => {
             // The endpoint's own refusal on its way back: the datapath works.
-            answer_step(old, state::ANSWER_OUT, false)
+            answer_step(old, state::ANSWER_OUT, false, lost)
         }
         Sighting::RefusalOut { .. } if old & state::PROGRESS == 0 && !host && !late => {
             failed(state::REFUSED, Outcome::Refused)
@@ -472,7 +484,7 @@ fn again(old: u32) -> Step {
 }
 
 #[inline(always)]
-fn to_endpoint_step(old: u32, proven: bool, late: bool) -> Step {
+fn to_endpoint_step(old: u32, proven: bool, lost: bool) -> Step {
     if old & state::ENDED != 0 {
         return Step {
             state: old,
@@ -483,9 +495,9 @@ fn to_endpoint_step(old: u32, proven: bool, late: bool) -> Step {
     let proof = proven && old & state::PROVEN == 0;
     let bits = state::FORWARDED | if proof { state::PROVEN } else { 0 };
     let outcome =
-        (old & (state::FORWARDED | state::ANSWERED) == 0 && !late).then_some(Outcome::Forwarded);
+        (old & (state::FORWARDED | state::ANSWERED) == 0 && !lost).then_some(Outcome::Forwarded);
     Step {
-        state: old | bits,
+        state: old | bits | if lost { state::LATE } else { 0 },
         outcome,
         proof,
     }
@@ -494,7 +506,7 @@ fn to_endpoint_step(old: u32, proven: bool, late: bool) -> Step {
 /// `trusted`: the answer proves the datapath by itself, even where no departure was seen (a
 /// redirect to the peer skips egress; an endpoint on the node itself has none).
 #[inline(always)]
-fn answer_step(old: u32, bit: u32, trusted: bool) -> Step {
+fn answer_step(old: u32, bit: u32, trusted: bool, lost: bool) -> Step {
     let stay = Step {
         state: old,
         outcome: None,
@@ -509,9 +521,10 @@ fn answer_step(old: u32, bit: u32, trusted: bool) -> Step {
         return stay;
     }
     let proof = (trusted || through) && old & state::PROVEN == 0;
-    let outcome = (old & state::ANSWERED == 0).then_some(Outcome::Answered);
+    let outcome = (old & state::ANSWERED == 0 && !lost).then_some(Outcome::Answered);
+    let bits = bit | if proof { state::PROVEN } else { 0 };
     Step {
-        state: old | bit | if proof { state::PROVEN } else { 0 },
+        state: old | bits | if lost { state::LATE } else { 0 },
         outcome,
         proof,
     }

@@ -75,6 +75,9 @@ pub mod state {
     /// Stands for the connection whose initial sequence number `service` holds: a SYN with
     /// payload (TCP fast open) may be acknowledged past it.
     pub const ALIAS: u32 = 1 << 12;
+    /// Its first progress came after the loss window: it was told as lost, and what it does after
+    /// that is no further outcome.
+    pub const LATE: u32 = 1 << 13;
 
     /// Any answer.
     pub const ANSWERED: u32 = ANSWER_IN | ANSWER_OUT;

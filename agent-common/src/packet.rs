@@ -11,11 +11,17 @@ use crate::service::{Address, Family, Port, TCP, mapped};
 
 /// Where a packet's bytes are.
 pub trait Bytes {
+    /// How many there are.
+    fn length(&self) -> usize;
     /// `N` bytes at `offset`, or nothing where the packet is shorter.
     fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]>;
 }
 
 impl Bytes for &[u8] {
+    fn length(&self) -> usize {
+        self.len()
+    }
+
     fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         self.get(offset..)?.first_chunk().copied()
     }
@@ -81,6 +87,7 @@ const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 /// Extension headers followed; RFC 8200 names fewer, once each.
 const MAX_EXTENSION_HEADERS: usize = 6;
+const HOP_BY_HOP: u8 = 0;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 /// FIN, SYN, RST, ACK bits of the TCP flags.
@@ -112,6 +119,16 @@ pub fn parse<B: Bytes>(bytes: &B, link: Link) -> Result<Option<Segment>, Fault> 
 #[inline(always)]
 fn at<B: Bytes, const N: usize>(bytes: &B, offset: usize) -> Result<[u8; N], Fault> {
     bytes.load(offset).ok_or(Fault::Truncated)
+}
+
+/// A packet shorter than its network header says is dropped by whoever receives it, so it is no
+/// evidence, even where the part that is there would do.
+#[inline(always)]
+fn whole<B: Bytes>(bytes: &B, end: usize) -> Result<(), Fault> {
+    if end > bytes.length() {
+        return Err(Fault::Truncated);
+    }
+    Ok(())
 }
 
 /// EtherType and offset of the network header behind at most two VLAN tags.
@@ -158,6 +175,7 @@ fn ipv4<B: Bytes>(bytes: &B, offset: usize) -> Result<Option<Segment>, Fault> {
     if u16::from_be_bytes([header[6], header[7]]) & 0x1fff != 0 {
         return Err(Fault::LaterFragment);
     }
+    whole(bytes, offset + total_len)?;
     let source = mapped([header[12], header[13], header[14], header[15]]);
     let destination = mapped([header[16], header[17], header[18], header[19]]);
     let ends = Ends {
@@ -178,6 +196,10 @@ fn ipv6<B: Bytes>(bytes: &B, offset: usize) -> Result<Option<Segment>, Fault> {
         return Err(Fault::Malformed);
     }
     let payload_len = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    if payload_len == 0 && header[6] == HOP_BY_HOP {
+        // A jumbogram (RFC 2675), as Linux makes them of received segments (BIG TCP): data.
+        return Ok(None);
+    }
     let Some((protocol, skipped)) = extension_headers(bytes, offset + IPV6_LEN, header[6])? else {
         return Ok(None);
     };
@@ -186,6 +208,7 @@ fn ipv6<B: Bytes>(bytes: &B, offset: usize) -> Result<Option<Segment>, Fault> {
         source: at(bytes, offset + 8)?,
         destination: at(bytes, offset + 24)?,
     };
+    whole(bytes, offset + IPV6_LEN + payload_len)?;
     if protocol == ICMPV6 {
         return icmp(bytes, offset + IPV6_LEN + skipped, ends);
     }
@@ -213,7 +236,7 @@ fn extension_headers<B: Bytes>(
         match next {
             TCP | ICMPV6 => return Ok(Some((next, skipped))),
             // Hop-by-hop, routing, destination options: length in units of 8 bytes, less one.
-            0 | 43 | 60 => {
+            HOP_BY_HOP | 43 | 60 => {
                 let [following, units] = at(bytes, offset + skipped)?;
                 skipped += (usize::from(units) + 1) * 8;
                 next = following;
@@ -222,7 +245,10 @@ fn extension_headers<B: Bytes>(
             44 => {
                 let fields: [u8; 8] = at(bytes, offset + skipped)?;
                 if u16::from_be_bytes([fields[2], fields[3]]) & 0xfff8 != 0 {
-                    return Err(Fault::LaterFragment);
+                    return match fields[0] {
+                        TCP | ICMPV6 => Err(Fault::LaterFragment),
+                        _ => Ok(None),
+                    };
                 }
                 skipped += 8;
                 next = fields[0];
@@ -238,7 +264,8 @@ fn extension_headers<B: Bytes>(
     }
     match next {
         TCP | ICMPV6 => Ok(Some((next, skipped))),
-        _ => Err(Fault::TooDeep),
+        HOP_BY_HOP | 43 | 44 | 51 | 60 => Err(Fault::TooDeep),
+        _ => Ok(None),
     }
 }
 
@@ -300,10 +327,15 @@ fn icmp<B: Bytes>(bytes: &B, offset: usize, ends: Ends) -> Result<Option<Segment
                 return Ok(None);
             }
             let header: [u8; 10] = at(bytes, quoted)?;
-            if header[9] != TCP {
+            let later = u16::from_be_bytes([header[6], header[7]]) & 0x1fff != 0;
+            if header[9] != TCP || later {
                 return Ok(None);
             }
-            quoted + usize::from(header[0] & 0x0f) * 4
+            let header_len = usize::from(header[0] & 0x0f) * 4;
+            if header[0] >> 4 != 4 || header_len < IPV4_LEN {
+                return Err(Fault::Malformed);
+            }
+            quoted + header_len
         }
         Family::V6 => {
             if kind != 1 {

@@ -32,6 +32,11 @@ pub struct Skb<'a>(pub &'a TcContext);
 
 impl Bytes for Skb<'_> {
     #[inline(always)]
+    fn length(&self) -> usize {
+        self.0.len() as usize
+    }
+
+    #[inline(always)]
     fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         self.0.load(offset).ok()
     }

@@ -10,6 +10,7 @@ use aya_ebpf::programs::TcContext;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMP: u8 = 1;
+const ICMP_UNREACHABLE: u8 = 3;
 const ICMPV6: u8 = 58;
 const ICMPV6_UNREACHABLE: u8 = 1;
 const VLAN: u16 = 0x8100;
@@ -36,10 +37,10 @@ pub fn may_be_evidence(ctx: &TcContext, link: Link) -> bool {
     decided.unwrap_or(true)
 }
 
-/// The version nibble tells. A later byte is asked for first: a bounds check at the very first byte
-/// is compiled to "at the end", from which the verifier learns nothing.
 #[inline(always)]
 fn bare(ctx: &TcContext) -> Option<bool> {
+    // No IP header is shorter. The check of the first byte alone would become "begin is not below
+    // end", from which the verifier learns nothing.
     byte(ctx, 19)?;
     match byte(ctx, 0)? >> 4 {
         4 => ipv4::<0>(ctx),
@@ -71,7 +72,8 @@ fn ipv4<const AT: usize>(ctx: &TcContext) -> Option<bool> {
                 byte(ctx, AT)? == 0x45 && byte(ctx, AT + 6)? & 0x1f == 0 && byte(ctx, AT + 7)? == 0;
             Some(!plain || flags & (tcp_flag::SYN | tcp_flag::RST) != 0)
         }
-        ICMP => Some(true),
+        // With options the type lies elsewhere.
+        ICMP => Some(byte(ctx, AT)? != 0x45 || byte(ctx, AT + 20)? == ICMP_UNREACHABLE),
         _ => Some(false),
     }
 }

@@ -9,8 +9,11 @@
 pub mod demo;
 pub mod http;
 pub mod manifests;
+pub mod observer;
+pub mod packet;
 pub mod rules;
 pub mod scale;
+pub mod scenario;
 pub mod skip;
 pub mod traffic;
 pub mod watch;

@@ -103,7 +103,7 @@ impl Agent {
         let eligibility = recalled
             .as_ref()
             .map_or(Eligibility::NeverSeen, |known| known.eligibility.clone());
-        let taints = TerminatingTaints::parse(config.terminating_taints.iter()).unwrap_or_default();
+        let taints = config.terminating_taints.clone();
         let (answers, answers_seen) = watch::channel(Arc::new(unasked()));
         let (report, report_seen) = watch::channel(None);
         let wall = clock::wall();

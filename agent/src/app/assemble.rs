@@ -10,7 +10,6 @@ use crate::datapath::ABI;
 use crate::datapath::attach::{Attachment, Mechanism};
 use crate::domain::time::Wall;
 use crate::domain::verdict::Verdict;
-use crate::domain::verdict::report::names;
 use crate::http::health::Answers;
 use crate::metrics::Snapshot;
 use crate::report::{
@@ -21,14 +20,9 @@ use crate::report::{
 impl Agent {
     /// The document behind `/verdict`.
     pub(super) fn assemble(&self, verdict: Verdict, answers: &Answers) -> Report {
-        let trouble = |service: &str, family: &str| {
-            verdict.services.iter().any(|trouble| {
-                trouble.service == service && names::of_family(trouble.family) == family
-            })
-        };
         let (services, services_omitted) =
             self.metrics
-                .services(&self.planner, &trouble, BUSIEST_SHOWN);
+                .services(&self.planner, &verdict.services, BUSIEST_SHOWN);
         Report {
             schema: SCHEMA,
             node: self.config.node_name.to_string(),

@@ -148,24 +148,28 @@ fn devices(observer: &Observer, reasons: &mut Vec<CoverageLoss>) -> (u32, u32) {
 }
 
 fn absent(missing: Missing, reasons: &mut Vec<CoverageLoss>) {
-    let losses: [(u64, fn(u64) -> CoverageLoss); 4] = [
-        (missing.frontends, |missing| CoverageLoss::FrontendsFull {
-            missing,
-        }),
-        (missing.endpoints, |missing| CoverageLoss::EndpointsFull {
-            missing,
-        }),
-        (missing.sources, |missing| CoverageLoss::SourcesFull {
-            missing,
-        }),
-        (missing.services, |missing| CoverageLoss::ServicesFull {
-            missing,
-        }),
+    let Missing {
+        frontends,
+        endpoints,
+        sources,
+        services,
+    } = missing;
+    let losses = [
+        (
+            frontends,
+            CoverageLoss::FrontendsFull { missing: frontends },
+        ),
+        (
+            endpoints,
+            CoverageLoss::EndpointsFull { missing: endpoints },
+        ),
+        (sources, CoverageLoss::SourcesFull { missing: sources }),
+        (services, CoverageLoss::ServicesFull { missing: services }),
     ];
     reasons.extend(
         losses
-            .iter()
+            .into_iter()
             .filter(|(count, _)| *count > 0)
-            .map(|(count, loss)| loss(*count)),
+            .map(|(_, loss)| loss),
     );
 }

@@ -83,10 +83,10 @@ fn read_document(document: &Document<'_>, see: &mut dyn FnMut(Place, Item)) {
     }
     let header = match peek::header(document.text, 0) {
         Some(header) => header,
-        None => match peek::header_by_parsing(document.text) {
+        None => match peek::header_by_parsing(document) {
             Ok(Some(header)) => header,
             Ok(None) => return,
-            Err(error) => return see(document.place(), broken(document, &error)),
+            Err(broken) => return see(document.place(), broken),
         },
     };
     match header.list_of() {
@@ -102,9 +102,9 @@ fn read_list(
 ) {
     let Some(items) = split::items(document) else {
         // Flow style, or anything else that cannot be split by eye.
-        return match saphyr::<serde_json::Value>(document.text) {
+        return match parse_fully(document) {
             Ok(list) => json::read_list(list, default.as_ref(), document.place(), see),
-            Err(error) => see(document.place(), broken(document, &error)),
+            Err(broken) => see(document.place(), broken),
         };
     };
     for item in items {
@@ -113,13 +113,7 @@ fn read_list(
             Some(header) => read_object(&item, &header, Shape::OnlyItem, see),
             None => {
                 let reason = "an item of the list has no kind".to_owned();
-                see(
-                    item.place(),
-                    Item::Broken(Broken {
-                        place: item.place(),
-                        reason,
-                    }),
-                );
+                see(item.place(), Item::Broken(Broken { place: item.place(), reason }));
             }
         }
     }
@@ -144,18 +138,11 @@ fn read_object(
         Some(Kind::Node) => parse(document, shape).map(|node| Object::Node(Box::new(node))),
         Some(Kind::Service) => parse(document, shape).map(|svc| Object::Service(Box::new(svc))),
         Some(Kind::Slice) => parse(document, shape).map(|slice| Object::Slice(Box::new(slice))),
-        None => {
-            return see(
-                document.place(),
-                Item::Ignored {
-                    kind: header.words(),
-                },
-            );
-        }
+        None => return see(document.place(), Item::Ignored { kind: header.words() }),
     };
     match parsed {
         Ok(object) => see(document.place(), Item::Object(object)),
-        Err(error) => see(document.place(), broken(document, &error)),
+        Err(broken) => see(document.place(), broken),
     }
 }
 
@@ -167,17 +154,24 @@ enum Kind {
     Slice,
 }
 
-fn parse<T: DeserializeOwned>(
-    document: &Document<'_>,
-    shape: Shape,
-) -> Result<T, serde_saphyr::Error> {
+fn parse<T: DeserializeOwned>(document: &Document<'_>, shape: Shape) -> Result<T, Item> {
     if let Some(parsed) = block::parse(document.text, matches!(shape, Shape::OnlyItem)) {
         return Ok(parsed);
     }
     match shape {
-        Shape::Object => saphyr(document.text),
-        Shape::OnlyItem => saphyr::<(T,)>(document.text).map(|(item,)| item),
+        Shape::Object => parse_fully(document),
+        Shape::OnlyItem => parse_fully::<(T,)>(document).map(|(item,)| item),
     }
+}
+
+/// Parses with the full parser. Its errors speak of lines, and those should be the file's: on an
+/// error the text is parsed once more, below as many empty lines as stand before it.
+fn parse_fully<T: DeserializeOwned>(document: &Document<'_>) -> Result<T, Item> {
+    saphyr(document.text).map_err(|error| {
+        let above = usize::try_from(document.line - 1).unwrap_or(0);
+        let again = saphyr::<T>(&("\n".repeat(above) + document.text));
+        broken(document, &again.err().unwrap_or(error))
+    })
 }
 
 fn saphyr<T: DeserializeOwned>(text: &str) -> Result<T, serde_saphyr::Error> {
@@ -194,14 +188,15 @@ fn saphyr<T: DeserializeOwned>(text: &str) -> Result<T, serde_saphyr::Error> {
 
 fn broken(document: &Document<'_>, error: &serde_saphyr::Error) -> Item {
     let mut place = document.place();
+    let mut reason = one_line(&error.to_string());
     if let Some(location) = error.location() {
-        place.line = document.line + location.line().saturating_sub(1);
+        place.line = location.line();
         place.column = location.column();
+        // The place is told with the file already.
+        let place = format!(" at line {}, column {}", place.line, place.column);
+        reason.truncate(reason.strip_suffix(&place).map_or(reason.len(), str::len));
     }
-    Item::Broken(Broken {
-        place,
-        reason: one_line(&error.to_string()),
-    })
+    Item::Broken(Broken { place, reason })
 }
 
 /// An error's text as one line.

@@ -70,7 +70,16 @@ pub const ATTACHED: [&str; 4] = [
 
 /// Loads maps and programs. With `pins`, maps are found there or pinned there.
 pub fn load(pins: Option<&Pins>) -> Result<Ebpf, LoadError> {
-    let mut ebpf = match create(pins) {
+    load_with(pins, &[])
+}
+
+/// As [`load`], with other capacities for the maps that `capacities` names: what happens when a
+/// map is full is tested with small ones.
+pub fn load_with(
+    pins: Option<&Pins>,
+    capacities: &[(&'static str, u32)],
+) -> Result<Ebpf, LoadError> {
+    let mut ebpf = match create(pins, capacities) {
         // Maps that cannot be used are a former agent's of a layout that lied about its version,
         // or half-made by a crash: counting begins anew rather than not at all.
         Err(error) if pins.is_some() && !permission_denied(&error) => {
@@ -78,7 +87,7 @@ pub fn load(pins: Option<&Pins>) -> Result<Ebpf, LoadError> {
             if let Some(pins) = pins {
                 pins.forget_maps();
             }
-            create(pins).map_err(LoadError::of)?
+            create(pins, capacities).map_err(LoadError::of)?
         }
         other => other.map_err(LoadError::of)?,
     };
@@ -90,7 +99,7 @@ pub fn load(pins: Option<&Pins>) -> Result<Ebpf, LoadError> {
     Ok(ebpf)
 }
 
-fn create(pins: Option<&Pins>) -> Result<Ebpf, EbpfError> {
+fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebpf, EbpfError> {
     let paths: Vec<_> = pins
         .map(|pins| {
             map::PINNED
@@ -103,6 +112,9 @@ fn create(pins: Option<&Pins>) -> Result<Ebpf, EbpfError> {
     let mut loader = EbpfLoader::new();
     for (name, path) in &paths {
         loader.map_pin_path(name, path.as_path());
+    }
+    for (name, entries) in capacities {
+        loader.map_max_entries(name, *entries);
     }
     // The programs' own diagnostics stay silent, and the verifier cuts them out, unless asked for.
     loader.override_global(aya_log::LEVEL, &level, false);

@@ -97,9 +97,14 @@ pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
     let Some(service) = state.service.as_deref() else {
         return expectation;
     };
-    for port in &service.ports {
+    for (at, port) in service.ports.iter().enumerate() {
         if port.protocol != Protocol::Tcp {
             expectation.not_followed += 1;
+            continue;
+        }
+        // The API server refuses two ports of one name; of those kube-proxy serves the last.
+        let mut later = service.ports[at + 1..].iter();
+        if later.any(|other| other.name == port.name && other.protocol == port.protocol) {
             continue;
         }
         for family in Family::ALL {

@@ -407,15 +407,19 @@ impl Planner {
     /// Lets go of a frontend, or of the claim to it.
     fn release(&mut self, id: u32, key: FrontendKey, draft: &mut Draft) {
         self.shortage.remove_frontend(&key, id);
-        if let Some(waiting) = self.contested.get_mut(&key) {
-            waiting.remove(&id);
-            if waiting.is_empty() {
-                self.contested.remove(&key);
-            }
-        }
+        self.stop_waiting(id, &key);
         if self.owners.get(&key) == Some(&id) {
             self.owners.remove(&key);
             draft.release(key);
+        }
+    }
+
+    fn stop_waiting(&mut self, id: u32, key: &FrontendKey) {
+        if let Some(waiting) = self.contested.get_mut(key) {
+            waiting.remove(&id);
+            if waiting.is_empty() {
+                self.contested.remove(key);
+            }
         }
     }
 
@@ -448,6 +452,7 @@ impl Planner {
             }
             None => {
                 self.shortage.remove_frontend(&claim.key, claim.id);
+                self.stop_waiting(claim.id, &claim.key);
                 self.owners.insert(claim.key, claim.id);
                 draft.put_frontend(claim.key, claim.value);
             }

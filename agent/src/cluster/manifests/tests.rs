@@ -1,1 +1,247 @@
+use std::os::unix::fs::symlink;
 
+use super::*;
+use crate::domain::view::ClusterView;
+
+/// A folder, its reader and the view that follows.
+struct World {
+    folder: tempfile::TempDir,
+    manifests: Manifests,
+    view: ClusterView,
+    last: Update,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let manifests = Manifests::new(folder.path(), "here");
+        Self { folder, manifests, view: ClusterView::new(), last: Update::default() }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        // Renamed into place: a new inode tells it apart even within a clock's tick.
+        let hidden = self.folder.path().join(".new");
+        fs::write(&hidden, text).unwrap();
+        fs::rename(hidden, self.folder.path().join(name)).unwrap();
+    }
+
+    fn remove(&self, name: &str) {
+        fs::remove_file(self.folder.path().join(name)).unwrap();
+    }
+
+    /// Looks at the folder, and returns the names of the Services that are known then.
+    fn services(&mut self) -> Vec<String> {
+        self.last = self.manifests.refresh(&Hints::default());
+        self.view.apply(self.last.changes.clone());
+        let known = self.view.states().filter(|(_, state)| state.service.is_some());
+        let mut names: Vec<String> = known.map(|(name, _)| name.name.to_string()).collect();
+        names.sort();
+        names
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let folder = format!("{}/", self.folder.path().display());
+        self.last.problems.iter().map(|problem| problem.to_string().replace(&folder, "")).collect()
+    }
+}
+
+fn service(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  clusterIP: 10.96.0.1\n"
+    )
+}
+
+fn slice(name: &str, service: &str) -> String {
+    format!(
+        "apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: {name}
+  labels:
+    kubernetes.io/service-name: {service}
+addressType: IPv4
+endpoints:
+- addresses:
+  - 10.0.0.1
+"
+    )
+}
+
+#[test]
+fn files_come_change_and_go() {
+    let mut world = World::new();
+    world.write("a.yaml", &format!("{}---\n{}", service("a"), service("b")));
+    world.write("c.yml", &service("c"));
+    world.write("ignored.txt", &service("d"));
+    world.write(".hidden.yaml", &service("e"));
+    fs::create_dir(world.folder.path().join("folder.yaml")).unwrap();
+    assert_eq!(world.services(), ["a", "b", "c"]);
+    assert_eq!(world.services(), ["a", "b", "c"]);
+    assert_eq!(world.last.changes, []);
+    world.write("a.yaml", &service("b"));
+    assert_eq!(world.services(), ["b", "c"]);
+    assert_eq!(world.last.changes, [Change::ServiceGone(crate::domain::cluster::ObjectName::new("default", "a"))]);
+    world.remove("c.yml");
+    assert_eq!(world.services(), ["b"]);
+    world.write("b.json", r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"j"},"spec":{"clusterIP":"10.96.0.9"}}"#);
+    assert_eq!(world.services(), ["b", "j"]);
+    assert_eq!(world.problems(), [""; 0]);
+}
+
+#[test]
+fn what_does_not_matter_is_counted() {
+    let mut world = World::new();
+    let headless = service("h").replace("10.96.0.1", "None");
+    let other = "apiVersion: v1\nkind: Node\nmetadata: {name: there}\n";
+    let pods = "kind: Pod\napiVersion: v1\n---\nkind: Pod\napiVersion: v1\n";
+    world.write("a.yaml", &[&*headless, other, pods].join("---\n"));
+    world.write("b.yaml", pods);
+    assert_eq!(world.services(), [""; 0]);
+    let counts = [("Node (other nodes)", 1), ("Pod", 4), ("Service (headless)", 1)];
+    assert_eq!(world.last.ignored, counts.map(|(what, n)| (what.to_owned(), n)).into());
+    world.remove("b.yaml");
+    world.services();
+    assert_eq!(world.last.ignored.get("Pod"), Some(&2));
+}
+
+#[test]
+fn a_broken_file_keeps_what_it_said() {
+    let mut world = World::new();
+    world.write("a.yaml", &format!("{}---\n{}", service("a"), service("b")));
+    assert_eq!(world.services(), ["a", "b"]);
+    world.write("a.yaml", &format!("{}---\nkind: Service\n  name: [\n---\n{}", service("a"), service("c")));
+    assert_eq!(world.services(), ["a", "b", "c"]);
+    let problems = world.problems();
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].starts_with("a.yaml:9:"), "{problems:?}");
+    assert!(problems[0].contains(": document 2 is not understood: "), "{problems:?}");
+    assert_eq!(world.services(), ["a", "b", "c"]);
+    assert_eq!(world.problems(), problems);
+    world.write("a.yaml", &service("c"));
+    assert_eq!(world.services(), ["c"]);
+    assert_eq!(world.problems(), [""; 0]);
+}
+
+#[test]
+fn an_invalid_object_keeps_what_it_said() {
+    let mut world = World::new();
+    world.write("a.yaml", &format!("{}---\n{}", service("a"), service("b")));
+    world.services();
+    let before = world.view.state(&crate::domain::cluster::ObjectName::new("default", "a")).cloned();
+    let invalid = service("a").replace("10.96.0.1", "10.96.0");
+    world.write("a.yaml", &invalid);
+    assert_eq!(world.services(), ["a"]);
+    let now = world.view.state(&crate::domain::cluster::ObjectName::new("default", "a")).cloned();
+    assert_eq!(now, before);
+    let words = "a.yaml:1: Service default/a: spec.clusterIPs[0] is \"10.96.0\": \
+                 an IP address is wanted; what the object said before stays";
+    assert_eq!(world.problems(), [words]);
+}
+
+#[test]
+fn a_service_that_becomes_headless_is_gone_at_once() {
+    let mut world = World::new();
+    world.write("a.yaml", &service("a"));
+    world.services();
+    let headless = service("a").replace("10.96.0.1", "None");
+    world.write("a.yaml", &format!("{headless}---\nkind: [\n"));
+    assert_eq!(world.services(), [""; 0]);
+}
+
+#[test]
+fn the_first_file_keeps_an_object_and_the_second_follows() {
+    let mut world = World::new();
+    world.write("a.yaml", &service("x"));
+    world.write("b.yaml", &format!("{}---\n{}", service("y"), service("x")));
+    assert_eq!(world.services(), ["x", "y"]);
+    let words = "b.yaml:8: Service default/x stands in a.yaml already; that one counts";
+    assert_eq!(world.problems(), [words]);
+    world.write("a.yaml", &service("z"));
+    assert_eq!(world.services(), ["x", "y", "z"]);
+    assert_eq!(world.problems(), [""; 0]);
+}
+
+#[test]
+fn the_same_object_twice_in_a_file_names_both_lines() {
+    let mut world = World::new();
+    let second = service("a").replace("10.96.0.1", "10.96.0.2");
+    world.write("a.yaml", &format!("{}---\n{second}", service("a")));
+    assert_eq!(world.services(), ["a"]);
+    let words = "a.yaml:8: Service default/a stands in line 1 already; that one counts";
+    assert_eq!(world.problems(), [words]);
+}
+
+#[test]
+fn a_renamed_file_changes_nothing() {
+    let mut world = World::new();
+    world.write("b.yaml", &format!("{}---\n{}", service("a"), slice("a-1", "a")));
+    world.services();
+    fs::rename(world.folder.path().join("b.yaml"), world.folder.path().join("a.yaml")).unwrap();
+    world.last = world.manifests.refresh(&Hints::default());
+    assert!(world.view.apply(world.last.changes.clone()).is_empty());
+    assert_eq!(world.problems(), [""; 0]);
+}
+
+#[test]
+fn a_slice_may_move_to_another_service() {
+    let mut world = World::new();
+    world.write("a.yaml", &slice("s", "a"));
+    world.services();
+    world.write("a.yaml", &slice("s", "b"));
+    world.services();
+    let names: Vec<String> = world.view.states().map(|(name, _)| name.to_string()).collect();
+    assert_eq!(names, ["default/b"]);
+}
+
+#[test]
+fn a_mounted_config_map_is_swapped_whole() {
+    let mut world = World::new();
+    let path = |name: &str| world.folder.path().join(name);
+    for (folder, name) in [("..one", "a"), ("..two", "b")] {
+        fs::create_dir(path(folder)).unwrap();
+        fs::write(path(folder).join("x.yaml"), service(name)).unwrap();
+    }
+    symlink("..one", path("..data")).unwrap();
+    symlink("..data/x.yaml", path("x.yaml")).unwrap();
+    symlink("..two", path("..data_tmp")).unwrap();
+    let swap = (path("..data_tmp"), path("..data"));
+    assert_eq!(world.services(), ["a"]);
+    fs::rename(swap.0, swap.1).unwrap();
+    assert_eq!(world.services(), ["b"]);
+}
+
+#[test]
+fn a_folder_that_is_gone_keeps_the_view() {
+    let mut world = World::new();
+    world.write("a.yaml", &service("a"));
+    world.services();
+    let aside = world.folder.path().with_extension("aside");
+    fs::rename(world.folder.path(), &aside).unwrap();
+    assert_eq!(world.services(), ["a"]);
+    assert!(world.last.problems[0].to_string().ends_with("its last view stays"));
+    fs::rename(&aside, world.folder.path()).unwrap();
+    assert_eq!(world.services(), ["a"]);
+    assert_eq!(world.problems(), [""; 0]);
+}
+
+#[test]
+fn hints_overrule_what_the_stamps_say() {
+    let mut world = World::new();
+    world.write("a.yaml", &service("a"));
+    let hints = |written: &[&str], unfinished: &[&str]| Hints {
+        written: written.iter().map(Into::into).collect(),
+        unfinished: unfinished.iter().map(Into::into).collect(),
+    };
+    assert_eq!(world.manifests.refresh(&hints(&["a.yaml"], &["a.yaml"])).changes, []);
+    assert_eq!(world.manifests.refresh(&hints(&[], &[])).changes.len(), 1);
+    assert_eq!(world.manifests.refresh(&hints(&["a.yaml"], &[])).changes, []);
+}
+
+#[test]
+fn text_that_is_not_utf8_is_a_problem_of_its_file() {
+    let mut world = World::new();
+    fs::write(world.folder.path().join("a.yaml"), [0xff, 0xfe]).unwrap();
+    world.write("b.yaml", &service("b"));
+    assert_eq!(world.services(), ["b"]);
+    assert!(world.problems()[0].starts_with("a.yaml: cannot be read ("), "{:?}", world.problems());
+}

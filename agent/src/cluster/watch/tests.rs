@@ -1,1 +1,137 @@
+use std::time::Duration;
 
+use rstest::rstest;
+use tokio::time::timeout;
+
+use super::*;
+use crate::domain::view::ClusterView;
+
+/// A folder that is followed, and the view that results.
+struct World {
+    path: PathBuf,
+    updates: mpsc::Receiver<Update>,
+    view: ClusterView,
+    problems: Vec<String>,
+    _parent: tempfile::TempDir,
+}
+
+fn node(taint: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Node\nmetadata:\n  name: here\nspec:\n  taints:\n  - key: {taint}\n    effect: NoSchedule\n"
+    )
+}
+
+impl World {
+    async fn new() -> Self {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("manifests");
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("node.yaml"), node("first")).unwrap();
+        let updates = Folder::open(&path, "here").unwrap().follow();
+        let view = ClusterView::new();
+        let mut world = Self { path, updates, view, problems: vec![], _parent: parent };
+        let first = world.updates.recv().await.unwrap();
+        assert_eq!(first.changes.last(), Some(&Change::Synced));
+        world.take(first);
+        assert!(world.view.is_synced());
+        world
+    }
+
+    fn take(&mut self, update: Update) {
+        self.view.apply(update.changes);
+        self.problems = update.problems.iter().map(ToString::to_string).collect();
+    }
+
+    fn taint(&self) -> &str {
+        self.view.node().and_then(|node| node.taints.first()).map_or("", |taint| taint)
+    }
+
+    /// Waits until what is known fits; a minute is for machines that are very busy.
+    async fn until(&mut self, fits: impl Fn(&World) -> bool) {
+        while !fits(self) {
+            let update = timeout(Duration::from_secs(60), self.updates.recv()).await;
+            self.take(update.expect("no update came").expect("the folder is followed no more"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_written_in_place_is_noticed() {
+    let mut world = World::new().await;
+    for taint in ["second", "third"] {
+        fs::write(world.path.join("node.yaml"), node(taint)).unwrap();
+        world.until(|world| world.taint() == taint).await;
+    }
+}
+
+#[tokio::test]
+async fn a_file_renamed_into_place_is_noticed() {
+    let mut world = World::new().await;
+    fs::write(world.path.join(".new"), node("second")).unwrap();
+    fs::rename(world.path.join(".new"), world.path.join("node.yaml")).unwrap();
+    world.until(|world| world.taint() == "second").await;
+    fs::remove_file(world.path.join("node.yaml")).unwrap();
+    world.until(|world| world.view.node().is_none()).await;
+}
+
+#[tokio::test]
+async fn a_file_that_is_never_closed_is_read_in_the_end() {
+    use std::io::Write;
+    let mut world = World::new().await;
+    let mut file = fs::File::create(world.path.join("node.yaml")).unwrap();
+    file.write_all(node("second").as_bytes()).unwrap();
+    world.until(|world| world.taint() == "second").await;
+    drop(file);
+}
+
+#[tokio::test]
+async fn a_swapped_link_is_noticed() {
+    use std::os::unix::fs::symlink;
+    let mut world = World::new().await;
+    let path = |name: &str| world.path.join(name);
+    fs::remove_file(path("node.yaml")).unwrap();
+    for (folder, taint) in [("..1", "one"), ("..2", "two")] {
+        fs::create_dir(path(folder)).unwrap();
+        fs::write(path(folder).join("node.yaml"), node(taint)).unwrap();
+    }
+    symlink("..1", path("..data")).unwrap();
+    symlink("..data/node.yaml", path("node.yaml")).unwrap();
+    let (from, to) = (path("..tmp"), path("..data"));
+    world.until(|world| world.taint() == "one").await;
+    symlink("..2", &from).unwrap();
+    fs::rename(from, to).unwrap();
+    world.until(|world| world.taint() == "two").await;
+}
+
+#[tokio::test]
+async fn a_folder_made_anew_is_followed_again() {
+    let mut world = World::new().await;
+    fs::remove_dir_all(&world.path).unwrap();
+    world.until(|world| world.problems.iter().any(|p| p.contains("last view stays"))).await;
+    fs::create_dir(&world.path).unwrap();
+    fs::write(world.path.join("node.yaml"), node("second")).unwrap();
+    world.until(|world| world.taint() == "second" && world.problems.is_empty()).await;
+    fs::write(world.path.join("node.yaml"), node("third")).unwrap();
+    world.until(|world| world.taint() == "third").await;
+}
+
+#[tokio::test]
+async fn a_broken_file_is_told_and_told_off() {
+    let mut world = World::new().await;
+    fs::write(world.path.join("node.yaml"), "kind: [").unwrap();
+    world.until(|world| !world.problems.is_empty()).await;
+    assert_eq!(world.taint(), "first");
+    fs::write(world.path.join("node.yaml"), node("first")).unwrap();
+    world.until(|world| world.problems.is_empty()).await;
+}
+
+#[rstest]
+#[case("absent", "does not exist; create it or name another with --manifests")]
+#[case("file", "is not a folder; name the folder that the files are in")]
+fn a_folder_that_cannot_be_opened_is_a_sentence(#[case] name: &str, #[case] end: &str) {
+    let parent = tempfile::tempdir().unwrap();
+    fs::write(parent.path().join("file"), "").unwrap();
+    let path = parent.path().join(name);
+    let error = Folder::open(&path, "here").unwrap_err().to_string();
+    assert_eq!(error, format!("manifests folder {} {end}", path.display()));
+}

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::{Kind, saphyr};
+use super::split::Document;
+use super::{Item, Kind, parse_fully};
 
 /// Kind and API version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,9 +48,7 @@ impl Header<'_> {
     }
 
     fn group(&self) -> &str {
-        self.api_version
-            .split_once('/')
-            .map_or("", |(group, _)| group)
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
 }
 
@@ -57,9 +56,7 @@ impl Header<'_> {
 pub(super) fn header(text: &str, indent: usize) -> Option<Header<'_>> {
     let (mut kind, mut api_version) = (None, None);
     for line in text.lines() {
-        let Some(key) = key_at(line, indent) else {
-            continue;
-        };
+        let Some(key) = key_at(line, indent) else { continue };
         let field = match key.split_once(": ") {
             Some(("kind", value)) => (&mut kind, value),
             Some(("apiVersion", value)) => (&mut api_version, value),
@@ -72,10 +69,7 @@ pub(super) fn header(text: &str, indent: usize) -> Option<Header<'_>> {
             break;
         }
     }
-    Some(Header {
-        kind: Cow::Borrowed(kind?),
-        api_version: Cow::Borrowed(api_version?),
-    })
+    Some(Header { kind: Cow::Borrowed(kind?), api_version: Cow::Borrowed(api_version?) })
 }
 
 /// The text of a line whose key stands at `indent`; a dash may take the place of blanks.
@@ -93,9 +87,7 @@ fn plain(value: &str) -> Option<&str> {
 }
 
 /// Reads the header by parsing; `None` for an empty document.
-pub(super) fn header_by_parsing(
-    text: &str,
-) -> Result<Option<Header<'static>>, serde_saphyr::Error> {
+pub(super) fn header_by_parsing(document: &Document<'_>) -> Result<Option<Header<'static>>, Item> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Top {
@@ -104,9 +96,6 @@ pub(super) fn header_by_parsing(
         #[serde(default)]
         kind: String,
     }
-    let top = saphyr::<Option<Top>>(text)?;
-    Ok(top.map(|top| Header {
-        api_version: top.api_version.into(),
-        kind: top.kind.into(),
-    }))
+    let top = parse_fully::<Option<Top>>(document)?;
+    Ok(top.map(|top| Header { api_version: top.api_version.into(), kind: top.kind.into() }))
 }

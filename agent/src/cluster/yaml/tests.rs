@@ -1,1 +1,108 @@
+use rstest::rstest;
 
+use super::*;
+
+/// `line kind name`, `line ignored kind`, or `line:column broken reason`.
+fn told(text: &str) -> Vec<String> {
+    let mut told = Vec::new();
+    read(text, &mut |place, item| {
+        told.push(match item {
+            Item::Object(object) => {
+                let (kind, metadata) = match &object {
+                    Object::Node(node) => ("Node", &node.metadata),
+                    Object::Service(service) => ("Service", &service.metadata),
+                    Object::Slice(slice) => ("EndpointSlice", &slice.metadata),
+                };
+                format!("{} {kind} {}", place.line, metadata.name.as_deref().unwrap_or("?"))
+            }
+            Item::Ignored { kind } => format!("{} ignored {kind}", place.line),
+            Item::Broken(Broken { place, reason }) => {
+                format!("{}:{} in {} broken {reason}", place.line, place.column, place.document)
+            }
+        });
+    });
+    told
+}
+
+const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n";
+
+#[rstest]
+#[case::one(SERVICE, &["1 Service a"])]
+#[case::windows("apiVersion: v1\r\nkind: Service\r\nmetadata:\r\n  name: a\r\n", &["1 Service a"])]
+#[case::bom("\u{feff}apiVersion: v1\nkind: Node\nmetadata: {name: n}\n", &["1 Node n"])]
+#[case::nothing("", &[])]
+#[case::comments("# a\n---\n# b\n\n---\n", &[])]
+#[case::documents(
+    "# head\n---\napiVersion: v1\nkind: Node\nmetadata:\n  name: n\n--- # next\n\napiVersion: v1\nkind: Pod\n...\n---\nkind: Service\napiVersion: v1\nmetadata:\n  name: a\n",
+    &["3 Node n", "9 ignored Pod", "13 Service a"])]
+#[case::other_groups(
+    "apiVersion: serving.knative.dev/v1\nkind: Service\n---\napiVersion: apps/v1\nkind: Deployment\n",
+    &["1 ignored Service.serving.knative.dev", "4 ignored Deployment.apps"])]
+#[case::flow("{apiVersion: v1, kind: Service, metadata: {name: a}}", &["1 Service a"])]
+#[case::flow_after_marker("--- {apiVersion: v1, kind: Service, metadata: {name: a}}\n", &["1 Service a"])]
+#[case::quoted_kind("\"apiVersion\": v1\n\"kind\": Service\nmetadata: {name: a}\n", &["1 Service a"])]
+#[case::no_kind("a: 1\n", &["1 ignored without a kind"])]
+#[case::block_scalar_with_dashes(
+    "apiVersion: v1\nkind: ConfigMap\ndata:\n  a: |\n    kind: Service\n    --- no marker\n---\napiVersion: v1\nkind: Node\nmetadata:\n  name: n\n",
+    &["1 ignored ConfigMap", "8 Node n"])]
+#[case::list(
+    "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Service\n  metadata:\n    name: a\n- kind: Pod\n  apiVersion: v1\n- apiVersion: v1\n  kind: Node\n  metadata:\n    name: n\nmetadata:\n  resourceVersion: \"\"\n",
+    &["4 Service a", "8 ignored Pod", "10 Node n"])]
+#[case::indented_list(
+    "apiVersion: v1\nitems:\n  - apiVersion: v1\n    kind: Service\n    metadata:\n      name: a\n      labels:\n        x: y\n    spec:\n      ports:\n      - port: 80\n  - {apiVersion: v1, kind: Node, metadata: {name: n}}\nkind: List\n",
+    &["3 Service a", "12:0 in 1 broken an item of the list has no kind"])]
+#[case::typed_list(
+    "apiVersion: discovery.k8s.io/v1\nkind: EndpointSliceList\nitems:\n- addressType: IPv4\n  metadata:\n    name: s\n",
+    &["4 EndpointSlice s"])]
+#[case::flow_list(
+    "{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Service, metadata: {name: a}}]}",
+    &["1 Service a"])]
+#[case::empty_list("apiVersion: v1\nkind: List\nitems: []\n", &[])]
+#[case::json(
+    "\n{\"apiVersion\":\"v1\",\"kind\":\"List\",\"items\":[{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{\"name\":\"a\"}}]}\n{\"kind\":\"Pod\"}\n",
+    &["2 Service a", "3 ignored Pod"])]
+#[case::wrong_version(
+    "apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\n",
+    &["1:1 in 1 broken invalid value: string \"discovery.k8s.io/v1beta1\", expected discovery.k8s.io/v1"])]
+fn what_a_file_says(#[case] text: &str, #[case] expected: &[&str]) {
+    assert_eq!(told(text), expected);
+}
+
+#[rstest]
+#[case::type_of_a_field("apiVersion: v1\nkind: Service\nspec:\n  ports:\n  - port: http\n", "5:11")]
+#[case::tab("apiVersion: v1\nkind: Service\nmetadata:\n\tname: a\n", "4:")]
+#[case::unclosed("apiVersion: v1\nkind: Service\nmetadata: {name: a\nspec: {}\n", "4:")]
+#[case::indentation("apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n namespace: b\n", "5:")]
+#[case::duplicate_key("apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n  name: b\n", "5:3")]
+#[case::not_a_mapping("- just\n- words\n", "1:")]
+fn breakage_has_line_and_column_of_the_file(#[case] text: &str, #[case] place: &str) {
+    let good = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n";
+    assert!(told(text)[0].starts_with(place), "{:?}", told(text));
+    // In the second document the lines are still those of the file, and the others are read.
+    let told = told(&format!("{good}---\n{text}---\n{good}"));
+    let (line, column) = place.split_once(':').unwrap();
+    let line: u64 = line.parse().unwrap();
+    assert_eq!(told[0], "1 Node n");
+    assert!(told[1].starts_with(&format!("{}:{column}", line + 4)), "{told:?}");
+    assert!(told[1].contains(" in 2 broken "), "{told:?}");
+    assert!(told[2].ends_with("Node n"));
+}
+
+#[test]
+fn a_broken_item_leaves_the_others() {
+    let text = "apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Service
+  spec:
+    ports: 7
+- apiVersion: v1
+  kind: Node
+  metadata:
+    name: n
+";
+    let told = told(text);
+    assert!(told[0].starts_with("7:12 in 1 broken"), "{told:?}");
+    assert_eq!(told[1], "8 Node n");
+}

@@ -96,7 +96,7 @@ const CLSACT_HANDLE: u32 = 0x7070;
 const CLSACT_PRIORITY: u16 = 1;
 
 /// An attached program. Dropped, a link that is not pinned is detached by the kernel.
-pub struct Hook {
+pub(super) struct Hook {
     direction: Direction,
     program: u32,
     held: Held,
@@ -109,7 +109,7 @@ enum Held {
 
 impl Hook {
     /// Attaches, or takes over what a former agent left.
-    pub fn attach(
+    pub(super) fn attach(
         ebpf: &mut Ebpf,
         device: &Device,
         direction: Direction,
@@ -148,7 +148,7 @@ impl Hook {
     }
 
     /// How it is attached.
-    pub fn mechanism(&self) -> Mechanism {
+    pub(super) fn mechanism(&self) -> Mechanism {
         match self.held {
             Held::Tcx { .. } => Mechanism::Tcx,
             Held::Clsact { .. } => Mechanism::Clsact,
@@ -156,7 +156,7 @@ impl Hook {
     }
 
     /// Whether it stands, before all others; nothing where the kernel does not tell.
-    pub fn is_first(&mut self, ebpf: &mut Ebpf, device: &Device) -> Option<bool> {
+    pub(super) fn is_first(&mut self, ebpf: &mut Ebpf, device: &Device) -> Option<bool> {
         match &mut self.held {
             Held::Tcx { .. } => {
                 let programs = programs_at(device.index, self.direction.tcx()).ok()?;
@@ -178,14 +178,14 @@ impl Hook {
     }
 
     /// Gives the pin up, so that the next attach makes a link of its own at the head.
-    pub fn let_go(&mut self) {
+    pub(super) fn let_go(&mut self) {
         if let Held::Tcx { pin: Some(pin), .. } = &self.held {
             let _ = std::fs::remove_file(pin);
         }
     }
 
     /// Detaches what would outlive the process unpinned.
-    pub fn release(&mut self) {
+    pub(super) fn release(&mut self) {
         if let Held::Clsact { link } = &mut self.held {
             // Dropping the link deletes the filter.
             drop(link.take());

@@ -1,0 +1,249 @@
+//! For any history: what stands in the maps is what is expected now.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A step of a history.
+#[derive(Clone, Debug)]
+enum Step {
+    Batch(Vec<Change>),
+    Wait(u64),
+    /// The agent starts anew over the maps as they stand.
+    Restart,
+}
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+fn any_ip(prefix: &'static str, last: u8) -> impl Strategy<Value = IpAddr> {
+    (1..=last).prop_map(move |last| ip(&format!("{prefix}{last}")))
+}
+
+fn any_name() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(&NAMES)
+}
+
+fn any_port_name() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["", "x"])
+}
+
+fn any_service() -> impl Strategy<Value = Change> {
+    let addresses = (
+        prop::collection::vec(prop_oneof![any_ip("10.96.0.", 3), any_ip("fd00:96::", 2)], 1..3),
+        prop::collection::vec(any_ip("10.96.0.", 3), 0..2),
+        prop::collection::vec(any_ip("10.99.0.", 2), 0..2),
+    );
+    let port = (any_port_name(), 80..82_u16, prop::option::of(30_080..30_082_u16));
+    let ports = prop::collection::vec(port, 1..3);
+    (any_name(), addresses, ports, any::<(bool, bool, bool)>()).prop_map(
+        |(name, (cluster_ips, external_ips, load_balancer_ips), ports, flags)| {
+            let ports = ports.into_iter().map(|(name, port, node_port)| ServicePort {
+                name: name.into(),
+                protocol: if port == 81 && name == "x" { Protocol::Udp } else { Protocol::Tcp },
+                port,
+                node_port,
+            });
+            Change::Service(Arc::new(ServiceFacts {
+                name: ObjectName::new("ns", name),
+                cluster_ips,
+                external_ips,
+                load_balancer_ips,
+                ports: ports.collect(),
+                external_local: flags.0,
+                internal_local: flags.1,
+                has_source_ranges: flags.2,
+            }))
+        },
+    )
+}
+
+fn any_slice() -> impl Strategy<Value = Change> {
+    let ip = prop_oneof![any_ip("10.1.0.", 3), any_ip("10.2.0.", 3), any_ip("fd00:2::", 2)];
+    let endpoint = (ip, any::<(bool, bool, bool, bool)>()).prop_map(|(ip, conditions)| {
+        let (ready, serving, terminating, local) = conditions;
+        EndpointFacts { address: address(&ip), ready, serving, terminating, local }
+    });
+    let endpoints = prop::collection::vec(endpoint, 0..5);
+    (any_name(), 1..3, any_port_name(), endpoints).prop_map(|(service, number, port, endpoints)| {
+        Change::Slice(Arc::new(SliceFacts {
+            name: ObjectName::new("ns", &format!("{service}-{number}")),
+            service: service.into(),
+            ports: vec![SlicePort { name: port.into(), protocol: Protocol::Tcp, port: 8080 }],
+            endpoints,
+        }))
+    })
+}
+
+fn any_node() -> impl Strategy<Value = Change> {
+    let ip = prop_oneof![any_ip("192.168.0.", 2), any_ip("10.1.0.", 2)];
+    let cidrs = vec![vec![], vec!["10.1.0.0/16"], vec!["10.1.0.0/31", "fd00:2::/64"]];
+    (prop::collection::vec(ip, 0..3), prop::sample::select(cidrs)).prop_map(|(addresses, cidrs)| {
+        Change::Node(Arc::new(NodeFacts {
+            name: "here".into(),
+            addresses,
+            pod_cidrs: cidrs.iter().map(|cidr| cidr.parse().unwrap()).collect(),
+            ..NodeFacts::default()
+        }))
+    })
+}
+
+fn any_change() -> impl Strategy<Value = Change> {
+    let slice_gone = (any_name(), 1..3).prop_map(|(service, number)| Change::SliceGone {
+        slice: ObjectName::new("ns", &format!("{service}-{number}")),
+        service: service.into(),
+    });
+    prop_oneof![
+        8 => any_service(),
+        8 => any_slice(),
+        3 => any_name().prop_map(gone),
+        2 => slice_gone,
+        2 => any_node(),
+        1 => Just(Change::NodeGone),
+        1 => Just(Change::Synced),
+    ]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => prop::collection::vec(any_change(), 1..6).prop_map(Step::Batch),
+        2 => (0..400_u64).prop_map(Step::Wait),
+        1 => Just(Step::Restart),
+    ]
+}
+
+impl World {
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Batch(batch) => {
+                self.apply(batch);
+                let again = as_it_is(&self.view);
+                assert_eq!(self.apply(again), []);
+            }
+            Step::Wait(seconds) => {
+                self.expire(Duration::from_secs(seconds));
+            }
+            Step::Restart => {
+                let mut heir = Planner::new();
+                let plan = heir.adopt(&self.view, self.maps.installed(), self.now);
+                self.planner = heir;
+                self.run(plan);
+                // An id is told from a frontend that stands under it; who lost them all to
+                // others gets another one.
+                if self.planner.conflicts().next().is_none() && self.planner.missing() == Missing::default() {
+                    let mut second = Planner::new();
+                    let maps = self.maps.installed();
+                    assert_eq!(second.adopt(&self.view, maps, self.now), []);
+                }
+            }
+        }
+    }
+
+    /// Holds the maps against expectations computed from scratch.
+    fn assert_as_expected(&self) {
+        let node = NodeContext::of(self.view.node());
+        let mut claims: BTreeMap<FrontendKey, Vec<FrontendValue>> = BTreeMap::new();
+        let mut endpoints = BTreeMap::new();
+        let mut ids = BTreeSet::new();
+        for (name, state) in self.view.states() {
+            for port in expectation(state, &node).ports {
+                let id = self.planner.registry.active(name, &port.port, port.family);
+                let id = id.expect("ids are not short here");
+                assert!(ids.insert(id), "id {id} stands for two");
+                let info = self.planner.service(id).unwrap();
+                assert_eq!(info.endpoints as usize, port.endpoints.len());
+                for frontend in &port.frontends {
+                    claims.entry(frontend.key).or_default().push(frontend.value(id));
+                }
+                endpoints.extend(port.endpoints.iter().map(|e| (e.key(id), e.value())));
+            }
+        }
+        assert_eq!(self.maps.current(), endpoints);
+        assert!(self.maps.frontends.keys().eq(claims.keys()), "{:?}", self.maps.frontends);
+        for (key, value) in &self.maps.frontends {
+            assert!(claims[key].contains(value), "{key:?} {value:?} {:?}", claims[key]);
+        }
+        let contested: usize = claims.values().map(|claims| claims.len() - 1).sum();
+        assert_eq!(self.planner.conflicts().count(), contested);
+        self.assert_sources(&node);
+        let retired = self.maps.endpoints.len() - endpoints.len();
+        assert_eq!(self.planner.retired_count(), retired);
+        assert_eq!(self.planner.endpoint_count() as usize, endpoints.len());
+    }
+
+    fn assert_sources(&self, node: &NodeContext) {
+        let mut sources = node.sources();
+        for (_, state) in self.view.states() {
+            for endpoint in state.slices.iter().flat_map(|slice| &slice.endpoints) {
+                if endpoint.local && node.needs_own_source(&endpoint.address) {
+                    sources.insert(SourcePrefix::host(endpoint.address), SourceClass::Pod);
+                }
+            }
+        }
+        assert_eq!(self.maps.sources, sources);
+    }
+
+    /// Every frontend that stands is as expected, and so is every endpoint of it: with something
+    /// missing, none looks misrouted.
+    fn assert_nothing_wrong(&self) {
+        let node = NodeContext::of(self.view.node());
+        for (key, value) in &self.maps.frontends {
+            let slot = self.planner.registry.slot(value.service).unwrap();
+            let expected = expectation(self.view.state(&slot.name).unwrap(), &node);
+            let mut ports = expected.ports.iter();
+            let port = ports.find(|port| port.port == slot.port && port.family == slot.family);
+            let port = port.unwrap();
+            let mut same = port.frontends.iter().filter(|f| f.key == *key);
+            assert_eq!(same.next().map(|f| f.value(value.service)), Some(*value));
+            for endpoint in &port.endpoints {
+                let stands = self.maps.endpoints.get(&endpoint.key(value.service));
+                assert_eq!(stands, Some(&endpoint.value()));
+            }
+        }
+    }
+}
+
+/// A batch that says once more how things are.
+fn as_it_is(view: &ClusterView) -> Vec<Change> {
+    let mut again = Vec::new();
+    for (_, state) in view.states() {
+        again.extend(state.service.clone().map(Change::Service));
+        again.extend(state.slices.iter().cloned().map(Change::Slice));
+    }
+    again
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_maps_follow_the_view(steps in prop::collection::vec(any_step(), 1..12)) {
+        let mut world = World::new();
+        for step in steps {
+            world.step(step);
+            world.assert_as_expected();
+        }
+    }
+
+    /// With too little room nothing stands that should not, and with room again all does.
+    #[test]
+    fn full_maps_recover(
+        steps in prop::collection::vec(any_step(), 1..10),
+        room in 1_usize..6,
+    ) {
+        let mut world = World::new();
+        world.maps.room = room;
+        for step in steps {
+            match step {
+                Step::Batch(batch) => drop(world.apply(batch)),
+                Step::Wait(seconds) => drop(world.expire(Duration::from_secs(seconds))),
+                Step::Restart => {}
+            }
+            world.assert_nothing_wrong();
+        }
+        world.maps.room = 0;
+        world.step(Step::Restart);
+        world.assert_as_expected();
+    }
+}

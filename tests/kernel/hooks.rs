@@ -1,0 +1,384 @@
+//! Every hook, every kind of packet: passed on (TCX_NEXT, -1), not a byte changed, and the maps as
+//! they should be.
+
+use std::net::{IpAddr, SocketAddr};
+
+use agent_common::abi::program;
+use agent_common::evidence::Fault::{self, LaterFragment, Malformed, TooDeep, Truncated};
+use agent_common::evidence::{Anomaly, Outcome, Pending, anomaly_flag, state};
+use agent_common::service::Family::{self, V4, V6};
+use agent_common::service::{FrontendKind, Owed, SourceClass};
+use aya::{TestRun as _, TestRunOptions};
+use node_tests::observer::{LO, Observer, monotonic};
+use node_tests::packet::{self, Extension, Packet, QINQ, VLAN};
+use node_tests::scenario::mapped;
+use rstest::rstest;
+
+use self::Left::{Connection, Nothing};
+use crate::{SERVICE, on_stage};
+
+const ISN: u32 = 0x0102_0304;
+/// `TCX_NEXT`.
+const PASS: i32 = -1;
+
+fn client(family: Family) -> SocketAddr {
+    let text = match family {
+        Family::V4 => "10.244.1.5:40001",
+        Family::V6 => "[fd00:10:244:1::5]:40001",
+    };
+    text.parse().expect("an address")
+}
+
+fn frontend(family: Family) -> SocketAddr {
+    let text = match family {
+        Family::V4 => "10.96.0.1:80",
+        Family::V6 => "[fd00:10:96::1]:80",
+    };
+    text.parse().expect("an address")
+}
+
+fn syn(family: Family) -> Packet {
+    packet::syn(client(family), frontend(family), ISN)
+}
+
+/// What a packet must leave in the maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    /// Nothing.
+    Nothing,
+    /// A connection, if it came in.
+    Connection,
+    /// One fault.
+    Fault(Fault),
+}
+
+/// Packets with an Ethernet header.
+fn packets() -> Vec<(&'static str, Vec<u8>, Left)> {
+    let mut packets = packets_of_ip()
+        .into_iter()
+        .map(|(name, packet, left)| (name, packet.bytes(), left))
+        .collect::<Vec<_>>();
+    let whole = syn(V4).bytes();
+    let mut arp = whole.clone();
+    arp[12..14].copy_from_slice(&[8, 6]);
+    packets.extend([
+        ("VLAN", syn(V4).tagged(VLAN).bytes(), Connection),
+        ("VLAN, IPv6", syn(V6).tagged(VLAN).bytes(), Connection),
+        (
+            "QinQ",
+            syn(V4).tagged(QINQ).tagged(VLAN).bytes(),
+            Connection,
+        ),
+        (
+            "three tags",
+            syn(V4).tagged(QINQ).tagged(VLAN).tagged(VLAN).bytes(),
+            Left::Fault(TooDeep),
+        ),
+        ("no IP", arp, Nothing),
+        (
+            "cut within the IP header",
+            // Behind a tag: of others the kernel itself sees it, and refuses the test packet.
+            syn(V4).tagged(VLAN).bytes()[..30].to_vec(),
+            Left::Fault(Truncated),
+        ),
+        (
+            "cut within the TCP header",
+            whole[..44].to_vec(),
+            Left::Fault(Truncated),
+        ),
+        (
+            "cut within TCP options",
+            whole[..56].to_vec(),
+            Left::Fault(Truncated),
+        ),
+        (
+            "cut within an extension header",
+            syn(V6).extension(Extension::Routing(4)).bytes()[..64].to_vec(),
+            Left::Fault(Truncated),
+        ),
+    ]);
+    let mut contradicts = whole.clone();
+    // An IPv4 header of 16 bytes.
+    contradicts[14] = 0x44;
+    packets.push(("contradicts itself", contradicts, Left::Fault(Malformed)));
+    let mut padded = whole;
+    padded.extend([0; 6]);
+    packets.push(("padded", padded, Connection));
+    packets
+}
+
+/// Packets that a device without link-layer headers carries too.
+fn packets_of_ip() -> Vec<(&'static str, Packet, Left)> {
+    let ip = |text: &str| -> IpAddr { text.parse().expect("an address") };
+    let datagram = |protocol| {
+        let (from, to) = (client(V4), frontend(V4));
+        Packet::ip(from.ip(), to.ip(), protocol, vec![0; 40])
+    };
+    let mut many = syn(V6);
+    for _ in 0..7 {
+        many = many.extension(Extension::Destination(0));
+    }
+    let stranger = |family, at: &str| packet::syn(client(family), SocketAddr::new(ip(at), 80), ISN);
+    vec![
+        ("SYN", syn(V4), Connection),
+        ("SYN, IPv6", syn(V6), Connection),
+        ("SYN with IPv4 options", syn(V4).ip_options(4), Connection),
+        (
+            "SYN behind extension headers",
+            syn(V6)
+                .extension(Extension::HopByHop(0))
+                .extension(Extension::Routing(2))
+                .extension(Extension::Authentication(3))
+                .extension(Extension::Destination(1)),
+            Connection,
+        ),
+        ("too many extension headers", many, Left::Fault(TooDeep)),
+        ("first fragment", syn(V4).fragment(0), Connection),
+        (
+            "first fragment, IPv6",
+            syn(V6).extension(Extension::Fragment(0)),
+            Connection,
+        ),
+        (
+            "later fragment",
+            syn(V4).fragment(3),
+            Left::Fault(LaterFragment),
+        ),
+        (
+            "later fragment, IPv6",
+            syn(V6).extension(Extension::Fragment(3)),
+            Left::Fault(LaterFragment),
+        ),
+        ("SYN to a stranger", stranger(V4, "203.0.113.1"), Nothing),
+        (
+            "SYN to a stranger, IPv6",
+            stranger(V6, "2001:db8::99"),
+            Nothing,
+        ),
+        (
+            "data",
+            packet::data(client(V4), frontend(V4), &[7; 900]),
+            Nothing,
+        ),
+        (
+            "data, IPv6",
+            packet::data(client(V6), frontend(V6), &[7; 900]),
+            Nothing,
+        ),
+        (
+            "answer of nobody",
+            packet::syn_ack(frontend(V4), client(V4), ISN),
+            Nothing,
+        ),
+        (
+            "reset of nobody",
+            packet::reset(frontend(V6), client(V6), ISN),
+            Nothing,
+        ),
+        (
+            "ICMP about nobody",
+            packet::icmp_error(ip("192.0.2.1"), client(V4).ip(), 3, 3, &syn(V4)),
+            Nothing,
+        ),
+        ("UDP", datagram(17), Nothing),
+        ("SCTP", datagram(132), Nothing),
+        ("later fragment of UDP", datagram(17).fragment(3), Nothing),
+    ]
+}
+
+/// Runs a packet on an empty stage; it must pass unchanged, and leave what it should.
+fn check(observer: &mut Observer, hook: &str, device: u32, name: &str, bytes: &[u8], left: Left) {
+    observer.reset(SERVICE + 1).expect("an empty stage");
+    let passed = observer.run(hook, bytes, device).expect(name);
+    assert_eq!(passed.verdict, PASS, "{hook}: {name}");
+    assert_eq!(passed.bytes, bytes, "{hook}: {name}");
+
+    let arrives = hook == program::INGRESS || hook == program::INGRESS_L3;
+    let follows = arrives && left == Connection;
+    let counted: &[(Outcome, u32)] = if follows {
+        &[(Outcome::Arrived, 1)]
+    } else {
+        &[]
+    };
+    let outcomes = observer
+        .outcomes(SERVICE, SourceClass::Pod)
+        .expect("counts");
+    assert_eq!(outcomes, counted, "{hook}: {name}");
+    let connections = observer.connections().expect("connections");
+    assert_eq!(connections, usize::from(follows), "{hook}: {name}");
+    let faults = match left {
+        Left::Fault(fault) => vec![(fault, 1)],
+        _ => Vec::new(),
+    };
+    assert_eq!(observer.faults().expect("faults"), faults, "{hook}: {name}");
+    assert_eq!(
+        observer.anomalies().expect("anomalies"),
+        [],
+        "{hook}: {name}"
+    );
+    for family in Family::ALL {
+        let proof = observer.last_proof(family, SourceClass::Pod);
+        assert_eq!(proof.expect("proofs"), 0, "{hook}: {name}");
+    }
+}
+
+#[rstest]
+#[case(program::INGRESS)]
+#[case(program::EGRESS)]
+fn packets_pass(#[case] hook: &'static str) {
+    on_stage(&[], |observer, sandbox| {
+        for (name, bytes, left) in packets() {
+            check(observer, hook, sandbox.client, name, &bytes, left);
+        }
+    });
+}
+
+#[rstest]
+#[case(program::INGRESS_L3)]
+#[case(program::EGRESS_L3)]
+fn packets_without_link_header_pass(#[case] hook: &'static str) {
+    on_stage(&[], |observer, sandbox| {
+        for (name, packet, left) in packets_of_ip() {
+            let bytes = packet.without_link().bytes();
+            check(observer, hook, sandbox.client, name, &bytes, left);
+        }
+        check(
+            observer,
+            hook,
+            sandbox.client,
+            "neither version",
+            &[0x15; 60],
+            Nothing,
+        );
+    });
+}
+
+/// The kernel itself refuses test packets without a byte behind the Ethernet header, and those
+/// that say IP and are shorter than its header, so such runts never reach a program here; on a
+/// device its driver drops the former. What can be shown is the shortest that there is.
+#[test]
+fn runts() {
+    on_stage(&[], |observer, _| {
+        for hook in [program::INGRESS, program::EGRESS] {
+            let plain = syn(V4).bytes();
+            for length in 1..34 {
+                let program = observer.program(hook).expect("a program");
+                let refused = program.test_run(TestRunOptions {
+                    data_in: Some(&plain[..length]),
+                    ..TestRunOptions::default()
+                });
+                assert!(refused.is_err(), "{length} bytes");
+            }
+            let tagged = syn(V4).tagged(VLAN).bytes();
+            for length in 15..tagged.len() {
+                let runt = &tagged[..length];
+                check(observer, hook, LO, "runt", runt, Left::Fault(Truncated));
+            }
+        }
+        for hook in [program::INGRESS_L3, program::EGRESS_L3] {
+            let bare = syn(V6).without_link().bytes();
+            for length in 15..bare.len() {
+                let runt = &bare[..length];
+                check(observer, hook, LO, "runt", runt, Left::Fault(Truncated));
+            }
+        }
+    });
+}
+
+/// What an arrival writes, to the field.
+#[rstest]
+#[case(V4)]
+#[case(V6)]
+fn a_connection_to_the_field(#[case] family: Family) {
+    on_stage(&[], |observer, sandbox| {
+        let before = monotonic();
+        observer
+            .run(program::INGRESS, &syn(family).bytes(), sandbox.client)
+            .expect("a run");
+        let found = observer
+            .connection(ISN, family)
+            .expect("a map")
+            .expect("a connection");
+        assert!((before..=monotonic()).contains(&found.arrived_ns));
+        let expected = Pending {
+            arrived_ns: found.arrived_ns,
+            state: 0,
+            service: SERVICE,
+            device: sandbox.client,
+            client_port: 40001_u16.to_be_bytes(),
+            frontend_port: 80_u16.to_be_bytes(),
+            client: mapped(client(family).ip()),
+            frontend: mapped(frontend(family).ip()),
+            class: SourceClass::Pod as u8,
+            owed: Owed::Forward as u8,
+            kind: FrontendKind::ClusterIp as u8,
+            ..Pending::default()
+        };
+        assert_eq!(found, expected);
+    });
+}
+
+/// What an anomaly says, to the field.
+#[rstest]
+#[case(V4, true)]
+#[case(V6, true)]
+#[case(V4, false)]
+fn an_anomaly_to_the_field(#[case] family: Family, #[case] arrival_seen: bool) {
+    on_stage(&[], |observer, sandbox| {
+        let bytes = syn(family).bytes();
+        if arrival_seen {
+            observer
+                .run(program::INGRESS, &bytes, sandbox.client)
+                .expect("a run");
+        }
+        observer
+            .run(program::EGRESS, &bytes, sandbox.uplink)
+            .expect("a run");
+        let found = observer
+            .connection(ISN, family)
+            .expect("a map")
+            .expect("a connection");
+        assert_eq!(found.state, state::LEAKED);
+        let records = observer.anomalies().expect("a ring buffer");
+        let [record] = records[..] else {
+            panic!("one record: {records:?}");
+        };
+        assert!((found.arrived_ns..=monotonic()).contains(&record.at_ns));
+        let expected = Anomaly {
+            at_ns: record.at_ns,
+            arrived_ns: found.arrived_ns,
+            isn: ISN,
+            service: SERVICE,
+            device: sandbox.uplink,
+            outcome: Outcome::Leaked as u8,
+            class: SourceClass::Pod as u8,
+            kind: FrontendKind::ClusterIp as u8,
+            flags: if arrival_seen {
+                0
+            } else {
+                anomaly_flag::UNSEEN_ARRIVAL
+            },
+            client: mapped(client(family).ip()),
+            frontend: mapped(frontend(family).ip()),
+            destination: mapped(frontend(family).ip()),
+            client_port: 40001_u16.to_be_bytes(),
+            frontend_port: 80_u16.to_be_bytes(),
+            destination_port: 80_u16.to_be_bytes(),
+            padding: [0; 2],
+        };
+        assert_eq!(record, expected);
+    });
+}
+
+/// What the benchmark compares with.
+#[test]
+fn the_empty_program_passes() {
+    on_stage(&[], |observer, sandbox| {
+        let bytes = syn(V4).bytes();
+        let passed = observer
+            .run(program::EMPTY, &bytes, sandbox.client)
+            .expect("a run");
+        assert_eq!((passed.verdict, passed.bytes), (PASS, bytes));
+        assert_eq!(observer.connections().expect("a map"), 0);
+    });
+}

@@ -1,0 +1,143 @@
+//! The checked-in object: its maps are those that `agent-common` says, and its programs stay within
+//! a budget, so that a step up is seen when it is made.
+
+use std::mem::size_of;
+
+use agent_common::abi::{self, map, program};
+use agent_common::evidence::{
+    Anomaly, Budget, Delays, FAULTS, PROOF_SLOTS, Pending, PendingKey, ServiceCounts, Touched,
+};
+use agent_common::service::{
+    Address, EndpointKey, EndpointValue, FAMILIES, FrontendKey, FrontendValue,
+};
+use aya::maps::{Map, MapData, MapInfo};
+use node_tests::observer::Observer;
+use pathproof::datapath::load::{ATTACHED, OBJECT};
+
+/// Bytes of the object, which the agent's binary holds.
+const MOST_OBJECT_BYTES: usize = 256 * 1024;
+/// Instructions that the verifier looks at, of the 1,000,000 that it may: what is left is for older
+/// kernels, which prune less.
+const MOST_VERIFIED: u32 = 200_000;
+/// Bytes of a program after the verifier's rewriting, of 8 each.
+const MOST_TRANSLATED: u32 = 96 * 1024;
+
+fn size<T>() -> u32 {
+    size_of::<T>() as u32
+}
+
+/// Name, size of key and value, entries.
+fn expected() -> [(&'static str, u32, u32, u32); 13] {
+    let word = size::<u32>();
+    [
+        (
+            map::FRONTENDS,
+            size::<FrontendKey>(),
+            size::<FrontendValue>(),
+            abi::MAX_FRONTENDS,
+        ),
+        (
+            map::ENDPOINTS,
+            size::<EndpointKey>(),
+            size::<EndpointValue>(),
+            abi::MAX_ENDPOINTS,
+        ),
+        // A trie's key begins with its length.
+        (
+            map::SOURCES,
+            word + size::<Address>(),
+            word,
+            abi::MAX_SOURCES,
+        ),
+        (map::DEVICES, word, word, abi::MAX_DEVICES),
+        (
+            map::PENDING,
+            size::<PendingKey>(),
+            size::<Pending>(),
+            abi::MAX_PENDING,
+        ),
+        (
+            map::COUNTS,
+            word,
+            size::<ServiceCounts>(),
+            abi::MAX_SERVICES,
+        ),
+        (map::TOUCHED, word, size::<Touched>(), 1),
+        (map::PROOFS, word, size::<u64>(), PROOF_SLOTS),
+        (map::DELAYS, word, size::<Delays>(), FAMILIES as u32),
+        (
+            map::BUDGETS,
+            size::<Address>(),
+            size::<Budget>(),
+            abi::MAX_BUDGETS,
+        ),
+        (map::FAULTS, word, size::<u64>(), FAULTS as u32),
+        (map::LIMITER, word, size::<Budget>(), 1),
+        (map::ANOMALIES, 0, 0, abi::ANOMALY_BYTES),
+    ]
+}
+
+fn info(map: &Map) -> MapInfo {
+    let data: &MapData = match map {
+        Map::Array(data)
+        | Map::HashMap(data)
+        | Map::LpmTrie(data)
+        | Map::LruHashMap(data)
+        | Map::PerCpuArray(data)
+        | Map::RingBuf(data) => data,
+        other => panic!("a map of another type: {other:?}"),
+    };
+    data.info().expect("the map's information")
+}
+
+#[test]
+fn maps_are_those_of_the_layout() {
+    let Some(observer) = Observer::load(&[]).expect("load the observer") else {
+        return;
+    };
+    let expected = expected();
+    assert_eq!(
+        expected.map(|(name, ..)| name),
+        map::PINNED,
+        "every pinned map is looked at"
+    );
+    for (name, key, value, entries) in expected {
+        let map = observer.ebpf().map(name).expect(name);
+        let info = info(map);
+        let found = (info.key_size(), info.value_size(), info.max_entries());
+        assert_eq!(found, (key, value, entries), "{name}");
+        assert_eq!(info.name_as_str(), Some(name));
+    }
+    // A report has room in the ring buffer many times over: the reader looks four times a second.
+    assert!(abi::ANOMALY_BYTES > abi::CPU_REPORTS * 4 * size::<Anomaly>());
+}
+
+#[test]
+fn object_and_programs_keep_to_their_budget() {
+    assert!(OBJECT.len() <= MOST_OBJECT_BYTES, "{} bytes", OBJECT.len());
+    let Some(observer) = Observer::load(&[]).expect("load the observer") else {
+        return;
+    };
+    for name in ATTACHED {
+        let info = observer
+            .program(name)
+            .expect(name)
+            .info()
+            .expect("its information");
+        let verified = info.verified_instruction_count().expect("since Linux 5.16");
+        let translated = info.size_translated().expect("shown to root");
+        println!("{name}: {verified} instructions verified, {translated} bytes");
+        assert!(
+            verified <= MOST_VERIFIED,
+            "{name}: {verified} instructions verified"
+        );
+        assert!(translated <= MOST_TRANSLATED, "{name}: {translated} bytes");
+        assert_eq!(info.gpl_compatible(), Some(true));
+    }
+    let empty = observer.program(program::EMPTY).expect("the empty program");
+    let verified = empty
+        .info()
+        .expect("its information")
+        .verified_instruction_count();
+    assert_eq!(verified, Some(2), "nothing but a verdict and an exit");
+}

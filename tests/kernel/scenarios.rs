@@ -1,0 +1,151 @@
+//! Every scenario of `node_tests::scenario` through the compiled programs: they must see what the
+//! rules see on the host (`agent-common/tests/classify.rs`).
+
+use std::collections::HashMap;
+
+use agent_common::abi::program;
+use agent_common::evidence::Outcome;
+use agent_common::service::{Family, FrontendValue, SourceClass, device_flag, endpoint_flag};
+use node_tests::observer::{Observer, Sandbox, in_sandbox};
+use node_tests::packet::Packet;
+use node_tests::scenario::{self, Device, Reported, SERVICES, Seen, Stage, Step, WEB, mapped};
+use rstest::rstest;
+
+/// A node made of maps.
+struct Node<'a> {
+    observer: &'a mut Observer,
+    sandbox: Sandbox,
+    stage: Stage,
+    /// Time passes by making connections older.
+    now: u64,
+    arrived: HashMap<u32, u64>,
+}
+
+impl Node<'_> {
+    fn furnish(&mut self) {
+        for frontend in self.stage.frontends() {
+            let value = FrontendValue {
+                service: frontend.service,
+                kind: frontend.kind as u8,
+                flags: frontend.flags,
+                owed: frontend.owed.map(|owed| owed as u8),
+                padding: [0; 3],
+            };
+            let address = mapped(frontend.at.ip());
+            let put = self
+                .observer
+                .put_frontend(address, frontend.at.port(), value);
+            put.expect("room for a frontend");
+        }
+        for (source, class) in self.stage.sources() {
+            let put = self.observer.put_source(mapped(source.ip()), 128, class);
+            put.expect("room for a source");
+        }
+        let put = self
+            .observer
+            .put_device(self.sandbox.uplink, device_flag::UPLINK);
+        put.expect("room for a device");
+    }
+
+    fn clear(&mut self) {
+        self.observer.reset(SERVICES).expect("an empty stage");
+        self.now = 0;
+        self.arrived.clear();
+        for (service, at, flags) in self.stage.endpoints() {
+            self.put_endpoint(service, at, flags);
+        }
+    }
+
+    fn put_endpoint(&mut self, service: u32, at: std::net::SocketAddr, flags: u32) {
+        let put = self
+            .observer
+            .put_endpoint(service, mapped(at.ip()), at.port(), flags);
+        put.expect("room for an endpoint");
+    }
+
+    fn take(&mut self, step: &Step, name: &str) {
+        match step {
+            Step::In(device, packet) => self.run(program::INGRESS, *device, packet, name),
+            Step::Out(device, packet) => self.run(program::EGRESS, *device, packet, name),
+            Step::Wait(ms) => self.now += ms * 1_000_000,
+            Step::Leaves(at) => {
+                self.put_endpoint(WEB, *at, endpoint_flag::LOCAL | endpoint_flag::LEFT);
+            }
+        }
+    }
+
+    fn run(&mut self, hook: &str, device: Device, packet: &Packet, name: &str) {
+        let index = match device {
+            Device::Client => self.sandbox.client,
+            Device::Bridge => self.sandbox.bridge,
+            Device::Pods => self.sandbox.pods,
+            Device::Overlay => self.sandbox.overlay,
+            Device::Uplink => self.sandbox.uplink,
+        };
+        let (now, arrived) = (self.now, &self.arrived);
+        let age = |isn| now - arrived.get(&isn).copied().unwrap_or(now);
+        self.observer.set_ages(age).expect("connections");
+        let bytes = packet.bytes();
+        let passed = self.observer.run(hook, &bytes, index).expect(name);
+        assert_eq!((passed.verdict, passed.bytes), (-1, bytes), "{name}");
+        for isn in self.observer.followed().expect("connections") {
+            self.arrived.entry(isn).or_insert(now);
+        }
+    }
+
+    fn seen(&mut self) -> Seen {
+        let mut seen = Seen::default();
+        for class in SourceClass::ALL {
+            for service in 0..SERVICES {
+                for (outcome, count) in self.observer.outcomes(service, class).expect("counts") {
+                    seen.counts.insert((service, class, outcome), count);
+                }
+            }
+            let proof = self.observer.last_proof(self.stage.family, class);
+            if proof.expect("proofs") != 0 {
+                seen.proven.push(class);
+            }
+        }
+        seen.faults = self
+            .observer
+            .faults()
+            .expect("faults")
+            .into_iter()
+            .collect();
+        let records = self.observer.anomalies().expect("a ring buffer");
+        seen.anomalies = records
+            .iter()
+            .map(|record| Reported {
+                outcome: Outcome::from_byte(record.outcome).expect("an outcome"),
+                flags: record.flags,
+                destination: record.destination,
+            })
+            .collect();
+        seen
+    }
+}
+
+#[rstest]
+fn host_and_kernel_agree(#[values(Family::V4, Family::V6)] family: Family) {
+    let Some(mut observer) = Observer::load(&[]).expect("load the observer") else {
+        return;
+    };
+    in_sandbox(|sandbox| {
+        let mut node = Node {
+            observer: &mut observer,
+            sandbox,
+            stage: Stage::new(family),
+            now: 0,
+            arrived: HashMap::new(),
+        };
+        node.furnish();
+        for scenario in scenario::all(family) {
+            node.clear();
+            for step in &scenario.steps {
+                node.take(step, scenario.name);
+            }
+            assert_eq!(node.seen(), scenario.seen, "{family:?}: {}", scenario.name);
+        }
+    })
+    .expect("a network namespace");
+}
