@@ -1,5 +1,6 @@
 //! The real agent in the node's namespace: started, awaited, asked, killed, restarted, removed.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
@@ -52,8 +53,9 @@ pub fn agent_binary() -> Result<PathBuf> {
 
 impl World {
     /// Starts the agent on the node with the manifests in `manifests`, and does not wait. `extra`
-    /// are further arguments of `pathproof run`. Call from the thread that keeps the agent: the
-    /// kernel kills the agent when that thread ends, so that a killed test leaves none.
+    /// are further arguments of `pathproof run`, in place of the harness's own where they are the
+    /// same options. Call from the thread that keeps the agent: the kernel kills the agent when
+    /// that thread ends, so that a killed test leaves none.
     pub fn spawn_agent(&self, binary: &Path, manifests: &Path, extra: &[&str]) -> Result<Agent> {
         self.start_agent(binary, manifests, extra, true)
     }
@@ -83,16 +85,24 @@ impl World {
         let state = self.dir.join("state");
         fs::create_dir_all(&state)?;
         let mut command = self.node.command(binary);
-        command.arg("run").arg("--manifests").arg(manifests);
-        command.args(["--node-name", NODE_NAME]);
-        command.args(["--healthz-bind-address", &format!("0.0.0.0:{HEALTHZ_PORT}")]);
-        command.args(["--admin-bind-address", &format!("127.0.0.1:{ADMIN_PORT}")]);
-        command
-            .arg("--pin-dir")
-            .arg(&self.pins)
-            .arg("--state-dir")
-            .arg(&state)
-            .args(extra);
+        command.arg("run");
+        let healthz = format!("0.0.0.0:{HEALTHZ_PORT}");
+        let admin = format!("127.0.0.1:{ADMIN_PORT}");
+        let defaults: [(&str, &OsStr); 6] = [
+            ("--manifests", manifests.as_os_str()),
+            ("--node-name", NODE_NAME.as_ref()),
+            ("--healthz-bind-address", healthz.as_ref()),
+            ("--admin-bind-address", admin.as_ref()),
+            ("--pin-dir", self.pins.as_os_str()),
+            ("--state-dir", state.as_os_str()),
+        ];
+        for (option, value) in defaults {
+            // An option may be given once: what the test says counts.
+            if !extra.contains(&option) {
+                command.arg(option).arg(value);
+            }
+        }
+        command.args(extra);
         clean(&mut command);
         command
             .stdin(Stdio::null())

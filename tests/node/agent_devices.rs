@@ -1,0 +1,184 @@
+//! Interfaces that come and go, that are left out, and hooks that somebody takes away.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aya::programs::TcAttachType;
+use node_tests::rules::Backend;
+use node_tests::traffic::{Plan, Server};
+use node_tests::world::{Family, Place};
+use rstest::rstest;
+use serde_json::Value;
+
+use crate::agent_kernel::{Foreign, detach, link, programs_at};
+use crate::agent_scene::{
+    PORT, Scene, assert_never_503, device_of, eventually, lacks, metric, throughout,
+};
+
+fn is_watched(report: &Value, device: &str) -> bool {
+    device_of(report, device).is_some_and(|device| {
+        device["attached"] == "tcx"
+            && device["ingress_head"] != false
+            && device["egress_head"] != false
+    })
+}
+
+#[rstest]
+#[case::routed(Place::Local)]
+#[case::bridged(Place::Bridged)]
+fn pods_come_and_go_under_traffic(#[case] place: Place) {
+    let name = "pods_come_and_go_under_traffic";
+    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else { return };
+    let watch = scene.watch();
+    for round in 0..2 {
+        let pod = format!("late-{round}");
+        let device = format!("veth-{pod}");
+        scene.world.add_pod(&pod, place).expect("add a pod");
+        let server = Server::start(scene.world.pod(&pod), PORT).expect("start a server");
+        scene.wait("the new device is watched", |report| is_watched(report, &device));
+
+        // As an endpoint, and as a client.
+        let endpoint = scene.world.pod(&pod).into();
+        scene
+            .manifests
+            .change("db", |service| service.endpoints.push(endpoint))
+            .expect("a new endpoint");
+        scene.rules.install().expect("install");
+        for family in Family::ALL {
+            let before = scene.count("web", family, "pod", "proven");
+            scene.from_pod(&pod, scene.cluster_ip("web", family)).once(0).expect("an answer");
+            eventually("a new pod proven", || {
+                scene.count("web", family, "pod", "proven") > before
+            });
+        }
+        eventually("served by the new pod", || server.served() > 0);
+
+        scene
+            .manifests
+            .change("db", |service| service.endpoints.retain(|one| one.pod != pod))
+            .expect("one endpoint less");
+        scene.rules.install().expect("install");
+        let index = scene.world.node.ifindex(&device).expect("a device");
+        let pins = ["ingress", "egress"].map(|direction| link(&scene.world, index, direction));
+        assert!(pins.iter().all(|pin| pin.exists()), "pinned: {pins:?}");
+        scene.world.remove_pod(&pod).expect("remove the pod");
+        drop(server);
+        scene.wait("the device is gone", |report| device_of(report, &device).is_none());
+        eventually("its pins are gone", || pins.iter().all(|pin| !pin.exists()));
+        scene.wait_proven();
+    }
+    assert_never_503(&watch);
+}
+
+#[test]
+fn an_excluded_interface_is_left_alone() {
+    let name = "an_excluded_interface_is_left_alone";
+    let extra = ["--interface-exclude", "veth-client-1"];
+    let Some(scene) = Scene::new(name, Backend::Nftables, &extra) else { return };
+    let report = scene.report();
+    assert!(device_of(&report, "veth-client-1").is_none(), "{report:#}");
+    assert!(is_watched(&report, "veth-client-2"), "{report:#}");
+    assert!(device_of(&report, "lo").is_none(), "loopback never is");
+    for direction in [TcAttachType::Ingress, TcAttachType::Egress] {
+        assert!(programs_at(&scene.world.node, "veth-client-1", direction).is_empty());
+    }
+    scene.wait("told as coverage", |report| lacks(report, "left_out"));
+    let target = scene.cluster_ip("web", Family::V4);
+    for pod in ["client-1", "client-2"] {
+        for number in 0..3 {
+            scene.from_pod(pod, target).once(number).expect("an answer");
+        }
+    }
+    eventually("the other client is counted", || {
+        scene.count("web", Family::V4, "pod", "arrived") == 3
+    });
+    thread::sleep(Duration::from_millis(600));
+    assert_eq!(scene.count("web", Family::V4, "pod", "arrived"), 3, "and it alone");
+}
+
+#[test]
+fn only_included_interfaces_are_watched() {
+    let name = "only_included_interfaces_are_watched";
+    let extra = ["--interface-include", "veth-*,eth?", "--interface-exclude", "veth-web-*"];
+    let Some(scene) = Scene::new(name, Backend::Nftables, &extra) else { return };
+    let report = scene.report();
+    let devices = report["devices"].as_array().expect("devices");
+    let mut names: Vec<_> = devices.iter().filter_map(|device| device["name"].as_str()).collect();
+    names.sort_unstable();
+    let wanted = [
+        "eth0", "veth-api-1", "veth-client-1", "veth-client-2", "veth-db-1", "veth-db-2",
+        "veth-spare",
+    ];
+    assert_eq!(names, wanted);
+}
+
+fn repairs(scene: &Scene) -> u64 {
+    let none: [&str; 0] = [];
+    let text = scene.agent().metrics().expect("metrics");
+    metric(&text, "pathproof_observer_reattached_total", &none)
+}
+
+/// The device's hook is ours first again, and its clients are proven.
+fn assert_watched_again(scene: &Scene, direction: TcAttachType) {
+    let node = &scene.world.node;
+    eventually("ours first again", || {
+        let programs = programs_at(node, "veth-client-1", direction);
+        programs.first().is_some_and(|name| name.starts_with("pathproof_") && !name.contains("empty"))
+    });
+    let before = scene.count("web", Family::V6, "pod", "proven");
+    let plan = scene.from_pod("client-1", scene.cluster_ip("web", Family::V6));
+    for number in 0..3 {
+        plan.once(number).expect("an answer");
+    }
+    eventually("proven again", || {
+        scene.count("web", Family::V6, "pod", "proven") == before + 3
+    });
+    scene.wait("watched again", |report| is_watched(report, "veth-client-1"));
+}
+
+#[rstest]
+#[case::ingress("ingress", TcAttachType::Ingress)]
+#[case::egress("egress", TcAttachType::Egress)]
+fn a_detached_link_is_put_back(#[case] direction: &str, #[case] hook: TcAttachType) {
+    let Some(scene) = Scene::new("a_detached_link_is_put_back", Backend::Nftables, &[]) else {
+        return;
+    };
+    assert_eq!(repairs(&scene), 0);
+    let index = scene.world.node.ifindex("veth-client-1").expect("a device");
+    detach(&link(&scene.world, index, direction)).expect("detach");
+    assert!(programs_at(&scene.world.node, "veth-client-1", hook).is_empty());
+    assert_watched_again(&scene, hook);
+    assert_eq!(repairs(&scene), 1);
+}
+
+/// Another program at the head is moved behind, but not in a race: two that both insist on being
+/// first would spend the node's time on it.
+#[test]
+fn a_rival_at_the_head_is_answered_at_a_bounded_rate() {
+    let name = "a_rival_at_the_head";
+    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else { return };
+    let hook = TcAttachType::Ingress;
+    let mut rival = Foreign::load(&scene.world.node);
+    rival.attach("veth-client-1", hook);
+    assert_watched_again(&scene, hook);
+    let programs = programs_at(&scene.world.node, "veth-client-1", hook);
+    assert!(programs.iter().any(|name| name.contains("empty")), "it runs behind: {programs:?}");
+
+    // It insists.
+    let (before, start) = (repairs(&scene), Instant::now());
+    throughout(Duration::from_secs(12), || {
+        let programs = programs_at(&scene.world.node, "veth-client-1", hook);
+        if !programs.first().is_some_and(|name| name.contains("empty")) {
+            rival.attach("veth-client-1", hook);
+        }
+    });
+    let fair = start.elapsed().as_secs() / 10 + 1;
+    let made = repairs(&scene) - before;
+    assert!(made <= fair, "{made} repairs in {:?}", start.elapsed());
+    scene.wait("told as coverage", |report| lacks(report, "not_first"));
+    drop(rival);
+    // The node itself never felt any of it.
+    let plan = Plan::from_outside(&scene.world, 0, scene.node_port(30081, Family::V4));
+    plan.once(0).expect("an answer");
+    assert_eq!(scene.agent().healthz().expect("an answer"), 200);
+}

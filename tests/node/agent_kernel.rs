@@ -1,0 +1,172 @@
+//! The kernel's side as the tests see it, past the agent: its pinned maps and links, the programs at
+//! a hook, a program of somebody else's, and a tap that reads what a pod receives.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use agent_common::abi::{self, ABI_VERSION, map};
+use agent_common::evidence::{Outcome, Pending, PendingKey, ServiceCounts};
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, Map, MapData};
+use aya::programs::links::{FdLink, LinkOrder, PinnedLink};
+use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
+use aya::programs::{SchedClassifier, TcAttachType};
+use node_tests::world::{Namespace, World};
+use pathproof::datapath::load;
+
+/// Folder of the pinned links.
+pub(crate) fn links(world: &World) -> PathBuf {
+    world.pin_dir().join(format!("v{ABI_VERSION}/links"))
+}
+
+/// Where the link of a device's hook is pinned: "ingress" or "egress".
+pub(crate) fn link(world: &World, device: u32, direction: &str) -> PathBuf {
+    links(world).join(format!("{device}-{direction}"))
+}
+
+fn map_data(world: &World, name: &str) -> MapData {
+    let path = world.pin_dir().join(format!("v{ABI_VERSION}/maps/{name}"));
+    MapData::from_pin(path).expect("open a pinned map")
+}
+
+/// What the kernel counted so far of all Services, paths and families, whichever agents ran.
+pub(crate) fn counted(world: &World, outcome: Outcome) -> u64 {
+    let map = Map::Array(map_data(world, map::COUNTS));
+    let counts: Array<_, ServiceCounts> = map.try_into().expect("the map of counts");
+    let of = |id| counts.get(&id, 0).expect("read a count").counts;
+    // The worlds here have a handful of Services: their ids are the first ones.
+    let services = (0..256).flat_map(of);
+    services.map(|by_outcome| u64::from(by_outcome[outcome as usize])).sum()
+}
+
+/// Connections that the kernel follows now.
+pub(crate) fn pending(world: &World) -> usize {
+    let map = Map::HashMap(map_data(world, map::PENDING));
+    let pending: HashMap<_, PendingKey, Pending> = map.try_into().expect("the map of connections");
+    pending.keys().flatten().take(abi::MAX_PENDING as usize + 1).count()
+}
+
+/// Id of a pinned link.
+pub(crate) fn link_id(pin: &Path) -> Option<u32> {
+    let link = PinnedLink::from_pin(pin).ok()?;
+    Some(FdLink::from(link).info().ok()?.id())
+}
+
+/// Names of the programs at a TCX hook, the head first.
+pub(crate) fn programs_at(ns: &Namespace, device: &str, direction: TcAttachType) -> Vec<String> {
+    let (_, programs) =
+        ns.run(|| SchedClassifier::query_tcx(device, direction)).expect("ask for the programs");
+    programs.iter().map(|one| one.name_as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// Detaches a pinned link, whoever holds it, as an administrator's tool would.
+pub(crate) fn detach(pin: &Path) -> io::Result<()> {
+    const BPF_OBJ_GET: libc::c_int = 7;
+    const BPF_LINK_DETACH: libc::c_int = 34;
+    let path = CString::new(pin.as_os_str().as_bytes()).expect("a path");
+    let link = bpf(BPF_OBJ_GET, [path.as_ptr() as u64, 0])?;
+    // SAFETY: the descriptor is new and nobody else's.
+    let link = unsafe { OwnedFd::from_raw_fd(link) };
+    bpf(BPF_LINK_DETACH, [link.as_raw_fd() as u64, 0]).map(drop)
+}
+
+fn bpf(command: libc::c_int, mut attr: [u64; 2]) -> io::Result<i32> {
+    // SAFETY: both commands read no more than 16 bytes of `bpf_attr`; the kernel checks pointers.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_mut_ptr(), size_of_val(&attr)) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+}
+
+/// A program of somebody else's that insists on being the first.
+pub(crate) struct Foreign {
+    ebpf: Ebpf,
+    ns: Namespace,
+    links: Vec<SchedClassifierLink>,
+}
+
+impl Foreign {
+    /// Loads one that passes every packet.
+    pub(crate) fn load(ns: &Namespace) -> Self {
+        let mut ebpf = Ebpf::load(load::OBJECT).expect("load the object");
+        let program = load::classifier(&mut ebpf, abi::program::EMPTY).expect("the empty program");
+        program.load().expect("load the empty program");
+        Self { ebpf, ns: ns.clone(), links: Vec::new() }
+    }
+
+    /// Attaches it before all others; an earlier attachment is given up.
+    pub(crate) fn attach(&mut self, device: &str, direction: TcAttachType) {
+        self.links.clear();
+        let program =
+            load::classifier(&mut self.ebpf, abi::program::EMPTY).expect("the empty program");
+        let first = TcAttachOptions::TcxOrder(LinkOrder::first());
+        let link = self.ns.run(|| {
+            let id = program.attach_with_options(device, direction, first)?;
+            program.take_link(id)
+        });
+        self.links.push(link.expect("attach the empty program"));
+    }
+}
+
+/// Reads whole frames that arrive at a device.
+pub(crate) struct Tap(OwnedFd);
+
+impl Tap {
+    /// At a device in a namespace; frames that come later are read.
+    pub(crate) fn open(ns: &Namespace, device: &str) -> Self {
+        let index = ns.ifindex(device).expect("a device");
+        let socket = ns.run(|| packet_socket(index)).expect("a packet socket");
+        Self(socket)
+    }
+
+    /// The first frame that is wanted; nothing if there is none in time.
+    pub(crate) fn find(&self, time: Duration, wanted: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
+        let end = Instant::now() + time;
+        let mut frame = vec![0; 65_536];
+        while Instant::now() < end {
+            // SAFETY: the buffer is valid for its length; a time limit is set on the socket.
+            let length = unsafe {
+                libc::recv(self.0.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0)
+            };
+            if let Ok(length @ 1..) = usize::try_from(length)
+                && wanted(&frame[..length])
+            {
+                frame.truncate(length);
+                return Some(frame);
+            }
+        }
+        None
+    }
+}
+
+fn packet_socket(index: u32) -> io::Result<OwnedFd> {
+    let every = (libc::ETH_P_ALL as u16).to_be();
+    // SAFETY: socket takes numbers only.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, i32::from(every)) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: an all-zero sockaddr_ll is valid.
+    let mut at: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    at.sll_family = libc::AF_PACKET as u16;
+    at.sll_protocol = every;
+    at.sll_ifindex = index as i32;
+    let patience = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
+    // SAFETY: both pointers are valid for the lengths given during the calls.
+    let failed = unsafe {
+        libc::bind(fd, (&raw const at).cast(), size_of_val(&at) as libc::socklen_t) != 0
+            || libc::setsockopt(
+                fd,
+                libc::SOL_SOCKET,
+                libc::SO_RCVTIMEO,
+                (&raw const patience).cast(),
+                size_of_val(&patience) as libc::socklen_t,
+            ) != 0
+    };
+    if failed { Err(io::Error::last_os_error()) } else { Ok(socket) }
+}

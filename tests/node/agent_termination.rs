@@ -1,0 +1,110 @@
+//! Node termination from the Node object: /healthz leaves the load balancer, /livez does not say
+//! that anything is broken (KEP-3836).
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+use node_tests::manifests::AUTOSCALER_TAINT;
+use node_tests::rules::Backend;
+use node_tests::world::Family;
+
+use crate::agent_scene::{PATIENCE, Scene, throughout};
+
+fn leaving(codes: node_tests::watch::Codes) -> bool {
+    codes.healthz == 503 && codes.livez == 200
+}
+
+fn staying(codes: node_tests::watch::Codes) -> bool {
+    codes.healthz == 200 && codes.livez == 200
+}
+
+#[test]
+fn a_marked_node_leaves_and_comes_back() {
+    let name = "a_marked_node_leaves_and_comes_back";
+    let extra = ["--terminating-taint", "karpenter"];
+    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &extra) else { return };
+    let watch = scene.watch();
+    watch.wait(PATIENCE, staying).expect("200 on both");
+
+    for key in [AUTOSCALER_TAINT, "karpenter.sh/disrupted"] {
+        scene.manifests.taint(key).expect("taint");
+        watch.wait(PATIENCE, leaving).expect("503 on /healthz alone");
+        let report = scene.report();
+        assert_eq!(report["verdict"]["eligibility"]["state"], "tainted", "{report:#}");
+        assert_eq!(report["verdict"]["eligibility"]["taint"], key, "{report:#}");
+        assert_eq!(report["verdict"]["state"], "proven", "leaving is no fault: {report:#}");
+        let body = scene.agent().outside("/healthz", Family::V4).expect("an answer").body;
+        assert!(body.contains("\"nodeEligible\":false,\"healthy\":true"), "{body}");
+        scene.manifests.untaint().expect("untaint");
+        watch.wait(PATIENCE, staying).expect("200 on both");
+    }
+
+    scene.manifests.set_deleting(true).expect("delete");
+    watch.wait(PATIENCE, leaving).expect("503 on /healthz alone");
+    assert_eq!(scene.report()["verdict"]["eligibility"]["state"], "deleting");
+    scene.manifests.set_deleting(false).expect("the Node is another one now");
+    watch.wait(PATIENCE, staying).expect("200 on both");
+
+    // Its innocent twins: taints that say nothing of an end.
+    for key in ["node.kubernetes.io/unschedulable", "example.com/dedicated"] {
+        scene.manifests.taint(key).expect("taint");
+    }
+    let seen = watch.changes().len();
+    throughout(Duration::from_secs(1), || assert!(staying(watch.now()), "{:?}", watch.changes()));
+    assert_eq!(watch.changes().len(), seen, "{:?}", watch.changes());
+}
+
+/// Without its preset another autoscaler's taint means nothing.
+#[test]
+fn a_preset_is_off_unless_asked_for() {
+    let name = "a_preset_is_off_unless_asked_for";
+    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else { return };
+    let watch = scene.watch();
+    scene.manifests.taint("karpenter.sh/disrupted").expect("taint");
+    throughout(Duration::from_secs(1), || assert!(staying(watch.now()), "{:?}", watch.changes()));
+    scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
+    watch.wait(PATIENCE, leaving).expect("503 on /healthz alone");
+}
+
+/// A mounted ConfigMap: every file is a link into a folder that a link names, and an update swaps
+/// that one link.
+#[test]
+fn a_configmap_is_followed() {
+    let Some(mut scene) = Scene::bare("a_configmap_is_followed", Backend::Nftables) else { return };
+    let mount = scene.world.dir().join("mount");
+    fs::create_dir(&mount).expect("make a folder");
+    let publish = |scene: &Scene, version: &str| {
+        copy(scene.manifests.dir(), &mount.join(version));
+        let fresh = mount.join("..data_tmp");
+        symlink(version, &fresh).expect("link");
+        fs::rename(&fresh, mount.join("..data")).expect("swap");
+    };
+    publish(&scene, "..2026_01_01");
+    for file in fs::read_dir(scene.manifests.dir()).expect("list").flatten() {
+        let name = file.file_name();
+        symlink(Path::new("..data").join(&name), mount.join(&name)).expect("link");
+    }
+    scene.start(&["--manifests", mount.to_str().expect("a path")]);
+    scene.traffic();
+    scene.wait_proven();
+    let watch = scene.watch();
+    scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
+    publish(&scene, "..2026_01_02");
+    fs::remove_dir_all(mount.join("..2026_01_01")).expect("as kubelet does");
+    watch.wait(PATIENCE, leaving).expect("503 on /healthz alone");
+    scene.manifests.untaint().expect("untaint");
+    publish(&scene, "..2026_01_03");
+    watch.wait(PATIENCE, staying).expect("200 on both");
+    let report = scene.wait_proven();
+    assert_eq!(report["cluster"]["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
+    assert_eq!(report["expectations"]["services"], 3, "{report:#}");
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).expect("make a folder");
+    for file in fs::read_dir(from).expect("list").flatten() {
+        fs::copy(file.path(), to.join(file.file_name())).expect("copy");
+    }
+}

@@ -1,0 +1,163 @@
+//! What looks like a fault of the datapath and is none: never 503, whatever the traffic feels.
+
+use std::thread;
+use std::time::Duration;
+
+use node_tests::manifests::Service;
+use node_tests::rules::Backend;
+use node_tests::traffic::Plan;
+use node_tests::world::Family;
+use rstest::rstest;
+
+use crate::agent_scene::{Scene, assert_never_503, blames, eventually};
+
+/// As long as a confirmation takes, and as much again.
+const WATCHED: Duration = Duration::from_secs(6);
+
+/// What goes wrong that is not the node's doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Harmless {
+    /// Every application is dead: its pod's kernel answers with RST.
+    BackendsKilled,
+    /// Every pod drops SYNs: nobody answers.
+    BackendsSilent,
+    /// A NetworkPolicy drops what goes to one Service's pods.
+    PolicyForOneService,
+    /// A NetworkPolicy drops all that one pod sends.
+    PolicyForOneClient,
+    /// A Service without endpoints is dialled all the time.
+    NoEndpoints,
+    /// Clients outside of loadBalancerSourceRanges.
+    SourceRanges,
+    /// externalTrafficPolicy Local without a local endpoint.
+    NoLocalEndpoint,
+}
+
+#[rstest]
+fn never_503(
+    #[values(
+        Harmless::BackendsKilled,
+        Harmless::BackendsSilent,
+        Harmless::PolicyForOneService,
+        Harmless::PolicyForOneClient,
+        Harmless::NoEndpoints,
+        Harmless::SourceRanges,
+        Harmless::NoLocalEndpoint
+    )]
+    harmless: Harmless,
+) {
+    // Each kind of rules has its turn: what differs between them is tried with the faults.
+    let backend = Backend::ALL[harmless as usize % 3];
+    let Some(mut scene) = Scene::proven("never_503", backend, &[]) else { return };
+    let watch = scene.watch();
+    harmless.happen(&mut scene);
+    thread::sleep(WATCHED);
+    assert_never_503(&watch);
+    harmless.is_told(&scene);
+    let state = scene.report()["verdict"]["state"].clone();
+    assert!(state == "proven" || state == "degraded", "{harmless:?}: {}", scene.report());
+    assert_never_503(&watch);
+}
+
+impl Harmless {
+    fn happen(self, scene: &mut Scene) {
+        match self {
+            Self::BackendsKilled => scene.servers.clear(),
+            Self::BackendsSilent => {
+                for pod in scene.servers.keys() {
+                    drop_all(&scene.world.pod(pod).ns, "input", "tcp dport 8080");
+                }
+            }
+            Self::PolicyForOneService => {
+                let pods = ["api-1", "api-2"].map(|pod| scene.world.pod(pod));
+                let v4 = pods.map(|pod| pod.v4.to_string()).join(", ");
+                let v6 = pods.map(|pod| pod.v6.to_string()).join(", ");
+                drop_all(&scene.world.node, "forward", &format!("ip daddr {{ {v4} }}"));
+                drop_more(&scene.world.node, &format!("ip6 daddr {{ {v6} }}"));
+            }
+            Self::PolicyForOneClient => {
+                let device = &scene.world.pod("client-1").device;
+                drop_all(&scene.world.node, "forward", &format!("iifname {device}"));
+            }
+            Self::NoEndpoints => {
+                let empty = Service::new("empty", 4, []).node_port(30084);
+                add(scene, empty);
+                dial(scene, "empty", Some(30084));
+            }
+            Self::SourceRanges => {
+                let ranges = ["203.0.113.200/32".to_owned(), "2001:db8:ffff::200/128".to_owned()];
+                scene
+                    .manifests
+                    .change("web", |service| service.source_ranges = ranges.into())
+                    .expect("change web");
+                scene.rules.install().expect("install");
+            }
+            Self::NoLocalEndpoint => {
+                let far = scene.world.pod("api-2").clone();
+                let far = Service::new("far", 4, [&far]).node_port(30084).external_local();
+                add(scene, far);
+                dial(scene, "far", Some(30084));
+            }
+        }
+    }
+
+    /// It is told all the same, as what it is.
+    fn is_told(self, scene: &Scene) {
+        match self {
+            Self::PolicyForOneService => {
+                eventually("api blamed", || blames(&scene.report(), "demo/api"));
+            }
+            Self::NoEndpoints => {
+                for family in Family::ALL {
+                    let rejected = || scene.count("empty", family, "", "rejected");
+                    eventually("rejected where no endpoint is", || rejected() > 3);
+                    assert_eq!(scene.count("empty", family, "", "lost"), 0);
+                    assert_eq!(scene.count("empty", family, "", "refused"), 0);
+                }
+            }
+            Self::NoLocalEndpoint => {
+                for family in Family::ALL {
+                    eventually("pods are served", || {
+                        scene.count("far", family, "pod", "proven") > 3
+                    });
+                    assert_eq!(scene.count("far", family, "external", "lost"), 0);
+                }
+            }
+            Self::BackendsKilled | Self::BackendsSilent => {
+                let report = scene.report();
+                assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
+            }
+            Self::PolicyForOneClient | Self::SourceRanges => {}
+        }
+    }
+}
+
+fn add(scene: &mut Scene, service: Service) {
+    scene.manifests.add(service).expect("add a Service");
+    scene.rules.install().expect("install");
+}
+
+/// Clients of one Service more: from a pod and, at its node port, from outside.
+fn dial(scene: &mut Scene, service: &str, node_port: Option<u16>) {
+    for family in Family::ALL {
+        let plan = scene.from_pod("client-1", scene.cluster_ip(service, family));
+        scene.run(plan);
+        if let Some(port) = node_port {
+            let target = scene.node_port(port, family);
+            let plan = Plan::from_outside(&scene.world, 2, target);
+            scene.run(plan);
+        }
+    }
+}
+
+fn drop_all(ns: &node_tests::world::Namespace, hook: &str, matching: &str) {
+    let script = format!(
+        "table inet harmless {{\n chain drops {{\n type filter hook {hook} priority -5; policy accept;\n \
+         {matching} drop\n }}\n}}\n"
+    );
+    ns.nft(&script).expect("a policy");
+}
+
+fn drop_more(ns: &node_tests::world::Namespace, matching: &str) {
+    ns.nft(&format!("add rule inet harmless drops {matching} drop\n")).expect("one rule more");
+}
