@@ -88,7 +88,10 @@ pub struct Converter {
 impl Converter {
     /// For the node of that name.
     pub fn new(node_name: &str) -> Self {
-        Self { node_name: node_name.to_owned(), shared: HashSet::new() }
+        Self {
+            node_name: node_name.to_owned(),
+            shared: HashSet::new(),
+        }
     }
 
     /// A Node; skipped unless it is this one.
@@ -103,7 +106,10 @@ impl Converter {
             deleting: node.metadata.deletion_timestamp.is_some(),
             ..NodeFacts::default()
         };
-        let addresses = node.status.as_ref().and_then(|status| status.addresses.as_deref());
+        let addresses = node
+            .status
+            .as_ref()
+            .and_then(|status| status.addresses.as_deref());
         for (at, entry) in addresses.unwrap_or_default().iter().enumerate() {
             if matches!(entry.type_.as_str(), "InternalIP" | "ExternalIP") {
                 let ip = named.ip(&format!("status.addresses[{at}].address"), &entry.address)?;
@@ -112,16 +118,25 @@ impl Converter {
                 }
             }
         }
-        let Some(spec) = &node.spec else { return Ok(Ok(facts)) };
+        let Some(spec) = &node.spec else {
+            return Ok(Ok(facts));
+        };
         let cidrs = spec.pod_cidrs.as_deref().filter(|cidrs| !cidrs.is_empty());
         for cidr in cidrs.unwrap_or(spec.pod_cidr.as_slice()) {
             let parsed: ipnet::IpNet = cidr.parse().map_err(|_| {
-                named.invalid("spec.podCIDRs", cidr, "a CIDR such as 10.244.1.0/24 is wanted")
+                named.invalid(
+                    "spec.podCIDRs",
+                    cidr,
+                    "a CIDR such as 10.244.1.0/24 is wanted",
+                )
             })?;
             facts.pod_cidrs.push(parsed.trunc());
         }
         let taints = spec.taints.as_deref().unwrap_or_default();
-        facts.taints = taints.iter().map(|taint| taint.key.as_str().into()).collect();
+        facts.taints = taints
+            .iter()
+            .map(|taint| taint.key.as_str().into())
+            .collect();
         Ok(Ok(facts))
     }
 
@@ -266,7 +281,9 @@ impl Converter {
         for (at, port) in listed.iter().enumerate() {
             let field = |name: &str| format!("ports[{at}].{name}");
             // A port of no number means all ports, which kube-proxy does not serve.
-            let Some(number) = port.port.filter(|number| *number != 0) else { continue };
+            let Some(number) = port.port.filter(|number| *number != 0) else {
+                continue;
+            };
             ports.push(SlicePort {
                 name: self.share(port.name.as_deref().unwrap_or_default()),
                 protocol: named.protocol(|| field("protocol"), port.protocol.as_deref())?,
@@ -277,7 +294,10 @@ impl Converter {
     }
 
     fn object_name(&mut self, named: &Named) -> ObjectName {
-        ObjectName { namespace: self.share(&named.namespace), name: named.name.as_str().into() }
+        ObjectName {
+            namespace: self.share(&named.namespace),
+            name: named.name.as_str().into(),
+        }
     }
 
     fn share(&mut self, text: &str) -> Arc<str> {
@@ -304,9 +324,11 @@ struct Named {
 impl Named {
     fn cluster(kind: &'static str, metadata: &ObjectMeta) -> Result<Self, Invalid> {
         match metadata.name.as_deref() {
-            Some(name) if !name.is_empty() => {
-                Ok(Self { kind, namespace: String::new(), name: name.to_owned() })
-            }
+            Some(name) if !name.is_empty() => Ok(Self {
+                kind,
+                namespace: String::new(),
+                name: name.to_owned(),
+            }),
             _ => Err(Invalid {
                 kind,
                 name: "without a name".to_owned(),
@@ -319,9 +341,15 @@ impl Named {
 
     /// An object without a namespace is in `default`, as for `kubectl apply`.
     fn namespaced(kind: &'static str, metadata: &ObjectMeta) -> Result<Self, Invalid> {
-        let namespace = metadata.namespace.as_deref().filter(|namespace| !namespace.is_empty());
+        let namespace = metadata
+            .namespace
+            .as_deref()
+            .filter(|namespace| !namespace.is_empty());
         let namespace = namespace.unwrap_or("default").to_owned();
-        Ok(Self { namespace, ..Self::cluster(kind, metadata)? })
+        Ok(Self {
+            namespace,
+            ..Self::cluster(kind, metadata)?
+        })
     }
 
     fn invalid(&self, field: &str, value: &str, reason: &'static str) -> Invalid {
@@ -330,7 +358,13 @@ impl Named {
             namespace => format!("{namespace}/{}", self.name),
         };
         let value = format!("is {value:?}");
-        Invalid { kind: self.kind, name, field: field.to_owned(), value, reason }
+        Invalid {
+            kind: self.kind,
+            name,
+            field: field.to_owned(),
+            value,
+            reason,
+        }
     }
 
     fn ips<'a>(
@@ -384,7 +418,11 @@ impl Named {
 /// `spec.clusterIPs`, or `spec.clusterIP` where a hand-written Service has only that.
 fn cluster_ips(spec: &ServiceSpec) -> Vec<&str> {
     let listed: Vec<&str> = strings(&spec.cluster_ips).collect();
-    if listed.is_empty() { spec.cluster_ip.as_deref().into_iter().collect() } else { listed }
+    if listed.is_empty() {
+        spec.cluster_ip.as_deref().into_iter().collect()
+    } else {
+        listed
+    }
 }
 
 /// kube-proxy's `ExternallyAccessible` of a whole Service: elsewhere the policy says nothing.
@@ -397,8 +435,13 @@ fn is_external(spec: &ServiceSpec) -> bool {
 
 /// Addresses that this node itself serves: those of mode Proxy are the load balancer's own.
 fn load_balancer_ips(service: &Service, named: &Named) -> Result<Vec<IpAddr>, Invalid> {
-    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
-    let ingress = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
+    let status = service
+        .status
+        .as_ref()
+        .and_then(|status| status.load_balancer.as_ref());
+    let ingress = status
+        .and_then(|status| status.ingress.as_deref())
+        .unwrap_or_default();
     let mut ips = Vec::new();
     for (at, entry) in ingress.iter().enumerate() {
         let field = |name: &str| format!("status.loadBalancer.ingress[{at}].{name}");

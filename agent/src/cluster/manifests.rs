@@ -45,7 +45,9 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
         match self.place {
-            Some(Place { line, column: 0, .. }) => write!(f, ":{line}")?,
+            Some(Place {
+                line, column: 0, ..
+            }) => write!(f, ":{line}")?,
             Some(Place { line, column, .. }) => write!(f, ":{line}:{column}")?,
             None => {}
         }
@@ -246,12 +248,22 @@ impl Manifests {
                 }
             }
             Err(error) => {
-                let reason = Reason::Folder { error: error.to_string() };
+                let reason = Reason::Folder {
+                    error: error.to_string(),
+                };
                 let path = self.folder.clone();
-                self.folder_problem = Some(Problem { path, place: None, reason });
+                self.folder_problem = Some(Problem {
+                    path,
+                    place: None,
+                    reason,
+                });
             }
         }
-        Update { changes, problems: self.problems(), ignored: self.ignored() }
+        Update {
+            changes,
+            problems: self.problems(),
+            ignored: self.ignored(),
+        }
     }
 
     fn problems(&self) -> Vec<Problem> {
@@ -356,15 +368,30 @@ impl Manifests {
             has_duplicates: false,
             whole: true,
         };
-        yaml::read(&text, &mut |place, item| self.take(place, item, &mut reading, changes));
+        yaml::read(&text, &mut |place, item| {
+            self.take(place, item, &mut reading, changes)
+        });
         drop(text);
         if reading.whole {
             let seen = &reading.seen;
-            self.drop_objects(changes, |known, key| known.file == id && !seen.contains_key(key));
+            self.drop_objects(changes, |known, key| {
+                known.file == id && !seen.contains_key(key)
+            });
         }
         if let Some(stamp) = stamp {
-            let Reading { problems, ignored, has_duplicates, .. } = reading;
-            let file = File { id, stamp, problems, ignored, has_duplicates };
+            let Reading {
+                problems,
+                ignored,
+                has_duplicates,
+                ..
+            } = reading;
+            let file = File {
+                id,
+                stamp,
+                problems,
+                ignored,
+                has_duplicates,
+            };
             self.files.insert(name.clone(), file);
         }
     }
@@ -377,8 +404,14 @@ impl Manifests {
         stamp: Option<Stamp>,
         error: &io::Error,
     ) {
-        let reason = Reason::File { error: error.to_string() };
-        let problems = vec![Problem { path, place: None, reason }];
+        let reason = Reason::File {
+            error: error.to_string(),
+        };
+        let problems = vec![Problem {
+            path,
+            place: None,
+            reason,
+        }];
         match self.files.get_mut(name) {
             Some(file) => {
                 file.problems = problems;
@@ -387,27 +420,29 @@ impl Manifests {
             None => {
                 let stamp = stamp.unwrap_or(Stamp::NONE);
                 let ignored = BTreeMap::new();
-                let file = File { id, stamp, problems, ignored, has_duplicates: false };
+                let file = File {
+                    id,
+                    stamp,
+                    problems,
+                    ignored,
+                    has_duplicates: false,
+                };
                 self.files.insert(name.clone(), file);
             }
         }
     }
 
     /// Takes what stands at one place of a file.
-    fn take(
-        &mut self,
-        place: Place,
-        item: Item,
-        reading: &mut Reading,
-        changes: &mut Vec<Change>,
-    ) {
+    fn take(&mut self, place: Place, item: Item, reading: &mut Reading, changes: &mut Vec<Change>) {
         let object = match item {
             Item::Object(object) => object,
             Item::Ignored { kind } => return reading.ignore(kind),
             Item::Broken(broken) => {
                 reading.whole = false;
-                let reason =
-                    Reason::Syntax { document: broken.place.document, reason: broken.reason };
+                let reason = Reason::Syntax {
+                    document: broken.place.document,
+                    reason: broken.reason,
+                };
                 return reading.complain(broken.place, reason);
             }
         };
@@ -416,7 +451,11 @@ impl Manifests {
             Ok(Ok(facts)) => self.put(key, facts, place, reading, changes),
             Ok(Err((kind, skipped))) => {
                 reading.ignore(format!("{kind} ({})", skipped.words()));
-                if self.objects.get(&key).is_some_and(|known| known.file == reading.id) {
+                if self
+                    .objects
+                    .get(&key)
+                    .is_some_and(|known| known.file == reading.id)
+                {
                     changes.extend(self.objects.remove(&key).map(|known| known.facts.gone()));
                 }
             }
@@ -435,7 +474,9 @@ impl Manifests {
         Ok(match object {
             Object::Node(node) => {
                 let converted = self.converter.node(node)?;
-                converted.map(|facts| Facts::Node(Arc::new(facts))).map_err(|why| ("Node", why))
+                converted
+                    .map(|facts| Facts::Node(Arc::new(facts)))
+                    .map_err(|why| ("Node", why))
             }
             Object::Service(service) => {
                 let converted = self.converter.service(service)?;
@@ -478,7 +519,13 @@ impl Manifests {
             }
             None => {
                 changes.push(facts.clone().put());
-                self.objects.insert(key, Known { file: reading.id, facts });
+                self.objects.insert(
+                    key,
+                    Known {
+                        file: reading.id,
+                        facts,
+                    },
+                );
             }
         }
         reading.seen.insert(key, place.line);
@@ -487,7 +534,13 @@ impl Manifests {
 
 impl Stamp {
     /// Of a file that could not be looked at: it differs from all others.
-    const NONE: Stamp = Stamp { device: 0, inode: 0, size: 0, modified: (0, 0), changed: (0, 0) };
+    const NONE: Stamp = Stamp {
+        device: 0,
+        inode: 0,
+        size: 0,
+        modified: (0, 0),
+        changed: (0, 0),
+    };
 }
 
 /// A file while it is read.
@@ -509,11 +562,19 @@ impl Reading {
     }
 
     fn complain(&mut self, place: Place, reason: Reason) {
-        self.problems.push(Problem { path: self.path.clone(), place: Some(place), reason });
+        self.problems.push(Problem {
+            path: self.path.clone(),
+            place: Some(place),
+            reason,
+        });
     }
 
     fn duplicate(&mut self, place: Place, facts: &Facts, first: String) {
-        let reason = Reason::Duplicate { kind: facts.kind(), name: facts.name(), first };
+        let reason = Reason::Duplicate {
+            kind: facts.kind(),
+            name: facts.name(),
+            first,
+        };
         self.complain(place, reason);
     }
 }
@@ -525,17 +586,30 @@ fn identity(object: &Object) -> (&'static str, &str, &str) {
         Object::Service(service) => ("Service", &service.metadata),
         Object::Slice(slice) => ("EndpointSlice", &slice.metadata),
     };
-    let namespace = metadata.namespace.as_deref().filter(|namespace| !namespace.is_empty());
-    (kind, namespace.unwrap_or("default"), metadata.name.as_deref().unwrap_or_default())
+    let namespace = metadata
+        .namespace
+        .as_deref()
+        .filter(|namespace| !namespace.is_empty());
+    (
+        kind,
+        namespace.unwrap_or("default"),
+        metadata.name.as_deref().unwrap_or_default(),
+    )
 }
 
 fn is_gone(change: &Change) -> bool {
-    matches!(change, Change::NodeGone | Change::ServiceGone(_) | Change::SliceGone { .. })
+    matches!(
+        change,
+        Change::NodeGone | Change::ServiceGone(_) | Change::SliceGone { .. }
+    )
 }
 
 fn file_name(files: &BTreeMap<OsString, File>, id: u32) -> String {
     let found = files.iter().find(|(_, file)| file.id == id);
-    found.map_or_else(|| "another file".to_owned(), |(name, _)| name.display().to_string())
+    found.map_or_else(
+        || "another file".to_owned(),
+        |(name, _)| name.display().to_string(),
+    )
 }
 
 /// Whether a name is that of a manifest file. Hidden ones are somebody's business.

@@ -30,7 +30,13 @@ fn view(text: &str) -> ClusterView {
     let mut changes = Vec::new();
     yaml::read(&format!("{NODE}---\n{text}"), &mut |_, item| match item {
         Item::Object(Object::Node(node)) => {
-            changes.extend(converter.node(&node).unwrap().ok().map(|f| Change::Node(f.into())));
+            changes.extend(
+                converter
+                    .node(&node)
+                    .unwrap()
+                    .ok()
+                    .map(|f| Change::Node(f.into())),
+            );
         }
         Item::Object(Object::Service(service)) => {
             let facts = converter.service(&service).unwrap();
@@ -51,11 +57,17 @@ fn expected(text: &str) -> Expectation {
     let view = view(text);
     let node = NodeContext::of(view.node());
     let mut states = view.states().filter(|(_, state)| state.service.is_some());
-    states.next().map(|(_, state)| expectation(state, &node)).unwrap_or_default()
+    states
+        .next()
+        .map(|(_, state)| expectation(state, &node))
+        .unwrap_or_default()
 }
 
 fn socket(address: &Address, port: [u8; 2]) -> SocketAddr {
-    SocketAddr::new(IpAddr::from(*address).to_canonical(), u16::from_be_bytes(port))
+    SocketAddr::new(
+        IpAddr::from(*address).to_canonical(),
+        u16::from_be_bytes(port),
+    )
 }
 
 fn owed(owed: Owed) -> char {
@@ -79,9 +91,20 @@ fn frontends(port: &PortExpectation) -> Vec<String> {
         .frontends
         .iter()
         .map(|f| {
-            let owed: String = SourceClass::ALL.iter().map(|c| owed(f.owed[*c as usize])).collect();
-            let host = if f.flags & frontend_flag::HOST_ENDPOINT != 0 { " host" } else { "" };
-            format!("{} {} {owed}{host}", kind(f.kind), socket(&f.key.address, f.key.port))
+            let owed: String = SourceClass::ALL
+                .iter()
+                .map(|c| owed(f.owed[*c as usize]))
+                .collect();
+            let host = if f.flags & frontend_flag::HOST_ENDPOINT != 0 {
+                " host"
+            } else {
+                ""
+            };
+            format!(
+                "{} {} {owed}{host}",
+                kind(f.kind),
+                socket(&f.key.address, f.key.port)
+            )
         })
         .collect();
     lines.sort();
@@ -216,21 +239,33 @@ spec: {clusterIP: 10.96.0.1, internalTrafficPolicy: Local, ports: [{port: 80}]}
 ";
     let expected = expected(&(service.to_owned() + &slice(&[HERE, THERE])));
     assert_eq!(endpoints(&expected.ports[0]), ["10.244.1.7:8080 local"]);
-    assert_eq!(frontends(&expected.ports[0]), ["ClusterIP 10.96.0.1:80 LLL"]);
+    assert_eq!(
+        frontends(&expected.ports[0]),
+        ["ClusterIP 10.96.0.1:80 LLL"]
+    );
 }
 
 #[test]
 fn an_endpoint_at_the_node_marks_the_frontends() {
     let listed = [("192.168.0.5", "here", READY), THERE];
     let expected = expected(&(web("") + &slice(&listed)));
-    assert!(frontends(&expected.ports[0]).iter().all(|line| line.ends_with(" host")));
+    assert!(
+        frontends(&expected.ports[0])
+            .iter()
+            .all(|line| line.ends_with(" host"))
+    );
 }
 
 #[test]
 fn an_address_of_two_kinds_is_one_frontend() {
-    let both = web("  loadBalancerSourceRanges: [10.0.0.0/8]").replace("203.0.113.9", "198.51.100.7");
+    let both =
+        web("  loadBalancerSourceRanges: [10.0.0.0/8]").replace("203.0.113.9", "198.51.100.7");
     let expected = expected(&(both + &slice(&[HERE])));
-    let lines = ["ClusterIP 10.96.0.1:80 FFF", "LB 198.51.100.7:80 ---", "NodePort 192.168.0.5:30080 FFF"];
+    let lines = [
+        "ClusterIP 10.96.0.1:80 FFF",
+        "LB 198.51.100.7:80 ---",
+        "NodePort 192.168.0.5:30080 FFF",
+    ];
     assert_eq!(frontends(&expected.ports[0]), lines);
 }
 
@@ -272,18 +307,35 @@ ports: [{name: web, port: 8080}]
 endpoints: [{addresses: [10.244.9.9]}]
 ",
     );
-    let ports: Vec<(String, Family)> =
-        expected.ports.iter().map(|p| (p.port.to_string(), p.family)).collect();
-    let wanted = [("web", Family::V4), ("web", Family::V6), ("admin", Family::V4), ("admin", Family::V6)];
-    assert_eq!(ports, wanted.map(|(name, family)| (name.to_owned(), family)));
+    let ports: Vec<(String, Family)> = expected
+        .ports
+        .iter()
+        .map(|p| (p.port.to_string(), p.family))
+        .collect();
+    let wanted = [
+        ("web", Family::V4),
+        ("web", Family::V6),
+        ("admin", Family::V4),
+        ("admin", Family::V6),
+    ];
+    assert_eq!(
+        ports,
+        wanted.map(|(name, family)| (name.to_owned(), family))
+    );
     assert_eq!(expected.not_followed, 1);
     assert_eq!(endpoints(&expected.ports[0]), ["10.244.1.7:8080 local"]);
     assert_eq!(endpoints(&expected.ports[1]), ["[fd00:2::7]:8086"]);
     assert_eq!(
         frontends(&expected.ports[1]),
-        ["ClusterIP [fd00:96::2]:80 FFF", "NodePort [fd00::5]:30081 FFF"]
+        [
+            "ClusterIP [fd00:96::2]:80 FFF",
+            "NodePort [fd00::5]:30081 FFF"
+        ]
     );
-    assert_eq!(frontends(&expected.ports[2]), ["ClusterIP 10.96.0.2:9000 RRR"]);
+    assert_eq!(
+        frontends(&expected.ports[2]),
+        ["ClusterIP 10.96.0.2:9000 RRR"]
+    );
 }
 
 #[test]
@@ -291,5 +343,9 @@ fn a_family_without_a_cluster_ip_is_not_served() {
     let text = web("").replace("203.0.113.9", "'2001:db8::9'") + &slice(&[HERE]);
     let expected = expected(&text);
     assert_eq!(expected.ports.len(), 1);
-    assert!(frontends(&expected.ports[0]).iter().all(|line| !line.contains("2001:db8")));
+    assert!(
+        frontends(&expected.ports[0])
+            .iter()
+            .all(|line| !line.contains("2001:db8"))
+    );
 }

@@ -70,11 +70,16 @@ impl Folder {
     pub fn open(path: &Path, node_name: &str) -> Result<Self, OpenError> {
         let path = path.to_owned();
         match fs::read_dir(&path) {
-            Ok(_) => Ok(Self { manifests: Manifests::new(&path, node_name) }),
+            Ok(_) => Ok(Self {
+                manifests: Manifests::new(&path, node_name),
+            }),
             Err(error) => Err(match error.kind() {
                 io::ErrorKind::NotFound => OpenError::Missing { path },
                 io::ErrorKind::NotADirectory => OpenError::NotAFolder { path },
-                _ => OpenError::Unreadable { path, source: error },
+                _ => OpenError::Unreadable {
+                    path,
+                    source: error,
+                },
             }),
         }
     }
@@ -100,7 +105,9 @@ async fn run(mut manifests: Manifests, sender: mpsc::Sender<Update>) {
             let update = manifests.refresh(&asked);
             (manifests, update)
         });
-        let Ok((kept, mut update)) = refreshed.await else { return };
+        let Ok((kept, mut update)) = refreshed.await else {
+            return;
+        };
         manifests = kept;
         if last.is_none() {
             update.changes.push(Change::Synced);
@@ -111,7 +118,10 @@ async fn run(mut manifests: Manifests, sender: mpsc::Sender<Update>) {
                 || last.ignored != update.ignored
         });
         if news {
-            last = Some(Update { changes: Vec::new(), ..update.clone() });
+            last = Some(Update {
+                changes: Vec::new(),
+                ..update.clone()
+            });
             if sender.send(update).await.is_err() {
                 return;
             }
@@ -141,7 +151,11 @@ struct Watch {
 impl Follower {
     fn new(folder: &Path) -> Self {
         let watch = watch(folder).ok();
-        Self { folder: folder.to_owned(), watch, last_write: None }
+        Self {
+            folder: folder.to_owned(),
+            watch,
+            last_write: None,
+        }
     }
 
     /// Returns when the folder is to be looked at, with what is known of its files.
@@ -150,7 +164,11 @@ impl Follower {
             // What came before the watch was not noticed.
             return;
         }
-        let rescan = if self.watch.is_some() { RESCAN } else { UNWATCHED };
+        let rescan = if self.watch.is_some() {
+            RESCAN
+        } else {
+            UNWATCHED
+        };
         let mut until = Instant::now() + rescan;
         let mut first = None;
         loop {
@@ -240,7 +258,10 @@ fn watch(folder: &Path) -> io::Result<Watch> {
         | WatchMask::ONLYDIR;
     inotify.watches().add(folder, mask)?;
     let folder = identity(folder)?;
-    Ok(Watch { events: inotify.into_event_stream([0; 4096])?, folder })
+    Ok(Watch {
+        events: inotify.into_event_stream([0; 4096])?,
+        folder,
+    })
 }
 
 fn identity(folder: &Path) -> io::Result<(u64, u64)> {

@@ -113,7 +113,13 @@ fn read_list(
             Some(header) => read_object(&item, &header, Shape::OnlyItem, see),
             None => {
                 let reason = "an item of the list has no kind".to_owned();
-                see(item.place(), Item::Broken(Broken { place: item.place(), reason }));
+                see(
+                    item.place(),
+                    Item::Broken(Broken {
+                        place: item.place(),
+                        reason,
+                    }),
+                );
             }
         }
     }
@@ -138,7 +144,14 @@ fn read_object(
         Some(Kind::Node) => parse(document, shape).map(|node| Object::Node(Box::new(node))),
         Some(Kind::Service) => parse(document, shape).map(|svc| Object::Service(Box::new(svc))),
         Some(Kind::Slice) => parse(document, shape).map(|slice| Object::Slice(Box::new(slice))),
-        None => return see(document.place(), Item::Ignored { kind: header.words() }),
+        None => {
+            return see(
+                document.place(),
+                Item::Ignored {
+                    kind: header.words(),
+                },
+            );
+        }
     };
     match parsed {
         Ok(object) => see(document.place(), Item::Object(object)),

@@ -43,7 +43,10 @@ const META: &str = "metadata: {name: web, namespace: shop}\n";
 #[case("spec: {clusterIP: ''}", Skipped::Headless)]
 #[case("spec: {clusterIPs: [None]}", Skipped::Headless)]
 #[case("spec: {ports: [{port: 80}]}", Skipped::Headless)]
-#[case("spec: {type: ExternalName, externalName: a.example, clusterIP: 10.96.0.1}", Skipped::ExternalName)]
+#[case(
+    "spec: {type: ExternalName, externalName: a.example, clusterIP: 10.96.0.1}",
+    Skipped::ExternalName
+)]
 fn services_passed_over(#[case] spec: &str, #[case] why: Skipped) {
     assert_eq!(service(&format!("{META}{spec}")), Ok(Err(why)));
 }
@@ -57,43 +60,77 @@ fn labels_decide(#[case] label: &str, #[case] why: Skipped) {
     let meta = format!("metadata: {{name: web, labels: {{{label}}}}}\n");
     assert_eq!(slice(&format!("{meta}addressType: IPv4")), Ok(Err(why)));
     if why != Skipped::NoService {
-        assert_eq!(service(&format!("{meta}spec: {{clusterIP: 10.96.0.1}}")), Ok(Err(why)));
+        assert_eq!(
+            service(&format!("{meta}spec: {{clusterIP: 10.96.0.1}}")),
+            Ok(Err(why))
+        );
     }
 }
 
 #[rstest]
-#[case("spec: {clusterIP: 10.96.0}", r#"spec.clusterIPs[0] is "10.96.0": an IP address is wanted"#)]
+#[case(
+    "spec: {clusterIP: 10.96.0}",
+    r#"spec.clusterIPs[0] is "10.96.0": an IP address is wanted"#
+)]
 #[case("spec: {clusterIP: '::ffff:10.96.0.1'}",
     r#"spec.clusterIPs[0] is "::ffff:10.96.0.1": an IPv4 address in IPv6 clothes; write it as IPv4"#)]
-#[case("spec: {clusterIP: 10.96.0.1, ports: [{port: 0}]}", r#"spec.ports[0].port is "0": a port is 1 to 65535"#)]
-#[case("spec: {clusterIP: 10.96.0.1, ports: [{port: 80, nodePort: 70000}]}",
-    r#"spec.ports[0].nodePort is "70000": a port is 1 to 65535"#)]
-#[case("spec: {clusterIP: 10.96.0.1, ports: [{port: 80, protocol: tcp}]}",
-    r#"spec.ports[0].protocol is "tcp": TCP, UDP or SCTP is wanted"#)]
-#[case("spec: {clusterIP: 10.96.0.1, ports: [{name: a, port: 80}, {name: a, port: 81}]}",
-    r#"spec.ports[1].name is "a": another port of the Service has the same name"#)]
-#[case("spec: {clusterIP: 10.96.0.1, ports: [{name: a, port: 80}, {name: b, port: 80}]}",
-    r#"spec.ports[1].port is "80": another port of the Service has the same number"#)]
-#[case("spec: {clusterIP: 10.96.0.1, externalIPs: [localhost]}",
-    r#"spec.externalIPs[0] is "localhost": an IP address is wanted"#)]
-#[case("spec: {clusterIP: 10.96.0.1}\nstatus: {loadBalancer: {ingress: [{ip: 1.2.3.4, ipMode: vip}]}}",
-    r#"status.loadBalancer.ingress[0].ipMode is "vip": VIP or Proxy is wanted"#)]
+#[case(
+    "spec: {clusterIP: 10.96.0.1, ports: [{port: 0}]}",
+    r#"spec.ports[0].port is "0": a port is 1 to 65535"#
+)]
+#[case(
+    "spec: {clusterIP: 10.96.0.1, ports: [{port: 80, nodePort: 70000}]}",
+    r#"spec.ports[0].nodePort is "70000": a port is 1 to 65535"#
+)]
+#[case(
+    "spec: {clusterIP: 10.96.0.1, ports: [{port: 80, protocol: tcp}]}",
+    r#"spec.ports[0].protocol is "tcp": TCP, UDP or SCTP is wanted"#
+)]
+#[case(
+    "spec: {clusterIP: 10.96.0.1, ports: [{name: a, port: 80}, {name: a, port: 81}]}",
+    r#"spec.ports[1].name is "a": another port of the Service has the same name"#
+)]
+#[case(
+    "spec: {clusterIP: 10.96.0.1, ports: [{name: a, port: 80}, {name: b, port: 80}]}",
+    r#"spec.ports[1].port is "80": another port of the Service has the same number"#
+)]
+#[case(
+    "spec: {clusterIP: 10.96.0.1, externalIPs: [localhost]}",
+    r#"spec.externalIPs[0] is "localhost": an IP address is wanted"#
+)]
+#[case(
+    "spec: {clusterIP: 10.96.0.1}\nstatus: {loadBalancer: {ingress: [{ip: 1.2.3.4, ipMode: vip}]}}",
+    r#"status.loadBalancer.ingress[0].ipMode is "vip": VIP or Proxy is wanted"#
+)]
 fn invalid_services(#[case] spec: &str, #[case] message: &str) {
     let error = service(&format!("{META}{spec}")).unwrap_err();
     assert_eq!(error.to_string(), format!("Service shop/web: {message}"));
 }
 
 #[rstest]
-#[case("addressType: Ipv4", r#"addressType is "Ipv4": IPv4, IPv6 or FQDN is wanted"#)]
-#[case("addressType: IPv4\nendpoints: [{addresses: ['fd00::1']}]",
-    r#"endpoints[0].addresses[0] is "fd00::1": not of the slice's addressType"#)]
-#[case("addressType: IPv6\nendpoints: [{addresses: [10.0.0.1]}]",
-    r#"endpoints[0].addresses[0] is "10.0.0.1": not of the slice's addressType"#)]
-#[case("addressType: IPv4\nports: [{port: -1}]", r#"ports[0].port is "-1": a port is 1 to 65535"#)]
+#[case(
+    "addressType: Ipv4",
+    r#"addressType is "Ipv4": IPv4, IPv6 or FQDN is wanted"#
+)]
+#[case(
+    "addressType: IPv4\nendpoints: [{addresses: ['fd00::1']}]",
+    r#"endpoints[0].addresses[0] is "fd00::1": not of the slice's addressType"#
+)]
+#[case(
+    "addressType: IPv6\nendpoints: [{addresses: [10.0.0.1]}]",
+    r#"endpoints[0].addresses[0] is "10.0.0.1": not of the slice's addressType"#
+)]
+#[case(
+    "addressType: IPv4\nports: [{port: -1}]",
+    r#"ports[0].port is "-1": a port is 1 to 65535"#
+)]
 fn invalid_slices(#[case] text: &str, #[case] message: &str) {
     let meta = "metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}\n";
     let error = slice(&format!("{meta}{text}")).unwrap_err();
-    assert_eq!(error.to_string(), format!("EndpointSlice default/web-1: {message}"));
+    assert_eq!(
+        error.to_string(),
+        format!("EndpointSlice default/web-1: {message}")
+    );
 }
 
 #[test]
@@ -126,7 +163,10 @@ endpoints:
         local,
     };
     let first = endpoint([10, 0, 0, 1], true, false, true);
-    assert_eq!(facts.endpoints, [first, endpoint([10, 0, 0, 3], false, true, false)]);
+    assert_eq!(
+        facts.endpoints,
+        [first, endpoint([10, 0, 0, 3], false, true, false)]
+    );
 }
 
 #[test]
@@ -154,20 +194,35 @@ status:
 
 #[rstest]
 #[case("metadata: {name: there}", Ok(Err(Skipped::OtherNode)))]
-#[case("metadata: {name: here}\nspec: {podCIDRs: [10.244.1.0]}",
-    Err(r#"Node here: spec.podCIDRs is "10.244.1.0": a CIDR such as 10.244.1.0/24 is wanted"#))]
-#[case("metadata: {name: here}\nstatus: {addresses: [{type: InternalIP, address: x}]}",
-    Err(r#"Node here: status.addresses[0].address is "x": an IP address is wanted"#))]
+#[case(
+    "metadata: {name: here}\nspec: {podCIDRs: [10.244.1.0]}",
+    Err(r#"Node here: spec.podCIDRs is "10.244.1.0": a CIDR such as 10.244.1.0/24 is wanted"#)
+)]
+#[case(
+    "metadata: {name: here}\nstatus: {addresses: [{type: InternalIP, address: x}]}",
+    Err(r#"Node here: status.addresses[0].address is "x": an IP address is wanted"#)
+)]
 fn nodes_not_taken(#[case] text: &str, #[case] expected: Result<Result<(), Skipped>, &str>) {
-    let taken = node(text).map(|taken| taken.map(|_| ())).map_err(|error| error.to_string());
+    let taken = node(text)
+        .map(|taken| taken.map(|_| ()))
+        .map_err(|error| error.to_string());
     assert_eq!(taken, expected.map_err(str::to_owned));
 }
 
 #[test]
 fn external_policy_counts_only_where_there_is_something_external() {
-    let local = |text: &str| service(&format!("{META}{text}")).unwrap().unwrap().external_local;
-    assert!(!local("spec: {clusterIP: 10.96.0.1, externalTrafficPolicy: Local}"));
-    assert!(local("spec: {clusterIP: 10.96.0.1, type: NodePort, externalTrafficPolicy: Local}"));
+    let local = |text: &str| {
+        service(&format!("{META}{text}"))
+            .unwrap()
+            .unwrap()
+            .external_local
+    };
+    assert!(!local(
+        "spec: {clusterIP: 10.96.0.1, externalTrafficPolicy: Local}"
+    ));
+    assert!(local(
+        "spec: {clusterIP: 10.96.0.1, type: NodePort, externalTrafficPolicy: Local}"
+    ));
     assert!(local(
         "spec: {clusterIP: 10.96.0.1, externalIPs: [203.0.113.1], externalTrafficPolicy: Local}"
     ));

@@ -15,7 +15,12 @@ impl World {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let manifests = Manifests::new(folder.path(), "here");
-        Self { folder, manifests, view: ClusterView::new(), last: Update::default() }
+        Self {
+            folder,
+            manifests,
+            view: ClusterView::new(),
+            last: Update::default(),
+        }
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -33,7 +38,10 @@ impl World {
     fn services(&mut self) -> Vec<String> {
         self.last = self.manifests.refresh(&Hints::default());
         self.view.apply(self.last.changes.clone());
-        let known = self.view.states().filter(|(_, state)| state.service.is_some());
+        let known = self
+            .view
+            .states()
+            .filter(|(_, state)| state.service.is_some());
         let mut names: Vec<String> = known.map(|(name, _)| name.name.to_string()).collect();
         names.sort();
         names
@@ -41,7 +49,11 @@ impl World {
 
     fn problems(&self) -> Vec<String> {
         let folder = format!("{}/", self.folder.path().display());
-        self.last.problems.iter().map(|problem| problem.to_string().replace(&folder, "")).collect()
+        self.last
+            .problems
+            .iter()
+            .map(|problem| problem.to_string().replace(&folder, ""))
+            .collect()
     }
 }
 
@@ -80,7 +92,12 @@ fn files_come_change_and_go() {
     assert_eq!(world.last.changes, []);
     world.write("a.yaml", &service("b"));
     assert_eq!(world.services(), ["b", "c"]);
-    assert_eq!(world.last.changes, [Change::ServiceGone(crate::domain::cluster::ObjectName::new("default", "a"))]);
+    assert_eq!(
+        world.last.changes,
+        [Change::ServiceGone(
+            crate::domain::cluster::ObjectName::new("default", "a")
+        )]
+    );
     world.remove("c.yml");
     assert_eq!(world.services(), ["b"]);
     world.write("b.json", r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"j"},"spec":{"clusterIP":"10.96.0.9"}}"#);
@@ -97,8 +114,15 @@ fn what_does_not_matter_is_counted() {
     world.write("a.yaml", &[&*headless, other, pods].join("---\n"));
     world.write("b.yaml", pods);
     assert_eq!(world.services(), [""; 0]);
-    let counts = [("Node (other nodes)", 1), ("Pod", 4), ("Service (headless)", 1)];
-    assert_eq!(world.last.ignored, counts.map(|(what, n)| (what.to_owned(), n)).into());
+    let counts = [
+        ("Node (other nodes)", 1),
+        ("Pod", 4),
+        ("Service (headless)", 1),
+    ];
+    assert_eq!(
+        world.last.ignored,
+        counts.map(|(what, n)| (what.to_owned(), n)).into()
+    );
     world.remove("b.yaml");
     world.services();
     assert_eq!(world.last.ignored.get("Pod"), Some(&2));
@@ -109,12 +133,22 @@ fn a_broken_file_keeps_what_it_said() {
     let mut world = World::new();
     world.write("a.yaml", &format!("{}---\n{}", service("a"), service("b")));
     assert_eq!(world.services(), ["a", "b"]);
-    world.write("a.yaml", &format!("{}---\nkind: Service\n  name: [\n---\n{}", service("a"), service("c")));
+    world.write(
+        "a.yaml",
+        &format!(
+            "{}---\nkind: Service\n  name: [\n---\n{}",
+            service("a"),
+            service("c")
+        ),
+    );
     assert_eq!(world.services(), ["a", "b", "c"]);
     let problems = world.problems();
     assert_eq!(problems.len(), 1);
     assert!(problems[0].starts_with("a.yaml:9:"), "{problems:?}");
-    assert!(problems[0].contains(": document 2 is not understood: "), "{problems:?}");
+    assert!(
+        problems[0].contains(": document 2 is not understood: "),
+        "{problems:?}"
+    );
     assert_eq!(world.services(), ["a", "b", "c"]);
     assert_eq!(world.problems(), problems);
     world.write("a.yaml", &service("c"));
@@ -127,11 +161,17 @@ fn an_invalid_object_keeps_what_it_said() {
     let mut world = World::new();
     world.write("a.yaml", &format!("{}---\n{}", service("a"), service("b")));
     world.services();
-    let before = world.view.state(&crate::domain::cluster::ObjectName::new("default", "a")).cloned();
+    let before = world
+        .view
+        .state(&crate::domain::cluster::ObjectName::new("default", "a"))
+        .cloned();
     let invalid = service("a").replace("10.96.0.1", "10.96.0");
     world.write("a.yaml", &invalid);
     assert_eq!(world.services(), ["a"]);
-    let now = world.view.state(&crate::domain::cluster::ObjectName::new("default", "a")).cloned();
+    let now = world
+        .view
+        .state(&crate::domain::cluster::ObjectName::new("default", "a"))
+        .cloned();
     assert_eq!(now, before);
     let words = "a.yaml:1: Service default/a: spec.clusterIPs[0] is \"10.96.0\": \
                  an IP address is wanted; what the object said before stays";
@@ -174,9 +214,16 @@ fn the_same_object_twice_in_a_file_names_both_lines() {
 #[test]
 fn a_renamed_file_changes_nothing() {
     let mut world = World::new();
-    world.write("b.yaml", &format!("{}---\n{}", service("a"), slice("a-1", "a")));
+    world.write(
+        "b.yaml",
+        &format!("{}---\n{}", service("a"), slice("a-1", "a")),
+    );
     world.services();
-    fs::rename(world.folder.path().join("b.yaml"), world.folder.path().join("a.yaml")).unwrap();
+    fs::rename(
+        world.folder.path().join("b.yaml"),
+        world.folder.path().join("a.yaml"),
+    )
+    .unwrap();
     world.last = world.manifests.refresh(&Hints::default());
     assert!(world.view.apply(world.last.changes.clone()).is_empty());
     assert_eq!(world.problems(), [""; 0]);
@@ -189,7 +236,11 @@ fn a_slice_may_move_to_another_service() {
     world.services();
     world.write("a.yaml", &slice("s", "b"));
     world.services();
-    let names: Vec<String> = world.view.states().map(|(name, _)| name.to_string()).collect();
+    let names: Vec<String> = world
+        .view
+        .states()
+        .map(|(name, _)| name.to_string())
+        .collect();
     assert_eq!(names, ["default/b"]);
 }
 
@@ -218,7 +269,11 @@ fn a_folder_that_is_gone_keeps_the_view() {
     let aside = world.folder.path().with_extension("aside");
     fs::rename(world.folder.path(), &aside).unwrap();
     assert_eq!(world.services(), ["a"]);
-    assert!(world.last.problems[0].to_string().ends_with("its last view stays"));
+    assert!(
+        world.last.problems[0]
+            .to_string()
+            .ends_with("its last view stays")
+    );
     fs::rename(&aside, world.folder.path()).unwrap();
     assert_eq!(world.services(), ["a"]);
     assert_eq!(world.problems(), [""; 0]);
@@ -232,9 +287,18 @@ fn hints_overrule_what_the_stamps_say() {
         written: written.iter().map(Into::into).collect(),
         unfinished: unfinished.iter().map(Into::into).collect(),
     };
-    assert_eq!(world.manifests.refresh(&hints(&["a.yaml"], &["a.yaml"])).changes, []);
+    assert_eq!(
+        world
+            .manifests
+            .refresh(&hints(&["a.yaml"], &["a.yaml"]))
+            .changes,
+        []
+    );
     assert_eq!(world.manifests.refresh(&hints(&[], &[])).changes.len(), 1);
-    assert_eq!(world.manifests.refresh(&hints(&["a.yaml"], &[])).changes, []);
+    assert_eq!(
+        world.manifests.refresh(&hints(&["a.yaml"], &[])).changes,
+        []
+    );
 }
 
 #[test]
@@ -243,5 +307,9 @@ fn text_that_is_not_utf8_is_a_problem_of_its_file() {
     fs::write(world.folder.path().join("a.yaml"), [0xff, 0xfe]).unwrap();
     world.write("b.yaml", &service("b"));
     assert_eq!(world.services(), ["b"]);
-    assert!(world.problems()[0].starts_with("a.yaml: cannot be read ("), "{:?}", world.problems());
+    assert!(
+        world.problems()[0].starts_with("a.yaml: cannot be read ("),
+        "{:?}",
+        world.problems()
+    );
 }

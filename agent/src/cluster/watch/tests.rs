@@ -29,7 +29,13 @@ impl World {
         fs::write(path.join("node.yaml"), node("first")).unwrap();
         let updates = Folder::open(&path, "here").unwrap().follow();
         let view = ClusterView::new();
-        let mut world = Self { path, updates, view, problems: vec![], _parent: parent };
+        let mut world = Self {
+            path,
+            updates,
+            view,
+            problems: vec![],
+            _parent: parent,
+        };
         let first = world.updates.recv().await.unwrap();
         assert_eq!(first.changes.last(), Some(&Change::Synced));
         world.take(first);
@@ -43,14 +49,21 @@ impl World {
     }
 
     fn taint(&self) -> &str {
-        self.view.node().and_then(|node| node.taints.first()).map_or("", |taint| taint)
+        self.view
+            .node()
+            .and_then(|node| node.taints.first())
+            .map_or("", |taint| taint)
     }
 
     /// Waits until what is known fits; a minute is for machines that are very busy.
     async fn until(&mut self, fits: impl Fn(&World) -> bool) {
         while !fits(self) {
             let update = timeout(Duration::from_secs(60), self.updates.recv()).await;
-            self.take(update.expect("no update came").expect("the folder is followed no more"));
+            self.take(
+                update
+                    .expect("no update came")
+                    .expect("the folder is followed no more"),
+            );
         }
     }
 }
@@ -107,10 +120,14 @@ async fn a_swapped_link_is_noticed() {
 async fn a_folder_made_anew_is_followed_again() {
     let mut world = World::new().await;
     fs::remove_dir_all(&world.path).unwrap();
-    world.until(|world| world.problems.iter().any(|p| p.contains("last view stays"))).await;
+    world
+        .until(|world| world.problems.iter().any(|p| p.contains("last view stays")))
+        .await;
     fs::create_dir(&world.path).unwrap();
     fs::write(world.path.join("node.yaml"), node("second")).unwrap();
-    world.until(|world| world.taint() == "second" && world.problems.is_empty()).await;
+    world
+        .until(|world| world.taint() == "second" && world.problems.is_empty())
+        .await;
     fs::write(world.path.join("node.yaml"), node("third")).unwrap();
     world.until(|world| world.taint() == "third").await;
 }

@@ -50,7 +50,11 @@ const MAX_DEPTH: usize = 32;
 
 impl<'a> Reader<'a> {
     fn new(text: &'a str) -> Self {
-        let mut reader = Self { rest: text.lines(), line: None, refused: false };
+        let mut reader = Self {
+            rest: text.lines(),
+            line: None,
+            refused: false,
+        };
         reader.advance();
         reader
     }
@@ -84,7 +88,11 @@ impl<'a> Reader<'a> {
         if depth > MAX_DEPTH {
             return None;
         }
-        if is_item(self.line?.content) { self.seq(indent, depth) } else { self.map(indent, depth) }
+        if is_item(self.line?.content) {
+            self.seq(indent, depth)
+        } else {
+            self.map(indent, depth)
+        }
     }
 
     fn map(&mut self, indent: usize, depth: usize) -> Option<Node<'a>> {
@@ -124,7 +132,10 @@ impl<'a> Reader<'a> {
             } else if is_item(rest) || entry(rest).is_some() {
                 // What follows the dash is the first line of a node of its own.
                 let inner = indent + line.content.len() - rest.len();
-                self.line = Some(Line { indent: inner, content: rest });
+                self.line = Some(Line {
+                    indent: inner,
+                    content: rest,
+                });
                 items.push(self.node(inner, depth + 1)?);
             } else {
                 self.advance();
@@ -159,7 +170,9 @@ fn is_item(content: &str) -> bool {
 
 /// Splits `key: value`, where the key is a plain word.
 fn entry(content: &str) -> Option<(&str, &str)> {
-    let end = content.bytes().position(|byte| byte == b':' || byte == b' ')?;
+    let end = content
+        .bytes()
+        .position(|byte| byte == b':' || byte == b' ')?;
     let (key, rest) = content.split_at(end);
     let rest = rest.strip_prefix(':')?;
     if !rest.is_empty() && !rest.starts_with(' ') {
@@ -167,7 +180,8 @@ fn entry(content: &str) -> Option<(&str, &str)> {
     }
     let word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'/' | b'-' | b'_');
     let starts = key.starts_with(|c: char| c.is_ascii_alphabetic());
-    (starts && key.bytes().all(word) && !is_reserved(key)).then(|| (key, rest.trim_start_matches(' ')))
+    (starts && key.bytes().all(word) && !is_reserved(key))
+        .then(|| (key, rest.trim_start_matches(' ')))
 }
 
 fn scalar(text: &str) -> Option<Node<'_>> {
@@ -190,7 +204,9 @@ fn scalar(text: &str) -> Option<Node<'_>> {
 /// Words that some version of YAML reads as null or a truth value.
 fn is_reserved(word: &str) -> bool {
     const WORDS: [&str; 9] = ["null", "true", "false", "yes", "no", "on", "off", "y", "n"];
-    WORDS.iter().any(|reserved| word.eq_ignore_ascii_case(reserved))
+    WORDS
+        .iter()
+        .any(|reserved| word.eq_ignore_ascii_case(reserved))
 }
 
 #[cfg(test)]

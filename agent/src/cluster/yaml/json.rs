@@ -22,7 +22,11 @@ pub(super) fn read(text: &str, see: &mut dyn FnMut(Place, Item)) {
         line += text[from..before + blank].matches('\n').count() as u64;
         from = before + blank;
         document += 1;
-        let place = Place { line, column: 0, document };
+        let place = Place {
+            line,
+            column: 0,
+            document,
+        };
         match values.next() {
             None => return,
             Some(Ok(value)) => {
@@ -51,7 +55,9 @@ pub(super) fn read_list(
     place: Place,
     see: &mut dyn FnMut(Place, Item),
 ) {
-    let Some(Value::Array(items)) = list.get_mut("items").map(Value::take) else { return };
+    let Some(Value::Array(items)) = list.get_mut("items").map(Value::take) else {
+        return;
+    };
     for item in items {
         let header = header(&item);
         match default.filter(|_| header.kind.is_empty()) {
@@ -66,7 +72,14 @@ fn read_value(value: Value, header: &Header<'_>, place: Place, see: &mut dyn FnM
         Some(Kind::Node) => serde_json::from_value(value).map(Object::Node),
         Some(Kind::Service) => serde_json::from_value(value).map(Object::Service),
         Some(Kind::Slice) => serde_json::from_value(value).map(Object::Slice),
-        None => return see(place, Item::Ignored { kind: header.words() }),
+        None => {
+            return see(
+                place,
+                Item::Ignored {
+                    kind: header.words(),
+                },
+            );
+        }
     };
     match parsed {
         Ok(object) => see(place, Item::Object(object)),
@@ -75,10 +88,22 @@ fn read_value(value: Value, header: &Header<'_>, place: Place, see: &mut dyn FnM
 }
 
 fn header(value: &Value) -> Header<'static> {
-    let field = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    Header { api_version: field("apiVersion").into(), kind: field("kind").into() }
+    let field = |name: &str| {
+        value
+            .get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    Header {
+        api_version: field("apiVersion").into(),
+        kind: field("kind").into(),
+    }
 }
 
 fn broken(place: Place, error: &serde_json::Error) -> Item {
-    Item::Broken(Broken { place, reason: one_line(&error.to_string()) })
+    Item::Broken(Broken {
+        place,
+        reason: one_line(&error.to_string()),
+    })
 }

@@ -48,7 +48,9 @@ impl Header<'_> {
     }
 
     fn group(&self) -> &str {
-        self.api_version.split_once('/').map_or("", |(group, _)| group)
+        self.api_version
+            .split_once('/')
+            .map_or("", |(group, _)| group)
     }
 }
 
@@ -56,7 +58,9 @@ impl Header<'_> {
 pub(super) fn header(text: &str, indent: usize) -> Option<Header<'_>> {
     let (mut kind, mut api_version) = (None, None);
     for line in text.lines() {
-        let Some(key) = key_at(line, indent) else { continue };
+        let Some(key) = key_at(line, indent) else {
+            continue;
+        };
         let field = match key.split_once(": ") {
             Some(("kind", value)) => (&mut kind, value),
             Some(("apiVersion", value)) => (&mut api_version, value),
@@ -69,7 +73,10 @@ pub(super) fn header(text: &str, indent: usize) -> Option<Header<'_>> {
             break;
         }
     }
-    Some(Header { kind: Cow::Borrowed(kind?), api_version: Cow::Borrowed(api_version?) })
+    Some(Header {
+        kind: Cow::Borrowed(kind?),
+        api_version: Cow::Borrowed(api_version?),
+    })
 }
 
 /// The text of a line whose key stands at `indent`; a dash may take the place of blanks.
@@ -97,5 +104,8 @@ pub(super) fn header_by_parsing(document: &Document<'_>) -> Result<Option<Header
         kind: String,
     }
     let top = parse_fully::<Option<Top>>(document)?;
-    Ok(top.map(|top| Header { api_version: top.api_version.into(), kind: top.kind.into() }))
+    Ok(top.map(|top| Header {
+        api_version: top.api_version.into(),
+        kind: top.kind.into(),
+    }))
 }

@@ -19,7 +19,11 @@ impl Document<'_> {
     /// Where it begins: the first line that says something.
     pub(super) fn place(&self) -> Place {
         let blank = self.text.lines().take_while(|line| is_empty(line)).count();
-        Place { line: self.line + blank as u64, column: 0, document: self.number }
+        Place {
+            line: self.line + blank as u64,
+            column: 0,
+            document: self.number,
+        }
     }
 
     /// Whether there is nothing in it but comments.
@@ -36,7 +40,8 @@ fn is_empty(line: &str) -> bool {
 /// Whether a line separates documents. No scalar can hold such a line (YAML 1.2, section 9.1.2).
 fn is_marker(line: &str) -> bool {
     ["---", "..."].iter().any(|marker| {
-        line.strip_prefix(marker).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r']))
+        line.strip_prefix(marker)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r']))
     })
 }
 
@@ -63,7 +68,10 @@ pub(super) fn documents(text: &str) -> Vec<Document<'_>> {
     let mut documents = Vec::with_capacity(cuts.len());
     for ((start, line), end) in cuts.iter().zip(ends) {
         let document = strip_marker(&text[*start..end], *line);
-        let document = Document { number: number + 1, ..document };
+        let document = Document {
+            number: number + 1,
+            ..document
+        };
         if !document.is_blank() {
             number += 1;
             documents.push(document);
@@ -76,8 +84,17 @@ pub(super) fn documents(text: &str) -> Vec<Document<'_>> {
 fn strip_marker(text: &str, line: u64) -> Document<'_> {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
     let alone = is_marker(first) && is_empty(&first[3..]);
-    let (text, line) = if alone { (rest, line + 1) } else { (text, line) };
-    Document { text, line, number: 0, indent: 0 }
+    let (text, line) = if alone {
+        (rest, line + 1)
+    } else {
+        (text, line)
+    };
+    Document {
+        text,
+        line,
+        number: 0,
+        indent: 0,
+    }
 }
 
 /// The items of a list document in block style; `None` where it is not in that style.
@@ -108,9 +125,18 @@ pub(super) fn items<'a>(document: &Document<'a>) -> Option<Vec<Document<'a>>> {
         }
     }
     // A null list is an empty one, a list without items no list.
-    let indent = if inside { indent.unwrap_or(0) } else { return None };
+    let indent = if inside {
+        indent.unwrap_or(0)
+    } else {
+        return None;
+    };
     let end = end.unwrap_or(document.text.len());
-    let ends: Vec<usize> = cuts.iter().skip(1).map(|(at, _)| *at).chain([end]).collect();
+    let ends: Vec<usize> = cuts
+        .iter()
+        .skip(1)
+        .map(|(at, _)| *at)
+        .chain([end])
+        .collect();
     let items = cuts.iter().zip(ends).map(|((start, line), end)| Document {
         text: &document.text[*start..end],
         line: *line,

@@ -13,11 +13,18 @@ fn told(text: &str) -> Vec<String> {
                     Object::Service(service) => ("Service", &service.metadata),
                     Object::Slice(slice) => ("EndpointSlice", &slice.metadata),
                 };
-                format!("{} {kind} {}", place.line, metadata.name.as_deref().unwrap_or("?"))
+                format!(
+                    "{} {kind} {}",
+                    place.line,
+                    metadata.name.as_deref().unwrap_or("?")
+                )
             }
             Item::Ignored { kind } => format!("{} ignored {kind}", place.line),
             Item::Broken(Broken { place, reason }) => {
-                format!("{}:{} in {} broken {reason}", place.line, place.column, place.document)
+                format!(
+                    "{}:{} in {} broken {reason}",
+                    place.line, place.column, place.document
+                )
             }
         });
     });
@@ -69,11 +76,20 @@ fn what_a_file_says(#[case] text: &str, #[case] expected: &[&str]) {
 }
 
 #[rstest]
-#[case::type_of_a_field("apiVersion: v1\nkind: Service\nspec:\n  ports:\n  - port: http\n", "5:11")]
+#[case::type_of_a_field(
+    "apiVersion: v1\nkind: Service\nspec:\n  ports:\n  - port: http\n",
+    "5:11"
+)]
 #[case::tab("apiVersion: v1\nkind: Service\nmetadata:\n\tname: a\n", "4:")]
 #[case::unclosed("apiVersion: v1\nkind: Service\nmetadata: {name: a\nspec: {}\n", "4:")]
-#[case::indentation("apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n namespace: b\n", "5:")]
-#[case::duplicate_key("apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n  name: b\n", "5:3")]
+#[case::indentation(
+    "apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n namespace: b\n",
+    "5:"
+)]
+#[case::duplicate_key(
+    "apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n  name: b\n",
+    "5:3"
+)]
 #[case::not_a_mapping("- just\n- words\n", "1:")]
 fn breakage_has_line_and_column_of_the_file(#[case] text: &str, #[case] place: &str) {
     let good = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n";
@@ -83,7 +99,10 @@ fn breakage_has_line_and_column_of_the_file(#[case] text: &str, #[case] place: &
     let (line, column) = place.split_once(':').unwrap();
     let line: u64 = line.parse().unwrap();
     assert_eq!(told[0], "1 Node n");
-    assert!(told[1].starts_with(&format!("{}:{column}", line + 4)), "{told:?}");
+    assert!(
+        told[1].starts_with(&format!("{}:{column}", line + 4)),
+        "{told:?}"
+    );
     assert!(told[1].contains(" in 2 broken "), "{told:?}");
     assert!(told[2].ends_with("Node n"));
 }

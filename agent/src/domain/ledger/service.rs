@@ -36,10 +36,8 @@ pub(crate) struct Track {
     pub(crate) last_proof: Option<Mono>,
     /// By [`Failure`], since `since`.
     pub(crate) failures: [u64; FAILURES],
-    /// Leaked, misrouted: they need no second look.
-    certain: [(Failure, Window); 2],
-    /// When one of those was last seen.
-    last_certain: Option<Mono>,
+    /// Leaked, misrouted: they need no second look. With when one was last seen.
+    certain: [(Failure, Window, Option<Mono>); 2],
     /// Refused and lost, since this Service's last proof.
     doubtful: Option<Run>,
     /// By place: pods, and all others.
@@ -96,8 +94,7 @@ impl Track {
             last_proof: None,
             failures: [0; FAILURES],
             certain: [Failure::Leaked, Failure::Misrouted]
-                .map(|failure| (failure, Window::default())),
-            last_certain: None,
+                .map(|failure| (failure, Window::default(), None)),
             doubtful: None,
             stale: Default::default(),
             example: None,
@@ -117,9 +114,10 @@ impl Track {
         *total = total.saturating_add(u64::from(n));
         match failure {
             Failure::Leaked | Failure::Misrouted => {
-                self.last_certain = self.last_certain.max(Some(at));
-                for (_, window) in self.certain.iter_mut().filter(|(kind, _)| *kind == failure) {
+                let same = |kind: &&mut (Failure, Window, Option<Mono>)| kind.0 == failure;
+                for (_, window, last) in self.certain.iter_mut().filter(same) {
                     window.add(at, n);
+                    *last = (*last).max(Some(at));
                 }
             }
             Failure::Refused | Failure::Lost => {
@@ -214,12 +212,15 @@ impl Track {
         let old =
             |seen: &&StaleConnection| seen.age > limits.left_grace && now.since(seen.at) <= WINDOW;
         let mut among = [0; FAILURES];
-        among[Failure::Stale.index()] = self.stale.iter().flatten().filter(old).count() as u64;
-        for (failure, window) in &self.certain {
-            among[failure.index()] = u64::from(window.at(now));
+        if self.is_going_on(self.last_stale(limits), now, limits) {
+            among[Failure::Stale.index()] = self.stale.iter().flatten().filter(old).count() as u64;
         }
-        let certain: u64 = among.iter().sum();
-        if certain >= u64::from(limits.service_failures) && self.is_going_on(now, limits) {
+        for (failure, window, last) in &self.certain {
+            if self.is_going_on(*last, now, limits) {
+                among[failure.index()] = u64::from(window.at(now));
+            }
+        }
+        if among.iter().sum::<u64>() >= u64::from(limits.service_failures) {
             return commonest(&among);
         }
         let run = self.doubtful?;
@@ -234,10 +235,9 @@ impl Track {
         commonest(&among)
     }
 
-    /// Whether unambiguous failures still come, or nothing got through since the last of them. A
+    /// Whether failures of one kind still come, or nothing got through since the last of them. A
     /// repair is believed after a moment, not when the window has emptied.
-    fn is_going_on(&self, now: Mono, limits: &Limits) -> bool {
-        let last = self.last_certain.max(self.last_stale(limits));
+    fn is_going_on(&self, last: Option<Mono>, now: Mono, limits: &Limits) -> bool {
         last.is_some_and(|last| {
             now.since(last) <= limits.service_quiet || self.last_proof.is_none_or(|at| at < last)
         })

@@ -45,13 +45,21 @@ impl Maps {
                 if !fits(&self.endpoints, &key, self.room) {
                     return false;
                 }
-                assert_ne!(self.endpoints.insert(key, value), Some(value), "in vain: {change:?}");
+                assert_ne!(
+                    self.endpoints.insert(key, value),
+                    Some(value),
+                    "in vain: {change:?}"
+                );
             }
             MapChange::PutFrontend { key, value } => {
                 if !fits(&self.frontends, &key, self.room) {
                     return false;
                 }
-                assert_ne!(self.frontends.insert(key, value), Some(value), "in vain: {change:?}");
+                assert_ne!(
+                    self.frontends.insert(key, value),
+                    Some(value),
+                    "in vain: {change:?}"
+                );
             }
             MapChange::DeleteFrontend { key } => {
                 assert!(self.frontends.remove(&key).is_some(), "{change:?}");
@@ -83,7 +91,10 @@ impl Maps {
     /// No frontend stands that is owed forwarding while none of its endpoints does.
     fn assert_order(&self, after: &MapChange) {
         for (key, value) in &self.frontends {
-            let forward = value.owed.iter().any(|owed| Owed::from_byte(*owed).is_forward());
+            let forward = value
+                .owed
+                .iter()
+                .any(|owed| Owed::from_byte(*owed).is_forward());
             let current = self.endpoints.iter().any(|(endpoint, value_of)| {
                 endpoint.service == value.service && value_of.flags & endpoint_flag::LEFT == 0
             });
@@ -93,7 +104,11 @@ impl Maps {
 
     fn current(&self) -> BTreeMap<EndpointKey, EndpointValue> {
         let current = |value: &EndpointValue| value.flags & endpoint_flag::LEFT == 0;
-        self.endpoints.iter().filter(|(_, v)| current(v)).map(|(k, v)| (*k, *v)).collect()
+        self.endpoints
+            .iter()
+            .filter(|(_, v)| current(v))
+            .map(|(k, v)| (*k, *v))
+            .collect()
     }
 
     fn installed(&self) -> Installed {
@@ -190,7 +205,11 @@ fn slice(service: &str, endpoints: &[&str]) -> Change {
     Change::Slice(Arc::new(SliceFacts {
         name: ObjectName::new("ns", &format!("{service}-1")),
         service: service.into(),
-        ports: vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, port: 8080 }],
+        ports: vec![SlicePort {
+            name: "".into(),
+            protocol: Protocol::Tcp,
+            port: 8080,
+        }],
         endpoints: endpoints.collect(),
     }))
 }
@@ -231,12 +250,25 @@ fn words(plan: &[MapChange]) -> Vec<String> {
 #[test]
 fn endpoints_come_before_frontends_and_go_after() {
     let mut world = World::new();
-    let plan = world.apply(vec![service("a", "10.96.0.1"), slice("a", &["10.2.0.1", "10.2.0.2"])]);
-    assert_eq!(words(&plan), ["0 > 10.2.0.1", "0 > 10.2.0.2", "0 = 10.96.0.1 [1, 1, 1]"]);
+    let plan = world.apply(vec![
+        service("a", "10.96.0.1"),
+        slice("a", &["10.2.0.1", "10.2.0.2"]),
+    ]);
+    assert_eq!(
+        words(&plan),
+        ["0 > 10.2.0.1", "0 > 10.2.0.2", "0 = 10.96.0.1 [1, 1, 1]"]
+    );
     let plan = world.apply(vec![slice("a", &["10.2.0.2", "10.2.0.3"])]);
     assert_eq!(words(&plan), ["0 > 10.2.0.3", "0 left 10.2.0.1"]);
     let plan = world.apply(vec![slice("a", &[])]);
-    assert_eq!(words(&plan), ["0 = 10.96.0.1 [3, 3, 3]", "0 left 10.2.0.2", "0 left 10.2.0.3"]);
+    assert_eq!(
+        words(&plan),
+        [
+            "0 = 10.96.0.1 [3, 3, 3]",
+            "0 left 10.2.0.2",
+            "0 left 10.2.0.3"
+        ]
+    );
     let plan = world.apply(vec![gone("a")]);
     assert_eq!(words(&plan), ["no 10.96.0.1"]);
 }
@@ -244,7 +276,11 @@ fn endpoints_come_before_frontends_and_go_after() {
 #[test]
 fn nothing_changed_is_nothing_to_do() {
     let mut world = World::new();
-    let batch = vec![node(&["192.168.0.5"], &[]), service("a", "10.96.0.1"), slice("a", &["10.2.0.1"])];
+    let batch = vec![
+        node(&["192.168.0.5"], &[]),
+        service("a", "10.96.0.1"),
+        slice("a", &["10.2.0.1"]),
+    ];
     assert!(!world.apply(batch.clone()).is_empty());
     assert_eq!(world.apply(batch), []);
     assert_eq!(world.apply(vec![Change::Synced]), []);
@@ -253,10 +289,15 @@ fn nothing_changed_is_nothing_to_do() {
 #[test]
 fn an_endpoint_that_left_is_remembered_and_may_return() {
     let mut world = World::new();
-    world.apply(vec![service("a", "10.96.0.1"), slice("a", &["10.2.0.1", "10.2.0.2"])]);
+    world.apply(vec![
+        service("a", "10.96.0.1"),
+        slice("a", &["10.2.0.1", "10.2.0.2"]),
+    ]);
     world.apply(vec![slice("a", &["10.2.0.2"])]);
     let since = |world: &World, text: &str| {
-        world.planner.left_since(0, address(&ip(text)), 8080_u16.to_be_bytes())
+        world
+            .planner
+            .left_since(0, address(&ip(text)), 8080_u16.to_be_bytes())
     };
     assert_eq!(since(&world, "10.2.0.1"), Some(world.now));
     assert_eq!(since(&world, "10.2.0.2"), None);
@@ -268,7 +309,10 @@ fn an_endpoint_that_left_is_remembered_and_may_return() {
 
     world.apply(vec![slice("a", &["10.2.0.2"])]);
     assert_eq!(world.expire(Duration::from_secs(299)), []);
-    assert_eq!(words(&world.expire(Duration::from_secs(1))), ["0 forget 10.2.0.1"]);
+    assert_eq!(
+        words(&world.expire(Duration::from_secs(1))),
+        ["0 forget 10.2.0.1"]
+    );
     assert_eq!(since(&world, "10.2.0.1"), None);
 }
 
@@ -288,16 +332,34 @@ fn a_rested_id_is_given_out_again_after_a_reset() {
     let mut world = World::new();
     world.planner = Planner::with_ids(1);
     world.apply(vec![service("a", "10.96.0.1"), slice("a", &["10.2.0.1"])]);
-    world.apply(vec![gone("a"), service("b", "10.96.0.2"), slice("b", &["10.2.0.2"])]);
-    assert_eq!(world.planner.missing(), Missing { services: 1, ..Missing::default() });
+    world.apply(vec![
+        gone("a"),
+        service("b", "10.96.0.2"),
+        slice("b", &["10.2.0.2"]),
+    ]);
+    assert_eq!(
+        world.planner.missing(),
+        Missing {
+            services: 1,
+            ..Missing::default()
+        }
+    );
     let plan = world.expire(REST);
     assert_eq!(
         words(&plan),
-        ["0 forget 10.2.0.1", "reset 0", "0 > 10.2.0.2", "0 = 10.96.0.2 [1, 1, 1]"]
+        [
+            "0 forget 10.2.0.1",
+            "reset 0",
+            "0 > 10.2.0.2",
+            "0 = 10.96.0.2 [1, 1, 1]"
+        ]
     );
     assert_eq!(world.planner.missing(), Missing::default());
     let info = world.planner.service(0).unwrap();
-    assert_eq!((info.name.to_string().as_str(), info.endpoints), ("ns/b", 1));
+    assert_eq!(
+        (info.name.to_string().as_str(), info.endpoints),
+        ("ns/b", 1)
+    );
 }
 
 #[test]
@@ -323,9 +385,16 @@ fn the_first_claim_to_a_frontend_holds() {
 fn a_frontend_may_move_within_a_batch() {
     let mut world = World::new();
     world.apply(vec![service("a", "10.96.0.1"), slice("a", &["10.2.0.1"])]);
-    let batch = vec![gone("a"), service("b", "10.96.0.1"), slice("b", &["10.2.0.2"])];
+    let batch = vec![
+        gone("a"),
+        service("b", "10.96.0.1"),
+        slice("b", &["10.2.0.2"]),
+    ];
     let plan = world.apply(batch);
-    assert_eq!(words(&plan), ["1 > 10.2.0.2", "1 = 10.96.0.1 [1, 1, 1]", "0 left 10.2.0.1"]);
+    assert_eq!(
+        words(&plan),
+        ["1 > 10.2.0.2", "1 = 10.96.0.1 [1, 1, 1]", "0 left 10.2.0.1"]
+    );
 }
 
 #[test]
@@ -340,13 +409,23 @@ fn sources_are_ranges_addresses_and_pods_outside_the_ranges() {
     let range = SourcePrefix::of(&"10.1.0.0/16".parse().unwrap());
     assert_eq!(range.bits, 112);
     let host = (prefix("192.168.0.5"), SourceClass::Host);
-    assert_eq!(world.maps.sources, BTreeMap::from([(range, SourceClass::Pod), host]));
+    assert_eq!(
+        world.maps.sources,
+        BTreeMap::from([(range, SourceClass::Pod), host])
+    );
     let plan = world.apply(vec![node(&["192.168.0.5"], &[])]);
-    assert_eq!(words(&plan), ["source 10.1.0.7/128 Pod", "no source 10.1.0.0"]);
+    assert_eq!(
+        words(&plan),
+        ["source 10.1.0.7/128 Pod", "no source 10.1.0.0"]
+    );
     world.apply(vec![slice("a", &["10.2.0.7"])]);
     assert_eq!(world.maps.sources, BTreeMap::from([host]));
     let flagged = |world: &World| {
-        world.maps.frontends.values().any(|value| value.flags & frontend_flag::HOST_ENDPOINT != 0)
+        world
+            .maps
+            .frontends
+            .values()
+            .any(|value| value.flags & frontend_flag::HOST_ENDPOINT != 0)
     };
     assert!(!flagged(&world));
     world.apply(vec![slice("a", &["192.168.0.5"])]);
@@ -359,9 +438,22 @@ fn sources_are_ranges_addresses_and_pods_outside_the_ranges() {
 fn a_full_map_withholds_frontends_and_lets_go_of_what_left() {
     let mut world = World::new();
     world.maps.room = 3;
-    world.apply(vec![service("a", "10.96.0.1"), slice("a", &["10.2.0.1", "10.2.0.2"])]);
-    world.apply(vec![service("b", "10.96.0.2"), slice("b", &["10.2.0.3", "10.2.0.4"])]);
-    assert_eq!(world.planner.missing(), Missing { frontends: 1, endpoints: 1, ..Missing::default() });
+    world.apply(vec![
+        service("a", "10.96.0.1"),
+        slice("a", &["10.2.0.1", "10.2.0.2"]),
+    ]);
+    world.apply(vec![
+        service("b", "10.96.0.2"),
+        slice("b", &["10.2.0.3", "10.2.0.4"]),
+    ]);
+    assert_eq!(
+        world.planner.missing(),
+        Missing {
+            frontends: 1,
+            endpoints: 1,
+            ..Missing::default()
+        }
+    );
     assert_eq!(world.maps.frontends.len(), 1);
     // What left makes room at once rather than after its rest.
     world.apply(vec![slice("a", &["10.2.0.1"])]);
@@ -383,7 +475,10 @@ fn adoption_of_what_is_right_changes_nothing() {
     world.apply(vec![service("a", "10.96.0.1"), slice("a", &["10.2.0.1"])]);
     world.apply(vec![slice("b", &["10.2.0.4"])]);
     let mut heir = Planner::new();
-    assert_eq!(heir.adopt(&world.view, world.maps.installed(), world.now), []);
+    assert_eq!(
+        heir.adopt(&world.view, world.maps.installed(), world.now),
+        []
+    );
     assert_eq!(heir.service(0).unwrap().name.to_string(), "ns/b");
     assert_eq!(heir.retired_count(), 1);
     assert_eq!((heir.frontend_count(), heir.endpoint_count()), (2, 2));
@@ -424,7 +519,10 @@ fn families_have_ids_of_their_own() {
     let mut world = World::new();
     let mut dual = service_facts("a", "10.96.0.1");
     dual.cluster_ips.push(ip("fd00:96::1"));
-    world.apply(vec![Change::Service(Arc::new(dual)), slice("a", &["10.2.0.1"])]);
+    world.apply(vec![
+        Change::Service(Arc::new(dual)),
+        slice("a", &["10.2.0.1"]),
+    ]);
     let family = |id| world.planner.service(id).unwrap().family;
     assert_eq!((family(0), family(1)), (Family::V4, Family::V6));
 }

@@ -150,6 +150,11 @@ impl<'a> Case<'a> {
     /// Single Services are broken, or answers are not heard, while the family is proven.
     fn degraded(&self) -> Option<Finding> {
         self.fresh_proof()?;
+        // While nothing gets through at all, a run of failures may yet become Broken.
+        let young = |since: Mono| self.now.since(since) < self.ledger.limits().broken_after;
+        if self.evidence.streak.as_ref().is_some_and(|streak| young(streak.since)) {
+            return None;
+        }
         let broken = self.confirmed();
         if let Some((_, failure)) = broken.first() {
             let cause = Cause::of(*failure);

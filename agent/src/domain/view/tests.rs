@@ -37,12 +37,24 @@ fn names(applied: &Applied) -> Vec<String> {
 #[test]
 fn a_batch_names_what_it_changed_and_how_it_was() {
     let mut view = ClusterView::new();
-    let applied = view.apply(vec![service("a"), slice("a-1", "a", 1), slice("b-1", "b", 1)]);
+    let applied = view.apply(vec![
+        service("a"),
+        slice("a-1", "a", 1),
+        slice("b-1", "b", 1),
+    ]);
     assert_eq!(names(&applied), ["ns/a", "ns/b"]);
-    assert!(applied.before.values().all(|before| *before == ServiceState::default()));
+    assert!(
+        applied
+            .before
+            .values()
+            .all(|before| *before == ServiceState::default())
+    );
     let before = view.state(&ObjectName::new("ns", "a")).unwrap().clone();
     let applied = view.apply(vec![slice("a-2", "a", 1), slice("a-1", "a", 2)]);
-    assert_eq!(applied.before.get(&ObjectName::new("ns", "a")), Some(&before));
+    assert_eq!(
+        applied.before.get(&ObjectName::new("ns", "a")),
+        Some(&before)
+    );
     let slices = &view.state(&ObjectName::new("ns", "a")).unwrap().slices;
     assert!(slices.is_sorted_by_key(|slice| &slice.name) && slices.len() == 2);
     assert_eq!(view.service_count(), 1);
@@ -54,8 +66,14 @@ fn what_changes_and_changes_back_did_not_change() {
     view.apply(vec![service("a"), slice("a-1", "a", 1)]);
     let gone = Change::ServiceGone(ObjectName::new("ns", "a"));
     assert!(view.apply(vec![gone, service("a")]).is_empty());
-    assert!(view.apply(vec![slice("a-1", "a", 2), slice("a-1", "a", 1)]).is_empty());
-    assert!(view.apply(vec![service("a"), slice("a-1", "a", 1)]).is_empty());
+    assert!(
+        view.apply(vec![slice("a-1", "a", 2), slice("a-1", "a", 1)])
+            .is_empty()
+    );
+    assert!(
+        view.apply(vec![service("a"), slice("a-1", "a", 1)])
+            .is_empty()
+    );
 }
 
 #[test]
@@ -63,8 +81,14 @@ fn nothing_is_kept_of_what_is_gone() {
     let mut view = ClusterView::new();
     view.apply(vec![service("a"), slice("a-1", "a", 1)]);
     let slice = ObjectName::new("ns", "a-1");
-    let gone = Change::SliceGone { slice, service: "a".into() };
-    view.apply(vec![Change::ServiceGone(ObjectName::new("ns", "a")), gone.clone()]);
+    let gone = Change::SliceGone {
+        slice,
+        service: "a".into(),
+    };
+    view.apply(vec![
+        Change::ServiceGone(ObjectName::new("ns", "a")),
+        gone.clone(),
+    ]);
     assert_eq!(view.states().count(), 0);
     assert!(view.apply(vec![gone]).is_empty());
 }

@@ -13,18 +13,33 @@ fn full<T: DeserializeOwned>(text: &str) -> Option<T> {
 }
 
 #[rstest]
-#[case("a: 1\nb:\n- x\n- w: 2\n  z: 3\nc:\n  d: e\n", r#"{"a":1,"b":["x",{"w":2,"z":3}],"c":{"d":"e"}}"#)]
+#[case(
+    "a: 1\nb:\n- x\n- w: 2\n  z: 3\nc:\n  d: e\n",
+    r#"{"a":1,"b":["x",{"w":2,"z":3}],"c":{"d":"e"}}"#
+)]
 #[case("a:\nb: \n", r#"{"a":null,"b":null}"#)]
 #[case("a: \"1\"\nb: ''\nc: {}\nd: []\n", r#"{"a":"1","b":"","c":{},"d":[]}"#)]
-#[case("a: 10.0.0.1\nb: fd00::1\nc: 2001:db8::1\nd: 10.0.0.0/24\n",
-    r#"{"a":"10.0.0.1","b":"fd00::1","c":"2001:db8::1","d":"10.0.0.0/24"}"#)]
-#[case("a: true\nb: false\nc: null\nd: 0\n", r#"{"a":true,"b":false,"c":null,"d":0}"#)]
+#[case(
+    "a: 10.0.0.1\nb: fd00::1\nc: 2001:db8::1\nd: 10.0.0.0/24\n",
+    r#"{"a":"10.0.0.1","b":"fd00::1","c":"2001:db8::1","d":"10.0.0.0/24"}"#
+)]
+#[case(
+    "a: true\nb: false\nc: null\nd: 0\n",
+    r#"{"a":true,"b":false,"c":null,"d":0}"#
+)]
 #[case("# c\na:\n  # d\n\n  b: c d\n", r#"{"a":{"b":"c d"}}"#)]
 #[case("-\n  a: 1\n-\n- - x\n  - z\n", r#"[{"a":1},null,["x","z"]]"#)]
-#[case("a:\n    - b:\n      - c\n      d: 1\n", r#"{"a":[{"b":["c"],"d":1}]}"#)]
+#[case(
+    "a:\n    - b:\n      - c\n      d: 1\n",
+    r#"{"a":[{"b":["c"],"d":1}]}"#
+)]
 fn what_it_reads(#[case] text: &str, #[case] json: &str) {
     let expected: Value = serde_json::from_str(json).unwrap();
-    assert_eq!(parse::<Value>(text, false), Some(expected.clone()), "{text}");
+    assert_eq!(
+        parse::<Value>(text, false),
+        Some(expected.clone()),
+        "{text}"
+    );
     assert_eq!(full::<Value>(text), Some(expected), "{text}");
 }
 
@@ -83,7 +98,9 @@ fn numbers_are_no_strings_and_strings_no_numbers() {
 
 #[test]
 fn depth_is_bounded() {
-    let deep: String = (0..200).map(|level| format!("{}a:\n", " ".repeat(level))).collect();
+    let deep: String = (0..200)
+        .map(|level| format!("{}a:\n", " ".repeat(level)))
+        .collect();
     assert_eq!(parse::<Value>(&deep, false), None);
 }
 
@@ -92,16 +109,59 @@ fn any_line() -> impl Strategy<Value = String> {
     let indent = 0..5_usize;
     let dash = prop::sample::select(vec!["", "", "- ", "- - ", "-  "]);
     let key = prop::sample::select(vec![
-        "metadata:", "name:", "namespace:", "labels:", "spec:", "ports:", "port:", "endpoints:",
-        "addresses:", "conditions:", "ready:", "kind:", "a.b/c-d:", "", "",
+        "metadata:",
+        "name:",
+        "namespace:",
+        "labels:",
+        "spec:",
+        "ports:",
+        "port:",
+        "endpoints:",
+        "addresses:",
+        "conditions:",
+        "ready:",
+        "kind:",
+        "a.b/c-d:",
+        "",
+        "",
     ]);
     let value = prop::sample::select(vec![
-        "", "", " x", " 80", " 010", " \"80\"", " 'a b'", " 10.0.0.1", " fd00::1", " true", " yes",
-        " {}", " []", " [a]", " {a: b}", " a # c", " # c", " |", " >-", " &a b", " *a", " a: b",
-        " null", " ~", " 1.5", " 12:30:45", " \"a", " a\"", " -1", "x", " a:", " \"a\" b",
+        "",
+        "",
+        " x",
+        " 80",
+        " 010",
+        " \"80\"",
+        " 'a b'",
+        " 10.0.0.1",
+        " fd00::1",
+        " true",
+        " yes",
+        " {}",
+        " []",
+        " [a]",
+        " {a: b}",
+        " a # c",
+        " # c",
+        " |",
+        " >-",
+        " &a b",
+        " *a",
+        " a: b",
+        " null",
+        " ~",
+        " 1.5",
+        " 12:30:45",
+        " \"a",
+        " a\"",
+        " -1",
+        "x",
+        " a:",
+        " \"a\" b",
     ]);
-    (indent, dash, key, value)
-        .prop_map(|(indent, dash, key, value)| format!("{}{dash}{key}{value}\n", " ".repeat(indent)))
+    (indent, dash, key, value).prop_map(|(indent, dash, key, value)| {
+        format!("{}{dash}{key}{value}\n", " ".repeat(indent))
+    })
 }
 
 proptest! {

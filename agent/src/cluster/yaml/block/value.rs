@@ -4,7 +4,9 @@
 use std::fmt;
 
 use serde::de::value::StrDeserializer;
-use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    self, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+};
 use serde::forward_to_deserialize_any;
 
 use super::{Node, is_reserved};
@@ -47,7 +49,9 @@ fn is_string(text: &str) -> bool {
 
 fn integer(text: &str) -> Option<i64> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
-    (plain && (text == "0" || !text.starts_with('0'))).then(|| text.parse().ok()).flatten()
+    (plain && (text == "0" || !text.starts_with('0')))
+        .then(|| text.parse().ok())
+        .flatten()
 }
 
 impl<'de, 'a: 'de, 'n> Deserializer<'de> for Reader<'a, 'n> {
@@ -65,9 +69,10 @@ impl<'de, 'a: 'de, 'n> Deserializer<'de> for Reader<'a, 'n> {
                 None if is_string(text) => visitor.visit_borrowed_str(text),
                 None => Err(Refused),
             },
-            Node::Map(entries) => {
-                visitor.visit_map(Entries { entries: entries.iter(), value: None })
-            }
+            Node::Map(entries) => visitor.visit_map(Entries {
+                entries: entries.iter(),
+                value: None,
+            }),
             Node::Seq(items) => visitor.visit_seq(Items(items.iter())),
         }
     }
@@ -106,7 +111,10 @@ impl<'de, 'a: 'de, 'n> SeqAccess<'de> for Items<'a, 'n> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, Refused> {
-        self.0.next().map(|node| seed.deserialize(Reader(node))).transpose()
+        self.0
+            .next()
+            .map(|node| seed.deserialize(Reader(node)))
+            .transpose()
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -126,7 +134,9 @@ impl<'de, 'a: 'de, 'n> MapAccess<'de> for Entries<'a, 'n> {
         &mut self,
         seed: K,
     ) -> Result<Option<K::Value>, Refused> {
-        let Some((key, value)) = self.entries.next() else { return Ok(None) };
+        let Some((key, value)) = self.entries.next() else {
+            return Ok(None);
+        };
         self.value = Some(value);
         let key: StrDeserializer<'_, Refused> = (*key).into_deserializer();
         seed.deserialize(key).map(Some)

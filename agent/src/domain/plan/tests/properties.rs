@@ -31,20 +31,33 @@ fn any_port_name() -> impl Strategy<Value = &'static str> {
 
 fn any_service() -> impl Strategy<Value = Change> {
     let addresses = (
-        prop::collection::vec(prop_oneof![any_ip("10.96.0.", 3), any_ip("fd00:96::", 2)], 1..3),
+        prop::collection::vec(
+            prop_oneof![any_ip("10.96.0.", 3), any_ip("fd00:96::", 2)],
+            1..3,
+        ),
         prop::collection::vec(any_ip("10.96.0.", 3), 0..2),
         prop::collection::vec(any_ip("10.99.0.", 2), 0..2),
     );
-    let port = (any_port_name(), 80..82_u16, prop::option::of(30_080..30_082_u16));
+    let port = (
+        any_port_name(),
+        80..82_u16,
+        prop::option::of(30_080..30_082_u16),
+    );
     let ports = prop::collection::vec(port, 1..3);
     (any_name(), addresses, ports, any::<(bool, bool, bool)>()).prop_map(
         |(name, (cluster_ips, external_ips, load_balancer_ips), ports, flags)| {
-            let ports = ports.into_iter().map(|(name, port, node_port)| ServicePort {
-                name: name.into(),
-                protocol: if port == 81 && name == "x" { Protocol::Udp } else { Protocol::Tcp },
-                port,
-                node_port,
-            });
+            let ports = ports
+                .into_iter()
+                .map(|(name, port, node_port)| ServicePort {
+                    name: name.into(),
+                    protocol: if port == 81 && name == "x" {
+                        Protocol::Udp
+                    } else {
+                        Protocol::Tcp
+                    },
+                    port,
+                    node_port,
+                });
             Change::Service(Arc::new(ServiceFacts {
                 name: ObjectName::new("ns", name),
                 cluster_ips,
@@ -60,17 +73,31 @@ fn any_service() -> impl Strategy<Value = Change> {
 }
 
 fn any_slice() -> impl Strategy<Value = Change> {
-    let ip = prop_oneof![any_ip("10.1.0.", 3), any_ip("10.2.0.", 3), any_ip("fd00:2::", 2)];
+    let ip = prop_oneof![
+        any_ip("10.1.0.", 3),
+        any_ip("10.2.0.", 3),
+        any_ip("fd00:2::", 2)
+    ];
     let endpoint = (ip, any::<(bool, bool, bool, bool)>()).prop_map(|(ip, conditions)| {
         let (ready, serving, terminating, local) = conditions;
-        EndpointFacts { address: address(&ip), ready, serving, terminating, local }
+        EndpointFacts {
+            address: address(&ip),
+            ready,
+            serving,
+            terminating,
+            local,
+        }
     });
     let endpoints = prop::collection::vec(endpoint, 0..5);
     (any_name(), 1..3, any_port_name(), endpoints).prop_map(|(service, number, port, endpoints)| {
         Change::Slice(Arc::new(SliceFacts {
             name: ObjectName::new("ns", &format!("{service}-{number}")),
             service: service.into(),
-            ports: vec![SlicePort { name: port.into(), protocol: Protocol::Tcp, port: 8080 }],
+            ports: vec![SlicePort {
+                name: port.into(),
+                protocol: Protocol::Tcp,
+                port: 8080,
+            }],
             endpoints,
         }))
     })
@@ -78,7 +105,11 @@ fn any_slice() -> impl Strategy<Value = Change> {
 
 fn any_node() -> impl Strategy<Value = Change> {
     let ip = prop_oneof![any_ip("192.168.0.", 2), any_ip("10.1.0.", 2)];
-    let cidrs = vec![vec![], vec!["10.1.0.0/16"], vec!["10.1.0.0/31", "fd00:2::/64"]];
+    let cidrs = vec![
+        vec![],
+        vec!["10.1.0.0/16"],
+        vec!["10.1.0.0/31", "fd00:2::/64"],
+    ];
     (prop::collection::vec(ip, 0..3), prop::sample::select(cidrs)).prop_map(|(addresses, cidrs)| {
         Change::Node(Arc::new(NodeFacts {
             name: "here".into(),
@@ -131,7 +162,9 @@ impl World {
                 self.run(plan);
                 // An id is told from a frontend that stands under it; who lost them all to
                 // others gets another one.
-                if self.planner.conflicts().next().is_none() && self.planner.missing() == Missing::default() {
+                if self.planner.conflicts().next().is_none()
+                    && self.planner.missing() == Missing::default()
+                {
                     let mut second = Planner::new();
                     let maps = self.maps.installed();
                     assert_eq!(second.adopt(&self.view, maps, self.now), []);
@@ -154,15 +187,26 @@ impl World {
                 let info = self.planner.service(id).unwrap();
                 assert_eq!(info.endpoints as usize, port.endpoints.len());
                 for frontend in &port.frontends {
-                    claims.entry(frontend.key).or_default().push(frontend.value(id));
+                    claims
+                        .entry(frontend.key)
+                        .or_default()
+                        .push(frontend.value(id));
                 }
                 endpoints.extend(port.endpoints.iter().map(|e| (e.key(id), e.value())));
             }
         }
         assert_eq!(self.maps.current(), endpoints);
-        assert!(self.maps.frontends.keys().eq(claims.keys()), "{:?}", self.maps.frontends);
+        assert!(
+            self.maps.frontends.keys().eq(claims.keys()),
+            "{:?}",
+            self.maps.frontends
+        );
         for (key, value) in &self.maps.frontends {
-            assert!(claims[key].contains(value), "{key:?} {value:?} {:?}", claims[key]);
+            assert!(
+                claims[key].contains(value),
+                "{key:?} {value:?} {:?}",
+                claims[key]
+            );
         }
         let contested: usize = claims.values().map(|claims| claims.len() - 1).sum();
         assert_eq!(self.planner.conflicts().count(), contested);

@@ -63,7 +63,7 @@ fn a_proof_of_any_path_ends_the_run() {
         failing(&mut world, FLUSHED, 2_500);
         world.prove(DB, class, 2_600).look(2_750);
         failing_from(&mut world, 3_000, 5_000);
-        assert_eq!(world.verdict(5_000).state, State::Degraded, "{class:?}");
+        assert_eq!(world.verdict(5_000).state, State::Suspect, "{class:?}");
         // The last proof is the one that counts: three seconds after it.
         failing_from(&mut world, 5_250, 6_250);
         assert_eq!(world.verdict(6_250).state, State::Broken, "{class:?}");
@@ -372,7 +372,7 @@ fn degraded_names_services_causes_and_counts() {
     assert_eq!(
         verdict.reason,
         "IPv4: connections get through, but not to default/web:http (leaked, VIP left \
-         untranslated; 8 so far), default/db (refused by the node itself; 8 so far)"
+         untranslated; 8 failed so far), default/db (refused by the node itself; 8 failed so far)"
     );
     let trouble = &verdict.services[0];
     assert_eq!(
