@@ -48,11 +48,12 @@ const CHECK: Duration = Duration::from_secs(5);
 /// Why the agent could not run.
 #[derive(Debug, Error)]
 pub enum AppError {
+    // Not transparent: the exit code is found by looking for the cause itself.
     /// An address cannot be had.
-    #[error(transparent)]
+    #[error("{0}")]
     Bind(#[from] BindError),
     /// The folder cannot be followed.
-    #[error(transparent)]
+    #[error("{0}")]
     Folder(#[from] OpenError),
     /// The kernel refuses the observer for lack of privileges.
     #[error(transparent)]
