@@ -144,7 +144,8 @@ pub fn classifier<'a>(
 }
 
 /// Whether more privileges would help. `EPERM` says so. `EACCES` is the verifier's word for every
-/// refusal; for lack of CAP_PERFMON it adds that it does not trust the loader.
+/// refusal; without CAP_PERFMON it refuses the arithmetic with pointers that reading packets takes,
+/// in words that depend on where it meets it first.
 pub fn permission_denied(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);
     std::iter::from_fn(|| {
@@ -152,21 +153,27 @@ pub fn permission_denied(error: &(dyn std::error::Error + 'static)) -> bool {
         cause = current.source();
         Some(current)
     })
-    .any(|error| match error.downcast_ref::<ProgramError>() {
-        Some(ProgramError::LoadError {
-            io_error,
-            verifier_log,
-        }) => {
-            let log = verifier_log.to_string();
-            io_error.raw_os_error() == Some(libc::EPERM)
-                || ["!root", "leaks addr"]
-                    .iter()
-                    .any(|words| log.contains(words))
-        }
-        _ => error
-            .downcast_ref::<io::Error>()
-            .is_some_and(|error| error.raw_os_error() == Some(libc::EPERM)),
+    .filter_map(|error| match error.downcast_ref::<ProgramError>() {
+        Some(ProgramError::LoadError { io_error, .. }) => Some((io_error, true)),
+        _ => error.downcast_ref::<io::Error>().map(|error| (error, false)),
     })
+    .any(|(error, verifier)| match error.raw_os_error() {
+        Some(libc::EPERM) => true,
+        Some(libc::EACCES) => verifier && !is_trusted(),
+        _ => false,
+    })
+}
+
+/// Whether this process has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it. Where that cannot be
+/// told, privileges are not what is blamed.
+fn is_trusted() -> bool {
+    const TRUSTED: u64 = 1 << 38 | 1 << 21;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    effective.is_none_or(|mask| mask & TRUSTED != 0)
 }
 
 /// Lines of the verifier's log that are repeated: the last ones tell why.
