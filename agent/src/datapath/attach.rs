@@ -81,7 +81,7 @@ pub struct Attacher {
     mode: Mode,
     pins: Option<Pins>,
     attachments: BTreeMap<u32, Attachment>,
-    /// Links put back because they were gone or not the first.
+    /// Links put back because they, or their pins, were gone, or because they were not the first.
     pub repairs: u64,
 }
 
@@ -130,7 +130,7 @@ impl Attacher {
         }
     }
 
-    /// Looks whether every hook still stands, and stands first; puts back what does not.
+    /// Looks whether every hook still stands, stands first and is pinned; puts back what does not.
     pub fn check(&mut self, ebpf: &mut Ebpf, now: Mono) {
         for attachment in self.attachments.values_mut() {
             let rested = attachment
@@ -141,7 +141,7 @@ impl Attacher {
             for (slot, first) in attachment.hooks.iter_mut().zip(&mut attachment.first) {
                 let Some(hook) = slot else { continue };
                 *first = hook.is_first(ebpf, &attachment.device);
-                if *first == Some(false) && rested {
+                if (*first == Some(false) || hook.lost_its_pin()) && rested {
                     hook.let_go();
                     replaced.extend(slot.take());
                 }
@@ -150,7 +150,7 @@ impl Attacher {
                 self.repairs += replaced.len() as u64;
                 attachment.repaired = Some(now);
                 let device = &attachment.device.name;
-                tracing::warn!(%device, "the observer was not first here any more; put back");
+                tracing::warn!(%device, "the observer was not first here any more, or its pin was gone; put back");
             }
             attach(ebpf, attachment, self.mode, self.pins.as_ref());
         }

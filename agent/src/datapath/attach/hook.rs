@@ -177,6 +177,11 @@ impl Hook {
         }
     }
 
+    /// Whether somebody removed the pin, so that the link would end with this process.
+    pub(super) fn lost_its_pin(&self) -> bool {
+        matches!(&self.held, Held::Tcx { pin: Some(pin), .. } if !pin.exists())
+    }
+
     /// Gives the pin up, so that the next attach makes a link of its own at the head.
     pub(super) fn let_go(&mut self) {
         if let Held::Tcx { pin: Some(pin), .. } = &self.held {
@@ -229,6 +234,11 @@ fn tcx(
             pin: None,
         }),
         Some(pin) => {
+            // Somebody's clean-up may have taken the folder away: a device that is observed and not
+            // pinned is better than one that is neither.
+            if let Some(folder) = pin.parent() {
+                let _ = std::fs::create_dir_all(folder);
+            }
             let pinned = link.pin(&pin)?;
             Ok(Held::Tcx {
                 _link: pinned.into(),
