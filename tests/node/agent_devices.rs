@@ -1,5 +1,6 @@
 //! Interfaces that come and go, that are left out, and hooks that somebody takes away.
 
+use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use node_tests::world::{Family, Place};
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::agent_kernel::{Foreign, detach, link, programs_at};
+use crate::agent_kernel::{Foreign, detach, link, link_id, links, programs_at};
 use crate::agent_scene::{
     PORT, Scene, assert_never_503, device_of, eventually, lacks, metric, throughout,
 };
@@ -28,14 +29,18 @@ fn is_watched(report: &Value, device: &str) -> bool {
 #[case::bridged(Place::Bridged)]
 fn pods_come_and_go_under_traffic(#[case] place: Place) {
     let name = "pods_come_and_go_under_traffic";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else { return };
+    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
     let watch = scene.watch();
     for round in 0..2 {
         let pod = format!("late-{round}");
         let device = format!("veth-{pod}");
         scene.world.add_pod(&pod, place).expect("add a pod");
         let server = Server::start(scene.world.pod(&pod), PORT).expect("start a server");
-        scene.wait("the new device is watched", |report| is_watched(report, &device));
+        scene.wait("the new device is watched", |report| {
+            is_watched(report, &device)
+        });
 
         // As an endpoint, and as a client.
         let endpoint = scene.world.pod(&pod).into();
@@ -46,7 +51,10 @@ fn pods_come_and_go_under_traffic(#[case] place: Place) {
         scene.rules.install().expect("install");
         for family in Family::ALL {
             let before = scene.count("web", family, "pod", "proven");
-            scene.from_pod(&pod, scene.cluster_ip("web", family)).once(0).expect("an answer");
+            scene
+                .pod_plan(&pod, scene.cluster_ip("web", family))
+                .once(0)
+                .expect("an answer");
             eventually("a new pod proven", || {
                 scene.count("web", family, "pod", "proven") > before
             });
@@ -55,7 +63,9 @@ fn pods_come_and_go_under_traffic(#[case] place: Place) {
 
         scene
             .manifests
-            .change("db", |service| service.endpoints.retain(|one| one.pod != pod))
+            .change("db", |service| {
+                service.endpoints.retain(|one| one.pod != pod)
+            })
             .expect("one endpoint less");
         scene.rules.install().expect("install");
         let index = scene.world.node.ifindex(&device).expect("a device");
@@ -63,7 +73,9 @@ fn pods_come_and_go_under_traffic(#[case] place: Place) {
         assert!(pins.iter().all(|pin| pin.exists()), "pinned: {pins:?}");
         scene.world.remove_pod(&pod).expect("remove the pod");
         drop(server);
-        scene.wait("the device is gone", |report| device_of(report, &device).is_none());
+        scene.wait("the device is gone", |report| {
+            device_of(report, &device).is_none()
+        });
         eventually("its pins are gone", || pins.iter().all(|pin| !pin.exists()));
         scene.wait_proven();
     }
@@ -74,7 +86,9 @@ fn pods_come_and_go_under_traffic(#[case] place: Place) {
 fn an_excluded_interface_is_left_alone() {
     let name = "an_excluded_interface_is_left_alone";
     let extra = ["--interface-exclude", "veth-client-1"];
-    let Some(scene) = Scene::new(name, Backend::Nftables, &extra) else { return };
+    let Some(scene) = Scene::new(name, Backend::Nftables, &extra) else {
+        return;
+    };
     let report = scene.report();
     assert!(device_of(&report, "veth-client-1").is_none(), "{report:#}");
     assert!(is_watched(&report, "veth-client-2"), "{report:#}");
@@ -86,27 +100,46 @@ fn an_excluded_interface_is_left_alone() {
     let target = scene.cluster_ip("web", Family::V4);
     for pod in ["client-1", "client-2"] {
         for number in 0..3 {
-            scene.from_pod(pod, target).once(number).expect("an answer");
+            scene.pod_plan(pod, target).once(number).expect("an answer");
         }
     }
     eventually("the other client is counted", || {
         scene.count("web", Family::V4, "pod", "arrived") == 3
     });
     thread::sleep(Duration::from_millis(600));
-    assert_eq!(scene.count("web", Family::V4, "pod", "arrived"), 3, "and it alone");
+    assert_eq!(
+        scene.count("web", Family::V4, "pod", "arrived"),
+        3,
+        "and it alone"
+    );
 }
 
 #[test]
 fn only_included_interfaces_are_watched() {
     let name = "only_included_interfaces_are_watched";
-    let extra = ["--interface-include", "veth-*,eth?", "--interface-exclude", "veth-web-*"];
-    let Some(scene) = Scene::new(name, Backend::Nftables, &extra) else { return };
+    let extra = [
+        "--interface-include",
+        "veth-*,eth?",
+        "--interface-exclude",
+        "veth-web-*",
+    ];
+    let Some(scene) = Scene::new(name, Backend::Nftables, &extra) else {
+        return;
+    };
     let report = scene.report();
     let devices = report["devices"].as_array().expect("devices");
-    let mut names: Vec<_> = devices.iter().filter_map(|device| device["name"].as_str()).collect();
+    let mut names: Vec<_> = devices
+        .iter()
+        .filter_map(|device| device["name"].as_str())
+        .collect();
     names.sort_unstable();
     let wanted = [
-        "eth0", "veth-api-1", "veth-client-1", "veth-client-2", "veth-db-1", "veth-db-2",
+        "eth0",
+        "veth-api-1",
+        "veth-client-1",
+        "veth-client-2",
+        "veth-db-1",
+        "veth-db-2",
         "veth-spare",
     ];
     assert_eq!(names, wanted);
@@ -123,17 +156,21 @@ fn assert_watched_again(scene: &Scene, direction: TcAttachType) {
     let node = &scene.world.node;
     eventually("ours first again", || {
         let programs = programs_at(node, "veth-client-1", direction);
-        programs.first().is_some_and(|name| name.starts_with("pathproof_") && !name.contains("empty"))
+        programs
+            .first()
+            .is_some_and(|name| name.starts_with("pathproof_") && !name.contains("empty"))
     });
     let before = scene.count("web", Family::V6, "pod", "proven");
-    let plan = scene.from_pod("client-1", scene.cluster_ip("web", Family::V6));
+    let plan = scene.pod_plan("client-1", scene.cluster_ip("web", Family::V6));
     for number in 0..3 {
         plan.once(number).expect("an answer");
     }
     eventually("proven again", || {
         scene.count("web", Family::V6, "pod", "proven") == before + 3
     });
-    scene.wait("watched again", |report| is_watched(report, "veth-client-1"));
+    scene.wait("watched again", |report| {
+        is_watched(report, "veth-client-1")
+    });
 }
 
 #[rstest]
@@ -151,18 +188,93 @@ fn a_detached_link_is_put_back(#[case] direction: &str, #[case] hook: TcAttachTy
     assert_eq!(repairs(&scene), 1);
 }
 
+/// Somebody cleans up below a running agent: what runs goes on, and is pinned again, so that the
+/// next restart leaves no gap.
+#[test]
+fn a_removed_pin_is_put_back() {
+    let name = "a_removed_pin_is_put_back";
+    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    let index = scene.world.node.ifindex("veth-client-1").expect("a device");
+    let pins = ["ingress", "egress"].map(|direction| link(&scene.world, index, direction));
+    fs::remove_dir_all(scene.world.pin_dir()).expect("remove every pin");
+    // A device that comes meanwhile is watched as any other.
+    scene
+        .world
+        .add_pod("late", Place::Local)
+        .expect("add a pod");
+    scene.wait("the new device is watched", |report| {
+        is_watched(report, "veth-late")
+    });
+    eventually("pinned again", || {
+        pins.iter().all(|pin| link_id(pin).is_some())
+    });
+    for direction in [TcAttachType::Ingress, TcAttachType::Egress] {
+        let one = || programs_at(&scene.world.node, "veth-client-1", direction).len() == 1;
+        eventually("and attached once", one);
+    }
+    scene.wait_proven();
+    assert_never_503(&watch);
+}
+
+/// Devices that vanish while they are attached to, as on a node whose pods crash in a loop.
+#[test]
+fn devices_that_vanish_at_once_leave_nothing() {
+    let name = "devices_that_vanish_at_once";
+    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    let names = |report: &Value| {
+        let devices = report["devices"].as_array().cloned().unwrap_or_default();
+        devices
+            .iter()
+            .map(|device| device["name"].to_string())
+            .collect::<Vec<_>>()
+    };
+    let before = names(&scene.report());
+    for round in 0..40 {
+        let node = &scene.world.node;
+        let add = format!("link add brief{round} type veth peer name peer{round}\n");
+        node.ip_batch(&add).expect("add");
+        // Each a little later than the one before: somewhere the agent is in the middle of it.
+        thread::sleep(Duration::from_millis(round * 2));
+        node.ip_batch(&format!("link del brief{round}\n"))
+            .expect("remove");
+    }
+    let report = scene.wait("the same devices as before", |report| {
+        names(report) == before
+    });
+    let devices = report["devices"].as_array().expect("devices");
+    assert!(
+        devices.iter().all(|device| device["problem"].is_null()),
+        "{report:#}"
+    );
+    let pinned = || fs::read_dir(links(&scene.world)).map_or(0, Iterator::count);
+    eventually("no pins but theirs", || pinned() == before.len() * 2);
+    scene.wait_proven();
+    assert_never_503(&watch);
+}
+
 /// Another program at the head is moved behind, but not in a race: two that both insist on being
 /// first would spend the node's time on it.
 #[test]
 fn a_rival_at_the_head_is_answered_at_a_bounded_rate() {
     let name = "a_rival_at_the_head";
-    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else { return };
+    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
     let hook = TcAttachType::Ingress;
     let mut rival = Foreign::load(&scene.world.node);
     rival.attach("veth-client-1", hook);
     assert_watched_again(&scene, hook);
     let programs = programs_at(&scene.world.node, "veth-client-1", hook);
-    assert!(programs.iter().any(|name| name.contains("empty")), "it runs behind: {programs:?}");
+    assert!(
+        programs.iter().any(|name| name.contains("empty")),
+        "it runs behind: {programs:?}"
+    );
 
     // It insists.
     let (before, start) = (repairs(&scene), Instant::now());

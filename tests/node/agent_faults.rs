@@ -20,22 +20,35 @@ use crate::agent_scene::{
 #[case::iptables_legacy(Backend::IptablesLegacy)]
 #[case::iptables_nft(Backend::IptablesNft)]
 fn a_flushed_chain_is_503_until_it_is_mended(#[case] backend: Backend) {
-    let Some(scene) = Scene::proven("a_flushed_chain_is_503", backend, &[]) else { return };
+    let Some(scene) = Scene::proven("a_flushed_chain_is_503", backend, &[]) else {
+        return;
+    };
     let watch = scene.watch();
-    watch.wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200).expect("200");
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)
+        .expect("200");
     scene.rules.flush_services().expect("flush");
-    watch.wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 503).expect("503");
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 503)
+        .expect("503");
     let report = scene.wait("broken in both families", |report| {
-        Family::ALL.iter().all(|family| family_of(report, *family)["state"] == "broken")
+        Family::ALL
+            .iter()
+            .all(|family| family_of(report, *family)["state"] == "broken")
     });
     let cause = report["verdict"]["cause"].as_str().unwrap_or_default();
     assert!(["leaked", "refused"].contains(&cause), "{report:#}");
-    let body = scene.agent().outside("/healthz", Family::V6).expect("an answer over IPv6");
+    let body = scene
+        .agent()
+        .outside("/healthz", Family::V6)
+        .expect("an answer over IPv6");
     assert_eq!(body.status, 503);
     assert!(body.body.contains("\"healthy\":false"), "{}", body.body);
 
     scene.rules.install().expect("install again");
-    watch.wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200).expect("200");
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)
+        .expect("200");
     scene.wait_proven();
 }
 
@@ -50,16 +63,25 @@ fn lesser_rules(scene: &Scene, backend: Backend, services: Vec<Service>) -> Rule
 #[case::nftables(Backend::Nftables)]
 #[case::iptables_legacy(Backend::IptablesLegacy)]
 fn a_missing_service_is_degraded_not_503(#[case] backend: Backend) {
-    let Some(scene) = Scene::proven("a_missing_service_is_degraded", backend, &[]) else { return };
+    let Some(scene) = Scene::proven("a_missing_service_is_degraded", backend, &[]) else {
+        return;
+    };
     let watch = scene.watch();
     let mut fewer = services(&scene.world);
     fewer.retain(|service| service.name != "api");
-    lesser_rules(&scene, backend, fewer).install().expect("install without api");
+    lesser_rules(&scene, backend, fewer)
+        .install()
+        .expect("install without api");
     let report = scene.wait("api blamed in both families", |report| {
-        Family::ALL.iter().all(|family| family_of(report, *family)["state"] == "degraded")
+        Family::ALL
+            .iter()
+            .all(|family| family_of(report, *family)["state"] == "degraded")
             && blames(report, "demo/api")
     });
-    assert!(!blames(&report, "demo/web") && !blames(&report, "demo/db"), "{report:#}");
+    assert!(
+        !blames(&report, "demo/web") && !blames(&report, "demo/db"),
+        "{report:#}"
+    );
     thread::sleep(Duration::from_secs(4));
     assert_never_503(&watch);
     scene.rules.install().expect("install again");
@@ -95,20 +117,29 @@ fn a_rewritten_rule_is_misrouted(#[case] backend: Backend) {
 #[test]
 fn an_endpoint_that_left_is_stale_in_the_end() {
     let name = "an_endpoint_that_left_is_stale_in_the_end";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else { return };
+    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
     let watch = scene.watch();
     let spare = scene.world.pod("spare").clone();
-    scene.manifests.swap_endpoint("api", "api-1", &spare).expect("swap");
+    scene
+        .manifests
+        .swap_endpoint("api", "api-1", &spare)
+        .expect("swap");
     let report = scene.wait("degraded for api", |report| {
         report["verdict"]["state"] == "degraded" && blames(report, "demo/api")
     });
     assert_eq!(report["verdict"]["cause"], "stale", "{report:#}");
     assert_never_503(&watch);
-    watch.wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 503).expect("503");
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 503)
+        .expect("503");
     let report = scene.report();
     assert_eq!(report["verdict"]["state"], "stale", "{report:#}");
     scene.rules.install().expect("the rules follow");
-    watch.wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200).expect("200");
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)
+        .expect("200");
     scene.wait_proven();
 }
 
@@ -120,10 +151,20 @@ fn rules_that_follow_are_never_stale(#[case] backend: Backend) {
     let Some(mut scene) = Scene::proven("rules_that_follow_are_never_stale", backend, &[]) else {
         return;
     };
-    let (one, other) = (scene.world.pod("api-1").clone(), scene.world.pod("spare").clone());
+    let (one, other) = (
+        scene.world.pod("api-1").clone(),
+        scene.world.pod("spare").clone(),
+    );
     for round in 0..4 {
-        let (from, to) = if round % 2 == 0 { ("api-1", &other) } else { ("spare", &one) };
-        scene.manifests.swap_endpoint("api", from, to).expect("swap");
+        let (from, to) = if round % 2 == 0 {
+            ("api-1", &other)
+        } else {
+            ("spare", &one)
+        };
+        scene
+            .manifests
+            .swap_endpoint("api", from, to)
+            .expect("swap");
         thread::sleep(Duration::from_millis(300));
         scene.rules.install().expect("the rules follow");
         throughout(Duration::from_millis(2200), || {
@@ -139,7 +180,9 @@ fn rules_that_follow_are_never_stale(#[case] backend: Backend) {
 #[case::alone(false)]
 fn outsiders_alone_never_flip_it(#[case] with_pods: bool) {
     let name = "outsiders_alone_never_flip_it";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else { return };
+    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
     scene.clients.clear();
     if with_pods {
         scene.pod_traffic();
@@ -149,9 +192,15 @@ fn outsiders_alone_never_flip_it(#[case] with_pods: bool) {
     // Pods find their ClusterIPs, node ports and load balancer addresses are gone.
     let mut inside = services(&scene.world);
     for service in &mut inside {
-        (service.node_port, service.load_balancer, service.external_ips) = (None, false, false);
+        (
+            service.node_port,
+            service.load_balancer,
+            service.external_ips,
+        ) = (None, false, false);
     }
-    lesser_rules(&scene, Backend::Nftables, inside).install().expect("install");
+    lesser_rules(&scene, Backend::Nftables, inside)
+        .install()
+        .expect("install");
     scene.wait("the outsiders' path failing", |report| {
         path_of(report, Family::V4, "external") == "failing"
             && path_of(report, Family::V6, "external") == "failing"
@@ -173,15 +222,20 @@ fn the_wrong_device_proves_nothing(#[case] backend: Backend) {
         return;
     };
     let spare = scene.world.pod("spare").clone();
-    scene.manifests.add(Service::new("solo", 3, [&spare])).expect("add a Service");
+    scene
+        .manifests
+        .add(Service::new("solo", 3, [&spare]))
+        .expect("add a Service");
     scene.rules.install().expect("install");
     for family in Family::ALL {
         let target = scene.cluster_ip("solo", family);
-        let plan = scene.from_pod("client-1", target).rate(10.0);
+        let plan = scene.pod_plan("client-1", target).rate(10.0);
         scene.run(plan);
     }
     let proven = |family| scene.count("solo", family, "pod", "proven");
-    eventually("solo proven", || Family::ALL.iter().all(|family| proven(*family) > 3));
+    eventually("solo proven", || {
+        Family::ALL.iter().all(|family| proven(*family) > 3)
+    });
 
     scene.world.cut_route("spare").expect("cut the route");
     let report = scene.wait("solo blamed", |report| {
@@ -189,17 +243,28 @@ fn the_wrong_device_proves_nothing(#[case] backend: Backend) {
     });
     assert_eq!(report["verdict"]["cause"], "misrouted", "{report:#}");
     let sighting = report["sightings"].as_array().and_then(|all| {
-        all.iter().find(|one| one["service"].as_str().is_some_and(|name| name.contains("solo")))
+        all.iter().find(|one| {
+            one["service"]
+                .as_str()
+                .is_some_and(|name| name.contains("solo"))
+        })
     });
     let sighting = sighting.unwrap_or_else(|| panic!("no sighting of solo: {report:#}"));
     assert_eq!(sighting["device"], "eth0", "{sighting:#}");
     let before = Family::ALL.map(proven);
     thread::sleep(Duration::from_millis(1500));
-    assert_eq!(Family::ALL.map(proven), before, "nothing is proven by the wrong device");
+    assert_eq!(
+        Family::ALL.map(proven),
+        before,
+        "nothing is proven by the wrong device"
+    );
 
     scene.world.mend_route("spare").expect("mend the route");
     eventually("solo proven again", || {
-        Family::ALL.iter().zip(before).all(|(family, before)| proven(*family) > before)
+        Family::ALL
+            .iter()
+            .zip(before)
+            .all(|(family, before)| proven(*family) > before)
     });
     scene.wait_proven();
 }
@@ -208,12 +273,16 @@ fn the_wrong_device_proves_nothing(#[case] backend: Backend) {
 #[test]
 fn a_flush_is_seen_while_backends_are_dead() {
     let name = "a_flush_is_seen_while_backends_are_dead";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else { return };
+    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
     let watch = scene.watch();
     let dead: Vec<(String, Server)> = std::mem::take(&mut scene.servers).into_iter().collect();
     drop(dead);
     thread::sleep(Duration::from_secs(2));
     assert_never_503(&watch);
     scene.rules.flush_services().expect("flush");
-    watch.wait(PATIENCE, |codes| codes.healthz == 503).expect("503");
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 503)
+        .expect("503");
 }

@@ -17,7 +17,9 @@ use crate::agent_scene::{PATIENCE, Scene, eventually, metric, until};
 #[test]
 fn answers_are_kube_proxys_to_the_byte() {
     let name = "answers_are_kube_proxys_to_the_byte";
-    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else { return };
+    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
     for family in Family::ALL {
         for path in ["/healthz", "/livez"] {
             let answer = scene.agent().outside(path, family).expect("an answer");
@@ -27,7 +29,11 @@ fn answers_are_kube_proxys_to_the_byte() {
             let body: Value = serde_json::from_str(&answer.body).expect("JSON");
             let time = |value: &Value| value.as_str().expect("a time").to_owned();
             let updated = time(&body["lastUpdated"]);
-            let eligible = if path == "/healthz" { "\"nodeEligible\":true," } else { "" };
+            let eligible = if path == "/healthz" {
+                "\"nodeEligible\":true,"
+            } else {
+                ""
+            };
             let status = |name: &str| {
                 let updated = time(&body["status"][name]["lastUpdated"]);
                 format!("\"{name}\":{{\"lastUpdated\":\"{updated}\",\"healthy\":true}}")
@@ -40,14 +46,26 @@ fn answers_are_kube_proxys_to_the_byte() {
                 status("IPv6"),
             );
             assert_eq!(answer.body, wanted);
-            assert!(updated.ends_with('Z') && updated.starts_with("20"), "{updated}");
+            assert!(
+                updated.ends_with('Z') && updated.starts_with("20"),
+                "{updated}"
+            );
         }
-        let missing = scene.agent().outside("/metrics", family).expect("an answer");
-        assert_eq!((missing.status, &missing.body[..]), (404, "404 page not found\n"));
+        let missing = scene
+            .agent()
+            .outside("/metrics", family)
+            .expect("an answer");
+        assert_eq!(
+            (missing.status, &missing.body[..]),
+            (404, "404 page not found\n")
+        );
     }
     // The admin port is this machine's alone by default.
     let admin = SocketAddr::new(scene.world.node_address(Family::V4), 19256);
-    let asked = scene.world.outside.run(|| http::get(admin, "/metrics", Duration::from_secs(2)));
+    let asked = scene
+        .world
+        .outside
+        .run(|| http::get(admin, "/metrics", Duration::from_secs(2)));
     assert!(asked.is_err(), "{asked:?}");
 }
 
@@ -56,26 +74,39 @@ fn sources_beyond_the_allow_list_are_cut_off() {
     let name = "sources_beyond_the_allow_list";
     // The router's addresses are the source of what the outside namespace sends of its own.
     let extra = ["--healthz-allow-cidr", "192.0.2.1/32,2001:db8:0:1::1"];
-    let Some(scene) = Scene::new(name, Backend::Nftables, &extra) else { return };
+    let Some(scene) = Scene::new(name, Backend::Nftables, &extra) else {
+        return;
+    };
     for family in Family::ALL {
-        let answer = scene.agent().outside("/healthz", family).expect("an answer to the allowed");
+        let answer = scene
+            .agent()
+            .outside("/healthz", family)
+            .expect("an answer to the allowed");
         assert_eq!(answer.status, 200);
         let address = SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT);
         let ask = || http::get(address, "/healthz", Duration::from_secs(3));
         let refused = scene.world.worker.run(ask);
         assert!(refused.is_err(), "{refused:?}");
-        assert!(scene.world.node.run(ask).is_err(), "the node itself is not on the list");
+        assert!(
+            scene.world.node.run(ask).is_err(),
+            "the node itself is not on the list"
+        );
     }
     let text = scene.agent().metrics().expect("metrics");
     let labels = ["listener=\"healthz\"", "event=\"denied\""];
-    assert!(metric(&text, "pathproof_http_connections_total", &labels) >= 4, "{text}");
+    assert!(
+        metric(&text, "pathproof_http_connections_total", &labels) >= 4,
+        "{text}"
+    );
 }
 
 /// Ten thousand that say nothing: the next one is answered all the same.
 #[test]
 fn idle_connections_do_not_silence_it() {
     let name = "idle_connections_do_not_silence_it";
-    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else { return };
+    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
     raise_open_files();
     let address = SocketAddr::new(scene.world.node_address(Family::V4), HEALTHZ_PORT);
     let idle: Vec<TcpStream> = scene.world.outside.run(|| {
@@ -105,7 +136,11 @@ fn idle_connections_do_not_silence_it() {
     drop(idle);
     eventually("none left open", || {
         let text = scene.agent().metrics().expect("metrics");
-        metric(&text, "pathproof_http_open_connections", &["listener=\"healthz\""]) < 10
+        metric(
+            &text,
+            "pathproof_http_open_connections",
+            &["listener=\"healthz\""],
+        ) < 10
     });
 }
 
@@ -122,7 +157,11 @@ fn raise_open_files() {
 fn command(scene: &Scene, args: &[&str]) -> (i32, String, String) {
     let output = scene.agent().command(args).output().expect("run a command");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+    (
+        output.status.code().unwrap_or(-1),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
 }
 
 #[test]
@@ -132,8 +171,13 @@ fn status_and_version_tell() {
     };
     let (code, said, _) = command(&scene, &["status"]);
     assert_eq!(code, 0, "{said}");
-    for word in ["node-1", "proven", "IPv4", "IPv6", "demo/web", "eth0", "pod"] {
-        assert!(said.to_lowercase().contains(&word.to_lowercase()), "{word} is not in {said}");
+    for word in [
+        "node-1", "proven", "IPv4", "IPv6", "demo/web", "eth0", "pod",
+    ] {
+        assert!(
+            said.to_lowercase().contains(&word.to_lowercase()),
+            "{word} is not in {said}"
+        );
     }
     let (code, said, _) = command(&scene, &["status", "--output", "json"]);
     assert_eq!(code, 0, "{said}");
@@ -145,7 +189,10 @@ fn status_and_version_tell() {
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
     let (code, said, _) = command(&scene, &["status"]);
     assert_eq!(code, 0, "status tells; it does not judge: {said}");
-    assert!(said.to_lowercase().contains("broken") && said.contains("503"), "{said}");
+    assert!(
+        said.to_lowercase().contains("broken") && said.contains("503"),
+        "{said}"
+    );
 
     let (code, said, _) = command(&scene, &["version"]);
     assert_eq!(code, 0);
@@ -154,6 +201,17 @@ fn status_and_version_tell() {
     assert_eq!(code, 0);
     let version: Value = serde_json::from_str(&said).expect("JSON");
     assert_eq!(version["version"], env!("CARGO_PKG_VERSION"), "{said}");
+
+    // Drawn again each second until it is ended.
+    let mut watching = scene.world.node.command("timeout");
+    let binary = node_tests::world::agent_binary().expect("the agent's binary");
+    let output = watching
+        .arg("2.5")
+        .arg(binary)
+        .args(["status", "--watch"])
+        .output();
+    let pages = String::from_utf8(output.expect("run status").stdout).expect("text");
+    assert!(pages.matches("node-1").count() >= 2, "{pages}");
 
     // Nobody there, and no address at all.
     let (code, _, complaint) = command(&scene, &["status", "--admin-address", "127.0.0.1:1"]);
@@ -168,13 +226,18 @@ fn status_and_version_tell() {
 #[test]
 fn a_restart_answers_nothing_but_the_verdict() {
     let name = "a_restart_answers_nothing_but_the_verdict";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else { return };
+    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
     let watch = scene.watch();
     scene.take_agent().terminate().expect("an end in order");
     thread::sleep(Duration::from_millis(200));
     scene.start(&[]);
     let first = until(PATIENCE, || scene.agent().verdict().ok()).expect("a verdict");
-    assert_eq!(first["verdict"]["state"], "proven", "it begins from what it knew: {first:#}");
+    assert_eq!(
+        first["verdict"]["state"], "proven",
+        "it begins from what it knew: {first:#}"
+    );
     scene.wait_proven();
     crate::agent_scene::assert_never_503(&watch);
 }

@@ -40,14 +40,20 @@ pub(crate) fn counted(world: &World, outcome: Outcome) -> u64 {
     let of = |id| counts.get(&id, 0).expect("read a count").counts;
     // The worlds here have a handful of Services: their ids are the first ones.
     let services = (0..256).flat_map(of);
-    services.map(|by_outcome| u64::from(by_outcome[outcome as usize])).sum()
+    services
+        .map(|by_outcome| u64::from(by_outcome[outcome as usize]))
+        .sum()
 }
 
 /// Connections that the kernel follows now.
 pub(crate) fn pending(world: &World) -> usize {
     let map = Map::HashMap(map_data(world, map::PENDING));
     let pending: HashMap<_, PendingKey, Pending> = map.try_into().expect("the map of connections");
-    pending.keys().flatten().take(abi::MAX_PENDING as usize + 1).count()
+    pending
+        .keys()
+        .flatten()
+        .take(abi::MAX_PENDING as usize + 1)
+        .count()
 }
 
 /// Id of a pinned link.
@@ -58,9 +64,13 @@ pub(crate) fn link_id(pin: &Path) -> Option<u32> {
 
 /// Names of the programs at a TCX hook, the head first.
 pub(crate) fn programs_at(ns: &Namespace, device: &str, direction: TcAttachType) -> Vec<String> {
-    let (_, programs) =
-        ns.run(|| SchedClassifier::query_tcx(device, direction)).expect("ask for the programs");
-    programs.iter().map(|one| one.name_as_str().unwrap_or_default().to_owned()).collect()
+    let (_, programs) = ns
+        .run(|| SchedClassifier::query_tcx(device, direction))
+        .expect("ask for the programs");
+    programs
+        .iter()
+        .map(|one| one.name_as_str().unwrap_or_default().to_owned())
+        .collect()
 }
 
 /// Detaches a pinned link, whoever holds it, as an administrator's tool would.
@@ -76,9 +86,19 @@ pub(crate) fn detach(pin: &Path) -> io::Result<()> {
 
 fn bpf(command: libc::c_int, mut attr: [u64; 2]) -> io::Result<i32> {
     // SAFETY: both commands read no more than 16 bytes of `bpf_attr`; the kernel checks pointers.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_mut_ptr(), size_of_val(&attr)) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            attr.as_mut_ptr(),
+            size_of_val(&attr),
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result as i32)
+    }
 }
 
 /// A program of somebody else's that insists on being the first.
@@ -94,7 +114,11 @@ impl Foreign {
         let mut ebpf = Ebpf::load(load::OBJECT).expect("load the object");
         let program = load::classifier(&mut ebpf, abi::program::EMPTY).expect("the empty program");
         program.load().expect("load the empty program");
-        Self { ebpf, ns: ns.clone(), links: Vec::new() }
+        Self {
+            ebpf,
+            ns: ns.clone(),
+            links: Vec::new(),
+        }
     }
 
     /// Attaches it before all others; an earlier attachment is given up.
@@ -129,7 +153,12 @@ impl Tap {
         while Instant::now() < end {
             // SAFETY: the buffer is valid for its length; a time limit is set on the socket.
             let length = unsafe {
-                libc::recv(self.0.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0)
+                libc::recv(
+                    self.0.as_raw_fd(),
+                    frame.as_mut_ptr().cast(),
+                    frame.len(),
+                    0,
+                )
             };
             if let Ok(length @ 1..) = usize::try_from(length)
                 && wanted(&frame[..length])
@@ -156,10 +185,17 @@ fn packet_socket(index: u32) -> io::Result<OwnedFd> {
     at.sll_family = libc::AF_PACKET as u16;
     at.sll_protocol = every;
     at.sll_ifindex = index as i32;
-    let patience = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
+    let patience = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 100_000,
+    };
     // SAFETY: both pointers are valid for the lengths given during the calls.
     let failed = unsafe {
-        libc::bind(fd, (&raw const at).cast(), size_of_val(&at) as libc::socklen_t) != 0
+        libc::bind(
+            fd,
+            (&raw const at).cast(),
+            size_of_val(&at) as libc::socklen_t,
+        ) != 0
             || libc::setsockopt(
                 fd,
                 libc::SOL_SOCKET,
@@ -168,5 +204,9 @@ fn packet_socket(index: u32) -> io::Result<OwnedFd> {
                 size_of_val(&patience) as libc::socklen_t,
             ) != 0
     };
-    if failed { Err(io::Error::last_os_error()) } else { Ok(socket) }
+    if failed {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(socket)
+    }
 }

@@ -14,22 +14,23 @@ use node_tests::world::Family;
 use rstest::rstest;
 
 use crate::agent_kernel::{Tap, pending};
-use crate::agent_scene::{
-    PATIENCE, PORT, Scene, assert_never_503, eventually, lacks, throughout, until,
-};
-
-const SYN: u8 = 0x02;
+use crate::agent_scene::{PATIENCE, PORT, Scene, assert_never_503, eventually, lacks, throughout};
 
 /// A Service of one endpoint, "solo" with the pod "spare", whose rules stand.
 fn with_solo(test: &str) -> Option<Scene> {
     let mut scene = Scene::proven(test, Backend::Nftables, &[])?;
     let spare = scene.world.pod("spare").clone();
-    scene.manifests.add(Service::new("solo", 3, [&spare])).expect("add a Service");
+    scene
+        .manifests
+        .add(Service::new("solo", 3, [&spare]))
+        .expect("add a Service");
     scene.rules.install().expect("install");
     for family in Family::ALL {
-        let plan = scene.from_pod("client-1", scene.cluster_ip("solo", family));
+        let plan = scene.pod_plan("client-1", scene.cluster_ip("solo", family));
         plan.once(0).expect("an answer");
-        eventually("solo known", || scene.count("solo", family, "pod", "proven") > 0);
+        eventually("solo known", || {
+            scene.count("solo", family, "pod", "proven") > 0
+        });
     }
     Some(scene)
 }
@@ -38,7 +39,9 @@ fn with_solo(test: &str) -> Option<Scene> {
 /// staleness [finding 11].
 #[test]
 fn a_repeated_syn_is_never_stale() {
-    let Some(mut scene) = with_solo("a_repeated_syn_is_never_stale") else { return };
+    let Some(mut scene) = with_solo("a_repeated_syn_is_never_stale") else {
+        return;
+    };
     let spare = scene.world.pod("spare").clone();
     // The endpoint says nothing, so that its client goes on trying.
     let silence = "table inet t {\n chain c {\n type filter hook input priority 0\n \
@@ -53,7 +56,10 @@ fn a_repeated_syn_is_never_stale() {
     });
     let arrives = |syn: &Syn| {
         let number = syn.sequence.to_be_bytes();
-        tap.find(PATIENCE, |frame| frame.windows(4).any(|bytes| bytes == number)).is_some()
+        tap.find(PATIENCE, |frame| {
+            frame.windows(4).any(|bytes| bytes == number)
+        })
+        .is_some()
     };
     for syn in &syns {
         raw.send_syn(syn).expect("send");
@@ -61,13 +67,19 @@ fn a_repeated_syn_is_never_stale() {
     }
     // Rules and slices agree at once: nothing but the retries goes to the old endpoint.
     let other = scene.world.pod("web-1").clone();
-    scene.manifests.swap_endpoint("solo", "spare", &other).expect("swap");
+    scene
+        .manifests
+        .swap_endpoint("solo", "spare", &other)
+        .expect("swap");
     scene.rules.install().expect("install");
     for _ in 0..5 {
         thread::sleep(Duration::from_millis(800));
         for syn in &syns {
             raw.send_syn(syn).expect("send");
-            assert!(arrives(syn), "a repeated SYN goes to the endpoint that left");
+            assert!(
+                arrives(syn),
+                "a repeated SYN goes to the endpoint that left"
+            );
         }
     }
     for family in Family::ALL {
@@ -75,7 +87,11 @@ fn a_repeated_syn_is_never_stale() {
             scene.count("solo", family, "pod", "retransmitted") >= 4
         });
         for failure in ["stale", "misrouted"] {
-            assert_eq!(scene.count("solo", family, "pod", failure), 0, "{family:?} {failure}");
+            assert_eq!(
+                scene.count("solo", family, "pod", failure),
+                0,
+                "{family:?} {failure}"
+            );
         }
     }
     scene.wait_proven();
@@ -87,15 +103,25 @@ fn a_repeated_syn_is_never_stale() {
 #[case::cluster_ip_from_a_pod(false)]
 fn a_flood_of_one_source_is_bounded(#[case] outside: bool) {
     let name = "a_flood_of_one_source_is_bounded";
-    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else { return };
+    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
     let watch = scene.watch();
     let family = Family::V4;
     let (raw, source, destination) = if outside {
         let raw = RawSender::from_outside(&scene.world);
-        (raw, scene.world.outside_client(2, family), scene.node_port(30082, family))
+        (
+            raw,
+            scene.world.outside_client(2, family),
+            scene.node_port(30082, family),
+        )
     } else {
         let raw = RawSender::from_pod(scene.world.pod("web-2"));
-        (raw, scene.world.pod("web-2").address(family), scene.cluster_ip("db", family))
+        (
+            raw,
+            scene.world.pod("web-2").address(family),
+            scene.cluster_ip("db", family),
+        )
     };
     let raw = raw.expect("a packet socket");
     for number in 0..20_000_u32 {
@@ -107,9 +133,16 @@ fn a_flood_of_one_source_is_bounded(#[case] outside: bool) {
         // A full queue drops what we send: no matter.
         let _ = raw.send_syn(&syn);
     }
-    assert!(pending(&scene.world) < abi::MAX_PENDING as usize / 2, "bounded");
-    eventually("refused followers counted", || scene.fault("over_budget") > 1000);
-    eventually("and told as coverage", || lacks(&scene.report(), "over_budget"));
+    assert!(
+        pending(&scene.world) < abi::MAX_PENDING as usize / 2,
+        "bounded"
+    );
+    eventually("refused followers counted", || {
+        scene.fault("over_budget") > 1000
+    });
+    eventually("and told as coverage", || {
+        lacks(&scene.report(), "over_budget")
+    });
     throughout(Duration::from_secs(4), || {
         let report = scene.report();
         assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
@@ -128,7 +161,9 @@ fn a_shared_sequence_number_accuses_nobody(
     #[case] other_client: bool,
 ) {
     let name = "a_shared_sequence_number_accuses_nobody";
-    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else { return };
+    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
     for family in Family::ALL {
         for round in 0..5 {
             let send = |pod: &str, port: u16, service: &str| {
@@ -150,7 +185,11 @@ fn a_shared_sequence_number_accuses_nobody(
     for family in Family::ALL {
         for service in [one, two] {
             for failure in ["misrouted", "stale", "leaked", "lost", "refused", "unheard"] {
-                assert_eq!(scene.count(service, family, "", failure), 0, "{service} {failure}");
+                assert_eq!(
+                    scene.count(service, family, "", failure),
+                    0,
+                    "{service} {failure}"
+                );
             }
         }
     }
@@ -162,13 +201,21 @@ fn a_shared_sequence_number_accuses_nobody(
 #[rstest]
 #[case::fast_open(true)]
 #[case::refused_data(false)]
-fn data_in_a_syn_is_answered(#[case] fast_open: bool, #[values(Family::V4, Family::V6)] family: Family) {
-    let Some(mut scene) = with_solo("data_in_a_syn_is_answered") else { return };
+fn data_in_a_syn_is_answered(
+    #[case] fast_open: bool,
+    #[values(Family::V4, Family::V6)] family: Family,
+) {
+    let Some(mut scene) = with_solo("data_in_a_syn_is_answered") else {
+        return;
+    };
     if fast_open {
         scene.servers.remove("spare");
         let spare = scene.world.pod("spare");
         // Server; without a cookie; for every listener.
-        spare.ns.sysctl("net/ipv4/tcp_fastopen", "1538").expect("fast open");
+        spare
+            .ns
+            .sysctl("net/ipv4/tcp_fastopen", "1538")
+            .expect("fast open");
         let server = Server::start(spare, PORT).expect("start a server");
         scene.servers.insert("spare".to_owned(), server);
     }
@@ -179,11 +226,17 @@ fn data_in_a_syn_is_answered(#[case] fast_open: bool, #[values(Family::V4, Famil
     let (sequence, data) = (0x0fa5_7000, b"GET / HTTP/1.0\r\n");
     let from = client.endpoint(family, 46_200);
     let to = scene.cluster_ip("solo", family);
-    raw.send(&syn_with_data(raw.link, from, to, sequence, data)).expect("send");
+    raw.send(&syn_with_data(raw.link, from, to, sequence, data))
+        .expect("send");
     let acknowledged = sequence + 1 + if fast_open { data.len() as u32 } else { 0 };
     let answer = acknowledged.to_be_bytes();
-    let seen = tap.find(PATIENCE, |frame| frame.windows(4).any(|bytes| bytes == answer));
-    assert!(seen.is_some(), "an answer that acknowledges {acknowledged:#x}");
+    let seen = tap.find(PATIENCE, |frame| {
+        frame.windows(4).any(|bytes| bytes == answer)
+    });
+    assert!(
+        seen.is_some(),
+        "an answer that acknowledges {acknowledged:#x}"
+    );
     eventually("answered, once", || {
         scene.count("solo", family, "pod", "answered") == before + 1
     });
@@ -192,7 +245,13 @@ fn data_in_a_syn_is_answered(#[case] fast_open: bool, #[values(Family::V4, Famil
 
 type Hardware = ([u8; 6], [u8; 6]);
 
-fn syn_with_data(link: Hardware, from: SocketAddr, to: SocketAddr, seq: u32, data: &[u8]) -> Vec<u8> {
+fn syn_with_data(
+    link: Hardware,
+    from: SocketAddr,
+    to: SocketAddr,
+    seq: u32,
+    data: &[u8],
+) -> Vec<u8> {
     let ethernet = PacketBuilder::ethernet2(link.0, link.1);
     let ip = match (from.ip(), to.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => ethernet.ipv4(from.octets(), to.octets(), 64),
@@ -201,89 +260,8 @@ fn syn_with_data(link: Hardware, from: SocketAddr, to: SocketAddr, seq: u32, dat
     };
     let builder = ip.tcp(from.port(), to.port(), seq, 64_240).syn();
     let mut frame = Vec::new();
-    builder.write(&mut frame, data).expect("a Vec takes every write");
+    builder
+        .write(&mut frame, data)
+        .expect("a Vec takes every write");
     frame
-}
-
-/// From one bridged pod to another, through four hooks: byte for byte, however broken. What makes
-/// no sense is counted.
-#[test]
-fn broken_packets_pass_as_they_came() {
-    let name = "broken_packets_pass_as_they_came";
-    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else { return };
-    let watch = scene.watch();
-    let (from, to) = (scene.world.pod("db-2"), scene.world.pod("db-1"));
-    // A plain bridge: with netfilter in it, the kernel itself drops what is broken.
-    for key in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
-        let _ = scene.world.node.sysctl(&format!("net/bridge/{key}"), "0");
-    }
-    let raw = RawSender::from_pod(from).expect("a packet socket");
-    let tap = Tap::open(&to.ns, "eth0");
-    let link = (from.link().0, to.link().0);
-    let faults = ["malformed", "truncated", "too_deep", "later_fragment"];
-    let count = || faults.map(|fault| scene.fault(fault)).iter().sum::<u64>();
-    let before = count();
-    for (what, frame) in broken(link, from.v4.octets(), to.v4.octets()) {
-        // The queue of a veth may be full for a moment.
-        let sent = until(PATIENCE, || raw.send(&frame).ok());
-        assert!(sent.is_some(), "{what} was not sent");
-        let seen = tap.find(PATIENCE, |seen| seen == frame);
-        assert!(seen.is_some(), "{what} did not arrive as it was sent");
-    }
-    eventually("counted", || count() >= before + 4);
-    scene.wait_proven();
-    assert_never_503(&watch);
-}
-
-/// Frames that begin right and go wrong, each in its own way.
-fn broken((from, to): Hardware, source: [u8; 4], target: [u8; 4]) -> Vec<(&'static str, Vec<u8>)> {
-    let ethernet = |kind: u16| [&to[..], &from[..], &kind.to_be_bytes()[..]].concat();
-    let frame = |kind: u16, rest: &[u8]| [&ethernet(kind)[..], rest].concat();
-    let v4 = |first: u8, total: u16, fragment: u16, protocol: u8, rest: &[u8]| {
-        let mut header = vec![first, 0];
-        header.extend(total.to_be_bytes());
-        header.extend([0x70, 0x70]);
-        header.extend(fragment.to_be_bytes());
-        header.extend([64, protocol, 0, 0]);
-        header.extend(source);
-        header.extend(target);
-        header.extend(rest);
-        frame(0x0800, &header)
-    };
-    let tcp = |offset: u8, flags: u8| {
-        let mut header = vec![0x9c, 0x40, 0x1f, 0x90, 1, 2, 3, 4, 0, 0, 0, 0, offset << 4, flags];
-        header.extend([0xfa, 0xf0, 0, 0, 0, 0]);
-        header
-    };
-    let syn = tcp(5, SYN);
-    // Destination options in a row, more than any parser follows.
-    let deep = [60, 0, 1, 4, 0, 0, 0, 0].repeat(40);
-    let v6 = |next: u8, length: u16, rest: &[u8]| {
-        let mut header = vec![0x60, 0, 0, 0];
-        header.extend(length.to_be_bytes());
-        header.extend([next, 64]);
-        header.extend([0xfd; 32]);
-        header.extend(rest);
-        frame(0x86dd, &header)
-    };
-    vec![
-        ("no more than a link header", ethernet(0x0800)),
-        ("one byte of IPv4", frame(0x0800, &[0x45])),
-        ("a header shorter than its least", v4(0x43, 40, 0, 6, &syn)),
-        ("a header longer than the packet", v4(0x4f, 60, 0, 6, &syn)),
-        ("a length beyond the packet", v4(0x45, 1500, 0, 6, &syn)),
-        ("a length within the header", v4(0x45, 10, 0, 6, &syn)),
-        ("half a TCP header", v4(0x45, 30, 0, 6, &syn[..10])),
-        ("a TCP header shorter than its least", v4(0x45, 40, 0, 6, &tcp(2, SYN))),
-        ("a TCP header longer than the packet", v4(0x45, 40, 0, 6, &tcp(15, SYN))),
-        ("every flag at once", v4(0x45, 40, 0, 6, &tcp(5, 0xff))),
-        ("a later fragment", v4(0x45, 40, 0x0010, 6, &syn)),
-        ("a version that is none", frame(0x0800, &[0x95; 40])),
-        ("half an IPv6 header", frame(0x86dd, &[0x60; 20])),
-        ("half an extension header", v6(0, 4, &[6, 9, 1, 1])),
-        ("extension headers without end", v6(60, deep.len() as u16, &deep)),
-        ("IPv6 without its TCP header", v6(6, 20, &[])),
-        ("two tags and nothing", frame(0x88a8, &[0, 7, 0x81, 0, 0, 9])),
-        ("an unknown protocol", frame(0x1234, &[0xaa; 60])),
-    ]
 }

@@ -26,9 +26,13 @@ fn everything(scene: &Scene, family: Family) -> Vec<Dialled> {
     let db = scene.cluster_ip("db", family);
     let vip = |service: &str| scene.manifests.service(service).load_balancer_ip(family);
     let external = scene.manifests.service("db").external_ip(family);
-    let pod = |service, pod: &str, target| (service, "pod", scene.from_pod(pod, target));
+    let pod = |service, pod: &str, target| (service, "pod", scene.pod_plan(pod, target));
     let outside = |service, client, target| {
-        (service, "external", Plan::from_outside(&scene.world, client, target))
+        (
+            service,
+            "external",
+            Plan::from_outside(&scene.world, client, target),
+        )
     };
     let dialled = [
         // Local and remote endpoints, from a pod with a route of its own and from a bridged one.
@@ -47,7 +51,12 @@ fn everything(scene: &Scene, family: Family) -> Vec<Dialled> {
     ];
     dialled
         .into_iter()
-        .map(|(service, path, plan)| Dialled { service, family, path, plan: plan.rate(15.0) })
+        .map(|(service, path, plan)| Dialled {
+            service,
+            family,
+            path,
+            plan: plan.rate(15.0),
+        })
         .collect()
 }
 
@@ -56,21 +65,36 @@ fn everything(scene: &Scene, family: Family) -> Vec<Dialled> {
 #[case::iptables_legacy(Backend::IptablesLegacy)]
 #[case::iptables_nft(Backend::IptablesNft)]
 fn every_path_is_proven_and_each_connection_counted_once(#[case] backend: Backend) {
-    let Some(scene) = Scene::new("every_path_is_proven", backend, &[]) else { return };
+    let Some(scene) = Scene::new("every_path_is_proven", backend, &[]) else {
+        return;
+    };
     let mut started = Vec::new();
     let clients: Vec<(Client, _)> = Family::ALL
         .into_iter()
         .flat_map(|family| everything(&scene, family))
-        .map(|Dialled { service, family, path, plan }| {
-            (plan.start().expect("start a client"), (service, family, path))
-        })
+        .map(
+            |Dialled {
+                 service,
+                 family,
+                 path,
+                 plan,
+             }| {
+                (
+                    plan.start().expect("start a client"),
+                    (service, family, path),
+                )
+            },
+        )
         .collect();
     thread::sleep(Duration::from_secs(2));
     for (client, whom) in clients {
         let target = client.plan().target;
         let from = client.plan().name.clone();
         let tally = client.finish();
-        assert!(tally.ok > 0 && tally.failed() == 0, "{from} to {target}: {tally:?}");
+        assert!(
+            tally.ok > 0 && tally.failed() == 0,
+            "{from} to {target}: {tally:?}"
+        );
         started.push((whom, tally.started));
     }
     for (service, family, path) in started.iter().map(|(whom, _)| *whom) {
@@ -80,19 +104,28 @@ fn every_path_is_proven_and_each_connection_counted_once(#[case] backend: Backen
             .map(|(_, count)| count)
             .sum();
         for outcome in ["arrived", "proven", "answered"] {
-            eventually(&format!("{wanted} {outcome} {service} {family:?} {path}"), || {
-                scene.count(service, family, path, outcome) == wanted
-            });
+            eventually(
+                &format!("{wanted} {outcome} {service} {family:?} {path}"),
+                || scene.count(service, family, path, outcome) == wanted,
+            );
         }
         for failure in FAILURES {
-            assert_eq!(scene.count(service, family, path, failure), 0, "{service} {failure}");
+            assert_eq!(
+                scene.count(service, family, path, failure),
+                0,
+                "{service} {failure}"
+            );
         }
     }
     let report = scene.wait_proven();
     let text = scene.agent().metrics().expect("metrics");
     for family in Family::ALL {
         for path in ["pod", "external"] {
-            assert_eq!(path_of(&report, family, path), "proven", "{family:?} {path}");
+            assert_eq!(
+                path_of(&report, family, path),
+                "proven",
+                "{family:?} {path}"
+            );
         }
         let label = [format!("family=\"{}\"", name(family))];
         assert!(metric(&text, "pathproof_forwarding_delay_seconds_count", &label) > 0);
@@ -115,7 +148,11 @@ fn masqueraded_connections_are_proven(#[case] backend: Backend) {
     for family in Family::ALL {
         let plan = Plan::from_outside(&scene.world, 0, scene.node_port(30082, family));
         let answer = plan.once(0).expect("an answer");
-        assert_ne!(answer.seen_as.ip(), scene.world.outside_client(0, family), "masqueraded");
+        assert_ne!(
+            answer.seen_as.ip(),
+            scene.world.outside_client(0, family),
+            "masqueraded"
+        );
         eventually("the masqueraded connection proven", || {
             scene.count("db", family, "external", "proven") == 1
         });
@@ -139,7 +176,11 @@ fn host_connections_do_no_harm() {
     thread::sleep(Duration::from_millis(1500));
     for family in Family::ALL {
         for failure in FAILURES {
-            assert_eq!(scene.count("web", family, "", failure), 0, "{failure}: {report:#}");
+            assert_eq!(
+                scene.count("web", family, "", failure),
+                0,
+                "{failure}: {report:#}"
+            );
         }
     }
 }

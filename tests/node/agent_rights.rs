@@ -36,20 +36,36 @@ fn four_capabilities_are_enough(#[case] capabilities: &str) {
     if skip::without_tool(name, "setpriv") {
         return;
     }
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else { return };
-    let binary = confined(&scene, &format!("--inh-caps -all --bounding-set {capabilities}"));
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+        return;
+    };
+    let binary = confined(
+        &scene,
+        &format!("--inh-caps -all --bounding-set {capabilities}"),
+    );
     scene.spawn_binary(binary, &[]);
     scene.traffic();
     let report = scene.wait_proven();
     let devices = report["devices"].as_array().expect("devices");
-    assert!(devices.iter().all(|one| one["attached"] == "tcx" && one["ingress_head"] != false));
+    assert!(
+        devices
+            .iter()
+            .all(|one| one["attached"] == "tcx" && one["ingress_head"] != false)
+    );
     let coverage = &report["verdict"]["coverage"];
     assert_eq!(coverage["attached"], coverage["wanted"], "{report:#}");
     assert!(scene.world.pin_dir().join("v1").is_dir(), "pinned");
     scene.rules.flush_services().expect("flush");
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
     // Nor does the end of it need more.
-    assert_eq!(scene.take_agent().terminate().expect("an end in order").code(), Some(0));
+    assert_eq!(
+        scene
+            .take_agent()
+            .terminate()
+            .expect("an end in order")
+            .code(),
+        Some(0)
+    );
 }
 
 /// One capability less: it ends with 77 and the remedy.
@@ -63,8 +79,13 @@ fn a_missing_capability_ends_it_with_77(#[case] capabilities: &str, #[case] name
     if skip::without_tool(name, "setpriv") {
         return;
     }
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else { return };
-    let binary = confined(&scene, &format!("--inh-caps -all --bounding-set {capabilities}"));
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+        return;
+    };
+    let binary = confined(
+        &scene,
+        &format!("--inh-caps -all --bounding-set {capabilities}"),
+    );
     assert_refused(&mut scene, binary, named);
 }
 
@@ -74,14 +95,19 @@ fn another_user_ends_it_with_77() {
     if skip::without_tool(name, "setpriv") {
         return;
     }
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else { return };
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+        return;
+    };
     // The folders are this user's to read, and the program is: only privileges are missing.
     let agent = scene.world.dir().join("pathproof");
     fs::copy(agent_binary().expect("the agent's binary"), &agent).expect("copy the binary");
     let script = scene.world.dir().join("confined");
     let line = "setpriv --no-new-privs --reuid 65534 --regid 65534 --clear-groups";
-    fs::write(&script, format!("#!/bin/sh\nexec {line} {} \"$@\"\n", agent.display()))
-        .expect("write a script");
+    fs::write(
+        &script,
+        format!("#!/bin/sh\nexec {line} {} \"$@\"\n", agent.display()),
+    )
+    .expect("write a script");
     for path in [scene.world.dir(), scene.manifests.dir(), &agent, &script] {
         fs::set_permissions(path, Permissions::from_mode(0o755)).expect("readable");
     }
@@ -91,12 +117,17 @@ fn another_user_ends_it_with_77() {
 fn assert_refused(scene: &mut Scene, binary: PathBuf, named: &str) {
     scene.spawn_binary(binary, &[]);
     let agent = scene.agent.as_mut().expect("just started");
-    let status = until(crate::agent_scene::PATIENCE, || agent.exited().ok().flatten());
+    let status = until(crate::agent_scene::PATIENCE, || {
+        agent.exited().ok().flatten()
+    });
     let log = agent.log();
     let status = status.unwrap_or_else(|| panic!("it runs on:\n{log}"));
     assert_eq!(status.code(), Some(77), "{log}");
     let sentence = log.lines().rfind(|line| line.starts_with("pathproof: "));
     let sentence = sentence.unwrap_or_else(|| panic!("no sentence in {log}"));
-    assert!(sentence.contains(named) && sentence.contains("docs/capabilities.md"), "{sentence}");
+    assert!(
+        sentence.contains(named) && sentence.contains("docs/capabilities.md"),
+        "{sentence}"
+    );
     assert!(sentence.len() < 1000, "a sentence, not a log: {sentence}");
 }

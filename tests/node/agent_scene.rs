@@ -49,7 +49,9 @@ pub(crate) fn services(world: &World) -> Vec<Service> {
     vec![
         Service::new("web", 0, pods(&["web-1", "web-2", "web-3"])).load_balancer(30080),
         Service::new("api", 1, pods(&["api-1", "api-2"])).node_port(30081),
-        Service::new("db", 2, pods(&["db-1"])).node_port(30082).external_ips(),
+        Service::new("db", 2, pods(&["db-1"]))
+            .node_port(30082)
+            .external_ips(),
     ]
 }
 
@@ -102,7 +104,11 @@ impl Scene {
     /// Starts the agent and waits until it is ready.
     pub(crate) fn start(&mut self, extra: &[&str]) {
         self.spawn(extra);
-        self.agent.as_mut().expect("just started").wait_ready(PATIENCE).expect("a ready agent");
+        self.agent
+            .as_mut()
+            .expect("just started")
+            .wait_ready(PATIENCE)
+            .expect("a ready agent");
     }
 
     /// Starts the agent and does not wait.
@@ -139,7 +145,7 @@ impl Scene {
             for family in Family::ALL {
                 let target = self.cluster_ip(service, family);
                 for pod in ["client-1", "client-2"] {
-                    let plan = self.from_pod(pod, target).rate(7.0);
+                    let plan = self.pod_plan(pod, target).rate(7.0);
                     self.run(plan);
                 }
             }
@@ -169,7 +175,7 @@ impl Scene {
     }
 
     /// A client in a pod.
-    pub(crate) fn from_pod(&self, pod: &str, target: SocketAddr) -> Plan {
+    pub(crate) fn pod_plan(&self, pod: &str, target: SocketAddr) -> Plan {
         Plan::from_pod(&self.world, self.world.pod(pod), target)
     }
 
@@ -201,7 +207,9 @@ impl Scene {
     /// Waits until the node is proven in both families.
     pub(crate) fn wait_proven(&self) -> Value {
         self.wait("proven in both families", |report| {
-            Family::ALL.iter().all(|family| family_of(report, *family)["state"] == "proven")
+            Family::ALL
+                .iter()
+                .all(|family| family_of(report, *family)["state"] == "proven")
                 && report["verdict"]["state"] == "proven"
         })
     }
@@ -209,7 +217,9 @@ impl Scene {
     /// Asks /healthz and /livez from outside from now on.
     pub(crate) fn watch(&self) -> Watch {
         let watch = Watch::start(&self.world, Duration::from_millis(50)).expect("a poller");
-        watch.wait(PATIENCE, |codes| codes.healthz != 0).expect("the agent answers");
+        watch
+            .wait(PATIENCE, |codes| codes.healthz != 0)
+            .expect("the agent answers");
         watch
     }
 
@@ -220,7 +230,11 @@ impl Scene {
             format!("service=\"{service}\""),
             format!("family=\"{}\"", name(family)),
             format!("outcome=\"{outcome}\""),
-            if path.is_empty() { String::new() } else { format!("path=\"{path}\"") },
+            if path.is_empty() {
+                String::new()
+            } else {
+                format!("path=\"{path}\"")
+            },
         ];
         metric(&text, "pathproof_service_connections_total", &labels)
     }
@@ -234,7 +248,8 @@ impl Scene {
 /// Sum of the series of a metric that bear all these labels.
 pub(crate) fn metric(text: &str, name: &str, labels: &[impl AsRef<str>]) -> u64 {
     let series = text.lines().filter(|line| {
-        line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
+        line.strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with(['{', ' ']))
             && labels.iter().all(|label| line.contains(label.as_ref()))
     });
     let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
@@ -257,7 +272,10 @@ pub(crate) fn path_of<'a>(report: &'a Value, family: Family, path: &str) -> &'a 
 
 /// The device of this name, out of a report.
 pub(crate) fn device_of<'a>(report: &'a Value, name: &str) -> Option<&'a Value> {
-    report["devices"].as_array()?.iter().find(|device| device["name"] == name)
+    report["devices"]
+        .as_array()?
+        .iter()
+        .find(|device| device["name"] == name)
 }
 
 /// Whether confirmed trouble names a Service ("namespace/name").
@@ -266,14 +284,19 @@ pub(crate) fn blames(report: &Value, service: &str) -> bool {
     troubles.is_some_and(|all| {
         all.iter().any(|one| {
             one["confirmed"] == true
-                && one["service"].as_str().and_then(|name| name.split(':').next()) == Some(service)
+                && one["service"]
+                    .as_str()
+                    .and_then(|name| name.split(':').next())
+                    == Some(service)
         })
     })
 }
 
 /// Whether the coverage names a loss.
 pub(crate) fn lacks(report: &Value, loss: &str) -> bool {
-    report["verdict"]["coverage"]["losses"].to_string().contains(&format!("\"{loss}\""))
+    report["verdict"]["coverage"]["losses"]
+        .to_string()
+        .contains(&format!("\"{loss}\""))
 }
 
 /// A family as reports name it.
@@ -316,6 +339,8 @@ pub(crate) fn throughout(time: Duration, mut check: impl FnMut()) {
 /// No 503 was ever seen. An answer that was too late for the poller is none.
 pub(crate) fn assert_never_503(watch: &Watch) {
     let changes = watch.changes();
-    let bad = changes.iter().any(|change| change.codes.healthz == 503 || change.codes.livez == 503);
+    let bad = changes
+        .iter()
+        .any(|change| change.codes.healthz == 503 || change.codes.livez == 503);
     assert!(!bad, "503 was answered: {changes:?}");
 }

@@ -24,27 +24,52 @@ fn staying(codes: node_tests::watch::Codes) -> bool {
 fn a_marked_node_leaves_and_comes_back() {
     let name = "a_marked_node_leaves_and_comes_back";
     let extra = ["--terminating-taint", "karpenter"];
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &extra) else { return };
+    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &extra) else {
+        return;
+    };
     let watch = scene.watch();
     watch.wait(PATIENCE, staying).expect("200 on both");
 
     for key in [AUTOSCALER_TAINT, "karpenter.sh/disrupted"] {
         scene.manifests.taint(key).expect("taint");
-        watch.wait(PATIENCE, leaving).expect("503 on /healthz alone");
+        watch
+            .wait(PATIENCE, leaving)
+            .expect("503 on /healthz alone");
         let report = scene.report();
-        assert_eq!(report["verdict"]["eligibility"]["state"], "tainted", "{report:#}");
+        assert_eq!(
+            report["verdict"]["eligibility"]["state"], "tainted",
+            "{report:#}"
+        );
         assert_eq!(report["verdict"]["eligibility"]["taint"], key, "{report:#}");
-        assert_eq!(report["verdict"]["state"], "proven", "leaving is no fault: {report:#}");
-        let body = scene.agent().outside("/healthz", Family::V4).expect("an answer").body;
-        assert!(body.contains("\"nodeEligible\":false,\"healthy\":true"), "{body}");
+        assert_eq!(
+            report["verdict"]["state"], "proven",
+            "leaving is no fault: {report:#}"
+        );
+        let body = scene
+            .agent()
+            .outside("/healthz", Family::V4)
+            .expect("an answer")
+            .body;
+        assert!(
+            body.contains("\"nodeEligible\":false,\"healthy\":true"),
+            "{body}"
+        );
         scene.manifests.untaint().expect("untaint");
         watch.wait(PATIENCE, staying).expect("200 on both");
     }
 
     scene.manifests.set_deleting(true).expect("delete");
-    watch.wait(PATIENCE, leaving).expect("503 on /healthz alone");
-    assert_eq!(scene.report()["verdict"]["eligibility"]["state"], "deleting");
-    scene.manifests.set_deleting(false).expect("the Node is another one now");
+    watch
+        .wait(PATIENCE, leaving)
+        .expect("503 on /healthz alone");
+    assert_eq!(
+        scene.report()["verdict"]["eligibility"]["state"],
+        "deleting"
+    );
+    scene
+        .manifests
+        .set_deleting(false)
+        .expect("the Node is another one now");
     watch.wait(PATIENCE, staying).expect("200 on both");
 
     // Its innocent twins: taints that say nothing of an end.
@@ -52,7 +77,9 @@ fn a_marked_node_leaves_and_comes_back() {
         scene.manifests.taint(key).expect("taint");
     }
     let seen = watch.changes().len();
-    throughout(Duration::from_secs(1), || assert!(staying(watch.now()), "{:?}", watch.changes()));
+    throughout(Duration::from_secs(1), || {
+        assert!(staying(watch.now()), "{:?}", watch.changes())
+    });
     assert_eq!(watch.changes().len(), seen, "{:?}", watch.changes());
 }
 
@@ -60,19 +87,30 @@ fn a_marked_node_leaves_and_comes_back() {
 #[test]
 fn a_preset_is_off_unless_asked_for() {
     let name = "a_preset_is_off_unless_asked_for";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else { return };
+    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
     let watch = scene.watch();
-    scene.manifests.taint("karpenter.sh/disrupted").expect("taint");
-    throughout(Duration::from_secs(1), || assert!(staying(watch.now()), "{:?}", watch.changes()));
+    scene
+        .manifests
+        .taint("karpenter.sh/disrupted")
+        .expect("taint");
+    throughout(Duration::from_secs(1), || {
+        assert!(staying(watch.now()), "{:?}", watch.changes())
+    });
     scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
-    watch.wait(PATIENCE, leaving).expect("503 on /healthz alone");
+    watch
+        .wait(PATIENCE, leaving)
+        .expect("503 on /healthz alone");
 }
 
 /// A mounted ConfigMap: every file is a link into a folder that a link names, and an update swaps
 /// that one link.
 #[test]
 fn a_configmap_is_followed() {
-    let Some(mut scene) = Scene::bare("a_configmap_is_followed", Backend::Nftables) else { return };
+    let Some(mut scene) = Scene::bare("a_configmap_is_followed", Backend::Nftables) else {
+        return;
+    };
     let mount = scene.world.dir().join("mount");
     fs::create_dir(&mount).expect("make a folder");
     let publish = |scene: &Scene, version: &str| {
@@ -93,12 +131,18 @@ fn a_configmap_is_followed() {
     scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
     publish(&scene, "..2026_01_02");
     fs::remove_dir_all(mount.join("..2026_01_01")).expect("as kubelet does");
-    watch.wait(PATIENCE, leaving).expect("503 on /healthz alone");
+    watch
+        .wait(PATIENCE, leaving)
+        .expect("503 on /healthz alone");
     scene.manifests.untaint().expect("untaint");
     publish(&scene, "..2026_01_03");
     watch.wait(PATIENCE, staying).expect("200 on both");
     let report = scene.wait_proven();
-    assert_eq!(report["cluster"]["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
+    assert_eq!(
+        report["cluster"]["problems"].as_array().map(Vec::len),
+        Some(0),
+        "{report:#}"
+    );
     assert_eq!(report["expectations"]["services"], 3, "{report:#}");
 }
 

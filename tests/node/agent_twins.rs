@@ -48,14 +48,20 @@ fn never_503(
 ) {
     // Each kind of rules has its turn: what differs between them is tried with the faults.
     let backend = Backend::ALL[harmless as usize % 3];
-    let Some(mut scene) = Scene::proven("never_503", backend, &[]) else { return };
+    let Some(mut scene) = Scene::proven("never_503", backend, &[]) else {
+        return;
+    };
     let watch = scene.watch();
     harmless.happen(&mut scene);
     thread::sleep(WATCHED);
     assert_never_503(&watch);
     harmless.is_told(&scene);
     let state = scene.report()["verdict"]["state"].clone();
-    assert!(state == "proven" || state == "degraded", "{harmless:?}: {}", scene.report());
+    assert!(
+        state == "proven" || state == "degraded",
+        "{harmless:?}: {}",
+        scene.report()
+    );
     assert_never_503(&watch);
 }
 
@@ -72,7 +78,11 @@ impl Harmless {
                 let pods = ["api-1", "api-2"].map(|pod| scene.world.pod(pod));
                 let v4 = pods.map(|pod| pod.v4.to_string()).join(", ");
                 let v6 = pods.map(|pod| pod.v6.to_string()).join(", ");
-                drop_all(&scene.world.node, "forward", &format!("ip daddr {{ {v4} }}"));
+                drop_all(
+                    &scene.world.node,
+                    "forward",
+                    &format!("ip daddr {{ {v4} }}"),
+                );
                 drop_more(&scene.world.node, &format!("ip6 daddr {{ {v6} }}"));
             }
             Self::PolicyForOneClient => {
@@ -85,7 +95,10 @@ impl Harmless {
                 dial(scene, "empty", Some(30084));
             }
             Self::SourceRanges => {
-                let ranges = ["203.0.113.200/32".to_owned(), "2001:db8:ffff::200/128".to_owned()];
+                let ranges = [
+                    "203.0.113.200/32".to_owned(),
+                    "2001:db8:ffff::200/128".to_owned(),
+                ];
                 scene
                     .manifests
                     .change("web", |service| service.source_ranges = ranges.into())
@@ -94,7 +107,9 @@ impl Harmless {
             }
             Self::NoLocalEndpoint => {
                 let far = scene.world.pod("api-2").clone();
-                let far = Service::new("far", 4, [&far]).node_port(30084).external_local();
+                let far = Service::new("far", 4, [&far])
+                    .node_port(30084)
+                    .external_local();
                 add(scene, far);
                 dial(scene, "far", Some(30084));
             }
@@ -140,7 +155,7 @@ fn add(scene: &mut Scene, service: Service) {
 /// Clients of one Service more: from a pod and, at its node port, from outside.
 fn dial(scene: &mut Scene, service: &str, node_port: Option<u16>) {
     for family in Family::ALL {
-        let plan = scene.from_pod("client-1", scene.cluster_ip(service, family));
+        let plan = scene.pod_plan("client-1", scene.cluster_ip(service, family));
         scene.run(plan);
         if let Some(port) = node_port {
             let target = scene.node_port(port, family);
@@ -159,5 +174,6 @@ fn drop_all(ns: &node_tests::world::Namespace, hook: &str, matching: &str) {
 }
 
 fn drop_more(ns: &node_tests::world::Namespace, matching: &str) {
-    ns.nft(&format!("add rule inet harmless drops {matching} drop\n")).expect("one rule more");
+    ns.nft(&format!("add rule inet harmless drops {matching} drop\n"))
+        .expect("one rule more");
 }

@@ -4,11 +4,14 @@
 //! Nothing here is timed: waits are generous, since the machine may be busy, and end as soon as
 //! what they wait for is there. How fast the agent is, the demo and the benchmarks tell.
 
+mod agent_attach;
+mod agent_broken_packets;
 mod agent_devices;
 mod agent_faults;
 mod agent_http;
 mod agent_input;
 mod agent_kernel;
+mod agent_options;
 mod agent_packets;
 mod agent_proofs;
 mod agent_restart;

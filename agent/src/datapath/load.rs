@@ -155,7 +155,9 @@ pub fn permission_denied(error: &(dyn std::error::Error + 'static)) -> bool {
     })
     .filter_map(|error| match error.downcast_ref::<ProgramError>() {
         Some(ProgramError::LoadError { io_error, .. }) => Some((io_error, true)),
-        _ => error.downcast_ref::<io::Error>().map(|error| (error, false)),
+        _ => error
+            .downcast_ref::<io::Error>()
+            .map(|error| (error, false)),
     })
     .any(|(error, verifier)| match error.raw_os_error() {
         Some(libc::EPERM) => true,

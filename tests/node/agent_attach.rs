@@ -1,0 +1,101 @@
+//! The other ways of being attached: without pins, and by clsact where there is no TCX.
+
+use aya::programs::TcAttachType;
+use node_tests::rules::Backend;
+use node_tests::world::Family;
+use rstest::rstest;
+
+use crate::agent_kernel::programs_at;
+use crate::agent_scene::{PATIENCE, Scene, eventually, lacks};
+
+#[test]
+fn no_pins_is_told_and_works() {
+    let Some(mut scene) = Scene::bare("no_pins_is_told_and_works", Backend::Nftables) else {
+        return;
+    };
+    let pins = scene
+        .world
+        .dir()
+        .join("no-bpffs")
+        .to_string_lossy()
+        .into_owned();
+    scene.start(&["--pin-dir", &pins]);
+    scene.traffic();
+    let report = scene.wait_proven();
+    assert!(lacks(&report, "no_pins"), "{report:#}");
+    assert!(
+        report.to_string().contains("mount -t bpf"),
+        "the remedy: {report:#}"
+    );
+    assert!(!scene.world.pin_dir().exists());
+    scene.take_agent().kill().expect("kill");
+    for direction in [TcAttachType::Ingress, TcAttachType::Egress] {
+        eventually("detached with its agent", || {
+            programs_at(&scene.world.node, "eth0", direction).is_empty()
+        });
+    }
+    scene.start(&["--pin-dir", "none"]);
+    scene.wait_proven();
+}
+
+fn filters(scene: &Scene) -> usize {
+    let list = |direction: &str| {
+        let mut tc = scene.world.node.command("tc");
+        let output = tc
+            .args(["filter", "show", "dev", "eth0", direction])
+            .output()
+            .expect("run tc");
+        String::from_utf8_lossy(&output.stdout)
+            .matches("handle 0x")
+            .count()
+    };
+    list("ingress") + list("egress")
+}
+
+#[rstest]
+#[case::nftables(Backend::Nftables)]
+#[case::iptables_legacy(Backend::IptablesLegacy)]
+fn clsact_works_as_well(#[case] backend: Backend) {
+    let extra = ["--attach", "clsact"];
+    let Some(mut scene) = Scene::proven("clsact_works_as_well", backend, &extra) else {
+        return;
+    };
+    let report = scene.report();
+    let devices = report["devices"].as_array().expect("devices");
+    assert!(
+        devices.iter().all(|device| device["attached"] == "clsact"),
+        "{report:#}"
+    );
+    assert_eq!(filters(&scene), 2);
+
+    let watch = scene.watch();
+    scene.rules.flush_services().expect("flush");
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 503)
+        .expect("503");
+    scene.rules.install().expect("install again");
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)
+        .expect("200");
+    drop(watch);
+
+    // Killed: the filters stay, and the next agent finds them instead of adding more.
+    scene.take_agent().kill().expect("kill");
+    assert_eq!(filters(&scene), 2);
+    scene.start(&extra);
+    assert_eq!(filters(&scene), 2);
+    scene.wait_proven();
+    let before = scene.count("web", Family::V4, "pod", "arrived");
+    eventually("counting goes on", || {
+        scene.count("web", Family::V4, "pod", "arrived") > before
+    });
+
+    // Ended in order: nothing is left, since nothing pins a filter's agent.
+    scene.take_agent().terminate().expect("an end in order");
+    assert_eq!(filters(&scene), 0);
+
+    // The other way of attaching takes over cleanly.
+    scene.start(&[]);
+    scene.wait_proven();
+    assert_eq!(filters(&scene), 0);
+}

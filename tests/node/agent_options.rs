@@ -1,0 +1,141 @@
+//! Bad options: a sentence that names the thing and the remedy, and the exit code.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use node_tests::skip;
+use node_tests::traffic::{Manner, Server};
+use node_tests::world::{World, agent_binary};
+use rstest::rstest;
+
+fn world(test: &str) -> Option<World> {
+    if skip::without_root(test) {
+        return None;
+    }
+    Some(World::builder().build().expect("build a world"))
+}
+
+/// Runs the agent's binary on the node; what runs on after a while is a failure of the test.
+fn run(world: &World, args: &[&str]) -> Output {
+    let mut command = world.node.command("timeout");
+    command
+        .arg("60")
+        .arg(agent_binary().expect("the agent's binary"))
+        .args(args);
+    command
+        .env("NO_COLOR", "1")
+        .output()
+        .expect("run the agent")
+}
+
+fn assert_said(output: &Output, code: i32, words: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in {said}");
+    }
+}
+
+#[rstest]
+#[case::unknown_flag(&["--no-such-flag"], &["--no-such-flag"])]
+#[case::bad_address(&["--healthz-bind-address", "node-1:10256"], &["--healthz-bind-address", "node-1:10256"])]
+#[case::bad_port(&["--admin-bind-address", "127.0.0.1:99999"], &["--admin-bind-address", "99999"])]
+#[case::bad_cidr(&["--healthz-allow-cidr", "10.0.0.0/33"], &["--healthz-allow-cidr", "10.0.0.0/33"])]
+#[case::bad_taint(&["--terminating-taint", "a b"], &["--terminating-taint", "a b"])]
+#[case::bad_choice(&["--enforcement", "maybe"], &["--enforcement", "maybe"])]
+#[case::bad_pattern(&["--interface-include", "eth0/1"], &["--interface-include", "eth0/1"])]
+#[case::bad_duration(&["--flap-dwell", "10"], &["--flap-dwell"])]
+#[case::relative_pins(&["--pin-dir", "pins"], &["--pin-dir", "pins"])]
+#[case::bad_filter(&["--log-filter", "pathproof=loudly"], &["pathproof=loudly"])]
+#[case::foreign_address(&["--healthz-bind-address", "192.0.2.77:10256"], &["--healthz-bind-address", "192.0.2.77"])]
+fn configuration_is_64(#[case] extra: &[&str], #[case] words: &[&str]) {
+    let Some(world) = world("configuration_is_64") else {
+        return;
+    };
+    let folder = world.dir().to_string_lossy().into_owned();
+    let mut args = vec!["run", "--node-name", "node-1", "--manifests", &folder];
+    if !extra.contains(&"--pin-dir") {
+        args.extend(["--pin-dir", "none"]);
+    }
+    args.extend(["--state-dir", "none"]);
+    args.extend(extra);
+    assert_said(&run(&world, &args), 64, words);
+}
+
+#[test]
+fn no_folder_is_64() {
+    let Some(world) = world("no_folder_is_64") else {
+        return;
+    };
+    let missing = world.dir().join("nowhere").to_string_lossy().into_owned();
+    let args = ["run", "--node-name", "node-1", "--manifests", &missing];
+    assert_said(
+        &run(&world, &args),
+        64,
+        &["--manifests", &missing, "create it"],
+    );
+    let file = world.dir().join("file").to_string_lossy().into_owned();
+    fs::write(&file, "").expect("write a file");
+    let args = ["run", "--node-name", "node-1", "--manifests", &file];
+    assert_said(&run(&world, &args), 64, &["--manifests", &file]);
+    assert_said(
+        &run(&world, &["run", "--node-name", "node-1"]),
+        64,
+        &["--manifests"],
+    );
+}
+
+#[test]
+fn an_unreadable_folder_is_77() {
+    let name = "an_unreadable_folder_is_77";
+    let Some(world) = world(name) else { return };
+    if skip::without_tool(name, "setpriv") {
+        return;
+    }
+    let folder = world.dir().join("secret");
+    fs::create_dir(&folder).expect("make a folder");
+    // root without CAP_DAC_OVERRIDE is held to the permissions of its own files.
+    set_mode(&folder, 0o000);
+    let folder = folder.to_string_lossy().into_owned();
+    let agent = agent_binary().expect("the agent's binary");
+    let mut command = world.node.command("setpriv");
+    command.args(["--no-new-privs", "--inh-caps", "-all", "--bounding-set"]);
+    command.arg("-all,+bpf,+net_admin,+perfmon").arg(agent);
+    command.args(["run", "--node-name", "node-1", "--manifests", &folder]);
+    let output = command.output().expect("run the agent");
+    assert_said(&output, 77, &["--manifests", &folder]);
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set the mode");
+}
+
+#[rstest]
+#[case::healthz(10256, "--healthz-bind-address")]
+#[case::admin(19256, "--admin-bind-address")]
+fn a_port_in_use_is_64(#[case] port: u16, #[case] option: &str) {
+    let Some(world) = world("a_port_in_use_is_64") else {
+        return;
+    };
+    let _holder =
+        Server::start_as(&world.node, "holder", port, Manner::Mute).expect("hold the port");
+    let folder = world.dir().to_string_lossy().into_owned();
+    let args = [
+        "run",
+        "--node-name",
+        "node-1",
+        "--manifests",
+        &folder,
+        "--pin-dir",
+        "none",
+        "--state-dir",
+        "none",
+    ];
+    assert_said(
+        &run(&world, &args),
+        64,
+        &[option, &port.to_string(), "in use"],
+    );
+}
