@@ -147,7 +147,7 @@ fn only_included_interfaces_are_watched() {
 
 fn repairs(scene: &Scene) -> u64 {
     let none: [&str; 0] = [];
-    let text = scene.agent().metrics().expect("metrics");
+    let text = scene.metrics();
     metric(&text, "pathproof_observer_reattached_total", &none)
 }
 
@@ -292,5 +292,5 @@ fn a_rival_at_the_head_is_answered_at_a_bounded_rate() {
     // The node itself never felt any of it.
     let plan = Plan::from_outside(&scene.world, 0, scene.node_port(30081, Family::V4));
     plan.once(0).expect("an answer");
-    assert_eq!(scene.agent().healthz().expect("an answer"), 200);
+    assert_eq!(scene.asked("/healthz"), 200);
 }

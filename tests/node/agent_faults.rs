@@ -38,10 +38,7 @@ fn a_flushed_chain_is_503_until_it_is_mended(#[case] backend: Backend) {
     });
     let cause = report["verdict"]["cause"].as_str().unwrap_or_default();
     assert!(["leaked", "refused"].contains(&cause), "{report:#}");
-    let body = scene
-        .agent()
-        .outside("/healthz", Family::V6)
-        .expect("an answer over IPv6");
+    let body = scene.get("/healthz", Family::V6);
     assert_eq!(body.status, 503);
     assert!(body.body.contains("\"healthy\":false"), "{}", body.body);
 

@@ -22,7 +22,7 @@ fn answers_are_kube_proxys_to_the_byte() {
     };
     for family in Family::ALL {
         for path in ["/healthz", "/livez"] {
-            let answer = scene.agent().outside(path, family).expect("an answer");
+            let answer = scene.get(path, family);
             assert_eq!(answer.status, 200);
             assert_eq!(answer.header("content-type"), Some("application/json"));
             assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
@@ -51,10 +51,7 @@ fn answers_are_kube_proxys_to_the_byte() {
                 "{updated}"
             );
         }
-        let missing = scene
-            .agent()
-            .outside("/metrics", family)
-            .expect("an answer");
+        let missing = scene.get("/metrics", family);
         assert_eq!(
             (missing.status, &missing.body[..]),
             (404, "404 page not found\n")
@@ -78,10 +75,7 @@ fn sources_beyond_the_allow_list_are_cut_off() {
         return;
     };
     for family in Family::ALL {
-        let answer = scene
-            .agent()
-            .outside("/healthz", family)
-            .expect("an answer to the allowed");
+        let answer = scene.get("/healthz", family);
         assert_eq!(answer.status, 200);
         let address = SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT);
         let ask = || http::get(address, "/healthz", Duration::from_secs(3));
@@ -92,7 +86,7 @@ fn sources_beyond_the_allow_list_are_cut_off() {
             "the node itself is not on the list"
         );
     }
-    let text = scene.agent().metrics().expect("metrics");
+    let text = scene.metrics();
     let labels = ["listener=\"healthz\"", "event=\"denied\""];
     assert!(
         metric(&text, "pathproof_http_connections_total", &labels) >= 4,
@@ -127,15 +121,15 @@ fn idle_connections_do_not_silence_it() {
     });
     assert!(idle.len() > 9_000, "{} connections", idle.len());
     for _ in 0..5 {
-        assert_eq!(scene.agent().healthz().expect("an answer"), 200);
-        assert_eq!(scene.agent().livez().expect("an answer"), 200);
+        assert_eq!(scene.asked("/healthz"), 200);
+        assert_eq!(scene.asked("/livez"), 200);
     }
-    let text = scene.agent().metrics().expect("metrics");
+    let text = scene.metrics();
     let accepted = ["listener=\"healthz\"", "event=\"accepted\""];
     assert!(metric(&text, "pathproof_http_connections_total", &accepted) > 9_000);
     drop(idle);
     eventually("none left open", || {
-        let text = scene.agent().metrics().expect("metrics");
+        let text = scene.metrics();
         metric(
             &text,
             "pathproof_http_open_connections",

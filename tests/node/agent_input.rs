@@ -53,7 +53,7 @@ fn a_broken_file_leaves_the_last_good_view() {
     );
     eventually("in metrics", || {
         let none: [&str; 0] = [];
-        let text = scene.agent().metrics().expect("metrics");
+        let text = scene.metrics();
         metric(&text, "pathproof_view_problems", &none) > 0
     });
     assert!(
@@ -118,8 +118,8 @@ fn an_empty_folder_is_unknown(#[case] policy: &str, #[case] status: u16) {
         report["verdict"]["eligibility"]["state"], "never_seen",
         "{report:#}"
     );
-    assert_eq!(scene.agent().healthz().expect("an answer"), status);
-    let livez = scene.agent().livez().expect("an answer");
+    assert_eq!(scene.asked("/healthz"), status);
+    let livez = scene.asked("/livez");
     assert_eq!(livez, status, "{:#}", scene.report());
     // A folder that fills later is followed.
     for file in fs::read_dir(scene.manifests.dir()).expect("list").flatten() {

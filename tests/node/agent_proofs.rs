@@ -118,7 +118,7 @@ fn every_path_is_proven_and_each_connection_counted_once(#[case] backend: Backen
         }
     }
     let report = scene.wait_proven();
-    let text = scene.agent().metrics().expect("metrics");
+    let text = scene.metrics();
     for family in Family::ALL {
         for path in ["pod", "external"] {
             assert_eq!(
@@ -133,8 +133,8 @@ fn every_path_is_proven_and_each_connection_counted_once(#[case] backend: Backen
         assert_eq!(metric(&text, "pathproof_state", &state), 1, "{text}");
         assert!(metric(&text, "pathproof_connections_total", &label) > 0);
     }
-    assert_eq!(scene.agent().healthz().expect("an answer"), 200);
-    assert_eq!(scene.agent().livez().expect("an answer"), 200);
+    assert_eq!(scene.asked("/healthz"), 200);
+    assert_eq!(scene.asked("/livez"), 200);
 }
 
 /// The masquerade of outside clients is what an observer that matched addresses would stumble over.

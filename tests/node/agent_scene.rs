@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use node_tests::http::Response;
 use node_tests::manifests::{Manifests, Service};
 use node_tests::rules::{Backend, Rules};
 use node_tests::skip;
@@ -191,7 +192,23 @@ impl Scene {
 
     /// What /verdict says.
     pub(crate) fn report(&self) -> Value {
-        self.agent().verdict().expect("a verdict")
+        // A loaded machine may keep one question waiting for too long.
+        until(PATIENCE, || self.agent().verdict().ok()).expect("a verdict")
+    }
+
+    /// An answer of /healthz or /livez, asked from outside.
+    pub(crate) fn get(&self, path: &str, family: Family) -> Response {
+        until(PATIENCE, || self.agent().outside(path, family).ok()).expect("an answer")
+    }
+
+    /// Its status.
+    pub(crate) fn asked(&self, path: &str) -> u16 {
+        self.get(path, Family::V4).status
+    }
+
+    /// What /metrics says.
+    pub(crate) fn metrics(&self) -> String {
+        until(PATIENCE, || self.agent().metrics().ok()).expect("metrics")
     }
 
     /// Waits until /verdict is so, and gives it.
@@ -225,7 +242,7 @@ impl Scene {
 
     /// Connections of a Service by outcome, of one path or of all, since the agent started.
     pub(crate) fn count(&self, service: &str, family: Family, path: &str, outcome: &str) -> u64 {
-        let text = self.agent().metrics().expect("metrics");
+        let text = self.metrics();
         let labels = [
             format!("service=\"{service}\""),
             format!("family=\"{}\"", name(family)),

@@ -45,11 +45,7 @@ fn a_marked_node_leaves_and_comes_back() {
             report["verdict"]["state"], "proven",
             "leaving is no fault: {report:#}"
         );
-        let body = scene
-            .agent()
-            .outside("/healthz", Family::V4)
-            .expect("an answer")
-            .body;
+        let body = scene.get("/healthz", Family::V4).body;
         assert!(
             body.contains("\"nodeEligible\":false,\"healthy\":true"),
             "{body}"
