@@ -18,9 +18,9 @@ use pathproof::datapath::load::{ATTACHED, OBJECT};
 const MOST_OBJECT_BYTES: usize = 256 * 1024;
 /// Instructions that the verifier looks at, of the 1,000,000 that it may: what is left is for older
 /// kernels, which prune less.
-const MOST_VERIFIED: u32 = 200_000;
+const MOST_VERIFIED: u32 = 100_000;
 /// Bytes of a program after the verifier's rewriting, of 8 each.
-const MOST_TRANSLATED: u32 = 96 * 1024;
+const MOST_TRANSLATED: u32 = 40 * 1024;
 
 fn size<T>() -> u32 {
     size_of::<T>() as u32
