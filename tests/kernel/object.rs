@@ -65,12 +65,7 @@ fn expected() -> [(&'static str, u32, u32, u32); 13] {
         (map::TOUCHED, word, size::<Touched>(), 1),
         (map::PROOFS, word, size::<u64>(), PROOF_SLOTS),
         (map::DELAYS, word, size::<Delays>(), FAMILIES as u32),
-        (
-            map::BUDGETS,
-            size::<Address>(),
-            size::<Budget>(),
-            abi::MAX_BUDGETS,
-        ),
+        (map::BUDGETS, word, size::<Budget>(), abi::MAX_BUDGETS),
         (map::FAULTS, word, size::<u64>(), FAULTS as u32),
         (map::LIMITER, word, size::<Budget>(), 1),
         (map::ANOMALIES, 0, 0, abi::ANOMALY_BYTES),
@@ -82,7 +77,6 @@ fn info(map: &Map) -> MapInfo {
         Map::Array(data)
         | Map::HashMap(data)
         | Map::LpmTrie(data)
-        | Map::LruHashMap(data)
         | Map::PerCpuArray(data)
         | Map::RingBuf(data) => data,
         other => panic!("a map of another type: {other:?}"),
