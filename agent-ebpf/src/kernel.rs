@@ -245,8 +245,12 @@ impl World for Kernel<'_> {
 fn routed_to(ctx: &TcContext, segment: &Segment) -> Option<u32> {
     const AF_INET: u8 = 2;
     const AF_INET6: u8 = 10;
+    /// Aligned, so that it is filled with zeros by words and not by a call that goes byte by byte.
+    #[repr(align(8))]
+    struct Params(bpf_fib_lookup);
     // SAFETY: integers only; all zero is a sound value.
-    let mut params: bpf_fib_lookup = unsafe { core::mem::zeroed() };
+    let mut params: Params = unsafe { core::mem::zeroed() };
+    let params = &mut params.0;
     // SAFETY: see `Kernel::device`. The lookup is that of a packet that came in by this device;
     // the way in does not matter to a route, but for rules on it.
     params.ifindex = unsafe { (*ctx.skb.skb).ifindex };
@@ -264,14 +268,7 @@ fn routed_to(ctx: &TcContext, segment: &Segment) -> Option<u32> {
         }
     }
     // SAFETY: the helper reads and writes the struct whose size it is given.
-    let result = unsafe {
-        fib_lookup(
-            ctx.as_ptr(),
-            &raw mut params,
-            size_of::<bpf_fib_lookup>() as i32,
-            0,
-        )
-    };
+    let result = unsafe { fib_lookup(ctx.as_ptr(), params, size_of::<bpf_fib_lookup>() as i32, 0) };
     // The device is named in these three; a missing neighbour or a small MTU says nothing of it.
     let named = result == i64::from(BPF_FIB_LKUP_RET_SUCCESS)
         || result == i64::from(BPF_FIB_LKUP_RET_NO_NEIGH)

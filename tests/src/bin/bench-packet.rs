@@ -23,8 +23,7 @@ use clap::Parser;
 use node_tests::observer::{LO, Observer, Sandbox, in_sandbox, time};
 use node_tests::packet;
 
-/// Frontends in the map, each of a Service of its own with three endpoints.
-const FRONTENDS: u32 = 30_000;
+/// Endpoints of each frontend's Service.
 const ENDPOINTS: u32 = 3;
 
 /// Measures what the observer adds to a packet
@@ -39,6 +38,10 @@ struct Args {
     /// Connections in a round
     #[arg(long, default_value_t = 15_000)]
     connections: usize,
+    /// Frontends in the map, each of a Service of its own with three endpoints. Fewer show how much of
+    /// a figure is memory that is not in a cache
+    #[arg(long, default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(8..=30_000))]
+    frontends: u32,
     /// Print a table for docs/benchmarks.md
     #[arg(long)]
     markdown: bool,
@@ -91,19 +94,18 @@ struct Bench<'a> {
     random: Random,
 }
 
-/// A connection. Its packets are made when they are needed: kept, they would fill the caches with
-/// what no node has there.
+/// A connection.
 #[derive(Clone, Copy)]
 struct Connection {
     isn: u32,
-    client: SocketAddr,
-    frontend: SocketAddr,
-    endpoint: SocketAddr,
+    client: SocketAddrV4,
+    frontend: SocketAddrV4,
+    endpoint: SocketAddrV4,
 }
 
 impl<'a> Bench<'a> {
     fn new(mut observer: Observer, sandbox: Sandbox, args: &'a Args) -> Result<Self> {
-        for service in 0..FRONTENDS {
+        for service in 0..args.frontends {
             let value = FrontendValue {
                 service,
                 kind: FrontendKind::ClusterIp as u8,
@@ -129,18 +131,19 @@ impl<'a> Bench<'a> {
 
     fn run(mut self) -> Result<Vec<Figure>> {
         let mut figures = vec![
-            self.repeated("no SYN, IPv4", 3.0, &data(Family::V4))?,
-            self.repeated("no SYN, IPv6", 3.0, &data(Family::V6))?,
+            self.repeated("no SYN, IPv4", Some(3.0), &data(Family::V4))?,
+            self.repeated("no SYN, IPv6", Some(3.0), &data(Family::V6))?,
         ];
-        let stranger = packet::syn(client(7), SocketAddr::from(([203, 0, 113, 80], 80)), 1);
-        let mut figure = self.repeated("SYN to a stranger", 0.0, &stranger.bytes())?;
-        figure.promise = None;
-        figures.push(figure);
+        let stranger = packet::syn(client(7), "203.0.113.80:80".parse()?, 1);
+        figures.push(self.repeated("SYN to a stranger", None, &stranger.bytes())?);
+        let again = packet::syn(client(7), SocketAddr::V4(frontend(7)), 1);
+        figures.push(self.repeated("the same SYN to a frontend", None, &again.bytes())?);
+        self.observer.reset(8)?;
         figures.extend(self.connections()?);
         Ok(figures)
     }
 
-    fn repeated(&self, name: &'static str, promise: f64, packet: &[u8]) -> Result<Figure> {
+    fn repeated(&self, name: &'static str, promise: Option<f64>, packet: &[u8]) -> Result<Figure> {
         let ours = self.observer.program(program::INGRESS)?;
         let empty = self.observer.program(program::EMPTY)?;
         let mut rounds = Vec::new();
@@ -152,14 +155,14 @@ impl<'a> Bench<'a> {
         }
         Ok(Figure {
             name,
-            promise: Some(promise),
+            promise,
             rounds,
         })
     }
 
     fn connections(&mut self) -> Result<Vec<Figure>> {
         let names = [
-            "SYN to one of 30,000 frontends, arriving",
+            "SYN to a frontend, arriving",
             "the same SYN leaving for an endpoint",
             "its SYN-ACK coming in",
             "its SYN-ACK leaving",
@@ -173,19 +176,12 @@ impl<'a> Bench<'a> {
             let connections: Vec<_> = (0..self.args.connections)
                 .map(|_| self.connection())
                 .collect();
-            let sightings: [Sighting; 4] = [
-                (program::INGRESS, LO, |c| {
-                    packet::syn(c.client, c.frontend, c.isn)
-                }),
-                (program::EGRESS, self.sandbox.pods, |c| {
-                    packet::syn(c.client, c.endpoint, c.isn)
-                }),
-                (program::INGRESS, self.sandbox.pods, |c| {
-                    packet::syn_ack(c.endpoint, c.client, c.isn)
-                }),
-                (program::EGRESS, LO, |c| {
-                    packet::syn_ack(c.frontend, c.client, c.isn)
-                }),
+            let (lo, pods) = (LO, self.sandbox.pods);
+            let sightings = [
+                Sighting::new(program::INGRESS, lo, false, |c| (c.client, c.frontend)),
+                Sighting::new(program::EGRESS, pods, false, |c| (c.client, c.endpoint)),
+                Sighting::new(program::INGRESS, pods, true, |c| (c.endpoint, c.client)),
+                Sighting::new(program::EGRESS, lo, true, |c| (c.frontend, c.client)),
             ];
             for (figure, sighting) in figures.iter_mut().zip(sightings) {
                 figure
@@ -203,31 +199,30 @@ impl<'a> Bench<'a> {
     }
 
     /// Means of one run for each connection.
-    fn single_runs(&self, connections: &[Connection], sighting: Sighting) -> Result<Pair> {
-        let (name, device, packet) = sighting;
-        let ours = self.observer.program(name)?;
+    fn single_runs(&self, connections: &[Connection], mut sighting: Sighting) -> Result<Pair> {
+        let ours = self.observer.program(sighting.program)?;
         let empty = self.observer.program(program::EMPTY)?;
-        let mut sums = [0.0; 2];
-        for connection in connections {
-            let packet = &packet(connection).bytes();
-            sums[1] += time(empty, packet, device, 1)?.as_nanos() as f64;
-            sums[0] += time(ours, packet, device, 1)?.as_nanos() as f64;
+        let mut sums = [0; 2];
+        let device = sighting.device;
+        for (program, sum) in [empty, ours].into_iter().zip(&mut sums) {
+            for connection in connections {
+                let packet = sighting.packet(connection);
+                *sum += time(program, packet, device, 1)?.as_nanos();
+            }
         }
         let count = connections.len() as f64;
-        Ok(Pair {
-            ours: sums[0] / count,
-            empty: sums[1] / count,
-        })
+        let [empty, ours] = sums.map(|sum| sum as f64 / count);
+        Ok(Pair { ours, empty })
     }
 
     fn connection(&mut self) -> Connection {
         let random = self.random.next();
-        let service = self.random.below(FRONTENDS);
+        let service = self.random.below(self.args.frontends);
         Connection {
             isn: random as u32,
-            client: client((random >> 32) as u32),
-            frontend: SocketAddr::V4(frontend(service)),
-            endpoint: SocketAddr::V4(endpoint(service, self.random.below(ENDPOINTS))),
+            client: client_v4((random >> 32) as u32),
+            frontend: frontend(service),
+            endpoint: endpoint(service, self.random.below(ENDPOINTS)),
         }
     }
 
@@ -235,7 +230,7 @@ impl<'a> Bench<'a> {
     /// its answer. (A few random initial sequence numbers meet.)
     fn check(&self) -> Result<()> {
         let mut sums = std::collections::BTreeMap::<Outcome, u64>::new();
-        for service in 0..FRONTENDS {
+        for service in 0..self.args.frontends {
             for class in SourceClass::ALL {
                 for (outcome, count) in self.observer.outcomes(service, class)? {
                     *sums.entry(outcome).or_default() += u64::from(count);
@@ -261,8 +256,58 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Program, device, and which packet of a connection.
-type Sighting = (&'static str, u32, fn(&Connection) -> packet::Packet);
+/// One of a connection's packets at one hook.
+struct Sighting {
+    program: &'static str,
+    device: u32,
+    answer: bool,
+    ends: fn(&Connection) -> (SocketAddrV4, SocketAddrV4),
+    packet: Vec<u8>,
+}
+
+impl Sighting {
+    fn new(
+        program: &'static str,
+        device: u32,
+        answer: bool,
+        ends: fn(&Connection) -> (SocketAddrV4, SocketAddrV4),
+    ) -> Self {
+        let (from, to) = (client(7), SocketAddr::V4(frontend(7)));
+        let packet = if answer {
+            packet::syn_ack(from, to, 0)
+        } else {
+            packet::syn(from, to, 0)
+        };
+        Self {
+            program,
+            device,
+            answer,
+            ends,
+            packet: packet.bytes(),
+        }
+    }
+
+    /// The packet of a connection. Written over the last one (nobody looks at checksums): making
+    /// each anew would fill the caches with what no node has there.
+    fn packet(&mut self, connection: &Connection) -> &[u8] {
+        const IP: usize = 14;
+        const TCP: usize = IP + 20;
+        let (from, to) = (self.ends)(connection);
+        let mut put = |at: usize, bytes: &[u8]| {
+            self.packet[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        put(IP + 12, &from.ip().octets());
+        put(IP + 16, &to.ip().octets());
+        put(TCP, &from.port().to_be_bytes());
+        put(TCP + 2, &to.port().to_be_bytes());
+        if self.answer {
+            put(TCP + 8, &connection.isn.wrapping_add(1).to_be_bytes());
+        } else {
+            put(TCP + 4, &connection.isn.to_be_bytes());
+        }
+        &self.packet
+    }
+}
 
 /// Nanoseconds of one run. The kernel reports whole ones, too coarse for a promise of three, so
 /// the thread's processor time is taken around the whole call: entering and leaving it is nothing
@@ -307,8 +352,12 @@ fn endpoint(service: u32, index: u32) -> SocketAddrV4 {
 }
 
 fn client(random: u32) -> SocketAddr {
+    SocketAddr::V4(client_v4(random))
+}
+
+fn client_v4(random: u32) -> SocketAddrV4 {
     let address = Ipv4Addr::from(0x6440_0000 | (random >> 10));
-    SocketAddr::from((address, 1024 + (random & 0x3fff) as u16))
+    SocketAddrV4::new(address, 1024 + (random & 0x3fff) as u16)
 }
 
 /// SplitMix64.
