@@ -129,6 +129,75 @@ pub fn parse<B: Bytes>(bytes: &B, link: Link) -> Result<Option<Segment>, Fault> 
     }
 }
 
+/// Reads the packet as [`parse`] does, if it is as most are: Ethernet without tags or no link-layer
+/// header at all, IPv4 without options or IPv6 without extension headers, TCP, no fragment. Nothing
+/// where it is otherwise, or unsound. All offsets are constants, which direct access in a program
+/// needs.
+#[inline(always)]
+pub fn parse_plain<B: Bytes>(bytes: &B, link: Link) -> Option<Segment> {
+    let (ethertype, offset) = match link {
+        Link::Ethernet => {
+            let ethertype = u16::from_be_bytes(bytes.load(ETHERNET_LEN - 2)?);
+            (ethertype, ETHERNET_LEN)
+        }
+        Link::None => {
+            // As much as any IP header has: the verifier learns nothing from a check of one byte.
+            let [first, ..]: [u32; 5] = bytes.words(0)?;
+            match first.to_ne_bytes()[0] >> 4 {
+                4 => (ETHERTYPE_IPV4, 0),
+                6 => (ETHERTYPE_IPV6, 0),
+                _ => return None,
+            }
+        }
+    };
+    match ethertype {
+        ETHERTYPE_IPV4 => plain_ipv4(bytes, offset),
+        ETHERTYPE_IPV6 => plain_ipv6(bytes, offset),
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn plain_ipv4<B: Bytes>(bytes: &B, offset: usize) -> Option<Segment> {
+    let [lengths, fragment, protocol, source, destination] = bytes.words(offset)?;
+    let [version, _, total_high, total_low] = lengths.to_ne_bytes();
+    let [_, _, fragment_high, fragment_low] = fragment.to_ne_bytes();
+    let total_len = usize::from(u16::from_be_bytes([total_high, total_low]));
+    if version != 0x45
+        || u16::from_be_bytes([fragment_high, fragment_low]) & 0x3fff != 0
+        || protocol.to_ne_bytes()[1] != TCP
+        || total_len < IPV4_LEN
+        || offset + total_len > bytes.length()
+    {
+        return None;
+    }
+    let ends = Ends {
+        source: mapped(source),
+        destination: mapped(destination),
+        family: Family::V4,
+    };
+    tcp(bytes, offset + IPV4_LEN, total_len - IPV4_LEN, ends).ok()?
+}
+
+#[inline(always)]
+fn plain_ipv6<B: Bytes>(bytes: &B, offset: usize) -> Option<Segment> {
+    let [version, lengths, s0, s1, s2, s3, d0, d1, d2, d3] = bytes.words(offset)?;
+    let [payload_high, payload_low, next, _] = lengths.to_ne_bytes();
+    let payload_len = usize::from(u16::from_be_bytes([payload_high, payload_low]));
+    if version.to_ne_bytes()[0] >> 4 != 6
+        || next != TCP
+        || offset + IPV6_LEN + payload_len > bytes.length()
+    {
+        return None;
+    }
+    let ends = Ends {
+        source: address([s0, s1, s2, s3]),
+        destination: address([d0, d1, d2, d3]),
+        family: Family::V6,
+    };
+    tcp(bytes, offset + IPV6_LEN, payload_len, ends).ok()?
+}
+
 #[inline(always)]
 fn at<B: Bytes, const N: usize>(bytes: &B, offset: usize) -> Result<[u8; N], Fault> {
     bytes.load(offset).ok_or(Fault::Truncated)

@@ -2,14 +2,14 @@
 //! looking, the packet is passed on, always.
 
 use agent_common::classify::{Direction, World, observe};
-use agent_common::packet::{Link, parse};
+use agent_common::packet::{Link, parse, parse_plain};
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 
 use crate::kernel::{Kernel, Skb};
 use crate::maps::SCRATCH;
-use crate::peek;
+use crate::peek::{self, Linear};
 
 /// `TCX_NEXT`, and `TC_ACT_UNSPEC` to clsact: the next program decides, and after the last one the
 /// kernel. `TC_ACT_OK` here would skip whatever is attached behind (microsoft/retina issue 252).
@@ -66,16 +66,18 @@ fn look(ctx: &TcContext, direction: Direction, link: Link) {
     let Some(scratch) = SCRATCH.get_ptr_mut(0) else {
         return;
     };
-    match parse(&Skb(ctx), link) {
-        Ok(Some(segment)) => {
-            // SAFETY: a per-CPU map value; classifiers do not nest on one CPU.
-            let segment = unsafe {
-                scratch.write(segment);
-                &*scratch
-            };
-            observe(&kernel, direction, segment);
-        }
-        Ok(None) => {}
-        Err(fault) => kernel.fault(fault),
-    }
+    // SAFETY: a per-CPU map value; classifiers do not nest on one CPU.
+    let keep = |segment| unsafe {
+        scratch.write(segment);
+        &*scratch
+    };
+    let segment = match parse_plain(&Linear(ctx), link) {
+        Some(segment) => keep(segment),
+        None => match parse(&Skb(ctx), link) {
+            Ok(Some(segment)) => keep(segment),
+            Ok(None) => return,
+            Err(fault) => return kernel.fault(fault),
+        },
+    };
+    observe(&kernel, direction, segment);
 }

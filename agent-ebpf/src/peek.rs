@@ -4,7 +4,7 @@
 //! Only constant offsets are read: the verifier refuses direct access behind a computed header
 //! length. Whatever is not plain goes to the slow path, which parses it properly.
 
-use agent_common::packet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Link, tcp_flag};
+use agent_common::packet::{Bytes, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Link, tcp_flag};
 use aya_ebpf::programs::TcContext;
 
 const TCP: u8 = 6;
@@ -37,6 +37,40 @@ fn half(ctx: &TcContext, offset: usize) -> Option<u16> {
     }
     // SAFETY: as for `byte`, and aligned as said above.
     Some(unsafe { *(at as *const u16) })
+}
+
+/// The linear part of a packet, read without a helper at constant offsets.
+pub struct Linear<'a>(pub &'a TcContext);
+
+impl Linear<'_> {
+    #[inline(always)]
+    fn at<T: Copy>(&self, offset: usize) -> Option<T> {
+        let at = self.0.data() + offset;
+        if at + size_of::<T>() > self.0.data_end() {
+            return None;
+        }
+        // SAFETY: lies before `data_end`. It may be unaligned by Rust's rules behind an Ethernet
+        // header of 14 bytes: the machine that runs this allows it wherever the verifier does, and
+        // the compiler for this target takes nothing from it but the width of the load.
+        Some(unsafe { *(at as *const T) })
+    }
+}
+
+impl Bytes for Linear<'_> {
+    #[inline(always)]
+    fn length(&self) -> usize {
+        self.0.len() as usize
+    }
+
+    #[inline(always)]
+    fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        self.at(offset)
+    }
+
+    #[inline(always)]
+    fn words<const N: usize>(&self, offset: usize) -> Option<[u32; N]> {
+        self.at(offset)
+    }
 }
 
 /// Whether the slow path should look. True where this cannot tell.
