@@ -2,10 +2,9 @@
 //! with the same packets in the same way. Prints each figure with its promise (design.md, section
 //! 9), and exits 1 if one is not met.
 //!
-//! Repeated packets (no SYN; a SYN to a stranger) run 1e6 times in one call and so measure warm
-//! caches. SYNs to a frontend have random initial sequence numbers, sources and frontends, one call
-//! each: caches are as cold as the call leaves them, and the clock that the kernel reads around
-//! each run is taken out with the empty program. Needs root; run a release build.
+//! A packet that is no SYN, and a SYN to a stranger, run 1e6 times in one call. Every SYN to a
+//! frontend is another one: initial sequence number, client and frontend are taken at random by a
+//! program that then calls the one that is measured (`node_tests::generator`). Needs root.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
@@ -20,6 +19,7 @@ use agent_common::service::{
 use anyhow::{Result, ensure};
 use aya::programs::SchedClassifier;
 use clap::Parser;
+use node_tests::generator::{Generator, Ranges, Shape};
 use node_tests::observer::{LO, Observer, Sandbox, in_sandbox, time};
 use node_tests::packet;
 
@@ -36,8 +36,8 @@ struct Args {
     #[arg(long, default_value_t = 1_000_000)]
     repeat: u32,
     /// Connections in a round
-    #[arg(long, default_value_t = 15_000)]
-    connections: usize,
+    #[arg(long, default_value_t = 20_000)]
+    connections: u32,
     /// Frontends in the map, each of a Service of its own with three endpoints. Fewer show how much of
     /// a figure is memory that is not in a cache
     #[arg(long, default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(8..=30_000))]
@@ -94,15 +94,6 @@ struct Bench<'a> {
     random: Random,
 }
 
-/// A connection.
-#[derive(Clone, Copy)]
-struct Connection {
-    isn: u32,
-    client: SocketAddrV4,
-    frontend: SocketAddrV4,
-    endpoint: SocketAddrV4,
-}
-
 impl<'a> Bench<'a> {
     fn new(mut observer: Observer, sandbox: Sandbox, args: &'a Args) -> Result<Self> {
         for service in 0..args.frontends {
@@ -112,10 +103,10 @@ impl<'a> Bench<'a> {
                 owed: [Owed::Forward as u8; 3],
                 ..FrontendValue::default()
             };
-            observer.put_frontend(mapped(frontend(service).ip().octets()), 80, value)?;
+            observer.put_frontend(mapped(frontend(service).ip().octets()), PORT, value)?;
             for index in 0..ENDPOINTS {
                 let address = mapped(endpoint(service, index).ip().octets());
-                observer.put_endpoint(service, address, 8080, endpoint_flag::LOCAL)?;
+                observer.put_endpoint(service, address, PORT, endpoint_flag::LOCAL)?;
             }
         }
         observer.put_device(sandbox.uplink, device_flag::UPLINK)?;
@@ -172,58 +163,62 @@ impl<'a> Bench<'a> {
             promise: Some(500.0),
             rounds: Vec::new(),
         });
+        let (lo, pods) = (LO, self.sandbox.pods);
+        let sightings = [
+            self.sighting(program::INGRESS, lo, SYN_TO_FRONTEND)?,
+            self.sighting(program::EGRESS, pods, SYN_TO_ENDPOINT)?,
+            self.sighting(program::INGRESS, pods, ANSWER_OF_ENDPOINT)?,
+            self.sighting(program::EGRESS, lo, ANSWER_OF_FRONTEND)?,
+        ];
         for _ in 0..self.args.rounds {
-            let connections: Vec<_> = (0..self.args.connections)
-                .map(|_| self.connection())
-                .collect();
-            let (lo, pods) = (LO, self.sandbox.pods);
-            let sightings = [
-                Sighting::new(program::INGRESS, lo, false, |c| (c.client, c.frontend)),
-                Sighting::new(program::EGRESS, pods, false, |c| (c.client, c.endpoint)),
-                Sighting::new(program::INGRESS, pods, true, |c| (c.endpoint, c.client)),
-                Sighting::new(program::EGRESS, lo, true, |c| (c.frontend, c.client)),
-            ];
-            for (figure, sighting) in figures.iter_mut().zip(sightings) {
-                figure
-                    .rounds
-                    .push(self.single_runs(&connections, sighting)?);
+            let first = self.random.next() as u32;
+            for (figure, sighting) in figures.iter_mut().zip(&sightings) {
+                let run = |generator: &Generator| -> Result<f64> {
+                    let count = self.args.connections;
+                    let time = generator.run(&sighting.packet, sighting.device, first, count)?;
+                    Ok(f64::from(time))
+                };
+                figure.rounds.push(Pair {
+                    empty: run(&sighting.empty)?,
+                    ours: run(&sighting.ours)?,
+                });
             }
-            self.observer
-                .forget(connections.iter().map(|c| PendingKey {
-                    isn: c.isn,
-                    family: Family::V4 as u32,
-                }))?;
+            let followed = self.observer.followed()?.into_iter();
+            self.observer.forget(followed.map(|isn| PendingKey {
+                isn,
+                family: Family::V4 as u32,
+            }))?;
         }
         self.check()?;
         Ok(figures.into())
     }
 
-    /// Means of one run for each connection.
-    fn single_runs(&self, connections: &[Connection], mut sighting: Sighting) -> Result<Pair> {
-        let ours = self.observer.program(sighting.program)?;
-        let empty = self.observer.program(program::EMPTY)?;
-        let mut sums = [0; 2];
-        let device = sighting.device;
-        for (program, sum) in [empty, ours].into_iter().zip(&mut sums) {
-            for connection in connections {
-                let packet = sighting.packet(connection);
-                *sum += time(program, packet, device, 1)?.as_nanos();
-            }
-        }
-        let count = connections.len() as f64;
-        let [empty, ours] = sums.map(|sum| sum as f64 / count);
-        Ok(Pair { ours, empty })
-    }
-
-    fn connection(&mut self) -> Connection {
-        let random = self.random.next();
-        let service = self.random.below(self.args.frontends);
-        Connection {
-            isn: random as u32,
-            client: client_v4((random >> 32) as u32),
-            frontend: frontend(service),
-            endpoint: endpoint(service, self.random.below(ENDPOINTS)),
-        }
+    fn sighting(&self, program: &'static str, device: u32, shape: Shape) -> Result<Sighting> {
+        let ranges = Ranges {
+            clients: CLIENTS,
+            frontends: FIRST_FRONTEND,
+            frontend_count: self.args.frontends,
+            endpoints: FIRST_ENDPOINT,
+            endpoint_count: PODS,
+            per_frontend: ENDPOINTS,
+        };
+        let generator = |name| Generator::new(self.observer.program(name)?, shape, &ranges);
+        let (from, to) = if shape.endpoint {
+            (client(7), SocketAddr::V4(endpoint(7, 0)))
+        } else {
+            (client(7), SocketAddr::V4(frontend(7)))
+        };
+        let packet = if shape.answer {
+            packet::syn_ack(to, from, 0)
+        } else {
+            packet::syn(from, to, 0)
+        };
+        Ok(Sighting {
+            device,
+            packet: packet.bytes(),
+            ours: generator(program)?,
+            empty: generator(program::EMPTY)?,
+        })
     }
 
     /// The figures are those of the paths that they name: nearly every connection was followed to
@@ -237,7 +232,7 @@ impl<'a> Bench<'a> {
                 }
             }
         }
-        let wanted = (self.args.rounds * self.args.connections) as u64;
+        let wanted = self.args.rounds as u64 * u64::from(self.args.connections);
         for outcome in [
             Outcome::Arrived,
             Outcome::Forwarded,
@@ -258,56 +253,28 @@ impl<'a> Bench<'a> {
 
 /// One of a connection's packets at one hook.
 struct Sighting {
-    program: &'static str,
     device: u32,
-    answer: bool,
-    ends: fn(&Connection) -> (SocketAddrV4, SocketAddrV4),
     packet: Vec<u8>,
+    ours: Generator,
+    empty: Generator,
 }
 
-impl Sighting {
-    fn new(
-        program: &'static str,
-        device: u32,
-        answer: bool,
-        ends: fn(&Connection) -> (SocketAddrV4, SocketAddrV4),
-    ) -> Self {
-        let (from, to) = (client(7), SocketAddr::V4(frontend(7)));
-        let packet = if answer {
-            packet::syn_ack(from, to, 0)
-        } else {
-            packet::syn(from, to, 0)
-        };
-        Self {
-            program,
-            device,
-            answer,
-            ends,
-            packet: packet.bytes(),
-        }
-    }
-
-    /// The packet of a connection. Written over the last one (nobody looks at checksums): making
-    /// each anew would fill the caches with what no node has there.
-    fn packet(&mut self, connection: &Connection) -> &[u8] {
-        const IP: usize = 14;
-        const TCP: usize = IP + 20;
-        let (from, to) = (self.ends)(connection);
-        let mut put = |at: usize, bytes: &[u8]| {
-            self.packet[at..at + bytes.len()].copy_from_slice(bytes);
-        };
-        put(IP + 12, &from.ip().octets());
-        put(IP + 16, &to.ip().octets());
-        put(TCP, &from.port().to_be_bytes());
-        put(TCP + 2, &to.port().to_be_bytes());
-        if self.answer {
-            put(TCP + 8, &connection.isn.wrapping_add(1).to_be_bytes());
-        } else {
-            put(TCP + 4, &connection.isn.to_be_bytes());
-        }
-        &self.packet
-    }
-}
+const SYN_TO_FRONTEND: Shape = Shape {
+    answer: false,
+    endpoint: false,
+};
+const SYN_TO_ENDPOINT: Shape = Shape {
+    answer: false,
+    endpoint: true,
+};
+const ANSWER_OF_ENDPOINT: Shape = Shape {
+    answer: true,
+    endpoint: true,
+};
+const ANSWER_OF_FRONTEND: Shape = Shape {
+    answer: true,
+    endpoint: false,
+};
 
 /// Nanoseconds of one run. The kernel reports whole ones, too coarse for a promise of three, so
 /// the thread's processor time is taken around the whole call: entering and leaving it is nothing
@@ -341,23 +308,28 @@ fn data(family: Family) -> Vec<u8> {
     .bytes()
 }
 
+/// 100.64.0.0/10.
+const CLIENTS: u32 = 0x6440_0000;
+/// 10.96.0.0.
+const FIRST_FRONTEND: u32 = 0x0a60_0000;
+/// 10.244.1.0.
+const FIRST_ENDPOINT: u32 = 0x0af4_0100;
+/// Pods that are endpoints.
+const PODS: u32 = 10_000;
+/// Port of every frontend and of every endpoint: the generator changes addresses alone.
+const PORT: u16 = 80;
+
 fn frontend(service: u32) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::from(0x0a60_0000 + service), 80)
+    SocketAddrV4::new(Ipv4Addr::from(FIRST_FRONTEND + service), PORT)
 }
 
-/// Of three pods among 10,000.
 fn endpoint(service: u32, index: u32) -> SocketAddrV4 {
-    let pod = (service * ENDPOINTS + index) % 10_000;
-    SocketAddrV4::new(Ipv4Addr::from(0x0af4_0100 + pod), 8080)
+    let pod = (service * ENDPOINTS + index) % PODS;
+    SocketAddrV4::new(Ipv4Addr::from(FIRST_ENDPOINT + pod), PORT)
 }
 
-fn client(random: u32) -> SocketAddr {
-    SocketAddr::V4(client_v4(random))
-}
-
-fn client_v4(random: u32) -> SocketAddrV4 {
-    let address = Ipv4Addr::from(0x6440_0000 | (random >> 10));
-    SocketAddrV4::new(address, 1024 + (random & 0x3fff) as u16)
+fn client(number: u32) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::from(CLIENTS | number), 40_001))
 }
 
 /// SplitMix64.
@@ -375,10 +347,6 @@ impl Random {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, most: u32) -> u32 {
-        (self.next() % u64::from(most)) as u32
     }
 }
 
