@@ -23,6 +23,10 @@ use node_tests::generator::{Generator, Ranges, Shape};
 use node_tests::observer::{LO, Observer, Sandbox, in_sandbox, time};
 use node_tests::packet;
 
+/// Frontends in the map, each of a Service of its own with three endpoints.
+const FRONTENDS: u32 = 30_000;
+/// Of these so many are in use: what a node's clients talk to at a time.
+const IN_USE: u32 = 100;
 /// Endpoints of each frontend's Service.
 const ENDPOINTS: u32 = 3;
 
@@ -35,13 +39,9 @@ struct Args {
     /// Runs of a repeated packet in a round
     #[arg(long, default_value_t = 1_000_000)]
     repeat: u32,
-    /// Connections in a round
-    #[arg(long, default_value_t = 20_000)]
+    /// Connections in a round; there are ten times as many rounds of these, since they are short
+    #[arg(long, default_value_t = 2_000)]
     connections: u32,
-    /// Frontends in the map, each of a Service of its own with three endpoints. Fewer show how much of
-    /// a figure is memory that is not in a cache
-    #[arg(long, default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(8..=30_000))]
-    frontends: u32,
     /// Print a table for docs/benchmarks.md
     #[arg(long)]
     markdown: bool,
@@ -96,7 +96,7 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(mut observer: Observer, sandbox: Sandbox, args: &'a Args) -> Result<Self> {
-        for service in 0..args.frontends {
+        for service in 0..FRONTENDS {
             let value = FrontendValue {
                 service,
                 kind: FrontendKind::ClusterIp as u8,
@@ -130,7 +130,25 @@ impl<'a> Bench<'a> {
         let again = packet::syn(client(7), SocketAddr::V4(frontend(7)), 1);
         figures.push(self.repeated("the same SYN to a frontend", None, &again.bytes())?);
         self.observer.reset(8)?;
-        figures.extend(self.connections()?);
+        figures.extend(self.connections(
+            IN_USE,
+            [
+                "SYN to one of 100 frontends in use, of 30,000: arriving",
+                "the same SYN leaving for an endpoint",
+                "its SYN-ACK coming in",
+                "its SYN-ACK leaving",
+            ],
+        )?);
+        figures.extend(self.connections(
+            FRONTENDS,
+            [
+                "SYN to any of 30,000 frontends, all as likely: arriving",
+                "the same SYN leaving for an endpoint, all as likely",
+                "its SYN-ACK coming in, all as likely",
+                "its SYN-ACK leaving, all as likely",
+            ],
+        )?);
+        self.check()?;
         Ok(figures)
     }
 
@@ -151,13 +169,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    fn connections(&mut self) -> Result<Vec<Figure>> {
-        let names = [
-            "SYN to a frontend, arriving",
-            "the same SYN leaving for an endpoint",
-            "its SYN-ACK coming in",
-            "its SYN-ACK leaving",
-        ];
+    fn connections(&mut self, frontends: u32, names: [&'static str; 4]) -> Result<[Figure; 4]> {
         let mut figures = names.map(|name| Figure {
             name,
             promise: Some(500.0),
@@ -165,12 +177,12 @@ impl<'a> Bench<'a> {
         });
         let (lo, pods) = (LO, self.sandbox.pods);
         let sightings = [
-            self.sighting(program::INGRESS, lo, SYN_TO_FRONTEND)?,
-            self.sighting(program::EGRESS, pods, SYN_TO_ENDPOINT)?,
-            self.sighting(program::INGRESS, pods, ANSWER_OF_ENDPOINT)?,
-            self.sighting(program::EGRESS, lo, ANSWER_OF_FRONTEND)?,
+            self.sighting(program::INGRESS, lo, SYN_TO_FRONTEND, frontends)?,
+            self.sighting(program::EGRESS, pods, SYN_TO_ENDPOINT, frontends)?,
+            self.sighting(program::INGRESS, pods, ANSWER_OF_ENDPOINT, frontends)?,
+            self.sighting(program::EGRESS, lo, ANSWER_OF_FRONTEND, frontends)?,
         ];
-        for _ in 0..self.args.rounds {
+        for _ in 0..self.connection_rounds() {
             let first = self.random.next() as u32;
             for (figure, sighting) in figures.iter_mut().zip(&sightings) {
                 let run = |generator: &Generator| -> Result<f64> {
@@ -189,15 +201,24 @@ impl<'a> Bench<'a> {
                 family: Family::V4 as u32,
             }))?;
         }
-        self.check()?;
-        Ok(figures.into())
+        Ok(figures)
     }
 
-    fn sighting(&self, program: &'static str, device: u32, shape: Shape) -> Result<Sighting> {
+    fn connection_rounds(&self) -> usize {
+        self.args.rounds * 10
+    }
+
+    fn sighting(
+        &self,
+        program: &'static str,
+        device: u32,
+        shape: Shape,
+        frontends: u32,
+    ) -> Result<Sighting> {
         let ranges = Ranges {
             clients: CLIENTS,
             frontends: FIRST_FRONTEND,
-            frontend_count: self.args.frontends,
+            frontend_count: frontends,
             endpoints: FIRST_ENDPOINT,
             endpoint_count: PODS,
             per_frontend: ENDPOINTS,
@@ -225,14 +246,14 @@ impl<'a> Bench<'a> {
     /// its answer. (A few random initial sequence numbers meet.)
     fn check(&self) -> Result<()> {
         let mut sums = std::collections::BTreeMap::<Outcome, u64>::new();
-        for service in 0..self.args.frontends {
+        for service in 0..FRONTENDS {
             for class in SourceClass::ALL {
                 for (outcome, count) in self.observer.outcomes(service, class)? {
                     *sums.entry(outcome).or_default() += u64::from(count);
                 }
             }
         }
-        let wanted = self.args.rounds as u64 * u64::from(self.args.connections);
+        let wanted = 2 * self.connection_rounds() as u64 * u64::from(self.args.connections);
         for outcome in [
             Outcome::Arrived,
             Outcome::Forwarded,
