@@ -25,7 +25,7 @@ pub mod map {
     pub const PROOFS: &str = "PROOFS";
     /// Family to [`Delays`](crate::evidence::Delays).
     pub const DELAYS: &str = "DELAYS";
-    /// Source address to its budget of tracked connections.
+    /// Hash of a source address to its [`Budget`](crate::evidence::Budget) of tracked connections.
     pub const BUDGETS: &str = "BUDGETS";
     /// Per-CPU counters of what could not be done, by [`Fault`](crate::evidence::Fault).
     pub const FAULTS: &str = "FAULTS";
@@ -68,8 +68,12 @@ pub const MAX_DEVICES: u32 = 4_096;
 pub const MAX_PENDING: u32 = 32_768;
 /// Service ids: one for each Service port and family.
 pub const MAX_SERVICES: u32 = 32_768;
-/// Source addresses whose budget is remembered, least recently used first out.
+/// Budgets of sources, a power of two. A source's is found by a hash: two that share one share what
+/// it allows, which no source that keeps below half of it notices.
 pub const MAX_BUDGETS: u32 = 8_192;
+/// Name of the global that the hash of sources begins with, set at random when the programs are
+/// loaded: nobody outside can tell which sources share a budget with which.
+pub const SEED: &str = "SEED";
 /// Bytes of the ring buffer.
 pub const ANOMALY_BYTES: u32 = 128 * 1024;
 

@@ -154,6 +154,18 @@ fn key_of(segment: &Segment) -> PendingKey {
     }
 }
 
+/// An address as one number: arrays of bytes are compared one by one, by a call.
+#[inline(always)]
+fn number(address: Address) -> u128 {
+    u128::from_ne_bytes(address)
+}
+
+/// Whether two ends are the same.
+#[inline(always)]
+fn same(one: (Address, Port), other: (Address, Port)) -> bool {
+    number(one.0) == number(other.0) && u16::from_ne_bytes(one.1) == u16::from_ne_bytes(other.1)
+}
+
 #[inline(always)]
 fn frontend_key(address: Address, port: Port) -> FrontendKey {
     FrontendKey {
@@ -227,9 +239,14 @@ fn pending_of<W: World>(
 #[inline(always)]
 fn arrives_again<W: World>(world: &W, segment: &Segment, connection: W::Connection) -> Seen<W> {
     let fields = connection.fields();
-    let same_client = fields.client == segment.source && fields.client_port == segment.source_port;
-    let same_frontend =
-        fields.frontend == segment.destination && fields.frontend_port == segment.destination_port;
+    let same_client = same(
+        (fields.client, fields.client_port),
+        (segment.source, segment.source_port),
+    );
+    let same_frontend = same(
+        (fields.frontend, fields.frontend_port),
+        (segment.destination, segment.destination_port),
+    );
     let same_device = fields.device == world.device();
     if !same_client || (same_device && !same_frontend) {
         return Some((connection, Sighting::Shared));
@@ -248,7 +265,10 @@ fn leaves<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         return None;
     };
     let fields = connection.fields();
-    if fields.frontend == segment.destination && fields.frontend_port == segment.destination_port {
+    if same(
+        (fields.frontend, fields.frontend_port),
+        (segment.destination, segment.destination_port),
+    ) {
         return Some((connection, Sighting::Untranslated));
     }
     let endpoint = world.endpoint(&EndpointKey {
@@ -270,7 +290,10 @@ fn to_endpoint<W: World>(world: &W, segment: &Segment, fields: &Pending, flags: 
         return Sighting::ToLeft;
     }
     let local = flags & endpoint_flag::LOCAL != 0;
-    if !local && Owed::from_byte(fields.owed) == Owed::LocalOnly {
+    // Behind an internal traffic policy Local no other node's endpoint is right. Behind an external
+    // one it may be: kube-proxy takes pods of other nodes to every endpoint where it can tell them.
+    let internal = FrontendKind::from_byte(fields.kind) == FrontendKind::ClusterIp;
+    if !local && internal && Owed::from_byte(fields.owed) == Owed::LocalOnly {
         return Sighting::ToStranger;
     }
     if world.device_flags() & device_flag::UPLINK == 0 {
@@ -343,7 +366,11 @@ fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> See
                 })
                 .is_some_and(|value| value.flags & endpoint_flag::LEFT == 0),
         },
-        (Direction::Egress, _) if connection.fields().client != segment.destination => return None,
+        (Direction::Egress, _)
+            if number(connection.fields().client) != number(segment.destination) =>
+        {
+            return None;
+        }
         (Direction::Egress, Kind::SynAck) => Sighting::AnswerOut,
         (Direction::Egress, Kind::Reset) => Sighting::RefusalOut { icmp: false },
         (Direction::Egress, _) => Sighting::RefusalOut { icmp: true },

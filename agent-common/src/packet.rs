@@ -7,7 +7,7 @@
 //! goes on untouched.
 
 use crate::evidence::Fault;
-use crate::service::{Address, Family, Port, TCP, mapped};
+use crate::service::{Address, Family, Port, TCP};
 
 /// Where a packet's bytes are.
 pub trait Bytes {
@@ -15,6 +15,10 @@ pub trait Bytes {
     fn length(&self) -> usize;
     /// `N` bytes at `offset`, or nothing where the packet is shorter.
     fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]>;
+    /// `N` words of four bytes at `offset`, each as it would stand in memory, or nothing where the
+    /// packet is shorter. The BPF target has no unaligned access: bytes that are known to be words
+    /// are moved in a quarter of the instructions.
+    fn words<const N: usize>(&self, offset: usize) -> Option<[u32; N]>;
 }
 
 impl Bytes for &[u8] {
@@ -24,6 +28,15 @@ impl Bytes for &[u8] {
 
     fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         self.get(offset..)?.first_chunk().copied()
+    }
+
+    fn words<const N: usize>(&self, offset: usize) -> Option<[u32; N]> {
+        let bytes = self.get(offset..)?.get(..N * 4)?;
+        let mut words = [0; N];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u32::from_ne_bytes(*bytes);
+        }
+        Some(words)
     }
 }
 
@@ -50,10 +63,14 @@ pub enum Kind {
     Unreachable,
 }
 
-/// A packet that is evidence.
+/// A packet that is evidence. Aligned, so that its addresses are moved in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
+#[repr(C, align(8))]
 pub struct Segment {
+    /// Mapped source address.
+    pub source: Address,
+    /// Mapped destination address.
+    pub destination: Address,
     /// What it is.
     pub kind: Kind,
     /// Family of the network header.
@@ -63,10 +80,6 @@ pub struct Segment {
     pub isn: u32,
     /// Bytes of payload behind a SYN (TCP fast open); else zero.
     pub payload: u32,
-    /// Mapped source address.
-    pub source: Address,
-    /// Mapped destination address.
-    pub destination: Address,
     /// Source port; zero for ICMP.
     pub source_port: Port,
     /// Destination port; zero for ICMP.
@@ -116,9 +129,83 @@ pub fn parse<B: Bytes>(bytes: &B, link: Link) -> Result<Option<Segment>, Fault> 
     }
 }
 
+/// Reads the packet as [`parse`] does, if it is as most are: Ethernet without tags or no link-layer
+/// header at all, IPv4 without options or IPv6 without extension headers, TCP, no fragment. Nothing
+/// where it is otherwise, or unsound. All offsets are constants, which direct access in a program
+/// needs.
+#[inline(always)]
+pub fn parse_plain<B: Bytes>(bytes: &B, link: Link) -> Option<Segment> {
+    let (ethertype, offset) = match link {
+        Link::Ethernet => {
+            let ethertype = u16::from_be_bytes(bytes.load(ETHERNET_LEN - 2)?);
+            (ethertype, ETHERNET_LEN)
+        }
+        Link::None => {
+            // As much as any IP header has: the verifier learns nothing from a check of one byte.
+            let [first, ..]: [u32; 5] = bytes.words(0)?;
+            match first.to_ne_bytes()[0] >> 4 {
+                4 => (ETHERTYPE_IPV4, 0),
+                6 => (ETHERTYPE_IPV6, 0),
+                _ => return None,
+            }
+        }
+    };
+    match ethertype {
+        ETHERTYPE_IPV4 => plain_ipv4(bytes, offset),
+        ETHERTYPE_IPV6 => plain_ipv6(bytes, offset),
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn plain_ipv4<B: Bytes>(bytes: &B, offset: usize) -> Option<Segment> {
+    let [lengths, fragment, protocol, source, destination] = bytes.words(offset)?;
+    let [version, _, total_high, total_low] = lengths.to_ne_bytes();
+    let [_, _, fragment_high, fragment_low] = fragment.to_ne_bytes();
+    let total_len = usize::from(u16::from_be_bytes([total_high, total_low]));
+    if version != 0x45
+        || u16::from_be_bytes([fragment_high, fragment_low]) & 0x3fff != 0
+        || protocol.to_ne_bytes()[1] != TCP
+        || total_len < IPV4_LEN
+        || offset + total_len > bytes.length()
+    {
+        return None;
+    }
+    let ends = Ends {
+        source: mapped(source),
+        destination: mapped(destination),
+        family: Family::V4,
+    };
+    tcp(bytes, offset + IPV4_LEN, total_len - IPV4_LEN, ends).ok()?
+}
+
+#[inline(always)]
+fn plain_ipv6<B: Bytes>(bytes: &B, offset: usize) -> Option<Segment> {
+    let [version, lengths, s0, s1, s2, s3, d0, d1, d2, d3] = bytes.words(offset)?;
+    let [payload_high, payload_low, next, _] = lengths.to_ne_bytes();
+    let payload_len = usize::from(u16::from_be_bytes([payload_high, payload_low]));
+    if version.to_ne_bytes()[0] >> 4 != 6
+        || next != TCP
+        || offset + IPV6_LEN + payload_len > bytes.length()
+    {
+        return None;
+    }
+    let ends = Ends {
+        source: address([s0, s1, s2, s3]),
+        destination: address([d0, d1, d2, d3]),
+        family: Family::V6,
+    };
+    tcp(bytes, offset + IPV6_LEN, payload_len, ends).ok()?
+}
+
 #[inline(always)]
 fn at<B: Bytes, const N: usize>(bytes: &B, offset: usize) -> Result<[u8; N], Fault> {
     bytes.load(offset).ok_or(Fault::Truncated)
+}
+
+#[inline(always)]
+fn words_at<B: Bytes, const N: usize>(bytes: &B, offset: usize) -> Result<[u32; N], Fault> {
+    bytes.words(offset).ok_or(Fault::Truncated)
 }
 
 /// A packet shorter than its network header says is dropped by whoever receives it, so it is no
@@ -162,26 +249,26 @@ fn bare<B: Bytes>(bytes: &B) -> Result<(u16, usize), Fault> {
 
 #[inline(always)]
 fn ipv4<B: Bytes>(bytes: &B, offset: usize) -> Result<Option<Segment>, Fault> {
-    let header: [u8; IPV4_LEN] = at(bytes, offset)?;
-    let header_len = usize::from(header[0] & 0x0f) * 4;
-    let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
-    if header[0] >> 4 != 4 || header_len < IPV4_LEN || total_len < header_len {
+    let [lengths, fragment, protocol, source, destination] = words_at(bytes, offset)?;
+    let [version, _, total_high, total_low] = lengths.to_ne_bytes();
+    let header_len = usize::from(version & 0x0f) * 4;
+    let total_len = usize::from(u16::from_be_bytes([total_high, total_low]));
+    if version >> 4 != 4 || header_len < IPV4_LEN || total_len < header_len {
         return Err(Fault::Malformed);
     }
-    let protocol = header[9];
+    let [_, protocol, _, _] = protocol.to_ne_bytes();
     if protocol != TCP && protocol != ICMP {
         return Ok(None);
     }
-    if u16::from_be_bytes([header[6], header[7]]) & 0x1fff != 0 {
+    let [_, _, fragment_high, fragment_low] = fragment.to_ne_bytes();
+    if u16::from_be_bytes([fragment_high, fragment_low]) & 0x1fff != 0 {
         return Err(Fault::LaterFragment);
     }
     whole(bytes, offset + total_len)?;
-    let source = mapped([header[12], header[13], header[14], header[15]]);
-    let destination = mapped([header[16], header[17], header[18], header[19]]);
     let ends = Ends {
+        source: mapped(source),
+        destination: mapped(destination),
         family: Family::V4,
-        source,
-        destination,
     };
     if protocol == ICMP {
         return icmp(bytes, offset + header_len, ends);
@@ -191,24 +278,25 @@ fn ipv4<B: Bytes>(bytes: &B, offset: usize) -> Result<Option<Segment>, Fault> {
 
 #[inline(always)]
 fn ipv6<B: Bytes>(bytes: &B, offset: usize) -> Result<Option<Segment>, Fault> {
-    let header: [u8; 8] = at(bytes, offset)?;
-    if header[0] >> 4 != 6 {
+    let [version, lengths, s0, s1, s2, s3, d0, d1, d2, d3] = words_at(bytes, offset)?;
+    if version.to_ne_bytes()[0] >> 4 != 6 {
         return Err(Fault::Malformed);
     }
-    let payload_len = usize::from(u16::from_be_bytes([header[4], header[5]]));
-    if payload_len == 0 && header[6] == HOP_BY_HOP {
+    let [payload_high, payload_low, next, _] = lengths.to_ne_bytes();
+    let payload_len = usize::from(u16::from_be_bytes([payload_high, payload_low]));
+    if payload_len == 0 && next == HOP_BY_HOP {
         // A jumbogram (RFC 2675), as Linux makes them of received segments (BIG TCP): data.
         return Ok(None);
     }
-    let Some((protocol, skipped)) = extension_headers(bytes, offset + IPV6_LEN, header[6])? else {
+    let Some((protocol, skipped)) = extension_headers(bytes, offset + IPV6_LEN, next)? else {
         return Ok(None);
     };
-    let ends = Ends {
-        family: Family::V6,
-        source: at(bytes, offset + 8)?,
-        destination: at(bytes, offset + 24)?,
-    };
     whole(bytes, offset + IPV6_LEN + payload_len)?;
+    let ends = Ends {
+        source: address([s0, s1, s2, s3]),
+        destination: address([d0, d1, d2, d3]),
+        family: Family::V6,
+    };
     if protocol == ICMPV6 {
         return icmp(bytes, offset + IPV6_LEN + skipped, ends);
     }
@@ -270,10 +358,25 @@ fn extension_headers<B: Bytes>(
 }
 
 /// What the network header told.
+#[repr(C, align(8))]
 struct Ends {
-    family: Family,
     source: Address,
     destination: Address,
+    family: Family,
+}
+
+/// The address that four words of a packet are. As one number on its way: an array of bytes becomes
+/// sixteen variables to the compiler.
+#[inline(always)]
+fn address(words: [u32; 4]) -> Address {
+    let [a, b, c, d] = words.map(|word| u128::from(u32::from_be(word)));
+    (a << 96 | b << 64 | c << 32 | d).to_be_bytes()
+}
+
+/// The IPv4 address that a word of a packet is, mapped.
+#[inline(always)]
+fn mapped(word: u32) -> Address {
+    (0xffff << 32 | u128::from(u32::from_be(word))).to_be_bytes()
 }
 
 #[inline(always)]
@@ -283,32 +386,34 @@ fn tcp<B: Bytes>(
     segment_len: usize,
     ends: Ends,
 ) -> Result<Option<Segment>, Fault> {
-    let header: [u8; 14] = at(bytes, offset)?;
-    let flags = header[13];
-    let header_len = usize::from(header[12] >> 4) * 4;
+    // The first 16 of at least 20 bytes.
+    let [ports, sequence, acknowledged, lengths] = words_at(bytes, offset)?;
+    let [units, flags, _, _] = lengths.to_ne_bytes();
+    let header_len = usize::from(units >> 4) * 4;
     if header_len < 20 || header_len > segment_len {
         return Err(Fault::Malformed);
     }
-    let acknowledged = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
+    let acknowledged = u32::from_be(acknowledged);
     let (kind, isn, payload) = match flags & (tcp_flag::SYN | tcp_flag::RST | tcp_flag::ACK) {
         tcp_flag::SYN if flags & tcp_flag::FIN == 0 => {
-            let sequence = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
-            (Kind::Syn, sequence, (segment_len - header_len) as u32)
+            let payload = (segment_len - header_len) as u32;
+            (Kind::Syn, u32::from_be(sequence), payload)
         }
         f if f == tcp_flag::SYN | tcp_flag::ACK => (Kind::SynAck, acknowledged.wrapping_sub(1), 0),
         f if f == tcp_flag::RST | tcp_flag::ACK => (Kind::Reset, acknowledged.wrapping_sub(1), 0),
         f if f & tcp_flag::SYN != 0 => return Err(Fault::Malformed),
         _ => return Ok(None),
     };
+    let [source_high, source_low, destination_high, destination_low] = ports.to_ne_bytes();
     Ok(Some(Segment {
+        source: ends.source,
+        destination: ends.destination,
         kind,
         family: ends.family,
         isn,
         payload,
-        source: ends.source,
-        destination: ends.destination,
-        source_port: [header[0], header[1]],
-        destination_port: [header[2], header[3]],
+        source_port: [source_high, source_low],
+        destination_port: [destination_high, destination_low],
     }))
 }
 

@@ -137,9 +137,9 @@ impl FrontendKind {
 /// IP protocol number of TCP.
 pub const TCP: u8 = 6;
 
-/// A frontend: what clients of a Service dial.
+/// A frontend: what clients of a Service dial. Aligned, so that its address is moved in words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(C)]
+#[repr(C, align(4))]
 pub struct FrontendKey {
     /// Mapped address.
     pub address: Address,

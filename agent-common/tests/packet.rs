@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use agent_common::evidence::Fault;
-use agent_common::packet::{Kind, Link, Segment, parse};
+use agent_common::packet::{Kind, Link, Segment, parse, parse_plain};
 use agent_common::service::{Address, Family};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use packet::Extension::{self, Authentication, Destination, Fragment, HopByHop, Routing};
@@ -99,7 +99,17 @@ fn handshakes(
     } else {
         (server, client)
     };
-    check(&make(client, server), Ok(Some(segment(kind, from, to))));
+    let packet = make(client, server);
+    let expected = segment(kind, from, to);
+    check(&packet, Ok(Some(expected)));
+    let short = parse_plain(&packet.bytes().as_slice(), Link::Ethernet);
+    assert_eq!(
+        short,
+        Some(expected),
+        "the short way serves the common case"
+    );
+    let bare = packet.without_link().bytes();
+    assert_eq!(parse_plain(&bare.as_slice(), Link::None), Some(expected));
 }
 
 #[rstest]
@@ -460,6 +470,24 @@ proptest! {
         bytes.truncate(length.index(bytes.len() + 1));
         let _ = parse(&bytes.as_slice(), Link::Ethernet);
         let _ = parse(&bytes.as_slice(), Link::None);
+    }
+
+    /// The short way says what the long one says, or nothing.
+    #[test]
+    fn the_short_way_agrees(
+        packet in sound_tcp(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        ethernet: bool,
+    ) {
+        let link = if ethernet { Link::Ethernet } else { Link::None };
+        let mut bytes = if ethernet { packet.bytes() } else { packet.without_link().bytes() };
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if let Some(segment) = parse_plain(&bytes.as_slice(), link) {
+            prop_assert_eq!(parse(&bytes.as_slice(), link), Ok(Some(segment)));
+        }
     }
 
     #[test]

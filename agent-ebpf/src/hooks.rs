@@ -2,45 +2,56 @@
 //! looking, the packet is passed on, always.
 
 use agent_common::classify::{Direction, World, observe};
-use agent_common::packet::{Link, parse};
+use agent_common::packet::{Link, parse, parse_plain};
+use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 
 use crate::kernel::{Kernel, Skb};
 use crate::maps::SCRATCH;
-use crate::peek;
+use crate::peek::{self, Linear};
 
 /// `TCX_NEXT`, and `TC_ACT_UNSPEC` to clsact: the next program decides, and after the last one the
 /// kernel. `TC_ACT_OK` here would skip whatever is attached behind (microsoft/retina issue 252).
 const PASS: i32 = -1;
 
-/// See `abi::program::INGRESS`.
-#[classifier]
-pub fn pathproof_ingress(ctx: TcContext) -> i32 {
-    look(&ctx, Direction::Ingress, Link::Ethernet);
-    PASS
+/// A hook and its slow path. The slow path is a function of its own, so that the registers it needs
+/// are saved, and its stack is made, for those packets alone that take it.
+macro_rules! hook {
+    ($(#[$doc:meta])* $hook:ident, $slow:ident, $direction:expr, $link:expr) => {
+        $(#[$doc])*
+        #[classifier]
+        pub fn $hook(ctx: TcContext) -> i32 {
+            if peek::may_be_evidence(&ctx, $link) {
+                return $slow(ctx.skb.skb);
+            }
+            PASS
+        }
+
+        #[inline(never)]
+        fn $slow(skb: *mut __sk_buff) -> i32 {
+            look(&TcContext::new(skb), $direction, $link);
+            PASS
+        }
+    };
 }
 
-/// See `abi::program::EGRESS`.
-#[classifier]
-pub fn pathproof_egress(ctx: TcContext) -> i32 {
-    look(&ctx, Direction::Egress, Link::Ethernet);
-    PASS
-}
-
-/// See `abi::program::INGRESS_L3`.
-#[classifier]
-pub fn pathproof_ingress_l3(ctx: TcContext) -> i32 {
-    look(&ctx, Direction::Ingress, Link::None);
-    PASS
-}
-
-/// See `abi::program::EGRESS_L3`.
-#[classifier]
-pub fn pathproof_egress_l3(ctx: TcContext) -> i32 {
-    look(&ctx, Direction::Egress, Link::None);
-    PASS
-}
+hook!(
+    /// See `abi::program::INGRESS`.
+    pathproof_ingress, slow_ingress, Direction::Ingress, Link::Ethernet
+);
+hook!(
+    /// See `abi::program::EGRESS`.
+    pathproof_egress, slow_egress, Direction::Egress, Link::Ethernet
+);
+hook!(
+    /// See `abi::program::INGRESS_L3`.
+    pathproof_ingress_l3, slow_ingress_l3, Direction::Ingress, Link::None
+);
+hook!(
+    /// See `abi::program::EGRESS_L3`.
+    pathproof_egress_l3, slow_egress_l3, Direction::Egress, Link::None
+);
 
 /// See `abi::program::EMPTY`.
 #[classifier]
@@ -50,24 +61,23 @@ pub fn pathproof_empty(_: TcContext) -> i32 {
 
 #[inline(always)]
 fn look(ctx: &TcContext, direction: Direction, link: Link) {
-    if !peek::may_be_evidence(ctx, link) {
-        return;
-    }
     let kernel = Kernel::new(ctx);
     // The parsed packet lies in a map: the stack of 512 bytes has no room for it.
     let Some(scratch) = SCRATCH.get_ptr_mut(0) else {
         return;
     };
-    match parse(&Skb(ctx), link) {
-        Ok(Some(segment)) => {
-            // SAFETY: a per-CPU map value; classifiers do not nest on one CPU.
-            let segment = unsafe {
-                scratch.write(segment);
-                &*scratch
-            };
-            observe(&kernel, direction, segment);
-        }
-        Ok(None) => {}
-        Err(fault) => kernel.fault(fault),
-    }
+    // SAFETY: a per-CPU map value; classifiers do not nest on one CPU.
+    let keep = |segment| unsafe {
+        scratch.write(segment);
+        &*scratch
+    };
+    let segment = match parse_plain(&Linear(ctx), link) {
+        Some(segment) => keep(segment),
+        None => match parse(&Skb(ctx), link) {
+            Ok(Some(segment)) => keep(segment),
+            Ok(None) => return,
+            Err(fault) => return kernel.fault(fault),
+        },
+    };
+    observe(&kernel, direction, segment);
 }

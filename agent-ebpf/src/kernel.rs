@@ -1,5 +1,7 @@
 //! `World` over BPF maps and helpers, and packet bytes by `bpf_skb_load_bytes`.
 
+use core::cell::Cell;
+
 use agent_common::abi;
 use agent_common::classify::{Connection, Evidence, World};
 use agent_common::evidence::{
@@ -40,12 +42,18 @@ impl Bytes for Skb<'_> {
     fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         self.0.load(offset).ok()
     }
+
+    #[inline(always)]
+    fn words<const N: usize>(&self, offset: usize) -> Option<[u32; N]> {
+        self.0.load(offset).ok()
+    }
 }
 
 /// The kernel's side of the rules, for one packet.
 pub struct Kernel<'a> {
     ctx: &'a TcContext,
-    now: u64,
+    /// Zero until somebody asks: most packets that are parsed are no evidence.
+    now: Cell<u64>,
 }
 
 /// A connection in the map: its pointer is valid until the program ends.
@@ -75,10 +83,9 @@ impl<'a> Kernel<'a> {
     /// For the packet of this context, now.
     #[inline(always)]
     pub fn new(ctx: &'a TcContext) -> Self {
-        // SAFETY: a helper without arguments.
         Self {
             ctx,
-            now: unsafe { bpf_ktime_get_ns() },
+            now: Cell::new(0),
         }
     }
 
@@ -93,7 +100,11 @@ impl World for Kernel<'_> {
 
     #[inline(always)]
     fn now(&self) -> u64 {
-        self.now
+        if self.now.get() == 0 {
+            // SAFETY: a helper without arguments.
+            self.now.set(unsafe { bpf_ktime_get_ns() });
+        }
+        self.now.get()
     }
 
     #[inline(always)]
@@ -135,7 +146,7 @@ impl World for Kernel<'_> {
 
     #[inline(always)]
     fn take_budget(&self, source: &Address) -> bool {
-        limits::take_source(source, self.now)
+        limits::take_source(source, self.now())
     }
 
     #[inline(always)]
@@ -182,7 +193,7 @@ impl World for Kernel<'_> {
     fn prove(&self, family: u32, class: u8) {
         if let Some(last) = PROOFS.get_ptr_mut(proof_slot(family, class)) {
             // SAFETY: a map value's pointer; one aligned word.
-            unsafe { *last = self.now };
+            unsafe { *last = self.now() };
         }
     }
 
@@ -216,16 +227,15 @@ impl World for Kernel<'_> {
         };
         // SAFETY: a map value's pointer; two CPUs at once report once too often at most.
         let reported = unsafe { &mut (*counts).reported_ns };
-        if self.now.saturating_sub(*reported) < abi::SERVICE_REPORT_NS
-            || !limits::take_report(self.now)
-        {
+        let now = self.now();
+        if now.saturating_sub(*reported) < abi::SERVICE_REPORT_NS || !limits::take_report(now) {
             return self.fault(Fault::ReportLimited);
         }
-        *reported = self.now;
+        *reported = now;
         let Some(mut entry) = ANOMALIES.reserve::<Anomaly>(0) else {
             return self.fault(Fault::RingFull);
         };
-        entry.write(anomaly.record(self.now, self.device()));
+        entry.write(anomaly.record(now, self.device()));
         entry.submit(0);
     }
 }
@@ -235,8 +245,12 @@ impl World for Kernel<'_> {
 fn routed_to(ctx: &TcContext, segment: &Segment) -> Option<u32> {
     const AF_INET: u8 = 2;
     const AF_INET6: u8 = 10;
+    /// Aligned, so that it is filled with zeros by words and not by a call that goes byte by byte.
+    #[repr(align(8))]
+    struct Params(bpf_fib_lookup);
     // SAFETY: integers only; all zero is a sound value.
-    let mut params: bpf_fib_lookup = unsafe { core::mem::zeroed() };
+    let mut params: Params = unsafe { core::mem::zeroed() };
+    let params = &mut params.0;
     // SAFETY: see `Kernel::device`. The lookup is that of a packet that came in by this device;
     // the way in does not matter to a route, but for rules on it.
     params.ifindex = unsafe { (*ctx.skb.skb).ifindex };
@@ -254,14 +268,7 @@ fn routed_to(ctx: &TcContext, segment: &Segment) -> Option<u32> {
         }
     }
     // SAFETY: the helper reads and writes the struct whose size it is given.
-    let result = unsafe {
-        fib_lookup(
-            ctx.as_ptr(),
-            &raw mut params,
-            size_of::<bpf_fib_lookup>() as i32,
-            0,
-        )
-    };
+    let result = unsafe { fib_lookup(ctx.as_ptr(), params, size_of::<bpf_fib_lookup>() as i32, 0) };
     // The device is named in these three; a missing neighbour or a small MTU says nothing of it.
     let named = result == i64::from(BPF_FIB_LKUP_RET_SUCCESS)
         || result == i64::from(BPF_FIB_LKUP_RET_NO_NEIGH)

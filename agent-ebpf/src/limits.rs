@@ -7,20 +7,37 @@ use agent_common::service::Address;
 
 use crate::maps::{BUDGETS, LIMITER};
 
-/// Takes one from a source's budget; a source that cannot be remembered has one left.
+/// What the hash of sources begins with; see `abi::SEED`.
+#[unsafe(no_mangle)]
+static SEED: u64 = 0;
+
+/// Takes one from a source's budget.
 #[inline(always)]
 pub fn take_source(source: &Address, now: u64) -> bool {
-    let window = now >> abi::BUDGET_WINDOW_SHIFT;
-    let Some(budget) = BUDGETS.get_ptr_mut(source) else {
-        let first = Budget {
-            window,
-            used: 1,
-            padding: 0,
-        };
-        let _ = BUDGETS.insert(source, first, 0);
-        return true;
-    };
-    take(budget, window, abi::BUDGET_PER_WINDOW)
+    match BUDGETS.get_ptr_mut(slot(source)) {
+        Some(budget) => take(
+            budget,
+            now >> abi::BUDGET_WINDOW_SHIFT,
+            abi::BUDGET_PER_WINDOW,
+        ),
+        None => true,
+    }
+}
+
+/// Upper bits of a product, which every bit of the source has a part in.
+#[inline(always)]
+fn slot(source: &Address) -> u32 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    const BITS: u32 = abi::MAX_BUDGETS.trailing_zeros();
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *source;
+    let high = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+    let low = u64::from_ne_bytes([i, j, k, l, m, n, o, p]);
+    // SAFETY: a live word; volatile, since its value is that of the loader and not the one above.
+    let seed = unsafe { core::ptr::read_volatile(&raw const SEED) };
+    let mixed = ((high ^ seed).wrapping_mul(ODD) ^ low).wrapping_mul(ODD);
+    // Once more: the product's lower half holds little of the addresses' upper bytes.
+    let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(ODD);
+    (mixed >> (u64::BITS - BITS)) as u32
 }
 
 /// Takes one from this CPU's budget of reports.

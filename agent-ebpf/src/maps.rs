@@ -10,7 +10,7 @@ use agent_common::service::{
 };
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
+use aya_ebpf::maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf};
 
 /// Frontend to what it is owed. Writer: agent. Reader: programs, for every SYN.
 #[map]
@@ -53,9 +53,9 @@ pub static PROOFS: Array<u64> = Array::with_max_entries(PROOF_SLOTS, 0);
 #[map]
 pub static DELAYS: Array<Delays> = Array::with_max_entries(FAMILIES as u32, 0);
 
-/// Source to its budget of tracked connections. Writer and reader: programs.
+/// Hash of a source to its budget of tracked connections. Writer and reader: programs.
 #[map]
-pub static BUDGETS: LruHashMap<Address, Budget> = LruHashMap::with_max_entries(abi::MAX_BUDGETS, 0);
+pub static BUDGETS: Array<Budget> = Array::with_max_entries(abi::MAX_BUDGETS, 0);
 
 /// `Fault` to a count. Writer: programs. Reader: agent.
 #[map]

@@ -4,7 +4,7 @@
 //! Only constant offsets are read: the verifier refuses direct access behind a computed header
 //! length. Whatever is not plain goes to the slow path, which parses it properly.
 
-use agent_common::packet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Link, tcp_flag};
+use agent_common::packet::{Bytes, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Link, tcp_flag};
 use aya_ebpf::programs::TcContext;
 
 const TCP: u8 = 6;
@@ -25,6 +25,52 @@ fn byte(ctx: &TcContext, offset: usize) -> Option<u8> {
     }
     // SAFETY: `at` lies before `data_end`, as the verifier checks too.
     Some(unsafe { *(at as *const u8) })
+}
+
+/// Two bytes at a constant even offset, as they stand in memory: a packet begins at an even address
+/// (`NET_IP_ALIGN` is 0 or 2), so these are one load.
+#[inline(always)]
+fn half(ctx: &TcContext, offset: usize) -> Option<u16> {
+    let at = ctx.data() + offset;
+    if at + 2 > ctx.data_end() {
+        return None;
+    }
+    // SAFETY: as for `byte`, and aligned as said above.
+    Some(unsafe { *(at as *const u16) })
+}
+
+/// The linear part of a packet, read without a helper at constant offsets.
+pub struct Linear<'a>(pub &'a TcContext);
+
+impl Linear<'_> {
+    #[inline(always)]
+    fn at<T: Copy>(&self, offset: usize) -> Option<T> {
+        let at = self.0.data() + offset;
+        if at + size_of::<T>() > self.0.data_end() {
+            return None;
+        }
+        // SAFETY: lies before `data_end`. It may be unaligned by Rust's rules behind an Ethernet
+        // header of 14 bytes: the machine that runs this allows it wherever the verifier does, and
+        // the compiler for this target takes nothing from it but the width of the load.
+        Some(unsafe { *(at as *const T) })
+    }
+}
+
+impl Bytes for Linear<'_> {
+    #[inline(always)]
+    fn length(&self) -> usize {
+        self.0.len() as usize
+    }
+
+    #[inline(always)]
+    fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        self.at(offset)
+    }
+
+    #[inline(always)]
+    fn words<const N: usize>(&self, offset: usize) -> Option<[u32; N]> {
+        self.at(offset)
+    }
 }
 
 /// Whether the slow path should look. True where this cannot tell.
@@ -51,9 +97,7 @@ fn bare(ctx: &TcContext) -> Option<bool> {
 
 #[inline(always)]
 fn ethernet(ctx: &TcContext) -> Option<bool> {
-    let low = byte(ctx, 13)?;
-    let high = byte(ctx, 12)?;
-    match u16::from_be_bytes([high, low]) {
+    match u16::from_be(half(ctx, 12)?) {
         ETHERTYPE_IPV4 => ipv4::<14>(ctx),
         ETHERTYPE_IPV6 => ipv6::<14>(ctx),
         VLAN | QINQ => Some(true),
@@ -63,14 +107,15 @@ fn ethernet(ctx: &TcContext) -> Option<bool> {
 
 #[inline(always)]
 fn ipv4<const AT: usize>(ctx: &TcContext) -> Option<bool> {
-    // The last byte first: one bounds check then serves all.
-    let last = byte(ctx, AT + 33);
+    // The last byte first: one bounds check then serves all, but for packets that are too short to
+    // be TCP, which the slow path may look at.
+    let flags = byte(ctx, AT + 33)?;
     match byte(ctx, AT + 9)? {
         TCP => {
-            let flags = last?;
-            let plain =
-                byte(ctx, AT)? == 0x45 && byte(ctx, AT + 6)? & 0x1f == 0 && byte(ctx, AT + 7)? == 0;
-            Some(!plain || flags & (tcp_flag::SYN | tcp_flag::RST) != 0)
+            let handshake = flags & (tcp_flag::SYN | tcp_flag::RST) != 0;
+            let options = byte(ctx, AT)? != 0x45;
+            let later_fragment = half(ctx, AT + 6)? & 0x1fff_u16.to_be() != 0;
+            Some(handshake || options || later_fragment)
         }
         // With options the type lies elsewhere.
         ICMP => Some(byte(ctx, AT)? != 0x45 || byte(ctx, AT + 20)? == ICMP_UNREACHABLE),

@@ -1,6 +1,7 @@
 //! How the agent begins, lives and is judged alive: readiness by named guards, the main loop's
-//! heartbeat, the limits of the process.
+//! heartbeat, the limits and memory of the process.
 
 pub mod heartbeat;
 pub mod limits;
+pub mod memory;
 pub mod ready;

@@ -5,9 +5,11 @@ use std::process::ExitCode;
 use pathproof::args::{CleanupArgs, Command, RunArgs};
 use pathproof::cli::{self, Exit};
 use pathproof::config::{Config, Surroundings};
+use pathproof::lifecycle::memory;
 use pathproof::{app, clock, telemetry};
 
 fn main() -> ExitCode {
+    memory::keep_small();
     let exit = match cli::parse() {
         Err(exit) => exit,
         Ok(args) => match args.command {

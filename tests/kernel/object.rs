@@ -18,9 +18,9 @@ use pathproof::datapath::load::{ATTACHED, OBJECT};
 const MOST_OBJECT_BYTES: usize = 256 * 1024;
 /// Instructions that the verifier looks at, of the 1,000,000 that it may: what is left is for older
 /// kernels, which prune less.
-const MOST_VERIFIED: u32 = 200_000;
+const MOST_VERIFIED: u32 = 100_000;
 /// Bytes of a program after the verifier's rewriting, of 8 each.
-const MOST_TRANSLATED: u32 = 96 * 1024;
+const MOST_TRANSLATED: u32 = 40 * 1024;
 
 fn size<T>() -> u32 {
     size_of::<T>() as u32
@@ -65,12 +65,7 @@ fn expected() -> [(&'static str, u32, u32, u32); 13] {
         (map::TOUCHED, word, size::<Touched>(), 1),
         (map::PROOFS, word, size::<u64>(), PROOF_SLOTS),
         (map::DELAYS, word, size::<Delays>(), FAMILIES as u32),
-        (
-            map::BUDGETS,
-            size::<Address>(),
-            size::<Budget>(),
-            abi::MAX_BUDGETS,
-        ),
+        (map::BUDGETS, word, size::<Budget>(), abi::MAX_BUDGETS),
         (map::FAULTS, word, size::<u64>(), FAULTS as u32),
         (map::LIMITER, word, size::<Budget>(), 1),
         (map::ANOMALIES, 0, 0, abi::ANOMALY_BYTES),
@@ -82,7 +77,6 @@ fn info(map: &Map) -> MapInfo {
         Map::Array(data)
         | Map::HashMap(data)
         | Map::LpmTrie(data)
-        | Map::LruHashMap(data)
         | Map::PerCpuArray(data)
         | Map::RingBuf(data) => data,
         other => panic!("a map of another type: {other:?}"),

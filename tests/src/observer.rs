@@ -205,11 +205,9 @@ impl Observer {
         for slot in 0..PROOF_SLOTS {
             proofs.set(slot, 0, 0)?;
         }
-        let mut budgets: HashMap<_, Address, Budget> =
-            HashMap::try_from(self.map_mut(map::BUDGETS)?)?;
-        let standing: Vec<Address> = budgets.keys().flatten().collect();
-        for source in standing {
-            budgets.remove(&source)?;
+        let mut budgets: Array<_, Budget> = Array::try_from(self.map_mut(map::BUDGETS)?)?;
+        for slot in 0..budgets.len() {
+            budgets.set(slot, Budget::default(), 0)?;
         }
         let mut faults: PerCpuArray<_, u64> = PerCpuArray::try_from(self.map_mut(map::FAULTS)?)?;
         let processors = aya::util::nr_cpus().map_err(|(_, error)| error)?;
@@ -222,6 +220,16 @@ impl Observer {
         }
         self.anomalies()?;
         Ok(())
+    }
+
+    /// How many budgets of sources were drawn on.
+    pub fn budgets_in_use(&self) -> Result<usize> {
+        let budgets: Array<_, Budget> = Array::try_from(self.map(map::BUDGETS)?)?;
+        Ok(budgets
+            .iter()
+            .flatten()
+            .filter(|budget| budget.used != 0)
+            .count())
     }
 
     /// How many connections are followed.

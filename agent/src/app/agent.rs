@@ -28,6 +28,7 @@ use crate::domain::verdict::{
 };
 use crate::domain::view::{Applied, ClusterView};
 use crate::http::health::Answers;
+use crate::lifecycle::memory;
 use crate::metrics::Metrics;
 use crate::report::{Report, SIGHTINGS_SHOWN};
 
@@ -39,6 +40,8 @@ pub(super) struct Published {
 
 /// What stands is written down at least this often: a kill loses no more of a run of failures.
 const REMEMBER: Duration = Duration::from_secs(1);
+/// A change of so many objects leaves memory behind that is worth giving back.
+const LARGE: usize = 1_000;
 /// Endpoints that left long ago are looked for this often.
 const EXPIRE: Duration = Duration::from_secs(5);
 
@@ -172,6 +175,7 @@ impl Agent {
     }
 
     fn apply(&mut self, changes: Vec<Change>, now: Mono) {
+        let large = changes.len() >= LARGE;
         self.view_changes += changes.len() as u64;
         self.view_changed = Some(now);
         let applied = self.view.apply(changes);
@@ -187,6 +191,10 @@ impl Agent {
             changes = plan.len(),
             "the cluster view changed"
         );
+        drop((applied, plan));
+        if large {
+            memory::give_back();
+        }
     }
 
     /// Nothing is planned before the view is whole: what it does not know yet must not be taken
@@ -212,8 +220,8 @@ impl Agent {
             return;
         };
         let mut outcome = observer.apply(plan);
-        // Each round gives up at least one entry, and one round nearly always suffices.
-        for _ in 0..8 {
+        // Each round gives up at least one entry, so this ends; one round nearly always suffices.
+        loop {
             if let Some(error) = &outcome.error {
                 tracing::warn!(%error, "a map could not be changed");
             }

@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
-use std::fmt;
 use std::fs::{self, Metadata};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -17,7 +16,15 @@ use std::sync::Arc;
 
 use super::convert::{Converter, Invalid, Skipped};
 use super::yaml::{self, Item, Object, Place};
-use crate::domain::cluster::{Change, NodeFacts, ServiceFacts, SliceFacts};
+use crate::domain::cluster::Change;
+
+mod facts;
+mod problem;
+mod reading;
+
+use facts::{Facts, identity, is_gone};
+pub use problem::{Problem, Reason};
+use reading::Reading;
 
 /// What changed in a folder since the last look, and what is wrong with it now.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,69 +35,6 @@ pub struct Update {
     pub problems: Vec<Problem>,
     /// Objects that are there and do not matter, by kind or reason.
     pub ignored: BTreeMap<String, u64>,
-}
-
-/// Something in a folder that could not be taken as it stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// File, or the folder itself.
-    pub path: PathBuf,
-    /// Where in the file; `None` where the whole file is meant.
-    pub place: Option<Place>,
-    /// What is wrong.
-    pub reason: Reason,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.path.display())?;
-        match self.place {
-            Some(Place {
-                line, column: 0, ..
-            }) => write!(f, ":{line}")?,
-            Some(Place { line, column, .. }) => write!(f, ":{line}:{column}")?,
-            None => {}
-        }
-        write!(f, ": {}", self.reason)
-    }
-}
-
-/// What is wrong with a file or an object.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
-    /// The folder cannot be listed.
-    #[error("the folder cannot be read ({error}); its last view stays")]
-    Folder {
-        /// What the kernel said.
-        error: String,
-    },
-    /// The file cannot be read.
-    #[error("cannot be read ({error}); what it said before stays")]
-    File {
-        /// What the kernel said.
-        error: String,
-    },
-    /// The text is not YAML, or not an object of its kind.
-    #[error("document {document} is not understood: {reason}; what the file said before stays")]
-    Syntax {
-        /// Document in the file, from 1.
-        document: u32,
-        /// The parser's words.
-        reason: String,
-    },
-    /// A value that no such object may have.
-    #[error("{0}; what the object said before stays")]
-    Invalid(#[from] Invalid),
-    /// The object stands elsewhere already.
-    #[error("{kind} {name} stands in {first} already; that one counts")]
-    Duplicate {
-        /// Kind of the object.
-        kind: &'static str,
-        /// Its name.
-        name: String,
-        /// Where it stood first: a file, or a line of the same file.
-        first: String,
-    },
 }
 
 /// What is known of files before they are looked at.
@@ -120,63 +64,6 @@ impl Stamp {
             size: metadata.size(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
-}
-
-/// Facts of an object, as shared with the view.
-#[derive(Clone, Debug, PartialEq)]
-enum Facts {
-    Node(Arc<NodeFacts>),
-    Service(Arc<ServiceFacts>),
-    Slice(Arc<SliceFacts>),
-}
-
-impl Facts {
-    fn kind(&self) -> &'static str {
-        match self {
-            Facts::Node(_) => "Node",
-            Facts::Service(_) => "Service",
-            Facts::Slice(_) => "EndpointSlice",
-        }
-    }
-
-    fn name(&self) -> String {
-        match self {
-            Facts::Node(node) => node.name.to_string(),
-            Facts::Service(service) => service.name.to_string(),
-            Facts::Slice(slice) => slice.name.to_string(),
-        }
-    }
-
-    fn put(self) -> Change {
-        match self {
-            Facts::Node(facts) => Change::Node(facts),
-            Facts::Service(facts) => Change::Service(facts),
-            Facts::Slice(facts) => Change::Slice(facts),
-        }
-    }
-
-    fn gone(&self) -> Change {
-        match self {
-            Facts::Node(_) => Change::NodeGone,
-            Facts::Service(facts) => Change::ServiceGone(facts.name.clone()),
-            Facts::Slice(facts) => Change::SliceGone {
-                slice: facts.name.clone(),
-                service: Arc::clone(&facts.service),
-            },
-        }
-    }
-
-    /// A slice that belongs to another Service now leaves the first one.
-    fn moved_from(&self, before: &Facts) -> Option<Change> {
-        match (before, self) {
-            (Facts::Slice(before_facts), Facts::Slice(after))
-                if before_facts.service != after.service =>
-            {
-                Some(before.gone())
-            }
-            _ => None,
         }
     }
 }
@@ -541,67 +428,6 @@ impl Stamp {
         modified: (0, 0),
         changed: (0, 0),
     };
-}
-
-/// A file while it is read.
-struct Reading {
-    id: u32,
-    path: PathBuf,
-    /// Objects of this file, with the line each stands at.
-    seen: HashMap<Key, u64>,
-    problems: Vec<Problem>,
-    ignored: BTreeMap<String, u64>,
-    has_duplicates: bool,
-    /// Whether everything in it was understood.
-    whole: bool,
-}
-
-impl Reading {
-    fn ignore(&mut self, what: String) {
-        *self.ignored.entry(what).or_default() += 1;
-    }
-
-    fn complain(&mut self, place: Place, reason: Reason) {
-        self.problems.push(Problem {
-            path: self.path.clone(),
-            place: Some(place),
-            reason,
-        });
-    }
-
-    fn duplicate(&mut self, place: Place, facts: &Facts, first: String) {
-        let reason = Reason::Duplicate {
-            kind: facts.kind(),
-            name: facts.name(),
-            first,
-        };
-        self.complain(place, reason);
-    }
-}
-
-/// Kind, namespace and name, as they make an object the same.
-fn identity(object: &Object) -> (&'static str, &str, &str) {
-    let (kind, metadata) = match object {
-        Object::Node(node) => ("Node", &node.metadata),
-        Object::Service(service) => ("Service", &service.metadata),
-        Object::Slice(slice) => ("EndpointSlice", &slice.metadata),
-    };
-    let namespace = metadata
-        .namespace
-        .as_deref()
-        .filter(|namespace| !namespace.is_empty());
-    (
-        kind,
-        namespace.unwrap_or("default"),
-        metadata.name.as_deref().unwrap_or_default(),
-    )
-}
-
-fn is_gone(change: &Change) -> bool {
-    matches!(
-        change,
-        Change::NodeGone | Change::ServiceGone(_) | Change::SliceGone { .. }
-    )
 }
 
 fn file_name(files: &BTreeMap<OsString, File>, id: u32) -> String {

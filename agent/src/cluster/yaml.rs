@@ -4,7 +4,7 @@
 //! each object is parsed alone: kinds nobody wants cost a glance, memory is one object's, and a
 //! broken object leaves the others readable. Two parsers stand behind this. serde-saphyr
 //! understands all of YAML and takes 2.2 s for 10,000 slices of ten endpoints; a reader of the
-//! plain block style ([`block`]) that kubectl and client libraries write takes a tenth of that,
+//! plain block style (`block`) that kubectl and client libraries write takes a tenth of that,
 //! and refuses, without a word, whatever it is not sure of. Errors are always serde-saphyr's.
 
 use k8s_openapi::api::core::v1::{Node, Service};

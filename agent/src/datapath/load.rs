@@ -2,9 +2,10 @@
 //! agent pinned where there are any.
 
 use std::error::Error as _;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 
-use agent_common::abi::{map, program};
+use agent_common::abi::{SEED, map, program};
 use aya::programs::{ProgramError, SchedClassifier};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use thiserror::Error;
@@ -109,6 +110,7 @@ fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebp
         })
         .unwrap_or_default();
     let level = log_level();
+    let seed = RandomState::new().build_hasher().finish();
     let mut loader = EbpfLoader::new();
     for (name, path) in &paths {
         loader.map_pin_path(name, path.as_path());
@@ -118,6 +120,7 @@ fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebp
     }
     // The programs' own diagnostics stay silent, and the verifier cuts them out, unless asked for.
     loader.override_global(aya_log::LEVEL, &level, false);
+    loader.override_global(SEED, &seed, true);
     loader.load(OBJECT)
 }
 

@@ -11,17 +11,18 @@ use std::time::Duration;
 
 use agent_common::abi;
 use agent_common::service::{
-    Address, EndpointKey, EndpointValue, FrontendKey, FrontendValue, Port, SourceClass,
-    endpoint_flag,
+    Address, EndpointKey, EndpointValue, FrontendKey, FrontendValue, Port, endpoint_flag,
 };
 
 use super::cluster::ObjectName;
 use super::evidence::{Directory, ServiceInfo};
-use super::expect::{Expectation, NodeContext, PortExpectation, SourcePrefix, expectation};
+use super::expect::{Expectation, NodeContext, PortExpectation, expectation};
 use super::time::Mono;
 use super::view::{Applied, ClusterView, ServiceState};
 
 mod adopt;
+mod change;
+mod claims;
 mod diff;
 mod families;
 mod registry;
@@ -30,6 +31,7 @@ mod shortage;
 mod sources;
 
 pub use adopt::Installed;
+pub use change::{Conflict, MapChange, Missing};
 use diff::{Claim, Draft, SortedEndpoints};
 use registry::Registry;
 use retired::Retired;
@@ -39,83 +41,6 @@ use sources::Sources;
 /// How long an endpoint that left stays in the map, marked, and an id rests before another
 /// Service port may have it: longer than connections take to fail and evidence to be read.
 pub const REST: Duration = Duration::from_secs(300);
-
-/// One change of a map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapChange {
-    /// Set the counts of a service id to zero: it stands for another Service port from now on.
-    ResetCounts {
-        /// The id.
-        service: u32,
-    },
-    /// Put a source prefix.
-    PutSource {
-        /// The prefix.
-        prefix: SourcePrefix,
-        /// What it is.
-        class: SourceClass,
-    },
-    /// Delete a source prefix.
-    DeleteSource {
-        /// The prefix.
-        prefix: SourcePrefix,
-    },
-    /// Put an endpoint, or put back one that had left.
-    PutEndpoint {
-        /// Key.
-        key: EndpointKey,
-        /// Value.
-        value: EndpointValue,
-    },
-    /// Put a frontend, or change what is owed to it.
-    PutFrontend {
-        /// Key.
-        key: FrontendKey,
-        /// Value.
-        value: FrontendValue,
-    },
-    /// Delete a frontend.
-    DeleteFrontend {
-        /// Key.
-        key: FrontendKey,
-    },
-    /// Mark an endpoint as one that left its slice: an update of what stands.
-    RetireEndpoint {
-        /// Key.
-        key: EndpointKey,
-        /// Value, flagged `LEFT`.
-        value: EndpointValue,
-    },
-    /// Delete an endpoint.
-    DeleteEndpoint {
-        /// Key.
-        key: EndpointKey,
-    },
-}
-
-/// How much found no place. All zero is full coverage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Missing {
-    /// Frontends that are not in the map, those withheld because endpoints are missing included.
-    pub frontends: u64,
-    /// Endpoints that are not in the map.
-    pub endpoints: u64,
-    /// Source prefixes that are not in the map.
-    pub sources: u64,
-    /// Service ports without an id.
-    pub services: u64,
-}
-
-/// A frontend that two Services claim. The first keeps it until it lets go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict<'a> {
-    /// The frontend.
-    pub frontend: FrontendKey,
-    /// Who has it.
-    pub holder: &'a ObjectName,
-    /// Who wants it too.
-    pub claimant: &'a ObjectName,
-}
 
 /// Ids, and what stands in the maps as far as the view does not say it.
 #[derive(Debug)]
@@ -402,87 +327,6 @@ impl Planner {
         value.flags |= endpoint_flag::LEFT;
         self.retired.insert(key, now);
         draft.retire_endpoint(key, value);
-    }
-
-    /// Lets go of a frontend, or of the claim to it.
-    fn release(&mut self, id: u32, key: FrontendKey, draft: &mut Draft) {
-        self.shortage.remove_frontend(&key, id);
-        self.stop_waiting(id, &key);
-        if self.owners.get(&key) == Some(&id) {
-            self.owners.remove(&key);
-            draft.release(key);
-        }
-    }
-
-    fn stop_waiting(&mut self, id: u32, key: &FrontendKey) {
-        if let Some(waiting) = self.contested.get_mut(key) {
-            waiting.remove(&id);
-            if waiting.is_empty() {
-                self.contested.remove(key);
-            }
-        }
-    }
-
-    /// Gives every claimed frontend to its first claimant, after everything that is let go of is
-    /// free: a frontend may move between Services in one batch.
-    fn settle_claims(&mut self, view: &ClusterView, draft: &mut Draft) {
-        for claim in draft.take_claims() {
-            self.settle(claim, draft);
-        }
-        for key in draft.released() {
-            self.hand_over(view, key, draft);
-        }
-    }
-
-    fn settle(&mut self, claim: Claim, draft: &mut Draft) {
-        match self.owners.get(&claim.key) {
-            Some(owner) if *owner == claim.id => {
-                if claim.stands != Some(claim.value) {
-                    draft.put_frontend(claim.key, claim.value);
-                }
-            }
-            Some(_) => {
-                self.contested
-                    .entry(claim.key)
-                    .or_default()
-                    .insert(claim.id);
-            }
-            None if self.shortage.is_blocked(claim.id) => {
-                self.shortage.frontends.insert((claim.key, claim.id));
-            }
-            None => {
-                self.shortage.remove_frontend(&claim.key, claim.id);
-                self.stop_waiting(claim.id, &claim.key);
-                self.owners.insert(claim.key, claim.id);
-                draft.put_frontend(claim.key, claim.value);
-            }
-        }
-    }
-
-    /// Gives a frontend that nobody holds any more to the first who waits for it.
-    fn hand_over(&mut self, view: &ClusterView, key: FrontendKey, draft: &mut Draft) {
-        if self.owners.contains_key(&key) {
-            return;
-        }
-        let Some(waiting) = self.contested.get_mut(&key) else {
-            return;
-        };
-        let heir = waiting.pop_first();
-        if waiting.is_empty() {
-            self.contested.remove(&key);
-        }
-        let claim = heir.and_then(|id| {
-            let value = self.expected_frontend(view, id, &key)?;
-            Some(Claim {
-                id,
-                key,
-                value,
-                stands: None,
-            })
-        });
-        if let Some(claim) = claim {
-            self.settle(claim, draft);
-        }
     }
 
     /// What a service id stands for, as the view has it now.

@@ -2,10 +2,9 @@
 //! with the same packets in the same way. Prints each figure with its promise (design.md, section
 //! 9), and exits 1 if one is not met.
 //!
-//! Repeated packets (no SYN; a SYN to a stranger) run 1e6 times in one call and so measure warm
-//! caches. SYNs to a frontend have random initial sequence numbers, sources and frontends, one call
-//! each: caches are as cold as the call leaves them, and the clock that the kernel reads around
-//! each run is taken out with the empty program. Needs root; run a release build.
+//! A packet that is no SYN, and a SYN to a stranger, run 1e6 times in one call. Every SYN to a
+//! frontend is another one: initial sequence number, client and frontend are taken at random by a
+//! program that then calls the one that is measured (`node_tests::generator`). Needs root.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
@@ -20,11 +19,15 @@ use agent_common::service::{
 use anyhow::{Result, ensure};
 use aya::programs::SchedClassifier;
 use clap::Parser;
+use node_tests::generator::{Generator, Ranges, Shape};
 use node_tests::observer::{LO, Observer, Sandbox, in_sandbox, time};
 use node_tests::packet;
 
 /// Frontends in the map, each of a Service of its own with three endpoints.
 const FRONTENDS: u32 = 30_000;
+/// Of these so many are in use: what a node's clients talk to at a time.
+const IN_USE: u32 = 100;
+/// Endpoints of each frontend's Service.
 const ENDPOINTS: u32 = 3;
 
 /// Measures what the observer adds to a packet
@@ -36,9 +39,9 @@ struct Args {
     /// Runs of a repeated packet in a round
     #[arg(long, default_value_t = 1_000_000)]
     repeat: u32,
-    /// Connections in a round
-    #[arg(long, default_value_t = 15_000)]
-    connections: usize,
+    /// Connections in a round; there are ten times as many rounds of these, since they are short
+    #[arg(long, default_value_t = 2_000)]
+    connections: u32,
     /// Print a table for docs/benchmarks.md
     #[arg(long)]
     markdown: bool,
@@ -91,15 +94,6 @@ struct Bench<'a> {
     random: Random,
 }
 
-/// A connection and its four sightings.
-struct Connection {
-    isn: u32,
-    arrives: Vec<u8>,
-    leaves: Vec<u8>,
-    answer_in: Vec<u8>,
-    answer_out: Vec<u8>,
-}
-
 impl<'a> Bench<'a> {
     fn new(mut observer: Observer, sandbox: Sandbox, args: &'a Args) -> Result<Self> {
         for service in 0..FRONTENDS {
@@ -109,10 +103,10 @@ impl<'a> Bench<'a> {
                 owed: [Owed::Forward as u8; 3],
                 ..FrontendValue::default()
             };
-            observer.put_frontend(mapped(frontend(service).ip().octets()), 80, value)?;
+            observer.put_frontend(mapped(frontend(service).ip().octets()), PORT, value)?;
             for index in 0..ENDPOINTS {
                 let address = mapped(endpoint(service, index).ip().octets());
-                observer.put_endpoint(service, address, 8080, endpoint_flag::LOCAL)?;
+                observer.put_endpoint(service, address, PORT, endpoint_flag::LOCAL)?;
             }
         }
         observer.put_device(sandbox.uplink, device_flag::UPLINK)?;
@@ -128,18 +122,37 @@ impl<'a> Bench<'a> {
 
     fn run(mut self) -> Result<Vec<Figure>> {
         let mut figures = vec![
-            self.repeated("no SYN, IPv4", 3.0, &data(Family::V4))?,
-            self.repeated("no SYN, IPv6", 3.0, &data(Family::V6))?,
+            self.repeated("no SYN, IPv4", Some(3.0), &data(Family::V4))?,
+            self.repeated("no SYN, IPv6", Some(3.0), &data(Family::V6))?,
         ];
-        let stranger = packet::syn(client(7), SocketAddr::from(([203, 0, 113, 80], 80)), 1);
-        let mut figure = self.repeated("SYN to a stranger", 0.0, &stranger.bytes())?;
-        figure.promise = None;
-        figures.push(figure);
-        figures.extend(self.connections()?);
+        let stranger = packet::syn(client(7), "203.0.113.80:80".parse()?, 1);
+        figures.push(self.repeated("SYN to a stranger", None, &stranger.bytes())?);
+        let again = packet::syn(client(7), SocketAddr::V4(frontend(7)), 1);
+        figures.push(self.repeated("the same SYN to a frontend", None, &again.bytes())?);
+        self.observer.reset(8)?;
+        figures.extend(self.connections(
+            IN_USE,
+            [
+                "SYN to one of 100 frontends in use, of 30,000: arriving",
+                "the same SYN leaving for an endpoint",
+                "its SYN-ACK coming in",
+                "its SYN-ACK leaving",
+            ],
+        )?);
+        figures.extend(self.connections(
+            FRONTENDS,
+            [
+                "SYN to any of 30,000 frontends, all as likely: arriving",
+                "the same SYN leaving for an endpoint, all as likely",
+                "its SYN-ACK coming in, all as likely",
+                "its SYN-ACK leaving, all as likely",
+            ],
+        )?);
+        self.check()?;
         Ok(figures)
     }
 
-    fn repeated(&self, name: &'static str, promise: f64, packet: &[u8]) -> Result<Figure> {
+    fn repeated(&self, name: &'static str, promise: Option<f64>, packet: &[u8]) -> Result<Figure> {
         let ours = self.observer.program(program::INGRESS)?;
         let empty = self.observer.program(program::EMPTY)?;
         let mut rounds = Vec::new();
@@ -151,80 +164,82 @@ impl<'a> Bench<'a> {
         }
         Ok(Figure {
             name,
-            promise: Some(promise),
+            promise,
             rounds,
         })
     }
 
-    fn connections(&mut self) -> Result<Vec<Figure>> {
-        let names = [
-            "SYN to one of 30,000 frontends, arriving",
-            "the same SYN leaving for an endpoint",
-            "its SYN-ACK coming in",
-            "its SYN-ACK leaving",
-        ];
+    fn connections(&mut self, frontends: u32, names: [&'static str; 4]) -> Result<[Figure; 4]> {
         let mut figures = names.map(|name| Figure {
             name,
             promise: Some(500.0),
             rounds: Vec::new(),
         });
-        for _ in 0..self.args.rounds {
-            let connections: Vec<_> = (0..self.args.connections)
-                .map(|_| self.connection())
-                .collect();
-            let sightings: [Sighting; 4] = [
-                (program::INGRESS, LO, |c| &c.arrives),
-                (program::EGRESS, self.sandbox.pods, |c| &c.leaves),
-                (program::INGRESS, self.sandbox.pods, |c| &c.answer_in),
-                (program::EGRESS, LO, |c| &c.answer_out),
-            ];
-            for (figure, sighting) in figures.iter_mut().zip(sightings) {
-                figure
-                    .rounds
-                    .push(self.single_runs(&connections, sighting)?);
+        let (lo, pods) = (LO, self.sandbox.pods);
+        let sightings = [
+            self.sighting(program::INGRESS, lo, SYN_TO_FRONTEND, frontends)?,
+            self.sighting(program::EGRESS, pods, SYN_TO_ENDPOINT, frontends)?,
+            self.sighting(program::INGRESS, pods, ANSWER_OF_ENDPOINT, frontends)?,
+            self.sighting(program::EGRESS, lo, ANSWER_OF_FRONTEND, frontends)?,
+        ];
+        for _ in 0..self.connection_rounds() {
+            let first = self.random.next() as u32;
+            for (figure, sighting) in figures.iter_mut().zip(&sightings) {
+                let run = |generator: &Generator| -> Result<f64> {
+                    let count = self.args.connections;
+                    let time = generator.run(&sighting.packet, sighting.device, first, count)?;
+                    Ok(f64::from(time))
+                };
+                figure.rounds.push(Pair {
+                    empty: run(&sighting.empty)?,
+                    ours: run(&sighting.ours)?,
+                });
             }
-            self.observer
-                .forget(connections.iter().map(|c| PendingKey {
-                    isn: c.isn,
-                    family: Family::V4 as u32,
-                }))?;
+            let followed = self.observer.followed()?.into_iter();
+            self.observer.forget(followed.map(|isn| PendingKey {
+                isn,
+                family: Family::V4 as u32,
+            }))?;
         }
-        self.check()?;
-        Ok(figures.into())
+        Ok(figures)
     }
 
-    /// Means of one run for each connection.
-    fn single_runs(&self, connections: &[Connection], sighting: Sighting) -> Result<Pair> {
-        let (name, device, packet) = sighting;
-        let ours = self.observer.program(name)?;
-        let empty = self.observer.program(program::EMPTY)?;
-        let mut sums = [0.0; 2];
-        for connection in connections {
-            let packet = packet(connection);
-            sums[1] += time(empty, packet, device, 1)?.as_nanos() as f64;
-            sums[0] += time(ours, packet, device, 1)?.as_nanos() as f64;
-        }
-        let count = connections.len() as f64;
-        Ok(Pair {
-            ours: sums[0] / count,
-            empty: sums[1] / count,
+    fn connection_rounds(&self) -> usize {
+        self.args.rounds * 10
+    }
+
+    fn sighting(
+        &self,
+        program: &'static str,
+        device: u32,
+        shape: Shape,
+        frontends: u32,
+    ) -> Result<Sighting> {
+        let ranges = Ranges {
+            clients: CLIENTS,
+            frontends: FIRST_FRONTEND,
+            frontend_count: frontends,
+            endpoints: FIRST_ENDPOINT,
+            endpoint_count: PODS,
+            per_frontend: ENDPOINTS,
+        };
+        let generator = |name| Generator::new(self.observer.program(name)?, shape, &ranges);
+        let (from, to) = if shape.endpoint {
+            (client(7), SocketAddr::V4(endpoint(7, 0)))
+        } else {
+            (client(7), SocketAddr::V4(frontend(7)))
+        };
+        let packet = if shape.answer {
+            packet::syn_ack(to, from, 0)
+        } else {
+            packet::syn(from, to, 0)
+        };
+        Ok(Sighting {
+            device,
+            packet: packet.bytes(),
+            ours: generator(program)?,
+            empty: generator(program::EMPTY)?,
         })
-    }
-
-    fn connection(&mut self) -> Connection {
-        let random = self.random.next();
-        let isn = random as u32;
-        let service = self.random.below(FRONTENDS);
-        let to = SocketAddr::V4(frontend(service));
-        let endpoint = SocketAddr::V4(endpoint(service, self.random.below(ENDPOINTS)));
-        let from = client((random >> 32) as u32);
-        Connection {
-            isn,
-            arrives: packet::syn(from, to, isn).bytes(),
-            leaves: packet::syn(from, endpoint, isn).bytes(),
-            answer_in: packet::syn_ack(endpoint, from, isn).bytes(),
-            answer_out: packet::syn_ack(to, from, isn).bytes(),
-        }
     }
 
     /// The figures are those of the paths that they name: nearly every connection was followed to
@@ -238,7 +253,7 @@ impl<'a> Bench<'a> {
                 }
             }
         }
-        let wanted = (self.args.rounds * self.args.connections) as u64;
+        let wanted = 2 * self.connection_rounds() as u64 * u64::from(self.args.connections);
         for outcome in [
             Outcome::Arrived,
             Outcome::Forwarded,
@@ -257,8 +272,30 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Program, device, and which packet of a connection.
-type Sighting = (&'static str, u32, fn(&Connection) -> &Vec<u8>);
+/// One of a connection's packets at one hook.
+struct Sighting {
+    device: u32,
+    packet: Vec<u8>,
+    ours: Generator,
+    empty: Generator,
+}
+
+const SYN_TO_FRONTEND: Shape = Shape {
+    answer: false,
+    endpoint: false,
+};
+const SYN_TO_ENDPOINT: Shape = Shape {
+    answer: false,
+    endpoint: true,
+};
+const ANSWER_OF_ENDPOINT: Shape = Shape {
+    answer: true,
+    endpoint: true,
+};
+const ANSWER_OF_FRONTEND: Shape = Shape {
+    answer: true,
+    endpoint: false,
+};
 
 /// Nanoseconds of one run. The kernel reports whole ones, too coarse for a promise of three, so
 /// the thread's processor time is taken around the whole call: entering and leaving it is nothing
@@ -292,19 +329,28 @@ fn data(family: Family) -> Vec<u8> {
     .bytes()
 }
 
+/// 100.64.0.0/10.
+const CLIENTS: u32 = 0x6440_0000;
+/// 10.96.0.0.
+const FIRST_FRONTEND: u32 = 0x0a60_0000;
+/// 10.244.1.0.
+const FIRST_ENDPOINT: u32 = 0x0af4_0100;
+/// Pods that are endpoints.
+const PODS: u32 = 10_000;
+/// Port of every frontend and of every endpoint: the generator changes addresses alone.
+const PORT: u16 = 80;
+
 fn frontend(service: u32) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::from(0x0a60_0000 + service), 80)
+    SocketAddrV4::new(Ipv4Addr::from(FIRST_FRONTEND + service), PORT)
 }
 
-/// Of three pods among 10,000.
 fn endpoint(service: u32, index: u32) -> SocketAddrV4 {
-    let pod = (service * ENDPOINTS + index) % 10_000;
-    SocketAddrV4::new(Ipv4Addr::from(0x0af4_0100 + pod), 8080)
+    let pod = (service * ENDPOINTS + index) % PODS;
+    SocketAddrV4::new(Ipv4Addr::from(FIRST_ENDPOINT + pod), PORT)
 }
 
-fn client(random: u32) -> SocketAddr {
-    let address = Ipv4Addr::from(0x6440_0000 | (random >> 10));
-    SocketAddr::from((address, 1024 + (random & 0x3fff) as u16))
+fn client(number: u32) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::from(CLIENTS | number), 40_001))
 }
 
 /// SplitMix64.
@@ -322,10 +368,6 @@ impl Random {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, most: u32) -> u32 {
-        (self.next() % u64::from(most)) as u32
     }
 }
 

@@ -42,11 +42,15 @@ impl Planner {
             installed.frontends.iter().copied().collect();
         let mut names: Vec<&ObjectName> = view.states().map(|(name, _)| name).collect();
         names.sort_unstable();
-        self.adopt_ids(view, &names, &frontends);
+        if !frontends.is_empty() {
+            self.adopt_ids(view, &names, &frontends);
+        }
         let used = frontends.values().map(|value| value.service);
         let used = used.chain(installed.endpoints.iter().map(|(key, _)| key.service));
         self.registry.finish_adoption(used, now);
-        self.adopt_owners(view, &names, &frontends);
+        if !frontends.is_empty() {
+            self.adopt_owners(view, &names, &frontends);
+        }
         let mut kept = HashSet::new();
         for name in names {
             let Some(state) = view.state(name) else {

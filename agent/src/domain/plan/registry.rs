@@ -1,6 +1,6 @@
 //! Service ids: which Service port and family each stands for, and which may be given out.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +38,9 @@ pub(super) struct Acquired {
 pub(super) struct Registry {
     limit: u32,
     slots: Vec<Option<Slot>>,
-    by_service: HashMap<ObjectName, Vec<u32>>,
+    /// Ids in use or at rest, in the order of their Services' names: 10,000 names are not kept
+    /// once more to find them.
+    by_name: Vec<u32>,
     /// Ids that were used and have rested, the longest rested first.
     free: VecDeque<u32>,
     /// Ids at rest, the longest first; entries of ids that came back are stale.
@@ -53,7 +55,7 @@ impl Registry {
         Self {
             limit,
             slots: Vec::new(),
-            by_service: HashMap::new(),
+            by_name: Vec::new(),
             free: VecDeque::new(),
             resting: VecDeque::new(),
             all_dirty: false,
@@ -72,10 +74,17 @@ impl Registry {
     }
 
     fn known(&self, name: &ObjectName, port: &str, family: Family) -> Option<u32> {
-        self.by_service.get(name)?.iter().copied().find(|id| {
-            self.slot(*id)
-                .is_some_and(|slot| &*slot.port == port && slot.family == family)
-        })
+        let of_service = self.by_name[self.position(name)..].iter().copied();
+        of_service
+            .map_while(|id| Some((id, self.slot(id).filter(|slot| slot.name == *name)?)))
+            .find(|(_, slot)| &*slot.port == port && slot.family == family)
+            .map(|(id, _)| id)
+    }
+
+    /// Where the ids of a Service begin, or would.
+    fn position(&self, name: &ObjectName) -> usize {
+        self.by_name
+            .partition_point(|id| self.slot(*id).is_some_and(|slot| slot.name < *name))
     }
 
     /// Gives out an id: the port's own if it still rests, a fresh one, or the one that rested
@@ -121,9 +130,8 @@ impl Registry {
             endpoints: 0,
             resting: None,
         });
-        let ids = self.by_service.entry(name.clone()).or_default();
-        ids.reserve_exact(1);
-        ids.push(id);
+        let at = self.position(name);
+        self.by_name.insert(at, id);
     }
 
     /// Takes an id over as the maps of an earlier agent have it. False where it is taken.
@@ -162,6 +170,10 @@ impl Registry {
 
     fn reach(&mut self, id: u32) {
         while self.slots.len() <= id as usize {
+            // In steps: doubling would leave half a megabyte unused in a large cluster.
+            if self.slots.len() == self.slots.capacity() {
+                self.slots.reserve_exact(256);
+            }
             self.slots.push(None);
         }
     }
@@ -210,15 +222,12 @@ impl Registry {
     }
 
     fn free(&mut self, id: u32) {
-        let Some(slot) = self.slots[id as usize].take() else {
-            return;
-        };
-        if let Some(ids) = self.by_service.get_mut(&slot.name) {
-            ids.retain(|other| *other != id);
-            if ids.is_empty() {
-                self.by_service.remove(&slot.name);
-            }
+        let Some(slot) = self.slot(id) else { return };
+        let from = self.position(&slot.name);
+        if let Some(at) = self.by_name[from..].iter().position(|other| *other == id) {
+            self.by_name.remove(from + at);
         }
+        self.slots[id as usize] = None;
         self.free.push_back(id);
     }
 }

@@ -152,7 +152,12 @@ impl<'a> Case<'a> {
         self.fresh_proof()?;
         // While nothing gets through at all, a run of failures may yet become Broken.
         let young = |since: Mono| self.now.since(since) < self.ledger.limits().broken_after;
-        if self.evidence.streak.as_ref().is_some_and(|streak| young(streak.since)) {
+        if self
+            .evidence
+            .streak
+            .as_ref()
+            .is_some_and(|streak| young(streak.since))
+        {
             return None;
         }
         let broken = self.confirmed();

@@ -82,7 +82,11 @@ pub(super) fn degraded(case: &Case<'_>, broken: &[(&Track, Failure)]) -> String 
             text.push_str(", ");
         }
         let failures: u64 = tracks.iter().flat_map(|track| track.failures).sum();
-        let _ = write!(text, "{} ({cause}; {failures} failed so far)", labels(tracks));
+        let _ = write!(
+            text,
+            "{} ({cause}; {failures} failed so far)",
+            labels(tracks)
+        );
     }
     let more = broken.len().saturating_sub(NAMED);
     if more > 0 {

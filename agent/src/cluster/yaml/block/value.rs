@@ -41,10 +41,22 @@ fn is_string(text: &str) -> bool {
         // 10.0.0.1, 2001:db8::1: too many points or colons for a number; but 190:20:30 is one to
         // YAML 1.1, and 2001-01-01 a date.
         Some(first) if first.is_ascii_digit() => {
-            text.bytes().filter(|byte| *byte == b'.').count() == 3 || text.contains("::")
+            text.bytes().filter(|byte| *byte == b'.').count() == 3
+                || text.contains("::")
+                || is_uuid(text)
         }
         _ => false,
     }
+}
+
+/// Every object has one. Four dashes: no number has more than two, no date more than two.
+fn is_uuid(text: &str) -> bool {
+    let dash = |at: usize| matches!(at, 8 | 13 | 18 | 23);
+    let fits = |(at, byte): (usize, u8)| match dash(at) {
+        true => byte == b'-',
+        false => byte.is_ascii_hexdigit(),
+    };
+    text.len() == 36 && text.bytes().enumerate().all(fits)
 }
 
 fn integer(text: &str) -> Option<i64> {
