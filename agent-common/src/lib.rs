@@ -13,3 +13,4 @@ pub mod evidence;
 mod layout;
 pub mod packet;
 pub mod service;
+pub mod transition;

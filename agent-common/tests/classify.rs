@@ -1,12 +1,14 @@
 //! The rules over ordinary collections: every scenario of `tests/src/scenario.rs`, which the
 //! compiled programs run too (tests/kernel), and properties of any sequence of sightings.
+//!
+//! Length: tables of sequences, one a finding.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use agent_common::abi::{BUDGET_PER_WINDOW, LOSS_WINDOW_NS};
-use agent_common::classify::{Connection, Direction, Evidence, Sighting, World, advance, observe};
+use agent_common::classify::{Connection, Direction, Evidence, World, observe};
 use agent_common::evidence::{
     Fault, Outcome, Pending, PendingKey, anomaly_flag, delay_bucket, proof_slot, state,
 };
@@ -15,6 +17,7 @@ use agent_common::service::{
     Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendKind, FrontendValue, Owed,
     SourceClass, TCP, device_flag, endpoint_flag, frontend_flag,
 };
+use agent_common::transition::{Sighting, advance};
 use proptest::prelude::*;
 use rstest::rstest;
 use scenario::{Device, ISN, Reported, Seen, Stage, Step, mapped};

@@ -1,5 +1,7 @@
 //! Parsing: tables of packets made with etherparse, every prefix of each, and properties of any
 //! bytes at all.
+//!
+//! Length: tables of packets, one after the other.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -29,8 +29,8 @@ use crate::datapath::{Observer, ObserverError};
 use crate::http::bind::{self, BindError};
 use crate::http::{admin, health, serve};
 use crate::lifecycle::heartbeat::Heartbeat;
-use crate::lifecycle::limits;
 use crate::lifecycle::ready::{Guard, Readiness};
+use crate::lifecycle::{limits, memory as memory_of_process};
 use crate::metrics::{Listener, Metrics};
 
 mod agent;
@@ -95,6 +95,8 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         bind::listen("--admin-bind-address", config.admin.address)?,
     );
     let (observer, blind, no_pins) = load(&config)?;
+    // Reading the object took more than all that follows.
+    memory_of_process::give_back();
     let (mut agent, published) = Agent::new(
         config.clone(),
         observer,

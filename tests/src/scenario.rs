@@ -2,6 +2,8 @@
 //! through the rules over ordinary collections, `tests/kernel` through the compiled programs, and
 //! both must see the same. Numbers in brackets are kernel findings; each stands beside its innocent
 //! twin.
+//!
+//! Length: data; one scenario after the other.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -112,6 +112,8 @@ fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebp
     let level = log_level();
     let seed = RandomState::new().build_hasher().finish();
     let mut loader = EbpfLoader::new();
+    // Nothing in the object is relocated against the kernel's types: they need not be kept.
+    loader.btf(None);
     for (name, path) in &paths {
         loader.map_pin_path(name, path.as_path());
     }

@@ -1,4 +1,6 @@
 //! Tables over the states.
+//!
+//! Length: one table a rule, all on one page, each fault beside its innocent twin.
 
 use std::time::Duration;
 
