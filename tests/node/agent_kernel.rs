@@ -18,6 +18,8 @@ use aya::programs::{SchedClassifier, TcAttachType};
 use node_tests::world::{Namespace, World};
 use pathproof::datapath::load;
 
+use crate::agent_scene::{PATIENCE, until};
+
 /// Folder of the pinned links.
 pub(crate) fn links(world: &World) -> PathBuf {
     world.pin_dir().join(format!("v{ABI_VERSION}/links"))
@@ -126,10 +128,15 @@ impl Foreign {
         self.links.clear();
         let program =
             load::classifier(&mut self.ebpf, abi::program::EMPTY).expect("the empty program");
-        let first = TcAttachOptions::TcxOrder(LinkOrder::first());
-        let link = self.ns.run(|| {
-            let id = program.attach_with_options(device, direction, first)?;
-            program.take_link(id)
+        // A process that another test starts holds the old link for as long as it takes to begin,
+        // and a program stands only once at a hook.
+        let ns = &self.ns;
+        let link = until(PATIENCE, || {
+            ns.run(|| {
+                let first = TcAttachOptions::TcxOrder(LinkOrder::first());
+                let id = program.attach_with_options(device, direction, first).ok()?;
+                program.take_link(id).ok()
+            })
         });
         self.links.push(link.expect("attach the empty program"));
     }
