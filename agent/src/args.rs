@@ -1,7 +1,7 @@
 //! The command line exactly as it was said: words, no meaning. `config` turns them into values.
 //!
 //! Every option of `run` can also be set by an environment variable; the command line wins. The
-//! reference in docs/configuration.md is written from these definitions by [`reference`].
+//! reference in docs/configuration.md is written from these definitions by [`reference()`].
 
 use std::path::PathBuf;
 
@@ -92,7 +92,7 @@ pub struct RunArgs {
 
     /// Where /healthz and /livez are served: IP:PORT, IP, or :PORT
     ///
-    /// Without a port it is 10256. 0.0.0.0, [::] and an empty host all mean every address of both
+    /// Without a port it is 10256. 0.0.0.0, `[::]` and an empty host all mean every address of both
     /// families.
     #[arg(
         long,

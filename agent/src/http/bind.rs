@@ -14,7 +14,7 @@ const BACKLOG: i32 = 4096;
 /// An address to listen at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BindAddress {
-    /// Every address of both families, at this port: what Go means by 0.0.0.0, [::] or no host.
+    /// Every address of both families, at this port: what Go means by 0.0.0.0, `[::]` or no host.
     Everywhere(u16),
     /// One address.
     One(SocketAddr),

@@ -31,6 +31,7 @@ const MODULES: [(&str, &[&str]); 18] = [
             "config",
             "domain",
             "http",
+            "lifecycle",
             "metrics",
             "report",
             "telemetry",

@@ -166,7 +166,7 @@ fn proven() -> Vec<FamilyVerdict> {
 const NOW: Wall = Wall(1_795_305_602_250_000_000);
 
 #[test]
-fn a_sound_body_is_kube_proxys() {
+fn a_sound_body_is_that_of_kube_proxy() {
     let verdict = verdict(proven(), Eligibility::Eligible);
     let healthz = first(
         Endpoint::Healthz,
