@@ -77,7 +77,9 @@ fn node_tests(args: &Args) -> Result<(Tally, Vec<String>)> {
     let mut command = run::cargo();
     command
         .args(["test", "--package", "node-tests"])
-        .env("PATHPROOF_AGENT", agent);
+        .env("PATHPROOF_AGENT", agent)
+        // These tests wait for packets most of the time: more at once than there are processors.
+        .env("RUST_TEST_THREADS", "5");
     follow(&mut command, args)
 }
 
