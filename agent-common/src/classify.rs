@@ -290,11 +290,14 @@ fn to_endpoint<W: World>(world: &W, segment: &Segment, fields: &Pending, flags: 
         return Sighting::ToLeft;
     }
     let local = flags & endpoint_flag::LOCAL != 0;
-    // Behind an internal traffic policy Local no other node's endpoint is right. Behind an external
-    // one it may be: kube-proxy takes pods of other nodes to every endpoint where it can tell them.
-    let internal = FrontendKind::from_byte(fields.kind) == FrontendKind::ClusterIp;
-    if !local && internal && Owed::from_byte(fields.owed) == Owed::LocalOnly {
-        return Sighting::ToStranger;
+    if !local && Owed::from_byte(fields.owed) == Owed::LocalOnly {
+        // Behind an internal traffic policy Local no other node's endpoint is right. Behind an
+        // external one it may be: kube-proxy takes pods of other nodes to every endpoint where it
+        // can tell them from the outside.
+        return match FrontendKind::from_byte(fields.kind) {
+            FrontendKind::ClusterIp => Sighting::ToStranger,
+            _ => Sighting::ToEndpoint { proven: false },
+        };
     }
     if world.device_flags() & device_flag::UPLINK == 0 {
         return Sighting::ToEndpoint {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
@@ -94,6 +95,8 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         bind::listen("--healthz-bind-address", config.healthz.address)?,
         bind::listen("--admin-bind-address", config.admin.address)?,
     );
+    // The folder is read while the observer is loaded.
+    let folder = Folder::open(&config.manifests, &config.node_name)?.follow();
     let (observer, blind, no_pins) = load(&config)?;
     // Reading the object took more than all that follows.
     memory_of_process::give_back();
@@ -110,7 +113,15 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let served = serve_all(
         &config, listeners, published, &metrics, &readiness, &heartbeat, ended,
     );
-    let result = turn(&mut agent, &config, pending, &heartbeat, &mut shutdown).await;
+    let result = turn(
+        &mut agent,
+        &config,
+        folder,
+        pending,
+        &heartbeat,
+        &mut shutdown,
+    )
+    .await;
     agent.end();
     let _ = ending.send(true);
     // Requests under way are answered; a client that does not read must not keep us.
@@ -241,11 +252,11 @@ fn serve_all(
 async fn turn(
     agent: &mut Agent,
     config: &Config,
+    mut folder: Receiver<Update>,
     mut pending: Pending,
     heartbeat: &Heartbeat,
     shutdown: &mut Shutdown,
 ) -> Result<(), AppError> {
-    let mut folder = Folder::open(&config.manifests, &config.node_name)?.follow();
     let mut devices = devices::follow().await?;
     devices.mark_changed();
     let mut tick = tokio::time::interval(TICK);

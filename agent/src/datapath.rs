@@ -33,6 +33,7 @@ pub struct Observer {
     /// Reads the evidence.
     pub sampler: Sampler,
     pins: Option<Pins>,
+    diagnostics: Option<Box<dyn FnMut() + Send>>,
 }
 
 /// Why there is no observer.
@@ -67,6 +68,7 @@ impl Observer {
             Some(Err(error)) => (None, Some(error)),
         };
         let mut ebpf = load::load(pins.as_ref())?;
+        let diagnostics = load::diagnostics(&mut ebpf);
         let programmer = Programmer::open(&mut ebpf)?;
         let sampler = Sampler::open(&mut ebpf)?;
         let attacher = Attacher::new(mode, pins.clone());
@@ -77,6 +79,7 @@ impl Observer {
                 programmer,
                 sampler,
                 pins,
+                diagnostics,
             },
             no_pins,
         ))
@@ -88,7 +91,11 @@ impl Observer {
             tracing::warn!(%error, "an uplink could not be flagged");
         }
         self.attacher.follow(&mut self.ebpf, devices);
-        if let Some(pins) = &self.pins {
+        // Another version's programs watch on until these do.
+        let attached = |attachment: &Attachment| attachment.mechanism().is_some();
+        let mut attachments = self.attacher.attachments().peekable();
+        let all = attachments.peek().is_some() && attachments.all(attached);
+        if let Some(pins) = self.pins.as_ref().filter(|_| all) {
             pins.sweep_other_versions();
         }
     }
@@ -137,6 +144,9 @@ impl Observer {
         now: Mono,
         left_since: impl Fn(u32, &[u8; 16], [u8; 2]) -> Option<u64>,
     ) -> Result<Look, SampleError> {
+        if let Some(flush) = &mut self.diagnostics {
+            flush();
+        }
         self.sampler.look(now, left_since)
     }
 

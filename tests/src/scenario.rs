@@ -93,8 +93,10 @@ pub const EMPTY: u32 = 3;
 pub const API: u32 = 4;
 /// A load balancer's address with externalTrafficPolicy Local and local endpoints.
 pub const LOCAL: u32 = 5;
+/// A cluster IP with internalTrafficPolicy Local and local endpoints.
+pub const INTERNAL: u32 = 6;
 /// Ids above all.
-pub const SERVICES: u32 = 6;
+pub const SERVICES: u32 = 7;
 
 /// A frontend of the stage.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +128,8 @@ pub struct Stage {
     pub api: SocketAddr,
     /// Frontend of [`LOCAL`].
     pub local: SocketAddr,
+    /// Frontend of [`INTERNAL`].
+    pub internal: SocketAddr,
     /// Endpoint that is a pod of this node.
     pub here: SocketAddr,
     /// Endpoint behind the overlay.
@@ -163,6 +167,7 @@ impl Stage {
             empty: at("10.96.0.3", "fd00:10:96::3", 80),
             api: at("10.96.0.4", "fd00:10:96::4", 443),
             local: at("198.51.100.5", "2001:db8:5::5", 80),
+            internal: at("10.96.0.6", "fd00:10:96::6", 80),
             here: at("10.244.1.10", "fd00:10:244:1::10", 8080),
             tunnelled: at("10.245.0.10", "fd00:10:245::10", 8080),
             routed: at("10.246.0.10", "fd00:10:246::10", 8080),
@@ -176,7 +181,7 @@ impl Stage {
     }
 
     /// Every frontend.
-    pub fn frontends(&self) -> [Frontend; 5] {
+    pub fn frontends(&self) -> [Frontend; 6] {
         use FrontendKind::{ClusterIp, LoadBalancer, NodePort};
         use Owed::{Forward, LocalOnly, Nothing, Reject};
         let frontend = |service, at, kind, owed, flags| Frontend {
@@ -196,6 +201,7 @@ impl Stage {
                 0,
             ),
             frontend(EMPTY, self.empty, ClusterIp, [Reject; 3], 0),
+            frontend(INTERNAL, self.internal, ClusterIp, [LocalOnly; 3], 0),
             frontend(
                 API,
                 self.api,
@@ -224,6 +230,8 @@ impl Stage {
             (NO_LOCAL, self.tunnelled, 0),
             (LOCAL, self.here, endpoint_flag::LOCAL),
             (LOCAL, self.tunnelled, 0),
+            (INTERNAL, self.here, endpoint_flag::LOCAL),
+            (INTERNAL, self.tunnelled, 0),
         ]
     }
 
@@ -571,7 +579,16 @@ fn owed(s: &Stage) -> Vec<Scenario> {
                 syn_in(Uplink, s.outside, s.local),
                 syn_out(Overlay, s.outside, s.tunnelled),
             ],
-            Seen::of(LOCAL, External, &[Arrived, Misrouted]).reported(
+            // Perhaps a pod of another node, which may be taken there: no proof, no failure.
+            Seen::of(LOCAL, External, &[Arrived, Forwarded]),
+        ),
+        scenario(
+            "internal policy Local: from a pod to another node [15]",
+            vec![
+                syn_in(Client, s.pod, s.internal),
+                syn_out(Overlay, s.pod, s.tunnelled),
+            ],
+            Seen::of(INTERNAL, Pod, &[Arrived, Misrouted]).reported(
                 Misrouted,
                 0,
                 Some(s.tunnelled),

@@ -128,7 +128,7 @@ fn isolate(command: &mut Command) {
     }
 }
 
-/// Settings that say how to reach crates.io (mirrors, proxies): they change no byte.
+/// Settings that say how to reach the package registry (mirrors, proxies): they change no byte.
 fn is_network(name: &str) -> bool {
     [
         "CARGO_HTTP_",

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::run;
 
-/// A program from crates.io.
+/// A program from the package registry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tool {
     /// Name of the package.

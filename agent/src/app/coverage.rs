@@ -10,7 +10,7 @@ use crate::domain::evidence::{CoverageLoss, ObserverHealth};
 use crate::domain::plan::Missing;
 use crate::domain::time::Mono;
 
-/// After programs or devices were exchanged, connections may have been seen in part only.
+/// After programs were loaded or exchanged, connections may have been seen in part only.
 const SETTLING: Duration = Duration::from_secs(2);
 /// A loss of connections is told for this long.
 const RECENT: Duration = Duration::from_secs(10);
@@ -57,7 +57,7 @@ impl Recent {
 }
 
 impl Eyesight {
-    /// Programs or devices were exchanged.
+    /// Programs were loaded or exchanged.
     pub(super) fn settle(&mut self, now: Mono) {
         self.settling_until = Some(now.plus(SETTLING));
     }

@@ -135,6 +135,21 @@ fn log_level() -> u8 {
         .unwrap_or(0)
 }
 
+/// Reads what the programs said into the log, each time it is called; nothing unless they were told
+/// to speak.
+pub fn diagnostics(ebpf: &mut Ebpf) -> Option<Box<dyn FnMut() + Send>> {
+    if log_level() == 0 {
+        return None;
+    }
+    match aya_log::EbpfLogger::init(ebpf) {
+        Ok(mut logger) => Some(Box::new(move || logger.flush())),
+        Err(error) => {
+            tracing::warn!(%error, "the programs' own diagnostics cannot be read");
+            None
+        }
+    }
+}
+
 /// A classifier of the object by name.
 pub fn classifier<'a>(
     ebpf: &'a mut Ebpf,

@@ -111,16 +111,11 @@ impl Pins {
         let _ = fs::create_dir_all(self.version.join("maps"));
     }
 
-    /// Removes what agents of other layout versions left.
+    /// Removes what agents of other layout versions left. Nothing else below the directory is
+    /// touched: it may be shared with others' pins.
     pub fn sweep_other_versions(&self) {
-        let Ok(entries) = fs::read_dir(&self.root) else {
-            return;
-        };
-        for entry in entries
-            .flatten()
-            .filter(|entry| entry.path() != self.version)
-        {
-            let _ = fs::remove_dir_all(entry.path());
+        for path in versions(&self.root).filter(|path| *path != self.version) {
+            let _ = fs::remove_dir_all(path);
         }
     }
 
@@ -140,10 +135,29 @@ impl Pins {
                 path: root.to_owned(),
             });
         }
-        let count = count_files(root);
-        fs::remove_dir_all(root).map_err(|source| io("remove", root, source))?;
+        let mut count = 0;
+        for version in versions(root) {
+            count += count_files(&version);
+            fs::remove_dir_all(&version).map_err(|source| io("remove", &version, source))?;
+        }
+        // Only if nobody else has anything in it.
+        let _ = fs::remove_dir(root);
         Ok(count)
     }
+}
+
+/// The directories of layout versions, `v` and a number.
+fn versions(root: &Path) -> impl Iterator<Item = PathBuf> {
+    let is_version = |name: &str| {
+        name.strip_prefix('v')
+            .is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    fs::read_dir(root)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(move |entry| entry.file_name().to_str().is_some_and(is_version))
+        .map(|entry| entry.path())
 }
 
 fn count_files(path: &Path) -> usize {

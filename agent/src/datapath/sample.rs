@@ -80,6 +80,9 @@ pub struct Sampler {
     anomalies: RingBuf<MapData>,
     pending: MapData,
     sweeper: Sweeper,
+    /// Whether a sweep was made: the first one finds what was lost under a former agent, which told
+    /// it already.
+    swept: bool,
     words: Box<Touched>,
     seen: HashMap<u32, ServiceCounts>,
 }
@@ -115,6 +118,7 @@ impl Sampler {
             anomalies: take(ebpf, map::ANOMALIES)?,
             pending,
             sweeper: Sweeper::default(),
+            swept: false,
             words: Box::default(),
             seen: HashMap::new(),
         };
@@ -172,12 +176,17 @@ impl Sampler {
 
     fn sweep(&mut self, now: Mono) -> Result<Swept, SampleError> {
         let fd = self.pending.fd();
-        self.sweeper
-            .sweep(fd.as_fd(), now.0)
-            .map_err(|source| SampleError::Sweep {
-                map: map::PENDING,
-                source,
-            })
+        let mut swept =
+            self.sweeper
+                .sweep(fd.as_fd(), now.0)
+                .map_err(|source| SampleError::Sweep {
+                    map: map::PENDING,
+                    source,
+                })?;
+        if !std::mem::replace(&mut self.swept, true) {
+            swept.lost.clear();
+        }
+        Ok(swept)
     }
 
     fn count_deltas(&mut self) -> Result<Vec<CountDelta>, SampleError> {

@@ -185,7 +185,7 @@ pub enum CoverageLoss {
     },
     /// First SYNs cannot be told from repeated ones yet.
     FirstSynUncertain,
-    /// The maps or the view changed a moment ago.
+    /// The observer was loaded a moment ago.
     Settling,
     /// Nothing can be pinned: an upgrade will leave a gap in observation.
     NoPins {
@@ -267,7 +267,7 @@ impl fmt::Display for CoverageLoss {
             CoverageLoss::FirstSynUncertain => {
                 f.write_str("first SYNs cannot be told from repeated ones yet")
             }
-            CoverageLoss::Settling => f.write_str("the expectations changed a moment ago"),
+            CoverageLoss::Settling => f.write_str("the observer was loaded a moment ago"),
             CoverageLoss::NoPins { why } => {
                 write!(
                     f,

@@ -94,7 +94,7 @@ impl Ledger {
     pub fn memory(&self) -> LedgerMemory {
         LedgerMemory {
             families: self.families.clone(),
-            sampled: self.sampled,
+            sampled: self.sampled.or(self.seen),
         }
     }
 }

@@ -166,13 +166,16 @@ impl Hook {
                 let classifier = classifier(ebpf, self.direction.program(device.link)).ok()?;
                 // The same handle cannot be given twice: if it can, the filter was gone, and is
                 // back now. The old link must not delete its successor.
-                if let Ok(id) = filter(classifier, device, self.direction)
-                    && let Ok(back) = classifier.take_link(id)
-                {
-                    std::mem::forget(link.replace(back));
-                    tracing::warn!(device = %device.name, "the filter was gone; put back");
+                match filter(classifier, device, self.direction) {
+                    Ok(id) => {
+                        std::mem::forget(link.replace(classifier.take_link(id).ok()?));
+                        tracing::warn!(device = %device.name, "the filter was gone; put back");
+                        Some(true)
+                    }
+                    Err(error) if stands_already(&error) => Some(true),
+                    // The qdisc is gone, and the filter with it.
+                    Err(_) => Some(false),
                 }
-                Some(true)
             }
         }
     }
@@ -297,6 +300,16 @@ fn clsact(
     Ok(Held::Clsact {
         link: Some(classifier.take_link(id)?),
     })
+}
+
+/// Whether a filter was refused because its handle is given already.
+fn stands_already(error: &ProgramError) -> bool {
+    let code = match error {
+        ProgramError::NetlinkError(error) => error.raw_os_error(),
+        ProgramError::TcError(TcError::NetlinkError(error)) => error.raw_os_error(),
+        _ => None,
+    };
+    code == Some(libc::EEXIST)
 }
 
 /// Adds our filter; refused where its handle stands already.
