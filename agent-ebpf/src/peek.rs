@@ -110,6 +110,9 @@ fn ethernet(ctx: &TcContext) -> Option<bool> {
         unsafe { (*((data + 12) as *const u16), *((data + 20) as *const u16)) };
     // SAFETY: as above.
     let at = |offset: usize| unsafe { *((data + offset) as *const u8) };
+    if ethertype == ETHERTYPE_IPV6.to_be() && at(20) == TCP {
+        return Some(byte(ctx, 67)? & (tcp_flag::SYN | tcp_flag::RST) != 0);
+    }
     if ethertype != ETHERTYPE_IPV4.to_be() || at(23) != TCP {
         return short(ctx);
     }

@@ -15,10 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::convert::{Converter, Invalid, Skipped};
-use super::yaml::{Item, Object, Place};
+use super::yaml::{self, Item, Object, Place};
 use crate::domain::cluster::Change;
 
-mod ahead;
 mod facts;
 mod problem;
 mod reading;
@@ -196,25 +195,13 @@ impl Manifests {
         hints: &Hints,
         changes: &mut Vec<Change>,
     ) {
-        let changed = |(name, stamp): &(&OsString, &Option<Stamp>)| {
-            let known = self.files.get(*name).map(|file| file.stamp);
-            let changed = known.is_none() || known != **stamp || hints.written.contains(*name);
-            changed && !hints.unfinished.contains(*name)
-        };
-        let files: Vec<_> = present.iter().filter(changed).collect();
-        self.read_files(&files, changes);
-    }
-
-    fn read_files(&mut self, files: &[(&OsString, &Option<Stamp>)], changes: &mut Vec<Change>) {
-        let paths: Vec<_> = files
-            .iter()
-            .map(|(name, _)| self.folder.join(name))
-            .collect();
-        ahead::each(&paths, |index, content| {
-            if let (Some((name, stamp)), Some(path)) = (files.get(index), paths.get(index)) {
-                self.take_file(name, path, **stamp, content, changes);
+        for (name, stamp) in present {
+            let known = self.files.get(name).map(|file| file.stamp);
+            let changed = known.is_none() || known != *stamp || hints.written.contains(name);
+            if changed && !hints.unfinished.contains(name) {
+                self.read_file(name, *stamp, changes);
             }
-        });
+        }
     }
 
     fn drop_absent(
@@ -238,14 +225,12 @@ impl Manifests {
         hints: &Hints,
         changes: &mut Vec<Change>,
     ) {
-        let again = |(name, _): &(&OsString, &Option<Stamp>)| {
-            self.files
-                .get(*name)
-                .is_some_and(|file| file.has_duplicates)
-                && !hints.unfinished.contains(*name)
-        };
-        let files: Vec<_> = present.iter().filter(again).collect();
-        self.read_files(&files, changes);
+        for (name, stamp) in present {
+            let again = self.files.get(name).is_some_and(|file| file.has_duplicates);
+            if again && !hints.unfinished.contains(name) {
+                self.read_file(name, *stamp, changes);
+            }
+        }
     }
 
     fn drop_objects(&mut self, changes: &mut Vec<Change>, gone: impl Fn(&Known, &Key) -> bool) {
@@ -253,20 +238,12 @@ impl Manifests {
         changes.extend(dropped.map(|(_, known)| known.facts.gone()));
     }
 
-    fn take_file(
-        &mut self,
-        name: &OsString,
-        path: &Path,
-        stamp: Option<Stamp>,
-        content: ahead::Content,
-        changes: &mut Vec<Change>,
-    ) {
-        let path = path.to_owned();
-        let is_new = !self.files.contains_key(name);
+    fn read_file(&mut self, name: &OsString, stamp: Option<Stamp>, changes: &mut Vec<Change>) {
+        let path = self.folder.join(name);
         let id = self.files.get(name).map_or(self.next_file, |file| file.id);
         self.next_file = self.next_file.max(id + 1);
-        let items = match content {
-            Ok(items) => items,
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
             Err(error) => return self.note_unreadable(name, id, path, stamp, &error),
         };
         let mut reading = Reading {
@@ -278,11 +255,11 @@ impl Manifests {
             has_duplicates: false,
             whole: true,
         };
-        for (place, item) in items {
-            self.take(place, item, &mut reading, changes);
-        }
-        // A file that was not there before let go of nothing.
-        if reading.whole && !is_new {
+        yaml::read(&text, &mut |place, item| {
+            self.take(place, item, &mut reading, changes)
+        });
+        drop(text);
+        if reading.whole {
             let seen = &reading.seen;
             self.drop_objects(changes, |known, key| {
                 known.file == id && !seen.contains_key(key)
