@@ -4,15 +4,15 @@
 //! ordinary collections, through [`World`]. It never decides about the packet itself: packets are
 //! passed whatever comes out here.
 //!
-//! Rules (kernel findings in brackets):
+//! Rules (the findings are those of docs/kernel-findings.md):
 //! - A connection is matched by its initial sequence number, never by its tuple; its outcome
 //!   belongs to the connection and not to the sighting, so a SYN that crosses a bridge, its port
-//!   and a VLAN is counted once [12].
+//!   and a VLAN is counted once (finding 12).
 //! - Only a first SYN is evidence of misrouting or staleness; one that came again follows the old
-//!   conntrack entry [11].
-//! - Another tuple under a live initial sequence number makes both ambiguous [13].
+//!   conntrack entry (finding 11).
+//! - Another tuple under a live initial sequence number makes both ambiguous (finding 13).
 //! - Forwarded is progress. Proof is an answer, or leaving by the device that the route to the
-//!   endpoint names, unless that is an uplink: there the next hop may lead nowhere [10].
+//!   endpoint names, unless that is an uplink: there the next hop may lead nowhere (finding 10).
 
 use crate::evidence::{Anomaly, Fault, Outcome, Pending, PendingKey, anomaly_flag, state};
 use crate::packet::{Kind, Segment};
@@ -313,7 +313,7 @@ fn to_endpoint<W: World>(world: &W, segment: &Segment, fields: &Pending, flags: 
 
 /// A SYN goes out whose arrival was not seen: clients on the node have none. A cluster IP that
 /// leaves an uplink untranslated is leaked all the same, if its source is this node or a pod of
-/// it; from anywhere else it may be a nested cluster with the same range [17].
+/// it; from anywhere else it may be a nested cluster with the same range (finding 17).
 #[inline(always)]
 fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) {
     let Some(frontend) =

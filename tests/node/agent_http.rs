@@ -15,8 +15,8 @@ use crate::agent_scene::{PATIENCE, Scene, eventually, metric, until};
 /// Order of the fields, times and header lines are kube-proxy's, over both families at the one
 /// default address.
 #[test]
-fn answers_are_kube_proxys_to_the_byte() {
-    let name = "answers_are_kube_proxys_to_the_byte";
+fn answers_are_those_of_kube_proxy_to_the_byte() {
+    let name = "answers_are_those_of_kube_proxy_to_the_byte";
     let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else {
         return;
     };
