@@ -299,7 +299,7 @@ fn a_delay_is_that_of_a_first_syn() {
     assert!(node.delays.borrow().is_empty(), "its SYN came again");
 }
 
-/// One sender must not use up the room of all [14].
+/// One sender must not use up the room of all (finding 14).
 #[rstest]
 #[case::arrivals(Direction::Ingress, Device::Client, Outcome::Arrived)]
 #[case::leaks_without_arrival(Direction::Egress, Device::Uplink, Outcome::Leaked)]

@@ -86,7 +86,7 @@ fn many_sources() {
     });
 }
 
-/// One source's flood is followed up to its budget only, by whichever hook it is seen [14].
+/// One source's flood is followed up to its budget only, by whichever hook it is seen (finding 14).
 #[rstest]
 #[case(program::INGRESS, Outcome::Arrived)]
 #[case(program::EGRESS, Outcome::Leaked)]

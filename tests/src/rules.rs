@@ -1,7 +1,7 @@
 //! Service NAT on the node by real rules, made from the same YAML that the agent reads: what
 //! kube-proxy would install, small enough to read, in nftables or iptables, both families.
 //!
-//! It reads the YAML with types of its own ([`objects`]), so that the agent's parser and this one
+//! It reads the YAML with types of its own (`objects`), so that the agent's parser and this one
 //! cannot share a mistake. It knows what the tests need: ClusterIP, node port, load balancer and
 //! external addresses, a random ready endpoint (terminating ones that still serve where none is
 //! ready), masquerade, both traffic policies, source ranges, reject without endpoints. TCP only.

@@ -336,7 +336,7 @@ fn unreachable_out(by: Device, from: SocketAddr, client: SocketAddr, to: SocketA
     Step::Out(by, error)
 }
 
-/// Forwarded is progress; proof is leaving by the device that the route names, or an answer [10].
+/// Forwarded is progress; proof is leaving by the device that the route names, or an answer (finding 10).
 fn forwarding(s: &Stage) -> Vec<Scenario> {
     let arrives = syn_in(Client, s.pod, s.web);
     vec![
@@ -418,7 +418,7 @@ fn forwarding(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// A retransmitted SYN follows the old conntrack entry: only a first one is evidence [11].
+/// A retransmitted SYN follows the old conntrack entry: only a first one is evidence (finding 11).
 fn first_syns(s: &Stage) -> Vec<Scenario> {
     let arrives = syn_in(Client, s.pod, s.web);
     vec![
@@ -467,7 +467,7 @@ fn first_syns(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// An outcome belongs to the connection, however many devices it crosses [12].
+/// An outcome belongs to the connection, however many devices it crosses (finding 12).
 fn one_connection(s: &Stage) -> Vec<Scenario> {
     let arrives = syn_in(Client, s.pod, s.web);
     let tagged = packet::syn(s.pod, s.web, ISN).tagged(packet::VLAN);
@@ -523,7 +523,7 @@ fn one_connection(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// Two connections under one initial sequence number are evidence of neither [13].
+/// Two connections under one initial sequence number are evidence of neither (finding 13).
 fn shared(s: &Stage) -> Vec<Scenario> {
     let arrives = syn_in(Client, s.pod, s.web);
     vec![
@@ -554,7 +554,7 @@ fn shared(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// What is owed depends on where a connection comes from [15].
+/// What is owed depends on where a connection comes from (finding 15).
 fn owed(s: &Stage) -> Vec<Scenario> {
     vec![
         scenario(
@@ -613,7 +613,7 @@ fn owed(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// The answer to a SYN with payload may acknowledge it [16].
+/// The answer to a SYN with payload may acknowledge it (finding 16).
 fn fast_open(s: &Stage) -> Vec<Scenario> {
     let data = [7; 10];
     let begins = || {
@@ -640,7 +640,7 @@ fn fast_open(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// Clients on the node have no arrival; nested clusters may have the same ranges [17].
+/// Clients on the node have no arrival; nested clusters may have the same ranges (finding 17).
 fn leaks(s: &Stage) -> Vec<Scenario> {
     let unseen = |class| {
         Seen::of(WEB, class, &[Leaked]).reported(Leaked, anomaly_flag::UNSEEN_ARRIVAL, Some(s.web))
