@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod abi;
+pub mod budget;
 pub mod classify;
 pub mod evidence;
 mod layout;

@@ -1,9 +1,9 @@
 //! Budgets: how many connections of one source are followed, how many anomalies are reported.
 //! Lost updates between CPUs make a limit a little looser, never tighter than stated.
 
-use agent_common::abi;
 use agent_common::evidence::Budget;
 use agent_common::service::Address;
+use agent_common::{abi, budget};
 
 use crate::maps::{BUDGETS, LIMITER};
 
@@ -24,20 +24,11 @@ pub fn take_source(source: &Address, now: u64) -> bool {
     }
 }
 
-/// Upper bits of a product, which every bit of the source has a part in.
 #[inline(always)]
 fn slot(source: &Address) -> u32 {
-    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    const BITS: u32 = abi::MAX_BUDGETS.trailing_zeros();
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *source;
-    let high = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
-    let low = u64::from_ne_bytes([i, j, k, l, m, n, o, p]);
     // SAFETY: a live word; volatile, since its value is that of the loader and not the one above.
     let seed = unsafe { core::ptr::read_volatile(&raw const SEED) };
-    let mixed = ((high ^ seed).wrapping_mul(ODD) ^ low).wrapping_mul(ODD);
-    // Once more: the product's lower half holds little of the addresses' upper bytes.
-    let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(ODD);
-    (mixed >> (u64::BITS - BITS)) as u32
+    budget::slot(source, seed)
 }
 
 /// Takes one from this CPU's budget of reports.

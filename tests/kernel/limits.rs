@@ -81,8 +81,8 @@ fn many_sources() {
         assert_eq!(counted(observer, SERVICE, Outcome::Arrived), 4_000);
         assert_eq!(observer.faults().expect("faults"), []);
         let used = observer.budgets_in_use().expect("budgets");
-        // 4,000 of 8,192 at random leave 3,160 in use; a poor hash far fewer.
-        assert!(used > 2_800, "{used} budgets for 4,000 sources");
+        // 4,000 of 8,192 at random leave 3,164 in use; a poor hash far fewer.
+        assert!(used > 3_000, "{used} budgets for 4,000 sources");
     });
 }
 

@@ -1,0 +1,22 @@
+//! Which budget a source draws on: a keyed hash, the same in the kernel and in the tests. It must
+//! spread neighbouring addresses whatever the key, or a flood of one would silence many.
+
+use crate::abi::MAX_BUDGETS;
+use crate::service::Address;
+
+/// Index of a source's budget. `seed` is `abi::SEED`.
+///
+/// The finalizer is that of MurmurHash3 (Austin Appleby, public domain): a product alone leaves
+/// the bits above an input bit to depend on it, and neighbours on few of the seeds apart.
+#[inline(always)]
+pub fn slot(source: &Address, seed: u64) -> u32 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    const BITS: u32 = MAX_BUDGETS.trailing_zeros();
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *source;
+    let high = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+    let low = u64::from_ne_bytes([i, j, k, l, m, n, o, p]);
+    let mut mixed = (high ^ seed).wrapping_mul(ODD) ^ low;
+    mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    (mixed >> (u64::BITS - BITS)) as u32
+}
