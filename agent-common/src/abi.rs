@@ -3,7 +3,7 @@
 
 /// Version of every layout in this crate. Maps are pinned under a directory named by it, so an
 /// agent of another version never reads maps whose layout it does not know.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// Names of the maps as they stand in the object.
 pub mod map {
@@ -33,6 +33,13 @@ pub mod map {
     pub const LIMITER: &str = "LIMITER";
     /// Ring buffer of [`Anomaly`](crate::evidence::Anomaly).
     pub const ANOMALIES: &str = "ANOMALIES";
+    /// [`ProbeKey`](crate::probe::ProbeKey) to [`Probe`](crate::probe::Probe). Not pinned: probes do
+    /// not outlive the agent that sent them.
+    pub const PROBES: &str = "PROBES";
+    /// Socket cookie to [`HostProbe`](crate::probe::HostProbe). Not pinned.
+    pub const HOST_PROBES: &str = "HOST_PROBES";
+    /// Ring buffer of [`ProbeEvent`](crate::probe::ProbeEvent). Not pinned.
+    pub const PROBE_EVENTS: &str = "PROBE_EVENTS";
     /// Every map whose content outlives an agent, in the order of the list above.
     pub const PINNED: [&str; 13] = [
         FRONTENDS, ENDPOINTS, SOURCES, DEVICES, PENDING, COUNTS, TOUCHED, PROOFS, DELAYS, BUDGETS,
@@ -51,6 +58,17 @@ pub mod program {
     pub const INGRESS_L3: &str = "pathproof_ingress_l3";
     /// Packets that leave by a device without link-layer headers.
     pub const EGRESS_L3: &str = "pathproof_egress_l3";
+    /// Stamps probes that come into the node: ingress of the client pair's near end.
+    pub const ARRIVED: &str = "pathproof_arrived";
+    /// Stamps probes that leave for the echo: egress of the server pair's near end.
+    pub const TRANSLATED: &str = "pathproof_translated";
+    /// Stamps answers that come into the node, and takes those of control probes away: ingress of
+    /// the server pair's near end.
+    pub const RETURNED: &str = "pathproof_returned";
+    /// Answers registered probes and drops everything: ingress of the server pair's far end.
+    pub const ECHO: &str = "pathproof_echo";
+    /// Takes answers in and drops everything: ingress of the client pair's far end.
+    pub const COLLECT: &str = "pathproof_collect";
     /// Returns at once. What the benchmark holds the others against; never attached.
     pub const EMPTY: &str = "pathproof_empty";
 }
@@ -76,6 +94,11 @@ pub const MAX_BUDGETS: u32 = 8_192;
 pub const SEED: &str = "SEED";
 /// Bytes of the ring buffer.
 pub const ANOMALY_BYTES: u32 = 128 * 1024;
+
+/// Probes under way: far more than are sent within their timeout.
+pub const MAX_PROBES: u32 = 1_024;
+/// Bytes of the ring buffer of probe events.
+pub const PROBE_EVENT_BYTES: u32 = 16 * 1024;
 
 /// A connection that was seen arriving and not leaving for this long is lost.
 pub const LOSS_WINDOW_NS: u64 = 1_000_000_000;

@@ -1,6 +1,7 @@
 //! Proof that the shared layouts are what both sides think: sizes, no padding, `Pod`.
 
 use crate::evidence::{Anomaly, Budget, Delays, Pending, PendingKey, ServiceCounts, Touched};
+use crate::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
 use crate::service::{EndpointKey, EndpointValue, FrontendKey, FrontendValue};
 
 /// Fails to compile unless the sizes of the fields add up to the size of the type: then the
@@ -42,4 +43,16 @@ no_padding!(
     at_ns: u64, arrived_ns: u64, isn: u32, service: u32, device: u32, outcome: u8, class: u8,
     kind: u8, flags: u8, client: [u8; 16], frontend: [u8; 16], destination: [u8; 16],
     client_port: [u8; 2], frontend_port: [u8; 2], destination_port: [u8; 2], padding: [u8; 2],
+);
+
+no_padding!(ProbeKey, 8, token: u32, family: u8, protocol: u8, padding: [u8; 2]);
+no_padding!(
+    Probe, 104,
+    stamps: [[u64; 5]; 2], echo_source: [u8; 16], echo_source_port: [u8; 2], echo_port: [u8; 2],
+    flags: u32,
+);
+no_padding!(HostProbe, 8, token: u32, seen: u32);
+no_padding!(
+    ProbeEvent, 32,
+    at_ns: u64, key: ProbeKey, kind: u32, sequence: u32, acknowledged: u32, padding: u32,
 );

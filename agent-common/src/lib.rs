@@ -13,5 +13,6 @@ pub mod classify;
 pub mod evidence;
 mod layout;
 pub mod packet;
+pub mod probe;
 pub mod service;
 pub mod transition;

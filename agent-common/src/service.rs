@@ -182,6 +182,9 @@ pub mod frontend_flag {
     /// The Service has an endpoint at an address of this node: its packets never leave by a device,
     /// and a refusal or silence may be the endpoint's own.
     pub const HOST_ENDPOINT: u8 = 1;
+    /// The frontend is the sentinel's: its connections are probes, which are no proof of real
+    /// traffic and no part of its delays.
+    pub const SENTINEL: u8 = 2;
 }
 
 /// An endpoint of a Service port.

@@ -12,6 +12,7 @@ pub mod expect;
 pub mod ledger;
 pub mod node;
 pub mod plan;
+pub mod probe;
 pub mod time;
 pub mod verdict;
 pub mod view;
