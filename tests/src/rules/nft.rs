@@ -39,9 +39,21 @@ pub(super) fn render(wanted: &Wanted) -> Result<String> {
     };
     writeln!(out, "table {} {{", table(wanted.family))?;
     for (index, port) in wanted.ports.iter().enumerate() {
-        endpoints(&mut out, ip, &format!("svc-{index}"), &port.all)?;
+        endpoints(
+            &mut out,
+            ip,
+            &format!("svc-{index}"),
+            &port.protocol,
+            &port.all,
+        )?;
         if port.external_local || port.internal_local {
-            endpoints(&mut out, ip, &format!("local-{index}"), &port.local)?;
+            endpoints(
+                &mut out,
+                ip,
+                &format!("local-{index}"),
+                &port.protocol,
+                &port.local,
+            )?;
         }
         external(&mut out, ip, wanted.pods, index, port)?;
     }
@@ -80,12 +92,18 @@ const HOOKS: &str = "\
 ";
 
 /// A chain that picks an endpoint at random, and the endpoints' chains.
-fn endpoints(out: &mut String, ip: &str, name: &str, targets: &[Target]) -> Result<()> {
+fn endpoints(
+    out: &mut String,
+    ip: &str,
+    name: &str,
+    protocol: &str,
+    targets: &[Target],
+) -> Result<()> {
     for (number, Target { endpoint, goes_to }) in targets.iter().enumerate() {
         writeln!(out, "  chain {name}-{number} {{")?;
         // Hairpin: a pod that is its own endpoint must see another source than itself.
         writeln!(out, "    {ip} saddr {} {MASQUERADE}", endpoint.ip())?;
-        writeln!(out, "    meta l4proto tcp dnat to {goes_to}\n  }}")?;
+        writeln!(out, "    meta l4proto {protocol} dnat to {goes_to}\n  }}")?;
     }
     writeln!(out, "  chain {name} {{")?;
     if !targets.is_empty() {
@@ -127,7 +145,7 @@ fn services(out: &mut String, ip: &str, wanted: &Wanted) -> Result<()> {
         if port.internal_refusal().is_none() {
             let chain = if port.internal_local { "local" } else { "svc" };
             for address in &port.cluster_ips {
-                let dialled = dialled(ip, *address, port.port);
+                let dialled = dialled(ip, *address, port);
                 writeln!(
                     out,
                     "    {dialled} {ip} saddr != {} {MASQUERADE}",
@@ -143,14 +161,14 @@ fn services(out: &mut String, ip: &str, wanted: &Wanted) -> Result<()> {
             continue;
         }
         for address in &port.external_ips {
-            let dialled = dialled(ip, *address, port.port);
+            let dialled = dialled(ip, *address, port);
             writeln!(
                 out,
                 "    {dialled} goto ext-{index} comment \"{title} external IP\""
             )?;
         }
         for address in &port.load_balancer_ips {
-            let dialled = dialled(ip, *address, port.port);
+            let dialled = dialled(ip, *address, port);
             let sources = if port.is_restricted() {
                 format!(" {ip} saddr {{ {} }}", port.source_ranges.join(", "))
             } else {
@@ -165,7 +183,7 @@ fn services(out: &mut String, ip: &str, wanted: &Wanted) -> Result<()> {
     // Node ports last, as kube-proxy has them.
     for (index, port) in wanted.ports.iter().enumerate() {
         if let Some(number) = port.node_port.filter(|_| !port.all.is_empty()) {
-            let dialled = node_port(ip, number);
+            let dialled = node_port(ip, number, &port.protocol);
             writeln!(
                 out,
                 "    {dialled} goto ext-{index} comment \"{} node port\"",
@@ -186,7 +204,7 @@ fn refusals(out: &mut String, ip: &str, wanted: &Wanted) -> Result<()> {
                 writeln!(
                     out,
                     "    {} {}",
-                    dialled(ip, *address, port.port),
+                    dialled(ip, *address, port),
                     verdict(refusal)
                 )?;
             }
@@ -196,17 +214,22 @@ fn refusals(out: &mut String, ip: &str, wanted: &Wanted) -> Result<()> {
                 writeln!(
                     out,
                     "    {} {}",
-                    dialled(ip, *address, port.port),
+                    dialled(ip, *address, port),
                     verdict(refusal)
                 )?;
             }
             if let Some(number) = port.node_port {
-                writeln!(out, "    {} {}", node_port(ip, number), verdict(refusal))?;
+                writeln!(
+                    out,
+                    "    {} {}",
+                    node_port(ip, number, &port.protocol),
+                    verdict(refusal)
+                )?;
             }
         } else if port.is_restricted() {
             // Sources within the ranges were translated before they came here.
             for address in &port.load_balancer_ips {
-                writeln!(out, "    {} drop", dialled(ip, *address, port.port))?;
+                writeln!(out, "    {} drop", dialled(ip, *address, port))?;
             }
         }
     }
@@ -217,13 +240,13 @@ fn refusals(out: &mut String, ip: &str, wanted: &Wanted) -> Result<()> {
 /// kube-proxy's mark.
 const MASQUERADE: &str = "meta mark set meta mark | 0x4000";
 
-fn dialled(ip: &str, address: IpAddr, port: u16) -> String {
-    format!("{ip} daddr {address} tcp dport {port}")
+fn dialled(ip: &str, address: IpAddr, port: &Port) -> String {
+    format!("{ip} daddr {address} {} dport {}", port.protocol, port.port)
 }
 
-fn node_port(ip: &str, port: u16) -> String {
+fn node_port(ip: &str, port: u16, protocol: &str) -> String {
     let loopback = if ip == "ip" { "127.0.0.0/8" } else { "::1" };
-    format!("fib daddr type local {ip} daddr != {loopback} tcp dport {port}")
+    format!("fib daddr type local {ip} daddr != {loopback} {protocol} dport {port}")
 }
 
 fn verdict(refusal: Refusal) -> &'static str {
