@@ -1,4 +1,5 @@
-//! The rules as an nftables script: one table `kube-services` per family.
+//! The rules as an nftables script: one table `kube-proxy` per family, named and laid out
+//! as that proxy does it.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -11,8 +12,8 @@ use crate::world::Family;
 /// Empties the chain of all Services.
 pub(super) fn flush(family: Family) -> &'static str {
     match family {
-        Family::V4 => "flush chain ip kube-services services\n",
-        Family::V6 => "flush chain ip6 kube-services services\n",
+        Family::V4 => "flush chain ip kube-proxy services\n",
+        Family::V6 => "flush chain ip6 kube-proxy services\n",
     }
 }
 
@@ -24,8 +25,8 @@ pub(super) fn remove(family: Family) -> String {
 
 fn table(family: Family) -> &'static str {
     match family {
-        Family::V4 => "ip kube-services",
-        Family::V6 => "ip6 kube-services",
+        Family::V4 => "ip kube-proxy",
+        Family::V6 => "ip6 kube-proxy",
     }
 }
 
