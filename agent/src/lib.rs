@@ -14,4 +14,5 @@ pub mod http;
 pub mod lifecycle;
 pub mod metrics;
 pub mod report;
+pub mod sentinel;
 pub mod telemetry;
