@@ -1,0 +1,146 @@
+//! What every probe is sent and followed with: maps, devices, a clock, random numbers, ports.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use agent_common::probe::ProbeKey;
+use agent_common::service::{Family, TCP};
+
+use super::Kernel;
+use super::dice::Dice;
+use super::ports::Ports;
+use super::trace::beyond_doubt;
+use super::wire::{Network, Side};
+use crate::domain::probe::Transport;
+use crate::domain::time::Mono;
+use crate::sentinel::frame::{Flow, FrameError};
+
+/// A probe's time. No TCP retransmits a SYN within it.
+pub(super) const TIMEOUT: Duration = Duration::from_millis(200);
+/// When the observer is asked first about a probe that got no answer, and how much longer each
+/// following wait is: what it saw needs no timeout.
+const LOOK: Duration = Duration::from_millis(5);
+const LOOK_FACTOR: u32 = 4;
+
+const UDP: u8 = 17;
+/// One of a billion tokens is in use; this many never are.
+const TOKENS_TRIED: usize = 8;
+
+/// All that a probe is sent and followed with.
+pub(super) struct Tools<K, N> {
+    pub(super) kernel: K,
+    pub(super) network: N,
+    pub(super) clock: Box<dyn Fn() -> Mono + Send>,
+    pub(super) dice: Dice,
+    pub(super) ports: Ports,
+    /// Reused for every frame.
+    pub(super) frame: Vec<u8>,
+}
+
+/// A token and how its probe is known.
+pub(super) fn key(token: u32, family: Family, transport: Transport) -> ProbeKey {
+    ProbeKey {
+        token,
+        family: family as u8,
+        protocol: match transport {
+            Transport::Tcp => TCP,
+            Transport::Udp => UDP,
+        },
+        padding: [0; 2],
+    }
+}
+
+impl<K: Kernel, N: Network> Tools<K, N> {
+    pub(super) fn now(&self) -> Mono {
+        (self.clock)()
+    }
+
+    /// Draws a token that is not in use and makes it known to the kernel.
+    pub(super) fn register(
+        &mut self,
+        family: Family,
+        transport: Transport,
+        flags: u32,
+    ) -> Result<ProbeKey, String> {
+        let failed = |error: &dyn fmt::Display| format!("cannot register the probe: {error}");
+        for _ in 0..TOKENS_TRIED {
+            let token = self.dice.word();
+            let token = token.map_err(|error| format!("cannot draw a token: {error}"))?;
+            let key = key(token, family, transport);
+            match self.kernel.read(&key) {
+                Ok(Some(_)) => continue,
+                Ok(None) => {}
+                Err(error) => return Err(failed(&error)),
+            }
+            return match self.kernel.register(key, flags) {
+                Ok(()) => Ok(key),
+                Err(error) => Err(failed(&error)),
+            };
+        }
+        Err("cannot draw a token that is not in use".to_owned())
+    }
+
+    /// Builds a frame and sends it.
+    pub(super) fn send(
+        &mut self,
+        side: Side,
+        (from, to): (SocketAddr, SocketAddr),
+        build: impl FnOnce(&Flow, &mut Vec<u8>) -> Result<(), FrameError>,
+    ) -> Result<(), String> {
+        let link = self.network.link(side);
+        build(&Flow { link, from, to }, &mut self.frame).map_err(|error| error.to_string())?;
+        self.network.send(side, &self.frame).map_err(|error| {
+            let pair = match side {
+                Side::Client => "client",
+                Side::Server => "server",
+            };
+            format!("cannot write to the sentinel's {pair} pair: {error}")
+        })
+    }
+
+    /// What the observer saw of a connection.
+    pub(super) fn seen(&self, isn: u32, family: Family) -> u32 {
+        beyond_doubt(self.kernel.connection_state(isn, family))
+    }
+}
+
+/// When a probe ends at the latest, and when it is looked at before that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Times {
+    deadline: Mono,
+    look: Mono,
+    gap: Duration,
+}
+
+impl Times {
+    pub(super) fn from(sent: Mono) -> Self {
+        Self {
+            deadline: sent.plus(TIMEOUT),
+            look: sent.plus(LOOK),
+            gap: LOOK,
+        }
+    }
+
+    pub(super) fn is_over(&self, now: Mono) -> bool {
+        self.deadline <= now
+    }
+
+    /// Whether it is time for a look; the next one comes later.
+    pub(super) fn take_look(&mut self, now: Mono) -> bool {
+        if now < self.look {
+            return false;
+        }
+        self.gap *= LOOK_FACTOR;
+        self.look = now.plus(self.gap);
+        true
+    }
+
+    pub(super) fn next(&self, looking: bool) -> Mono {
+        if looking {
+            self.deadline.min(self.look)
+        } else {
+            self.deadline
+        }
+    }
+}
