@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use node_tests::http::Response;
-use node_tests::manifests::{Manifests, Service};
+use node_tests::manifests::{Manifests, Sentinel, Service};
 use node_tests::rules::{Backend, Rules};
 use node_tests::skip;
 use node_tests::traffic::{Client, Plan, Server};
@@ -94,6 +94,50 @@ impl Scene {
         scene.traffic();
         scene.wait_proven();
         Some(scene)
+    }
+
+    /// An idle node with a sentinel and an agent, proven in both families by probes alone.
+    pub(crate) fn idle(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
+        let mut scene = Self::bare(test, backend)?;
+        scene.add_sentinel(&Sentinel::default());
+        scene.start(extra);
+        scene.wait_probed();
+        Some(scene)
+    }
+
+    /// The same with the usual traffic.
+    pub(crate) fn busy(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
+        let mut scene = Self::idle(test, backend, extra)?;
+        scene.traffic();
+        scene.wait("pods' traffic proven", |report| {
+            Family::ALL
+                .iter()
+                .all(|family| path_of(report, *family, "pod") == "proven")
+        });
+        Some(scene)
+    }
+
+    /// Writes the sentinel, and its rules.
+    pub(crate) fn add_sentinel(&self, sentinel: &Sentinel) {
+        self.manifests.put_sentinel(sentinel).expect("the sentinel");
+        self.rules.install().expect("its rules");
+    }
+
+    /// Waits until every path of the sentinel is armed and the node is proven in both families.
+    pub(crate) fn wait_probed(&self) -> Value {
+        self.wait("every path probed", |report| {
+            report["verdict"]["state"] == "proven"
+                && Family::ALL.iter().all(|family| {
+                    let lanes = family_of(report, *family)["lanes"].as_array();
+                    lanes.is_some_and(|lanes| {
+                        lanes.len() >= 5
+                            && lanes.iter().all(|lane| {
+                                lane["state"] == "off"
+                                    || (lane["armed"] == true && lane["state"] == "passing")
+                            })
+                    })
+                })
+        })
     }
 
     /// Starts a server in a pod.
@@ -277,6 +321,21 @@ pub(crate) fn metric(text: &str, name: &str, labels: &[impl AsRef<str>]) -> u64 
 pub(crate) fn family_of(report: &Value, family: Family) -> &Value {
     let families = report["verdict"]["families"].as_array();
     let found = families.and_then(|all| all.iter().find(|one| one["family"] == name(family)));
+    found.unwrap_or(&Value::Null)
+}
+
+/// A lane of the sentinel, out of a report.
+pub(crate) fn lane_of<'a>(
+    report: &'a Value,
+    family: Family,
+    path: &str,
+    transport: &str,
+) -> &'a Value {
+    let lanes = family_of(report, family)["lanes"].as_array();
+    let found = lanes.and_then(|all| {
+        all.iter()
+            .find(|lane| lane["path"] == path && lane["transport"] == transport)
+    });
     found.unwrap_or(&Value::Null)
 }
 
