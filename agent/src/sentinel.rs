@@ -8,4 +8,5 @@
 pub mod devices;
 pub mod frame;
 pub mod host;
+pub mod owners;
 pub mod prober;

@@ -33,7 +33,7 @@ pub struct Sentinel {
 }
 
 /// What of the sentinel may be probed in one family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SentinelFamily {
     /// Its cluster IP.
     pub cluster_ip: IpAddr,
@@ -48,7 +48,7 @@ pub struct SentinelFamily {
 }
 
 /// One port of the sentinel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SentinelPort {
     /// Port of the cluster IP.
     pub port: u16,
