@@ -11,7 +11,7 @@ mod outcome;
 mod owners;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
@@ -142,8 +142,9 @@ impl SentinelLedger {
         outcome
     }
 
-    /// The cluster view was read. To be called whenever it changed, and once after a start; one
-    /// that says the same as the last changes nothing.
+    /// The cluster view was read, and is whole: a sentinel that was not delivered yet is not gone.
+    /// To be called whenever the view changed, and once after a start; one that says the same as
+    /// the last changes nothing.
     pub fn view_changed(&mut self, now: Mono, view: SentinelView) {
         let old = &self.view;
         let same =
@@ -218,18 +219,32 @@ impl SentinelLedger {
 
     /// Missing masquerade is a fault where kube-proxy owns the path and owes it, and did it before.
     fn with_memory(&self, lane: Lane, outcome: ProbeOutcome) -> ProbeOutcome {
-        let owed = matches!(lane.path, ProbePath::OffCluster | ProbePath::NodePort);
         let kube_proxy = self.owners[lane.family as usize]
             .known
             .is_some_and(DatapathOwners::is_kube_proxy);
         let known = self.lane(lane);
         match outcome {
             ProbeOutcome::Passed { masqueraded: false }
-                if owed && kube_proxy && known.armed && known.masquerade_seen =>
+                if kube_proxy && known.masquerade_seen && self.is_masquerade_owed(lane) =>
             {
                 ProbeOutcome::Failed(ProbeCause::NotMasqueraded)
             }
             other => other,
+        }
+    }
+
+    /// What comes from outside to a node port is always masqueraded, to a cluster IP as kube-proxy
+    /// was configured: as long as the former is, the rule is there and the configuration changed.
+    fn is_masquerade_owed(&self, lane: Lane) -> bool {
+        let node_port = self.lane(Lane {
+            path: ProbePath::NodePort,
+            ..lane
+        });
+        let works = |(_, outcome)| outcome == ProbeOutcome::Passed { masqueraded: true };
+        match lane.path {
+            ProbePath::NodePort => true,
+            ProbePath::OffCluster => !node_port.last.is_some_and(works),
+            ProbePath::Pod | ProbePath::Host => false,
         }
     }
 

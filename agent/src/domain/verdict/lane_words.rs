@@ -199,7 +199,7 @@ pub(super) fn void(case: &Case<'_>, lane: Lane, ledger: &LaneLedger) -> String {
         (Some(damage), _, _) => damage.sentence.as_str().into(),
         (None, Some(unsent), _) => format!("the probe could not be sent: {unsent}").into(),
         (None, None, Some((_, ProbeOutcome::Void(reason)))) => reason.to_string().into(),
-        (None, None, _) => "there was none".into(),
+        (None, None, _) => "what went wrong before does not count any more".into(),
     };
     format!("{}: the last probe says nothing: {why}", of_lane(lane))
 }

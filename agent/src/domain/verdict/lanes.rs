@@ -285,7 +285,8 @@ impl<'a> Case<'a> {
             Some(_) if ledger.never_worked().is_some() => LaneState::NeverWorked,
             Some((_, ProbeOutcome::Void(_))) => LaneState::Void,
             Some(_) if !ledger.armed => LaneState::NeverWorked,
-            Some(_) => LaneState::Passing,
+            Some((_, ProbeOutcome::Failed(_))) => LaneState::Void,
+            Some((_, ProbeOutcome::Passed { .. })) => LaneState::Passing,
         }
     }
 }
