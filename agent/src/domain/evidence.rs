@@ -296,4 +296,6 @@ pub struct ServiceInfo<'a> {
     pub family: Family,
     /// How many current endpoints it has.
     pub endpoints: u32,
+    /// It is the sentinel: what its probes bring is kept apart, and no real connection of it counts.
+    pub sentinel: bool,
 }

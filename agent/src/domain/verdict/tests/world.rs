@@ -54,6 +54,7 @@ impl Directory for Names {
             port,
             family: *family,
             endpoints: *endpoints,
+            sentinel: &*name.name == "sentinel",
         })
     }
 }
