@@ -97,6 +97,8 @@ pub const ANOMALY_BYTES: u32 = 128 * 1024;
 
 /// Probes under way: far more than are sent within their timeout.
 pub const MAX_PROBES: u32 = 1_024;
+/// Sockets of the agent's that are known as probes at a time.
+pub const MAX_HOST_PROBES: u32 = 256;
 /// Bytes of the ring buffer of probe events.
 pub const PROBE_EVENT_BYTES: u32 = 16 * 1024;
 

@@ -13,12 +13,15 @@
 //! - Another tuple under a live initial sequence number makes both ambiguous (finding 13).
 //! - Forwarded is progress. Proof is an answer, or leaving by the device that the route to the
 //!   endpoint names, unless that is an uplink: there the next hop may lead nowhere (finding 10).
+//! - The sentinel's probes are followed and counted as all connections are, and are no evidence of
+//!   real traffic: no proof of a path, no delay, no anomaly. What becomes of them the agent reads
+//!   from their own stamps and states, probe by probe.
 
 use crate::evidence::{Anomaly, Fault, Outcome, Pending, PendingKey, anomaly_flag, state};
 use crate::packet::{Kind, Segment};
 use crate::service::{
     Address, EndpointKey, EndpointValue, FrontendKey, FrontendKind, FrontendValue, Owed, Port,
-    SourceClass, TCP, device_flag, endpoint_flag,
+    SourceClass, TCP, device_flag, endpoint_flag, frontend_flag,
 };
 use crate::transition::{Sighting, Step, advance};
 
@@ -338,6 +341,9 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) {
     pending.state = state::LEAKED;
     if world.follow(key, &pending) {
         world.count(frontend.service, class as u8, Outcome::Leaked);
+        if is_probe(&pending) {
+            return;
+        }
         let flags = anomaly_flag::UNSEEN_ARRIVAL;
         world.report(&Evidence {
             fields: &pending,
@@ -381,6 +387,12 @@ fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> See
     Some((connection, sighting))
 }
 
+/// Whether a connection is a probe of the sentinel's; see the rules above.
+#[inline(always)]
+fn is_probe(fields: &Pending) -> bool {
+    fields.flags & frontend_flag::SENTINEL != 0
+}
+
 /// How often a contended state is tried before it is given up and counted.
 const MAX_TRIES: usize = 4;
 
@@ -414,7 +426,9 @@ fn account<W: World>(
     old: u32,
 ) {
     if step.proof {
-        world.prove(segment.family as u32, fields.class);
+        if !is_probe(fields) {
+            world.prove(segment.family as u32, fields.class);
+        }
         world.count(fields.service, fields.class, Outcome::Proven);
     }
     if sighting == Sighting::Shared && step.state != old {
@@ -422,6 +436,9 @@ fn account<W: World>(
     }
     let Some(outcome) = step.outcome else { return };
     world.count(fields.service, fields.class, outcome);
+    if is_probe(fields) {
+        return;
+    }
     match outcome {
         Outcome::Forwarded if old & state::RETRANSMITTED == 0 => {
             world.delay(segment.family as u32, age);

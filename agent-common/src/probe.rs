@@ -4,6 +4,9 @@
 
 use crate::service::{Address, Port};
 
+pub mod answer;
+pub mod packet;
+
 /// A probe is known by its token: for TCP the initial sequence number, for UDP the first four bytes
 /// behind [`UDP_MAGIC`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,11 +22,29 @@ pub struct ProbeKey {
     pub padding: [u8; 2],
 }
 
+/// IP protocol number of UDP.
+pub const UDP: u8 = 17;
+
 /// What a UDP probe's payload begins with; its token follows in network order, then
 /// [`DATA_LEN`] bytes that must come back. TCP probes send the same as data.
 pub const UDP_MAGIC: [u8; 8] = *b"pathprf1";
 /// Bytes of a probe's data: [`UDP_MAGIC`] and the token.
 pub const DATA_LEN: usize = UDP_MAGIC.len() + 4;
+
+/// What the echo's initial sequence number differs from the token by.
+const ECHO_MASK: u32 = 0x5ca1_ab1e;
+
+/// The initial sequence number with which the echo answers a token.
+#[inline(always)]
+pub const fn echo_isn(token: u32) -> u32 {
+    token ^ ECHO_MASK
+}
+
+/// The token that the echo answers with this initial sequence number.
+#[inline(always)]
+pub const fn token_of_echo(isn: u32) -> u32 {
+    isn ^ ECHO_MASK
+}
 
 /// Stages on the way of a probe, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -277,6 +277,26 @@ fn scenarios(#[values(Family::V4, Family::V6)] family: Family) {
     }
 }
 
+/// Probes of the sentinel are counted as all connections are, and are evidence of nothing.
+#[rstest]
+fn probes_leave_no_evidence(#[values(Family::V4, Family::V6)] family: Family) {
+    for scenario in scenario::all(family) {
+        let mut node = Node::new(family);
+        for frontend in node.frontends.values_mut() {
+            frontend.flags |= frontend_flag::SENTINEL;
+        }
+        for step in &scenario.steps {
+            node.take(step);
+        }
+        let seen = node.seen();
+        let name = scenario.name;
+        assert_eq!(seen.counts, scenario.seen.counts, "{family:?}: {name}");
+        assert_eq!(seen.proven, [], "{family:?}: {name}");
+        assert_eq!(seen.anomalies, [], "{family:?}: {name}");
+        assert!(node.delays.borrow().is_empty(), "{family:?}: {name}");
+    }
+}
+
 #[test]
 fn a_delay_is_that_of_a_first_syn() {
     let node = Node::new(Family::V4);

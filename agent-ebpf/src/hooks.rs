@@ -13,7 +13,7 @@ use crate::peek::{self, Linear};
 
 /// `TCX_NEXT`, and `TC_ACT_UNSPEC` to clsact: the next program decides, and after the last one the
 /// kernel. `TC_ACT_OK` here would skip whatever is attached behind (microsoft/retina issue 252).
-const PASS: i32 = -1;
+pub const PASS: i32 = -1;
 
 /// A hook and its slow path. The slow path is a function of its own, so that the registers it needs
 /// are saved, and its stack is made, for those packets alone that take it.

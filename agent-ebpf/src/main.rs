@@ -1,7 +1,8 @@
-//! pathproof's observer: programs at both directions of a node's interfaces.
+//! pathproof's observer: programs at both directions of a node's interfaces; and its sentinel's
+//! programs, at its own devices alone.
 //!
-//! They look and never touch: whatever is seen, the packet goes on (`TCX_NEXT`, which is
-//! `TC_ACT_UNSPEC` to clsact). Parsing and classification are `agent-common`'s; here are the hooks,
+//! The observer looks and never touches: whatever is seen, the packet goes on (`TCX_NEXT`, which is
+//! `TC_ACT_UNSPEC` to clsact). The sentinel answers and drops its own probes. Parsing and classification are `agent-common`'s; here are the hooks,
 //! the maps and the kernel's side of `World`.
 #![no_std]
 #![no_main]
@@ -14,6 +15,7 @@ mod kernel;
 mod limits;
 mod maps;
 mod peek;
+mod sentinel;
 
 /// The verifier refuses any program from which a panic could be reached, so this is never run.
 #[cfg(not(test))]

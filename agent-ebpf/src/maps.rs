@@ -5,6 +5,7 @@ use agent_common::evidence::{
     Budget, Delays, FAULTS as FAULT_COUNT, PROOF_SLOTS, Pending, PendingKey, ServiceCounts, Touched,
 };
 use agent_common::packet::Segment;
+use agent_common::probe::{HostProbe, Probe, ProbeKey};
 use agent_common::service::{
     Address, EndpointKey, EndpointValue, FAMILIES, FrontendKey, FrontendValue,
 };
@@ -72,3 +73,19 @@ pub static ANOMALIES: RingBuf = RingBuf::with_byte_size(abi::ANOMALY_BYTES, 0);
 /// One entry: the packet being looked at. Writer and reader: the program that runs on this CPU.
 #[map]
 pub static SCRATCH: PerCpuArray<Segment> = PerCpuArray::with_max_entries(1, 0);
+
+/// A probe's token to what was seen of it. Writer: the agent inserts and deletes, the sentinel's
+/// programs stamp, and insert those of the agent's own sockets. Not pinned.
+#[map]
+pub static PROBES: HashMap<ProbeKey, Probe> = HashMap::with_max_entries(abi::MAX_PROBES, 0);
+
+/// Cookie of a socket of the agent's to the token of its SYN. Writer: the agent inserts and deletes,
+/// `pathproof_translated` fills in. Not pinned.
+#[map]
+pub static HOST_PROBES: HashMap<u64, HostProbe> =
+    HashMap::with_max_entries(abi::MAX_HOST_PROBES, 0);
+
+/// `ProbeEvent` records. Writer: the sentinel's programs, once for each stage of a registered probe
+/// that the agent waits for. Reader: agent, as they come. Not pinned.
+#[map]
+pub static PROBE_EVENTS: RingBuf = RingBuf::with_byte_size(abi::PROBE_EVENT_BYTES, 0);

@@ -13,6 +13,8 @@ use attach::{Attacher, Attachment, Mode};
 use devices::Device;
 use load::LoadError;
 use pins::{Pins, PinsError};
+use probe_hooks::{ProbeEnds, ProbeHooks, ProbeHooksError};
+use probes::{ProbeMapError, ProbeMaps};
 use program::{Outcome, Programmer};
 use sample::{Look, SampleError, Sampler};
 
@@ -20,6 +22,8 @@ pub mod attach;
 pub mod devices;
 pub mod load;
 pub mod pins;
+pub mod probe_hooks;
+pub mod probes;
 pub mod program;
 pub mod sample;
 pub mod sweep;
@@ -34,6 +38,7 @@ pub struct Observer {
     pub sampler: Sampler,
     pins: Option<Pins>,
     diagnostics: Option<Box<dyn FnMut() + Send>>,
+    mode: Mode,
 }
 
 /// Why there is no observer.
@@ -80,6 +85,7 @@ impl Observer {
                 sampler,
                 pins,
                 diagnostics,
+                mode,
             },
             no_pins,
         ))
@@ -98,6 +104,23 @@ impl Observer {
         if let Some(pins) = self.pins.as_ref().filter(|_| all) {
             pins.sweep_other_versions();
         }
+    }
+
+    /// Loads the sentinel's programs and attaches them to its devices, behind the observer's: follow
+    /// the near ends first.
+    pub fn open_sentinel(&mut self, ends: &ProbeEnds) -> Result<ProbeHooks, ProbeHooksError> {
+        ProbeHooks::attach(&mut self.ebpf, ends, self.mode)
+    }
+
+    /// See [`ProbeHooks::stands`].
+    pub fn sentinel_stands(&mut self, hooks: &mut ProbeHooks) -> bool {
+        hooks.stands(&mut self.ebpf)
+    }
+
+    /// The maps of the sentinel's probes, by handles of their own. There must be one reader of
+    /// events at a time.
+    pub fn probe_maps(&self) -> Result<ProbeMaps, ProbeMapError> {
+        ProbeMaps::open(&self.ebpf, self.sampler.pending())
     }
 
     /// Looks whether every hook still stands first, and puts back what does not.

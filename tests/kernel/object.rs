@@ -12,10 +12,11 @@ use agent_common::service::{
 };
 use aya::maps::{Map, MapData, MapInfo};
 use node_tests::observer::Observer;
-use pathproof::datapath::load::{ATTACHED, OBJECT};
+use pathproof::datapath::load::{ATTACHED, OBJECT, SENTINEL};
 
 /// Bytes of the object, which the agent's binary holds.
-const MOST_OBJECT_BYTES: usize = 256 * 1024;
+/// The observer's four programs are most of it; the sentinel's five were 45 KiB.
+const MOST_OBJECT_BYTES: usize = 304 * 1024;
 /// Instructions that the verifier looks at, of the 1,000,000 that it may: what is left is for older
 /// kernels, which prune less.
 const MOST_VERIFIED: u32 = 100_000;
@@ -109,10 +110,11 @@ fn maps_are_those_of_the_layout() {
 #[test]
 fn object_and_programs_keep_to_their_budget() {
     assert!(OBJECT.len() <= MOST_OBJECT_BYTES, "{} bytes", OBJECT.len());
-    let Some(observer) = Observer::load(&[]).expect("load the observer") else {
+    let Some(mut observer) = Observer::load(&[]).expect("load the observer") else {
         return;
     };
-    for name in ATTACHED {
+    observer.load_sentinel().expect("load the sentinel");
+    for name in ATTACHED.into_iter().chain(SENTINEL) {
         let info = observer
             .program(name)
             .expect(name)

@@ -1,6 +1,7 @@
 //! The observer loaded and attached to nothing, with maps of its own, and the means to run packets
 //! through its programs (BPF_PROG_TEST_RUN) as if they crossed a device.
 
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -12,12 +13,15 @@ use agent_common::evidence::{
 use agent_common::service::{
     Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue, Port, SourceClass,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, PerCpuArray, PerCpuValues, RingBuf};
 use aya::programs::SchedClassifier;
 use aya::{Ebpf, Pod, TestRun as _, TestRunOptions};
+use pathproof::datapath::attach::Mode;
 use pathproof::datapath::load;
+use pathproof::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
+use pathproof::datapath::probes::ProbeMaps;
 
 use crate::skip;
 
@@ -55,6 +59,29 @@ impl Observer {
         };
         load::classifier(&mut ebpf, program::EMPTY)?.load()?;
         Ok(Some(Self { ebpf }))
+    }
+
+    /// Loads the sentinel's programs too.
+    pub fn load_sentinel(&mut self) -> Result<()> {
+        load::load_sentinel(&mut self.ebpf).map_err(|error| anyhow!(load::describe(&error)))
+    }
+
+    /// The maps of the sentinel's probes.
+    pub fn probes(&self) -> Result<ProbeMaps> {
+        let Map::HashMap(pending) = self.map(map::PENDING)? else {
+            bail!("{} is no hash map", map::PENDING);
+        };
+        Ok(ProbeMaps::open(&self.ebpf, pending.fd().as_fd())?)
+    }
+
+    /// The sentinel's programs attached to their devices; they stand as long as the value lives.
+    pub fn attach_sentinel(&mut self, ends: &ProbeEnds, mode: Mode) -> Result<ProbeHooks> {
+        Ok(ProbeHooks::attach(&mut self.ebpf, ends, mode)?)
+    }
+
+    /// Whether they still stand.
+    pub fn sentinel_stands(&mut self, hooks: &mut ProbeHooks) -> bool {
+        hooks.stands(&mut self.ebpf)
     }
 
     /// The loaded object.

@@ -4,11 +4,12 @@
 //! Every builder gives a sound packet with right lengths and checksums; tests damage the bytes
 //! afterwards. Nothing here may use `agent-common`: its own tests include this file.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use etherparse::{
     Ethernet2Header, IpAuthHeader, IpFragOffset, IpNumber, Ipv4Header, Ipv6FragmentHeader,
-    Ipv6Header, Ipv6RawExtHeader, SingleVlanHeader, TcpHeader, VlanId,
+    Ipv6Header, Ipv6RawExtHeader, NetSlice, SingleVlanHeader, SlicedPacket, TcpHeader,
+    TransportSlice, UdpHeader, VlanId,
 };
 
 /// EtherType of an 802.1Q tag.
@@ -16,6 +17,7 @@ pub const VLAN: u16 = 0x8100;
 /// EtherType of an 802.1ad outer tag.
 pub const QINQ: u16 = 0x88a8;
 const TCP: u8 = 6;
+const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
@@ -248,7 +250,17 @@ pub fn tcp(
         // Maximum segment size, as every stack sends it.
         header.set_options_raw(&[2, 4, 5, 0xb4]).expect("one word");
     }
-    header.checksum = match (source.ip(), destination.ip()) {
+    segment(header, source.ip(), destination.ip(), payload)
+}
+
+/// A TCP segment with this header, but for its checksum.
+pub fn segment(
+    mut header: TcpHeader,
+    source: IpAddr,
+    destination: IpAddr,
+    payload: &[u8],
+) -> Packet {
+    header.checksum = match (source, destination) {
         (IpAddr::V4(a), IpAddr::V4(b)) => {
             header.calc_checksum_ipv4_raw(a.octets(), b.octets(), payload)
         }
@@ -259,7 +271,79 @@ pub fn tcp(
     }
     .expect("it fits");
     let body = [header.to_bytes().as_slice(), payload].concat();
-    Packet::ip(source.ip(), destination.ip(), TCP, body)
+    Packet::ip(source, destination, TCP, body)
+}
+
+/// A UDP datagram.
+pub fn udp(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Packet {
+    let (from, to) = (source.port(), destination.port());
+    let header = match (source.ip(), destination.ip()) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            UdpHeader::with_ipv4_checksum(from, to, &ipv4(a, b, payload.len()), payload)
+        }
+        (IpAddr::V6(a), IpAddr::V6(b)) => {
+            let addresses = Ipv6Header {
+                source: a.octets(),
+                destination: b.octets(),
+                ..Ipv6Header::default()
+            };
+            UdpHeader::with_ipv6_checksum(from, to, &addresses, payload)
+        }
+        _ => panic!("one family"),
+    }
+    .expect("it fits");
+    let body = [header.to_bytes().as_slice(), payload].concat();
+    Packet::ip(source.ip(), destination.ip(), UDP, body)
+}
+
+fn ipv4(source: Ipv4Addr, destination: Ipv4Addr, payload: usize) -> Ipv4Header {
+    let length = (UdpHeader::LEN + payload) as u16;
+    Ipv4Header::new(
+        length,
+        64,
+        IpNumber(UDP),
+        source.octets(),
+        destination.octets(),
+    )
+    .expect("it fits")
+}
+
+/// Whether the checksums of a packet's IPv4, TCP and UDP headers are right.
+pub fn is_sound(bytes: &[u8]) -> bool {
+    let Ok(sliced) = SlicedPacket::from_ethernet(bytes) else {
+        return false;
+    };
+    match (sliced.net, sliced.transport) {
+        (Some(NetSlice::Ipv4(ip)), Some(transport)) => {
+            let ip = ip.header().to_header();
+            let (a, b) = (ip.source, ip.destination);
+            let right = match transport {
+                TransportSlice::Tcp(tcp) => tcp
+                    .calc_checksum_ipv4(a, b)
+                    .is_ok_and(|sum| sum == tcp.checksum()),
+                TransportSlice::Udp(udp) => udp
+                    .to_header()
+                    .calc_checksum_ipv4_raw(a, b, udp.payload())
+                    .is_ok_and(|sum| udp.checksum() == 0 || sum == udp.checksum()),
+                _ => false,
+            };
+            right && ip.calc_header_checksum() == ip.header_checksum
+        }
+        (Some(NetSlice::Ipv6(ip)), Some(transport)) => {
+            let (a, b) = (ip.header().source(), ip.header().destination());
+            match transport {
+                TransportSlice::Tcp(tcp) => tcp
+                    .calc_checksum_ipv6(a, b)
+                    .is_ok_and(|sum| sum == tcp.checksum()),
+                TransportSlice::Udp(udp) => udp
+                    .to_header()
+                    .calc_checksum_ipv6_raw(a, b, udp.payload())
+                    .is_ok_and(|sum| sum == udp.checksum()),
+                _ => false,
+            }
+        }
+        _ => false,
+    }
 }
 
 /// A connection's first segment.

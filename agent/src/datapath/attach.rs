@@ -16,10 +16,10 @@ use super::load::{LoadError, chain};
 use super::pins::Pins;
 use crate::domain::time::Mono;
 
-mod hook;
+pub(super) mod hook;
 
-pub use hook::{Direction, Mechanism};
-use hook::{Hook, HookError};
+use hook::Hook;
+pub use hook::{Direction, HookError, Mechanism};
 
 /// How long a device is left alone after a repair.
 pub const REPAIR_PAUSE: Duration = Duration::from_secs(10);

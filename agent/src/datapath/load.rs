@@ -69,6 +69,15 @@ pub const ATTACHED: [&str; 4] = [
     program::EGRESS_L3,
 ];
 
+/// The sentinel's programs, loaded by [`load_sentinel`] alone.
+pub const SENTINEL: [&str; 5] = [
+    program::ARRIVED,
+    program::TRANSLATED,
+    program::RETURNED,
+    program::ECHO,
+    program::COLLECT,
+];
+
 /// Loads maps and programs. With `pins`, maps are found there or pinned there.
 pub fn load(pins: Option<&Pins>) -> Result<Ebpf, LoadError> {
     load_with(pins, &[])
@@ -98,6 +107,21 @@ pub fn load_with(
             .map_err(|error| LoadError::of(EbpfError::ProgramError(error)))?;
     }
     Ok(ebpf)
+}
+
+/// Loads the sentinel's programs; those that are loaded already stay. They are not loaded with the
+/// observer: a kernel that refuses these has its use of that.
+pub fn load_sentinel(ebpf: &mut Ebpf) -> Result<(), LoadError> {
+    for name in SENTINEL {
+        let classifier = classifier(ebpf, name)?;
+        if classifier.fd().is_ok() {
+            continue;
+        }
+        classifier
+            .load()
+            .map_err(|error| LoadError::of(EbpfError::ProgramError(error)))?;
+    }
+    Ok(())
 }
 
 fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebpf, EbpfError> {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use agent_common::abi::map;
 use agent_common::evidence::{
@@ -124,6 +124,11 @@ impl Sampler {
         };
         sampler.count_deltas()?;
         Ok(sampler)
+    }
+
+    /// The map of connections under way.
+    pub(super) fn pending(&self) -> BorrowedFd<'_> {
+        self.pending.fd().as_fd()
     }
 
     /// One look. `left_since` tells when an endpoint left its slice.

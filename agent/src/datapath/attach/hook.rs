@@ -56,7 +56,8 @@ impl Direction {
         }
     }
 
-    fn tcx(self) -> u32 {
+    /// The attach type as `bpf(2)` knows it.
+    pub(in crate::datapath) fn tcx(self) -> u32 {
         match self {
             Direction::Ingress => BPF_TCX_INGRESS,
             Direction::Egress => BPF_TCX_EGRESS,
@@ -90,10 +91,40 @@ pub enum HookError {
     Pin(#[from] PinError),
 }
 
-/// Our filter's handle: how a former agent's filter is found again.
-const CLSACT_HANDLE: u32 = 0x7070;
-/// Before every other filter; Cilium can be told to leave 1 free (`bpf-filter-priority`).
-const CLSACT_PRIORITY: u16 = 1;
+/// Where one of our programs stands among others, and how a former agent's filter of the same kind is
+/// found again.
+pub(in crate::datapath) struct Place {
+    /// Among TCX links.
+    order: fn() -> LinkOrder,
+    /// The filter's handle.
+    handle: u32,
+    /// The filter's priority.
+    priority: u16,
+}
+
+impl Place {
+    /// The observer's: before every other program. Cilium can be told to leave priority 1 free
+    /// (`bpf-filter-priority`).
+    const FIRST: Self = Self {
+        order: LinkOrder::first,
+        handle: 0x7070,
+        priority: 1,
+    };
+    /// The sentinel's: behind the observer's and whatever else looks on.
+    pub(in crate::datapath) const LAST: Self = Self {
+        order: LinkOrder::last,
+        handle: 0x7071,
+        priority: 0xfff0,
+    };
+
+    fn options(&self) -> NlOptions {
+        NlOptions {
+            priority: self.priority,
+            handle: TcHandle::from(self.handle),
+            classid: None,
+        }
+    }
+}
 
 /// An attached program. Dropped, a link that is not pinned is detached by the kernel.
 pub(super) struct Hook {
@@ -124,11 +155,11 @@ impl Hook {
                     // A former agent's TCX link would look at every packet a second time.
                     let _ = std::fs::remove_file(pin);
                 }
-                clsact(classifier, device, direction)
+                held_filter(classifier, &device.name, direction)
             }
             Mode::Tcx => tcx(classifier, device, direction, pin),
             Mode::Auto => match tcx(classifier, device, direction, pin) {
-                Err(error) if no_tcx(&error) => clsact(classifier, device, direction),
+                Err(error) if no_tcx(&error) => held_filter(classifier, &device.name, direction),
                 other => other,
             },
         };
@@ -166,7 +197,7 @@ impl Hook {
                 let classifier = classifier(ebpf, self.direction.program(device.link)).ok()?;
                 // The same handle cannot be given twice: if it can, the filter was gone, and is
                 // back now. The old link must not delete its successor.
-                match filter(classifier, device, self.direction) {
+                match filter(classifier, &device.name, self.direction, &Place::FIRST) {
                     Ok(id) => {
                         std::mem::forget(link.replace(classifier.take_link(id).ok()?));
                         tracing::warn!(device = %device.name, "the filter was gone; put back");
@@ -202,7 +233,7 @@ impl Hook {
 }
 
 /// TCX is there since kernel 6.6; before, the kernel does not know the attach type.
-fn no_tcx(error: &HookError) -> bool {
+pub(in crate::datapath) fn no_tcx(error: &HookError) -> bool {
     match error {
         HookError::Program(ProgramError::SyscallError(error)) => {
             error.io_error.raw_os_error() == Some(libc::EINVAL)
@@ -225,12 +256,7 @@ fn tcx(
             pin: Some(pin.clone()),
         });
     }
-    let id = classifier.attach_with_options(
-        &device.name,
-        direction.attach_type(),
-        TcAttachOptions::TcxOrder(LinkOrder::first()),
-    )?;
-    let link: FdLink = classifier.take_link(id)?.try_into()?;
+    let link = tcx_link(classifier, &device.name, direction, &Place::FIRST)?;
     match pin {
         None => Ok(Held::Tcx {
             _link: link,
@@ -249,6 +275,21 @@ fn tcx(
             })
         }
     }
+}
+
+/// A new TCX link.
+pub(in crate::datapath) fn tcx_link(
+    classifier: &mut SchedClassifier,
+    device: &str,
+    direction: Direction,
+    place: &Place,
+) -> Result<FdLink, HookError> {
+    let id = classifier.attach_with_options(
+        device,
+        direction.attach_type(),
+        TcAttachOptions::TcxOrder((place.order)()),
+    )?;
+    Ok(classifier.take_link(id)?.try_into()?)
 }
 
 /// Takes over a pinned link: its program is replaced by ours in one step. A link whose device is
@@ -272,38 +313,43 @@ fn adopt(classifier: &mut SchedClassifier, pin: &Path) -> Option<FdLink> {
     }
 }
 
-fn clsact(
+fn held_filter(
     classifier: &mut SchedClassifier,
-    device: &Device,
+    device: &str,
     direction: Direction,
 ) -> Result<Held, HookError> {
+    let link = clsact(classifier, device, direction, &Place::FIRST)?;
+    Ok(Held::Clsact { link: Some(link) })
+}
+
+/// A new filter of the clsact qdisc, in place of a former agent's.
+pub(in crate::datapath) fn clsact(
+    classifier: &mut SchedClassifier,
+    device: &str,
+    direction: Direction,
+    place: &Place,
+) -> Result<SchedClassifierLink, HookError> {
     // Refused where it is there already; whatever else was wrong, the filter says it better.
-    let _ = tc::qdisc_add_clsact(&device.name);
-    let id = match filter(classifier, device, direction) {
+    let _ = tc::qdisc_add_clsact(device);
+    let id = match filter(classifier, device, direction, place) {
         Ok(id) => id,
         // A former agent's filter stands there: found by its handle and replaced.
         Err(_) => {
-            let handle = TcHandle::from(CLSACT_HANDLE);
+            let NlOptions {
+                priority, handle, ..
+            } = place.options();
             let attach_type = direction.attach_type();
-            let found = SchedClassifierLink::attached(
-                &device.name,
-                attach_type,
-                CLSACT_PRIORITY,
-                handle,
-                None,
-            );
+            let found = SchedClassifierLink::attached(device, attach_type, priority, handle, None);
             // Dropping the link deletes the filter.
             drop(found);
-            filter(classifier, device, direction)?
+            filter(classifier, device, direction, place)?
         }
     };
-    Ok(Held::Clsact {
-        link: Some(classifier.take_link(id)?),
-    })
+    Ok(classifier.take_link(id)?)
 }
 
 /// Whether a filter was refused because its handle is given already.
-fn stands_already(error: &ProgramError) -> bool {
+pub(in crate::datapath) fn stands_already(error: &ProgramError) -> bool {
     let code = match error {
         ProgramError::NetlinkError(error) => error.raw_os_error(),
         ProgramError::TcError(TcError::NetlinkError(error)) => error.raw_os_error(),
@@ -313,19 +359,15 @@ fn stands_already(error: &ProgramError) -> bool {
 }
 
 /// Adds our filter; refused where its handle stands already.
-fn filter(
+pub(in crate::datapath) fn filter(
     classifier: &mut SchedClassifier,
-    device: &Device,
+    device: &str,
     direction: Direction,
+    place: &Place,
 ) -> Result<SchedClassifierLinkId, ProgramError> {
-    let options = NlOptions {
-        priority: CLSACT_PRIORITY,
-        handle: TcHandle::from(CLSACT_HANDLE),
-        classid: None,
-    };
     classifier.attach_with_options(
-        &device.name,
+        device,
         direction.attach_type(),
-        TcAttachOptions::Netlink(options),
+        TcAttachOptions::Netlink(place.options()),
     )
 }

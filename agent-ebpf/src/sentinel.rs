@@ -1,0 +1,277 @@
+//! The sentinel's programs, at the four ends of its own two veth pairs and nowhere else: near ends
+//! stamp and pass, far ends answer or take in, and drop everything else. What a packet is and how
+//! the echo answers it is `agent-common`'s (`probe::packet`, `probe::answer`).
+//!
+//! What is not registered is never answered. Nothing that reaches a far end ever goes on to the
+//! node's stack: every way out of [`echo`] and [`collect`] is a drop but the echo's own answer.
+
+use agent_common::probe::answer::{Wire, answer};
+use agent_common::probe::packet::{Kind, ProbePacket, parse, ports, source};
+use agent_common::probe::{
+    HostProbe, Phase, Probe, ProbeEvent, ProbeKey, Stage, UDP, probe_event, probe_flag,
+};
+use aya_ebpf::EbpfContext;
+use aya_ebpf::bindings::{BPF_NOEXIST, TC_ACT_SHOT};
+use aya_ebpf::helpers::{bpf_get_socket_cookie, bpf_ktime_get_ns, bpf_redirect};
+use aya_ebpf::macros::classifier;
+use aya_ebpf::programs::TcContext;
+
+use crate::hooks::PASS;
+use crate::kernel::Skb;
+use crate::maps::{HOST_PROBES, PROBE_EVENTS, PROBES};
+
+/// Our own packet on our own device, whose way ends here.
+const DROP: i32 = TC_ACT_SHOT;
+
+/// See `abi::program::ARRIVED`.
+#[classifier]
+pub fn pathproof_arrived(ctx: TcContext) -> i32 {
+    let _ = stamp_request(&ctx, Stage::Arrived);
+    PASS
+}
+
+/// See `abi::program::TRANSLATED`.
+#[classifier]
+pub fn pathproof_translated(ctx: TcContext) -> i32 {
+    if let Some(unknown) = stamp_request(&ctx, Stage::Translated) {
+        let _ = register_own(&ctx, &unknown);
+    }
+    PASS
+}
+
+/// See `abi::program::RETURNED`.
+#[classifier]
+pub fn pathproof_returned(ctx: TcContext) -> i32 {
+    returned(&ctx).unwrap_or(PASS)
+}
+
+/// See `abi::program::ECHO`.
+#[classifier]
+pub fn pathproof_echo(ctx: TcContext) -> i32 {
+    echo(&ctx).unwrap_or(DROP)
+}
+
+/// See `abi::program::COLLECT`.
+#[classifier]
+pub fn pathproof_collect(ctx: TcContext) -> i32 {
+    let _ = collect(&ctx);
+    DROP
+}
+
+/// A registered probe: its pointer is valid until the program ends.
+struct Entry(*mut Probe);
+
+impl Entry {
+    #[inline(always)]
+    fn of(key: &ProbeKey) -> Option<Self> {
+        PROBES.get_ptr_mut(key).map(Self)
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> u32 {
+        // SAFETY: see the type.
+        unsafe { (*self.0).flags }
+    }
+
+    /// Raises a flag; tells whether it was down. No other program writes flags of the same probe.
+    #[inline(always)]
+    fn raise(&self, flag: u32) -> bool {
+        let flags = self.flags();
+        // SAFETY: see the type.
+        unsafe { (*self.0).flags = flags | flag };
+        flags & flag == 0
+    }
+
+    /// Stamps a stage unless it was passed before; tells when it was, if it was now.
+    #[inline(always)]
+    fn stamp(&self, phase: Phase, stage: Stage) -> Option<u64> {
+        // SAFETY: see the type; both indexes are below the lengths.
+        let stamp = unsafe {
+            match phase {
+                Phase::Handshake => &raw mut (*self.0).stamps[0][stage as usize],
+                Phase::Data => &raw mut (*self.0).stamps[1][stage as usize],
+            }
+        };
+        // SAFETY: one aligned word of a live map value.
+        if unsafe { *stamp } != 0 {
+            return None;
+        }
+        let now = now();
+        // SAFETY: as above.
+        unsafe { *stamp = now };
+        Some(now)
+    }
+}
+
+#[inline(always)]
+fn now() -> u64 {
+    // SAFETY: a helper without arguments.
+    unsafe { bpf_ktime_get_ns() }
+}
+
+/// Stamps a SYN or data on its way to the echo. Gives back what is not registered.
+#[inline(always)]
+fn stamp_request(ctx: &TcContext, stage: Stage) -> Option<ProbePacket> {
+    let packet = parse(&Skb(ctx))?;
+    let phase = match packet.kind {
+        Kind::Syn => Phase::Handshake,
+        Kind::Data => Phase::Data,
+        _ => return None,
+    };
+    let Some(probe) = Entry::of(&packet.key) else {
+        return Some(packet);
+    };
+    probe.stamp(phase, stage);
+    None
+}
+
+/// Registers a SYN of the agent's own `connect`, whose initial sequence number the kernel chose: it
+/// is known by its socket.
+#[inline(always)]
+fn register_own(ctx: &TcContext, packet: &ProbePacket) -> Option<()> {
+    if packet.kind != Kind::Syn {
+        return None;
+    }
+    // SAFETY: the context is the program's own.
+    let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
+    let host = HOST_PROBES.get_ptr_mut(&cookie)?;
+    // SAFETY: the pointer is valid until the program ends.
+    if unsafe { (*host).seen } != 0 {
+        return None;
+    }
+    let mut probe = Probe {
+        flags: probe_flag::HOST,
+        ..Probe::default()
+    };
+    probe.stamps[Phase::Handshake as usize][Stage::Translated as usize] = now();
+    PROBES
+        .insert(&packet.key, &probe, u64::from(BPF_NOEXIST))
+        .ok()?;
+    let seen = HostProbe {
+        token: packet.key.token,
+        seen: 1,
+    };
+    // SAFETY: as above. Whole, so that no reader finds one half.
+    unsafe { host.cast::<u64>().write_volatile(word(seen)) };
+    Some(())
+}
+
+/// A host probe as one word, its fields in their order in memory.
+#[inline(always)]
+fn word(host: HostProbe) -> u64 {
+    // Every BPF machine that this is built for is little-endian.
+    u64::from(host.seen) << 32 | u64::from(host.token)
+}
+
+/// Stamps an answer that comes in. A control probe's ends here: the agent waits for nothing more,
+/// and no connection of the node's stands behind it.
+#[inline(always)]
+fn returned(ctx: &TcContext) -> Option<i32> {
+    let packet = parse(&Skb(ctx))?;
+    let (phase, event) = answered(packet.kind)?;
+    let probe = Entry::of(&packet.key)?;
+    let first = probe.stamp(phase, Stage::Returned);
+    if probe.flags() & probe_flag::CONTROL == 0 {
+        return None;
+    }
+    if let Some(at_ns) = first {
+        tell(&packet, event, at_ns);
+    }
+    Some(DROP)
+}
+
+/// Turns a registered probe's packet round.
+#[inline(always)]
+fn echo(ctx: &TcContext) -> Option<i32> {
+    let packet = parse(&Skb(ctx))?;
+    let phase = match packet.kind {
+        Kind::Syn => Phase::Handshake,
+        Kind::Data => Phase::Data,
+        _ => return None,
+    };
+    let probe = Entry::of(&packet.key)?;
+    if probe.stamp(phase, Stage::Echoed).is_some() {
+        note_ends(ctx, &packet, phase, &probe)?;
+    }
+    answer(&Skb(ctx), &packet)?;
+    // What the datapath marked on the way here would not be on a packet from a wire.
+    ctx.set_mark(0);
+    // SAFETY: a helper that takes numbers only; see `Kernel::device` for the index.
+    Some(unsafe { bpf_redirect((*ctx.skb.skb).ifindex, 0) } as i32)
+}
+
+/// Notes who the echo was dialled by, and where, at a probe's first packet.
+#[inline(always)]
+fn note_ends(ctx: &TcContext, packet: &ProbePacket, phase: Phase, probe: &Entry) -> Option<()> {
+    if phase == Phase::Data && packet.key.protocol != UDP {
+        return Some(());
+    }
+    let skb = Skb(ctx);
+    let address = source(&skb, packet.family)?;
+    let (from, to) = ports(&skb, packet)?;
+    // SAFETY: a live map value; only this program writes these fields.
+    unsafe {
+        (*probe.0).echo_source = address;
+        (*probe.0).echo_source_port = from;
+        (*probe.0).echo_port = to;
+    }
+    Some(())
+}
+
+/// Takes in what reaches the client.
+#[inline(always)]
+fn collect(ctx: &TcContext) -> Option<()> {
+    let packet = parse(&Skb(ctx))?;
+    let probe = Entry::of(&packet.key)?;
+    let (event, at_ns) = match packet.kind {
+        Kind::Reset if probe.raise(probe_flag::REFUSED) => (probe_event::REFUSED, now()),
+        Kind::Unreachable if probe.raise(probe_flag::UNREACHABLE) => (probe_event::REFUSED, now()),
+        kind => {
+            let (phase, event) = answered(kind)?;
+            (event, probe.stamp(phase, Stage::Collected)?)
+        }
+    };
+    tell(&packet, event, at_ns);
+    Some(())
+}
+
+/// Phase and event of an answer.
+#[inline(always)]
+fn answered(kind: Kind) -> Option<(Phase, u32)> {
+    match kind {
+        Kind::SynAck => Some((Phase::Handshake, probe_event::HANDSHAKE)),
+        Kind::Data => Some((Phase::Data, probe_event::DATA)),
+        _ => None,
+    }
+}
+
+/// Tells the agent. Where the ring is full the stamps still stand.
+#[inline(always)]
+fn tell(packet: &ProbePacket, kind: u32, at_ns: u64) {
+    let Some(mut entry) = PROBE_EVENTS.reserve::<ProbeEvent>(0) else {
+        return;
+    };
+    entry.write(ProbeEvent {
+        at_ns,
+        key: packet.key,
+        kind,
+        sequence: packet.sequence,
+        acknowledged: packet.acknowledged,
+        padding: 0,
+    });
+    entry.submit(0);
+}
+
+impl Wire for Skb<'_> {
+    #[inline(always)]
+    fn store<const N: usize>(&self, offset: usize, bytes: [u8; N]) -> Option<()> {
+        self.0.store(offset, &bytes, 0).ok()
+    }
+
+    #[inline(always)]
+    fn adjust(&self, offset: usize, from: u32, to: u32) -> Option<()> {
+        let size = size_of::<u32>() as u64;
+        let (from, to) = (u64::from(from), u64::from(to));
+        self.0.l4_csum_replace(offset, from, to, size).ok()
+    }
+}
