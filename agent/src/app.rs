@@ -38,6 +38,7 @@ mod agent;
 mod assemble;
 mod coverage;
 mod memory;
+mod probes;
 
 use agent::{Agent, Published};
 

@@ -19,3 +19,4 @@ mod agent_rights;
 mod agent_scene;
 mod agent_termination;
 mod agent_twins;
+mod sentinel_devices;

@@ -20,7 +20,7 @@ const MODULES: [(&str, &[&str]); 18] = [
     ("metrics", &["domain", "report"]),
     ("cluster", &["domain"]),
     ("datapath", &["domain"]),
-    ("sentinel", &["domain"]),
+    ("sentinel", &["clock", "domain"]),
     ("publish", &["domain"]),
     ("dropin", &["args", "config", "domain"]),
     ("http", &["domain", "lifecycle", "metrics", "report"]),
