@@ -24,7 +24,7 @@ use crate::domain::time::Mono;
 use dice::Dice;
 use engine::Engine;
 use poll::{Wake, poll};
-use wire::Sockets;
+use wire::{Network, Sockets};
 
 mod call;
 mod dice;
@@ -192,12 +192,21 @@ impl Prober {
         clock: fn() -> Mono,
         results: UnboundedSender<ProbeTrace>,
     ) -> Result<Self, ProberError> {
+        let dice = Dice::of_the_kernel().map_err(ProberError::Random)?;
+        let sockets = Sockets::open(wire)?;
+        Self::spawn(Engine::new(kernel, sockets, clock, dice, results))
+    }
+
+    fn spawn<K: Kernel, N: Network + Send + 'static>(
+        engine: Engine<K, N>,
+    ) -> Result<Self, ProberError>
+    where
+        N::Socket: Send,
+    {
         let mailbox = Arc::new(Mailbox {
             mail: Mutex::default(),
             wake: Wake::new().map_err(ProberError::Wake)?,
         });
-        let dice = Dice::of_the_kernel().map_err(ProberError::Random)?;
-        let engine = Engine::new(kernel, Sockets::open(wire)?, clock, dice, results);
         let inbox = Arc::clone(&mailbox);
         let thread = std::thread::Builder::new()
             .name("sentinel".to_owned())
@@ -240,7 +249,7 @@ impl Drop for Prober {
     }
 }
 
-fn run<K: Kernel>(mut engine: Engine<K, Sockets>, mailbox: &Mailbox) {
+fn run<K: Kernel, N: Network>(mut engine: Engine<K, N>, mailbox: &Mailbox) {
     loop {
         mailbox.wake.lower();
         let mail = std::mem::take(&mut *mailbox.open());
@@ -264,5 +273,7 @@ fn run<K: Kernel>(mut engine: Engine<K, Sockets>, mailbox: &Mailbox) {
     engine.retarget(Targets::default());
 }
 
+#[cfg(test)]
+mod fake;
 #[cfg(test)]
 mod tests;

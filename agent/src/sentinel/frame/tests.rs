@@ -109,7 +109,7 @@ fn data_and_reset_carry_their_numbers(#[values(V4, V6)] ends: (&str, &str)) {
         (header.sequence_number, header.acknowledgment_number),
         (23, 83)
     );
-    assert_eq!(header.options_len(), 0);
+    assert_eq!(header.options.len(), 0);
 
     flow.reset(&mut frame, 11, None).unwrap();
     let header = tcp(&sound(&frame));

@@ -66,7 +66,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         lane: Lane,
         frontend: SocketAddr,
         due: Mono,
-    ) -> Result<Call<N::Socket>, ProbeTrace> {
+    ) -> Result<Call<N::Socket>, Box<ProbeTrace>> {
         let unspecified = match frontend {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -80,13 +80,13 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         };
         let (socket, cookie) = match self.registered_socket(lane.family) {
             Ok(socket) => socket,
-            Err(why) => return Err(what.unsent(self.now(), why)),
+            Err(why) => return Err(Box::new(what.unsent(self.now(), why))),
         };
         what.sent = self.now();
         if let Err(error) = socket.connect(frontend) {
             self.kernel.remove_socket(cookie);
             let why = format!("cannot connect to {frontend}: {error}");
-            return Err(what.unsent(self.now(), why));
+            return Err(Box::new(what.unsent(self.now(), why)));
         }
         what.client = socket.local().unwrap_or(what.client);
         Ok(Call {
@@ -205,7 +205,11 @@ impl<K: Kernel, N: Network> Tools<K, N> {
     }
 
     /// Forgets it; its socket ends with a RST.
-    pub(super) fn forget(&mut self, call: Call<N::Socket>) {
+    pub(super) fn forget(&mut self, mut call: Call<N::Socket>) {
+        // Its SYN may have been seen since it was asked for last.
+        if call.key.is_none() {
+            self.find_key(&mut call);
+        }
         self.kernel.remove_socket(call.cookie);
         if let Some(key) = call.key {
             self.kernel.remove(&key);

@@ -12,7 +12,7 @@ use super::poll::Waiting;
 use super::ports::Ports;
 use super::round::{Round, errands};
 use super::tools::Tools;
-use super::wire::Network;
+use super::wire::{Network, Sockets};
 use super::{FamilyTargets, Kernel, Targets};
 use crate::domain::probe::ProbeTrace;
 use crate::domain::time::Mono;
@@ -75,8 +75,8 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         self.results.is_closed()
     }
 
-    pub(super) fn rewire(&mut self, network: N) {
-        self.tools.network = network;
+    pub(super) fn rewire(&mut self, sockets: Sockets) {
+        self.tools.network.rewire(sockets);
     }
 
     /// Probes these from now on. A family whose targets are new begins soon; one whose targets

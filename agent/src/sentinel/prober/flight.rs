@@ -59,7 +59,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         client: IpAddr,
         frontend: SocketAddr,
         due: Mono,
-    ) -> Result<Flight, ProbeTrace> {
+    ) -> Result<Flight, Box<ProbeTrace>> {
         let mut what = Sent {
             lane,
             client: SocketAddr::new(client, self.ports.next(lane)),
@@ -69,7 +69,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         };
         let key = match self.register(lane.family, lane.transport, 0) {
             Ok(key) => key,
-            Err(why) => return Err(what.unsent(self.now(), why)),
+            Err(why) => return Err(Box::new(what.unsent(self.now(), why))),
         };
         what.sent = self.now();
         let flight = Flight {
@@ -94,7 +94,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
             Ok(()) => Ok(flight),
             Err(why) => {
                 self.kernel.remove(&key);
-                Err(what.unsent(self.now(), why))
+                Err(Box::new(what.unsent(self.now(), why)))
             }
         }
     }

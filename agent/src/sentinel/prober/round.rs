@@ -109,7 +109,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
                     .dial(lane, frontend, due)
                     .map(|call| round.call = Some(call)),
             };
-            round.done.extend(unsent.err());
+            round.done.extend(unsent.err().map(|trace| *trace));
         }
     }
 

@@ -1,1 +1,499 @@
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use agent_common::evidence::state;
+use agent_common::probe::Stage;
+use rstest::rstest;
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::engine::PERIOD;
+use super::fake::{
+    Bench, ECHO_ISN, HOST_ISN, Path, Seen, What, World, everything, frontend, ip, little,
+};
+use super::tools::TIMEOUT;
+use super::wire::Side;
+use super::*;
+use crate::domain::probe::{Control, Lane, ProbePath, ProbeSightings, Transport};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn of(traces: &[ProbeTrace], path: ProbePath) -> Vec<&ProbeTrace> {
+    traces.iter().filter(|t| t.lane.path == path).collect()
+}
+
+fn by_lane(traces: &[ProbeTrace]) -> BTreeMap<Lane, Vec<&ProbeTrace>> {
+    let mut lanes: BTreeMap<Lane, Vec<&ProbeTrace>> = BTreeMap::new();
+    for trace in traces {
+        lanes.entry(trace.lane).or_default().push(trace);
+    }
+    lanes
+}
+
+/// Frames of the first injected TCP probe.
+fn first_probe(frames: &[Seen]) -> Vec<Seen> {
+    let first = frames.iter().find(|f| f.side == Side::Client).unwrap();
+    let ends = (first.from, first.to);
+    let of_it = frames.iter().filter(|f| (f.from, f.to) == ends);
+    of_it.copied().collect()
+}
+
+fn whats(frames: &[Seen]) -> Vec<What> {
+    frames.iter().map(|frame| frame.what).collect()
+}
+
+#[test]
+fn every_lane_is_probed_four_times_a_second_with_jitter() {
+    let mut bench = Bench::new(Path::Sound);
+    bench.engine.retarget(everything());
+    bench.run(60 * SECOND);
+    let traces = bench.traces();
+    let lanes = by_lane(&traces);
+    // Three paths with two transports, and the host's with one, in two families.
+    assert_eq!(lanes.len(), 14);
+    for (lane, traces) in lanes {
+        assert!(
+            (220..=260).contains(&traces.len()),
+            "{lane:?}: {}",
+            traces.len()
+        );
+        let gaps: HashSet<Duration> = traces
+            .windows(2)
+            .map(|pair| pair[1].due.since(pair[0].due))
+            .collect();
+        assert!(gaps.iter().all(|gap| (PERIOD.0..=PERIOD.1).contains(gap)));
+        assert!(gaps.len() > 50, "{lane:?}: no jitter");
+    }
+    let sound = |trace: &ProbeTrace| {
+        let last = Stage::Collected as usize;
+        let udp = trace.lane.transport == Transport::Udp;
+        trace.data[last].is_some()
+            && trace.handshake[last].is_some() != udp
+            && trace.control == Control::Passed
+            && trace.unsent.is_none()
+            && trace.sightings == ProbeSightings::default()
+    };
+    assert!(traces.iter().all(sound));
+    // One wake-up for a round, whatever it sends.
+    let rounds = traces.len() / 7;
+    assert!(bench.turns <= rounds + 2, "{} for {rounds}", bench.turns);
+    assert!(bench.world.lock().probes.is_empty());
+    assert!(bench.world.lock().cookies.is_empty());
+}
+
+#[test]
+fn ports_and_tokens_are_not_used_again_soon() {
+    let mut bench = Bench::new(Path::Sound);
+    bench.engine.retarget(everything());
+    bench.run(60 * SECOND);
+    let mut ends = HashSet::new();
+    let mut tokens = HashSet::new();
+    for frame in bench.frames() {
+        if matches!(frame.what, What::Syn | What::Datagram) {
+            let port = frame.from.port();
+            assert!(ends.insert((frame.from, frame.what)), "{port} twice");
+        }
+        if frame.what == What::Syn {
+            tokens.insert(frame.sequence);
+        }
+    }
+    assert!(tokens.len() > 1_800, "{}", tokens.len());
+}
+
+#[test]
+fn the_control_goes_first_and_past_the_datapath() {
+    let mut bench = Bench::new(Path::Sound);
+    bench.engine.retarget(little());
+    bench.run(SECOND);
+    let frames = bench.frames();
+    let rounds: Vec<&[Seen]> = frames.chunks(4).collect();
+    assert!(rounds.len() >= 3);
+    for round in rounds {
+        let sides = round.iter().map(|f| f.side).collect::<Vec<_>>();
+        assert_eq!(
+            sides,
+            [Side::Server, Side::Client, Side::Client, Side::Client]
+        );
+        assert_eq!(
+            whats(round),
+            [What::Syn, What::Syn, What::Data, What::Reset]
+        );
+        assert_eq!(round[0].to, "198.18.0.2:9000".parse().unwrap());
+        assert_eq!(round[1].to, "10.96.0.10:7".parse().unwrap());
+        assert_eq!(round[0].at, round[1].at);
+    }
+}
+
+// Finding 6: the reset follows the last byte sent and the last byte received.
+#[rstest]
+#[case(Path::Sound, &[What::Syn, What::Data, What::Reset], 13, Some(13))]
+#[case(Path::HandshakeOnly, &[What::Syn, What::Data, What::Reset], 13, Some(1))]
+#[case(Path::Silent, &[What::Syn, What::Reset], 1, None)]
+#[case(Path::Refusing, &[What::Syn], 0, None)]
+#[case(Path::Unreachable, &[What::Syn], 0, None)]
+fn a_reset_is_exact(
+    #[case] path: Path,
+    #[case] sent: &[What],
+    #[case] sequence: u32,
+    #[case] acknowledged: Option<u32>,
+) {
+    let mut bench = Bench::new(path);
+    bench.engine.retarget(little());
+    bench.run(SECOND);
+    let probe = first_probe(&bench.frames());
+    assert_eq!(whats(&probe), sent);
+    let token = probe[0].sequence;
+    let last = probe.last().unwrap();
+    assert_eq!(last.sequence, token.wrapping_add(sequence));
+    assert_eq!(
+        last.acknowledged,
+        acknowledged.map(|n| ECHO_ISN.wrapping_add(n))
+    );
+    if let [_, data, _] = probe[..] {
+        assert_eq!(data.sequence, token.wrapping_add(1));
+        assert_eq!(data.acknowledged, Some(ECHO_ISN.wrapping_add(1)));
+    }
+}
+
+#[rstest]
+fn what_gets_no_answer_ends_with_its_time(#[values(Path::Silent, Path::HandshakeOnly)] path: Path) {
+    let mut bench = Bench::new(path);
+    bench.engine.retarget(everything());
+    bench.run(10 * SECOND);
+    let traces = bench.traces();
+    for (lane, traces) in by_lane(&traces) {
+        assert!(traces.len() > 30, "{lane:?}: {}", traces.len());
+        for trace in &traces {
+            assert_eq!(trace.ended.since(trace.sent), TIMEOUT, "{lane:?}");
+            assert_eq!(trace.data[Stage::Collected as usize], None);
+            assert_eq!(trace.control, Control::Passed);
+        }
+        // Never two under way.
+        for pair in traces.windows(2) {
+            assert!(pair[0].ended <= pair[1].sent, "{lane:?}");
+        }
+    }
+    // A few looks for each, and no more.
+    let rounds = traces.len() / 7;
+    assert!(bench.turns <= rounds * 6, "{} for {rounds}", bench.turns);
+}
+
+#[rstest]
+#[case(state::LEAKED, ProbeSightings { leaked: true, ..Default::default() })]
+#[case(state::MISROUTED, ProbeSightings { misrouted: true, ..Default::default() })]
+#[case(state::STALE, ProbeSightings { stale: true, ..Default::default() })]
+#[case(state::REFUSED, ProbeSightings { refused: true, ..Default::default() })]
+fn what_the_observer_saw_needs_no_timeout(#[case] observed: u32, #[case] expected: ProbeSightings) {
+    let mut bench = Bench::new(Path::Silent);
+    bench.world.lock().observed = Some(observed);
+    bench.engine.retarget(little());
+    bench.run(SECOND);
+    let traces = bench.traces();
+    for path in [ProbePath::OffCluster, ProbePath::Host] {
+        let traces = of(&traces, path);
+        assert!(traces.len() >= 3, "{path:?}");
+        for trace in traces {
+            assert_eq!(trace.sightings, expected, "{path:?}");
+            assert!(trace.ended.since(trace.sent) <= Duration::from_millis(10));
+        }
+    }
+    let reset = first_probe(&bench.frames())[1];
+    assert_eq!((reset.what, reset.acknowledged), (What::Reset, None));
+}
+
+#[test]
+fn what_the_observer_sees_late_still_ends_a_probe_early() {
+    let mut bench = Bench::new(Path::Silent);
+    bench.engine.retarget(little());
+    bench.run(Duration::from_millis(60));
+    bench.world.lock().observed = Some(state::LEAKED);
+    bench.run(Duration::from_millis(135));
+    let traces = bench.traces();
+    assert_eq!(traces.len(), 2);
+    assert!(traces.iter().all(|trace| trace.sightings.leaked));
+    assert!(
+        traces
+            .iter()
+            .all(|trace| trace.ended.since(trace.sent) < TIMEOUT)
+    );
+}
+
+#[test]
+fn a_number_shared_with_another_connection_says_nothing() {
+    let mut bench = Bench::new(Path::Silent);
+    bench.world.lock().observed = Some(state::LEAKED | state::AMBIGUOUS);
+    bench.engine.retarget(little());
+    bench.run(SECOND);
+    let traces = bench.traces();
+    assert!(traces.len() >= 4);
+    for trace in traces {
+        assert_eq!(trace.ended.since(trace.sent), TIMEOUT);
+        assert_eq!(trace.sightings, ProbeSightings::default());
+    }
+}
+
+#[rstest]
+#[case(Path::Refusing, true, false)]
+#[case(Path::Unreachable, false, true)]
+fn a_refusal_ends_a_probe_at_once(
+    #[case] path: Path,
+    #[case] refused: bool,
+    #[case] unreachable: bool,
+) {
+    let mut bench = Bench::new(path);
+    bench.engine.retarget(everything());
+    bench.run(SECOND);
+    let traces = bench.traces();
+    assert_eq!(by_lane(&traces).len(), 14);
+    for trace in traces {
+        let expected = ProbeSightings {
+            refused,
+            unreachable,
+            ..Default::default()
+        };
+        assert_eq!((trace.sightings, trace.ended), (expected, trace.sent));
+    }
+}
+
+#[test]
+fn traces_wait_for_their_control() {
+    let mut bench = Bench::new(Path::Sound);
+    bench.world.lock().control_is_dead = true;
+    bench.engine.retarget(little());
+    bench.run(Duration::from_millis(50) + TIMEOUT - Duration::from_millis(60));
+    assert_eq!(bench.traces(), []);
+    bench.run(Duration::from_millis(70));
+    let traces = bench.traces();
+    assert_eq!(traces.len(), 2);
+    for trace in traces {
+        assert_eq!(trace.control, Control::Failed);
+        assert_eq!(trace.ended, trace.sent, "it came back itself");
+    }
+    bench.engine.retarget(Targets::default());
+    assert!(bench.world.lock().probes.is_empty());
+}
+
+#[test]
+fn a_control_is_known_by_its_stamp_alone() {
+    let mut bench = Bench::new(Path::Sound);
+    bench.world.lock().no_control_events = true;
+    bench.engine.retarget(little());
+    bench.run(SECOND);
+    let traces = bench.traces();
+    assert!(traces.len() >= 6);
+    assert!(traces.iter().all(|t| t.control == Control::Passed));
+}
+
+#[test]
+fn what_a_stopped_process_missed_is_not_made_up_for() {
+    let mut bench = Bench::new(Path::Sound);
+    bench.engine.retarget(little());
+    bench.run(SECOND);
+    let before = bench.traces();
+    bench.stop(10 * SECOND);
+    let resumed = bench.engine.now();
+    bench.run(SECOND);
+    let after = bench.traces();
+    assert!(after.len() <= before.len() + 2, "{}", after.len());
+    let late = of(&after, ProbePath::OffCluster);
+    assert_eq!(late[0].sent, resumed);
+    assert!(late[0].sent.since(late[0].due) > 9 * SECOND);
+    assert!(late[1].due >= resumed.plus(PERIOD.0));
+    assert!(late[1..].iter().all(|trace| trace.due == trace.sent));
+}
+
+#[test]
+fn a_probe_that_was_under_way_when_the_process_stopped_is_told() {
+    let mut bench = Bench::new(Path::Silent);
+    bench.engine.retarget(little());
+    bench.run(Duration::from_millis(100));
+    bench.stop(10 * SECOND);
+    bench.run(Duration::ZERO);
+    let traces = bench.traces();
+    assert_eq!(traces.len(), 2);
+    for trace in traces {
+        assert!(trace.ended.since(trace.sent) > 9 * SECOND);
+        assert_eq!(trace.due, trace.sent);
+    }
+}
+
+#[test]
+fn without_targets_there_is_nothing_to_do() {
+    let mut bench = Bench::new(Path::Silent);
+    assert_eq!(bench.engine.next_deadline(), None);
+    bench.engine.retarget(everything());
+    bench.run(Duration::from_millis(100));
+    assert!(!bench.world.lock().probes.is_empty());
+    bench.world.lock().frames.clear();
+    bench.engine.retarget(Targets::default());
+    assert_eq!(bench.engine.next_deadline(), None);
+    assert_eq!(bench.engine.sockets(), [None, None]);
+    assert!(bench.world.lock().probes.is_empty());
+    assert!(bench.world.lock().cookies.is_empty());
+    let frames = bench.frames();
+    assert_eq!(frames.len(), 6, "three paths in two families");
+    assert!(frames.iter().all(|frame| frame.what == What::Reset));
+    bench.run(SECOND);
+    assert_eq!(bench.traces(), []);
+}
+
+#[test]
+fn new_targets_end_only_what_goes_elsewhere() {
+    let mut bench = Bench::new(Path::Silent);
+    bench.engine.retarget(everything());
+    bench.run(Duration::from_millis(100));
+    let mut targets = everything();
+    let moved = targets.families[0].as_mut().unwrap();
+    moved.cluster_ip = Some(frontend("10.96.0.99", None));
+    bench.engine.retarget(targets);
+    bench.run(Duration::from_millis(155));
+    let traces = bench.traces();
+    let v4: Vec<_> = traces
+        .iter()
+        .filter(|t| t.lane.family == Family::V4)
+        .collect();
+    assert!(v4.iter().all(|t| t.lane.path == ProbePath::NodePort));
+    assert_eq!((v4.len(), traces.len()), (2, 9));
+    bench.run(SECOND);
+    let address = ip("10.96.0.99");
+    assert!(bench.traces().iter().any(|t| t.frontend.ip() == address));
+}
+
+#[test]
+fn the_same_targets_again_change_nothing() {
+    let mut bench = Bench::new(Path::Silent);
+    bench.engine.retarget(everything());
+    bench.run(Duration::from_millis(100));
+    let before = (bench.engine.next_deadline(), bench.frames().len());
+    bench.engine.retarget(everything());
+    let after = (bench.engine.next_deadline(), bench.frames().len());
+    assert_eq!(before, after);
+}
+
+#[rstest]
+#[case(true, None, "cannot register the probe: the map is full")]
+#[case(
+    false,
+    Some(libc::ENETDOWN),
+    "cannot write to the sentinel's client pair: Network is down (os error 100)"
+)]
+fn what_cannot_be_sent_says_why(
+    #[case] register_fails: bool,
+    #[case] send_error: Option<i32>,
+    #[case] why: &str,
+) {
+    let mut bench = Bench::new(Path::Sound);
+    bench.world.lock().register_fails = register_fails;
+    bench.world.lock().send_error = send_error;
+    bench.engine.retarget(little());
+    bench.run(SECOND);
+    let traces = bench.traces();
+    let unsent = of(&traces, ProbePath::OffCluster);
+    assert!(unsent.len() >= 3);
+    for trace in unsent {
+        assert_eq!(trace.unsent.as_deref(), Some(why));
+        assert_eq!(trace.control, Control::Failed);
+    }
+    assert!(bench.world.lock().probes.is_empty());
+}
+
+#[test]
+fn a_host_that_has_no_way_at_all_is_unsent() {
+    let mut bench = Bench::new(Path::Sound);
+    bench.world.lock().send_error = Some(libc::ENETUNREACH);
+    bench.engine.retarget(little());
+    bench.run(SECOND);
+    let why = "cannot connect to 10.96.0.10:7: Network is unreachable (os error 101)";
+    for trace in of(&bench.traces(), ProbePath::Host) {
+        assert_eq!(trace.unsent.as_deref(), Some(why));
+    }
+    assert!(bench.world.lock().cookies.is_empty());
+}
+
+#[test]
+fn a_record_that_is_gone_is_no_failure() {
+    let mut bench = Bench::new(Path::Silent);
+    bench.engine.retarget(little());
+    bench.run(Duration::from_millis(100));
+    let token = first_probe(&bench.frames())[0].sequence;
+    bench.world.lock().gone = Some(token);
+    bench.run(Duration::from_millis(150));
+    let traces = bench.traces();
+    let trace = of(&traces, ProbePath::OffCluster)[0];
+    assert_eq!(
+        trace.unsent.as_deref(),
+        Some("the kernel's record of it is gone")
+    );
+}
+
+#[test]
+fn the_hosts_path_has_no_arrival_and_ends_at_its_socket() {
+    let mut bench = Bench::new(Path::Sound);
+    bench.engine.retarget(little());
+    bench.run(Duration::from_millis(100));
+    let traces = bench.traces();
+    let trace = of(&traces, ProbePath::Host)[0];
+    assert_eq!(trace.client, "10.0.0.9:50000".parse().unwrap());
+    assert_eq!(trace.handshake[0], None);
+    assert!(trace.handshake[1..].iter().all(Option::is_some));
+    assert_eq!(trace.data[Stage::Collected as usize], Some(trace.ended));
+}
+
+#[test]
+fn an_event_of_nobody_is_passed_over() {
+    let mut bench = Bench::new(Path::Sound);
+    bench.engine.retarget(little());
+    bench.run(Duration::from_millis(100));
+    let event = ProbeEvent {
+        key: ProbeKey {
+            token: HOST_ISN,
+            ..ProbeKey::default()
+        },
+        ..ProbeEvent::default()
+    };
+    bench.world.lock().events.push_back(event);
+    bench.run(SECOND);
+    assert!(bench.traces().iter().all(|t| t.control == Control::Passed));
+}
+
+/// Goes on by a millisecond whenever it is asked.
+fn ticking() -> Mono {
+    static NOW: AtomicU64 = AtomicU64::new(1);
+    Mono(NOW.fetch_add(1_000_000, Ordering::Relaxed))
+}
+
+#[test]
+fn the_thread_sends_what_it_is_told_to_and_ends_when_dropped() {
+    let world = World::default();
+    let (sender, mut results) = unbounded_channel();
+    let dice = Dice::of_the_kernel().unwrap();
+    let engine = Engine::new(world.clone(), world.clone(), ticking, dice, sender);
+    let prober = Prober::spawn(engine).unwrap();
+    prober.retarget(little());
+    assert!(results.blocking_recv().is_some());
+    assert!(prober.is_running());
+    drop(prober);
+    assert!(world.lock().probes.is_empty());
+    // The sender went with the thread.
+    while results.blocking_recv().is_some() {}
+}
+
+#[test]
+fn the_thread_ends_when_nobody_listens() {
+    let world = World::default();
+    let (sender, results) = unbounded_channel();
+    drop(results);
+    let dice = Dice::of_the_kernel().unwrap();
+    let engine = Engine::new(world.clone(), world, ticking, dice, sender);
+    let prober = Prober::spawn(engine).unwrap();
+    while prober.is_running() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_missing_capability_is_named() {
+    let error = ProberError::MissingNetRaw;
+    assert!(error.is_permission());
+    assert!(error.to_string().starts_with("CAP_NET_RAW is missing"));
+}

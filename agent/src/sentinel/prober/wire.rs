@@ -27,6 +27,8 @@ pub(super) trait Network {
     fn link(&self, side: Side) -> (Mac, Mac);
     /// Writes a frame.
     fn send(&mut self, side: Side, frame: &[u8]) -> io::Result<()>;
+    /// Sends through these from now on.
+    fn rewire(&mut self, sockets: Sockets);
     /// Opens a socket.
     fn socket(&mut self, family: Family) -> io::Result<Self::Socket>;
 }
@@ -77,6 +79,10 @@ impl Network for Sockets {
             return Err(io::Error::last_os_error());
         }
         Ok(())
+    }
+
+    fn rewire(&mut self, sockets: Sockets) {
+        *self = sockets;
     }
 
     fn socket(&mut self, family: Family) -> io::Result<HostSocket> {
