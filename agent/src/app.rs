@@ -119,7 +119,6 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     );
     let result = turn(
         &mut agent,
-        &config,
         folder,
         inbox,
         pending,
@@ -256,7 +255,6 @@ fn serve_all(
 /// The main loop.
 async fn turn(
     agent: &mut Agent,
-    config: &Config,
     mut folder: Receiver<Update>,
     mut inbox: Option<Inbox>,
     mut pending: Pending,

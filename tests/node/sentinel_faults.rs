@@ -44,13 +44,13 @@ impl Fault {
             Self::ForwardingOff => scene.world.set_forwarding(false).expect("sysctl"),
             Self::DataDropped => nft(
                 scene,
-                "chain data { type filter hook forward priority -10; \
+                "chain data_rules { type filter hook forward priority -10; \
                  tcp flags & (psh | ack) == psh | ack drop; }",
             ),
             // Before NAT, so that the rules find no address of this node to translate.
             Self::NoNodePorts => nft(
                 scene,
-                "chain ports { type filter hook prerouting priority -300; \
+                "chain port_rules { type filter hook prerouting priority -300; \
                  tcp dport 30000-32767 notrack; udp dport 30000-32767 notrack; }",
             ),
         }
@@ -188,7 +188,7 @@ fn udp_is_judged_apart() {
     };
     nft(
         &scene,
-        "chain udp { type filter hook prerouting priority -300; udp dport 80 notrack; }",
+        "chain udp_rules { type filter hook prerouting priority -300; udp dport 80 notrack; }",
     );
     scene.wait("UDP failing, TCP passing", |report| {
         Family::ALL.iter().all(|family| {
@@ -282,7 +282,12 @@ fn one_broken_service_is_degraded_and_named() {
 /// Every probe closes what it opened: conntrack does not fill up, not even while all fail.
 #[rstest]
 fn conntrack_entries_are_closed(
-    #[values(None, Some(Fault::Flushed), Some(Fault::ForwardingOff), Some(Fault::DataDropped))]
+    #[values(
+        None,
+        Some(Fault::Flushed),
+        Some(Fault::ForwardingOff),
+        Some(Fault::DataDropped)
+    )]
     fault: Option<Fault>,
 ) {
     let name = "conntrack_entries_are_closed";
@@ -299,7 +304,10 @@ fn conntrack_entries_are_closed(
     std::thread::sleep(std::time::Duration::from_secs(16));
     let table = scene.world.node.command("conntrack").args(["-L"]).output();
     let table = String::from_utf8(table.expect("conntrack").stdout).expect("text");
-    let open = table.lines().filter(|line| line.contains("ESTABLISHED")).count();
+    let open = table
+        .lines()
+        .filter(|line| line.contains("ESTABLISHED"))
+        .count();
     // At most what is under way, and the control port's own connections.
     assert!(open < 20, "{fault:?}: {open} open entries:\n{table}");
     // Ten lanes, four a second, ten seconds, and UDP's 30.

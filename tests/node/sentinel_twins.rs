@@ -87,7 +87,7 @@ impl Harmless {
             }
             Self::RangeDropped => {
                 node.nft(
-                    "table inet policy { chain forward { type filter hook forward priority -10; \
+                    "table inet filtered { chain bogons { type filter hook forward priority -10; \
                      ip saddr 198.18.0.0/15 drop; ip daddr 198.18.0.0/15 drop; \
                      ip6 saddr 2001:2::/48 drop; ip6 daddr 2001:2::/48 drop; } }",
                 )
@@ -209,11 +209,8 @@ fn a_datapath_that_changes_hands_is_not_broken() {
         return;
     };
     let watch = scene.watch();
-    let heir = node_tests::rules::Rules::new(
-        &scene.world,
-        Backend::Nftables,
-        scene.manifests.dir(),
-    );
+    let heir =
+        node_tests::rules::Rules::new(&scene.world, Backend::Nftables, scene.manifests.dir());
     // The heir's table is there before its rules are: nobody translates for a while.
     scene
         .world

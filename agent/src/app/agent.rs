@@ -244,10 +244,8 @@ impl Agent {
     /// neither: what crosses them is on no node's way.
     pub(super) fn watched(&self, devices: &[Device]) -> (Vec<Device>, usize) {
         let own = self.probing.as_ref().map(Probing::far_ends);
-        let of_node = |device: &&Device| {
-            own.as_ref()
-                .is_none_or(|ends| !ends.contains(&device.name))
-        };
+        let of_node =
+            |device: &&Device| own.as_ref().is_none_or(|ends| !ends.contains(&device.name));
         let devices: Vec<&Device> = devices.iter().filter(of_node).collect();
         let wanted: Vec<Device> = devices
             .iter()

@@ -26,6 +26,7 @@ use crate::sentinel::prober::{End, FamilyTargets, Frontend, Prober, Targets, Wir
 use keeper::{Facts, News, Wish};
 
 mod keeper;
+mod maps;
 
 /// While probes fail, devices and programs are looked at this often.
 const SUSPICION: Duration = Duration::from_millis(100);
@@ -37,7 +38,9 @@ pub(super) struct Inbox {
 }
 
 /// One thing that came.
-pub(super) enum Message {
+pub(super) struct Message(Content);
+
+enum Content {
     News(News),
     Trace(Box<ProbeTrace>),
 }
@@ -46,8 +49,8 @@ impl Inbox {
     /// The next message; never one where there is no sentinel.
     pub(super) async fn next(&mut self) -> Message {
         tokio::select! {
-            Some(news) = self.news.recv() => Message::News(news),
-            Some(trace) = self.traces.recv() => Message::Trace(Box::new(trace)),
+            Some(news) = self.news.recv() => Message(Content::News(news)),
+            Some(trace) = self.traces.recv() => Message(Content::Trace(Box::new(trace))),
             else => std::future::pending().await,
         }
     }
@@ -146,7 +149,8 @@ impl Probing {
             if !devices.has(family) || self.off().is_some() {
                 continue;
             }
-            let frontend = |address: IpAddr, tcp: u16, udp: Option<u16>| Frontend { address, tcp, udp };
+            let frontend =
+                |address: IpAddr, tcp: u16, udp: Option<u16>| Frontend { address, tcp, udp };
             let node_port = found.node_address.zip(found.tcp.node_port);
             targets.families[family as usize] = Some(FamilyTargets {
                 cluster_ip: Some(frontend(
@@ -194,7 +198,8 @@ impl Probing {
 
     /// Programs and prober for devices that stand.
     fn start(&mut self, devices: SentinelDevices, observer: &mut Observer) -> Result<(), String> {
-        if self.devices.as_ref() == Some(&devices) && self.prober.is_some() && self.hooks.is_some() {
+        if self.devices.as_ref() == Some(&devices) && self.prober.is_some() && self.hooks.is_some()
+        {
             return Ok(());
         }
         let ends = ProbeEnds {
@@ -264,9 +269,9 @@ impl Agent {
 
     /// Something came from the sentinel's parts.
     pub(super) fn take_in(&mut self, message: Message, now: Mono) {
-        match message {
-            Message::Trace(trace) => self.absorb_trace(&trace, now),
-            Message::News(news) => self.hear(news, now),
+        match message.0 {
+            Content::Trace(trace) => self.absorb_trace(&trace, now),
+            Content::News(news) => self.hear(news, now),
         }
     }
 
@@ -326,7 +331,11 @@ impl Agent {
             // What passes is judged with the next turn.
             return;
         }
-        tracing::debug!(?trace, outcome = name(outcome), "a probe did not pass, or at last did");
+        tracing::debug!(
+            ?trace,
+            outcome = name(outcome),
+            "a probe did not pass, or at last did"
+        );
         self.suspect(now);
         self.publish(now);
     }
@@ -435,4 +444,3 @@ fn wire(devices: &SentinelDevices) -> Wire {
         server_far: end(&devices.server_far).mac,
     }
 }
-

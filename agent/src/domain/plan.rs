@@ -371,7 +371,7 @@ impl Directory for Planner {
             port: &slot.port,
             family: slot.family,
             endpoints: self.registry.endpoints(id),
-            sentinel: self.registry.is_sentinel(id),
+            sentinel: self.node.sentinel.as_ref() == Some(&slot.name),
         })
     }
 }

@@ -91,7 +91,9 @@ impl Keeper {
         }
         match remove(&self.settings).await {
             Ok(removed) => tracing::debug!(removed, "the sentinel's devices are removed"),
-            Err(error) => tracing::warn!(%error, "the sentinel's devices stay behind; pathproof cleanup removes them"),
+            Err(error) => {
+                tracing::warn!(%error, "the sentinel's devices stay behind; pathproof cleanup removes them")
+            }
         }
     }
 
@@ -143,7 +145,7 @@ impl Keeper {
         let node = NodeState::read(&self.settings)
             .await
             .map_err(|error| error.to_string())?;
-        if let Some(conflict) = conflict(&self.settings, families, Known::nothing(), &node) {
+        if let Some(conflict) = conflict(&self.settings, families, nothing_known(), &node) {
             return Err(conflict.to_string());
         }
         ensure(&self.settings, families)
@@ -154,6 +156,16 @@ impl Keeper {
     fn tell(&self, news: News) {
         // The main loop ends before the keeper does: then nobody needs to know.
         let _ = self.news.send(news);
+    }
+}
+
+/// The main loop looks into the cluster, this one at the node alone.
+fn nothing_known() -> Known<'static> {
+    Known {
+        pod_cidrs: &[],
+        node_addresses: &[],
+        services: Box::new(std::iter::empty()),
+        endpoints: Box::new(std::iter::empty()),
     }
 }
 

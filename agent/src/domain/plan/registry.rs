@@ -196,11 +196,6 @@ impl Registry {
         self.slot(id).map_or(0, |slot| slot.endpoints)
     }
 
-    /// Whether the id is one of the sentinel's. None is yet: the sentinel is not planned.
-    pub(super) fn is_sentinel(&self, _id: u32) -> bool {
-        false
-    }
-
     /// Puts an id to rest.
     pub(super) fn rest(&mut self, id: u32, now: Mono) {
         self.set_endpoints(id, 0);

@@ -293,6 +293,10 @@ fn first_packet(trace: &ProbeTrace, facts: &KernelFacts) -> ProbeOutcome {
 /// The handshake was complete, the data did not come back.
 fn data(trace: &ProbeTrace) -> ProbeOutcome {
     let stamps = &trace.data;
+    // Somebody else took the connection: no SYN of it left for the echo.
+    if trace.sightings.misrouted || !has(&trace.handshake, Stage::Translated) {
+        return ProbeOutcome::Failed(ProbeCause::Misrouted);
+    }
     if has(stamps, Stage::Returned) {
         ProbeOutcome::Failed(ProbeCause::NoData)
     } else if has(stamps, Stage::Translated) || has(stamps, Stage::Echoed) {

@@ -126,7 +126,13 @@ mod tests {
 
     #[test]
     fn a_request_is_padded_and_counted() {
-        let message = request(2, Name::Chain { table: "nat", chain: "KUBE-SERVICES" });
+        let message = request(
+            2,
+            Name::Chain {
+                table: "nat",
+                chain: "KUBE-SERVICES",
+            },
+        );
         assert_eq!(message.len() % 4, 0);
         assert_eq!(message[..4], (message.len() as u32).to_ne_bytes());
         assert_eq!(&message[24..28], b"nat\0");
@@ -142,6 +148,9 @@ mod tests {
             assert!(answer_of(&answer[..length]).is_err(), "{length}");
         }
         answer[16..20].copy_from_slice(&(-libc::EPERM).to_ne_bytes());
-        assert_eq!(answer_of(&answer).unwrap_err().raw_os_error(), Some(libc::EPERM));
+        assert_eq!(
+            answer_of(&answer).unwrap_err().raw_os_error(),
+            Some(libc::EPERM)
+        );
     }
 }
