@@ -11,6 +11,7 @@ mod agent_faults;
 mod agent_http;
 mod agent_input;
 mod agent_kernel;
+mod agent_old_kernel;
 mod agent_options;
 mod agent_packets;
 mod agent_proofs;
