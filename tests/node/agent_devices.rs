@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::agent_kernel::{Foreign, detach, link, link_id, links, programs_at};
 use crate::agent_scene::{
-    PORT, Scene, assert_never_503, device_of, eventually, lacks, metric, throughout,
+    PORT, Scene, assert_never_503, device_of, eventually, lacks, repairs, throughout,
 };
 
 fn is_watched(report: &Value, device: &str) -> bool {
@@ -143,12 +143,6 @@ fn only_included_interfaces_are_watched() {
         "veth-spare",
     ];
     assert_eq!(names, wanted);
-}
-
-fn repairs(scene: &Scene) -> u64 {
-    let none: [&str; 0] = [];
-    let text = scene.metrics();
-    metric(&text, "pathproof_observer_reattached_total", &none)
 }
 
 /// The device's hook is ours first again, and its clients are proven.
