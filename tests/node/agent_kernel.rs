@@ -142,6 +142,22 @@ impl Foreign {
     }
 }
 
+impl Foreign {
+    /// Pins the program itself.
+    pub(crate) fn pin(&mut self, pin: &Path) {
+        let program =
+            load::classifier(&mut self.ebpf, abi::program::EMPTY).expect("the empty program");
+        program.pin(pin).expect("pin the empty program");
+    }
+
+    /// Pins the attachment, which then outlives this process.
+    pub(crate) fn pin_link(&mut self, pin: &Path) {
+        let link = self.links.pop().expect("an attachment");
+        let link = FdLink::try_from(link).expect("a link of TCX");
+        link.pin(pin).expect("pin the link");
+    }
+}
+
 /// Reads whole frames that arrive at a device.
 pub(crate) struct Tap(OwnedFd);
 

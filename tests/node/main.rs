@@ -14,6 +14,7 @@ mod agent_kernel;
 mod agent_old_kernel;
 mod agent_options;
 mod agent_packets;
+mod agent_pins;
 mod agent_proofs;
 mod agent_restart;
 mod agent_rights;
