@@ -7,8 +7,10 @@
 //! client-1, client-2 and spare are local pods without a Service; db-2 is bridged.
 
 use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -121,6 +123,15 @@ impl Scene {
     pub(crate) fn spawn_binary(&mut self, binary: PathBuf, extra: &[&str]) {
         let agent = self.world.spawn_agent(&binary, self.manifests.dir(), extra);
         self.agent = Some(agent.expect("start the agent"));
+    }
+
+    /// A program that runs the agent (or a copy of it) by way of another one: "setpriv --no-new-privs".
+    pub(crate) fn wrapped(&self, wrapper: &str, agent: &Path) -> PathBuf {
+        let file = self.world.dir().join("wrapped");
+        let script = format!("#!/bin/sh\nexec {wrapper} {} \"$@\"\n", agent.display());
+        fs::write(&file, script).expect("write a script");
+        fs::set_permissions(&file, Permissions::from_mode(0o755)).expect("make it a program");
+        file
     }
 
     /// Starts the agent on a kernel that can do less, and waits until it is ready.

@@ -7,6 +7,7 @@
 mod agent_attach;
 mod agent_broken_packets;
 mod agent_devices;
+mod agent_diagnostics;
 mod agent_faults;
 mod agent_http;
 mod agent_input;
