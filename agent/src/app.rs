@@ -23,7 +23,7 @@ use crate::clock;
 use crate::cluster::watch::{Folder, OpenError, Update};
 use crate::config::Config;
 use crate::datapath::attach::Mode;
-use crate::datapath::devices::{self, Device, DevicesError};
+use crate::datapath::devices::{self, Device, DevicesError, Interfaces};
 use crate::datapath::load::chain;
 use crate::datapath::pins::{Pins, PinsError};
 use crate::datapath::{Observer, ObserverError};
@@ -289,14 +289,15 @@ async fn turn(
     }
 }
 
-/// The devices that the rule wants, and how many it leaves out.
-fn watched(devices: &[Device], config: &Config) -> (Vec<Device>, usize) {
+/// The devices that the rule wants, and how many are not watched.
+fn watched(interfaces: &Interfaces, config: &Config) -> (Vec<Device>, usize) {
+    let devices = &interfaces.devices;
     let wanted: Vec<_> = devices
         .iter()
         .filter(|device| config.interfaces.watches(&device.name))
         .cloned()
         .collect();
-    let left_out = devices.len() - wanted.len();
+    let left_out = devices.len() - wanted.len() + interfaces.unfollowed;
     (wanted, left_out)
 }
 

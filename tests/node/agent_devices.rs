@@ -11,7 +11,7 @@ use node_tests::world::{Family, Place};
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::agent_kernel::{Foreign, detach, link, link_id, links, programs_at};
+use crate::agent_kernel::{Foreign, detach, device_of_kind, link, link_id, links, programs_at};
 use crate::agent_scene::{
     PORT, Scene, assert_never_503, device_of, eventually, lacks, repairs, throughout,
 };
@@ -112,6 +112,25 @@ fn an_excluded_interface_is_left_alone() {
         3,
         "and it alone"
     );
+}
+
+/// What crosses it cannot be read: said, and nothing counted as lost meanwhile.
+#[test]
+fn a_kind_that_is_not_followed_is_told() {
+    let name = "a_kind_that_is_not_followed_is_told";
+    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let node = &scene.world.node;
+    let Some(modem) = device_of_kind(name, node, "ppp7", libc::ARPHRD_PPP) else {
+        return;
+    };
+    assert!(!lacks(&scene.report(), "left_out"));
+    node.ip("link set ppp7 up").expect("up");
+    let report = scene.wait("told as coverage", |report| lacks(report, "left_out"));
+    assert!(device_of(&report, "ppp7").is_none(), "{report:#}");
+    drop(modem);
+    scene.wait("all is seen again", |report| !lacks(report, "left_out"));
 }
 
 #[test]
