@@ -18,6 +18,7 @@ use aya::maps::{Array, HashMap, Map, PerCpuArray, PerCpuValues, RingBuf};
 use aya::programs::SchedClassifier;
 use aya::{Ebpf, Pod, TestRun as _, TestRunOptions};
 use pathproof::datapath::load;
+use pathproof::datapath::sample::Sampler;
 
 use crate::skip;
 
@@ -60,6 +61,11 @@ impl Observer {
     /// The loaded object.
     pub fn ebpf(&self) -> &Ebpf {
         &self.ebpf
+    }
+
+    /// The reader of its evidence; takes the maps that it reads.
+    pub fn sampler(&mut self) -> Result<Sampler> {
+        Ok(Sampler::open(&mut self.ebpf)?)
     }
 
     /// A program by name.

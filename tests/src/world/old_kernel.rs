@@ -9,6 +9,8 @@ use libc::{sock_filter, sock_fprog};
 /// Commands of bpf(2) (linux/bpf.h).
 const BPF_MAP_CREATE: u32 = 0;
 const BPF_PROG_LOAD: u32 = 5;
+const BPF_MAP_LOOKUP_BATCH: u32 = 24;
+const BPF_MAP_DELETE_BATCH: u32 = 27;
 const BPF_LINK_CREATE: u32 = 28;
 
 /// Offsets in `struct seccomp_data` (linux/seccomp.h): the number of the call, and the low half of
@@ -31,12 +33,16 @@ pub enum OldKernel {
     NoPrograms,
     /// It has no links of the kind that TCX takes.
     NoTcx,
+    /// It reads one element of a map at a time.
+    NoBatchLookup,
+    /// It deletes one element of a map at a time.
+    NoBatchDelete,
 }
 
 impl OldKernel {
-    /// Makes this process, and whatever it becomes, live on that kernel. Only calls that are
-    /// async-signal-safe: for use between fork and exec.
-    pub(super) fn begin(self) -> io::Result<()> {
+    /// Makes this thread, and whatever it starts, live on that kernel for good. Only calls that are
+    /// async-signal-safe: may be used between fork and exec.
+    pub fn begin(self) -> io::Result<()> {
         let mut filter = self.filter();
         let program = sock_fprog {
             len: filter.len() as u16,
@@ -64,6 +70,8 @@ impl OldKernel {
             Self::NoMaps => (Some(BPF_MAP_CREATE), libc::EINVAL),
             Self::NoPrograms => (Some(BPF_PROG_LOAD), libc::EINVAL),
             Self::NoTcx => (Some(BPF_LINK_CREATE), libc::EINVAL),
+            Self::NoBatchLookup => (Some(BPF_MAP_LOOKUP_BATCH), libc::EINVAL),
+            Self::NoBatchDelete => (Some(BPF_MAP_DELETE_BATCH), libc::EINVAL),
         };
         let answer = |answer| statement(BPF_RET | BPF_K, answer);
         [
