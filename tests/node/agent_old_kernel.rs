@@ -1,12 +1,14 @@
 //! Kernels that lack what the observer takes. The agent runs on: that nothing is observed is no
 //! fault of the node, and is said; whether the node is being removed is still answered.
 
+use agent_common::evidence::Outcome;
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::rules::Backend;
 use node_tests::world::{Family, OldKernel};
 use rstest::rstest;
 use serde_json::Value;
 
+use crate::agent_kernel::counted;
 use crate::agent_scene::{
     PATIENCE, Scene, device_of, eventually, family_of, lacks, metric, throughout,
 };
@@ -83,6 +85,28 @@ fn a_kernel_that_refuses_the_observer_is_unknown(#[case] kernel: OldKernel, #[ca
     // On a better kernel it sees.
     scene.start(&[]);
     scene.wait_proven();
+}
+
+/// A kernel that refuses, for want of memory perhaps, says nothing against the maps that a former
+/// agent pinned: its programs go on counting in them, and the next agent finds them.
+#[rstest]
+#[case::maps_refused(OldKernel::NoMaps)]
+#[case::programs_refused(OldKernel::NoPrograms)]
+fn a_refusal_leaves_pinned_maps_alone(#[case] kernel: OldKernel) {
+    let name = "a_refusal_leaves_pinned_maps_alone";
+    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    scene.take_agent().kill().expect("kill");
+    scene.start_on(kernel, &[]);
+    scene.wait("no observer", |report| lacks(report, "not_loaded"));
+    let plan = scene.pod_plan("client-1", scene.cluster_ip("web", Family::V4));
+    plan.once(0).expect("an answer");
+    let proven = || counted(&scene.world, Outcome::Proven);
+    eventually("counted all the same", || proven() == 1);
+    scene.take_agent().terminate().expect("an end in order");
+    scene.start(&[]);
+    assert_eq!(counted(&scene.world, Outcome::Proven), 1);
 }
 
 /// Told to use TCX alone where there is none.
