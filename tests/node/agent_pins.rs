@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use agent_common::abi::ABI_VERSION;
+use agent_common::abi::{ABI_VERSION, map};
 use aya::programs::TcAttachType;
 use node_tests::rules::Backend;
 use node_tests::world::agent_binary;
@@ -99,4 +99,24 @@ fn another_version_watches_until_all_is_attached() {
         let programs = programs_at(&scene.world.node, device, hook);
         programs.len() == 1 && programs[0].starts_with("pathproof_")
     });
+}
+
+/// Something that is no map where one was pinned: counting begins anew rather than not at all.
+#[test]
+fn maps_that_cannot_be_used_are_made_anew() {
+    let name = "maps_that_cannot_be_used_are_made_anew";
+    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    scene.take_agent().kill().expect("kill");
+    let maps = scene.world.pin_dir().join(format!("v{ABI_VERSION}/maps"));
+    let pin = maps.join(map::COUNTS);
+    fs::remove_file(&pin).expect("remove a pin");
+    fs::create_dir(&pin).expect("make a folder");
+    scene.start(&[]);
+    assert!(pin.is_file(), "pinned anew");
+    let log = scene.agent().log();
+    assert!(log.contains("they are made anew"), "{log}");
+    scene.traffic();
+    scene.wait_proven();
 }
