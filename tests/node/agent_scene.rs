@@ -7,8 +7,10 @@
 //! client-1, client-2 and spare are local pods without a Service; db-2 is bridged.
 
 use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +20,7 @@ use node_tests::rules::{Backend, Rules};
 use node_tests::skip;
 use node_tests::traffic::{Client, Plan, Server};
 use node_tests::watch::Watch;
-use node_tests::world::{Agent, Builder, Family, World, agent_binary};
+use node_tests::world::{Agent, Builder, Family, OldKernel, World, agent_binary};
 use serde_json::Value;
 
 /// Far longer than anything here takes, for machines that do much else.
@@ -165,6 +167,24 @@ impl Scene {
     pub(crate) fn spawn_binary(&mut self, binary: PathBuf, extra: &[&str]) {
         let agent = self.world.spawn_agent(&binary, self.manifests.dir(), extra);
         self.agent = Some(agent.expect("start the agent"));
+    }
+
+    /// A program that runs the agent (or a copy of it) by way of another one: "setpriv --no-new-privs".
+    pub(crate) fn wrapped(&self, wrapper: &str, agent: &Path) -> PathBuf {
+        let file = self.world.dir().join("wrapped");
+        let script = format!("#!/bin/sh\nexec {wrapper} {} \"$@\"\n", agent.display());
+        fs::write(&file, script).expect("write a script");
+        fs::set_permissions(&file, Permissions::from_mode(0o755)).expect("make it a program");
+        file
+    }
+
+    /// Starts the agent on a kernel that can do less, and waits until it is ready.
+    pub(crate) fn start_on(&mut self, kernel: OldKernel, extra: &[&str]) {
+        let binary = agent_binary().expect("the agent's binary");
+        let folder = self.manifests.dir();
+        let agent = self.world.spawn_agent_on(kernel, &binary, folder, extra);
+        let agent = self.agent.insert(agent.expect("start the agent"));
+        agent.wait_ready(PATIENCE).expect("a ready agent");
     }
 
     /// The agent.
@@ -315,6 +335,13 @@ pub(crate) fn metric(text: &str, name: &str, labels: &[impl AsRef<str>]) -> u64 
     });
     let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
     series.filter_map(value).sum::<f64>() as u64
+}
+
+/// Hooks that were put back.
+pub(crate) fn repairs(scene: &Scene) -> u64 {
+    let none: [&str; 0] = [];
+    let text = scene.metrics();
+    metric(&text, "pathproof_observer_reattached_total", &none)
 }
 
 /// The verdict on a family, out of a report; null where there is none.

@@ -7,12 +7,15 @@
 mod agent_attach;
 mod agent_broken_packets;
 mod agent_devices;
+mod agent_diagnostics;
 mod agent_faults;
 mod agent_http;
 mod agent_input;
 mod agent_kernel;
+mod agent_old_kernel;
 mod agent_options;
 mod agent_packets;
+mod agent_pins;
 mod agent_proofs;
 mod agent_restart;
 mod agent_rights;

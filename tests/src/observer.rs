@@ -22,6 +22,7 @@ use pathproof::datapath::attach::Mode;
 use pathproof::datapath::load;
 use pathproof::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
 use pathproof::datapath::probes::ProbeMaps;
+use pathproof::datapath::sample::Sampler;
 
 use crate::skip;
 
@@ -87,6 +88,11 @@ impl Observer {
     /// The loaded object.
     pub fn ebpf(&self) -> &Ebpf {
         &self.ebpf
+    }
+
+    /// The reader of its evidence; takes the maps that it reads.
+    pub fn sampler(&mut self) -> Result<Sampler> {
+        Ok(Sampler::open(&mut self.ebpf)?)
     }
 
     /// A program by name.

@@ -14,7 +14,7 @@ use super::probing::Probing;
 use crate::clock;
 use crate::config::Config;
 use crate::datapath::Observer;
-use crate::datapath::devices::Device;
+use crate::datapath::devices::{Device, Interfaces};
 use crate::datapath::sample::Look;
 use crate::domain::answer::{Answer, Endpoint, answer};
 use crate::domain::cluster::Change;
@@ -242,17 +242,17 @@ impl Agent {
 
     /// The devices that the rule wants, and how many it leaves out. The sentinel's far ends are
     /// neither: what crosses them is on no node's way.
-    pub(super) fn watched(&self, devices: &[Device]) -> (Vec<Device>, usize) {
+    pub(super) fn watched(&self, interfaces: &Interfaces) -> (Vec<Device>, usize) {
         let own = self.probing.as_ref().map(Probing::far_ends);
         let of_node =
             |device: &&Device| own.as_ref().is_none_or(|ends| !ends.contains(&device.name));
-        let devices: Vec<&Device> = devices.iter().filter(of_node).collect();
+        let devices: Vec<&Device> = interfaces.devices.iter().filter(of_node).collect();
         let wanted: Vec<Device> = devices
             .iter()
             .filter(|device| self.config.interfaces.watches(&device.name))
             .map(|device| (*device).clone())
             .collect();
-        let left_out = devices.len() - wanted.len();
+        let left_out = devices.len() - wanted.len() + interfaces.unfollowed;
         (wanted, left_out)
     }
 

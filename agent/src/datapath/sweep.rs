@@ -4,7 +4,7 @@
 //! from the entries themselves, never by subtracting counts. An entry outlives its outcome, since
 //! only an entry that is still there tells a SYN that comes again from a first one (finding 11).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -48,13 +48,14 @@ impl Sweeper {
     /// One sweep at `now`. Cost: a batch of lookups, nothing per device or Service.
     pub fn sweep(&mut self, map: BorrowedFd<'_>, now: u64) -> io::Result<Swept> {
         let mut swept = Swept::default();
+        let mut lost: HashMap<PendingKey, Pending> = HashMap::new();
         let mut kept: Vec<(u64, PendingKey)> = Vec::new();
         let mut forget = Vec::new();
         syscall::for_each(map, |key: PendingKey, pending: Pending| {
             swept.under_way += 1;
             let age = now.saturating_sub(pending.arrived_ns);
-            if is_lost(&pending, age) && self.told.insert(key) {
-                swept.lost.push(pending);
+            if is_lost(&pending, age) && !self.told.contains(&key) {
+                lost.insert(key, pending);
             }
             if age > keep_for(&pending) {
                 forget.push(key);
@@ -69,10 +70,13 @@ impl Sweeper {
             swept.forgotten_early = surplus;
             forget.extend(kept[..surplus].iter().map(|(_, key)| *key));
         }
+        syscall::delete(map, &forget)?;
+        // Only now: what a sweep that fails had found is found again.
+        self.told.extend(lost.keys());
         for key in &forget {
             self.told.remove(key);
         }
-        syscall::delete(map, &forget)?;
+        swept.lost = lost.into_values().collect();
         Ok(swept)
     }
 }

@@ -34,6 +34,7 @@ impl Collector for Exposition {
         let current = self.0.current();
         if let Some(snapshot) = &current.snapshot {
             page.verdict(&snapshot.report)?;
+            page.lanes(&snapshot.report)?;
             page.observer(snapshot)?;
             page.view(snapshot)?;
         }
@@ -286,6 +287,27 @@ impl Page<'_, '_> {
                     ("stage", stage_name(stage)),
                 ];
                 histogram(&mut stages, &labels, delays)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn lanes(&mut self, report: &Report) -> fmt::Result {
+        for of in [define::PROBE_ARMED, define::PROBE_FAILING] {
+            let mut series = self.family(of)?;
+            for family in &report.verdict.families {
+                for lane in &family.lanes {
+                    let labels = [
+                        ("family", names::of_family(family.family)),
+                        ("path", lane.path.name()),
+                        ("transport", lane.transport.name()),
+                    ];
+                    let value = match of.name == define::PROBE_ARMED.name {
+                        true => flag(lane.armed),
+                        false => f64::from(lane.failures),
+                    };
+                    series.gauge(&labels, value)?;
+                }
             }
         }
         Ok(())

@@ -11,7 +11,9 @@ use super::judge::{Case, Finding};
 use super::lane_words as words;
 use super::report::{LaneState, LaneView, StageDelays, State};
 use crate::domain::probe::{Lane, ProbePath, Transport};
-use crate::domain::sentinel::{LaneLedger, ProbeOutcome, Run, SentinelLedger, lanes_of};
+use crate::domain::sentinel::{
+    LaneLedger, ProbeCause, ProbeOutcome, Run, SentinelLedger, lanes_of,
+};
 use crate::domain::time::Mono;
 
 /// What the failures of a lane come to.
@@ -95,7 +97,10 @@ impl<'a> Case<'a> {
             return Standing::Few;
         }
         let class = counterpart(lane.path);
-        if let Some(proof) = self.evidence.proofs[class as usize] {
+        // A real connection is proven by its handshake: that contradicts nothing that comes after.
+        let proof =
+            self.evidence.proofs[class as usize].filter(|_| run.cause() != ProbeCause::NoData);
+        if let Some(proof) = proof {
             if proof > run.since.plus(limits.proof_overlap) {
                 return Standing::Contradicted(class, proof);
             }
