@@ -191,10 +191,10 @@ impl<'a> Case<'a> {
         Some(Finding::caused(State::Suspect, run.cause().cause(), reason))
     }
 
-    /// The last probe that proves the family, if it is young enough.
+    /// The last probe that proves the family, if it is young enough; among equals the first lane.
     pub(super) fn fresh_pass(&self) -> Option<(Lane, Mono)> {
         let passing = |(_, lane): &(Lane, &LaneLedger)| self.is_passing(lane);
-        let lanes = self.proving().into_iter().filter(passing);
+        let lanes = self.proving().into_iter().rev().filter(passing);
         lanes
             .filter_map(|(lane, ledger)| Some((lane, ledger.last_pass?)))
             .max_by_key(|(_, at)| *at)
