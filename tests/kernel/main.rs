@@ -9,6 +9,8 @@ mod limits;
 mod object;
 mod sampler;
 mod scenarios;
+mod sentinel;
+mod sentinel_path;
 
 use agent_common::service::{FrontendKind, FrontendValue, Owed, SourceClass, device_flag};
 use node_tests::observer::{Observer, Sandbox, in_sandbox};
