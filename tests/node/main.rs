@@ -20,3 +20,4 @@ mod agent_scene;
 mod agent_termination;
 mod agent_twins;
 mod sentinel_devices;
+mod sentinel_probe;
