@@ -24,4 +24,5 @@ mod agent_termination;
 mod agent_twins;
 mod sentinel_devices;
 mod sentinel_faults;
+mod sentinel_probe;
 mod sentinel_twins;
