@@ -9,7 +9,6 @@ mod limits;
 mod object;
 mod scenarios;
 mod sentinel;
-mod sentinel_path;
 
 use agent_common::service::{FrontendKind, FrontendValue, Owed, SourceClass, device_flag};
 use node_tests::observer::{Observer, Sandbox, in_sandbox};
