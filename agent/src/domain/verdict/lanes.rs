@@ -193,9 +193,10 @@ impl<'a> Case<'a> {
 
     pub(super) fn suspect_by_probes(&self) -> Option<Finding> {
         let failing = self.failing();
-        let longest = failing.iter().max_by_key(|(_, run)| run.failures)?;
-        let reason = words::suspect(self, *longest, self.standing(*longest));
-        let (_, run) = longest;
+        // The one that began first: counts change places with every probe.
+        let first = failing.iter().min_by_key(|(_, run)| run.since)?;
+        let reason = words::suspect(self, *first, self.standing(*first));
+        let (_, run) = first;
         Some(Finding::caused(State::Suspect, run.cause().cause(), reason))
     }
 
