@@ -20,4 +20,5 @@ mod agent_scene;
 mod agent_termination;
 mod agent_twins;
 mod sentinel_devices;
+mod sentinel_node;
 mod sentinel_probe;
