@@ -23,7 +23,7 @@ use crate::clock;
 use crate::cluster::watch::{Folder, OpenError, Update};
 use crate::config::Config;
 use crate::datapath::attach::Mode;
-use crate::datapath::devices::{self, Device, DevicesError};
+use crate::datapath::devices::{self, DevicesError};
 use crate::datapath::load::chain;
 use crate::datapath::pins::{Pins, PinsError};
 use crate::datapath::{Observer, ObserverError};
@@ -38,9 +38,10 @@ mod agent;
 mod assemble;
 mod coverage;
 mod memory;
-mod probes;
+mod probing;
 
 use agent::{Agent, Published};
+use probing::{Inbox, Probing};
 
 /// The kernel's evidence is looked at this often.
 const TICK: Duration = Duration::from_millis(250);
@@ -101,11 +102,13 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let (observer, blind, no_pins) = load(&config)?;
     // Reading the object took more than all that follows.
     memory_of_process::give_back();
+    let (probing, inbox) = config.sentinel.clone().map(Probing::new).unzip();
     let (mut agent, published) = Agent::new(
         config.clone(),
         observer,
         blind,
         no_pins,
+        probing,
         Arc::clone(&metrics),
     );
     // Answers stand before anyone can ask.
@@ -116,14 +119,14 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     );
     let result = turn(
         &mut agent,
-        &config,
         folder,
+        inbox,
         pending,
         &heartbeat,
         &mut shutdown,
     )
     .await;
-    agent.end();
+    agent.end().await;
     let _ = ending.send(true);
     // Requests under way are answered; a client that does not read must not keep us.
     let _ = tokio::time::timeout(Duration::from_secs(2), served).await;
@@ -252,8 +255,8 @@ fn serve_all(
 /// The main loop.
 async fn turn(
     agent: &mut Agent,
-    config: &Config,
     mut folder: Receiver<Update>,
+    mut inbox: Option<Inbox>,
     mut pending: Pending,
     heartbeat: &Heartbeat,
     shutdown: &mut Shutdown,
@@ -278,8 +281,9 @@ async fn turn(
                     pending.view = None;
                 }
             }
+            message = next(&mut inbox) => agent.take_in(message, clock::mono()),
             Ok(()) = devices.changed() => {
-                let wanted = watched(&devices.borrow_and_update(), config);
+                let wanted = agent.watched(&devices.borrow_and_update());
                 agent.follow_devices(wanted, clock::mono());
                 pending.devices = None;
             }
@@ -290,15 +294,12 @@ async fn turn(
     }
 }
 
-/// The devices that the rule wants, and how many it leaves out.
-fn watched(devices: &[Device], config: &Config) -> (Vec<Device>, usize) {
-    let wanted: Vec<_> = devices
-        .iter()
-        .filter(|device| config.interfaces.watches(&device.name))
-        .cloned()
-        .collect();
-    let left_out = devices.len() - wanted.len();
-    (wanted, left_out)
+/// The next message of the sentinel's parts; never one where it is off.
+async fn next(inbox: &mut Option<Inbox>) -> probing::Message {
+    match inbox {
+        Some(inbox) => inbox.next().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// What a source delivers.

@@ -18,10 +18,12 @@ use crate::telemetry::Format;
 mod error;
 mod interfaces;
 mod parse;
+mod sentinel;
 mod taints;
 
 pub use error::ConfigError;
 pub use interfaces::{InterfaceRule, Pattern};
+pub use sentinel::SentinelConfig;
 
 /// Port of /healthz and /livez where none is given: kube-proxy's.
 pub const HEALTHZ_PORT: u16 = 10256;
@@ -55,6 +57,8 @@ pub struct Config {
     pub flap_dwell: Duration,
     /// How programs are attached.
     pub attach: Attach,
+    /// The sentinel, unless it is off.
+    pub sentinel: Option<SentinelConfig>,
     /// Where links and maps are pinned, if they are.
     pub pin_dir: Option<PathBuf>,
     /// Where state outlives a restart, if it does.
@@ -140,6 +144,7 @@ impl Config {
             terminating_taints: taints::resolve(&args.terminating_taints)?,
             flap_dwell: parse::flap_dwell(&args.flap_dwell)?,
             attach: args.attach,
+            sentinel: sentinel::resolve(args)?,
             pin_dir: parse::directory("--pin-dir", &args.pin_dir)?,
             state_dir: parse::directory("--state-dir", &args.state_dir)?,
             log_format: args.log_format.into(),
@@ -175,6 +180,7 @@ impl Config {
             terminating_taints = self.terminating_taints.keys().collect::<Vec<_>>().join(","),
             flap_dwell = ?self.flap_dwell,
             attach = ?self.attach,
+            sentinel = self.sentinel.as_ref().map_or("off".to_owned(), ToString::to_string),
             pin_dir = path(&self.pin_dir),
             state_dir = path(&self.state_dir),
             "this is the configuration"

@@ -97,7 +97,11 @@ impl Observer {
             tracing::warn!(%error, "an uplink could not be flagged");
         }
         self.attacher.follow(&mut self.ebpf, devices);
-        // Another version's programs watch on until these do.
+        self.sweep_other_versions();
+    }
+
+    /// Another version's programs watch on until these do, everywhere.
+    fn sweep_other_versions(&self) {
         let attached = |attachment: &Attachment| attachment.mechanism().is_some();
         let mut attachments = self.attacher.attachments().peekable();
         let all = attachments.peek().is_some() && attachments.all(attached);
@@ -126,6 +130,7 @@ impl Observer {
     /// Looks whether every hook still stands first, and puts back what does not.
     pub fn check(&mut self, now: Mono) {
         self.attacher.check(&mut self.ebpf, now);
+        self.sweep_other_versions();
     }
 
     /// By device, in the order of their indexes.

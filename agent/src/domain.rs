@@ -13,6 +13,7 @@ pub mod ledger;
 pub mod node;
 pub mod plan;
 pub mod probe;
+pub mod sentinel;
 pub mod time;
 pub mod verdict;
 pub mod view;

@@ -13,6 +13,7 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
 use crate::domain::evidence::{CountDelta, Directory};
+use crate::domain::probe::ProbeTrace;
 use crate::domain::verdict::ServiceTrouble;
 use crate::report::{Report, ServiceReport};
 
@@ -20,6 +21,7 @@ mod connections;
 mod definitions;
 mod exposition;
 mod http;
+mod probes;
 mod process;
 mod reference;
 
@@ -28,6 +30,7 @@ pub use http::{HttpStats, Listener, Open, Turned};
 pub use reference::reference;
 
 use connections::Connections;
+use probes::Probes;
 
 /// Content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -50,6 +53,7 @@ struct Shared {
 struct Current {
     snapshot: Option<Snapshot>,
     connections: Connections,
+    probes: Probes,
 }
 
 /// What one turn of the main loop knows, beside the connections it counted.
@@ -80,6 +84,11 @@ impl Metrics {
     /// [`MAX_SERVICES_SHOWN`] with traffic are counted together.
     pub fn record(&self, counts: &[CountDelta], directory: &dyn Directory) {
         self.current().connections.record(counts, directory);
+    }
+
+    /// Counts a probe of the sentinel under its outcome.
+    pub fn record_probe(&self, trace: &ProbeTrace, outcome: &'static str) {
+        self.current().probes.record(trace, outcome);
     }
 
     /// Forgets Services that are no longer expected. Call after the view changed: their ids may be

@@ -1,8 +1,12 @@
 //! The sentinel: pathproof's own Service, probed through the node's datapath from devices of its
-//! own, so that an idle node is judged as surely as a busy one. This module sends and collects; it
-//! must not judge (`domain::sentinel` does), and it knows neither cluster nor HTTP.
+//! own, so that an idle node is judged as surely as a busy one. Its devices, the frames it writes,
+//! the thread that sends probes and waits for them.
+//!
+//! It sends and collects; what a [`ProbeTrace`](crate::domain::probe::ProbeTrace) means is
+//! `domain::sentinel`'s to say. It must not name `datapath`, `cluster` or `http`.
 
 pub mod devices;
 pub mod frame;
 pub mod host;
+pub mod owners;
 pub mod prober;

@@ -7,7 +7,9 @@
 mod hooks;
 mod limits;
 mod object;
+mod sampler;
 mod scenarios;
+mod sentinel;
 
 use agent_common::service::{FrontendKind, FrontendValue, Owed, SourceClass, device_flag};
 use node_tests::observer::{Observer, Sandbox, in_sandbox};

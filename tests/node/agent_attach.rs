@@ -6,7 +6,7 @@ use node_tests::world::Family;
 use rstest::rstest;
 
 use crate::agent_kernel::programs_at;
-use crate::agent_scene::{PATIENCE, Scene, eventually, lacks};
+use crate::agent_scene::{PATIENCE, Scene, eventually, lacks, repairs};
 
 #[test]
 fn no_pins_is_told_and_works() {
@@ -38,14 +38,16 @@ fn no_pins_is_told_and_works() {
     scene.wait_proven();
 }
 
-fn filters(scene: &Scene) -> usize {
+fn tc(scene: &Scene, words: &str) -> String {
+    let mut tc = scene.world.node.command("tc");
+    let output = tc.args(words.split(' ')).output().expect("run tc");
+    assert!(output.status.success(), "tc {words}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn filters(scene: &Scene, device: &str) -> usize {
     let list = |direction: &str| {
-        let mut tc = scene.world.node.command("tc");
-        let output = tc
-            .args(["filter", "show", "dev", "eth0", direction])
-            .output()
-            .expect("run tc");
-        String::from_utf8_lossy(&output.stdout)
+        tc(scene, &format!("filter show dev {device} {direction}"))
             .matches("handle 0x")
             .count()
     };
@@ -66,7 +68,7 @@ fn clsact_works_as_well(#[case] backend: Backend) {
         devices.iter().all(|device| device["attached"] == "clsact"),
         "{report:#}"
     );
-    assert_eq!(filters(&scene), 2);
+    assert_eq!(filters(&scene, "eth0"), 2);
 
     let watch = scene.watch();
     scene.rules.flush_services().expect("flush");
@@ -81,9 +83,9 @@ fn clsact_works_as_well(#[case] backend: Backend) {
 
     // Killed: the filters stay, and the next agent finds them instead of adding more.
     scene.take_agent().kill().expect("kill");
-    assert_eq!(filters(&scene), 2);
+    assert_eq!(filters(&scene, "eth0"), 2);
     scene.start(&extra);
-    assert_eq!(filters(&scene), 2);
+    assert_eq!(filters(&scene, "eth0"), 2);
     scene.wait_proven();
     let before = scene.count("web", Family::V4, "pod", "arrived");
     eventually("counting goes on", || {
@@ -92,10 +94,39 @@ fn clsact_works_as_well(#[case] backend: Backend) {
 
     // Ended in order: nothing is left, since nothing pins a filter's agent.
     scene.take_agent().terminate().expect("an end in order");
-    assert_eq!(filters(&scene), 0);
+    assert_eq!(filters(&scene, "eth0"), 0);
 
     // The other way of attaching takes over cleanly.
     scene.start(&[]);
     scene.wait_proven();
-    assert_eq!(filters(&scene), 0);
+    assert_eq!(filters(&scene, "eth0"), 0);
+}
+
+/// Somebody takes a filter away, or the qdisc with both.
+#[rstest]
+#[case::the_qdisc("qdisc del dev veth-client-1 clsact", 2)]
+#[case::a_filter("filter del dev veth-client-1 ingress", 1)]
+fn a_removed_filter_is_put_back(#[case] words: &str, #[case] removed: usize) {
+    let extra = ["--attach", "clsact"];
+    let name = "a_removed_filter_is_put_back";
+    let Some(scene) = Scene::new(name, Backend::Nftables, &extra) else {
+        return;
+    };
+    assert_eq!(filters(&scene, "veth-client-1"), 2);
+    tc(&scene, words);
+    assert_eq!(filters(&scene, "veth-client-1"), 2 - removed);
+    eventually("the repair counted", || repairs(&scene) == removed as u64);
+    assert_eq!(
+        filters(&scene, "veth-client-1"),
+        2,
+        "and nothing took it away"
+    );
+    scene
+        .pod_plan("client-1", scene.cluster_ip("web", Family::V4))
+        .once(0)
+        .expect("an answer");
+    eventually("proven behind it", || {
+        scene.count("web", Family::V4, "pod", "proven") == 1
+    });
+    assert_eq!(repairs(&scene), removed as u64, "once");
 }

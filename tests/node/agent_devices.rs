@@ -11,9 +11,9 @@ use node_tests::world::{Family, Place};
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::agent_kernel::{Foreign, detach, link, link_id, links, programs_at};
+use crate::agent_kernel::{Foreign, detach, device_of_kind, link, link_id, links, programs_at};
 use crate::agent_scene::{
-    PORT, Scene, assert_never_503, device_of, eventually, lacks, metric, throughout,
+    PORT, Scene, assert_never_503, device_of, eventually, lacks, repairs, throughout,
 };
 
 fn is_watched(report: &Value, device: &str) -> bool {
@@ -114,6 +114,25 @@ fn an_excluded_interface_is_left_alone() {
     );
 }
 
+/// What crosses it cannot be read: said, and nothing counted as lost meanwhile.
+#[test]
+fn a_kind_that_is_not_followed_is_told() {
+    let name = "a_kind_that_is_not_followed_is_told";
+    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let node = &scene.world.node;
+    let Some(modem) = device_of_kind(name, node, "ppp7", libc::ARPHRD_PPP) else {
+        return;
+    };
+    assert!(!lacks(&scene.report(), "left_out"));
+    node.ip("link set ppp7 up").expect("up");
+    let report = scene.wait("told as coverage", |report| lacks(report, "left_out"));
+    assert!(device_of(&report, "ppp7").is_none(), "{report:#}");
+    drop(modem);
+    scene.wait("all is seen again", |report| !lacks(report, "left_out"));
+}
+
 #[test]
 fn only_included_interfaces_are_watched() {
     let name = "only_included_interfaces_are_watched";
@@ -143,12 +162,6 @@ fn only_included_interfaces_are_watched() {
         "veth-spare",
     ];
     assert_eq!(names, wanted);
-}
-
-fn repairs(scene: &Scene) -> u64 {
-    let none: [&str; 0] = [];
-    let text = scene.metrics();
-    metric(&text, "pathproof_observer_reattached_total", &none)
 }
 
 /// The device's hook is ours first again, and its clients are proven.

@@ -2,6 +2,7 @@
 //! a hook, a program of somebody else's, and a tap that reads what a pod receives.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -140,6 +141,49 @@ impl Foreign {
         });
         self.links.push(link.expect("attach the empty program"));
     }
+}
+
+impl Foreign {
+    /// Pins the program itself.
+    pub(crate) fn pin(&mut self, pin: &Path) {
+        let program =
+            load::classifier(&mut self.ebpf, abi::program::EMPTY).expect("the empty program");
+        program.pin(pin).expect("pin the empty program");
+    }
+
+    /// Pins the attachment, which then outlives this process.
+    pub(crate) fn pin_link(&mut self, pin: &Path) {
+        let link = self.links.pop().expect("an attachment");
+        let link = FdLink::try_from(link).expect("a link of TCX");
+        link.pin(pin).expect("pin the link");
+    }
+}
+
+/// A device of any kind (ARPHRD), for as long as the file is open; nothing, loudly, where there is
+/// no /dev/net/tun.
+pub(crate) fn device_of_kind(test: &str, ns: &Namespace, name: &str, kind: u16) -> Option<File> {
+    const TUNSETLINK: libc::Ioctl = 0x4004_54cd;
+    let path = "/dev/net/tun";
+    // The device appears where the file was opened.
+    let Ok(file) = ns.run(|| File::options().read(true).write(true).open(path)) else {
+        eprintln!("SKIPPED: {test} needs {path}");
+        return None;
+    };
+    ns.run(|| {
+        // SAFETY: an all-zero ifreq is valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (slot, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *slot = byte as libc::c_char;
+        }
+        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+        // SAFETY: the descriptor is open, the request is valid for the call.
+        let made = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+        assert_eq!(made, 0, "{}", io::Error::last_os_error());
+        // SAFETY: takes a number.
+        let set = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETLINK, libc::c_ulong::from(kind)) };
+        assert_eq!(set, 0, "{}", io::Error::last_os_error());
+    });
+    Some(file)
 }
 
 /// Reads whole frames that arrive at a device.

@@ -15,7 +15,7 @@ use node_tests::traffic::{Plan, Tally};
 use node_tests::world::{Family, HEALTHZ_PORT, Place, agent_binary};
 use rstest::rstest;
 
-use crate::agent_kernel::{counted, link, link_id, links, programs_at};
+use crate::agent_kernel::{counted, link, link_id, links, pending, programs_at};
 use crate::agent_scene::{PATIENCE, Scene, assert_never_503, eventually, until};
 
 /// Fast clients on three ways through the node.
@@ -132,6 +132,50 @@ fn a_killed_agent_leaves_the_node_as_it_was() {
     scene.agent = Some(agent);
     scene.wait_proven();
     assert_all_counted(&mut scene);
+}
+
+/// What one agent told as lost stays in the kernel for minutes; the next one does not tell it again.
+#[test]
+fn what_was_lost_is_told_once() {
+    const LOST: u64 = 5;
+    let name = "what_was_lost_is_told_once";
+    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let address = scene.world.pod("db-1").v4;
+    let drop_forwarded = format!(
+        "table inet lossy {{\n chain drops {{\n type filter hook forward priority -5;\n \
+         ip daddr {address} drop\n }}\n}}\n"
+    );
+    let target = scene.cluster_ip("db", Family::V4);
+    let lose = |scene: &Scene, skip: u16| {
+        scene.world.node.nft(&drop_forwarded).expect("drop");
+        let plan = scene.pod_plan("client-1", target);
+        let plan = plan.patience(Duration::from_millis(100));
+        for number in 0..LOST as u16 {
+            plan.once(skip + number).expect_err("nobody answers");
+        }
+        let lost = || scene.count("db", Family::V4, "pod", "lost");
+        eventually("told", || lost() == LOST);
+        let mend = "delete table inet lossy\n";
+        scene.world.node.nft(mend).expect("drop no more");
+    };
+    lose(&scene, 0);
+    scene.take_agent().kill().expect("kill");
+    assert!(
+        pending(&scene.world) >= LOST as usize,
+        "still in the kernel"
+    );
+
+    scene.start(&[]);
+    let plan = scene.pod_plan("client-1", target);
+    plan.once(10).expect("an answer");
+    eventually("the maps were read", || {
+        scene.count("db", Family::V4, "pod", "proven") == 1
+    });
+    assert_eq!(scene.count("db", Family::V4, "", "lost"), 0, "known before");
+    // What is lost from now on is news.
+    lose(&scene, 20);
 }
 
 /// Devices that go while no agent runs leave dead pins; one of the same name may be back.

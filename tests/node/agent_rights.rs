@@ -14,17 +14,21 @@ use crate::agent_scene::{Scene, until};
 
 const ALL: &str = "-all,+bpf,+net_admin,+perfmon,+net_raw";
 
-/// A program that runs the agent with less than root has.
-fn confined(scene: &Scene, setpriv: &str) -> PathBuf {
-    let agent = agent_binary().expect("the agent's binary");
-    let file = scene.world.dir().join("confined");
-    let script = format!(
-        "#!/bin/sh\nexec setpriv --no-new-privs {setpriv} {} \"$@\"\n",
-        agent.display()
-    );
-    fs::write(&file, script).expect("write a script");
-    fs::set_permissions(&file, Permissions::from_mode(0o755)).expect("make it a program");
-    file
+/// A world without an agent, and a program that runs the agent with less than root has.
+fn confined(test: &str, setpriv: &str) -> Option<(Scene, PathBuf)> {
+    if skip::without_tool(test, "setpriv") {
+        return None;
+    }
+    let scene = Scene::bare(test, Backend::Nftables)?;
+    // A copy beside the manifests: another user need not be able to read the folder it was built in.
+    let agent = scene.world.dir().join("pathproof");
+    fs::copy(agent_binary().expect("the agent's binary"), &agent).expect("copy the binary");
+    let binary = scene.wrapped(&format!("setpriv --no-new-privs {setpriv}"), &agent);
+    Some((scene, binary))
+}
+
+fn bounded_by(capabilities: &str) -> String {
+    format!("--inh-caps -all --bounding-set {capabilities}")
 }
 
 #[rstest]
@@ -33,16 +37,9 @@ fn confined(scene: &Scene, setpriv: &str) -> PathBuf {
 #[case::without_net_raw("-all,+bpf,+net_admin,+perfmon")]
 fn four_capabilities_are_enough(#[case] capabilities: &str) {
     let name = "four_capabilities_are_enough";
-    if skip::without_tool(name, "setpriv") {
-        return;
-    }
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+    let Some((mut scene, binary)) = confined(name, &bounded_by(capabilities)) else {
         return;
     };
-    let binary = confined(
-        &scene,
-        &format!("--inh-caps -all --bounding-set {capabilities}"),
-    );
     scene.spawn_binary(binary, &[]);
     scene.traffic();
     let report = scene.wait_proven();
@@ -76,42 +73,23 @@ fn four_capabilities_are_enough(#[case] capabilities: &str) {
 #[case::nothing("-all", "CAP_BPF")]
 fn a_missing_capability_ends_it_with_77(#[case] capabilities: &str, #[case] named: &str) {
     let name = "a_missing_capability";
-    if skip::without_tool(name, "setpriv") {
-        return;
-    }
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+    let Some((mut scene, binary)) = confined(name, &bounded_by(capabilities)) else {
         return;
     };
-    let binary = confined(
-        &scene,
-        &format!("--inh-caps -all --bounding-set {capabilities}"),
-    );
     assert_refused(&mut scene, binary, named);
 }
 
 #[test]
 fn another_user_ends_it_with_77() {
-    let name = "another_user";
-    if skip::without_tool(name, "setpriv") {
-        return;
-    }
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+    let setpriv = "--reuid 65534 --regid 65534 --clear-groups";
+    let Some((mut scene, binary)) = confined("another_user", setpriv) else {
         return;
     };
-    // The folders are this user's to read, and the program is: only privileges are missing.
-    let agent = scene.world.dir().join("pathproof");
-    fs::copy(agent_binary().expect("the agent's binary"), &agent).expect("copy the binary");
-    let script = scene.world.dir().join("confined");
-    let line = "setpriv --no-new-privs --reuid 65534 --regid 65534 --clear-groups";
-    fs::write(
-        &script,
-        format!("#!/bin/sh\nexec {line} {} \"$@\"\n", agent.display()),
-    )
-    .expect("write a script");
-    for path in [scene.world.dir(), scene.manifests.dir(), &agent, &script] {
+    // The folders are this user's to read: only privileges are missing.
+    for path in [scene.world.dir(), scene.manifests.dir()] {
         fs::set_permissions(path, Permissions::from_mode(0o755)).expect("readable");
     }
-    assert_refused(&mut scene, script, "root");
+    assert_refused(&mut scene, binary, "root");
 }
 
 fn assert_refused(scene: &mut Scene, binary: PathBuf, named: &str) {

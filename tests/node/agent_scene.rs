@@ -7,18 +7,20 @@
 //! client-1, client-2 and spare are local pods without a Service; db-2 is bridged.
 
 use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use node_tests::http::Response;
-use node_tests::manifests::{Manifests, Service};
+use node_tests::manifests::{Manifests, Sentinel, Service};
 use node_tests::rules::{Backend, Rules};
 use node_tests::skip;
 use node_tests::traffic::{Client, Plan, Server};
 use node_tests::watch::Watch;
-use node_tests::world::{Agent, Builder, Family, World, agent_binary};
+use node_tests::world::{Agent, Builder, Family, OldKernel, World, agent_binary};
 use serde_json::Value;
 
 /// Far longer than anything here takes, for machines that do much else.
@@ -96,6 +98,50 @@ impl Scene {
         Some(scene)
     }
 
+    /// An idle node with a sentinel and an agent, proven in both families by probes alone.
+    pub(crate) fn idle(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
+        let mut scene = Self::bare(test, backend)?;
+        scene.add_sentinel(&Sentinel::default());
+        scene.start(extra);
+        scene.wait_probed();
+        Some(scene)
+    }
+
+    /// The same with the usual traffic.
+    pub(crate) fn busy(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
+        let mut scene = Self::idle(test, backend, extra)?;
+        scene.traffic();
+        scene.wait("pods' traffic proven", |report| {
+            Family::ALL
+                .iter()
+                .all(|family| path_of(report, *family, "pod") == "proven")
+        });
+        Some(scene)
+    }
+
+    /// Writes the sentinel, and its rules.
+    pub(crate) fn add_sentinel(&self, sentinel: &Sentinel) {
+        self.manifests.put_sentinel(sentinel).expect("the sentinel");
+        self.rules.install().expect("its rules");
+    }
+
+    /// Waits until every path of the sentinel is armed and the node is proven in both families.
+    pub(crate) fn wait_probed(&self) -> Value {
+        self.wait("every path probed", |report| {
+            report["verdict"]["state"] == "proven"
+                && Family::ALL.iter().all(|family| {
+                    let lanes = family_of(report, *family)["lanes"].as_array();
+                    lanes.is_some_and(|lanes| {
+                        lanes.len() >= 5
+                            && lanes.iter().all(|lane| {
+                                lane["state"] == "off"
+                                    || (lane["armed"] == true && lane["state"] == "passing")
+                            })
+                    })
+                })
+        })
+    }
+
     /// Starts a server in a pod.
     pub(crate) fn serve(&mut self, pod: &str) {
         let server = Server::start(self.world.pod(pod), PORT).expect("start a server");
@@ -121,6 +167,24 @@ impl Scene {
     pub(crate) fn spawn_binary(&mut self, binary: PathBuf, extra: &[&str]) {
         let agent = self.world.spawn_agent(&binary, self.manifests.dir(), extra);
         self.agent = Some(agent.expect("start the agent"));
+    }
+
+    /// A program that runs the agent (or a copy of it) by way of another one: "setpriv --no-new-privs".
+    pub(crate) fn wrapped(&self, wrapper: &str, agent: &Path) -> PathBuf {
+        let file = self.world.dir().join("wrapped");
+        let script = format!("#!/bin/sh\nexec {wrapper} {} \"$@\"\n", agent.display());
+        fs::write(&file, script).expect("write a script");
+        fs::set_permissions(&file, Permissions::from_mode(0o755)).expect("make it a program");
+        file
+    }
+
+    /// Starts the agent on a kernel that can do less, and waits until it is ready.
+    pub(crate) fn start_on(&mut self, kernel: OldKernel, extra: &[&str]) {
+        let binary = agent_binary().expect("the agent's binary");
+        let folder = self.manifests.dir();
+        let agent = self.world.spawn_agent_on(kernel, &binary, folder, extra);
+        let agent = self.agent.insert(agent.expect("start the agent"));
+        agent.wait_ready(PATIENCE).expect("a ready agent");
     }
 
     /// The agent.
@@ -273,10 +337,32 @@ pub(crate) fn metric(text: &str, name: &str, labels: &[impl AsRef<str>]) -> u64 
     series.filter_map(value).sum::<f64>() as u64
 }
 
+/// Hooks that were put back.
+pub(crate) fn repairs(scene: &Scene) -> u64 {
+    let none: [&str; 0] = [];
+    let text = scene.metrics();
+    metric(&text, "pathproof_observer_reattached_total", &none)
+}
+
 /// The verdict on a family, out of a report; null where there is none.
 pub(crate) fn family_of(report: &Value, family: Family) -> &Value {
     let families = report["verdict"]["families"].as_array();
     let found = families.and_then(|all| all.iter().find(|one| one["family"] == name(family)));
+    found.unwrap_or(&Value::Null)
+}
+
+/// A lane of the sentinel, out of a report.
+pub(crate) fn lane_of<'a>(
+    report: &'a Value,
+    family: Family,
+    path: &str,
+    transport: &str,
+) -> &'a Value {
+    let lanes = family_of(report, family)["lanes"].as_array();
+    let found = lanes.and_then(|all| {
+        all.iter()
+            .find(|lane| lane["path"] == path && lane["transport"] == transport)
+    });
     found.unwrap_or(&Value::Null)
 }
 

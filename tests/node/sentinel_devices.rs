@@ -1,23 +1,32 @@
-//! The sentinel's devices on a real kernel: made, adopted, damaged, repaired, removed, and nothing
-//! else on the node changed by any of it.
+//! The sentinel's devices on a real kernel: made, adopted, removed; `damage` is about what others
+//! do to them, `others` about what they do to others.
 
+mod damage;
+mod others;
+
+use std::fs;
 use std::future::Future;
+use std::net::{IpAddr, UdpSocket};
+use std::thread;
+use std::time::Duration;
 
 use agent_common::service::Family;
 use node_tests::skip;
 use node_tests::world::World;
 use pathproof::sentinel::devices::{
-    Damage, DeviceError, Role, SentinelDevices, Settings, ensure, remove, verify,
+    Damage, DeviceError, Role, SentinelDevices, Settings, ensure, forwarding, remove, verify,
 };
+use rstest::rstest;
 
 /// A node without pods.
-struct Node {
-    world: World,
-    settings: Settings,
+pub(crate) struct Node {
+    pub(crate) world: World,
+    pub(crate) settings: Settings,
 }
 
 impl Node {
-    fn new(test: &str) -> Option<Self> {
+    /// Nothing, loudly, without root.
+    pub(crate) fn new(test: &str) -> Option<Self> {
         if skip::without_root(test) {
             return None;
         }
@@ -27,7 +36,7 @@ impl Node {
     }
 
     /// Runs on a thread inside the node.
-    fn run<T: Send, F: Future<Output = T>>(&self, work: impl FnOnce() -> F + Send) -> T {
+    pub(crate) fn run<T: Send, F: Future<Output = T>>(&self, work: impl FnOnce() -> F + Send) -> T {
         self.world.node.run(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -37,42 +46,278 @@ impl Node {
         })
     }
 
-    fn try_ensure(&self) -> Result<SentinelDevices, DeviceError> {
+    pub(crate) fn try_ensure(&self) -> Result<SentinelDevices, DeviceError> {
         self.run(|| ensure(&self.settings, &Family::ALL))
     }
 
-    fn ensure(&self) -> SentinelDevices {
+    pub(crate) fn ensure(&self) -> SentinelDevices {
         self.try_ensure().expect("the sentinel's devices")
     }
 
-    fn verify(&self, devices: &SentinelDevices) -> Vec<Damage> {
+    pub(crate) fn verify(&self, devices: &SentinelDevices) -> Vec<Damage> {
         self.run(|| verify(devices, &self.settings))
     }
 
-    fn remove(&self) -> usize {
+    pub(crate) fn remove(&self) -> usize {
         self.run(|| remove(&self.settings))
             .expect("remove the devices")
     }
 
-    fn ip(&self, words: &str) -> String {
-        self.world.node.ip(words).expect("ip")
+    /// Runs `ip` commands, separated by semicolons.
+    pub(crate) fn ip(&self, commands: &str) -> String {
+        let run = |words| self.world.node.ip(words).expect("ip");
+        commands.split(';').map(run).collect()
+    }
+
+    /// Routes of all tables and both families, addresses, neighbours and rules, a line each.
+    pub(crate) fn tables(&self) -> Vec<String> {
+        let text = self.ip(
+            "route show table all; -o addr; neigh show nud permanent; rule; -6 rule; -o link show type bridge",
+        );
+        let mut lines: Vec<_> = text.lines().map(|line| line.trim().to_owned()).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        lines
+    }
+
+    /// A switch of the node, such as "ipv4/ip_forward"; `None` where it has no such.
+    pub(crate) fn switch(&self, name: &str) -> Option<String> {
+        let path = format!("/proc/sys/net/{name}");
+        let text = self.world.node.run(|| fs::read_to_string(path));
+        text.ok().map(|text| text.trim().to_owned())
     }
 }
 
+/// Lines that the first has and the second has not.
+pub(crate) fn without<'a>(all: &'a [String], these: &[String]) -> Vec<&'a str> {
+    let all = all.iter().filter(|line| !these.contains(line));
+    all.map(String::as_str).collect()
+}
+
 #[test]
-fn made_and_made_again() {
-    let Some(node) = Node::new("made_and_made_again") else {
+fn made_once_and_the_same_ever_after() {
+    let Some(node) = Node::new("made_once_and_the_same_ever_after") else {
         return;
     };
     let devices = node.ensure();
-    println!("{devices:#?}");
-    println!("{}", node.ip("-d link"));
-    println!("{}", node.ip("route show table all"));
-    println!("{}", node.ip("-6 route show table all"));
-    println!("{}", node.ip("neigh"));
-    println!("{:#?}", node.verify(&devices));
+    assert_eq!(devices.families, Family::ALL);
+    assert_eq!(devices.notes, [""; 0]);
+    assert_eq!(node.verify(&devices), []);
+    for role in Role::ALL {
+        let end = devices.end(role);
+        assert_eq!(end.name, node.settings.name(role));
+        assert_eq!(
+            node.world.node.ifindex(&end.name).expect("a device"),
+            end.index
+        );
+        let link = node.ip(&format!("-o link show {}", end.name));
+        assert!(link.contains(&format!("link/ether {}", end.mac)), "{link}");
+        assert!(link.contains("alias pathproof sentinel"), "{link}");
+    }
+    // As after a crash: nothing but the kernel remembers.
+    let (links, tables) = (node.ip("-d link"), node.tables());
     assert_eq!(node.ensure(), devices);
-    assert_eq!(node.remove(), 4);
+    assert_eq!(node.ip("-d link"), links);
+    assert_eq!(node.tables(), tables);
+}
+
+#[test]
+fn near_ends_inherit_and_far_ends_are_deaf() {
+    let Some(node) = Node::new("near_ends_inherit_and_far_ends_are_deaf") else {
+        return;
+    };
+    let set = [
+        ("net/ipv4/ip_forward", "0"),
+        ("net/ipv4/conf/default/rp_filter", "2"),
+    ];
+    node.world.node.sysctls(&set).expect("sysctls");
+    let devices = node.ensure();
+    for device in ["pathproof-c0", "pathproof-s0"] {
+        let switch = |name: &str| node.switch(&format!("ipv4/conf/{device}/{name}"));
+        assert_eq!(switch("forwarding").as_deref(), Some("0"), "{device}");
+        assert_eq!(switch("rp_filter").as_deref(), Some("2"), "{device}");
+    }
+    assert_eq!(
+        node.run(async || forwarding(&devices, Family::V4)),
+        Some(false)
+    );
+    assert_eq!(
+        node.run(async || forwarding(&devices, Family::V6)),
+        Some(true)
+    );
+    node.world.set_forwarding(true).expect("forwarding");
+    assert_eq!(
+        node.run(async || forwarding(&devices, Family::V4)),
+        Some(true)
+    );
+    let far = ["pathproof-c1", "pathproof-s1"];
+    let forwards = || far.map(|device| node.switch(&format!("ipv4/conf/{device}/forwarding")));
+    // The kernel sets it on every device; no damage, since nothing is forwarded there all the same.
+    assert_eq!(forwards(), [Some("1".to_owned()), Some("1".to_owned())]);
+    assert_eq!(node.verify(&devices), []);
+    node.ensure();
+    assert_eq!(forwards(), [Some("0".to_owned()), Some("0".to_owned())]);
+    for device in far {
+        assert_eq!(node.switch(&format!("ipv6/conf/{device}/forwarding")), None);
+    }
+    let all = [("net/ipv6/conf/all/forwarding", "0")];
+    node.world.node.sysctls(&all).expect("sysctls");
+    assert_eq!(
+        node.run(async || forwarding(&devices, Family::V6)),
+        Some(false)
+    );
+}
+
+/// With nobody to answer, as between two agents: a packet to the echo ends at the far end, also
+/// where that end forwards.
+#[test]
+fn nothing_loops_without_programs() {
+    let Some(node) = Node::new("nothing_loops_without_programs") else {
+        return;
+    };
+    node.ensure();
+    // Written anew, since the kernel passes only a change on to the devices.
+    for on in [false, true] {
+        node.world.set_forwarding(on).expect("forwarding");
+    }
+    // The worst case: nothing else stops what comes back by a device without addresses. And from
+    // outside, since what the node itself sends is a martian there.
+    let open = ["all", "pathproof-s0", "pathproof-s1"];
+    for device in open.map(|device| format!("net/ipv4/conf/{device}/rp_filter")) {
+        node.world.node.sysctl(&device, "0").expect("a sysctl");
+    }
+    let outside = &node.world.outside;
+    let to_node = "route add 198.18.0.0/15 via 192.0.2.10";
+    outside.ip(to_node).expect("a route");
+    let to_node = "-6 route add 2001:2::/48 via 2001:db8:0:1::10";
+    outside.ip(to_node).expect("a route");
+    let echo = node.settings.echo;
+    // The kernel's own multicast reports may come on top, but not the hops of a loop.
+    for family in Family::ALL {
+        let sent = packets_of_one(&node, echo.of(family));
+        assert!((1..6).contains(&sent), "{family:?}: {sent} packets");
+    }
+    // What keeps them from it is that the neighbour is nobody: with the far end's own hardware
+    // address one packet goes round until its hops are used up.
+    node.ip("neigh replace 198.18.0.2 dev pathproof-s0 lladdr 02:70:61:74:68:e1");
+    let sent = packets_of_one(&node, echo.of(Family::V4));
+    println!("{sent} packets in a loop");
+    assert!(sent > 50, "{sent} packets: what is this test worth?");
+}
+
+/// How many packets the echo's near end sends for one datagram from outside.
+fn packets_of_one(node: &Node, to: IpAddr) -> u64 {
+    let count = || {
+        let text = node.ip("-s link show pathproof-s0");
+        let line = text.lines().skip_while(|line| !line.contains("TX:")).nth(1);
+        let packets = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+        packets.expect("a counter")
+    };
+    let before = count();
+    node.world.outside.run(|| {
+        let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let socket = UdpSocket::bind(any).expect("a socket");
+        socket.send_to(b"to nobody", (to, 9)).expect("send");
+    });
+    thread::sleep(Duration::from_millis(200));
+    count() - before
+}
+
+#[rstest]
+#[case::client_pair_alone("link del pathproof-s0")]
+#[case::nothing_up("link set pathproof-c0 down; link set pathproof-s1 down")]
+#[case::no_neighbours(
+    "neigh flush dev pathproof-c0 nud permanent; neigh flush dev pathproof-s0 nud permanent"
+)]
+#[case::no_routes("route flush proto 112; -6 route flush proto 112")]
+fn half_made_ones_are_completed_or_removed(#[case] break_it: &str) {
+    let Some(node) = Node::new("half_made_ones_are_completed_or_removed") else {
+        return;
+    };
+    let before = (node.ip("-o link"), node.tables());
+    let devices = node.ensure();
+    let whole = node.tables();
+    node.ip(break_it);
+    let repaired = node.ensure();
+    assert_eq!(repaired.client_near, devices.client_near);
+    assert_eq!(node.tables(), whole);
+    assert_eq!(node.verify(&repaired), []);
+
+    node.ip(break_it);
+    let left = node.ip("-o link").matches("pathproof-").count() / 2;
+    assert_eq!(node.remove(), left);
     assert_eq!(node.remove(), 0);
-    let _ = Role::ALL;
+    assert_eq!((node.ip("-o link"), node.tables()), before, "no remainder");
+}
+
+#[test]
+fn devices_of_other_settings_are_adapted() {
+    let Some(mut node) = Node::new("devices_of_other_settings_are_adapted") else {
+        return;
+    };
+    let first = node.ensure();
+    let whole = node.tables();
+    node.settings.client.v4 = [198, 19, 7, 1].into();
+    node.settings.echo.v6 = "2001:2::beef".parse().expect("an address");
+    node.settings.pod.v4 = Some([10, 244, 0, 250].into());
+    let second = node.ensure();
+    assert_eq!(first, second);
+    assert_eq!(node.verify(&second), []);
+    let tables = node.tables();
+    let gone = ["198.18.0.1", "2001:2::2"];
+    for line in without(&whole, &tables) {
+        assert!(
+            gone.iter().any(|address| line.starts_with(address)),
+            "{line}"
+        );
+    }
+    let come = ["198.19.7.1", "2001:2::beef", "10.244.0.250"];
+    let new = without(&tables, &whole);
+    assert_eq!(
+        new.len(),
+        2 * come.len(),
+        "a route and a neighbour each: {new:#?}"
+    );
+    for line in new {
+        assert!(
+            come.iter().any(|address| line.starts_with(address)),
+            "{line}"
+        );
+    }
+    // One family alone takes the other's away.
+    let v4 = node
+        .run(|| ensure(&node.settings, &[Family::V4]))
+        .expect("devices");
+    assert_eq!(v4.families, [Family::V4]);
+    assert!(!node.tables().iter().any(|line| line.starts_with("2001:2:")));
+}
+
+#[test]
+fn a_node_without_ipv6_has_ipv4() {
+    let Some(node) = Node::new("a_node_without_ipv6_has_ipv4") else {
+        return;
+    };
+    let switch = |value| {
+        let all = [("net/ipv6/conf/all/disable_ipv6", value)];
+        node.world.node.sysctls(&all).expect("sysctls");
+    };
+    switch("1");
+    let devices = node.ensure();
+    assert_eq!(devices.families, [Family::V4]);
+    let note = devices.notes.join(" ");
+    assert!(note.contains("IPv6 is disabled on pathproof-c0"), "{note}");
+    assert_eq!(node.verify(&devices), []);
+    assert!(!node.tables().iter().any(|line| line.contains("2001:2:")));
+
+    switch("0");
+    let devices = node.ensure();
+    assert_eq!(devices.families, Family::ALL);
+    assert_eq!(node.verify(&devices), []);
+    switch("1");
+    let damage = node.verify(&devices);
+    let off = Damage::Ipv6Off {
+        device: "pathproof-c0".to_owned(),
+    };
+    assert!(damage.contains(&off), "{damage:?}");
+    assert_eq!(node.ensure().families, [Family::V4]);
 }

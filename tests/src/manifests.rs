@@ -11,6 +11,10 @@ use anyhow::{Context, Result};
 use crate::world::layout::{self, NODE_NAME, WORKER_NAME};
 use crate::world::{Family, Place, Pod, World};
 
+mod sentinel;
+
+pub use sentinel::Sentinel;
+
 /// The taint by which the cluster autoscaler marks a node that it removes.
 pub const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
@@ -246,6 +250,8 @@ impl Service {
     }
 }
 
+const SENTINEL_FILE: &str = "sentinel.yaml";
+
 /// The folder, and what is written in it.
 #[derive(Debug)]
 pub struct Manifests {
@@ -318,6 +324,16 @@ impl Manifests {
         self.services.retain(|service| service.name != name);
         fs::remove_file(self.dir.join(format!("service-{name}.yaml")))
             .with_context(|| format!("remove Service {name}"))
+    }
+
+    /// Writes the sentinel's Service and slices.
+    pub fn put_sentinel(&self, sentinel: &Sentinel) -> Result<()> {
+        self.write_file(SENTINEL_FILE, &sentinel.yaml())
+    }
+
+    /// Removes the sentinel's Service and slices.
+    pub fn remove_sentinel(&self) -> Result<()> {
+        fs::remove_file(self.dir.join(SENTINEL_FILE)).context("remove the sentinel")
     }
 
     /// Puts one pod in another's place in the slices of a Service.

@@ -1,6 +1,7 @@
 //! The observer loaded and attached to nothing, with maps of its own, and the means to run packets
 //! through its programs (BPF_PROG_TEST_RUN) as if they crossed a device.
 
+use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::thread;
@@ -8,7 +9,8 @@ use std::time::Duration;
 
 use agent_common::abi::{map, program};
 use agent_common::evidence::{
-    Anomaly, Budget, Fault, Outcome, PROOF_SLOTS, Pending, PendingKey, ServiceCounts, proof_slot,
+    Anomaly, Budget, Delays, Fault, Outcome, PROOF_SLOTS, Pending, PendingKey, ServiceCounts,
+    proof_slot,
 };
 use agent_common::service::{
     Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue, Port, SourceClass,
@@ -22,6 +24,7 @@ use pathproof::datapath::attach::Mode;
 use pathproof::datapath::load;
 use pathproof::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
 use pathproof::datapath::probes::ProbeMaps;
+use pathproof::datapath::sample::Sampler;
 
 use crate::skip;
 
@@ -87,6 +90,11 @@ impl Observer {
     /// The loaded object.
     pub fn ebpf(&self) -> &Ebpf {
         &self.ebpf
+    }
+
+    /// The reader of its evidence; takes the maps that it reads.
+    pub fn sampler(&mut self) -> Result<Sampler> {
+        Ok(Sampler::open(&mut self.ebpf)?)
     }
 
     /// A program by name.
@@ -302,6 +310,12 @@ impl Observer {
         Ok(proofs.get(&proof_slot(family as u32, class as u8), 0)?)
     }
 
+    /// How many delays from arrival to departure were noted of a family.
+    pub fn delays(&self, family: Family) -> Result<u64> {
+        let delays: Array<_, Delays> = Array::try_from(self.map(map::DELAYS)?)?;
+        Ok(delays.get(&(family as u32), 0)?.buckets.iter().sum())
+    }
+
     /// Takes the records out of the ring buffer.
     pub fn anomalies(&mut self) -> Result<Vec<Anomaly>> {
         let mut ring = RingBuf::try_from(self.map_mut(map::ANOMALIES)?)?;
@@ -416,18 +430,20 @@ fn build() -> Result<Sandbox> {
         }
     }
     Ok(Sandbox {
-        client: index_of(c"client")?,
-        bridge: index_of(c"bridge")?,
-        overlay: index_of(c"overlay")?,
-        pods: index_of(c"pods")?,
-        uplink: index_of(c"uplink")?,
+        client: index_of("client")?,
+        bridge: index_of("bridge")?,
+        overlay: index_of("overlay")?,
+        pods: index_of("pods")?,
+        uplink: index_of("uplink")?,
     })
 }
 
-fn index_of(name: &std::ffi::CStr) -> Result<u32> {
+/// Index of a device of the calling thread's namespace.
+pub fn index_of(name: &str) -> Result<u32> {
+    let text = CString::new(name)?;
     // SAFETY: a string that ends in NUL and lives for the call.
-    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-        0 => bail!("no device {}", name.to_string_lossy()),
+    match unsafe { libc::if_nametoindex(text.as_ptr()) } {
+        0 => bail!("no device {name}"),
         index => Ok(index),
     }
 }

@@ -4,7 +4,7 @@
 //! It reads the YAML with types of its own (`objects`), so that the agent's parser and this one
 //! cannot share a mistake. It knows what the tests need: ClusterIP, node port, load balancer and
 //! external addresses, a random ready endpoint (terminating ones that still serve where none is
-//! ready), masquerade, both traffic policies, source ranges, reject without endpoints. TCP only.
+//! ready), masquerade, both traffic policies, source ranges, reject without endpoints; TCP and UDP.
 //!
 //! The faults of the tests are its methods: [`Rules::flush_services`], [`Rules::redirect`].
 

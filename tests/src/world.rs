@@ -10,6 +10,7 @@ mod agent;
 mod build;
 pub mod layout;
 mod netns;
+mod old_kernel;
 mod remains;
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,6 +24,7 @@ pub use agent::{ADMIN_PORT, Agent, HEALTHZ_PORT, agent_binary};
 pub use build::Builder;
 pub use layout::{Family, NODE_NAME, Place};
 pub use netns::Namespace;
+pub use old_kernel::OldKernel;
 use remains::Remains;
 pub use remains::remove_kept;
 

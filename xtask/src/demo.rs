@@ -1,9 +1,7 @@
 //! `cargo xtask demo`: builds the agent and the demo, and runs the demo as root.
 //!
-//! The world and its timeline are the program `demo` of package node-tests; this file only gets
-//! it built and started on a fresh machine.
-
-use std::path::PathBuf;
+//! The world and its timeline are the program `demo` of package node-tests, and so are its options;
+//! this file only gets it built and started on a fresh machine.
 
 use anyhow::Result;
 
@@ -11,29 +9,23 @@ use crate::{host, run};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Leave the world up at the end, and say how to play with it
-    #[arg(long)]
-    keep: bool,
-    /// Remove a world that --keep left, and stop
-    #[arg(long)]
-    remove: bool,
-    /// Write the timeline to a file: plain text, or an asciicast where it ends in .cast
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
-    /// Write the timeline as a picture
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
-    /// Further arguments of the demo itself
-    #[arg(last = true)]
-    rest: Vec<String>,
+    /// Options of the demo, such as --keep; `cargo xtask demo -- --help` lists them
+    #[arg(
+        value_name = "OPTION",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    options: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     host::install_world("the demo")?;
     eprintln!("building the agent and the demo (some minutes the first time)");
-    // Removing a world needs no agent.
-    let agent = (!args.remove).then(|| run::build_program("pathproof", "pathproof", true));
-    let agent = agent.transpose()?;
+    let agent = if needs_agent(&args.options) {
+        Some(run::build_program("pathproof", "pathproof", true)?)
+    } else {
+        None
+    };
     let demo = run::build_program("node-tests", "demo", true)?;
     if !host::is_root() {
         eprintln!("the demo makes network namespaces and loads eBPF: asking sudo");
@@ -42,16 +34,49 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(agent) = agent {
         command.arg("--agent").arg(agent);
     }
-    for (flag, wanted) in [("--keep", args.keep), ("--remove", args.remove)] {
-        if wanted {
-            command.arg(flag);
-        }
+    run::run_through_interrupts(command.args(&args.options))
+}
+
+/// Removing a world needs none, and neither does a question.
+fn needs_agent(options: &[String]) -> bool {
+    let without = ["--remove", "--help", "-h"];
+    !options
+        .iter()
+        .any(|option| without.contains(&option.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command, FromArgMatches as _};
+
+    use super::*;
+
+    /// What the demo is told, from what was typed behind `cargo xtask demo`.
+    fn told(typed: &[&str]) -> Vec<String> {
+        let command = Args::augment_args(Command::new("demo").no_binary_name(true));
+        let matches = command.try_get_matches_from(typed).expect("understood");
+        Args::from_arg_matches(&matches)
+            .expect("understood")
+            .options
     }
-    for (flag, file) in [("--record", &args.record), ("--svg", &args.svg)] {
-        if let Some(file) = file {
-            command.arg(flag).arg(std::path::absolute(file)?);
+
+    #[test]
+    fn options_reach_the_demo() {
+        assert_eq!(told(&[]), [""; 0]);
+        for typed in [
+            ["--keep", "--svg"].as_slice(),
+            &["--record", "a file.cast", "--keep"],
+            &["--remove"],
+        ] {
+            assert_eq!(told(typed), typed);
         }
+        assert_eq!(told(&["--", "--help"]), ["--help"]);
     }
-    command.args(&args.rest);
-    run::run_through_interrupts(&mut command)
+
+    #[test]
+    fn only_a_performance_needs_an_agent() {
+        let options = |typed: &[&str]| typed.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert!(needs_agent(&options(&["--keep"])));
+        assert!(!needs_agent(&options(&["--remove"])));
+    }
 }

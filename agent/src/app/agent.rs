@@ -10,10 +10,11 @@ use tokio::sync::watch;
 use super::Delivered;
 use super::coverage::Eyesight;
 use super::memory::Memory;
+use super::probing::Probing;
 use crate::clock;
 use crate::config::Config;
 use crate::datapath::Observer;
-use crate::datapath::devices::Device;
+use crate::datapath::devices::{Device, Interfaces};
 use crate::datapath::sample::Look;
 use crate::domain::answer::{Answer, Endpoint, answer};
 use crate::domain::cluster::Change;
@@ -24,7 +25,7 @@ use crate::domain::node::{Eligibility, TerminatingTaints, eligibility};
 use crate::domain::plan::{MapChange, Planner};
 use crate::domain::time::{Anchor, Mono};
 use crate::domain::verdict::{
-    BootState, Inputs, LastVerdict, Limits, Remembered, Verdict, verdict,
+    BootState, Inputs, LastVerdict, Limits, Remembered, State, Verdict, verdict,
 };
 use crate::domain::view::{Applied, ClusterView};
 use crate::http::health::Answers;
@@ -63,6 +64,8 @@ pub(super) struct Agent {
     pub(super) started: crate::domain::time::Wall,
     /// Both clocks at start: what turns proofs into wall-clock times.
     pub(super) anchor: Anchor,
+    /// The sentinel, unless it is turned off.
+    pub(super) probing: Option<Probing>,
     /// Why there is no observer.
     blind: Option<String>,
     no_pins: Option<String>,
@@ -70,7 +73,7 @@ pub(super) struct Agent {
     families: [bool; FAMILIES],
     taints: TerminatingTaints,
     eligibility: Eligibility,
-    ledger: Ledger,
+    pub(super) ledger: Ledger,
     damping: Damping,
     last: Option<LastVerdict>,
     /// Statuses of the last answers.
@@ -89,6 +92,7 @@ impl Agent {
         observer: Option<Observer>,
         blind: Option<String>,
         no_pins: Option<String>,
+        probing: Option<Probing>,
         metrics: Arc<Metrics>,
     ) -> (Self, Published) {
         let now = clock::mono();
@@ -112,11 +116,13 @@ impl Agent {
         let wall = clock::wall();
         let mut eyesight = Eyesight::default();
         eyesight.settle(now);
+        let sentinel = config.sentinel.as_ref().map(|of| of.service.clone());
         let agent = Self {
+            probing,
             config,
             observer,
             view: ClusterView::new(),
-            planner: Planner::new(),
+            planner: Planner::new().with_sentinel(sentinel),
             eyesight,
             metrics,
             problems: Vec::new(),
@@ -186,6 +192,7 @@ impl Agent {
         self.program(&plan);
         self.families = Family::ALL.map(|family| self.planner.has_frontends(family));
         self.metrics.retain(&self.planner);
+        self.follow_sentinel(now);
         tracing::debug!(
             services = self.view.service_count(),
             changes = plan.len(),
@@ -233,6 +240,22 @@ impl Agent {
         }
     }
 
+    /// The devices that the rule wants, and how many it leaves out. The sentinel's far ends are
+    /// neither: what crosses them is on no node's way.
+    pub(super) fn watched(&self, interfaces: &Interfaces) -> (Vec<Device>, usize) {
+        let own = self.probing.as_ref().map(Probing::far_ends);
+        let of_node =
+            |device: &&Device| own.as_ref().is_none_or(|ends| !ends.contains(&device.name));
+        let devices: Vec<&Device> = interfaces.devices.iter().filter(of_node).collect();
+        let wanted: Vec<Device> = devices
+            .iter()
+            .filter(|device| self.config.interfaces.watches(&device.name))
+            .map(|device| (*device).clone())
+            .collect();
+        let left_out = devices.len() - wanted.len() + interfaces.unfollowed;
+        (wanted, left_out)
+    }
+
     /// Interfaces came or went.
     pub(super) fn follow_devices(&mut self, (wanted, left_out): (Vec<Device>, usize), now: Mono) {
         self.eyesight.left_out = left_out;
@@ -248,6 +271,13 @@ impl Agent {
         if let Some(observer) = &mut self.observer {
             observer.check(now);
         }
+    }
+
+    /// Whether the last verdict was anything but sound.
+    pub(super) fn is_troubled(&self) -> bool {
+        self.last
+            .as_ref()
+            .is_none_or(|last| last.state != State::Proven)
     }
 
     /// Looks at the kernel's evidence and judges.
@@ -349,8 +379,10 @@ impl Agent {
             eligibility: self.eligibility.clone(),
             view_synced: self.view.is_synced(),
             families: self.families,
-            // The sentinel is not built yet: nothing is expected to be proven without traffic.
-            boot: BootState::default(),
+            boot: BootState {
+                sentinel_exists: self.probing.as_ref().is_some_and(Probing::exists),
+                ..BootState::default()
+            },
             usual_lag: None,
         }
     }
@@ -400,7 +432,10 @@ impl Agent {
     }
 
     /// The last thing before the process ends. Pinned links stay: the next agent finds them.
-    pub(super) fn end(&mut self) {
+    pub(super) async fn end(&mut self) {
+        if let Some(probing) = self.probing.take() {
+            probing.end().await;
+        }
         if let Some(observer) = &mut self.observer {
             observer.release();
         }

@@ -24,7 +24,7 @@ pub(super) struct Eyesight {
     uncertain_until: Option<Mono>,
     pending_full: Recent,
     over_budget: Recent,
-    /// Devices that the rule leaves out.
+    /// Devices that the rule leaves out, or whose headers are not followed.
     pub(super) left_out: usize,
     /// The last look failed, in words.
     pub(super) unread: Option<String>,

@@ -102,4 +102,30 @@ pub enum ConfigError {
         /// What the system said.
         source: io::Error,
     },
+    /// Not the name of a namespaced object.
+    #[error("{option}: {value:?} is no name of a Service: give NAMESPACE/NAME")]
+    ObjectName {
+        /// The option.
+        option: &'static str,
+        /// What was said.
+        value: String,
+    },
+    /// Addresses that do not do for what they are for.
+    #[error("{option}: {value:?}: {reason}")]
+    SentinelAddress {
+        /// The option.
+        option: &'static str,
+        /// What was said.
+        value: String,
+        /// What is wanted.
+        reason: &'static str,
+    },
+    /// Not the beginning of interface names.
+    #[error(
+        "--sentinel-devices: {value:?} is no beginning of interface names: give 1 to 12 letters, digits, '-' or '_'"
+    )]
+    DevicePrefix {
+        /// What was said.
+        value: String,
+    },
 }

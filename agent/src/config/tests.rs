@@ -76,6 +76,17 @@ fn addresses(#[case] said: &str, #[case] meant: &str) {
 #[case("--pin-dir=relative", "absolute")]
 #[case("--state-dir=", "or none")]
 #[case("--node-name=Not_A_Name", "Not_A_Name")]
+#[case("--sentinel-service=sentinel", "NAMESPACE/NAME")]
+#[case("--sentinel-devices=much-too-long-a-name", "1 to 12")]
+#[case("--sentinel-devices=a/b", "a/b")]
+#[case("--sentinel-client-address=198.18.0.1", "one IPv4 and one IPv6")]
+#[case(
+    "--sentinel-endpoint-address=198.18.0.2,198.18.0.3",
+    "second of its family"
+)]
+#[case("--sentinel-pod-address=127.0.0.1", "not forwarded")]
+#[case("--sentinel-pod-address=198.18.0.1", "must differ")]
+#[case("--sentinel-pod-address=pod", "is no IP")]
 fn an_error_names_setting_value_and_remedy(#[case] option: &str, #[case] expected: &str) {
     let message = resolve(&[option]).unwrap_err().to_string();
     let setting = option.split('=').next().unwrap();

@@ -180,7 +180,7 @@ impl Attacher {
 
 /// Fills in the hooks that are missing.
 fn attach(ebpf: &mut Ebpf, attachment: &mut Attachment, mode: Mode, pins: Option<&Pins>) {
-    let mut problem = None;
+    let mut problems = Vec::new();
     for (slot, direction) in attachment.hooks.iter_mut().zip(Direction::BOTH) {
         if slot.is_some() {
             continue;
@@ -190,12 +190,13 @@ fn attach(ebpf: &mut Ebpf, attachment: &mut Attachment, mode: Mode, pins: Option
                 *slot = Some(hook);
                 tracing::debug!(device = %attachment.device.name, ?direction, "attached");
             }
-            Err(error) => {
-                let error = error.to_string();
-                tracing::warn!(device = %attachment.device.name, %error, "not attached");
-                problem = Some(error);
-            }
+            Err(error) => problems.push(error.to_string()),
         }
+    }
+    let problem = (!problems.is_empty()).then(|| problems.join("; "));
+    // It is tried again and again: what stays the same is said once.
+    if let Some(error) = problem.as_ref().filter(|_| problem != attachment.problem) {
+        tracing::warn!(device = %attachment.device.name, %error, "not attached");
     }
     attachment.problem = problem;
 }

@@ -34,6 +34,15 @@ pub struct Device {
     pub uplink: bool,
 }
 
+/// What interfaces there are, loopback left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interfaces {
+    /// Those that can be watched, in the order of their indexes.
+    pub devices: Vec<Device>,
+    /// How many carry IP behind headers that are not followed: PPP, InfiniBand and the like.
+    pub unfollowed: usize,
+}
+
 /// Netlink could not be asked.
 #[derive(Debug, Error)]
 pub enum DevicesError {
@@ -53,9 +62,9 @@ pub enum DevicesError {
     },
 }
 
-/// Lists the interfaces once and follows them from then on; the receiver holds the latest list,
-/// loopback left out. The task ends when the receiver is gone.
-pub async fn follow() -> Result<watch::Receiver<Vec<Device>>, DevicesError> {
+/// Lists the interfaces once and follows them from then on; the receiver holds the latest list. The
+/// task ends when the receiver is gone.
+pub async fn follow() -> Result<watch::Receiver<Interfaces>, DevicesError> {
     let groups = [
         MulticastGroup::Link,
         MulticastGroup::Ipv4Route,
@@ -72,10 +81,10 @@ pub async fn follow() -> Result<watch::Receiver<Vec<Device>>, DevicesError> {
             tokio::time::sleep(PAUSE).await;
             while let Ok(Some(_)) = tokio::time::timeout(Duration::ZERO, messages.next()).await {}
             match list(&handle).await {
-                Ok(devices) => {
+                Ok(interfaces) => {
                     sender.send_if_modified(|held| {
-                        let changed = *held != devices;
-                        *held = devices;
+                        let changed = *held != interfaces;
+                        *held = interfaces;
                         changed
                     });
                 }
@@ -89,39 +98,53 @@ pub async fn follow() -> Result<watch::Receiver<Vec<Device>>, DevicesError> {
     Ok(receiver)
 }
 
-async fn list(handle: &Handle) -> Result<Vec<Device>, DevicesError> {
+async fn list(handle: &Handle) -> Result<Interfaces, DevicesError> {
     let uplinks = uplinks(handle).await?;
-    let mut devices: Vec<_> = handle
-        .link()
-        .get()
-        .execute()
-        .try_filter_map(|message| {
-            let device = device_of(&message, &uplinks);
-            async move { Ok(device) }
-        })
-        .try_collect()
-        .await
-        .map_err(|source| DevicesError::List {
-            what: "interfaces",
-            source,
-        })?;
-    devices.sort_by_key(|device| device.index);
-    Ok(devices)
+    let mut interfaces = Interfaces::default();
+    let mut messages = handle.link().get().execute();
+    let failed = |source| DevicesError::List {
+        what: "interfaces",
+        source,
+    };
+    while let Some(message) = messages.try_next().await.map_err(failed)? {
+        interfaces.add(&message, &uplinks);
+    }
+    interfaces.devices.sort_by_key(|device| device.index);
+    Ok(interfaces)
 }
 
-fn device_of(message: &LinkMessage, uplinks: &BTreeSet<u32>) -> Option<Device> {
-    if message.header.flags.contains(LinkFlags::Loopback) {
-        return None;
+impl Interfaces {
+    fn add(&mut self, message: &LinkMessage, uplinks: &BTreeSet<u32>) {
+        let header = &message.header;
+        if header.flags.contains(LinkFlags::Loopback) {
+            return;
+        }
+        let Some(link) = link_of(header.link_layer_type) else {
+            // Down, it carries nothing.
+            let up = header.flags.contains(LinkFlags::Up);
+            self.unfollowed += usize::from(up && carries_ip(header.link_layer_type));
+            return;
+        };
+        let name = message
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                LinkAttribute::IfName(name) => Some(name.clone()),
+                _ => None,
+            });
+        self.devices.extend(name.map(|name| Device {
+            index: header.index,
+            name,
+            link,
+            uplink: uplinks.contains(&header.index),
+        }));
     }
-    let name = message
-        .attributes
-        .iter()
-        .find_map(|attribute| match attribute {
-            LinkAttribute::IfName(name) => Some(name.clone()),
-            _ => None,
-        })?;
-    let link = match message.header.link_layer_type {
-        LinkLayerType::Ether => Link::Ethernet,
+}
+
+/// What stands before the network header; nothing where that is not followed.
+fn link_of(kind: LinkLayerType) -> Option<Link> {
+    match kind {
+        LinkLayerType::Ether => Some(Link::Ethernet),
         // Devices whose packets begin with the IP header.
         LinkLayerType::None
         | LinkLayerType::Rawip
@@ -129,17 +152,28 @@ fn device_of(message: &LinkMessage, uplinks: &BTreeSet<u32>) -> Option<Device> {
         | LinkLayerType::Tunnel6
         | LinkLayerType::Sit
         | LinkLayerType::Ipgre
-        | LinkLayerType::Ip6gre => Link::None,
-        // InfiniBand, PPP and the like: headers that are not followed.
-        _ => return None,
-    };
-    let index = message.header.index;
-    Some(Device {
-        index,
-        name,
-        link,
-        uplink: uplinks.contains(&index),
-    })
+        | LinkLayerType::Ip6gre => Some(Link::None),
+        _ => None,
+    }
+}
+
+/// Whether a kind that is not followed may carry Service traffic. Monitors, buses, radios below
+/// another device and the void do not.
+fn carries_ip(kind: LinkLayerType) -> bool {
+    !matches!(
+        kind,
+        LinkLayerType::Netlink
+            | LinkLayerType::Vsockmon
+            | LinkLayerType::Can
+            | LinkLayerType::Mctp
+            | LinkLayerType::Pimreg
+            | LinkLayerType::Ieee80211
+            | LinkLayerType::Ieee80211Prism
+            | LinkLayerType::Ieee80211Radiotap
+            | LinkLayerType::Ieee802154
+            | LinkLayerType::Ieee802154Monitor
+            | LinkLayerType::Void
+    )
 }
 
 /// Indexes of the devices by which default routes leave, in whichever table.
@@ -180,5 +214,46 @@ fn collect_default(route: &RouteMessage, uplinks: &mut BTreeSet<u32>) {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::ethernet(LinkLayerType::Ether, LinkFlags::Up, Some(Link::Ethernet), 0)]
+    #[case::down(LinkLayerType::Ether, LinkFlags::empty(), Some(Link::Ethernet), 0)]
+    #[case::wireguard(LinkLayerType::None, LinkFlags::Up, Some(Link::None), 0)]
+    #[case::ipip(LinkLayerType::Tunnel, LinkFlags::Up, Some(Link::None), 0)]
+    #[case::ppp(LinkLayerType::Ppp, LinkFlags::Up, None, 1)]
+    #[case::ppp_down(LinkLayerType::Ppp, LinkFlags::empty(), None, 0)]
+    #[case::infiniband(LinkLayerType::Infiniband, LinkFlags::Up, None, 1)]
+    #[case::monitor(LinkLayerType::Netlink, LinkFlags::Up, None, 0)]
+    #[case::bus(LinkLayerType::Can, LinkFlags::Up, None, 0)]
+    #[case::loopback(LinkLayerType::Loopback, LinkFlags::Up | LinkFlags::Loopback, None, 0)]
+    fn kinds(
+        #[case] kind: LinkLayerType,
+        #[case] flags: LinkFlags,
+        #[case] link: Option<Link>,
+        #[case] unfollowed: usize,
+    ) {
+        let mut message = LinkMessage::default();
+        message.header.link_layer_type = kind;
+        message.header.flags = flags;
+        message.header.index = 7;
+        message.attributes = vec![LinkAttribute::IfName("one".to_owned())];
+        let mut interfaces = Interfaces::default();
+        interfaces.add(&message, &BTreeSet::from([7]));
+        let expected = link.map(|link| Device {
+            index: 7,
+            name: "one".to_owned(),
+            link,
+            uplink: true,
+        });
+        assert_eq!(interfaces.devices, Vec::from_iter(expected));
+        assert_eq!(interfaces.unfollowed, unfollowed);
     }
 }

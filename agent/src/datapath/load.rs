@@ -93,6 +93,8 @@ pub fn load_with(
         // Maps that cannot be used are a former agent's of a layout that lied about its version,
         // or half-made by a crash: counting begins anew rather than not at all.
         Err(error) if pins.is_some() && !permission_denied(&error) => {
+            // Only if it is the maps: where the kernel refuses fresh ones as well, it is not.
+            drop(create(None, capacities).map_err(LoadError::of)?);
             tracing::warn!(%error, "pinned maps could not be used; they are made anew");
             if let Some(pins) = pins {
                 pins.forget_maps();

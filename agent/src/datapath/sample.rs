@@ -87,6 +87,12 @@ pub struct Sampler {
     seen: HashMap<u32, ServiceCounts>,
 }
 
+/// Counts as read, of the Services whose counts moved.
+struct Counts {
+    words: Box<Touched>,
+    moved: Vec<(u32, ServiceCounts)>,
+}
+
 /// Takes a map out of the object as the type it is used as.
 pub(super) fn take<T: TryFrom<Map, Error = MapError>>(
     ebpf: &mut Ebpf,
@@ -122,7 +128,8 @@ impl Sampler {
             words: Box::default(),
             seen: HashMap::new(),
         };
-        sampler.count_deltas()?;
+        let base = sampler.read_counts()?;
+        sampler.take_deltas(base);
         Ok(sampler)
     }
 
@@ -137,21 +144,25 @@ impl Sampler {
         now: Mono,
         left_since: impl Fn(u32, &Address, Port) -> Option<u64>,
     ) -> Result<Look, SampleError> {
-        let mut counts = self.count_deltas()?;
+        // Nothing is taken before everything is read: a look that fails half-way loses nothing.
+        let read = self.read_counts()?;
+        let last_proofs = self.last_proofs()?;
+        let faults = self.fault_counts()?;
+        let swept = self.sweep(now)?;
+        let mut counts = self.take_deltas(read);
+        Self::add_lost(&swept.lost, &mut counts);
         let mut sightings: Vec<Sighting> = Vec::new();
         while let Some(record) = self.anomalies.next() {
             if let Some(anomaly) = read_anomaly(&record) {
                 sightings.extend(sighting_of(&anomaly, &left_since));
             }
         }
-        let swept = self.sweep(now)?;
-        Self::add_lost(&swept.lost, &mut counts);
         sightings.extend(swept.lost.iter().map(|pending| lost_sighting(pending, now)));
         Ok(Look {
             counts,
             sightings,
-            last_proofs: self.last_proofs()?,
-            faults: self.fault_counts()?,
+            last_proofs,
+            faults,
             swept: SweptCounts {
                 under_way: swept.under_way,
                 forgotten_early: swept.forgotten_early,
@@ -194,10 +205,10 @@ impl Sampler {
         Ok(swept)
     }
 
-    fn count_deltas(&mut self) -> Result<Vec<CountDelta>, SampleError> {
-        let touched = Box::new(read(&self.touched, map::TOUCHED, 0)?);
-        let mut deltas = Vec::new();
-        for (word, (now, before)) in touched.words.iter().zip(&self.words.words).enumerate() {
+    fn read_counts(&self) -> Result<Counts, SampleError> {
+        let words = Box::new(read(&self.touched, map::TOUCHED, 0)?);
+        let mut moved = Vec::new();
+        for (word, (now, before)) in words.words.iter().zip(&self.words.words).enumerate() {
             if now == before {
                 continue;
             }
@@ -205,15 +216,23 @@ impl Sampler {
             for service in first..first + TOUCH_CHUNK {
                 let counts: ServiceCounts = read(&self.counts, map::COUNTS, service)?;
                 let before = self.seen.get(&service).copied().unwrap_or_default();
-                if counts.counts == before.counts {
-                    continue;
+                if counts.counts != before.counts {
+                    moved.push((service, counts));
                 }
-                self.seen.insert(service, counts);
-                push_deltas(service, &before, &counts, &mut deltas);
             }
         }
-        self.words = touched;
-        Ok(deltas)
+        Ok(Counts { words, moved })
+    }
+
+    /// What moved since the counts that were taken before.
+    fn take_deltas(&mut self, counts: Counts) -> Vec<CountDelta> {
+        let mut deltas = Vec::new();
+        for (service, now) in counts.moved {
+            let before = self.seen.insert(service, now).unwrap_or_default();
+            push_deltas(service, &before, &now, &mut deltas);
+        }
+        self.words = counts.words;
+        deltas
     }
 
     fn add_lost(lost: &[Pending], deltas: &mut Vec<CountDelta>) {

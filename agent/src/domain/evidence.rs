@@ -143,7 +143,8 @@ pub enum CoverageLoss {
         /// What the kernel said; empty where it said nothing.
         why: String,
     },
-    /// Devices that the configuration leaves out: what leaves by them is not seen leaving.
+    /// Devices that the configuration leaves out, or whose headers are not followed (PPP,
+    /// InfiniBand): what leaves by them is not seen leaving.
     LeftOut {
         /// How many.
         devices: u64,
@@ -233,7 +234,7 @@ impl fmt::Display for CoverageLoss {
             CoverageLoss::Detached { device, why } => write!(f, "{device} is not observed: {why}"),
             CoverageLoss::LeftOut { devices } => write!(
                 f,
-                "{devices} interfaces are left out by configuration; lost connections are not counted"
+                "{devices} interfaces are left out, by configuration or since they are neither Ethernet nor IP tunnels; lost connections are not counted"
             ),
             CoverageLoss::NotFirst { device } => {
                 write!(
@@ -296,4 +297,6 @@ pub struct ServiceInfo<'a> {
     pub family: Family,
     /// How many current endpoints it has.
     pub endpoints: u32,
+    /// It is the sentinel: what its probes bring is kept apart, and no real connection of it counts.
+    pub sentinel: bool,
 }

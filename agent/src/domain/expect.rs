@@ -18,6 +18,7 @@ use super::view::ServiceState;
 
 mod endpoints;
 pub mod node;
+pub mod sentinel;
 
 pub use endpoints::Endpoint;
 use endpoints::EndpointSets;
@@ -200,15 +201,14 @@ fn port_expectation(
         !service.internal_local || external,
         service.internal_local || (service.external_local && external),
     );
-    let flags = if sets
-        .reachable
-        .iter()
-        .any(|e| node.addresses.contains(&e.address))
-    {
-        frontend_flag::HOST_ENDPOINT
-    } else {
-        0
-    };
+    let mut flags = 0;
+    let on_host = |endpoint: &Endpoint| node.addresses.contains(&endpoint.address);
+    if sets.reachable.iter().any(on_host) {
+        flags |= frontend_flag::HOST_ENDPOINT;
+    }
+    if node.sentinel.as_ref() == Some(&service.name) {
+        flags |= frontend_flag::SENTINEL;
+    }
     PortExpectation {
         port: Arc::clone(&port.name),
         family: addresses.family,

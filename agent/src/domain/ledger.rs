@@ -1,6 +1,6 @@
 //! Evidence, gathered: what the [verdict](super::verdict) is read from.
 //!
-//! [`Ledger::absorb`] is the only thing that changes it. Memory is bounded: per family a few times
+//! [`Ledger::absorb`] is the only thing that changes it, apart from the sentinel's part. Memory is bounded: per family a few times
 //! and one run of failures, and at most [`SERVICES_TRACKED`] Services that have failures. Services
 //! that work leave no trace here.
 //!
@@ -19,6 +19,7 @@ use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
 use super::evidence::ObserverHealth;
+use super::sentinel::{SentinelLedger, SentinelMemory};
 use super::time::Mono;
 use super::verdict::limits::Limits;
 pub(crate) use absorb::LOST_NOTICED;
@@ -44,6 +45,8 @@ pub struct Ledger {
     restored: Option<Mono>,
     /// Until when nothing was missed: the last sample, also that of a remembered ledger.
     seen: Option<Mono>,
+    /// What probes brought, apart from all of the above.
+    sentinel: SentinelLedger,
 }
 
 /// The part of a ledger that outlives the agent: proofs and runs of failures.
@@ -52,6 +55,9 @@ pub struct LedgerMemory {
     families: [FamilyLedger; FAMILIES],
     /// When the last sample was taken.
     sampled: Option<Mono>,
+    /// Agents before the sentinel wrote none.
+    #[serde(default)]
+    sentinel: SentinelMemory,
 }
 
 impl Ledger {
@@ -66,6 +72,7 @@ impl Ledger {
             sampled: None,
             restored: None,
             seen: None,
+            sentinel: SentinelLedger::new(limits),
         }
     }
 
@@ -81,6 +88,7 @@ impl Ledger {
     ) -> Self {
         let mut ledger = Self::new(limits);
         ledger.families = memory.families;
+        ledger.sentinel = SentinelLedger::restore(limits, memory.sentinel);
         ledger.restored = Some(now);
         ledger.seen = memory.sampled;
         match memory.sampled {
@@ -95,7 +103,18 @@ impl Ledger {
         LedgerMemory {
             families: self.families.clone(),
             sampled: self.sampled.or(self.seen),
+            sentinel: self.sentinel.memory(),
         }
+    }
+
+    /// What probes brought.
+    pub fn sentinel(&self) -> &SentinelLedger {
+        &self.sentinel
+    }
+
+    /// For what only the sentinel brings: probes, its view, its devices, the datapath's owners.
+    pub fn sentinel_mut(&mut self) -> &mut SentinelLedger {
+        &mut self.sentinel
     }
 }
 

@@ -83,10 +83,16 @@ impl Planner {
         }
     }
 
+    /// With the connections of this Service known as probes.
+    pub fn with_sentinel(mut self, sentinel: Option<ObjectName>) -> Self {
+        self.node.sentinel = sentinel;
+        self
+    }
+
     /// The changes that bring the maps from the view before a batch to the view after it.
     /// `applied` is what [`ClusterView::apply`] returned; every batch must come here, in order.
     pub fn plan(&mut self, view: &ClusterView, applied: &Applied, now: Mono) -> Vec<MapChange> {
-        let after = NodeContext::of(view.node());
+        let after = self.context(view);
         let before = std::mem::replace(&mut self.node, after);
         let node_changed = before != self.node;
         let mut draft = Draft::default();
@@ -164,6 +170,11 @@ impl Planner {
     /// How many Service ports are of other protocols than TCP and so not followed.
     pub fn not_followed(&self) -> u64 {
         self.not_followed
+    }
+
+    /// This node as the view has it now.
+    fn context(&self, view: &ClusterView) -> NodeContext {
+        NodeContext::of(view.node()).with_sentinel(self.node.sentinel.clone())
     }
 
     fn change_service(
@@ -360,6 +371,7 @@ impl Directory for Planner {
             port: &slot.port,
             family: slot.family,
             endpoints: self.registry.endpoints(id),
+            sentinel: self.node.sentinel.as_ref() == Some(&slot.name),
         })
     }
 }

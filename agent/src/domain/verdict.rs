@@ -5,6 +5,8 @@
 //! (`answer`), nor is flapping (`damping`).
 
 mod judge;
+mod lane_words;
+mod lanes;
 pub mod limits;
 pub mod remembered;
 pub mod report;
@@ -23,7 +25,8 @@ use super::time::Mono;
 pub use limits::Limits;
 pub use remembered::{LastVerdict, Remembered};
 pub use report::{
-    Cause, Coverage, FamilyVerdict, Loss, PathState, PathView, ServiceTrouble, State, Verdict, Why,
+    Cause, Coverage, FamilyVerdict, LaneState, LaneView, Loss, PathState, PathView, ServiceTrouble,
+    StageDelays, State, Verdict, Why,
 };
 
 /// What the verdict rests on beside the evidence.
@@ -89,10 +92,11 @@ fn unknown(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Option<Why> {
     None
 }
 
-/// Families with frontends; before the view is synced, those that were judged before a restart.
+/// Families with frontends, or with a sentinel that worked; before the view is synced, those that were judged before a restart.
 fn judged_families(ledger: &Ledger, inputs: &Inputs) -> impl Iterator<Item = Family> {
     Family::ALL.into_iter().filter(|family| {
         inputs.families[*family as usize]
+            || lanes::is_judged(ledger.sentinel(), *family)
             || (!inputs.view_synced && ledger.family(*family).is_known())
     })
 }

@@ -107,6 +107,16 @@ definitions! {
     FORWARDING_DELAY = Histogram "pathproof_forwarding_delay" in Seconds ["family"]
         "Time from the arrival of a connection's first SYN to its departure for an endpoint";
 
+    /// Sentinel
+    PROBES = Counter "pathproof_probes" ["family", "path", "transport", "outcome"]
+        "Probes of the sentinel by outcome: passed, a cause of failure, or void where nothing may be concluded";
+    PROBE_STAGE = Histogram "pathproof_probe_stage" in Seconds ["family", "stage"]
+        "Time from sending a TCP probe's SYN to each stage that it or its answer passed";
+    PROBE_ARMED = Gauge "pathproof_probe_armed" ["family", "path", "transport"]
+        "1 once a probe of this path came through on this node in this boot: from then on its failures count";
+    PROBE_FAILING = Gauge "pathproof_probe_failing" ["family", "path", "transport"]
+        "How many probes of this path failed in a row up to now";
+
     /// Observer
     DEVICES_WANTED = Gauge "pathproof_observer_devices_wanted" []
         "Interfaces that should be watched";

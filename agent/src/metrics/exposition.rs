@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use agent_common::evidence::{DELAY_BUCKETS, Delays};
+use agent_common::probe::Stage;
 use agent_common::service::Family;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
@@ -13,6 +14,7 @@ use prometheus_client::registry;
 use super::connections::{self, Connections, SHOWN, outcome_name};
 use super::definitions::{self as define, Definition, Kind, Unit};
 use super::http::{ANSWERS, HttpStats, Listener, Turned};
+use super::probes::{Probes, stage_name};
 use super::process::Usage;
 use super::{Shared, Snapshot};
 use crate::domain::answer::Enforcement;
@@ -32,10 +34,12 @@ impl Collector for Exposition {
         let current = self.0.current();
         if let Some(snapshot) = &current.snapshot {
             page.verdict(&snapshot.report)?;
+            page.lanes(&snapshot.report)?;
             page.observer(snapshot)?;
             page.view(snapshot)?;
         }
         page.connections(&current.connections)?;
+        page.probes(&current.probes)?;
         // From here on nothing needs the main loop's values.
         let report = current
             .snapshot
@@ -195,7 +199,8 @@ impl Page<'_, '_> {
         let coverage = &report.verdict.coverage;
         let mut delays = self.family(define::FORWARDING_DELAY)?;
         for (family, of) in Family::ALL.into_iter().zip(&snapshot.delays) {
-            histogram(&mut delays, family, of)?;
+            let labels = [("family", names::of_family(family))];
+            histogram(&mut delays, &labels, of)?;
         }
         self.value(define::DEVICES_WANTED, f64::from(coverage.wanted))?;
         self.value(define::DEVICES_ATTACHED, f64::from(coverage.attached))?;
@@ -258,6 +263,51 @@ impl Page<'_, '_> {
         for (family, sums) in Family::ALL.into_iter().zip(&counted.others) {
             for (path, outcomes) in connections::paths(sums) {
                 service_path(&mut services, ("", "other", ""), family, path, outcomes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn probes(&mut self, counted: &Probes) -> fmt::Result {
+        let mut probes = self.family(define::PROBES)?;
+        for ((lane, outcome), count) in &counted.counts {
+            let labels = [
+                ("family", names::of_family(lane.family)),
+                ("path", lane.path.name()),
+                ("transport", lane.transport.name()),
+                ("outcome", outcome),
+            ];
+            probes.counter(&labels, *count)?;
+        }
+        let mut stages = self.family(define::PROBE_STAGE)?;
+        for (family, of_family) in Family::ALL.into_iter().zip(&counted.stages) {
+            for (stage, delays) in Stage::ALL.into_iter().zip(of_family) {
+                let labels = [
+                    ("family", names::of_family(family)),
+                    ("stage", stage_name(stage)),
+                ];
+                histogram(&mut stages, &labels, delays)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn lanes(&mut self, report: &Report) -> fmt::Result {
+        for of in [define::PROBE_ARMED, define::PROBE_FAILING] {
+            let mut series = self.family(of)?;
+            for family in &report.verdict.families {
+                for lane in &family.lanes {
+                    let labels = [
+                        ("family", names::of_family(family.family)),
+                        ("path", lane.path.name()),
+                        ("transport", lane.transport.name()),
+                    ];
+                    let value = match of.name == define::PROBE_ARMED.name {
+                        true => flag(lane.armed),
+                        false => f64::from(lane.failures),
+                    };
+                    series.gauge(&labels, value)?;
+                }
             }
         }
         Ok(())
@@ -342,8 +392,8 @@ fn service_path(
 /// that fast.
 const FIRST_BUCKET: usize = 9;
 
-fn histogram(delays: &mut Family_<'_>, family: Family, of: &Delays) -> fmt::Result {
-    debug_assert_eq!(delays.1.kind, Kind::Histogram);
+fn histogram(delays: &mut Family_<'_>, labels: Labels<'_>, of: &Delays) -> fmt::Result {
+    delays.expect(Kind::Histogram, labels);
     let mut buckets = Vec::with_capacity(DELAY_BUCKETS - FIRST_BUCKET);
     buckets.push((
         upper_bound(FIRST_BUCKET),
@@ -355,7 +405,7 @@ fn histogram(delays: &mut Family_<'_>, family: Family, of: &Delays) -> fmt::Resu
     let count = of.buckets.iter().sum();
     delays
         .0
-        .encode_family(&[("family", names::of_family(family))])?
+        .encode_family(&labels)?
         .encode_histogram::<NoLabelSet>(of.sum_ns as f64 / 1e9, count, &buckets, None)
 }
 

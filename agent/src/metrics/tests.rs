@@ -36,6 +36,7 @@ impl Directory for Names {
             port,
             family: *family,
             endpoints: 2,
+            sentinel: false,
         })
     }
 }

@@ -249,6 +249,8 @@ fn family(
         last_failure: paths.iter().filter_map(|path| path.last_failure).max(),
         failing_since: None,
         paths,
+        by_sentinel: false,
+        lanes: Vec::new(),
     }
 }
 

@@ -11,6 +11,7 @@ mod ensure;
 mod forwarding;
 mod netlink;
 mod node;
+mod pair;
 mod settings;
 mod verify;
 
@@ -21,9 +22,10 @@ use agent_common::service::Family;
 use thiserror::Error;
 
 pub use conflict::{Conflict, Known, conflict};
-pub use ensure::{ensure, remove};
+pub use ensure::ensure;
 pub use forwarding::forwarding;
 pub use node::{LocalAddress, Neighbour, NodeState, Route};
+pub use pair::remove;
 pub use settings::{
     HardwareAddress, Pair, PodSources, Role, Settings, SettingsError, benchmark_range,
 };

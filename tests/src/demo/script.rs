@@ -85,7 +85,7 @@ impl Play<'_> {
     fn flushed(&mut self) -> Result<()> {
         self.timeline.tell(
             Kind::Fault,
-            "flush the Service chain (nft flush chain ip kube-services services): the datapath is \
+            "flush the Service chain (nft flush chain ip kube-proxy services): the datapath is \
              gone, every process is alive",
         );
         let start = Instant::now();

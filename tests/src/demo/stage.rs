@@ -262,11 +262,11 @@ fn how_to_play(timeline: &mut Timeline, name: &str, dir: &Path, binary: &Path) {
         ("read it", format!("{node} {binary} status")),
         (
             "break it",
-            format!("{node} nft flush chain ip kube-services services"),
+            format!("{node} nft flush chain ip kube-proxy services"),
         ),
         (
             "",
-            format!("{node} nft flush chain ip6 kube-services services"),
+            format!("{node} nft flush chain ip6 kube-proxy services"),
         ),
         ("mend it", format!("{node} nft -f {dir}/services.nft")),
         (

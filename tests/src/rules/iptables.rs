@@ -28,9 +28,19 @@ pub(super) fn render(wanted: &Wanted) -> Result<String> {
     nat.rule("KUBE-POSTROUTING -j MARK --xor-mark 0x4000")?;
     nat.rule("KUBE-POSTROUTING -j MASQUERADE --random-fully")?;
     for (index, port) in wanted.ports.iter().enumerate() {
-        endpoints(&mut nat, &format!("KUBE-SVC-{index}"), &port.all)?;
+        endpoints(
+            &mut nat,
+            &format!("KUBE-SVC-{index}"),
+            &port.protocol,
+            &port.all,
+        )?;
         if port.external_local || port.internal_local {
-            endpoints(&mut nat, &format!("KUBE-SVL-{index}"), &port.local)?;
+            endpoints(
+                &mut nat,
+                &format!("KUBE-SVL-{index}"),
+                &port.protocol,
+                &port.local,
+            )?;
         }
         external(&mut nat, wanted.pods, index, port)?;
         services(&mut nat, wanted.pods, index, port)?;
@@ -82,7 +92,7 @@ impl Table {
 }
 
 /// A chain that picks an endpoint at random, and the endpoints' chains.
-fn endpoints(nat: &mut Table, name: &str, targets: &[Target]) -> Result<()> {
+fn endpoints(nat: &mut Table, name: &str, protocol: &str, targets: &[Target]) -> Result<()> {
     nat.chain(name)?;
     let count = targets.len();
     for (number, Target { endpoint, goes_to }) in targets.iter().enumerate() {
@@ -102,7 +112,7 @@ fn endpoints(nat: &mut Table, name: &str, targets: &[Target]) -> Result<()> {
         // Hairpin: a pod that is its own endpoint must see another source than itself.
         nat.rule(&format!("{chain} -s {} -j KUBE-MARK-MASQ", endpoint.ip()))?;
         nat.rule(&format!(
-            "{chain} -p tcp -j DNAT --to-destination {goes_to}"
+            "{chain} -p {protocol} -j DNAT --to-destination {goes_to}"
         ))?;
     }
     Ok(())
@@ -136,7 +146,7 @@ fn services(nat: &mut Table, pods: &str, index: usize, port: &Port) -> Result<()
             "KUBE-SVC"
         };
         for address in &port.cluster_ips {
-            let dialled = dialled(*address, port.port);
+            let dialled = dialled(*address, port);
             nat.rule(&format!(
                 "KUBE-SERVICES {dialled} ! -s {pods} -j KUBE-MARK-MASQ"
             ))?;
@@ -149,13 +159,13 @@ fn services(nat: &mut Table, pods: &str, index: usize, port: &Port) -> Result<()
         return Ok(());
     }
     for address in &port.external_ips {
-        let dialled = dialled(*address, port.port);
+        let dialled = dialled(*address, port);
         nat.rule(&format!(
             "KUBE-SERVICES {dialled} {title} -j KUBE-EXT-{index}"
         ))?;
     }
     for address in &port.load_balancer_ips {
-        let dialled = dialled(*address, port.port);
+        let dialled = dialled(*address, port);
         if port.is_restricted() {
             for range in &port.source_ranges {
                 let from = format!("{dialled} -s {range} {title}");
@@ -168,8 +178,9 @@ fn services(nat: &mut Table, pods: &str, index: usize, port: &Port) -> Result<()
         }
     }
     if let Some(number) = port.node_port {
+        let protocol = &port.protocol;
         nat.rule(&format!(
-            "KUBE-NODEPORTS -p tcp --dport {number} {title} -j KUBE-EXT-{index}"
+            "KUBE-NODEPORTS -p {protocol} --dport {number} {title} -j KUBE-EXT-{index}"
         ))?;
     }
     Ok(())
@@ -179,21 +190,24 @@ fn services(nat: &mut Table, pods: &str, index: usize, port: &Port) -> Result<()
 fn refusals(filter: &mut Table, family: Family, port: &Port) -> Result<()> {
     if let Some(refusal) = port.internal_refusal() {
         for address in &port.cluster_ips {
-            refuse(filter, &dialled(*address, port.port), family, refusal)?;
+            refuse(filter, &dialled(*address, port), family, refusal)?;
         }
     }
     if let Some(refusal) = port.external_refusal() {
         for address in port.external_ips.iter().chain(&port.load_balancer_ips) {
-            refuse(filter, &dialled(*address, port.port), family, refusal)?;
+            refuse(filter, &dialled(*address, port), family, refusal)?;
         }
         if let Some(number) = port.node_port {
-            let dialled = format!("-p tcp -m addrtype --dst-type LOCAL --dport {number}");
+            let dialled = format!(
+                "-p {} -m addrtype --dst-type LOCAL --dport {number}",
+                port.protocol
+            );
             refuse(filter, &dialled, family, refusal)?;
         }
     } else if port.is_restricted() {
         // Sources within the ranges were translated before they came here.
         for address in &port.load_balancer_ips {
-            refuse(filter, &dialled(*address, port.port), family, Refusal::Drop)?;
+            refuse(filter, &dialled(*address, port), family, Refusal::Drop)?;
         }
     }
     Ok(())
@@ -208,6 +222,6 @@ fn refuse(filter: &mut Table, dialled: &str, family: Family, refusal: Refusal) -
     filter.rule(&format!("KUBE-REFUSALS {dialled} -j {target}"))
 }
 
-fn dialled(address: IpAddr, port: u16) -> String {
-    format!("-d {address} -p tcp --dport {port}")
+fn dialled(address: IpAddr, port: &Port) -> String {
+    format!("-d {address} -p {} --dport {}", port.protocol, port.port)
 }

@@ -1,4 +1,5 @@
-//! The rules as an nftables script: one table `kube-services` per family.
+//! The rules as an nftables script: one table `kube-proxy` per family, named and laid out
+//! as that proxy does it.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -11,8 +12,8 @@ use crate::world::Family;
 /// Empties the chain of all Services.
 pub(super) fn flush(family: Family) -> &'static str {
     match family {
-        Family::V4 => "flush chain ip kube-services services\n",
-        Family::V6 => "flush chain ip6 kube-services services\n",
+        Family::V4 => "flush chain ip kube-proxy services\n",
+        Family::V6 => "flush chain ip6 kube-proxy services\n",
     }
 }
 
@@ -24,8 +25,8 @@ pub(super) fn remove(family: Family) -> String {
 
 fn table(family: Family) -> &'static str {
     match family {
-        Family::V4 => "ip kube-services",
-        Family::V6 => "ip6 kube-services",
+        Family::V4 => "ip kube-proxy",
+        Family::V6 => "ip6 kube-proxy",
     }
 }
 
@@ -39,9 +40,21 @@ pub(super) fn render(wanted: &Wanted) -> Result<String> {
     };
     writeln!(out, "table {} {{", table(wanted.family))?;
     for (index, port) in wanted.ports.iter().enumerate() {
-        endpoints(&mut out, ip, &format!("svc-{index}"), &port.all)?;
+        endpoints(
+            &mut out,
+            ip,
+            &format!("svc-{index}"),
+            &port.protocol,
+            &port.all,
+        )?;
         if port.external_local || port.internal_local {
-            endpoints(&mut out, ip, &format!("local-{index}"), &port.local)?;
+            endpoints(
+                &mut out,
+                ip,
+                &format!("local-{index}"),
+                &port.protocol,
+                &port.local,
+            )?;
         }
         external(&mut out, ip, wanted.pods, index, port)?;
     }
@@ -80,12 +93,18 @@ const HOOKS: &str = "\
 ";
 
 /// A chain that picks an endpoint at random, and the endpoints' chains.
-fn endpoints(out: &mut String, ip: &str, name: &str, targets: &[Target]) -> Result<()> {
+fn endpoints(
+    out: &mut String,
+    ip: &str,
+    name: &str,
+    protocol: &str,
+    targets: &[Target],
+) -> Result<()> {
     for (number, Target { endpoint, goes_to }) in targets.iter().enumerate() {
         writeln!(out, "  chain {name}-{number} {{")?;
         // Hairpin: a pod that is its own endpoint must see another source than itself.
         writeln!(out, "    {ip} saddr {} {MASQUERADE}", endpoint.ip())?;
-        writeln!(out, "    meta l4proto tcp dnat to {goes_to}\n  }}")?;
+        writeln!(out, "    meta l4proto {protocol} dnat to {goes_to}\n  }}")?;
     }
     writeln!(out, "  chain {name} {{")?;
     if !targets.is_empty() {
@@ -127,7 +146,7 @@ fn services(out: &mut String, ip: &str, wanted: &Wanted) -> Result<()> {
         if port.internal_refusal().is_none() {
             let chain = if port.internal_local { "local" } else { "svc" };
             for address in &port.cluster_ips {
-                let dialled = dialled(ip, *address, port.port);
+                let dialled = dialled(ip, *address, port);
                 writeln!(
                     out,
                     "    {dialled} {ip} saddr != {} {MASQUERADE}",
@@ -143,14 +162,14 @@ fn services(out: &mut String, ip: &str, wanted: &Wanted) -> Result<()> {
             continue;
         }
         for address in &port.external_ips {
-            let dialled = dialled(ip, *address, port.port);
+            let dialled = dialled(ip, *address, port);
             writeln!(
                 out,
                 "    {dialled} goto ext-{index} comment \"{title} external IP\""
             )?;
         }
         for address in &port.load_balancer_ips {
-            let dialled = dialled(ip, *address, port.port);
+            let dialled = dialled(ip, *address, port);
             let sources = if port.is_restricted() {
                 format!(" {ip} saddr {{ {} }}", port.source_ranges.join(", "))
             } else {
@@ -165,7 +184,7 @@ fn services(out: &mut String, ip: &str, wanted: &Wanted) -> Result<()> {
     // Node ports last, as kube-proxy has them.
     for (index, port) in wanted.ports.iter().enumerate() {
         if let Some(number) = port.node_port.filter(|_| !port.all.is_empty()) {
-            let dialled = node_port(ip, number);
+            let dialled = node_port(ip, number, &port.protocol);
             writeln!(
                 out,
                 "    {dialled} goto ext-{index} comment \"{} node port\"",
@@ -186,7 +205,7 @@ fn refusals(out: &mut String, ip: &str, wanted: &Wanted) -> Result<()> {
                 writeln!(
                     out,
                     "    {} {}",
-                    dialled(ip, *address, port.port),
+                    dialled(ip, *address, port),
                     verdict(refusal)
                 )?;
             }
@@ -196,17 +215,22 @@ fn refusals(out: &mut String, ip: &str, wanted: &Wanted) -> Result<()> {
                 writeln!(
                     out,
                     "    {} {}",
-                    dialled(ip, *address, port.port),
+                    dialled(ip, *address, port),
                     verdict(refusal)
                 )?;
             }
             if let Some(number) = port.node_port {
-                writeln!(out, "    {} {}", node_port(ip, number), verdict(refusal))?;
+                writeln!(
+                    out,
+                    "    {} {}",
+                    node_port(ip, number, &port.protocol),
+                    verdict(refusal)
+                )?;
             }
         } else if port.is_restricted() {
             // Sources within the ranges were translated before they came here.
             for address in &port.load_balancer_ips {
-                writeln!(out, "    {} drop", dialled(ip, *address, port.port))?;
+                writeln!(out, "    {} drop", dialled(ip, *address, port))?;
             }
         }
     }
@@ -217,13 +241,13 @@ fn refusals(out: &mut String, ip: &str, wanted: &Wanted) -> Result<()> {
 /// kube-proxy's mark.
 const MASQUERADE: &str = "meta mark set meta mark | 0x4000";
 
-fn dialled(ip: &str, address: IpAddr, port: u16) -> String {
-    format!("{ip} daddr {address} tcp dport {port}")
+fn dialled(ip: &str, address: IpAddr, port: &Port) -> String {
+    format!("{ip} daddr {address} {} dport {}", port.protocol, port.port)
 }
 
-fn node_port(ip: &str, port: u16) -> String {
+fn node_port(ip: &str, port: u16, protocol: &str) -> String {
     let loopback = if ip == "ip" { "127.0.0.0/8" } else { "::1" };
-    format!("fib daddr type local {ip} daddr != {loopback} tcp dport {port}")
+    format!("fib daddr type local {ip} daddr != {loopback} {protocol} dport {port}")
 }
 
 fn verdict(refusal: Refusal) -> &'static str {

@@ -21,6 +21,8 @@ pub(super) struct Wanted {
 pub(super) struct Port {
     /// "namespace/name:port", for comments.
     pub(super) title: String,
+    /// "tcp" or "udp".
+    pub(super) protocol: String,
     pub(super) port: u16,
     pub(super) cluster_ips: Vec<IpAddr>,
     pub(super) node_port: Option<u16>,
@@ -64,12 +66,7 @@ impl Wanted {
                 .iter()
                 .filter(|slice| belongs(slice, service))
                 .collect();
-            for port in service
-                .spec
-                .ports
-                .iter()
-                .filter(|port| port.protocol == "TCP")
-            {
+            for port in &service.spec.ports {
                 ports.extend(Port::of(service, port, &slices, family, redirected));
             }
         }
@@ -125,6 +122,7 @@ impl Port {
                 "{}/{}:{}",
                 service.metadata.namespace, service.metadata.name, port.name
             ),
+            protocol: port.protocol.to_lowercase(),
             port: port.port,
             cluster_ips,
             node_port: port.node_port,

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use anyhow::{Context, Result};
 use etherparse::PacketBuilder;
 
+use crate::observer::index_of;
 use crate::world::{Namespace, Pod, World};
 
 /// Sends whole Ethernet frames out of one device. The sender bounds its own rate.
@@ -30,16 +31,17 @@ impl RawSender {
         Self::open(&world.outside, "lan0", World::outside_link())
     }
 
+    /// Out of a device of the calling thread's namespace.
+    pub fn here(device: &str, link: ([u8; 6], [u8; 6])) -> Result<Self> {
+        Self::new(packet_socket(), index_of(device)?, link)
+    }
+
     fn open(ns: &Namespace, device: &str, link: ([u8; 6], [u8; 6])) -> Result<Self> {
-        let ifindex = i32::try_from(ns.ifindex(device)?)?;
-        // Protocol 0: this socket only sends.
-        // SAFETY: socket takes numbers only.
-        let fd = ns.run(
-            || match unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) } {
-                -1 => Err(io::Error::last_os_error()),
-                fd => Ok(fd),
-            },
-        );
+        Self::new(ns.run(packet_socket), ns.ifindex(device)?, link)
+    }
+
+    fn new(fd: io::Result<i32>, ifindex: u32, link: ([u8; 6], [u8; 6])) -> Result<Self> {
+        let ifindex = i32::try_from(ifindex)?;
         let fd = fd.context("open a packet socket")?;
         // SAFETY: the descriptor is new and nobody else's.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -78,6 +80,15 @@ impl RawSender {
     /// Sends a SYN. The same SYN again is a retransmit.
     pub fn send_syn(&self, syn: &Syn) -> io::Result<()> {
         self.send(&syn.frame(self.link))
+    }
+}
+
+fn packet_socket() -> io::Result<i32> {
+    // Protocol 0: this socket only sends.
+    // SAFETY: socket takes numbers only.
+    match unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        fd => Ok(fd),
     }
 }
 

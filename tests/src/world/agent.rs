@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Family, NODE_NAME, Namespace, World, layout, remains};
+use super::{Family, NODE_NAME, Namespace, OldKernel, World, layout, remains};
 use crate::http::{self, Response};
 
 /// Port of /healthz and /livez.
@@ -57,7 +57,18 @@ impl World {
     /// same options. Call from the thread that keeps the agent: the kernel kills the agent when
     /// that thread ends, so that a killed test leaves none.
     pub fn spawn_agent(&self, binary: &Path, manifests: &Path, extra: &[&str]) -> Result<Agent> {
-        self.start_agent(binary, manifests, extra, true)
+        self.start_agent(binary, manifests, extra, true, None)
+    }
+
+    /// Like [`World::spawn_agent`], on a kernel that can do less than this one.
+    pub fn spawn_agent_on(
+        &self,
+        kernel: OldKernel,
+        binary: &Path,
+        manifests: &Path,
+        extra: &[&str],
+    ) -> Result<Agent> {
+        self.start_agent(binary, manifests, extra, true, Some(kernel))
     }
 
     /// Like [`World::spawn_agent`], but the agent outlives this process (a kept world).
@@ -67,7 +78,7 @@ impl World {
         manifests: &Path,
         extra: &[&str],
     ) -> Result<Agent> {
-        let agent = self.start_agent(binary, manifests, extra, false)?;
+        let agent = self.start_agent(binary, manifests, extra, false, None)?;
         remains::record(&self.dir, "agent", agent.pid())?;
         Ok(agent)
     }
@@ -78,6 +89,7 @@ impl World {
         manifests: &Path,
         extra: &[&str],
         die_with_parent: bool,
+        kernel: Option<OldKernel>,
     ) -> Result<Agent> {
         remains::ensure_bpffs()?;
         let log = self.dir.join("agent.log");
@@ -113,6 +125,10 @@ impl World {
         if die_with_parent {
             // SAFETY: prctl with these arguments is async-signal-safe and touches no memory.
             unsafe { command.pre_exec(die_with_thread) };
+        }
+        if let Some(kernel) = kernel {
+            // SAFETY: `begin` promises it.
+            unsafe { command.pre_exec(move || kernel.begin()) };
         }
         let child = command
             .spawn()

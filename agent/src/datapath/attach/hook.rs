@@ -187,21 +187,19 @@ impl Hook {
     }
 
     /// Whether it stands, before all others; nothing where the kernel does not tell.
-    pub(super) fn is_first(&mut self, ebpf: &mut Ebpf, device: &Device) -> Option<bool> {
-        match &mut self.held {
+    pub(super) fn is_first(&self, ebpf: &mut Ebpf, device: &Device) -> Option<bool> {
+        match &self.held {
             Held::Tcx { .. } => {
                 let programs = programs_at(device.index, self.direction.tcx()).ok()?;
                 Some(programs.first() == Some(&self.program))
             }
-            Held::Clsact { link } => {
+            Held::Clsact { .. } => {
                 let classifier = classifier(ebpf, self.direction.program(device.link)).ok()?;
-                // The same handle cannot be given twice: if it can, the filter was gone, and is
-                // back now. The old link must not delete its successor.
+                // The same handle cannot be given twice: if it can, the filter was gone.
                 match filter(classifier, &device.name, self.direction, &Place::FIRST) {
                     Ok(id) => {
-                        std::mem::forget(link.replace(classifier.take_link(id).ok()?));
-                        tracing::warn!(device = %device.name, "the filter was gone; put back");
-                        Some(true)
+                        let _ = classifier.detach(id);
+                        Some(false)
                     }
                     Err(error) if stands_already(&error) => Some(true),
                     // The qdisc is gone, and the filter with it.
@@ -216,10 +214,17 @@ impl Hook {
         matches!(&self.held, Held::Tcx { pin: Some(pin), .. } if !pin.exists())
     }
 
-    /// Gives the pin up, so that the next attach makes a link of its own at the head.
+    /// Gives up what the next attach would find, so that it makes a link of its own at the head.
     pub(super) fn let_go(&mut self) {
-        if let Held::Tcx { pin: Some(pin), .. } = &self.held {
-            let _ = std::fs::remove_file(pin);
+        match &mut self.held {
+            Held::Tcx { pin, .. } => {
+                if let Some(pin) = pin {
+                    let _ = std::fs::remove_file(pin);
+                }
+            }
+            // The filter is gone. Dropped, the link would delete its successor, which has the same
+            // handle.
+            Held::Clsact { link } => std::mem::forget(link.take()),
         }
     }
 

@@ -26,6 +26,8 @@ fn family(family: Family, state: State, last_proof: Option<Mono>) -> FamilyVerdi
         last_failure: None,
         failing_since: None,
         paths: Vec::<PathView>::new(),
+        by_sentinel: false,
+        lanes: Vec::new(),
     }
 }
 
@@ -147,6 +149,8 @@ fn every_state_and_why_is_documented() {
         Why::Idle,
         Why::Inconclusive,
         Why::EvidenceTooOld,
+        Why::SentinelAltered,
+        Why::DatapathChanged,
     ] {
         assert!(
             BEHAVIOUR.contains(&format!("| `{}` |", why.name())),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use agent_common::service::{Address, SourceClass, mapped};
 use ipnet::IpNet;
 
-use crate::domain::cluster::NodeFacts;
+use crate::domain::cluster::{NodeFacts, ObjectName};
 
 /// An address in the form of the maps.
 pub fn address(ip: &IpAddr) -> Address {
@@ -59,6 +59,8 @@ pub struct NodeContext {
     pub addresses: Vec<Address>,
     /// Ranges of its pods.
     pub pod_ranges: Vec<SourcePrefix>,
+    /// The Service whose connections are probes, where there is one.
+    pub sentinel: Option<ObjectName>,
 }
 
 impl NodeContext {
@@ -77,7 +79,14 @@ impl NodeContext {
         Self {
             addresses,
             pod_ranges,
+            sentinel: None,
         }
+    }
+
+    /// With the connections of this Service known as probes.
+    pub fn with_sentinel(mut self, sentinel: Option<ObjectName>) -> Self {
+        self.sentinel = sentinel;
+        self
     }
 
     /// The sources that follow from the node alone: its ranges are pods, its addresses itself.

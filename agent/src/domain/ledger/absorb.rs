@@ -48,13 +48,13 @@ impl Ledger {
         };
         let proven = self.absorb_proofs(sample, directory, &look);
         for delta in &sample.counts {
-            if let Some(info) = directory.service(delta.service) {
+            if let Some(info) = real(directory, delta.service) {
                 self.absorb_failures(delta, &info, &look, proven[info.family as usize]);
             }
         }
         for sighting in &sample.anomalies {
             if !self.is_suspended(sighting.failure)
-                && let Some(info) = directory.service(sighting.service)
+                && let Some(info) = real(directory, sighting.service)
             {
                 self.absorb_sighting(sighting, &info, &look);
             }
@@ -101,7 +101,7 @@ impl Ledger {
         for delta in &sample.counts {
             let arrived = delta.counts[Outcome::Arrived as usize] > 0;
             let got_through = delta.counts[Outcome::Proven as usize] > 0;
-            let Some(info) = directory.service(delta.service) else {
+            let Some(info) = real(directory, delta.service) else {
                 continue;
             };
             let ledger = &mut self.families[info.family as usize];
@@ -168,6 +168,7 @@ impl Ledger {
         let entry = Entry {
             since: look.at,
             last: look.at,
+            arrived: earliest(&accusing, look),
             class: delta.class,
             client: None,
             failures: &accusing,
@@ -209,6 +210,7 @@ impl Ledger {
         let entry = Entry {
             since: began.max(look.floor).min(look.at),
             last: at.max(look.floor),
+            arrived: began,
             class: sighting.class,
             client: Some(sighting.client),
             failures: &[(sighting.failure, 1)],
@@ -259,6 +261,25 @@ impl Ledger {
             Failure::Refused | Failure::Leaked | Failure::Unheard => false,
         }
     }
+}
+
+/// When the last of counted failures arrived at the earliest: lost ones did long before the look,
+/// all others since the look before it.
+fn earliest(failures: &[(Failure, u32)], look: &Look) -> Mono {
+    let noticed = look.at.minus(LOST_NOTICED);
+    if failures
+        .iter()
+        .any(|(failure, _)| *failure != Failure::Lost)
+    {
+        look.before.unwrap_or(noticed)
+    } else {
+        noticed
+    }
+}
+
+/// A Service of real connections: those of the sentinel are probes, and strangers that dial it.
+fn real(directory: &dyn Directory, id: u32) -> Option<ServiceInfo<'_>> {
+    directory.service(id).filter(|info| !info.sentinel)
 }
 
 /// When a look was taken.

@@ -23,6 +23,9 @@ pub(crate) struct Streak {
     pub(crate) since: Mono,
     /// The last one.
     pub(crate) last: Mono,
+    /// When the last of the connections arrived; where that is not known, the earliest it may have.
+    #[serde(default)]
+    pub(crate) arrived: Mono,
     /// A pod of this node is among the clients.
     pub(crate) pod: bool,
     /// By label (`namespace/name:port`).
@@ -46,6 +49,8 @@ pub(crate) struct StreakService {
 pub(crate) struct Entry<'a> {
     pub(crate) since: Mono,
     pub(crate) last: Mono,
+    /// When the connection arrived; where that is not known, when it did at the earliest.
+    pub(crate) arrived: Mono,
     pub(crate) class: SourceClass,
     pub(crate) client: Option<IpAddr>,
     pub(crate) failures: &'a [(Failure, u32)],
@@ -74,6 +79,7 @@ impl Streak {
         let mut streak = Self {
             since: entry.since,
             last: entry.last,
+            arrived: entry.arrived,
             pod: false,
             services: BTreeMap::new(),
             sources: Vec::new(),
@@ -86,6 +92,7 @@ impl Streak {
     pub(crate) fn enter(&mut self, entry: &Entry<'_>) {
         self.since = self.since.min(entry.since);
         self.last = self.last.max(entry.last);
+        self.arrived = self.arrived.max(entry.arrived);
         self.pod |= entry.class == SourceClass::Pod;
         if let Some(client) = entry.client
             && self.sources.len() < SOURCES_KEPT

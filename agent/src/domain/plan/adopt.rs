@@ -10,7 +10,7 @@ use agent_common::service::{
 use super::diff::{Claim, Draft};
 use super::{MapChange, Planner};
 use crate::domain::cluster::ObjectName;
-use crate::domain::expect::{Expectation, NodeContext, PortExpectation, SourcePrefix, expectation};
+use crate::domain::expect::{Expectation, PortExpectation, SourcePrefix, expectation};
 use crate::domain::time::Mono;
 use crate::domain::view::{ClusterView, ServiceState};
 
@@ -36,7 +36,7 @@ impl Planner {
         now: Mono,
     ) -> Vec<MapChange> {
         let mut draft = Draft::default();
-        self.node = NodeContext::of(view.node());
+        self.node = self.context(view);
         installed.endpoints.sort_unstable_by_key(|(key, _)| *key);
         let frontends: HashMap<FrontendKey, FrontendValue> =
             installed.frontends.iter().copied().collect();

@@ -9,7 +9,7 @@ use agent_common::service::{Family, SourceClass};
 use super::report::{
     Cause, FamilyVerdict, PathState, PathView, SERVICES_SHOWN, ServiceTrouble, State, Why,
 };
-use super::{Inputs, words};
+use super::{Inputs, lane_words, words};
 use crate::domain::evidence::Failure;
 use crate::domain::ledger::{FamilyLedger, LOST_NOTICED, Ledger, Track, WINDOW};
 use crate::domain::time::Mono;
@@ -20,15 +20,18 @@ pub(super) struct Finding {
     pub(super) cause: Option<Cause>,
     pub(super) why: Option<Why>,
     pub(super) reason: String,
+    /// It rests on probes alone.
+    pub(super) by_sentinel: bool,
 }
 
 impl Finding {
-    fn caused(state: State, cause: Cause, reason: String) -> Self {
+    pub(super) fn caused(state: State, cause: Cause, reason: String) -> Self {
         Self {
             state,
             cause: Some(cause),
             why: None,
             reason,
+            by_sentinel: false,
         }
     }
 
@@ -38,6 +41,7 @@ impl Finding {
             cause: None,
             why: None,
             reason,
+            by_sentinel: false,
         }
     }
 
@@ -47,6 +51,7 @@ impl Finding {
             cause: None,
             why: Some(why),
             reason,
+            by_sentinel: false,
         }
     }
 }
@@ -80,16 +85,23 @@ pub(super) fn family(
         Some(why) => Finding::unknown(why, words::blind(why, ledger, now)),
         None => case.judge(),
     };
+    let probes = case.probe_failures();
+    let since = evidence.streak.as_ref().map(|streak| streak.since);
     FamilyVerdict {
         family,
         state: finding.state,
         cause: finding.cause,
         why: finding.why,
         reason: finding.reason,
-        last_proof: evidence.last_proof(),
-        last_failure: evidence.last_failure(),
-        failing_since: evidence.streak.as_ref().map(|streak| streak.since),
+        last_proof: evidence.last_proof().max(case.last_pass()),
+        last_failure: evidence.last_failure().max(probes.map(|(_, last)| last)),
+        failing_since: since
+            .into_iter()
+            .chain(probes.map(|(since, _)| since))
+            .min(),
         paths: SourceClass::ALL.map(|path| case.path(path)).to_vec(),
+        by_sentinel: finding.by_sentinel,
+        lanes: case.lanes(),
     }
 }
 
@@ -98,15 +110,29 @@ impl<'a> Case<'a> {
         self.broken()
             .or_else(|| self.stale())
             .or_else(|| self.degraded())
+            .or_else(|| self.degraded_by_probes())
+            .or_else(|| self.suspect_by_probes())
             .or_else(|| self.suspect())
             .or_else(|| self.proven())
             .or_else(|| self.starting())
             .unwrap_or_else(|| self.nothing_known())
     }
 
+    /// Probes name the cause best; that real connections say it too is no less worth knowing.
+    fn broken(&self) -> Option<Finding> {
+        let real = self.broken_by_connections();
+        match self.broken_by_probes() {
+            Some(mut probes) => {
+                probes.by_sentinel = real.is_none();
+                Some(probes)
+            }
+            None => real,
+        }
+    }
+
     /// Every Service with new connections failed, and nothing got through meanwhile. It holds
     /// until something does, or until the evidence is too old.
-    fn broken(&self) -> Option<Finding> {
+    fn broken_by_connections(&self) -> Option<Finding> {
         let streak = self.evidence.streak.as_ref()?;
         let limits = self.ledger.limits();
         if !self.is_within_proof_age(streak.last) {
@@ -149,7 +175,9 @@ impl<'a> Case<'a> {
 
     /// Single Services are broken, or answers are not heard, while the family is proven.
     fn degraded(&self) -> Option<Finding> {
-        self.fresh_proof()?;
+        if self.fresh_proof().is_none() && self.fresh_pass().is_none() {
+            return None;
+        }
         // While nothing gets through at all, a run of failures may yet become Broken.
         let young = |since: Mono| self.now.since(since) < self.ledger.limits().broken_after;
         if self
@@ -208,35 +236,61 @@ impl<'a> Case<'a> {
     }
 
     fn proven(&self) -> Option<Finding> {
-        let (path, at) = self.fresh_proof()?;
-        Some(Finding::plain(State::Proven, words::proven(self, path, at)))
+        let reason = match (self.fresh_proof(), self.fresh_pass()) {
+            (Some((path, at)), pass) if pass.is_none_or(|(_, passed)| passed < at) => {
+                words::proven(self, path, at)
+            }
+            (_, Some((lane, at))) => lane_words::proven(self, lane, at),
+            _ => return None,
+        };
+        Some(Finding::plain(State::Proven, reason))
     }
 
     fn starting(&self) -> Option<Finding> {
         let boot = self.inputs.boot;
-        let proven = self.evidence.last_proof().is_some();
+        let proven = self.ever_proven();
         let early = self.now.since(boot.booted) < self.ledger.limits().boot_deadline;
         (boot.sentinel_exists && !proven && early)
             .then(|| Finding::plain(State::Starting, words::starting(self)))
     }
 
     fn nothing_known(&self) -> Finding {
-        let last_proof = self.evidence.last_proof();
-        // The arrival of the connection that was proven last is counted with the look after it.
-        let arrived = self.evidence.arrival.is_some_and(|at| {
-            self.is_within_proof_age(at)
-                && last_proof.is_none_or(|proof| at.since(proof) > LOST_NOTICED)
-        });
-        let why = if self.evidence.streak.is_some() {
+        let why = self.why();
+        Finding::unknown(why, words::nothing_known(self, why))
+    }
+
+    fn why(&self) -> Why {
+        let sentinel = self.ledger.sentinel();
+        let exists = self.inputs.boot.sentinel_exists;
+        if self.evidence.streak.is_some() || self.had_failing_lane() {
             Why::EvidenceTooOld
-        } else if arrived {
+        } else if sentinel.view().altered.is_some() {
+            Why::SentinelAltered
+        } else if sentinel.changed_hands(self.family).is_some() {
+            Why::DatapathChanged
+        } else if self.never_worked().is_some() && exists {
+            Why::NothingProven
+        } else if self.has_arrivals() || self.void_lane().is_some() {
             Why::Inconclusive
-        } else if self.inputs.boot.sentinel_exists && last_proof.is_none() {
+        } else if exists && !self.ever_proven() {
             Why::NothingProven
         } else {
             Why::Idle
-        };
-        Finding::unknown(why, words::nothing_known(self, why))
+        }
+    }
+
+    /// New connections came lately, after the last that was proven.
+    fn has_arrivals(&self) -> bool {
+        // The arrival of the connection that was proven last is counted with the look after it.
+        let late = |at: Mono, proof: Mono| at.since(proof) > LOST_NOTICED;
+        let last_proof = self.evidence.last_proof();
+        self.evidence.arrival.is_some_and(|at| {
+            self.is_within_proof_age(at) && last_proof.is_none_or(|proof| late(at, proof))
+        })
+    }
+
+    fn ever_proven(&self) -> bool {
+        self.evidence.last_proof().is_some() || self.last_pass().is_some()
     }
 
     /// Services whose trouble is confirmed, most failures first.

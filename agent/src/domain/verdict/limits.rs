@@ -39,6 +39,21 @@ pub struct Limits {
     /// A gap between two looks at the kernel longer than this (a stopped or starved agent, a
     /// suspended machine) ends every unconfirmed run of failures.
     pub sample_gap: Duration,
+    /// So many probes in a row must fail.
+    pub probe_failures: u32,
+    /// A probe sent this long after it was due says nothing if it fails.
+    pub probe_late: Duration,
+    /// Nor does one that was given up this long after it was sent, which is more than its timeout.
+    pub probe_overdue: Duration,
+    /// Nothing heard of any probe for longer than this (a stopped or starved agent) ends every
+    /// unconfirmed run of failed probes. Several times the interval of probes.
+    pub probe_gap: Duration,
+    /// Failed probes accuse only when the sentinel has not changed for this long, and its devices
+    /// were not found damaged.
+    pub sentinel_settled: Duration,
+    /// A real connection that was let through before a fault may be answered this long after the
+    /// first probe failed, and contradicts nothing.
+    pub proof_overlap: Duration,
     /// With a sentinel, nothing proven for this long after boot is still a start.
     pub boot_deadline: Duration,
 }
@@ -62,6 +77,12 @@ impl Default for Limits {
             service_quiet: Duration::from_secs(3),
             unheard_sources: 2,
             sample_gap: Duration::from_secs(5),
+            probe_failures: 4,
+            probe_late: Duration::from_millis(200),
+            probe_overdue: Duration::from_millis(500),
+            probe_gap: Duration::from_secs(1),
+            sentinel_settled: Duration::from_secs(10),
+            proof_overlap: Duration::from_secs(1),
             boot_deadline: Duration::from_secs(120),
         }
     }

@@ -1,6 +1,7 @@
 //! What a verdict says. Plain data: `/verdict` prints it as JSON, whose names are stable, and
 //! `pathproof status` reads it back.
 
+pub mod lanes;
 pub mod names;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::domain::evidence::{CoverageLoss, Failure};
 use crate::domain::node::Eligibility;
 use crate::domain::time::Mono;
+pub use lanes::{LaneState, LaneView, StageDelays};
 
 /// The state of the node or of a family. The order is that of severity, except that nothing known
 /// comes before sound: it shows only where nothing else is known.
@@ -75,6 +77,14 @@ pub enum Cause {
     Stale,
     /// Answers do not reach the clients.
     Unheard,
+    /// Connections are made, but carry no data.
+    NoData,
+    /// The kernel does not forward.
+    ForwardingOff,
+    /// Connections keep their source where it has to be masqueraded.
+    NotMasqueraded,
+    /// Probes are answered, and the answers do not get back.
+    AnswerLost,
 }
 
 impl Cause {
@@ -99,6 +109,10 @@ impl Cause {
             Cause::Lost => "lost",
             Cause::Stale => "stale",
             Cause::Unheard => "unheard",
+            Cause::NoData => "no_data",
+            Cause::ForwardingOff => "forwarding_off",
+            Cause::NotMasqueraded => "not_masqueraded",
+            Cause::AnswerLost => "answer_lost",
         }
     }
 }
@@ -112,6 +126,10 @@ impl fmt::Display for Cause {
             Cause::Lost => "lost, arrived and not seen again",
             Cause::Stale => "misrouted, still sent to an endpoint that left its slice",
             Cause::Unheard => "unheard, the answers do not reach the clients",
+            Cause::NoData => "no data, connections are made but carry none",
+            Cause::ForwardingOff => "forwarding off, the kernel sends nothing on",
+            Cause::NotMasqueraded => "not masqueraded, sent on with the client's own address",
+            Cause::AnswerLost => "answer lost, it came back into the node and no further",
         })
     }
 }
@@ -136,6 +154,10 @@ pub enum Why {
     Inconclusive,
     /// The failures are too old, and nothing was seen since.
     EvidenceTooOld,
+    /// The sentinel is not as pathproof made it, so its probes say nothing.
+    SentinelAltered,
+    /// Another program took the datapath over, and no probe passed since.
+    DatapathChanged,
 }
 
 impl Why {
@@ -150,6 +172,8 @@ impl Why {
             Why::Idle => "idle",
             Why::Inconclusive => "inconclusive",
             Why::EvidenceTooOld => "evidence_too_old",
+            Why::SentinelAltered => "sentinel_altered",
+            Why::DatapathChanged => "datapath_changed",
         }
     }
 }
@@ -187,6 +211,14 @@ pub struct Verdict {
 pub const SERVICES_SHOWN: usize = 100;
 
 impl Verdict {
+    /// The node is broken, and every family that is says so by the sentinel alone. The moment to
+    /// read the sentinel afresh, before the first 503.
+    pub fn rests_on_sentinel(&self) -> bool {
+        let broken = |family: &&FamilyVerdict| family.state == State::Broken;
+        let mut families = self.families.iter().filter(broken).peekable();
+        families.peek().is_some() && families.all(|family| family.by_sentinel)
+    }
+
     /// The verdict on a family, where it has frontends.
     pub fn family(&self, family: Family) -> Option<&FamilyVerdict> {
         self.families
@@ -219,6 +251,12 @@ pub struct FamilyVerdict {
     pub failing_since: Option<Mono>,
     /// By path: pod, host, external.
     pub paths: Vec<PathView>,
+    /// [`State::Broken`] rests on the sentinel alone: no run of real connections says it too.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub by_sentinel: bool,
+    /// The sentinel's lanes, those that were ever probed.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub lanes: Vec<LaneView>,
 }
 
 /// What was seen on one path.

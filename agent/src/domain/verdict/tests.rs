@@ -1,7 +1,11 @@
 //! Every state and every rule, each fault beside its innocent twin; and properties for the rules
 //! that outrank everything.
 
+mod probe_properties;
+mod probes;
 mod properties;
 mod restart;
+mod scene;
+mod sentinel;
 mod states;
 mod world;

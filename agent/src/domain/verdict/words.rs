@@ -8,6 +8,7 @@ use std::time::Duration;
 use agent_common::service::SourceClass;
 
 use super::judge::Case;
+use super::lane_words;
 use super::report::{Cause, Why, names};
 use crate::domain::evidence::Failure;
 use crate::domain::ledger::{Lacking, Ledger, Streak, Track, WINDOW};
@@ -167,17 +168,38 @@ pub(super) fn proven(case: &Case<'_>, path: SourceClass, at: Mono) -> String {
 }
 
 pub(super) fn starting(case: &Case<'_>) -> String {
-    format!(
+    let mut text = format!(
         "{}: nothing is proven yet, {} after boot",
         names::of_family(case.family),
         Spoken(case.now.since(case.inputs.boot.booted)),
-    )
+    );
+    if let Some((lane, ledger)) = case.never_worked() {
+        let _ = write!(text, "; {}", lane_words::never_worked(lane, ledger));
+    }
+    text
 }
 
 pub(super) fn nothing_known(case: &Case<'_>, why: Why) -> String {
+    let sentinel = case.ledger.sentinel();
+    let probed = match why {
+        Why::NothingProven => case
+            .never_worked()
+            .map(|(lane, ledger)| lane_words::never_worked(lane, ledger)),
+        Why::Inconclusive => case
+            .void_lane()
+            .map(|(lane, ledger)| lane_words::void(case, lane, ledger)),
+        Why::DatapathChanged => sentinel
+            .changed_hands(case.family)
+            .map(|owners| lane_words::changed_hands(case, owners)),
+        _ => None,
+    };
+    probed.unwrap_or_else(|| format!("{}: {}", names::of_family(case.family), unknown(case, why)))
+}
+
+fn unknown(case: &Case<'_>, why: Why) -> String {
     let limits = case.ledger.limits();
     let age = Spoken(limits.proof_age);
-    let what = match why {
+    match why {
         Why::EvidenceTooOld => {
             format!("connections failed, but not within {age}, and none was seen since")
         }
@@ -190,13 +212,17 @@ pub(super) fn nothing_known(case: &Case<'_>, why: Why) -> String {
                 Spoken(limits.boot_deadline)
             )
         }
+        Why::SentinelAltered => match &case.ledger.sentinel().view().altered {
+            Some(altered) => format!("the sentinel is not as pathproof made it: {altered}"),
+            None => "the sentinel is not as pathproof made it".to_owned(),
+        },
+        Why::DatapathChanged => "the datapath changed hands".to_owned(),
         Why::Idle
         | Why::ObserverBlind
         | Why::NotSampled
         | Why::ViewNotSynced
         | Why::NothingExpected => format!("no new connection to a Service within {age}"),
-    };
-    format!("{}: {what}", names::of_family(case.family))
+    }
 }
 
 /// Where nothing can be judged at all.

@@ -296,3 +296,6 @@ fn reserved(address: IpAddr, cidr: IpNet) -> Option<&'static str> {
     (cidr.hosts().nth(usize::from(cidr.addr().is_ipv6())) == Some(address))
         .then_some("first address, the gateway's")
 }
+
+#[cfg(test)]
+mod tests;

@@ -275,7 +275,7 @@ impl Netlink {
         question.header = RouteHeader {
             address_family: question.header.address_family,
             destination_prefix_length: question.header.destination_prefix_length,
-            flags: RouteFlags::FibMatch,
+            flags: RouteFlags::FibMatch | RouteFlags::LookupTable,
             ..RouteHeader::default()
         };
         question

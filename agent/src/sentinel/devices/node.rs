@@ -12,8 +12,8 @@ use rtnetlink::packet_route::link::LinkAttribute;
 use rtnetlink::packet_route::neighbour::NeighbourState;
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 
-use super::ensure::is_marked;
 use super::netlink::{Netlink, failed, neighbour_of};
+use super::pair::is_marked;
 use super::{DeviceError, Role, Settings};
 
 /// A route of any table.

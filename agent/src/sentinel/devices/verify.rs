@@ -10,8 +10,9 @@ use std::net::IpAddr;
 use agent_common::service::Family;
 use rtnetlink::packet_route::route::RouteType;
 
-use super::ensure::{MAIN, is_marked};
+use super::ensure::MAIN;
 use super::netlink::{Link, Lookup, Netlink, errno, io_error, neighbour_of};
+use super::pair::is_marked;
 use super::{DeviceError, HardwareAddress, Role, SentinelDevices, Settings};
 
 /// Something that keeps probes from passing and is no fault of the datapath. Displays as a
@@ -353,5 +354,8 @@ async fn judge(
         Some(index) => netlink.name_of(index).await,
         None => format!("{:?}", lookup.kind).to_lowercase(),
     };
+    if lookup.kind == RouteType::Local {
+        return overridden(format!("this node itself (an address of {instead})"));
+    }
     overridden(format!("{instead} (table {})", lookup.table))
 }

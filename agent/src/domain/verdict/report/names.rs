@@ -20,19 +20,19 @@ pub fn of_path(path: SourceClass) -> &'static str {
 }
 
 /// For `#[serde(with)]`.
-pub(super) mod family {
+pub(crate) mod family {
     use super::*;
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(in super::super) fn serialize<S: Serializer>(
+    pub(crate) fn serialize<S: Serializer>(
         family: &Family,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(of_family(*family))
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Family, D::Error> {
         let name = String::deserialize(deserializer)?;

@@ -63,6 +63,17 @@ fn broken_stays_broken() {
     assert_eq!(world.verdict(12_500).state, State::Proven);
 }
 
+/// The second agent ends before its first look: what it was told must not be forgotten.
+#[test]
+fn broken_stays_broken_over_an_agent_that_never_looked() {
+    let mut world = broken();
+    restart(&mut world, true, 12_000);
+    restart(&mut world, true, 12_500);
+    assert_eq!(world.verdict(12_500).state, State::Broken);
+    world.look(12_750);
+    assert_eq!(world.verdict(12_750).state, State::Broken, "and after it");
+}
+
 #[test]
 fn without_observation_meanwhile_nothing_is_accused() {
     let mut world = broken();

@@ -27,7 +27,7 @@ pub(super) struct Names(pub(super) Vec<(ObjectName, &'static str, Family, u32)>)
 
 impl Names {
     /// Id 0 to 3: web:http, api, web:metrics, db over IPv4, each with two endpoints but db with
-    /// one; 10 to 13: the same over IPv6.
+    /// one; 9: the sentinel; from 10 on the same over IPv6.
     pub(super) fn standard() -> Self {
         let of = |name: &str, port, family, endpoints| {
             (ObjectName::new("default", name), port, family, endpoints)
@@ -38,9 +38,10 @@ impl Names {
             all.push(of("api", "", family, 2));
             all.push(of("web", "metrics", family, 2));
             all.push(of("db", "", family, 1));
-            for _ in 4..10 {
+            for _ in 4..9 {
                 all.push(of("spare", "", family, 1));
             }
+            all.push(of("sentinel", "", family, 1));
         }
         Self(all)
     }
@@ -54,6 +55,7 @@ impl Directory for Names {
             port,
             family: *family,
             endpoints: *endpoints,
+            sentinel: &*name.name == "sentinel",
         })
     }
 }
@@ -66,6 +68,8 @@ pub(super) const API: u32 = 1;
 pub(super) const WEB_METRICS: u32 = 2;
 /// db, one endpoint.
 pub(super) const DB: u32 = 3;
+/// The sentinel.
+pub(super) const SENTINEL: u32 = 9;
 /// Add to an id for the same Service over IPv6.
 pub(super) const V6: u32 = 10;
 

@@ -1,4 +1,5 @@
-//! Where the sentinel's prober meets the maps of its programs: neither names the other.
+//! The observer's maps as the prober asks for them: `sentinel` knows no `datapath`, nor the other
+//! way round.
 
 use std::os::fd::RawFd;
 
@@ -12,38 +13,38 @@ impl Kernel for ProbeMaps {
     type Error = ProbeMapError;
 
     fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), ProbeMapError> {
-        self.register(key, flags)
+        ProbeMaps::register(self, key, flags)
     }
 
     fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, ProbeMapError> {
-        self.read(key)
+        ProbeMaps::read(self, key)
     }
 
     fn remove(&mut self, key: &ProbeKey) {
-        self.remove(key);
+        ProbeMaps::remove(self, key);
     }
 
     fn register_socket(&mut self, cookie: u64) -> Result<(), ProbeMapError> {
-        self.register_socket(cookie)
+        ProbeMaps::register_socket(self, cookie)
     }
 
     fn socket(&self, cookie: u64) -> Option<HostProbe> {
-        self.socket(cookie)
+        ProbeMaps::socket(self, cookie)
     }
 
     fn remove_socket(&mut self, cookie: u64) {
-        self.remove_socket(cookie);
+        ProbeMaps::remove_socket(self, cookie);
     }
 
     fn connection_state(&self, isn: u32, family: Family) -> Option<u32> {
-        self.connection_state(isn, family)
+        ProbeMaps::connection_state(self, isn, family)
     }
 
     fn events_fd(&self) -> RawFd {
-        self.events_fd()
+        ProbeMaps::events_fd(self)
     }
 
     fn next_event(&mut self) -> Option<ProbeEvent> {
-        self.next_event()
+        ProbeMaps::next_event(self)
     }
 }

@@ -1,0 +1,330 @@
+//! What the sentinel's probes mean, and what is kept of them.
+//!
+//! [`classify`] tells what one probe means, [`SentinelLedger`] remembers per lane whether it ever
+//! worked and the failures since it last did. The verdict reads both; nothing here decides a state.
+//! A failure counts only on a lane that is armed, while the sentinel is there and has not changed
+//! for a while, and while its devices are sound. Proofs of the sentinel are kept apart from those
+//! of real connections.
+
+mod lane;
+mod outcome;
+mod owners;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use agent_common::service::{FAMILIES, Family};
+use serde::{Deserialize, Serialize};
+
+use super::probe::{Lane, PROBE_PATHS, ProbePath, ProbeTrace, Transport};
+use super::time::Mono;
+use super::verdict::limits::Limits;
+use lane::LaneMemory;
+pub(crate) use lane::{LaneLedger, Run};
+pub use outcome::{
+    KernelFacts, PROBE_CAUSES, ProbeCause, ProbeOutcome, VOID_REASONS, VoidReason, classify,
+};
+pub use owners::{DatapathOwners, Owner};
+
+const TRANSPORTS: usize = Transport::ALL.len();
+const LANES: usize = PROBE_PATHS * FAMILIES * TRANSPORTS;
+
+/// The sentinel as the cluster view has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentinelView {
+    /// Its Service and slices are there.
+    pub exists: bool,
+    /// What is not as pathproof made it, in words.
+    pub altered: Option<String>,
+    /// A hash of all that the datapath makes rules of (addresses, ports, endpoints), the same after
+    /// a restart of the agent. As long as it stays, nothing has changed.
+    pub identity: u64,
+    /// When the view changed to this.
+    pub changed_at: Mono,
+}
+
+/// All that is known by probes.
+#[derive(Clone, Debug)]
+pub struct SentinelLedger {
+    limits: Limits,
+    lanes: [LaneLedger; LANES],
+    view: SentinelView,
+    owners: [Ownership; FAMILIES],
+    damage: Option<Damage>,
+    /// When a probe was last taken in.
+    absorbed: Option<Mono>,
+}
+
+/// Who owns the datapath of a family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Ownership {
+    /// Under whom the lanes were armed; `None` before the first look.
+    known: Option<DatapathOwners>,
+    /// Seen last.
+    present: DatapathOwners,
+    /// Since when these are present.
+    since: Mono,
+    /// When another owner disarmed the lanes; until one works again.
+    disarmed: Option<Mono>,
+}
+
+/// The sentinel's devices were damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Damage {
+    /// When that was last found.
+    pub(crate) at: Mono,
+    /// What was found.
+    pub(crate) sentence: String,
+}
+
+/// The part that outlives the agent: lanes that worked, runs of failures that are confirmed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentinelMemory {
+    lanes: Vec<LaneMemory>,
+    view: SentinelView,
+    owners: [Ownership; FAMILIES],
+}
+
+impl SentinelLedger {
+    /// An empty one. Until [`view_changed`](Self::view_changed) says that there is a sentinel,
+    /// nothing counts.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            lanes: std::array::from_fn(|_| LaneLedger::default()),
+            view: SentinelView::default(),
+            owners: Default::default(),
+            damage: None,
+            absorbed: None,
+        }
+    }
+
+    /// One that continues where the agent before stopped, in the same boot of the node.
+    pub fn restore(limits: Limits, memory: SentinelMemory) -> Self {
+        let mut ledger = Self::new(limits);
+        ledger.view = memory.view;
+        ledger.owners = memory.owners;
+        for remembered in memory.lanes {
+            let (lane, known) = remembered.restore();
+            ledger.lanes[place(lane)] = known;
+        }
+        ledger
+    }
+
+    /// What to write down for [`SentinelLedger::restore`].
+    pub fn memory(&self) -> SentinelMemory {
+        let remembered = |lane| LaneMemory::of(lane, self.lane(lane), &self.limits);
+        SentinelMemory {
+            lanes: all_lanes().filter_map(remembered).collect(),
+            view: self.view.clone(),
+            owners: self.owners,
+        }
+    }
+
+    /// Takes in a probe and what [`classify`] made of it. Returns what it means with all that is
+    /// remembered: a probe that passed may be [`ProbeCause::NotMasqueraded`].
+    pub fn absorb(&mut self, trace: &ProbeTrace, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
+        self.close_gap(now);
+        let outcome = self.with_memory(trace.lane, outcome);
+        let exists = self.view.exists && self.view.altered.is_none();
+        let counts = self.counts(trace.sent);
+        let lane = &mut self.lanes[place(trace.lane)];
+        lane.note(trace, outcome, now);
+        match outcome {
+            _ if !exists => {}
+            ProbeOutcome::Passed { masqueraded } => {
+                lane.pass(trace, masqueraded, now);
+                self.owners[trace.lane.family as usize].prove(trace, &self.limits);
+            }
+            ProbeOutcome::Failed(cause) => lane.fail(trace, cause, counts, &self.limits, now),
+            ProbeOutcome::Void(_) => {}
+        }
+        outcome
+    }
+
+    /// The cluster view was read, and is whole: a sentinel that was not delivered yet is not gone.
+    /// To be called whenever the view changed, and once after a start; one that says the same as
+    /// the last changes nothing.
+    pub fn view_changed(&mut self, now: Mono, view: SentinelView) {
+        let old = &self.view;
+        let same =
+            (old.exists, &old.altered, old.identity) == (view.exists, &view.altered, view.identity);
+        if same {
+            return;
+        }
+        let changed_at = view.changed_at.min(now);
+        let settled = self.limits.sentinel_settled;
+        for lane in &mut self.lanes {
+            if !view.exists {
+                lane.disarm();
+            }
+            // What began shortly before may be explained by the change, which came late to us.
+            // What is older stays: a rotation heals nothing.
+            let limits = &self.limits;
+            lane.run.take_if(|run| {
+                view.altered.is_some()
+                    || !run.is_confirmed(limits)
+                    || run.since.plus(settled) > changed_at
+            });
+        }
+        self.view = SentinelView { changed_at, ..view };
+    }
+
+    /// The owners of a family's datapath were read. Another one disarms the lanes: its rules may
+    /// take the traffic over at any moment. One that is gone is a fault, and changes nothing.
+    pub fn owner_seen(&mut self, family: Family, owners: DatapathOwners, now: Mono) {
+        let ownership = &mut self.owners[family as usize];
+        if ownership.known.is_none() || ownership.present != owners {
+            ownership.since = now;
+        }
+        ownership.present = owners;
+        let known = *ownership.known.get_or_insert(owners);
+        if owners.beyond(known).is_empty() {
+            return;
+        }
+        ownership.known = Some(owners);
+        let lanes = all_lanes().filter(|lane| lane.family == family);
+        let armed: Vec<Lane> = lanes.filter(|lane| self.lane(*lane).armed).collect();
+        if !armed.is_empty() {
+            self.owners[family as usize].disarmed = Some(now);
+        }
+        for lane in armed {
+            self.lanes[place(lane)].disarm();
+        }
+    }
+
+    /// The sentinel's devices were found damaged, or were just repaired. No failure since the last
+    /// pass counts, nor those of the next moments. `sentence` says what was found.
+    pub fn damaged(&mut self, now: Mono, sentence: String) {
+        self.lanes.iter_mut().for_each(|lane| lane.run = None);
+        self.damage = Some(Damage { at: now, sentence });
+    }
+
+    /// Whether failures of armed lanes of a family are running: the moment to read afresh who owns
+    /// the datapath and what the sentinel is.
+    pub fn is_failing(&self, family: Family) -> bool {
+        let failing = |lane: Lane| self.lane(lane).armed && self.lane(lane).run.is_some();
+        lanes_of(family).any(failing)
+    }
+
+    fn close_gap(&mut self, now: Mono) {
+        let before = self.absorbed.replace(now);
+        if before.is_some_and(|before| now.since(before) > self.limits.probe_gap) {
+            let limits = &self.limits;
+            self.lanes
+                .iter_mut()
+                .for_each(|lane| lane.end_unconfirmed(limits));
+        }
+    }
+
+    /// Missing masquerade is a fault where kube-proxy owns the path and owes it, and did it before.
+    fn with_memory(&self, lane: Lane, outcome: ProbeOutcome) -> ProbeOutcome {
+        let kube_proxy = self.owners[lane.family as usize]
+            .known
+            .is_some_and(DatapathOwners::is_kube_proxy);
+        let known = self.lane(lane);
+        match outcome {
+            ProbeOutcome::Passed { masqueraded: false }
+                if kube_proxy && known.masquerade_seen && self.is_masquerade_owed(lane) =>
+            {
+                ProbeOutcome::Failed(ProbeCause::NotMasqueraded)
+            }
+            other => other,
+        }
+    }
+
+    /// What comes from outside to a node port is always masqueraded, to a cluster IP as kube-proxy
+    /// was configured: as long as the former is, the rule is there and the configuration changed.
+    fn is_masquerade_owed(&self, lane: Lane) -> bool {
+        let node_port = self.lane(Lane {
+            path: ProbePath::NodePort,
+            ..lane
+        });
+        let works = |(_, outcome)| outcome == ProbeOutcome::Passed { masqueraded: true };
+        match lane.path {
+            ProbePath::NodePort => true,
+            ProbePath::OffCluster => !node_port.last.is_some_and(works),
+            ProbePath::Pod | ProbePath::Host => false,
+        }
+    }
+
+    /// Whether a failure of a probe sent at `at` may accuse.
+    fn counts(&self, at: Mono) -> Result<(), VoidReason> {
+        if !self.is_settled(at) {
+            return Err(VoidReason::Unsettled);
+        }
+        let after = |damage: &Damage| at >= damage.at.plus(self.limits.sentinel_settled);
+        if self.damage.as_ref().is_none_or(after) {
+            Ok(())
+        } else {
+            Err(VoidReason::Damaged)
+        }
+    }
+}
+
+/// What the judgement reads.
+impl SentinelLedger {
+    pub(crate) fn lane(&self, lane: Lane) -> &LaneLedger {
+        &self.lanes[place(lane)]
+    }
+
+    pub(crate) fn view(&self) -> &SentinelView {
+        &self.view
+    }
+
+    /// The sentinel is there, as pathproof made it, and has not changed for a while.
+    pub(crate) fn is_settled(&self, at: Mono) -> bool {
+        let settled = self.view.changed_at.plus(self.limits.sentinel_settled);
+        self.view.exists && self.view.altered.is_none() && at >= settled
+    }
+
+    /// Damage that was found within the time that it keeps failures from counting.
+    pub(crate) fn damage(&self, now: Mono) -> Option<&Damage> {
+        let lately = |damage: &&Damage| now.since(damage.at) < self.limits.sentinel_settled;
+        self.damage.as_ref().filter(lately)
+    }
+
+    /// Who owns the family's datapath since its lanes were disarmed, where none worked since.
+    pub(crate) fn changed_hands(&self, family: Family) -> Option<DatapathOwners> {
+        let ownership = &self.owners[family as usize];
+        ownership.disarmed.map(|_| ownership.present)
+    }
+
+    /// Whether a lane of this family ever worked.
+    pub(crate) fn is_armed(&self, family: Family) -> bool {
+        lanes_of(family).any(|lane| self.lane(lane).armed)
+    }
+}
+
+impl Ownership {
+    /// A probe passed: those present for a while are the owners, and one that is gone is one no
+    /// more.
+    fn prove(&mut self, trace: &ProbeTrace, limits: &Limits) {
+        // The host's path may work while the others wait for the new owner.
+        if trace.lane.path != ProbePath::Host {
+            self.disarmed = None;
+        }
+        if self.known.is_some() && trace.sent >= self.since.plus(limits.sentinel_settled) {
+            self.known = Some(self.present);
+        }
+    }
+}
+
+fn place(lane: Lane) -> usize {
+    (lane.path as usize * FAMILIES + lane.family as usize) * TRANSPORTS + lane.transport as usize
+}
+
+fn all_lanes() -> impl Iterator<Item = Lane> {
+    Family::ALL.into_iter().flat_map(lanes_of)
+}
+
+/// Lanes of a family: TCP first, in the order of paths.
+pub(crate) fn lanes_of(family: Family) -> impl Iterator<Item = Lane> {
+    Transport::ALL.into_iter().flat_map(move |transport| {
+        ProbePath::ALL.into_iter().map(move |path| Lane {
+            path,
+            family,
+            transport,
+        })
+    })
+}

@@ -1,0 +1,99 @@
+//! Who owns the datapath: whose rules or programs translate. Read elsewhere; here they are a set.
+
+use serde::{Deserialize, Serialize};
+
+/// Something that translates Service traffic on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Owner {
+    /// kube-proxy's chains in iptables.
+    KubeProxyIptables,
+    /// kube-proxy's tables in nftables.
+    KubeProxyNftables,
+    /// kube-proxy's virtual servers.
+    Ipvs,
+    /// Cilium's programs.
+    Cilium,
+    /// Something else.
+    Unknown,
+}
+
+impl Owner {
+    /// All of them.
+    pub const ALL: [Owner; 5] = [
+        Owner::KubeProxyIptables,
+        Owner::KubeProxyNftables,
+        Owner::Ipvs,
+        Owner::Cilium,
+        Owner::Unknown,
+    ];
+
+    /// As a person writes it.
+    pub fn label(self) -> &'static str {
+        match self {
+            Owner::KubeProxyIptables => "kube-proxy (iptables)",
+            Owner::KubeProxyNftables => "kube-proxy (nftables)",
+            Owner::Ipvs => "kube-proxy (ipvs)",
+            Owner::Cilium => "Cilium",
+            Owner::Unknown => "an unknown program",
+        }
+    }
+}
+
+/// A set of owners; a list of names in JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "Vec<Owner>", into = "Vec<Owner>")]
+pub struct DatapathOwners(u8);
+
+impl DatapathOwners {
+    /// Whether it is among them.
+    pub fn contains(self, owner: Owner) -> bool {
+        self.0 & bit(owner) != 0
+    }
+
+    /// Those that are not among `known`.
+    #[must_use]
+    pub fn beyond(self, known: DatapathOwners) -> DatapathOwners {
+        DatapathOwners(self.0 & !known.0)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// All of them.
+    pub fn iter(self) -> impl Iterator<Item = Owner> {
+        Owner::ALL
+            .into_iter()
+            .filter(move |owner| self.contains(*owner))
+    }
+
+    /// kube-proxy owns the path alone, in whatever mode: what it owes is known.
+    pub fn is_kube_proxy(self) -> bool {
+        !self.is_empty() && !self.contains(Owner::Cilium) && !self.contains(Owner::Unknown)
+    }
+}
+
+fn bit(owner: Owner) -> u8 {
+    1 << owner as u8
+}
+
+impl FromIterator<Owner> for DatapathOwners {
+    fn from_iter<I: IntoIterator<Item = Owner>>(owners: I) -> Self {
+        DatapathOwners(owners.into_iter().fold(0, |set, owner| set | bit(owner)))
+    }
+}
+
+impl From<Vec<Owner>> for DatapathOwners {
+    fn from(owners: Vec<Owner>) -> Self {
+        owners.into_iter().collect()
+    }
+}
+
+impl From<DatapathOwners> for Vec<Owner> {
+    fn from(owners: DatapathOwners) -> Self {
+        owners.iter().collect()
+    }
+}

@@ -1,0 +1,5 @@
+//! What one probe means, and what is remembered of many.
+
+mod ledger;
+mod outcome;
+pub(crate) mod traces;

@@ -1,0 +1,138 @@
+//! The sentinel's programs, packet by packet: what each stamps, answers, drops and passes.
+//!
+//! What the compiled parser makes of packets is that of `agent-common/tests/probe.rs`; here is what
+//! the programs do about it. Sockets are shown in [`path`].
+
+mod answers;
+mod evidence;
+mod path;
+mod strangers;
+
+use std::net::SocketAddr;
+
+use agent_common::abi::program;
+use agent_common::probe::Phase::{self, Data, Handshake};
+use agent_common::probe::{
+    DATA_LEN, Probe, ProbeEvent, ProbeKey, Stage, UDP, UDP_MAGIC, echo_isn, probe_event,
+};
+use agent_common::service::Family::{self, V4, V6};
+use agent_common::service::TCP;
+use node_tests::observer::{LO, Observer, Passed, Sandbox};
+use node_tests::packet::{self, Packet, flag};
+use pathproof::datapath::probes::ProbeMaps;
+
+use crate::on_stage;
+
+const TOKEN: u32 = 0x0102_0304;
+/// `TCX_NEXT`.
+const PASS: i32 = -1;
+/// `TC_ACT_SHOT`.
+const DROP: i32 = 2;
+/// `TC_ACT_REDIRECT`.
+const REDIRECT: i32 = 7;
+/// Near ends, whose programs pass what is not theirs.
+const NEAR: [&str; 3] = [program::ARRIVED, program::TRANSLATED, program::RETURNED];
+/// Far ends, behind which nothing may come.
+const FAR: [&str; 2] = [program::ECHO, program::COLLECT];
+
+fn at(family: Family, host: u8, port: u16) -> SocketAddr {
+    let text = match family {
+        V4 => format!("198.18.0.{host}:{port}"),
+        V6 => format!("[2001:2::{host}]:{port}"),
+    };
+    text.parse().expect("an address")
+}
+
+fn client(family: Family) -> SocketAddr {
+    at(family, 1, 40_001)
+}
+
+fn echo(family: Family) -> SocketAddr {
+    at(family, 2, 8_080)
+}
+
+fn key(family: Family, protocol: u8, token: u32) -> ProbeKey {
+    ProbeKey {
+        token,
+        family: family as u8,
+        protocol,
+        padding: [0; 2],
+    }
+}
+
+/// What a probe carries.
+fn payload(token: u32) -> [u8; DATA_LEN] {
+    let mut payload = [0; DATA_LEN];
+    payload[..UDP_MAGIC.len()].copy_from_slice(&UDP_MAGIC);
+    payload[UDP_MAGIC.len()..].copy_from_slice(&token.to_be_bytes());
+    payload
+}
+
+fn tcp_data(from: SocketAddr, to: SocketAddr, token: u32) -> Packet {
+    let (sequence, acknowledged) = (token.wrapping_add(1), echo_isn(token).wrapping_add(1));
+    let flags = flag::ACK | flag::PSH;
+    packet::tcp(from, to, flags, sequence, acknowledged, &payload(token))
+}
+
+/// The sentinel's programs on a stage, and its maps.
+fn with_sentinel(test: impl FnOnce(&mut Observer, &mut ProbeMaps, Sandbox) + Send) {
+    on_stage(&[], |observer, sandbox| {
+        observer.load_sentinel().expect("load the sentinel");
+        let mut maps = observer.probes().expect("the probes' maps");
+        test(observer, &mut maps, sandbox);
+    });
+}
+
+/// Registers a probe anew, runs one packet through a program, and tells what was made of it.
+fn run(
+    observer: &Observer,
+    maps: &mut ProbeMaps,
+    (key, flags): (ProbeKey, u32),
+    program: &str,
+    bytes: &[u8],
+) -> (Passed, Probe, Vec<ProbeEvent>) {
+    maps.register(key, flags).expect("room for a probe");
+    let passed = observer.run(program, bytes, LO).expect(program);
+    let probe = maps.read(&key).expect("a map").expect("the probe");
+    (passed, probe, events(maps))
+}
+
+fn events(maps: &mut ProbeMaps) -> Vec<ProbeEvent> {
+    std::iter::from_fn(|| maps.next_event()).collect()
+}
+
+/// Everything that was stamped.
+fn stamped(probe: &Probe) -> Vec<(Phase, Stage)> {
+    let mut found = Vec::new();
+    for phase in [Handshake, Data] {
+        for stage in Stage::ALL {
+            if probe.stamps[phase as usize][stage as usize] != 0 {
+                found.push((phase, stage));
+            }
+        }
+    }
+    found
+}
+
+/// Packets of a probe on their way to the echo.
+fn requests(family: Family) -> [(&'static str, Packet, u8, Phase); 3] {
+    let (client, echo) = (client(family), echo(family));
+    [
+        ("SYN", packet::syn(client, echo, TOKEN), TCP, Handshake),
+        ("data", tcp_data(client, echo, TOKEN), TCP, Data),
+        ("UDP", packet::udp(client, echo, &payload(TOKEN)), UDP, Data),
+    ]
+}
+
+/// And on their way back.
+fn answers(family: Family) -> [(&'static str, Packet, u8, Phase, u32); 3] {
+    let (client, echo) = (client(family), echo(family));
+    let data = tcp_data(echo, client, TOKEN);
+    let datagram = packet::udp(echo, client, &payload(TOKEN));
+    let syn_ack = packet::syn_ack(echo, client, TOKEN);
+    [
+        ("SYN-ACK", syn_ack, TCP, Handshake, probe_event::HANDSHAKE),
+        ("data back", data, TCP, Data, probe_event::DATA),
+        ("UDP back", datagram, UDP, Data, probe_event::DATA),
+    ]
+}

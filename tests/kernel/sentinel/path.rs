@@ -1,0 +1,482 @@
+//! The sentinel's programs where they belong: two real veth pairs in a namespace whose nftables
+//! rules translate as a node's do, frames by AF_PACKET, sockets of the kernel's.
+//!
+//! The devices are made here with `ip`: how the agent makes them is shown elsewhere.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use agent_common::packet::Link;
+use agent_common::probe::Phase::{self, Data, Handshake};
+use agent_common::probe::Stage::{self, Arrived, Collected, Echoed, Returned, Translated};
+use agent_common::probe::{
+    DATA_LEN, Probe, ProbeEvent, ProbeKey, UDP, echo_isn, probe_event, probe_flag,
+};
+use agent_common::service::Family::{self, V4, V6};
+use agent_common::service::TCP;
+use node_tests::observer::{Observer, in_sandbox, index_of};
+use node_tests::packet::{self, Packet, flag};
+use node_tests::scenario::mapped;
+use node_tests::traffic::RawSender;
+use pathproof::datapath;
+use pathproof::datapath::attach::{Mechanism, Mode};
+use pathproof::datapath::devices::Device;
+use pathproof::datapath::probe_hooks::{ProbeEnds, ProbeHooks, ProbeHooksError};
+use pathproof::datapath::probes::ProbeMaps;
+use pathproof::domain::time::Mono;
+use rstest::rstest;
+
+use super::{key, payload};
+
+const TOKEN: u32 = 0x7a3f_19c4;
+/// Longer than anything here can take, on any machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Hardware addresses of c0, c1, s0, s1.
+fn link_address(last: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0, last]
+}
+const DEVICES: [(&str, u8); 4] = [("c0", 0xc0), ("c1", 0xc1), ("s0", 0x50), ("s1", 0x51)];
+
+/// A cluster IP and a UDP port of it, masquerade, and two ports that are refused.
+const RULES: &str = "
+table inet rules {
+  chain prerouting {
+    type nat hook prerouting priority dstnat;
+    jump services
+  }
+  chain output {
+    type nat hook output priority -100;
+    jump services
+  }
+  chain services {
+    ip daddr 10.96.0.9 tcp dport 80 dnat ip to 198.18.0.2:8080
+    ip daddr 10.96.0.9 udp dport 53 dnat ip to 198.18.0.2:5353
+    ip6 daddr fd00:10:96::9 tcp dport 80 dnat ip6 to [2001:2::2]:8080
+    ip6 daddr fd00:10:96::9 udp dport 53 dnat ip6 to [2001:2::2]:5353
+  }
+  chain postrouting {
+    type nat hook postrouting priority srcnat;
+    oifname s0 masquerade
+  }
+  chain forward {
+    type filter hook forward priority filter;
+    tcp dport 8099 reject with tcp reset
+    meta l4proto { tcp, udp } th dport 8098 reject
+  }
+}
+";
+
+fn run(program: &str, words: &str, input: &str) -> String {
+    let mut command = Command::new(program);
+    let command = command.args(words.split_whitespace());
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect(program);
+    let mut pipe = child.stdin.take().expect("a pipe");
+    pipe.write_all(input.as_bytes()).expect("room in a pipe");
+    drop(pipe);
+    let output = child.wait_with_output().expect(program);
+    assert!(output.status.success(), "{program} {words}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn furnish() -> ProbeEnds {
+    let of = |last| {
+        link_address(last)
+            .map(|byte| format!("{byte:02x}"))
+            .join(":")
+    };
+    let [c0, c1, s0, s1] = DEVICES.map(|(_, last)| of(last));
+    let words = format!(
+        "link add c0 address {c0} type veth peer name c1 address {c1}
+         link add s0 address {s0} type veth peer name s1 address {s1}
+         link set c0 up\nlink set c1 up\nlink set s0 up\nlink set s1 up
+         route add 198.18.0.1/32 dev c0
+         route add 198.18.0.2/32 dev s0
+         -6 route add 2001:2::1/128 dev c0
+         -6 route add 2001:2::2/128 dev s0
+         neigh add 198.18.0.1 lladdr {c1} dev c0 nud permanent
+         neigh add 198.18.0.2 lladdr {s1} dev s0 nud permanent
+         neigh add 2001:2::1 lladdr {c1} dev c0 nud permanent
+         neigh add 2001:2::2 lladdr {s1} dev s0 nud permanent"
+    );
+    for line in words.lines() {
+        run("ip", line, "");
+    }
+    run("nft", "-f -", RULES);
+    ends()
+}
+
+fn ends() -> ProbeEnds {
+    let [client_near, client_far, server_near, server_far] =
+        DEVICES.map(|(name, _)| index_of(name).expect(name));
+    ProbeEnds {
+        client_near,
+        client_far,
+        server_near,
+        server_far,
+    }
+}
+
+/// The sentinel on its devices.
+struct Path<'a> {
+    observer: &'a mut Observer,
+    maps: ProbeMaps,
+}
+
+/// Runs `test` in a namespace with the devices. Skips, loudly, without the privileges.
+fn on_path(test: impl FnOnce(&mut Path<'_>, ProbeEnds) + Send) {
+    let Some(mut observer) = Observer::load(&[]).expect("load the observer") else {
+        return;
+    };
+    in_sandbox(|_| {
+        let ends = furnish();
+        let maps = observer.probes().expect("the probes' maps");
+        let mut path = Path {
+            observer: &mut observer,
+            maps,
+        };
+        test(&mut path, ends);
+    })
+    .expect("a network namespace");
+}
+
+impl Path<'_> {
+    fn attach(&mut self, ends: &ProbeEnds, mode: Mode) -> ProbeHooks {
+        let hooks = self.observer.attach_sentinel(ends, mode);
+        hooks.expect("the sentinel's programs")
+    }
+
+    fn register(&mut self, key: ProbeKey, flags: u32) {
+        self.maps.register(key, flags).expect("room for a probe");
+    }
+
+    /// The next event, which must be of this probe.
+    fn event(&mut self, key: ProbeKey) -> ProbeEvent {
+        let mut ready = libc::pollfd {
+            fd: self.maps.events_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one pollfd that lives for the call.
+        let found = unsafe { libc::poll(&raw mut ready, 1, PATIENCE.as_millis() as i32) };
+        assert_eq!(found, 1, "an event of {key:?}");
+        let event = self.maps.next_event().expect("an event");
+        assert_eq!(event.key, key);
+        event
+    }
+
+    fn probe(&self, key: ProbeKey) -> Probe {
+        self.maps.read(&key).expect("a map").expect("the probe")
+    }
+}
+
+fn at(address: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(address.parse().expect("an address"), port)
+}
+
+fn choose<T>(family: Family, v4: T, v6: T) -> T {
+    match family {
+        V4 => v4,
+        V6 => v6,
+    }
+}
+
+fn client(family: Family) -> SocketAddr {
+    at(choose(family, "198.18.0.1", "2001:2::1"), 40_001)
+}
+
+fn service(family: Family, port: u16) -> SocketAddr {
+    at(choose(family, "10.96.0.9", "fd00:10:96::9"), port)
+}
+
+fn echo(family: Family, port: u16) -> SocketAddr {
+    at(choose(family, "198.18.0.2", "2001:2::2"), port)
+}
+
+/// This node's own address, which masquerade chooses.
+fn own(family: Family) -> IpAddr {
+    at(choose(family, "192.0.2.2", "2001:db8::2"), 0).ip()
+}
+
+/// Frames into the node, as a pod's come; from its far end, as the builder's address says.
+fn send(device: &str, to: u8, packet: &Packet) {
+    let from = DEVICES.iter().find(|(name, _)| *name == device);
+    let link = (link_address(from.expect("a device").1), link_address(to));
+    let sender = RawSender::here(device, link).expect("a packet socket");
+    let mut frame = packet.bytes();
+    frame[..6].copy_from_slice(&link.1);
+    frame[6..12].copy_from_slice(&link.0);
+    sender.send(&frame).expect("sent");
+}
+
+fn from_client(packet: &Packet) {
+    send("c1", 0xc0, packet);
+}
+
+/// Stages in which a phase was stamped, which must be in the order of their times.
+fn stages(probe: &Probe, phase: Phase) -> Vec<Stage> {
+    let stamps = probe.stamps[phase as usize];
+    let passed: Vec<_> = Stage::ALL
+        .into_iter()
+        .filter(|stage| stamps[*stage as usize] != 0)
+        .collect();
+    assert!(
+        passed.is_sorted_by_key(|stage| stamps[*stage as usize]),
+        "{stamps:?}"
+    );
+    passed
+}
+
+/// Once round and back: unknown, handshake, data, datagram, control, refusals.
+#[rstest]
+fn there_and_back(
+    #[values(V4, V6)] family: Family,
+    #[values((Mode::Tcx, Mechanism::Tcx), (Mode::Clsact, Mechanism::Clsact))] how: (
+        Mode,
+        Mechanism,
+    ),
+) {
+    on_path(|path, ends| {
+        let hooks = path.attach(&ends, how.0);
+        assert_eq!(hooks.mechanism(), how.1);
+        unknown_and_handshake(path, family);
+        data(path, family);
+        datagram(path, family);
+        control(path, family);
+        refusals(path, family);
+    });
+}
+
+fn unknown_and_handshake(path: &mut Path<'_>, family: Family) {
+    // First one that nobody knows: had it an answer, that would come before the next one's.
+    let (client, service) = (client(family), service(family, 80));
+    let other = SocketAddr::new(client.ip(), 40_002);
+    from_client(&packet::syn(other, service, !TOKEN));
+    let key = key(family, TCP, TOKEN);
+    path.register(key, 0);
+    from_client(&packet::syn(client, service, TOKEN));
+    let event = path.event(key);
+    assert_eq!(event.kind, probe_event::HANDSHAKE);
+    assert_eq!(event.sequence, echo_isn(TOKEN));
+    assert_eq!(event.acknowledged, TOKEN.wrapping_add(1));
+    let probe = path.probe(key);
+    assert_eq!(stages(&probe, Handshake), Stage::ALL);
+    assert_eq!(stages(&probe, Data), []);
+    assert_eq!(event.at_ns, probe.stamps[0][Collected as usize]);
+    assert_eq!(probe.echo_source, mapped(own(family)), "masqueraded");
+    assert_eq!(probe.echo_port, 8_080_u16.to_be_bytes());
+}
+
+/// After the handshake, and the end of the connection after them.
+fn data(path: &mut Path<'_>, family: Family) {
+    let (client, service) = (client(family), service(family, 80));
+    let key = key(family, TCP, TOKEN);
+    let (sequence, acknowledged) = (TOKEN.wrapping_add(1), echo_isn(TOKEN).wrapping_add(1));
+    let flags = flag::ACK | flag::PSH;
+    let sent = packet::tcp(
+        client,
+        service,
+        flags,
+        sequence,
+        acknowledged,
+        &payload(TOKEN),
+    );
+    from_client(&sent);
+    let event = path.event(key);
+    assert_eq!(event.kind, probe_event::DATA);
+    assert_eq!(event.sequence, acknowledged);
+    assert_eq!(event.acknowledged, sequence.wrapping_add(DATA_LEN as u32));
+    assert_eq!(stages(&path.probe(key), Data), Stage::ALL);
+    path.maps.remove(&key);
+}
+
+fn datagram(path: &mut Path<'_>, family: Family) {
+    let key = key(family, UDP, TOKEN);
+    path.register(key, 0);
+    let service = service(family, 53);
+    from_client(&packet::udp(client(family), service, &payload(TOKEN)));
+    assert_eq!(path.event(key).kind, probe_event::DATA);
+    let probe = path.probe(key);
+    assert_eq!(stages(&probe, Data), Stage::ALL);
+    assert_eq!(stages(&probe, Handshake), []);
+    assert_eq!(probe.echo_source, mapped(own(family)), "masqueraded");
+    assert_eq!(probe.echo_port, 5_353_u16.to_be_bytes());
+}
+
+/// Past the datapath.
+fn control(path: &mut Path<'_>, family: Family) {
+    let key = key(family, TCP, TOKEN ^ 1);
+    path.register(key, probe_flag::CONTROL);
+    let syn = packet::syn(client(family), echo(family, 8_080), key.token);
+    send("s0", 0x51, &syn);
+    assert_eq!(path.event(key).kind, probe_event::HANDSHAKE);
+    let probe = path.probe(key);
+    assert_eq!(stages(&probe, Handshake), [Translated, Echoed, Returned]);
+    assert_eq!(probe.echo_source, mapped(client(family).ip()));
+}
+
+fn refusals(path: &mut Path<'_>, family: Family) {
+    let client = client(family);
+    let cases = [
+        (8_099, TCP, probe_flag::REFUSED),
+        (8_098, TCP, probe_flag::UNREACHABLE),
+        (8_098, UDP, probe_flag::UNREACHABLE),
+    ];
+    for (index, (port, protocol, flags)) in (0..).zip(cases) {
+        let key = key(family, protocol, TOKEN ^ 0x100 ^ index);
+        path.register(key, 0);
+        let to = echo(family, port);
+        from_client(&match protocol {
+            TCP => packet::syn(client, to, key.token),
+            _ => packet::udp(client, to, &payload(key.token)),
+        });
+        let event = path.event(key);
+        assert_eq!(event.kind, probe_event::REFUSED, "{port}/{protocol}");
+        let probe = path.probe(key);
+        assert_eq!(probe.flags, flags, "{port}/{protocol}");
+        let phase = if protocol == TCP { Handshake } else { Data };
+        assert_eq!(stages(&probe, phase), [Arrived], "{port}/{protocol}");
+    }
+}
+
+/// The kernel's own connection: its checksums are unfinished, its options many, its data not in the
+/// packet's first part (finding 7).
+#[rstest]
+fn a_connection_of_the_nodes_own(
+    #[values(V4, V6)] family: Family,
+    #[values(Mode::Tcx, Mode::Clsact)] mode: Mode,
+) {
+    on_path(|path, ends| {
+        let _hooks = path.attach(&ends, mode);
+        let domain = choose(family, socket2::Domain::IPV4, socket2::Domain::IPV6);
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).expect("a socket");
+        let cookie = cookie(&socket);
+        path.maps.register_socket(cookie).expect("room");
+        let to = service(family, 80);
+        socket
+            .connect_timeout(&to.into(), PATIENCE)
+            .expect("connected");
+
+        let host = path.maps.socket(cookie).expect("registered");
+        assert_eq!(host.seen, 1);
+        let key = key(family, TCP, host.token);
+        let probe = path.probe(key);
+        assert_eq!(probe.flags, probe_flag::HOST);
+        let on_the_way = [Translated, Echoed, Returned];
+        assert_eq!(stages(&probe, Handshake), on_the_way);
+        assert_eq!(probe.echo_source, mapped(own(family)));
+        assert_eq!(probe.echo_port, 8_080_u16.to_be_bytes());
+
+        let mut stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.write_all(&payload(host.token)).expect("written");
+        let mut back = [0; DATA_LEN];
+        stream.read_exact(&mut back).expect("read");
+        assert_eq!(back, payload(host.token));
+        assert_eq!(stages(&path.probe(key), Data), on_the_way);
+        assert_eq!(path.maps.next_event(), None, "the socket tells");
+        path.maps.remove_socket(cookie);
+        path.maps.remove(&key);
+    });
+}
+
+fn cookie(socket: &socket2::Socket) -> u64 {
+    let mut cookie = 0_u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: both pointers are valid for the lengths given during the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    assert_eq!((result, length), (0, 8));
+    cookie
+}
+
+fn filters(device: &str) -> usize {
+    let shown = run("tc", &format!("filter show dev {device} ingress"), "");
+    shown.matches("handle 0x").count()
+}
+
+/// As the agent has it: behind the observer's own programs, whose map of connections tells of a
+/// probe's too.
+#[rstest]
+fn beside_the_observer(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
+    on_path(|path, ends| {
+        let (mut agents, _) = datapath::Observer::load(mode, None).expect("the observer");
+        let near = [("c0", ends.client_near), ("s0", ends.server_near)];
+        agents.follow(&near.map(|(name, index)| Device {
+            index,
+            name: name.to_owned(),
+            link: Link::Ethernet,
+            uplink: false,
+        }));
+        let mut hooks = agents.open_sentinel(&ends).expect("the programs");
+        path.maps = agents.probe_maps().expect("the probes' maps");
+        unknown_and_handshake(path, V4);
+        data(path, V4);
+        control(path, V4);
+        assert!(agents.sentinel_stands(&mut hooks));
+        // No frontend of the observer's: not followed.
+        assert_eq!(path.maps.connection_state(TOKEN, V4), None);
+        agents.check(Mono(0));
+        assert_eq!(agents.repairs(), 0, "the observer stands first");
+        drop(hooks);
+        let mut again = agents.open_sentinel(&ends).expect("the programs once more");
+        assert!(agents.sentinel_stands(&mut again));
+        agents.release();
+    });
+}
+
+/// An agent that is killed leaves its filters: the next one replaces them.
+#[test]
+fn filters_are_found_again() {
+    on_path(|path, ends| {
+        std::mem::forget(path.attach(&ends, Mode::Clsact));
+        assert_eq!(filters("s1"), 1);
+        let mut hooks = path.attach(&ends, Mode::Clsact);
+        assert_eq!(filters("s1"), 1);
+        assert!(path.observer.sentinel_stands(&mut hooks));
+        assert_eq!(filters("s1"), 1, "looking adds none");
+        unknown_and_handshake(path, V4);
+
+        run("tc", "qdisc del dev s1 clsact", "");
+        assert!(!path.observer.sentinel_stands(&mut hooks));
+        drop(hooks);
+        let mut hooks = path.attach(&ends, Mode::Clsact);
+        run("tc", "filter del dev c1 ingress", "");
+        assert!(!path.observer.sentinel_stands(&mut hooks));
+        drop(hooks);
+        for device in ["c0", "c1", "s0", "s1"] {
+            assert_eq!(filters(device), 0, "{device}");
+        }
+    });
+}
+
+/// Devices that are taken away are noticed, and those that come instead are attached to.
+#[rstest]
+fn devices_that_go(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
+    on_path(|path, ends| {
+        let mut hooks = path.attach(&ends, mode);
+        assert!(path.observer.sentinel_stands(&mut hooks));
+        run("ip", "link del c0", "");
+        assert!(!path.observer.sentinel_stands(&mut hooks));
+        let refused = path.observer.attach_sentinel(&ends, mode);
+        let error = refused.err().expect("no device");
+        let error = error.downcast_ref::<ProbeHooksError>().expect("its error");
+        assert!(matches!(error, ProbeHooksError::Device { .. }), "{error}");
+        drop(hooks);
+        run("ip", "link del s0", "");
+        let ends = furnish();
+        let _hooks = path.attach(&ends, mode);
+        unknown_and_handshake(path, V4);
+    });
+}

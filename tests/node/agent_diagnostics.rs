@@ -1,0 +1,42 @@
+//! What the programs in the kernel have to say themselves, for developers.
+
+use std::fs;
+
+use agent_common::abi::map;
+use node_tests::rules::Backend;
+use node_tests::world::agent_binary;
+use pathproof::datapath::load;
+use pathproof::datapath::pins::Pins;
+
+use crate::agent_scene::{Scene, eventually};
+
+/// Said by the programs of each connection that finds no room.
+const SAID: &str = "connection not followed";
+
+#[test]
+fn the_programs_speak_only_when_asked_to() {
+    let name = "the_programs_speak_only_when_asked_to";
+    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    // Maps of a former agent that had room for few connections.
+    scene.take_agent().kill().expect("kill");
+    let dir = scene.world.pin_dir().to_owned();
+    fs::remove_dir_all(&dir).expect("remove every pin");
+    let pins = Pins::open(&dir).expect("a folder for pins");
+    load::load_with(Some(&pins), &[(map::PENDING, 16)]).expect("load the programs");
+    scene.traffic();
+
+    let verbose = ["--log-filter", "debug"];
+    scene.start(&verbose);
+    eventually("no room", || scene.fault("pending_full") > 50);
+    let log = scene.agent().log();
+    assert!(!log.contains(SAID), "{log}");
+    let status = scene.take_agent().terminate().expect("an end in order");
+    assert_eq!(status.code(), Some(0));
+
+    let agent = agent_binary().expect("the agent's binary");
+    let asking = scene.wrapped("env PATHPROOF_EBPF_LOG=4", &agent);
+    scene.spawn_binary(asking, &verbose);
+    eventually("said", || scene.agent().log().contains(SAID));
+}

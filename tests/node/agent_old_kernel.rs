@@ -1,0 +1,156 @@
+//! Kernels that lack what the observer takes. The agent runs on: that nothing is observed is no
+//! fault of the node, and is said; whether the node is being removed is still answered.
+
+use agent_common::evidence::Outcome;
+use node_tests::manifests::AUTOSCALER_TAINT;
+use node_tests::rules::Backend;
+use node_tests::world::{Family, OldKernel};
+use rstest::rstest;
+use serde_json::Value;
+
+use crate::agent_kernel::counted;
+use crate::agent_scene::{
+    PATIENCE, Scene, device_of, eventually, family_of, lacks, metric, throughout,
+};
+
+/// The verdict is Unknown for want of an observer, for this reason, and traffic changes nothing.
+fn assert_blind(scene: &Scene, loss: &str, why: &str) {
+    let blind = |report: &Value| {
+        report["verdict"]["state"] == "unknown"
+            && lacks(report, loss)
+            && Family::ALL
+                .iter()
+                .all(|family| family_of(report, *family)["state"] != "proven")
+    };
+    let report = scene.wait("unknown", |report| {
+        blind(report)
+            && report["verdict"]["reason"]
+                .as_str()
+                .is_some_and(|reason| reason.starts_with("nothing is observed: "))
+    });
+    assert!(report["verdict"].to_string().contains(why), "{report:#}");
+    let text = scene.metrics();
+    let loss = [format!("loss=\"{loss}\"")];
+    assert!(
+        metric(&text, "pathproof_coverage_loss", &loss) > 0,
+        "{text}"
+    );
+    let unknown = ["state=\"unknown\""];
+    assert_eq!(
+        metric(&text, "pathproof_state", &unknown),
+        2,
+        "one for each family: {text}"
+    );
+    let none: [&str; 0] = [];
+    let attached = metric(&text, "pathproof_observer_devices_attached", &none);
+    assert_eq!(attached, 0, "{text}");
+    let log = scene.agent().log();
+    assert!(log.contains(why), "{log}");
+    throughout(std::time::Duration::from_secs(2), || {
+        let report = scene.report();
+        assert!(blind(&report), "{report:#}");
+    });
+}
+
+#[rstest]
+#[case::without_bpf(OldKernel::NoBpf, "(os error 38)")]
+#[case::maps_refused(OldKernel::NoMaps, "(os error 22)")]
+// The loader finds out by programs of its own, and has no number to show.
+#[case::programs_refused(OldKernel::NoPrograms, "error")]
+fn a_kernel_that_refuses_the_observer_is_unknown(#[case] kernel: OldKernel, #[case] said: &str) {
+    let name = "a_kernel_that_refuses_the_observer";
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+        return;
+    };
+    scene.start_on(kernel, &[]);
+    scene.pod_traffic();
+    assert_blind(&scene, "not_loaded", "it needs Linux 5.12 or newer");
+    let reason = scene.report()["verdict"]["reason"].to_string();
+    assert!(reason.contains(said), "{reason}");
+    assert!(reason.len() < 1000, "a sentence: {reason}");
+    assert!(
+        scene.agent().log().contains("the datapath is Unknown"),
+        "{}",
+        scene.agent().log()
+    );
+
+    // 200 is the default for what is not known. A node that is being removed is known.
+    assert_eq!(scene.asked("/healthz"), 200);
+    scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
+    eventually("503", || scene.asked("/healthz") == 503);
+    assert_eq!(scene.asked("/livez"), 200);
+    let status = scene.take_agent().terminate().expect("an end in order");
+    assert_eq!(status.code(), Some(0));
+
+    // On a better kernel it sees.
+    scene.start(&[]);
+    scene.wait_proven();
+}
+
+/// A kernel that refuses, for want of memory perhaps, says nothing against the maps that a former
+/// agent pinned: its programs go on counting in them, and the next agent finds them.
+#[rstest]
+#[case::maps_refused(OldKernel::NoMaps)]
+#[case::programs_refused(OldKernel::NoPrograms)]
+fn a_refusal_leaves_pinned_maps_alone(#[case] kernel: OldKernel) {
+    let name = "a_refusal_leaves_pinned_maps_alone";
+    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    scene.take_agent().kill().expect("kill");
+    scene.start_on(kernel, &[]);
+    scene.wait("no observer", |report| lacks(report, "not_loaded"));
+    let plan = scene.pod_plan("client-1", scene.cluster_ip("web", Family::V4));
+    plan.once(0).expect("an answer");
+    let proven = || counted(&scene.world, Outcome::Proven);
+    eventually("counted all the same", || proven() == 1);
+    scene.take_agent().terminate().expect("an end in order");
+    scene.start(&[]);
+    assert_eq!(counted(&scene.world, Outcome::Proven), 1);
+}
+
+/// Told to use TCX alone where there is none.
+#[test]
+fn nothing_but_tcx_where_there_is_none_is_unknown() {
+    let name = "nothing_but_tcx_where_there_is_none";
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+        return;
+    };
+    scene.start_on(OldKernel::NoTcx, &["--attach", "tcx"]);
+    scene.pod_traffic();
+    assert_blind(&scene, "detached", "cannot attach to ");
+    let report = scene.report();
+    let device = device_of(&report, "veth-client-1").expect("listed");
+    assert_eq!(device["attached"], "none", "{report:#}");
+    assert!(device["problem"].is_string(), "{report:#}");
+    let log = scene.agent().log();
+    let told = log.matches("not attached device=veth-client-1 ").count();
+    assert_eq!(told, 1, "it stays the same: {log}");
+    assert_eq!(scene.asked("/healthz"), 200);
+}
+
+/// Linux before 6.6.
+#[test]
+fn without_tcx_filters_do_the_same() {
+    let Some(mut scene) = Scene::bare("without_tcx_filters_do_the_same", Backend::Nftables) else {
+        return;
+    };
+    scene.start_on(OldKernel::NoTcx, &[]);
+    scene.traffic();
+    let report = scene.wait_proven();
+    let devices = report["devices"].as_array().expect("devices");
+    assert!(
+        !devices.is_empty() && devices.iter().all(|one| one["attached"] == "clsact"),
+        "{report:#}"
+    );
+    let watch = scene.watch();
+    scene.rules.flush_services().expect("flush");
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 503)
+        .expect("503");
+    scene.rules.install().expect("install again");
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)
+        .expect("200");
+    scene.wait_proven();
+}

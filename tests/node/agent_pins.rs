@@ -1,0 +1,122 @@
+//! The pin directory: what is others' in it, and what an older version of pathproof left.
+
+use std::fs;
+use std::time::Duration;
+
+use agent_common::abi::{ABI_VERSION, map};
+use aya::programs::TcAttachType;
+use node_tests::rules::Backend;
+use node_tests::world::agent_binary;
+
+use crate::agent_kernel::{Foreign, link, programs_at};
+use crate::agent_scene::{Scene, eventually, throughout};
+
+/// Names that are no layout version's, though some look like it.
+const OTHERS: [&str; 5] = ["theirs", "v1-old", "v", "version1/theirs", "vlan/v1/theirs"];
+
+#[test]
+fn pins_of_others_are_left_alone() {
+    let name = "pins_of_others_are_left_alone";
+    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    scene.take_agent().kill().expect("kill");
+    let pins = scene.world.pin_dir().to_owned();
+    let mut foreign = Foreign::load(&scene.world.node);
+    let others = OTHERS.map(|name| pins.join(name));
+    let old = pins.join(format!("v{}/maps/ours", ABI_VERSION + 1));
+    for pin in others.iter().chain([&old]) {
+        fs::create_dir_all(pin.parent().expect("a folder")).expect("make a folder");
+        foreign.pin(pin);
+    }
+    drop(foreign);
+    let all_there = |when: &str| {
+        for pin in &others {
+            assert!(pin.exists(), "{} after {when}", pin.display());
+        }
+    };
+
+    scene.start(&[]);
+    eventually("the other version swept", || !old.exists());
+    all_there("a start");
+    scene.world.remove_pod("client-2").expect("remove a pod");
+    let device = "veth-client-2";
+    scene.wait("its device gone", |report| {
+        crate::agent_scene::device_of(report, device).is_none()
+    });
+    all_there("a sweep of dead links");
+
+    scene.take_agent().terminate().expect("an end in order");
+    let binary = agent_binary().expect("the agent's binary");
+    let mut command = scene.world.node.command(binary);
+    command.args(["cleanup", "--state-dir", "none", "--pin-dir"]);
+    let output = command.arg(&pins).output().expect("run cleanup");
+    assert!(output.status.success(), "{output:?}");
+    all_there("cleanup");
+    let ours = pins.join(format!("v{ABI_VERSION}"));
+    assert!(!ours.exists(), "nothing of ours is left");
+}
+
+/// What another version attached watches on until everything is attached anew.
+#[test]
+fn another_version_watches_until_all_is_attached() {
+    let name = "another_version_watches_until_all_is_attached";
+    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    scene.take_agent().kill().expect("kill");
+    let pins = scene.world.pin_dir().to_owned();
+    fs::remove_dir_all(&pins).expect("remove every pin");
+    let other = pins.join(format!("v{}", ABI_VERSION + 1));
+    fs::create_dir_all(other.join("links")).expect("make a folder");
+    let (device, hook) = ("veth-client-1", TcAttachType::Ingress);
+    let mut foreign = Foreign::load(&scene.world.node);
+    foreign.attach(device, hook);
+    foreign.pin_link(&other.join("links/1-ingress"));
+    drop(foreign);
+
+    // One device cannot be attached to: something is in its pin's place.
+    let index = scene.world.node.ifindex("veth-client-2").expect("a device");
+    let obstacle = link(&scene.world, index, "ingress");
+    fs::create_dir_all(&obstacle).expect("make a folder");
+    scene.start(&[]);
+    scene.wait("all but one attached", |report| {
+        let coverage = &report["verdict"]["coverage"];
+        let count = |name: &str| coverage[name].as_u64().unwrap_or_default();
+        count("wanted") > 1 && count("attached") + 1 == count("wanted")
+    });
+    // Longer than from one look at the hooks to the next.
+    throughout(Duration::from_secs(6), || {
+        let programs = programs_at(&scene.world.node, device, hook);
+        assert!(
+            programs.len() == 2 && programs[1].contains("empty"),
+            "{programs:?}"
+        );
+    });
+    fs::remove_dir(&obstacle).expect("remove the obstacle");
+    eventually("swept", || !other.exists());
+    eventually("detached", || {
+        let programs = programs_at(&scene.world.node, device, hook);
+        programs.len() == 1 && programs[0].starts_with("pathproof_")
+    });
+}
+
+/// Something that is no map where one was pinned: counting begins anew rather than not at all.
+#[test]
+fn maps_that_cannot_be_used_are_made_anew() {
+    let name = "maps_that_cannot_be_used_are_made_anew";
+    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    scene.take_agent().kill().expect("kill");
+    let maps = scene.world.pin_dir().join(format!("v{ABI_VERSION}/maps"));
+    let pin = maps.join(map::COUNTS);
+    fs::remove_file(&pin).expect("remove a pin");
+    fs::create_dir(&pin).expect("make a folder");
+    scene.start(&[]);
+    assert!(pin.is_file(), "pinned anew");
+    let log = scene.agent().log();
+    assert!(log.contains("they are made anew"), "{log}");
+    scene.traffic();
+    scene.wait_proven();
+}

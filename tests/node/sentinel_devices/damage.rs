@@ -1,0 +1,183 @@
+//! What other programs do to the sentinel's devices: each thing is named, and what can be put right
+//! is.
+
+use std::io;
+
+use agent_common::service::Family;
+use pathproof::sentinel::devices::{DeviceError, ensure, remove};
+use rstest::rstest;
+
+use super::Node;
+
+#[rstest]
+#[case("link set pathproof-c0 down", &["device pathproof-c0 is down"])]
+#[case("link set pathproof-s1 down", &["device pathproof-s1 is down", "device pathproof-s0 has no carrier"])]
+#[case("link set pathproof-c0 address 02:00:00:00:00:01", &["hardware address of the sentinel's device pathproof-c0 is not 02:70:61:74:68:c0"])]
+#[case("link set pathproof-s1 address 02:00:00:00:00:01", &["hardware address of the sentinel's device pathproof-s1"])]
+#[case("link del pathproof-c1", &["device pathproof-c0 is gone", "device pathproof-c1 is gone"])]
+#[case("route del 198.18.0.2/32", &["route to 198.18.0.2 by the sentinel's device pathproof-s0 is gone"])]
+#[case("-6 route del 2001:2::1/128", &["route to 2001:2::1 by the sentinel's device pathproof-c0 is gone"])]
+#[case("route flush dev pathproof-c0", &["route to 198.18.0.1 by"])]
+#[case("route del default; route del 198.18.0.1", &["route to 198.18.0.1 by"])]
+#[case("neigh del 198.18.0.1 dev pathproof-c0", &["neighbour 198.18.0.1 of the sentinel's device pathproof-c0 is gone"])]
+#[case("neigh flush dev pathproof-s0 nud permanent", &["neighbour 198.18.0.2 of", "neighbour 2001:2::2 of"])]
+#[case("neigh replace 2001:2::2 dev pathproof-s0 lladdr 02:00:00:00:00:01", &["neighbour 2001:2::2 of the sentinel's device pathproof-s0 was changed"])]
+#[case("neigh replace 198.18.0.2 dev pathproof-s0 lladdr 02:70:61:74:68:ee nud reachable", &["neighbour 198.18.0.2 of the sentinel's device pathproof-s0 was changed"])]
+#[case("link add br9 type bridge; link set pathproof-s0 master br9", &["device pathproof-s0 was made part of br9"])]
+#[case("link set pathproof-c0 mtu 1000", &["device pathproof-c0 has no IPv6 any more", "route to 2001:2::1"])]
+fn is_named_and_repaired(#[case] harm: &str, #[case] named: &[&str]) {
+    let Some(node) = Node::new("is_named_and_repaired") else {
+        return;
+    };
+    let devices = node.ensure();
+    node.ip(harm);
+    let damage = node.verify(&devices);
+    let said: Vec<_> = damage.iter().map(ToString::to_string).collect();
+    for text in named {
+        assert!(
+            said.iter().any(|said| said.contains(text)),
+            "{text}: {said:#?}"
+        );
+    }
+    let repaired = node.ensure();
+    assert_eq!(node.verify(&repaired), []);
+    assert_eq!(repaired.notes, [""; 0]);
+    if !harm.contains("link del") {
+        assert_eq!(repaired, devices, "repaired, not made anew");
+    }
+    node.ip("link show pathproof-c0; link show pathproof-s1");
+}
+
+/// What others put before our routes is theirs: it is named, and stays.
+#[rstest]
+#[case(
+    "rule add to 198.18.0.2 lookup 99; route add default via 192.0.2.1 table 99",
+    "198.18.0.2 is routed to eth0 (table 99)"
+)]
+#[case(
+    "rule add from 198.18.0.1 iif pathproof-c0 lookup 99; route add default via 192.0.2.1 table 99",
+    "198.18.0.2 is routed to eth0 (table 99)"
+)]
+#[case(
+    "-6 rule add to 2001:2::1 lookup 99; -6 route add default via 2001:db8:0:1::1 table 99",
+    "2001:2::1 is routed to eth0 (table 99)"
+)]
+#[case(
+    "rule add to 198.18.0.1 prohibit",
+    "198.18.0.1 is routed to nowhere (prohibited)"
+)]
+#[case(
+    "rule add to 198.18.0.1 blackhole",
+    "198.18.0.1 is routed to nowhere (dropped)"
+)]
+#[case(
+    "addr add 198.18.0.2/32 dev lo",
+    "198.18.0.2 is routed to this node itself (an address of lo)"
+)]
+fn what_overrides_is_named_and_left_alone(#[case] harm: &str, #[case] named: &str) {
+    let Some(node) = Node::new("what_overrides_is_named_and_left_alone") else {
+        return;
+    };
+    let devices = node.ensure();
+    node.ip(harm);
+    let tables = node.tables();
+    node.ensure();
+    assert_eq!(node.tables(), tables);
+    let said: Vec<_> = node
+        .verify(&devices)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert!(said.iter().any(|said| said.contains(named)), "{said:#?}");
+}
+
+/// Where forwarding is off the kernel would not route what comes in: the datapath's fault, not the
+/// devices'.
+#[test]
+fn forwarding_off_is_no_damage() {
+    let Some(node) = Node::new("forwarding_off_is_no_damage") else {
+        return;
+    };
+    let devices = node.ensure();
+    node.world.set_forwarding(false).expect("forwarding");
+    assert_eq!(node.verify(&devices), []);
+    let strict = [
+        ("net/ipv4/conf/all/rp_filter", "1"),
+        ("net/ipv4/conf/all/log_martians", "1"),
+    ];
+    node.world.node.sysctls(&strict).expect("sysctls");
+    assert_eq!(node.verify(&devices), []);
+}
+
+/// An end that was renamed or taken elsewhere is ours and beyond repair: said, and removed on order.
+#[rstest]
+#[case::renamed("link set pathproof-c1 down; link set pathproof-c1 name odd0")]
+#[case::moved("link set pathproof-c1 netns NETNS")]
+fn a_torn_pair_is_refused_and_removed(#[case] harm: &str) {
+    let Some(node) = Node::new("a_torn_pair_is_refused_and_removed") else {
+        return;
+    };
+    let devices = node.ensure();
+    node.ip(&harm.replace("NETNS", node.world.outside.name()));
+    assert!(!node.verify(&devices).is_empty());
+    let error = node.try_ensure().expect_err("a torn pair");
+    assert!(matches!(error, DeviceError::Foreign { .. }), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("pathproof-c0") && text.contains("pathproof cleanup"),
+        "{text}"
+    );
+    assert!(node.remove() >= 3);
+    assert!(!node.ip("-o link").contains("pathproof"));
+    assert_eq!(node.verify(&node.ensure()), []);
+}
+
+/// Gives up CAP_NET_ADMIN for the calling thread.
+fn drop_net_admin() -> io::Result<()> {
+    const VERSION_3: u32 = 0x2008_0522;
+    const NET_ADMIN: u32 = 12;
+    let header = [VERSION_3, 0];
+    // Effective, permitted and inheritable, low and high words in turn.
+    let mut data = [0_u32; 6];
+    // SAFETY: both point to what capget(2) wants: 8 bytes, and 24 bytes it may write.
+    let got = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) };
+    data[0] &= !(1 << NET_ADMIN);
+    // SAFETY: likewise; capset(2) reads both.
+    let set = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) };
+    if got == 0 && set == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[test]
+fn want_of_the_right_is_told_apart() {
+    let Some(node) = Node::new("want_of_the_right_is_told_apart") else {
+        return;
+    };
+    let confined = |made: bool| {
+        let error = node.run(async || {
+            drop_net_admin().expect("drop a capability");
+            if made {
+                remove(&node.settings).await.map(drop)
+            } else {
+                ensure(&node.settings, &Family::ALL).await.map(drop)
+            }
+        });
+        let error = error.expect_err("without the right");
+        assert!(error.is_permission(), "{error}");
+        assert!(
+            error.to_string().contains("CAP_NET_ADMIN is missing"),
+            "{error}"
+        );
+    };
+    confined(false);
+    let devices = node.ensure();
+    confined(true);
+    let damage = node.run(async || {
+        drop_net_admin().expect("drop a capability");
+        pathproof::sentinel::devices::verify(&devices, &node.settings).await
+    });
+    assert_eq!(damage, [], "looking takes no right");
+}

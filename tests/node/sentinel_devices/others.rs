@@ -1,0 +1,289 @@
+//! The sentinel's devices and the rest of the node: nothing of others is changed, what is in the
+//! way is refused, and nothing is sent anywhere.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use agent_common::service::Family;
+use pathproof::sentinel::devices::{Conflict, DeviceError, Known, NodeState, PodSources, conflict};
+use rstest::rstest;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{Node, without};
+
+/// Every switch of devices and neighbours that is not our devices'.
+fn switches(node: &Node) -> BTreeMap<String, String> {
+    fn collect(folder: &Path, found: &mut BTreeMap<String, String>) {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                collect(&path, found);
+            } else if let Ok(text) = fs::read_to_string(&path) {
+                found.insert(path.display().to_string(), text);
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    node.world.node.run(|| {
+        for folder in [
+            "ipv4/conf",
+            "ipv6/conf",
+            "ipv4/neigh",
+            "ipv6/neigh",
+            "core",
+            "bridge",
+        ] {
+            collect(&Path::new("/proc/sys/net").join(folder), &mut found);
+        }
+        found.insert("ip_forward".to_owned(), {
+            fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap_or_default()
+        });
+    });
+    found.retain(|path, _| !path.contains("/pathproof-"));
+    found
+}
+
+#[test]
+fn nothing_is_seen_of_them_but_four_routes() {
+    let Some(node) = Node::new("nothing_is_seen_of_them_but_four_routes") else {
+        return;
+    };
+    let (tables, settings) = (node.tables(), switches(&node));
+    assert!(settings.len() > 200, "{} switches", settings.len());
+    node.ensure();
+    let with = node.tables();
+    assert_eq!(without(&tables, &with), [""; 0], "nothing went");
+    let mut new = without(&with, &tables);
+    new.retain(|line| !line.contains("lladdr"));
+    assert_eq!(
+        new,
+        [
+            "198.18.0.1 dev pathproof-c0 proto 112 scope link",
+            "198.18.0.2 dev pathproof-s0 proto 112 scope link",
+            "2001:2::1 dev pathproof-c0 proto 112 metric 1024 pref medium",
+            "2001:2::2 dev pathproof-s0 proto 112 metric 1024 pref medium",
+        ]
+    );
+    assert_eq!(switches(&node), settings);
+    assert_eq!(node.remove(), 4);
+    assert_eq!(node.tables(), tables);
+    assert_eq!(switches(&node), settings);
+}
+
+/// Frames that devices other than ours see, until `quiet` has passed without one or `most` in all.
+fn frames(node: &Node, quiet: Duration, most: Duration) -> Vec<(String, Vec<u8>)> {
+    node.world.node.run(|| {
+        let all = Protocol::from(i32::from(0x0003_u16.to_be()));
+        let socket = Socket::new(Domain::PACKET, Type::RAW, Some(all)).expect("a packet socket");
+        let start = Instant::now();
+        let mut last = start;
+        let mut found = Vec::new();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(50)))
+            .expect("a timeout");
+        while last.elapsed() < quiet && start.elapsed() < most {
+            let mut buffer = Vec::with_capacity(2048);
+            let Ok((length, from)) = socket.recv_from(buffer.spare_capacity_mut()) else {
+                continue;
+            };
+            // SAFETY: recv_from has written this many bytes.
+            unsafe { buffer.set_len(length) };
+            let device = device_of(&from);
+            if !device.starts_with("pathproof-") {
+                last = Instant::now();
+            }
+            found.push((device, buffer));
+        }
+        found
+    })
+}
+
+fn device_of(from: &socket2::SockAddr) -> String {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: a packet socket fills in a sockaddr_ll; `name` is as long as if_indextoname wants.
+    unsafe {
+        let link = from.as_ptr().cast::<libc::sockaddr_ll>();
+        let index = u32::try_from((*link).sll_ifindex).unwrap_or(0);
+        libc::if_indextoname(index, name.as_mut_ptr());
+        std::ffi::CStr::from_ptr(name.as_ptr())
+            .to_string_lossy()
+            .into_owned()
+    }
+}
+
+#[test]
+fn nothing_is_sent_by_other_devices() {
+    let Some(node) = Node::new("nothing_is_sent_by_other_devices") else {
+        return;
+    };
+    // The world's own devices have just come up: their reports go first.
+    frames(&node, Duration::from_secs(3), Duration::from_secs(20));
+    let seen = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| frames(&node, Duration::from_secs(4), Duration::from_secs(4)));
+        std::thread::sleep(Duration::from_millis(200));
+        node.ensure();
+        std::thread::sleep(Duration::from_secs(2));
+        node.ensure();
+        watch.join().expect("a watch")
+    });
+    let (ours, others): (Vec<_>, Vec<_>) = seen
+        .into_iter()
+        .partition(|(device, _)| device.starts_with("pathproof-"));
+    assert!(others.is_empty(), "{others:02x?}");
+    // Multicast reports of the near ends end at the far ends; nothing else, and nothing by others.
+    for (device, frame) in ours {
+        let multicast = frame.starts_with(&[0x33, 0x33]) || frame.starts_with(&[1, 0, 0x5e]);
+        assert!(multicast, "{device}: {frame:02x?}");
+        println!("{device}: {frame:02x?}");
+    }
+}
+
+/// A device of our name that is not ours: refused before anything is made, and never touched.
+#[rstest]
+#[case::no_veth(
+    "link add pathproof-s0 type bridge",
+    "pathproof-s0 is there already and is no veth"
+)]
+#[case::other_peer(
+    "link add pathproof-c0 type veth peer name odd0",
+    "pathproof-c0 is there already and its other end is not pathproof-c1"
+)]
+#[case::far_name(
+    "link add odd0 type veth peer name pathproof-s1",
+    "pathproof-s1 is there already and its other end is not pathproof-s0"
+)]
+#[case::crossed(
+    "link add pathproof-c0 type veth peer name pathproof-s0",
+    "pathproof-c0 is there already and its other end"
+)]
+#[case::no_mark(
+    "link add pathproof-c0 type veth peer name pathproof-c1",
+    "neither the sentinel's hardware address nor its alias"
+)]
+fn a_device_of_others_is_refused(#[case] make: &str, #[case] named: &str) {
+    let Some(node) = Node::new("a_device_of_others_is_refused") else {
+        return;
+    };
+    node.ip(make);
+    let before = (node.ip("-d link"), node.tables());
+    let error = node.try_ensure().expect_err("a device of others");
+    assert!(matches!(error, DeviceError::Foreign { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains(named), "{text}");
+    assert!(
+        text.contains("ip link del") && text.contains("device prefix"),
+        "{text}"
+    );
+    assert_eq!(node.remove(), 0);
+    assert_eq!((node.ip("-d link"), node.tables()), before);
+}
+
+#[test]
+fn a_route_of_others_is_left_alone() {
+    let Some(node) = Node::new("a_route_of_others_is_left_alone") else {
+        return;
+    };
+    node.ip("route add 198.18.0.2/32 via 192.0.2.1");
+    let before = node.tables();
+    let error = node.try_ensure().expect_err("a route of others");
+    let text = error.to_string();
+    assert!(
+        text.contains("198.18.0.2 is routed to eth0 already"),
+        "{text}"
+    );
+    assert!(
+        node.tables()
+            .iter()
+            .any(|line| line.starts_with("198.18.0.2 via 192.0.2.1"))
+    );
+    assert_eq!(node.remove(), 4);
+    assert_eq!(node.tables(), before);
+}
+
+fn first_conflict(node: &Node) -> Option<Conflict> {
+    let state = node
+        .run(|| NodeState::read(&node.settings))
+        .expect("the node's state");
+    let cidrs: Vec<_> = ["10.244.0.0/24", "fd00:10:244::/64"]
+        .map(|cidr| cidr.parse().expect("a podCIDR"))
+        .into();
+    let known = Known {
+        pod_cidrs: &cidrs,
+        node_addresses: &["192.0.2.10".parse().expect("an address")],
+        services: Box::new(std::iter::empty()),
+        endpoints: Box::new(std::iter::empty()),
+    };
+    conflict(&node.settings, &Family::ALL, known, &state)
+}
+
+/// The pure part has its own tests; here it is given what a kernel says.
+#[test]
+fn the_nodes_own_state_is_read() {
+    let Some(mut node) = Node::new("the_nodes_own_state_is_read") else {
+        return;
+    };
+    let pod: [IpAddr; 2] = [
+        "10.244.0.250".parse().expect("an address"),
+        "fd00:10:244::fffe".parse().expect("an address"),
+    ];
+    node.settings.pod = PodSources::from_list(&pod).expect("pod sources");
+    assert_eq!(first_conflict(&node), None);
+    node.ensure();
+    assert_eq!(first_conflict(&node), None, "ours are no conflict");
+
+    for (add, undo, said) in [
+        (
+            "addr add 198.18.0.1/24 dev eth0",
+            "addr del 198.18.0.1/24 dev eth0",
+            "is an address of eth0",
+        ),
+        (
+            "-6 addr add 2001:2::2/128 dev lo",
+            "-6 addr del 2001:2::2/128 dev lo",
+            "is an address of lo",
+        ),
+        (
+            "route add 198.19.0.0/24 via 192.0.2.1",
+            "route del 198.19.0.0/24",
+            "198.19.0.0/24 to eth0 (table 254)",
+        ),
+        (
+            "route add 198.18.0.0/15 dev eth0 table 7",
+            "route del 198.18.0.0/15 table 7",
+            "198.18.0.0/15 to eth0 (table 7)",
+        ),
+        (
+            "-6 route add 2001:2:0:5::/64 via 2001:db8:0:1::1",
+            "-6 route del 2001:2:0:5::/64",
+            "2001:2:0:5::/64 to eth0",
+        ),
+        (
+            "neigh add 10.244.0.250 dev eth0 lladdr 02:00:00:00:00:01",
+            "neigh del 10.244.0.250 dev eth0",
+            "by a neighbour on eth0",
+        ),
+        (
+            "route add 10.244.0.250/32 dev eth0 metric 9",
+            "route del 10.244.0.250/32 dev eth0 metric 9",
+            "10.244.0.250/32 to eth0",
+        ),
+    ] {
+        node.ip(add);
+        let found = first_conflict(&node).map(|found| found.to_string());
+        assert!(
+            found.as_ref().is_some_and(|text| text.contains(said)),
+            "{add}: {found:?}"
+        );
+        node.ip(undo);
+        assert_eq!(first_conflict(&node), None, "{undo}");
+    }
+    node.ip("route add blackhole 198.18.0.0/15; -6 route add unreachable 2001:2::/32; route add 198.0.0.0/8 via 192.0.2.1");
+    assert_eq!(
+        first_conflict(&node),
+        None,
+        "dropped or wider ranges are no use of them"
+    );
+}

@@ -1,0 +1,322 @@
+//! Faults of the datapath on an idle node, where nothing but the sentinel's probes can tell, and on
+//! a busy one: each is named by its cause.
+
+use node_tests::rules::Backend;
+use node_tests::world::Family;
+use rstest::rstest;
+
+use crate::agent_scene::{
+    PATIENCE, PORT, Scene, blames, eventually, family_of, lane_of, metric, throughout,
+};
+
+/// What goes wrong with the datapath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// The chain of all Services is emptied.
+    Flushed,
+    /// Every rule is gone.
+    NoRules,
+    /// The sentinel's rule sends to an address that is no endpoint.
+    Rewritten,
+    /// `ip_forward` and its IPv6 sister are 0.
+    ForwardingOff,
+    /// Data is dropped after the handshake, as if it were INVALID.
+    DataDropped,
+    /// The node-port rules alone are gone.
+    NoNodePorts,
+}
+
+impl Fault {
+    fn inject(self, scene: &mut Scene) {
+        match self {
+            Self::Flushed => scene.rules.flush_services().expect("flush"),
+            Self::NoRules => scene.rules.remove().expect("remove"),
+            Self::Rewritten => {
+                for (family, endpoint) in [
+                    (Family::V4, "198.18.0.2:20001"),
+                    (Family::V6, "[2001:2::2]:20001"),
+                ] {
+                    let wrong = scene.world.pod("spare").endpoint(family, PORT);
+                    let endpoint = endpoint.parse().expect("an address");
+                    scene.rules.redirect(endpoint, wrong).expect("redirect");
+                }
+            }
+            Self::ForwardingOff => scene.world.set_forwarding(false).expect("sysctl"),
+            Self::DataDropped => nft(
+                scene,
+                "chain data_rules { type filter hook forward priority -10; \
+                 tcp flags & (psh | ack) == psh | ack drop; }",
+            ),
+            // Before NAT, so that the rules find no address of this node to translate.
+            Self::NoNodePorts => nft(
+                scene,
+                "chain port_rules { type filter hook prerouting priority -300; \
+                 tcp dport 30000-32767 notrack; udp dport 30000-32767 notrack; }",
+            ),
+        }
+    }
+
+    fn mend(self, scene: &mut Scene) {
+        match self {
+            Self::Flushed | Self::NoRules => scene.rules.install().expect("install"),
+            Self::Rewritten => scene.rules.repair().expect("repair"),
+            Self::ForwardingOff => scene.world.set_forwarding(true).expect("sysctl"),
+            Self::DataDropped | Self::NoNodePorts => {
+                scene
+                    .world
+                    .node
+                    .nft("delete table inet fault")
+                    .expect("delete");
+            }
+        }
+    }
+
+    /// Causes that name it.
+    fn causes(self) -> &'static [&'static str] {
+        match self {
+            Self::Flushed | Self::NoRules => &["leaked", "refused"],
+            Self::Rewritten => &["misrouted"],
+            Self::ForwardingOff => &["forwarding_off"],
+            Self::DataDropped => &["no_data"],
+            Self::NoNodePorts => &["refused"],
+        }
+    }
+}
+
+fn nft(scene: &Scene, chain: &str) {
+    let script = format!("table inet fault {{ {chain}\n}}\n");
+    scene.world.node.nft(&script).expect("nft");
+}
+
+/// No traffic at all: 503 with the cause, and 200 once it is mended.
+#[rstest]
+fn an_idle_node_is_judged(
+    #[values(
+        Fault::Flushed,
+        Fault::NoRules,
+        Fault::Rewritten,
+        Fault::ForwardingOff,
+        Fault::DataDropped,
+        Fault::NoNodePorts
+    )]
+    fault: Fault,
+    #[values(Backend::Nftables, Backend::IptablesLegacy)] backend: Backend,
+) {
+    let Some(mut scene) = Scene::idle("an_idle_node_is_judged", backend, &[]) else {
+        return;
+    };
+    told_and_mended(&mut scene, fault);
+}
+
+/// The same among traffic.
+#[rstest]
+fn a_busy_node_is_judged(
+    #[values(Fault::Flushed, Fault::ForwardingOff, Fault::DataDropped)] fault: Fault,
+) {
+    let Some(mut scene) = Scene::busy("a_busy_node_is_judged", Backend::IptablesNft, &[]) else {
+        return;
+    };
+    told_and_mended(&mut scene, fault);
+}
+
+fn told_and_mended(scene: &mut Scene, fault: Fault) {
+    let watch = scene.watch();
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)
+        .expect("200");
+    fault.inject(scene);
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 503)
+        .expect("503");
+    scene.wait(&format!("{fault:?} named in both families"), |report| {
+        Family::ALL.iter().all(|family| {
+            let verdict = family_of(report, *family);
+            let cause = verdict["cause"].as_str().unwrap_or_default();
+            verdict["state"] == "broken" && fault.causes().contains(&cause)
+        })
+    });
+    fault.mend(scene);
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)
+        .expect("200");
+    scene.wait_probed();
+}
+
+/// One family's rules are gone: the other's verdict stands.
+#[test]
+fn only_ipv6_is_broken() {
+    let Some(scene) = Scene::idle("only_ipv6_is_broken", Backend::Nftables, &[]) else {
+        return;
+    };
+    scene
+        .world
+        .node
+        .nft("flush chain ip6 kube-proxy services")
+        .expect("flush");
+    scene.wait("IPv6 broken and IPv4 proven", |report| {
+        family_of(report, Family::V6)["state"] == "broken"
+            && family_of(report, Family::V4)["state"] == "proven"
+            && report["verdict"]["state"] == "broken"
+    });
+    assert_eq!(scene.asked("/healthz"), 503);
+}
+
+/// The chain for the node's own connections is gone: forwarding is not touched.
+#[test]
+fn only_the_host_path_is_degraded() {
+    let Some(scene) = Scene::idle("only_the_host_path_is_degraded", Backend::Nftables, &[]) else {
+        return;
+    };
+    for family in ["ip", "ip6"] {
+        let script = format!("flush chain {family} kube-proxy output");
+        scene.world.node.nft(&script).expect("flush");
+    }
+    scene.wait("degraded in both families", |report| {
+        Family::ALL.iter().all(|family| {
+            family_of(report, *family)["state"] == "degraded"
+                && lane_of(report, *family, "host", "tcp")["state"] == "failing"
+        })
+    });
+    assert_eq!(scene.asked("/healthz"), 200);
+}
+
+/// UDP Services are programmed apart: TCP's verdict stands, and UDP is named.
+#[test]
+fn udp_is_judged_apart() {
+    let Some(scene) = Scene::idle("udp_is_judged_apart", Backend::Nftables, &[]) else {
+        return;
+    };
+    nft(
+        &scene,
+        "chain udp_rules { type filter hook prerouting priority -300; udp dport 80 notrack; }",
+    );
+    scene.wait("UDP failing, TCP passing", |report| {
+        Family::ALL.iter().all(|family| {
+            lane_of(report, *family, "off_cluster", "udp")["state"] == "failing"
+                && lane_of(report, *family, "off_cluster", "tcp")["state"] == "passing"
+                && family_of(report, *family)["state"] == "degraded"
+        })
+    });
+    assert_eq!(scene.asked("/healthz"), 200);
+}
+
+/// Lost alone may be a filter of our own range; real connections lost beside it settle it.
+#[rstest]
+#[case::nftables(Backend::Nftables)]
+#[case::iptables(Backend::IptablesLegacy)]
+fn a_dropping_forward_chain_is_suspect_until_traffic_is_lost(#[case] backend: Backend) {
+    let name = "a_dropping_forward_chain_is_suspect";
+    let Some(mut scene) = Scene::idle(name, backend, &[]) else {
+        return;
+    };
+    scene.world.block_forwarding(true).expect("block");
+    scene.wait("suspect in both families", |report| {
+        Family::ALL
+            .iter()
+            .all(|family| family_of(report, *family)["state"] == "suspect")
+    });
+    throughout(std::time::Duration::from_secs(3), || {
+        assert_eq!(scene.asked("/healthz"), 200);
+    });
+    for family in Family::ALL {
+        let target = scene.cluster_ip("web", family);
+        let plan = scene.pod_plan("client-1", target).rate(4.0);
+        scene.run(plan);
+    }
+    scene.wait("broken with the first real connection lost", |report| {
+        Family::ALL
+            .iter()
+            .all(|family| family_of(report, *family)["state"] == "broken")
+    });
+    assert_eq!(scene.asked("/healthz"), 503);
+    scene.world.block_forwarding(false).expect("unblock");
+    eventually("200 again", || scene.asked("/healthz") == 200);
+}
+
+/// The sentinel's own way is sound, and no pod can be reached: real traffic decides.
+#[test]
+fn routes_to_pods_gone_while_the_sentinels_stay() {
+    let name = "routes_to_pods_gone_while_the_sentinels_stay";
+    let Some(scene) = Scene::busy(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    for (options, pods) in [("", "10.244."), ("-6 ", "fd00:10:244:")] {
+        let routes = scene.world.node.ip(&format!("{options}route show"));
+        for route in routes.expect("routes").lines() {
+            if route.starts_with(pods) {
+                let gone = format!("{options}route del {route}");
+                scene.world.node.ip(&gone).expect("delete a route");
+            }
+        }
+    }
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 503)
+        .expect("503 by real traffic");
+    let report = scene.report();
+    assert_eq!(
+        lane_of(&report, Family::V4, "off_cluster", "tcp")["state"],
+        "passing",
+        "{report:#}"
+    );
+}
+
+/// One Service is broken while the sentinel and the others work.
+#[test]
+fn one_broken_service_is_degraded_and_named() {
+    let name = "one_broken_service_is_degraded_and_named";
+    let Some(mut scene) = Scene::busy(name, Backend::IptablesLegacy, &[]) else {
+        return;
+    };
+    for family in Family::ALL {
+        let right = scene.world.pod("db-1").endpoint(family, PORT);
+        let wrong = scene.world.pod("spare").endpoint(family, PORT);
+        scene.rules.redirect(right, wrong).expect("redirect");
+    }
+    scene.wait("db blamed", |report| {
+        report["verdict"]["state"] == "degraded" && blames(report, "demo/db")
+    });
+    assert_eq!(scene.asked("/healthz"), 200);
+}
+
+/// Every probe closes what it opened: conntrack does not fill up, not even while all fail.
+#[rstest]
+fn conntrack_entries_are_closed(
+    #[values(
+        None,
+        Some(Fault::Flushed),
+        Some(Fault::ForwardingOff),
+        Some(Fault::DataDropped)
+    )]
+    fault: Option<Fault>,
+) {
+    let name = "conntrack_entries_are_closed";
+    if node_tests::skip::without_tool(name, "conntrack") {
+        return;
+    }
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    if let Some(fault) = fault {
+        fault.inject(&mut scene);
+    }
+    // As long as a closed entry stays (10 s), and more.
+    std::thread::sleep(std::time::Duration::from_secs(16));
+    let table = scene.world.node.command("conntrack").args(["-L"]).output();
+    let table = String::from_utf8(table.expect("conntrack").stdout).expect("text");
+    let open = table
+        .lines()
+        .filter(|line| line.contains("ESTABLISHED"))
+        .count();
+    // At most what is under way, and the control port's own connections.
+    assert!(open < 20, "{fault:?}: {open} open entries:\n{table}");
+    // Ten lanes, four a second, ten seconds, and UDP's 30.
+    let all = table.lines().count();
+    assert!(all < 1_000, "{fault:?}: {all} entries");
+    let sent = metric(
+        &scene.metrics(),
+        "pathproof_probes_total",
+        &["path=\"off_cluster\""],
+    );
+    assert!(sent > 100, "{sent} probes");
+}

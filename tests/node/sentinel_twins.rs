@@ -1,0 +1,276 @@
+//! What fails the sentinel's probes, or would, and is no fault of the datapath: never 503.
+
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use node_tests::manifests::Sentinel;
+use node_tests::rules::Backend;
+use node_tests::world::Family;
+use rstest::rstest;
+
+use crate::agent_scene::{PATIENCE, Scene, assert_never_503, eventually, family_of};
+
+/// Several times as long as a confirmation takes.
+const WATCHED: Duration = Duration::from_secs(6);
+
+/// What goes wrong with the sentinel, and only with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Harmless {
+    /// An administrator deletes it; the rules follow.
+    Deleted,
+    /// An administrator puts another endpoint into its slices; the rules follow.
+    Edited,
+    /// The rules follow neither.
+    EditedAndRulesGone,
+    /// A policy drops 198.18.0.0/15, and 2001:2::/48.
+    RangeDropped,
+    /// Another program takes the devices down.
+    DevicesDown,
+    /// Another program flushes their routes, again and again.
+    RoutesFlushed,
+    /// Another program deletes a device.
+    DeviceDeleted,
+    /// The backends are gone.
+    BackendsKilled,
+    /// 250 devices come and go.
+    BurstOfDevices,
+}
+
+#[rstest]
+fn never_503(
+    #[values(
+        Harmless::Deleted,
+        Harmless::Edited,
+        Harmless::EditedAndRulesGone,
+        Harmless::RangeDropped,
+        Harmless::DevicesDown,
+        Harmless::RoutesFlushed,
+        Harmless::DeviceDeleted,
+        Harmless::BackendsKilled,
+        Harmless::BurstOfDevices
+    )]
+    harmless: Harmless,
+    #[values(false, true)] busy: bool,
+) {
+    let backend = Backend::ALL[harmless as usize % 3];
+    let begin = if busy { Scene::busy } else { Scene::idle };
+    let Some(mut scene) = begin("sentinel_twins::never_503", backend, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    harmless.happen(&mut scene);
+    thread::sleep(WATCHED);
+    assert_never_503(&watch);
+}
+
+impl Harmless {
+    fn happen(self, scene: &mut Scene) {
+        let node = &scene.world.node;
+        match self {
+            Self::Deleted => {
+                scene.manifests.remove_sentinel().expect("remove");
+                scene.rules.install().expect("rules");
+            }
+            Self::Edited | Self::EditedAndRulesGone => {
+                let edited = Sentinel {
+                    endpoints: [
+                        "10.244.0.99".parse().expect("an address"),
+                        "fd00:10:244::99".parse().expect("an address"),
+                    ],
+                    ..Sentinel::default()
+                };
+                scene.manifests.put_sentinel(&edited).expect("edit");
+                if self == Self::Edited {
+                    scene.rules.install().expect("rules");
+                }
+            }
+            Self::RangeDropped => {
+                node.nft(
+                    "table inet filtered { chain bogons { type filter hook forward priority -10; \
+                     ip saddr 198.18.0.0/15 drop; ip daddr 198.18.0.0/15 drop; \
+                     ip6 saddr 2001:2::/48 drop; ip6 daddr 2001:2::/48 drop; } }",
+                )
+                .expect("nft");
+            }
+            Self::DevicesDown => {
+                for device in ["pathproof-c0", "pathproof-s0"] {
+                    node.ip(&format!("link set {device} down")).expect("down");
+                }
+            }
+            Self::RoutesFlushed => {
+                for _ in 0..10 {
+                    for device in ["pathproof-c0", "pathproof-s0"] {
+                        let _ = node.ip(&format!("route flush dev {device}"));
+                        let _ = node.ip(&format!("-6 route flush dev {device}"));
+                    }
+                    thread::sleep(Duration::from_millis(300));
+                }
+            }
+            Self::DeviceDeleted => {
+                node.ip("link del pathproof-s0").expect("delete");
+            }
+            Self::BackendsKilled => scene.servers.clear(),
+            Self::BurstOfDevices => {
+                let add: String = (0..250)
+                    .map(|n| format!("link add burst{n} type veth peer name tsrub{n}\n"))
+                    .collect();
+                let remove: String = (0..250).map(|n| format!("link del burst{n}\n")).collect();
+                node.ip_batch(&add).expect("add");
+                node.ip_batch(&remove).expect("remove");
+            }
+        }
+    }
+}
+
+/// What was damaged is mended, and said while it lasts.
+#[test]
+fn damaged_devices_are_mended() {
+    let Some(scene) = Scene::idle("damaged_devices_are_mended", Backend::Nftables, &[]) else {
+        return;
+    };
+    let node = &scene.world.node;
+    node.ip("link del pathproof-c0").expect("delete");
+    node.ip("link set pathproof-s0 down").expect("down");
+    eventually("the devices are back", || {
+        node.ifindex("pathproof-c0").is_ok()
+            && node
+                .ip("-o link show dev pathproof-s0")
+                .is_ok_and(|text| text.contains("UP"))
+    });
+    scene.wait_probed();
+}
+
+/// A stopped agent learns nothing, and what it did not learn accuses nobody.
+#[test]
+fn a_stopped_agent_accuses_nobody() {
+    let Some(scene) = Scene::busy("a_stopped_agent_accuses_nobody", Backend::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    let pid = scene.agent().pid() as libc::pid_t;
+    // SAFETY: signals to the process that this test started.
+    let signal = |signal| unsafe { libc::kill(pid, signal) };
+    assert_eq!(signal(libc::SIGSTOP), 0);
+    thread::sleep(Duration::from_secs(10));
+    assert_eq!(signal(libc::SIGCONT), 0);
+    thread::sleep(WATCHED);
+    assert_never_503(&watch);
+    scene.wait_probed();
+}
+
+/// Busy loops on every CPU, ended when dropped.
+struct Hogs(Vec<Child>);
+
+impl Hogs {
+    fn start() -> Self {
+        let cpus = thread::available_parallelism().map_or(2, usize::from);
+        let hog = |_| {
+            Command::new("sh")
+                .args(["-c", "while :; do :; done"])
+                .stdin(Stdio::null())
+                .spawn()
+                .expect("sh")
+        };
+        Self((0..2 * cpus).map(hog).collect())
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        for hog in &mut self.0 {
+            let _ = hog.kill();
+            let _ = hog.wait();
+        }
+    }
+}
+
+#[test]
+fn a_machine_without_a_free_cpu_accuses_nobody() {
+    let name = "a_machine_without_a_free_cpu_accuses_nobody";
+    let Some(scene) = Scene::idle(name, Backend::IptablesLegacy, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    let hogs = Hogs::start();
+    thread::sleep(WATCHED);
+    drop(hogs);
+    assert_never_503(&watch);
+}
+
+/// Another proxy takes over: what the probes meet meanwhile is nobody's fault.
+#[test]
+fn a_datapath_that_changes_hands_is_not_broken() {
+    let name = "a_datapath_that_changes_hands_is_not_broken";
+    if node_tests::skip::without_tool(name, Backend::Nftables.tool()) {
+        return;
+    }
+    let Some(scene) = Scene::idle(name, Backend::IptablesLegacy, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    let heir =
+        node_tests::rules::Rules::new(&scene.world, Backend::Nftables, scene.manifests.dir());
+    // The heir's table is there before its rules are: nobody translates for a while.
+    scene
+        .world
+        .node
+        .nft("table ip kube-proxy {}\ntable ip6 kube-proxy {}\n")
+        .expect("nft");
+    thread::sleep(Duration::from_secs(1));
+    scene.rules.remove().expect("remove");
+    thread::sleep(Duration::from_secs(4));
+    assert_never_503(&watch);
+    heir.install().expect("install");
+    scene.wait_probed();
+    assert_never_503(&watch);
+}
+
+/// The node port is no open port: nobody gets an answer but a registered probe.
+#[rstest]
+fn strangers_get_no_answer(#[values(Family::V4, Family::V6)] family: Family) {
+    let Some(scene) = Scene::idle("strangers_get_no_answer", Backend::Nftables, &[]) else {
+        return;
+    };
+    let targets = [
+        (true, scene.node_port(30_999, family)),
+        (
+            false,
+            std::net::SocketAddr::new(Sentinel::cluster_ip(family), Sentinel::PORT),
+        ),
+    ];
+    for (outside, target) in targets {
+        let plan = if outside {
+            node_tests::traffic::Plan::from_outside(&scene.world, 0, target)
+        } else {
+            scene.pod_plan("client-1", target)
+        };
+        let answer = plan.patience(Duration::from_secs(2)).once(0);
+        let error = answer.expect_err("a stranger was answered");
+        assert!(format!("{error:?}").contains("Timeout"), "{error:?}");
+    }
+    scene.wait("still proven", |report| {
+        family_of(report, family)["state"] == "proven"
+    });
+}
+
+/// An agent that ends takes its devices along; one that is killed leaves them to the next.
+#[test]
+fn devices_go_with_the_agent_and_are_found_again() {
+    let name = "devices_go_with_the_agent_and_are_found_again";
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let there = |scene: &Scene| scene.world.node.ifindex("pathproof-c0").ok();
+    let before = there(&scene).expect("the device");
+    scene.take_agent().kill().expect("kill");
+    assert_eq!(there(&scene), Some(before), "a killed agent leaves them");
+    scene.start(&[]);
+    scene.wait_probed();
+    assert_eq!(there(&scene), Some(before), "the next one adopts them");
+    scene.take_agent().terminate().expect("terminate");
+    assert_eq!(there(&scene), None, "an agent that ends removes them");
+    let left = scene.world.node.ip("route show table all").expect("routes");
+    assert!(!left.contains("198.18."), "{left}");
+    let _ = PATIENCE;
+}
