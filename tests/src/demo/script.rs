@@ -6,8 +6,10 @@ use anyhow::{Context, Result, bail};
 
 use super::signals;
 use super::stage::Stage;
+use super::summary::{self, Row, time};
 use super::timeline::{Kind, Span, Style, Timeline, span};
 use super::verdict::Seen;
+use super::words::{codes_line, described, shown, tail, verdict_line};
 use crate::manifests::AUTOSCALER_TAINT;
 use crate::watch::Codes;
 
@@ -19,17 +21,6 @@ const ONE_AND_A_HALF: Duration = Duration::from_millis(1_500);
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
-}
-
-/// One row of the summary.
-#[derive(Debug)]
-struct Row {
-    what: &'static str,
-    expected: &'static str,
-    seen: String,
-    took: Option<Duration>,
-    limit: Duration,
-    sound: bool,
 }
 
 /// What the script looks at while it waits.
@@ -61,7 +52,8 @@ pub(super) fn play(stage: &mut Stage, timeline: &mut Timeline) -> Result<bool> {
     play.swapped()?;
     play.tainted()?;
     play.killed()?;
-    Ok(play.summary())
+    let tally = play.stage.tally();
+    Ok(summary::tell(&play.rows, tally, play.timeline))
 }
 
 struct Play<'a> {
@@ -455,119 +447,4 @@ impl Play<'_> {
         }
         self.rows.push(row);
     }
-
-    /// The table at the end; gives whether everything is as expected.
-    fn summary(&mut self) -> bool {
-        self.timeline.title("What was expected, and what came");
-        let heading = format!(
-            "   {:28} {:36} {:>8}  {:>8}",
-            "what happened", "expected", "took", "allowed"
-        );
-        self.timeline.raw(vec![span(Style::Dim, heading)]);
-        for row in &self.rows {
-            let mark = if row.sound {
-                span(Style::Good, " ✔ ")
-            } else {
-                span(Style::Bad, " ✘ ")
-            };
-            let took = row.took.map_or("-".to_owned(), time);
-            let limit = if row.limit.is_zero() {
-                "-".to_owned()
-            } else {
-                time(row.limit)
-            };
-            let style = if row.sound { Style::Good } else { Style::Bad };
-            let mut line = vec![
-                mark,
-                span(
-                    Style::Plain,
-                    format!("{:28} {:36} ", row.what, row.expected),
-                ),
-                span(style, format!("{took:>8}")),
-                span(Style::Dim, format!("  {limit:>8}")),
-            ];
-            if !row.sound {
-                line.push(span(Style::Bad, format!("  seen: {}", row.seen)));
-            }
-            self.timeline.raw(line);
-        }
-        let sound = self.rows.iter().all(|row| row.sound);
-        let tally = self.stage.tally();
-        self.timeline.title(&format!(
-            "{} ({} connections, {} answered)",
-            if sound {
-                "all of it happened"
-            } else {
-                "NOT all of it happened"
-            },
-            tally.started,
-            tally.ok
-        ));
-        sound
-    }
-}
-
-/// The last lines of a log, none longer than a terminal shows: a verifier's log is megabytes.
-fn tail(log: &str) -> String {
-    let lines: Vec<String> = log
-        .lines()
-        .map(|line| line.chars().take(300).collect())
-        .collect();
-    lines[lines.len().saturating_sub(20)..].join("\n")
-}
-
-fn time(time: Duration) -> String {
-    if time < seconds(1) {
-        format!("{} ms", time.as_millis())
-    } else {
-        format!("{:.1} s", time.as_secs_f64())
-    }
-}
-
-fn shown(codes: Codes) -> String {
-    let word = |code: u16| {
-        if code == 0 {
-            "none".to_owned()
-        } else {
-            code.to_string()
-        }
-    };
-    format!(
-        "/healthz {}, /livez {}",
-        word(codes.healthz),
-        word(codes.livez)
-    )
-}
-
-fn described(verdict: &Seen) -> String {
-    match &verdict.cause {
-        Some(cause) => format!("{} ({cause})", verdict.state),
-        None => verdict.state.clone(),
-    }
-}
-
-fn codes_line(codes: Codes) -> Vec<Span> {
-    let code = |code: u16| match code {
-        0 => span(Style::Warn, "no answer"),
-        200 => span(Style::Good, "200"),
-        code => span(Style::Bad, code.to_string()),
-    };
-    vec![
-        span(Style::Plain, "/healthz "),
-        code(codes.healthz),
-        span(Style::Plain, "   /livez "),
-        code(codes.livez),
-    ]
-}
-
-fn verdict_line(verdict: &Seen) -> Vec<Span> {
-    let style = match verdict.state.as_str() {
-        "proven" => Style::Good,
-        "broken" | "stale" => Style::Bad,
-        _ => Style::Warn,
-    };
-    vec![
-        span(Style::Plain, "verdict "),
-        span(style, described(verdict)),
-    ]
 }
