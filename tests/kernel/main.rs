@@ -7,6 +7,7 @@
 mod hooks;
 mod limits;
 mod object;
+mod plans;
 mod scenarios;
 
 use agent_common::service::{FrontendKind, FrontendValue, Owed, SourceClass, device_flag};
