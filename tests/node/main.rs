@@ -24,5 +24,6 @@ mod agent_termination;
 mod agent_twins;
 mod sentinel_devices;
 mod sentinel_faults;
+mod sentinel_harm;
 mod sentinel_probe;
 mod sentinel_twins;
