@@ -124,7 +124,10 @@ impl Stage {
                 return Ok(());
             }
             if Instant::now() >= end {
-                bail!("not proven within {PATIENCE:?}; the last verdict was {last:#}");
+                bail!(
+                    "not proven within {PATIENCE:?}; the last verdict was {last:#}\nand the agent said:\n{}",
+                    self.agent.log()
+                );
             }
             thread::sleep(Duration::from_millis(40));
         }
