@@ -229,7 +229,7 @@ fn a_check_that_can_tell_nothing_says_so() {
         let done = scene.world.node.command("ip").args(args).status();
         assert!(done.expect("ip").success(), "ip {args:?}");
     };
-    ip(&["link", "add", "pathproof-c0", "type", "dummy"]);
+    ip(&["link", "add", "pathproof-c0", "type", "bridge"]);
     let foreign = output(check(&scene, &[]));
     assert_eq!(foreign.status.code(), Some(3), "{}", text(&foreign));
     assert!(text(&foreign).contains("is no veth"), "{}", text(&foreign));

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::agent::{Agent, Published};
 use super::probing::{Inbox, Message, Probing};
-use super::{AppError, CHECK, Shutdown, TICK, load, next};
+use super::{AppError, CHECK, Delivered, Shutdown, TICK, load, next};
 use crate::clock;
 use crate::cluster::watch::Folder;
 use crate::config::Config;
-use crate::datapath::devices;
+use crate::datapath::devices::{self, Interfaces};
 use crate::domain::probe::{Lane, ProbeTrace};
 use crate::domain::time::Mono;
 use crate::metrics::Metrics;
@@ -62,8 +63,12 @@ impl CheckError {
 /// What kept it from probing. Whatever happens, nothing is left behind.
 pub async fn check(config: Config, time: Duration) -> Result<Observed, CheckError> {
     let mut shutdown = Shutdown::listen()?;
+    let devices = devices::follow().await.map_err(AppError::from)?;
     let (probing, inbox) = config.sentinel.clone().map(Probing::new).unzip();
-    if let Some(device) = probing.as_ref().and_then(in_use) {
+    let beside = probing
+        .as_ref()
+        .and_then(|probing| in_use(probing, &devices.borrow()));
+    if let Some(device) = beside {
         return Err(CheckError::InUse { device });
     }
     let folder = Folder::open(&config.manifests, &config.node_name)
@@ -80,7 +85,7 @@ pub async fn check(config: Config, time: Duration) -> Result<Observed, CheckErro
         end: Instant::now() + SETUP,
         begun: None,
     };
-    let done = checking.turn(folder, inbox, &mut shutdown).await;
+    let done = checking.turn(folder, devices, inbox, &mut shutdown).await;
     let observed = checking.observed();
     agent.end().await;
     done?;
@@ -102,11 +107,11 @@ impl Checking<'_> {
     /// As the agent's main loop, without what serves.
     async fn turn(
         &mut self,
-        mut folder: tokio::sync::mpsc::Receiver<super::Delivered>,
+        mut folder: mpsc::Receiver<Delivered>,
+        mut devices: watch::Receiver<Interfaces>,
         mut inbox: Option<Inbox>,
         shutdown: &mut Shutdown,
     ) -> Result<(), CheckError> {
-        let mut devices = devices::follow().await.map_err(AppError::from)?;
         devices.mark_changed();
         let mut tick = tokio::time::interval(TICK);
         let mut check = tokio::time::interval(CHECK);
@@ -187,18 +192,22 @@ fn tally<'a>(tallies: &'a mut Vec<Tally>, trace: &ProbeTrace) -> &'a mut Tally {
 
 /// The sentinel's client end, where a process other than this one writes probes to it: its packet
 /// socket receives nothing, so its protocol is 0. A capture's is not.
-fn in_use(probing: &Probing) -> Option<String> {
-    let [device, _] = probing.far_ends();
-    let index = fs::read_to_string(format!("/sys/class/net/{device}/ifindex")).ok()?;
+fn in_use(probing: &Probing, interfaces: &Interfaces) -> Option<String> {
+    let [name, _] = probing.far_ends();
+    let found = interfaces
+        .devices
+        .iter()
+        .find(|device| device.name == name)?;
     let sockets = fs::read_to_string("/proc/net/packet").ok()?;
-    is_written_to(&sockets, index.trim()).then_some(device)
+    is_written_to(&sockets, found.index).then_some(name)
 }
 
 /// Columns of /proc/net/packet: sk RefCnt Type Proto Iface R Rmem User Inode.
-fn is_written_to(sockets: &str, index: &str) -> bool {
+fn is_written_to(sockets: &str, index: u32) -> bool {
+    let index = index.to_string();
     sockets.lines().skip(1).any(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        words.get(3) == Some(&"0000") && words.get(4) == Some(&index)
+        words.get(3) == Some(&"0000") && words.get(4) == Some(&&*index)
     })
 }
 
@@ -213,8 +222,8 @@ sk               RefCnt Type Proto  Iface R Rmem   User   Inode
 000000001d2a5a7f 3      3    0000   12    1 0      0      4711
 000000001d2a5a80 3      3    0003   13    1 0      0      4712
 ";
-        assert!(is_written_to(sockets, "12"));
-        assert!(!is_written_to(sockets, "13"));
-        assert!(!is_written_to(sockets, "1"));
+        assert!(is_written_to(sockets, 12));
+        assert!(!is_written_to(sockets, 13));
+        assert!(!is_written_to(sockets, 1));
     }
 }
