@@ -153,13 +153,14 @@ fn errors_about_a_probe(
     assert_eq!(read(&error), None);
 }
 
-#[test]
-fn phases() {
-    assert_eq!(Kind::Syn.phase(), Some(Phase::Handshake));
-    assert_eq!(Kind::SynAck.phase(), Some(Phase::Handshake));
-    assert_eq!(Kind::Data.phase(), Some(Phase::Data));
-    assert_eq!(Kind::Reset.phase(), None);
-    assert_eq!(Kind::Unreachable.phase(), None);
+#[rstest]
+#[case(Kind::Syn, Some(Phase::Handshake), None)]
+#[case(Kind::SynAck, None, Some(Phase::Handshake))]
+#[case(Kind::Data, Some(Phase::Data), Some(Phase::Data))]
+#[case(Kind::Reset, None, None)]
+#[case(Kind::Unreachable, None, None)]
+fn phases(#[case] kind: Kind, #[case] request: Option<Phase>, #[case] answer: Option<Phase>) {
+    assert_eq!((kind.request(), kind.answer()), (request, answer));
 }
 
 /// A packet that lies in memory.

@@ -113,11 +113,7 @@ fn now() -> u64 {
 #[inline(always)]
 fn stamp_request(ctx: &TcContext, stage: Stage) -> Option<ProbePacket> {
     let packet = parse(&Skb(ctx))?;
-    let phase = match packet.kind {
-        Kind::Syn => Phase::Handshake,
-        Kind::Data => Phase::Data,
-        _ => return None,
-    };
+    let phase = packet.kind.request()?;
     let Some(probe) = Entry::of(&packet.key) else {
         return Some(packet);
     };
@@ -168,14 +164,14 @@ fn word(host: HostProbe) -> u64 {
 #[inline(always)]
 fn returned(ctx: &TcContext) -> Option<i32> {
     let packet = parse(&Skb(ctx))?;
-    let (phase, event) = answered(packet.kind)?;
+    let phase = packet.kind.answer()?;
     let probe = Entry::of(&packet.key)?;
     let first = probe.stamp(phase, Stage::Returned);
     if probe.flags() & probe_flag::CONTROL == 0 {
         return None;
     }
     if let Some(at_ns) = first {
-        tell(&packet, event, at_ns);
+        tell(&packet, event_of(phase), at_ns);
     }
     Some(DROP)
 }
@@ -184,11 +180,7 @@ fn returned(ctx: &TcContext) -> Option<i32> {
 #[inline(always)]
 fn echo(ctx: &TcContext) -> Option<i32> {
     let packet = parse(&Skb(ctx))?;
-    let phase = match packet.kind {
-        Kind::Syn => Phase::Handshake,
-        Kind::Data => Phase::Data,
-        _ => return None,
-    };
+    let phase = packet.kind.request()?;
     let probe = Entry::of(&packet.key)?;
     if probe.stamp(phase, Stage::Echoed).is_some() {
         note_ends(ctx, &packet, phase, &probe)?;
@@ -227,21 +219,20 @@ fn collect(ctx: &TcContext) -> Option<()> {
         Kind::Reset if probe.raise(probe_flag::REFUSED) => (probe_event::REFUSED, now()),
         Kind::Unreachable if probe.raise(probe_flag::UNREACHABLE) => (probe_event::REFUSED, now()),
         kind => {
-            let (phase, event) = answered(kind)?;
-            (event, probe.stamp(phase, Stage::Collected)?)
+            let phase = kind.answer()?;
+            (event_of(phase), probe.stamp(phase, Stage::Collected)?)
         }
     };
     tell(&packet, event, at_ns);
     Some(())
 }
 
-/// Phase and event of an answer.
+/// What an answer is told as.
 #[inline(always)]
-fn answered(kind: Kind) -> Option<(Phase, u32)> {
-    match kind {
-        Kind::SynAck => Some((Phase::Handshake, probe_event::HANDSHAKE)),
-        Kind::Data => Some((Phase::Data, probe_event::DATA)),
-        _ => None,
+fn event_of(phase: Phase) -> u32 {
+    match phase {
+        Phase::Handshake => probe_event::HANDSHAKE,
+        Phase::Data => probe_event::DATA,
     }
 }
 

@@ -10,7 +10,6 @@ mod object;
 mod sampler;
 mod scenarios;
 mod sentinel;
-mod sentinel_path;
 
 use agent_common::service::{FrontendKind, FrontendValue, Owed, SourceClass, device_flag};
 use node_tests::observer::{Observer, Sandbox, in_sandbox};

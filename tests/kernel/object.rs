@@ -7,6 +7,7 @@ use agent_common::abi::{self, map, program};
 use agent_common::evidence::{
     Anomaly, Budget, Delays, FAULTS, PROOF_SLOTS, Pending, PendingKey, ServiceCounts, Touched,
 };
+use agent_common::probe::{HostProbe, Probe, ProbeKey};
 use agent_common::service::{
     Address, EndpointKey, EndpointValue, FAMILIES, FrontendKey, FrontendValue,
 };
@@ -73,6 +74,25 @@ fn expected() -> [(&'static str, u32, u32, u32); 13] {
     ]
 }
 
+/// The sentinel's, which end with the agent.
+fn unpinned() -> [(&'static str, u32, u32, u32); 3] {
+    [
+        (
+            map::PROBES,
+            size::<ProbeKey>(),
+            size::<Probe>(),
+            abi::MAX_PROBES,
+        ),
+        (
+            map::HOST_PROBES,
+            size::<u64>(),
+            size::<HostProbe>(),
+            abi::MAX_HOST_PROBES,
+        ),
+        (map::PROBE_EVENTS, 0, 0, abi::PROBE_EVENT_BYTES),
+    ]
+}
+
 fn info(map: &Map) -> MapInfo {
     let data: &MapData = match map {
         Map::Array(data)
@@ -102,6 +122,12 @@ fn maps_are_those_of_the_layout() {
         let found = (info.key_size(), info.value_size(), info.max_entries());
         assert_eq!(found, (key, value, entries), "{name}");
         assert_eq!(info.name_as_str(), Some(name));
+    }
+    for (name, key, value, entries) in unpinned() {
+        let info = info(observer.ebpf().map(name).expect(name));
+        let found = (info.key_size(), info.value_size(), info.max_entries());
+        assert_eq!(found, (key, value, entries), "{name}");
+        assert!(!map::PINNED.contains(&name), "{name}");
     }
     // A report has room in the ring buffer many times over: the reader looks four times a second.
     assert!(abi::ANOMALY_BYTES > abi::CPU_REPORTS * 4 * size::<Anomaly>());

@@ -12,6 +12,9 @@ use rstest::rstest;
 
 use crate::agent_scene::{Scene, until};
 
+/// Folder of this version's pins.
+const VERSION: &str = "v2";
+
 const ALL: &str = "-all,+bpf,+net_admin,+perfmon,+net_raw";
 
 /// A world without an agent, and a program that runs the agent with less than root has.
@@ -51,7 +54,7 @@ fn four_capabilities_are_enough(#[case] capabilities: &str) {
     );
     let coverage = &report["verdict"]["coverage"];
     assert_eq!(coverage["attached"], coverage["wanted"], "{report:#}");
-    assert!(scene.world.pin_dir().join("v1").is_dir(), "pinned");
+    assert!(scene.world.pin_dir().join(VERSION).is_dir(), "pinned");
     scene.rules.flush_services().expect("flush");
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
     // Nor does the end of it need more.

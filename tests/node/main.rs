@@ -25,5 +25,7 @@ mod agent_termination;
 mod agent_twins;
 mod sentinel_devices;
 mod sentinel_faults;
+mod sentinel_input;
+mod sentinel_node;
 mod sentinel_probe;
 mod sentinel_twins;

@@ -200,6 +200,74 @@ fn udp_is_judged_apart() {
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
+/// The rule that masquerades is gone, and was there: answers would go past the node.
+#[test]
+fn missing_masquerade_is_named() {
+    let Some(scene) = Scene::idle("missing_masquerade_is_named", Backend::Nftables, &[]) else {
+        return;
+    };
+    for family in ["ip", "ip6"] {
+        let script = format!("flush chain {family} kube-proxy postrouting");
+        scene.world.node.nft(&script).expect("flush");
+    }
+    scene.wait("not masqueraded in both families", |report| {
+        Family::ALL.iter().all(|family| {
+            let verdict = family_of(report, *family);
+            verdict["state"] == "broken" && verdict["cause"] == "not_masqueraded"
+        })
+    });
+    scene.rules.install().expect("install");
+    scene.wait_probed();
+}
+
+/// The way back is filtered: the echo's answer comes in and no further.
+#[test]
+fn lost_answers_are_named() {
+    let Some(scene) = Scene::idle("lost_answers_are_named", Backend::Nftables, &[]) else {
+        return;
+    };
+    nft(
+        &scene,
+        "chain back { type filter hook forward priority -10; iifname pathproof-s0 drop; }",
+    );
+    let report = scene.wait("answers lost in both families", |report| {
+        Family::ALL
+            .iter()
+            .all(|family| family_of(report, *family)["cause"] == "answer_lost")
+    });
+    // A filter of the sentinel's own address looks the same.
+    assert_eq!(report["verdict"]["state"], "suspect", "{report:#}");
+    assert_eq!(scene.asked("/healthz"), 200);
+}
+
+/// Somebody deletes the probes' conntrack entries between handshake and data, over and over.
+#[test]
+fn deleted_conntrack_entries_are_no_phantom_cause() {
+    let name = "deleted_conntrack_entries";
+    if node_tests::skip::without_tool(name, "conntrack") {
+        return;
+    }
+    let Some(scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(6);
+    while std::time::Instant::now() < end {
+        let flush = scene.world.node.command("conntrack").arg("-F").output();
+        assert!(flush.expect("conntrack").status.success());
+    }
+    // Most probes pass, some lose their entry on the way: no cause but these.
+    let text = scene.metrics();
+    for cause in ["forwarding_off", "misrouted", "not_masqueraded"] {
+        let label = format!("outcome=\"{cause}\"");
+        assert_eq!(
+            metric(&text, "pathproof_probes_total", &[label]),
+            0,
+            "{cause}"
+        );
+    }
+    scene.wait_probed();
+}
+
 /// Lost alone may be a filter of our own range; real connections lost beside it settle it.
 #[rstest]
 #[case::nftables(Backend::Nftables)]

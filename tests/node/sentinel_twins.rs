@@ -89,7 +89,7 @@ impl Harmless {
                 node.nft(
                     "table inet filtered { chain bogons { type filter hook forward priority -10; \
                      ip saddr 198.18.0.0/15 drop; ip daddr 198.18.0.0/15 drop; \
-                     ip6 saddr 2001:2::/48 drop; ip6 daddr 2001:2::/48 drop; } }",
+                     ip6 saddr 2001:2::/48 drop; ip6 daddr 2001:2::/48 drop; }\n}\n",
                 )
                 .expect("nft");
             }

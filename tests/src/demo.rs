@@ -8,9 +8,11 @@
 mod script;
 mod signals;
 mod stage;
+mod summary;
 mod svg;
 mod timeline;
 mod verdict;
+mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -26,13 +26,23 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The phase that a packet belongs to which goes on its way undisturbed.
+    /// The phase, where it is on its way to the echo.
     #[inline(always)]
-    pub fn phase(self) -> Option<Phase> {
+    pub fn request(self) -> Option<Phase> {
         match self {
-            Kind::Syn | Kind::SynAck => Some(Phase::Handshake),
+            Kind::Syn => Some(Phase::Handshake),
             Kind::Data => Some(Phase::Data),
-            Kind::Reset | Kind::Unreachable => None,
+            _ => None,
+        }
+    }
+
+    /// The phase, where it is on its way back.
+    #[inline(always)]
+    pub fn answer(self) -> Option<Phase> {
+        match self {
+            Kind::SynAck => Some(Phase::Handshake),
+            Kind::Data => Some(Phase::Data),
+            _ => None,
         }
     }
 }

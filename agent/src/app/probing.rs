@@ -14,6 +14,7 @@ use crate::clock;
 use crate::config::SentinelConfig;
 use crate::datapath::Observer;
 use crate::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
+use crate::domain::cluster::NodeFacts;
 use crate::domain::expect::sentinel::{Sentinel, SentinelRule, sentinel};
 use crate::domain::probe::ProbeTrace;
 use crate::domain::sentinel::{KernelFacts, ProbeOutcome, SentinelView, classify};
@@ -170,25 +171,31 @@ impl Probing {
         targets
     }
 
-    /// Tells the keeper what is wanted; `look` asks for a look at once.
-    fn wish(&self, look: bool) {
+    /// Tells the keeper what is wanted now.
+    fn wish(&self, node: Option<&NodeFacts>) {
         let families = Family::ALL.into_iter();
         let families = families.filter(|family| self.found.families[*family as usize].is_some());
         let families: Vec<Family> = families.collect();
         self.wishes.send_if_modified(|wish| {
-            let wanted = Wish {
-                needed: wish.needed || (!families.is_empty() && self.taken.is_none()),
-                asked: wish.asked + u64::from(look),
-                families: if families.is_empty() {
-                    wish.families.clone()
-                } else {
-                    families
-                },
-            };
+            let mut wanted = wish.clone();
+            // Once made, the devices stay while the sentinel is deleted or edited.
+            wanted.needed = (wish.needed || !families.is_empty()) && self.taken.is_none();
+            if !families.is_empty() {
+                wanted.families = families;
+            }
+            if let Some(node) = node {
+                wanted.pod_cidrs.clone_from(&node.pod_cidrs);
+                wanted.node_addresses.clone_from(&node.addresses);
+            }
             let changed = *wish != wanted;
             *wish = wanted;
             changed
         });
+    }
+
+    /// Asks for a look at the devices at once.
+    fn ask(&self) {
+        self.wishes.send_modify(|wish| wish.asked += 1);
     }
 
     fn retarget(&self) {
@@ -255,16 +262,21 @@ impl Agent {
         }
         let state = self.view.state(&probing.rule.service);
         probing.found = sentinel(&probing.rule, state, self.view.node());
-        probing.taken = match probing.found.exists {
+        let taken = match probing.found.exists {
             true => taken(probing, &self.view),
             false => None,
         };
+        if let Some(why) = taken.as_ref().filter(|_| taken != probing.taken) {
+            tracing::warn!(%why, "the sentinel is off; the node is judged by real traffic alone");
+            probing.stop();
+        }
+        probing.taken = taken;
         if let Some(altered) = &probing.found.altered {
             tracing::warn!(%altered, "the sentinel is not probed");
         }
         let view = probing.view(now);
         self.ledger.sentinel_mut().view_changed(now, view);
-        probing.wish(false);
+        probing.wish(self.view.node());
         probing.retarget();
     }
 
@@ -353,7 +365,7 @@ impl Agent {
             return;
         }
         probing.suspected = Some(now);
-        probing.wish(true);
+        probing.ask();
         let (Some(hooks), Some(observer)) = (&mut probing.hooks, &mut self.observer) else {
             return;
         };

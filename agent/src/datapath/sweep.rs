@@ -19,6 +19,8 @@ use super::syscall;
 const KEEP_ANSWERED_NS: u64 = 1_500_000_000;
 /// An unanswered one is kept for as long as Linux sends its SYN again (6 times, 127 s).
 const KEEP_UNANSWERED_NS: u64 = 130_000_000_000;
+/// A probe of the sentinel's: it is not sent again, and judged within its timeout.
+const KEEP_PROBE_NS: u64 = 3_000_000_000;
 /// The second name of a connection with payload in its SYN.
 const KEEP_ALIAS_NS: u64 = 3_000_000_000;
 /// Above this many entries the oldest are forgotten early.
@@ -85,6 +87,8 @@ impl Sweeper {
 fn keep_for(pending: &Pending) -> u64 {
     if pending.state & state::ALIAS != 0 {
         KEEP_ALIAS_NS
+    } else if pending.flags & frontend_flag::SENTINEL != 0 {
+        KEEP_PROBE_NS
     } else if pending.state & state::ANSWERED != 0 {
         KEEP_ANSWERED_NS
     } else {
@@ -93,12 +97,13 @@ fn keep_for(pending: &Pending) -> u64 {
 }
 
 /// Whether a connection is lost: it was owed forwarding, and nothing but its arrival was seen. An
-/// endpoint on the node itself is reached without leaving by a device, so its silence is its own.
+/// endpoint on the node itself is reached without leaving by a device, so its silence is its own;
+/// what became of a probe is told by the prober.
 fn is_lost(pending: &Pending, age: u64) -> bool {
     age > LOSS_WINDOW_NS
         && pending.state & state::PROGRESS == 0
         && Owed::from_byte(pending.owed).is_forward()
-        && pending.flags & frontend_flag::HOST_ENDPOINT == 0
+        && pending.flags & (frontend_flag::HOST_ENDPOINT | frontend_flag::SENTINEL) == 0
 }
 
 #[cfg(test)]
@@ -119,6 +124,7 @@ mod tests {
     #[case::nothing_owed(0, Owed::Nothing as u8, 0, false)]
     #[case::reject_owed(0, Owed::Reject as u8, 0, false)]
     #[case::local_owed(0, Owed::LocalOnly as u8, 0, true)]
+    #[case::probe(0, FORWARD, frontend_flag::SENTINEL, false)]
     #[case::endpoint_on_the_node(0, FORWARD, frontend_flag::HOST_ENDPOINT, false)]
     fn lost(#[case] state: u32, #[case] owed: u8, #[case] flags: u8, #[case] expected: bool) {
         let pending = Pending {

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use agent_common::probe::{DATA_LEN, UDP_MAGIC};
-use etherparse::{PacketBuilder, PacketBuilderStep, TcpHeader, TcpOptionElement};
+use etherparse::{Ethernet2Header, PacketBuilder, PacketBuilderStep, TcpHeader, TcpOptionElement};
 use thiserror::Error;
 
 /// A hardware address.
@@ -57,6 +57,11 @@ pub fn data(token: u32) -> [u8; DATA_LEN] {
     magic.copy_from_slice(&UDP_MAGIC);
     rest.copy_from_slice(&token.to_be_bytes());
     data
+}
+
+/// The packet in a frame.
+pub fn packet(frame: &[u8]) -> &[u8] {
+    frame.get(Ethernet2Header::LEN..).unwrap_or_default()
 }
 
 impl Flow {

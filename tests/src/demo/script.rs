@@ -6,27 +6,21 @@ use anyhow::{Context, Result, bail};
 
 use super::signals;
 use super::stage::Stage;
+use super::summary::{self, Row, time};
 use super::timeline::{Kind, Span, Style, Timeline, span};
 use super::verdict::Seen;
+use super::words::{codes_line, described, shown, tail, verdict_line};
 use crate::manifests::AUTOSCALER_TAINT;
 use crate::watch::Codes;
 
 /// The Service whose endpoint is swapped, as the verdict names it.
 const SWAPPED: &str = "demo/web";
 
+/// What an unambiguous cause may take to 503.
+const ONE_AND_A_HALF: Duration = Duration::from_millis(1_500);
+
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
-}
-
-/// One row of the summary.
-#[derive(Debug)]
-struct Row {
-    what: &'static str,
-    expected: &'static str,
-    seen: String,
-    took: Option<Duration>,
-    limit: Duration,
-    sound: bool,
 }
 
 /// What the script looks at while it waits.
@@ -53,10 +47,13 @@ pub(super) fn play(stage: &mut Stage, timeline: &mut Timeline) -> Result<bool> {
     };
     play.comes_up()?;
     play.flushed()?;
+    play.forwarding_off()?;
+    play.dropped()?;
     play.swapped()?;
     play.tainted()?;
     play.killed()?;
-    Ok(play.summary())
+    let tally = play.stage.tally();
+    Ok(summary::tell(&play.rows, tally, play.timeline))
 }
 
 struct Play<'a> {
@@ -71,30 +68,40 @@ impl Play<'_> {
     fn comes_up(&mut self) -> Result<()> {
         self.timeline.tell(
             Kind::Act,
-            "start the agent: it attaches to every device and watches",
+            "start the agent: it watches every device, and probes its own sentinel Service through \
+             the node's rules, since an idle node shows nothing else",
         );
         let start = Instant::now();
         self.await_row(
-            ("agent started", "proven, /healthz 200", seconds(10)),
+            (
+                "agent started, idle node",
+                "proven, /healthz 200",
+                seconds(10),
+            ),
             start,
             |view| view.is(200, 200) && view.verdict.state == "proven",
         )?;
-        self.linger(seconds(2))
+        // A sentinel that just appeared accuses nobody: its rules may lag behind.
+        self.timeline.tell(
+            Kind::Note,
+            "a sentinel that is new accuses nobody for 10 s: its rules may lag behind",
+        );
+        self.linger(seconds(11))
     }
 
     fn flushed(&mut self) -> Result<()> {
         self.timeline.tell(
             Kind::Fault,
             "flush the Service chain (nft flush chain ip kube-proxy services): the datapath is \
-             gone, every process is alive",
+             gone, every process is alive, nobody dials",
         );
         let start = Instant::now();
         self.stage.rules.flush_services()?;
         self.await_row(
             (
-                "Service chain flushed",
-                "/healthz and /livez 503",
-                seconds(4),
+                "idle: Service chain flushed",
+                "503 with the cause",
+                ONE_AND_A_HALF,
             ),
             start,
             |view| view.is(503, 503) && view.verdict.state == "broken",
@@ -103,7 +110,73 @@ impl Play<'_> {
         self.timeline.tell(Kind::Act, "put the rules back");
         let start = Instant::now();
         self.stage.rules.install()?;
-        self.await_row(("rules repaired", "200 again", seconds(5)), start, |view| {
+        self.await_row(("rules repaired", "200 again", seconds(3)), start, |view| {
+            view.is(200, 200) && view.verdict.state == "proven"
+        })?;
+        self.linger(seconds(1))
+    }
+
+    fn forwarding_off(&mut self) -> Result<()> {
+        self.timeline.tell(
+            Kind::Fault,
+            "sysctl net.ipv4.ip_forward=0 and its IPv6 sister: the rules are perfect, and nothing \
+             is sent on",
+        );
+        let start = Instant::now();
+        self.stage.world.set_forwarding(false)?;
+        self.await_row(
+            ("idle: forwarding off", "503, names it", ONE_AND_A_HALF),
+            start,
+            |view| view.is(503, 503) && view.verdict.cause.as_deref() == Some("forwarding_off"),
+        )?;
+        self.linger(seconds(1))?;
+        self.timeline.tell(Kind::Act, "forwarding on again");
+        let start = Instant::now();
+        self.stage.world.set_forwarding(true)?;
+        self.timeline.tell(
+            Kind::Note,
+            "broken twice within 30 s: the 503 is held a little longer each time (from 10 s on; \
+             here from 1 s on), so that load balancers don't flap",
+        );
+        self.await_row(("forwarding on", "200 again", seconds(6)), start, |view| {
+            view.is(200, 200) && view.verdict.state == "proven"
+        })?;
+        self.linger(seconds(1))
+    }
+
+    fn dropped(&mut self) -> Result<()> {
+        self.timeline.tell(
+            Kind::Fault,
+            "a firewall drops everything that would be forwarded",
+        );
+        let start = Instant::now();
+        self.stage.world.block_forwarding(true)?;
+        self.await_row(
+            ("idle: FORWARD drops", "suspect, still 200", seconds(2)),
+            start,
+            |view| view.is(200, 200) && view.verdict.state == "suspect",
+        )?;
+        self.timeline.tell(
+            Kind::Note,
+            "a filter of the probes' own addresses would look the same: no reason for 503 yet",
+        );
+        self.linger(seconds(2))?;
+        self.timeline.tell(
+            Kind::Act,
+            "clients begin: 20 connections a second to each of web, api and db, IPv4 and IPv6, \
+             from pods and from outside",
+        );
+        let start = Instant::now();
+        self.stage.start_traffic()?;
+        self.await_row(
+            ("first real connections lost", "broken, 503", seconds(3)),
+            start,
+            |view| view.is(503, 503) && view.verdict.state == "broken",
+        )?;
+        self.timeline.tell(Kind::Act, "the firewall lets them pass");
+        let start = Instant::now();
+        self.stage.world.block_forwarding(false)?;
+        self.await_row(("filter removed", "200 again", seconds(8)), start, |view| {
             view.is(200, 200) && view.verdict.state == "proven"
         })?;
         self.linger(seconds(2))
@@ -147,10 +220,6 @@ impl Play<'_> {
         self.timeline.tell(Kind::Act, "the rules follow at last");
         let start = Instant::now();
         self.stage.rules.install()?;
-        self.timeline.tell(
-            Kind::Note,
-            "broken twice within 30 s: the 503 is held for 10 s, so that load balancers don't flap",
-        );
         self.await_row(
             ("rules repaired", "200 again", seconds(18)),
             start,
@@ -378,119 +447,4 @@ impl Play<'_> {
         }
         self.rows.push(row);
     }
-
-    /// The table at the end; gives whether everything is as expected.
-    fn summary(&mut self) -> bool {
-        self.timeline.title("What was expected, and what came");
-        let heading = format!(
-            "   {:28} {:36} {:>8}  {:>8}",
-            "what happened", "expected", "took", "allowed"
-        );
-        self.timeline.raw(vec![span(Style::Dim, heading)]);
-        for row in &self.rows {
-            let mark = if row.sound {
-                span(Style::Good, " ✔ ")
-            } else {
-                span(Style::Bad, " ✘ ")
-            };
-            let took = row.took.map_or("-".to_owned(), time);
-            let limit = if row.limit.is_zero() {
-                "-".to_owned()
-            } else {
-                time(row.limit)
-            };
-            let style = if row.sound { Style::Good } else { Style::Bad };
-            let mut line = vec![
-                mark,
-                span(
-                    Style::Plain,
-                    format!("{:28} {:36} ", row.what, row.expected),
-                ),
-                span(style, format!("{took:>8}")),
-                span(Style::Dim, format!("  {limit:>8}")),
-            ];
-            if !row.sound {
-                line.push(span(Style::Bad, format!("  seen: {}", row.seen)));
-            }
-            self.timeline.raw(line);
-        }
-        let sound = self.rows.iter().all(|row| row.sound);
-        let tally = self.stage.tally();
-        self.timeline.title(&format!(
-            "{} ({} connections, {} answered)",
-            if sound {
-                "all of it happened"
-            } else {
-                "NOT all of it happened"
-            },
-            tally.started,
-            tally.ok
-        ));
-        sound
-    }
-}
-
-/// The last lines of a log, none longer than a terminal shows: a verifier's log is megabytes.
-fn tail(log: &str) -> String {
-    let lines: Vec<String> = log
-        .lines()
-        .map(|line| line.chars().take(300).collect())
-        .collect();
-    lines[lines.len().saturating_sub(20)..].join("\n")
-}
-
-fn time(time: Duration) -> String {
-    if time < seconds(1) {
-        format!("{} ms", time.as_millis())
-    } else {
-        format!("{:.1} s", time.as_secs_f64())
-    }
-}
-
-fn shown(codes: Codes) -> String {
-    let word = |code: u16| {
-        if code == 0 {
-            "none".to_owned()
-        } else {
-            code.to_string()
-        }
-    };
-    format!(
-        "/healthz {}, /livez {}",
-        word(codes.healthz),
-        word(codes.livez)
-    )
-}
-
-fn described(verdict: &Seen) -> String {
-    match &verdict.cause {
-        Some(cause) => format!("{} ({cause})", verdict.state),
-        None => verdict.state.clone(),
-    }
-}
-
-fn codes_line(codes: Codes) -> Vec<Span> {
-    let code = |code: u16| match code {
-        0 => span(Style::Warn, "no answer"),
-        200 => span(Style::Good, "200"),
-        code => span(Style::Bad, code.to_string()),
-    };
-    vec![
-        span(Style::Plain, "/healthz "),
-        code(codes.healthz),
-        span(Style::Plain, "   /livez "),
-        code(codes.livez),
-    ]
-}
-
-fn verdict_line(verdict: &Seen) -> Vec<Span> {
-    let style = match verdict.state.as_str() {
-        "proven" => Style::Good,
-        "broken" | "stale" => Style::Bad,
-        _ => Style::Warn,
-    };
-    vec![
-        span(Style::Plain, "verdict "),
-        span(style, described(verdict)),
-    ]
 }

@@ -14,13 +14,15 @@ use anyhow::{Context, Result};
 use super::signals;
 use super::timeline::{Kind, Style, Timeline, span};
 use super::verdict::VerdictWatch;
-use crate::manifests::{Manifests, Service};
+use crate::manifests::{Manifests, Sentinel, Service};
 use crate::rules::{Backend, Rules};
 use crate::traffic::{Client, Plan, Server, Tally};
 use crate::watch::Watch;
 use crate::world::{Agent, Builder, Family, World};
 
 const PORT: u16 = 8080;
+/// Options of the agent beside the world's: a short dwell, or the demo would mostly wait for it.
+const OPTIONS: [&str; 2] = ["--flap-dwell", "1s"];
 /// How often /healthz and /livez are asked.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
@@ -106,6 +108,7 @@ impl Stage {
             .context("make the world (`cargo xtask demo --remove` removes one that was kept)")?;
         signals::check()?;
         let manifests = Manifests::write(&world, services(&world))?;
+        manifests.put_sentinel(&Sentinel::default())?;
         let rules = Rules::new(&world, Backend::Nftables, manifests.dir());
         rules.install()?;
         let servers = start_servers(&world)?;
@@ -120,20 +123,14 @@ impl Stage {
         sketch(timeline);
         timeline.tell(
             Kind::Act,
-            "Service NAT: real nftables rules from the same YAML as the agent's",
-        );
-        let clients = start_clients(&world, manifests.services())?;
-        timeline.tell(
-            Kind::Act,
-            "clients: 20 connections a second to each of web, api and db, IPv4 and IPv6, \
-             from pods and from outside",
+            "Service NAT: real nftables rules from the same YAML as the agent's; nobody dials yet",
         );
         let watch = Watch::start(&world, ASK_EVERY)?;
         let verdicts = VerdictWatch::start(&world)?;
         let mut stage = Self {
             verdicts,
             watch,
-            clients,
+            clients: Vec::new(),
             servers,
             agent: None,
             rules,
@@ -147,13 +144,21 @@ impl Stage {
         Ok(stage)
     }
 
+    /// Starts all clients.
+    pub(super) fn start_traffic(&mut self) -> Result<()> {
+        self.clients = start_clients(&self.world, self.manifests.services())?;
+        self.history.clear();
+        Ok(())
+    }
+
     /// Starts the agent and does not wait.
     pub(super) fn start_agent(&mut self) -> Result<()> {
         let manifests = self.manifests.dir();
         let agent = if self.keep {
-            self.world.spawn_lasting_agent(&self.binary, manifests, &[])
+            self.world
+                .spawn_lasting_agent(&self.binary, manifests, &OPTIONS)
         } else {
-            self.world.spawn_agent(&self.binary, manifests, &[])
+            self.world.spawn_agent(&self.binary, manifests, &OPTIONS)
         };
         self.agent = Some(agent?);
         Ok(())

@@ -1,11 +1,12 @@
-//! The sentinel's Service and its slices, as an installation has them: no selector, one endpoint a
-//! family for the whole cluster, on no node.
+//! The sentinel's Service and its slices: the manifest that is shipped, as an API server would hand
+//! it out.
 
-use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use crate::world::Family;
 use crate::world::layout;
+
+const SHIPPED: &str = include_str!("../../../deploy/manifests/sentinel.yaml");
 
 /// The sentinel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,44 +41,23 @@ impl Sentinel {
         layout::pick(layout::cluster_ip(Self::INDEX), family)
     }
 
+    /// The manifest that is shipped, with what an API server would have filled in.
     pub(super) fn yaml(&self) -> String {
+        const POLICY: &str = "  ipFamilyPolicy: PreferDualStack\n";
         let (v4, v6) = layout::cluster_ip(Self::INDEX);
-        let kind = match self.node_port {
-            Some(_) => "NodePort",
-            None => "ClusterIP",
-        };
-        let mut text = format!(
-            "apiVersion: v1\nkind: Service\nmetadata:\n  name: pathproof-sentinel\n  \
-             namespace: pathproof\nspec:\n  type: {kind}\n  clusterIP: {v4}\n  clusterIPs:\n  \
-             - {v4}\n  - {v6}\n  ipFamilies:\n  - IPv4\n  - IPv6\n  \
-             ipFamilyPolicy: PreferDualStack\n  ports:\n"
-        );
-        for protocol in ["TCP", "UDP"] {
-            let (name, port) = (protocol.to_lowercase(), Self::PORT);
-            let _ = write!(
-                text,
-                "  - name: {name}\n    port: {port}\n    protocol: {protocol}\n    \
-                 targetPort: {}\n",
-                self.generation
-            );
-            if let Some(node_port) = self.node_port {
-                let _ = writeln!(text, "    nodePort: {node_port}");
+        let addresses =
+            format!("  clusterIP: {v4}\n  clusterIPs:\n    - {v4}\n    - {v6}\n{POLICY}");
+        let mut text = SHIPPED.replace(POLICY, &addresses);
+        match self.node_port {
+            Some(node_port) => {
+                let target = "      targetPort: 20001\n";
+                text = text.replace(target, &format!("{target}      nodePort: {node_port}\n"));
             }
+            None => text = text.replace("type: NodePort", "type: ClusterIP"),
         }
-        for (endpoint, kind) in self.endpoints.iter().zip(["IPv4", "IPv6"]) {
-            let _ = write!(
-                text,
-                "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  \
-                 name: pathproof-sentinel-{}\n  namespace: pathproof\n  labels:\n    \
-                 kubernetes.io/service-name: pathproof-sentinel\n    \
-                 endpointslice.kubernetes.io/managed-by: pathproof\naddressType: {kind}\nports:\n\
-                 - name: tcp\n  port: {port}\n  protocol: TCP\n\
-                 - name: udp\n  port: {port}\n  protocol: UDP\n\
-                 endpoints:\n- addresses:\n  - \"{endpoint}\"\n  conditions:\n    ready: true\n",
-                kind.to_lowercase(),
-                port = self.generation,
-            );
+        for (shipped, endpoint) in ["198.18.0.2", "2001:2::2"].iter().zip(self.endpoints) {
+            text = text.replace(&format!("\"{shipped}\""), &format!("\"{endpoint}\""));
         }
-        text
+        text.replace("20001", &self.generation.to_string())
     }
 }

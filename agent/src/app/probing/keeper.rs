@@ -2,9 +2,11 @@
 //! removes them in the end. A task of its own, since netlink waits; it tells the main loop what it
 //! found and decides nothing.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use agent_common::service::{FAMILIES, Family};
+use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -27,6 +29,10 @@ pub(super) struct Wish {
     pub(super) needed: bool,
     /// In these families.
     pub(super) families: Vec<Family>,
+    /// Ranges of this node's pods.
+    pub(super) pod_cidrs: Vec<IpNet>,
+    /// Addresses of this node, as its Node object says.
+    pub(super) node_addresses: Vec<IpAddr>,
     /// Counts how often a look was asked for.
     pub(super) asked: u64,
 }
@@ -83,12 +89,18 @@ impl Keeper {
             let wish = wishes.borrow_and_update().clone();
             if wish.needed {
                 self.look(&wish).await;
+            } else if self.devices.take().is_some() {
+                self.remove().await;
             }
             tokio::time::sleep(PAUSE).await;
             if let Ok(Err(_)) = tokio::time::timeout(LOOK, wishes.changed()).await {
                 break;
             }
         }
+        self.remove().await;
+    }
+
+    async fn remove(&mut self) {
         match remove(&self.settings).await {
             Ok(removed) => tracing::debug!(removed, "the sentinel's devices are removed"),
             Err(error) => {
@@ -109,7 +121,7 @@ impl Keeper {
             _ => false,
         };
         if !sound {
-            self.make(&wish.families).await;
+            self.make(wish).await;
         }
         if let Some(devices) = &self.devices {
             let facts = Facts {
@@ -120,14 +132,14 @@ impl Keeper {
         }
     }
 
-    async fn make(&mut self, families: &[Family]) {
-        match self.try_make(families).await {
+    async fn make(&mut self, wish: &Wish) {
+        match self.try_make(wish).await {
             Ok(devices) => {
                 for note in &devices.notes {
                     tracing::info!(%note, "the sentinel's devices");
                 }
                 self.off = None;
-                self.families = families.to_vec();
+                self.families.clone_from(&wish.families);
                 self.devices = Some(devices.clone());
                 self.tell(News::Ready(devices));
             }
@@ -141,14 +153,14 @@ impl Keeper {
         }
     }
 
-    async fn try_make(&self, families: &[Family]) -> Result<SentinelDevices, String> {
+    async fn try_make(&self, wish: &Wish) -> Result<SentinelDevices, String> {
         let node = NodeState::read(&self.settings)
             .await
             .map_err(|error| error.to_string())?;
-        if let Some(conflict) = conflict(&self.settings, families, nothing_known(), &node) {
+        if let Some(conflict) = conflict(&self.settings, &wish.families, known(wish), &node) {
             return Err(conflict.to_string());
         }
-        ensure(&self.settings, families)
+        ensure(&self.settings, &wish.families)
             .await
             .map_err(|error| error.to_string())
     }
@@ -159,11 +171,11 @@ impl Keeper {
     }
 }
 
-/// The main loop looks into the cluster, this one at the node alone.
-fn nothing_known() -> Known<'static> {
+/// The main loop looks into the cluster's Services, this one at the node alone.
+fn known(wish: &Wish) -> Known<'_> {
     Known {
-        pod_cidrs: &[],
-        node_addresses: &[],
+        pod_cidrs: &wish.pod_cidrs,
+        node_addresses: &wish.node_addresses,
         services: Box::new(std::iter::empty()),
         endpoints: Box::new(std::iter::empty()),
     }

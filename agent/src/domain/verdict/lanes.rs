@@ -119,7 +119,15 @@ impl<'a> Case<'a> {
         if lane.path == ProbePath::OffCluster && self.is_passing(pod) {
             return Standing::Filtered;
         }
-        Standing::Doubtful
+        // What drops everything would have dropped this one too. Without it, a 503 for a single
+        // connection that was lost beside a filter would stay until a probe passes.
+        let after = |class: SourceClass| {
+            let at = self.evidence.proofs[class as usize]?;
+            (at > run.since.plus(limits.proof_overlap)).then_some(Standing::Contradicted(class, at))
+        };
+        after(SourceClass::Pod)
+            .or_else(|| after(SourceClass::External))
+            .unwrap_or(Standing::Doubtful)
     }
 
     /// Whether real connections that arrived since the lane began to fail did not get through.
@@ -185,9 +193,10 @@ impl<'a> Case<'a> {
 
     pub(super) fn suspect_by_probes(&self) -> Option<Finding> {
         let failing = self.failing();
-        let longest = failing.iter().max_by_key(|(_, run)| run.failures)?;
-        let reason = words::suspect(self, *longest, self.standing(*longest));
-        let (_, run) = longest;
+        // The one that began first: counts change places with every probe.
+        let first = failing.iter().min_by_key(|(_, run)| run.since)?;
+        let reason = words::suspect(self, *first, self.standing(*first));
+        let (_, run) = first;
         Some(Finding::caused(State::Suspect, run.cause().cause(), reason))
     }
 

@@ -161,10 +161,10 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         }
     }
 
-    /// What the observer saw of it. The number of a SYN that did not come to the server pair is
-    /// the socket's alone.
-    fn seen_of(&self, call: &Call<N::Socket>) -> u32 {
-        let isn = match (call.key, call.connected) {
+    /// Its initial sequence number. That of a SYN that did not come to the server pair is known to
+    /// the socket alone.
+    fn isn_of(call: &Call<N::Socket>) -> Option<u32> {
+        match (call.key, call.connected) {
             (Some(key), _) => Some(key.token),
             (None, None) => call
                 .socket
@@ -172,8 +172,11 @@ impl<K: Kernel, N: Network> Tools<K, N> {
                 .ok()
                 .map(|next| next.wrapping_sub(1)),
             (None, Some(_)) => None,
-        };
-        isn.map_or(0, |isn| self.seen(isn, call.what.lane.family))
+        }
+    }
+
+    fn seen_of(&self, call: &Call<N::Socket>) -> u32 {
+        Self::isn_of(call).map_or(0, |isn| self.seen(isn, call.what.lane.family))
     }
 
     /// Ends it, however far it came.
@@ -204,7 +207,8 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         trace
     }
 
-    /// Forgets it; its socket ends with a RST.
+    /// Forgets it. A connected socket ends with a RST of its own; behind a SYN that got no answer
+    /// the kernel sends none, and connection tracking would keep its entry for two minutes.
     pub(super) fn forget(&mut self, mut call: Call<N::Socket>) {
         // Its SYN may have been seen since it was asked for last.
         if call.key.is_none() {
@@ -213,6 +217,18 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         self.kernel.remove_socket(call.cookie);
         if let Some(key) = call.key {
             self.kernel.remove(&key);
+        }
+        if call.connected.is_some() || call.flags & probe_flag::REFUSED != 0 {
+            return;
+        }
+        let isn = Self::isn_of(&call);
+        let (from, to) = (call.what.client, call.what.frontend);
+        drop(call);
+        if let Some(isn) = isn {
+            // What cannot be sent leaves an entry behind, and the next probe tells why.
+            let _ = self.send_own((from, to), |flow, frame| {
+                flow.reset(frame, isn.wrapping_add(1), None)
+            });
         }
     }
 }

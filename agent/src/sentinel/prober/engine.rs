@@ -55,6 +55,7 @@ impl<K: Kernel, N: Network> Engine<K, N> {
                 clock: Box::new(clock),
                 dice,
                 ports,
+                tokens: Vec::with_capacity(16),
                 frame: Vec::with_capacity(128),
             },
             courses: [None, None],

@@ -79,6 +79,8 @@ pub(super) struct State {
     pub(super) last_cookie: u64,
     pub(super) events: VecDeque<ProbeEvent>,
     pub(super) frames: Vec<Seen>,
+    /// Sent as the host's own.
+    pub(super) own_frames: Vec<Seen>,
 }
 
 impl State {
@@ -221,6 +223,15 @@ impl Network for World {
         if let Some(key) = key {
             state.answer(&seen, key);
         }
+        Ok(())
+    }
+
+    fn send_own(&mut self, to: SocketAddr, packet: &[u8]) -> io::Result<()> {
+        let ethertype: &[u8] = if to.is_ipv4() { &[8, 0] } else { &[0x86, 0xdd] };
+        let frame = [&[0; 12], ethertype, packet].concat();
+        let mut state = self.lock();
+        let (seen, _) = parse(state.now, Side::Client, &frame);
+        state.own_frames.push(seen);
         Ok(())
     }
 
@@ -379,12 +390,15 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn new(path: Path) -> Self {
+        Self::with(path, Dice::of_the_kernel().unwrap())
+    }
+
+    pub(super) fn with(path: Path, dice: Dice) -> Self {
         let world = World::default();
         world.lock().path = path;
         world.lock().now = Mono(1_000_000_000);
         let clock = world.clone();
         let (sender, results) = unbounded_channel();
-        let dice = Dice::of_the_kernel().unwrap();
         let engine = Engine::new(
             world.clone(),
             world.clone(),

@@ -93,7 +93,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         match sent {
             Ok(()) => Ok(flight),
             Err(why) => {
-                self.kernel.remove(&key);
+                self.unregister(&key);
                 Err(Box::new(what.unsent(self.now(), why)))
             }
         }
@@ -158,7 +158,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
 
     /// Forgets it and closes its connection-tracking entry.
     pub(super) fn close(&mut self, flight: Flight) {
-        self.kernel.remove(&flight.key);
+        self.unregister(&flight.key);
         // A refused handshake left no entry, or one that the refusal closed; a RST of ours would
         // only go astray.
         let refused = flight.refused && flight.acknowledged.is_none();

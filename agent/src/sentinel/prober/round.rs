@@ -124,7 +124,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
             flow.syn(frame, key.token)
         });
         if sent.is_err() {
-            self.kernel.remove(&key);
+            self.unregister(&key);
             return failed;
         }
         ControlProbe::UnderWay { key, times }
@@ -189,7 +189,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
     }
 
     fn end_control(&mut self, round: &mut Round<N::Socket>, key: ProbeKey, result: Control) {
-        self.kernel.remove(&key);
+        self.unregister(&key);
         round.control = ControlProbe::Known(result);
     }
 

@@ -1,6 +1,5 @@
 //! What every probe is sent and followed with: maps, devices, a clock, random numbers, ports.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use super::trace::beyond_doubt;
 use super::wire::{Network, Side};
 use crate::domain::probe::Transport;
 use crate::domain::time::Mono;
-use crate::sentinel::frame::{Flow, FrameError};
+use crate::sentinel::frame::{self, Flow, FrameError};
 
 /// A probe's time. No TCP retransmits a SYN within it.
 pub(super) const TIMEOUT: Duration = Duration::from_millis(200);
@@ -34,6 +33,8 @@ pub(super) struct Tools<K, N> {
     pub(super) clock: Box<dyn Fn() -> Mono + Send>,
     pub(super) dice: Dice,
     pub(super) ports: Ports,
+    /// Of the probes under way.
+    pub(super) tokens: Vec<u32>,
     /// Reused for every frame.
     pub(super) frame: Vec<u8>,
 }
@@ -63,22 +64,26 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         transport: Transport,
         flags: u32,
     ) -> Result<ProbeKey, String> {
-        let failed = |error: &dyn fmt::Display| format!("cannot register the probe: {error}");
         for _ in 0..TOKENS_TRIED {
             let token = self.dice.word();
             let token = token.map_err(|error| format!("cannot draw a token: {error}"))?;
-            let key = key(token, family, transport);
-            match self.kernel.read(&key) {
-                Ok(Some(_)) => continue,
-                Ok(None) => {}
-                Err(error) => return Err(failed(&error)),
+            if self.tokens.contains(&token) {
+                continue;
             }
-            return match self.kernel.register(key, flags) {
-                Ok(()) => Ok(key),
-                Err(error) => Err(failed(&error)),
-            };
+            let key = key(token, family, transport);
+            self.kernel
+                .register(key, flags)
+                .map_err(|error| format!("cannot register the probe: {error}"))?;
+            self.tokens.push(token);
+            return Ok(key);
         }
         Err("cannot draw a token that is not in use".to_owned())
+    }
+
+    /// Forgets what was registered.
+    pub(super) fn unregister(&mut self, key: &ProbeKey) {
+        self.kernel.remove(key);
+        self.tokens.retain(|token| *token != key.token);
     }
 
     /// Builds a frame and sends it.
@@ -97,6 +102,20 @@ impl<K: Kernel, N: Network> Tools<K, N> {
             };
             format!("cannot write to the sentinel's {pair} pair: {error}")
         })
+    }
+
+    /// Builds a frame and sends its packet as the host's own.
+    pub(super) fn send_own(
+        &mut self,
+        (from, to): (SocketAddr, SocketAddr),
+        build: impl FnOnce(&Flow, &mut Vec<u8>) -> Result<(), FrameError>,
+    ) -> Result<(), String> {
+        let link = ([0; 6], [0; 6]);
+        build(&Flow { link, from, to }, &mut self.frame).map_err(|error| error.to_string())?;
+        let packet = frame::packet(&self.frame);
+        self.network
+            .send_own(to, packet)
+            .map_err(|error| format!("cannot send to {to}: {error}"))
     }
 
     /// What the observer saw of a connection.

@@ -2,9 +2,11 @@
 //! path.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use agent_common::service::Family;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::{End, ProberError, Wire};
 use crate::sentinel::frame::Mac;
@@ -27,6 +29,8 @@ pub(super) trait Network {
     fn link(&self, side: Side) -> (Mac, Mac);
     /// Writes a frame.
     fn send(&mut self, side: Side, frame: &[u8]) -> io::Result<()>;
+    /// Sends a packet with its IP header as one of the host's own.
+    fn send_own(&mut self, to: SocketAddr, packet: &[u8]) -> io::Result<()>;
     /// Sends through these from now on.
     fn rewire(&mut self, sockets: Sockets);
     /// Opens a socket.
@@ -79,6 +83,20 @@ impl Network for Sockets {
             return Err(io::Error::last_os_error());
         }
         Ok(())
+    }
+
+    fn send_own(&mut self, to: SocketAddr, packet: &[u8]) -> io::Result<()> {
+        let domain = match to {
+            SocketAddr::V4(_) => Domain::IPV4,
+            SocketAddr::V6(_) => Domain::IPV6,
+        };
+        // With this protocol the header is the caller's, in both families. Needed after failures
+        // alone, so no socket is kept for it.
+        let protocol = Protocol::from(libc::IPPROTO_RAW);
+        let socket = Socket::new(domain, Type::RAW.nonblocking().cloexec(), Some(protocol))?;
+        // A port is none of this socket's business, and IPv6 refuses another than the protocol.
+        let to = SockAddr::from(SocketAddr::new(to.ip(), 0));
+        socket.send_to(packet, &to).map(drop)
     }
 
     fn rewire(&mut self, sockets: Sockets) {

@@ -180,6 +180,19 @@ fn real_connections_that_get_through_say_that_the_range_is_filtered() {
     );
 }
 
+#[test]
+fn a_loss_beside_a_filter_is_outweighed_by_any_connection_that_gets_through() {
+    let mut world = World::faulty(6_000, outside(Fate::Drop, Fate::Pass));
+    world
+        .lose(5_000)
+        .rounds(6_250, 6_500, &USUAL, outside(Fate::Drop, Fate::Pass));
+    assert_eq!(world.verdict(6_700).state, State::Broken);
+    // From outside: it does not speak for cluster IPs, but no drop of everything let it through.
+    world.prove(WEB, SourceClass::External, 6_720);
+    world.rounds(6_750, 7_000, &USUAL, outside(Fate::Drop, Fate::Pass));
+    assert_eq!(world.verdict(7_200).state, State::Degraded);
+}
+
 #[rstest]
 #[case::pod_speaks_for_cluster_ips(SourceClass::Pod, ProbePath::OffCluster, State::Degraded)]
 #[case::outside_speaks_for_node_ports(SourceClass::External, ProbePath::NodePort, State::Degraded)]

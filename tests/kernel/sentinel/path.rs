@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use agent_common::packet::Link;
 use agent_common::probe::Phase::{self, Data, Handshake};
 use agent_common::probe::Stage::{self, Arrived, Collected, Echoed, Returned, Translated};
 use agent_common::probe::{
@@ -20,12 +21,15 @@ use node_tests::observer::{Observer, in_sandbox, index_of};
 use node_tests::packet::{self, Packet, flag};
 use node_tests::scenario::mapped;
 use node_tests::traffic::RawSender;
+use pathproof::datapath;
 use pathproof::datapath::attach::{Mechanism, Mode};
+use pathproof::datapath::devices::Device;
 use pathproof::datapath::probe_hooks::{ProbeEnds, ProbeHooks, ProbeHooksError};
 use pathproof::datapath::probes::ProbeMaps;
+use pathproof::domain::time::Mono;
 use rstest::rstest;
 
-use crate::sentinel::{key, payload};
+use super::{key, payload};
 
 const TOKEN: u32 = 0x7a3f_19c4;
 /// Longer than anything here can take, on any machine.
@@ -400,6 +404,36 @@ fn cookie(socket: &socket2::Socket) -> u64 {
 fn filters(device: &str) -> usize {
     let shown = run("tc", &format!("filter show dev {device} ingress"), "");
     shown.matches("handle 0x").count()
+}
+
+/// As the agent has it: behind the observer's own programs, whose map of connections tells of a
+/// probe's too.
+#[rstest]
+fn beside_the_observer(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
+    on_path(|path, ends| {
+        let (mut agents, _) = datapath::Observer::load(mode, None).expect("the observer");
+        let near = [("c0", ends.client_near), ("s0", ends.server_near)];
+        agents.follow(&near.map(|(name, index)| Device {
+            index,
+            name: name.to_owned(),
+            link: Link::Ethernet,
+            uplink: false,
+        }));
+        let mut hooks = agents.open_sentinel(&ends).expect("the programs");
+        path.maps = agents.probe_maps().expect("the probes' maps");
+        unknown_and_handshake(path, V4);
+        data(path, V4);
+        control(path, V4);
+        assert!(agents.sentinel_stands(&mut hooks));
+        // No frontend of the observer's: not followed.
+        assert_eq!(path.maps.connection_state(TOKEN, V4), None);
+        agents.check(Mono(0));
+        assert_eq!(agents.repairs(), 0, "the observer stands first");
+        drop(hooks);
+        let mut again = agents.open_sentinel(&ends).expect("the programs once more");
+        assert!(agents.sentinel_stands(&mut again));
+        agents.release();
+    });
 }
 
 /// An agent that is killed leaves its filters: the next one replaces them.

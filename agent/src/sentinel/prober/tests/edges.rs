@@ -1,0 +1,168 @@
+//! What cannot be sent, the host's own path, and the thread itself.
+
+use super::*;
+
+#[rstest]
+#[case(true, None, "cannot register the probe: the map is full")]
+#[case(
+    false,
+    Some(libc::ENETDOWN),
+    "cannot write to the sentinel's client pair: Network is down (os error 100)"
+)]
+fn what_cannot_be_sent_says_why(
+    #[case] register_fails: bool,
+    #[case] send_error: Option<i32>,
+    #[case] why: &str,
+) {
+    let mut bench = Bench::new(Path::Sound);
+    bench.world.lock().register_fails = register_fails;
+    bench.world.lock().send_error = send_error;
+    bench.engine.retarget(little());
+    bench.run(SECOND);
+    let traces = bench.traces();
+    let unsent = of(&traces, ProbePath::OffCluster);
+    assert!(unsent.len() >= 3);
+    for trace in unsent {
+        assert_eq!(trace.unsent.as_deref(), Some(why));
+        assert_eq!(trace.control, Control::Failed);
+    }
+    assert!(bench.world.lock().probes.is_empty());
+}
+
+#[test]
+fn a_token_in_use_is_not_taken_again() {
+    let always_the_same = Dice::new(|bytes| {
+        bytes.fill(7);
+        Ok(())
+    });
+    let mut bench = Bench::with(Path::Sound, always_the_same.unwrap());
+    bench.engine.retarget(little());
+    bench.run(SECOND);
+    let traces = bench.traces();
+    let trace = of(&traces, ProbePath::OffCluster)[0];
+    let why = "cannot draw a token that is not in use";
+    assert_eq!(trace.unsent.as_deref(), Some(why), "the control has it");
+    assert_eq!(trace.control, Control::Passed);
+}
+
+#[test]
+fn a_host_that_has_no_way_at_all_is_unsent() {
+    let mut bench = Bench::new(Path::Sound);
+    bench.world.lock().send_error = Some(libc::ENETUNREACH);
+    bench.engine.retarget(little());
+    bench.run(SECOND);
+    let why = "cannot connect to 10.96.0.10:7: Network is unreachable (os error 101)";
+    for trace in of(&bench.traces(), ProbePath::Host) {
+        assert_eq!(trace.unsent.as_deref(), Some(why));
+    }
+    assert!(bench.world.lock().cookies.is_empty());
+}
+
+#[test]
+fn a_record_that_is_gone_is_no_failure() {
+    let mut bench = Bench::new(Path::Silent);
+    bench.engine.retarget(little());
+    bench.run(Duration::from_millis(100));
+    let token = first_probe(&bench.frames())[0].sequence;
+    bench.world.lock().gone = Some(token);
+    bench.run(Duration::from_millis(150));
+    let traces = bench.traces();
+    let trace = of(&traces, ProbePath::OffCluster)[0];
+    assert_eq!(
+        trace.unsent.as_deref(),
+        Some("the kernel's record of it is gone")
+    );
+}
+
+#[test]
+fn the_hosts_path_has_no_arrival_and_ends_at_its_socket() {
+    let mut bench = Bench::new(Path::Sound);
+    bench.engine.retarget(little());
+    bench.run(Duration::from_millis(100));
+    let traces = bench.traces();
+    let trace = of(&traces, ProbePath::Host)[0];
+    assert_eq!(trace.client, "10.0.0.9:50000".parse().unwrap());
+    assert_eq!(trace.handshake[0], None);
+    assert!(trace.handshake[1..].iter().all(Option::is_some));
+    assert_eq!(trace.data[Stage::Collected as usize], Some(trace.ended));
+}
+
+// The kernel sends none behind a SYN that got no answer.
+#[rstest]
+#[case(Path::Silent, true)]
+#[case(Path::Unreachable, true)]
+#[case(Path::Refusing, false)]
+#[case(Path::HandshakeOnly, false)]
+#[case(Path::Sound, false)]
+fn the_hosts_path_is_reset_where_the_kernel_does_not(#[case] path: Path, #[case] reset: bool) {
+    let mut bench = Bench::new(path);
+    bench.engine.retarget(little());
+    bench.run(SECOND);
+    let state = bench.world.lock();
+    assert_eq!(!state.own_frames.is_empty(), reset);
+    for frame in &state.own_frames {
+        assert_eq!((frame.what, frame.acknowledged), (What::Reset, None));
+        assert_eq!(frame.sequence, HOST_ISN + 1);
+        assert_eq!(frame.from, "10.0.0.9:50000".parse().unwrap());
+        assert_eq!(frame.to, "10.96.0.10:7".parse().unwrap());
+    }
+}
+
+#[test]
+fn an_event_of_nobody_is_passed_over() {
+    let mut bench = Bench::new(Path::Sound);
+    bench.engine.retarget(little());
+    bench.run(Duration::from_millis(100));
+    let event = ProbeEvent {
+        key: ProbeKey {
+            token: HOST_ISN,
+            ..ProbeKey::default()
+        },
+        ..ProbeEvent::default()
+    };
+    bench.world.lock().events.push_back(event);
+    bench.run(SECOND);
+    assert!(bench.traces().iter().all(|t| t.control == Control::Passed));
+}
+
+/// Goes on by a millisecond whenever it is asked.
+fn ticking() -> Mono {
+    static NOW: AtomicU64 = AtomicU64::new(1);
+    Mono(NOW.fetch_add(1_000_000, Ordering::Relaxed))
+}
+
+#[test]
+fn the_thread_sends_what_it_is_told_to_and_ends_when_dropped() {
+    let world = World::default();
+    let (sender, mut results) = unbounded_channel();
+    let dice = Dice::of_the_kernel().unwrap();
+    let engine = Engine::new(world.clone(), world.clone(), ticking, dice, sender);
+    let prober = Prober::spawn(engine).unwrap();
+    prober.retarget(little());
+    assert!(results.blocking_recv().is_some());
+    assert!(prober.is_running());
+    drop(prober);
+    assert!(world.lock().probes.is_empty());
+    // The sender went with the thread.
+    while results.blocking_recv().is_some() {}
+}
+
+#[test]
+fn the_thread_ends_when_nobody_listens() {
+    let world = World::default();
+    let (sender, results) = unbounded_channel();
+    drop(results);
+    let dice = Dice::of_the_kernel().unwrap();
+    let engine = Engine::new(world.clone(), world, ticking, dice, sender);
+    let prober = Prober::spawn(engine).unwrap();
+    while prober.is_running() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_missing_capability_is_named() {
+    let error = ProberError::MissingNetRaw;
+    assert!(error.is_permission());
+    assert!(error.to_string().starts_with("CAP_NET_RAW is missing"));
+}

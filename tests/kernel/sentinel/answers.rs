@@ -1,0 +1,236 @@
+//! Registered probes: stamped, answered, collected.
+
+use agent_common::abi::program;
+use agent_common::probe::Stage::{Arrived, Collected, Echoed, Returned, Translated};
+use agent_common::probe::{DATA_LEN, ProbeEvent, echo_isn, probe_flag};
+use agent_common::service::Family::{self, V4, V6};
+use agent_common::service::TCP;
+use node_tests::observer::{LO, monotonic};
+use node_tests::packet::{self, flag};
+use node_tests::scenario::mapped;
+use rstest::rstest;
+
+use super::{
+    DROP, NEAR, PASS, REDIRECT, TOKEN, answers, at, client, echo, events, key, payload, requests,
+    run, stamped, with_sentinel,
+};
+
+#[rstest]
+fn near_ends_stamp_and_pass(#[values(V4, V6)] family: Family) {
+    with_sentinel(|observer, maps, _| {
+        for (program, stage) in [(NEAR[0], Arrived), (NEAR[1], Translated)] {
+            for (name, packet, protocol, phase) in requests(family) {
+                let bytes = packet.bytes();
+                let probe = (key(family, protocol, TOKEN), 0);
+                let before = monotonic();
+                let (passed, found, told) = run(observer, maps, probe, program, &bytes);
+                assert_eq!((passed.verdict, passed.bytes), (PASS, bytes), "{name}");
+                assert_eq!(stamped(&found), [(phase, stage)], "{program}: {name}");
+                let stamp = found.stamps[phase as usize][stage as usize];
+                assert!((before..=monotonic()).contains(&stamp), "{name}");
+                assert_eq!(told, [], "{name}");
+            }
+            for (name, packet, protocol, ..) in answers(family) {
+                // Data are not told from data that come back, but by where they are.
+                if name != "SYN-ACK" {
+                    continue;
+                }
+                let probe = (key(family, protocol, TOKEN), 0);
+                let (passed, found, _) = run(observer, maps, probe, program, &packet.bytes());
+                assert_eq!(passed.verdict, PASS, "{name}");
+                assert_eq!(stamped(&found), [], "{program}: {name}");
+            }
+        }
+        for (name, packet, protocol, phase, _) in answers(family) {
+            let bytes = packet.bytes();
+            let probe = (key(family, protocol, TOKEN), 0);
+            let (passed, found, told) = run(observer, maps, probe, NEAR[2], &bytes);
+            assert_eq!((passed.verdict, passed.bytes), (PASS, bytes), "{name}");
+            assert_eq!(stamped(&found), [(phase, Returned)], "{name}");
+            assert_eq!(told, [], "{name}");
+        }
+    });
+}
+
+#[test]
+fn the_first_time_stays() {
+    with_sentinel(|observer, maps, _| {
+        let bytes = packet::syn(client(V4), echo(V4), TOKEN).bytes();
+        let probe = (key(V4, TCP, TOKEN), 0);
+        let (_, first, _) = run(observer, maps, probe, program::ARRIVED, &bytes);
+        observer.run(program::ARRIVED, &bytes, LO).expect("a run");
+        assert_eq!(maps.read(&probe.0).expect("a map"), Some(first));
+
+        // The echo answers a retransmission, and keeps what it saw first.
+        let (_, first, _) = run(observer, maps, probe, program::ECHO, &bytes);
+        let again = packet::syn(at(V4, 9, 9), at(V4, 2, 9), TOKEN).bytes();
+        let passed = observer.run(program::ECHO, &again, LO).expect("a run");
+        assert_eq!(passed.verdict, REDIRECT);
+        assert_eq!(maps.read(&probe.0).expect("a map"), Some(first));
+    });
+}
+
+/// An answer of a control probe ends where it comes in.
+#[rstest]
+fn control(#[values(V4, V6)] family: Family) {
+    with_sentinel(|observer, maps, _| {
+        for (name, packet, protocol, phase, event) in answers(family) {
+            let probe = (key(family, protocol, TOKEN), probe_flag::CONTROL);
+            let bytes = packet.bytes();
+            let (passed, found, told) = run(observer, maps, probe, program::RETURNED, &bytes);
+            assert_eq!(
+                (passed.verdict, passed.bytes),
+                (DROP, bytes.clone()),
+                "{name}"
+            );
+            assert_eq!(stamped(&found), [(phase, Returned)], "{name}");
+            assert_eq!(found.flags, probe_flag::CONTROL);
+            let [event_told] = told[..] else {
+                panic!("{name}: one event: {told:?}");
+            };
+            assert_eq!(
+                (event_told.key, event_told.kind),
+                (probe.0, event),
+                "{name}"
+            );
+            // Once more: dropped, and told once.
+            let again = observer.run(program::RETURNED, &bytes, LO).expect("a run");
+            assert_eq!((again.verdict, events(maps)), (DROP, Vec::new()), "{name}");
+        }
+    });
+}
+
+/// The echo's answers are those of the rules, by the kernel's own checksums.
+#[rstest]
+fn the_echo_answers(
+    #[values(V4, V6)] family: Family,
+    #[values(0, probe_flag::CONTROL)] flags: u32,
+) {
+    with_sentinel(|observer, maps, _| {
+        for (name, packet, protocol, phase) in requests(family) {
+            let probe = (key(family, protocol, TOKEN), flags);
+            let bytes = packet.bytes();
+            let (passed, found, told) = run(observer, maps, probe, program::ECHO, &bytes);
+            assert_eq!(passed.verdict, REDIRECT, "{name}");
+            assert_eq!(passed.bytes, expected_answer(family, name), "{name}");
+            assert!(packet::is_sound(&passed.bytes), "{name}");
+            assert_eq!(stamped(&found), [(phase, Echoed)], "{name}");
+            assert_eq!((found.flags, told), (flags, Vec::new()), "{name}");
+            let ends = if name == "data" {
+                ([0; 16], 0, 0)
+            } else {
+                (mapped(client(family).ip()), 40_001, 8_080)
+            };
+            let noted = (
+                found.echo_source,
+                u16::from_be_bytes(found.echo_source_port),
+                u16::from_be_bytes(found.echo_port),
+            );
+            assert_eq!(noted, ends, "{name}");
+        }
+    });
+}
+
+/// Made by another hand: etherparse.
+fn expected_answer(family: Family, question: &str) -> Vec<u8> {
+    let (from, to) = (echo(family), client(family));
+    let mut bytes = match question {
+        "SYN" => {
+            let (sequence, acknowledged) = (echo_isn(TOKEN), TOKEN + 1);
+            let flags = flag::SYN | flag::ACK;
+            let mut bytes = packet::tcp(from, to, flags, sequence, acknowledged, &[]).bytes();
+            let length = bytes.len();
+            // What was the maximum segment size is "no operation" four times.
+            bytes[length - 4..].fill(1);
+            return resummed(family, turned_link(bytes));
+        }
+        "data" => {
+            let (sequence, acknowledged) = (echo_isn(TOKEN) + 1, TOKEN + 1 + DATA_LEN as u32);
+            let flags = flag::ACK | flag::PSH;
+            packet::tcp(from, to, flags, sequence, acknowledged, &payload(TOKEN)).bytes()
+        }
+        _ => packet::udp(from, to, &payload(TOKEN)).bytes(),
+    };
+    bytes = turned_link(bytes);
+    bytes
+}
+
+/// The builder's link addresses, the other way round.
+fn turned_link(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes[..12].rotate_left(6);
+    bytes
+}
+
+/// With the checksum of a TCP segment whose options were changed.
+fn resummed(family: Family, mut bytes: Vec<u8>) -> Vec<u8> {
+    let at = if family == V4 { 34 } else { 54 } + 16;
+    for sum in 0..=u16::MAX {
+        bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+        if packet::is_sound(&bytes) {
+            return bytes;
+        }
+    }
+    panic!("no checksum fits");
+}
+
+/// All the room that a TCP header has for options, as a phone's or a browser's SYN may use it.
+#[rstest]
+fn options_are_not_accepted(#[values(V4, V6)] family: Family, #[values(0, 1, 4, 10)] words: usize) {
+    with_sentinel(|observer, maps, _| {
+        let (from, to) = (client(family), echo(family));
+        let mut header = etherparse::TcpHeader::new(from.port(), to.port(), TOKEN, 64_240);
+        (header.syn, header.ece, header.cwr) = (true, true, true);
+        // Multipath TCP, whatever follows.
+        let options: Vec<u8> = [30, 12, 0, 129].repeat(words);
+        header.set_options_raw(&options).expect("whole words");
+        let bytes = packet::segment(header, from.ip(), to.ip(), &[]).bytes();
+        let probe = (key(family, TCP, TOKEN), 0);
+        let (passed, ..) = run(observer, maps, probe, program::ECHO, &bytes);
+        assert_eq!(passed.verdict, REDIRECT);
+        assert!(packet::is_sound(&passed.bytes));
+        assert_eq!(passed.bytes.len(), bytes.len());
+        let at = if family == V4 { 34 } else { 54 };
+        assert_eq!(
+            passed.bytes[at + 13],
+            flag::SYN | flag::ACK,
+            "no ECN either"
+        );
+        assert!(passed.bytes[at + 20..].iter().all(|byte| *byte == 1));
+    });
+}
+
+#[rstest]
+fn the_client_collects(#[values(V4, V6)] family: Family) {
+    with_sentinel(|observer, maps, _| {
+        for (name, packet, protocol, phase, event) in answers(family) {
+            let probe = (key(family, protocol, TOKEN), 0);
+            let before = monotonic();
+            let bytes = packet.bytes();
+            let (passed, found, told) = run(observer, maps, probe, program::COLLECT, &bytes);
+            assert_eq!(
+                (passed.verdict, passed.bytes),
+                (DROP, bytes.clone()),
+                "{name}"
+            );
+            assert_eq!(stamped(&found), [(phase, Collected)], "{name}");
+            let at_ns = found.stamps[phase as usize][Collected as usize];
+            assert!((before..=monotonic()).contains(&at_ns), "{name}");
+            let (sequence, acknowledged) = match name {
+                "SYN-ACK" => (0x5eed, TOKEN + 1),
+                "data back" => (TOKEN + 1, echo_isn(TOKEN) + 1),
+                _ => (0, 0),
+            };
+            let expected = ProbeEvent {
+                at_ns,
+                key: probe.0,
+                kind: event,
+                sequence,
+                acknowledged,
+                padding: 0,
+            };
+            assert_eq!(told, [expected], "{name}");
+            let again = observer.run(program::COLLECT, &bytes, LO).expect("a run");
+            assert_eq!((again.verdict, events(maps)), (DROP, Vec::new()), "{name}");
+        }
+    });
+}

@@ -1,0 +1,202 @@
+//! What keeps the sentinel from working, or makes it work otherwise: each a sentence, and the agent
+//! runs on.
+
+use node_tests::manifests::Sentinel;
+use node_tests::rules::Backend;
+use node_tests::world::Family;
+use rstest::rstest;
+
+use crate::agent_scene::{PATIENCE, Scene, eventually, family_of, lane_of, path_of, until};
+
+/// A world with a sentinel and no agent yet.
+fn scene(test: &str) -> Option<Scene> {
+    let scene = Scene::bare(test, Backend::Nftables)?;
+    scene.add_sentinel(&Sentinel::default());
+    Some(scene)
+}
+
+/// The agent runs on by real traffic, and says why the sentinel is off.
+fn is_off(scene: &mut Scene, words: &str) {
+    scene.pod_traffic();
+    scene.wait("pods' traffic proven", |report| {
+        Family::ALL
+            .iter()
+            .all(|family| path_of(report, *family, "pod") == "proven")
+    });
+    eventually("the reason is told", || scene.agent().log().contains(words));
+    assert_eq!(scene.asked("/healthz"), 200);
+}
+
+/// What somebody else has on the node that the sentinel would need.
+#[rstest]
+#[case::address("addr add 198.18.0.2/32 dev eth0", "198.18.0.2")]
+#[case::address_v6("addr add 2001:2::1/128 dev eth0", "2001:2::1")]
+#[case::range("route add 198.18.0.0/16 via 192.0.2.1", "198.18.0.0/16")]
+#[case::device("link add pathproof-c0 type veth peer name someones", "pathproof-c0")]
+fn what_is_in_use_is_left_alone(#[case] theirs: &str, #[case] words: &str) {
+    let Some(mut scene) = scene("what_is_in_use_is_left_alone") else {
+        return;
+    };
+    scene.world.node.ip(theirs).expect("theirs");
+    let before = scene.world.node.ip("-o link show").expect("links");
+    scene.start(&[]);
+    is_off(&mut scene, words);
+    assert_eq!(
+        scene.world.node.ifindex("pathproof-s0").is_ok(),
+        before.contains("pathproof-s0"),
+        "nothing is made beside what is theirs"
+    );
+}
+
+/// What the cluster has elsewhere that the sentinel would need.
+#[test]
+fn an_address_of_the_cluster_is_left_alone() {
+    let Some(mut scene) = scene("an_address_of_the_cluster_is_left_alone") else {
+        return;
+    };
+    scene.start(&["--sentinel-client-address", "10.244.0.200,2001:2::1"]);
+    is_off(&mut scene, "10.244.0.200");
+}
+
+#[test]
+fn without_node_ports_the_rest_is_probed() {
+    let Some(mut scene) = Scene::bare("without_node_ports", Backend::Nftables) else {
+        return;
+    };
+    scene.add_sentinel(&Sentinel {
+        node_port: None,
+        ..Sentinel::default()
+    });
+    scene.start(&[]);
+    let report = scene.wait("cluster IPs probed", |report| {
+        Family::ALL.iter().all(|family| {
+            lane_of(report, *family, "off_cluster", "tcp")["state"] == "passing"
+                && lane_of(report, *family, "host", "tcp")["state"] == "passing"
+        })
+    });
+    assert_eq!(report["verdict"]["state"], "proven");
+    let lane = lane_of(&report, Family::V4, "node_port", "tcp");
+    assert!(lane.is_null() || lane["state"] == "off", "{lane}");
+}
+
+/// A node port that nothing serves (nodePortAddresses) never worked: no fault.
+#[test]
+fn a_node_port_that_never_worked_accuses_nobody() {
+    let Some(mut scene) = Scene::bare("a_node_port_that_never_worked", Backend::Nftables) else {
+        return;
+    };
+    // The rules are made of a Service without a node port, the agent reads one that has it.
+    scene.add_sentinel(&Sentinel {
+        node_port: None,
+        ..Sentinel::default()
+    });
+    scene
+        .manifests
+        .put_sentinel(&Sentinel::default())
+        .expect("the sentinel");
+    scene.start(&[]);
+    let report = scene.wait("node ports never worked", |report| {
+        Family::ALL.iter().all(|family| {
+            lane_of(report, *family, "node_port", "tcp")["state"] == "never_worked"
+                && lane_of(report, *family, "off_cluster", "tcp")["state"] == "passing"
+        })
+    });
+    assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
+    assert_eq!(scene.asked("/healthz"), 200);
+}
+
+#[test]
+fn a_node_without_ipv6_is_probed_by_ipv4() {
+    let Some(mut scene) = scene("a_node_without_ipv6") else {
+        return;
+    };
+    let off = [
+        ("net/ipv6/conf/all/disable_ipv6", "1"),
+        ("net/ipv6/conf/default/disable_ipv6", "1"),
+    ];
+    scene.world.node.sysctls(&off).expect("sysctl");
+    scene.start(&[]);
+    scene.wait("IPv4 proven by probes", |report| {
+        family_of(report, Family::V4)["state"] == "proven"
+    });
+    let watch = scene.watch();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    crate::agent_scene::assert_never_503(&watch);
+}
+
+/// An address of this node's podCIDR that IPAM leaves alone: probes that are treated as a pod's.
+#[test]
+fn a_reserved_pod_address_is_a_path_of_its_own() {
+    let Some(mut scene) = scene("a_reserved_pod_address") else {
+        return;
+    };
+    scene.start(&["--sentinel-pod-address", "10.244.0.250,fd00:10:244::fa"]);
+    scene.wait("pods' path probed", |report| {
+        Family::ALL
+            .iter()
+            .all(|family| lane_of(report, *family, "pod", "tcp")["state"] == "passing")
+    });
+    // Masquerade and policies treat pods otherwise: what drops the range of the off-cluster
+    // probes alone is named so.
+    std::thread::sleep(std::time::Duration::from_secs(11));
+    scene
+        .world
+        .node
+        .nft(
+            "table inet filtered { chain bogons { type filter hook forward priority -10; \
+             ip saddr 198.18.0.1 drop; \
+             ip6 saddr 2001:2::1 drop; }\n}\n",
+        )
+        .expect("nft");
+    scene.wait("our range is filtered", |report| {
+        Family::ALL.iter().all(|family| {
+            family_of(report, *family)["state"] == "degraded"
+                && lane_of(report, *family, "pod", "tcp")["state"] == "passing"
+        })
+    });
+    assert_eq!(scene.asked("/healthz"), 200);
+}
+
+#[test]
+fn off_is_off() {
+    let Some(mut scene) = scene("off_is_off") else {
+        return;
+    };
+    scene.start(&["--sentinel", "off"]);
+    scene.pod_traffic();
+    scene.wait("proven", |report| report["verdict"]["state"] == "proven");
+    assert!(scene.world.node.ifindex("pathproof-c0").is_err());
+}
+
+/// A node that was broken stays so for the agent that comes next, without traffic.
+#[test]
+fn a_restart_on_a_broken_idle_node_says_nothing_else() {
+    let name = "a_restart_on_a_broken_idle_node";
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    scene.rules.flush_services().expect("flush");
+    let watch = scene.watch();
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 503)
+        .expect("503");
+    scene.take_agent().kill().expect("kill");
+    drop(watch);
+    scene.spawn(&[]);
+    let first = until(PATIENCE, || scene.agent().healthz().ok()).expect("an answer");
+    assert_eq!(first, 503, "the first answer of the next agent");
+    let watch = scene.watch();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(
+        watch
+            .changes()
+            .iter()
+            .all(|change| change.codes.healthz != 200),
+        "{:?}",
+        watch.changes()
+    );
+    scene.rules.install().expect("mend");
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 200)
+        .expect("200");
+}
