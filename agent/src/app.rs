@@ -33,14 +33,18 @@ use crate::lifecycle::heartbeat::Heartbeat;
 use crate::lifecycle::ready::{Guard, Readiness};
 use crate::lifecycle::{limits, memory as memory_of_process};
 use crate::metrics::{Listener, Metrics};
+use crate::sentinel;
+use crate::sentinel::devices::DeviceError;
 
 mod agent;
 mod assemble;
+mod check;
 mod coverage;
 mod memory;
 mod probing;
 
 use agent::{Agent, Published};
+pub use check::{CheckError, check};
 use probing::{Inbox, Probing};
 
 /// The kernel's evidence is looked at this often.
@@ -133,13 +137,22 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     result
 }
 
-/// `pathproof cleanup`: removes pinned links and maps (which detaches the programs) and the state.
-/// The number of pins that were there.
+/// `pathproof cleanup`: removes pinned links and maps (which detaches the programs), the state and
+/// the sentinel's interfaces, whose names begin with `prefix`.
 ///
 /// # Errors
-/// What could not be removed.
-pub fn cleanup(pin_dir: Option<&Path>, state_dir: Option<&Path>) -> Result<usize, PinsError> {
-    let pins = pin_dir.map_or(Ok(0), Pins::remove_all)?;
+/// The first that could not be removed; the others are.
+pub async fn cleanup(
+    pin_dir: Option<&Path>,
+    state_dir: Option<&Path>,
+    prefix: String,
+) -> Result<Removed, CleanupError> {
+    let settings = sentinel::devices::Settings {
+        prefix,
+        ..Default::default()
+    };
+    let devices = sentinel::devices::remove(&settings).await;
+    let pins = pin_dir.map_or(Ok(0), Pins::remove_all);
     if let Some(dir) = state_dir {
         memory::remove(dir).map_err(|source| PinsError::Io {
             operation: "remove",
@@ -147,7 +160,37 @@ pub fn cleanup(pin_dir: Option<&Path>, state_dir: Option<&Path>) -> Result<usize
             source,
         })?;
     }
-    Ok(pins)
+    Ok(Removed {
+        pins: pins?,
+        devices: devices?,
+    })
+}
+
+/// What [`cleanup`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Removed {
+    /// Pinned links and maps.
+    pub pins: usize,
+    /// Interfaces of the sentinel.
+    pub devices: usize,
+}
+
+/// What stayed behind.
+#[derive(Debug, Error)]
+pub enum CleanupError {
+    /// A pin, or the state.
+    #[error(transparent)]
+    Pins(#[from] PinsError),
+    /// An interface of the sentinel.
+    #[error(transparent)]
+    Devices(#[from] DeviceError),
+}
+
+impl CleanupError {
+    /// Whether more privileges would help.
+    pub fn is_permission(&self) -> bool {
+        matches!(self, Self::Devices(error) if error.is_permission())
+    }
 }
 
 /// Guards of what is not ready yet.

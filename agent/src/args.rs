@@ -22,7 +22,7 @@ forwards correctly to a broken application is a sound node.";
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 64 the configuration is wrong, 70 a defect in pathproof, \
-77 permissions are missing.";
+77 permissions are missing. Of check: 0 the datapath is sound, 1 it is broken, 3 it cannot be told.";
 
 /// The whole command line.
 #[derive(Debug, Clone, PartialEq, Parser)]
@@ -50,7 +50,11 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Show a running agent's verdict, and why
     Status(StatusArgs),
-    /// Remove what an agent leaves behind: attached programs, pinned maps, state
+    /// Tell how a running agent's verdict came about, and where to look next
+    Why(WhyArgs),
+    /// Prove the datapath once, now, without an agent
+    Check(Box<CheckArgs>),
+    /// Remove what an agent leaves behind: programs, pinned maps, state, the sentinel's interfaces
     Cleanup(CleanupArgs),
     /// Show the version of this binary
     Version(VersionArgs),
@@ -63,32 +67,9 @@ pub enum Command {
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 #[command(after_help = EXIT_CODES)]
 pub struct RunArgs {
-    /// Folder of Kubernetes YAML (Node, Service, EndpointSlice) to take the cluster view from
-    ///
-    /// Any number of files and documents; other kinds are ignored and counted. The folder is
-    /// followed live. A broken file is reported and the last good view stays.
-    #[arg(long, env = "PATHPROOF_MANIFESTS", value_name = "DIR", help_heading = CLUSTER)]
-    pub manifests: Option<PathBuf>,
-
-    /// Name of this node's Node object
-    ///
-    /// Else NODE_NAME from the environment, else the host's name in lower case.
-    #[arg(long, env = "PATHPROOF_NODE_NAME", value_name = "NAME", help_heading = CLUSTER)]
-    pub node_name: Option<String>,
-
-    /// A taint that says the node is being removed: a key, or a preset (repeatable)
-    ///
-    /// Presets: cluster-autoscaler (always on, as in kube-proxy), karpenter, spot, shutdown. The
-    /// effect of a taint is ignored.
-    #[arg(
-        long = "terminating-taint",
-        env = "PATHPROOF_TERMINATING_TAINT",
-        value_name = "KEY|PRESET",
-        value_delimiter = ',',
-        action = ArgAction::Append,
-        help_heading = CLUSTER
-    )]
-    pub terminating_taints: Vec<String>,
+    /// Where the cluster view comes from.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 
     /// Where /healthz and /livez are served: IP:PORT, IP, or :PORT
     ///
@@ -222,6 +203,88 @@ pub struct RunArgs {
     )]
     pub sentinel: Sentinel,
 
+    /// What the sentinel is.
+    #[command(flatten)]
+    pub sentinel_settings: SentinelArgs,
+
+    /// Where links and maps are pinned, so that a restart leaves no gap; "none" pins nothing
+    #[arg(
+        long,
+        env = "PATHPROOF_PIN_DIR",
+        value_name = "DIR",
+        default_value = "/sys/fs/bpf/pathproof",
+        help_heading = OBSERVER
+    )]
+    pub pin_dir: String,
+
+    /// Where the last verdict and the last Node outlive a restart; "none" keeps nothing
+    #[arg(
+        long,
+        env = "PATHPROOF_STATE_DIR",
+        value_name = "DIR",
+        default_value = "/run/pathproof",
+        help_heading = OBSERVER
+    )]
+    pub state_dir: String,
+
+    /// Format of the log
+    #[arg(
+        long,
+        env = "PATHPROOF_LOG_FORMAT",
+        value_name = "FORMAT",
+        value_enum,
+        default_value_t = LogFormat::Text,
+        help_heading = LOG
+    )]
+    pub log_format: LogFormat,
+
+    /// What is logged: a level (error, warn, info, debug, trace) or directives of tracing
+    ///
+    /// For example: info,pathproof::datapath=debug
+    #[arg(
+        long,
+        env = "PATHPROOF_LOG_FILTER",
+        value_name = "FILTER",
+        default_value = "info",
+        help_heading = LOG
+    )]
+    pub log_filter: String,
+}
+
+/// Options that say where the cluster view comes from, and which node this is.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct ClusterArgs {
+    /// Folder of Kubernetes YAML (Node, Service, EndpointSlice) to take the cluster view from
+    ///
+    /// Any number of files and documents; other kinds are ignored and counted. The folder is
+    /// followed live. A broken file is reported and the last good view stays.
+    #[arg(long, env = "PATHPROOF_MANIFESTS", value_name = "DIR", help_heading = CLUSTER)]
+    pub manifests: Option<PathBuf>,
+
+    /// Name of this node's Node object
+    ///
+    /// Else NODE_NAME from the environment, else the host's name in lower case.
+    #[arg(long, env = "PATHPROOF_NODE_NAME", value_name = "NAME", help_heading = CLUSTER)]
+    pub node_name: Option<String>,
+
+    /// A taint that says the node is being removed: a key, or a preset (repeatable)
+    ///
+    /// Presets: cluster-autoscaler (always on, as in kube-proxy), karpenter, spot, shutdown. The
+    /// effect of a taint is ignored.
+    #[arg(
+        long = "terminating-taint",
+        env = "PATHPROOF_TERMINATING_TAINT",
+        value_name = "KEY|PRESET",
+        value_delimiter = ',',
+        action = ArgAction::Append,
+        help_heading = CLUSTER
+    )]
+    pub terminating_taints: Vec<String>,
+}
+
+/// Options that say what the sentinel is.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct SentinelArgs {
     /// The sentinel's Service
     #[arg(
         long,
@@ -281,49 +344,6 @@ pub struct RunArgs {
         help_heading = SENTINEL
     )]
     pub sentinel_pod_addresses: Vec<String>,
-
-    /// Where links and maps are pinned, so that a restart leaves no gap; "none" pins nothing
-    #[arg(
-        long,
-        env = "PATHPROOF_PIN_DIR",
-        value_name = "DIR",
-        default_value = "/sys/fs/bpf/pathproof",
-        help_heading = OBSERVER
-    )]
-    pub pin_dir: String,
-
-    /// Where the last verdict and the last Node outlive a restart; "none" keeps nothing
-    #[arg(
-        long,
-        env = "PATHPROOF_STATE_DIR",
-        value_name = "DIR",
-        default_value = "/run/pathproof",
-        help_heading = OBSERVER
-    )]
-    pub state_dir: String,
-
-    /// Format of the log
-    #[arg(
-        long,
-        env = "PATHPROOF_LOG_FORMAT",
-        value_name = "FORMAT",
-        value_enum,
-        default_value_t = LogFormat::Text,
-        help_heading = LOG
-    )]
-    pub log_format: LogFormat,
-
-    /// What is logged: a level (error, warn, info, debug, trace) or directives of tracing
-    ///
-    /// For example: info,pathproof::datapath=debug
-    #[arg(
-        long,
-        env = "PATHPROOF_LOG_FILTER",
-        value_name = "FILTER",
-        default_value = "info",
-        help_heading = LOG
-    )]
-    pub log_filter: String,
 }
 
 const CLUSTER: &str = "Cluster view";
@@ -332,6 +352,7 @@ const ADMIN: &str = "Admin port";
 const OBSERVER: &str = "Observer";
 const SENTINEL: &str = "Sentinel";
 const LOG: &str = "Log";
+const CHECK: &str = "Check";
 
 /// Options of `pathproof status`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
@@ -351,6 +372,74 @@ pub struct StatusArgs {
 
     /// For people, or the agent's report as JSON
     #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// Options of `pathproof why`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct WhyArgs {
+    /// The agent's admin port
+    #[arg(
+        long,
+        env = "PATHPROOF_ADMIN_ADDRESS",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:19256"
+    )]
+    pub admin_address: String,
+
+    /// For people, or the chain of evidence as JSON
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// Options of `pathproof check`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+#[command(
+    long_about = "Prove the datapath once, now, without an agent
+
+Makes the sentinel's interfaces, probes every path for a few seconds, says which of them pass and \
+why others do not, and leaves nothing behind. Where an agent runs, its interfaces and its probes \
+are used instead.",
+    after_help = EXIT_CODES
+)]
+pub struct CheckArgs {
+    /// Where the cluster view comes from.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+
+    /// What the sentinel is.
+    #[command(flatten)]
+    pub sentinel: SentinelArgs,
+
+    /// How long the paths are probed, in seconds
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = clap::value_parser!(u64).range(2..=600),
+        help_heading = CHECK
+    )]
+    pub seconds: u64,
+
+    /// Admin port of the agent that may run on this node
+    #[arg(
+        long,
+        env = "PATHPROOF_ADMIN_ADDRESS",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:19256",
+        help_heading = CHECK
+    )]
+    pub admin_address: String,
+
+    /// For people, or JSON
+    #[arg(
+        long,
+        short,
+        value_name = "FORMAT",
+        value_enum,
+        default_value_t = Output::Text,
+        help_heading = CHECK
+    )]
     pub output: Output,
 }
 
@@ -382,6 +471,15 @@ pub struct CleanupArgs {
         default_value = "/run/pathproof"
     )]
     pub state_dir: String,
+
+    /// The agent's --sentinel-devices
+    #[arg(
+        long,
+        env = "PATHPROOF_SENTINEL_DEVICES",
+        value_name = "PREFIX",
+        default_value = "pathproof"
+    )]
+    pub sentinel_devices: String,
 }
 
 /// Options of `pathproof docs`.

@@ -1,7 +1,7 @@
 //! The commands beside `run`, and how every command ends.
 
 use std::error::Error;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process;
 
 use clap::Parser as _;
@@ -13,8 +13,15 @@ use crate::http::bind::BindError;
 use crate::telemetry::TelemetryError;
 use crate::{args, metrics};
 
+pub mod check;
+mod fetch;
+mod lanes;
+mod paper;
 pub mod status;
 pub mod version;
+pub mod why;
+
+pub use fetch::FetchError;
 
 /// How the process ends. The numbers are those of sysexits(3) where it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,8 +29,10 @@ pub mod version;
 pub enum Exit {
     /// Done.
     Success = 0,
-    /// Failed.
+    /// Failed, or what was checked is broken.
     Failure = 1,
+    /// What was checked can not be told.
+    Unknown = 3,
     /// The configuration is wrong.
     Configuration = 64,
     /// A defect in pathproof.
@@ -122,6 +131,21 @@ pub(crate) fn print(text: &str) -> Exit {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
         Err(_) => Exit::Failure,
     }
+}
+
+/// Prints a document for programs.
+fn print_json(document: &impl serde::Serialize) -> Exit {
+    match serde_json::to_string_pretty(document) {
+        Ok(text) => print(&format!("{text}\n")),
+        Err(error) => fail(&error),
+    }
+}
+
+/// Whether standard output shows colours (<https://no-color.org>).
+fn colours() -> bool {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let able = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+    wanted && able && io::stdout().is_terminal()
 }
 
 #[cfg(test)]

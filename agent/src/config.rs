@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::args::{Attach, RunArgs};
+use crate::args::{Attach, CheckArgs, ClusterArgs, RunArgs, Sentinel};
 use crate::domain::answer::{Enforcement, UnknownPolicy};
 use crate::domain::node::TerminatingTaints;
 use crate::http::allow::AllowList;
@@ -23,7 +23,7 @@ mod taints;
 
 pub use error::ConfigError;
 pub use interfaces::{InterfaceRule, Pattern};
-pub use sentinel::SentinelConfig;
+pub use sentinel::{SentinelConfig, prefix as device_prefix};
 
 /// Port of /healthz and /livez where none is given: kube-proxy's.
 pub const HEALTHZ_PORT: u16 = 10256;
@@ -114,9 +114,13 @@ impl Config {
     /// # Errors
     /// The first setting that is unsound, with the remedy.
     pub fn resolve(args: &RunArgs, around: &Surroundings) -> Result<Self, ConfigError> {
-        let (node_name, node_name_from) = node_name(args, around)?;
+        let (node_name, node_name_from) = node_name(&args.cluster, around)?;
+        let sentinel = match args.sentinel {
+            Sentinel::On => Some(sentinel::resolve(&args.sentinel_settings)?),
+            Sentinel::Off => None,
+        };
         Ok(Self {
-            manifests: args.manifests.clone().ok_or(ConfigError::NoClusterView)?,
+            manifests: manifests(&args.cluster)?,
             node_name,
             node_name_from,
             healthz: Listen {
@@ -141,14 +145,47 @@ impl Config {
             },
             unknown_policy: args.unknown_policy.into(),
             enforcement: args.enforcement.into(),
-            terminating_taints: taints::resolve(&args.terminating_taints)?,
+            terminating_taints: taints::resolve(&args.cluster.terminating_taints)?,
             flap_dwell: parse::flap_dwell(&args.flap_dwell)?,
             attach: args.attach,
-            sentinel: sentinel::resolve(args)?,
+            sentinel,
             pin_dir: parse::directory("--pin-dir", &args.pin_dir)?,
             state_dir: parse::directory("--state-dir", &args.state_dir)?,
             log_format: args.log_format.into(),
             log_filter: args.log_filter.clone(),
+        })
+    }
+
+    /// What `pathproof check` runs with: no listener is bound, nothing is pinned or kept.
+    ///
+    /// # Errors
+    /// The first setting that is unsound, with the remedy.
+    pub fn for_check(args: &CheckArgs, around: &Surroundings) -> Result<Self, ConfigError> {
+        let (node_name, node_name_from) = node_name(&args.cluster, around)?;
+        let nowhere = Listen {
+            address: BindAddress::One(([127, 0, 0, 1], 0).into()),
+            allow: AllowList::default(),
+        };
+        Ok(Self {
+            manifests: manifests(&args.cluster)?,
+            node_name,
+            node_name_from,
+            healthz: nowhere.clone(),
+            admin: nowhere,
+            interfaces: InterfaceRule {
+                include: Vec::new(),
+                exclude: Vec::new(),
+            },
+            unknown_policy: UnknownPolicy::Open,
+            enforcement: Enforcement::Enforce,
+            terminating_taints: taints::resolve(&args.cluster.terminating_taints)?,
+            flap_dwell: Duration::ZERO,
+            attach: Attach::Auto,
+            sentinel: Some(sentinel::resolve(&args.sentinel)?),
+            pin_dir: None,
+            state_dir: None,
+            log_format: Format::Text,
+            log_filter: String::new(),
         })
     }
 
@@ -188,8 +225,12 @@ impl Config {
     }
 }
 
+fn manifests(args: &ClusterArgs) -> Result<PathBuf, ConfigError> {
+    args.manifests.clone().ok_or(ConfigError::NoClusterView)
+}
+
 fn node_name(
-    args: &RunArgs,
+    args: &ClusterArgs,
     around: &Surroundings,
 ) -> Result<(Arc<str>, NodeNameSource), ConfigError> {
     let candidates = [

@@ -1,10 +1,11 @@
 //! The thin binary: arguments, configuration, log, app, exit code.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
-use pathproof::args::{CleanupArgs, Command, RunArgs};
+use pathproof::args::{CheckArgs, CleanupArgs, Command, RunArgs};
 use pathproof::cli::{self, Exit};
-use pathproof::config::{Config, Surroundings};
+use pathproof::config::{Config, Surroundings, device_prefix};
 use pathproof::lifecycle::memory;
 use pathproof::{app, clock, telemetry};
 
@@ -15,6 +16,8 @@ fn main() -> ExitCode {
         Ok(args) => match args.command {
             Command::Run(said) => run(&said),
             Command::Status(said) => cli::status::run(&said, wall_clock),
+            Command::Why(said) => cli::why::run(&said),
+            Command::Check(said) => check(&said),
             Command::Cleanup(said) => cleanup(&said),
             Command::Version(said) => cli::version::run(&said),
             Command::Docs(said) => cli::docs(&said),
@@ -57,13 +60,60 @@ fn run(said: &RunArgs) -> Exit {
     }
 }
 
+/// An agent that runs is asked; else this process is one for a few seconds.
+fn check(said: &CheckArgs) -> Exit {
+    if let Some(exit) = cli::check::beside_agent(said) {
+        return exit;
+    }
+    let config = Config::for_check(said, &Surroundings::read());
+    let config = match config.and_then(|config| config.check().map(|()| config)) {
+        Ok(config) => config,
+        Err(error) => return cli::fail(&error),
+    };
+    let time = Duration::from_secs(said.seconds);
+    let runtime = match current_thread() {
+        Ok(runtime) => runtime,
+        Err(error) => return cli::fail(&error),
+    };
+    match runtime.block_on(app::check(config, time)) {
+        Ok(observed) => cli::check::show(said, &observed),
+        Err(error) if error.is_permission() => {
+            cli::fail(&error);
+            Exit::Permission
+        }
+        Err(error) => cli::check::fail(&error),
+    }
+}
+
+fn current_thread() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+}
+
 fn cleanup(said: &CleanupArgs) -> Exit {
     let directory = |text: &str| (text != "none").then(|| std::path::PathBuf::from(text));
     let (pins, state) = (directory(&said.pin_dir), directory(&said.state_dir));
-    match app::cleanup(pins.as_deref(), state.as_deref()) {
+    let prefix = match device_prefix(&said.sentinel_devices) {
+        Ok(prefix) => prefix,
+        Err(error) => return cli::fail(&error),
+    };
+    let runtime = match current_thread() {
+        Ok(runtime) => runtime,
+        Err(error) => return cli::fail(&error),
+    };
+    match runtime.block_on(app::cleanup(pins.as_deref(), state.as_deref(), prefix)) {
         Ok(removed) => {
-            println!("removed {removed} pinned links and maps; the observer is detached");
+            println!(
+                "removed {} pinned links and maps and {} of the sentinel's interfaces; the \
+                 observer is detached",
+                removed.pins, removed.devices
+            );
             Exit::Success
+        }
+        Err(error) if error.is_permission() => {
+            cli::fail(&error);
+            Exit::Permission
         }
         Err(error) => cli::fail(&error),
     }

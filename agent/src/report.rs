@@ -17,6 +17,11 @@ use crate::domain::time::Mono;
 use crate::domain::verdict::Verdict;
 use crate::domain::verdict::report::names;
 
+pub mod check;
+pub mod sentinel;
+
+pub use sentinel::{SentinelReport, SentinelState};
+
 /// Version of the document.
 pub const SCHEMA: u32 = 1;
 
@@ -39,6 +44,9 @@ pub struct Report {
     pub agent: AgentInfo,
     /// The judgement, with its reasons, eligibility and coverage.
     pub verdict: Verdict,
+    /// The sentinel; what its probes found is in the verdict's lanes.
+    #[serde(default)]
+    pub sentinel: SentinelReport,
     /// What is answered because of it.
     pub answers: Answers,
     /// Services by outcome: all in trouble, then the busiest.

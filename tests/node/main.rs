@@ -6,6 +6,7 @@
 
 mod agent_attach;
 mod agent_broken_packets;
+mod agent_cli;
 mod agent_devices;
 mod agent_diagnostics;
 mod agent_faults;

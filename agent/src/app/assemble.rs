@@ -14,7 +14,7 @@ use crate::http::health::Answers;
 use crate::metrics::Snapshot;
 use crate::report::{
     AgentInfo, AnswerReport, Answers as AnswersReport, Attached, BUSIEST_SHOWN, ClusterReport,
-    DeviceReport, ExpectationReport, Report, SCHEMA, SightingReport,
+    DeviceReport, ExpectationReport, Report, SCHEMA, SentinelReport, SentinelState, SightingReport,
 };
 
 impl Agent {
@@ -38,6 +38,7 @@ impl Agent {
                 healthz: AnswerReport::from(&answers.healthz),
                 livez: AnswerReport::from(&answers.livez),
             },
+            sentinel: self.sentinel_report(),
             services,
             services_omitted,
             sightings: self.sighting_reports(),
@@ -60,6 +61,17 @@ impl Agent {
             reattached: observer.map_or(0, |observer| observer.repairs()),
             anomalies: self.anomalies,
             view_changes: self.view_changes,
+        }
+    }
+
+    fn sentinel_report(&self) -> SentinelReport {
+        match &self.probing {
+            Some(probing) => probing.report(self.view.is_synced()),
+            None => SentinelReport {
+                state: SentinelState::Disabled,
+                sentence: "turned off by --sentinel".to_owned(),
+                ..SentinelReport::default()
+            },
         }
     }
 

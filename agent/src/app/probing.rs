@@ -26,6 +26,7 @@ use crate::sentinel::devices::{
 use crate::sentinel::prober::{End, FamilyTargets, Frontend, Prober, Targets, Wire};
 use keeper::{Facts, News, Wish};
 
+mod block;
 mod keeper;
 mod maps;
 

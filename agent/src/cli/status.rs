@@ -7,15 +7,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::Exit;
+use super::{Exit, colours, fetch};
 use crate::args::{Output, StatusArgs};
 use crate::report::Report;
 
-mod fetch;
-mod paper;
 mod render;
 
-pub use fetch::FetchError;
 pub use render::{View, render};
 
 const REDRAW: Duration = Duration::from_secs(1);
@@ -84,12 +81,6 @@ fn put(page: &str, redraw: bool) -> io::Result<()> {
         out.write_all(page.as_bytes())?;
     }
     out.flush()
-}
-
-fn colours() -> bool {
-    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let able = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
-    wanted && able && io::stdout().is_terminal()
 }
 
 #[cfg(test)]

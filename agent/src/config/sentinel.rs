@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use agent_common::service::{FAMILIES, Family};
 
 use super::{ConfigError, parse};
-use crate::args::{RunArgs, Sentinel};
+use crate::args::SentinelArgs;
 use crate::domain::cluster::ObjectName;
 use crate::domain::expect::node::address;
 
@@ -38,11 +38,7 @@ const CLIENT: &str = "--sentinel-client-address";
 const ECHO: &str = "--sentinel-endpoint-address";
 const POD: &str = "--sentinel-pod-address";
 
-/// Nothing where the sentinel is off.
-pub(super) fn resolve(args: &RunArgs) -> Result<Option<SentinelConfig>, ConfigError> {
-    if args.sentinel == Sentinel::Off {
-        return Ok(None);
-    }
+pub(super) fn resolve(args: &SentinelArgs) -> Result<SentinelConfig, ConfigError> {
     let client = pair(CLIENT, &args.sentinel_client_addresses)?;
     let echo = pair(ECHO, &args.sentinel_endpoint_addresses)?;
     let pod = by_family(POD, &args.sentinel_pod_addresses)?;
@@ -51,13 +47,13 @@ pub(super) fn resolve(args: &RunArgs) -> Result<Option<SentinelConfig>, ConfigEr
         (ECHO, echo.map(Some)),
         (POD, pod),
     ])?;
-    Ok(Some(SentinelConfig {
+    Ok(SentinelConfig {
         service: service(&args.sentinel_service)?,
         devices: prefix(&args.sentinel_devices)?,
         client,
         echo,
         pod,
-    }))
+    })
 }
 
 /// No address may have two parts to play.
@@ -92,7 +88,11 @@ fn service(value: &str) -> Result<ObjectName, ConfigError> {
     }
 }
 
-fn prefix(value: &str) -> Result<String, ConfigError> {
+/// What the names of the sentinel's interfaces begin with.
+///
+/// # Errors
+/// No name of an interface could begin so.
+pub fn prefix(value: &str) -> Result<String, ConfigError> {
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let text = value.trim();
     if (1..=PREFIX_LEN).contains(&text.len()) && text.bytes().all(sound) {

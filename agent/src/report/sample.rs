@@ -9,6 +9,8 @@ use crate::domain::verdict::{
     Cause, Coverage, FamilyVerdict, Loss, PathState, PathView, ServiceTrouble, State, Why,
 };
 
+pub(crate) mod probed;
+
 /// The moment of every sample: an hour after boot.
 const AT: Mono = Mono(3_600_000_000_000);
 
@@ -71,6 +73,7 @@ pub(crate) fn proven() -> Report {
                 ..Coverage::default()
             },
         },
+        sentinel: probed::sentinel(),
         answers: Answers {
             healthz: proven,
             livez: proven,
@@ -132,6 +135,7 @@ pub(crate) fn broken() -> Report {
         failures,
     );
     verdict.families[0].cause = Some(Cause::Leaked);
+    probed::flush(&mut verdict.families[0].lanes);
     verdict.families[0].reason = verdict.reason.clone();
     verdict.services = vec![
         ServiceTrouble {
@@ -197,6 +201,7 @@ pub(crate) fn blind() -> Report {
     };
     verdict.families = vec![family(Family::V4, State::Unknown, [None; 3], [None; 3])];
     verdict.families[0].reason = verdict.reason.clone();
+    verdict.families[0].lanes.clear();
     verdict.coverage.attached = 0;
     let loss = CoverageLoss::NotLoaded {
         why: "permission denied: the agent needs CAP_BPF and CAP_NET_ADMIN (docs/capabilities.md)"
@@ -206,6 +211,10 @@ pub(crate) fn blind() -> Report {
         sentence: loss.to_string(),
         loss,
     }];
+    report.sentinel = probed::unprobed(
+        SentinelState::Off,
+        "CAP_NET_RAW is missing; the sentinel is off until the agent is given it",
+    );
     report.agent.enforcement = Enforcement::Audit;
     report.answers.healthz.status = 503;
     report.services.clear();
@@ -250,7 +259,7 @@ fn family(
         failing_since: None,
         paths,
         by_sentinel: false,
-        lanes: Vec::new(),
+        lanes: probed::passing(family),
     }
 }
 
@@ -321,6 +330,9 @@ pub(crate) fn degraded() -> Report {
             }),
         })
         .collect();
+    for family in &mut verdict.families {
+        family.lanes.clear();
+    }
     verdict.coverage.attached = 249;
     verdict.coverage.wanted = 250;
     let loss = CoverageLoss::NotFirst {
@@ -343,6 +355,10 @@ pub(crate) fn degraded() -> Report {
         problem: Some("TCX: too many programs on the hook (64)".to_owned()),
         ..device("bond0", 5, false)
     });
+    report.sentinel = probed::unprobed(
+        SentinelState::Absent,
+        "Service pathproof/pathproof-sentinel is not in the cluster",
+    );
     report.services_omitted = 31;
     report
 }

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::paper::{Ink, Paper, counted, grouped};
+use super::super::paper::{Ink, Paper, counted, grouped, sentence};
 use crate::domain::answer::{Enforcement, UnknownPolicy};
 use crate::domain::node::Eligibility;
 use crate::domain::time::{Mono, Spoken};
@@ -10,6 +10,7 @@ use crate::domain::verdict::report::names;
 use crate::domain::verdict::{FamilyVerdict, PathState, PathView, State};
 use crate::report::Report;
 
+mod lanes;
 mod observer;
 mod services;
 
@@ -39,6 +40,7 @@ pub fn render(report: &Report, view: &View<'_>) -> String {
     page.head();
     page.answers();
     page.families();
+    page.probes();
     page.services();
     page.observer();
     page.expectations();
@@ -260,17 +262,3 @@ impl Page<'_> {
 const LOOKS: usize = 30;
 const PROOF: usize = 42;
 const FAILURE: usize = 56;
-
-/// As a sentence begins and ends; a name at its beginning stays as it is.
-fn sentence(reason: &str) -> String {
-    let word = reason.split_whitespace().next().unwrap_or_default();
-    let is_name = !word.chars().all(|c| c.is_ascii_lowercase() || c == ',');
-    let mut letters = reason.chars();
-    let first = match letters.next() {
-        Some(c) if !is_name => c.to_ascii_uppercase().to_string(),
-        Some(c) => c.to_string(),
-        None => String::new(),
-    };
-    let end = if reason.ends_with('.') { "" } else { "." };
-    format!("{first}{}{end}", letters.as_str())
-}

@@ -25,23 +25,10 @@ fn page(report: &Report) -> String {
 #[case("broken", sample::broken())]
 #[case("blind", sample::blind())]
 #[case("degraded", sample::degraded())]
+#[case("flushed", sample::probed::flushed())]
+#[case("never_worked", sample::probed::never_worked())]
 fn pages(#[case] name: &str, #[case] report: Report) {
-    let path = format!("{}/testdata/status/{name}.txt", env!("CARGO_MANIFEST_DIR"));
-    let page = page(&report);
-    if std::env::var_os("PATHPROOF_BLESS").is_some() {
-        std::fs::write(&path, &page).unwrap();
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        page == expected,
-        "{path} is not what is printed; look at it, and run the test with PATHPROOF_BLESS=1 if \
-         it should be:\n{page}"
-    );
-    assert!(
-        page.lines().all(|line| line.chars().count() <= 100),
-        "{page}"
-    );
-    assert!(page.lines().all(|line| line.trim_end() == line), "{page}");
+    crate::cli::paper::assert_page("status", name, &page(&report));
 }
 
 #[test]
@@ -152,12 +139,13 @@ async fn what_the_admin_port_serves_is_what_is_shown() {
     let ask = || {
         let address = address.clone();
         tokio::task::spawn_blocking(move || {
-            super::fetch::fetch(&address).and_then(|body| super::fetch::parse(&address, &body))
+            crate::cli::fetch::fetch(&address)
+                .and_then(|body| crate::cli::fetch::parse(&address, &body))
         })
     };
     let early = ask().await.unwrap().unwrap_err();
     assert!(
-        matches!(early, super::FetchError::TooEarly { .. }),
+        matches!(early, crate::cli::FetchError::TooEarly { .. }),
         "{early}"
     );
     publish.send_replace(Some(Arc::new(sample::degraded())));

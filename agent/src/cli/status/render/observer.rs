@@ -1,6 +1,6 @@
 //! How much is seen: interfaces, losses, what was passed unjudged.
 
-use super::super::paper::{Ink, counted, grouped};
+use super::super::super::paper::{Ink, counted, grouped};
 use super::{Page, TEXT};
 use crate::report::{Attached, DeviceReport};
 

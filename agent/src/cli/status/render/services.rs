@@ -1,6 +1,6 @@
 //! Services by outcome: those in trouble with what is known of it, then the busiest.
 
-use super::super::paper::{Ink, fitted, grouped};
+use super::super::super::paper::{Ink, fitted, grouped};
 use super::{Page, TEXT};
 use crate::domain::time::Spoken;
 use crate::domain::verdict::ServiceTrouble;

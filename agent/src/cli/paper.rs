@@ -169,6 +169,44 @@ pub(super) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{plural}", grouped(number))
 }
 
+/// As a sentence begins and ends; a name at its beginning stays as it is.
+pub(super) fn sentence(reason: &str) -> String {
+    let word = reason.split_whitespace().next().unwrap_or_default();
+    let is_name = !word.chars().all(|c| c.is_ascii_lowercase() || c == ',');
+    let mut letters = reason.chars();
+    let first = match letters.next() {
+        Some(c) if !is_name => c.to_ascii_uppercase().to_string(),
+        Some(c) => c.to_string(),
+        None => String::new(),
+    };
+    let end = if reason.ends_with('.') { "" } else { "." };
+    format!("{first}{}{end}", letters.as_str())
+}
+
+/// A page is what lies in agent/testdata, and fits a terminal. With PATHPROOF_BLESS set it is
+/// written anew, to be looked at.
+#[cfg(test)]
+pub(super) fn assert_page(folder: &str, name: &str, page: &str) {
+    let path = format!(
+        "{}/testdata/{folder}/{name}.txt",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    if std::env::var_os("PATHPROOF_BLESS").is_some() {
+        std::fs::write(&path, page).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        page == expected,
+        "{path} is not what is printed; look at it, and run the test with PATHPROOF_BLESS=1 if \
+         it should be:\n{page}"
+    );
+    assert!(
+        page.lines().all(|line| line.chars().count() <= 100),
+        "{page}"
+    );
+    assert!(page.lines().all(|line| line.trim_end() == line), "{page}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,34 @@
+//! `pathproof why`: how a running agent's verdict came about, as a person would tell it, or as
+//! JSON.
+
+use super::{Exit, colours, fetch};
+use crate::args::{Output, WhyArgs};
+
+mod chain;
+mod remedies;
+mod render;
+mod rules;
+mod stages;
+
+pub use chain::Chain;
+pub use remedies::Remedy;
+pub(super) use remedies::{looked_into, of_cause};
+pub use render::render;
+pub(super) use stages::meaning;
+
+/// Runs the command.
+pub fn run(said: &WhyArgs) -> Exit {
+    let address = &said.admin_address;
+    let report = fetch::fetch(address).and_then(|body| fetch::parse(address, &body));
+    let chain = match &report {
+        Ok(report) => Chain::of(report),
+        Err(error) => return super::fail(error),
+    };
+    match said.output {
+        Output::Text => super::print(&render(&chain, colours())),
+        Output::Json => super::print_json(&chain),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,285 @@
+//! What to look at next, by cause: the same as docs/operations.md, which has a heading for each.
+
+use agent_common::service::Family;
+use serde::Serialize;
+
+use super::super::paper::{Ink, Paper};
+use crate::domain::sentinel::ProbeCause;
+use crate::domain::verdict::{Cause, Why};
+
+/// Where all of it is written at length.
+const PAGE: &str = "docs/operations.md";
+
+/// Where to look next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Remedy {
+    /// The cause, or why nothing is known.
+    pub of: String,
+    /// Commands to run on the node; their output tells.
+    pub commands: Vec<String>,
+    /// What to look for, and what mends it.
+    pub advice: String,
+    /// Where more is written.
+    pub page: String,
+}
+
+impl Remedy {
+    /// Writes all of them, in a section of its own that begins at a column.
+    pub(in crate::cli) fn write_all(remedies: &[Remedy], paper: &mut Paper, column: usize) {
+        let mut shown: Vec<&str> = Vec::new();
+        for (index, remedy) in remedies.iter().enumerate() {
+            let title = if index == 0 { "look next" } else { "" };
+            paper.put(Ink::Heading, title).to(column);
+            if remedies.len() > 1 {
+                let name = remedy.of.replace('_', " ");
+                paper.put(Ink::Heading, &format!("{name}: "));
+            }
+            remedy.write(paper, column, &mut shown);
+        }
+    }
+
+    /// What was shown before is not shown again.
+    fn write<'a>(&'a self, paper: &mut Paper, column: usize, shown: &mut Vec<&'a str>) {
+        paper.wrapped(Ink::Plain, column, &self.advice);
+        for command in &self.commands {
+            if shown.contains(&&**command) {
+                continue;
+            }
+            shown.push(command);
+            // Never wrapped: it is to be copied.
+            paper
+                .to(column)
+                .put(Ink::Faint, "$ ")
+                .put(Ink::Unsure, command)
+                .line();
+        }
+        paper.to(column).put(Ink::Faint, &self.page).line();
+    }
+}
+
+/// As for IPv4.
+struct Entry {
+    commands: &'static [&'static str],
+    advice: &'static str,
+}
+
+const RULES: &[&str] = &[
+    "iptables -t nat -L KUBE-SERVICES -n | head",
+    "nft list chain ip kube-proxy services",
+];
+const FILTERS: &[&str] = &["iptables -L FORWARD -nv", "nft list ruleset | grep -n drop"];
+
+fn entry(cause: Cause) -> Entry {
+    let (commands, advice): (&'static [&'static str], _) = match cause {
+        Cause::Leaked => (
+            RULES,
+            "If the rules are gone or empty, restart kube-proxy (or the Cilium agent) on the node: \
+             its start is a full sync. Then look for who did it: a second proxy, or a firewall's \
+             reload.",
+        ),
+        Cause::Refused => (
+            RULES,
+            "Without a rule the node takes the connection for its own, and nobody listens. If the \
+             rules are gone, restart kube-proxy. If node ports alone are refused, look at \
+             nodePortAddresses of kube-proxy and at rules before NAT (raw table, notrack).",
+        ),
+        Cause::Misrouted => (
+            &["kubectl get endpointslices"],
+            "Compare the endpoints with the rules: a rule was edited or belongs to another \
+             cluster, or two programs write the same chains. Restart the proxy.",
+        ),
+        Cause::Stale => (
+            &["fuser /run/xtables.lock"],
+            "The proxy lags or hangs: look at its log, at its connection to the API server, and \
+             for a held lock.",
+        ),
+        Cause::ForwardingOff => (
+            &["sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding"],
+            "Mend it with `sysctl -w net.ipv4.ip_forward=1`; then find the file below \
+             /etc/sysctl.d that turned it off.",
+        ),
+        Cause::Lost => (
+            FILTERS,
+            "Look for a filter whose counters grow, for rp_filter, a full conntrack table \
+             (`dmesg | grep conntrack`) and a blackhole route.",
+        ),
+        Cause::NoData => (
+            &["iptables -L FORWARD -nv | grep INVALID"],
+            "A stateful filter takes the data for INVALID, two datapaths each see half of the \
+             connection, or the way back is another.",
+        ),
+        Cause::AnswerLost => (
+            FILTERS,
+            "The way back is filtered, or its conntrack entry was deleted (`conntrack -D`, \
+             `conntrack -F` by a script), so that the answer is not translated back.",
+        ),
+        Cause::NotMasqueraded => (
+            &[
+                "iptables -t nat -L KUBE-POSTROUTING -n",
+                "nft list chain ip kube-proxy nat-postrouting",
+            ],
+            "A firewall's reload often empties POSTROUTING alone. Restart kube-proxy.",
+        ),
+        Cause::Unheard => (
+            &[],
+            "The way out of the node is broken behind it: look at the uplink, its switch, and a \
+             route back to the clients.",
+        ),
+    };
+    Entry { commands, advice }
+}
+
+/// For a cause, in these families.
+pub(in crate::cli) fn of_cause(cause: Cause, families: &[Family]) -> Remedy {
+    let entry = entry(cause);
+    let mut commands = Vec::new();
+    for command in entry.commands {
+        for family in families {
+            let command = in_family(command, *family);
+            if !commands.contains(&command) {
+                commands.push(command);
+            }
+        }
+    }
+    let advice = match families {
+        [family] => in_family(entry.advice, *family),
+        _ => entry.advice.to_owned(),
+    };
+    Remedy {
+        of: cause.name().to_owned(),
+        commands,
+        advice,
+        page: format!("{PAGE}#{}", cause.name()),
+    }
+}
+
+/// The cause under which a probe's failure is looked into: an ICMP error is what filters send.
+pub(in crate::cli) fn looked_into(cause: ProbeCause) -> Cause {
+    match cause {
+        ProbeCause::Unreachable => Cause::Lost,
+        cause => cause.cause(),
+    }
+}
+
+/// The same for another family.
+fn in_family(text: &str, family: Family) -> String {
+    match family {
+        Family::V4 => text.to_owned(),
+        Family::V6 => text
+            .replace("iptables -", "ip6tables -")
+            .replace("chain ip kube-proxy", "chain ip6 kube-proxy")
+            .replace("-w net.ipv4.ip_forward", "-w net.ipv6.conf.all.forwarding"),
+    }
+}
+
+/// For a node of which nothing is known.
+pub(super) fn of_why(why: Why) -> Remedy {
+    let advice = match why {
+        Why::ObserverBlind => {
+            "The programs are attached nowhere: the agent's log says what the kernel refused; \
+             docs/capabilities.md says what they need."
+        }
+        Why::NotSampled => {
+            "The agent was stopped or starved: look at its CPU limit and at what else runs on the \
+             node."
+        }
+        Why::ViewNotSynced => {
+            "The cluster view was never complete: look at the folder, or at the way to the API \
+             server."
+        }
+        Why::NothingExpected => {
+            "No Service has a frontend on this node. If there should be one, look at the cluster \
+             view and at the node's name."
+        }
+        Why::NothingProven => {
+            "No probe ever came through in this boot: its likeliest reason is above."
+        }
+        Why::Idle => "No traffic and no sentinel: install the sentinel's Service.",
+        Why::Inconclusive => {
+            "Wait for a connection whose outcome says something; with a sentinel, look at why its \
+             probes say nothing."
+        }
+        Why::EvidenceTooOld => {
+            "Make a new connection to a Service from a pod of this node: its outcome tells. With a \
+             sentinel this does not last."
+        }
+        Why::SentinelAltered => {
+            "Somebody edited the sentinel's Service or slice: apply its manifest again."
+        }
+        Why::DatapathChanged => {
+            "Another proxy appeared. Probes count again once they come through."
+        }
+    };
+    Remedy {
+        of: why.name().to_owned(),
+        commands: Vec::new(),
+        advice: advice.to_owned(),
+        page: format!("{PAGE}#when-nothing-is-known"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const CAUSES: [Cause; 10] = [
+        Cause::Leaked,
+        Cause::Refused,
+        Cause::Misrouted,
+        Cause::Lost,
+        Cause::Stale,
+        Cause::Unheard,
+        Cause::NoData,
+        Cause::ForwardingOff,
+        Cause::NotMasqueraded,
+        Cause::AnswerLost,
+    ];
+
+    fn page() -> String {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    #[test]
+    fn the_page_has_a_heading_for_every_cause_and_its_commands() {
+        let page = page();
+        for cause in CAUSES {
+            let heading = format!("### {}", cause.name());
+            let section = page.split_once(&format!("{heading}\n"));
+            assert!(section.is_some(), "docs/operations.md lacks {heading:?}");
+            for command in entry(cause).commands {
+                assert!(
+                    page.contains(command),
+                    "docs/operations.md lacks {command:?}"
+                );
+            }
+        }
+        // Every probe's cause leads to one of them.
+        for cause in ProbeCause::ALL {
+            assert!(CAUSES.contains(&looked_into(cause)));
+        }
+    }
+
+    #[rstest]
+    #[case(&[Family::V4], "iptables -L FORWARD -nv")]
+    #[case(&[Family::V6], "ip6tables -L FORWARD -nv")]
+    #[case(
+        &[Family::V4, Family::V6],
+        "iptables -L FORWARD -nv; ip6tables -L FORWARD -nv; nft list ruleset | grep -n drop"
+    )]
+    fn commands_are_those_of_the_family(#[case] families: &[Family], #[case] expected: &str) {
+        let said = of_cause(Cause::Lost, families).commands.join("; ");
+        assert!(said.starts_with(expected), "{said}");
+    }
+
+    #[test]
+    fn a_repair_is_that_of_the_family() {
+        let v6 = of_cause(Cause::ForwardingOff, &[Family::V6]);
+        assert!(
+            v6.advice
+                .contains("sysctl -w net.ipv6.conf.all.forwarding=1"),
+            "{v6:?}"
+        );
+    }
+}

@@ -1,0 +1,58 @@
+use rstest::rstest;
+
+use super::{Chain, render};
+use crate::domain::verdict::Cause;
+use crate::report::sample::probed;
+use crate::report::{Report, sample};
+
+fn page(report: &Report) -> String {
+    render(&Chain::of(report), false)
+}
+
+/// Pages as they are printed, to be looked at: agent/testdata/why. With PATHPROOF_BLESS set they
+/// are written anew.
+#[rstest]
+#[case("proven", sample::proven())]
+#[case("flushed", probed::flushed())]
+#[case("broken", sample::broken())]
+#[case("filtered", probed::filtered())]
+#[case("never_worked", probed::never_worked())]
+#[case("degraded", sample::degraded())]
+#[case("blind", sample::blind())]
+fn pages(#[case] name: &str, #[case] report: Report) {
+    let page = page(&report);
+    crate::cli::paper::assert_page("why", name, &page);
+}
+
+#[test]
+fn the_flushed_chain_is_told_stage_by_stage() {
+    let chain = Chain::of(&probed::flushed());
+    assert_eq!(chain.lanes.len(), 5);
+    let first = &chain.lanes[0];
+    assert!(first.counts);
+    let steps: Vec<(&str, bool)> = first
+        .steps
+        .iter()
+        .map(|step| (step.stage.name(), step.reached))
+        .collect();
+    assert_eq!(
+        steps,
+        [("sent", true), ("arrived", true), ("translated", false)]
+    );
+    assert_eq!(first.steps[1].device.as_deref(), Some("pathproof-c0"));
+    assert!(
+        first.steps[2].sentence.contains("eth0 untranslated"),
+        "{first:?}"
+    );
+    let next: Vec<&str> = chain.next.iter().map(|remedy| &*remedy.of).collect();
+    assert_eq!(next, [Cause::Leaked.name(), Cause::Refused.name()]);
+    let json = serde_json::to_value(&chain).unwrap();
+    assert_eq!(json["lanes"][0]["steps"][2]["stage"], "translated");
+    assert_eq!(json["lanes"][0]["to"], "10.96.240.1:80");
+}
+
+#[test]
+fn leaving_is_expected() {
+    let page = page(&sample::blind());
+    assert!(page.contains("as it should be"), "{page}");
+}
