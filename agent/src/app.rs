@@ -101,8 +101,10 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         bind::listen("--healthz-bind-address", config.healthz.address)?,
         bind::listen("--admin-bind-address", config.admin.address)?,
     );
-    // The folder is read while the observer is loaded.
+    // The folder is read while the observer is loaded. Loading blocks, and a task that was spawned
+    // here waits for this one to yield: the other worker does not take it.
     let folder = Folder::open(&config.manifests, &config.node_name)?.follow();
+    tokio::task::yield_now().await;
     let (observer, blind, no_pins) = load(&config)?;
     // Reading the object took more than all that follows.
     memory_of_process::give_back();
