@@ -271,6 +271,7 @@ impl Agent {
         if let Some(observer) = &mut self.observer {
             observer.check(now);
         }
+        self.check_sentinel(now);
     }
 
     /// Whether the last verdict was anything but sound.

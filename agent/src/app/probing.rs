@@ -20,18 +20,24 @@ use crate::domain::probe::ProbeTrace;
 use crate::domain::sentinel::{KernelFacts, ProbeOutcome, SentinelView, classify};
 use crate::domain::time::Mono;
 use crate::domain::verdict::Limits;
-use crate::sentinel::devices::{
-    HardwareAddress, Known, NodeState, PodSources, Role, SentinelDevices, Settings, conflict,
-};
-use crate::sentinel::prober::{End, FamilyTargets, Frontend, Prober, Targets, Wire};
+use crate::sentinel::devices::{Role, SentinelDevices, Settings};
+use crate::sentinel::prober::{FamilyTargets, Frontend, Prober, Targets};
+use addresses::{settings, taken, wire};
 use keeper::{Facts, News, Wish};
 
+mod addresses;
 mod block;
 mod keeper;
 mod maps;
 
-/// While probes fail, devices and programs are looked at this often.
+/// While probes begin to fail, devices and programs are looked at this often.
 const SUSPICION: Duration = Duration::from_millis(100);
+/// And this often when they go on failing.
+const LASTING: Duration = Duration::from_secs(2);
+/// Failures in a row that are judged at once; the last of them may confirm.
+const SOON: u32 = 5;
+/// What the kernel said of itself this long ago says nothing.
+const FACTS_AGE: Duration = Duration::from_secs(15);
 
 /// What comes to the main loop from the sentinel's parts.
 pub(super) struct Inbox {
@@ -74,6 +80,14 @@ pub(super) struct Probing {
     prober: Option<Prober>,
     kernel: KernelFacts,
     suspected: Option<Mono>,
+    /// The devices that the keeper made; `devices` are those that are probed through.
+    ready: Option<SentinelDevices>,
+    /// When the kernel's facts were told.
+    told: Option<Mono>,
+    /// Damage that was said last.
+    damage: Option<String>,
+    /// Changes of the view when it was last searched for the sentinel's addresses.
+    searched: Option<u64>,
     wishes: watch::Sender<Wish>,
     traces: mpsc::UnboundedSender<ProbeTrace>,
     keeper: JoinHandle<()>,
@@ -102,6 +116,10 @@ impl Probing {
             prober: None,
             kernel: KernelFacts::default(),
             suspected: None,
+            ready: None,
+            told: None,
+            damage: None,
+            searched: None,
             wishes,
             traces,
             keeper,
@@ -178,6 +196,7 @@ impl Probing {
         let families: Vec<Family> = families.collect();
         self.wishes.send_if_modified(|wish| {
             let mut wanted = wish.clone();
+            wanted.known = true;
             // Once made, the devices stay while the sentinel is deleted or edited.
             wanted.needed = (wish.needed || !families.is_empty()) && self.taken.is_none();
             if !families.is_empty() {
@@ -204,12 +223,18 @@ impl Probing {
         }
     }
 
-    /// Programs and prober for devices that stand.
-    fn start(&mut self, devices: SentinelDevices, observer: &mut Observer) -> Result<(), String> {
-        if self.devices.as_ref() == Some(&devices) && self.prober.is_some() && self.hooks.is_some()
-        {
+    /// Whether everything runs on the devices that the keeper made.
+    fn runs(&self) -> bool {
+        self.devices == self.ready
+            && self.hooks.is_some()
+            && self.prober.as_ref().is_some_and(Prober::is_running)
+    }
+
+    /// Programs and prober for the devices that stand, if they do not run already.
+    fn start(&mut self, observer: &mut Observer) -> Result<(), String> {
+        let Some(devices) = self.ready.clone().filter(|_| !self.runs()) else {
             return Ok(());
-        }
+        };
         let ends = ProbeEnds {
             client_near: devices.client_near.index,
             client_far: devices.client_far.index,
@@ -261,23 +286,54 @@ impl Agent {
             return;
         }
         let state = self.view.state(&probing.rule.service);
+        let known = probing.found.altered.take();
         probing.found = sentinel(&probing.rule, state, self.view.node());
-        let taken = match probing.found.exists {
-            true => taken(probing, &self.view),
-            false => None,
+        if let Some(altered) = &probing.found.altered
+            && known.as_ref() != Some(altered)
+        {
+            tracing::warn!(%altered, "the sentinel is not probed");
+        }
+        if probing.searched.is_none() && probing.found.exists {
+            self.search_cluster();
+        }
+        let Some(probing) = &mut self.probing else {
+            return;
         };
+        let view = probing.view(now);
+        self.ledger.sentinel_mut().view_changed(now, view);
+        probing.wish(self.view.node());
+        probing.retarget();
+    }
+
+    /// Looks whether the cluster uses the sentinel's addresses, where the view changed.
+    fn search_cluster(&mut self) {
+        let Some(probing) = &mut self.probing else {
+            return;
+        };
+        if !probing.found.exists || probing.searched == Some(self.view_changes) {
+            return;
+        }
+        probing.searched = Some(self.view_changes);
+        let taken = taken(&probing.settings, &probing.rule.service, &self.view);
         if let Some(why) = taken.as_ref().filter(|_| taken != probing.taken) {
             tracing::warn!(%why, "the sentinel is off; the node is judged by real traffic alone");
             probing.stop();
         }
         probing.taken = taken;
-        if let Some(altered) = &probing.found.altered {
-            tracing::warn!(%altered, "the sentinel is not probed");
+    }
+
+    /// Every few seconds: what ended is begun again, and what the cluster took is left to it.
+    pub(super) fn check_sentinel(&mut self, now: Mono) {
+        let before = self.probing.as_ref().and_then(|probing| probing.taken.clone());
+        self.search_cluster();
+        let Some(probing) = &self.probing else {
+            return;
+        };
+        if probing.taken != before {
+            self.follow_sentinel(now);
+        } else if probing.taken.is_none() && probing.ready.is_some() && !probing.runs() {
+            self.start_sentinel(now);
         }
-        let view = probing.view(now);
-        self.ledger.sentinel_mut().view_changed(now, view);
-        probing.wish(self.view.node());
-        probing.retarget();
     }
 
     /// Something came from the sentinel's parts.
@@ -294,26 +350,47 @@ impl Agent {
         };
         match news {
             News::Ready(devices) => {
-                let started = match &mut self.observer {
-                    Some(observer) => probing.start(devices, observer),
-                    None => Err("there is no observer".to_owned()),
-                };
-                self.turn_sentinel(started.err(), now);
+                probing.ready = Some(devices);
+                self.start_sentinel(now);
             }
-            News::Off(why) => self.turn_sentinel(Some(why), now),
+            News::Off(why) => {
+                probing.ready = None;
+                self.turn_sentinel(Some(why), now);
+            }
             News::Damaged(sentence) => {
-                tracing::warn!(%sentence, "the sentinel's devices are damaged; they are mended");
+                if probing.damage.as_ref() != Some(&sentence) {
+                    tracing::warn!(%sentence, "the sentinel's devices are damaged");
+                    probing.damage = Some(sentence.clone());
+                }
                 self.ledger.sentinel_mut().damaged(now, sentence);
             }
-            News::Facts(Facts { forwarding, owners }) => {
-                probing.kernel.forwarding = forwarding;
-                for (family, owners) in Family::ALL.into_iter().zip(owners) {
-                    self.ledger.sentinel_mut().owner_seen(family, owners, now);
-                }
-                return;
-            }
+            News::Facts(facts) => return self.learn(facts, now),
         }
         self.publish(now);
+    }
+
+    fn learn(&mut self, facts: Facts, now: Mono) {
+        let Some(probing) = &mut self.probing else {
+            return;
+        };
+        probing.kernel.forwarding = facts.forwarding;
+        probing.told = Some(now);
+        let ledger = self.ledger.sentinel_mut();
+        for (family, owners) in Family::ALL.into_iter().zip(facts.owners) {
+            ledger.owner_seen(family, owners, now);
+        }
+        if let Some(began) = facts.sound_since {
+            probing.damage = None;
+            ledger.looked(began);
+        }
+    }
+
+    fn start_sentinel(&mut self, now: Mono) {
+        let (Some(probing), Some(observer)) = (&mut self.probing, &mut self.observer) else {
+            return self.turn_sentinel(Some("there is no observer".to_owned()), now);
+        };
+        let started = probing.start(observer);
+        self.turn_sentinel(started.err(), now);
     }
 
     /// The sentinel is on from now on, or off for a reason.
@@ -321,11 +398,15 @@ impl Agent {
         let Some(probing) = &mut self.probing else {
             return;
         };
-        if let Some(why) = &off {
-            tracing::warn!(%why, "the sentinel is off; the node is judged by real traffic alone");
+        match &off {
+            Some(why) if off != probing.off => {
+                tracing::warn!(%why, "the sentinel is off; the node is judged by real traffic alone");
+            }
+            None if probing.off.is_some() => tracing::info!("the sentinel is on again"),
+            _ => {}
+        }
+        if off.is_some() {
             probing.stop();
-        } else if probing.off.is_some() {
-            tracing::info!("the sentinel is on again");
         }
         probing.off = off;
         let view = probing.view(now);
@@ -337,31 +418,32 @@ impl Agent {
         let Some(probing) = &self.probing else {
             return;
         };
-        let outcome = classify(trace, &probing.kernel, &Limits::default());
-        let outcome = self.ledger.sentinel_mut().absorb(trace, outcome, now);
+        let old = probing.told.is_none_or(|at| now.since(at) > FACTS_AGE);
+        let kernel = if old { KernelFacts::default() } else { probing.kernel };
+        let outcome = classify(trace, &kernel, &Limits::default());
+        let ledger = self.ledger.sentinel_mut();
+        let before = ledger.failures(trace.lane);
+        let outcome = ledger.absorb(trace, outcome, now);
+        let after = ledger.failures(trace.lane);
         self.metrics.record_probe(trace, name(outcome));
-        if matches!(outcome, ProbeOutcome::Passed { .. }) && !self.is_troubled() {
-            // What passes is judged with the next turn.
-            return;
+        if after > 0 {
+            self.suspect(after, now);
         }
-        tracing::debug!(
-            ?trace,
-            outcome = name(outcome),
-            "a probe did not pass, or at last did"
-        );
-        self.suspect(now);
-        self.publish(now);
+        // Everything else waits for the next turn: a path that always fails must cost no more than
+        // one that works.
+        if before != after && after <= SOON {
+            tracing::debug!(?trace, outcome = name(outcome), "a path begins or ceases to fail");
+            self.publish(now);
+        }
     }
 
     /// A probe failed: are the sentinel's own parts sound?
-    fn suspect(&mut self, now: Mono) {
+    fn suspect(&mut self, failures: u32, now: Mono) {
         let Some(probing) = &mut self.probing else {
             return;
         };
-        if probing
-            .suspected
-            .is_some_and(|at| now.since(at) < SUSPICION)
-        {
+        let pause = if failures <= SOON { SUSPICION } else { LASTING };
+        if probing.suspected.is_some_and(|at| now.since(at) < pause) {
             return;
         }
         probing.suspected = Some(now);
@@ -374,45 +456,9 @@ impl Agent {
         }
         let sentence = "a program of the sentinel's was detached by something else".to_owned();
         self.ledger.sentinel_mut().damaged(now, sentence);
-        if let Some(devices) = probing.devices.take() {
-            let started = probing.start(devices, observer);
-            self.turn_sentinel(started.err(), now);
-        }
+        probing.hooks = None;
+        self.start_sentinel(now);
     }
-}
-
-/// Whether the cluster uses one of the sentinel's addresses otherwise.
-fn taken(probing: &Probing, view: &crate::domain::view::ClusterView) -> Option<String> {
-    let own = &probing.rule.service;
-    let none: &[ipnet::IpNet] = &[];
-    let node = view.node();
-    let states = || view.states().filter(move |(name, _)| *name != own);
-    let services = states().flat_map(|(name, state)| {
-        let service = state.service.iter();
-        service.flat_map(move |service| {
-            let ips = service.cluster_ips.iter();
-            let ips = ips.chain(&service.load_balancer_ips);
-            ips.chain(&service.external_ips).map(move |ip| (*ip, name))
-        })
-    });
-    let endpoints = states().flat_map(|(name, state)| {
-        let slices = state.slices.iter();
-        slices
-            .flat_map(|slice| &slice.endpoints)
-            .map(move |endpoint| (ip_of(endpoint.address), name))
-    });
-    let known = Known {
-        pod_cidrs: node.map_or(none, |node| &node.pod_cidrs),
-        node_addresses: node.map_or(&[], |node| &node.addresses),
-        services: Box::new(services),
-        endpoints: Box::new(endpoints),
-    };
-    let nothing = NodeState::default();
-    conflict(&probing.settings, &Family::ALL, known, &nothing).map(|conflict| conflict.to_string())
-}
-
-fn ip_of(address: agent_common::service::Address) -> IpAddr {
-    IpAddr::from(address).to_canonical()
 }
 
 /// Label of an outcome in metrics.
@@ -421,39 +467,5 @@ fn name(outcome: ProbeOutcome) -> &'static str {
         ProbeOutcome::Passed { .. } => "passed",
         ProbeOutcome::Failed(cause) => cause.name(),
         ProbeOutcome::Void(_) => "void",
-    }
-}
-
-fn settings(config: &SentinelConfig) -> Settings {
-    let mut settings = Settings {
-        prefix: config.devices.clone(),
-        ..Settings::default()
-    };
-    let mut pod = PodSources::default();
-    for family in Family::ALL {
-        settings.client = settings.client.with(config.client[family as usize]);
-        settings.echo = settings.echo.with(config.echo[family as usize]);
-        match config.pod[family as usize] {
-            Some(IpAddr::V4(v4)) => pod.v4 = Some(v4),
-            Some(IpAddr::V6(v6)) => pod.v6 = Some(v6),
-            None => {}
-        }
-    }
-    Settings { pod, ..settings }
-}
-
-fn wire(devices: &SentinelDevices) -> Wire {
-    let end = |end: &crate::sentinel::devices::End| {
-        let HardwareAddress(mac) = end.mac;
-        End {
-            ifindex: end.index,
-            mac,
-        }
-    };
-    Wire {
-        client_far: end(&devices.client_far),
-        client_near: end(&devices.client_near).mac,
-        server_near: end(&devices.server_near),
-        server_far: end(&devices.server_far).mac,
     }
 }

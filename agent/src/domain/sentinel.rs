@@ -207,6 +207,11 @@ impl SentinelLedger {
         lanes_of(family).any(failing)
     }
 
+    /// Failures of a lane in a row that count.
+    pub fn failures(&self, lane: Lane) -> u32 {
+        self.lane(lane).run.as_ref().map_or(0, |run| run.failures)
+    }
+
     fn close_gap(&mut self, now: Mono) {
         let before = self.absorbed.replace(now);
         if before.is_some_and(|before| now.since(before) > self.limits.probe_gap) {

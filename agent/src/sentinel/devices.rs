@@ -23,7 +23,7 @@ use thiserror::Error;
 
 pub use conflict::{Conflict, Known, conflict};
 pub use ensure::ensure;
-pub use forwarding::forwarding;
+pub use forwarding::{forwarding, is_enabled, overridden};
 pub use node::{LocalAddress, Neighbour, NodeState, Route};
 pub use pair::remove;
 pub use settings::{

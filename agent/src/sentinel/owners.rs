@@ -23,7 +23,7 @@ const NFTABLES_TABLE: Name<'static> = Name::Table("kube-proxy");
 /// Looks who is there now, by [`Family`]. What cannot be read is as if it were not there: only an
 /// owner that appears means anything.
 pub fn owners() -> [DatapathOwners; FAMILIES] {
-    let nft = Nft::open().ok();
+    let nft = Nft::open().ok().filter(|_| has_nf_tables());
     let devices = [("kube-ipvs0", Owner::Ipvs), ("cilium_host", Owner::Cilium)];
     let devices: Vec<Owner> = devices
         .into_iter()
@@ -34,16 +34,31 @@ pub fn owners() -> [DatapathOwners; FAMILIES] {
             nft.as_ref()
                 .is_some_and(|nft| nft.has(family, name).unwrap_or(false))
         };
-        let iptables = has(IPTABLES_CHAIN) || has_legacy_nat(family);
         let rules = [
-            (iptables, Owner::KubeProxyIptables),
+            (has(IPTABLES_CHAIN), Owner::KubeProxyIptables),
             (has(NFTABLES_TABLE), Owner::KubeProxyNftables),
         ];
         let rules = rules
             .into_iter()
             .filter_map(|(there, owner)| there.then_some(owner));
-        rules.chain(devices.iter().copied()).collect()
+        let mut found: Vec<Owner> = rules.chain(devices.iter().copied()).collect();
+        // Listing a legacy table makes it: beside another owner it says nothing.
+        if found.is_empty() && has_legacy_nat(family) {
+            found.push(Owner::KubeProxyIptables);
+        }
+        found.into_iter().collect()
     })
+}
+
+/// Whether the kernel has nf_tables already: a question to it would load the module. A kernel
+/// without modules has what it has.
+fn has_nf_tables() -> bool {
+    match fs::read_to_string("/proc/modules") {
+        Ok(modules) if !modules.is_empty() => {
+            modules.lines().any(|line| line.starts_with("nf_tables "))
+        }
+        _ => true,
+    }
 }
 
 fn has_device(name: &str) -> bool {

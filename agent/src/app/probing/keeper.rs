@@ -10,21 +10,27 @@ use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use crate::clock;
 use crate::domain::sentinel::DatapathOwners;
+use crate::domain::time::Mono;
 use crate::sentinel::devices::{
-    Damage, Known, NodeState, SentinelDevices, Settings, conflict, ensure, forwarding, remove,
-    verify,
+    Damage, Known, NodeState, SentinelDevices, Settings, conflict, ensure, forwarding, is_enabled,
+    overridden, remove, verify,
 };
 use crate::sentinel::owners::owners;
 
 /// The devices are looked at this often while all is well.
 const LOOK: Duration = Duration::from_secs(5);
+/// A look that takes longer is given up.
+const STUCK: Duration = Duration::from_secs(3);
 /// And at most this often while probes fail.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the main loop wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wish {
+    /// The view is known: what is not needed may be removed.
+    pub(super) known: bool,
     /// There is something to probe.
     pub(super) needed: bool,
     /// In these families.
@@ -52,6 +58,8 @@ pub(super) enum News {
 /// Beside the devices, by [`Family`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
+    /// When the look began that found the devices sound; nothing where it did not.
+    pub(super) sound_since: Option<Mono>,
     pub(super) forwarding: [Option<bool>; FAMILIES],
     pub(super) owners: [DatapathOwners; FAMILIES],
 }
@@ -69,6 +77,7 @@ pub(super) fn start(
             devices: None,
             families: Vec::new(),
             off: None,
+            removed: false,
         };
         keeper.run(wishes).await;
     })
@@ -81,6 +90,8 @@ struct Keeper {
     families: Vec<Family>,
     /// What was said last of why there are none.
     off: Option<String>,
+    /// Nothing of ours is there, as far as we know.
+    removed: bool,
 }
 
 impl Keeper {
@@ -88,8 +99,11 @@ impl Keeper {
         loop {
             let wish = wishes.borrow_and_update().clone();
             if wish.needed {
-                self.look(&wish).await;
-            } else if self.devices.take().is_some() {
+                // Netlink answers in milliseconds, or is broken.
+                if tokio::time::timeout(STUCK, self.look(&wish)).await.is_err() {
+                    tracing::warn!("the sentinel's devices could not be looked at in time");
+                }
+            } else if wish.known && !self.removed {
                 self.remove().await;
             }
             tokio::time::sleep(PAUSE).await;
@@ -101,6 +115,8 @@ impl Keeper {
     }
 
     async fn remove(&mut self) {
+        self.devices = None;
+        self.removed = true;
         match remove(&self.settings).await {
             Ok(removed) => tracing::debug!(removed, "the sentinel's devices are removed"),
             Err(error) => {
@@ -110,11 +126,13 @@ impl Keeper {
     }
 
     async fn look(&mut self, wish: &Wish) {
+        let began = clock::mono();
         let sound = match &self.devices {
-            Some(devices) if self.families == wish.families => {
-                let damages = verify(devices, &self.settings).await;
+            Some(devices) if self.families == wish.families && !has_more(devices, wish) => {
+                let mut damages = sentences(&verify(devices, &self.settings).await);
+                damages.extend(overridden(devices));
                 if !damages.is_empty() {
-                    self.tell(News::Damaged(sentence(&damages)));
+                    self.tell(News::Damaged(damages.join("; ")));
                 }
                 damages.is_empty()
             }
@@ -125,6 +143,7 @@ impl Keeper {
         }
         if let Some(devices) = &self.devices {
             let facts = Facts {
+                sound_since: sound.then_some(began),
                 forwarding: Family::ALL.map(|family| forwarding(devices, family)),
                 owners: owners(),
             };
@@ -139,12 +158,14 @@ impl Keeper {
                     tracing::info!(%note, "the sentinel's devices");
                 }
                 self.off = None;
+                self.removed = false;
                 self.families.clone_from(&wish.families);
                 self.devices = Some(devices.clone());
                 self.tell(News::Ready(devices));
             }
             Err(why) => {
-                self.devices = None;
+                // Addresses that are somebody else's must not lead to us, nor half a pair stay.
+                self.remove().await;
                 if self.off.as_ref() != Some(&why) {
                     self.tell(News::Off(why.clone()));
                     self.off = Some(why);
@@ -181,7 +202,13 @@ fn known(wish: &Wish) -> Known<'_> {
     }
 }
 
-fn sentence(damages: &[Damage]) -> String {
-    let all: Vec<String> = damages.iter().map(ToString::to_string).collect();
-    all.join("; ")
+fn sentences(damages: &[Damage]) -> Vec<String> {
+    damages.iter().map(ToString::to_string).collect()
+}
+
+/// Whether a family that was not to be had can be had now.
+fn has_more(devices: &SentinelDevices, wish: &Wish) -> bool {
+    wish.families
+        .iter()
+        .any(|family| !devices.has(*family) && is_enabled(devices, *family))
 }
