@@ -55,6 +55,10 @@ pub enum Command {
     /// Tell how a running agent's verdict came about, and where to look next
     Why(WhyArgs),
     /// Prove the datapath once, now, without an agent
+    ///
+    /// Makes the sentinel's interfaces, probes every path for a few seconds, says which of them
+    /// pass and why others do not, and leaves nothing behind. Where an agent runs, its interfaces
+    /// and its probes are used instead.
     Check(Box<CheckArgs>),
     /// Remove what an agent leaves behind: programs, pinned maps, state, the sentinel's interfaces
     Cleanup(CleanupArgs),

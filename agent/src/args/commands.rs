@@ -46,14 +46,7 @@ pub struct WhyArgs {
 
 /// Options of `pathproof check`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
-#[command(
-    long_about = "Prove the datapath once, now, without an agent
-
-Makes the sentinel's interfaces, probes every path for a few seconds, says which of them pass and \
-why others do not, and leaves nothing behind. Where an agent runs, its interfaces and its probes \
-are used instead.",
-    after_help = EXIT_CODES
-)]
+#[command(after_help = EXIT_CODES)]
 pub struct CheckArgs {
     /// Where the cluster view comes from.
     #[command(flatten)]
