@@ -7,6 +7,7 @@
 mod hooks;
 mod limits;
 mod object;
+mod plans;
 mod sampler;
 mod scenarios;
 mod sentinel;

@@ -25,6 +25,7 @@ mod agent_termination;
 mod agent_twins;
 mod sentinel_devices;
 mod sentinel_faults;
+mod sentinel_harm;
 mod sentinel_input;
 mod sentinel_node;
 mod sentinel_probe;

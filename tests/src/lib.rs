@@ -7,6 +7,7 @@
 //! ([`rules`]), so that a parsing mistake of the agent's cannot hide in the tests.
 
 pub mod demo;
+pub mod detect;
 pub mod generator;
 pub mod http;
 pub mod manifests;

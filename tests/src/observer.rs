@@ -97,6 +97,11 @@ impl Observer {
         Ok(Sampler::open(&mut self.ebpf)?)
     }
 
+    /// As above, to take maps out of it.
+    pub fn ebpf_mut(&mut self) -> &mut Ebpf {
+        &mut self.ebpf
+    }
+
     /// A program by name.
     pub fn program(&self, name: &str) -> Result<&SchedClassifier> {
         let program = self.ebpf.program(name);

@@ -16,6 +16,10 @@ enum What {
     Packet(Rest),
     /// Memory and time to the first verdict with 10,000 Services and 100,000 endpoints (needs root)
     Scale(Rest),
+    /// Time from fault to 503 and from repair to 200, idle and busy (needs root)
+    Detect(Rest),
+    /// Processor time of the agent on an idle node, all paths probed (needs root)
+    Idle(Rest),
 }
 
 #[derive(Debug, clap::Args)]
@@ -29,6 +33,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let (program, arguments) = match &args.what {
         What::Packet(rest) => ("bench-packet", &rest.arguments),
         What::Scale(rest) => ("bench-scale", &rest.arguments),
+        What::Detect(rest) => ("bench-detect", &rest.arguments),
+        What::Idle(rest) => ("bench-idle", &rest.arguments),
     };
     host::install_world("the benchmark")?;
     let agent = run::build_program("pathproof", "pathproof", true)?;

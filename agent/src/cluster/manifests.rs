@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::hash::{BuildHasher, RandomState};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -100,6 +100,8 @@ pub struct Manifests {
     objects: HashMap<Key, Known>,
     next_file: u32,
     folder_problem: Option<Problem>,
+    /// The text of one file after the other: fresh memory for each costs as much as reading it.
+    text: String,
 }
 
 impl Manifests {
@@ -113,6 +115,7 @@ impl Manifests {
             objects: HashMap::new(),
             next_file: 0,
             folder_problem: None,
+            text: String::new(),
         }
     }
 
@@ -146,6 +149,7 @@ impl Manifests {
                 });
             }
         }
+        self.text = String::new();
         Update {
             changes,
             problems: self.problems(),
@@ -241,11 +245,15 @@ impl Manifests {
     fn read_file(&mut self, name: &OsString, stamp: Option<Stamp>, changes: &mut Vec<Change>) {
         let path = self.folder.join(name);
         let id = self.files.get(name).map_or(self.next_file, |file| file.id);
+        let is_new = id == self.next_file;
         self.next_file = self.next_file.max(id + 1);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) => return self.note_unreadable(name, id, path, stamp, &error),
-        };
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
+        if let Err(error) =
+            fs::File::open(&path).and_then(|mut file| file.read_to_string(&mut text))
+        {
+            return self.note_unreadable(name, id, path, stamp, &error);
+        }
         let mut reading = Reading {
             id,
             path,
@@ -258,8 +266,9 @@ impl Manifests {
         yaml::read(&text, &mut |place, item| {
             self.take(place, item, &mut reading, changes)
         });
-        drop(text);
-        if reading.whole {
+        self.text = text;
+        // A walk of all objects, which at start would be one for each file.
+        if reading.whole && !is_new {
             let seen = &reading.seen;
             self.drop_objects(changes, |known, key| {
                 known.file == id && !seen.contains_key(key)

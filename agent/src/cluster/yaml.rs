@@ -78,9 +78,6 @@ pub fn read(text: &str, see: &mut dyn FnMut(Place, Item)) {
 }
 
 fn read_document(document: &Document<'_>, see: &mut dyn FnMut(Place, Item)) {
-    if document.is_blank() {
-        return;
-    }
     let header = match peek::header(document.text, 0) {
         Some(header) => header,
         None => match peek::header_by_parsing(document) {

@@ -1,4 +1,4 @@
-//! Three `bpf(2)` commands that aya has no call for: many map elements at a time, and which
+//! `bpf(2)` commands that aya has no call for: many map elements at a time, and which
 //! programs stand at a hook without asking for their descriptors (that needs CAP_SYS_ADMIN, which
 //! the agent does not have; finding 20).
 
@@ -10,6 +10,7 @@ use aya::Pod;
 
 const BPF_PROG_QUERY: libc::c_int = 16;
 const BPF_MAP_LOOKUP_BATCH: libc::c_int = 24;
+const BPF_MAP_UPDATE_BATCH: libc::c_int = 26;
 const BPF_MAP_DELETE_BATCH: libc::c_int = 27;
 /// Attach type of TCX ingress (linux/bpf.h).
 pub(super) const BPF_TCX_INGRESS: u32 = 46;
@@ -115,6 +116,19 @@ pub(super) fn for_each<K: Pod, V: Pod>(
         }
         (position, started) = (next, true);
     }
+}
+
+/// Puts elements in, replacing those that stand. On an error some of them are in and some are not.
+pub(super) fn update<K: Pod, V: Pod>(map: BorrowedFd<'_>, elements: &[(K, V)]) -> io::Result<()> {
+    let (keys, values): (Vec<K>, Vec<V>) = elements.iter().copied().unzip();
+    let mut attr = BatchAttr {
+        keys: keys.as_ptr() as u64,
+        values: values.as_ptr() as u64,
+        count: elements.len() as u32,
+        map_fd: map.as_raw_fd() as u32,
+        ..BatchAttr::default()
+    };
+    bpf(BPF_MAP_UPDATE_BATCH, &mut attr)
 }
 
 /// Deletes the elements of `keys`; those that are gone already are passed over.

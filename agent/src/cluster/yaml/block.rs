@@ -4,12 +4,26 @@
 //! It must be right or refuse: whatever could mean something else to a full YAML parser gives
 //! `None`, and the full parser reads the text instead. Tests hold the two against each other.
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 mod value;
 
-/// A node of the document.
-#[derive(Debug, PartialEq)]
+/// Parses a document, or the only item of a sequence.
+pub(super) fn parse<T: DeserializeOwned>(text: &str, only_item: bool) -> Option<T> {
+    let mut lines = Lines::new(text)?;
+    let node = lines.first()?;
+    let reader = value::Reader::new(&mut lines, node);
+    let parsed = if only_item {
+        <(T,)>::deserialize(reader).ok()?.0
+    } else {
+        T::deserialize(reader).ok()?
+    };
+    lines.line.is_none().then_some(parsed)
+}
+
+/// What stands at one place of the document. Mappings and sequences are read on from there.
+#[derive(Clone, Copy)]
 enum Node<'a> {
     /// Nothing after the colon or the dash.
     Null,
@@ -17,19 +31,14 @@ enum Node<'a> {
     Plain(&'a str),
     /// A scalar in quotes, without escapes.
     Quoted(&'a str),
-    Map(Vec<(&'a str, Node<'a>)>),
-    Seq(Vec<Node<'a>>),
-}
-
-/// Parses a document, or the only item of a sequence.
-pub(super) fn parse<T: DeserializeOwned>(text: &str, only_item: bool) -> Option<T> {
-    let node = Reader::new(text).document()?;
-    let node = match node {
-        Node::Seq(mut items) if only_item && items.len() == 1 => items.pop()?,
-        node if !only_item => node,
-        _ => return None,
-    };
-    T::deserialize(value::Reader(&node)).ok()
+    /// `{}`.
+    EmptyMap,
+    /// `[]`.
+    EmptySeq,
+    /// A mapping whose first line is the current one, at this indentation.
+    Map(usize),
+    /// A sequence, as above.
+    Seq(usize),
 }
 
 /// A line that says something.
@@ -39,127 +48,72 @@ struct Line<'a> {
     content: &'a str,
 }
 
-struct Reader<'a> {
-    rest: std::str::Lines<'a>,
+/// The lines of a document, one at a time.
+struct Lines<'a> {
+    rest: &'a str,
     line: Option<Line<'a>>,
-    refused: bool,
+    /// Keys of the mappings that are being read, the outermost first.
+    keys: Vec<&'a str>,
 }
 
-/// Deeper than any Kubernetes object that matters here.
-const MAX_DEPTH: usize = 32;
-
-impl<'a> Reader<'a> {
-    fn new(text: &'a str) -> Self {
-        let mut reader = Self {
-            rest: text.lines(),
+impl<'a> Lines<'a> {
+    /// Tabs and other control characters are for the full parser.
+    fn new(text: &'a str) -> Option<Self> {
+        let bytes = text.as_bytes();
+        let is_control = |byte: u8| byte < b' ' && byte != b'\n' && byte != b'\r';
+        // Without a way out early: this is checked many bytes at a time.
+        let controls = bytes
+            .iter()
+            .fold(false, |any, byte| any | is_control(*byte));
+        let mut returns = memchr::memchr_iter(b'\r', bytes);
+        if controls || !returns.all(|at| bytes.get(at + 1) == Some(&b'\n')) {
+            return None;
+        }
+        let mut lines = Self {
+            rest: text,
             line: None,
-            refused: false,
+            keys: Vec::new(),
         };
-        reader.advance();
-        reader
+        lines.advance();
+        Some(lines)
     }
 
     fn advance(&mut self) {
         self.line = None;
-        for line in self.rest.by_ref() {
-            let content = line.trim_start_matches(' ');
-            let indent = line.len() - content.len();
-            let content = content.trim_end_matches(' ');
-            if content.is_empty() || content.starts_with('#') {
-                continue;
+        while self.line.is_none() && !self.rest.is_empty() {
+            let end = memchr::memchr(b'\n', self.rest.as_bytes());
+            let (line, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
+            self.rest = rest.get(1..).unwrap_or_default();
+            let indent = line.bytes().take_while(|byte| *byte == b' ').count();
+            let content = line[indent..].trim_end_matches([' ', '\r']);
+            if !content.is_empty() && !content.starts_with('#') {
+                self.line = Some(Line { indent, content });
             }
-            // Tabs, directives and control characters are for the full parser.
-            if content.bytes().any(|byte| byte < b' ') || content.starts_with('%') {
-                self.refused = true;
-                return;
-            }
-            self.line = Some(Line { indent, content });
-            return;
         }
     }
 
-    fn document(&mut self) -> Option<Node<'a>> {
-        let node = self.node(self.line?.indent, 0)?;
-        (self.line.is_none() && !self.refused).then_some(node)
-    }
-
-    /// The mapping or sequence whose first line is the current one, at `indent`.
-    fn node(&mut self, indent: usize, depth: usize) -> Option<Node<'a>> {
-        if depth > MAX_DEPTH {
-            return None;
-        }
-        if is_item(self.line?.content) {
-            self.seq(indent, depth)
-        } else {
-            self.map(indent, depth)
-        }
-    }
-
-    fn map(&mut self, indent: usize, depth: usize) -> Option<Node<'a>> {
-        let mut entries: Vec<(&str, Node)> = Vec::new();
-        while let Some(line) = self.line.filter(|line| line.indent >= indent) {
-            if line.indent > indent || is_item(line.content) {
-                return None;
-            }
-            let (key, value) = entry(line.content)?;
-            if entries.iter().any(|(other, _)| *other == key) {
-                return None;
-            }
-            self.advance();
-            let value = match value {
-                "" => self.nested(indent, true, depth)?,
-                value => scalar(value)?,
-            };
-            entries.push((key, value));
-        }
-        Some(Node::Map(entries))
-    }
-
-    fn seq(&mut self, indent: usize, depth: usize) -> Option<Node<'a>> {
-        let mut items = Vec::new();
-        while let Some(line) = self.line.filter(|line| line.indent >= indent) {
-            if line.indent > indent {
-                return None;
-            }
-            if !is_item(line.content) {
-                // The next key of the mapping that holds a sequence at its own indentation.
-                break;
-            }
-            let rest = line.content[1..].trim_start_matches(' ');
-            if rest.is_empty() {
-                self.advance();
-                items.push(self.nested(indent, false, depth)?);
-            } else if is_item(rest) || entry(rest).is_some() {
-                // What follows the dash is the first line of a node of its own.
-                let inner = indent + line.content.len() - rest.len();
-                self.line = Some(Line {
-                    indent: inner,
-                    content: rest,
-                });
-                items.push(self.node(inner, depth + 1)?);
-            } else {
-                self.advance();
-                items.push(scalar(rest)?);
-            }
-        }
-        Some(Node::Seq(items))
+    /// The node that the document is.
+    fn first(&self) -> Option<Node<'a>> {
+        self.line.map(Line::node)
     }
 
     /// The value that begins on the line after its key or dash.
-    fn nested(&mut self, indent: usize, in_map: bool, depth: usize) -> Option<Node<'a>> {
+    fn nested(&self, indent: usize, in_map: bool) -> Node<'a> {
         match self.line {
-            Some(line) if line.indent > indent => {
-                // A lone scalar may go on over lines.
-                if !is_item(line.content) {
-                    entry(line.content)?;
-                }
-                self.node(line.indent, depth + 1)
-            }
-            Some(line) if in_map && line.indent == indent && is_item(line.content) => {
-                self.seq(indent, depth + 1)
-            }
-            _ if self.refused => None,
-            _ => Some(Node::Null),
+            Some(line) if line.indent > indent => line.node(),
+            Some(line) if in_map && line.indent == indent && is_item(line.content) => line.node(),
+            _ => Node::Null,
+        }
+    }
+}
+
+impl<'a> Line<'a> {
+    /// The mapping or sequence whose first line this is.
+    fn node(self) -> Node<'a> {
+        if is_item(self.content) {
+            Node::Seq(self.indent)
+        } else {
+            Node::Map(self.indent)
         }
     }
 }
@@ -170,43 +124,48 @@ fn is_item(content: &str) -> bool {
 
 /// Splits `key: value`, where the key is a plain word.
 fn entry(content: &str) -> Option<(&str, &str)> {
-    let end = content
-        .bytes()
-        .position(|byte| byte == b':' || byte == b' ')?;
+    let word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'/' | b'-' | b'_');
+    let end = content.bytes().position(|byte| !word(byte))?;
     let (key, rest) = content.split_at(end);
     let rest = rest.strip_prefix(':')?;
     if !rest.is_empty() && !rest.starts_with(' ') {
         return None;
     }
-    let word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'/' | b'-' | b'_');
     let starts = key.starts_with(|c: char| c.is_ascii_alphabetic());
-    (starts && key.bytes().all(word) && !is_reserved(key))
-        .then(|| (key, rest.trim_start_matches(' ')))
+    (starts && !is_reserved(key)).then(|| (key, rest.trim_start_matches(' ')))
 }
 
 fn scalar(text: &str) -> Option<Node<'_>> {
     match text.as_bytes()[0] {
         quote @ (b'"' | b'\'') => {
             let inner = text.get(1..)?.strip_suffix(quote as char)?;
-            let plain = !inner.bytes().any(|byte| byte == quote || byte == b'\\');
+            let plain = memchr::memchr2(quote, b'\\', inner.as_bytes()).is_none();
             plain.then_some(Node::Quoted(inner))
         }
-        _ if text == "{}" => Some(Node::Map(Vec::new())),
-        _ if text == "[]" => Some(Node::Seq(Vec::new())),
+        _ if text == "{}" => Some(Node::EmptyMap),
+        _ if text == "[]" => Some(Node::EmptySeq),
         first => {
             let starts = first.is_ascii_alphanumeric() || first >= 0x80 || first == b'/';
-            let means_more = text.contains(": ") || text.contains(" #") || text.ends_with(':');
-            (starts && !means_more).then_some(Node::Plain(text))
+            (starts && !means_more(text.as_bytes())).then_some(Node::Plain(text))
         }
     }
+}
+
+/// Whether a plain scalar has a mapping's colon or a comment in it.
+fn means_more(text: &[u8]) -> bool {
+    memchr::memchr2_iter(b':', b'#', text).any(|at| match text[at] {
+        b':' => text.get(at + 1).is_none_or(|next| *next == b' '),
+        _ => at > 0 && text[at - 1] == b' ',
+    })
 }
 
 /// Words that some version of YAML reads as null or a truth value.
 fn is_reserved(word: &str) -> bool {
     const WORDS: [&str; 9] = ["null", "true", "false", "yes", "no", "on", "off", "y", "n"];
-    WORDS
-        .iter()
-        .any(|reserved| word.eq_ignore_ascii_case(reserved))
+    word.len() <= 5
+        && WORDS
+            .iter()
+            .any(|reserved| word.eq_ignore_ascii_case(reserved))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::split::Document;
+use super::split::{Document, lines};
 use super::{Item, Kind, parse_fully};
 
 /// Kind and API version.
@@ -57,7 +57,7 @@ impl Header<'_> {
 /// Reads the header off the lines, where it stands plainly among the keys at `indent`.
 pub(super) fn header(text: &str, indent: usize) -> Option<Header<'_>> {
     let (mut kind, mut api_version) = (None, None);
-    for line in text.lines() {
+    for (_, line) in lines(text) {
         let Some(key) = key_at(line, indent) else {
             continue;
         };

@@ -27,7 +27,7 @@ impl Document<'_> {
     }
 
     /// Whether there is nothing in it but comments.
-    pub(super) fn is_blank(&self) -> bool {
+    fn is_blank(&self) -> bool {
         self.text.lines().all(is_empty)
     }
 }
@@ -39,19 +39,18 @@ fn is_empty(line: &str) -> bool {
 
 /// Whether a line separates documents. No scalar can hold such a line (YAML 1.2, section 9.1.2).
 fn is_marker(line: &str) -> bool {
-    ["---", "..."].iter().any(|marker| {
-        line.strip_prefix(marker)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r']))
+    line.split_at_checked(3).is_some_and(|(marker, rest)| {
+        matches!(marker, "---" | "...") && (rest.is_empty() || rest.starts_with([' ', '\t', '\r']))
     })
 }
 
-/// Lines with where they begin.
-fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let mut at = 0;
-    text.split_inclusive('\n').map(move |whole| {
-        let start = at;
-        at += whole.len();
-        (start, whole.strip_suffix('\n').unwrap_or(whole))
+/// Lines with where they begin; what follows the last line break is one too.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut next = 0;
+    let ends = memchr::memchr_iter(b'\n', text.as_bytes()).chain([text.len()]);
+    ends.map(move |end| {
+        let start = std::mem::replace(&mut next, end + 1);
+        (start, &text[start..end])
     })
 }
 

@@ -33,6 +33,8 @@ fn full<T: DeserializeOwned>(text: &str) -> Option<T> {
     "a:\n    - b:\n      - c\n      d: 1\n",
     r#"{"a":[{"b":["c"],"d":1}]}"#
 )]
+#[case::windows("a: b \r\nc:\r\n- d\r\n\r\n", r#"{"a":"b","c":["d"]}"#)]
+#[case::no_last_line_break("a: 1\nb:", r#"{"a":1,"b":null}"#)]
 fn what_it_reads(#[case] text: &str, #[case] json: &str) {
     let expected: Value = serde_json::from_str(json).unwrap();
     assert_eq!(
@@ -65,6 +67,9 @@ fn what_it_reads(#[case] text: &str, #[case] json: &str) {
 #[case::merge_key("<<: b\n")]
 #[case::duplicate("a: 1\na: 2\n")]
 #[case::tab("a:\t1\n")]
+#[case::tab_in_a_comment("a: 1\n#\tb\n")]
+#[case::lone_return("a: b\rc: d\n")]
+#[case::last_return("a: b\r")]
 #[case::old_bool("a: yes\n")]
 #[case::capital_bool("a: True\n")]
 #[case::octal("a: 010\n")]
@@ -94,6 +99,24 @@ fn numbers_are_no_strings_and_strings_no_numbers() {
     assert!(parse::<Service>("metadata:\n  name: 80\n", false).is_none());
     assert!(parse::<EndpointSlice>("ports:\n- port: \"80\"\n", false).is_none());
     assert!(parse::<Service>("spec:\n  ports:\n  - targetPort: http\n", false).is_some());
+}
+
+#[test]
+fn an_only_item_is_one() {
+    let item = Some(Value::from("a"));
+    assert_eq!(parse::<Value>("- a\n", true), item);
+    for text in ["- a\n- b\n", "a: 1\n", "[]", "a: []\n", ""] {
+        assert_eq!(parse::<Value>(text, true), None, "{text}");
+    }
+}
+
+/// A visitor may stop where it has enough, but what follows must be understood too.
+#[test]
+fn what_nobody_reads_is_looked_at() {
+    assert!(parse::<Service>("x:\n  z: 1.5\n  w: [a]\n", false).is_none());
+    assert!(parse::<Service>("x:\n  z: 1.5\n  z: 2\n", false).is_none());
+    assert!(parse::<Service>("x:\n- z: 1.5\n  w: 010\n", false).is_some());
+    assert!(parse::<(i64,)>("- 1\n- 2\n", false).is_none());
 }
 
 #[test]

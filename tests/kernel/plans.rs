@@ -1,0 +1,137 @@
+//! Plans in the maps: many changes in one call come to the same as each on its own, also where a map
+//! has no room for all of them.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use agent_common::abi::map;
+use agent_common::service::{
+    EndpointKey, EndpointValue, FrontendKey, FrontendKind, FrontendValue, TCP, endpoint_flag,
+    mapped,
+};
+use node_tests::observer::Observer;
+use pathproof::datapath::program::Programmer;
+use pathproof::domain::plan::MapChange;
+use rstest::rstest;
+
+/// More than go into one call, and no multiple of those.
+const MANY: u32 = 2_500;
+
+fn endpoint(index: u32) -> EndpointKey {
+    EndpointKey {
+        service: index / 10,
+        address: mapped(Ipv4Addr::from(0x0af4_0000 + index).octets()),
+        port: 8080_u16.to_be_bytes(),
+        padding: [0; 2],
+    }
+}
+
+fn frontend(index: u32) -> FrontendKey {
+    FrontendKey {
+        address: mapped(Ipv4Addr::from(0x0a60_0000 + index).octets()),
+        port: 80_u16.to_be_bytes(),
+        protocol: TCP,
+        padding: 0,
+    }
+}
+
+fn put_endpoint(index: u32) -> MapChange {
+    MapChange::PutEndpoint {
+        key: endpoint(index),
+        value: EndpointValue::default(),
+    }
+}
+
+fn put_frontend(index: u32) -> MapChange {
+    MapChange::PutFrontend {
+        key: frontend(index),
+        value: FrontendValue {
+            service: index,
+            kind: FrontendKind::ClusterIp as u8,
+            ..FrontendValue::default()
+        },
+    }
+}
+
+/// A Programmer on maps of its own, of other capacities where they are named; nothing, loudly,
+/// without the privileges.
+fn programmer(capacities: &[(&'static str, u32)]) -> Option<Programmer> {
+    let mut observer = Observer::load(capacities).expect("load the observer")?;
+    Some(Programmer::open(observer.ebpf_mut()).expect("the maps"))
+}
+
+#[test]
+fn a_plan_of_all_kinds() {
+    let Some(mut programmer) = programmer(&[]) else {
+        return;
+    };
+    let mut plan: Vec<_> = (0..MANY).map(put_endpoint).collect();
+    plan.extend((0..MANY).map(put_frontend));
+    let outcome = programmer.apply(&plan);
+    assert_eq!((outcome.full.len(), outcome.error), (0, None));
+    let installed = programmer.installed();
+    assert_eq!(installed.endpoints.len() as u32, MANY);
+    assert_eq!(installed.frontends.len() as u32, MANY);
+    for (key, value) in installed.frontends {
+        assert_eq!(key, frontend(value.service));
+    }
+
+    // What is gone already stops nothing; what stands is replaced.
+    let left = EndpointValue {
+        flags: endpoint_flag::LEFT,
+    };
+    let keys = || (0..MANY).map(endpoint);
+    let mut plan: Vec<_> = (0..MANY + 9)
+        .map(|index| MapChange::DeleteFrontend {
+            key: frontend(index),
+        })
+        .collect();
+    plan.extend(keys().map(|key| MapChange::RetireEndpoint { key, value: left }));
+    let outcome = programmer.apply(&plan);
+    assert_eq!((outcome.full.len(), outcome.error), (0, None));
+    let installed = programmer.installed();
+    assert!(installed.frontends.is_empty());
+    assert!(installed.endpoints.iter().all(|(_, value)| *value == left));
+
+    let plan: Vec<_> = keys()
+        .map(|key| MapChange::DeleteEndpoint { key })
+        .collect();
+    programmer.apply(&plan);
+    assert!(programmer.installed().endpoints.is_empty());
+}
+
+/// What found no place is handed back, and only that, wherever in a call the map became full.
+#[rstest]
+#[case::at_once(1)]
+#[case::within_the_first_call(700)]
+#[case::within_the_last_call(2_300)]
+fn a_full_map(#[case] room: u32) {
+    let capacities = [(map::ENDPOINTS, room), (map::FRONTENDS, room)];
+    let Some(mut programmer) = programmer(&capacities) else {
+        return;
+    };
+    let mut plan: Vec<_> = (0..MANY).map(put_endpoint).collect();
+    plan.extend((0..MANY).map(put_frontend));
+    let outcome = programmer.apply(&plan);
+    assert_eq!(outcome.error, None);
+    let installed = programmer.installed();
+    assert_eq!(installed.endpoints.len() as u32, room);
+    assert_eq!(installed.frontends.len() as u32, room);
+    let endpoints = installed.endpoints.iter().map(|(key, _)| *key);
+    let frontends = installed.frontends.iter().map(|(key, _)| *key);
+    let refused = |change: &MapChange| match change {
+        MapChange::PutEndpoint { key, .. } => Ok(*key),
+        MapChange::PutFrontend { key, .. } => Err(*key),
+        other => panic!("{other:?} needs no room"),
+    };
+    let refused: Vec<_> = outcome.full.iter().map(refused).collect();
+    assert_eq!(refused.len() as u32, 2 * (MANY - room));
+    let endpoints: BTreeSet<_> = endpoints
+        .chain(refused.iter().filter_map(|r| r.ok()))
+        .collect();
+    let frontends: BTreeSet<_> = frontends
+        .chain(refused.iter().filter_map(|r| r.err()))
+        .collect();
+    assert_eq!(endpoints, (0..MANY).map(endpoint).collect());
+    assert_eq!(frontends, (0..MANY).map(frontend).collect());
+}

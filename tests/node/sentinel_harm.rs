@@ -1,0 +1,469 @@
+//! The agent and its sentinel touch no packet of anybody else's: the same traffic gives the same
+//! bytes at every device with and without them. And the sentinel's own packets stay on its devices.
+//!
+//! All traffic is made of crafted frames, sent one after the other, each when the one before has
+//! come to its other end; the ends' own kernels are kept silent. Nothing that the kernel draws at
+//! random occurs: Services have one endpoint each, masquerade keeps the port, and no packet is the
+//! node's own. Left out of the comparison are loopback, what the kernel sends for itself when it
+//! likes (ARP, neighbour discovery, multicast listener reports), and the sentinel's own devices,
+//! which are there only beside the agent.
+
+mod capture;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use node_tests::manifests::{Manifests, Sentinel, Service};
+use node_tests::packet::{self, Packet, flag};
+use node_tests::rules::{Backend, Rules};
+use node_tests::skip;
+use node_tests::traffic::RawSender;
+use node_tests::world::{Family, Namespace, World};
+use rstest::rstest;
+
+use crate::agent_scene::{PATIENCE, PORT, Scene, eventually, metric};
+use capture::{Capture, Direction, Frame};
+
+/// Times that all flows are sent, so that several rounds of probes come among them.
+const ROUNDS: u16 = 12;
+/// What the ends' kernels may hear: their neighbours, nothing else.
+const SILENT: &str = "table inet silent { chain in { type filter hook input priority 0; \
+     policy drop; iif lo accept; \
+     icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; }\n}\n";
+
+/// What a flow carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A connection with data in both directions, ended by RST.
+    Tcp,
+    /// Datagrams in both directions.
+    Udp,
+    /// A SYN whose checksum is wrong.
+    Damaged,
+    /// A protocol that nobody knows.
+    Unknown,
+}
+
+/// A flow: who begins, who answers, and under which addresses each knows the other.
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    kind: Kind,
+    client: &'static str,
+    server: &'static str,
+    /// The client's own end, and what it dials.
+    from: SocketAddr,
+    dials: SocketAddr,
+    /// The server's own end, and whom it sees.
+    serves: SocketAddr,
+    sees: SocketAddr,
+}
+
+/// The router, where outside clients live.
+const OUTSIDE: &str = "outside";
+
+/// An end of flows: what it sends with, and what it sees come.
+struct Party {
+    sender: RawSender,
+    capture: usize,
+    device: &'static str,
+}
+
+/// Captures everywhere, and the ends of flows.
+struct Stage {
+    captures: Vec<Capture>,
+    parties: BTreeMap<&'static str, Party>,
+}
+
+const PODS: [&str; 4] = ["client", "server", "bridged", "remote"];
+
+fn scene(test: &str, backend: Backend) -> Option<Scene> {
+    if skip::without_root(test)
+        || skip::without_tool(test, backend.tool())
+        || skip::without_tool(test, Backend::Nftables.tool())
+        || skip::without_tool(test, "conntrack")
+    {
+        return None;
+    }
+    let world = World::builder()
+        .pods(&["client", "server"])
+        .bridged_pods(&["bridged"])
+        .remote_pods(&["remote"])
+        .build()
+        .expect("build a world");
+    let one = |name, index, pod: &str| Service::new(name, index, [world.pod(pod)]);
+    let services = vec![
+        one("local", 0, "server")
+            .load_balancer(30_080)
+            .external_local(),
+        one("bridged", 1, "bridged"),
+        one("remote", 2, "remote"),
+    ];
+    let manifests = Manifests::write(&world, services).expect("write manifests");
+    let rules = Rules::new(&world, backend, manifests.dir());
+    let scene = Scene {
+        clients: Vec::new(),
+        servers: BTreeMap::new(),
+        agent: None,
+        rules,
+        manifests,
+        world,
+    };
+    // With the agent or without it, the rules are the same.
+    scene.add_sentinel(&Sentinel::default());
+    Some(scene)
+}
+
+fn flows(scene: &Scene, family: Family, round: u16) -> Vec<Flow> {
+    let world = &scene.world;
+    let pod = |name: &str, port| world.pod(name).endpoint(family, port);
+    let service = |name: &str| scene.manifests.service(name);
+    let frontend = |name: &str| SocketAddr::new(service(name).cluster_ip(family), 80);
+    let outside = world.outside_client(0, family);
+    let node = world.node_address(family);
+    let mut port = 20_000 + round * 32;
+    let mut next = || {
+        port += 1;
+        port
+    };
+    let mut flows = Vec::new();
+    // Through Services, from a pod; the source stays.
+    for (name, server) in [
+        ("local", "server"),
+        ("bridged", "bridged"),
+        ("remote", "remote"),
+    ] {
+        let from = pod("client", next());
+        flows.push((
+            Kind::Tcp,
+            "client",
+            server,
+            from,
+            frontend(name),
+            pod(server, PORT),
+            from,
+        ));
+    }
+    // From outside, to local endpoints; the source stays.
+    for dials in [
+        SocketAddr::new(node, 30_080),
+        SocketAddr::new(service("local").load_balancer_ip(family), 80),
+    ] {
+        let from = SocketAddr::new(outside, next());
+        flows.push((
+            Kind::Tcp,
+            OUTSIDE,
+            "server",
+            from,
+            dials,
+            pod("server", PORT),
+            from,
+        ));
+    }
+    // To the world, by the node's address and the same port.
+    for kind in [Kind::Tcp, Kind::Udp] {
+        let from = pod("client", next());
+        let to = SocketAddr::new(outside, PORT);
+        let sees = SocketAddr::new(node, from.port());
+        flows.push((kind, "client", OUTSIDE, from, to, to, sees));
+    }
+    // Among pods.
+    for kind in [Kind::Tcp, Kind::Udp, Kind::Damaged, Kind::Unknown] {
+        for server in ["server", "bridged", "remote"] {
+            let from = pod("client", next());
+            let to = pod(server, PORT);
+            flows.push((kind, "client", server, from, to, to, from));
+        }
+    }
+    let named = |(kind, client, server, from, dials, serves, sees)| Flow {
+        kind,
+        client,
+        server,
+        from,
+        dials,
+        serves,
+        sees,
+    };
+    flows.into_iter().map(named).collect()
+}
+
+impl Flow {
+    /// Its packets in order, and whether the client sends them.
+    fn packets(&self) -> Vec<(bool, Packet)> {
+        let there = |flags, sequence, acknowledged, payload: &[u8]| {
+            let sent = packet::tcp(
+                self.from,
+                self.dials,
+                flags,
+                sequence,
+                acknowledged,
+                payload,
+            );
+            (true, sent)
+        };
+        let back = |flags, sequence, acknowledged, payload: &[u8]| {
+            let sent = packet::tcp(
+                self.serves,
+                self.sees,
+                flags,
+                sequence,
+                acknowledged,
+                payload,
+            );
+            (false, sent)
+        };
+        // Fixed, and other ones in each flow.
+        let isn = 0x1000_0000 + (u32::from(self.from.port()) << 12);
+        let other = isn ^ 0x5555_0000;
+        let (hello, answer) = (b"hello, and\0".as_slice(), b"as much to you".as_slice());
+        let (sent, answered) = (
+            isn + 1 + hello.len() as u32,
+            other + 1 + answer.len() as u32,
+        );
+        match self.kind {
+            Kind::Tcp => vec![
+                there(flag::SYN, isn, 0, &[]),
+                back(flag::SYN | flag::ACK, other, isn + 1, &[]),
+                there(flag::ACK, isn + 1, other + 1, &[]),
+                there(flag::PSH | flag::ACK, isn + 1, other + 1, hello),
+                back(flag::PSH | flag::ACK, other + 1, sent, answer),
+                there(flag::ACK, sent, answered, &[]),
+                there(flag::RST | flag::ACK, sent, answered, &[]),
+            ],
+            Kind::Udp => [hello, answer]
+                .into_iter()
+                .flat_map(|payload| {
+                    [
+                        (true, packet::udp(self.from, self.dials, payload)),
+                        (false, packet::udp(self.serves, self.sees, payload)),
+                    ]
+                })
+                .collect(),
+            Kind::Damaged => vec![there(flag::SYN, isn, 0, &[])],
+            Kind::Unknown => {
+                let (from, to) = (self.from.ip(), self.dials.ip());
+                vec![
+                    (true, Packet::ip(from, to, 253, hello.to_vec())),
+                    (false, Packet::ip(to, from, 253, answer.to_vec())),
+                ]
+            }
+        }
+    }
+
+    fn frame(&self, sent: &Packet, (source, destination): ([u8; 6], [u8; 6])) -> Vec<u8> {
+        let mut bytes = sent.bytes();
+        bytes[..6].copy_from_slice(&destination);
+        bytes[6..12].copy_from_slice(&source);
+        if self.kind == Kind::Damaged {
+            let header = if self.from.is_ipv4() { 34 } else { 54 };
+            bytes[header + 16] ^= 0xff;
+        }
+        bytes
+    }
+}
+
+impl Stage {
+    /// Captures in every namespace.
+    fn new(world: &World) -> Self {
+        let mut captures = vec![Capture::start(&world.node), Capture::start(&world.worker)];
+        let mut parties = BTreeMap::new();
+        let mut add = |name, ns: &Namespace, sender, device| {
+            captures.push(Capture::start(ns));
+            let capture = captures.len() - 1;
+            parties.insert(
+                name,
+                Party {
+                    sender,
+                    capture,
+                    device,
+                },
+            );
+        };
+        let sender = RawSender::from_outside(world).expect("a sender");
+        add(OUTSIDE, &world.outside, sender, "lan0");
+        for name in PODS {
+            let pod = world.pod(name);
+            let sender = RawSender::from_pod(pod).expect("a sender");
+            add(name, &pod.ns, sender, "eth0");
+        }
+        Self { captures, parties }
+    }
+
+    /// Sends all frames of a flow, each when the one before has come.
+    fn send(&mut self, flow: &Flow) {
+        for (number, (by_client, sent)) in flow.packets().iter().enumerate() {
+            let (by, to) = match by_client {
+                true => (flow.client, flow.server),
+                false => (flow.server, flow.client),
+            };
+            let before = self.came_to(to);
+            let sender = &self.parties[by].sender;
+            let frame = flow.frame(sent, sender.link);
+            sender.send(&frame).expect("send");
+            let end = Instant::now() + PATIENCE;
+            while self.came_to(to) == before {
+                assert!(
+                    Instant::now() < end,
+                    "packet {number} of {flow:?} did not come to {to}"
+                );
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+    }
+
+    /// How many packets somebody sent to a party so far.
+    fn came_to(&mut self, party: &str) -> usize {
+        let Party {
+            capture, device, ..
+        } = &self.parties[party];
+        let capture = &mut self.captures[*capture];
+        capture.drain();
+        let came = |frame: &&Frame| {
+            frame.device == *device && frame.direction == Direction::In && frame.is_somebodys()
+        };
+        capture.frames.iter().filter(came).count()
+    }
+
+    /// What was seen at each device of each namespace.
+    fn finish(mut self) -> BTreeMap<(String, String, Direction), Vec<Vec<u8>>> {
+        // What came to its end may not have left the last tap yet.
+        std::thread::sleep(Duration::from_millis(50));
+        let mut seen: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for capture in &mut self.captures {
+            capture.drain();
+            assert_eq!(
+                capture.missed(),
+                0,
+                "frames were missed in {}",
+                capture.name
+            );
+            for frame in capture.frames.drain(..) {
+                if is_compared(&frame) {
+                    let at = (capture.name.clone(), frame.device, frame.direction);
+                    seen.entry(at).or_default().push(frame.bytes);
+                }
+            }
+        }
+        seen
+    }
+}
+
+fn is_compared(frame: &Frame) -> bool {
+    frame.device != "lo" && !is_sentinels_device(&frame.device) && frame.is_somebodys()
+}
+
+fn is_sentinels_device(device: &str) -> bool {
+    device.starts_with("pathproof-")
+}
+
+/// Sends all flows and gives what was seen of them.
+fn traffic(scene: &Scene) -> BTreeMap<(String, String, Direction), Vec<Vec<u8>>> {
+    let flush = scene.world.node.command("conntrack").arg("-F").output();
+    assert!(flush.expect("conntrack").status.success());
+    let mut stage = Stage::new(&scene.world);
+    for round in 0..ROUNDS {
+        for family in Family::ALL {
+            for flow in flows(scene, family, round) {
+                stage.send(&flow);
+            }
+        }
+    }
+    stage.finish()
+}
+
+fn silence(world: &World) {
+    let pods = PODS.iter().map(|name| &world.pod(name).ns);
+    for ns in pods.chain([&world.outside]) {
+        ns.nft(SILENT).expect("nft");
+    }
+}
+
+fn probes(scene: &Scene) -> u64 {
+    metric(
+        &scene.metrics(),
+        "pathproof_probes_total",
+        &["outcome=\"passed\""],
+    )
+}
+
+#[rstest]
+#[case::tcx(Backend::Nftables, &[])]
+#[case::clsact(Backend::IptablesLegacy, &["--attach", "clsact"])]
+fn no_users_packet_is_touched(#[case] backend: Backend, #[case] options: &[&str]) {
+    let Some(mut scene) = scene("no_users_packet_is_touched", backend) else {
+        return;
+    };
+    silence(&scene.world);
+    // Bridges learn, neighbours are found.
+    traffic(&scene);
+    let without = traffic(&scene);
+    scene.start(options);
+    scene.wait_probed();
+    let before = probes(&scene);
+    let with = traffic(&scene);
+    eventually("probes meanwhile", || probes(&scene) >= before + 10);
+    let places = |seen: &BTreeMap<_, Vec<_>>| -> Vec<_> {
+        let count =
+            |(at, frames): (&(String, String, Direction), &Vec<_>)| (at.clone(), frames.len());
+        seen.iter().map(count).collect()
+    };
+    assert_eq!(places(&without), places(&with), "frames by device");
+    for (at, frames) in &without {
+        for (number, (without, with)) in frames.iter().zip(&with[at]).enumerate() {
+            assert_eq!(without, with, "frame {number} at {at:?}");
+        }
+    }
+    let node = scene.world.node.name();
+    let at_node = without.keys().filter(|(place, ..)| place == node);
+    // Uplink, two pods, the bridge and its port, each in both directions.
+    assert_eq!(at_node.count(), 10, "{:?}", places(&without));
+}
+
+/// Whether a frame is the sentinel's: by its addresses, or by its node port.
+fn is_sentinels(frame: &Frame) -> bool {
+    let own = |(address, port): (IpAddr, u16)| {
+        let range = match address {
+            IpAddr::V4(v4) => matches!(v4.octets(), [198, 18 | 19, ..]),
+            IpAddr::V6(v6) => v6.segments()[..3] == [0x2001, 2, 0],
+        };
+        let cluster_ips = Family::ALL.map(Sentinel::cluster_ip);
+        range || cluster_ips.contains(&address) || port == 30_999
+    };
+    frame.ends().is_some_and(|ends| ends.into_iter().any(own))
+}
+
+#[rstest]
+#[case::nftables(Backend::Nftables)]
+#[case::iptables(Backend::IptablesNft)]
+fn the_sentinels_packets_stay_on_its_devices(#[case] backend: Backend) {
+    let Some(mut scene) = scene("the_sentinels_packets_stay_on_its_devices", backend) else {
+        return;
+    };
+    scene.start(&[]);
+    scene.wait_probed();
+    let mut stage = Stage::new(&scene.world);
+    let before = probes(&scene);
+    eventually("many probes", || probes(&scene) >= before + 100);
+    let mut own = BTreeMap::new();
+    for capture in &mut stage.captures {
+        capture.drain();
+        assert_eq!(
+            capture.missed(),
+            0,
+            "frames were missed in {}",
+            capture.name
+        );
+        for frame in capture.frames.iter().filter(|frame| is_sentinels(frame)) {
+            assert!(
+                is_sentinels_device(&frame.device),
+                "in {}: {frame:?}",
+                capture.name
+            );
+            *own.entry(frame.device.as_str()).or_insert(0) += 1;
+        }
+    }
+    for device in ["c0", "c1", "s0", "s1"] {
+        let seen = own.get(format!("pathproof-{device}").as_str());
+        assert!(seen.is_some_and(|seen| *seen > 100), "{own:?}");
+    }
+}

@@ -1,0 +1,258 @@
+//! `cargo xtask bench detect`: how long a fault of the datapath takes to show in the metrics and at
+//! /healthz, and a repair to show there, over many faults at random moments; and how often harmless
+//! things show at /healthz, which is never. Fails only where something never showed, not where it
+//! was slow.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+use node_tests::detect::{Eyes, Fault, Figure, Harmless, Load, Stage};
+use node_tests::rules::Backend;
+use node_tests::world::agent_binary;
+
+/// In the metrics, design's promise.
+const PROMISED_METRICS: Duration = Duration::from_millis(1000);
+/// 503 for causes that nothing else explains.
+const PROMISED_503: Duration = Duration::from_millis(1500);
+/// 200 after a first repair.
+const PROMISED_200: Duration = Duration::from_millis(3000);
+/// After this it never happened.
+const NEVER: Duration = Duration::from_secs(30);
+/// Pauses before a fault are random up to this: longer than any period of the agent's loops but
+/// that of its checks, so that every phase is met.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Time from fault to 503, and from repair to 200
+#[derive(Parser)]
+struct Args {
+    /// Injections, on the idle node and as many on the busy one, all faults together
+    #[arg(long, default_value_t = 100)]
+    injections: usize,
+    /// Harmless things, on the idle node and as many on the busy one, all kinds together
+    #[arg(long, default_value_t = 10)]
+    controls: usize,
+    /// Seconds that each of them lasts
+    #[arg(long, default_value_t = 6)]
+    seconds: u64,
+    /// Only one of both
+    #[arg(long)]
+    load: Option<WhichLoad>,
+    /// Who does the node's NAT
+    #[arg(long, default_value = "nftables")]
+    backend: WhichBackend,
+    /// The agent's binary; default: built beside this one
+    #[arg(long)]
+    agent: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum WhichLoad {
+    Idle,
+    Busy,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum WhichBackend {
+    Nftables,
+    IptablesLegacy,
+    IptablesNft,
+}
+
+/// What one fault was measured by.
+#[derive(Clone, Debug, Default)]
+struct Times {
+    injected: Figure,
+    metrics: Figure,
+    unhealthy: Figure,
+    healthy: Figure,
+}
+
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    let agent = args.agent.clone().map_or_else(agent_binary, Ok)?;
+    let loads = match args.load {
+        None => vec![Load::Idle, Load::Busy],
+        Some(WhichLoad::Idle) => vec![Load::Idle],
+        Some(WhichLoad::Busy) => vec![Load::Busy],
+    };
+    let (mut tables, mut never) = (Tables::default(), 0);
+    for load in loads {
+        never += measure(&args, &agent, load, &mut tables)?;
+    }
+    tables.print();
+    if never > 0 {
+        println!("\n{never} times something did not show within {NEVER:?}.");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(args: &Args, agent: &Path, load: Load, tables: &mut Tables) -> Result<usize> {
+    let backend = match args.backend {
+        WhichBackend::Nftables => Backend::Nftables,
+        WhichBackend::IptablesLegacy => Backend::IptablesLegacy,
+        WhichBackend::IptablesNft => Backend::IptablesNft,
+    };
+    // Every repair is to count as a first one: later ones are damped by the dwell.
+    let options = ["--flap-dwell", "0", "--log-filter", "warn"];
+    let mut stage = Stage::build(agent, backend, load, &options, true)?;
+    let eyes = Eyes::open(&stage.world)?;
+    let mut all = vec![Times::default(); Fault::ALL.len()];
+    for number in 0..args.injections {
+        let place = number % Fault::ALL.len();
+        let said = inject(&mut stage, &eyes, Fault::ALL[place], &mut all[place])?;
+        println!("{load} {:>3}/{}  {said}", number + 1, args.injections);
+    }
+    for (fault, times) in Fault::ALL.into_iter().zip(&all) {
+        tables.push(load, &fault.to_string(), times);
+    }
+    let whole = joined(&all);
+    tables.push(load, "all of them", &whole);
+    controls(args, &mut stage, &eyes, load, tables)?;
+    if load == Load::Busy {
+        let tally = stage.tally();
+        println!(
+            "{load}: {} connections, {} answered, {} failed while the node was broken",
+            tally.started,
+            tally.ok,
+            tally.failed()
+        );
+    }
+    Ok(whole.metrics.never + whole.unhealthy.never + whole.healthy.never)
+}
+
+/// One fault, from a sound node to a sound node. Gives the line that tells of it.
+fn inject(stage: &mut Stage, eyes: &Eyes, fault: Fault, times: &mut Times) -> Result<String> {
+    stage.settle()?;
+    thread::sleep(random(PAUSE));
+    let failures = eyes.failures.now().unwrap_or_default();
+    let start = Instant::now();
+    fault.inject(stage)?;
+    let injected = start.elapsed();
+    let unhealthy = eyes.healthz.first(start, NEVER, |status| status == 503);
+    let metrics = eyes.failures.first(start, NEVER, |count| count > failures);
+    // A while, so that the agent is not met just after it made up its mind.
+    thread::sleep(random(PAUSE));
+    let repair = Instant::now();
+    fault.mend(stage)?;
+    let healthy = eyes.healthz.first(repair, NEVER, |status| status == 200);
+    let since = |start: Instant| move |at: Instant| at.duration_since(start);
+    let (metrics, unhealthy) = (metrics.map(since(start)), unhealthy.map(since(start)));
+    // Where there was no 503, there is no way back.
+    let healthy = healthy.map(since(repair)).filter(|_| unhealthy.is_some());
+    times.injected.note(Some(injected));
+    times.metrics.note(metrics);
+    times.unhealthy.note(unhealthy);
+    times.healthy.note(healthy);
+    let told = |time: Option<Duration>| {
+        time.map_or_else(
+            || "never".to_owned(),
+            |time| format!("{} ms", time.as_millis()),
+        )
+    };
+    Ok(format!(
+        "{fault:32} injected in {} ms; metrics {}, 503 {}; repaired: 200 {}",
+        injected.as_millis(),
+        told(metrics),
+        told(unhealthy),
+        told(healthy)
+    ))
+}
+
+/// Harmless things, which must not show.
+fn controls(
+    args: &Args,
+    stage: &mut Stage,
+    eyes: &Eyes,
+    load: Load,
+    tables: &mut Tables,
+) -> Result<()> {
+    let mut alarms = [(0, 0); Harmless::ALL.len()];
+    for number in 0..args.controls {
+        let place = number % Harmless::ALL.len();
+        let harmless = Harmless::ALL[place];
+        stage.settle()?;
+        let start = Instant::now();
+        harmless.happen(stage)?;
+        thread::sleep(Duration::from_secs(args.seconds));
+        harmless.mend(stage)?;
+        thread::sleep(Duration::from_secs(1));
+        let seen = eyes.healthz.count(start, 503);
+        let (rounds, alarmed) = &mut alarms[place];
+        *rounds += 1;
+        *alarmed += usize::from(seen > 0);
+        println!(
+            "{load} {:>3}/{}  {harmless:32} 503 {seen} times",
+            number + 1,
+            args.controls
+        );
+    }
+    for (harmless, (rounds, alarmed)) in Harmless::ALL.into_iter().zip(alarms) {
+        tables.controls.push(format!(
+            "| {load} | {harmless} | {rounds} | {} | {alarmed} | 0 | {} |",
+            args.seconds,
+            if alarmed == 0 { "yes" } else { "NO" }
+        ));
+    }
+    Ok(())
+}
+
+fn joined(all: &[Times]) -> Times {
+    let join = |of: fn(&Times) -> &Figure| Figure::join(all.iter().map(|times| of(times).clone()));
+    Times {
+        injected: join(|times| &times.injected),
+        metrics: join(|times| &times.metrics),
+        unhealthy: join(|times| &times.unhealthy),
+        healthy: join(|times| &times.healthy),
+    }
+}
+
+/// What is printed in the end.
+#[derive(Default)]
+struct Tables {
+    faults: Vec<String>,
+    controls: Vec<String>,
+}
+
+impl Tables {
+    fn push(&mut self, load: Load, fault: &str, times: &Times) {
+        for (what, figure, promise) in [
+            ("fault to metrics", &times.metrics, PROMISED_METRICS),
+            ("fault to 503", &times.unhealthy, PROMISED_503),
+            ("repair to 200", &times.healthy, PROMISED_200),
+        ] {
+            let row = figure.row(promise);
+            self.faults
+                .push(format!("| {load} | {fault} | {what} | {row} |"));
+        }
+    }
+
+    fn print(&self) {
+        println!(
+            "\n| node | fault | from, to | times | median | p99 | maximum | never | unit | promise | met | p99 / promise |"
+        );
+        println!("|---|---|---|---:|---:|---:|---:|---:|---|---:|---|---:|");
+        self.faults.iter().for_each(|row| println!("{row}"));
+        println!(
+            "\n| node | harmless | rounds | seconds each | rounds with a 503 | promise | met |"
+        );
+        println!("|---|---|---:|---:|---:|---:|---|");
+        self.controls.iter().for_each(|row| println!("{row}"));
+        println!(
+            "\nTimes count from before the command that breaks or mends. The peer, kube-proxy's \
+             healthz, never shows any of these faults: it tells whether rules were synced."
+        );
+    }
+}
+
+/// A random part of a time.
+fn random(most: Duration) -> Duration {
+    let word = RandomState::new().build_hasher().finish();
+    most.mul_f64(word as f64 / u64::MAX as f64)
+}

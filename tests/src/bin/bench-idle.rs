@@ -1,0 +1,182 @@
+//! `cargo xtask bench idle`: processor time of the agent on a node where nobody sends anything and
+//! every path of both families is probed. The peer in the same run is the agent without a sentinel.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use node_tests::detect::{Load, Stage};
+use node_tests::rules::Backend;
+use node_tests::world::agent_binary;
+
+/// Percent of one processor, design's promise.
+const PROMISED: f64 = 0.5;
+/// What start allocated is freed, and the first looks are over.
+const CALM: Duration = Duration::from_secs(3);
+
+/// Processor time of an idle node's agent
+#[derive(Parser)]
+struct Args {
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// The agent's binary; default: built beside this one
+    #[arg(long)]
+    agent: Option<PathBuf>,
+}
+
+/// What one agent used.
+struct Used {
+    /// Percent of one processor, by thread's name.
+    threads: BTreeMap<String, f64>,
+    /// Of all threads, by clock ticks.
+    user: f64,
+    system: f64,
+    /// Times that its threads went to sleep by themselves, a second.
+    wakeups: f64,
+}
+
+impl Used {
+    fn total(&self) -> f64 {
+        self.threads.values().sum()
+    }
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let agent = args.agent.clone().map_or_else(agent_binary, Ok)?;
+    // Addresses that no pod of the world has, so that the pods' path is probed too.
+    let all = [
+        "--log-filter",
+        "warn",
+        "--sentinel-pod-address",
+        "10.244.0.99,fd00:10:244::99",
+    ];
+    let with = measure(&args, &agent, &all)?;
+    let peer = measure(
+        &args,
+        &agent,
+        &["--log-filter", "warn", "--sentinel", "off"],
+    )?;
+    print_table(&with, &peer);
+    Ok(())
+}
+
+fn measure(args: &Args, binary: &Path, options: &[&str]) -> Result<Used> {
+    let probed = !options.contains(&"off");
+    let stage = Stage::build(binary, Backend::Nftables, Load::Idle, options, probed)?;
+    if probed {
+        println!("{} lanes are probed", stage.lanes()?);
+    }
+    thread::sleep(CALM);
+    let pid = stage.agent.pid();
+    let (start, before) = (Instant::now(), read(pid)?);
+    thread::sleep(Duration::from_secs(args.seconds));
+    let (after, seconds) = (read(pid)?, start.elapsed().as_secs_f64());
+    let percent = |after: u64, before: u64, unit: f64| {
+        after.saturating_sub(before) as f64 / unit / seconds * 100.0
+    };
+    let mut threads = BTreeMap::new();
+    for (id, (name, ns)) in &after.threads {
+        let earlier = before.threads.get(id).map_or(0, |(_, ns)| *ns);
+        *threads.entry(name.clone()).or_default() += percent(*ns, earlier, 1e9);
+    }
+    let used = Used {
+        threads,
+        user: percent(after.user, before.user, ticks()),
+        system: percent(after.system, before.system, ticks()),
+        wakeups: (after.switches - before.switches) as f64 / seconds,
+    };
+    println!(
+        "{} s, sentinel {}: {:.2} % of a processor",
+        args.seconds,
+        if probed { "on" } else { "off" },
+        used.total()
+    );
+    Ok(used)
+}
+
+/// Counters of a process.
+struct Counters {
+    /// Name and nanoseconds on a processor, by thread.
+    threads: BTreeMap<String, (String, u64)>,
+    /// Clock ticks.
+    user: u64,
+    system: u64,
+    switches: u64,
+}
+
+fn read(pid: u32) -> Result<Counters> {
+    let text = |path: String| fs::read_to_string(&path).with_context(|| format!("read {path}"));
+    let mut counters = Counters {
+        threads: BTreeMap::new(),
+        user: 0,
+        system: 0,
+        switches: 0,
+    };
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        let task = entry.path();
+        let of = |file: &str| text(task.join(file).display().to_string());
+        let name = of("comm")?.trim().to_owned();
+        let ns = of("schedstat")?;
+        let ns = ns.split_whitespace().next().context("no schedstat")?;
+        let id = entry.file_name().to_string_lossy().into_owned();
+        counters.threads.insert(id, (name, ns.parse()?));
+        let status = of("status")?;
+        let switches = status
+            .lines()
+            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        counters.switches += switches.context("no switches")?.trim().parse::<u64>()?;
+    }
+    let stat = text(format!("/proc/{pid}/stat"))?;
+    // What follows the name, which may hold anything: state is the first field, utime the twelfth.
+    let fields = stat.rsplit(')').next().context("no name in stat")?;
+    let mut fields = fields.split_whitespace().skip(11);
+    let mut next = || fields.next().context("a short stat");
+    counters.user = next()?.parse()?;
+    counters.system = next()?.parse()?;
+    Ok(counters)
+}
+
+fn ticks() -> f64 {
+    // SAFETY: sysconf takes a number and touches no memory.
+    unsafe { libc::sysconf(libc::_SC_CLK_TCK) as f64 }
+}
+
+fn print_table(with: &Used, peer: &Used) {
+    println!();
+    println!(
+        "| figure | idle, all paths probed | unit | promise | met | peer: no sentinel | ratio |"
+    );
+    println!("|---|---:|---|---|---|---:|---:|");
+    let row = |name: &str, unit: &str, promise: Option<f64>, value: f64, peer: f64| {
+        let (promised, met) = match promise {
+            Some(most) if value <= most => (format!("at most {most}"), "yes"),
+            Some(most) => (format!("at most {most}"), "NO"),
+            None => (String::new(), ""),
+        };
+        println!(
+            "| {name} | {value:.2} | {unit} | {promised} | {met} | {peer:.2} | {:.1} |",
+            value / peer
+        );
+    };
+    let unit = "% of a processor";
+    row(
+        "processor time",
+        unit,
+        Some(PROMISED),
+        with.total(),
+        peer.total(),
+    );
+    for (name, value) in &with.threads {
+        let other = peer.threads.get(name).copied().unwrap_or_default();
+        row(&format!("thread {name}"), unit, None, *value, other);
+    }
+    row("in user mode", unit, None, with.user, peer.user);
+    row("in the kernel", unit, None, with.system, peer.system);
+    row("wakeups", "a second", None, with.wakeups, peer.wakeups);
+}

@@ -1,0 +1,14 @@
+//! What `cargo xtask bench detect` and `cargo xtask bench idle` measure with: a node with Services
+//! and a sentinel, faults of its datapath, eyes that note the moment a fault shows, and tables.
+//!
+//! Nothing here judges a figure: a slow one is printed beside its promise, and is no error.
+
+mod eyes;
+mod fault;
+mod figures;
+mod stage;
+
+pub use eyes::{Eyes, Series};
+pub use fault::{Fault, Harmless};
+pub use figures::{Figure, nearest_rank};
+pub use stage::{Load, Stage};

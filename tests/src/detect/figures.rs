@@ -1,0 +1,94 @@
+//! Times of many injections, and what is told of them.
+
+use std::time::Duration;
+
+/// One kind of time, of many injections.
+#[derive(Clone, Debug, Default)]
+pub struct Figure {
+    samples: Vec<Duration>,
+    /// How often it never happened.
+    pub never: usize,
+}
+
+impl Figure {
+    /// Takes in what was measured; `None` where it never happened.
+    pub fn note(&mut self, time: Option<Duration>) {
+        match time {
+            Some(time) => self.samples.push(time),
+            None => self.never += 1,
+        }
+    }
+
+    /// Both together.
+    pub fn join(figures: impl IntoIterator<Item = Self>) -> Self {
+        let mut whole = Self::default();
+        for figure in figures {
+            whole.samples.extend(figure.samples);
+            whole.never += figure.never;
+        }
+        whole
+    }
+
+    /// A row: how many, median, p99, maximum in milliseconds, the promise, whether p99 keeps it,
+    /// and p99 over it.
+    pub fn row(&self, promise: Duration) -> String {
+        let mut sorted = self.samples.clone();
+        sorted.sort();
+        let ms = |time: Duration| format!("{:.0}", time.as_secs_f64() * 1e3);
+        let told = |percent| nearest_rank(&sorted, percent).map_or_else(|| "never".to_owned(), ms);
+        let p99 = nearest_rank(&sorted, 99);
+        let met = self.never == 0 && p99.is_some_and(|p99| p99 <= promise);
+        let ratio = p99.map_or_else(String::new, |p99| {
+            format!("{:.2}", p99.as_secs_f64() / promise.as_secs_f64())
+        });
+        format!(
+            "{} | {} | {} | {} | {} | ms | at most {} | {} | {}",
+            sorted.len() + self.never,
+            told(50),
+            told(99),
+            told(100),
+            self.never,
+            ms(promise),
+            if met { "yes" } else { "NO" },
+            ratio,
+        )
+    }
+}
+
+/// The smallest of the sorted values that so many percent of all do not exceed.
+pub fn nearest_rank(sorted: &[Duration], percent: usize) -> Option<Duration> {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks() {
+        let hundred: Vec<Duration> = (1..=100).map(Duration::from_millis).collect();
+        for percent in [1, 50, 99, 100] {
+            let expected = Duration::from_millis(percent);
+            assert_eq!(nearest_rank(&hundred, percent as usize), Some(expected));
+        }
+        assert_eq!(nearest_rank(&hundred[..1], 99), Some(hundred[0]));
+        assert_eq!(nearest_rank(&[], 50), None);
+    }
+
+    #[test]
+    fn what_never_happened_keeps_no_promise() {
+        let mut figure = Figure::default();
+        figure.note(Some(Duration::from_millis(500)));
+        let second = Duration::from_secs(1);
+        assert_eq!(
+            figure.row(second),
+            "1 | 500 | 500 | 500 | 0 | ms | at most 1000 | yes | 0.50"
+        );
+        figure.note(None);
+        assert_eq!(
+            figure.row(second),
+            "2 | 500 | 500 | 500 | 1 | ms | at most 1000 | NO | 0.50"
+        );
+    }
+}

@@ -1,0 +1,214 @@
+//! The node under measurement: three Services, their servers and rules, a sentinel and the agent,
+//! idle or with traffic.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use crate::manifests::{Manifests, Sentinel, Service};
+use crate::rules::{Backend, Rules};
+use crate::traffic::{Client, Plan, Server, Tally};
+use crate::world::{Agent, Family, World};
+
+/// Far longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Failed probes do not count for 10 s after the sentinel appeared or its devices were damaged.
+const SETTLED: Duration = Duration::from_secs(11);
+
+/// Whether anyone but the sentinel sends anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// No traffic to any Service.
+    Idle,
+    /// 120 connections a second from pods and from outside, in both families.
+    Busy,
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Idle => "idle",
+            Self::Busy => "busy",
+        })
+    }
+}
+
+/// Everything that is up. Dropped in this order: who dials, who answers, the agent, the world.
+#[derive(Debug)]
+pub struct Stage {
+    /// Those who dial.
+    pub clients: Vec<Client>,
+    /// Those who answer, by pod.
+    pub servers: BTreeMap<String, Server>,
+    /// The agent.
+    pub agent: Agent,
+    /// The node's Service NAT.
+    pub rules: Rules,
+    /// The cluster.
+    pub manifests: Manifests,
+    /// The node, its pods and everyone else.
+    pub world: World,
+    /// Since when failed probes count.
+    settled: Instant,
+    /// How often the agent had said that the sentinel's devices were damaged.
+    damages: usize,
+}
+
+impl Stage {
+    /// Port of the servers.
+    pub const PORT: u16 = 8080;
+    /// One of three backends of a Service.
+    pub const VICTIM: &str = "web-1";
+
+    /// Puts everything up. Where `probed`, waits until every path is proven.
+    pub fn build(
+        binary: &Path,
+        backend: Backend,
+        load: Load,
+        options: &[&str],
+        probed: bool,
+    ) -> Result<Self> {
+        let world = World::builder()
+            .pods(&["web-1", "web-2", "api-1", "client-1", "client-2"])
+            .bridged_pods(&["db-1"])
+            .remote_pods(&["web-3", "api-2"])
+            .build()?;
+        let manifests = Manifests::write(&world, services(&world))?;
+        manifests.put_sentinel(&Sentinel::default())?;
+        let rules = Rules::new(&world, backend, manifests.dir());
+        rules.install()?;
+        let mut servers = BTreeMap::new();
+        for pod in world.pods().filter(|pod| !pod.name.starts_with("client")) {
+            servers.insert(pod.name.clone(), Server::start(pod, Self::PORT)?);
+        }
+        let agent = world.ready_agent(binary, manifests.dir(), options)?;
+        let mut stage = Self {
+            clients: Vec::new(),
+            servers,
+            agent,
+            rules,
+            manifests,
+            world,
+            settled: Instant::now() + SETTLED,
+            damages: 0,
+        };
+        if load == Load::Busy {
+            stage.clients = clients(&stage.world, &stage.manifests)?;
+        }
+        if probed {
+            stage.settle()?;
+        }
+        Ok(stage)
+    }
+
+    /// Waits until every path is probed and proven, /healthz says 200, and failures would count.
+    pub fn settle(&mut self) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        let mut last = Value::Null;
+        loop {
+            let damages = self.agent.log().matches("devices are damaged").count();
+            if damages > self.damages {
+                self.damages = damages;
+                self.settled = Instant::now() + SETTLED;
+            }
+            if let Ok(report) = self.agent.verdict() {
+                last = report;
+            }
+            if Instant::now() >= self.settled && is_proven(&last) {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                bail!(
+                    "not proven within {PATIENCE:?}; the last verdict was {last:#}\nand the agent said:\n{}",
+                    self.agent.log()
+                );
+            }
+            thread::sleep(Duration::from_millis(40));
+        }
+    }
+
+    /// How many lanes are probed, in both families.
+    pub fn lanes(&self) -> Result<usize> {
+        let report = self.agent.verdict()?;
+        let lanes = |family: &Value| family["lanes"].as_array().map_or(0, Vec::len);
+        let families = report["verdict"]["families"].as_array();
+        Ok(families.map_or(0, |families| families.iter().map(lanes).sum()))
+    }
+
+    /// How often the agent found the sentinel's devices damaged.
+    pub fn damages(&self) -> usize {
+        self.damages
+    }
+
+    /// What the clients felt so far, together.
+    pub fn tally(&self) -> Tally {
+        self.clients.iter().map(Client::tally).sum()
+    }
+
+    /// Adds a chain of a table of its own, until [`Stage::unfilter`].
+    pub fn filter(&self, chain: &str) -> Result<()> {
+        let script = format!("table inet fault {{ chain fault {{ {chain} }}\n}}\n");
+        self.world.node.nft(&script).map(drop)
+    }
+
+    /// Removes it.
+    pub fn unfilter(&self) -> Result<()> {
+        self.world.node.nft("delete table inet fault").map(drop)
+    }
+}
+
+fn is_proven(report: &Value) -> bool {
+    let all = |list: &Value, least: usize, holds: &dyn Fn(&Value) -> bool| {
+        list.as_array()
+            .is_some_and(|list| list.len() >= least && list.iter().all(holds))
+    };
+    let lane = |lane: &Value| {
+        lane["state"] == "off" || (lane["armed"] == true && lane["state"] == "passing")
+    };
+    report["verdict"]["state"] == "proven"
+        && report["answers"]["healthz"]["status"] == 200
+        && all(&report["verdict"]["families"], 2, &|family| {
+            family["state"] == "proven" && all(&family["lanes"], 5, &lane)
+        })
+}
+
+fn services(world: &World) -> Vec<Service> {
+    let pods = |names: &[&str]| names.iter().map(|name| world.pod(name)).collect::<Vec<_>>();
+    vec![
+        Service::new("web", 0, pods(&["web-1", "web-2", "web-3"])).load_balancer(30080),
+        Service::new("api", 1, pods(&["api-1", "api-2"])).node_port(30081),
+        Service::new("db", 2, pods(&["db-1"])).node_port(30082),
+    ]
+}
+
+/// 14 connections a second from pods and 6 from outside to each Service, in each family.
+fn clients(world: &World, manifests: &Manifests) -> Result<Vec<Client>> {
+    let mut clients = Vec::new();
+    for service in manifests.services() {
+        for family in Family::ALL {
+            let inside = SocketAddr::new(service.cluster_ip(family), service.port);
+            for pod in ["client-1", "client-2"] {
+                let plan = Plan::from_pod(world, world.pod(pod), inside);
+                clients.push(plan.rate(7.0).start()?);
+            }
+            let (client, outside) = match service.node_port {
+                Some(port) if !service.load_balancer => {
+                    (1, SocketAddr::new(world.node_address(family), port))
+                }
+                _ => (
+                    0,
+                    SocketAddr::new(service.load_balancer_ip(family), service.port),
+                ),
+            };
+            let plan = Plan::from_outside(world, client, outside);
+            clients.push(plan.rate(6.0).start()?);
+        }
+    }
+    Ok(clients)
+}
