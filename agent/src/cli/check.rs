@@ -4,7 +4,7 @@
 
 use std::error::Error;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Exit, FetchError, colours, fetch};
 use crate::args::{CheckArgs, Output};
@@ -19,8 +19,8 @@ mod render;
 pub use judge::{Checked, PathResult, Result as CheckResult, Source};
 pub use render::render;
 
-/// An agent that has just started is waited for so long.
-const EARLY: Duration = Duration::from_secs(10);
+/// An agent that has just started is asked again so often, so far apart.
+const ATTEMPTS: u32 = 50;
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// Checks from the probes of an agent, where one answers at the admin port; nothing where none
@@ -38,7 +38,6 @@ pub fn beside_agent(said: &CheckArgs) -> Option<Exit> {
         ) => return None,
         Err(error) => return Some(fail(&error)),
     };
-    let begun = Instant::now();
     if first.sentinel.state == SentinelState::Probing {
         thread::sleep(Duration::from_secs(said.seconds));
     }
@@ -47,7 +46,7 @@ pub fn beside_agent(said: &CheckArgs) -> Option<Exit> {
         Err(error) => return Some(fail(&error)),
     };
     let observed = Observed {
-        time: begun.elapsed(),
+        time: last.verdict.at.since(first.verdict.at),
         tallies: between(&first, &last),
         report: last,
     };
@@ -83,13 +82,14 @@ fn print(said: &CheckArgs, checked: &Checked) -> Exit {
 }
 
 fn ask(address: &str) -> Result<Report, FetchError> {
-    let begun = Instant::now();
+    let mut attempts = 0;
     loop {
         let report = fetch::fetch(address).and_then(|body| fetch::parse(address, &body));
         match report {
-            Err(FetchError::TooEarly { .. }) if begun.elapsed() < EARLY => thread::sleep(AGAIN),
+            Err(FetchError::TooEarly { .. }) if attempts < ATTEMPTS => thread::sleep(AGAIN),
             report => return report,
         }
+        attempts += 1;
     }
 }
 

@@ -34,6 +34,17 @@ pub(super) fn state(state: LaneState) -> &'static str {
     }
 }
 
+/// Whether a lane's failures are told with those of another, the TCP lane of the same path: the
+/// observer follows TCP alone, so of UDP it cannot tell a leak from a loss.
+pub(super) fn is_explained(
+    transport: Transport,
+    cause: Option<ProbeCause>,
+    tcp: Option<ProbeCause>,
+) -> bool {
+    let clear = |cause: Option<ProbeCause>| cause.is_some_and(ProbeCause::is_unambiguous);
+    transport == Transport::Udp && cause.is_some() && !clear(cause) && clear(tcp)
+}
+
 /// How far a probe came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]

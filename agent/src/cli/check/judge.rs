@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::super::lanes;
 use super::super::{Exit, why};
+use crate::domain::evidence::CoverageLoss;
 use crate::domain::probe::{ProbePath, Transport};
 use crate::domain::sentinel::ProbeCause;
 use crate::domain::verdict::report::names;
@@ -134,6 +135,8 @@ pub struct CheckedPath {
     pub void: u64,
     /// What the last probe took.
     pub delays: StageDelays,
+    /// The TCP path fails as well, and tells more.
+    pub explained: bool,
     /// What is wrong, where something is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sentence: Option<String>,
@@ -158,7 +161,12 @@ impl Checked {
             reason: verdict.reason.clone(),
             services: verdict.services.clone(),
             sentinel: report.sentinel.clone(),
-            coverage: losses.iter().map(|loss| loss.sentence.clone()).collect(),
+            // A check has always just begun.
+            coverage: losses
+                .iter()
+                .filter(|loss| loss.loss != CoverageLoss::Settling)
+                .map(|loss| loss.sentence.clone())
+                .collect(),
             next: next(&paths),
             paths,
         }
@@ -178,7 +186,21 @@ fn paths(observed: &Observed) -> Vec<CheckedPath> {
         });
         checked(tally, lane)
     };
-    tallies.into_iter().map(path).collect()
+    let mut paths: Vec<CheckedPath> = tallies.into_iter().map(path).collect();
+    let causes: Vec<_> = paths
+        .iter()
+        .filter(|path| path.transport == Transport::Tcp && path.result == PathResult::Fail)
+        .map(|path| (path.family, path.path, path.cause))
+        .collect();
+    for path in &mut paths {
+        let same = |known: &&(&str, ProbePath, _)| (known.0, known.1) == (path.family, path.path);
+        let tcp = causes.iter().find(same).and_then(|(_, _, cause)| *cause);
+        path.explained = lanes::is_explained(path.transport, path.cause, tcp);
+        if path.explained {
+            path.sentence = None;
+        }
+    }
+    paths
 }
 
 fn checked(tally: &Tally, lane: Option<&LaneView>) -> CheckedPath {
@@ -201,6 +223,7 @@ fn checked(tally: &Tally, lane: Option<&LaneView>) -> CheckedPath {
         failed: tally.failed,
         void: tally.void,
         delays: lane.map(|lane| lane.delays).unwrap_or_default(),
+        explained: false,
         sentence: sentence(tally, lane, result, cause),
     }
 }
@@ -287,7 +310,8 @@ fn judge(observed: &Observed, paths: &[CheckedPath]) -> (Result, String) {
 
 fn next(paths: &[CheckedPath]) -> Vec<why::Remedy> {
     let mut causes: Vec<(crate::domain::verdict::Cause, Vec<Family>)> = Vec::new();
-    for path in paths.iter().filter(|path| path.result == PathResult::Fail) {
+    let told = |path: &&CheckedPath| path.result == PathResult::Fail && !path.explained;
+    for path in paths.iter().filter(told) {
         let (Some(cause), Some(family)) = (path.cause, names_family(path.family)) else {
             continue;
         };

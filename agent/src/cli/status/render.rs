@@ -97,7 +97,7 @@ impl Page<'_> {
             };
             self.paper.put(Ink::Plain, path).put(Ink::Plain, " ");
             self.paper.put(ink, &answer.status.to_string());
-            if answer.would_fail {
+            if answer.would_fail && answer.status == 200 {
                 self.paper.put(Ink::Warn, " (would be 503)");
             }
             self.paper.put(Ink::Plain, "   ");

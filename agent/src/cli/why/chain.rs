@@ -10,7 +10,7 @@ use super::stages::{self, LaneStep};
 use crate::domain::node::Eligibility;
 use crate::domain::verdict::report::names;
 use crate::domain::verdict::{Cause, LaneState, ServiceTrouble, State, Why};
-use crate::report::{Answers, Report, SentinelReport, SentinelState};
+use crate::report::{AnswerReport, Answers, Report, SentinelReport, SentinelState};
 
 /// Version of the document; fields are added, never renamed.
 const SCHEMA: u32 = 1;
@@ -124,7 +124,8 @@ fn answered(report: &Report) -> String {
         "/healthz answers {}, /livez {}",
         healthz.status, livez.status
     );
-    match healthz.would_fail || livez.would_fail {
+    let held_back = |answer: AnswerReport| answer.would_fail && answer.status == 200;
+    match held_back(healthz) || held_back(livez) {
         true => format!("{text}; 503 is held back, since --enforcement is audit"),
         false => text,
     }
@@ -168,7 +169,8 @@ fn next(report: &Report, lanes: &[LaneStep]) -> Vec<Remedy> {
             None => causes.push((cause, vec![family])),
         };
     let never_matters = verdict.state == State::Unknown || verdict.state == State::Starting;
-    for lane in lanes.iter().filter(|lane| lane.counts || never_matters) {
+    let told = |lane: &&LaneStep| (lane.counts || never_matters) && !lane.explained;
+    for lane in lanes.iter().filter(told) {
         if let (Some(cause), Some(family)) = (lane.cause, family_of(lane.family)) {
             add(remedies::looked_into(cause), family);
         }

@@ -76,12 +76,14 @@ impl Page<'_> {
             let told = chain.families[..index]
                 .iter()
                 .any(|other| other.state == family.state && other.reason == family.reason);
-            self.rule(index, family, told);
+            let same_rule = |other: &FamilyStep| other.rule == family.rule;
+            let ruled = chain.families[..index].iter().any(same_rule);
+            self.rule(index, family, told, ruled);
         }
         self.paper.line();
     }
 
-    fn rule(&mut self, index: usize, family: &FamilyStep, told: bool) {
+    fn rule(&mut self, index: usize, family: &FamilyStep, told: bool, ruled: bool) {
         let title = if index == 0 { "because" } else { "" };
         self.paper
             .put(Ink::Heading, title)
@@ -97,7 +99,7 @@ impl Page<'_> {
         self.paper
             .wrapped(Ink::Plain, TEXT, &sentence(&family.reason));
         // What is sound beside what is not needs no grounds.
-        if family.state != State::Proven || self.chain.state == State::Proven {
+        if !ruled && (family.state != State::Proven || self.chain.state == State::Proven) {
             self.paper.to(TEXT);
             self.paper.wrapped(Ink::Faint, TEXT, &family.rule);
         }
@@ -109,13 +111,14 @@ impl Page<'_> {
         let mut groups: Vec<Vec<&LaneStep>> = Vec::new();
         for lane in &chain.lanes {
             let alike = |other: &&LaneStep| {
-                (other.state, other.cause, other.counts) == (lane.state, lane.cause, lane.counts)
-                    && other.cause.is_some()
-                    && stopped(other) == stopped(lane)
+                let of_path = (other.family, other.path) == (lane.family, lane.path);
+                let of_cause = other.cause.is_some()
+                    && (other.cause, other.counts) == (lane.cause, lane.counts)
+                    && stopped(other) == stopped(lane);
+                let is_like = if lane.explained { of_path } else { of_cause };
+                is_like && !other.explained && other.state == lane.state
             };
-            let group = groups
-                .iter_mut()
-                .find(|group| group.first().is_some_and(&alike));
+            let group = groups.iter_mut().find(|group| group.iter().any(&alike));
             match group {
                 Some(group) => group.push(lane),
                 None => groups.push(vec![lane]),

@@ -29,6 +29,8 @@ pub struct LaneStep {
     pub counts: bool,
     /// How its probes fail.
     pub cause: Option<ProbeCause>,
+    /// The TCP lane of the same path fails as well, and tells more.
+    pub explained: bool,
     /// Where they are sent from; the node's own where that is the kernel's choice.
     pub from: Option<IpAddr>,
     /// What they dial.
@@ -70,7 +72,16 @@ pub(super) fn lanes(report: &Report) -> Vec<LaneStep> {
     for family in &report.verdict.families {
         for lane in &family.lanes {
             if !matches!(lane.state, LaneState::Passing | LaneState::Off) {
-                found.push(step(report, family.family, lane));
+                let tcp = family
+                    .lanes
+                    .iter()
+                    .find(|tcp| (tcp.path, tcp.transport) == (lane.path, Transport::Tcp));
+                let tcp = tcp.filter(|tcp| tcp.state == lane.state);
+                let tcp = tcp.and_then(|tcp| tcp.cause);
+                found.push(LaneStep {
+                    explained: lanes::is_explained(lane.transport, lane.cause, tcp),
+                    ..step(report, family.family, lane)
+                });
             }
         }
     }
@@ -89,6 +100,7 @@ fn step(report: &Report, family: Family, lane: &LaneView) -> LaneStep {
         state: lane.state,
         counts: lane.state == LaneState::Failing && lane.armed,
         cause: lane.cause,
+        explained: false,
         from,
         to,
         failures: lane.failures,

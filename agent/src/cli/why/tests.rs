@@ -1,6 +1,8 @@
+use agent_common::service::Family;
 use rstest::rstest;
 
 use super::{Chain, render};
+use crate::domain::sentinel::ProbeCause;
 use crate::domain::verdict::Cause;
 use crate::report::sample::probed;
 use crate::report::{Report, sample};
@@ -49,6 +51,28 @@ fn the_flushed_chain_is_told_stage_by_stage() {
     let json = serde_json::to_value(&chain).unwrap();
     assert_eq!(json["lanes"][0]["steps"][2]["stage"], "translated");
     assert_eq!(json["lanes"][0]["to"], "10.96.240.1:80");
+}
+
+/// Of UDP the observer cannot tell a leak from a loss: the TCP lane of the path tells it.
+#[test]
+fn a_path_is_told_once() {
+    let mut report = probed::flushed();
+    for lane in &mut report.verdict.families[0].lanes[3..] {
+        probed::fail(
+            lane,
+            Family::V4,
+            ProbeCause::LostBeforeLeaving,
+            8,
+            "were lost",
+        );
+    }
+    let page = page(&report);
+    assert!(
+        page.contains("The same on IPv4 host tcp, IPv4 off-cluster udp."),
+        "{page}"
+    );
+    assert!(page.contains("The same on IPv4 node port udp."), "{page}");
+    assert!(!page.contains("#lost"), "{page}");
 }
 
 #[test]

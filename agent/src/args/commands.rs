@@ -1,0 +1,145 @@
+//! Options of the commands beside `run`.
+
+use clap::{Args as ClapArgs, ValueEnum};
+
+use super::{ClusterArgs, EXIT_CODES, Output, SentinelArgs};
+
+const CHECK: &str = "Check";
+
+/// Options of `pathproof status`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct StatusArgs {
+    /// The agent's admin port
+    #[arg(
+        long,
+        env = "PATHPROOF_ADMIN_ADDRESS",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:19256"
+    )]
+    pub admin_address: String,
+
+    /// Draw again each second until interrupted
+    #[arg(long, short)]
+    pub watch: bool,
+
+    /// For people, or the agent's report as JSON
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// Options of `pathproof why`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct WhyArgs {
+    /// The agent's admin port
+    #[arg(
+        long,
+        env = "PATHPROOF_ADMIN_ADDRESS",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:19256"
+    )]
+    pub admin_address: String,
+
+    /// For people, or the chain of evidence as JSON
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// Options of `pathproof check`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+#[command(after_help = EXIT_CODES)]
+pub struct CheckArgs {
+    /// Where the cluster view comes from.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+
+    /// What the sentinel is.
+    #[command(flatten)]
+    pub sentinel: SentinelArgs,
+
+    /// How long the paths are probed, in seconds
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = clap::value_parser!(u64).range(2..=600),
+        help_heading = CHECK
+    )]
+    pub seconds: u64,
+
+    /// Admin port of the agent that may run on this node
+    #[arg(
+        long,
+        env = "PATHPROOF_ADMIN_ADDRESS",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:19256",
+        help_heading = CHECK
+    )]
+    pub admin_address: String,
+
+    /// For people, or JSON
+    #[arg(
+        long,
+        short,
+        value_name = "FORMAT",
+        value_enum,
+        default_value_t = Output::Text,
+        help_heading = CHECK
+    )]
+    pub output: Output,
+}
+
+/// Options of `pathproof version`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct VersionArgs {
+    /// For people, or JSON
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// Options of `pathproof cleanup`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct CleanupArgs {
+    /// The agent's --pin-dir
+    #[arg(
+        long,
+        env = "PATHPROOF_PIN_DIR",
+        value_name = "DIR",
+        default_value = "/sys/fs/bpf/pathproof"
+    )]
+    pub pin_dir: String,
+
+    /// The agent's --state-dir
+    #[arg(
+        long,
+        env = "PATHPROOF_STATE_DIR",
+        value_name = "DIR",
+        default_value = "/run/pathproof"
+    )]
+    pub state_dir: String,
+
+    /// The agent's --sentinel-devices
+    #[arg(
+        long,
+        env = "PATHPROOF_SENTINEL_DEVICES",
+        value_name = "PREFIX",
+        default_value = "pathproof"
+    )]
+    pub sentinel_devices: String,
+}
+
+/// Options of `pathproof docs`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct DocsArgs {
+    /// The page.
+    #[arg(value_enum)]
+    pub page: DocsPage,
+}
+
+/// Generated pages of the reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DocsPage {
+    /// docs/metrics.md.
+    Metrics,
+    /// docs/configuration.md.
+    Configuration,
+}
