@@ -269,7 +269,11 @@ impl Agent {
     /// Looks whether every hook still stands.
     pub(super) fn check(&mut self, now: Mono) {
         if let Some(observer) = &mut self.observer {
+            let before = observer.repairs();
             observer.check(now);
+            if observer.repairs() != before {
+                self.eyesight.settle(now);
+            }
         }
         self.check_sentinel(now);
     }

@@ -324,7 +324,10 @@ impl Agent {
 
     /// Every few seconds: what ended is begun again, and what the cluster took is left to it.
     pub(super) fn check_sentinel(&mut self, now: Mono) {
-        let before = self.probing.as_ref().and_then(|probing| probing.taken.clone());
+        let before = self
+            .probing
+            .as_ref()
+            .and_then(|probing| probing.taken.clone());
         self.search_cluster();
         let Some(probing) = &self.probing else {
             return;
@@ -419,7 +422,11 @@ impl Agent {
             return;
         };
         let old = probing.told.is_none_or(|at| now.since(at) > FACTS_AGE);
-        let kernel = if old { KernelFacts::default() } else { probing.kernel };
+        let kernel = if old {
+            KernelFacts::default()
+        } else {
+            probing.kernel
+        };
         let outcome = classify(trace, &kernel, &Limits::default());
         let ledger = self.ledger.sentinel_mut();
         let before = ledger.failures(trace.lane);
@@ -432,7 +439,11 @@ impl Agent {
         // Everything else waits for the next turn: a path that always fails must cost no more than
         // one that works.
         if before != after && after <= SOON {
-            tracing::debug!(?trace, outcome = name(outcome), "a path begins or ceases to fail");
+            tracing::debug!(
+                ?trace,
+                outcome = name(outcome),
+                "a path begins or ceases to fail"
+            );
             self.publish(now);
         }
     }

@@ -3,7 +3,8 @@
 //!
 //! A link that is gone or no longer the first is put back, but the same device at most once in
 //! [`REPAIR_PAUSE`]: two programs that both insist on being first must not fight at full speed.
-//! New links stand before old ones go, so that no packet passes unseen.
+//! The old link goes a moment before the new one stands, since the kernel takes a program only once
+//! at a hook; what is lost then is not counted (see `app`'s coverage).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -136,18 +137,20 @@ impl Attacher {
             let rested = attachment
                 .repaired
                 .is_none_or(|at| now.since(at) >= REPAIR_PAUSE);
-            // Held until new ones stand: no packet passes unseen meanwhile.
-            let mut replaced = Vec::new();
+            let mut replaced = 0;
             for (slot, first) in attachment.hooks.iter_mut().zip(&mut attachment.first) {
                 let Some(hook) = slot else { continue };
                 *first = hook.is_first(ebpf, &attachment.device);
                 if (*first == Some(false) || hook.lost_its_pin()) && rested {
                     hook.let_go();
-                    replaced.extend(slot.take());
+                    // Gone before its successor stands: the kernel refuses the same program twice
+                    // at one hook. What passes within these microseconds is not seen.
+                    *slot = None;
+                    replaced += 1;
                 }
             }
-            if !replaced.is_empty() {
-                self.repairs += replaced.len() as u64;
+            if replaced > 0 {
+                self.repairs += replaced;
                 attachment.repaired = Some(now);
                 let device = &attachment.device.name;
                 tracing::warn!(%device, "the observer was not first here any more, or its pin was gone; put back");

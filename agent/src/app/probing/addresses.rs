@@ -14,11 +14,7 @@ use crate::sentinel::devices::{
 use crate::sentinel::prober::{End, Wire};
 
 /// Whether the cluster uses one of the sentinel's addresses otherwise.
-pub(super) fn taken(
-    settings: &Settings,
-    own: &ObjectName,
-    view: &ClusterView,
-) -> Option<String> {
+pub(super) fn taken(settings: &Settings, own: &ObjectName, view: &ClusterView) -> Option<String> {
     let none: &[ipnet::IpNet] = &[];
     let node = view.node();
     let states = || view.states().filter(move |(name, _)| *name != own);
