@@ -91,6 +91,11 @@ impl Observer {
         ))
     }
 
+    /// Whether it goes on with a former agent's maps: then nothing was missed since.
+    pub fn continues(&self) -> bool {
+        self.pins.as_ref().is_some_and(Pins::were_found)
+    }
+
     /// Attaches to these devices and to no others.
     pub fn follow(&mut self, devices: &[Device]) {
         if let Some(error) = self.programmer.set_uplinks(devices) {

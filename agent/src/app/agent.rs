@@ -25,7 +25,7 @@ use crate::domain::node::{Eligibility, TerminatingTaints, eligibility};
 use crate::domain::plan::{MapChange, Planner};
 use crate::domain::time::{Anchor, Mono};
 use crate::domain::verdict::{
-    BootState, Inputs, LastVerdict, Limits, Remembered, State, Verdict, verdict,
+    BootState, Inputs, LastVerdict, Limits, Remembered, Verdict, verdict,
 };
 use crate::domain::view::{Applied, ClusterView};
 use crate::http::health::Answers;
@@ -98,7 +98,7 @@ impl Agent {
         let now = clock::mono();
         let memory = Memory::in_dir(config.state_dir.as_deref());
         let recalled = memory.recall();
-        let pinned = observer.is_some() && no_pins.is_none() && config.pin_dir.is_some();
+        let pinned = observer.as_ref().is_some_and(Observer::continues);
         let limits = Limits::default();
         let (ledger, damping) = match &recalled {
             None => (Ledger::new(limits), Damping::new(config.flap_dwell)),
@@ -276,13 +276,6 @@ impl Agent {
             }
         }
         self.check_sentinel(now);
-    }
-
-    /// Whether the last verdict was anything but sound.
-    pub(super) fn is_troubled(&self) -> bool {
-        self.last
-            .as_ref()
-            .is_none_or(|last| last.state != State::Proven)
     }
 
     /// Looks at the kernel's evidence and judges.

@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use agent_common::abi::ABI_VERSION;
+use agent_common::abi::{ABI_VERSION, map};
 use thiserror::Error;
 
 /// `f_type` of a BPF file system (linux/magic.h).
@@ -46,6 +46,8 @@ pub enum PinsError {
 pub struct Pins {
     root: PathBuf,
     version: PathBuf,
+    /// Maps of this version were there already.
+    found: bool,
 }
 
 impl Pins {
@@ -63,6 +65,11 @@ impl Pins {
         let pins = Self {
             root: root.to_owned(),
             version: root.join(format!("v{ABI_VERSION}")),
+            found: false,
+        };
+        let pins = Self {
+            found: pins.map(map::PROOFS).exists(),
+            ..pins
         };
         for path in [pins.version.join("maps"), pins.links()] {
             fs::create_dir_all(&path).map_err(|source| PinsError::Io {
@@ -77,6 +84,11 @@ impl Pins {
     /// Where a map is pinned.
     pub fn map(&self, name: &str) -> PathBuf {
         self.version.join("maps").join(name)
+    }
+
+    /// Whether a former agent of this version had pinned its maps when this was opened.
+    pub fn were_found(&self) -> bool {
+        self.found
     }
 
     /// Where links are pinned.
