@@ -67,7 +67,6 @@ enum WhichBackend {
 /// What one fault was measured by.
 #[derive(Clone, Debug, Default)]
 struct Times {
-    injected: Figure,
     metrics: Figure,
     unhealthy: Figure,
     healthy: Figure,
@@ -104,9 +103,19 @@ fn measure(args: &Args, agent: &Path, load: Load, tables: &mut Tables) -> Result
     let mut stage = Stage::build(agent, backend, load, &options, true)?;
     let eyes = Eyes::open(&stage.world)?;
     let mut all = vec![Times::default(); Fault::ALL.len()];
+    let mut given_up = 0;
     for number in 0..args.injections {
         let place = number % Fault::ALL.len();
-        let said = inject(&mut stage, &eyes, Fault::ALL[place], &mut all[place])?;
+        let told = inject(&mut stage, &eyes, Fault::ALL[place], &mut all[place]);
+        let said = match told {
+            Ok(said) => said,
+            Err(error) => {
+                // What was measured so far is told nevertheless.
+                println!("{load}: given up: {error:#}");
+                given_up = 1;
+                break;
+            }
+        };
         println!("{load} {:>3}/{}  {said}", number + 1, args.injections);
     }
     for (fault, times) in Fault::ALL.into_iter().zip(&all) {
@@ -114,7 +123,9 @@ fn measure(args: &Args, agent: &Path, load: Load, tables: &mut Tables) -> Result
     }
     let whole = joined(&all);
     tables.push(load, "all of them", &whole);
-    controls(args, &mut stage, &eyes, load, tables)?;
+    if given_up == 0 {
+        controls(args, &mut stage, &eyes, load, tables)?;
+    }
     if load == Load::Busy {
         let tally = stage.tally();
         println!(
@@ -124,7 +135,7 @@ fn measure(args: &Args, agent: &Path, load: Load, tables: &mut Tables) -> Result
             tally.failed()
         );
     }
-    Ok(whole.metrics.never + whole.unhealthy.never + whole.healthy.never)
+    Ok(given_up + whole.metrics.never + whole.unhealthy.never + whole.healthy.never)
 }
 
 /// One fault, from a sound node to a sound node. Gives the line that tells of it.
@@ -146,7 +157,6 @@ fn inject(stage: &mut Stage, eyes: &Eyes, fault: Fault, times: &mut Times) -> Re
     let (metrics, unhealthy) = (metrics.map(since(start)), unhealthy.map(since(start)));
     // Where there was no 503, there is no way back.
     let healthy = healthy.map(since(repair)).filter(|_| unhealthy.is_some());
-    times.injected.note(Some(injected));
     times.metrics.note(metrics);
     times.unhealthy.note(unhealthy);
     times.healthy.note(healthy);
@@ -206,7 +216,6 @@ fn controls(
 fn joined(all: &[Times]) -> Times {
     let join = |of: fn(&Times) -> &Figure| Figure::join(all.iter().map(|times| of(times).clone()));
     Times {
-        injected: join(|times| &times.injected),
         metrics: join(|times| &times.metrics),
         unhealthy: join(|times| &times.unhealthy),
         healthy: join(|times| &times.healthy),

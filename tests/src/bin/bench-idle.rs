@@ -159,10 +159,11 @@ fn print_table(with: &Used, peer: &Used) {
             Some(most) => (format!("at most {most}"), "NO"),
             None => (String::new(), ""),
         };
-        println!(
-            "| {name} | {value:.2} | {unit} | {promised} | {met} | {peer:.2} | {:.1} |",
-            value / peer
-        );
+        let ratio = match peer {
+            0.0 => String::new(),
+            peer => format!("{:.1}", value / peer),
+        };
+        println!("| {name} | {value:.2} | {unit} | {promised} | {met} | {peer:.2} | {ratio} |");
     };
     let unit = "% of a processor";
     row(
@@ -172,7 +173,8 @@ fn print_table(with: &Used, peer: &Used) {
         with.total(),
         peer.total(),
     );
-    for (name, value) in &with.threads {
+    // The main thread waits for the others.
+    for (name, value) in with.threads.iter().filter(|(_, value)| **value > 0.01) {
         let other = peer.threads.get(name).copied().unwrap_or_default();
         row(&format!("thread {name}"), unit, None, *value, other);
     }

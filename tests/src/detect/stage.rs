@@ -141,11 +141,6 @@ impl Stage {
         Ok(families.map_or(0, |families| families.iter().map(lanes).sum()))
     }
 
-    /// How often the agent found the sentinel's devices damaged.
-    pub fn damages(&self) -> usize {
-        self.damages
-    }
-
     /// What the clients felt so far, together.
     pub fn tally(&self) -> Tally {
         self.clients.iter().map(Client::tally).sum()
