@@ -125,6 +125,7 @@ impl SentinelLedger {
     /// remembered: a probe that passed may be [`ProbeCause::NotMasqueraded`].
     pub fn absorb(&mut self, trace: &ProbeTrace, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
         self.close_gap(now);
+        self.lanes[place(trace.lane)].dial(trace.frontend);
         let outcome = self.with_memory(trace.lane, outcome);
         let exists = self.view.exists && self.view.altered.is_none();
         let counts = self.counts(trace.sent);

@@ -1,7 +1,7 @@
 //! What is kept of one lane: whether it ever worked, and the run of failures since it last did.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use agent_common::probe::{STAGES, Stage};
 use agent_common::service::Family;
@@ -18,6 +18,8 @@ use crate::domain::verdict::report::names;
 pub(crate) struct LaneLedger {
     /// It worked once on this node in this boot, with this sentinel and under this owner.
     pub(crate) armed: bool,
+    /// What was dialled when it was armed: another address need not be served.
+    pub(crate) frontend: Option<SocketAddr>,
     /// When a probe last passed.
     pub(crate) last_pass: Option<Mono>,
     /// When one last failed, whether that counted or not.
@@ -136,6 +138,7 @@ impl LaneLedger {
 
     pub(super) fn pass(&mut self, trace: &ProbeTrace, masqueraded: bool, now: Mono) {
         self.armed = true;
+        self.frontend = Some(trace.frontend);
         self.last_pass = self.last_pass.max(Some(trace.ended.min(now)));
         self.masquerade_seen |= masqueraded;
         self.run = None;
@@ -180,6 +183,13 @@ impl LaneLedger {
     /// Ends the run unless it is confirmed.
     pub(super) fn end_unconfirmed(&mut self, limits: &Limits) {
         self.run.take_if(|run| !run.is_confirmed(limits));
+    }
+
+    /// What worked at one frontend says nothing of another.
+    pub(super) fn dial(&mut self, frontend: SocketAddr) {
+        if self.armed && self.frontend != Some(frontend) {
+            self.disarm();
+        }
     }
 
     /// It has to work again before it counts.
@@ -230,6 +240,8 @@ pub(super) struct LaneMemory {
     transport: Transport,
     last_pass: Option<Mono>,
     #[serde(default)]
+    frontend: Option<SocketAddr>,
+    #[serde(default)]
     masquerade_seen: bool,
     /// Only where it is confirmed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -244,6 +256,7 @@ impl LaneMemory {
             family: lane.family,
             transport: lane.transport,
             last_pass: ledger.last_pass,
+            frontend: ledger.frontend,
             masquerade_seen: ledger.masquerade_seen,
             run: ledger.run.clone().filter(|run| run.is_confirmed(limits)),
         })
@@ -258,6 +271,7 @@ impl LaneMemory {
         let ledger = LaneLedger {
             armed: true,
             last_pass: self.last_pass,
+            frontend: self.frontend,
             last_failure: self.run.as_ref().map(|run| run.last),
             masquerade_seen: self.masquerade_seen,
             run: self.run,

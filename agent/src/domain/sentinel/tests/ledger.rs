@@ -51,6 +51,12 @@ fn fail(ledger: &mut SentinelLedger, at: u64, cause: ProbeCause) -> ProbeOutcome
     ledger.absorb(&trace, ProbeOutcome::Failed(cause), trace.ended)
 }
 
+fn restart(ledger: &SentinelLedger) -> SentinelLedger {
+    let written = serde_json::to_string(&ledger.memory()).unwrap();
+    let read: SentinelMemory = serde_json::from_str(&written).unwrap();
+    SentinelLedger::restore(Limits::default(), read)
+}
+
 fn failures(ledger: &SentinelLedger) -> u32 {
     let run = &ledger.lane(tcp(PATH)).run;
     run.as_ref().map_or(0, |run| run.failures)
@@ -177,6 +183,32 @@ fn a_sentinel_that_is_gone_disarms() {
         !ledger.lane(tcp(PATH)).armed,
         "one made anew must work first"
     );
+}
+
+#[test]
+fn another_frontend_disarms_its_lane_until_it_works() {
+    let mut ledger = failing(4);
+    pass(&mut ledger, ProbePath::NodePort, 20_750, true);
+    let leak = |ledger: &mut SentinelLedger, frontend: [u8; 4], at| {
+        let mut trace = stuck(tcp(PATH), ms(at), Some(Stage::Arrived));
+        trace.frontend = (frontend, 80).into();
+        trace.generation = Some(7_000 + (at % 1_000) as u16);
+        let outcome = ProbeOutcome::Failed(ProbeCause::Leaked);
+        ledger.absorb(&trace, outcome, trace.ended);
+    };
+    leak(&mut ledger, [10, 96, 0, 9], 21_000);
+    assert_eq!(failures(&ledger), 5, "a rotation changes no frontend");
+    let mut again = restart(&ledger);
+    leak(&mut again, [10, 96, 0, 9], 21_250);
+    assert_eq!(failures(&again), 6, "nor does a restart");
+    for mut ledger in [ledger, again] {
+        leak(&mut ledger, [10, 96, 0, 10], 21_500);
+        assert!(!ledger.lane(tcp(PATH)).armed);
+        assert_eq!(failures(&ledger), 1, "the run of the old one is over");
+        assert!(ledger.lane(tcp(ProbePath::NodePort)).armed);
+        pass(&mut ledger, PATH, 21_750, true);
+        assert!(ledger.lane(tcp(PATH)).armed);
+    }
 }
 
 #[test]
@@ -316,11 +348,6 @@ fn a_run_has_the_commonest_cause_of_its_last_failures() {
 
 #[test]
 fn what_is_confirmed_or_armed_outlives_the_agent() {
-    let restart = |ledger: &SentinelLedger| {
-        let written = serde_json::to_string(&ledger.memory()).unwrap();
-        let read: SentinelMemory = serde_json::from_str(&written).unwrap();
-        SentinelLedger::restore(Limits::default(), read)
-    };
     let broken = restart(&failing(5));
     assert_eq!(failures(&broken), 5);
     assert_eq!(broken.view().changed_at, ms(0), "still settled");
