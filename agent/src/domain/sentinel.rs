@@ -126,7 +126,7 @@ impl SentinelLedger {
     pub fn absorb(&mut self, trace: &ProbeTrace, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
         self.close_gap(now);
         self.lanes[place(trace.lane)].dial(trace.frontend);
-        let outcome = self.with_memory(trace.lane, outcome);
+        let outcome = self.with_memory(trace.lane, outcome, now);
         let exists = self.view.exists && self.view.altered.is_none();
         let counts = self.counts(trace.sent);
         let lane = &mut self.lanes[place(trace.lane)];
@@ -219,14 +219,14 @@ impl SentinelLedger {
     }
 
     /// Missing masquerade is a fault where kube-proxy owns the path and owes it, and did it before.
-    fn with_memory(&self, lane: Lane, outcome: ProbeOutcome) -> ProbeOutcome {
+    fn with_memory(&self, lane: Lane, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
         let kube_proxy = self.owners[lane.family as usize]
             .known
             .is_some_and(DatapathOwners::is_kube_proxy);
         let known = self.lane(lane);
         match outcome {
             ProbeOutcome::Passed { masqueraded: false }
-                if kube_proxy && known.masquerade_seen && self.is_masquerade_owed(lane) =>
+                if kube_proxy && known.masquerade_seen && self.is_masquerade_owed(lane, now) =>
             {
                 ProbeOutcome::Failed(ProbeCause::NotMasqueraded)
             }
@@ -235,16 +235,18 @@ impl SentinelLedger {
     }
 
     /// What comes from outside to a node port is always masqueraded, to a cluster IP as kube-proxy
-    /// was configured: as long as the former is, the rule is there and the configuration changed.
-    fn is_masquerade_owed(&self, lane: Lane) -> bool {
+    /// was configured: that misses it only where node ports, which worked, miss it too.
+    fn is_masquerade_owed(&self, lane: Lane, now: Mono) -> bool {
         let node_port = self.lane(Lane {
             path: ProbePath::NodePort,
             ..lane
         });
-        let works = |(_, outcome)| outcome == ProbeOutcome::Passed { masqueraded: true };
+        let missing = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
+        let misses_it =
+            |(at, outcome)| outcome == missing && now.since(at) <= self.limits.probe_gap;
         match lane.path {
             ProbePath::NodePort => true,
-            ProbePath::OffCluster => !node_port.last.is_some_and(works),
+            ProbePath::OffCluster => node_port.armed && node_port.last.is_some_and(misses_it),
             ProbePath::Pod | ProbePath::Host => false,
         }
     }

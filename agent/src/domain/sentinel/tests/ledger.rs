@@ -280,6 +280,7 @@ fn an_owner_that_left_for_good_is_another_when_it_comes_back() {
 fn masquerade_counts_where_kube_proxy_did_it_before() {
     let not = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
     let through = ProbeOutcome::Passed { masqueraded: false };
+    const PATH: ProbePath = ProbePath::NodePort;
     let mut ledger = settled();
     assert_eq!(
         pass(&mut ledger, PATH, 19_000, false),
@@ -288,7 +289,8 @@ fn masquerade_counts_where_kube_proxy_did_it_before() {
     );
     pass(&mut ledger, PATH, 19_250, true);
     assert_eq!(pass(&mut ledger, PATH, 19_500, false), not);
-    assert_eq!(failures(&ledger), 1);
+    let run = ledger.lane(tcp(PATH)).run.as_ref();
+    assert_eq!(run.map(|run| run.failures), Some(1));
     pass(&mut ledger, ProbePath::Pod, 19_500, true);
     assert_eq!(
         pass(&mut ledger, ProbePath::Pod, 19_600, false),
@@ -302,19 +304,47 @@ fn masquerade_counts_where_kube_proxy_did_it_before() {
     assert_eq!(pass(&mut cilium, PATH, 19_500, false), through);
 }
 
+/// `--detect-local` and `--masquerade-all` decide on it: without node ports nobody knows.
 #[test]
-fn masquerade_of_cluster_ips_may_be_configured_away() {
+fn masquerade_of_cluster_ips_is_missed_only_beside_that_of_node_ports() {
+    let not = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
+    let through = ProbeOutcome::Passed { masqueraded: false };
+    let mut alone = settled();
+    pass(&mut alone, PATH, 19_000, true);
+    assert_eq!(
+        pass(&mut alone, PATH, 19_250, false),
+        through,
+        "no node port"
+    );
+    let refused = stuck(tcp(ProbePath::NodePort), ms(19_300), Some(Stage::Arrived));
+    let outcome = ProbeOutcome::Failed(ProbeCause::Refused);
+    alone.absorb(&refused, outcome, refused.ended);
+    assert_eq!(
+        pass(&mut alone, PATH, 19_500, false),
+        through,
+        "never worked"
+    );
+
     let mut ledger = settled();
     pass(&mut ledger, PATH, 19_000, true);
     pass(&mut ledger, ProbePath::NodePort, 19_000, true);
     assert_eq!(
         pass(&mut ledger, PATH, 19_250, false),
-        ProbeOutcome::Passed { masqueraded: false },
+        through,
         "node ports still are: the rule is there"
     );
-    let not = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
     assert_eq!(pass(&mut ledger, ProbePath::NodePort, 19_250, false), not);
     assert_eq!(pass(&mut ledger, PATH, 19_500, false), not);
+    let nothing = stuck(tcp(ProbePath::NodePort), ms(19_500), None);
+    let void = ProbeOutcome::Void(VoidReason::NotArrived);
+    let mut unknown = ledger.clone();
+    unknown.absorb(&nothing, void, nothing.ended);
+    assert_eq!(pass(&mut unknown, PATH, 19_750, false), through, "void");
+    assert_eq!(
+        pass(&mut ledger, PATH, 20_500, false),
+        through,
+        "node ports are probed no more"
+    );
 }
 
 #[test]
