@@ -127,7 +127,8 @@ proptest! {
 
     #[test]
     fn real_connections_of_the_path_outweigh_probes(
-        spells in spells(no_pass()), every in 3u64..40,
+        spells in spells(no_pass().into_iter().filter(|fate| *fate != Fate::Mute).collect()),
+        every in 3u64..40,
     ) {
         let mut world = World::probed(&USUAL);
         // From 1 s after the first failure on, at least once.
@@ -153,6 +154,27 @@ proptest! {
             if started(world) {
                 never_broken(world, now);
             }
+        });
+    }
+
+    /// They are proven by their handshakes.
+    #[test]
+    fn real_connections_do_not_outweigh_missing_data(
+        path in prop::sample::select(vec![ProbePath::OffCluster, ProbePath::NodePort]),
+        rounds in 4u64..60, every in 1u64..40,
+    ) {
+        let mut world = World::probed(&USUAL);
+        let spells = [(path, Transport::Tcp, Fate::Mute, rounds)];
+        play(&mut world, 2_250, &spells, |world, at| {
+            if at / 250 % every == 0 {
+                for class in SourceClass::ALL {
+                    world.prove(WEB, class, at);
+                }
+            }
+        }, |world, now| {
+            let expected = if now < 3_200 { State::Suspect } else { State::Broken };
+            let verdict = world.verdict(now);
+            assert_eq!(verdict.state, expected, "{}", verdict.reason);
         });
     }
 
