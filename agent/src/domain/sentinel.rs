@@ -129,6 +129,7 @@ impl SentinelLedger {
         let outcome = self.with_memory(trace.lane, outcome, now);
         let exists = self.view.exists && self.view.altered.is_none();
         let counts = self.counts(trace.sent);
+        let local = self.is_local(trace.lane);
         let lane = &mut self.lanes[place(trace.lane)];
         lane.note(trace, outcome, now);
         match outcome {
@@ -137,7 +138,9 @@ impl SentinelLedger {
                 lane.pass(trace, masqueraded, now);
                 self.owners[trace.lane.family as usize].prove(trace, &self.limits);
             }
-            ProbeOutcome::Failed(cause) => lane.fail(trace, cause, counts, &self.limits, now),
+            ProbeOutcome::Failed(cause) => {
+                lane.fail(trace, cause, local, counts, &self.limits, now)
+            }
             ProbeOutcome::Void(_) => {}
         }
         outcome
@@ -248,6 +251,18 @@ impl SentinelLedger {
             ProbePath::NodePort => true,
             ProbePath::OffCluster => node_port.armed && node_port.last.is_some_and(misses_it),
             ProbePath::Pod | ProbePath::Host => false,
+        }
+    }
+
+    /// Whether the frontend is an address of the node's own. A cluster IP is one only with IPVS;
+    /// elsewhere nobody but a filter refuses what is sent there.
+    fn is_local(&self, lane: Lane) -> bool {
+        let owners = self.owners[lane.family as usize].known;
+        match lane.path {
+            ProbePath::NodePort | ProbePath::Host => true,
+            ProbePath::Pod | ProbePath::OffCluster => {
+                owners.is_some_and(|owners| owners.contains(Owner::Ipvs))
+            }
         }
     }
 

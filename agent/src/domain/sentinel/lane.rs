@@ -55,6 +55,9 @@ pub(crate) struct Run {
     pub(crate) last: Mono,
     /// How many.
     pub(crate) failures: u32,
+    /// The frontend is an address of the node's own: what no rule takes there, it refuses.
+    #[serde(default)]
+    pub(crate) local: bool,
     /// The last few, as many as it takes to confirm: when sent, and how they failed.
     pub(crate) recent: VecDeque<(Mono, ProbeCause)>,
 }
@@ -65,6 +68,7 @@ impl Run {
             since: sent,
             last: sent,
             failures: 0,
+            local: false,
             recent: VecDeque::new(),
         }
     }
@@ -87,7 +91,9 @@ impl Run {
     /// may look different.
     pub(crate) fn is_unambiguous(&self, misrouted_suspended: bool) -> bool {
         let counts = |cause: ProbeCause| {
-            cause.is_unambiguous() && !(misrouted_suspended && cause == ProbeCause::Misrouted)
+            cause.is_unambiguous()
+                && !(misrouted_suspended && cause == ProbeCause::Misrouted)
+                && (self.local || cause != ProbeCause::Refused)
         };
         let clear = self.recent.iter().filter(|(_, cause)| counts(*cause));
         2 * clear.count() > self.recent.len()
@@ -147,11 +153,12 @@ impl LaneLedger {
         self.round_trip = Some(done.0.saturating_sub(trace.sent.0));
     }
 
-    /// A failure; `counts` says whether it may accuse.
+    /// A failure; `counts` says whether it may accuse, `local` what [`Run::local`] does.
     pub(super) fn fail(
         &mut self,
         trace: &ProbeTrace,
         cause: ProbeCause,
+        local: bool,
         counts: Result<(), VoidReason>,
         limits: &Limits,
         now: Mono,
@@ -171,13 +178,12 @@ impl LaneLedger {
             let sent = run.recent.back().map_or(run.since, |(sent, _)| *sent);
             trace.sent.since(sent) <= limits.probe_gap || run.is_confirmed(limits)
         };
-        match &mut self.run {
-            Some(run) if follows(run) => run.enter(trace.sent, ended, cause, limits),
-            run => {
-                let run = run.insert(Run::begin(trace.sent));
-                run.enter(trace.sent, ended, cause, limits);
-            }
-        }
+        let run = match &mut self.run {
+            Some(run) if follows(run) => run,
+            run => run.insert(Run::begin(trace.sent)),
+        };
+        run.local = local;
+        run.enter(trace.sent, ended, cause, limits);
     }
 
     /// Ends the run unless it is confirmed.

@@ -45,12 +45,17 @@ fn happened(cause: ProbeCause) -> &'static str {
 }
 
 /// What that means, and so where to look.
-fn means(cause: ProbeCause, lane: Lane, client: Option<IpAddr>) -> Cow<'static, str> {
+fn means(cause: ProbeCause, lane: Lane, local: bool, client: Option<IpAddr>) -> Cow<'static, str> {
     let from = || client.map_or_else(String::new, |client| format!(" from {client}"));
     let to = || client.map_or_else(String::new, |client| format!(" to {client}"));
     match cause {
         ProbeCause::Leaked => "the Service chain is missing or empty".into(),
-        ProbeCause::Refused => "no rule takes what is sent to the frontend".into(),
+        ProbeCause::Refused if local => "no rule takes what is sent to the frontend".into(),
+        ProbeCause::Refused => format!(
+            "a REJECT rule resets traffic{}, or no rule takes what is sent to the frontend",
+            from()
+        )
+        .into(),
         ProbeCause::Unreachable => format!(
             "a REJECT rule stops traffic{}, or a route is missing",
             from()
@@ -93,7 +98,7 @@ fn failing(case: &Case<'_>, (lane, run): (Lane, &Run)) -> String {
     format!(
         "{}: {probes} {what}: {}",
         of_lane(lane),
-        means(run.cause(), lane, client)
+        means(run.cause(), lane, run.local, client)
     )
 }
 
@@ -168,12 +173,13 @@ pub(super) fn proven(case: &Case<'_>, lane: Lane, at: crate::domain::time::Mono)
 
 /// Why a lane never worked, as far as it can be told.
 pub(super) fn never_worked(lane: Lane, ledger: &LaneLedger) -> String {
+    let local = matches!(lane.path, ProbePath::NodePort | ProbePath::Host);
     match ledger.never_worked() {
         Some(cause) => format!(
             "{}: no probe got through yet, they {}: most likely {}",
             of_lane(lane),
             happened(cause),
-            means(cause, lane, ledger.client)
+            means(cause, lane, local, ledger.client)
         ),
         None => format!("{}: no probe got through yet", of_lane(lane)),
     }

@@ -365,10 +365,10 @@ fn a_run_has_the_commonest_cause_of_its_last_failures() {
     let mut ledger = failing(0);
     fail(&mut ledger, 20_000, ProbeCause::LostBeforeLeaving);
     for step in 1..4 {
-        fail(&mut ledger, 20_000 + 250 * step, ProbeCause::Refused);
+        fail(&mut ledger, 20_000 + 250 * step, ProbeCause::Misrouted);
     }
     let run = ledger.lane(tcp(PATH)).run.clone().unwrap();
-    assert_eq!(run.cause(), ProbeCause::Refused);
+    assert_eq!(run.cause(), ProbeCause::Misrouted);
     assert!(
         run.is_confirmed(&Limits::default()),
         "one may differ while the fault sets in"
