@@ -148,12 +148,18 @@ pub(super) fn alone(case: &Case<'_>, run: (Lane, &Run)) -> String {
 }
 
 pub(super) fn suspect(case: &Case<'_>, run: (Lane, &Run), standing: Standing) -> String {
+    let (_, failed) = run;
     let lacking = match standing {
         Standing::Few => format!(
             "fewer than {} in a row",
             case.ledger.limits().probe_failures
         ),
         Standing::Unsettled => "the sentinel changed a moment ago".to_owned(),
+        _ if case.beside(failed).is_some() => {
+            "a filter of the sentinel's own addresses would look the same, and no pod \
+             is among the few clients that failed beside them"
+                .to_owned()
+        }
         _ => {
             "a filter of the sentinel's own addresses would look the same, and no real connection \
               failed beside them"

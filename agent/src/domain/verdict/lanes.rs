@@ -10,6 +10,7 @@ use agent_common::service::{Family, SourceClass};
 use super::judge::{Case, Finding};
 use super::lane_words as words;
 use super::report::{LaneState, LaneView, StageDelays, State};
+use crate::domain::ledger::Streak;
 use crate::domain::probe::{Lane, ProbePath, Transport};
 use crate::domain::sentinel::{
     LaneLedger, ProbeCause, ProbeOutcome, Run, SentinelLedger, lanes_of,
@@ -130,11 +131,19 @@ impl<'a> Case<'a> {
             .unwrap_or(Standing::Doubtful)
     }
 
-    /// Whether real connections that arrived since the lane began to fail did not get through.
+    /// Whether they are such that they decide.
     fn is_beside(&self, run: &Run) -> bool {
-        self.evidence.streak.as_ref().is_some_and(|streak| {
-            streak.arrived >= run.since && self.is_within_proof_age(streak.last)
-        })
+        let limits = self.ledger.limits();
+        let beside = self.beside(run);
+        beside.is_some_and(|streak| streak.bears_out(limits))
+    }
+
+    /// Real connections that arrived since the lane began to fail, and did not get through.
+    pub(super) fn beside(&self, run: &Run) -> Option<&'a Streak> {
+        self.evidence
+            .streak
+            .as_ref()
+            .filter(|streak| streak.arrived >= run.since && self.is_within_proof_age(streak.last))
     }
 
     fn is_passing(&self, lane: &LaneLedger) -> bool {

@@ -182,6 +182,35 @@ fn a_refusal_accuses_where_the_frontend_is_the_nodes_own(
     assert_eq!(world.verdict(5_450).state, State::Broken);
 }
 
+/// Anyone can send a SYN that a host firewall drops.
+#[rstest]
+#[case::a_scanner(SourceClass::External, &[(WEB, 1), (API, 1), (DB, 1)], State::Suspect)]
+#[case::one_service(SourceClass::External, &[(WEB, 1), (WEB_METRICS, 2)], State::Suspect)]
+#[case::two_clients_of_two(SourceClass::External, &[(WEB, 1), (API, 2)], State::Broken)]
+#[case::the_node_itself(SourceClass::Host, &[(WEB, 1)], State::Suspect)]
+#[case::a_pod(SourceClass::Pod, &[(WEB, 1)], State::Broken)]
+fn one_stranger_decides_nothing(
+    #[case] class: SourceClass,
+    #[case] lost: &[(u32, u8)],
+    #[case] expected: State,
+) {
+    let mut world = World::faulty(4_000, outside(Fate::Drop, Fate::Pass));
+    for (service, client) in lost {
+        world.fail(*service, class, *client, Failure::Lost, 4_100);
+    }
+    world.rounds(4_250, 5_000, &USUAL, outside(Fate::Drop, Fate::Pass));
+    let verdict = world.verdict(5_200);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason);
+    assert_eq!(
+        verdict
+            .reason
+            .ends_with("no pod is among the few clients that failed beside them"),
+        expected == State::Suspect,
+        "{}",
+        verdict.reason
+    );
+}
+
 #[test]
 fn a_connection_lost_before_the_probes_decides_nothing() {
     let mut world = World::probed(&USUAL);
