@@ -173,10 +173,12 @@ impl LaneLedger {
             self.last = Some((ended, ProbeOutcome::Void(reason)));
             return;
         }
-        // In a row means one after the other: what lies between was void or never sent.
+        // In a row means one after the other: what lies between was void or never sent. What is too
+        // old to accuse is not continued either.
         let follows = |run: &Run| {
             let sent = run.recent.back().map_or(run.since, |(sent, _)| *sent);
-            trace.sent.since(sent) <= limits.probe_gap || run.is_confirmed(limits)
+            trace.sent.since(sent) <= limits.probe_gap
+                || (run.is_confirmed(limits) && trace.sent.since(run.last) <= limits.proof_age)
         };
         let run = match &mut self.run {
             Some(run) if follows(run) => run,

@@ -109,6 +109,19 @@ fn a_silence_ends_what_is_not_confirmed() {
 }
 
 #[test]
+fn what_is_confirmed_is_continued_within_the_proof_age() {
+    let again = |mut ledger: SentinelLedger, at| {
+        fail(&mut ledger, at, ProbeCause::Leaked);
+        failures(&ledger)
+    };
+    // The last of them ended at 20.95 s.
+    assert_eq!(again(failing(4), 50_950), 5);
+    assert_eq!(again(failing(4), 51_000), 1);
+    assert_eq!(again(restart(&failing(4)), 50_950), 5, "nor by a restart");
+    assert_eq!(again(restart(&failing(4)), 7_200_000), 1, "hours later");
+}
+
+#[test]
 fn failures_apart_are_not_in_a_row() {
     let mut ledger = failing(3);
     // Other lanes are heard of meanwhile, this one is not.
