@@ -134,6 +134,8 @@ impl SentinelLedger {
         lane.note(trace, outcome, now);
         match outcome {
             _ if !exists => {}
+            // One that was under way when the sentinel changed says nothing of the new one.
+            ProbeOutcome::Passed { .. } if trace.sent < self.view.changed_at => {}
             ProbeOutcome::Passed { masqueraded } => {
                 lane.pass(trace, masqueraded, now);
                 self.owners[trace.lane.family as usize].prove(trace, &self.limits);

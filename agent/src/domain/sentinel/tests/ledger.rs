@@ -199,6 +199,17 @@ fn a_sentinel_that_is_gone_disarms() {
 }
 
 #[test]
+fn a_pass_of_the_old_sentinel_does_not_arm_the_new_one() {
+    let mut ledger = failing(0);
+    ledger.view_changed(ms(40_000), SentinelView::default());
+    ledger.view_changed(ms(40_100), view(2, ms(40_100)));
+    pass(&mut ledger, PATH, 40_099, true);
+    assert!(!ledger.lane(tcp(PATH)).armed);
+    pass(&mut ledger, PATH, 40_100, true);
+    assert!(ledger.lane(tcp(PATH)).armed);
+}
+
+#[test]
 fn another_frontend_disarms_its_lane_until_it_works() {
     let mut ledger = failing(4);
     pass(&mut ledger, ProbePath::NodePort, 20_750, true);
