@@ -36,11 +36,22 @@ pub struct SentinelView {
     pub exists: bool,
     /// What is not as pathproof made it, in words.
     pub altered: Option<String>,
+    /// Why it is not probed though it is there and sound, in words: pathproof's own parts cannot
+    /// work. Nothing counts meanwhile, and nothing is disarmed.
+    #[serde(default)]
+    pub off: Option<String>,
     /// A hash of all that the datapath makes rules of (addresses, ports, endpoints), the same after
     /// a restart of the agent. As long as it stays, nothing has changed.
     pub identity: u64,
     /// When the view changed to this.
     pub changed_at: Mono,
+}
+
+impl SentinelView {
+    /// Whether its probes may say anything.
+    pub(crate) fn counts(&self) -> bool {
+        self.exists && self.altered.is_none() && self.off.is_none()
+    }
 }
 
 /// All that is known by probes.
@@ -127,13 +138,12 @@ impl SentinelLedger {
         self.close_gap(now);
         self.lanes[place(trace.lane)].dial(trace.frontend);
         let outcome = self.with_memory(trace.lane, outcome, now);
-        let exists = self.view.exists && self.view.altered.is_none();
         let counts = self.counts(trace.sent);
         let local = self.is_local(trace.lane);
         let lane = &mut self.lanes[place(trace.lane)];
         lane.note(trace, outcome, now);
         match outcome {
-            _ if !exists => {}
+            _ if !self.view.counts() => {}
             // One that was under way when the sentinel changed says nothing of the new one.
             ProbeOutcome::Passed { .. } if trace.sent < self.view.changed_at => {}
             ProbeOutcome::Passed { masqueraded } => {
@@ -153,25 +163,28 @@ impl SentinelLedger {
     /// the last changes nothing.
     pub fn view_changed(&mut self, now: Mono, view: SentinelView) {
         let old = &self.view;
-        let same =
-            (old.exists, &old.altered, old.identity) == (view.exists, &view.altered, view.identity);
+        let same = (old.exists, &old.altered, old.off.is_some(), old.identity)
+            == (
+                view.exists,
+                &view.altered,
+                view.off.is_some(),
+                view.identity,
+            );
         if same {
+            self.view.off = view.off;
             return;
         }
         let changed_at = view.changed_at.min(now);
-        let settled = self.limits.sentinel_settled;
         for lane in &mut self.lanes {
             if !view.exists {
                 lane.disarm();
             }
+            if view.altered.is_some() {
+                lane.run = None;
+            }
             // What began shortly before may be explained by the change, which came late to us.
             // What is older stays: a rotation heals nothing.
-            let limits = &self.limits;
-            lane.run.take_if(|run| {
-                view.altered.is_some()
-                    || !run.is_confirmed(limits)
-                    || run.since.plus(settled) > changed_at
-            });
+            lane.end_young(changed_at, &self.limits);
         }
         self.view = SentinelView { changed_at, ..view };
     }
@@ -199,10 +212,13 @@ impl SentinelLedger {
         }
     }
 
-    /// The sentinel's devices were found damaged, or were just repaired. No failure since the last
-    /// pass counts, nor those of the next moments. `sentence` says what was found.
+    /// The sentinel's devices were found damaged, or were just repaired. No failure of the last
+    /// moments counts, nor those of the next. What accused the node before stays, as after a change
+    /// of the view: damage that passes heals nothing. `sentence` says what was found.
     pub fn damaged(&mut self, now: Mono, sentence: String) {
-        self.lanes.iter_mut().for_each(|lane| lane.run = None);
+        for lane in &mut self.lanes {
+            lane.end_young(now, &self.limits);
+        }
         self.damage = Some(Damage { at: now, sentence });
     }
 
@@ -295,7 +311,7 @@ impl SentinelLedger {
     /// The sentinel is there, as pathproof made it, and has not changed for a while.
     pub(crate) fn is_settled(&self, at: Mono) -> bool {
         let settled = self.view.changed_at.plus(self.limits.sentinel_settled);
-        self.view.exists && self.view.altered.is_none() && at >= settled
+        self.view.counts() && at >= settled
     }
 
     /// Damage that was found within the time that it keeps failures from counting.

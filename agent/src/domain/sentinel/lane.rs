@@ -188,6 +188,13 @@ impl LaneLedger {
         run.enter(trace.sent, ended, cause, limits);
     }
 
+    /// Ends the run unless it was confirmed long before `at`.
+    pub(super) fn end_young(&mut self, at: Mono, limits: &Limits) {
+        self.run.take_if(|run| {
+            !run.is_confirmed(limits) || run.since.plus(limits.sentinel_settled) > at
+        });
+    }
+
     /// Ends the run unless it is confirmed.
     pub(super) fn end_unconfirmed(&mut self, limits: &Limits) {
         self.run.take_if(|run| !run.is_confirmed(limits));

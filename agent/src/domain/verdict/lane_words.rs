@@ -10,7 +10,9 @@ use super::judge::Case;
 use super::lanes::Standing;
 use super::report::{LaneState, names};
 use crate::domain::probe::{Lane, ProbePath, Transport};
-use crate::domain::sentinel::{DatapathOwners, LaneLedger, ProbeCause, ProbeOutcome, Run};
+use crate::domain::sentinel::{
+    DatapathOwners, LaneLedger, ProbeCause, ProbeOutcome, Run, VoidReason,
+};
 use crate::domain::time::Spoken;
 
 /// `IPv4 cluster IPs`, `IPv6 node ports (UDP)`.
@@ -154,7 +156,9 @@ pub(super) fn suspect(case: &Case<'_>, run: (Lane, &Run), standing: Standing) ->
             "fewer than {} in a row",
             case.ledger.limits().probe_failures
         ),
-        Standing::Unsettled => "the sentinel changed a moment ago".to_owned(),
+        Standing::Off => off(case).unwrap_or_default(),
+        Standing::Unsettled => VoidReason::Unsettled.to_string(),
+        Standing::Damaged => VoidReason::Damaged.to_string(),
         _ if case.beside(failed).is_some() => {
             "a filter of the sentinel's own addresses would look the same, and no pod \
              is among the few clients that failed beside them"
@@ -167,6 +171,12 @@ pub(super) fn suspect(case: &Case<'_>, run: (Lane, &Run), standing: Standing) ->
         }
     };
     format!("{}; not confirmed: {lacking}", failing(case, run))
+}
+
+/// Why nothing is probed.
+pub(super) fn off(case: &Case<'_>) -> Option<String> {
+    let off = case.ledger.sentinel().view().off.as_ref()?;
+    Some(format!("the sentinel is off: {off}"))
 }
 
 pub(super) fn proven(case: &Case<'_>, lane: Lane, at: crate::domain::time::Mono) -> String {

@@ -22,8 +22,12 @@ use crate::domain::time::Mono;
 pub(super) enum Standing {
     /// Too few of them.
     Few,
-    /// The sentinel changed a moment ago.
+    /// The sentinel is off.
+    Off,
+    /// The sentinel changed a moment ago, and none failed since that counts.
     Unsettled,
+    /// Its devices were damaged a moment ago, and none failed since that counts.
+    Damaged,
     /// A real connection of the same path got through since.
     Contradicted(SourceClass, Mono),
     /// Only the range outside the cluster fails, that of pods does not.
@@ -110,8 +114,8 @@ impl<'a> Case<'a> {
                 return Standing::Few;
             }
         }
-        if !self.sentinel().is_settled(self.now) {
-            return Standing::Unsettled;
+        if let Some(hindrance) = self.hindrance(run) {
+            return hindrance;
         }
         if run.is_unambiguous(self.ledger.observer().misrouted_suspended) || self.is_beside(run) {
             return Standing::Broken;
@@ -129,6 +133,20 @@ impl<'a> Case<'a> {
         after(SourceClass::Pod)
             .or_else(|| after(SourceClass::External))
             .unwrap_or(Standing::Doubtful)
+    }
+
+    /// What keeps a run from accusing, however it failed.
+    fn hindrance(&self, run: &Run) -> Option<Standing> {
+        let sentinel = self.sentinel();
+        if sentinel.view().off.is_some() {
+            Some(Standing::Off)
+        } else if !sentinel.is_settled(run.last) {
+            Some(Standing::Unsettled)
+        } else if sentinel.damage(run.last).is_some() {
+            Some(Standing::Damaged)
+        } else {
+            None
+        }
     }
 
     /// Whether they are such that they decide.
@@ -197,7 +215,7 @@ impl<'a> Case<'a> {
         lanes_of(self.family)
             .filter(|lane| standing_for.iter().all(|(other, _)| other != lane))
             .filter_map(|lane| Some((lane, self.run(self.sentinel().lane(lane))?)))
-            .find(|(_, run)| run.is_long(limits) && self.sentinel().is_settled(self.now))
+            .find(|(_, run)| run.is_long(limits) && self.hindrance(run).is_none())
     }
 
     pub(super) fn suspect_by_probes(&self) -> Option<Finding> {
@@ -303,7 +321,7 @@ impl<'a> Case<'a> {
         }
         let last = ledger.last.filter(fresh);
         match last {
-            _ if !view.exists || view.altered.is_some() => LaneState::Off,
+            _ if !view.counts() => LaneState::Off,
             None => LaneState::Off,
             Some(_) if ledger.never_worked().is_some() => LaneState::NeverWorked,
             Some((_, ProbeOutcome::Void(_))) => LaneState::Void,

@@ -24,6 +24,7 @@ fn view(identity: u64, at: Mono) -> SentinelView {
     SentinelView {
         exists: true,
         altered: None,
+        off: None,
         identity,
         changed_at: at,
     }
@@ -247,6 +248,47 @@ fn damage_voids_the_run_and_the_next_moments() {
     fail(&mut ledger, 31_400, ProbeCause::Leaked);
     assert_eq!(failures(&ledger), 1);
     assert!(ledger.damage(ms(22_000)).is_some() && ledger.damage(ms(40_000)).is_none());
+}
+
+#[test]
+fn damage_heals_nothing_that_was_broken_long_before() {
+    let mut ledger = failing(80);
+    ledger.damaged(ms(40_000), "pathproof-c0 is down".to_owned());
+    assert_eq!(failures(&ledger), 80);
+    fail(&mut ledger, 40_250, ProbeCause::Leaked);
+    assert_eq!(failures(&ledger), 80, "but nothing is added for a while");
+    let mut doubtful = failing(0);
+    for step in 0..80 {
+        fail(&mut doubtful, 20_000 + 250 * step, ProbeCause::AnswerLost);
+    }
+    doubtful.damaged(ms(40_000), "pathproof-c0 is down".to_owned());
+    assert_eq!(failures(&doubtful), 0, "it never accused by itself");
+}
+
+#[test]
+fn a_sentinel_that_is_off_counts_nothing_and_disarms_nothing() {
+    let off = |why: &str, at| SentinelView {
+        off: Some(why.to_owned()),
+        ..view(1, at)
+    };
+    let mut ledger = failing(80);
+    ledger.view_changed(ms(40_000), off("the devices cannot be made", ms(40_000)));
+    assert!(ledger.lane(tcp(PATH)).armed);
+    assert_eq!(failures(&ledger), 80);
+    fail(&mut ledger, 40_250, ProbeCause::Leaked);
+    pass(&mut ledger, PATH, 40_500, true);
+    assert_eq!(failures(&ledger), 80);
+    assert!(!ledger.is_settled(ms(90_000)));
+    ledger.view_changed(ms(41_000), off("no programs", ms(41_000)));
+    let view = restart(&ledger).view().clone();
+    assert_eq!(view.off.as_deref(), Some("no programs"));
+    assert_eq!(view.changed_at, ms(40_000), "other words are no change");
+    ledger.view_changed(ms(42_000), self::view(1, ms(42_000)));
+    assert!(!ledger.is_settled(ms(51_999)) && ledger.is_settled(ms(52_000)));
+    let mut young = failing(8);
+    young.view_changed(ms(22_000), off("the devices cannot be made", ms(22_000)));
+    assert_eq!(failures(&young), 0);
+    assert!(young.lane(tcp(PATH)).armed);
 }
 
 #[test]
