@@ -62,6 +62,8 @@ pub struct SentinelLedger {
     view: SentinelView,
     owners: [Ownership; FAMILIES],
     damage: Option<Damage>,
+    /// When the last look began that found our own parts sound.
+    looked: Option<Mono>,
     /// When a probe was last taken in.
     absorbed: Option<Mono>,
 }
@@ -106,6 +108,7 @@ impl SentinelLedger {
             view: SentinelView::default(),
             owners: Default::default(),
             damage: None,
+            looked: None,
             absorbed: None,
         }
     }
@@ -222,6 +225,12 @@ impl SentinelLedger {
         self.damage = Some(Damage { at: now, sentence });
     }
 
+    /// The sentinel's own devices, routes and programs were looked at from `began` on, and all of
+    /// them are sound. Only what such a look follows may accuse.
+    pub fn looked(&mut self, began: Mono) {
+        self.looked = self.looked.max(Some(began));
+    }
+
     /// Whether failures of armed lanes of a family are running: the moment to read afresh who owns
     /// the datapath and what the sentinel is.
     pub fn is_failing(&self, family: Family) -> bool {
@@ -312,6 +321,11 @@ impl SentinelLedger {
     pub(crate) fn is_settled(&self, at: Mono) -> bool {
         let settled = self.view.changed_at.plus(self.limits.sentinel_settled);
         self.view.counts() && at >= settled
+    }
+
+    /// Our own parts were found sound by a look that began since then.
+    pub(crate) fn is_looked_at(&self, since: Mono) -> bool {
+        self.looked.is_some_and(|began| began >= since)
     }
 
     /// Damage that was found within the time that it keeps failures from counting.

@@ -159,6 +159,7 @@ pub(super) fn suspect(case: &Case<'_>, run: (Lane, &Run), standing: Standing) ->
         Standing::Off => off(case).unwrap_or_default(),
         Standing::Unsettled => VoidReason::Unsettled.to_string(),
         Standing::Damaged => VoidReason::Damaged.to_string(),
+        Standing::Unlooked => "pathproof's own devices were not looked at since".to_owned(),
         _ if case.beside(failed).is_some() => {
             "a filter of the sentinel's own addresses would look the same, and no pod \
              is among the few clients that failed beside them"

@@ -34,6 +34,8 @@ pub(super) enum Standing {
     Filtered,
     /// A filter of the sentinel's addresses could look like it, and no real connection failed.
     Doubtful,
+    /// Nobody looked since whether pathproof's own devices are sound.
+    Unlooked,
     /// They accuse the node.
     Broken,
 }
@@ -118,7 +120,10 @@ impl<'a> Case<'a> {
             return hindrance;
         }
         if run.is_unambiguous(self.ledger.observer().misrouted_suspended) || self.is_beside(run) {
-            return Standing::Broken;
+            return match self.sentinel().is_looked_at(run.since) {
+                true => Standing::Broken,
+                false => Standing::Unlooked,
+            };
         }
         let (_, pod) = self.tcp(ProbePath::Pod);
         if lane.path == ProbePath::OffCluster && self.is_passing(pod) {

@@ -102,3 +102,15 @@ fn why_the_sentinel_is_off_is_said() {
          address of this node"
     );
 }
+
+#[test]
+fn a_look_has_to_begin_after_the_failures_did() {
+    let mut world = World::probed(&USUAL);
+    world.sound = false;
+    world.rounds(2_250, 3_000, &USUAL, |_| Fate::Leak);
+    world.ledger.sentinel_mut().looked(ms(2_249));
+    assert_eq!(world.verdict(3_200).state, State::Suspect);
+    world.ledger.sentinel_mut().looked(ms(2_250));
+    world.ledger.sentinel_mut().looked(ms(2_100));
+    assert_eq!(world.verdict(3_200).state, State::Broken);
+}

@@ -193,6 +193,13 @@ proptest! {
     }
 
     #[test]
+    fn without_a_look_at_our_own_parts_nothing_is_accused(spells in spells(FATES.to_vec())) {
+        let mut world = World::probed(&ProbePath::ALL);
+        world.sound = false;
+        play(&mut world, 2_250, &spells, |_, _| {}, never_broken);
+    }
+
+    #[test]
     fn another_owner_every_other_second_accuses_nobody(spells in spells(FATES.to_vec())) {
         let mut world = World::probed(&ProbePath::ALL);
         let modes = [Owner::KubeProxyNftables, Owner::Cilium, Owner::Ipvs, Owner::Unknown];
@@ -264,7 +271,8 @@ proptest! {
             let written = serde_json::to_string(&memory).unwrap();
             let read: crate::domain::ledger::LedgerMemory = serde_json::from_str(&written).unwrap();
             assert_eq!(read, memory);
-            let restored = crate::domain::ledger::Ledger::restore(Limits::default(), read, true, ms(now));
+            let mut restored = crate::domain::ledger::Ledger::restore(Limits::default(), read, true, ms(now));
+            restored.sentinel_mut().looked(ms(now));
             let state = |ledger: &crate::domain::ledger::Ledger| {
                 crate::domain::verdict::verdict(ledger, &world.inputs, ms(now)).state
             };
