@@ -36,11 +36,22 @@ pub struct SentinelView {
     pub exists: bool,
     /// What is not as pathproof made it, in words.
     pub altered: Option<String>,
+    /// Why it is not probed though it is there and sound, in words: pathproof's own parts cannot
+    /// work. Nothing counts meanwhile, and nothing is disarmed.
+    #[serde(default)]
+    pub off: Option<String>,
     /// A hash of all that the datapath makes rules of (addresses, ports, endpoints), the same after
     /// a restart of the agent. As long as it stays, nothing has changed.
     pub identity: u64,
     /// When the view changed to this.
     pub changed_at: Mono,
+}
+
+impl SentinelView {
+    /// Whether its probes may say anything.
+    pub(crate) fn counts(&self) -> bool {
+        self.exists && self.altered.is_none() && self.off.is_none()
+    }
 }
 
 /// All that is known by probes.
@@ -51,6 +62,8 @@ pub struct SentinelLedger {
     view: SentinelView,
     owners: [Ownership; FAMILIES],
     damage: Option<Damage>,
+    /// When the last look began that found our own parts sound.
+    looked: Option<Mono>,
     /// When a probe was last taken in.
     absorbed: Option<Mono>,
 }
@@ -95,6 +108,7 @@ impl SentinelLedger {
             view: SentinelView::default(),
             owners: Default::default(),
             damage: None,
+            looked: None,
             absorbed: None,
         }
     }
@@ -125,18 +139,23 @@ impl SentinelLedger {
     /// remembered: a probe that passed may be [`ProbeCause::NotMasqueraded`].
     pub fn absorb(&mut self, trace: &ProbeTrace, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
         self.close_gap(now);
-        let outcome = self.with_memory(trace.lane, outcome);
-        let exists = self.view.exists && self.view.altered.is_none();
+        self.lanes[place(trace.lane)].dial(trace.frontend);
+        let outcome = self.with_memory(trace.lane, outcome, now);
         let counts = self.counts(trace.sent);
+        let local = self.is_local(trace.lane);
         let lane = &mut self.lanes[place(trace.lane)];
         lane.note(trace, outcome, now);
         match outcome {
-            _ if !exists => {}
+            _ if !self.view.counts() => {}
+            // One that was under way when the sentinel changed says nothing of the new one.
+            ProbeOutcome::Passed { .. } if trace.sent < self.view.changed_at => {}
             ProbeOutcome::Passed { masqueraded } => {
                 lane.pass(trace, masqueraded, now);
                 self.owners[trace.lane.family as usize].prove(trace, &self.limits);
             }
-            ProbeOutcome::Failed(cause) => lane.fail(trace, cause, counts, &self.limits, now),
+            ProbeOutcome::Failed(cause) => {
+                lane.fail(trace, cause, local, counts, &self.limits, now)
+            }
             ProbeOutcome::Void(_) => {}
         }
         outcome
@@ -147,25 +166,28 @@ impl SentinelLedger {
     /// the last changes nothing.
     pub fn view_changed(&mut self, now: Mono, view: SentinelView) {
         let old = &self.view;
-        let same =
-            (old.exists, &old.altered, old.identity) == (view.exists, &view.altered, view.identity);
+        let same = (old.exists, &old.altered, old.off.is_some(), old.identity)
+            == (
+                view.exists,
+                &view.altered,
+                view.off.is_some(),
+                view.identity,
+            );
         if same {
+            self.view.off = view.off;
             return;
         }
         let changed_at = view.changed_at.min(now);
-        let settled = self.limits.sentinel_settled;
         for lane in &mut self.lanes {
             if !view.exists {
                 lane.disarm();
             }
+            if view.altered.is_some() {
+                lane.run = None;
+            }
             // What began shortly before may be explained by the change, which came late to us.
             // What is older stays: a rotation heals nothing.
-            let limits = &self.limits;
-            lane.run.take_if(|run| {
-                view.altered.is_some()
-                    || !run.is_confirmed(limits)
-                    || run.since.plus(settled) > changed_at
-            });
+            lane.end_young(changed_at, &self.limits);
         }
         self.view = SentinelView { changed_at, ..view };
     }
@@ -193,11 +215,20 @@ impl SentinelLedger {
         }
     }
 
-    /// The sentinel's devices were found damaged, or were just repaired. No failure since the last
-    /// pass counts, nor those of the next moments. `sentence` says what was found.
+    /// The sentinel's devices were found damaged, or were just repaired. No failure of the last
+    /// moments counts, nor those of the next. What accused the node before stays, as after a change
+    /// of the view: damage that passes heals nothing. `sentence` says what was found.
     pub fn damaged(&mut self, now: Mono, sentence: String) {
-        self.lanes.iter_mut().for_each(|lane| lane.run = None);
+        for lane in &mut self.lanes {
+            lane.end_young(now, &self.limits);
+        }
         self.damage = Some(Damage { at: now, sentence });
+    }
+
+    /// The sentinel's own devices, routes and programs were looked at from `began` on, and all of
+    /// them are sound. Only what such a look follows may accuse.
+    pub fn looked(&mut self, began: Mono) {
+        self.looked = self.looked.max(Some(began));
     }
 
     /// Whether failures of armed lanes of a family are running: the moment to read afresh who owns
@@ -223,14 +254,14 @@ impl SentinelLedger {
     }
 
     /// Missing masquerade is a fault where kube-proxy owns the path and owes it, and did it before.
-    fn with_memory(&self, lane: Lane, outcome: ProbeOutcome) -> ProbeOutcome {
+    fn with_memory(&self, lane: Lane, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
         let kube_proxy = self.owners[lane.family as usize]
             .known
             .is_some_and(DatapathOwners::is_kube_proxy);
         let known = self.lane(lane);
         match outcome {
             ProbeOutcome::Passed { masqueraded: false }
-                if kube_proxy && known.masquerade_seen && self.is_masquerade_owed(lane) =>
+                if kube_proxy && known.masquerade_seen && self.is_masquerade_owed(lane, now) =>
             {
                 ProbeOutcome::Failed(ProbeCause::NotMasqueraded)
             }
@@ -239,17 +270,31 @@ impl SentinelLedger {
     }
 
     /// What comes from outside to a node port is always masqueraded, to a cluster IP as kube-proxy
-    /// was configured: as long as the former is, the rule is there and the configuration changed.
-    fn is_masquerade_owed(&self, lane: Lane) -> bool {
+    /// was configured: that misses it only where node ports, which worked, miss it too.
+    fn is_masquerade_owed(&self, lane: Lane, now: Mono) -> bool {
         let node_port = self.lane(Lane {
             path: ProbePath::NodePort,
             ..lane
         });
-        let works = |(_, outcome)| outcome == ProbeOutcome::Passed { masqueraded: true };
+        let missing = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
+        let misses_it =
+            |(at, outcome)| outcome == missing && now.since(at) <= self.limits.probe_gap;
         match lane.path {
             ProbePath::NodePort => true,
-            ProbePath::OffCluster => !node_port.last.is_some_and(works),
+            ProbePath::OffCluster => node_port.armed && node_port.last.is_some_and(misses_it),
             ProbePath::Pod | ProbePath::Host => false,
+        }
+    }
+
+    /// Whether the frontend is an address of the node's own. A cluster IP is one only with IPVS;
+    /// elsewhere nobody but a filter refuses what is sent there.
+    fn is_local(&self, lane: Lane) -> bool {
+        let owners = self.owners[lane.family as usize].known;
+        match lane.path {
+            ProbePath::NodePort | ProbePath::Host => true,
+            ProbePath::Pod | ProbePath::OffCluster => {
+                owners.is_some_and(|owners| owners.contains(Owner::Ipvs))
+            }
         }
     }
 
@@ -280,7 +325,12 @@ impl SentinelLedger {
     /// The sentinel is there, as pathproof made it, and has not changed for a while.
     pub(crate) fn is_settled(&self, at: Mono) -> bool {
         let settled = self.view.changed_at.plus(self.limits.sentinel_settled);
-        self.view.exists && self.view.altered.is_none() && at >= settled
+        self.view.counts() && at >= settled
+    }
+
+    /// Our own parts were found sound by a look that began since then.
+    pub(crate) fn is_looked_at(&self, since: Mono) -> bool {
+        self.looked.is_some_and(|began| began >= since)
     }
 
     /// Damage that was found within the time that it keeps failures from counting.

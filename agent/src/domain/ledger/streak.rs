@@ -1,6 +1,6 @@
 //! A run of failures in one family that no proof has interrupted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use agent_common::service::SourceClass;
@@ -118,6 +118,17 @@ impl Streak {
     /// The commonest failure; among equals, the one that leaves least doubt.
     pub(crate) fn commonest(&self) -> Failure {
         commonest(&self.failures).unwrap_or(Failure::Lost)
+    }
+
+    /// Whether it bears out what a filter could explain too: a pod of this node is among the
+    /// clients, or more than one of them failed at more than one Service. Anyone outside can make
+    /// a single connection fail.
+    pub(crate) fn bears_out(&self, limits: &Limits) -> bool {
+        let services = self.services.values().map(|service| &service.object);
+        let services: BTreeSet<&String> = services.collect();
+        self.pod
+            || (services.len() >= limits.broken_services
+                && self.sources.len() >= limits.broken_sources)
     }
 
     /// What is lacking to call the datapath broken, from all that was seen until `seen`; `None`

@@ -1,7 +1,7 @@
 //! What is kept of one lane: whether it ever worked, and the run of failures since it last did.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use agent_common::probe::{STAGES, Stage};
 use agent_common::service::Family;
@@ -18,6 +18,8 @@ use crate::domain::verdict::report::names;
 pub(crate) struct LaneLedger {
     /// It worked once on this node in this boot, with this sentinel and under this owner.
     pub(crate) armed: bool,
+    /// What was dialled when it was armed: another address need not be served.
+    pub(crate) frontend: Option<SocketAddr>,
     /// When a probe last passed.
     pub(crate) last_pass: Option<Mono>,
     /// When one last failed, whether that counted or not.
@@ -53,6 +55,9 @@ pub(crate) struct Run {
     pub(crate) last: Mono,
     /// How many.
     pub(crate) failures: u32,
+    /// The frontend is an address of the node's own: what no rule takes there, it refuses.
+    #[serde(default)]
+    pub(crate) local: bool,
     /// The last few, as many as it takes to confirm: when sent, and how they failed.
     pub(crate) recent: VecDeque<(Mono, ProbeCause)>,
 }
@@ -63,6 +68,7 @@ impl Run {
             since: sent,
             last: sent,
             failures: 0,
+            local: false,
             recent: VecDeque::new(),
         }
     }
@@ -85,7 +91,9 @@ impl Run {
     /// may look different.
     pub(crate) fn is_unambiguous(&self, misrouted_suspended: bool) -> bool {
         let counts = |cause: ProbeCause| {
-            cause.is_unambiguous() && !(misrouted_suspended && cause == ProbeCause::Misrouted)
+            cause.is_unambiguous()
+                && !(misrouted_suspended && cause == ProbeCause::Misrouted)
+                && (self.local || cause != ProbeCause::Refused)
         };
         let clear = self.recent.iter().filter(|(_, cause)| counts(*cause));
         2 * clear.count() > self.recent.len()
@@ -136,6 +144,7 @@ impl LaneLedger {
 
     pub(super) fn pass(&mut self, trace: &ProbeTrace, masqueraded: bool, now: Mono) {
         self.armed = true;
+        self.frontend = Some(trace.frontend);
         self.last_pass = self.last_pass.max(Some(trace.ended.min(now)));
         self.masquerade_seen |= masqueraded;
         self.run = None;
@@ -144,11 +153,12 @@ impl LaneLedger {
         self.round_trip = Some(done.0.saturating_sub(trace.sent.0));
     }
 
-    /// A failure; `counts` says whether it may accuse.
+    /// A failure; `counts` says whether it may accuse, `local` what [`Run::local`] does.
     pub(super) fn fail(
         &mut self,
         trace: &ProbeTrace,
         cause: ProbeCause,
+        local: bool,
         counts: Result<(), VoidReason>,
         limits: &Limits,
         now: Mono,
@@ -163,23 +173,38 @@ impl LaneLedger {
             self.last = Some((ended, ProbeOutcome::Void(reason)));
             return;
         }
-        // In a row means one after the other: what lies between was void or never sent.
+        // In a row means one after the other: what lies between was void or never sent. What is too
+        // old to accuse is not continued either.
         let follows = |run: &Run| {
             let sent = run.recent.back().map_or(run.since, |(sent, _)| *sent);
-            trace.sent.since(sent) <= limits.probe_gap || run.is_confirmed(limits)
+            trace.sent.since(sent) <= limits.probe_gap
+                || (run.is_confirmed(limits) && trace.sent.since(run.last) <= limits.proof_age)
         };
-        match &mut self.run {
-            Some(run) if follows(run) => run.enter(trace.sent, ended, cause, limits),
-            run => {
-                let run = run.insert(Run::begin(trace.sent));
-                run.enter(trace.sent, ended, cause, limits);
-            }
-        }
+        let run = match &mut self.run {
+            Some(run) if follows(run) => run,
+            run => run.insert(Run::begin(trace.sent)),
+        };
+        run.local = local;
+        run.enter(trace.sent, ended, cause, limits);
+    }
+
+    /// Ends the run unless it was confirmed long before `at`.
+    pub(super) fn end_young(&mut self, at: Mono, limits: &Limits) {
+        self.run.take_if(|run| {
+            !run.is_confirmed(limits) || run.since.plus(limits.sentinel_settled) > at
+        });
     }
 
     /// Ends the run unless it is confirmed.
     pub(super) fn end_unconfirmed(&mut self, limits: &Limits) {
         self.run.take_if(|run| !run.is_confirmed(limits));
+    }
+
+    /// What worked at one frontend says nothing of another.
+    pub(super) fn dial(&mut self, frontend: SocketAddr) {
+        if self.armed && self.frontend != Some(frontend) {
+            self.disarm();
+        }
     }
 
     /// It has to work again before it counts.
@@ -230,6 +255,8 @@ pub(super) struct LaneMemory {
     transport: Transport,
     last_pass: Option<Mono>,
     #[serde(default)]
+    frontend: Option<SocketAddr>,
+    #[serde(default)]
     masquerade_seen: bool,
     /// Only where it is confirmed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -244,6 +271,7 @@ impl LaneMemory {
             family: lane.family,
             transport: lane.transport,
             last_pass: ledger.last_pass,
+            frontend: ledger.frontend,
             masquerade_seen: ledger.masquerade_seen,
             run: ledger.run.clone().filter(|run| run.is_confirmed(limits)),
         })
@@ -258,6 +286,7 @@ impl LaneMemory {
         let ledger = LaneLedger {
             armed: true,
             last_pass: self.last_pass,
+            frontend: self.frontend,
             last_failure: self.run.as_ref().map(|run| run.last),
             masquerade_seen: self.masquerade_seen,
             run: self.run,

@@ -117,7 +117,8 @@ impl ProbeCause {
     }
 
     /// Whether it accuses the datapath alone: no filter of the sentinel's own addresses looks like
-    /// it. An ICMP error is what a REJECT rule sends; a lost answer is what a drop rule makes.
+    /// it. An ICMP error is what a REJECT rule sends; a lost answer is what a drop rule makes. A
+    /// REJECT rule may send RST too: that counts only where the frontend is the node's own address.
     pub fn is_unambiguous(self) -> bool {
         match self {
             ProbeCause::Leaked

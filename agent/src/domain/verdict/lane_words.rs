@@ -10,7 +10,9 @@ use super::judge::Case;
 use super::lanes::Standing;
 use super::report::{LaneState, names};
 use crate::domain::probe::{Lane, ProbePath, Transport};
-use crate::domain::sentinel::{DatapathOwners, LaneLedger, ProbeCause, ProbeOutcome, Run};
+use crate::domain::sentinel::{
+    DatapathOwners, LaneLedger, ProbeCause, ProbeOutcome, Run, VoidReason,
+};
 use crate::domain::time::Spoken;
 
 /// `IPv4 cluster IPs`, `IPv6 node ports (UDP)`.
@@ -45,12 +47,17 @@ fn happened(cause: ProbeCause) -> &'static str {
 }
 
 /// What that means, and so where to look.
-fn means(cause: ProbeCause, lane: Lane, client: Option<IpAddr>) -> Cow<'static, str> {
+fn means(cause: ProbeCause, lane: Lane, local: bool, client: Option<IpAddr>) -> Cow<'static, str> {
     let from = || client.map_or_else(String::new, |client| format!(" from {client}"));
     let to = || client.map_or_else(String::new, |client| format!(" to {client}"));
     match cause {
         ProbeCause::Leaked => "the Service chain is missing or empty".into(),
-        ProbeCause::Refused => "no rule takes what is sent to the frontend".into(),
+        ProbeCause::Refused if local => "no rule takes what is sent to the frontend".into(),
+        ProbeCause::Refused => format!(
+            "a REJECT rule resets traffic{}, or no rule takes what is sent to the frontend",
+            from()
+        )
+        .into(),
         ProbeCause::Unreachable => format!(
             "a REJECT rule stops traffic{}, or a route is missing",
             from()
@@ -93,7 +100,7 @@ fn failing(case: &Case<'_>, (lane, run): (Lane, &Run)) -> String {
     format!(
         "{}: {probes} {what}: {}",
         of_lane(lane),
-        means(run.cause(), lane, client)
+        means(run.cause(), lane, run.local, client)
     )
 }
 
@@ -143,12 +150,21 @@ pub(super) fn alone(case: &Case<'_>, run: (Lane, &Run)) -> String {
 }
 
 pub(super) fn suspect(case: &Case<'_>, run: (Lane, &Run), standing: Standing) -> String {
+    let (_, failed) = run;
     let lacking = match standing {
         Standing::Few => format!(
             "fewer than {} in a row",
             case.ledger.limits().probe_failures
         ),
-        Standing::Unsettled => "the sentinel changed a moment ago".to_owned(),
+        Standing::Off => off(case).unwrap_or_default(),
+        Standing::Unsettled => VoidReason::Unsettled.to_string(),
+        Standing::Damaged => VoidReason::Damaged.to_string(),
+        Standing::Unlooked => "pathproof's own devices were not looked at since".to_owned(),
+        _ if case.beside(failed).is_some() => {
+            "a filter of the sentinel's own addresses would look the same, and no pod \
+             is among the few clients that failed beside them"
+                .to_owned()
+        }
         _ => {
             "a filter of the sentinel's own addresses would look the same, and no real connection \
               failed beside them"
@@ -156,6 +172,12 @@ pub(super) fn suspect(case: &Case<'_>, run: (Lane, &Run), standing: Standing) ->
         }
     };
     format!("{}; not confirmed: {lacking}", failing(case, run))
+}
+
+/// Why nothing is probed.
+pub(super) fn off(case: &Case<'_>) -> Option<String> {
+    let off = case.ledger.sentinel().view().off.as_ref()?;
+    Some(format!("the sentinel is off: {off}"))
 }
 
 pub(super) fn proven(case: &Case<'_>, lane: Lane, at: crate::domain::time::Mono) -> String {
@@ -168,12 +190,13 @@ pub(super) fn proven(case: &Case<'_>, lane: Lane, at: crate::domain::time::Mono)
 
 /// Why a lane never worked, as far as it can be told.
 pub(super) fn never_worked(lane: Lane, ledger: &LaneLedger) -> String {
+    let local = matches!(lane.path, ProbePath::NodePort | ProbePath::Host);
     match ledger.never_worked() {
         Some(cause) => format!(
             "{}: no probe got through yet, they {}: most likely {}",
             of_lane(lane),
             happened(cause),
-            means(cause, lane, ledger.client)
+            means(cause, lane, local, ledger.client)
         ),
         None => format!("{}: no probe got through yet", of_lane(lane)),
     }

@@ -10,6 +10,7 @@ use agent_common::service::{Family, SourceClass};
 use super::judge::{Case, Finding};
 use super::lane_words as words;
 use super::report::{LaneState, LaneView, StageDelays, State};
+use crate::domain::ledger::Streak;
 use crate::domain::probe::{Lane, ProbePath, Transport};
 use crate::domain::sentinel::{
     LaneLedger, ProbeCause, ProbeOutcome, Run, SentinelLedger, lanes_of,
@@ -21,14 +22,20 @@ use crate::domain::time::Mono;
 pub(super) enum Standing {
     /// Too few of them.
     Few,
-    /// The sentinel changed a moment ago.
+    /// The sentinel is off.
+    Off,
+    /// The sentinel changed a moment ago, and none failed since that counts.
     Unsettled,
+    /// Its devices were damaged a moment ago, and none failed since that counts.
+    Damaged,
     /// A real connection of the same path got through since.
     Contradicted(SourceClass, Mono),
     /// Only the range outside the cluster fails, that of pods does not.
     Filtered,
     /// A filter of the sentinel's addresses could look like it, and no real connection failed.
     Doubtful,
+    /// Nobody looked since whether pathproof's own devices are sound.
+    Unlooked,
     /// They accuse the node.
     Broken,
 }
@@ -109,11 +116,14 @@ impl<'a> Case<'a> {
                 return Standing::Few;
             }
         }
-        if !self.sentinel().is_settled(self.now) {
-            return Standing::Unsettled;
+        if let Some(hindrance) = self.hindrance(run) {
+            return hindrance;
         }
         if run.is_unambiguous(self.ledger.observer().misrouted_suspended) || self.is_beside(run) {
-            return Standing::Broken;
+            return match self.sentinel().is_looked_at(run.since) {
+                true => Standing::Broken,
+                false => Standing::Unlooked,
+            };
         }
         let (_, pod) = self.tcp(ProbePath::Pod);
         if lane.path == ProbePath::OffCluster && self.is_passing(pod) {
@@ -130,11 +140,33 @@ impl<'a> Case<'a> {
             .unwrap_or(Standing::Doubtful)
     }
 
-    /// Whether real connections that arrived since the lane began to fail did not get through.
+    /// What keeps a run from accusing, however it failed.
+    fn hindrance(&self, run: &Run) -> Option<Standing> {
+        let sentinel = self.sentinel();
+        if sentinel.view().off.is_some() {
+            Some(Standing::Off)
+        } else if !sentinel.is_settled(run.last) {
+            Some(Standing::Unsettled)
+        } else if sentinel.damage(run.last).is_some() {
+            Some(Standing::Damaged)
+        } else {
+            None
+        }
+    }
+
+    /// Whether they are such that they decide.
     fn is_beside(&self, run: &Run) -> bool {
-        self.evidence.streak.as_ref().is_some_and(|streak| {
-            streak.arrived >= run.since && self.is_within_proof_age(streak.last)
-        })
+        let limits = self.ledger.limits();
+        let beside = self.beside(run);
+        beside.is_some_and(|streak| streak.bears_out(limits))
+    }
+
+    /// Real connections that arrived since the lane began to fail, and did not get through.
+    pub(super) fn beside(&self, run: &Run) -> Option<&'a Streak> {
+        self.evidence
+            .streak
+            .as_ref()
+            .filter(|streak| streak.arrived >= run.since && self.is_within_proof_age(streak.last))
     }
 
     fn is_passing(&self, lane: &LaneLedger) -> bool {
@@ -188,7 +220,7 @@ impl<'a> Case<'a> {
         lanes_of(self.family)
             .filter(|lane| standing_for.iter().all(|(other, _)| other != lane))
             .filter_map(|lane| Some((lane, self.run(self.sentinel().lane(lane))?)))
-            .find(|(_, run)| run.is_long(limits) && self.sentinel().is_settled(self.now))
+            .find(|(_, run)| run.is_long(limits) && self.hindrance(run).is_none())
     }
 
     pub(super) fn suspect_by_probes(&self) -> Option<Finding> {
@@ -294,7 +326,7 @@ impl<'a> Case<'a> {
         }
         let last = ledger.last.filter(fresh);
         match last {
-            _ if !view.exists || view.altered.is_some() => LaneState::Off,
+            _ if !view.counts() => LaneState::Off,
             None => LaneState::Off,
             Some(_) if ledger.never_worked().is_some() => LaneState::NeverWorked,
             Some((_, ProbeOutcome::Void(_))) => LaneState::Void,

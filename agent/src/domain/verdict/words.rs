@@ -193,7 +193,18 @@ pub(super) fn nothing_known(case: &Case<'_>, why: Why) -> String {
             .map(|owners| lane_words::changed_hands(case, owners)),
         _ => None,
     };
-    probed.unwrap_or_else(|| format!("{}: {}", names::of_family(case.family), unknown(case, why)))
+    let off = match why {
+        Why::NothingProven | Why::Idle => lane_words::off(case),
+        _ => None,
+    };
+    probed.unwrap_or_else(|| {
+        let mut text = format!("{}: {}", names::of_family(case.family), unknown(case, why));
+        if let Some(off) = off {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "; {off}");
+        }
+        text
+    })
 }
 
 fn unknown(case: &Case<'_>, why: Why) -> String {

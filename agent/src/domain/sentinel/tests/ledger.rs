@@ -24,6 +24,7 @@ fn view(identity: u64, at: Mono) -> SentinelView {
     SentinelView {
         exists: true,
         altered: None,
+        off: None,
         identity,
         changed_at: at,
     }
@@ -49,6 +50,12 @@ fn pass(ledger: &mut SentinelLedger, path: ProbePath, at: u64, masqueraded: bool
 fn fail(ledger: &mut SentinelLedger, at: u64, cause: ProbeCause) -> ProbeOutcome {
     let trace: ProbeTrace = stuck(tcp(PATH), ms(at), Some(Stage::Arrived));
     ledger.absorb(&trace, ProbeOutcome::Failed(cause), trace.ended)
+}
+
+fn restart(ledger: &SentinelLedger) -> SentinelLedger {
+    let written = serde_json::to_string(&ledger.memory()).unwrap();
+    let read: SentinelMemory = serde_json::from_str(&written).unwrap();
+    SentinelLedger::restore(Limits::default(), read)
 }
 
 fn failures(ledger: &SentinelLedger) -> u32 {
@@ -100,6 +107,19 @@ fn a_silence_ends_what_is_not_confirmed() {
     }
     fail(&mut doubtful, 31_000, ProbeCause::AnswerLost);
     assert_eq!(failures(&doubtful), 1, "these do not accuse by themselves");
+}
+
+#[test]
+fn what_is_confirmed_is_continued_within_the_proof_age() {
+    let again = |mut ledger: SentinelLedger, at| {
+        fail(&mut ledger, at, ProbeCause::Leaked);
+        failures(&ledger)
+    };
+    // The last of them ended at 20.95 s.
+    assert_eq!(again(failing(4), 50_950), 5);
+    assert_eq!(again(failing(4), 51_000), 1);
+    assert_eq!(again(restart(&failing(4)), 50_950), 5, "nor by a restart");
+    assert_eq!(again(restart(&failing(4)), 7_200_000), 1, "hours later");
 }
 
 #[test]
@@ -180,6 +200,43 @@ fn a_sentinel_that_is_gone_disarms() {
 }
 
 #[test]
+fn a_pass_of_the_old_sentinel_does_not_arm_the_new_one() {
+    let mut ledger = failing(0);
+    ledger.view_changed(ms(40_000), SentinelView::default());
+    ledger.view_changed(ms(40_100), view(2, ms(40_100)));
+    pass(&mut ledger, PATH, 40_099, true);
+    assert!(!ledger.lane(tcp(PATH)).armed);
+    pass(&mut ledger, PATH, 40_100, true);
+    assert!(ledger.lane(tcp(PATH)).armed);
+}
+
+#[test]
+fn another_frontend_disarms_its_lane_until_it_works() {
+    let mut ledger = failing(4);
+    pass(&mut ledger, ProbePath::NodePort, 20_750, true);
+    let leak = |ledger: &mut SentinelLedger, frontend: [u8; 4], at| {
+        let mut trace = stuck(tcp(PATH), ms(at), Some(Stage::Arrived));
+        trace.frontend = (frontend, 80).into();
+        trace.generation = Some(7_000 + (at % 1_000) as u16);
+        let outcome = ProbeOutcome::Failed(ProbeCause::Leaked);
+        ledger.absorb(&trace, outcome, trace.ended);
+    };
+    leak(&mut ledger, [10, 96, 0, 9], 21_000);
+    assert_eq!(failures(&ledger), 5, "a rotation changes no frontend");
+    let mut again = restart(&ledger);
+    leak(&mut again, [10, 96, 0, 9], 21_250);
+    assert_eq!(failures(&again), 6, "nor does a restart");
+    for mut ledger in [ledger, again] {
+        leak(&mut ledger, [10, 96, 0, 10], 21_500);
+        assert!(!ledger.lane(tcp(PATH)).armed);
+        assert_eq!(failures(&ledger), 1, "the run of the old one is over");
+        assert!(ledger.lane(tcp(ProbePath::NodePort)).armed);
+        pass(&mut ledger, PATH, 21_750, true);
+        assert!(ledger.lane(tcp(PATH)).armed);
+    }
+}
+
+#[test]
 fn damage_voids_the_run_and_the_next_moments() {
     let mut ledger = failing(6);
     ledger.damaged(ms(21_400), "pathproof-c0 is down".to_owned());
@@ -191,6 +248,47 @@ fn damage_voids_the_run_and_the_next_moments() {
     fail(&mut ledger, 31_400, ProbeCause::Leaked);
     assert_eq!(failures(&ledger), 1);
     assert!(ledger.damage(ms(22_000)).is_some() && ledger.damage(ms(40_000)).is_none());
+}
+
+#[test]
+fn damage_heals_nothing_that_was_broken_long_before() {
+    let mut ledger = failing(80);
+    ledger.damaged(ms(40_000), "pathproof-c0 is down".to_owned());
+    assert_eq!(failures(&ledger), 80);
+    fail(&mut ledger, 40_250, ProbeCause::Leaked);
+    assert_eq!(failures(&ledger), 80, "but nothing is added for a while");
+    let mut doubtful = failing(0);
+    for step in 0..80 {
+        fail(&mut doubtful, 20_000 + 250 * step, ProbeCause::AnswerLost);
+    }
+    doubtful.damaged(ms(40_000), "pathproof-c0 is down".to_owned());
+    assert_eq!(failures(&doubtful), 0, "it never accused by itself");
+}
+
+#[test]
+fn a_sentinel_that_is_off_counts_nothing_and_disarms_nothing() {
+    let off = |why: &str, at| SentinelView {
+        off: Some(why.to_owned()),
+        ..view(1, at)
+    };
+    let mut ledger = failing(80);
+    ledger.view_changed(ms(40_000), off("the devices cannot be made", ms(40_000)));
+    assert!(ledger.lane(tcp(PATH)).armed);
+    assert_eq!(failures(&ledger), 80);
+    fail(&mut ledger, 40_250, ProbeCause::Leaked);
+    pass(&mut ledger, PATH, 40_500, true);
+    assert_eq!(failures(&ledger), 80);
+    assert!(!ledger.is_settled(ms(90_000)));
+    ledger.view_changed(ms(41_000), off("no programs", ms(41_000)));
+    let view = restart(&ledger).view().clone();
+    assert_eq!(view.off.as_deref(), Some("no programs"));
+    assert_eq!(view.changed_at, ms(40_000), "other words are no change");
+    ledger.view_changed(ms(42_000), self::view(1, ms(42_000)));
+    assert!(!ledger.is_settled(ms(51_999)) && ledger.is_settled(ms(52_000)));
+    let mut young = failing(8);
+    young.view_changed(ms(22_000), off("the devices cannot be made", ms(22_000)));
+    assert_eq!(failures(&young), 0);
+    assert!(young.lane(tcp(PATH)).armed);
 }
 
 #[test]
@@ -248,6 +346,7 @@ fn an_owner_that_left_for_good_is_another_when_it_comes_back() {
 fn masquerade_counts_where_kube_proxy_did_it_before() {
     let not = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
     let through = ProbeOutcome::Passed { masqueraded: false };
+    const PATH: ProbePath = ProbePath::NodePort;
     let mut ledger = settled();
     assert_eq!(
         pass(&mut ledger, PATH, 19_000, false),
@@ -256,7 +355,8 @@ fn masquerade_counts_where_kube_proxy_did_it_before() {
     );
     pass(&mut ledger, PATH, 19_250, true);
     assert_eq!(pass(&mut ledger, PATH, 19_500, false), not);
-    assert_eq!(failures(&ledger), 1);
+    let run = ledger.lane(tcp(PATH)).run.as_ref();
+    assert_eq!(run.map(|run| run.failures), Some(1));
     pass(&mut ledger, ProbePath::Pod, 19_500, true);
     assert_eq!(
         pass(&mut ledger, ProbePath::Pod, 19_600, false),
@@ -270,19 +370,47 @@ fn masquerade_counts_where_kube_proxy_did_it_before() {
     assert_eq!(pass(&mut cilium, PATH, 19_500, false), through);
 }
 
+/// `--detect-local` and `--masquerade-all` decide on it: without node ports nobody knows.
 #[test]
-fn masquerade_of_cluster_ips_may_be_configured_away() {
+fn masquerade_of_cluster_ips_is_missed_only_beside_that_of_node_ports() {
+    let not = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
+    let through = ProbeOutcome::Passed { masqueraded: false };
+    let mut alone = settled();
+    pass(&mut alone, PATH, 19_000, true);
+    assert_eq!(
+        pass(&mut alone, PATH, 19_250, false),
+        through,
+        "no node port"
+    );
+    let refused = stuck(tcp(ProbePath::NodePort), ms(19_300), Some(Stage::Arrived));
+    let outcome = ProbeOutcome::Failed(ProbeCause::Refused);
+    alone.absorb(&refused, outcome, refused.ended);
+    assert_eq!(
+        pass(&mut alone, PATH, 19_500, false),
+        through,
+        "never worked"
+    );
+
     let mut ledger = settled();
     pass(&mut ledger, PATH, 19_000, true);
     pass(&mut ledger, ProbePath::NodePort, 19_000, true);
     assert_eq!(
         pass(&mut ledger, PATH, 19_250, false),
-        ProbeOutcome::Passed { masqueraded: false },
+        through,
         "node ports still are: the rule is there"
     );
-    let not = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
     assert_eq!(pass(&mut ledger, ProbePath::NodePort, 19_250, false), not);
     assert_eq!(pass(&mut ledger, PATH, 19_500, false), not);
+    let nothing = stuck(tcp(ProbePath::NodePort), ms(19_500), None);
+    let void = ProbeOutcome::Void(VoidReason::NotArrived);
+    let mut unknown = ledger.clone();
+    unknown.absorb(&nothing, void, nothing.ended);
+    assert_eq!(pass(&mut unknown, PATH, 19_750, false), through, "void");
+    assert_eq!(
+        pass(&mut ledger, PATH, 20_500, false),
+        through,
+        "node ports are probed no more"
+    );
 }
 
 #[test]
@@ -303,10 +431,10 @@ fn a_run_has_the_commonest_cause_of_its_last_failures() {
     let mut ledger = failing(0);
     fail(&mut ledger, 20_000, ProbeCause::LostBeforeLeaving);
     for step in 1..4 {
-        fail(&mut ledger, 20_000 + 250 * step, ProbeCause::Refused);
+        fail(&mut ledger, 20_000 + 250 * step, ProbeCause::Misrouted);
     }
     let run = ledger.lane(tcp(PATH)).run.clone().unwrap();
-    assert_eq!(run.cause(), ProbeCause::Refused);
+    assert_eq!(run.cause(), ProbeCause::Misrouted);
     assert!(
         run.is_confirmed(&Limits::default()),
         "one may differ while the fault sets in"
@@ -316,11 +444,6 @@ fn a_run_has_the_commonest_cause_of_its_last_failures() {
 
 #[test]
 fn what_is_confirmed_or_armed_outlives_the_agent() {
-    let restart = |ledger: &SentinelLedger| {
-        let written = serde_json::to_string(&ledger.memory()).unwrap();
-        let read: SentinelMemory = serde_json::from_str(&written).unwrap();
-        SentinelLedger::restore(Limits::default(), read)
-    };
     let broken = restart(&failing(5));
     assert_eq!(failures(&broken), 5);
     assert_eq!(broken.view().changed_at, ms(0), "still settled");

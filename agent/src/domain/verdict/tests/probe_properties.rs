@@ -127,7 +127,8 @@ proptest! {
 
     #[test]
     fn real_connections_of_the_path_outweigh_probes(
-        spells in spells(no_pass()), every in 3u64..40,
+        spells in spells(no_pass().into_iter().filter(|fate| *fate != Fate::Mute).collect()),
+        every in 3u64..40,
     ) {
         let mut world = World::probed(&USUAL);
         // From 1 s after the first failure on, at least once.
@@ -156,6 +157,27 @@ proptest! {
         });
     }
 
+    /// They are proven by their handshakes.
+    #[test]
+    fn real_connections_do_not_outweigh_missing_data(
+        path in prop::sample::select(vec![ProbePath::OffCluster, ProbePath::NodePort]),
+        rounds in 4u64..60, every in 1u64..40,
+    ) {
+        let mut world = World::probed(&USUAL);
+        let spells = [(path, Transport::Tcp, Fate::Mute, rounds)];
+        play(&mut world, 2_250, &spells, |world, at| {
+            if at / 250 % every == 0 {
+                for class in SourceClass::ALL {
+                    world.prove(WEB, class, at);
+                }
+            }
+        }, |world, now| {
+            let expected = if now < 3_200 { State::Suspect } else { State::Broken };
+            let verdict = world.verdict(now);
+            assert_eq!(verdict.state, expected, "{}", verdict.reason);
+        });
+    }
+
     #[test]
     fn damaged_devices_accuse_nobody(spells in spells(FATES.to_vec()), every in 1u64..4) {
         let mut world = World::probed(&ProbePath::ALL);
@@ -168,6 +190,13 @@ proptest! {
                 never_broken(world, now);
             }
         });
+    }
+
+    #[test]
+    fn without_a_look_at_our_own_parts_nothing_is_accused(spells in spells(FATES.to_vec())) {
+        let mut world = World::probed(&ProbePath::ALL);
+        world.sound = false;
+        play(&mut world, 2_250, &spells, |_, _| {}, never_broken);
     }
 
     #[test]
@@ -242,7 +271,8 @@ proptest! {
             let written = serde_json::to_string(&memory).unwrap();
             let read: crate::domain::ledger::LedgerMemory = serde_json::from_str(&written).unwrap();
             assert_eq!(read, memory);
-            let restored = crate::domain::ledger::Ledger::restore(Limits::default(), read, true, ms(now));
+            let mut restored = crate::domain::ledger::Ledger::restore(Limits::default(), read, true, ms(now));
+            restored.sentinel_mut().looked(ms(now));
             let state = |ledger: &crate::domain::ledger::Ledger| {
                 crate::domain::verdict::verdict(ledger, &world.inputs, ms(now)).state
             };

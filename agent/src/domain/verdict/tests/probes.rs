@@ -300,7 +300,21 @@ fn restart(world: &mut World, at: u64) {
 fn a_restart_changes_nothing() {
     let mut world = World::faulty(4_000, |_| Fate::Leak);
     restart(&mut world, 5_000);
-    assert_eq!(world.verdict(5_000).state, State::Broken);
+    let verdict = world.verdict(5_000);
+    assert_eq!(
+        verdict.state,
+        State::Suspect,
+        "until somebody looked: the answer stays"
+    );
+    assert!(
+        verdict
+            .reason
+            .ends_with("not confirmed: pathproof's own devices were not looked at since"),
+        "{}",
+        verdict.reason
+    );
+    world.look(5_050);
+    assert_eq!(world.verdict(5_050).state, State::Broken);
     // The new agent reads the same view, at its own time.
     change(&mut world, 5_100, sentinel_view());
     world.rounds(5_250, 5_250, &USUAL, |_| Fate::Leak);

@@ -86,6 +86,7 @@ pub(super) fn sentinel_view() -> SentinelView {
     SentinelView {
         exists: true,
         altered: None,
+        off: None,
         identity: 1,
         changed_at: Mono(0),
     }

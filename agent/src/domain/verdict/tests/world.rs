@@ -79,6 +79,8 @@ pub(super) struct World {
     pub(super) ledger: Ledger,
     pub(super) inputs: Inputs,
     pub(super) next: Sample,
+    /// Whether each look finds pathproof's own devices sound.
+    pub(super) sound: bool,
 }
 
 impl World {
@@ -96,6 +98,7 @@ impl World {
                 observer: attached(),
                 ..Sample::default()
             },
+            sound: true,
         };
         world.look(0);
         world
@@ -189,6 +192,9 @@ impl World {
     pub(super) fn look(&mut self, at: u64) -> &mut Self {
         self.next.at = ms(at);
         self.ledger.absorb(&self.next, &Names::standard());
+        if self.sound {
+            self.ledger.sentinel_mut().looked(ms(at));
+        }
         self.next.counts.clear();
         self.next.anomalies.clear();
         self
