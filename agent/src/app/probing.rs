@@ -151,7 +151,8 @@ impl Probing {
         let mut hasher = DefaultHasher::new();
         self.found.families.hash(&mut hasher);
         SentinelView {
-            exists: self.exists(),
+            exists: self.found.exists,
+            off: self.off().map(str::to_owned),
             altered: self.found.altered.clone(),
             identity: hasher.finish(),
             changed_at: now,
