@@ -1,6 +1,7 @@
 //! Every state and every rule, each fault beside its innocent twin; and properties for the rules
 //! that outrank everything.
 
+mod filters;
 mod own_parts;
 mod probe_properties;
 mod probes;

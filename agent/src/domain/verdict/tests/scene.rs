@@ -176,6 +176,17 @@ impl World {
     }
 }
 
+/// What a fault does to probes from outside; the host's own path may see something else.
+pub(super) fn outside(fate: Fate, host: Fate) -> impl Fn(Lane) -> Fate {
+    move |lane| {
+        if lane.path == ProbePath::Host {
+            host
+        } else {
+            fate
+        }
+    }
+}
+
 /// State, cause and sentence.
 pub(super) fn told(verdict: &Verdict) -> (super::super::State, &str, &str) {
     let cause = verdict.cause.map_or("", |cause| cause.name());
