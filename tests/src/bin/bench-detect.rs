@@ -67,6 +67,8 @@ enum WhichBackend {
 /// What one fault was measured by.
 #[derive(Clone, Debug, Default)]
 struct Times {
+    /// The longest that a breaking command took.
+    injecting: Duration,
     metrics: Figure,
     unhealthy: Figure,
     healthy: Figure,
@@ -126,6 +128,10 @@ fn measure(args: &Args, agent: &Path, load: Load, tables: &mut Tables) -> Result
     if given_up == 0 {
         controls(args, &mut stage, &eyes, load, tables)?;
     }
+    println!(
+        "{load}: a breaking command itself took {} ms at most",
+        whole.injecting.as_millis()
+    );
     if load == Load::Busy {
         let tally = stage.tally();
         println!(
@@ -157,6 +163,7 @@ fn inject(stage: &mut Stage, eyes: &Eyes, fault: Fault, times: &mut Times) -> Re
     let (metrics, unhealthy) = (metrics.map(since(start)), unhealthy.map(since(start)));
     // Where there was no 503, there is no way back.
     let healthy = healthy.map(since(repair)).filter(|_| unhealthy.is_some());
+    times.injecting = times.injecting.max(injected);
     times.metrics.note(metrics);
     times.unhealthy.note(unhealthy);
     times.healthy.note(healthy);
@@ -215,7 +222,9 @@ fn controls(
 
 fn joined(all: &[Times]) -> Times {
     let join = |of: fn(&Times) -> &Figure| Figure::join(all.iter().map(|times| of(times).clone()));
+    let injecting = all.iter().map(|times| times.injecting).max();
     Times {
+        injecting: injecting.unwrap_or_default(),
         metrics: join(|times| &times.metrics),
         unhealthy: join(|times| &times.unhealthy),
         healthy: join(|times| &times.healthy),
