@@ -130,7 +130,7 @@ fn register_own(ctx: &TcContext, packet: &ProbePacket) -> Option<()> {
     }
     // SAFETY: the context is the program's own.
     let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
-    let host = HOST_PROBES.get_ptr_mut(&cookie)?;
+    let host = HOST_PROBES.get_ptr_mut(cookie)?;
     // SAFETY: the pointer is valid until the program ends.
     if unsafe { (*host).seen } != 0 {
         return None;
@@ -141,7 +141,7 @@ fn register_own(ctx: &TcContext, packet: &ProbePacket) -> Option<()> {
     };
     probe.stamps[Phase::Handshake as usize][Stage::Translated as usize] = now();
     PROBES
-        .insert(&packet.key, &probe, u64::from(BPF_NOEXIST))
+        .insert(packet.key, probe, u64::from(BPF_NOEXIST))
         .ok()?;
     let seen = HostProbe {
         token: packet.key.token,

@@ -104,9 +104,7 @@ pub fn load_with(
         other => other.map_err(LoadError::of)?,
     };
     for name in ATTACHED {
-        classifier(&mut ebpf, name)?
-            .load()
-            .map_err(|error| LoadError::of(EbpfError::ProgramError(error)))?;
+        verify(classifier(&mut ebpf, name)?)?;
     }
     Ok(ebpf)
 }
@@ -119,11 +117,29 @@ pub fn load_sentinel(ebpf: &mut Ebpf) -> Result<(), LoadError> {
         if classifier.fd().is_ok() {
             continue;
         }
-        classifier
-            .load()
-            .map_err(|error| LoadError::of(EbpfError::ProgramError(error)))?;
+        verify(classifier)?;
     }
     Ok(())
+}
+
+/// How often a load is begun anew that a signal interrupted.
+const INTERRUPTED: usize = 20;
+
+/// Hands a program to the verifier. It stops with EAGAIN as soon as a signal waits for this thread
+/// (`bpf_check`, kernel/bpf/verifier.c), which says nothing of the program.
+fn verify(classifier: &mut SchedClassifier) -> Result<(), LoadError> {
+    for _ in 0..INTERRUPTED {
+        match classifier.load() {
+            Err(ProgramError::LoadError { io_error, .. })
+                if io_error.raw_os_error() == Some(libc::EAGAIN) => {}
+            other => {
+                return other.map_err(|error| LoadError::of(EbpfError::ProgramError(error)));
+            }
+        }
+    }
+    classifier
+        .load()
+        .map_err(|error| LoadError::of(EbpfError::ProgramError(error)))
 }
 
 fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebpf, EbpfError> {

@@ -86,7 +86,7 @@ pub enum PathResult {
 /// The whole document.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Checked {
-    /// [`SCHEMA`].
+    /// Version of this document.
     pub schema: u32,
     /// The node.
     pub node: String,

@@ -18,7 +18,7 @@ const SCHEMA: u32 = 1;
 /// The chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Chain {
-    /// [`SCHEMA`].
+    /// Version of this document.
     pub schema: u32,
     /// The node.
     pub node: String,
