@@ -2,6 +2,7 @@
 //! clsact filter.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use agent_common::abi::program;
 use agent_common::packet::Link;
@@ -282,6 +283,10 @@ fn tcx(
     }
 }
 
+/// A link that was let go may stand a moment longer, until the kernel has put its last reference
+/// (a pin's inode, a child between fork and exec): the same program is then refused as there already.
+const LET_GO: (u32, Duration) = (20, Duration::from_millis(5));
+
 /// A new TCX link.
 pub(in crate::datapath) fn tcx_link(
     classifier: &mut SchedClassifier,
@@ -289,12 +294,19 @@ pub(in crate::datapath) fn tcx_link(
     direction: Direction,
     place: &Place,
 ) -> Result<FdLink, HookError> {
-    let id = classifier.attach_with_options(
-        device,
-        direction.attach_type(),
-        TcAttachOptions::TcxOrder((place.order)()),
-    )?;
-    Ok(classifier.take_link(id)?.try_into()?)
+    let (mut tries, pause) = LET_GO;
+    loop {
+        let options = TcAttachOptions::TcxOrder((place.order)());
+        match classifier.attach_with_options(device, direction.attach_type(), options) {
+            Err(ProgramError::SyscallError(error))
+                if error.io_error.raw_os_error() == Some(libc::EEXIST) && tries > 0 =>
+            {
+                tries -= 1;
+                std::thread::sleep(pause);
+            }
+            other => return Ok(classifier.take_link(other?)?.try_into()?),
+        }
+    }
 }
 
 /// Takes over a pinned link: its program is replaced by ours in one step. A link whose device is
