@@ -43,12 +43,10 @@ mod coverage;
 mod memory;
 mod probing;
 
-use agent::{Agent, Published};
+use agent::{Agent, Published, TICK};
 pub use check::{CheckError, check};
 use probing::{Inbox, Probing};
 
-/// The kernel's evidence is looked at this often.
-const TICK: Duration = Duration::from_millis(250);
 /// Whether every hook still stands first is looked at this often.
 const CHECK: Duration = Duration::from_secs(5);
 
@@ -333,7 +331,7 @@ async fn turn(
                 pending.devices = None;
             }
             _ = check.tick() => agent.check(clock::mono()),
-            _ = tick.tick() => agent.tick(clock::mono()),
+            _ = tick.tick() => tick.reset_after(agent.tick(clock::mono())),
         }
         heartbeat.beat(clock::mono().0);
     }

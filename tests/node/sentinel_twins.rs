@@ -25,6 +25,8 @@ enum Harmless {
     EditedAndRulesGone,
     /// A policy drops 198.18.0.0/15, and 2001:2::/48.
     RangeDropped,
+    /// A policy resets what comes from there.
+    RangeReset,
     /// Another program takes the devices down.
     DevicesDown,
     /// Another program flushes their routes, again and again.
@@ -44,6 +46,7 @@ fn never_503(
         Harmless::Edited,
         Harmless::EditedAndRulesGone,
         Harmless::RangeDropped,
+        Harmless::RangeReset,
         Harmless::DevicesDown,
         Harmless::RoutesFlushed,
         Harmless::DeviceDeleted,
@@ -98,6 +101,14 @@ impl Harmless {
                 )
                 .expect("nft");
             }
+            Self::RangeReset => {
+                node.nft(
+                    "table inet filtered { chain bogons { type filter hook forward priority -10; \
+                     ip saddr 198.18.0.0/15 meta l4proto tcp reject with tcp reset; \
+                     ip6 saddr 2001:2::/48 meta l4proto tcp reject with tcp reset; }\n}\n",
+                )
+                .expect("nft");
+            }
             Self::DevicesDown => {
                 for device in ["pathproof-c0", "pathproof-s0"] {
                     node.ip(&format!("link set {device} down")).expect("down");
@@ -132,7 +143,11 @@ impl Harmless {
     fn mends_itself(self) -> bool {
         !matches!(
             self,
-            Self::Deleted | Self::Edited | Self::EditedAndRulesGone | Self::RangeDropped
+            Self::Deleted
+                | Self::Edited
+                | Self::EditedAndRulesGone
+                | Self::RangeDropped
+                | Self::RangeReset
         )
     }
 
@@ -151,7 +166,7 @@ impl Harmless {
                     scene.agent().log().contains("the sentinel is not probed")
                 });
             }
-            Self::RangeDropped => {
+            Self::RangeDropped | Self::RangeReset => {
                 let state = if busy { "degraded" } else { "suspect" };
                 scene.wait("probes are lost, and no more", |report| {
                     Family::ALL

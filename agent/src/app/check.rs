@@ -129,7 +129,7 @@ impl Checking<'_> {
                     self.agent.follow_devices(wanted, clock::mono());
                 }
                 _ = check.tick() => self.agent.check(clock::mono()),
-                _ = tick.tick() => self.agent.tick(clock::mono()),
+                _ = tick.tick() => tick.reset_after(self.agent.tick(clock::mono())),
             }
         }
         // What came last counts, and is judged.

@@ -142,13 +142,15 @@ impl SentinelLedger {
         self.lanes[place(trace.lane)].dial(trace.frontend);
         let outcome = self.with_memory(trace.lane, outcome, now);
         let counts = self.counts(trace.sent);
-        let local = self.is_local(trace.lane);
+        let local = self.is_refusal_clear(trace.lane, now);
+        let unchanged_since = self.unchanged_since(trace.lane.family);
         let lane = &mut self.lanes[place(trace.lane)];
         lane.note(trace, outcome, now);
         match outcome {
             _ if !self.view.counts() => {}
-            // One that was under way when the sentinel changed says nothing of the new one.
-            ProbeOutcome::Passed { .. } if trace.sent < self.view.changed_at => {}
+            // One that was under way when the sentinel or the owner changed says nothing of the new
+            // one.
+            ProbeOutcome::Passed { .. } if trace.sent < unchanged_since => {}
             ProbeOutcome::Passed { masqueraded } => {
                 lane.pass(trace, masqueraded, now);
                 self.owners[trace.lane.family as usize].prove(trace, &self.limits);
@@ -286,16 +288,31 @@ impl SentinelLedger {
         }
     }
 
-    /// Whether the frontend is an address of the node's own. A cluster IP is one only with IPVS;
-    /// elsewhere nobody but a filter refuses what is sent there.
-    fn is_local(&self, lane: Lane) -> bool {
+    /// Whether a RST on this lane accuses the datapath: the frontend is an address of the node's own,
+    /// which refuses what no rule takes. A cluster IP is one only with IPVS; elsewhere nobody but a
+    /// filter refuses what is sent there, and such a filter refuses what goes to the node port too.
+    fn is_refusal_clear(&self, lane: Lane, now: Mono) -> bool {
         let owners = self.owners[lane.family as usize].known;
-        match lane.path {
-            ProbePath::NodePort | ProbePath::Host => true,
-            ProbePath::Pod | ProbePath::OffCluster => {
-                owners.is_some_and(|owners| owners.contains(Owner::Ipvs))
-            }
+        if owners.is_some_and(|owners| owners.contains(Owner::Ipvs)) {
+            return true;
         }
+        let refused = ProbeOutcome::Failed(ProbeCause::Refused);
+        let cluster_ip = self.lane(Lane {
+            path: ProbePath::OffCluster,
+            ..lane
+        });
+        let is_refused =
+            |(at, outcome)| outcome == refused && now.since(at) <= self.limits.probe_gap;
+        match lane.path {
+            ProbePath::Host => true,
+            ProbePath::NodePort => !cluster_ip.last.is_some_and(is_refused),
+            ProbePath::Pod | ProbePath::OffCluster => false,
+        }
+    }
+
+    fn unchanged_since(&self, family: Family) -> Mono {
+        let disarmed = self.owners[family as usize].disarmed;
+        self.view.changed_at.max(disarmed.unwrap_or_default())
     }
 
     /// Whether a failure of a probe sent at `at` may accuse.

@@ -1,5 +1,5 @@
-//! The thread that sends the sentinel's probes and waits for them. Four times a second and family
-//! it sends one probe on every path that has a target, with a control probe just before, and hands
+//! The thread that sends the sentinel's probes and waits for them. A few times a second (`pace`) it
+//! sends one probe on every path that has a target, with a control probe just before, and hands
 //! a [`ProbeTrace`] over for each. It judges nothing: what a trace means is `domain`'s to say.
 //!
 //! It is a thread of its own, not a task, so that nothing the agent is busy with makes a probe
@@ -30,6 +30,7 @@ mod call;
 mod dice;
 mod engine;
 mod flight;
+mod pace;
 mod poll;
 mod ports;
 mod round;

@@ -16,7 +16,7 @@ mod services;
 
 /// Lines of anything that may repeat: problems, losses, devices.
 const LINES_SHOWN: usize = 6;
-/// A report this old was not renewed: the agent writes four a second.
+/// A report this old was not renewed: the agent writes two a second at least.
 const OLD_AFTER_S: f64 = 3.0;
 
 /// How a report is looked at.

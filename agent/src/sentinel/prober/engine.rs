@@ -8,6 +8,7 @@ use agent_common::service::{FAMILIES, Family};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::dice::Dice;
+use super::pace::Pace;
 use super::poll::Waiting;
 use super::ports::Ports;
 use super::round::{Round, errands};
@@ -17,17 +18,19 @@ use super::{FamilyTargets, Kernel, Targets};
 use crate::domain::probe::ProbeTrace;
 use crate::domain::time::Mono;
 
-/// From one round to the next, at least and at most: nothing that runs by a clock of its own is
-/// met at the same moment each time.
-pub(super) const PERIOD: (Duration, Duration) =
-    (Duration::from_millis(200), Duration::from_millis(300));
 /// The first round of a family comes within this time.
 const FIRST: Duration = Duration::from_millis(50);
+/// A round that is due within this time of the other family's begins with it: a wake-up costs as
+/// much as several probes.
+const TOGETHER: Duration = Duration::from_millis(100);
 
 /// A family's rounds.
 struct Course<S> {
     targets: FamilyTargets,
     due: Mono,
+    /// When the last round began.
+    begun: Option<Mono>,
+    pace: Pace,
     round: Round<S>,
 }
 
@@ -92,6 +95,8 @@ impl<K: Kernel, N: Network> Engine<K, N> {
                     *course = Some(Course {
                         targets,
                         due: now.plus(self.tools.dice.below(FIRST)),
+                        begun: None,
+                        pace: Pace::default(),
                         round: Round::default(),
                     });
                 }
@@ -113,27 +118,40 @@ impl<K: Kernel, N: Network> Engine<K, N> {
     pub(super) fn advance(&mut self) {
         self.take_events();
         let now = self.tools.now();
+        self.go_on(now);
+        self.begin_rounds(now);
+        // Most answers are here before the call that sent the probe returns.
+        self.take_events();
+        let now = self.tools.now();
+        self.go_on(now);
+    }
+
+    fn go_on(&mut self, now: Mono) {
+        for course in self.courses.iter_mut().flatten() {
+            self.tools.go_on(&mut course.round, now);
+            course.hand_over(&self.results, &mut self.tools.dice);
+        }
+    }
+
+    fn begin_rounds(&mut self, now: Mono) {
+        let mut courses = self.courses.iter().flatten();
+        if !courses.any(|course| course.is_due(now)) {
+            return;
+        }
         for family in Family::ALL {
             let Some(course) = &mut self.courses[family as usize] else {
                 continue;
             };
-            self.tools.go_on(&mut course.round, now);
-            // A lane has one probe under way: a round waits for the one before.
-            if course.due <= now && course.round.is_complete() {
-                let due = course.due;
-                // What was missed is not made up for.
-                course.due = now.plus(self.tools.period());
-                hand_over(&mut course.round, &self.results);
-                self.tools
-                    .begin(&mut course.round, family, &course.targets, due);
+            if !course.is_due(now.plus(TOGETHER)) {
+                continue;
             }
-        }
-        // Most answers are here before the call that sent the probe returns.
-        self.take_events();
-        let now = self.tools.now();
-        for course in self.courses.iter_mut().flatten() {
-            self.tools.go_on(&mut course.round, now);
-            hand_over(&mut course.round, &self.results);
+            // Nobody can be late for what was brought forward.
+            let due = course.due.min(now);
+            // What was missed is not made up for.
+            course.begun = Some(now);
+            course.due = now.plus(course.pace.gap(&mut self.tools.dice));
+            self.tools
+                .begin(&mut course.round, family, &course.targets, due);
         }
     }
 
@@ -162,19 +180,22 @@ impl<K: Kernel, N: Network> Engine<K, N> {
     }
 }
 
-fn hand_over<S: crate::sentinel::host::Socket>(
-    round: &mut Round<S>,
-    results: &UnboundedSender<ProbeTrace>,
-) {
-    for trace in round.settled() {
-        // Nobody reads: the thread ends at its next turn.
-        let _ = results.send(trace);
+impl<S: crate::sentinel::host::Socket> Course<S> {
+    /// A lane has one probe under way: a round waits for the one before.
+    fn is_due(&self, now: Mono) -> bool {
+        self.due <= now && self.round.is_complete()
     }
-}
 
-impl<K: Kernel, N: Network> Tools<K, N> {
-    fn period(&mut self) -> Duration {
-        let (least, most) = PERIOD;
-        least + self.dice.below(most - least)
+    /// Hands over what is known by now. A change brings the next round forward.
+    fn hand_over(&mut self, results: &UnboundedSender<ProbeTrace>, dice: &mut Dice) {
+        let mut changed = false;
+        for trace in self.round.settled() {
+            changed |= self.pace.note(&trace);
+            // Nobody reads: the thread ends at its next turn.
+            let _ = results.send(trace);
+        }
+        if let Some(begun) = self.begun.filter(|_| changed) {
+            self.due = self.due.min(begun.plus(self.pace.gap(dice)));
+        }
     }
 }

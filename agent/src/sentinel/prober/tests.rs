@@ -7,10 +7,10 @@ use agent_common::probe::Stage;
 use rstest::rstest;
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::engine::PERIOD;
 use super::fake::{
     Bench, ECHO_ISN, HOST_ISN, Path, Seen, What, World, everything, frontend, ip, little,
 };
+use super::pace::{DOUBT, REST};
 use super::tools::TIMEOUT;
 use super::wire::Side;
 use super::*;
@@ -45,7 +45,7 @@ fn whats(frames: &[Seen]) -> Vec<What> {
 }
 
 #[test]
-fn every_lane_is_probed_four_times_a_second_with_jitter() {
+fn every_lane_is_probed_a_few_times_a_second_with_jitter() {
     let mut bench = Bench::new(Path::Sound);
     bench.engine.retarget(everything());
     bench.run(60 * SECOND);
@@ -55,7 +55,7 @@ fn every_lane_is_probed_four_times_a_second_with_jitter() {
     assert_eq!(lanes.len(), 14);
     for (lane, traces) in lanes {
         assert!(
-            (220..=260).contains(&traces.len()),
+            (140..=170).contains(&traces.len()),
             "{lane:?}: {}",
             traces.len()
         );
@@ -63,7 +63,7 @@ fn every_lane_is_probed_four_times_a_second_with_jitter() {
             .windows(2)
             .map(|pair| pair[1].due.since(pair[0].due))
             .collect();
-        assert!(gaps.iter().all(|gap| (PERIOD.0..=PERIOD.1).contains(gap)));
+        assert!(gaps.iter().all(|gap| (DOUBT.0..=REST.1).contains(gap)));
         assert!(gaps.len() > 50, "{lane:?}: no jitter");
     }
     let sound = |trace: &ProbeTrace| {
@@ -76,9 +76,9 @@ fn every_lane_is_probed_four_times_a_second_with_jitter() {
             && trace.sightings == ProbeSightings::default()
     };
     assert!(traces.iter().all(sound));
-    // One wake-up for a round, whatever it sends.
-    let rounds = traces.len() / 7;
-    assert!(bench.turns <= rounds + 2, "{} for {rounds}", bench.turns);
+    // One wake-up for a round of both families, whatever it sends; at the start they may differ.
+    let rounds = traces.len() / 14;
+    assert!(bench.turns <= rounds + 8, "{} for {rounds}", bench.turns);
     assert!(bench.world.lock().probes.is_empty());
     assert!(bench.world.lock().cookies.is_empty());
 }
@@ -99,7 +99,7 @@ fn ports_and_tokens_are_not_used_again_soon() {
             tokens.insert(frame.sequence);
         }
     }
-    assert!(tokens.len() > 1_800, "{}", tokens.len());
+    assert!(tokens.len() > 1_100, "{}", tokens.len());
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn what_gets_no_answer_ends_with_its_time(#[values(Path::Silent, Path::Handshake
     bench.run(10 * SECOND);
     let traces = bench.traces();
     for (lane, traces) in by_lane(&traces) {
-        assert!(traces.len() > 30, "{lane:?}: {}", traces.len());
+        assert!(traces.len() > 20, "{lane:?}: {}", traces.len());
         for trace in &traces {
             assert_eq!(trace.ended.since(trace.sent), TIMEOUT, "{lane:?}");
             assert_eq!(trace.data[Stage::Collected as usize], None);
@@ -218,6 +218,36 @@ fn what_the_observer_sees_late_still_ends_a_probe_early() {
             .iter()
             .all(|trace| trace.ended.since(trace.sent) < TIMEOUT)
     );
+}
+
+// Whatever the moment: 450 ms to the next round, 200 ms for the first loss, three more in doubt.
+#[rstest]
+fn four_failures_in_a_row_are_told_soon(
+    #[values(Path::Silent, Path::HandshakeOnly, Path::Refusing)] broken: Path,
+    #[values(0, 90, 210, 330)] moment: u64,
+) {
+    let mut bench = Bench::new(Path::Sound);
+    bench.engine.retarget(everything());
+    bench.run(5 * SECOND + Duration::from_millis(moment));
+    bench.traces();
+    bench.world.lock().path = broken;
+    bench.run(Duration::from_millis(1_450));
+    for (lane, traces) in by_lane(&bench.traces()) {
+        let whole = |trace: &&&ProbeTrace| trace.data[Stage::Collected as usize].is_some();
+        assert_eq!(traces.iter().filter(whole).count(), 0, "{lane:?}");
+        assert!(traces.len() >= 4, "{lane:?}: {}", traces.len());
+    }
+    // What lasts costs no more than what works.
+    bench.run(2 * SECOND);
+    bench.traces();
+    bench.run(10 * SECOND);
+    for (lane, traces) in by_lane(&bench.traces()) {
+        assert!(
+            (21..=29).contains(&traces.len()),
+            "{lane:?}: {}",
+            traces.len()
+        );
+    }
 }
 
 #[test]
@@ -300,7 +330,7 @@ fn what_a_stopped_process_missed_is_not_made_up_for() {
     let late = of(&after, ProbePath::OffCluster);
     assert_eq!(late[0].sent, resumed);
     assert!(late[0].sent.since(late[0].due) > 9 * SECOND);
-    assert!(late[1].due >= resumed.plus(PERIOD.0));
+    assert!(late[1].due >= resumed.plus(DOUBT.0));
     assert!(late[1..].iter().all(|trace| trace.due == trace.sent));
 }
 

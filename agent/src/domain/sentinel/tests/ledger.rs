@@ -413,6 +413,49 @@ fn masquerade_of_cluster_ips_is_missed_only_beside_that_of_node_ports() {
     );
 }
 
+/// A filter with `REJECT --reject-with tcp-reset` refuses node ports as well as cluster IPs.
+#[test]
+fn a_refused_node_port_accuses_only_where_the_cluster_ip_is_not_refused() {
+    let refuse = |ledger: &mut SentinelLedger, path, at| {
+        let trace = stuck(tcp(path), ms(at), Some(Stage::Arrived));
+        let outcome = ProbeOutcome::Failed(ProbeCause::Refused);
+        ledger.absorb(&trace, outcome, trace.ended);
+    };
+    let confirmed = |cluster_ip_too: bool, owner: Owner| {
+        let mut ledger = SentinelLedger::new(Limits::default());
+        ledger.view_changed(ms(0), view(1, ms(0)));
+        ledger.owner_seen(Family::V4, set(&[owner]), ms(0));
+        for path in [PATH, ProbePath::NodePort] {
+            pass(&mut ledger, path, 19_750, true);
+        }
+        for at in (20_000..21_000).step_by(250) {
+            if cluster_ip_too {
+                refuse(&mut ledger, PATH, at);
+            }
+            refuse(&mut ledger, ProbePath::NodePort, at);
+        }
+        let run = &ledger.lane(tcp(ProbePath::NodePort)).run;
+        run.as_ref()
+            .is_some_and(|run| run.is_confirmed(&Limits::default()))
+    };
+    assert!(confirmed(false, Owner::KubeProxyIptables));
+    assert!(!confirmed(true, Owner::KubeProxyIptables), "a filter");
+    assert!(confirmed(true, Owner::Ipvs), "cluster IPs are local");
+}
+
+#[test]
+fn what_was_sent_before_another_owner_came_arms_nothing() {
+    let mut ledger = settled();
+    pass(&mut ledger, PATH, 19_750, true);
+    let (early, late) = (passed(tcp(PATH), ms(20_000)), passed(tcp(PATH), ms(20_300)));
+    ledger.owner_seen(Family::V4, set(&[Owner::Cilium]), ms(20_100));
+    let outcome = ProbeOutcome::Passed { masqueraded: true };
+    ledger.absorb(&early, outcome, ms(20_150));
+    assert!(!ledger.lane(tcp(PATH)).armed);
+    ledger.absorb(&late, outcome, ms(20_400));
+    assert!(ledger.lane(tcp(PATH)).armed);
+}
+
 #[test]
 fn why_it_never_worked_is_the_commonest_failure() {
     let mut ledger = settled();

@@ -1,0 +1,74 @@
+//! How soon the next round follows: slowly while every lane fares as it did, quickly while one
+//! changes. A fault is then confirmed as soon as by a steady four rounds a second, and a quiet
+//! node pays for fewer (ADR 8).
+
+use std::time::Duration;
+
+use agent_common::probe::Stage;
+
+use super::dice::Dice;
+use crate::domain::probe::{Lane, ProbeSightings, ProbeTrace};
+
+/// From one round to the next, at least and at most: nothing that runs by a clock of its own is
+/// met at the same moment each time.
+pub(super) type Gap = (Duration, Duration);
+
+/// While nothing changes. A path that always fails costs no more than one that works.
+pub(super) const REST: Gap = (Duration::from_millis(350), Duration::from_millis(450));
+/// After a change. No shorter than a probe's time: the next round finds the one before complete.
+pub(super) const DOUBT: Gap = (Duration::from_millis(210), Duration::from_millis(250));
+/// So many rounds from the last change on: enough to confirm a failure, and a repair.
+const ROUNDS: u32 = 8;
+
+/// How a probe fared, as far as a change of it is a reason to hurry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fate {
+    returned: bool,
+    /// Whether the echo saw the probe's own source.
+    own_source: Option<bool>,
+    sightings: ProbeSightings,
+}
+
+impl Fate {
+    fn of(trace: &ProbeTrace) -> Self {
+        Self {
+            returned: trace.data[Stage::Collected as usize].is_some(),
+            own_source: trace.echo_saw.map(|saw| saw.ip() == trace.client.ip()),
+            sightings: trace.sightings,
+        }
+    }
+}
+
+/// A family's pace.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    fates: Vec<(Lane, Fate)>,
+    /// Rounds in doubt still to come.
+    doubted: u32,
+}
+
+impl Pace {
+    /// Sees what came of a probe. Whether its lane fares differently from before.
+    pub(super) fn note(&mut self, trace: &ProbeTrace) -> bool {
+        let fate = Fate::of(trace);
+        let known = self.fates.iter_mut().find(|(lane, _)| *lane == trace.lane);
+        let changed = match known {
+            Some((_, before)) => std::mem::replace(before, fate) != fate,
+            None => {
+                self.fates.push((trace.lane, fate));
+                true
+            }
+        };
+        if changed {
+            self.doubted = ROUNDS;
+        }
+        changed
+    }
+
+    /// The gap from a round that begins now to the next.
+    pub(super) fn gap(&mut self, dice: &mut Dice) -> Duration {
+        let (least, most) = if self.doubted > 0 { DOUBT } else { REST };
+        self.doubted = self.doubted.saturating_sub(1);
+        least + dice.below(most - least)
+    }
+}
