@@ -19,7 +19,7 @@ use crate::datapath::sample::Look;
 use crate::domain::answer::{Answer, Endpoint, answer};
 use crate::domain::cluster::Change;
 use crate::domain::damping::Damping;
-use crate::domain::evidence::{Directory as _, Sample, Sighting};
+use crate::domain::evidence::{CountDelta, Directory as _, Sample, Sighting};
 use crate::domain::ledger::Ledger;
 use crate::domain::node::{Eligibility, TerminatingTaints, eligibility};
 use crate::domain::plan::{MapChange, Planner};
@@ -295,12 +295,19 @@ impl Agent {
         }
         if let Some(look) = self.look(now) {
             let sample = self.sample(look, now);
-            calm = sample.counts.is_empty() && sample.anomalies.is_empty();
+            calm = sample.anomalies.is_empty() && self.is_our_own(&sample.counts);
             self.metrics.record(&sample.counts, &self.planner);
             self.ledger.absorb(&sample, &self.planner);
         }
         self.publish(now);
         if calm && self.is_well() { REST } else { TICK }
+    }
+
+    /// Nobody but the sentinel was dialled.
+    fn is_our_own(&self, counts: &[CountDelta]) -> bool {
+        let service = |count: &CountDelta| self.planner.service(count.service);
+        let own = |count| service(count).is_some_and(|info| info.sentinel);
+        counts.iter().all(own)
     }
 
     /// Everything is proven, nothing fails, and that is what is answered.
