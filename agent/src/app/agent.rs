@@ -19,6 +19,7 @@ use crate::datapath::sample::Look;
 use crate::domain::answer::{Answer, Endpoint, answer};
 use crate::domain::cluster::Change;
 use crate::domain::damping::Damping;
+use crate::domain::drain::Drain;
 use crate::domain::evidence::{Directory as _, Sample, Sighting};
 use crate::domain::ledger::Ledger;
 use crate::domain::node::{Eligibility, TerminatingTaints, eligibility};
@@ -32,6 +33,8 @@ use crate::http::health::Answers;
 use crate::lifecycle::memory;
 use crate::metrics::Metrics;
 use crate::report::{Report, SIGHTINGS_SHOWN};
+
+mod drain;
 
 /// What others read.
 pub(super) struct Published {
@@ -81,6 +84,7 @@ pub(super) struct Agent {
     taints: TerminatingTaints,
     eligibility: Eligibility,
     pub(super) ledger: Ledger,
+    pub(super) drain: Drain,
     damping: Damping,
     last: Option<LastVerdict>,
     /// Statuses of the last answers.
@@ -125,6 +129,7 @@ impl Agent {
         eyesight.settle(now);
         let sentinel = config.sentinel.as_ref().map(|of| of.service.clone());
         let agent = Self {
+            drain: Drain::new(config.drain_ignore.clone()),
             probing,
             config,
             observer,
@@ -355,6 +360,7 @@ impl Agent {
                 now,
             ),
         };
+        self.see_outside(&std::mem::take(&mut look.outside), &sample.observer);
         self.faults = Some(look);
         sample
     }
@@ -364,6 +370,7 @@ impl Agent {
         if self.observer.is_none() {
             self.absorb_blindness(now);
         }
+        self.follow_drain(now);
         let verdict = verdict(&self.ledger, &self.inputs(), now).following(self.last.as_ref());
         self.log(&verdict);
         let served = self.damping.step(&verdict, self.config.unknown_policy);
@@ -381,8 +388,10 @@ impl Agent {
             healthz: of(Endpoint::Healthz),
             livez: of(Endpoint::Livez),
         };
-        let changed = self.last != Some(LastVerdict::of(&verdict)) || self.kept != kept(&answers);
-        self.kept = kept(&answers);
+        // What a restart must not change, beside the verdict.
+        let kept = [answers.healthz.status, answers.livez.status];
+        let changed = self.last != Some(LastVerdict::of(&verdict)) || self.kept != kept;
+        self.kept = kept;
         self.last = Some(LastVerdict::of(&verdict));
         self.remember(&verdict, changed, now);
         let report = Arc::new(self.assemble(verdict, &answers));
@@ -471,11 +480,6 @@ impl Agent {
             None => format!("service id {id}"),
         }
     }
-}
-
-/// What a restart must not change, beside the verdict.
-fn kept(answers: &Answers) -> [u16; 2] {
-    [answers.healthz.status, answers.livez.status]
 }
 
 /// Stands in the channel until the first verdict, which comes before anyone can ask.
