@@ -8,7 +8,7 @@ use node_tests::traffic::{Plan, Tally};
 use node_tests::world::{Family, layout};
 use serde_json::Value;
 
-use crate::agent_scene::{Scene, eventually, metric};
+use crate::agent_scene::{PATIENCE, Scene, eventually, metric, until};
 
 /// The outside client that stands for a load balancer's probes.
 const PROBER: u8 = 2;
@@ -16,7 +16,8 @@ const PROBER: u8 = 2;
 /// Status and body of /drainz.
 fn drainz(scene: &Scene, query: &str) -> (u16, Value) {
     let path = format!("/drainz{query}");
-    let answer = scene.agent().admin(&path).expect("an answer");
+    // A loaded machine may keep one question waiting for too long.
+    let answer = until(PATIENCE, || scene.agent().admin(&path).ok()).expect("an answer");
     let body = serde_json::from_str(&answer.body);
     (
         answer.status,
