@@ -31,7 +31,7 @@ use crate::domain::view::{Applied, ClusterView};
 use crate::http::health::Answers;
 use crate::lifecycle::memory;
 use crate::metrics::Metrics;
-use crate::report::{Report, SIGHTINGS_SHOWN};
+use crate::report::{PortReport, Report, SIGHTINGS_SHOWN};
 
 /// What others read.
 pub(super) struct Published {
@@ -73,6 +73,8 @@ pub(super) struct Agent {
     pub(super) anchor: Anchor,
     /// The sentinel, unless it is turned off.
     pub(super) probing: Option<Probing>,
+    /// How connections to the healthz port come here.
+    pub(super) port: Option<watch::Receiver<PortReport>>,
     /// Why there is no observer.
     blind: Option<String>,
     no_pins: Option<String>,
@@ -126,6 +128,7 @@ impl Agent {
         let sentinel = config.sentinel.as_ref().map(|of| of.service.clone());
         let agent = Self {
             probing,
+            port: None,
             config,
             observer,
             view: ClusterView::new(),
@@ -453,10 +456,11 @@ impl Agent {
         });
     }
 
-    /// The last thing before the process ends. Pinned links stay: the next agent finds them.
-    pub(super) async fn end(&mut self) {
+    /// The last thing before the process ends. Pinned links stay: the next agent finds them. So do
+    /// the sentinel's devices, where it uses them already.
+    pub(super) async fn end(&mut self, succeeded: bool) {
         if let Some(probing) = self.probing.take() {
-            probing.end().await;
+            probing.end(succeeded).await;
         }
         if let Some(observer) = &mut self.observer {
             observer.release();
