@@ -40,6 +40,13 @@ pub mod map {
     pub const HOST_PROBES: &str = "HOST_PROBES";
     /// Ring buffer of [`ProbeEvent`](crate::probe::ProbeEvent). Not pinned.
     pub const PROBE_EVENTS: &str = "PROBE_EVENTS";
+    /// Index of a rule to its [`SteerRule`](crate::steer::SteerRule). Not pinned: steering ends with
+    /// the agent, and so do the next two maps.
+    pub const STEER_RULES: &str = "STEER_RULES";
+    /// Index of a rule to the listener that its connections are given to.
+    pub const STEER_SOCKETS: &str = "STEER_SOCKETS";
+    /// Address that another process listens at, at the healthz port.
+    pub const STEER_OWNERS: &str = "STEER_OWNERS";
     /// Every map whose content outlives an agent, in the order of the list above.
     pub const PINNED: [&str; 13] = [
         FRONTENDS, ENDPOINTS, SOURCES, DEVICES, PENDING, COUNTS, TOUCHED, PROOFS, DELAYS, BUDGETS,
@@ -69,6 +76,8 @@ pub mod program {
     pub const ECHO: &str = "pathproof_echo";
     /// Takes answers in and drops everything: ingress of the client pair's far end.
     pub const COLLECT: &str = "pathproof_collect";
+    /// Gives new connections to the agent's own listeners: the node's network namespace.
+    pub const STEER: &str = "pathproof_steer";
     /// Returns at once. What the benchmark holds the others against; never attached.
     pub const EMPTY: &str = "pathproof_empty";
 }
@@ -101,6 +110,9 @@ pub const MAX_PROBES: u32 = 1_024;
 pub const MAX_HOST_PROBES: u32 = 256;
 /// Bytes of the ring buffer of probe events.
 pub const PROBE_EVENT_BYTES: u32 = 16 * 1024;
+
+/// Addresses that another process is known to listen at.
+pub const MAX_STEER_OWNERS: u32 = 64;
 
 /// A connection that was seen arriving and not leaving for this long is lost.
 pub const LOSS_WINDOW_NS: u64 = 1_000_000_000;

@@ -3,6 +3,7 @@
 use crate::evidence::{Anomaly, Budget, Delays, Pending, PendingKey, ServiceCounts, Touched};
 use crate::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
 use crate::service::{EndpointKey, EndpointValue, FrontendKey, FrontendValue};
+use crate::steer::SteerRule;
 
 /// Fails to compile unless the sizes of the fields add up to the size of the type: then the
 /// compiler put no padding in, and every byte that crosses the boundary is one that was written.
@@ -56,3 +57,5 @@ no_padding!(
     ProbeEvent, 32,
     at_ns: u64, key: ProbeKey, kind: u32, sequence: u32, acknowledged: u32, padding: u32,
 );
+
+no_padding!(SteerRule, 24, address: [u8; 16], port: u32, flags: u32);

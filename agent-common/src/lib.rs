@@ -15,4 +15,5 @@ mod layout;
 pub mod packet;
 pub mod probe;
 pub mod service;
+pub mod steer;
 pub mod transition;

@@ -1,5 +1,5 @@
-//! pathproof's observer: programs at both directions of a node's interfaces; and its sentinel's
-//! programs, at its own devices alone.
+//! pathproof's observer: programs at both directions of a node's interfaces; its sentinel's
+//! programs, at its own devices alone; and the one that gives it its port.
 //!
 //! The observer looks and never touches: whatever is seen, the packet goes on (`TCX_NEXT`, which is
 //! `TC_ACT_UNSPEC` to clsact). The sentinel answers and drops its own probes. Parsing and classification are `agent-common`'s; here are the hooks,
@@ -16,6 +16,7 @@ mod limits;
 mod maps;
 mod peek;
 mod sentinel;
+mod steer;
 
 /// The verifier refuses any program from which a panic could be reached, so this is never run.
 #[cfg(not(test))]

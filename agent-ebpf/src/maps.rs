@@ -9,9 +9,10 @@ use agent_common::probe::{HostProbe, Probe, ProbeKey};
 use agent_common::service::{
     Address, EndpointKey, EndpointValue, FAMILIES, FrontendKey, FrontendValue,
 };
+use agent_common::steer::{RULES, SteerRule};
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf};
+use aya_ebpf::maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf, SockMap};
 
 /// Frontend to what it is owed. Writer: agent. Reader: programs, for every SYN.
 #[map]
@@ -89,3 +90,18 @@ pub static HOST_PROBES: HashMap<u64, HostProbe> =
 /// that the agent waits for. Reader: agent, as they come. Not pinned.
 #[map]
 pub static PROBE_EVENTS: RingBuf = RingBuf::with_byte_size(abi::PROBE_EVENT_BYTES, 0);
+
+/// What is steered. Writer: agent, before the program is attached. Reader: `pathproof_steer`. Not
+/// pinned.
+#[map]
+pub static STEER_RULES: Array<SteerRule> = Array::with_max_entries(RULES, 0);
+
+/// The agent's listeners, by rule. Writer: agent. Reader: `pathproof_steer`. Not pinned.
+#[map]
+pub static STEER_SOCKETS: SockMap = SockMap::with_max_entries(RULES, 0);
+
+/// Addresses that another process listens at. Writer: agent, once a second. Reader:
+/// `pathproof_steer`, for the node's own connections. Not pinned.
+#[map]
+pub static STEER_OWNERS: HashMap<Address, u32> =
+    HashMap::with_max_entries(abi::MAX_STEER_OWNERS, 0);

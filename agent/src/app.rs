@@ -27,7 +27,7 @@ use crate::datapath::devices::{self, DevicesError};
 use crate::datapath::load::chain;
 use crate::datapath::pins::{Pins, PinsError};
 use crate::datapath::{Observer, ObserverError};
-use crate::http::bind::{self, BindError};
+use crate::http::bind::BindError;
 use crate::http::{admin, health, serve};
 use crate::lifecycle::heartbeat::Heartbeat;
 use crate::lifecycle::ready::{Guard, Readiness};
@@ -42,6 +42,7 @@ mod check;
 mod coverage;
 mod memory;
 mod probing;
+mod takeover;
 
 use agent::{Agent, Published, TICK};
 pub use check::{CheckError, check};
@@ -95,10 +96,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     };
     let heartbeat = Heartbeat::new(clock::mono().0);
     let metrics = Metrics::new();
-    let listeners = (
-        bind::listen("--healthz-bind-address", config.healthz.address)?,
-        bind::listen("--admin-bind-address", config.admin.address)?,
-    );
+    let opened = takeover::open(&config)?;
     // The folder is read while the observer is loaded. Loading blocks, and a task that was spawned
     // here waits for this one to yield: the other worker does not take it.
     let folder = Folder::open(&config.manifests, &config.node_name)?.follow();
@@ -115,7 +113,9 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         probing,
         Arc::clone(&metrics),
     );
-    // Answers stand before anyone can ask.
+    let (listeners, takeover) = opened.take_over(&config, agent.observer.as_mut())?;
+    agent.port = Some(takeover.report.clone());
+    // Answers stand before anyone is heard.
     agent.publish(clock::mono());
     let (ending, ended) = watch::channel(false);
     let served = serve_all(
@@ -130,11 +130,16 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         &mut shutdown,
     )
     .await;
-    agent.end().await;
+    let grace = match &result {
+        Ok("SIGTERM") => config.shutdown_grace,
+        _ => Duration::ZERO,
+    };
+    let succeeded = takeover.close(grace, shutdown.requested()).await;
+    agent.end(succeeded).await;
     let _ = ending.send(true);
     // Requests under way are answered; a client that does not read must not keep us.
     let _ = tokio::time::timeout(Duration::from_secs(2), served).await;
-    result
+    result.map(drop)
 }
 
 /// `pathproof cleanup`: removes pinned links and maps (which detaches the programs), the state and
@@ -295,7 +300,7 @@ fn serve_all(
     })
 }
 
-/// The main loop.
+/// The main loop; gives the name of the signal that ended it.
 async fn turn(
     agent: &mut Agent,
     mut folder: Receiver<Update>,
@@ -303,7 +308,7 @@ async fn turn(
     mut pending: Pending,
     heartbeat: &Heartbeat,
     shutdown: &mut Shutdown,
-) -> Result<(), AppError> {
+) -> Result<&'static str, AppError> {
     let mut devices = devices::follow().await?;
     devices.mark_changed();
     let mut tick = tokio::time::interval(TICK);
@@ -316,7 +321,7 @@ async fn turn(
             biased;
             name = shutdown.requested() => {
                 tracing::info!(signal = name, "ending");
-                return Ok(());
+                return Ok(name);
             }
             Some(update) = folder.recv() => {
                 agent.follow_view(update, clock::mono());
@@ -330,7 +335,8 @@ async fn turn(
                 agent.follow_devices(wanted, clock::mono());
                 pending.devices = None;
             }
-            _ = check.tick() => agent.check(clock::mono()),
+            // A successor has the hooks: two that both insist on being first would fight.
+            _ = check.tick(), if !agent.is_succeeded() => agent.check(clock::mono()),
             _ = tick.tick() => tick.reset_after(agent.tick(clock::mono())),
         }
         heartbeat.beat(clock::mono().0);

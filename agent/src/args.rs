@@ -99,6 +99,33 @@ pub struct RunArgs {
     )]
     pub healthz_bind_address: String,
 
+    /// How connections to the healthz port come to the agent
+    ///
+    /// kube-proxy holds that port on most nodes, and need not give it up: those from outside are
+    /// steered, the node's own stay kube-proxy's. Where the kernel or the privileges do not allow
+    /// it, the port is bound.
+    #[arg(
+        long,
+        env = "PATHPROOF_PORT_TAKEOVER",
+        value_name = "WAY",
+        value_enum,
+        default_value_t = PortTakeover::Steer,
+        help_heading = ANSWERS
+    )]
+    pub port_takeover: PortTakeover,
+
+    /// How long SIGTERM waits for a successor, where nobody else would answer; 0 does not wait
+    ///
+    /// The last verdict is served meanwhile. It ends as soon as another agent has taken over.
+    #[arg(
+        long,
+        env = "PATHPROOF_SHUTDOWN_GRACE",
+        value_name = "DURATION",
+        default_value = "5s",
+        help_heading = ANSWERS
+    )]
+    pub shutdown_grace: String,
+
     /// Sources that may ask /healthz and /livez: CIDR or IP (repeatable); default everyone
     ///
     /// Others are disconnected before anything is read. Remember the load balancer's probe ranges
@@ -389,6 +416,16 @@ pub enum UnknownPolicy {
     Open,
     /// 503: only proven nodes are in service
     Closed,
+}
+
+/// How connections to the healthz port come to the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PortTakeover {
+    /// Steer those from outside to a listener aside, and leave the port to whoever holds it (kernel
+    /// 5.9 and newer)
+    Steer,
+    /// Hold the port
+    Bind,
 }
 
 /// Whether the verdict has consequences.

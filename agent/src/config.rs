@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::args::{Attach, CheckArgs, ClusterArgs, RunArgs, Sentinel};
+use crate::args::{Attach, CheckArgs, ClusterArgs, PortTakeover, RunArgs, Sentinel};
 use crate::domain::answer::{Enforcement, UnknownPolicy};
 use crate::domain::drain::ProbeRanges;
 use crate::domain::node::TerminatingTaints;
@@ -30,6 +30,8 @@ pub use sentinel::{SentinelConfig, prefix as device_prefix};
 pub const HEALTHZ_PORT: u16 = 10256;
 /// Port of the admin endpoints where none is given.
 pub const ADMIN_PORT: u16 = 19256;
+/// The longest time that SIGTERM waits for a successor.
+pub const MAX_SHUTDOWN_GRACE: Duration = Duration::from_secs(600);
 /// The longest dwell of a flapping datapath.
 pub const MAX_FLAP_DWELL: Duration = Duration::from_secs(300);
 
@@ -44,6 +46,10 @@ pub struct Config {
     pub node_name_from: NodeNameSource,
     /// /healthz and /livez.
     pub healthz: Listen,
+    /// How connections to its port come to the agent.
+    pub port_takeover: PortTakeover,
+    /// How long SIGTERM waits for a successor, where nobody else would answer.
+    pub shutdown_grace: Duration,
     /// /metrics, /verdict, /drainz, /agent/*.
     pub admin: Listen,
     /// Sources whose connections do not count for /drainz.
@@ -134,6 +140,12 @@ impl Config {
                 )?,
                 allow: parse::allow_list("--healthz-allow-cidr", &args.healthz_allow_cidrs)?,
             },
+            port_takeover: args.port_takeover,
+            shutdown_grace: parse::duration(
+                "--shutdown-grace",
+                &args.shutdown_grace,
+                (MAX_SHUTDOWN_GRACE, "10m"),
+            )?,
             admin: Listen {
                 address: parse::bind_address(
                     "--admin-bind-address",
@@ -150,7 +162,7 @@ impl Config {
             unknown_policy: args.unknown_policy.into(),
             enforcement: args.enforcement.into(),
             terminating_taints: taints::resolve(&args.cluster.terminating_taints)?,
-            flap_dwell: parse::flap_dwell(&args.flap_dwell)?,
+            flap_dwell: parse::duration("--flap-dwell", &args.flap_dwell, (MAX_FLAP_DWELL, "5m"))?,
             attach: args.attach,
             sentinel,
             pin_dir: parse::directory("--pin-dir", &args.pin_dir)?,
@@ -175,6 +187,8 @@ impl Config {
             node_name,
             node_name_from,
             healthz: nowhere.clone(),
+            port_takeover: PortTakeover::Bind,
+            shutdown_grace: Duration::ZERO,
             admin: nowhere,
             drain_ignore: ProbeRanges::default(),
             interfaces: InterfaceRule {
@@ -214,6 +228,8 @@ impl Config {
             manifests = %self.manifests.display(),
             healthz = self.healthz.address.to_string(),
             healthz_allow = %self.healthz.allow,
+            port_takeover = ?self.port_takeover,
+            shutdown_grace = ?self.shutdown_grace,
             admin = self.admin.address.to_string(),
             admin_allow = %self.admin.allow,
             drain_ignore = %self.drain_ignore,

@@ -17,15 +17,18 @@ use probe_hooks::{ProbeEnds, ProbeHooks, ProbeHooksError};
 use probes::{ProbeMapError, ProbeMaps};
 use program::{Outcome, Programmer};
 use sample::{Look, SampleError, Sampler};
+use steer::{Owners, Steer, SteerError, Steering};
 
 pub mod attach;
 pub mod devices;
+pub mod listeners;
 pub mod load;
 pub mod pins;
 pub mod probe_hooks;
 pub mod probes;
 pub mod program;
 pub mod sample;
+pub mod steer;
 pub mod sweep;
 mod syscall;
 
@@ -130,6 +133,15 @@ impl Observer {
     /// events at a time.
     pub fn probe_maps(&self) -> Result<ProbeMaps, ProbeMapError> {
         ProbeMaps::open(&self.ebpf, self.sampler.pending())
+    }
+
+    /// Has connections given to the agent's own listeners, once. `port` is the one whose owner, where
+    /// it has one, keeps the node's own connections.
+    ///
+    /// # Errors
+    /// The kernel cannot do it.
+    pub fn steer(&mut self, port: u16, steers: &[Steer]) -> Result<(Steering, Owners), SteerError> {
+        Steering::attach(&mut self.ebpf, port, steers)
     }
 
     /// Looks whether every hook still stands first, and puts back what does not.

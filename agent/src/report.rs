@@ -51,6 +51,9 @@ pub struct Report {
     pub sentinel: SentinelReport,
     /// What is answered because of it.
     pub answers: Answers,
+    /// How connections to the healthz port come here.
+    #[serde(default)]
+    pub port: PortReport,
     /// Services by outcome: all in trouble, then the busiest.
     pub services: Vec<ServiceReport>,
     /// Services with traffic beyond those.
@@ -92,6 +95,32 @@ pub struct Answers {
     pub healthz: AnswerReport,
     /// Of /livez.
     pub livez: AnswerReport,
+}
+
+/// How connections to the healthz port come to the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortReport {
+    /// By which way.
+    pub way: PortWay,
+    /// Whether another process listens at the port as well; unknown where the kernel does not tell.
+    /// Where it does and connections are steered, the node's own are that process's.
+    pub owner: Option<bool>,
+    /// Another agent has taken the connections over.
+    pub succeeded: bool,
+    /// Why connections are not steered though that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub problem: Option<String>,
+}
+
+/// See [`PortReport`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortWay {
+    /// The agent holds the port.
+    #[default]
+    Bound,
+    /// Connections are given to a listener aside; the agent holds no port.
+    Steered,
 }
 
 /// One answer.

@@ -139,6 +139,9 @@ fn a_port_in_use_is_64(#[case] port: u16, #[case] option: &str) {
         "none",
         "--state-dir",
         "none",
+        // Else the healthz port is left to who holds it.
+        "--port-takeover",
+        "bind",
     ];
     assert_said(
         &run(&world, &args),

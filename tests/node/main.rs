@@ -31,3 +31,5 @@ mod sentinel_input;
 mod sentinel_node;
 mod sentinel_probe;
 mod sentinel_twins;
+mod steer;
+mod steer_upgrade;

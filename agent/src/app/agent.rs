@@ -32,7 +32,7 @@ use crate::domain::view::{Applied, ClusterView};
 use crate::http::health::Answers;
 use crate::lifecycle::memory;
 use crate::metrics::Metrics;
-use crate::report::Report;
+use crate::report::{PortReport, Report};
 
 mod drain;
 mod look;
@@ -72,6 +72,8 @@ pub(super) struct Agent {
     pub(super) anchor: Anchor,
     /// The sentinel, unless it is turned off.
     pub(super) probing: Option<Probing>,
+    /// How connections to the healthz port come here.
+    pub(super) port: Option<watch::Receiver<PortReport>>,
     /// Why there is no observer.
     blind: Option<String>,
     no_pins: Option<String>,
@@ -127,6 +129,7 @@ impl Agent {
         let agent = Self {
             drain: Drain::new(config.drain_ignore.clone()),
             probing,
+            port: None,
             config,
             observer,
             view: ClusterView::new(),
@@ -383,10 +386,11 @@ impl Agent {
         });
     }
 
-    /// The last thing before the process ends. Pinned links stay: the next agent finds them.
-    pub(super) async fn end(&mut self) {
+    /// The last thing before the process ends. Pinned links stay: the next agent finds them. So do
+    /// the sentinel's devices, where it uses them already.
+    pub(super) async fn end(&mut self, succeeded: bool) {
         if let Some(probing) = self.probing.take() {
-            probing.end().await;
+            probing.end(succeeded).await;
         }
         if let Some(observer) = &mut self.observer {
             observer.release();

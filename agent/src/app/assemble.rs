@@ -38,6 +38,7 @@ impl Agent {
                 healthz: AnswerReport::from(&answers.healthz),
                 livez: AnswerReport::from(&answers.livez),
             },
+            port: (self.port.as_ref()).map_or_else(Default::default, |port| port.borrow().clone()),
             sentinel: self.sentinel_report(),
             services,
             services_omitted,

@@ -87,7 +87,7 @@ pub async fn check(config: Config, time: Duration) -> Result<Observed, CheckErro
     };
     let done = checking.turn(folder, devices, inbox, &mut shutdown).await;
     let observed = checking.observed();
-    agent.end().await;
+    agent.end(false).await;
     done?;
     observed.ok_or(CheckError::Nothing)
 }

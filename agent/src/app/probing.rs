@@ -267,10 +267,14 @@ impl Probing {
         self.devices = None;
     }
 
-    /// Ends everything, and takes the devices away.
-    pub(super) async fn end(mut self) {
+    /// Ends everything, and takes the devices away unless a successor has them.
+    pub(super) async fn end(mut self, succeeded: bool) {
         self.stop();
         let Self { wishes, keeper, .. } = self;
+        if succeeded {
+            keeper.abort();
+            return;
+        }
         drop(wishes);
         // Netlink answers in milliseconds, or is broken.
         let _ = tokio::time::timeout(Duration::from_secs(5), keeper).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use jiff::SignedDuration;
 
-use super::{ConfigError, MAX_FLAP_DWELL, Pattern};
+use super::{ConfigError, Pattern};
 use crate::domain::drain::ProbeRanges;
 use crate::http::allow::{AllowList, unmapped};
 use crate::http::bind::BindAddress;
@@ -95,8 +95,12 @@ pub(super) fn patterns(
         .collect()
 }
 
-/// `0` or a duration of at most [`MAX_FLAP_DWELL`].
-pub(super) fn flap_dwell(value: &str) -> Result<Duration, ConfigError> {
+/// `0` or a duration of at most `most`, which is given in words as well.
+pub(super) fn duration(
+    option: &'static str,
+    value: &str,
+    (most, in_words): (Duration, &'static str),
+) -> Result<Duration, ConfigError> {
     let text = value.trim();
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -104,11 +108,11 @@ pub(super) fn flap_dwell(value: &str) -> Result<Duration, ConfigError> {
     text.parse::<SignedDuration>()
         .ok()
         .and_then(|span| Duration::try_from(span).ok())
-        .filter(|dwell| *dwell <= MAX_FLAP_DWELL)
+        .filter(|duration| *duration <= most)
         .ok_or_else(|| ConfigError::Duration {
-            option: "--flap-dwell",
+            option,
             value: value.to_owned(),
-            max: "5m",
+            max: in_words,
         })
 }
 

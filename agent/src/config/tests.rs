@@ -33,6 +33,8 @@ fn defaults() {
     let loopback: SocketAddr = "127.0.0.1:19256".parse().unwrap();
     assert_eq!(config.admin.address, BindAddress::One(loopback));
     assert_eq!(config.flap_dwell, Duration::from_secs(10));
+    assert_eq!(config.port_takeover, PortTakeover::Steer);
+    assert_eq!(config.shutdown_grace, Duration::from_secs(5));
     assert_eq!(
         config.pin_dir.as_deref(),
         Some(Path::new("/sys/fs/bpf/pathproof"))
@@ -73,6 +75,8 @@ fn addresses(#[case] said: &str, #[case] meant: &str) {
 #[case("--flap-dwell=10", "10s")]
 #[case("--flap-dwell=-1s", "between 0 and 5m")]
 #[case("--flap-dwell=6m", "between 0 and 5m")]
+#[case("--shutdown-grace=5", "for example 10s")]
+#[case("--shutdown-grace=11m", "between 0 and 10m")]
 #[case("--pin-dir=relative", "absolute")]
 #[case("--state-dir=", "or none")]
 #[case("--node-name=Not_A_Name", "Not_A_Name")]

@@ -125,21 +125,25 @@ pub fn load_sentinel(ebpf: &mut Ebpf) -> Result<(), LoadError> {
 /// How often a load is begun anew that a signal interrupted.
 const INTERRUPTED: usize = 20;
 
-/// Hands a program to the verifier. It stops with EAGAIN as soon as a signal waits for this thread
-/// (`bpf_check`, kernel/bpf/verifier.c), which says nothing of the program.
+/// Hands a program to the verifier.
 fn verify(classifier: &mut SchedClassifier) -> Result<(), LoadError> {
+    insist(|| classifier.load()).map_err(|error| LoadError::of(EbpfError::ProgramError(error)))
+}
+
+/// Loads a program, and begins anew where a signal interrupts that: the verifier stops with EAGAIN
+/// as soon as one waits for this thread (`bpf_check`, kernel/bpf/verifier.c), which says nothing of
+/// the program.
+pub(super) fn insist(
+    mut load: impl FnMut() -> Result<(), ProgramError>,
+) -> Result<(), ProgramError> {
     for _ in 0..INTERRUPTED {
-        match classifier.load() {
+        match load() {
             Err(ProgramError::LoadError { io_error, .. })
                 if io_error.raw_os_error() == Some(libc::EAGAIN) => {}
-            other => {
-                return other.map_err(|error| LoadError::of(EbpfError::ProgramError(error)));
-            }
+            other => return other,
         }
     }
-    classifier
-        .load()
-        .map_err(|error| LoadError::of(EbpfError::ProgramError(error)))
+    load()
 }
 
 fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebpf, EbpfError> {

@@ -16,6 +16,8 @@ const BPF_MAP_DELETE_BATCH: libc::c_int = 27;
 pub(super) const BPF_TCX_INGRESS: u32 = 46;
 /// Attach type of TCX egress.
 pub(super) const BPF_TCX_EGRESS: u32 = 47;
+/// Attach type of programs that pick who listens.
+const BPF_SK_LOOKUP: u32 = 36;
 
 /// `union bpf_attr`, the arm of the batch commands.
 #[repr(C)]
@@ -35,7 +37,8 @@ struct BatchAttr {
 #[repr(C)]
 #[derive(Default)]
 struct QueryAttr {
-    target_ifindex: u32,
+    /// Index of an interface, or descriptor of a namespace.
+    target: u32,
     attach_type: u32,
     query_flags: u32,
     attach_flags: u32,
@@ -156,20 +159,29 @@ pub(super) fn delete<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> io::Result<()> 
 
 /// Ids of the programs at a TCX hook, the head first. Needs CAP_NET_ADMIN.
 pub(super) fn programs_at(device: u32, attach_type: u32) -> io::Result<Vec<u32>> {
+    match query(device, attach_type) {
+        // Nothing was ever attached there.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
+        other => other,
+    }
+}
+
+/// Ids of the programs that pick who listens in a network namespace, in the order in which they run.
+/// Needs CAP_NET_ADMIN.
+pub(super) fn lookup_programs(namespace: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    query(namespace.as_raw_fd() as u32, BPF_SK_LOOKUP)
+}
+
+fn query(target: u32, attach_type: u32) -> io::Result<Vec<u32>> {
     let mut ids = vec![0u32; 64];
     let mut attr = QueryAttr {
-        target_ifindex: device,
+        target,
         attach_type,
         prog_ids: ids.as_mut_ptr() as u64,
         count: ids.len() as u32,
         ..QueryAttr::default()
     };
-    match bpf(BPF_PROG_QUERY, &mut attr) {
-        Ok(()) => {}
-        // Nothing was ever attached there.
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    }
+    bpf(BPF_PROG_QUERY, &mut attr)?;
     ids.truncate(attr.count as usize);
     Ok(ids)
 }

@@ -1,4 +1,7 @@
 //! Where a listener is opened, and what is said when that fails.
+//!
+//! Every listener shares its port (`SO_REUSEPORT`) with processes of the same user that share it as
+//! well: an agent's successor opens it while the agent still answers.
 
 use std::fmt;
 use std::io;
@@ -10,6 +13,9 @@ use tokio::net::TcpListener;
 
 /// Connections that wait to be accepted. The kernel limits it to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
+
+/// The option of the listener that need not hold its port.
+pub const HEALTHZ: &str = "--healthz-bind-address";
 
 /// An address to listen at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +65,14 @@ fn remedy(source: &io::Error, option: &str) -> String {
     match source.kind() {
         io::ErrorKind::AddrInUse => format!(
             "another process listens there (`ss -ltnp` names it): stop it, or give another port \
-             with {option}"
+             with {option}{}",
+            match option {
+                HEALTHZ => {
+                    ", or leave the port to it: --port-takeover=steer, where the kernel and the \
+                     agent's privileges allow it, takes none"
+                }
+                _ => "",
+            }
         ),
         io::ErrorKind::AddrNotAvailable => {
             format!(
@@ -101,18 +114,73 @@ pub fn listen(option: &'static str, address: BindAddress) -> Result<TcpListener,
     })
 }
 
+/// Opens a listener that is to be steered to: at a port of its own that the kernel picks, at a
+/// loopback address, so that nobody finds it but who is steered there.
+///
+/// # Errors
+/// No interface has the address that connections are to be dialled at.
+pub fn listen_aside(option: &'static str, address: BindAddress) -> Result<TcpListener, BindError> {
+    let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
+    let opened = match address {
+        BindAddress::One(one) => claim(one).and_then(|()| match one {
+            SocketAddr::V4(_) => open_aside(v4, false),
+            SocketAddr::V6(_) => open_aside(v6, false),
+        }),
+        // A socket at an IPv4 address by its IPv6 name is accepted for connections of both
+        // families; one at ::1 would be for IPv6 alone.
+        BindAddress::Everywhere(_) => {
+            let both = SocketAddr::from((Ipv4Addr::LOCALHOST.to_ipv6_mapped(), 0));
+            open_aside(both, true).or_else(|_| open_aside(v4, false))
+        }
+    };
+    opened.map_err(|source| BindError {
+        option,
+        address,
+        source,
+    })
+}
+
+/// Whether the machine has an address; its port is left alone.
+fn claim(address: SocketAddr) -> io::Result<()> {
+    let mut anywhere = address;
+    anywhere.set_port(0);
+    socket(anywhere, false)?.bind(&anywhere.into())
+}
+
 fn open(address: SocketAddr, both_families: bool) -> io::Result<TcpListener> {
+    let socket = socket(address, both_families)?;
+    socket.set_reuse_port(true)?;
+    finish(socket, address)
+}
+
+fn open_aside(address: SocketAddr, both_families: bool) -> io::Result<TcpListener> {
+    let socket = socket(address, both_families)?;
+    // The loopback interface may lack its IPv6 address; who is steered here dials another anyway.
+    match address {
+        SocketAddr::V4(_) => socket.set_freebind_v4(true)?,
+        SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
+    }
+    finish(socket, address)
+}
+
+fn socket(address: SocketAddr, both_families: bool) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
         Some(Protocol::TCP),
     )?;
     socket.set_nonblocking(true)?;
-    // As Go does: a restart need not wait for the last run's closed connections.
+    // As Go does: a restart need not wait for the last run's closed connections. Those that were
+    // steered bear the port's number as well, and must not keep its owner from it.
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(!both_families)?;
     }
+    Ok(socket)
+}
+
+fn finish(socket: Socket, address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
@@ -141,13 +209,40 @@ mod tests {
 
     #[tokio::test]
     async fn a_port_in_use_names_address_and_option() {
-        let first = listen("--x", "127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+        let first = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = first.local_addr().unwrap();
-        let error = listen("--healthz-bind-address", address.into()).unwrap_err();
+        let error = listen(HEALTHZ, address.into()).unwrap_err();
         assert_eq!(error.source.kind(), io::ErrorKind::AddrInUse);
         let message = error.to_string();
         assert!(message.contains(&address.to_string()), "{message}");
         assert!(message.contains("--healthz-bind-address"), "{message}");
+        assert!(message.contains("--port-takeover=steer"), "{message}");
+        let error = listen("--admin-bind-address", address.into()).unwrap_err();
+        assert!(!error.to_string().contains("takeover"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_successor_shares_the_port() {
+        let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let first = listen("--x", loopback.into()).unwrap();
+        let address = first.local_addr().unwrap();
+        let second = listen("--x", address.into()).unwrap();
+        assert_eq!(second.local_addr().unwrap(), address);
+    }
+
+    #[tokio::test]
+    async fn a_listener_aside_holds_no_port_that_others_know() {
+        let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let held = holder.local_addr().unwrap();
+        for address in [BindAddress::One(held), BindAddress::Everywhere(held.port())] {
+            let aside = listen_aside(HEALTHZ, address).unwrap();
+            let own = aside.local_addr().unwrap();
+            assert!(own.ip().to_canonical().is_loopback(), "{own}");
+            assert_ne!(own.port(), held.port());
+        }
+        let foreign: SocketAddr = "192.0.2.1:10256".parse().unwrap();
+        let error = listen_aside(HEALTHZ, foreign.into()).unwrap_err();
+        assert_eq!(error.source.kind(), io::ErrorKind::AddrNotAvailable);
     }
 
     #[tokio::test]

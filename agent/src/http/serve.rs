@@ -87,6 +87,13 @@ impl Limits {
     }
 }
 
+/// How long those that said nothing yet are heard once the listener closes: they were accepted, and
+/// may have asked already.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Connections that are accepted at most once the listener closes, more than wait in its queue.
+const LAST_ACCEPTED: usize = 8_192;
+
 /// Files that the agent may open itself: maps, links, devices, the manifests.
 const OWN_FILES: usize = 512;
 
@@ -103,8 +110,8 @@ pub struct Rules {
     pub metrics: Arc<Metrics>,
 }
 
-/// Serves until `shutdown` completes; then accepts no more, lets requests that are under way
-/// finish, and returns.
+/// Serves until `shutdown` completes; then accepts who waits in the listener's queue and no more,
+/// lets requests that are under way finish, and returns.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -147,7 +154,7 @@ pub async fn serve(
             }
         }
     }
-    drop(listener);
+    shared.welcome_the_rest(listener);
     // Only fails when no connection is left to hear it.
     let _ = stop.send(true);
     // Each connection holds the receiver inside `shared` until it ends.
@@ -188,6 +195,28 @@ impl Shared {
         });
     }
 
+    /// Their handshakes are complete: closing the listener would reset them.
+    fn welcome_the_rest(self: &Arc<Self>, listener: TcpListener) {
+        let Ok(listener) = listener.into_std() else {
+            return;
+        };
+        for _ in 0..LAST_ACCEPTED {
+            match listener.accept() {
+                Ok((stream, peer)) => {
+                    let stream = stream
+                        .set_nonblocking(true)
+                        .and_then(|()| TcpStream::from_std(stream));
+                    if let Ok(stream) = stream {
+                        self.welcome(stream, peer);
+                    }
+                }
+                // Only the one that was not accepted is concerned.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(_) => break,
+            }
+        }
+    }
+
     async fn recover(&self, error: &io::Error) {
         // Anything else concerns the one connection that was not accepted, which is gone.
         if is_exhaustion(error) {
@@ -213,15 +242,28 @@ impl Shared {
 
     /// One connection, from accept to close.
     async fn attend(&self, stream: TcpStream, mut place: Place) {
-        let deadline = Instant::now() + self.rules.limits.header_time;
+        let mut deadline = Instant::now() + self.rules.limits.header_time;
         let mut stopped = self.stopped.clone();
-        let mut first = [0];
-        tokio::select! {
-            // Not `readable`, which may be true of a stream with nothing to read.
-            heard = stream.peek(&mut first) => if !matches!(heard, Ok(1..)) { return },
-            () = tokio::time::sleep_until(deadline) => return self.note(Turned::TimedOut),
-            () = place.taken() => return,
-            _ = stopped.wait_for(|stopped| *stopped) => return,
+        let (mut first, mut leaving) = ([0], false);
+        loop {
+            tokio::select! {
+                // Not `readable`, which may be true of a stream with nothing to read.
+                heard = stream.peek(&mut first) => match heard {
+                    Ok(1..) => break,
+                    _ => return,
+                },
+                () = tokio::time::sleep_until(deadline) => {
+                    if !leaving {
+                        self.note(Turned::TimedOut);
+                    }
+                    return;
+                }
+                () = place.taken() => return,
+                _ = stopped.wait_for(|stopped| *stopped), if !leaving => {
+                    leaving = true;
+                    deadline = deadline.min(Instant::now() + LAST_WORDS);
+                }
+            }
         }
         drop(place);
         // Answers are one write each; waiting for more to send would only delay them.
@@ -272,12 +314,16 @@ impl Shared {
         let mut stopping = pin!(stopped.wait_for(|stopped| *stopped));
         let mut leaving = false;
         let on_time = poll_fn(|cx| {
+            // Before it is told to end: a connection that has read nothing ends without an answer.
+            if connection.as_mut().poll(cx).is_ready() || place.poll_taken(cx).is_ready() {
+                return Poll::Ready(true);
+            }
             if !leaving && stopping.as_mut().poll(cx).is_ready() {
                 leaving = true;
                 connection.as_mut().graceful_shutdown();
-            }
-            if connection.as_mut().poll(cx).is_ready() || place.poll_taken(cx).is_ready() {
-                return Poll::Ready(true);
+                if connection.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(true);
+                }
             }
             if let Some(allowed) = progress.next_allowance(&limits) {
                 timer.restart(allowed);

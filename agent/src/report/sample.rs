@@ -74,6 +74,7 @@ pub(crate) fn proven() -> Report {
             },
         },
         sentinel: probed::sentinel(),
+        port: PortReport::default(),
         answers: Answers {
             healthz: proven,
             livez: proven,

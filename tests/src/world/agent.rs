@@ -100,13 +100,15 @@ impl World {
         command.arg("run");
         let healthz = format!("0.0.0.0:{HEALTHZ_PORT}");
         let admin = format!("127.0.0.1:{ADMIN_PORT}");
-        let defaults: [(&str, &OsStr); 6] = [
+        let defaults: [(&str, &OsStr); 7] = [
             ("--manifests", manifests.as_os_str()),
             ("--node-name", NODE_NAME.as_ref()),
             ("--healthz-bind-address", healthz.as_ref()),
             ("--admin-bind-address", admin.as_ref()),
             ("--pin-dir", self.pins.as_os_str()),
             ("--state-dir", state.as_os_str()),
+            // Most tests have no successor to wait for.
+            ("--shutdown-grace", "0".as_ref()),
         ];
         for (option, value) in defaults {
             // An option may be given once: what the test says counts.

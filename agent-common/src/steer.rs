@@ -1,0 +1,173 @@
+//! Which new connections are steered to the agent's own listeners, whoever listens at the port they
+//! dial: the rules as their map holds them, and what they mean.
+
+use crate::service::Address;
+
+/// Rules, and sockets beside them under the same index.
+pub const RULES: u32 = 2;
+/// The rule of `/healthz` and `/livez`.
+pub const HEALTHZ: u32 = 0;
+/// The rule of the admin port.
+pub const ADMIN: u32 = 1;
+
+/// Where connections are steered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct SteerRule {
+    /// Only connections to this address, unless [`steer_flag::EVERYWHERE`].
+    pub address: Address,
+    /// Only connections to this port, in host order; zero is no rule.
+    pub port: u32,
+    /// Of [`steer_flag`].
+    pub flags: u32,
+}
+
+/// Flags of a [`SteerRule`].
+pub mod steer_flag {
+    /// Every address of the node.
+    pub const EVERYWHERE: u32 = 1;
+    /// The port is nobody else's: the node's own connections are steered as well, whoever listens.
+    pub const OURS: u32 = 2;
+}
+
+/// A new connection, as the kernel looks for who listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dialled {
+    /// Who dials.
+    pub source: Address,
+    /// What is dialled.
+    pub destination: Address,
+    /// Port that is dialled, in host order.
+    pub port: u32,
+}
+
+impl SteerRule {
+    /// Whether the rule is about this connection.
+    #[inline(always)]
+    pub fn names(&self, dialled: &Dialled) -> bool {
+        self.port == dialled.port
+            && self.port != 0
+            && (self.flags & steer_flag::EVERYWHERE != 0 || self.address == dialled.destination)
+    }
+
+    /// Whether the node's own connections are left to whoever listens.
+    #[inline(always)]
+    pub fn yields(&self) -> bool {
+        self.flags & steer_flag::OURS == 0
+    }
+}
+
+impl Dialled {
+    /// Whether the node dials itself: from a loopback address, or from the address that it dials,
+    /// which is what a node takes to reach an address of its own. Nobody outside can have it: an
+    /// answer to it never leaves the node.
+    #[inline(always)]
+    pub fn is_own(&self) -> bool {
+        self.source == self.destination || is_loopback(&self.source)
+    }
+
+    /// The address that stands for every address of the destination's family.
+    #[inline(always)]
+    pub fn any(&self) -> Address {
+        if is_v4(&self.destination) {
+            ANY_V4
+        } else {
+            ANY_V6
+        }
+    }
+}
+
+/// Whoever listens there listens at every IPv4 address.
+pub const ANY_V4: Address = mapped([0; 4]);
+/// Whoever listens there listens at every IPv6 address.
+pub const ANY_V6: Address = [0; 16];
+const LOOPBACK_V6: Address = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+
+/// An IPv4 address as addresses are held here.
+#[inline(always)]
+pub const fn mapped(v4: [u8; 4]) -> Address {
+    let [a, b, c, d] = v4;
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+}
+
+#[inline(always)]
+fn is_v4(address: &Address) -> bool {
+    let [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..] = *address else {
+        return false;
+    };
+    true
+}
+
+/// Whether nobody outside can dial it.
+#[inline(always)]
+pub fn is_loopback(address: &Address) -> bool {
+    (is_v4(address) && address[12] == 127) || *address == LOOPBACK_V6
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::{IpAddr, Ipv6Addr};
+
+    use super::*;
+
+    fn address(text: &str) -> Address {
+        match text.parse().expect("an address") {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => Ipv6Addr::octets(&v6),
+        }
+    }
+
+    fn dialled(source: &str, destination: &str) -> Dialled {
+        Dialled {
+            source: address(source),
+            destination: address(destination),
+            port: 10256,
+        }
+    }
+
+    #[test]
+    fn the_node_itself_dials_from_loopback_or_from_what_it_dials() {
+        for (source, destination, own) in [
+            ("127.0.0.1", "127.0.0.1", true),
+            ("127.9.9.9", "192.0.2.10", true),
+            ("192.0.2.10", "192.0.2.10", true),
+            ("::1", "::1", true),
+            ("2001:db8::10", "2001:db8::10", true),
+            ("192.0.2.1", "192.0.2.10", false),
+            ("126.255.255.255", "192.0.2.10", false),
+            ("2001:db8::1", "2001:db8::10", false),
+            ("7f00::1", "2001:db8::10", false),
+        ] {
+            assert_eq!(dialled(source, destination).is_own(), own, "{source}");
+        }
+    }
+
+    #[test]
+    fn a_rule_names_its_port_and_its_address() {
+        let everywhere = SteerRule {
+            port: 10256,
+            flags: steer_flag::EVERYWHERE,
+            ..SteerRule::default()
+        };
+        let one = SteerRule {
+            address: address("192.0.2.10"),
+            port: 10256,
+            flags: 0,
+        };
+        let to = |destination| dialled("192.0.2.1", destination);
+        assert!(everywhere.names(&to("192.0.2.10")) && everywhere.names(&to("2001:db8::10")));
+        assert!(one.names(&to("192.0.2.10")));
+        assert!(!one.names(&to("192.0.2.11")) && !one.names(&to("2001:db8::10")));
+        let mut other = to("192.0.2.10");
+        other.port = 10257;
+        assert!(!everywhere.names(&other) && !one.names(&other));
+        other.port = 0;
+        assert!(!SteerRule::default().names(&other), "no rule");
+    }
+
+    #[test]
+    fn every_address_of_a_family_has_one_name() {
+        assert_eq!(dialled("::1", "2001:db8::10").any(), ANY_V6);
+        assert_eq!(dialled("192.0.2.1", "192.0.2.10").any(), ANY_V4);
+    }
+}

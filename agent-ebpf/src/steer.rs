@@ -1,0 +1,133 @@
+//! Gives new connections to the agent's own listeners, whoever listens at the port they dial. Runs
+//! when the kernel looks for who listens, in the node's network namespace, for every new connection
+//! to the node itself; what it does not name goes on as if it were not there.
+//!
+//! Several programs of this kind run in the order in which they were attached. The last one's choice
+//! counts, so an agent's successor takes its connections over by being attached.
+
+use agent_common::service::TCP;
+use agent_common::steer::{ADMIN, Dialled, HEALTHZ, SteerRule, mapped};
+use aya_ebpf::bindings::{
+    BPF_SK_LOOKUP_F_NO_REUSEPORT, BPF_SK_LOOKUP_F_REPLACE, bpf_sk_lookup, sk_action::SK_PASS,
+};
+use aya_ebpf::macros::sk_lookup;
+use aya_ebpf::programs::SkLookupContext;
+
+use crate::maps::{STEER_OWNERS, STEER_RULES, STEER_SOCKETS};
+
+const AF_INET: u32 = 2;
+/// In place of a predecessor's choice; and to this listener, not to another of its group.
+const FLAGS: u64 = (BPF_SK_LOOKUP_F_REPLACE | BPF_SK_LOOKUP_F_NO_REUSEPORT) as u64;
+
+/// See `abi::program::STEER`.
+#[sk_lookup]
+pub fn pathproof_steer(ctx: SkLookupContext) -> u32 {
+    steer(&ctx);
+    SK_PASS
+}
+
+#[inline(always)]
+fn steer(ctx: &SkLookupContext) {
+    let seen = Seen(ctx.lookup);
+    if seen.protocol() != u32::from(TCP) {
+        return;
+    }
+    let port = seen.port();
+    // Before anything is read that most connections need not pay for.
+    let Some((index, rule)) = rule_of(port) else {
+        return;
+    };
+    let dialled = seen.dialled(port);
+    let left_alone = rule.yields() && dialled.is_own() && is_owned(&dialled);
+    if rule.names(&dialled) && !left_alone {
+        // Without a listener there is nothing to give it to.
+        let _ = STEER_SOCKETS.redirect_sk_lookup(ctx, index, FLAGS);
+    }
+}
+
+/// The rule of a port, and its index.
+#[inline(always)]
+fn rule_of(port: u32) -> Option<(u32, &'static SteerRule)> {
+    for index in [HEALTHZ, ADMIN] {
+        let rule = STEER_RULES.get(index)?;
+        if rule.port == port {
+            return Some((index, rule));
+        }
+    }
+    None
+}
+
+/// Whether another process listens where this connection goes.
+#[inline(always)]
+fn is_owned(dialled: &Dialled) -> bool {
+    // SAFETY: the values are not looked at.
+    unsafe {
+        STEER_OWNERS.get(dialled.destination).is_some() || STEER_OWNERS.get(dialled.any()).is_some()
+    }
+}
+
+/// The context, read a word at a time: the verifier takes no wider access to it, which the compiler
+/// would else make of two.
+struct Seen(*const bpf_sk_lookup);
+
+macro_rules! word {
+    ($seen:expr, $($field:tt)+) => {
+        // SAFETY: the context is the kernel's; the verifier rewrites the access.
+        unsafe { (&raw const (*$seen.0).$($field)+).read_volatile() }
+    };
+}
+
+impl Seen {
+    #[inline(always)]
+    fn protocol(&self) -> u32 {
+        word!(self, protocol)
+    }
+
+    #[inline(always)]
+    fn port(&self) -> u32 {
+        word!(self, local_port)
+    }
+
+    #[inline(always)]
+    fn dialled(&self, port: u32) -> Dialled {
+        // Everything is read whatever the family, since of two branches that read the compiler makes
+        // one that computes where to; the verifier takes no computed access to the context. Fields
+        // of the other family are zero.
+        let (remote_ip4, local_ip4) = (word!(self, remote_ip4), word!(self, local_ip4));
+        let remote_ip6 = [
+            word!(self, remote_ip6[0]),
+            word!(self, remote_ip6[1]),
+            word!(self, remote_ip6[2]),
+            word!(self, remote_ip6[3]),
+        ];
+        let local_ip6 = [
+            word!(self, local_ip6[0]),
+            word!(self, local_ip6[1]),
+            word!(self, local_ip6[2]),
+            word!(self, local_ip6[3]),
+        ];
+        let (source, destination) = if word!(self, family) == AF_INET {
+            (
+                mapped(remote_ip4.to_ne_bytes()),
+                mapped(local_ip4.to_ne_bytes()),
+            )
+        } else {
+            (address(remote_ip6), address(local_ip6))
+        };
+        Dialled {
+            source,
+            destination,
+            port,
+        }
+    }
+}
+
+/// Four words in the byte order of the packet.
+#[inline(always)]
+fn address(words: [u32; 4]) -> [u8; 16] {
+    let [a, b, c, d] = words.map(u32::to_ne_bytes);
+    [
+        a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2],
+        d[3],
+    ]
+}

@@ -1,0 +1,361 @@
+//! The healthz port beside its owner: outsiders get pathproof's answers and the node itself the
+//! owner's, whoever came first, and nobody loses anything when the agent is gone. kube-proxy is
+//! stood in for by a listener that answers HTTP.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use node_tests::http;
+use node_tests::rules::Backend;
+use node_tests::world::{Family, HEALTHZ_PORT, Namespace, OldKernel, agent_binary};
+use rstest::rstest;
+
+use crate::agent_scene::{PATIENCE, Scene, eventually, metric, throughout, until};
+
+/// What the owner answers.
+const OWNER: &str = "owner";
+
+/// A process that holds the healthz port, as far as the kernel can tell. Ends when dropped.
+pub(crate) struct Owner {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Owner {
+    /// Listens as Go does: at every address of both families, with SO_REUSEADDR.
+    pub(crate) fn start(node: &Namespace) -> Self {
+        Self::at(
+            node,
+            SocketAddr::from((Ipv6Addr::UNSPECIFIED, HEALTHZ_PORT)),
+        )
+    }
+
+    pub(crate) fn at(node: &Namespace, address: SocketAddr) -> Self {
+        let listener = node.run(|| TcpListener::bind(address)).expect("its port");
+        listener.set_nonblocking(true).expect("nonblocking");
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    Ok((stream, _)) => answer(stream),
+                    Err(_) => std::thread::sleep(Duration::from_millis(2)),
+                }
+            }
+        });
+        Self {
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn answer(mut stream: TcpStream) {
+    let _ = stream.set_nonblocking(false);
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
+    // Whole: closing a socket with something unread in it resets the connection.
+    let mut request = Vec::new();
+    let mut part = [0; 1024];
+    while !request.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut part) {
+            Ok(length @ 1..) => request.extend_from_slice(&part[..length]),
+            _ => return,
+        }
+    }
+    let length = OWNER.len();
+    let _ = write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{OWNER}"
+    );
+}
+
+/// Who answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    Pathproof,
+    Owner,
+    Nobody,
+}
+
+/// Asks once, from a namespace.
+fn who(from: &Namespace, address: SocketAddr) -> Who {
+    let asked = from.run(|| http::get(address, "/healthz", Duration::from_secs(2)));
+    match asked {
+        Ok(response) if response.body == OWNER => Who::Owner,
+        Ok(response) if response.body.contains("\"lastUpdated\"") => Who::Pathproof,
+        Ok(response) => panic!("an answer of nobody's: {response:?}"),
+        Err(_) => Who::Nobody,
+    }
+}
+
+fn node_address(scene: &Scene, family: Family) -> SocketAddr {
+    SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT)
+}
+
+/// Who answers outsiders, IPv4 and IPv6.
+fn outside(scene: &Scene) -> [Who; 2] {
+    Family::ALL.map(|family| who(&scene.world.outside, node_address(scene, family)))
+}
+
+/// Who answers the node itself: at loopback and at the node's own address, IPv4 and IPv6.
+fn inside(scene: &Scene) -> [Who; 4] {
+    let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let [v4, v6] = loopback.map(|address| SocketAddr::new(address, HEALTHZ_PORT));
+    let [own_v4, own_v6] = Family::ALL.map(|family| node_address(scene, family));
+    [v4, v6, own_v4, own_v6].map(|address| who(&scene.world.node, address))
+}
+
+/// The port as the report has it.
+fn way(scene: &Scene) -> (String, Option<bool>) {
+    let report = scene.report();
+    let way = report["port"]["way"].as_str().expect("a way").to_owned();
+    (way, report["port"]["owner"].as_bool())
+}
+
+#[test]
+fn outsiders_get_ours_and_the_node_the_owners() {
+    let name = "outsiders_get_ours_and_the_node_the_owners";
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+        return;
+    };
+    let owner = Owner::start(&scene.world.node);
+    assert_eq!(outside(&scene), [Who::Owner; 2]);
+    scene.start(&[]);
+    assert_eq!(outside(&scene), [Who::Pathproof; 2]);
+    assert_eq!(inside(&scene), [Who::Owner; 4]);
+    // A pod is an outsider to the node's sockets.
+    let pod = scene.world.pod("client-1").ns.clone();
+    for family in Family::ALL {
+        assert_eq!(who(&pod, node_address(&scene, family)), Who::Pathproof);
+    }
+    eventually("the owner is told", || {
+        way(&scene) == ("steered".to_owned(), Some(true))
+    });
+
+    drop(owner);
+    eventually("the node is answered where nobody listens", || {
+        inside(&scene) == [Who::Pathproof; 4]
+    });
+    eventually("that there is none is told", || {
+        way(&scene) == ("steered".to_owned(), Some(false))
+    });
+    // In order, as at a kill: nothing stays behind.
+    scene.take_agent().terminate().expect("an end in order");
+    assert_eq!(outside(&scene), [Who::Nobody; 2]);
+    assert_eq!(inside(&scene), [Who::Nobody; 4]);
+}
+
+/// The owner opens its port as if nobody were there, also while connections to it are open.
+#[test]
+fn an_owner_may_come_and_go_at_any_time() {
+    let name = "an_owner_may_come_and_go_at_any_time";
+    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    assert_eq!(inside(&scene), [Who::Pathproof; 4]);
+    let kept: Vec<TcpStream> = Family::ALL
+        .into_iter()
+        .map(|family| {
+            let address = node_address(&scene, family);
+            let mut stream = scene
+                .world
+                .outside
+                .run(|| TcpStream::connect(address))
+                .expect("a connection");
+            ask_and_keep(&mut stream);
+            stream
+        })
+        .collect();
+    let watch = scene.watch();
+    for _ in 0..2 {
+        let owner = Owner::start(&scene.world.node);
+        eventually("the node is the owner's", || {
+            inside(&scene) == [Who::Owner; 4]
+        });
+        assert_eq!(outside(&scene), [Who::Pathproof; 2]);
+        for mut stream in &kept {
+            ask_and_keep(&mut stream);
+        }
+        drop(owner);
+        eventually("the node is ours", || inside(&scene) == [Who::Pathproof; 4]);
+    }
+    // At one address of one family, the others stay ours.
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, HEALTHZ_PORT));
+    let _owner = Owner::at(&scene.world.node, address);
+    let mixed = [Who::Owner, Who::Pathproof, Who::Pathproof, Who::Pathproof];
+    eventually("one address is the owner's", || inside(&scene) == mixed);
+    assert_eq!(outside(&scene), [Who::Pathproof; 2]);
+    let changes = watch.changes();
+    assert_eq!(changes.len(), 1, "{changes:?}");
+}
+
+/// A request on a connection that stays open.
+fn ask_and_keep(mut stream: impl std::io::Read + std::io::Write) {
+    write!(stream, "GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n").expect("ask");
+    let mut answer = [0; 2048];
+    let length = stream.read(&mut answer).expect("an answer");
+    let text = String::from_utf8_lossy(&answer[..length]);
+    assert!(text.starts_with("HTTP/1.1 200 OK"), "{text}");
+}
+
+/// Nothing of the agent's outlives it: the next connection is the owner's.
+#[test]
+fn a_killed_agent_leaves_the_port_to_its_owner() {
+    let name = "a_killed_agent_leaves_the_port_to_its_owner";
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+        return;
+    };
+    let _owner = Owner::start(&scene.world.node);
+    for _ in 0..5 {
+        scene.start(&[]);
+        assert_eq!(outside(&scene), [Who::Pathproof; 2]);
+        scene.take_agent().kill().expect("kill");
+        let killed = Instant::now();
+        let seen = until(PATIENCE, || {
+            (outside(&scene) == [Who::Owner; 2]).then_some(())
+        });
+        let took = killed.elapsed();
+        println!("the owner answered {took:?} after the kill");
+        assert!(seen.is_some() && took < Duration::from_secs(1), "{took:?}");
+        assert_eq!(inside(&scene), [Who::Owner; 4]);
+    }
+}
+
+#[test]
+fn one_address_is_one_address() {
+    let name = "one_address_is_one_address";
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+        return;
+    };
+    let _owner = Owner::start(&scene.world.node);
+    for family in Family::ALL {
+        let address = node_address(&scene, family).to_string();
+        scene.start(&["--healthz-bind-address", &address]);
+        let wanted = Family::ALL.map(|other| match other == family {
+            true => Who::Pathproof,
+            false => Who::Owner,
+        });
+        assert_eq!(outside(&scene), wanted, "{address}");
+        assert_eq!(inside(&scene), [Who::Owner; 4]);
+        scene.take_agent().terminate().expect("an end in order");
+    }
+}
+
+#[test]
+fn the_allow_list_holds_for_what_is_steered() {
+    let name = "the_allow_list_holds_for_what_is_steered";
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+        return;
+    };
+    let _owner = Owner::start(&scene.world.node);
+    scene.start(&["--healthz-allow-cidr", "192.0.2.1/32,2001:db8:0:1::1"]);
+    assert_eq!(outside(&scene), [Who::Pathproof; 2]);
+    for family in Family::ALL {
+        let refused = who(&scene.world.worker, node_address(&scene, family));
+        assert_eq!(refused, Who::Nobody, "cut off, and not given to the owner");
+    }
+    let text = scene.metrics();
+    let labels = ["listener=\"healthz\"", "event=\"denied\""];
+    assert_eq!(
+        metric(&text, "pathproof_http_connections_total", &labels),
+        2
+    );
+}
+
+/// Linux before 5.7 has no links to a network namespace: the port is bound, and that is said.
+#[test]
+fn where_nothing_can_be_steered_the_port_is_bound() {
+    let name = "where_nothing_can_be_steered";
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+        return;
+    };
+    scene.start_on(OldKernel::NoTcx, &[]);
+    assert_eq!(way(&scene).0, "bound");
+    let report = scene.report();
+    let problem = report["port"]["problem"].as_str().expect("why");
+    assert!(problem.contains("Linux 5.9"), "{problem}");
+    assert_eq!(outside(&scene), [Who::Pathproof; 2]);
+    assert_eq!(inside(&scene), [Who::Pathproof; 4]);
+    let log = scene.agent().log();
+    assert!(log.contains("the healthz port is bound instead"), "{log}");
+    scene.take_agent().terminate().expect("an end in order");
+
+    // Somebody holds it: then there is nothing to be had, which is told with the remedy.
+    let _owner = Owner::start(&scene.world.node);
+    let binary = agent_binary().expect("the agent's binary");
+    let folder = scene.manifests.dir();
+    let agent = scene
+        .world
+        .spawn_agent_on(OldKernel::NoTcx, &binary, folder, &[]);
+    let agent = scene.agent.insert(agent.expect("start the agent"));
+    let status = until(PATIENCE, || agent.exited().ok().flatten()).expect("it ends");
+    let log = agent.log();
+    assert_eq!(status.code(), Some(64), "{log}");
+    assert!(log.contains("another process listens there"), "{log}");
+    assert_eq!(outside(&scene), [Who::Owner; 2]);
+}
+
+#[test]
+fn bound_is_bound() {
+    let name = "bound_is_bound";
+    let Some(scene) = Scene::new(name, Backend::Nftables, &["--port-takeover", "bind"]) else {
+        return;
+    };
+    assert_eq!(way(&scene), ("bound".to_owned(), None));
+    assert_eq!(outside(&scene), [Who::Pathproof; 2]);
+    assert_eq!(inside(&scene), [Who::Pathproof; 4]);
+}
+
+/// SIGTERM says nothing about the node: where nobody else would answer, the last verdict is served
+/// for the grace that a successor has.
+#[rstest]
+#[case::steered("steer")]
+#[case::bound("bind")]
+fn the_last_verdict_is_served_for_the_grace(#[case] way: &str) {
+    let name = "the_last_verdict_is_served_for_the_grace";
+    let extra = ["--port-takeover", way, "--shutdown-grace", "2s"];
+    let Some(mut scene) = Scene::new(name, Backend::Nftables, &extra) else {
+        return;
+    };
+    let agent = scene.take_agent();
+    let pid = libc::pid_t::try_from(agent.pid()).expect("a process id");
+    // SAFETY: kill takes numbers only; the agent is a child that was not reaped.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
+    throughout(Duration::from_millis(1_500), || {
+        assert_eq!(outside(&scene), [Who::Pathproof; 2]);
+    });
+    eventually("an end", || outside(&scene) == [Who::Nobody; 2]);
+    assert_eq!(agent.terminate().expect("it ended").code(), Some(0));
+}
+
+/// An owner that answers outsiders is all the successor that a node needs.
+#[test]
+fn an_owner_is_not_kept_waiting() {
+    let name = "an_owner_is_not_kept_waiting";
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+        return;
+    };
+    let _owner = Owner::start(&scene.world.node);
+    scene.start(&["--shutdown-grace", "10m"]);
+    let watch = scene.watch();
+    // Ends with an error after 5 s.
+    let status = scene.take_agent().terminate().expect("an end at once");
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(outside(&scene), [Who::Owner; 2]);
+    // The owner has no /livez of its own: it answers all that it is asked.
+    let changes = watch.changes();
+    assert_eq!(changes.len(), 1, "nothing but answers: {changes:?}");
+}

@@ -1,0 +1,184 @@
+//! One agent after another, while outsiders ask all the time: every connection is answered, by one
+//! agent or the other.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use node_tests::http;
+use node_tests::manifests::Sentinel;
+use node_tests::rules::Backend;
+use node_tests::world::{Agent, Family, HEALTHZ_PORT, agent_binary};
+use rstest::rstest;
+
+use crate::agent_scene::{PATIENCE, Scene, until};
+
+/// Asks without a pause, a new connection each time. Ends when told to.
+struct Poller {
+    stop: Arc<AtomicBool>,
+    asked: Arc<AtomicU64>,
+    thread: JoinHandle<Vec<String>>,
+}
+
+impl Poller {
+    fn start(scene: &Scene, family: Family, path: &'static str) -> Self {
+        let (stop, asked) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
+        let address = SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT);
+        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&asked));
+        let began = Instant::now();
+        let thread = scene.world.outside.spawn("poller", move || {
+            let mut bad = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                count.fetch_add(1, Ordering::Relaxed);
+                match http::get(address, path, Duration::from_secs(5)) {
+                    Ok(response) if response.status == 200 => {}
+                    other => bad.push(format!("{:?}: {other:?}", began.elapsed())),
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            bad
+        });
+        Self {
+            stop,
+            asked,
+            thread: thread.expect("a poller"),
+        }
+    }
+
+    /// How often it asked, and what was not 200.
+    fn end(self) -> (u64, Vec<String>) {
+        self.stop.store(true, Ordering::Relaxed);
+        let bad = self.thread.join().expect("the poller does not panic");
+        (self.asked.load(Ordering::Relaxed), bad)
+    }
+}
+
+fn pollers(scene: &Scene) -> Vec<Poller> {
+    Family::ALL
+        .into_iter()
+        .flat_map(|family| ["/healthz", "/livez"].map(|path| (family, path)))
+        .map(|(family, path)| Poller::start(scene, family, path))
+        .collect()
+}
+
+fn assert_all_answered(pollers: Vec<Poller>) {
+    let (asked, bad): (Vec<u64>, Vec<Vec<String>>) = pollers.into_iter().map(Poller::end).unzip();
+    let (asked, bad) = (asked.iter().sum::<u64>(), bad.concat());
+    println!("{asked} requests, {} not answered with 200", bad.len());
+    assert!(asked > 100, "{asked} requests");
+    assert!(bad.is_empty(), "of {asked}: {bad:#?}");
+}
+
+/// A successor beside the agent, ready.
+fn successor(scene: &Scene, extra: &[&str]) -> Agent {
+    let started =
+        |report: serde_json::Value| report["agent"]["started"].as_str().map(str::to_owned);
+    let before = scene.agent().verdict().ok().and_then(started);
+    let binary = agent_binary().expect("the agent's binary");
+    let agent = scene
+        .world
+        .spawn_agent(&binary, scene.manifests.dir(), extra);
+    let mut agent = agent.expect("start a successor");
+    // Of two agents the later one answers at the admin port, once it steers.
+    let answers = || {
+        let now = agent.verdict().ok().and_then(started);
+        (now.is_some() && now != before).then_some(())
+    };
+    until(PATIENCE, answers).unwrap_or_else(|| panic!("it never answers:\n{}", agent.log()));
+    agent.wait_ready(PATIENCE).expect("a ready successor");
+    agent
+}
+
+fn succeed(scene: &mut Scene, extra: &[&str]) -> Duration {
+    let next = successor(scene, extra);
+    let told = Instant::now();
+    let status = scene.take_agent().terminate().expect("an end in order");
+    assert_eq!(status.code(), Some(0));
+    scene.agent = Some(next);
+    told.elapsed()
+}
+
+#[test]
+fn twenty_upgrades_lose_no_answer() {
+    let name = "twenty_upgrades_lose_no_answer";
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+        return;
+    };
+    scene.add_sentinel(&Sentinel::default());
+    let extra = ["--shutdown-grace", "5s"];
+    scene.start(&extra);
+    scene.wait_proven();
+    let pollers = pollers(&scene);
+    let mut ends: Vec<Duration> = (0..20).map(|_| succeed(&mut scene, &extra)).collect();
+    assert_all_answered(pollers);
+    ends.sort();
+    println!(
+        "SIGTERM to end: median {:?}, longest {:?}",
+        ends[10], ends[19]
+    );
+    // The last one is a whole agent.
+    scene.wait_probed();
+    // It would wait for a successor.
+    scene.take_agent().kill().expect("kill");
+}
+
+/// A successor that dies gives the connections back: a rollback is no gap either.
+#[test]
+fn a_successor_that_dies_gives_them_back() {
+    let name = "a_successor_that_dies_gives_them_back";
+    let Some(mut scene) = Scene::new(name, Backend::Nftables, &["--shutdown-grace", "5s"]) else {
+        return;
+    };
+    let succeeded = |scene: &Scene| scene.report()["port"]["succeeded"] == true;
+    assert!(!succeeded(&scene));
+    let started = scene.report()["agent"]["started"].clone();
+    for _ in 0..3 {
+        let next = successor(&scene, &[]);
+        next.kill().expect("kill");
+        // What the dead one had accepted is lost with it; from then on all is answered.
+        let pollers = pollers(&scene);
+        std::thread::sleep(Duration::from_millis(500));
+        assert_all_answered(pollers);
+        assert_eq!(scene.report()["agent"]["started"], started);
+    }
+    let gone = until(PATIENCE, || (!succeeded(&scene)).then_some(()));
+    assert!(gone.is_some(), "{:#}", scene.report()["port"]);
+    scene.take_agent().kill().expect("kill");
+}
+
+/// SIGTERM before the successor is there: the agent goes on until it is.
+#[rstest]
+#[case::steered("steer")]
+#[case::bound("bind")]
+fn a_late_successor_is_waited_for(#[case] way: &str) {
+    let name = "a_late_successor_is_waited_for";
+    let extra = ["--port-takeover", way, "--shutdown-grace", "30s"];
+    let Some(mut scene) = Scene::new(name, Backend::Nftables, &extra) else {
+        return;
+    };
+    let pollers = pollers(&scene);
+    let mut old = scene.take_agent();
+    let pid = libc::pid_t::try_from(old.pid()).expect("a process id");
+    // SAFETY: kill takes numbers only; the agent is a child that was not reaped.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(old.exited().expect("ask").is_none(), "{}", old.log());
+    scene.start(&extra);
+    let ended = until(Duration::from_secs(10), || old.exited().ok().flatten());
+    assert_eq!(ended.and_then(|status| status.code()), Some(0));
+    // What was on its way to a bound listener that closes may be reset
+    // (docs/known-issues.md); what is steered is not.
+    if way == "steer" {
+        assert_all_answered(pollers);
+    } else {
+        let reset: usize = pollers.into_iter().map(|poller| poller.end().1.len()).sum();
+        assert!(reset <= 4, "{reset} of the connections of one moment");
+    }
+    old.leave();
+    scene.take_agent().kill().expect("kill");
+}
