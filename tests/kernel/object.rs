@@ -11,6 +11,7 @@ use agent_common::probe::{HostProbe, Probe, ProbeKey};
 use agent_common::service::{
     Address, EndpointKey, EndpointValue, FAMILIES, FrontendKey, FrontendValue,
 };
+use agent_common::steer::{RULES, SteerRule};
 use aya::maps::{Map, MapData, MapInfo};
 use node_tests::observer::Observer;
 use pathproof::datapath::load::{ATTACHED, OBJECT, SENTINEL};
@@ -74,8 +75,9 @@ fn expected() -> [(&'static str, u32, u32, u32); 13] {
     ]
 }
 
-/// The sentinel's, which end with the agent.
-fn unpinned() -> [(&'static str, u32, u32, u32); 3] {
+/// The sentinel's and those of the port, which end with the agent.
+fn unpinned() -> [(&'static str, u32, u32, u32); 6] {
+    let word = size::<u32>();
     [
         (
             map::PROBES,
@@ -90,6 +92,14 @@ fn unpinned() -> [(&'static str, u32, u32, u32); 3] {
             abi::MAX_HOST_PROBES,
         ),
         (map::PROBE_EVENTS, 0, 0, abi::PROBE_EVENT_BYTES),
+        (map::STEER_RULES, word, size::<SteerRule>(), RULES),
+        (map::STEER_SOCKETS, word, word, RULES),
+        (
+            map::STEER_OWNERS,
+            size::<Address>(),
+            word,
+            abi::MAX_STEER_OWNERS,
+        ),
     ]
 }
 
@@ -99,7 +109,8 @@ fn info(map: &Map) -> MapInfo {
         | Map::HashMap(data)
         | Map::LpmTrie(data)
         | Map::PerCpuArray(data)
-        | Map::RingBuf(data) => data,
+        | Map::RingBuf(data)
+        | Map::SockMap(data) => data,
         other => panic!("a map of another type: {other:?}"),
     };
     data.info().expect("the map's information")
