@@ -251,7 +251,7 @@ pub struct RunArgs {
         long,
         env = "PATHPROOF_LOG_FILTER",
         value_name = "FILTER",
-        default_value = "info",
+        default_value = "info,kube_client=off",
         help_heading = LOG
     )]
     pub log_filter: String,

@@ -36,7 +36,7 @@ pub enum ConfigError {
     )]
     ViewOfNothing,
     /// A file that cannot be read.
-    #[error("{option}: the file {path} cannot be read ({source}); create it, or let the agent's user read it", path = path.display())]
+    #[error("{option}: the file {path} cannot be read; create it, or let the agent's user read it", path = path.display())]
     File {
         /// The option.
         option: &'static str,

@@ -52,7 +52,7 @@ pub enum ClientError {
     },
     /// The ServiceAccount cannot be read.
     #[error(
-        "the ServiceAccount's token and certificate cannot be read ({source}); mount them (automountServiceAccountToken), or give --kubeconfig"
+        "the ServiceAccount's token and certificate cannot be read; mount them (automountServiceAccountToken), or give --kubeconfig"
     )]
     InCluster {
         /// What is missing.

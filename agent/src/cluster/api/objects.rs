@@ -29,10 +29,10 @@ pub(super) struct Meta {
     pub(super) name: Option<String>,
     pub(super) namespace: Option<String>,
     pub(super) resource_version: Option<String>,
-    uid: Option<String>,
-    deletion_timestamp: Option<IgnoredAny>,
-    labels: Option<BTreeMap<String, Option<String>>>,
-    annotations: Option<BTreeMap<String, Option<String>>>,
+    pub(super) uid: Option<String>,
+    pub(super) deletion_timestamp: Option<IgnoredAny>,
+    pub(super) labels: Option<BTreeMap<String, Option<String>>>,
+    pub(super) annotations: Option<BTreeMap<String, Option<String>>>,
 }
 
 /// An object of which nothing else matters, or nothing else is understood.

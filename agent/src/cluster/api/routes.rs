@@ -296,3 +296,77 @@ pub fn forget(state_dir: &Path) -> io::Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::api::tests::server::{Answer, Script, Server};
+
+    /// A folder whose agent remembers an address where nobody listens.
+    fn remembering() -> (tempfile::TempDir, SocketAddr) {
+        let folder = tempfile::tempdir().unwrap();
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = nobody.local_addr().unwrap();
+        keep(&folder.path().join(FILE), &[address]).unwrap();
+        (folder, address)
+    }
+
+    fn introduction(server: &Server) -> Config {
+        let mut config = Config::new(server.url().parse().unwrap());
+        // No certificates of this machine are needed.
+        config.root_cert = Some(Vec::new());
+        config
+    }
+
+    fn get() -> Request<Body> {
+        Request::get("/api/v1/nodes").body(Body::empty()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_dead_address_gives_way_to_the_cluster_ip() {
+        let server = Server::start(Script::default()).await;
+        let (folder, dead) = remembering();
+        let routes = Routes::new(introduction(&server), Some(folder.path())).unwrap();
+        let tried = |routes: &Routes| routes.ways().first().unwrap().address;
+        assert_eq!(tried(&routes), Some(dead));
+        assert_eq!(routes.send(get()).await.unwrap().status(), 200);
+        // And is not tried first again.
+        assert_eq!(tried(&routes), None);
+        assert_eq!(server.asked("nodes").len(), 1);
+    }
+
+    #[tokio::test]
+    async fn addresses_are_learned_and_kept() {
+        let slices =
+            r#"{"items":[{"endpoints":[{"addresses":["192.0.2.1"]}],"ports":[{"port":6443}]}]}"#;
+        let answer = Answer::Status(200, slices.to_owned());
+        let script = Script::default().with("endpointslices", vec![answer]);
+        let server = Server::start(script).await;
+        let folder = tempfile::tempdir().unwrap();
+        let routes = Routes::new(introduction(&server), Some(folder.path())).unwrap();
+        let learned = routes.ask().await.unwrap();
+        routes.adopt(&learned).unwrap();
+        let ways: Vec<_> = routes.ways().iter().map(|way| way.address).collect();
+        assert_eq!(ways, [Some("192.0.2.1:6443".parse().unwrap()), None]);
+        assert_eq!(recall(&folder.path().join(FILE)), learned);
+        forget(folder.path()).unwrap();
+        assert_eq!(recall(&folder.path().join(FILE)), []);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_given_up_leaves_its_way() {
+        let server = Server::start(Script::default()).await;
+        let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let address = mute.local_addr().unwrap();
+        keep(&folder.path().join(FILE), &[address]).unwrap();
+        let routes = Routes::new(introduction(&server), Some(folder.path())).unwrap();
+        let short = Duration::from_millis(200);
+        assert!(
+            tokio::time::timeout(short, routes.send(get()))
+                .await
+                .is_err()
+        );
+        assert_eq!(routes.send(get()).await.unwrap().status(), 200);
+    }
+}

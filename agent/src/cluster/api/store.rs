@@ -236,6 +236,12 @@ impl Store {
         resource.listed = true;
         let held = std::mem::take(&mut resource.held);
         let before = self.changes.len();
+        // These first: a list that broke off may have brought what is gone now.
+        if before == 0 {
+            self.changes = held;
+        } else {
+            self.changes.extend(held);
+        }
         let gone: Vec<Known> = self
             .objects
             .extract_if(|key, known| known.kind() == kind && !seen.contains(key))
@@ -251,11 +257,6 @@ impl Store {
         self.wrong
             .retain(|key, (of, _)| *of != kind || seen.contains(key));
         self.touched |= wrong != self.wrong.len();
-        if self.changes.is_empty() {
-            self.changes = held;
-        } else {
-            self.changes.extend(held);
-        }
         let synced = !self.synced && self.resources.iter().all(|resource| resource.listed);
         if synced {
             self.synced = true;
