@@ -1,0 +1,149 @@
+use serde_json::json;
+
+use super::*;
+use crate::cluster::api::objects;
+use crate::domain::cluster::ObjectName;
+
+fn raw(value: &serde_json::Value) -> Box<serde_json::value::RawValue> {
+    serde_json::value::to_raw_value(value).unwrap()
+}
+
+fn there(kind: Kind, value: &serde_json::Value) -> Event {
+    Event::There(objects::read(kind, &raw(value)).unwrap().object)
+}
+
+fn node(uid: &str) -> Event {
+    there(
+        Kind::Node,
+        &json!({"metadata": {"name": "here", "uid": uid}}),
+    )
+}
+
+fn service(name: &str, address: &str) -> Event {
+    let spec = json!({"clusterIP": address, "ports": [{"port": 80}]});
+    there(
+        Kind::Service,
+        &json!({"metadata": {"name": name, "namespace": "n"}, "spec": spec}),
+    )
+}
+
+fn meta(name: &str) -> Box<Meta> {
+    Box::new(Meta {
+        name: Some(name.to_owned()),
+        namespace: Some("n".to_owned()),
+        ..Meta::default()
+    })
+}
+
+/// A store whose lists have all come to their ends.
+fn synced(first: Vec<Event>) -> Store {
+    let mut store = Store::new("here");
+    for kind in Kind::ALL {
+        store.take(Event::ListBegins(kind));
+    }
+    for event in first {
+        store.take(event);
+    }
+    for kind in Kind::ALL {
+        store.take(Event::ListEnds(kind));
+    }
+    let update = store.update().unwrap();
+    assert_eq!(update.changes.last(), Some(&Change::Synced));
+    store
+}
+
+#[test]
+fn the_node_is_told_at_once_and_the_view_when_it_is_whole() {
+    let mut store = Store::new("here");
+    assert!(!store.take(Event::ListBegins(Kind::Node)));
+    assert!(!store.take(node("1")));
+    assert!(store.take(Event::ListEnds(Kind::Node)));
+    let update = store.update().unwrap();
+    assert!(matches!(&*update.changes, [Change::Node(_)]));
+    store.take(Event::ListBegins(Kind::Service));
+    store.take(Event::ListBegins(Kind::Slice));
+    assert!(!store.take(Event::ListEnds(Kind::Service)));
+    assert!(store.take(Event::ListEnds(Kind::Slice)));
+    assert_eq!(store.update().unwrap().changes, [Change::Synced]);
+    assert_eq!(store.update(), None);
+}
+
+#[test]
+fn two_nodes_of_one_name_in_turn_are_two() {
+    let mut store = synced(vec![node("first")]);
+    let node_meta = Meta {
+        name: Some("here".to_owned()),
+        ..Meta::default()
+    };
+    assert!(store.take(Event::Gone(Kind::Node, Box::new(node_meta))));
+    assert!(store.take(node("second")));
+    let changes = store.update().unwrap().changes;
+    let [Change::NodeGone, Change::Node(facts)] = &*changes else {
+        panic!("{changes:?}");
+    };
+    assert_eq!(&*facts.uid, "second");
+}
+
+#[test]
+fn a_list_that_breaks_off_takes_nothing_away() {
+    let mut store = synced(vec![service("a", "10.0.0.1"), service("b", "10.0.0.2")]);
+    store.take(Event::ListBegins(Kind::Service));
+    store.take(service("a", "10.0.0.9"));
+    store.take(service("short-lived", "10.0.0.3"));
+    assert_eq!(store.update(), None);
+    // The next one does, and what the first one brought is not forgotten.
+    store.take(Event::ListBegins(Kind::Service));
+    store.take(service("a", "10.0.0.9"));
+    store.take(Event::ListEnds(Kind::Service));
+    let changes = store.update().unwrap().changes;
+    let gone = |name| Change::ServiceGone(ObjectName::new("n", name));
+    assert!(changes.contains(&gone("b")), "{changes:?}");
+    let put = |change: &Change| match change {
+        Change::Service(facts) => &*facts.name.name == "short-lived",
+        _ => false,
+    };
+    let last_put = changes.iter().rposition(put);
+    let last_gone = changes
+        .iter()
+        .rposition(|change| *change == gone("short-lived"));
+    assert!(last_put < last_gone, "{changes:?}");
+    assert_eq!(changes.len(), 4, "{changes:?}");
+}
+
+#[test]
+fn an_object_that_is_wrong_keeps_what_it_said() {
+    let mut store = synced(vec![service("a", "10.0.0.1")]);
+    store.take(service("a", "::ffff:10.0.0.1"));
+    let update = store.update().unwrap();
+    assert_eq!(update.changes, []);
+    let told = update.problems[0].to_string();
+    assert!(told.contains("Service n/a: spec.clusterIPs[0]"), "{told}");
+    store.take(Event::Gone(Kind::Service, meta("a")));
+    let update = store.update().unwrap();
+    assert_eq!((update.changes.len(), update.problems.len()), (1, 0));
+}
+
+#[test]
+fn what_becomes_headless_is_gone_and_counted() {
+    let mut store = synced(vec![service("a", "10.0.0.1")]);
+    store.take(service("a", "None"));
+    let update = store.update().unwrap();
+    assert!(matches!(&*update.changes, [Change::ServiceGone(_)]));
+    assert_eq!(update.ignored["Service (headless)"], 1);
+    store.take(Event::ListBegins(Kind::Service));
+    store.take(Event::ListEnds(Kind::Service));
+    assert_eq!(store.update().unwrap().ignored.len(), 0);
+}
+
+#[test]
+fn a_flood_of_wrong_objects_is_counted() {
+    let events = (0..60)
+        .map(|n| service(&format!("s{n}"), "1.2.3"))
+        .collect();
+    let mut store = synced(events);
+    store.take(Event::Unreadable(Kind::Slice, meta("x"), "bad".to_owned()));
+    let problems = store.update().unwrap().problems;
+    assert_eq!(problems.len(), TOLD + 1);
+    let last = problems.last().unwrap().to_string();
+    assert!(last.contains("11 more objects"), "{last}");
+}

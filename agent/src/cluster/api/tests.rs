@@ -1,0 +1,333 @@
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::*;
+use crate::cluster::api::client::client;
+use crate::domain::cluster::Change;
+use crate::domain::view::ClusterView;
+
+pub(super) mod server;
+
+use server::{Answer, Script, Server};
+
+/// What is followed, and the view that results.
+struct World {
+    server: Server,
+    updates: mpsc::Receiver<Update>,
+    view: ClusterView,
+    problems: Vec<String>,
+    ignored: u64,
+}
+
+/// Everything happens within milliseconds.
+fn hasty() -> Pace {
+    Pace {
+        reply: Duration::from_millis(300),
+        silence: Duration::from_millis(200),
+        watch: Duration::from_secs(300),
+        pause: Duration::from_millis(5),
+        longest: Duration::from_millis(20),
+    }
+}
+
+async fn follow(url: String, pace: Pace) -> mpsc::Receiver<Update> {
+    let access = ApiAccess {
+        server: Some(url),
+        ..ApiAccess::default()
+    };
+    let client = client(&access).await.unwrap();
+    let mut source = ApiServer::new(client, "here", Scope::Full);
+    source.pace = pace;
+    source.follow()
+}
+
+impl World {
+    async fn new(script: Script) -> Self {
+        Self::at_pace(script, hasty()).await
+    }
+
+    async fn at_pace(script: Script, pace: Pace) -> Self {
+        let server = Server::start(script).await;
+        let updates = follow(server.url(), pace).await;
+        Self {
+            server,
+            updates,
+            view: ClusterView::new(),
+            problems: Vec::new(),
+            ignored: 0,
+        }
+    }
+
+    /// The next update, applied.
+    async fn next(&mut self) -> Vec<Change> {
+        let update = timeout(Duration::from_secs(60), self.updates.recv()).await;
+        let update = update
+            .expect("no update came")
+            .expect("nothing is followed");
+        self.problems = update.problems.iter().map(ToString::to_string).collect();
+        self.ignored = update.ignored.values().sum();
+        self.view.apply(update.changes.clone());
+        update.changes
+    }
+
+    async fn until(&mut self, fits: impl Fn(&World) -> bool) {
+        while !fits(self) {
+            self.next().await;
+        }
+    }
+
+    fn services(&self) -> Vec<String> {
+        let states = self.view.states();
+        let there = states.filter(|(_, state)| state.service.is_some());
+        let mut names: Vec<_> = there.map(|(name, _)| name.name.to_string()).collect();
+        names.sort();
+        names
+    }
+}
+
+fn node(version: u32, taints: &[&str]) -> String {
+    let taints: Vec<_> = taints.iter().map(|key| json!({"key": key})).collect();
+    json!({
+        "kind": "Node", "apiVersion": "v1",
+        "metadata": {"name": "here", "uid": "1", "resourceVersion": version.to_string()},
+        "spec": {"taints": taints},
+    })
+    .to_string()
+}
+
+fn service(version: u32, name: &str, port: u16) -> String {
+    json!({
+        "kind": "Service", "apiVersion": "v1",
+        "metadata": {"name": name, "namespace": "shop", "resourceVersion": version.to_string()},
+        "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": port}]},
+    })
+    .to_string()
+}
+
+fn event(kind: &str, object: &str) -> String {
+    format!(r#"{{"type":"{kind}","object":{object}}}"#)
+}
+
+fn bookmark(version: u32, annotations: &str) -> String {
+    event(
+        "BOOKMARK",
+        &format!(r#"{{"metadata":{{"resourceVersion":"{version}"{annotations}}}}}"#),
+    )
+}
+
+/// The objects of a streaming list, and its end.
+fn list(version: u32, objects: &[String]) -> Vec<String> {
+    let mut lines: Vec<_> = objects
+        .iter()
+        .map(|object| event("ADDED", object))
+        .collect();
+    lines.push(bookmark(
+        version,
+        r#","annotations":{"k8s.io/initial-events-end":"true"}"#,
+    ));
+    lines
+}
+
+fn gone() -> String {
+    event(
+        "ERROR",
+        r#"{"kind":"Status","status":"Failure","code":410,"reason":"Expired","message":"too old resource version: 1 (9)"}"#,
+    )
+}
+
+fn failure(code: u16, message: &str) -> Answer {
+    let status = json!({"kind": "Status", "status": "Failure", "code": code, "message": message});
+    Answer::Status(code, status.to_string())
+}
+
+/// A node and no slices, beside what is said of Services.
+fn with_services(answers: Vec<Answer>) -> Script {
+    Script::default()
+        .with("nodes", vec![Answer::Open(list(1, &[node(1, &[])]))])
+        .with("endpointslices", vec![Answer::Open(list(1, &[]))])
+        .with("services", answers)
+}
+
+#[tokio::test]
+async fn a_list_and_a_watch_make_the_view() {
+    let mut nodes = list(5, &[node(4, &[])]);
+    nodes.push(event("MODIFIED", &node(6, &["ToBeDeleted"])));
+    let slice = r#"{"metadata":{"name":"web-1","namespace":"shop","labels":{"kubernetes.io/service-name":"web"},"resourceVersion":"3"},"addressType":"IPv4","endpoints":[{"addresses":["10.0.0.1"]}],"ports":[{"port":80}]}"#;
+    let mut services = list(5, &[service(2, "web", 80), service(3, "old", 80)]);
+    services.push(event("DELETED", &service(7, "old", 80)));
+    let script = Script::default()
+        .with("nodes", vec![Answer::Open(nodes)])
+        .with("services", vec![Answer::Open(services)])
+        .with(
+            "endpointslices",
+            vec![Answer::Open(list(5, &[slice.to_owned()]))],
+        );
+    let mut world = World::new(script).await;
+    world
+        .until(|world| {
+            let node = world.view.node();
+            world.view.is_synced()
+                && world.services() == ["web"]
+                && node.is_some_and(|node| node.taints.len() == 1)
+        })
+        .await;
+    assert_eq!(world.problems, [""; 0]);
+    let web = ObjectName::new("shop", "web");
+    assert_eq!(world.view.state(&web).unwrap().slices.len(), 1);
+}
+
+#[tokio::test]
+async fn a_forgotten_version_is_listed_anew_and_replaced_as_one() {
+    let mut first = list(5, &[service(1, "a", 80), service(2, "b", 80)]);
+    first.push(gone());
+    let second = list(9, &[service(8, "a", 81), service(9, "c", 80)]);
+    let script = with_services(vec![Answer::Open(first), Answer::Open(second)]);
+    let mut world = World::new(script).await;
+    world.until(|world| world.view.is_synced()).await;
+    if world.services() == ["a", "b"] {
+        // All of it in one batch: no moment without b and without c.
+        let changes = world.next().await;
+        assert_eq!(changes.len(), 3, "{changes:?}");
+    }
+    assert_eq!(world.services(), ["a", "c"]);
+    let asked = world.server.asked("services");
+    assert!(asked[1].contains("sendInitialEvents=true"), "{asked:?}");
+    assert!(asked[1].ends_with("resourceVersion=5"), "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_hung_watch_goes_on_from_the_last_bookmark() {
+    let mut lines = list(5, &[service(1, "a", 80)]);
+    lines.push(bookmark(77, ""));
+    let next = vec![event("ADDED", &service(80, "b", 80))];
+    let script = with_services(vec![Answer::Open(lines), Answer::Open(next)]);
+    let mut world = World::new(script).await;
+    world.until(|world| world.services() == ["a", "b"]).await;
+    let asked = world.server.asked("services");
+    assert!(asked[1].ends_with("resourceVersion=77"), "{asked:?}");
+    assert!(!asked[1].contains("sendInitialEvents"), "{asked:?}");
+    // It was nobody's fault, and is not told.
+    assert_eq!(world.problems, [""; 0]);
+    let asked = world.server.until_asked("services", 3).await;
+    assert!(asked[2].ends_with("resourceVersion=80"), "{asked:?}");
+}
+
+#[rstest]
+#[case(500, "etcd is sick", "cannot tell of services (etcd is sick)")]
+#[case(403, "no", "does not let the agent watch services (no)")]
+#[tokio::test]
+async fn errors_are_told_until_they_pass(
+    #[case] code: u16,
+    #[case] message: &str,
+    #[case] told: &str,
+) {
+    let good = list(5, &[service(1, "a", 80)]);
+    let script = with_services(vec![
+        failure(code, message),
+        failure(code, message),
+        Answer::Open(good),
+    ]);
+    let slow = Pace {
+        pause: Duration::from_millis(100),
+        ..hasty()
+    };
+    let mut world = World::at_pace(script, slow).await;
+    world.until(|world| !world.problems.is_empty()).await;
+    assert!(world.problems[0].contains(told), "{:?}", world.problems);
+    assert!(!world.view.is_synced());
+    world
+        .until(|world| world.problems.is_empty() && world.view.is_synced())
+        .await;
+    assert_eq!(world.services(), ["a"]);
+}
+
+#[tokio::test]
+async fn what_was_known_stays_while_the_server_fails() {
+    let answers = vec![
+        Answer::Closed(list(5, &[service(1, "a", 80)])),
+        failure(503, "starting"),
+        Answer::Open(vec![event("ADDED", &service(6, "b", 80))]),
+    ];
+    let mut world = World::new(with_services(answers)).await;
+    world.until(|world| world.services() == ["a", "b"]).await;
+    let asked = world.server.asked("services");
+    assert!(asked[2].ends_with("resourceVersion=5"), "{asked:?}");
+}
+
+#[rstest]
+#[case::refused(failure(422, "sendInitialEvents: Forbidden"))]
+#[case::not_understood(Answer::Open(vec![event("ADDED", &service(1, "x", 80))]))]
+#[tokio::test]
+async fn pages_serve_where_streaming_lists_do_not(#[case] first: Answer) {
+    let page = |objects: &[String], next: &str| {
+        let items = objects.join(",");
+        let list = format!(
+            r#"{{"kind":"List","metadata":{{"resourceVersion":"9","continue":"{next}"}},"items":[{items}]}}"#
+        );
+        Answer::Status(200, list)
+    };
+    let script = with_services(vec![
+        first,
+        page(&[service(1, "a", 80)], "t=1"),
+        page(&[service(2, "b", 80)], ""),
+        Answer::Open(vec![event("DELETED", &service(10, "b", 80))]),
+    ]);
+    let mut world = World::new(script).await;
+    world
+        .until(|world| world.view.is_synced() && world.services() == ["a"])
+        .await;
+    let asked = world.server.asked("services");
+    assert!(asked[2].ends_with("&limit=250&continue=t%3D1"), "{asked:?}");
+    assert!(asked[3].ends_with("resourceVersion=9"), "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_server_behind_what_was_seen_is_taken_as_it_is() {
+    let script = with_services(vec![
+        Answer::Closed(list(500, &[service(400, "a", 80)])),
+        failure(504, "Too large resource version: 500, current: 9"),
+        Answer::Open(list(9, &[service(8, "b", 80)])),
+    ]);
+    let mut world = World::new(script).await;
+    world.until(|world| world.services() == ["b"]).await;
+    let asked = world.server.asked("services");
+    assert!(asked[2].ends_with("resourceVersion=0"), "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_a_problem_and_no_view() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = nobody.local_addr().unwrap();
+    drop(nobody);
+    let mut updates = follow(format!("http://{address}"), hasty()).await;
+    let update = timeout(Duration::from_secs(60), updates.recv()).await;
+    let update = update.unwrap().unwrap();
+    assert_eq!(update.changes, []);
+    let told: Vec<_> = update.problems.iter().map(ToString::to_string).collect();
+    // Once, though three resources are watched.
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].starts_with("API server: cannot be reached (Connection refused"),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_odd_object_is_named_and_the_others_are_read() {
+    let odd = r#"{"metadata":{"name":"odd","namespace":"shop","resourceVersion":"2"},"spec":{"ports":"none"}}"#;
+    let headless = r#"{"metadata":{"name":"h","namespace":"shop","resourceVersion":"3"},"spec":{"clusterIP":"None"}}"#;
+    let objects = [odd.to_owned(), headless.to_owned(), service(4, "a", 80)];
+    let mut world = World::new(with_services(vec![Answer::Open(list(5, &objects))])).await;
+    world.until(|world| world.view.is_synced()).await;
+    assert_eq!(world.services(), ["a"]);
+    assert_eq!(world.ignored, 1);
+    assert_eq!(world.problems.len(), 1);
+    assert!(
+        world.problems[0].starts_with("API server: Service shop/odd is not understood: "),
+        "{:?}",
+        world.problems
+    );
+}

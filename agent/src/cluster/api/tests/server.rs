@@ -1,0 +1,129 @@
+//! A small server that speaks the watch protocol as it is told to.
+
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+
+/// How a request is answered.
+pub(crate) enum Answer {
+    /// These lines, and nothing more for ever.
+    Open(Vec<String>),
+    /// These lines, and the end.
+    Closed(Vec<String>),
+    /// A status and a body.
+    Status(u16, String),
+}
+
+/// A script for each resource; one that is at its end is answered by silence.
+#[derive(Default)]
+pub(crate) struct Script(HashMap<&'static str, VecDeque<Answer>>);
+
+impl Script {
+    /// The answers to requests for a resource (`nodes`, `services`, `endpointslices`), in order.
+    pub(crate) fn with(mut self, resource: &'static str, answers: Vec<Answer>) -> Self {
+        self.0.insert(resource, answers.into());
+        self
+    }
+}
+
+/// The server.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    pub(crate) async fn start(script: Script) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let script = Arc::new(Mutex::new(script));
+        let noted = Arc::clone(&asked);
+        tokio::spawn(async move {
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                let (script, noted) = (Arc::clone(&script), Arc::clone(&noted));
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let answer = answer(&request, &script, &noted);
+                    async move { Ok::<_, Infallible>(answer) }
+                });
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(socket), service),
+                );
+            }
+        });
+        Self { address, asked }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What was asked of a resource.
+    pub(crate) fn asked(&self, resource: &str) -> Vec<String> {
+        let asked = self.asked.lock().unwrap();
+        let of = |url: &&String| resource_of(url) == resource;
+        asked.iter().filter(of).cloned().collect()
+    }
+
+    /// Waits until so much was asked of a resource; a minute is for machines that are very busy.
+    pub(crate) async fn until_asked(&self, resource: &str, times: usize) -> Vec<String> {
+        for _ in 0..6_000 {
+            let asked = self.asked(resource);
+            if asked.len() >= times {
+                return asked;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!(
+            "{resource} was not asked for {times} times: {:?}",
+            self.asked(resource)
+        );
+    }
+}
+
+fn resource_of(url: &str) -> &str {
+    let path = url.split('?').next().unwrap();
+    path.rsplit('/').next().unwrap()
+}
+
+fn answer(
+    request: &Request<Incoming>,
+    script: &Mutex<Script>,
+    asked: &Mutex<Vec<String>>,
+) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
+    let url = request.uri().to_string();
+    let next = script
+        .lock()
+        .unwrap()
+        .0
+        .get_mut(resource_of(&url))
+        .and_then(VecDeque::pop_front);
+    asked.lock().unwrap().push(url);
+    let (status, lines, open) = match next {
+        None => (200, Vec::new(), true),
+        Some(Answer::Open(lines)) => (200, lines, true),
+        Some(Answer::Closed(lines)) => (200, lines, false),
+        Some(Answer::Status(status, body)) => (status, vec![body], false),
+    };
+    let frame = |line: String| Ok(Frame::data(Bytes::from(line + "\n")));
+    let lines = stream::iter(lines.into_iter().map(frame));
+    let body = if open {
+        StreamBody::new(lines.chain(stream::pending())).boxed_unsync()
+    } else {
+        StreamBody::new(lines).boxed_unsync()
+    };
+    Response::builder().status(status).body(body).unwrap()
+}
