@@ -31,6 +31,7 @@ use crate::domain::view::{Applied, ClusterView};
 use crate::http::health::Answers;
 use crate::lifecycle::memory;
 use crate::metrics::Metrics;
+use crate::publish::Publishing;
 use crate::report::{Report, SIGHTINGS_SHOWN};
 
 /// What others read.
@@ -73,6 +74,8 @@ pub(super) struct Agent {
     pub(super) anchor: Anchor,
     /// The sentinel, unless it is turned off.
     pub(super) probing: Option<Probing>,
+    /// What is written to the API server, where something is.
+    pub(super) publishing: Option<Publishing>,
     /// Why there is no observer.
     blind: Option<String>,
     no_pins: Option<String>,
@@ -126,6 +129,7 @@ impl Agent {
         let sentinel = config.sentinel.as_ref().map(|of| of.service.clone());
         let agent = Self {
             probing,
+            publishing: None,
             config,
             observer,
             view: ClusterView::new(),
