@@ -34,6 +34,7 @@ use crate::lifecycle::heartbeat::Heartbeat;
 use crate::lifecycle::ready::{Guard, Readiness};
 use crate::lifecycle::{limits, memory as memory_of_process};
 use crate::metrics::{Listener, Metrics};
+use crate::publish::{self, Client, Clocks, Publishing, Settings};
 use crate::sentinel;
 use crate::sentinel::devices::DeviceError;
 
@@ -104,7 +105,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let opened = takeover::open(&config)?;
     // The view is read while the observer is loaded. Loading blocks, and a task that was spawned
     // here waits for this one to yield: the other worker does not take it.
-    let updates = source::follow(&config).await?;
+    let (updates, client) = source::follow(&config).await?;
     tokio::task::yield_now().await;
     let (observer, blind, no_pins) = load(&config)?;
     // Reading the object took more than all that follows.
@@ -122,6 +123,8 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     agent.port = Some(takeover.report.clone());
     // Answers stand before anyone is heard.
     agent.publish(clock::mono());
+    agent.publishing = client
+        .and_then(|client| begin_to_publish(&config, client, &published, Arc::clone(&metrics)));
     let (ending, ended) = watch::channel(false);
     let served = serve_all(
         &config, listeners, published, &metrics, &readiness, &heartbeat, ended,
@@ -257,6 +260,29 @@ fn load(config: &Config) -> Result<Loaded, AppError> {
             Ok((None, Some(why), None))
         }
     }
+}
+
+/// Begins to write to the API server what is to be written there.
+fn begin_to_publish(
+    config: &Config,
+    client: Client,
+    published: &Published,
+    metrics: Arc<Metrics>,
+) -> Option<Publishing> {
+    let wanted = config.publish;
+    let settings = Settings::new(
+        Arc::clone(&config.node_name),
+        wanted.condition,
+        wanted.events,
+    );
+    let clocks = Clocks {
+        mono: clock::mono,
+        wall: clock::wall,
+    };
+    let reports = published.report.clone();
+    wanted
+        .any()
+        .then(|| publish::start(settings, client, reports, metrics, clocks))
 }
 
 /// Starts both listeners; the task ends when both have.

@@ -263,6 +263,38 @@ pub struct RunArgs {
     #[command(flatten)]
     pub sentinel_settings: SentinelArgs,
 
+    /// Whether the Node's condition ServiceDatapathReady is kept; on where the view comes from an API
+    /// server
+    ///
+    /// Takes the right to patch nodes/status. A heartbeat every 5m, changes within seconds.
+    #[arg(
+        long,
+        env = "PATHPROOF_PUBLISH_CONDITION",
+        value_name = "MODE",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "on",
+        help_heading = PUBLISHING
+    )]
+    pub publish_condition: Option<Publish>,
+
+    /// Whether Events about the Node announce transitions; on where the view comes from an API
+    /// server
+    ///
+    /// Takes the right to create and patch events.events.k8s.io in the namespace default.
+    #[arg(
+        long,
+        env = "PATHPROOF_PUBLISH_EVENTS",
+        value_name = "MODE",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "on",
+        help_heading = PUBLISHING
+    )]
+    pub publish_events: Option<Publish>,
+
     /// Where links and maps are pinned, so that a restart leaves no gap; "none" pins nothing
     #[arg(
         long,
@@ -432,6 +464,7 @@ const ANSWERS: &str = "Answers";
 const ADMIN: &str = "Admin port";
 const OBSERVER: &str = "Observer";
 const SENTINEL: &str = "Sentinel";
+const PUBLISHING: &str = "Publishing";
 const LOG: &str = "Log";
 
 /// What is answered while the verdict is Unknown.
@@ -477,6 +510,15 @@ pub enum Sentinel {
     /// Probe, where the sentinel's Service is there
     On,
     /// Judge by real traffic alone
+    Off,
+}
+
+/// Whether something is written to the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Publish {
+    /// It is
+    On,
+    /// It is not
     Off,
 }
 

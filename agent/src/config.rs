@@ -19,12 +19,14 @@ use crate::telemetry::Format;
 mod error;
 mod interfaces;
 mod parse;
+mod publish;
 mod sentinel;
 mod source;
 mod taints;
 
 pub use error::ConfigError;
 pub use interfaces::{InterfaceRule, Pattern};
+pub use publish::PublishConfig;
 pub use sentinel::{SentinelConfig, prefix as device_prefix};
 pub use source::Source;
 
@@ -70,6 +72,8 @@ pub struct Config {
     pub attach: Attach,
     /// The sentinel, unless it is off.
     pub sentinel: Option<SentinelConfig>,
+    /// What is written to the API server.
+    pub publish: PublishConfig,
     /// Where links and maps are pinned, if they are.
     pub pin_dir: Option<PathBuf>,
     /// Where state outlives a restart, if it does.
@@ -135,8 +139,10 @@ impl Config {
             Sentinel::Off => None,
         };
         let service = sentinel.as_ref().map(|of| &of.service);
+        let source = source::resolve(&args.cluster, around.in_cluster, service)?;
         Ok(Self {
-            source: source::resolve(&args.cluster, around.in_cluster, service)?,
+            publish: publish::resolve(args, &source)?,
+            source,
             node_name,
             node_name_from,
             healthz: Listen {
@@ -209,6 +215,7 @@ impl Config {
             flap_dwell: Duration::ZERO,
             attach: Attach::Auto,
             sentinel: Some(sentinel),
+            publish: PublishConfig::default(),
             pin_dir: None,
             state_dir: None,
             log_format: Format::Text,
@@ -261,6 +268,8 @@ impl Config {
             flap_dwell = ?self.flap_dwell,
             attach = ?self.attach,
             sentinel = self.sentinel.as_ref().map_or("off".to_owned(), ToString::to_string),
+            publish_condition = self.publish.condition,
+            publish_events = self.publish.events,
             pin_dir = path(&self.pin_dir),
             state_dir = path(&self.state_dir),
             "this is the configuration"

@@ -6,6 +6,7 @@
 
 pub mod answer;
 pub mod cluster;
+pub mod condition;
 pub mod damping;
 pub mod drain;
 pub mod evidence;

@@ -13,6 +13,7 @@ pub mod domain;
 pub mod http;
 pub mod lifecycle;
 pub mod metrics;
+pub mod publish;
 pub mod report;
 pub mod sentinel;
 pub mod telemetry;

@@ -23,10 +23,12 @@ mod exposition;
 mod http;
 mod probes;
 mod process;
+mod publish;
 mod reference;
 
 pub use connections::MAX_SERVICES_SHOWN;
 pub use http::{HttpStats, Listener, Open, Turned};
+pub use publish::{PublishStats, Published, WriteResult};
 pub use reference::reference;
 
 use connections::Connections;
@@ -47,6 +49,7 @@ pub struct Metrics {
 struct Shared {
     current: Mutex<Current>,
     http: HttpStats,
+    publish: PublishStats,
 }
 
 #[derive(Debug, Default)]
@@ -118,6 +121,11 @@ impl Metrics {
     /// Where the listeners count.
     pub fn http(&self) -> &HttpStats {
         &self.shared.http
+    }
+
+    /// Where writes to the API server are counted.
+    pub fn publish(&self) -> &PublishStats {
+        &self.shared.publish
     }
 
     /// The exposition, in OpenMetrics text.

@@ -20,6 +20,7 @@ use crate::domain::verdict::report::names;
 
 pub mod check;
 pub mod drain;
+pub mod publish;
 pub mod sentinel;
 
 pub use sentinel::{SentinelReport, SentinelState};
@@ -66,6 +67,9 @@ pub struct Report {
     pub expectations: ExpectationReport,
     /// Where the cluster view comes from, and how it is.
     pub cluster: ClusterReport,
+    /// What is written to the API server; empty where nothing is to be.
+    #[serde(default)]
+    pub publish: publish::PublishReport,
     /// What the programs in the kernel could not do, by name, since they were loaded.
     pub faults: BTreeMap<String, u64>,
     /// New connections from outside, which /drainz answers from.

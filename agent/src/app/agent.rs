@@ -32,6 +32,7 @@ use crate::domain::view::{Applied, ClusterView};
 use crate::http::health::Answers;
 use crate::lifecycle::memory;
 use crate::metrics::Metrics;
+use crate::publish::Publishing;
 use crate::report::{PortReport, Report};
 
 mod drain;
@@ -74,6 +75,8 @@ pub(super) struct Agent {
     pub(super) probing: Option<Probing>,
     /// How connections to the healthz port come here.
     pub(super) port: Option<watch::Receiver<PortReport>>,
+    /// What is written to the API server, where something is.
+    pub(super) publishing: Option<Publishing>,
     /// Why there is no observer.
     blind: Option<String>,
     no_pins: Option<String>,
@@ -130,6 +133,7 @@ impl Agent {
             drain: Drain::new(config.drain_ignore.clone()),
             probing,
             port: None,
+            publishing: None,
             config,
             observer,
             view: ClusterView::new(),

@@ -12,6 +12,8 @@ use crate::domain::time::Wall;
 use crate::domain::verdict::Verdict;
 use crate::http::health::Answers;
 use crate::metrics::Snapshot;
+use crate::publish::Publishing;
+use crate::report::publish::PublishReport;
 use crate::report::{
     AgentInfo, AnswerReport, Answers as AnswersReport, Attached, BUSIEST_SHOWN, ClusterReport,
     DeviceReport, ExpectationReport, Report, SCHEMA, SentinelReport, SentinelState, SightingReport,
@@ -46,6 +48,7 @@ impl Agent {
             devices: self.device_reports(),
             expectations: self.expectation_report(),
             cluster: self.cluster_report(),
+            publish: self.publish_report(),
             faults: self.fault_counts(),
             drain: self.drain.view().clone(),
             verdict,
@@ -126,6 +129,11 @@ impl Agent {
             problems: self.problems.iter().cloned().chain(conflicts).collect(),
             ignored: self.ignored,
         }
+    }
+
+    fn publish_report(&self) -> PublishReport {
+        let publishing = self.publishing.as_ref();
+        publishing.map(Publishing::report).unwrap_or_default()
     }
 
     fn fault_counts(&self) -> BTreeMap<String, u64> {

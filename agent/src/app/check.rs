@@ -70,7 +70,7 @@ pub async fn check(config: Config, time: Duration) -> Result<Observed, CheckErro
     if let Some(device) = beside {
         return Err(CheckError::InUse { device });
     }
-    let updates = source::follow(&config).await?;
+    let (updates, _) = source::follow(&config).await?;
     let (observer, blind, no_pins) = load(&config)?;
     let (mut agent, published) =
         Agent::new(config, observer, blind, no_pins, probing, Metrics::new());

@@ -7,14 +7,18 @@ use crate::cluster::api::client::client;
 use crate::cluster::api::{ApiAccess, ApiServer, Scope};
 use crate::cluster::watch::Folder;
 use crate::config::{Config, Source};
+use crate::publish::Client;
+
+/// Updates of the view, and the client that they come by, where they come from an API server.
+pub(super) type Followed = (Receiver<Delivered>, Option<Client>);
 
 /// Opens the source and follows it.
 ///
 /// # Errors
 /// It cannot be opened. An API server that is away is no error: it is tried again.
-pub(super) async fn follow(config: &Config) -> Result<Receiver<Delivered>, AppError> {
+pub(super) async fn follow(config: &Config) -> Result<Followed, AppError> {
     match &config.source {
-        Source::Folder(path) => Ok(Folder::open(path, &config.node_name)?.follow()),
+        Source::Folder(path) => Ok((Folder::open(path, &config.node_name)?.follow(), None)),
         Source::Api {
             kubeconfig,
             server,
@@ -27,7 +31,8 @@ pub(super) async fn follow(config: &Config) -> Result<Receiver<Delivered>, AppEr
             };
             let scope = only.clone().map_or(Scope::Full, Scope::Sentinel);
             let client = client(&access).await?;
-            Ok(ApiServer::new(client, &config.node_name, scope).follow())
+            let updates = ApiServer::new(client.clone(), &config.node_name, scope).follow();
+            Ok((updates, Some(client)))
         }
     }
 }

@@ -157,4 +157,12 @@ pub enum ConfigError {
         /// What was said.
         value: String,
     },
+    /// Something is to be written, and there is no API server.
+    #[error(
+        "{option}: there is no API server to write to where --manifests gives the cluster view: leave it out, or give --kubeconfig or --server instead of --manifests"
+    )]
+    NowhereToPublish {
+        /// The option.
+        option: &'static str,
+    },
 }

@@ -229,3 +229,32 @@ fn the_view_of_the_sentinel_names_it() {
     };
     assert_eq!(only.unwrap().to_string(), "a/b");
 }
+
+#[rstest]
+#[case(&["--server=http://h"], true, true)]
+#[case(&["--server=http://h", "--publish-condition=off"], false, true)]
+#[case(&["--server=http://h", "--publish-condition", "--publish-events=off"], true, false)]
+#[case(&["--manifests=/cluster"], false, false)]
+#[case(&["--manifests=/cluster", "--publish-events=off"], false, false)]
+fn publishing_is_on_where_there_is_an_api_server(
+    #[case] options: &[&str],
+    #[case] condition: bool,
+    #[case] events: bool,
+) {
+    let line = ["pathproof", "run"].iter().chain(options);
+    let Command::Run(args) = Args::try_parse_from(line).unwrap().command else {
+        panic!("not run");
+    };
+    let publish = Config::resolve(&args, &around()).unwrap().publish;
+    assert_eq!((publish.condition, publish.events), (condition, events));
+}
+
+#[rstest]
+#[case("--publish-condition")]
+#[case("--publish-condition=on")]
+#[case("--publish-events=on")]
+fn with_a_folder_there_is_nothing_to_publish_to(#[case] option: &str) {
+    let error = resolve(&[option]).unwrap_err().to_string();
+    assert!(error.starts_with(option.trim_end_matches("=on")), "{error}");
+    assert!(error.contains("no API server to write to"), "{error}");
+}

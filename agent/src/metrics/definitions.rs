@@ -161,6 +161,12 @@ definitions! {
     TURNED = Counter "pathproof_http_connections" ["listener", "event"]
         "Connections accepted; denied by the allow-list; evicted to make room for a newcomer; timed_out";
 
+    /// Publishing
+    WRITES = Counter "pathproof_publish_writes" ["kind", "result"]
+        "Writes to the API server by kind (condition, event) and what became of them; absent for what is not published";
+    WRITTEN = Gauge "pathproof_publish_last_success_timestamp" in Seconds ["kind"]
+        "When the API server last took one, as Unix time; absent if never since the agent started";
+
     /// Agent
     BUILD = Gauge "pathproof_build_info" ["version", "abi"]
         "Always 1; the labels say what runs";

@@ -16,6 +16,7 @@ use super::definitions::{self as define, Definition, Kind, Unit};
 use super::http::{ANSWERS, HttpStats, Listener, Turned};
 use super::probes::{Probes, stage_name};
 use super::process::Usage;
+use super::publish::{PublishStats, WriteResult};
 use super::{Shared, Snapshot};
 use crate::domain::answer::Enforcement;
 use crate::domain::drain::DrainView;
@@ -49,6 +50,7 @@ impl Collector for Exposition {
             .map(|snapshot| Arc::clone(&snapshot.report));
         drop(current);
         page.listeners(&self.0.http)?;
+        page.published(&self.0.publish)?;
         if let Some(report) = report {
             page.agent(&report)?;
         }
@@ -348,6 +350,24 @@ impl Page<'_, '_> {
                 let labels = [("listener", listener.name()), ("event", event.name())];
                 let count = stats.turned[listener as usize][event as usize].load(Relaxed);
                 turned.counter(&labels, count)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn published(&mut self, stats: &PublishStats) -> fmt::Result {
+        let mut writes = self.family(define::WRITES)?;
+        for (kind, counted) in stats.wanted() {
+            for (result, count) in WriteResult::ALL.into_iter().zip(&counted.results) {
+                let labels = [("kind", kind.name()), ("result", result.name())];
+                writes.counter(&labels, count.load(Relaxed))?;
+            }
+        }
+        let mut written = self.family(define::WRITTEN)?;
+        for (kind, counted) in stats.wanted() {
+            let at = counted.last_ok.load(Relaxed);
+            if at != 0 {
+                written.gauge(&[("kind", kind.name())], at as f64 / 1e9)?;
             }
         }
         Ok(())

@@ -107,6 +107,7 @@ pub(crate) fn proven() -> Report {
             problems: Vec::new(),
             ignored: 17,
         },
+        publish: publish::PublishReport::default(),
         faults: [("truncated", 0), ("later_fragment", 12), ("over_budget", 0)]
             .map(|(name, count)| (name.to_owned(), count))
             .into(),

@@ -21,7 +21,7 @@ const MODULES: [(&str, &[&str]); 18] = [
     ("cluster", &["domain"]),
     ("datapath", &["domain"]),
     ("sentinel", &["clock", "domain"]),
-    ("publish", &["domain"]),
+    ("publish", &["domain", "metrics", "report"]),
     ("dropin", &["args", "config", "domain"]),
     ("http", &["domain", "lifecycle", "metrics", "report"]),
     (
@@ -67,7 +67,7 @@ const NOT_IN_DOMAIN: [&str; 17] = [
 
 /// Libraries that stay in one module of the agent.
 const HOMES: [(&str, &[&str]); 4] = [
-    ("k8s_openapi", &["cluster"]),
+    ("k8s_openapi", &["cluster", "publish"]),
     ("kube", &["cluster", "sentinel", "publish"]),
     ("aya", &["datapath"]),
     ("aya_log", &["datapath"]),

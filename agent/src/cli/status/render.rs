@@ -44,6 +44,7 @@ pub fn render(report: &Report, view: &View<'_>) -> String {
     page.services();
     page.observer();
     page.expectations();
+    page.publishing();
     page.paper.finish()
 }
 
@@ -194,6 +195,20 @@ impl Page<'_> {
             Some(at) => format!("{} ago", Spoken(self.report.verdict.at.since(at))),
             None => "never".to_owned(),
         }
+    }
+
+    /// Only what goes wrong: that it goes well is seen where it is written.
+    fn publishing(&mut self) {
+        let problems: Vec<String> = self.report.publish.problems().map(sentence).collect();
+        if problems.is_empty() {
+            return;
+        }
+        self.paper
+            .put(Ink::Heading, "publishing")
+            .to(TEXT)
+            .put(Ink::Warn, "the API server does not have the newest state")
+            .line();
+        self.list(Ink::Warn, &problems, "more problems");
     }
 
     fn expectations(&mut self) {

@@ -1,0 +1,122 @@
+//! What became of the writes: for the metrics, the report and the log.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Clocks;
+use super::fault::Fault;
+use crate::domain::condition::TYPE;
+use crate::metrics::{Metrics, Published, WriteResult};
+use crate::report::publish::{PublishReport, WriteReport};
+
+/// Shared by those who write and those who ask.
+#[derive(Clone, Debug)]
+pub(super) struct Outcomes {
+    metrics: Arc<Metrics>,
+    clocks: Clocks,
+    current: Arc<Mutex<Current>>,
+}
+
+#[derive(Debug, Default)]
+struct Current {
+    report: PublishReport,
+    /// What the last write of each kind ended with.
+    last: [Option<WriteResult>; 2],
+}
+
+impl Outcomes {
+    pub(super) fn new(
+        condition: bool,
+        events: bool,
+        metrics: Arc<Metrics>,
+        clocks: Clocks,
+    ) -> Self {
+        for (wanted, kind) in [
+            (condition, Published::Condition),
+            (events, Published::Event),
+        ] {
+            if wanted {
+                metrics.publish().want(kind);
+            }
+        }
+        let report = PublishReport {
+            condition: condition.then(WriteReport::default),
+            events: events.then(WriteReport::default),
+        };
+        Self {
+            metrics,
+            clocks,
+            current: Arc::new(Mutex::new(Current {
+                report,
+                ..Current::default()
+            })),
+        }
+    }
+
+    pub(super) fn report(&self) -> PublishReport {
+        self.current().report.clone()
+    }
+
+    /// A write ended. Its failure is said in the log once, not at each try.
+    pub(super) fn note(&self, kind: Published, node: &str, result: Result<(), Fault>) {
+        let wall = (self.clocks.wall)();
+        let word = result
+            .as_ref()
+            .map_or_else(Fault::result, |()| WriteResult::Ok);
+        self.metrics.publish().wrote(kind, word, wall);
+        let problem = result.err().map(|fault| sentence(kind, node, &fault));
+        let mut current = self.current();
+        let before = current.last[kind as usize].replace(word);
+        let news = before.is_some_and(|before| before != word) || before.is_none();
+        match (&problem, before) {
+            (Some(problem), _) if news => {
+                tracing::warn!(%problem, "the API server does not have the newest state");
+            }
+            (None, Some(before)) if before != WriteResult::Ok => {
+                tracing::info!(
+                    kind = kind.name(),
+                    "the API server has the newest state again"
+                );
+            }
+            _ => {}
+        }
+        let of = match kind {
+            Published::Condition => &mut current.report.condition,
+            Published::Event => &mut current.report.events,
+        };
+        if let Some(of) = of {
+            if problem.is_none() {
+                of.written = jiff::Timestamp::from_nanosecond(i128::from(wall.0)).ok();
+            }
+            of.problem = problem;
+        }
+    }
+
+    /// A holder that panicked left whole values.
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What could not be written, why not, and what helps.
+fn sentence(kind: Published, node: &str, fault: &Fault) -> String {
+    let (what, grant, option) = match kind {
+        Published::Condition => (
+            format!("the condition {TYPE} of Node {node}"),
+            "patch on nodes/status",
+            "--publish-condition=off",
+        ),
+        Published::Event => (
+            format!("an Event about Node {node}"),
+            "create and patch on events (events.k8s.io) in namespace default",
+            "--publish-events=off",
+        ),
+    };
+    let remedy = match fault {
+        Fault::Forbidden { .. } => format!(
+            "; grant {grant} to the agent's ServiceAccount, or say {option}; it is tried again \
+             every 10 min"
+        ),
+        _ => String::new(),
+    };
+    format!("{what} cannot be written: {fault}{remedy}")
+}
