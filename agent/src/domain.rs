@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod damping;
 pub mod evidence;
 pub mod expect;
+pub mod freshness;
 pub mod ledger;
 pub mod node;
 pub mod plan;

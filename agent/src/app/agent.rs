@@ -339,6 +339,7 @@ impl Agent {
         self.eyesight.note(&look, now);
         self.anomalies += look.sightings.len() as u64;
         for sighting in &look.sightings {
+            self.measure_left(sighting);
             self.sightings.push_front(sighting.clone());
         }
         self.sightings.truncate(SIGHTINGS_SHOWN);
@@ -357,6 +358,17 @@ impl Agent {
         };
         self.faults = Some(look);
         sample
+    }
+
+    /// A new connection to an endpoint that had left: how long the rules keep it.
+    fn measure_left(&self, sighting: &Sighting) {
+        let Some(left) = sighting.left_since else {
+            return;
+        };
+        if let Some(info) = self.planner.service(sighting.service) {
+            let age = sighting.arrived.since(left);
+            self.metrics.record_left(info.family, age);
+        }
     }
 
     /// Judges, and publishes what follows from it.
@@ -400,7 +412,7 @@ impl Agent {
                 sentinel_exists: self.probing.as_ref().is_some_and(Probing::exists),
                 ..BootState::default()
             },
-            usual_lag: None,
+            usual_lag: self.ledger.sentinel().usual_lag(),
         }
     }
 

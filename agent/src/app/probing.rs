@@ -15,8 +15,8 @@ use crate::config::SentinelConfig;
 use crate::datapath::Observer;
 use crate::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
 use crate::domain::cluster::NodeFacts;
-use crate::domain::expect::sentinel::{Sentinel, SentinelRule, sentinel};
-use crate::domain::probe::ProbeTrace;
+use crate::domain::expect::sentinel::{Sentinel, SentinelFamily, SentinelRule, sentinel};
+use crate::domain::probe::{ProbeTrace, Transport};
 use crate::domain::sentinel::{KernelFacts, ProbeOutcome, SentinelView, classify};
 use crate::domain::time::Mono;
 use crate::domain::verdict::Limits;
@@ -149,7 +149,11 @@ impl Probing {
     /// What the ledger is told of the view.
     fn view(&self, now: Mono) -> SentinelView {
         let mut hasher = DefaultHasher::new();
-        self.found.families.hash(&mut hasher);
+        let fixed = self
+            .found
+            .families
+            .map(|family| family.map(SentinelFamily::without_generation));
+        fixed.hash(&mut hasher);
         SentinelView {
             exists: self.found.exists,
             off: self.off().map(str::to_owned),
@@ -157,6 +161,19 @@ impl Probing {
             identity: hasher.finish(),
             changed_at: now,
         }
+    }
+
+    /// What the view holds of the sentinel's endpoint.
+    fn generations(&self) -> Vec<(Family, Transport, u16)> {
+        let mut generations = Vec::new();
+        for (family, found) in Family::ALL.into_iter().zip(&self.found.families) {
+            let Some(found) = found else { continue };
+            generations.push((family, Transport::Tcp, found.tcp.generation));
+            if let Some(udp) = found.udp {
+                generations.push((family, Transport::Udp, udp.generation));
+            }
+        }
+        generations
     }
 
     fn targets(&self) -> Targets {
@@ -301,7 +318,11 @@ impl Agent {
             return;
         };
         let view = probing.view(now);
-        self.ledger.sentinel_mut().view_changed(now, view);
+        let ledger = self.ledger.sentinel_mut();
+        ledger.view_changed(now, view);
+        for (family, transport, generation) in probing.generations() {
+            ledger.want(family, transport, generation, now);
+        }
         probing.wish(self.view.node());
         probing.retarget();
     }
@@ -433,6 +454,11 @@ impl Agent {
         let before = ledger.failures(trace.lane);
         let outcome = ledger.absorb(trace, outcome, now);
         let after = ledger.failures(trace.lane);
+        if let Some(lag) = ledger.measured()
+            && trace.lane.transport == Transport::Tcp
+        {
+            self.metrics.record_rotation(trace.lane.family, lag);
+        }
         self.metrics.record_probe(trace, name(outcome));
         if after > 0 {
             self.suspect(after, now);
