@@ -14,6 +14,7 @@ pub mod ledger;
 pub mod node;
 pub mod plan;
 pub mod probe;
+pub mod rotation;
 pub mod sentinel;
 pub mod time;
 pub mod verdict;

@@ -41,6 +41,14 @@ fn is_ahead(one: u16, other: u16) -> bool {
     (1..=GENERATIONS / 2).contains(&steps)
 }
 
+/// The one of two generations that was written later.
+pub(crate) fn newer_generation(one: u16, other: u16) -> u16 {
+    match is_ahead(other, one) {
+        true => other,
+        false => one,
+    }
+}
+
 /// Unmet generations that are remembered: half an hour's. Of more the oldest stays, from which
 /// lateness counts, and the newest.
 const PENDING: usize = 32;
