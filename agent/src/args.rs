@@ -10,7 +10,9 @@ use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 mod commands;
 mod reference;
 
-pub use commands::{CheckArgs, CleanupArgs, DocsArgs, DocsPage, StatusArgs, VersionArgs, WhyArgs};
+pub use commands::{
+    CheckArgs, CleanupArgs, DocsArgs, DocsPage, RotateArgs, StatusArgs, VersionArgs, WhyArgs,
+};
 pub use reference::reference;
 
 const ABOUT: &str = "Proves on real packets that a Kubernetes node routes Service traffic";
@@ -60,6 +62,12 @@ pub enum Command {
     /// pass and why others do not, and leaves nothing behind. Where an agent runs, its interfaces
     /// and its probes are used instead.
     Check(Box<CheckArgs>),
+    /// Move the sentinel's endpoint from one generation to the next, once for the whole cluster
+    ///
+    /// Runs as a Deployment; one of its pods leads, by a Lease. The only one that writes the
+    /// sentinel's slices: it makes them where they are missing and mends what somebody edited. Every
+    /// agent tells by them how far its node's rules lag behind the API.
+    Rotate(RotateArgs),
     /// Remove what an agent leaves behind: programs, pinned maps, state, the sentinel's interfaces
     Cleanup(CleanupArgs),
     /// Show the version of this binary

@@ -18,11 +18,13 @@ use crate::telemetry::Format;
 mod error;
 mod interfaces;
 mod parse;
+mod rotate;
 mod sentinel;
 mod taints;
 
 pub use error::ConfigError;
 pub use interfaces::{InterfaceRule, Pattern};
+pub use rotate::RotateConfig;
 pub use sentinel::{SentinelConfig, prefix as device_prefix};
 
 /// Port of /healthz and /livez where none is given: kube-proxy's.

@@ -14,5 +14,6 @@ pub mod http;
 pub mod lifecycle;
 pub mod metrics;
 pub mod report;
+pub mod rotate;
 pub mod sentinel;
 pub mod telemetry;

@@ -77,6 +77,11 @@ impl Candidate {
         }
     }
 
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.me
+    }
+
     /// Whether the lease is to be looked at: always, but for a leader that just said so.
     pub fn is_due(&self, now: Mono) -> bool {
         self.renewed.is_none_or(|at| now.since(at) >= RENEW)

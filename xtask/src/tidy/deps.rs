@@ -9,7 +9,7 @@ use super::tree::Tree;
 /// Modules of the agent and the modules each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet in app alone, through values of domain.
-const MODULES: [(&str, &[&str]); 18] = [
+const MODULES: [(&str, &[&str]); 19] = [
     ("domain", &[]),
     ("args", &["domain", "telemetry"]),
     ("config", &["args", "domain", "http", "telemetry"]),
@@ -22,6 +22,7 @@ const MODULES: [(&str, &[&str]); 18] = [
     ("datapath", &["domain"]),
     ("sentinel", &["clock", "domain"]),
     ("publish", &["domain"]),
+    ("rotate", &["clock", "cluster", "config", "domain"]),
     ("dropin", &["args", "config", "domain"]),
     ("http", &["domain", "lifecycle", "metrics", "report"]),
     (
@@ -67,8 +68,8 @@ const NOT_IN_DOMAIN: [&str; 17] = [
 
 /// Libraries that stay in one module of the agent.
 const HOMES: [(&str, &[&str]); 4] = [
-    ("k8s_openapi", &["cluster"]),
-    ("kube", &["cluster", "sentinel", "publish"]),
+    ("k8s_openapi", &["cluster", "rotate"]),
+    ("kube", &["cluster", "rotate", "publish"]),
     ("aya", &["datapath"]),
     ("aya_log", &["datapath"]),
 ];

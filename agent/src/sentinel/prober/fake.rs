@@ -37,6 +37,8 @@ pub(super) enum Path {
     Silent,
     /// Data does not come back.
     HandshakeOnly,
+    /// The echo is reached, its answer does not come back.
+    EchoOnly,
     Refusing,
     Unreachable,
 }
@@ -72,6 +74,8 @@ pub(super) struct State {
     pub(super) register_fails: bool,
     /// Token of a record that cannot be found.
     pub(super) gone: Option<u32>,
+    /// Where the echo is dialled: what the datapath's rules say. Zero leaves it out.
+    pub(super) generation: u16,
     /// What the observer sees of every connection.
     pub(super) observed: Option<u32>,
     pub(super) probes: BTreeMap<ProbeKey, Probe>,
@@ -86,7 +90,11 @@ pub(super) struct State {
 impl State {
     fn stamp(&mut self, key: &ProbeKey, phase: usize, stages: &[Stage]) {
         let now = self.now.0;
+        let generation = self.generation;
         if let Some(probe) = self.probes.get_mut(key) {
+            if stages.contains(&Stage::Translated) {
+                probe.echo_port = generation.to_be_bytes();
+            }
             for stage in stages {
                 probe.stamps[phase][*stage as usize] = now;
             }
@@ -119,6 +127,11 @@ impl State {
             Path::Unreachable => probe_flag::UNREACHABLE,
             Path::HandshakeOnly if seen.what == What::Syn => 0,
             Path::Sound => 0,
+            Path::EchoOnly => {
+                let phase = usize::from(seen.what != What::Syn);
+                let stages = [Stage::Arrived, Stage::Translated, Stage::Echoed];
+                return self.stamp(&key, phase, &stages);
+            }
             Path::Silent | Path::HandshakeOnly => return,
         };
         if flag != 0 {
@@ -348,7 +361,7 @@ impl Socket for FakeSocket {
     fn is_connected(&self) -> io::Result<bool> {
         match self.world.lock().path {
             Path::Sound | Path::HandshakeOnly => Ok(true),
-            Path::Silent => Ok(false),
+            Path::Silent | Path::EchoOnly => Ok(false),
             Path::Refusing => Err(io::Error::from_raw_os_error(libc::ECONNREFUSED)),
             Path::Unreachable => Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH)),
         }
