@@ -22,7 +22,7 @@ use crate::domain::time::Mono;
 use crate::domain::verdict::Limits;
 use crate::sentinel::devices::{Role, SentinelDevices, Settings};
 use crate::sentinel::prober::{FamilyTargets, Frontend, Prober, Targets};
-use addresses::{settings, taken, wire};
+use addresses::{generations, settings, taken, wire};
 use keeper::{Facts, News, Wish};
 
 mod addresses;
@@ -161,19 +161,6 @@ impl Probing {
             identity: hasher.finish(),
             changed_at: now,
         }
-    }
-
-    /// What the view holds of the sentinel's endpoint.
-    fn generations(&self) -> Vec<(Family, Transport, u16)> {
-        let mut generations = Vec::new();
-        for (family, found) in Family::ALL.into_iter().zip(&self.found.families) {
-            let Some(found) = found else { continue };
-            generations.push((family, Transport::Tcp, found.tcp.generation));
-            if let Some(udp) = found.udp {
-                generations.push((family, Transport::Udp, udp.generation));
-            }
-        }
-        generations
     }
 
     fn targets(&self) -> Targets {
@@ -320,7 +307,9 @@ impl Agent {
         let view = probing.view(now);
         let ledger = self.ledger.sentinel_mut();
         ledger.view_changed(now, view);
-        for (family, transport, generation) in probing.generations() {
+        // What changed was delivered: the source is there.
+        ledger.source_back(now);
+        for (family, transport, generation) in generations(&probing.found) {
             ledger.want(family, transport, generation, now);
         }
         probing.wish(self.view.node());

@@ -160,7 +160,7 @@ impl Freshness {
 #[serde(transparent)]
 pub(crate) struct Lags(VecDeque<Duration>);
 
-/// Half an hour's, at one rotation a minute.
+/// Those of about ten rotations: each is measured on every path.
 const LAGS: usize = 32;
 /// Fewer than these say nothing of what is usual.
 const LAGS_LEAST: usize = 3;

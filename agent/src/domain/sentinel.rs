@@ -108,6 +108,8 @@ pub struct SentinelMemory {
     owners: [Ownership; FAMILIES],
     #[serde(default)]
     lags: [Lags; FAMILIES],
+    #[serde(default)]
+    away: Option<Mono>,
 }
 
 impl SentinelLedger {
@@ -134,6 +136,7 @@ impl SentinelLedger {
         ledger.view = memory.view;
         ledger.owners = memory.owners;
         ledger.lags = memory.lags;
+        ledger.away = memory.away;
         for remembered in memory.lanes {
             let (lane, known) = remembered.restore();
             ledger.lanes[place(lane)] = known;
@@ -149,6 +152,7 @@ impl SentinelLedger {
             view: self.view.clone(),
             owners: self.owners,
             lags: self.lags.clone(),
+            away: self.away,
         }
     }
 

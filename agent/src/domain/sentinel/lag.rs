@@ -21,7 +21,8 @@ impl SentinelLedger {
         }
     }
 
-    /// The source of the cluster view went away: what the datapath may have missed meanwhile, with
+    /// The source of the cluster view went away, or was not heard yet after a restart: what the
+    /// datapath may have missed meanwhile, with
     /// the same API server gone, does not make it late.
     pub fn source_away(&mut self, now: Mono) {
         self.away.get_or_insert(now);
@@ -41,8 +42,8 @@ impl SentinelLedger {
         self.measured
     }
 
-    /// How far this node's datapath usually lags behind the API: the median of the last half hour's
-    /// rotations in the family that lags more. Nothing before a few were measured.
+    /// How far this node's datapath usually lags behind the API: the median of the last measures of
+    /// the family that lags more. Nothing before a few were taken.
     pub fn usual_lag(&self) -> Option<Duration> {
         self.lags.iter().filter_map(Lags::usual).max()
     }

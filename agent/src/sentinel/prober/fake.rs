@@ -90,11 +90,8 @@ pub(super) struct State {
 impl State {
     fn stamp(&mut self, key: &ProbeKey, phase: usize, stages: &[Stage]) {
         let now = self.now.0;
-        let generation = self.generation;
         if let Some(probe) = self.probes.get_mut(key) {
-            if stages.contains(&Stage::Translated) {
-                probe.echo_port = generation.to_be_bytes();
-            }
+            probe.echo_port = self.generation.to_be_bytes();
             for stage in stages {
                 probe.stamps[phase][*stage as usize] = now;
             }
@@ -127,11 +124,7 @@ impl State {
             Path::Unreachable => probe_flag::UNREACHABLE,
             Path::HandshakeOnly if seen.what == What::Syn => 0,
             Path::Sound => 0,
-            Path::EchoOnly => {
-                let phase = usize::from(seen.what != What::Syn);
-                let stages = [Stage::Arrived, Stage::Translated, Stage::Echoed];
-                return self.stamp(&key, phase, &stages);
-            }
+            Path::EchoOnly => return self.stamp(&key, 0, &Stage::ALL[..3]),
             Path::Silent | Path::HandshakeOnly => return,
         };
         if flag != 0 {
@@ -233,9 +226,7 @@ impl Network for World {
         let (seen, key) = parse(state.now, side, frame);
         state.frames.push(seen);
         // A reset has no token of its own.
-        if let Some(key) = key {
-            state.answer(&seen, key);
-        }
+        key.into_iter().for_each(|key| state.answer(&seen, key));
         Ok(())
     }
 

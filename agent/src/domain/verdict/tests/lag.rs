@@ -273,8 +273,11 @@ fn a_restart_changes_nothing() {
     let memory = serde_json::from_str(&memory).unwrap();
     world.ledger = Ledger::restore(Limits::default(), memory, true, ms(101_000));
     assert_eq!(world.ledger.sentinel().usual_lag(), usual);
+    world.meet((101_050, 101_900), 400, |_| Some(20_004));
+    world.ledger.sentinel_mut().source_back(ms(102_000));
     world.moved(20_005, 102_000);
-    world.meet((102_050, 159_900), STEP, |_| Some(20_004));
-    assert_eq!(world.verdict(159_990).state, State::Proven);
-    assert_eq!(world.verdict(160_000).state, State::Stale);
+    world.meet((102_050, 160_900), STEP, |_| Some(20_004));
+    // The second before the view was delivered again counts for nothing.
+    assert_eq!(world.verdict(160_990).state, State::Proven);
+    assert_eq!(world.verdict(161_000).state, State::Stale);
 }
