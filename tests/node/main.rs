@@ -29,4 +29,5 @@ mod sentinel_harm;
 mod sentinel_input;
 mod sentinel_node;
 mod sentinel_probe;
+mod sentinel_rotation;
 mod sentinel_twins;
