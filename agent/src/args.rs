@@ -11,7 +11,8 @@ mod commands;
 mod reference;
 
 pub use commands::{
-    CheckArgs, CleanupArgs, DocsArgs, DocsPage, RotateArgs, StatusArgs, VersionArgs, WhyArgs,
+    CheckArgs, CleanupArgs, DocsArgs, DocsPage, DrainArgs, RotateArgs, StatusArgs, VersionArgs,
+    WhyArgs,
 };
 pub use reference::reference;
 
@@ -26,7 +27,8 @@ forwards correctly to a broken application is a sound node.";
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 64 the configuration is wrong, 70 a defect in pathproof, \
-77 permissions are missing. Of check: 0 the datapath is sound, 1 it is broken, 3 it cannot be told.";
+77 permissions are missing. Of check: 0 the datapath is sound, 1 it is broken, 3 it cannot be told. \
+Of drain: 0 nothing comes any more, 1 it is not quiet, 3 it cannot be told.";
 
 /// The whole command line.
 #[derive(Debug, Clone, PartialEq, Parser)]
@@ -62,6 +64,12 @@ pub enum Command {
     /// pass and why others do not, and leaves nothing behind. Where an agent runs, its interfaces
     /// and its probes are used instead.
     Check(Box<CheckArgs>),
+    /// Tell whether new connections still come from outside to a node that leaves
+    ///
+    /// For termination hooks, in place of a sleep: asks the agent's /drainz. With --wait the node
+    /// counts as leaving from the start of the command on, where its Node object did not say so
+    /// before; without, its Node object must.
+    Drain(DrainArgs),
     /// Move the sentinel's endpoint from one generation to the next, once for the whole cluster
     ///
     /// Runs as a Deployment; one of its pods leads, by a Lease. The only one that writes the
@@ -146,7 +154,7 @@ pub struct RunArgs {
     )]
     pub flap_dwell: String,
 
-    /// Where /metrics, /verdict and /agent/* are served: IP:PORT, IP, or :PORT
+    /// Where /metrics, /verdict, /drainz and /agent/* are served: IP:PORT, IP, or :PORT
     ///
     /// The default answers on this machine only. For Prometheus give the node's address, and say
     /// who may ask with --admin-allow-cidr.
@@ -169,6 +177,20 @@ pub struct RunArgs {
         help_heading = ADMIN
     )]
     pub admin_allow_cidrs: Vec<String>,
+
+    /// Sources that load balancers probe from, as /drainz leaves them out: CIDR or IP (repeatable)
+    ///
+    /// A new connection of theirs does not say that clients still come. Needed where a probe dials
+    /// a Service (a TCP check of a node port): it cannot be told from a client by its SYN.
+    #[arg(
+        long = "drain-ignore-cidr",
+        env = "PATHPROOF_DRAIN_IGNORE_CIDR",
+        value_name = "CIDR",
+        value_delimiter = ',',
+        action = ArgAction::Append,
+        help_heading = ADMIN
+    )]
+    pub drain_ignore_cidrs: Vec<String>,
 
     /// Interfaces to watch: a pattern with * and ? (repeatable); default all but loopback
     #[arg(

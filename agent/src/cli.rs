@@ -14,6 +14,7 @@ use crate::telemetry::TelemetryError;
 use crate::{args, metrics};
 
 pub mod check;
+pub mod drain;
 mod fetch;
 mod lanes;
 mod paper;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::args::{Attach, CheckArgs, ClusterArgs, RunArgs, Sentinel};
 use crate::domain::answer::{Enforcement, UnknownPolicy};
+use crate::domain::drain::ProbeRanges;
 use crate::domain::node::TerminatingTaints;
 use crate::http::allow::AllowList;
 use crate::http::bind::BindAddress;
@@ -45,8 +46,10 @@ pub struct Config {
     pub node_name_from: NodeNameSource,
     /// /healthz and /livez.
     pub healthz: Listen,
-    /// /metrics, /verdict, /agent/*.
+    /// /metrics, /verdict, /drainz, /agent/*.
     pub admin: Listen,
+    /// Sources whose connections do not count for /drainz.
+    pub drain_ignore: ProbeRanges,
     /// Which interfaces are watched; loopback never is.
     pub interfaces: InterfaceRule,
     /// Answer while the verdict is Unknown.
@@ -141,6 +144,7 @@ impl Config {
                 )?,
                 allow: parse::allow_list("--admin-allow-cidr", &args.admin_allow_cidrs)?,
             },
+            drain_ignore: parse::probe_ranges("--drain-ignore-cidr", &args.drain_ignore_cidrs)?,
             interfaces: InterfaceRule {
                 include: parse::patterns("--interface-include", &args.interface_includes)?,
                 exclude: parse::patterns("--interface-exclude", &args.interface_excludes)?,
@@ -174,6 +178,7 @@ impl Config {
             node_name_from,
             healthz: nowhere.clone(),
             admin: nowhere,
+            drain_ignore: ProbeRanges::default(),
             interfaces: InterfaceRule {
                 include: Vec::new(),
                 exclude: Vec::new(),
@@ -213,6 +218,7 @@ impl Config {
             healthz_allow = %self.healthz.allow,
             admin = self.admin.address.to_string(),
             admin_allow = %self.admin.allow,
+            drain_ignore = %self.drain_ignore,
             interfaces = self.interfaces.to_string(),
             unknown_policy = ?self.unknown_policy,
             enforcement = ?self.enforcement,

@@ -7,6 +7,7 @@
 pub mod answer;
 pub mod cluster;
 pub mod damping;
+pub mod drain;
 pub mod evidence;
 pub mod expect;
 pub mod freshness;

@@ -18,6 +18,7 @@ fn main() -> ExitCode {
             Command::Status(said) => cli::status::run(&said, wall_clock),
             Command::Why(said) => cli::why::run(&said),
             Command::Check(said) => check(&said),
+            Command::Drain(said) => cli::drain::run(&said, clock::mono),
             Command::Rotate(said) => rotate_generations(&said),
             Command::Cleanup(said) => cleanup(&said),
             Command::Version(said) => cli::version::run(&said),

@@ -12,12 +12,14 @@ use agent_common::evidence::{OUTCOMES, Outcome};
 use serde::{Deserialize, Serialize};
 
 use crate::domain::answer::{Answer, Enforcement, UnknownPolicy};
+use crate::domain::drain::DrainView;
 use crate::domain::evidence::{Failure, Sighting};
 use crate::domain::time::Mono;
 use crate::domain::verdict::Verdict;
 use crate::domain::verdict::report::names;
 
 pub mod check;
+pub mod drain;
 pub mod sentinel;
 
 pub use sentinel::{SentinelReport, SentinelState};
@@ -63,6 +65,9 @@ pub struct Report {
     pub cluster: ClusterReport,
     /// What the programs in the kernel could not do, by name, since they were loaded.
     pub faults: BTreeMap<String, u64>,
+    /// New connections from outside, which /drainz answers from.
+    #[serde(default)]
+    pub drain: DrainView,
 }
 
 /// The agent.

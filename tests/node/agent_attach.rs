@@ -11,7 +11,7 @@ use rstest::rstest;
 use serde_json::Value;
 
 use crate::agent_kernel::programs_at;
-use crate::agent_scene::{PATIENCE, Scene, device_of, eventually, lacks, repairs};
+use crate::agent_scene::{Scene, device_of, eventually, lacks, repairs};
 
 #[test]
 fn no_pins_is_told_and_works() {
@@ -76,14 +76,7 @@ fn clsact_works_as_well(#[case] backend: Backend) {
     assert_eq!(filters(&scene, "eth0"), 2);
 
     let watch = scene.watch();
-    scene.rules.flush_services().expect("flush");
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 503)
-        .expect("503");
-    scene.rules.install().expect("install again");
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)
-        .expect("200");
+    scene.break_and_mend(&watch);
     drop(watch);
 
     // Killed: the filters stay, and the next agent finds them instead of adding more.

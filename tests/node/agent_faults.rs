@@ -11,7 +11,7 @@ use rstest::rstest;
 
 use crate::agent_scene::{
     PATIENCE, PORT, Scene, assert_never_503, blames, eventually, family_of, path_of, services,
-    throughout,
+    throughout, wait_answers,
 };
 
 /// The project's own fault: the chain of all Services flushed.
@@ -24,13 +24,9 @@ fn a_flushed_chain_is_503_until_it_is_mended(#[case] backend: Backend) {
         return;
     };
     let watch = scene.watch();
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)
-        .expect("200");
+    wait_answers(&watch, 200);
     scene.rules.flush_services().expect("flush");
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 503)
-        .expect("503");
+    wait_answers(&watch, 503);
     let report = scene.wait("broken in both families", |report| {
         Family::ALL
             .iter()
@@ -43,9 +39,7 @@ fn a_flushed_chain_is_503_until_it_is_mended(#[case] backend: Backend) {
     assert!(body.body.contains("\"healthy\":false"), "{}", body.body);
 
     scene.rules.install().expect("install again");
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)
-        .expect("200");
+    wait_answers(&watch, 200);
     scene.wait_proven();
 }
 
@@ -128,15 +122,11 @@ fn an_endpoint_that_left_is_stale_in_the_end() {
     });
     assert_eq!(report["verdict"]["cause"], "stale", "{report:#}");
     assert_never_503(&watch);
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 503)
-        .expect("503");
+    wait_answers(&watch, 503);
     let report = scene.report();
     assert_eq!(report["verdict"]["state"], "stale", "{report:#}");
     scene.rules.install().expect("the rules follow");
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)
-        .expect("200");
+    wait_answers(&watch, 200);
     scene.wait_proven();
 }
 

@@ -9,9 +9,7 @@ use rstest::rstest;
 use serde_json::Value;
 
 use crate::agent_kernel::counted;
-use crate::agent_scene::{
-    PATIENCE, Scene, device_of, eventually, family_of, lacks, metric, throughout,
-};
+use crate::agent_scene::{Scene, device_of, eventually, family_of, lacks, metric, throughout};
 
 /// The verdict is Unknown for want of an observer, for this reason, and traffic changes nothing.
 fn assert_blind(scene: &Scene, loss: &str, why: &str) {
@@ -144,13 +142,6 @@ fn without_tcx_filters_do_the_same() {
         "{report:#}"
     );
     let watch = scene.watch();
-    scene.rules.flush_services().expect("flush");
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 503)
-        .expect("503");
-    scene.rules.install().expect("install again");
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)
-        .expect("200");
+    scene.break_and_mend(&watch);
     scene.wait_proven();
 }

@@ -16,7 +16,7 @@ use node_tests::world::{Family, HEALTHZ_PORT, Place, agent_binary};
 use rstest::rstest;
 
 use crate::agent_kernel::{counted, link, link_id, links, pending, programs_at};
-use crate::agent_scene::{PATIENCE, Scene, assert_never_503, eventually, until};
+use crate::agent_scene::{PATIENCE, Scene, assert_never_503, eventually, until, wait_answers};
 
 /// Fast clients on three ways through the node.
 fn fast_clients(scene: &mut Scene) {
@@ -335,9 +335,7 @@ fn a_broken_node_stays_broken_over_a_kill() {
     };
     let watch = scene.watch();
     scene.rules.flush_services().expect("flush");
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 503)
-        .expect("503");
+    wait_answers(&watch, 503);
     scene.take_agent().kill().expect("kill");
     watch
         .wait(PATIENCE, |codes| codes.healthz == 0)
@@ -352,9 +350,7 @@ fn a_broken_node_stays_broken_over_a_kill() {
         .any(|one| flipped(one.codes.healthz) || flipped(one.codes.livez));
     assert!(!after.is_empty() && !any, "{after:?}");
     scene.rules.install().expect("install again");
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)
-        .expect("200");
+    wait_answers(&watch, 200);
 }
 
 /// Stopped for longer than any confirmation takes, while connections come and go: what it finds in

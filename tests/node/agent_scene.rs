@@ -304,6 +304,14 @@ impl Scene {
         watch
     }
 
+    /// The Services' chain is flushed, which is 503 for both, and installed again, which is 200.
+    pub(crate) fn break_and_mend(&self, watch: &Watch) {
+        self.rules.flush_services().expect("flush");
+        wait_answers(watch, 503);
+        self.rules.install().expect("install again");
+        wait_answers(watch, 200);
+    }
+
     /// Connections of a Service by outcome, of one path or of all, since the agent started.
     pub(crate) fn count(&self, service: &str, family: Family, path: &str, outcome: &str) -> u64 {
         let text = self.metrics();
@@ -437,6 +445,15 @@ pub(crate) fn throughout(time: Duration, mut check: impl FnMut()) {
         check();
         thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Waits until both /healthz and /livez answer so.
+pub(crate) fn wait_answers(watch: &Watch, status: u16) {
+    watch
+        .wait(PATIENCE, |codes| {
+            codes.healthz == status && codes.livez == status
+        })
+        .unwrap_or_else(|error| panic!("never {status}: {error:#}"));
 }
 
 /// No 503 was ever seen. An answer that was too late for the poller is none.

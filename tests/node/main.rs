@@ -9,6 +9,7 @@ mod agent_broken_packets;
 mod agent_cli;
 mod agent_devices;
 mod agent_diagnostics;
+mod agent_drain;
 mod agent_faults;
 mod agent_http;
 mod agent_input;

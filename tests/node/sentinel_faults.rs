@@ -6,7 +6,7 @@ use node_tests::world::Family;
 use rstest::rstest;
 
 use crate::agent_scene::{
-    PATIENCE, PORT, Scene, blames, eventually, family_of, lane_of, metric, throughout,
+    PATIENCE, PORT, Scene, blames, eventually, family_of, lane_of, metric, throughout, wait_answers,
 };
 
 /// What goes wrong with the datapath.
@@ -121,13 +121,9 @@ fn a_busy_node_is_judged(
 
 fn told_and_mended(scene: &mut Scene, fault: Fault) {
     let watch = scene.watch();
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)
-        .expect("200");
+    wait_answers(&watch, 200);
     fault.inject(scene);
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 503)
-        .expect("503");
+    wait_answers(&watch, 503);
     scene.wait(&format!("{fault:?} named in both families"), |report| {
         Family::ALL.iter().all(|family| {
             let verdict = family_of(report, *family);
@@ -136,9 +132,7 @@ fn told_and_mended(scene: &mut Scene, fault: Fault) {
         })
     });
     fault.mend(scene);
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)
-        .expect("200");
+    wait_answers(&watch, 200);
     scene.wait_probed();
 }
 

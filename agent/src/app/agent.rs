@@ -19,19 +19,25 @@ use crate::datapath::sample::Look;
 use crate::domain::answer::{Answer, Endpoint, answer};
 use crate::domain::cluster::Change;
 use crate::domain::damping::Damping;
+use crate::domain::drain::Drain;
 use crate::domain::evidence::{Directory as _, Sample, Sighting};
 use crate::domain::ledger::Ledger;
 use crate::domain::node::{Eligibility, TerminatingTaints, eligibility};
 use crate::domain::plan::{MapChange, Planner};
 use crate::domain::time::{Anchor, Mono};
 use crate::domain::verdict::{
-    BootState, Inputs, LastVerdict, Limits, Remembered, State, Verdict, verdict,
+    BootState, Inputs, LastVerdict, Limits, Remembered, Verdict, verdict,
 };
 use crate::domain::view::{Applied, ClusterView};
 use crate::http::health::Answers;
 use crate::lifecycle::memory;
 use crate::metrics::Metrics;
-use crate::report::{Report, SIGHTINGS_SHOWN};
+use crate::report::Report;
+
+mod drain;
+mod look;
+
+pub(super) use look::TICK;
 
 /// What others read.
 pub(super) struct Published {
@@ -39,19 +45,12 @@ pub(super) struct Published {
     pub(super) report: watch::Receiver<Option<Arc<Report>>>,
 }
 
-/// The kernel's evidence is looked at this often.
-pub(super) const TICK: Duration = Duration::from_millis(250);
-/// And this often while all is well and no connection came since the last look: an idle node pays
-/// half, and nothing that takes seconds to confirm comes late.
-const REST: Duration = Duration::from_millis(500);
 /// What stands is written down at least this often while all is well, and where it is not: a kill
 /// loses no more of a run of failures. A change is written at once.
 const REMEMBER: Duration = Duration::from_secs(10);
 const REMEMBER_TROUBLE: Duration = Duration::from_secs(1);
 /// A change of so many objects leaves memory behind that is worth giving back.
 const LARGE: usize = 1_000;
-/// Endpoints that left long ago are looked for this often.
-const EXPIRE: Duration = Duration::from_secs(5);
 
 /// Everything the main loop knows.
 pub(super) struct Agent {
@@ -81,6 +80,7 @@ pub(super) struct Agent {
     taints: TerminatingTaints,
     eligibility: Eligibility,
     pub(super) ledger: Ledger,
+    pub(super) drain: Drain,
     damping: Damping,
     last: Option<LastVerdict>,
     /// Statuses of the last answers.
@@ -125,6 +125,7 @@ impl Agent {
         eyesight.settle(now);
         let sentinel = config.sentinel.as_ref().map(|of| of.service.clone());
         let agent = Self {
+            drain: Drain::new(config.drain_ignore.clone()),
             probing,
             config,
             observer,
@@ -285,97 +286,12 @@ impl Agent {
         self.check_sentinel(now);
     }
 
-    /// Looks at the kernel's evidence and judges. Returns when to look again.
-    pub(super) fn tick(&mut self, now: Mono) -> Duration {
-        let mut calm = true;
-        if self.expired.is_none_or(|at| now.since(at) >= EXPIRE) {
-            self.expired = Some(now);
-            let plan = self.planner.expire(&self.view, now);
-            self.program(&plan);
-        }
-        if let Some(look) = self.look(now) {
-            let sample = self.sample(look, now);
-            calm = sample.counts.is_empty() && sample.anomalies.is_empty();
-            self.metrics.record(&sample.counts, &self.planner);
-            self.ledger.absorb(&sample, &self.planner);
-        }
-        self.publish(now);
-        if calm && self.is_well() { REST } else { TICK }
-    }
-
-    /// Everything is proven, nothing fails, and that is what is answered.
-    fn is_well(&self) -> bool {
-        let proven = |last: &LastVerdict| last.state == State::Proven;
-        let failing = |family| self.ledger.sentinel().is_failing(family);
-        self.last.as_ref().is_some_and(proven)
-            && self.kept == [200; 2]
-            && !Family::ALL.into_iter().any(failing)
-    }
-
-    fn look(&mut self, now: Mono) -> Option<Look> {
-        let planner = &self.planner;
-        let left_since = |service, address: &[u8; 16], port| {
-            planner
-                .left_since(service, *address, port)
-                .map(|Mono(at)| at)
-        };
-        match self.observer.as_mut()?.look(now, left_since) {
-            Ok(look) => {
-                self.eyesight.unread = None;
-                Some(look)
-            }
-            Err(error) => {
-                let why = error.to_string();
-                if self.eyesight.unread.as_ref() != Some(&why) {
-                    tracing::warn!(%why, "the evidence cannot be read");
-                }
-                self.eyesight.unread = Some(why);
-                None
-            }
-        }
-    }
-
-    fn sample(&mut self, mut look: Look, now: Mono) -> Sample {
-        self.eyesight.note(&look, now);
-        self.anomalies += look.sightings.len() as u64;
-        for sighting in &look.sightings {
-            self.measure_left(sighting);
-            self.sightings.push_front(sighting.clone());
-        }
-        self.sightings.truncate(SIGHTINGS_SHOWN);
-        let sample = Sample {
-            at: now,
-            counts: std::mem::take(&mut look.counts),
-            anomalies: std::mem::take(&mut look.sightings),
-            last_proofs: look.last_proofs,
-            observer: self.eyesight.health(
-                self.observer.as_ref(),
-                self.planner.missing(),
-                self.blind.as_deref(),
-                self.no_pins.as_deref(),
-                now,
-            ),
-        };
-        self.faults = Some(look);
-        sample
-    }
-
-    /// A new connection to an endpoint that had left: how long the rules keep it.
-    fn measure_left(&self, sighting: &Sighting) {
-        let Some(left) = sighting.left_since else {
-            return;
-        };
-        if let Some(info) = self.planner.service(sighting.service) {
-            let age = sighting.arrived.since(left);
-            self.metrics.record_left(info.family, age);
-        }
-    }
-
     /// Judges, and publishes what follows from it.
     pub(super) fn publish(&mut self, now: Mono) {
         if self.observer.is_none() {
             self.absorb_blindness(now);
         }
+        self.follow_drain(now);
         let verdict = verdict(&self.ledger, &self.inputs(), now).following(self.last.as_ref());
         self.log(&verdict);
         let served = self.damping.step(&verdict, self.config.unknown_policy);
@@ -393,8 +309,10 @@ impl Agent {
             healthz: of(Endpoint::Healthz),
             livez: of(Endpoint::Livez),
         };
-        let changed = self.last != Some(LastVerdict::of(&verdict)) || self.kept != kept(&answers);
-        self.kept = kept(&answers);
+        // What a restart must not change, beside the verdict.
+        let kept = [answers.healthz.status, answers.livez.status];
+        let changed = self.last != Some(LastVerdict::of(&verdict)) || self.kept != kept;
+        self.kept = kept;
         self.last = Some(LastVerdict::of(&verdict));
         self.remember(&verdict, changed, now);
         let report = Arc::new(self.assemble(verdict, &answers));
@@ -483,11 +401,6 @@ impl Agent {
             None => format!("service id {id}"),
         }
     }
-}
-
-/// What a restart must not change, beside the verdict.
-fn kept(answers: &Answers) -> [u16; 2] {
-    [answers.healthz.status, answers.livez.status]
 }
 
 /// Stands in the channel until the first verdict, which comes before anyone can ask.

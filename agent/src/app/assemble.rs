@@ -46,6 +46,7 @@ impl Agent {
             expectations: self.expectation_report(),
             cluster: self.cluster_report(),
             faults: self.fault_counts(),
+            drain: self.drain.view().clone(),
             verdict,
         }
     }

@@ -1,10 +1,12 @@
 //! Options of the commands beside `run`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, ValueEnum};
 
 use super::{CLUSTER, ClusterArgs, EXIT_CODES, LOG, LogFormat, Output, SENTINEL, SentinelArgs};
+use crate::domain::drain;
 
 const CHECK: &str = "Check";
 
@@ -169,6 +171,51 @@ pub struct RotateArgs {
         help_heading = LOG
     )]
     pub log_filter: String,
+}
+
+/// Options of `pathproof drain`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+#[command(after_help = EXIT_CODES)]
+pub struct DrainArgs {
+    /// Wait until no new connection came for the quiet time
+    #[arg(long)]
+    pub wait: bool,
+
+    /// How long no new connection must have come: 1s to 10m
+    #[arg(
+        long,
+        env = "PATHPROOF_DRAIN_QUIET",
+        value_name = "DURATION",
+        default_value = "10s",
+        value_parser = drain::quiet_time
+    )]
+    pub quiet: Duration,
+
+    /// How long to wait at most
+    ///
+    /// Keep it, and the time that the workload itself takes to end, below the grace period of the
+    /// pod or unit that the hook belongs to.
+    #[arg(
+        long,
+        env = "PATHPROOF_DRAIN_TIMEOUT",
+        value_name = "DURATION",
+        default_value = "5m",
+        value_parser = drain::timeout
+    )]
+    pub timeout: Duration,
+
+    /// The agent's admin port
+    #[arg(
+        long,
+        env = "PATHPROOF_ADMIN_ADDRESS",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:19256"
+    )]
+    pub admin_address: String,
+
+    /// For people, or the last answer of /drainz as JSON
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    pub output: Output,
 }
 
 /// Options of `pathproof version`.

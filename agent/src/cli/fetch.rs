@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::domain::drain::Ask;
+use crate::report::drain::DrainReport;
 use crate::report::{Report, SCHEMA};
 
 const CONNECT_TIME: Duration = Duration::from_secs(3);
@@ -84,9 +86,8 @@ pub enum FetchError {
 
 /// The body of `/verdict`.
 pub(super) fn fetch(address: &str) -> Result<String, FetchError> {
-    let (head, body) = split(address, &get(address)?)?;
-    let status = head.split_ascii_whitespace().nth(1).unwrap_or_default();
-    match status {
+    let (head, body) = split(address, &get(address, "/verdict")?)?;
+    match status(&head) {
         "200" if body.starts_with('{') => Ok(body),
         "503" if body.starts_with('{') => Err(FetchError::TooEarly {
             address: address.to_owned(),
@@ -94,6 +95,24 @@ pub(super) fn fetch(address: &str) -> Result<String, FetchError> {
         }),
         _ => Err(stranger(address, &head)),
     }
+}
+
+/// The answer of `/drainz` to a question, and its body.
+pub(super) fn drain(address: &str, ask: &Ask) -> Result<(DrainReport, String), FetchError> {
+    let page = get(address, &format!("/drainz?{}", ask.query()))?;
+    let (head, body) = split(address, &page)?;
+    match (status(&head), serde_json::from_str(&body)) {
+        ("200" | "503", Ok(report)) => Ok((report, body)),
+        ("503", Err(_)) if body.starts_with('{') => Err(FetchError::TooEarly {
+            address: address.to_owned(),
+            waiting: waiting(&body),
+        }),
+        _ => Err(stranger(address, &head)),
+    }
+}
+
+fn status(head: &str) -> &str {
+    head.split_ascii_whitespace().nth(1).unwrap_or_default()
 }
 
 /// The report in a body.
@@ -110,7 +129,7 @@ pub(super) fn parse(address: &str, body: &str) -> Result<Report, FetchError> {
     })
 }
 
-fn get(address: &str) -> Result<Vec<u8>, FetchError> {
+fn get(address: &str, page: &str) -> Result<Vec<u8>, FetchError> {
     let broken = |source| FetchError::Broken {
         address: address.to_owned(),
         source,
@@ -119,7 +138,7 @@ fn get(address: &str) -> Result<Vec<u8>, FetchError> {
     stream.set_read_timeout(Some(READ_TIME)).map_err(broken)?;
     stream.set_write_timeout(Some(READ_TIME)).map_err(broken)?;
     let request =
-        format!("GET /verdict HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n");
+        format!("GET {page} HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n");
     let mut answer = Vec::new();
     let exchanged = stream
         .write_all(request.as_bytes())
@@ -193,6 +212,10 @@ mod tests {
 
     /// What `fetch` makes of a server that answers so, then closes.
     fn against(answer: &'static [u8]) -> Result<String, FetchError> {
+        against_by(answer, fetch)
+    }
+
+    fn against_by<T>(answer: &'static [u8], ask: impl FnOnce(&str) -> T) -> T {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let server = thread::spawn(move || {
@@ -205,7 +228,7 @@ mod tests {
             }
             stream.write_all(answer).unwrap();
         });
-        let result = fetch(&address);
+        let result = ask(&address);
         server.join().unwrap();
         result
     }
@@ -230,6 +253,23 @@ mod tests {
     )]
     fn what_else_may_answer(#[case] answer: &'static [u8], #[case] expected: &str) {
         let message = against(answer).unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    }
+
+    #[rstest]
+    #[case(
+        b"HTTP/1.0 404 Not Found\r\n\r\n404 page not found\n",
+        "no pathproof agent"
+    )]
+    #[case(b"HTTP/1.1 200 OK\r\n\r\n{}", "no pathproof agent")]
+    #[case(
+        b"HTTP/1.1 503 x\r\n\r\n{\"pending\":[\"interfaces\"]}",
+        "no verdict yet, it waits for: interfaces"
+    )]
+    fn what_is_no_answer_of_drainz(#[case] answer: &'static [u8], #[case] expected: &str) {
+        let ask = Ask::default();
+        let result = against_by(answer, |address| drain(address, &ask));
+        let message = result.unwrap_err().to_string();
         assert!(message.contains(expected), "{message}");
     }
 

@@ -8,7 +8,8 @@ use ipnet::IpNet;
 use jiff::SignedDuration;
 
 use super::{ConfigError, MAX_FLAP_DWELL, Pattern};
-use crate::http::allow::AllowList;
+use crate::domain::drain::ProbeRanges;
+use crate::http::allow::{AllowList, unmapped};
 use crate::http::bind::BindAddress;
 
 /// `IP:PORT`, `IP`, `[IP]`, `:PORT` or `[IP]:PORT`; without a port it is `port`.
@@ -47,11 +48,25 @@ fn bracketed(text: &str) -> &str {
         .unwrap_or(text)
 }
 
-/// Ranges or single addresses; empty entries are left out, so that an empty variable is no rule.
+/// Who may ask.
 pub(super) fn allow_list(
     option: &'static str,
     values: &[String],
 ) -> Result<AllowList, ConfigError> {
+    ranges(option, values).map(AllowList::new)
+}
+
+/// Where load balancers probe from.
+pub(super) fn probe_ranges(
+    option: &'static str,
+    values: &[String],
+) -> Result<ProbeRanges, ConfigError> {
+    let ranges = ranges(option, values)?;
+    Ok(ProbeRanges::new(ranges.into_iter().map(unmapped)))
+}
+
+/// Ranges or single addresses; empty entries are left out, so that an empty variable is no rule.
+fn ranges(option: &'static str, values: &[String]) -> Result<Vec<IpNet>, ConfigError> {
     entries(values)
         .map(|text| {
             text.parse::<IpNet>()
@@ -61,8 +76,7 @@ pub(super) fn allow_list(
                     value: text.to_owned(),
                 })
         })
-        .collect::<Result<Vec<_>, _>>()
-        .map(AllowList::new)
+        .collect()
 }
 
 /// Patterns of interface names.

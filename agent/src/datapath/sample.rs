@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use super::load::LoadError;
 use super::sweep::{Sweeper, Swept};
+use crate::domain::drain::Outside;
 use crate::domain::evidence::{CountDelta, Failure, Sighting};
 use crate::domain::time::Mono;
 
@@ -59,6 +60,8 @@ pub struct Look {
     pub faults: [u64; FAULTS],
     /// Connections under way, and those forgotten early.
     pub swept: SweptCounts,
+    /// New connections from outside the node.
+    pub outside: Outside,
 }
 
 /// See [`Swept`].
@@ -167,6 +170,7 @@ impl Sampler {
                 under_way: swept.under_way,
                 forgotten_early: swept.forgotten_early,
             },
+            outside: swept.outside,
         })
     }
 

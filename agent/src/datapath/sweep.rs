@@ -3,6 +3,8 @@
 //! Lost is what arrived, was owed forwarding and made no progress for the loss window; it is told
 //! from the entries themselves, never by subtracting counts. An entry outlives its outcome, since
 //! only an entry that is still there tells a SYN that comes again from a first one (finding 11).
+//!
+//! So every connection is met at least once, with its client, which counts do not tell.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -10,9 +12,11 @@ use std::os::fd::BorrowedFd;
 
 use agent_common::abi::{LOSS_WINDOW_NS, MAX_PENDING};
 use agent_common::evidence::{Pending, PendingKey, state};
-use agent_common::service::{Owed, frontend_flag};
+use agent_common::service::{Owed, SourceClass, frontend_flag};
 
 use super::syscall;
+use crate::domain::drain::{Arrival, Outside};
+use crate::domain::time::Mono;
 
 /// An answered connection is forgotten after this long: its client retransmits no SYN, unless the
 /// answer did not reach it, and then after one second.
@@ -27,6 +31,8 @@ const KEEP_ALIAS_NS: u64 = 3_000_000_000;
 const CROWDED: usize = MAX_PENDING as usize / 4 * 3;
 /// Down to this many.
 const RELIEVED: usize = MAX_PENDING as usize / 2;
+/// A program reads the clock before it puts an entry in: after this long it has.
+const IN_THE_MAP_NS: u64 = 50_000_000;
 
 /// What one sweep found.
 #[derive(Debug, Default)]
@@ -37,6 +43,9 @@ pub struct Swept {
     pub under_way: usize,
     /// Entries that had to be forgotten early: a SYN that comes again may now pass for a first one.
     pub forgotten_early: usize,
+    /// Connections from outside that came since the last sweep. Of the first one nothing: what came
+    /// before was a former agent's.
+    pub outside: Outside,
 }
 
 /// Sweeps the map of connections.
@@ -44,6 +53,8 @@ pub struct Swept {
 pub struct Sweeper {
     /// Lost connections that were told already and are still in the map.
     told: HashSet<PendingKey>,
+    /// Connections from outside were told up to here.
+    told_until: Option<u64>,
 }
 
 impl Sweeper {
@@ -53,11 +64,19 @@ impl Sweeper {
         let mut lost: HashMap<PendingKey, Pending> = HashMap::new();
         let mut kept: Vec<(u64, PendingKey)> = Vec::new();
         let mut forget = Vec::new();
+        let until = now.saturating_sub(IN_THE_MAP_NS);
+        let news = self.told_until.unwrap_or(until)..until;
         syscall::for_each(map, |key: PendingKey, pending: Pending| {
             swept.under_way += 1;
             let age = now.saturating_sub(pending.arrived_ns);
             if is_lost(&pending, age) && !self.told.contains(&key) {
                 lost.insert(key, pending);
+            }
+            if news.contains(&pending.arrived_ns) && is_from_outside(&pending) {
+                swept.outside.arrivals.push(Arrival {
+                    at: Mono(pending.arrived_ns),
+                    client: pending.client,
+                });
             }
             if age > keep_for(&pending) {
                 forget.push(key);
@@ -79,8 +98,19 @@ impl Sweeper {
             self.told.remove(key);
         }
         swept.lost = lost.into_values().collect();
+        let until = news.start.max(news.end);
+        self.told_until = Some(until);
+        swept.outside.until = Mono(until);
         Ok(swept)
     }
+}
+
+/// Whether an entry is a new connection from outside the node. The sentinel's probes are none, nor
+/// is who else dials it.
+fn is_from_outside(pending: &Pending) -> bool {
+    pending.class == SourceClass::External as u8
+        && pending.state & state::ALIAS == 0
+        && pending.flags & frontend_flag::SENTINEL == 0
 }
 
 /// How long an entry is kept.
@@ -138,5 +168,27 @@ mod tests {
             !is_lost(&pending, LOSS_WINDOW_NS),
             "not before the window is over"
         );
+    }
+
+    #[rstest]
+    #[case::client(SourceClass::External, 0, 0, true)]
+    #[case::failed(SourceClass::External, state::LEAKED, 0, true)]
+    #[case::pod(SourceClass::Pod, 0, 0, false)]
+    #[case::node(SourceClass::Host, state::LEAKED, 0, false)]
+    #[case::probe(SourceClass::External, 0, frontend_flag::SENTINEL, false)]
+    #[case::second_name(SourceClass::External, state::ALIAS, 0, false)]
+    fn from_outside(
+        #[case] class: SourceClass,
+        #[case] state: u32,
+        #[case] flags: u8,
+        #[case] expected: bool,
+    ) {
+        let pending = Pending {
+            class: class as u8,
+            state,
+            flags,
+            ..Pending::default()
+        };
+        assert_eq!(is_from_outside(&pending), expected);
     }
 }

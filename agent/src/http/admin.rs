@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `/metrics` | OpenMetrics |
 //! | `/verdict` | the whole report as JSON: verdict, reasons, evidence, coverage |
+//! | `/drainz` | 200 once no new connection came from outside for `quiet` seconds, else 503; `waited` seconds say that the node leaves |
 //! | `/agent/readyz` | 200 once every part of the agent is ready, else 503 and the parts missing |
 //! | `/agent/livez` | 200 while the main loop turns; a broken datapath is no reason to restart |
 //! | `/` | this list |
@@ -15,17 +16,19 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::sync::watch;
 
 use super::health::not_found;
+use crate::domain::drain::Ask;
 use crate::domain::time::{Mono, Spoken};
 use crate::lifecycle::heartbeat::Heartbeat;
 use crate::lifecycle::ready::Readiness;
 use crate::metrics::{self, Metrics};
 use crate::report::Report;
+use crate::report::drain::DrainReport;
 
 /// What a request needs.
 #[derive(Clone)]
@@ -48,6 +51,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/", get(index))
         .route("/metrics", get(metrics))
         .route("/verdict", get(verdict))
+        .route("/drainz", get(drainz))
         .route("/agent/readyz", get(readyz))
         .route("/agent/livez", get(livez))
         .fallback(|| async { not_found() })
@@ -64,15 +68,45 @@ async fn metrics(State(state): State<AdminState>) -> Response {
 
 async fn verdict(State(state): State<AdminState>) -> Response {
     let report = state.report.borrow().clone();
-    let Some(report) = report else {
-        let body = serde_json::json!({
-            "error": "no verdict yet: the agent has just started",
-            "pending": state.readiness.pending(),
-        });
-        return json(StatusCode::SERVICE_UNAVAILABLE, body.to_string());
+    match report {
+        Some(report) => document(StatusCode::OK, &*report),
+        None => too_early(&state),
+    }
+}
+
+/// The question comes with the request, so this one answer is found when it is asked for; nothing
+/// changes by it.
+async fn drainz(State(state): State<AdminState>, uri: Uri) -> Response {
+    let ask = match Ask::parse(uri.query().unwrap_or_default()) {
+        Ok(ask) => ask,
+        Err(error) => {
+            let body = serde_json::json!({ "error": error.to_string() });
+            return json(StatusCode::BAD_REQUEST, body.to_string());
+        }
     };
-    match serde_json::to_string(&*report) {
-        Ok(body) => json(StatusCode::OK, body),
+    let report = state.report.borrow().clone();
+    let Some(report) = report else {
+        return too_early(&state);
+    };
+    let found = DrainReport::of(&report, &ask, (state.now)());
+    let status = match found.is_quiet() {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    document(status, &found)
+}
+
+fn too_early(state: &AdminState) -> Response {
+    let body = serde_json::json!({
+        "error": "no verdict yet: the agent has just started",
+        "pending": state.readiness.pending(),
+    });
+    json(StatusCode::SERVICE_UNAVAILABLE, body.to_string())
+}
+
+fn document(status: StatusCode, document: &impl serde::Serialize) -> Response {
+    match serde_json::to_string(document) {
+        Ok(body) => json(status, body),
         // Plain structs with string keys: this would be a defect.
         Err(error) => {
             let body = serde_json::json!({ "error": error.to_string() });
@@ -123,6 +157,7 @@ async fn index(State(state): State<AdminState>) -> Response {
          <h1>pathproof</h1>\n<p>{heading}</p>\n<ul>\n\
          <li><a href=\"/verdict\">/verdict</a>: the verdict, its reasons and evidence (JSON)</li>\n\
          <li><a href=\"/metrics\">/metrics</a>: OpenMetrics</li>\n\
+         <li><a href=\"/drainz\">/drainz</a>: whether new connections still come (JSON)</li>\n\
          <li><a href=\"/agent/readyz\">/agent/readyz</a>: whether the agent is ready</li>\n\
          <li><a href=\"/agent/livez\">/agent/livez</a>: whether the agent is alive</li>\n</ul>\n\
          <p>For people: <code>pathproof status</code></p>\n</html>\n"

@@ -30,7 +30,8 @@ impl AllowList {
     }
 }
 
-fn unmapped(range: IpNet) -> IpNet {
+/// The IPv4 range that an IPv4-mapped IPv6 one means; any other as it is.
+pub fn unmapped(range: IpNet) -> IpNet {
     let IpNet::V6(v6) = range else { return range };
     match (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96)) {
         (Some(address), Some(prefix)) => IpNet::new(address.into(), prefix).unwrap_or(range),

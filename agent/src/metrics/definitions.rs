@@ -106,6 +106,10 @@ definitions! {
         "The same by Service port, for the first 1,000 with traffic; the rest are service=\"other\" with an empty namespace";
     FORWARDING_DELAY = Histogram "pathproof_forwarding_delay" in Seconds ["family"]
         "Time from the arrival of a connection's first SYN to its departure for an endpoint";
+    EXTERNAL = Counter "pathproof_external_connections" ["family"]
+        "New connections to Services from outside the node, as /drainz counts them: without the sentinel's and those of --drain-ignore-cidr";
+    EXTERNAL_QUIET = Gauge "pathproof_external_quiet" in Seconds []
+        "Time since the last of them, or since the agent sees them where none came; absent before it does";
 
     /// Sentinel
     PROBES = Counter "pathproof_probes" ["family", "path", "transport", "outcome"]

@@ -19,6 +19,7 @@ use super::probes::{Probes, stage_name};
 use super::process::Usage;
 use super::{Shared, Snapshot};
 use crate::domain::answer::Enforcement;
+use crate::domain::drain::DrainView;
 use crate::domain::node::Eligibility;
 use crate::domain::probe::ProbePath;
 use crate::domain::time::Mono;
@@ -40,6 +41,7 @@ impl Collector for Exposition {
             page.programming_lag(&snapshot.report)?;
             page.observer(snapshot)?;
             page.view(snapshot)?;
+            page.drain(&snapshot.report.drain)?;
         }
         page.connections(&current.connections)?;
         page.probes(&current.probes)?;
@@ -241,6 +243,18 @@ impl Page<'_, '_> {
         self.value(define::EXPECTED_FRONTENDS, expected.frontends as f64)?;
         self.value(define::EXPECTED_ENDPOINTS, expected.endpoints as f64)?;
         self.value(define::EXPECTED_MISSING, expected.missing as f64)
+    }
+
+    fn drain(&mut self, known: &DrainView) -> fmt::Result {
+        let mut connections = self.family(define::EXTERNAL)?;
+        for (family, count) in Family::ALL.into_iter().zip(known.counted) {
+            connections.counter(&[("family", names::of_family(family))], count)?;
+        }
+        let mut quiet = self.family(define::EXTERNAL_QUIET)?;
+        match known.quiet() {
+            Some(time) => quiet.gauge(&[], time.as_secs_f64()),
+            None => Ok(()),
+        }
     }
 
     fn connections(&mut self, counted: &Connections) -> fmt::Result {

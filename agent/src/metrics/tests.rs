@@ -137,6 +137,11 @@ fn values_are_those_of_the_report() {
             r#"pathproof_forwarding_delay_seconds_bucket{le="+Inf",family="IPv4"}"#,
             8.0,
         ),
+        (
+            r#"pathproof_external_connections_total{family="IPv4"}"#,
+            91_204.0,
+        ),
+        ("pathproof_external_quiet_seconds", 0.25),
         (r#"pathproof_coverage_loss{loss="not_loaded"}"#, 1.0),
         (
             r#"pathproof_observer_faults_total{fault="later_fragment"}"#,

@@ -109,6 +109,14 @@ pub(crate) fn proven() -> Report {
         faults: [("truncated", 0), ("later_fragment", 12), ("over_budget", 0)]
             .map(|(name, count)| (name.to_owned(), count))
             .into(),
+        drain: DrainView {
+            counted: [91_204, 3_310],
+            ignored: 720,
+            last: Some(ago(310)),
+            watched: Some(ago(3_540_000)),
+            seen: Some(ago(60)),
+            ..DrainView::default()
+        },
     }
 }
 

@@ -25,6 +25,8 @@ struct Store {
     objects: BTreeMap<String, Value>,
     version: u64,
     writes: Vec<String>,
+    /// Nodes that are left out of a list of one.
+    more_nodes: i64,
     away: bool,
     /// Somebody else writes to a slice just before each patch arrives.
     races: bool,
@@ -56,7 +58,7 @@ impl Store {
         match (method.as_str(), found) {
             ("GET", None) if path == "/api/v1/nodes" => Ok(json!({
                 "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
-                "metadata": { "remainingItemCount": 41 }, "items": [{ "metadata": { "name": "n" } }],
+                "metadata": { "remainingItemCount": self.more_nodes }, "items": [],
             })),
             ("GET", None) if path == SLICES => {
                 let of = self
@@ -109,9 +111,14 @@ async fn handle(State(server): State<Server>, method: Method, uri: Uri, body: By
     let (status, answer) = match server.store().answer(&method, uri.path(), &body) {
         Ok(object) => (200, object),
         Err(code) => {
+            let reason = match code {
+                404 => "NotFound",
+                409 => "Conflict",
+                _ => "ServiceUnavailable",
+            };
             let status = json!({
                 "kind": "Status", "apiVersion": "v1", "status": "Failure",
-                "code": code, "message": "no", "reason": "No",
+                "code": code, "message": reason, "reason": reason,
             });
             (code, status)
         }
@@ -220,8 +227,22 @@ async fn slices_are_made_and_move_together() {
         rotator.look().await;
         assert_eq!(server.generations(), [generation; 4]);
     }
-    assert_eq!(rotator.counted.unwrap().0, 42);
     assert_eq!(rotator.said, None);
+}
+
+#[tokio::test]
+async fn nodes_are_counted_and_slow_it_down() {
+    let server = Server::start().await;
+    server.store().more_nodes = 180_000;
+    let mut rotator = server.rotator("a", Duration::ZERO).await;
+    rotator.look().await;
+    rotator.look().await;
+    assert_eq!(rotator.counted.map(|(nodes, _)| nodes), Some(180_000));
+    assert_eq!(
+        server.generations(),
+        [20_001; 4],
+        "an hour from one to the next"
+    );
 }
 
 #[tokio::test]

@@ -2,4 +2,5 @@
 
 mod ledger;
 mod outcome;
+mod suspicions;
 pub(crate) mod traces;

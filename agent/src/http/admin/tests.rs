@@ -13,6 +13,7 @@ const NOW: Mono = Mono(60_000_000_000);
 
 struct Fixture {
     router: Router,
+    state: AdminState,
     publish: watch::Sender<Option<Arc<Report>>>,
     metrics: Arc<Metrics>,
     heartbeat: Heartbeat,
@@ -33,7 +34,8 @@ fn fixture() -> Fixture {
         now: || NOW,
     };
     Fixture {
-        router: router(state),
+        router: router(state.clone()),
+        state,
         publish,
         metrics,
         heartbeat,
@@ -121,6 +123,71 @@ async fn metrics_are_openmetrics() {
     );
 }
 
+/// A report of a node that began to leave 20 s before, with a connection 12 s before.
+fn leaving() -> Report {
+    let mut report = sample::proven();
+    let drain = &mut report.drain;
+    drain.since = Some(sample::ago(20_000));
+    drain.connections = 3;
+    drain.last = Some(sample::ago(12_000));
+    drain.seen = Some(sample::ago(0));
+    report
+}
+
+#[rstest]
+#[case("/drainz", 200, "quiet", 12.0)]
+#[case("/drainz?quiet=11", 200, "quiet", 12.0)]
+#[case("/drainz?quiet=30s", 503, "connections", 12.0)]
+#[case("/drainz?quiet=5s&waited=2", 200, "quiet", 12.0)]
+#[tokio::test]
+async fn a_leaving_node_is_asked(
+    #[case] path: &str,
+    #[case] status: u16,
+    #[case] reason: &str,
+    #[case] quiet_for: f64,
+) {
+    let mut fixture = fixture();
+    let report = leaving();
+    let at = report.verdict.at;
+    fixture.state.now = || sample::ago(0);
+    assert_eq!(at, sample::ago(0));
+    fixture.publish.send_replace(Some(Arc::new(report)));
+    let router = router(fixture.state);
+    let (code, kind, body) = ask(&router, Method::GET, path).await;
+    assert_eq!((code.as_u16(), kind.as_str()), (status, "application/json"));
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["reason"], reason, "{body}");
+    assert_eq!(body["quietFor"], quiet_for, "{body}");
+    assert_eq!(body["draining"], true, "{body}");
+    assert_eq!(body["connections"], 3, "{body}");
+    assert_eq!(body["since"], "2026-11-21T12:59:40.25Z", "{body}");
+    assert_eq!(body["lastConnection"], "2026-11-21T12:59:48.25Z", "{body}");
+}
+
+#[tokio::test]
+async fn who_asks_too_early_is_not_told_that_it_is_quiet() {
+    let mut fixture = fixture();
+    fixture.state.now = || sample::ago(0);
+    let router = router(fixture.state);
+    let (status, _, body) = ask(&router, Method::GET, "/drainz").await;
+    assert_eq!(status, 503);
+    assert!(body.contains("no verdict yet"), "{body}");
+
+    fixture
+        .publish
+        .send_replace(Some(Arc::new(sample::proven())));
+    let (status, _, body) = ask(&router, Method::GET, "/drainz").await;
+    assert_eq!(status, 503);
+    assert!(body.contains("\"reason\":\"notLeaving\""), "{body}");
+    assert!(body.contains("\"draining\":false"), "{body}");
+    let (status, _, body) = ask(&router, Method::GET, "/drainz?waited=1").await;
+    assert_eq!(status, 503);
+    assert!(body.contains("\"draining\":true"), "{body}");
+    let (status, _, body) = ask(&router, Method::GET, "/drainz?quite=1").await;
+    assert_eq!(status, 400);
+    assert!(body.contains("is not known"), "{body}");
+}
+
 #[tokio::test]
 async fn the_index_lists_every_page_and_trusts_no_name() {
     let fixture = fixture();
@@ -130,7 +197,13 @@ async fn the_index_lists_every_page_and_trusts_no_name() {
     let (status, _, body) = ask(&fixture.router, Method::GET, "/").await;
     assert_eq!(status, 200);
     assert!(!body.contains("<script>"), "{body}");
-    for path in ["/verdict", "/metrics", "/agent/readyz", "/agent/livez"] {
+    for path in [
+        "/verdict",
+        "/metrics",
+        "/drainz",
+        "/agent/readyz",
+        "/agent/livez",
+    ] {
         assert!(body.contains(&format!("href=\"{path}\"")), "{body}");
     }
 }
@@ -138,6 +211,7 @@ async fn the_index_lists_every_page_and_trusts_no_name() {
 #[rstest]
 #[case(Method::POST, "/verdict", 405)]
 #[case(Method::DELETE, "/metrics", 405)]
+#[case(Method::POST, "/drainz", 405)]
 #[case(Method::HEAD, "/agent/livez", 200)]
 #[case(Method::GET, "/healthz", 404)]
 #[case(Method::GET, "/agent", 404)]

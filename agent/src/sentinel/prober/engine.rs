@@ -39,6 +39,9 @@ pub(super) struct Engine<K: Kernel, N: Network> {
     tools: Tools<K, N>,
     courses: [Option<Course<N::Socket>>; FAMILIES],
     results: UnboundedSender<ProbeTrace>,
+    /// Known by now, and handed over at the end of a turn: the reader wakes once, and not while the
+    /// other probes are sent.
+    known: Vec<ProbeTrace>,
 }
 
 impl<K: Kernel, N: Network> Engine<K, N> {
@@ -63,6 +66,7 @@ impl<K: Kernel, N: Network> Engine<K, N> {
             },
             courses: [None, None],
             results,
+            known: Vec::with_capacity(16),
         }
     }
 
@@ -128,12 +132,16 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         self.take_events();
         let now = self.tools.now();
         self.go_on(now);
+        for trace in self.known.drain(..) {
+            // Nobody reads: the thread ends at its next turn.
+            let _ = self.results.send(trace);
+        }
     }
 
     fn go_on(&mut self, now: Mono) {
         for course in self.courses.iter_mut().flatten() {
             self.tools.go_on(&mut course.round, now);
-            course.hand_over(&self.results, &mut self.tools.dice);
+            course.collect(&mut self.known, &mut self.tools.dice);
         }
     }
 
@@ -197,13 +205,12 @@ impl<S: crate::sentinel::host::Socket> Course<S> {
         self.due <= now && self.round.is_complete()
     }
 
-    /// Hands over what is known by now. A change brings the next round forward.
-    fn hand_over(&mut self, results: &UnboundedSender<ProbeTrace>, dice: &mut Dice) {
+    /// Takes what is known by now. A change brings the next round forward.
+    fn collect(&mut self, known: &mut Vec<ProbeTrace>, dice: &mut Dice) {
         let mut changed = false;
         for trace in self.round.settled() {
             changed |= self.pace.note(&trace);
-            // Nobody reads: the thread ends at its next turn.
-            let _ = results.send(trace);
+            known.push(trace);
         }
         if let Some(begun) = self.begun.filter(|_| changed) {
             self.due = self.due.min(begun.plus(self.pace.gap(dice)));

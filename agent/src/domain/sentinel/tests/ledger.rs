@@ -14,13 +14,13 @@ use crate::domain::sentinel::{
 use crate::domain::time::Mono;
 use crate::domain::verdict::Limits;
 
-const PATH: ProbePath = ProbePath::OffCluster;
+pub(super) const PATH: ProbePath = ProbePath::OffCluster;
 
-fn ms(ms: u64) -> Mono {
+pub(super) fn ms(ms: u64) -> Mono {
     Mono(1_000_000_000 * 1_000 + ms * 1_000_000)
 }
 
-fn view(identity: u64, at: Mono) -> SentinelView {
+pub(super) fn view(identity: u64, at: Mono) -> SentinelView {
     SentinelView {
         exists: true,
         altered: None,
@@ -30,19 +30,24 @@ fn view(identity: u64, at: Mono) -> SentinelView {
     }
 }
 
-fn set(owners: &[Owner]) -> DatapathOwners {
+pub(super) fn set(owners: &[Owner]) -> DatapathOwners {
     owners.iter().copied().collect()
 }
 
 /// A sentinel that has long been there.
-fn settled() -> SentinelLedger {
+pub(super) fn settled() -> SentinelLedger {
     let mut ledger = SentinelLedger::new(Limits::default());
     ledger.view_changed(ms(0), view(1, ms(0)));
     ledger.owner_seen(Family::V4, set(&[Owner::KubeProxyIptables]), ms(0));
     ledger
 }
 
-fn pass(ledger: &mut SentinelLedger, path: ProbePath, at: u64, masqueraded: bool) -> ProbeOutcome {
+pub(super) fn pass(
+    ledger: &mut SentinelLedger,
+    path: ProbePath,
+    at: u64,
+    masqueraded: bool,
+) -> ProbeOutcome {
     let trace = passed(tcp(path), ms(at));
     ledger.absorb(&trace, ProbeOutcome::Passed { masqueraded }, trace.ended)
 }
@@ -340,107 +345,6 @@ fn an_owner_that_left_for_good_is_another_when_it_comes_back() {
     pass(&mut ledger, PATH, 15_000, true);
     ledger.owner_seen(Family::V4, old, ms(16_000));
     assert!(!ledger.lane(tcp(PATH)).armed);
-}
-
-#[test]
-fn masquerade_counts_where_kube_proxy_did_it_before() {
-    let not = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
-    let through = ProbeOutcome::Passed { masqueraded: false };
-    const PATH: ProbePath = ProbePath::NodePort;
-    let mut ledger = settled();
-    assert_eq!(
-        pass(&mut ledger, PATH, 19_000, false),
-        through,
-        "never seen before"
-    );
-    pass(&mut ledger, PATH, 19_250, true);
-    assert_eq!(pass(&mut ledger, PATH, 19_500, false), not);
-    let run = ledger.lane(tcp(PATH)).run.as_ref();
-    assert_eq!(run.map(|run| run.failures), Some(1));
-    pass(&mut ledger, ProbePath::Pod, 19_500, true);
-    assert_eq!(
-        pass(&mut ledger, ProbePath::Pod, 19_600, false),
-        through,
-        "never owed to pods"
-    );
-
-    let mut cilium = settled();
-    cilium.owner_seen(Family::V4, set(&[Owner::Cilium]), ms(1_000));
-    pass(&mut cilium, PATH, 19_250, true);
-    assert_eq!(pass(&mut cilium, PATH, 19_500, false), through);
-}
-
-/// `--detect-local` and `--masquerade-all` decide on it: without node ports nobody knows.
-#[test]
-fn masquerade_of_cluster_ips_is_missed_only_beside_that_of_node_ports() {
-    let not = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
-    let through = ProbeOutcome::Passed { masqueraded: false };
-    let mut alone = settled();
-    pass(&mut alone, PATH, 19_000, true);
-    assert_eq!(
-        pass(&mut alone, PATH, 19_250, false),
-        through,
-        "no node port"
-    );
-    let refused = stuck(tcp(ProbePath::NodePort), ms(19_300), Some(Stage::Arrived));
-    let outcome = ProbeOutcome::Failed(ProbeCause::Refused);
-    alone.absorb(&refused, outcome, refused.ended);
-    assert_eq!(
-        pass(&mut alone, PATH, 19_500, false),
-        through,
-        "never worked"
-    );
-
-    let mut ledger = settled();
-    pass(&mut ledger, PATH, 19_000, true);
-    pass(&mut ledger, ProbePath::NodePort, 19_000, true);
-    assert_eq!(
-        pass(&mut ledger, PATH, 19_250, false),
-        through,
-        "node ports still are: the rule is there"
-    );
-    assert_eq!(pass(&mut ledger, ProbePath::NodePort, 19_250, false), not);
-    assert_eq!(pass(&mut ledger, PATH, 19_500, false), not);
-    let nothing = stuck(tcp(ProbePath::NodePort), ms(19_500), None);
-    let void = ProbeOutcome::Void(VoidReason::NotArrived);
-    let mut unknown = ledger.clone();
-    unknown.absorb(&nothing, void, nothing.ended);
-    assert_eq!(pass(&mut unknown, PATH, 19_750, false), through, "void");
-    assert_eq!(
-        pass(&mut ledger, PATH, 20_500, false),
-        through,
-        "node ports are probed no more"
-    );
-}
-
-/// A filter with `REJECT --reject-with tcp-reset` refuses node ports as well as cluster IPs.
-#[test]
-fn a_refused_node_port_accuses_only_where_the_cluster_ip_is_not_refused() {
-    let refuse = |ledger: &mut SentinelLedger, path, at| {
-        let trace = stuck(tcp(path), ms(at), Some(Stage::Arrived));
-        let outcome = ProbeOutcome::Failed(ProbeCause::Refused);
-        ledger.absorb(&trace, outcome, trace.ended);
-    };
-    let confirmed = |cluster_ip_too: bool, owner: Owner| {
-        let mut ledger = SentinelLedger::new(Limits::default());
-        ledger.view_changed(ms(0), view(1, ms(0)));
-        ledger.owner_seen(Family::V4, set(&[owner]), ms(0));
-        for path in [PATH, ProbePath::NodePort] {
-            pass(&mut ledger, path, 19_750, true);
-        }
-        for at in (20_000..21_000).step_by(250) {
-            if cluster_ip_too {
-                refuse(&mut ledger, PATH, at);
-            }
-            refuse(&mut ledger, ProbePath::NodePort, at);
-        }
-        let run = &ledger.lane(tcp(ProbePath::NodePort)).run;
-        run.as_ref()
-            .is_some_and(|run| run.is_confirmed(&Limits::default()))
-    };
-    assert!(confirmed(false, Owner::KubeProxyIptables));
-    assert!(!confirmed(true, Owner::KubeProxyIptables), "a filter");
-    assert!(confirmed(true, Owner::Ipvs), "cluster IPs are local");
 }
 
 #[test]

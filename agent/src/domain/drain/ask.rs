@@ -1,0 +1,134 @@
+//! What a caller wants to know: the query of `/drainz`, read.
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use thiserror::Error;
+
+/// The quiet time where none is asked for.
+pub const DEFAULT_QUIET: Duration = Duration::from_secs(10);
+/// The shortest quiet time: a look comes every half second at least.
+pub const MIN_QUIET: Duration = Duration::from_secs(1);
+/// The longest quiet time.
+pub const MAX_QUIET: Duration = Duration::from_secs(600);
+/// The longest that a caller may have waited, or may want to wait: a day.
+const MAX_WAIT: Duration = Duration::from_secs(86_400);
+
+/// A question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// How long no new connection must have come.
+    pub quiet: Duration,
+    /// How long the caller has been waiting already. Whoever says this says that the node leaves,
+    /// whatever its Node object says.
+    pub waited: Option<Duration>,
+}
+
+impl Default for Ask {
+    fn default() -> Self {
+        Self {
+            quiet: DEFAULT_QUIET,
+            waited: None,
+        }
+    }
+}
+
+/// A question that cannot be answered.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AskError {
+    /// Not a quiet time.
+    #[error(
+        "quiet time {value:?} is no duration between 1s and 10m: give seconds or a number with a unit, for example 10, 30s or 1m30s"
+    )]
+    Quiet {
+        /// What was said.
+        value: String,
+    },
+    /// Not a time that somebody waits.
+    #[error(
+        "{what} {value:?} is no duration of at most 24h: give seconds or a number with a unit, for example 12.5, 30s or 5m"
+    )]
+    Wait {
+        /// What it is.
+        what: &'static str,
+        /// What was said.
+        value: String,
+    },
+    /// There is no such parameter.
+    #[error("parameter {name:?} is not known: there are quiet and waited")]
+    Unknown {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl Ask {
+    /// Reads the query of a URL, such as `quiet=30s&waited=12.5`. Empty: the default.
+    ///
+    /// # Errors
+    /// The first parameter that is unknown or out of bounds. A hook that is misspelt must not be
+    /// told that all is quiet.
+    pub fn parse(query: &str) -> Result<Self, AskError> {
+        let mut ask = Self::default();
+        for parameter in query.split('&').filter(|part| !part.is_empty()) {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            match name {
+                "quiet" => ask.quiet = quiet_time(value)?,
+                "waited" => ask.waited = Some(wait("waited", value)?),
+                _ => {
+                    return Err(AskError::Unknown {
+                        name: name.to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(ask)
+    }
+
+    /// As [`Ask::parse`] reads it.
+    pub fn query(&self) -> String {
+        let quiet = format!("quiet={:.3}", self.quiet.as_secs_f64());
+        match self.waited {
+            Some(waited) => format!("{quiet}&waited={:.3}", waited.as_secs_f64()),
+            None => quiet,
+        }
+    }
+}
+
+/// Reads a quiet time.
+///
+/// # Errors
+/// What is none, or out of [`MIN_QUIET`] and [`MAX_QUIET`].
+pub fn quiet_time(text: &str) -> Result<Duration, AskError> {
+    span(text)
+        .filter(|quiet| (MIN_QUIET..=MAX_QUIET).contains(quiet))
+        .ok_or_else(|| AskError::Quiet {
+            value: text.to_owned(),
+        })
+}
+
+/// Reads how long somebody wants to wait.
+///
+/// # Errors
+/// What is no duration, or longer than a day.
+pub fn timeout(text: &str) -> Result<Duration, AskError> {
+    wait("timeout", text)
+}
+
+fn wait(what: &'static str, text: &str) -> Result<Duration, AskError> {
+    span(text)
+        .filter(|time| *time <= MAX_WAIT)
+        .ok_or_else(|| AskError::Wait {
+            what,
+            value: text.to_owned(),
+        })
+}
+
+/// Seconds, or a number with a unit. Scripts count in seconds.
+fn span(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
+        Err(_) => Duration::try_from(text.parse::<SignedDuration>().ok()?).ok(),
+    }
+}

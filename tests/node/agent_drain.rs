@@ -1,0 +1,183 @@
+//! Drain insight: /drainz and `pathproof drain` tell when nothing comes from outside any more.
+
+use std::process::Output;
+
+use node_tests::manifests::AUTOSCALER_TAINT;
+use node_tests::rules::Backend;
+use node_tests::traffic::{Plan, Tally};
+use node_tests::world::{Family, layout};
+use serde_json::Value;
+
+use crate::agent_scene::{PATIENCE, Scene, eventually, metric, until};
+
+/// The outside client that stands for a load balancer's probes.
+const PROBER: u8 = 2;
+
+/// Status and body of /drainz.
+fn drainz(scene: &Scene, query: &str) -> (u16, Value) {
+    let path = format!("/drainz{query}");
+    // A loaded machine may keep one question waiting for too long.
+    let answer = until(PATIENCE, || scene.agent().admin(&path).ok()).expect("an answer");
+    let body = serde_json::from_str(&answer.body);
+    (
+        answer.status,
+        body.unwrap_or_else(|_| panic!("no JSON: {answer:?}")),
+    )
+}
+
+fn reason(scene: &Scene, query: &str) -> (u16, String) {
+    let (status, body) = drainz(scene, query);
+    let reason = body["reason"].as_str().unwrap_or_default().to_owned();
+    (status, reason)
+}
+
+fn drain(scene: &Scene, args: &[&str]) -> Output {
+    let mut command = scene.agent().command(&["drain"]);
+    command.args(args).output().expect("run the command")
+}
+
+fn text(output: &Output) -> String {
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    format!("{out}{err}")
+}
+
+/// Clients from outside, at a node port in both families.
+fn dial(scene: &mut Scene, client: u8) {
+    for family in Family::ALL {
+        let target = scene.node_port(30081, family);
+        let plan = Plan::from_outside(&scene.world, client, target);
+        scene.run(plan);
+    }
+}
+
+/// Ends all clients of a source.
+fn hang_up(scene: &mut Scene, client: u8) -> Tally {
+    let (v4, v6) = layout::outside_client(client);
+    let clients = std::mem::take(&mut scene.clients);
+    let (ending, staying) = clients.into_iter().partition(|client| {
+        let source = client.plan().source;
+        source == v4 || source == v6
+    });
+    scene.clients = staying;
+    let ending: Vec<node_tests::traffic::Client> = ending;
+    ending.into_iter().map(|client| client.finish()).sum()
+}
+
+/// Traffic of pods, of the sentinel and of probers goes on all the while.
+#[test]
+fn a_leaving_node_is_quiet_once_its_clients_stay_away() {
+    let name = "a_leaving_node_is_quiet_once_its_clients_stay_away";
+    let (v4, v6) = layout::outside_client(PROBER);
+    let ranges = format!("{v4},{v6}/128");
+    let extra = ["--drain-ignore-cidr", &ranges];
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &extra) else {
+        return;
+    };
+    scene.pod_traffic();
+    dial(&mut scene, PROBER);
+    dial(&mut scene, 0);
+    eventually("connections of both", || {
+        let (status, body) = drainz(&scene, "?quiet=1");
+        assert_eq!((status, &body["reason"]), (503, &Value::from("notLeaving")));
+        assert_eq!(
+            (&body["draining"], &body["since"]),
+            (&Value::from(false), &Value::Null)
+        );
+        body["total"].as_u64() > Some(9) && body["ignored"].as_u64() > Some(9)
+    });
+    let once = drain(&scene, &[]);
+    assert_eq!(once.status.code(), Some(1), "{}", text(&once));
+    assert!(
+        text(&once).contains("is not being removed"),
+        "{}",
+        text(&once)
+    );
+
+    scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
+    eventually("counted since it leaves", || {
+        let (status, body) = drainz(&scene, "?quiet=2s");
+        assert_eq!(status, 503, "{body:#}");
+        body["reason"] == "connections" && body["connections"].as_u64() > Some(9)
+    });
+    let made = hang_up(&mut scene, 0).started;
+    eventually("quiet", || {
+        reason(&scene, "?quiet=2s") == (200, "quiet".to_owned())
+    });
+    let (_, body) = drainz(&scene, "");
+    assert_eq!(
+        body["total"], made,
+        "each of them once, and no other: {body:#}"
+    );
+    assert_eq!(body["node"], "tainted", "{body:#}");
+    assert!(body["connections"].as_u64() < Some(made), "{body:#}");
+    let counted = ["IPv4", "IPv6"].map(|family| {
+        let label = format!("family=\"{family}\"");
+        metric(
+            &scene.metrics(),
+            "pathproof_external_connections_total",
+            &[label],
+        )
+    });
+    assert!(counted[0] > 0 && counted[1] > 0, "{counted:?}");
+    assert_eq!(counted[0] + counted[1], made);
+
+    let waited = drain(&scene, &["--wait", "--quiet", "2s", "--timeout", "40s"]);
+    assert_eq!(waited.status.code(), Some(0), "{}", text(&waited));
+    assert!(text(&waited).starts_with("QUIET"), "{}", text(&waited));
+    scene.manifests.untaint().expect("untaint");
+    eventually("it stays", || reason(&scene, "").1 == "notLeaving");
+}
+
+/// A hook on a node that nothing taints: it waits from its own start on.
+#[test]
+fn a_hook_waits_on_a_node_without_a_taint() {
+    let name = "a_hook_waits_on_a_node_without_a_taint";
+    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    dial(&mut scene, 0);
+    eventually("connections", || {
+        drainz(&scene, "").1["total"].as_u64() > Some(9)
+    });
+    let busy = drain(&scene, &["--wait", "--quiet", "1s", "--timeout", "3s"]);
+    assert_eq!(busy.status.code(), Some(1), "{}", text(&busy));
+    assert!(text(&busy).contains("still come"), "{}", text(&busy));
+    hang_up(&mut scene, 0);
+    let args = ["--wait", "--quiet", "2s", "--timeout", "40s", "-o", "json"];
+    let idle = drain(&scene, &args);
+    assert_eq!(idle.status.code(), Some(0), "{}", text(&idle));
+    let told: Value = serde_json::from_slice(&idle.stdout).expect("JSON");
+    assert_eq!(
+        (&told["reason"], &told["node"]),
+        (&"quiet".into(), &"eligible".into())
+    );
+    // Quiet as it is: nobody said that the node leaves.
+    assert_eq!(reason(&scene, ""), (503, "notLeaving".to_owned()));
+    let misspelt = drain(&scene, &["--quiet", "soon"]);
+    assert_eq!(misspelt.status.code(), Some(64), "{}", text(&misspelt));
+
+    let gone = ["--admin-address", "127.0.0.1:1"];
+    let nobody = drain(&scene, &gone);
+    assert_eq!(nobody.status.code(), Some(3), "{}", text(&nobody));
+    assert!(
+        text(&nobody).contains("no agent answers"),
+        "{}",
+        text(&nobody)
+    );
+}
+
+/// Where the way in is not watched, nothing that came is nothing that was seen.
+#[test]
+fn who_does_not_see_the_way_in_is_never_quiet() {
+    let name = "who_does_not_see_the_way_in_is_never_quiet";
+    let extra = ["--interface-exclude", "eth0"];
+    let Some(scene) = Scene::new(name, Backend::Nftables, &extra) else {
+        return;
+    };
+    eventually("blind", || {
+        reason(&scene, "?quiet=1&waited=60").1 == "blind"
+    });
+    let blind = drain(&scene, &["--wait", "--quiet", "1s", "--timeout", "2s"]);
+    assert_eq!(blind.status.code(), Some(3), "{}", text(&blind));
+    assert!(text(&blind).contains("default route"), "{}", text(&blind));
+}
