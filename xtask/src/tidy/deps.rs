@@ -22,7 +22,10 @@ const MODULES: [(&str, &[&str]); 19] = [
     ("datapath", &["domain"]),
     ("sentinel", &["clock", "domain"]),
     ("publish", &["domain"]),
-    ("rotate", &["clock", "cluster", "config", "domain"]),
+    (
+        "rotate",
+        &["clock", "cluster", "config", "domain", "telemetry"],
+    ),
     ("dropin", &["args", "config", "domain"]),
     ("http", &["domain", "lifecycle", "metrics", "report"]),
     (
