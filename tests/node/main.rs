@@ -30,5 +30,4 @@ mod sentinel_harm;
 mod sentinel_input;
 mod sentinel_node;
 mod sentinel_probe;
-mod sentinel_rotation;
 mod sentinel_twins;
