@@ -11,7 +11,8 @@ mod commands;
 mod reference;
 
 pub use commands::{
-    CheckArgs, CleanupArgs, DocsArgs, DocsPage, DrainArgs, StatusArgs, VersionArgs, WhyArgs,
+    CheckArgs, CleanupArgs, DocsArgs, DocsPage, DrainArgs, RotateArgs, StatusArgs, VersionArgs,
+    WhyArgs,
 };
 pub use reference::reference;
 
@@ -69,6 +70,12 @@ pub enum Command {
     /// counts as leaving from the start of the command on, where its Node object did not say so
     /// before; without, its Node object must.
     Drain(DrainArgs),
+    /// Move the sentinel's endpoint from one generation to the next, once for the whole cluster
+    ///
+    /// Runs as a Deployment; one of its pods leads, by a Lease. The only one that writes the
+    /// sentinel's slices: it makes them where they are missing and mends what somebody edited. Every
+    /// agent tells by them how far its node's rules lag behind the API.
+    Rotate(RotateArgs),
     /// Remove what an agent leaves behind: programs, pinned maps, state, the sentinel's interfaces
     Cleanup(CleanupArgs),
     /// Show the version of this binary

@@ -20,6 +20,7 @@ mod error;
 mod interfaces;
 mod parse;
 mod publish;
+mod rotate;
 mod sentinel;
 mod source;
 mod taints;
@@ -27,6 +28,7 @@ mod taints;
 pub use error::ConfigError;
 pub use interfaces::{InterfaceRule, Pattern};
 pub use publish::PublishConfig;
+pub use rotate::RotateConfig;
 pub use sentinel::{SentinelConfig, prefix as device_prefix};
 pub use source::Source;
 

@@ -15,5 +15,6 @@ pub mod lifecycle;
 pub mod metrics;
 pub mod publish;
 pub mod report;
+pub mod rotate;
 pub mod sentinel;
 pub mod telemetry;

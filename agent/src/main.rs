@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use pathproof::args::{CheckArgs, CleanupArgs, Command, RunArgs};
+use pathproof::args::{CheckArgs, CleanupArgs, Command, RotateArgs, RunArgs};
 use pathproof::cli::{self, Exit};
-use pathproof::config::{Config, Surroundings, device_prefix};
+use pathproof::config::{Config, RotateConfig, Surroundings, device_prefix};
 use pathproof::lifecycle::memory;
-use pathproof::{app, clock, telemetry};
+use pathproof::{app, clock, rotate, telemetry};
 
 fn main() -> ExitCode {
     memory::keep_small();
@@ -19,6 +19,7 @@ fn main() -> ExitCode {
             Command::Why(said) => cli::why::run(&said),
             Command::Check(said) => check(&said),
             Command::Drain(said) => cli::drain::run(&said, clock::mono),
+            Command::Rotate(said) => rotate_generations(&said),
             Command::Cleanup(said) => cleanup(&said),
             Command::Version(said) => cli::version::run(&said),
             Command::Docs(said) => cli::docs(&said),
@@ -90,6 +91,24 @@ fn current_thread() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
+}
+
+fn rotate_generations(said: &RotateArgs) -> Exit {
+    let config = match RotateConfig::resolve(said, &Surroundings::read()) {
+        Ok(config) => config,
+        Err(error) => return cli::fail(&error),
+    };
+    if let Err(error) = telemetry::init(config.log_format, &config.log_filter) {
+        return cli::fail(&error);
+    }
+    let runtime = match current_thread() {
+        Ok(runtime) => runtime,
+        Err(error) => return cli::fail(&error),
+    };
+    match runtime.block_on(rotate::run(config)) {
+        Ok(()) => Exit::Success,
+        Err(error) => cli::fail(&error),
+    }
 }
 
 fn cleanup(said: &CleanupArgs) -> Exit {

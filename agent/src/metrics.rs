@@ -6,9 +6,10 @@
 //! never mixes two turns. docs/metrics.md is [`reference()`], written from the same definitions.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use agent_common::evidence::Delays;
-use agent_common::service::FAMILIES;
+use agent_common::service::{FAMILIES, Family};
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
@@ -21,6 +22,7 @@ mod connections;
 mod definitions;
 mod exposition;
 mod http;
+mod lags;
 mod probes;
 mod process;
 mod publish;
@@ -32,6 +34,7 @@ pub use publish::{PublishStats, Published, WriteResult};
 pub use reference::reference;
 
 use connections::Connections;
+use lags::Freshness;
 use probes::Probes;
 
 /// Content type of [`Metrics::encode`].
@@ -57,6 +60,7 @@ struct Current {
     snapshot: Option<Snapshot>,
     connections: Connections,
     probes: Probes,
+    freshness: Freshness,
 }
 
 /// What one turn of the main loop knows, beside the connections it counted.
@@ -92,6 +96,16 @@ impl Metrics {
     /// Counts a probe of the sentinel under its outcome.
     pub fn record_probe(&self, trace: &ProbeTrace, outcome: &'static str) {
         self.current().probes.record(trace, outcome);
+    }
+
+    /// Counts how long the rules took to follow a move of the sentinel's endpoint.
+    pub fn record_rotation(&self, family: Family, lag: Duration) {
+        self.current().freshness.record_rotation(family, lag);
+    }
+
+    /// Counts a new connection to an endpoint that had left its slice so long ago.
+    pub fn record_left(&self, family: Family, age: Duration) {
+        self.current().freshness.record_left(family, age);
     }
 
     /// Forgets Services that are no longer expected. Call after the view changed: their ids may be

@@ -337,7 +337,7 @@ impl Agent {
                 sentinel_exists: self.probing.as_ref().is_some_and(Probing::exists),
                 ..BootState::default()
             },
-            usual_lag: None,
+            usual_lag: self.ledger.sentinel().usual_lag(),
         }
     }
 

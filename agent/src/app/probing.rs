@@ -15,14 +15,14 @@ use crate::config::SentinelConfig;
 use crate::datapath::Observer;
 use crate::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
 use crate::domain::cluster::NodeFacts;
-use crate::domain::expect::sentinel::{Sentinel, SentinelRule, sentinel};
-use crate::domain::probe::ProbeTrace;
+use crate::domain::expect::sentinel::{Sentinel, SentinelFamily, SentinelRule, sentinel};
+use crate::domain::probe::{ProbeTrace, Transport};
 use crate::domain::sentinel::{KernelFacts, ProbeOutcome, SentinelView, classify};
 use crate::domain::time::Mono;
 use crate::domain::verdict::Limits;
 use crate::sentinel::devices::{Role, SentinelDevices, Settings};
 use crate::sentinel::prober::{FamilyTargets, Frontend, Prober, Targets};
-use addresses::{settings, taken, wire};
+use addresses::{generations, settings, taken, wire};
 use keeper::{Facts, News, Wish};
 
 mod addresses;
@@ -149,7 +149,11 @@ impl Probing {
     /// What the ledger is told of the view.
     fn view(&self, now: Mono) -> SentinelView {
         let mut hasher = DefaultHasher::new();
-        self.found.families.hash(&mut hasher);
+        let fixed = self
+            .found
+            .families
+            .map(|family| family.map(SentinelFamily::without_generation));
+        fixed.hash(&mut hasher);
         SentinelView {
             exists: self.found.exists,
             off: self.off().map(str::to_owned),
@@ -305,7 +309,13 @@ impl Agent {
             return;
         };
         let view = probing.view(now);
-        self.ledger.sentinel_mut().view_changed(now, view);
+        let ledger = self.ledger.sentinel_mut();
+        ledger.view_changed(now, view);
+        // What changed was delivered: the source is there.
+        ledger.source_back(now);
+        for (family, transport, generation) in generations(&probing.found) {
+            ledger.want(family, transport, generation, now);
+        }
         probing.wish(self.view.node());
         probing.retarget();
     }
@@ -437,6 +447,11 @@ impl Agent {
         let before = ledger.failures(trace.lane);
         let outcome = ledger.absorb(trace, outcome, now);
         let after = ledger.failures(trace.lane);
+        if let Some(lag) = ledger.measured()
+            && trace.lane.transport == Transport::Tcp
+        {
+            self.metrics.record_rotation(trace.lane.family, lag);
+        }
         self.metrics.record_probe(trace, name(outcome));
         if after > 0 {
             self.suspect(after, now);

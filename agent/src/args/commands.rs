@@ -1,10 +1,11 @@
 //! Options of the commands beside `run`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::{ArgAction, Args as ClapArgs, ValueEnum};
 
-use super::{ClusterArgs, EXIT_CODES, Output, SentinelArgs};
+use super::{CLUSTER, ClusterArgs, EXIT_CODES, LOG, LogFormat, Output, SENTINEL, SentinelArgs};
 use crate::domain::drain;
 
 const CHECK: &str = "Check";
@@ -89,6 +90,87 @@ pub struct CheckArgs {
         help_heading = CHECK
     )]
     pub output: Output,
+}
+
+/// Options of `pathproof rotate`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct RotateArgs {
+    /// Kubeconfig of the API server; its current context counts
+    ///
+    /// Without it and --server the ServiceAccount of this pod is used.
+    #[arg(long, env = "PATHPROOF_KUBECONFIG", value_name = "FILE", help_heading = CLUSTER)]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// URL of the API server; wins over that of --kubeconfig
+    #[arg(long, env = "PATHPROOF_SERVER", value_name = "URL", help_heading = CLUSTER)]
+    pub server: Option<String>,
+
+    /// The sentinel's Service
+    #[arg(
+        long,
+        env = "PATHPROOF_SENTINEL_SERVICE",
+        value_name = "NAMESPACE/NAME",
+        default_value = "pathproof/pathproof-sentinel",
+        help_heading = SENTINEL
+    )]
+    pub sentinel_service: String,
+
+    /// The endpoint of the sentinel's slices: an IPv4 and an IPv6 address, as the agents have them
+    #[arg(
+        long = "sentinel-endpoint-address",
+        env = "PATHPROOF_SENTINEL_ENDPOINT_ADDRESS",
+        value_name = "IP",
+        value_delimiter = ',',
+        default_value = "198.18.0.2,2001:2::2",
+        action = ArgAction::Append,
+        help_heading = SENTINEL
+    )]
+    pub sentinel_endpoint_addresses: Vec<String>,
+
+    /// From one generation to the next, in seconds
+    ///
+    /// More in a cluster of over 3,000 nodes, so that all nodes together are sent at most 200 watch
+    /// events a second: a second more for every 50 nodes.
+    #[arg(
+        long,
+        env = "PATHPROOF_INTERVAL",
+        value_name = "N",
+        default_value_t = 60,
+        value_parser = clap::value_parser!(u64).range(10..=3600),
+        help_heading = SENTINEL
+    )]
+    pub interval: u64,
+
+    /// Name of the Lease by which one rotator of several leads, in the Service's namespace
+    #[arg(
+        long,
+        env = "PATHPROOF_LEASE_NAME",
+        value_name = "NAME",
+        default_value = "pathproof-rotator",
+        help_heading = SENTINEL
+    )]
+    pub lease_name: String,
+
+    /// Format of the log
+    #[arg(
+        long,
+        env = "PATHPROOF_LOG_FORMAT",
+        value_name = "FORMAT",
+        value_enum,
+        default_value_t = LogFormat::Text,
+        help_heading = LOG
+    )]
+    pub log_format: LogFormat,
+
+    /// What is logged: a level (error, warn, info, debug, trace) or directives of tracing
+    #[arg(
+        long,
+        env = "PATHPROOF_LOG_FILTER",
+        value_name = "FILTER",
+        default_value = "info",
+        help_heading = LOG
+    )]
+    pub log_filter: String,
 }
 
 /// Options of `pathproof drain`.

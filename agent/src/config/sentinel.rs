@@ -74,7 +74,12 @@ fn different(settings: &[(&'static str, [Option<IpAddr>; FAMILIES])]) -> Result<
     Ok(())
 }
 
-fn service(value: &str) -> Result<ObjectName, ConfigError> {
+/// The endpoint of the sentinel's slices.
+pub(super) fn echo(values: &[String]) -> Result<[IpAddr; FAMILIES], ConfigError> {
+    pair(ECHO, values)
+}
+
+pub(super) fn service(value: &str) -> Result<ObjectName, ConfigError> {
     let parts = value.trim().split_once('/');
     let sound = |part: &str| parse::node_name(part).is_ok();
     match parts {

@@ -89,6 +89,8 @@ impl Ledger {
         let mut ledger = Self::new(limits);
         ledger.families = memory.families;
         ledger.sentinel = SentinelLedger::restore(limits, memory.sentinel);
+        // Until the view was delivered to this agent, its source is away.
+        ledger.sentinel.source_away(now);
         ledger.restored = Some(now);
         ledger.seen = memory.sampled;
         match memory.sampled {

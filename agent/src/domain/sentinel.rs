@@ -6,6 +6,7 @@
 //! for a while, and while its devices are sound. Proofs of the sentinel are kept apart from those
 //! of real connections.
 
+mod lag;
 mod lane;
 mod outcome;
 mod owners;
@@ -13,9 +14,12 @@ mod owners;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::time::Duration;
+
 use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
+use super::freshness::Lags;
 use super::probe::{Lane, PROBE_PATHS, ProbePath, ProbeTrace, Transport};
 use super::time::Mono;
 use super::verdict::limits::Limits;
@@ -40,8 +44,8 @@ pub struct SentinelView {
     /// work. Nothing counts meanwhile, and nothing is disarmed.
     #[serde(default)]
     pub off: Option<String>,
-    /// A hash of all that the datapath makes rules of (addresses, ports, endpoints), the same after
-    /// a restart of the agent. As long as it stays, nothing has changed.
+    /// A hash of all that the datapath makes rules of (addresses, ports, endpoints) but the
+    /// generation, the same after a restart of the agent. As long as it stays, nothing has changed.
     pub identity: u64,
     /// When the view changed to this.
     pub changed_at: Mono,
@@ -66,6 +70,12 @@ pub struct SentinelLedger {
     looked: Option<Mono>,
     /// When a probe was last taken in.
     absorbed: Option<Mono>,
+    /// Measured by TCP probes of late, by family.
+    lags: [Lags; FAMILIES],
+    /// What the last probe that was taken in measured.
+    measured: Option<Duration>,
+    /// Since when the source of the view is away.
+    away: Option<Mono>,
 }
 
 /// Who owns the datapath of a family.
@@ -96,6 +106,10 @@ pub struct SentinelMemory {
     lanes: Vec<LaneMemory>,
     view: SentinelView,
     owners: [Ownership; FAMILIES],
+    #[serde(default)]
+    lags: [Lags; FAMILIES],
+    #[serde(default)]
+    away: Option<Mono>,
 }
 
 impl SentinelLedger {
@@ -110,6 +124,9 @@ impl SentinelLedger {
             damage: None,
             looked: None,
             absorbed: None,
+            lags: Default::default(),
+            measured: None,
+            away: None,
         }
     }
 
@@ -118,6 +135,8 @@ impl SentinelLedger {
         let mut ledger = Self::new(limits);
         ledger.view = memory.view;
         ledger.owners = memory.owners;
+        ledger.lags = memory.lags;
+        ledger.away = memory.away;
         for remembered in memory.lanes {
             let (lane, known) = remembered.restore();
             ledger.lanes[place(lane)] = known;
@@ -132,6 +151,8 @@ impl SentinelLedger {
             lanes: all_lanes().filter_map(remembered).collect(),
             view: self.view.clone(),
             owners: self.owners,
+            lags: self.lags.clone(),
+            away: self.away,
         }
     }
 
@@ -139,6 +160,7 @@ impl SentinelLedger {
     /// remembered: a probe that passed may be [`ProbeCause::NotMasqueraded`].
     pub fn absorb(&mut self, trace: &ProbeTrace, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
         self.close_gap(now);
+        self.measured = None;
         self.lanes[place(trace.lane)].dial(trace.frontend);
         let outcome = self.with_memory(trace.lane, outcome, now);
         let counts = self.counts(trace.sent);
@@ -154,6 +176,7 @@ impl SentinelLedger {
             ProbeOutcome::Passed { masqueraded } => {
                 lane.pass(trace, masqueraded, now);
                 self.owners[trace.lane.family as usize].prove(trace, &self.limits);
+                self.measure(trace);
             }
             ProbeOutcome::Failed(cause) => {
                 lane.fail(trace, cause, local, counts, &self.limits, now)
@@ -183,6 +206,7 @@ impl SentinelLedger {
         for lane in &mut self.lanes {
             if !view.exists {
                 lane.disarm();
+                lane.freshness = Default::default();
             }
             if view.altered.is_some() {
                 lane.run = None;
@@ -360,6 +384,11 @@ impl SentinelLedger {
     pub(crate) fn changed_hands(&self, family: Family) -> Option<DatapathOwners> {
         let ownership = &self.owners[family as usize];
         ownership.disarmed.map(|_| ownership.present)
+    }
+
+    /// Who owns the family's datapath, as far as is known.
+    pub(crate) fn owners(&self, family: Family) -> DatapathOwners {
+        self.owners[family as usize].known.unwrap_or_default()
     }
 
     /// Whether a lane of this family ever worked.

@@ -30,7 +30,8 @@ impl Mono {
     }
 }
 
-fn nanos(duration: Duration) -> u64 {
+/// A span in nanoseconds.
+pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -121,6 +121,14 @@ definitions! {
     PROBE_FAILING = Gauge "pathproof_probe_failing" ["family", "path", "transport"]
         "How many probes of this path failed in a row up to now";
 
+    /// Freshness
+    PROGRAMMING_LAG = Gauge "pathproof_programming_lag" in Seconds ["family", "path"]
+        "How far the rules of this path lag behind what this node received: as measured when the sentinel's endpoint last moved, or for how long they have not followed, whichever is longer; absent while nothing is known";
+    ROTATION_LAG = Histogram "pathproof_rotation_lag" in Seconds ["family"]
+        "Time from the receipt of each move of the sentinel's endpoint to the first TCP probe of each path that followed it";
+    LEFT_ENDPOINT = Histogram "pathproof_left_endpoint_age" in Seconds ["family"]
+        "How long ago an endpoint had left its slice when a new connection was still sent to it; from single failures that the kernel reported, whose rate is limited";
+
     /// Observer
     DEVICES_WANTED = Gauge "pathproof_observer_devices_wanted" []
         "Interfaces that should be watched";

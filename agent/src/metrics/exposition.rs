@@ -14,6 +14,7 @@ use prometheus_client::registry;
 use super::connections::{self, Connections, SHOWN, outcome_name};
 use super::definitions::{self as define, Definition, Kind, Unit};
 use super::http::{ANSWERS, HttpStats, Listener, Turned};
+use super::lags::{self, Freshness};
 use super::probes::{Probes, stage_name};
 use super::process::Usage;
 use super::publish::{PublishStats, WriteResult};
@@ -21,9 +22,10 @@ use super::{Shared, Snapshot};
 use crate::domain::answer::Enforcement;
 use crate::domain::drain::DrainView;
 use crate::domain::node::Eligibility;
+use crate::domain::probe::ProbePath;
 use crate::domain::time::Mono;
-use crate::domain::verdict::State;
 use crate::domain::verdict::report::names;
+use crate::domain::verdict::{LaneView, State};
 use crate::report::Report;
 
 /// The one collector.
@@ -37,12 +39,14 @@ impl Collector for Exposition {
         if let Some(snapshot) = &current.snapshot {
             page.verdict(&snapshot.report)?;
             page.lanes(&snapshot.report)?;
+            page.programming_lag(&snapshot.report)?;
             page.observer(snapshot)?;
             page.view(snapshot)?;
             page.drain(&snapshot.report.drain)?;
         }
         page.connections(&current.connections)?;
         page.probes(&current.probes)?;
+        page.freshness(&current.freshness)?;
         // From here on nothing needs the main loop's values.
         let report = current
             .snapshot
@@ -329,6 +333,38 @@ impl Page<'_, '_> {
         Ok(())
     }
 
+    /// Of each path, by whichever transport lags more.
+    fn programming_lag(&mut self, report: &Report) -> fmt::Result {
+        let mut series = self.family(define::PROGRAMMING_LAG)?;
+        for family in &report.verdict.families {
+            for path in ProbePath::ALL {
+                let lanes = family.lanes.iter().filter(|lane| lane.path == path);
+                let Some(lag) = lanes.filter_map(LaneView::programming_lag).max() else {
+                    continue;
+                };
+                let labels = [
+                    ("family", names::of_family(family.family)),
+                    ("path", path.name()),
+                ];
+                series.gauge(&labels, lag.as_secs_f64())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn freshness(&mut self, counted: &Freshness) -> fmt::Result {
+        for (of, by_family) in [
+            (define::ROTATION_LAG, &counted.rotations),
+            (define::LEFT_ENDPOINT, &counted.left),
+        ] {
+            let mut series = self.family(of)?;
+            for (family, lags) in Family::ALL.into_iter().zip(by_family) {
+                lag_histogram(&mut series, &[("family", names::of_family(family))], lags)?;
+            }
+        }
+        Ok(())
+    }
+
     fn listeners(&mut self, stats: &HttpStats) -> fmt::Result {
         let mut requests = self.family(define::REQUESTS)?;
         for ((endpoint, code), count) in ANSWERS.into_iter().zip(&stats.answers) {
@@ -441,6 +477,16 @@ fn histogram(delays: &mut Family_<'_>, labels: Labels<'_>, of: &Delays) -> fmt::
         .0
         .encode_family(&labels)?
         .encode_histogram::<NoLabelSet>(of.sum_ns as f64 / 1e9, count, &buckets, None)
+}
+
+fn lag_histogram(series: &mut Family_<'_>, labels: Labels<'_>, of: &lags::Lags) -> fmt::Result {
+    series.expect(Kind::Histogram, labels);
+    let bounds = lags::BOUNDS.into_iter().chain([f64::INFINITY]);
+    let buckets: Vec<(f64, u64)> = bounds.zip(of.buckets).collect();
+    series
+        .0
+        .encode_family(&labels)?
+        .encode_histogram::<NoLabelSet>(of.sum, of.buckets.iter().sum(), &buckets, None)
 }
 
 /// Seconds. The kernel's last bucket has no bound.

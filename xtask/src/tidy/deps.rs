@@ -9,7 +9,7 @@ use super::tree::Tree;
 /// Modules of the agent and the modules each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet in app alone, through values of domain.
-const MODULES: [(&str, &[&str]); 18] = [
+const MODULES: [(&str, &[&str]); 19] = [
     ("domain", &[]),
     ("args", &["domain", "telemetry"]),
     ("config", &["args", "domain", "http", "telemetry"]),
@@ -22,6 +22,10 @@ const MODULES: [(&str, &[&str]); 18] = [
     ("datapath", &["domain"]),
     ("sentinel", &["clock", "domain"]),
     ("publish", &["domain", "metrics", "report"]),
+    (
+        "rotate",
+        &["clock", "cluster", "config", "domain", "telemetry"],
+    ),
     ("dropin", &["args", "config", "domain"]),
     ("http", &["domain", "lifecycle", "metrics", "report"]),
     (
@@ -67,8 +71,8 @@ const NOT_IN_DOMAIN: [&str; 17] = [
 
 /// Libraries that stay in one module of the agent.
 const HOMES: [(&str, &[&str]); 4] = [
-    ("k8s_openapi", &["cluster", "publish"]),
-    ("kube", &["cluster", "sentinel", "publish"]),
+    ("k8s_openapi", &["cluster", "publish", "rotate"]),
+    ("kube", &["cluster", "publish", "rotate"]),
     ("aya", &["datapath"]),
     ("aya_log", &["datapath"]),
 ];

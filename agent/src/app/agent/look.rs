@@ -6,7 +6,7 @@ use agent_common::service::Family;
 
 use super::Agent;
 use crate::datapath::sample::Look;
-use crate::domain::evidence::{CountDelta, Directory as _, Sample};
+use crate::domain::evidence::{CountDelta, Directory as _, Sample, Sighting};
 use crate::domain::time::Mono;
 use crate::domain::verdict::{LastVerdict, State};
 use crate::report::SIGHTINGS_SHOWN;
@@ -77,10 +77,22 @@ impl Agent {
         }
     }
 
+    /// A new connection to an endpoint that had left: how long the rules keep it.
+    fn measure_left(&self, sighting: &Sighting) {
+        let Some(left) = sighting.left_since else {
+            return;
+        };
+        if let Some(info) = self.planner.service(sighting.service) {
+            let age = sighting.arrived.since(left);
+            self.metrics.record_left(info.family, age);
+        }
+    }
+
     fn sample(&mut self, mut look: Look, now: Mono) -> Sample {
         self.eyesight.note(&look, now);
         self.anomalies += look.sightings.len() as u64;
         for sighting in &look.sightings {
+            self.measure_left(sighting);
             self.sightings.push_front(sighting.clone());
         }
         self.sightings.truncate(SIGHTINGS_SHOWN);

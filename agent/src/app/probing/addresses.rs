@@ -7,6 +7,8 @@ use agent_common::service::{Address, Family};
 
 use crate::config::SentinelConfig;
 use crate::domain::cluster::ObjectName;
+use crate::domain::expect::sentinel::Sentinel;
+use crate::domain::probe::Transport;
 use crate::domain::view::ClusterView;
 use crate::sentinel::devices::{
     self, HardwareAddress, Known, NodeState, PodSources, SentinelDevices, Settings, conflict,
@@ -40,6 +42,19 @@ pub(super) fn taken(settings: &Settings, own: &ObjectName, view: &ClusterView) -
     };
     let nothing = NodeState::default();
     conflict(settings, &Family::ALL, known, &nothing).map(|conflict| conflict.to_string())
+}
+
+/// What the view holds of the sentinel's endpoint.
+pub(super) fn generations(found: &Sentinel) -> Vec<(Family, Transport, u16)> {
+    let mut generations = Vec::new();
+    for (family, found) in Family::ALL.into_iter().zip(&found.families) {
+        let Some(found) = found else { continue };
+        generations.push((family, Transport::Tcp, found.tcp.generation));
+        if let Some(udp) = found.udp {
+            generations.push((family, Transport::Udp, udp.generation));
+        }
+    }
+    generations
 }
 
 fn ip_of(address: Address) -> IpAddr {

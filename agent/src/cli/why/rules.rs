@@ -10,6 +10,11 @@ pub(super) fn rule(report: &Report, family: &FamilyVerdict) -> String {
     let limits = Limits::default();
     match family.state {
         State::Broken => broken(family, &limits),
+        State::Stale if family.by_sentinel => format!(
+            "Probes of a path that stands for the node pass, but met an old generation of the \
+             sentinel's endpoint for at least {} after this node received a newer one.",
+            Spoken(limits.lag_after)
+        ),
         State::Stale => format!(
             "New connections of pods still go to an endpoint that left its slice more than {} \
              before.",

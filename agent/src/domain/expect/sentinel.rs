@@ -10,6 +10,7 @@ use super::node::address;
 use crate::domain::cluster::{
     EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, SlicePort,
 };
+use crate::domain::freshness::{FIRST_GENERATION, LAST_GENERATION, is_generation};
 use crate::domain::view::ServiceState;
 
 /// What the configuration says of the sentinel.
@@ -54,6 +55,26 @@ pub struct SentinelPort {
     pub port: u16,
     /// Node port.
     pub node_port: Option<u16>,
+    /// Port of the endpoint: the generation that the API holds.
+    pub generation: u16,
+}
+
+impl SentinelFamily {
+    /// The same without its generation. As long as this stays, the sentinel has not changed: a
+    /// rotation takes no lane out of service.
+    #[must_use]
+    pub fn without_generation(self) -> Self {
+        let fixed = |port: SentinelPort| SentinelPort {
+            generation: 0,
+            ..port
+        };
+        Self {
+            tcp: fixed(self.tcp),
+            udp: self.udp.map(fixed),
+            echo: SocketAddr::new(self.echo.ip(), 0),
+            ..self
+        }
+    }
 }
 
 /// The sentinel, from its Service and slices and from this node.
@@ -111,6 +132,7 @@ fn families(
                 SentinelPort {
                     port: port.port,
                     node_port: port.node_port,
+                    generation: 0,
                 },
             )
         })
@@ -124,13 +146,21 @@ fn families(
             continue;
         };
         let echo = endpoint(rule, state, family, tcp_name, Protocol::Tcp)?;
-        if let Some((name, _)) = udp {
-            endpoint(rule, state, family, name, Protocol::Udp)?;
-        }
+        let held_by = |echo: SocketAddr, port: SentinelPort| SentinelPort {
+            generation: echo.port(),
+            ..port
+        };
+        let udp = match udp {
+            Some((name, port)) => {
+                let echo = endpoint(rule, state, family, name, Protocol::Udp)?;
+                Some(held_by(echo, port))
+            }
+            None => None,
+        };
         found[family as usize] = Some(SentinelFamily {
             cluster_ip: *cluster_ip,
-            tcp,
-            udp: udp.map(|(_, port)| port),
+            tcp: held_by(echo, tcp),
+            udp,
             node_address: node.and_then(|node| node.addresses.iter().find(of_family).copied()),
             echo,
         });
@@ -171,7 +201,13 @@ fn endpoint(
                 && endpoint.ready
                 && !endpoint.terminating =>
         {
-            Ok(SocketAddr::new(expected, number))
+            match is_generation(number) {
+                true => Ok(SocketAddr::new(expected, number)),
+                false => Err(format!(
+                    "has port {number} in its {title} EndpointSlice, which is no generation: it \
+                     should be one from {FIRST_GENERATION} to {LAST_GENERATION}"
+                )),
+            }
         }
         (None, _) => Err(format!("has no {title} endpoint: {wanted}")),
         (Some((_, None)), _) => Err(format!(

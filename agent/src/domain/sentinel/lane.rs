@@ -8,6 +8,7 @@ use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
 
 use super::outcome::{PROBE_CAUSES, ProbeCause, ProbeOutcome, VoidReason};
+use crate::domain::freshness::Freshness;
 use crate::domain::probe::{Lane, ProbePath, ProbeTrace, Transport};
 use crate::domain::time::Mono;
 use crate::domain::verdict::limits::Limits;
@@ -42,6 +43,8 @@ pub(crate) struct LaneLedger {
     pub(crate) delays: [Option<u64>; STAGES],
     /// Of the last probe that passed, ns from sending to its data.
     pub(crate) round_trip: Option<u64>,
+    /// How its generation follows the API's.
+    pub(crate) freshness: Freshness,
     /// Passed, failed, void, since the agent began.
     pub(crate) totals: [u64; 3],
 }
@@ -258,6 +261,8 @@ pub(super) struct LaneMemory {
     frontend: Option<SocketAddr>,
     #[serde(default)]
     masquerade_seen: bool,
+    #[serde(default)]
+    freshness: Freshness,
     /// Only where it is confirmed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     run: Option<Run>,
@@ -273,6 +278,7 @@ impl LaneMemory {
             last_pass: ledger.last_pass,
             frontend: ledger.frontend,
             masquerade_seen: ledger.masquerade_seen,
+            freshness: ledger.freshness.clone(),
             run: ledger.run.clone().filter(|run| run.is_confirmed(limits)),
         })
     }
@@ -289,6 +295,7 @@ impl LaneMemory {
             frontend: self.frontend,
             last_failure: self.run.as_ref().map(|run| run.last),
             masquerade_seen: self.masquerade_seen,
+            freshness: self.freshness,
             run: self.run,
             ..LaneLedger::default()
         };

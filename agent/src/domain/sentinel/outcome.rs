@@ -269,7 +269,8 @@ fn first_packet(trace: &ProbeTrace, facts: &KernelFacts) -> ProbeOutcome {
     let arrived = has(stamps, Stage::Arrived) || trace.lane.path == ProbePath::Host;
     let cause = if seen.leaked {
         ProbeCause::Leaked
-    } else if seen.misrouted {
+    } else if seen.misrouted && !left {
+        // One that left for the echo went to a generation that we have not heard of yet.
         ProbeCause::Misrouted
     } else if seen.refused {
         ProbeCause::Refused
@@ -295,7 +296,7 @@ fn first_packet(trace: &ProbeTrace, facts: &KernelFacts) -> ProbeOutcome {
 fn data(trace: &ProbeTrace) -> ProbeOutcome {
     let stamps = &trace.data;
     // Somebody else took the connection: no SYN of it left for the echo.
-    if trace.sightings.misrouted || !has(&trace.handshake, Stage::Translated) {
+    if !has(&trace.handshake, Stage::Translated) {
         return ProbeOutcome::Failed(ProbeCause::Misrouted);
     }
     if has(stamps, Stage::Returned) {

@@ -109,8 +109,10 @@ impl<'a> Case<'a> {
     fn judge(&self) -> Finding {
         self.broken()
             .or_else(|| self.stale())
+            .or_else(|| self.stale_by_probes())
             .or_else(|| self.degraded())
             .or_else(|| self.degraded_by_probes())
+            .or_else(|| self.degraded_by_lag())
             .or_else(|| self.suspect_by_probes())
             .or_else(|| self.suspect())
             .or_else(|| self.proven())

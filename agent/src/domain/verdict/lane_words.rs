@@ -188,6 +188,42 @@ pub(super) fn proven(case: &Case<'_>, lane: Lane, at: crate::domain::time::Mono)
     )
 }
 
+/// The rules do not follow the API.
+pub(super) fn stale(case: &Case<'_>, (lane, ledger): (Lane, &LaneLedger)) -> String {
+    let owners = case.ledger.sentinel().owners(lane.family);
+    let owners: Vec<&str> = owners.iter().map(|owner| owner.label()).collect();
+    let of = match owners.is_empty() {
+        true => String::new(),
+        false => format!(" of {}", owners.join(", ")),
+    };
+    format!(
+        "{}: the rules{of} are out of date: {}",
+        of_lane(lane),
+        behind(case, lane, ledger).unwrap_or_default()
+    )
+}
+
+/// `probes still go to generation 20003, 45 s after this node received 20004`.
+fn behind(case: &Case<'_>, lane: Lane, ledger: &LaneLedger) -> Option<String> {
+    let late = case.lateness(lane, ledger)?;
+    let on_the_wire = ledger.generation?;
+    let wanted = ledger.freshness.wanted()?;
+    Some(format!(
+        "probes still go to generation {on_the_wire}, {} after this node heard of a newer one (now \
+         {wanted})",
+        Spoken(late)
+    ))
+}
+
+/// How a lane that passes follows the API.
+fn follows(case: &Case<'_>, lane: Lane, ledger: &LaneLedger) -> String {
+    match (behind(case, lane, ledger), ledger.freshness.lag()) {
+        (Some(behind), _) => format!("; {behind}"),
+        (None, Some(lag)) => format!("; the rules last followed the API within {}", Spoken(lag)),
+        (None, None) => String::new(),
+    }
+}
+
 /// Why a lane never worked, as far as it can be told.
 pub(super) fn never_worked(lane: Lane, ledger: &LaneLedger) -> String {
     let local = matches!(lane.path, ProbePath::NodePort | ProbePath::Host);
@@ -231,7 +267,9 @@ pub(super) fn void(case: &Case<'_>, lane: Lane, ledger: &LaneLedger) -> String {
 pub(super) fn lane(case: &Case<'_>, lane: Lane, ledger: &LaneLedger, state: LaneState) -> String {
     match (state, &ledger.run, ledger.last_pass) {
         (LaneState::Failing, Some(run), _) => failing(case, (lane, run)),
-        (LaneState::Passing, _, Some(at)) => proven(case, lane, at),
+        (LaneState::Passing, _, Some(at)) => {
+            format!("{}{}", proven(case, lane, at), follows(case, lane, ledger))
+        }
         (LaneState::NeverWorked, ..) => never_worked(lane, ledger),
         (LaneState::Void, ..) => void(case, lane, ledger),
         _ => format!("{}: not probed", of_lane(lane)),

@@ -4,18 +4,22 @@
 //! A lane accuses the node only where nothing else explains its failures: it worked before, the
 //! sentinel is as it was, no real connection of the same path got through since, and either no
 //! filter of the sentinel's own addresses looks like it or real connections fail beside it.
+//!
+//! A lane whose probes pass accuses too, where they have met an old generation for too long.
+
+use std::time::Duration;
 
 use agent_common::service::{Family, SourceClass};
 
 use super::judge::{Case, Finding};
 use super::lane_words as words;
-use super::report::{LaneState, LaneView, StageDelays, State};
+use super::report::{Cause, LaneState, LaneView, StageDelays, State};
 use crate::domain::ledger::Streak;
 use crate::domain::probe::{Lane, ProbePath, Transport};
 use crate::domain::sentinel::{
     LaneLedger, ProbeCause, ProbeOutcome, Run, SentinelLedger, lanes_of,
 };
-use crate::domain::time::Mono;
+use crate::domain::time::{Mono, nanos};
 
 /// What the failures of a lane come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,6 +227,51 @@ impl<'a> Case<'a> {
             .find(|(_, run)| run.is_long(limits) && self.hindrance(run).is_none())
     }
 
+    /// The rules of a path that stands for the node have not followed the API for too long: probes
+    /// pass, and meet an old generation.
+    pub(super) fn stale_by_probes(&self) -> Option<Finding> {
+        let lane = self.latest(self.accusing().into_iter())?;
+        let reason = words::stale(self, lane);
+        let mut finding = Finding::caused(State::Stale, Cause::Stale, reason);
+        finding.by_sentinel = true;
+        Some(finding)
+    }
+
+    /// The same of a path that does not stand for the node: UDP, or the host's own.
+    pub(super) fn degraded_by_lag(&self) -> Option<Finding> {
+        let sentinel = self.sentinel();
+        let lanes = lanes_of(self.family).map(|lane| (lane, sentinel.lane(lane)));
+        let lane = self.latest(lanes)?;
+        let reason = words::stale(self, lane);
+        Some(Finding::caused(State::Degraded, Cause::Stale, reason))
+    }
+
+    /// Of these lanes, the one that is late for longest, where that is too long.
+    fn latest(
+        &self,
+        lanes: impl Iterator<Item = (Lane, &'a LaneLedger)>,
+    ) -> Option<(Lane, &'a LaneLedger)> {
+        let limit = self.ledger.limits().lag_after;
+        let late = |(lane, ledger): &(Lane, &LaneLedger)| self.lateness(*lane, ledger);
+        // Among equals the first.
+        lanes
+            .filter(|lane| late(lane).is_some_and(|late| late >= limit))
+            .reduce(|most, lane| {
+                if late(&lane) > late(&most) {
+                    lane
+                } else {
+                    most
+                }
+            })
+    }
+
+    /// For how long the rules of a lane have not followed what this node received: only where its
+    /// probes pass, since one that fails says nothing of rules.
+    pub(super) fn lateness(&self, lane: Lane, ledger: &LaneLedger) -> Option<Duration> {
+        let counts = self.sentinel().view().counts() && self.is_passing(ledger);
+        self.sentinel().lateness(lane, self.now).filter(|_| counts)
+    }
+
     pub(super) fn suspect_by_probes(&self) -> Option<Finding> {
         let failing = self.failing();
         // The one that began first: counts change places with every probe.
@@ -311,6 +360,9 @@ impl<'a> Case<'a> {
             last_failure: ledger.last_failure,
             delays: StageDelays::of(ledger.delays, ledger.round_trip),
             generation: ledger.generation,
+            wanted: ledger.freshness.wanted(),
+            lag: ledger.freshness.lag().map(nanos),
+            late: self.lateness(lane, ledger).map(nanos),
             passed,
             failed,
             void,

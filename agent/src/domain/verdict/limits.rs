@@ -54,6 +54,8 @@ pub struct Limits {
     /// A real connection that was let through before a fault may be answered this long after the
     /// first probe failed, and contradicts nothing.
     pub proof_overlap: Duration,
+    /// A generation of the sentinel that was received this long ago and is not on the wire is stale.
+    pub lag_after: Duration,
     /// With a sentinel, nothing proven for this long after boot is still a start.
     pub boot_deadline: Duration,
 }
@@ -83,6 +85,7 @@ impl Default for Limits {
             probe_gap: Duration::from_secs(1),
             sentinel_settled: Duration::from_secs(10),
             proof_overlap: Duration::from_secs(1),
+            lag_after: Duration::from_secs(120),
             boot_deadline: Duration::from_secs(120),
         }
     }

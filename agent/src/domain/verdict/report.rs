@@ -29,7 +29,7 @@ pub enum State {
     Suspect,
     /// Single Services are broken while the family is proven.
     Degraded,
-    /// New connections go to endpoints that left.
+    /// New connections go to endpoints that left, or the rules do not follow the API.
     Stale,
     /// No new connection gets through.
     Broken,
@@ -211,10 +211,10 @@ pub struct Verdict {
 pub const SERVICES_SHOWN: usize = 100;
 
 impl Verdict {
-    /// The node is broken, and every family that is says so by the sentinel alone. The moment to
-    /// read the sentinel afresh, before the first 503.
+    /// The node is broken or stale, and every family that is says so by the sentinel alone. The
+    /// moment to read the sentinel afresh, before the first 503.
     pub fn rests_on_sentinel(&self) -> bool {
-        let broken = |family: &&FamilyVerdict| family.state == State::Broken;
+        let broken = |family: &&FamilyVerdict| matches!(family.state, State::Broken | State::Stale);
         let mut families = self.families.iter().filter(broken).peekable();
         families.peek().is_some() && families.all(|family| family.by_sentinel)
     }
@@ -251,7 +251,8 @@ pub struct FamilyVerdict {
     pub failing_since: Option<Mono>,
     /// By path: pod, host, external.
     pub paths: Vec<PathView>,
-    /// [`State::Broken`] rests on the sentinel alone: no run of real connections says it too.
+    /// [`State::Broken`] or [`State::Stale`] rests on the sentinel alone: no real connections say
+    /// it too.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub by_sentinel: bool,
     /// The sentinel's lanes, those that were ever probed.

@@ -2,6 +2,7 @@
 //! that outrank everything.
 
 mod filters;
+mod lag;
 mod own_parts;
 mod probe_properties;
 mod probes;

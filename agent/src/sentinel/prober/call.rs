@@ -11,7 +11,7 @@ use super::flight::unread;
 use super::poll::Waiting;
 use super::round::Errand;
 use super::tools::{Times, Tools, key};
-use super::trace::{Sent, TOLD};
+use super::trace::Sent;
 use super::wire::Network;
 use crate::domain::probe::{Lane, ProbeTrace, Transport};
 use crate::domain::time::Mono;
@@ -124,10 +124,16 @@ impl<K: Kernel, N: Network> Tools<K, N> {
                 return true;
             }
         }
-        call.times.is_over(now)
-            || call.connected.is_none()
-                && call.times.take_look(now)
-                && self.seen_of(call) & TOLD != 0
+        if call.times.is_over(now) {
+            return true;
+        }
+        if call.connected.is_some() || !call.times.take_look(now) {
+            return false;
+        }
+        if call.key.is_none() {
+            self.find_key(call);
+        }
+        self.is_told(call.key, self.seen_of(call))
     }
 
     fn step(&self, call: &mut Call<N::Socket>) -> io::Result<bool> {

@@ -88,7 +88,7 @@ impl<K: Kernel, N: Network> Engine<K, N> {
     }
 
     /// Probes these from now on. A family whose targets are new begins soon; one whose targets
-    /// changed keeps its time.
+    /// changed keeps its time, unless the endpoint moved.
     pub(super) fn retarget(&mut self, targets: Targets) {
         let now = self.tools.now();
         for family in Family::ALL {
@@ -112,7 +112,11 @@ impl<K: Kernel, N: Network> Engine<K, N> {
                     self.tools.keep(&mut old.round, |errand| {
                         errands(family, &targets).any(|wanted| wanted == *errand)
                     });
+                    let moved = old.targets.echo.port() != targets.echo.port();
                     old.targets = targets;
+                    if moved {
+                        old.hurry(now, &mut self.tools.dice);
+                    }
                 }
             }
         }
@@ -189,6 +193,13 @@ impl<K: Kernel, N: Network> Engine<K, N> {
 }
 
 impl<S: crate::sentinel::host::Socket> Course<S> {
+    /// The endpoint moved: when the rules follow is to be known soon.
+    fn hurry(&mut self, now: Mono, dice: &mut Dice) {
+        let gap = self.pace.hurry(self.targets.echo.port(), dice);
+        let next = self.begun.map_or(now, |begun| begun.plus(gap)).max(now);
+        self.due = self.due.min(next);
+    }
+
     /// A lane has one probe under way: a round waits for the one before.
     fn is_due(&self, now: Mono) -> bool {
         self.due <= now && self.round.is_complete()

@@ -37,6 +37,8 @@ pub(super) enum Path {
     Silent,
     /// Data does not come back.
     HandshakeOnly,
+    /// The echo is reached, its answer does not come back.
+    EchoOnly,
     Refusing,
     Unreachable,
 }
@@ -72,6 +74,8 @@ pub(super) struct State {
     pub(super) register_fails: bool,
     /// Token of a record that cannot be found.
     pub(super) gone: Option<u32>,
+    /// Where the echo is dialled: what the datapath's rules say. Zero leaves it out.
+    pub(super) generation: u16,
     /// What the observer sees of every connection.
     pub(super) observed: Option<u32>,
     pub(super) probes: BTreeMap<ProbeKey, Probe>,
@@ -87,6 +91,7 @@ impl State {
     fn stamp(&mut self, key: &ProbeKey, phase: usize, stages: &[Stage]) {
         let now = self.now.0;
         if let Some(probe) = self.probes.get_mut(key) {
+            probe.echo_port = self.generation.to_be_bytes();
             for stage in stages {
                 probe.stamps[phase][*stage as usize] = now;
             }
@@ -119,6 +124,7 @@ impl State {
             Path::Unreachable => probe_flag::UNREACHABLE,
             Path::HandshakeOnly if seen.what == What::Syn => 0,
             Path::Sound => 0,
+            Path::EchoOnly => return self.stamp(&key, 0, &Stage::ALL[..3]),
             Path::Silent | Path::HandshakeOnly => return,
         };
         if flag != 0 {
@@ -220,9 +226,7 @@ impl Network for World {
         let (seen, key) = parse(state.now, side, frame);
         state.frames.push(seen);
         // A reset has no token of its own.
-        if let Some(key) = key {
-            state.answer(&seen, key);
-        }
+        key.into_iter().for_each(|key| state.answer(&seen, key));
         Ok(())
     }
 
@@ -348,7 +352,7 @@ impl Socket for FakeSocket {
     fn is_connected(&self) -> io::Result<bool> {
         match self.world.lock().path {
             Path::Sound | Path::HandshakeOnly => Ok(true),
-            Path::Silent => Ok(false),
+            Path::Silent | Path::EchoOnly => Ok(false),
             Path::Refusing => Err(io::Error::from_raw_os_error(libc::ECONNREFUSED)),
             Path::Unreachable => Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH)),
         }

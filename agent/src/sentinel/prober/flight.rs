@@ -8,7 +8,7 @@ use agent_common::probe::{DATA_LEN, Phase, ProbeEvent, ProbeKey, probe_event};
 use super::Kernel;
 use super::round::Errand;
 use super::tools::{Times, Tools};
-use super::trace::{Sent, TOLD};
+use super::trace::Sent;
 use super::wire::{Network, Side};
 use crate::domain::probe::{Lane, ProbeTrace, Transport};
 use crate::domain::time::Mono;
@@ -135,7 +135,10 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         flight.times.is_over(now)
             || flight.is_looked_at()
                 && flight.times.take_look(now)
-                && self.seen(flight.key.token, flight.what.lane.family) & TOLD != 0
+                && self.is_told(
+                    Some(flight.key),
+                    self.seen(flight.key.token, flight.what.lane.family),
+                )
     }
 
     /// Ends it, however far it came.

@@ -17,6 +17,12 @@ pub(super) type Gap = (Duration, Duration);
 pub(super) const REST: Gap = (Duration::from_millis(350), Duration::from_millis(450));
 /// After a change. No shorter than a probe's time: the next round finds the one before complete.
 pub(super) const DOUBT: Gap = (Duration::from_millis(210), Duration::from_millis(250));
+/// While the sentinel's endpoint has moved and probes go where it was: how long the rules take to
+/// follow is wanted to a tenth of a second. Probes that get through are complete long before.
+pub(super) const HASTE: Gap = (Duration::from_millis(80), Duration::from_millis(100));
+/// So many rounds in haste at most, three seconds: rules that take longer are late by so much that
+/// the pace at rest is exact enough.
+const HASTY: u32 = 33;
 /// So many rounds from the last change on: enough to confirm a failure, and a repair.
 const ROUNDS: u32 = 8;
 
@@ -34,7 +40,15 @@ impl Fate {
         Self {
             returned: trace.data[Stage::Collected as usize].is_some(),
             own_source: trace.echo_saw.map(|saw| saw.ip() == trace.client.ip()),
-            sightings: trace.sightings,
+            // An old generation, or one that we have not heard of yet, is nothing to hurry for.
+            sightings: match trace.data[Stage::Collected as usize] {
+                Some(_) => ProbeSightings {
+                    misrouted: false,
+                    stale: false,
+                    ..trace.sightings
+                },
+                None => trace.sightings,
+            },
         }
     }
 }
@@ -45,11 +59,28 @@ pub(super) struct Pace {
     fates: Vec<(Lane, Fate)>,
     /// Rounds in doubt still to come.
     doubted: u32,
+    /// Rounds in haste still to come.
+    hurried: u32,
+    /// Where the endpoint moved to.
+    wanted: Option<u16>,
+    /// A probe of the last round went elsewhere.
+    behind: bool,
 }
 
 impl Pace {
+    /// The endpoint moved to this port. The gap to the next round.
+    pub(super) fn hurry(&mut self, wanted: u16, dice: &mut Dice) -> Duration {
+        self.wanted = Some(wanted);
+        self.hurried = HASTY;
+        self.behind = true;
+        let (least, most) = HASTE;
+        least + dice.below(most - least)
+    }
+
     /// Sees what came of a probe. Whether its lane fares differently from before.
     pub(super) fn note(&mut self, trace: &ProbeTrace) -> bool {
+        let elsewhere = |generation| Some(generation) != self.wanted;
+        self.behind |= trace.generation.is_some_and(elsewhere);
         let fate = Fate::of(trace);
         let known = self.fates.iter_mut().find(|(lane, _)| *lane == trace.lane);
         let changed = match known {
@@ -67,7 +98,17 @@ impl Pace {
 
     /// The gap from a round that begins now to the next.
     pub(super) fn gap(&mut self, dice: &mut Dice) -> Duration {
-        let (least, most) = if self.doubted > 0 { DOUBT } else { REST };
+        let (least, most) = match (self.hurried, self.doubted) {
+            (1.., _) if self.behind => HASTE,
+            (_, 1..) => DOUBT,
+            _ => REST,
+        };
+        self.hurried = if self.behind {
+            self.hurried.saturating_sub(1)
+        } else {
+            0
+        };
+        self.behind = false;
         self.doubted = self.doubted.saturating_sub(1);
         least + dice.below(most - least)
     }

@@ -17,6 +17,7 @@ use super::*;
 use crate::domain::probe::{Control, Lane, ProbePath, ProbeSightings, Transport};
 
 mod edges;
+mod haste;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use agent_common::probe::ProbeKey;
+use agent_common::probe::{Phase, ProbeKey, Stage};
 use agent_common::service::{Family, TCP};
 
 use super::Kernel;
 use super::dice::Dice;
 use super::ports::Ports;
-use super::trace::beyond_doubt;
+use super::trace::{ELSEWHERE, TOLD, beyond_doubt};
 use super::wire::{Network, Side};
 use crate::domain::probe::Transport;
 use crate::domain::time::Mono;
@@ -116,6 +116,17 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         self.network
             .send_own(to, packet)
             .map_err(|error| format!("cannot send to {to}: {error}"))
+    }
+
+    /// Whether the observer saw how a handshake went wrong: there is nothing to wait for.
+    pub(super) fn is_told(&self, key: Option<ProbeKey>, seen: u32) -> bool {
+        let reached = || {
+            let probe = key.and_then(|key| self.kernel.read(&key).ok().flatten());
+            probe.is_some_and(|probe| {
+                probe.stamps[Phase::Handshake as usize][Stage::Echoed as usize] != 0
+            })
+        };
+        seen & TOLD != 0 && (seen & TOLD & !ELSEWHERE != 0 || !reached())
     }
 
     /// What the observer saw of a connection.

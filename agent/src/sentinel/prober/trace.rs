@@ -59,6 +59,9 @@ fn stamps(probe: &Probe, phase: Phase) -> Stamps {
 
 /// Outcomes of the observer that end a probe before its time.
 pub(super) const TOLD: u32 = state::LEAKED | state::MISROUTED | state::STALE | state::REFUSED;
+/// Those of a probe that went where the endpoint is not, as far as we have heard: the echo answers
+/// all generations, so one that reached it may come back.
+pub(super) const ELSEWHERE: u32 = state::MISROUTED | state::STALE;
 
 /// What the observer's state says beyond doubt: nothing where another connection shares the
 /// number.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::super::super::lanes;
 use super::super::super::paper::{Ink, grouped};
 use super::{Page, TEXT};
+use crate::domain::time::Spoken;
 use crate::domain::verdict::report::names;
 use crate::domain::verdict::{FamilyVerdict, LaneState, LaneView};
 use crate::report::SentinelState;
@@ -18,6 +19,9 @@ const ARMED: usize = 49;
 const FAILED: usize = 64;
 const ROUND_TRIP: usize = 76;
 const LAST_PASS: usize = 80;
+
+/// Rules that are late for less are about to follow.
+const LATE: Duration = Duration::from_secs(5);
 
 impl Page<'_> {
     pub(super) fn probes(&mut self) {
@@ -38,7 +42,37 @@ impl Page<'_> {
                 self.lane(lane);
             }
         }
+        self.follows();
         self.paper.line();
+    }
+
+    /// How long the rules took to follow when the sentinel's endpoint last moved.
+    fn follows(&mut self) {
+        let lanes = || {
+            self.report
+                .verdict
+                .families
+                .iter()
+                .flat_map(|family| &family.lanes)
+        };
+        let lag = lanes().filter_map(|lane| lane.lag).max();
+        let late = lanes()
+            .filter_map(|lane| lane.late)
+            .max()
+            .map(Duration::from_nanos);
+        let (ink, said) = match (late.filter(|late| *late >= LATE), lag) {
+            (Some(late), _) => (Ink::Warn, format!("behind the API for {}", Spoken(late))),
+            (None, Some(lag)) => {
+                let lag = Spoken(Duration::from_nanos(lag));
+                (
+                    Ink::Plain,
+                    format!("followed the API within {lag} the last time"),
+                )
+            }
+            (None, None) => return,
+        };
+        self.paper.put(Ink::Heading, "rules").to(TEXT);
+        self.paper.put(ink, &said).line();
     }
 
     fn sentinel(&mut self) {
@@ -105,6 +139,19 @@ impl Page<'_> {
             None => Ink::Faint,
         };
         paper.to(LAST_PASS).put(ink, &last_pass).line();
+        if let Some(late) = lane
+            .late
+            .map(Duration::from_nanos)
+            .filter(|late| *late >= LATE)
+        {
+            let said = format!(
+                "goes to generation {}, {} after a newer one ({})",
+                shown(lane.generation),
+                Spoken(late),
+                shown(lane.wanted)
+            );
+            self.paper.to(PATH).put(Ink::Warn, &said).line();
+        }
         if let Some(cause) = lane.cause {
             self.paper.to(PATH);
             lanes::chain(&mut self.paper, &lanes::steps(lane));
@@ -112,6 +159,11 @@ impl Page<'_> {
             self.paper.put(ink_of(lane), &cause).line();
         }
     }
+}
+
+/// A generation.
+fn shown(generation: Option<u16>) -> String {
+    generation.map_or_else(|| "-".to_owned(), |generation| generation.to_string())
 }
 
 /// Of a lane's mark.

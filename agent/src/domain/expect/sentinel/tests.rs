@@ -133,6 +133,7 @@ fn replace_endpoint((_, slices): &mut Parts) {
 #[case::not_ready(edited(|(_, slices)| slices[0].endpoints[0].ready = false), "other endpoints")]
 #[case::no_slice(edited(|(_, slices)| drop(slices.remove(1))), "no IPv6 endpoint")]
 #[case::renamed(edited(|(service, _)| service.ports[0].name = "web".into()), "lacks")]
+#[case::no_generation(edited(|(_, slices)| slices[1].ports[1].port = 9_001), "9001 in its IPv6 EndpointSlice, which is no generation")]
 #[case::local(edited(|(service, _)| service.external_local = true), "policy Local")]
 #[case::ranges(edited(|(service, _)| service.has_source_ranges = true), "SourceRanges")]
 #[case::no_tcp(edited(|(service, _)| drop(service.ports.remove(0))), "no TCP port")]
@@ -147,4 +148,32 @@ fn edited_by_somebody(#[case] (service, slices): Parts, #[case] words: &str) {
     );
     let altered = found.altered.unwrap();
     assert!(altered.contains(words), "{altered}");
+}
+
+#[test]
+fn a_rotation_is_no_other_sentinel() {
+    let rotated = || {
+        let mut slices = both();
+        for port in slices.iter_mut().flat_map(|slice| &mut slice.ports) {
+            port.port = 20_002;
+        }
+        slices
+    };
+    let (before, after) = (found(service(), both()), found(service(), rotated()));
+    assert_eq!(after.altered, None);
+    for (before, after) in before.families.into_iter().zip(after.families) {
+        let (before, after) = (before.unwrap(), after.unwrap());
+        assert_eq!(
+            (before.tcp.generation, after.tcp.generation),
+            (20_001, 20_002)
+        );
+        assert_eq!(after.udp.unwrap().generation, 20_002);
+        assert_ne!(before, after);
+        assert_eq!(before.without_generation(), after.without_generation());
+    }
+    let mut moved = service();
+    moved.ports[0].node_port = Some(30_081);
+    let moved = found(moved, both()).families[0].unwrap();
+    let before = before.families[0].unwrap();
+    assert_ne!(before.without_generation(), moved.without_generation());
 }

@@ -1,5 +1,7 @@
 //! The sentinel's lanes as a verdict shows them.
 
+use std::time::Duration;
+
 use agent_common::probe::{STAGES, Stage};
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +36,15 @@ pub struct LaneView {
     /// The port at which the echo was last dialled.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub generation: Option<u16>,
+    /// The port that the endpoint should have, as the cluster view has it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub wanted: Option<u16>,
+    /// How long the rules took to follow when the endpoint last moved, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lag: Option<u64>,
+    /// For how long they have not followed, in nanoseconds; nothing where they have.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub late: Option<u64>,
     /// Probes that passed, since the agent began.
     pub passed: u64,
     /// That failed.
@@ -42,6 +53,14 @@ pub struct LaneView {
     pub void: u64,
     /// The same for a person.
     pub sentence: String,
+}
+
+impl LaneView {
+    /// How far the rules lag behind the API: what was measured last, or how long they have been
+    /// late, whichever is longer. Nothing where nothing is known.
+    pub fn programming_lag(&self) -> Option<Duration> {
+        self.lag.max(self.late).map(Duration::from_nanos)
+    }
 }
 
 /// What a lane looks like; a fact, no judgement.

@@ -1,0 +1,367 @@
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn s(seconds: u64) -> Mono {
+    Mono(1_000_000_000 * (10_000 + seconds))
+}
+
+fn lease(holder: Option<&str>, version: u32) -> LeaseSeen {
+    LeaseSeen {
+        holder: holder.map(str::to_owned),
+        version: version.to_string(),
+        duration: LEASE,
+    }
+}
+
+fn wanted() -> Wanted {
+    Wanted {
+        service: "sentinel".to_owned(),
+        families: Family::ALL.to_vec(),
+        ports: vec![
+            ("tcp".to_owned(), Protocol::Tcp),
+            ("udp".to_owned(), Protocol::Udp),
+        ],
+        echo: ["198.18.0.2".parse().unwrap(), "2001:2::2".parse().unwrap()],
+    }
+}
+
+fn slice(family: Family, generation: u16) -> SliceSeen {
+    let wanted = wanted();
+    SliceSeen {
+        name: slice_name("sentinel", family),
+        version: "7".to_owned(),
+        family: Some(family),
+        is_labelled: true,
+        endpoints: (vec![wanted.echo[family as usize].to_string()], true),
+        ports: wanted
+            .ports
+            .into_iter()
+            .map(|(name, protocol)| (name, protocol, generation))
+            .collect(),
+    }
+}
+
+fn both(generation: u16) -> Vec<SliceSeen> {
+    Family::ALL.map(|family| slice(family, generation)).to_vec()
+}
+
+fn update(family: Family, generation: u16) -> Write {
+    Write::Update {
+        family,
+        version: "7".to_owned(),
+        generation,
+    }
+}
+
+/// A leader since `s(0)`.
+fn leading() -> Rotation {
+    let mut rotation = Rotation::new(MINUTE);
+    assert_eq!(
+        rotation.plan(&wanted(), &both(20_005), 3, s(0)),
+        Plan::default()
+    );
+    rotation
+}
+
+#[rstest]
+#[case(1, 60)]
+#[case(3_000, 60)]
+#[case(5_000, 100)]
+#[case(15_000, 300)]
+fn rotations_slow_with_the_cluster(#[case] nodes: u32, #[case] seconds: u64) {
+    assert_eq!(interval(MINUTE, nodes), Duration::from_secs(seconds));
+    assert_eq!(
+        interval(2 * MINUTE, 5_000),
+        2 * MINUTE,
+        "slower still if asked for"
+    );
+}
+
+#[test]
+fn both_families_move_together_once_a_minute() {
+    let mut rotation = leading();
+    assert_eq!(
+        rotation.plan(&wanted(), &both(20_005), 3, s(59)),
+        Plan::default()
+    );
+    let plan = rotation.plan(&wanted(), &both(20_005), 3, s(60));
+    let writes = Family::ALL.map(|family| update(family, 20_006));
+    assert_eq!((plan.writes, plan.rotates), (writes.to_vec(), true));
+    rotation.wrote(20_006, true, s(60));
+    rotation.wrote(20_006, true, s(60));
+    assert_eq!(
+        rotation.plan(&wanted(), &both(20_006), 3, s(119)),
+        Plan::default()
+    );
+    assert!(rotation.plan(&wanted(), &both(20_006), 3, s(120)).rotates);
+    assert!(
+        !rotation
+            .plan(&wanted(), &both(20_006), 9_000, s(120))
+            .rotates
+    );
+}
+
+// The second of two writes was refused: its family follows with the next look.
+#[test]
+fn half_a_rotation_is_brought_to_its_end() {
+    let mut rotation = leading();
+    rotation.wrote(20_006, true, s(60));
+    let halves = vec![slice(Family::V4, 20_006), slice(Family::V6, 20_005)];
+    let plan = rotation.plan(&wanted(), &halves, 3, s(65));
+    assert_eq!(
+        (plan.writes, plan.rotates),
+        (vec![update(Family::V6, 20_006)], false)
+    );
+    // Also by a successor that does not know.
+    let mut next = Rotation::new(MINUTE);
+    let plan = next.plan(&wanted(), &halves, 3, s(65));
+    assert_eq!(plan.writes, [update(Family::V6, 20_006)]);
+}
+
+#[test]
+fn generations_come_round() {
+    let mut rotation = leading();
+    let plan = rotation.plan(&wanted(), &both(20_999), 3, s(60));
+    assert_eq!(
+        plan.writes,
+        Family::ALL.map(|family| update(family, 20_001))
+    );
+    rotation.wrote(20_001, true, s(60));
+    let halves = vec![slice(Family::V4, 20_001), slice(Family::V6, 20_999)];
+    let plan = rotation.plan(&wanted(), &halves, 3, s(65));
+    assert_eq!(plan.writes, [update(Family::V6, 20_001)]);
+}
+
+#[test]
+fn slices_that_are_gone_come_back() {
+    let mut rotation = leading();
+    let plan = rotation.plan(&wanted(), &both(20_005)[..1], 3, s(5));
+    let create = |family, generation| Write::Create { family, generation };
+    assert_eq!(
+        (plan.writes, plan.rotates),
+        (vec![create(Family::V6, 20_005)], false)
+    );
+    // Without any, what was written last goes on, and else it begins anew.
+    rotation.wrote(20_006, true, s(60));
+    let plan = rotation.plan(&wanted(), &[], 3, s(65));
+    assert_eq!(
+        plan.writes,
+        Family::ALL.map(|family| create(family, 20_006))
+    );
+    let mut fresh = Rotation::new(MINUTE);
+    let plan = fresh.plan(&wanted(), &[], 3, s(65));
+    assert_eq!(
+        plan.writes,
+        Family::ALL.map(|family| create(family, 20_001))
+    );
+    let plan = fresh.plan(&wanted(), &[], 3, s(265));
+    assert!(!plan.rotates, "there is nothing to move");
+}
+
+#[rstest]
+#[case::other_endpoint(|slice: &mut SliceSeen| slice.endpoints.0 = vec!["10.1.1.1".to_owned()])]
+#[case::one_more(|slice: &mut SliceSeen| slice.endpoints.0.push("10.1.1.1".to_owned()))]
+#[case::no_endpoint(|slice: &mut SliceSeen| slice.endpoints.0.clear())]
+#[case::not_ready(|slice: &mut SliceSeen| slice.endpoints.1 = false)]
+#[case::label_gone(|slice: &mut SliceSeen| slice.is_labelled = false)]
+#[case::no_ports(|slice: &mut SliceSeen| slice.ports.clear())]
+#[case::port_gone(|slice: &mut SliceSeen| drop(slice.ports.pop()))]
+#[case::two_generations(|slice: &mut SliceSeen| slice.ports[1].2 = 20_004)]
+#[case::no_generation(|slice: &mut SliceSeen| slice.ports.iter_mut().for_each(|port| port.2 = 80))]
+#[case::renamed(|slice: &mut SliceSeen| slice.ports[0].0 = "web".to_owned())]
+fn what_somebody_edited_is_mended(#[case] edit: fn(&mut SliceSeen)) {
+    let mut slices = both(20_005);
+    edit(&mut slices[0]);
+    let plan = leading().plan(&wanted(), &slices, 3, s(5));
+    assert_eq!(
+        (plan.writes, plan.rotates),
+        (vec![update(Family::V4, 20_005)], false)
+    );
+}
+
+#[test]
+fn an_address_type_cannot_be_changed() {
+    let mut slices = both(20_005);
+    slices[0].family = None;
+    let plan = leading().plan(&wanted(), &slices, 3, s(5));
+    let delete = Write::Delete {
+        name: "sentinel-ipv4".to_owned(),
+        version: "7".to_owned(),
+    };
+    assert_eq!(plan.writes, [delete]);
+}
+
+#[test]
+fn strangers_are_named_and_left_alone() {
+    let mut slices = both(20_005);
+    slices.push(SliceSeen {
+        name: "sentinel-x7k2p".to_owned(),
+        ..slice(Family::V4, 20_005)
+    });
+    let plan = leading().plan(&wanted(), &slices, 3, s(5));
+    assert_eq!(
+        (plan.writes, plan.strangers),
+        (vec![], vec!["sentinel-x7k2p".to_owned()])
+    );
+}
+
+#[test]
+fn a_service_of_one_family_has_one_slice() {
+    let mut one = wanted();
+    one.families = vec![Family::V6];
+    let mut rotation = Rotation::new(MINUTE);
+    let plan = rotation.plan(&one, &[slice(Family::V6, 20_005)], 3, s(5));
+    assert_eq!(plan, Plan::default());
+}
+
+#[test]
+fn after_an_outage_nothing_moves_for_ten_minutes() {
+    let mut rotation = leading();
+    rotation.failed(s(30));
+    assert!(
+        !rotation.plan(&wanted(), &both(20_005), 3, s(70)).rotates,
+        "while it lasts"
+    );
+    assert!(rotation.answered(s(50)));
+    for at in [60, 120, 600, 649] {
+        assert!(!rotation.plan(&wanted(), &both(20_005), 3, s(at)).rotates);
+        assert!(!rotation.answered(s(at)));
+    }
+    // What somebody edits meanwhile is mended all the same.
+    assert_eq!(
+        rotation
+            .plan(&wanted(), &both(20_005)[..1], 3, s(640))
+            .writes
+            .len(),
+        1
+    );
+    assert!(rotation.plan(&wanted(), &both(20_005), 3, s(650)).rotates);
+}
+
+#[test]
+fn a_hiccup_is_no_outage() {
+    let mut rotation = leading();
+    rotation.failed(s(50));
+    assert!(!rotation.answered(s(55)));
+    assert!(rotation.plan(&wanted(), &both(20_005), 3, s(60)).rotates);
+}
+
+#[test]
+fn the_first_to_come_leads() {
+    let mut candidate = Candidate::new("a".to_owned());
+    assert!(candidate.is_due(s(0)) && !candidate.leads(s(0)));
+    assert_eq!(candidate.step(None, s(0)), LeaseStep::Create);
+    candidate.wrote(s(0));
+    assert!(candidate.leads(s(1)) && !candidate.is_due(s(14)) && candidate.is_due(s(15)));
+    assert_eq!(
+        candidate.step(Some(&lease(Some("a"), 1)), s(15)),
+        LeaseStep::Renew
+    );
+    candidate.wrote(s(15));
+    assert!(candidate.leads(s(44)), "two renewals may fail");
+    assert!(
+        !candidate.leads(s(45)),
+        "and no more, long before another may lead"
+    );
+}
+
+#[test]
+fn another_one_takes_over_once_the_lease_ran_out() {
+    let mut candidate = Candidate::new("b".to_owned());
+    for at in [0, 5, 44] {
+        assert_eq!(
+            candidate.step(Some(&lease(Some("a"), 1)), s(at)),
+            LeaseStep::Wait
+        );
+    }
+    // It was renewed: its time begins anew, by our clock.
+    for at in [45, 89] {
+        assert_eq!(
+            candidate.step(Some(&lease(Some("a"), 2)), s(at)),
+            LeaseStep::Wait
+        );
+    }
+    assert_eq!(
+        candidate.step(Some(&lease(Some("a"), 2)), s(90)),
+        LeaseStep::Take
+    );
+    assert!(!candidate.leads(s(90)), "not before it is written");
+}
+
+#[test]
+fn one_that_went_in_order_is_followed_at_once() {
+    let mut candidate = Candidate::new("b".to_owned());
+    candidate.step(Some(&lease(Some("a"), 1)), s(0));
+    assert_eq!(candidate.step(Some(&lease(None, 2)), s(5)), LeaseStep::Take);
+}
+
+#[test]
+fn a_lease_that_another_one_took_is_lost() {
+    let mut candidate = Candidate::new("a".to_owned());
+    candidate.wrote(s(0));
+    assert_eq!(
+        candidate.step(Some(&lease(Some("b"), 9)), s(15)),
+        LeaseStep::Wait
+    );
+    assert!(!candidate.leads(s(15)));
+}
+
+proptest! {
+    /// Whatever fails and whoever is suspended when: never two that may write.
+    #[test]
+    fn two_never_lead_at_once(events in proptest::collection::vec((0..2_usize, any::<bool>(), 1..40_u64), 1..80)) {
+        let mut candidates = ["a", "b"].map(|name| Candidate::new(name.to_owned()));
+        let mut held: Option<LeaseSeen> = None;
+        let mut version = 0;
+        let mut now = 0;
+        for (who, answered, later) in events {
+            now += later;
+            let candidate = &mut candidates[who];
+            if answered && candidate.is_due(s(now)) {
+                match candidate.step(held.as_ref(), s(now)) {
+                    LeaseStep::Wait => {}
+                    LeaseStep::Create | LeaseStep::Take | LeaseStep::Renew => {
+                        version += 1;
+                        held = Some(lease(Some(["a", "b"][who]), version));
+                        candidate.wrote(s(now));
+                    }
+                }
+            }
+            prop_assert!(candidates.iter().filter(|one| one.leads(s(now))).count() <= 1);
+        }
+    }
+
+    /// Whatever the slices look like, what is planned makes them sound and of one generation.
+    #[test]
+    fn a_plan_makes_all_slices_sound(
+        generations in proptest::array::uniform2(proptest::option::of(19_990..21_010_u16)),
+        at in 0..200_u64,
+    ) {
+        let mut rotation = leading();
+        let mut slices: Vec<SliceSeen> = Family::ALL
+            .into_iter()
+            .zip(generations)
+            .filter_map(|(family, generation)| Some(slice(family, generation?)))
+            .collect();
+        let plan = rotation.plan(&wanted(), &slices, 3, s(at));
+        for write in plan.writes {
+            match write {
+                Write::Create { family, generation } => slices.push(slice(family, generation)),
+                Write::Update { family, generation, .. } => {
+                    slices.retain(|slice| slice.family != Some(family));
+                    slices.push(slice(family, generation));
+                }
+                Write::Delete { .. } => prop_assert!(false, "nothing has another type here"),
+            }
+        }
+        let held: Vec<Option<u16>> = Family::ALL
+            .into_iter()
+            .map(|family| slices.iter().find_map(|slice| slice.generation(&wanted(), family)))
+            .collect();
+        prop_assert!(held[0].is_some() && held[0] == held[1], "{held:?}");
+    }
+}

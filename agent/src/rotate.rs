@@ -1,0 +1,352 @@
+//! `pathproof rotate`: moves the sentinel's endpoint from one generation to the next, for the whole
+//! cluster. One of several leads, by a Lease; it alone writes the sentinel's slices.
+//!
+//! What is written when is [`crate::domain::rotation`]'s to say; here it is read and written. Every
+//! write names the version that was read, so whoever wrote in between wins, and the next look sees
+//! what came of it. Nothing here ends the process but a signal: what goes wrong is said once, and
+//! tried again with the next look.
+
+use std::future::Future;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client};
+use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::MissedTickBehavior;
+
+use crate::clock;
+use crate::cluster::api::client::{ApiAccess, ClientError, client};
+use crate::config::RotateConfig;
+use crate::domain::rotation::{Candidate, LeaseStep, Plan, Rotation, Write, slice_name};
+use crate::domain::time::Mono;
+use slices::Shape;
+
+mod lease;
+mod slices;
+#[cfg(test)]
+mod tests;
+
+/// The lease and, while we lead, the slices are looked at this often.
+const LOOK: Duration = Duration::from_secs(5);
+/// A request that takes longer is given up.
+const REQUEST: Duration = Duration::from_secs(5);
+/// The nodes are counted this often.
+const COUNT: Duration = Duration::from_secs(300);
+
+/// Why the rotator could not run.
+#[derive(Debug, Error)]
+pub enum RotateError {
+    /// The API server cannot be asked.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Signals cannot be received.
+    #[error("cannot receive signals: {source}")]
+    Signals {
+        /// Why not.
+        source: std::io::Error,
+    },
+}
+
+/// Why a request led to nothing.
+#[derive(Debug, Error)]
+enum Trouble {
+    /// Somebody else wrote meanwhile, or the object is gone: the next look tells.
+    #[error("{what} was changed by somebody else")]
+    Raced { what: String },
+    /// The API server answered, and refuses.
+    #[error("the API server refuses to {what}: {why}")]
+    Refused { what: String, why: String },
+    /// The API server does not answer, or cannot.
+    #[error("the API server cannot {what}: {why}")]
+    Away { what: String, why: String },
+}
+
+/// Runs the rotator until SIGTERM or SIGINT; then it gives the lease up, so that another one leads
+/// at once.
+///
+/// # Errors
+/// What kept it from starting.
+pub async fn run(config: RotateConfig) -> Result<(), RotateError> {
+    let listen = |kind| signal(kind).map_err(|source| RotateError::Signals { source });
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let access = ApiAccess {
+        kubeconfig: config.kubeconfig.clone(),
+        server: config.server.clone(),
+        state_dir: None,
+    };
+    let mut rotator = Rotator::new(&client(&access).await?, config);
+    let mut tick = tokio::time::interval(LOOK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let turn = async {
+            tick.tick().await;
+            rotator.look().await;
+        };
+        // A request that is cut off is written or not: the next leader reads which.
+        tokio::select! {
+            biased;
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            () = turn => {}
+        }
+    }
+    rotator.give_up().await;
+    Ok(())
+}
+
+/// One rotator.
+struct Rotator {
+    config: RotateConfig,
+    candidate: Candidate,
+    rotation: Rotation,
+    leases: Api<Lease>,
+    services: Api<Service>,
+    slices: Api<EndpointSlice>,
+    nodes: Api<Node>,
+    counted: Option<(u32, Mono)>,
+    /// What went wrong last: it is said once.
+    said: Option<String>,
+    led: bool,
+}
+
+impl Rotator {
+    fn new(client: &Client, config: RotateConfig) -> Self {
+        let namespace = &*config.service.namespace;
+        // A container that begins anew in the same pod is another one.
+        let me = format!("{}_{:x}", config.host, clock::mono().0);
+        Self {
+            candidate: Candidate::new(me),
+            rotation: Rotation::new(config.interval),
+            leases: Api::namespaced(client.clone(), namespace),
+            services: Api::namespaced(client.clone(), namespace),
+            slices: Api::namespaced(client.clone(), namespace),
+            nodes: Api::all(client.clone()),
+            counted: None,
+            said: None,
+            led: false,
+            config,
+        }
+    }
+
+    /// One look at everything, and what follows from it.
+    async fn look(&mut self) {
+        let result = self.try_look().await;
+        let now = clock::mono();
+        match &result {
+            Err(Trouble::Away { .. }) => self.rotation.failed(now),
+            _ if self.rotation.answered(now) => {
+                tracing::info!("the API server is back; nothing moves for ten minutes");
+            }
+            _ => {}
+        }
+        let leads = self.candidate.leads(now);
+        if std::mem::replace(&mut self.led, leads) != leads {
+            tracing::info!(leads, lease = %self.config.lease, "who leads has changed");
+        }
+        self.say(result.err().map(|error| error.to_string()));
+    }
+
+    /// Says what is wrong, once.
+    fn say(&mut self, trouble: Option<String>) {
+        if let Some(why) = trouble.as_ref().filter(|_| trouble != self.said) {
+            tracing::warn!(%why, "the sentinel's slices could not be looked after");
+        }
+        self.said = trouble;
+    }
+
+    async fn try_look(&mut self) -> Result<(), Trouble> {
+        self.elect().await?;
+        if !self.candidate.leads(clock::mono()) {
+            self.rotation.rest();
+            return Ok(());
+        }
+        let nodes = self.count().await?;
+        let name = self.config.service.name.to_string();
+        let service = ask("read the sentinel's Service", self.services.get_opt(&name)).await?;
+        let Some(service) = service else {
+            return Err(Trouble::Refused {
+                what: "look after the sentinel".to_owned(),
+                why: format!("Service {} is not in the cluster", self.config.service),
+            });
+        };
+        let listed = ListParams::default().labels(&slices::selector(&name));
+        let found = ask("list the sentinel's slices", self.slices.list(&listed)).await?;
+        let shape = Shape::of(&service, &self.config);
+        let seen: Vec<_> = found.items.iter().map(slices::seen).collect();
+        let now = clock::mono();
+        let plan = self.rotation.plan(&shape.wanted, &seen, nodes, now);
+        self.write(&shape, &plan).await?;
+        match plan.strangers.first() {
+            None => Ok(()),
+            Some(stranger) => Err(Trouble::Refused {
+                what: "let the sentinel be probed".to_owned(),
+                why: format!(
+                    "EndpointSlice {stranger} belongs to its Service and is not ours: delete it"
+                ),
+            }),
+        }
+    }
+
+    /// Writes a plan, as long as we lead.
+    async fn write(&mut self, shape: &Shape, plan: &Plan) -> Result<(), Trouble> {
+        for write in &plan.writes {
+            if !self.candidate.leads(clock::mono()) {
+                break;
+            }
+            let generation = self.write_one(shape, write).await?;
+            if let Some(generation) = generation {
+                self.rotation.wrote(generation, plan.rotates, clock::mono());
+            }
+            match plan.rotates {
+                true => tracing::debug!(?write, "the endpoint moves"),
+                false => tracing::info!(?write, "a slice was not as it should be"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the generation that was written.
+    async fn write_one(&self, shape: &Shape, write: &Write) -> Result<Option<u16>, Trouble> {
+        match write {
+            Write::Create { family, generation } => {
+                let slice = shape.slice(*family, *generation);
+                let params = PostParams::default();
+                ask("create a slice", self.slices.create(&params, &slice)).await?;
+                Ok(Some(*generation))
+            }
+            Write::Update {
+                family,
+                version,
+                generation,
+            } => {
+                let name = slice_name(&shape.wanted.service, *family);
+                let patch = Patch::Merge(shape.patch(*family, *generation, version));
+                let params = PatchParams::default();
+                let patched = self.slices.patch(&name, &params, &patch);
+                ask(&format!("update slice {name}"), patched).await?;
+                Ok(Some(*generation))
+            }
+            Write::Delete { name, version } => {
+                let params = DeleteParams {
+                    preconditions: Some(Preconditions {
+                        resource_version: Some(version.clone()),
+                        uid: None,
+                    }),
+                    ..DeleteParams::default()
+                };
+                let deleted = self.slices.delete(name, &params);
+                ask(&format!("delete slice {name}"), deleted).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Looks at the lease when that is due.
+    async fn elect(&mut self) -> Result<(), Trouble> {
+        let asked = clock::mono();
+        if !self.candidate.is_due(asked) {
+            return Ok(());
+        }
+        let name = &self.config.lease;
+        let found = ask("read the Lease", self.leases.get_opt(name)).await?;
+        let seen = found.as_ref().map(lease::seen);
+        let params = PostParams::default();
+        let me = self.candidate.name();
+        let wall = clock::wall();
+        let ours = lease::ours(found.as_ref(), name, me, wall);
+        let written = match self.candidate.step(seen.as_ref(), asked) {
+            LeaseStep::Wait => return Ok(()),
+            LeaseStep::Create => ask("create the Lease", self.leases.create(&params, &ours)).await,
+            LeaseStep::Take | LeaseStep::Renew => {
+                ask(
+                    "update the Lease",
+                    self.leases.replace(name, &params, &ours),
+                )
+                .await
+            }
+        };
+        match written {
+            Ok(_) => {
+                self.candidate.wrote(asked);
+                Ok(())
+            }
+            Err(Trouble::Raced { .. }) => {
+                self.candidate.lost();
+                Ok(())
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Nodes of the cluster: one is read, and how many remain.
+    async fn count(&mut self) -> Result<u32, Trouble> {
+        let now = clock::mono();
+        if let Some((nodes, at)) = self.counted
+            && now.since(at) < COUNT
+        {
+            return Ok(nodes);
+        }
+        let one = ListParams::default().limit(1);
+        let listed = ask("count the nodes", self.nodes.list_metadata(&one)).await?;
+        let remaining = listed.metadata.remaining_item_count.unwrap_or(0);
+        let remaining = u32::try_from(remaining).unwrap_or(0);
+        let nodes = remaining.saturating_add(u32::try_from(listed.items.len()).unwrap_or(1));
+        self.counted = Some((nodes, now));
+        Ok(nodes)
+    }
+
+    /// Lets another one lead at once.
+    async fn give_up(&mut self) {
+        if !self.candidate.leads(clock::mono()) {
+            return;
+        }
+        self.candidate.lost();
+        let name = &self.config.lease;
+        let Ok(Some(found)) = ask("read the Lease", self.leases.get_opt(name)).await else {
+            return;
+        };
+        if lease::seen(&found).holder.as_deref() != Some(self.candidate.name()) {
+            return;
+        }
+        let nobodys = lease::nobodys(found);
+        let params = PostParams::default();
+        let written = self.leases.replace(name, &params, &nobodys);
+        if let Err(error) = ask("give the Lease up", written).await {
+            tracing::info!(%error, "another rotator leads once the lease has run out");
+        }
+    }
+}
+
+/// A request, in bounded time.
+async fn ask<T>(
+    what: &str,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Trouble> {
+    let what = what.to_owned();
+    let Ok(answer) = tokio::time::timeout(REQUEST, request).await else {
+        let why = format!("no answer within {} s", REQUEST.as_secs());
+        return Err(Trouble::Away { what, why });
+    };
+    answer.map_err(|error| match error {
+        kube::Error::Api(status) => match status.code {
+            404 | 409 => Trouble::Raced { what },
+            429 | 500.. => Trouble::Away {
+                what,
+                why: status.message,
+            },
+            _ => Trouble::Refused {
+                what,
+                why: status.message,
+            },
+        },
+        other => Trouble::Away {
+            what,
+            why: other.to_string(),
+        },
+    })
+}

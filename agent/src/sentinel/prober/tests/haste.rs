@@ -1,0 +1,117 @@
+//! The sentinel's endpoint moves: how soon probes tell that the rules follow.
+
+use super::super::pace::HASTE;
+use super::*;
+
+const OLD: u16 = 20_001;
+const NEW: u16 = 20_002;
+
+/// Everything is probed, and the endpoint is at this port.
+fn at(port: u16) -> Targets {
+    let mut targets = everything();
+    for family in targets.families.iter_mut().flatten() {
+        family.echo.set_port(port);
+    }
+    targets
+}
+
+/// At rest, on rules that have followed the first generation.
+fn followed() -> Bench {
+    let mut bench = Bench::new(Path::Sound);
+    bench.world.lock().generation = OLD;
+    bench.engine.retarget(at(OLD));
+    bench.run(5 * SECOND);
+    bench.traces();
+    bench
+}
+
+fn gaps(traces: &[&ProbeTrace]) -> Vec<Duration> {
+    let pairs = traces.windows(2);
+    pairs.map(|pair| pair[1].sent.since(pair[0].sent)).collect()
+}
+
+// Whatever the moment: the first probe that meets it was sent at most 100 ms after the one before.
+#[rstest]
+fn rules_that_follow_are_noticed_within_100_ms(
+    #[values(0, 70, 190, 330)] moment: u64,
+    #[values(30, 200, 1_000)] lag: u64,
+) {
+    let mut bench = followed();
+    bench.run(Duration::from_millis(moment));
+    bench.traces();
+    let moved = bench.engine.now();
+    bench.engine.retarget(at(NEW));
+    bench.run(Duration::from_millis(lag));
+    bench.world.lock().generation = NEW;
+    let followed = bench.engine.now();
+    bench.run(SECOND);
+    for (lane, traces) in by_lane(&bench.traces()) {
+        let first = traces.iter().find(|trace| trace.generation == Some(NEW));
+        let late = first.expect("one that follows").sent.since(followed);
+        assert!(late <= HASTE.1, "{lane:?}: {late:?} after {moved:?}");
+        // And no more haste once it is known.
+        let after: Vec<_> = traces
+            .iter()
+            .copied()
+            .filter(|trace| trace.generation == Some(NEW))
+            .collect();
+        assert!(
+            gaps(&after)[1..].iter().all(|gap| *gap >= DOUBT.0),
+            "{lane:?}"
+        );
+    }
+}
+
+#[test]
+fn haste_ends_where_rules_do_not_follow() {
+    let mut bench = followed();
+    bench.engine.retarget(at(NEW));
+    bench.run(4 * SECOND);
+    bench.traces();
+    bench.run(10 * SECOND);
+    for (lane, traces) in by_lane(&bench.traces()) {
+        assert!(
+            (21..=29).contains(&traces.len()),
+            "{lane:?}: {}",
+            traces.len()
+        );
+    }
+}
+
+#[test]
+fn a_minute_with_a_rotation_costs_a_few_rounds_more() {
+    let count = |rotates: bool| {
+        let mut bench = followed();
+        bench.engine.retarget(at(if rotates { NEW } else { OLD }));
+        bench.run(Duration::from_millis(200));
+        bench.world.lock().generation = if rotates { NEW } else { OLD };
+        bench.run(60 * SECOND);
+        bench.traces().len()
+    };
+    let (quiet, rotated) = (count(false), count(true));
+    assert!(rotated < quiet + quiet / 20, "{rotated} for {quiet}");
+}
+
+// The observer knows the endpoint by the view alone: a probe that reached the echo at another
+// generation may yet come back.
+#[rstest]
+#[case(state::STALE, TIMEOUT)]
+#[case(state::MISROUTED, TIMEOUT)]
+#[case(state::LEAKED, Duration::from_millis(5))]
+fn a_probe_to_another_generation_is_waited_for(#[case] observed: u32, #[case] ends: Duration) {
+    let mut bench = Bench::new(Path::EchoOnly);
+    bench.world.lock().generation = OLD;
+    bench.world.lock().observed = Some(observed);
+    bench.engine.retarget(at(NEW));
+    bench.run(2 * SECOND);
+    let traces = bench.traces();
+    let traces = of(&traces, ProbePath::OffCluster);
+    let tcp: Vec<_> = traces
+        .iter()
+        .filter(|trace| trace.lane.transport == Transport::Tcp)
+        .collect();
+    assert!(tcp.len() > 6);
+    for trace in tcp {
+        assert_eq!(trace.ended.since(trace.sent), ends);
+    }
+}
