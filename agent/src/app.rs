@@ -1,7 +1,7 @@
 //! The one place that knows every part: builds them, wires them, and runs the main loop.
 //!
 //! ```text
-//! folder ──changes──▶ Agent.view ─▶ planner ─▶ observer's maps
+//! source ──changes──▶ Agent.view ─▶ planner ─▶ observer's maps
 //! devices ──────────▶ observer (attach)
 //! tick ─▶ observer.look ─▶ ledger ─▶ verdict ─▶ damping ─▶ answers ─▶ HTTP, metrics, report
 //! ```
@@ -20,7 +20,8 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::clock;
-use crate::cluster::watch::{Folder, OpenError, Update};
+use crate::cluster::api::{self, ClientError};
+use crate::cluster::watch::{OpenError, Update};
 use crate::config::Config;
 use crate::datapath::attach::Mode;
 use crate::datapath::devices::{self, DevicesError};
@@ -42,6 +43,7 @@ mod check;
 mod coverage;
 mod memory;
 mod probing;
+mod source;
 
 use agent::{Agent, Published, TICK};
 pub use check::{CheckError, check};
@@ -60,6 +62,9 @@ pub enum AppError {
     /// The folder cannot be followed.
     #[error("{0}")]
     Folder(#[from] OpenError),
+    /// The API server cannot be asked.
+    #[error("{0}")]
+    Api(#[from] ClientError),
     /// The kernel refuses the observer for lack of privileges.
     #[error(transparent)]
     Observer(#[from] ObserverError),
@@ -99,9 +104,9 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         bind::listen("--healthz-bind-address", config.healthz.address)?,
         bind::listen("--admin-bind-address", config.admin.address)?,
     );
-    // The folder is read while the observer is loaded. Loading blocks, and a task that was spawned
+    // The view is read while the observer is loaded. Loading blocks, and a task that was spawned
     // here waits for this one to yield: the other worker does not take it.
-    let folder = Folder::open(&config.manifests, &config.node_name)?.follow();
+    let updates = source::follow(&config).await?;
     tokio::task::yield_now().await;
     let (observer, blind, no_pins) = load(&config)?;
     // Reading the object took more than all that follows.
@@ -123,7 +128,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     );
     let result = turn(
         &mut agent,
-        folder,
+        updates,
         inbox,
         pending,
         &heartbeat,
@@ -154,7 +159,8 @@ pub async fn cleanup(
     let devices = sentinel::devices::remove(&settings).await;
     let pins = pin_dir.map_or(Ok(0), Pins::remove_all);
     if let Some(dir) = state_dir {
-        memory::remove(dir).map_err(|source| PinsError::Io {
+        let forgotten = api::forget(dir).and_then(|()| memory::remove(dir));
+        forgotten.map_err(|source| PinsError::Io {
             operation: "remove",
             path: dir.to_owned(),
             source,
@@ -298,7 +304,7 @@ fn serve_all(
 /// The main loop.
 async fn turn(
     agent: &mut Agent,
-    mut folder: Receiver<Update>,
+    mut updates: Receiver<Update>,
     mut inbox: Option<Inbox>,
     mut pending: Pending,
     heartbeat: &Heartbeat,
@@ -318,7 +324,7 @@ async fn turn(
                 tracing::info!(signal = name, "ending");
                 return Ok(());
             }
-            Some(update) = folder.recv() => {
+            Some(update) = updates.recv() => {
                 agent.follow_view(update, clock::mono());
                 if agent.view_synced() {
                     pending.view = None;

@@ -267,6 +267,31 @@ pub struct ClusterArgs {
     #[arg(long, env = "PATHPROOF_MANIFESTS", value_name = "DIR", help_heading = CLUSTER)]
     pub manifests: Option<PathBuf>,
 
+    /// Kubeconfig of the API server to take the cluster view from; its current context counts
+    ///
+    /// Without it, --server and --manifests, the ServiceAccount of this pod is used: the API server
+    /// is then connected to past the Service network, once its addresses were learned.
+    #[arg(long, env = "PATHPROOF_KUBECONFIG", value_name = "FILE", help_heading = CLUSTER)]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// URL of the API server to take the cluster view from; wins over that of --kubeconfig
+    ///
+    /// Asked with the ServiceAccount of this pod, where one is mounted and the URL is https. Give
+    /// an address that needs no Service: the ClusterIP works only while the datapath does.
+    #[arg(long, env = "PATHPROOF_SERVER", value_name = "URL", help_heading = CLUSTER)]
+    pub server: Option<String>,
+
+    /// How much of the cluster is watched at an API server
+    #[arg(
+        long,
+        env = "PATHPROOF_VIEW",
+        value_name = "VIEW",
+        value_enum,
+        default_value_t = View::Full,
+        help_heading = CLUSTER
+    )]
+    pub view: View,
+
     /// Name of this node's Node object
     ///
     /// Else NODE_NAME from the environment, else the host's name in lower case.
@@ -375,6 +400,15 @@ pub enum Enforcement {
     Enforce,
     /// The datapath part always answers 200; metrics tell what would have been said
     Audit,
+}
+
+/// How much of the cluster is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum View {
+    /// This Node, all Services and EndpointSlices: every Service is judged
+    Full,
+    /// This Node and the sentinel alone: for very large clusters
+    Sentinel,
 }
 
 /// Whether the datapath is probed.

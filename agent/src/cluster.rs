@@ -1,12 +1,14 @@
-//! Where the cluster view comes from: a folder of ordinary Kubernetes YAML, followed live.
+//! Where the cluster view comes from: an API server ([`api`]), or a folder of ordinary Kubernetes
+//! YAML ([`watch`]), followed live.
 //!
-//! Sources turn Kubernetes objects into facts ([`convert`]) and deliver [`Change`]s in batches; what
-//! follows from facts is none of their business. The API server will be a second source beside
-//! the folder, behind the same conversion. Kubernetes types must not leave [`convert`].
+//! Both turn Kubernetes objects into facts ([`convert`]) and deliver [`Change`]s in batches; what
+//! follows from facts is none of their business. Kubernetes types must not leave this module.
 //!
 //! [`Change`]: crate::domain::cluster::Change
 
+pub mod api;
 pub mod convert;
+mod facts;
 pub mod manifests;
 pub mod watch;
 pub mod yaml;

@@ -19,11 +19,13 @@ mod error;
 mod interfaces;
 mod parse;
 mod sentinel;
+mod source;
 mod taints;
 
 pub use error::ConfigError;
 pub use interfaces::{InterfaceRule, Pattern};
 pub use sentinel::{SentinelConfig, prefix as device_prefix};
+pub use source::Source;
 
 /// Port of /healthz and /livez where none is given: kube-proxy's.
 pub const HEALTHZ_PORT: u16 = 10256;
@@ -35,8 +37,8 @@ pub const MAX_FLAP_DWELL: Duration = Duration::from_secs(300);
 /// Everything `pathproof run` needs to know.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Folder with the cluster view.
-    pub manifests: PathBuf,
+    /// Where the cluster view comes from.
+    pub source: Source,
     /// `metadata.name` of this node.
     pub node_name: Arc<str>,
     /// Where the node's name was found.
@@ -96,6 +98,8 @@ pub struct Surroundings {
     pub node_name: Option<String>,
     /// The host's name.
     pub hostname: Option<String>,
+    /// Whether this is a pod that was told of its API server.
+    pub in_cluster: bool,
 }
 
 impl Surroundings {
@@ -104,6 +108,8 @@ impl Surroundings {
         Self {
             node_name: std::env::var("NODE_NAME").ok(),
             hostname: std::fs::read_to_string("/proc/sys/kernel/hostname").ok(),
+            in_cluster: std::env::var_os("KUBERNETES_SERVICE_HOST")
+                .is_some_and(|host| !host.is_empty()),
         }
     }
 }
@@ -119,8 +125,9 @@ impl Config {
             Sentinel::On => Some(sentinel::resolve(&args.sentinel_settings)?),
             Sentinel::Off => None,
         };
+        let service = sentinel.as_ref().map(|of| &of.service);
         Ok(Self {
-            manifests: manifests(&args.cluster)?,
+            source: source::resolve(&args.cluster, around.in_cluster, service)?,
             node_name,
             node_name_from,
             healthz: Listen {
@@ -166,8 +173,9 @@ impl Config {
             address: BindAddress::One(([127, 0, 0, 1], 0).into()),
             allow: AllowList::default(),
         };
+        let sentinel = sentinel::resolve(&args.sentinel)?;
         Ok(Self {
-            manifests: manifests(&args.cluster)?,
+            source: source::resolve(&args.cluster, around.in_cluster, Some(&sentinel.service))?,
             node_name,
             node_name_from,
             healthz: nowhere.clone(),
@@ -181,7 +189,7 @@ impl Config {
             terminating_taints: taints::resolve(&args.cluster.terminating_taints)?,
             flap_dwell: Duration::ZERO,
             attach: Attach::Auto,
-            sentinel: Some(sentinel::resolve(&args.sentinel)?),
+            sentinel: Some(sentinel),
             pin_dir: None,
             state_dir: None,
             log_format: Format::Text,
@@ -189,12 +197,25 @@ impl Config {
         })
     }
 
-    /// Looks whether the folders that must exist do, and can be read.
+    /// Looks whether the folders and files that must exist do, and can be read.
     ///
     /// # Errors
-    /// The folder that does not, with the remedy.
+    /// The one that does not, with the remedy.
     pub fn check(&self) -> Result<(), ConfigError> {
-        readable_directory("--manifests", &self.manifests)
+        match &self.source {
+            Source::Folder(folder) => readable_directory("--manifests", folder),
+            Source::Api {
+                kubeconfig: Some(path),
+                ..
+            } => std::fs::File::open(path)
+                .map(drop)
+                .map_err(|source| ConfigError::File {
+                    option: "--kubeconfig",
+                    path: path.clone(),
+                    source,
+                }),
+            Source::Api { .. } => Ok(()),
+        }
     }
 
     /// Writes every value into the log, once, at start.
@@ -206,7 +227,7 @@ impl Config {
         tracing::info!(
             node = %self.node_name,
             node_name_from = ?self.node_name_from,
-            manifests = %self.manifests.display(),
+            cluster_view = self.source.to_string(),
             healthz = self.healthz.address.to_string(),
             healthz_allow = %self.healthz.allow,
             admin = self.admin.address.to_string(),
@@ -223,10 +244,6 @@ impl Config {
             "this is the configuration"
         );
     }
-}
-
-fn manifests(args: &ClusterArgs) -> Result<PathBuf, ConfigError> {
-    args.manifests.clone().ok_or(ConfigError::NoClusterView)
 }
 
 fn node_name(

@@ -118,7 +118,7 @@ impl Agent {
             )
         });
         ClusterReport {
-            source: format!("folder {}", self.config.manifests.display()),
+            source: self.config.source.to_string(),
             synced: self.view.is_synced(),
             changed: self.view_changed,
             problems: self.problems.iter().cloned().chain(conflicts).collect(),

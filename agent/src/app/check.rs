@@ -11,9 +11,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::agent::{Agent, Published};
 use super::probing::{Inbox, Message, Probing};
-use super::{AppError, CHECK, Delivered, Shutdown, TICK, load, next};
+use super::{AppError, CHECK, Delivered, Shutdown, TICK, load, next, source};
 use crate::clock;
-use crate::cluster::watch::Folder;
 use crate::config::Config;
 use crate::datapath::devices::{self, Interfaces};
 use crate::domain::probe::{Lane, ProbeTrace};
@@ -71,9 +70,7 @@ pub async fn check(config: Config, time: Duration) -> Result<Observed, CheckErro
     if let Some(device) = beside {
         return Err(CheckError::InUse { device });
     }
-    let folder = Folder::open(&config.manifests, &config.node_name)
-        .map_err(AppError::from)?
-        .follow();
+    let updates = source::follow(&config).await?;
     let (observer, blind, no_pins) = load(&config)?;
     let (mut agent, published) =
         Agent::new(config, observer, blind, no_pins, probing, Metrics::new());
@@ -85,7 +82,7 @@ pub async fn check(config: Config, time: Duration) -> Result<Observed, CheckErro
         end: Instant::now() + SETUP,
         begun: None,
     };
-    let done = checking.turn(folder, devices, inbox, &mut shutdown).await;
+    let done = checking.turn(updates, devices, inbox, &mut shutdown).await;
     let observed = checking.observed();
     agent.end().await;
     done?;
@@ -107,7 +104,7 @@ impl Checking<'_> {
     /// As the agent's main loop, without what serves.
     async fn turn(
         &mut self,
-        mut folder: mpsc::Receiver<Delivered>,
+        mut updates: mpsc::Receiver<Delivered>,
         mut devices: watch::Receiver<Interfaces>,
         mut inbox: Option<Inbox>,
         shutdown: &mut Shutdown,
@@ -122,7 +119,7 @@ impl Checking<'_> {
             tokio::select! {
                 biased;
                 signal = shutdown.requested() => return Err(CheckError::Interrupted { signal }),
-                Some(update) = folder.recv() => self.agent.follow_view(update, clock::mono()),
+                Some(update) = updates.recv() => self.agent.follow_view(update, clock::mono()),
                 message = next(&mut inbox) => self.take_in(message, clock::mono()),
                 Ok(()) = devices.changed() => {
                     let wanted = self.agent.watched(&devices.borrow_and_update());

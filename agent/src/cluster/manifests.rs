@@ -12,17 +12,15 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use super::convert::{Converter, Invalid, Skipped};
-use super::yaml::{self, Item, Object, Place};
+use super::convert::Converter;
+use super::facts::{Facts, identity, is_gone};
+use super::yaml::{self, Item, Place};
 use crate::domain::cluster::Change;
 
-mod facts;
 mod problem;
 mod reading;
 
-use facts::{Facts, identity, is_gone};
 pub use problem::{Problem, Reason};
 use reading::Reading;
 
@@ -343,10 +341,10 @@ impl Manifests {
             }
         };
         let key = self.hasher.hash_one(identity(&object));
-        match self.convert(&object) {
+        match Facts::of(&mut self.converter, &object) {
             Ok(Ok(facts)) => self.put(key, facts, place, reading, changes),
-            Ok(Err((kind, skipped))) => {
-                reading.ignore(format!("{kind} ({})", skipped.words()));
+            Ok(Err(skipped)) => {
+                reading.ignore(format!("{} ({})", identity(&object).0, skipped.words()));
                 if self
                     .objects
                     .get(&key)
@@ -361,32 +359,6 @@ impl Manifests {
                 reading.complain(place, Reason::Invalid(invalid));
             }
         }
-    }
-
-    fn convert(
-        &mut self,
-        object: &Object,
-    ) -> Result<Result<Facts, (&'static str, Skipped)>, Invalid> {
-        Ok(match object {
-            Object::Node(node) => {
-                let converted = self.converter.node(node)?;
-                converted
-                    .map(|facts| Facts::Node(Arc::new(facts)))
-                    .map_err(|why| ("Node", why))
-            }
-            Object::Service(service) => {
-                let converted = self.converter.service(service)?;
-                converted
-                    .map(|facts| Facts::Service(Arc::new(facts)))
-                    .map_err(|why| ("Service", why))
-            }
-            Object::Slice(slice) => {
-                let converted = self.converter.slice(slice)?;
-                converted
-                    .map(|facts| Facts::Slice(Arc::new(facts)))
-                    .map_err(|why| ("EndpointSlice", why))
-            }
-        })
     }
 
     fn put(

@@ -13,9 +13,38 @@ use crate::domain::node::TaintError;
 pub enum ConfigError {
     /// Nothing to take expectations from.
     #[error(
-        "nothing says what this node must route: give --manifests DIR, a folder of Kubernetes YAML with its Node, Services and EndpointSlices"
+        "nothing says what this node must route: give --kubeconfig FILE or --server URL of an API server, run in a pod with a ServiceAccount, or give --manifests DIR, a folder of Kubernetes YAML with its Node, Services and EndpointSlices"
     )]
     NoClusterView,
+    /// Two sources for one view.
+    #[error("--manifests and {option} are two sources of one cluster view: give one of them")]
+    TwoClusterViews {
+        /// The other option.
+        option: &'static str,
+    },
+    /// Not the URL of an API server.
+    #[error(
+        "--server: {value:?} is no URL of an API server: give http://HOST:PORT or https://HOST:PORT"
+    )]
+    Server {
+        /// What was said.
+        value: String,
+    },
+    /// A view of the sentinel alone, without the sentinel.
+    #[error(
+        "--view: \"sentinel\" watches the sentinel alone, and --sentinel is off: give --view=full"
+    )]
+    ViewOfNothing,
+    /// A file that cannot be read.
+    #[error("{option}: the file {path} cannot be read ({source}); create it, or let the agent's user read it", path = path.display())]
+    File {
+        /// The option.
+        option: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The node's name could not be found.
     #[error("this node's name is not known: give --node-name, or set NODE_NAME from spec.nodeName")]
     NoNodeName,

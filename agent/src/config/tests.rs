@@ -10,6 +10,7 @@ fn around() -> Surroundings {
     Surroundings {
         node_name: None,
         hostname: Some("Worker-1\n".to_owned()),
+        in_cluster: false,
     }
 }
 
@@ -140,6 +141,7 @@ fn the_nodes_name(
     let around = Surroundings {
         node_name: env.map(str::to_owned),
         hostname: Some("Host.Example.com\n".to_owned()),
+        in_cluster: false,
     };
     let mut line = vec!["pathproof", "run", "--manifests=/cluster"];
     if let Some(said) = said {
@@ -171,12 +173,55 @@ fn without_a_cluster_view_there_is_nothing_to_prove() {
 fn a_missing_folder_is_named() {
     let mut config = resolve(&[]).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    config.manifests = folder.path().to_owned();
+    config.source = Source::Folder(folder.path().to_owned());
     assert!(config.check().is_ok());
-    config.manifests = folder.path().join("gone");
+    config.source = Source::Folder(folder.path().join("gone"));
     let message = config.check().unwrap_err().to_string();
     assert!(
         message.contains("gone") && message.contains("create it"),
         "{message}"
     );
+}
+
+/// The source that a command line names.
+fn source(options: &[&str], in_cluster: bool) -> Result<Source, ConfigError> {
+    let line = ["pathproof", "run"].iter().chain(options);
+    let Command::Run(args) = Args::try_parse_from(line).unwrap().command else {
+        panic!("not run");
+    };
+    let around = Surroundings {
+        in_cluster,
+        ..around()
+    };
+    Config::resolve(&args, &around).map(|config| config.source)
+}
+
+#[rstest]
+#[case(&["--manifests=/cluster"], true, "folder /cluster")]
+#[case(&["--kubeconfig=/etc/admin.conf"], true, "API server of /etc/admin.conf")]
+#[case(&["--kubeconfig=/etc/admin.conf", "--server=https://10.0.0.1:6443"], false,
+    "API server https://10.0.0.1:6443")]
+#[case(&["--server=http://[fd00::1]:8080"], false, "API server http://[fd00::1]:8080")]
+#[case(&[], true, "API server of this cluster")]
+fn the_source_of_the_view(#[case] options: &[&str], #[case] in_cluster: bool, #[case] is: &str) {
+    assert_eq!(source(options, in_cluster).unwrap().to_string(), is);
+}
+
+#[rstest]
+#[case(&["--manifests=/cluster", "--kubeconfig=/etc/admin.conf"], "--manifests and --kubeconfig")]
+#[case(&["--manifests=/cluster", "--server=https://a"], "--manifests and --server")]
+#[case(&["--server=10.0.0.1:6443"], "--server: \"10.0.0.1:6443\"")]
+#[case(&["--server=https://a", "--view=sentinel", "--sentinel=off"], "--view")]
+fn sources_that_do_not_do(#[case] options: &[&str], #[case] expected: &str) {
+    let message = source(options, true).unwrap_err().to_string();
+    assert!(message.starts_with(expected), "{message}");
+}
+
+#[test]
+fn the_view_of_the_sentinel_names_it() {
+    let found = source(&["--view=sentinel", "--sentinel-service=a/b"], true).unwrap();
+    let Source::Api { only, .. } = found else {
+        panic!("{found:?}");
+    };
+    assert_eq!(only.unwrap().to_string(), "a/b");
 }

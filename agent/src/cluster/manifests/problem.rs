@@ -1,4 +1,4 @@
-//! What is wrong with a folder, in words for a person.
+//! What is wrong with a source of the view, in words for a person.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,15 +6,26 @@ use std::path::PathBuf;
 use crate::cluster::convert::Invalid;
 use crate::cluster::yaml::Place;
 
-/// Something in a folder that could not be taken as it stands.
+/// Something in a source that could not be taken as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// File, or the folder itself.
+    /// File, or the folder itself; of an API server, those words.
     pub path: PathBuf,
     /// Where in the file; `None` where the whole file is meant.
     pub place: Option<Place>,
     /// What is wrong.
     pub reason: Reason,
+}
+
+impl Problem {
+    /// Of the API server.
+    pub fn of_api(reason: Reason) -> Self {
+        Self {
+            path: PathBuf::from("API server"),
+            place: None,
+            reason,
+        }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -66,5 +77,45 @@ pub enum Reason {
         name: String,
         /// Where it stood first: a file, or a line of the same file.
         first: String,
+    },
+    /// The API server does not answer.
+    #[error("cannot be reached ({error}); what it said before stays")]
+    Away {
+        /// What stands in the way.
+        error: String,
+    },
+    /// The API server lets nobody of that name watch.
+    #[error(
+        "does not let the agent watch {resource} ({error}); what it said before stays; grant get, list and watch on them"
+    )]
+    Forbidden {
+        /// What is watched.
+        resource: &'static str,
+        /// Its words.
+        error: String,
+    },
+    /// The API server answers with an error.
+    #[error("cannot tell of {resource} ({error}); what it said before stays")]
+    Unserved {
+        /// What is watched.
+        resource: &'static str,
+        /// Its words.
+        error: String,
+    },
+    /// An object that is not of its kind.
+    #[error("{kind} {name} is not understood: {error}; what the object said before stays")]
+    Unreadable {
+        /// Kind of the object.
+        kind: &'static str,
+        /// Its name, with the namespace where it has one.
+        name: String,
+        /// The parser's words.
+        error: String,
+    },
+    /// More of the same.
+    #[error("{count} more objects have something wrong")]
+    More {
+        /// How many.
+        count: usize,
     },
 }

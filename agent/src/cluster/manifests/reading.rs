@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use super::facts::Facts;
 use super::{Key, Problem, Reason};
+use crate::cluster::facts::Facts;
 use crate::cluster::yaml::Place;
 
 /// A file while it is read.

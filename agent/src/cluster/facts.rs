@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::cluster::yaml::Object;
+use super::convert::{Converter, Invalid, Skipped};
+use super::yaml::Object;
 use crate::domain::cluster::{Change, NodeFacts, ServiceFacts, SliceFacts};
 
 /// Facts of an object, as shared with the view.
@@ -14,6 +15,20 @@ pub(super) enum Facts {
 }
 
 impl Facts {
+    /// What an object says, or why it is passed over.
+    pub(super) fn of(
+        converter: &mut Converter,
+        object: &Object,
+    ) -> Result<Result<Self, Skipped>, Invalid> {
+        Ok(match object {
+            Object::Node(node) => converter.node(node)?.map(|f| Self::Node(Arc::new(f))),
+            Object::Service(service) => converter
+                .service(service)?
+                .map(|f| Self::Service(Arc::new(f))),
+            Object::Slice(slice) => converter.slice(slice)?.map(|f| Self::Slice(Arc::new(f))),
+        })
+    }
+
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Facts::Node(_) => "Node",
