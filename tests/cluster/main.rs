@@ -4,5 +4,9 @@
 //! What a load balancer gets from kube-proxy's health server is asked in the same breath as what
 //! it gets from ours, and compared. Each test has a cluster of its own.
 
+mod calm;
+mod faults;
 mod first;
+mod parity;
+mod rights;
 mod scene;

@@ -206,6 +206,23 @@ impl Scene {
         put_file(&self.api, &file);
     }
 
+    /// Removes a Service and its slices.
+    pub(crate) fn remove(&mut self, service: &str) {
+        let core = format!("/api/v1/namespaces/demo/services/{service}");
+        self.api.delete(&core).expect("delete a Service");
+        for family in ["v4", "v6"] {
+            let slices = "/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices";
+            // A controller of the API server's own may have been faster.
+            let _ = self.api.delete(&format!("{slices}/{service}-{family}"));
+        }
+        self.manifests.remove(service).expect("remove its manifest");
+    }
+
+    /// Who writes the rules.
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
     /// Starts clients: two pods and an outsider to each Service, in both families.
     pub(crate) fn traffic(&mut self) {
         for family in Family::ALL {
@@ -233,7 +250,10 @@ fn services(world: &World) -> Vec<Service> {
 }
 
 /// Everything that the cluster is to hold: deploy/base whole, the Node, the Services.
-fn install(api: &Api, manifests: &Manifests) {
+pub(crate) fn install(api: &Api, manifests: &Manifests) {
+    // The API server makes its own namespaces a moment after it is ready.
+    let made = until(PATIENCE, || api.get("/api/v1/namespaces/default").ok());
+    assert!(made.is_some(), "no namespace default");
     for object in base::objects().expect("deploy/base") {
         create(api, object).expect("deploy/base fits the API");
     }

@@ -176,7 +176,7 @@ impl Api {
 }
 
 /// Where an object lives.
-pub fn path_of(object: &Value) -> Result<String> {
+fn path_of(object: &Value) -> Result<String> {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (version, kind) = (word(&object["apiVersion"]), word(&object["kind"]));
     let (name, namespace) = (

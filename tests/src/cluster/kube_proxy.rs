@@ -1,15 +1,15 @@
 //! The real kube-proxy on the node of the world.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::fs;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use std::{fs, thread};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::{Process, Servers};
 use crate::http::{self, Response};
-use crate::world::{Family, NODE_NAME, World, layout};
+use crate::world::{Family, NODE_NAME, Namespace, World, layout};
 
 /// Port of kube-proxy's own /healthz and /livez in these tests: 10256 is the agent's here.
 pub const HEALTHZ_PORT: u16 = 10356;
@@ -51,8 +51,8 @@ impl Mode {
 pub struct KubeProxy {
     process: Process,
     address: SocketAddr,
-    outside: crate::world::Namespace,
-    node: crate::world::Namespace,
+    outside: Namespace,
+    node: Namespace,
     mode: Mode,
     lock: PathBuf,
 }
@@ -141,13 +141,16 @@ impl KubeProxy {
 
     /// Runs an iptables command in both families, as someone on the node would.
     pub fn iptables(&self, words: &str) -> Result<()> {
-        for program in ["iptables", "ip6tables"] {
-            let mut args = vec!["-w", "5"];
-            args.extend(words.split_whitespace());
-            let env = [("XTABLES_LOCKFILE", self.lock.as_os_str())];
-            self.node.feed_with(program, &args, &env, "")?;
-        }
-        Ok(())
+        self.run("iptables", words)?;
+        self.run("ip6tables", words)
+    }
+
+    /// Runs one command, `iptables` or `ip6tables`.
+    pub fn run(&self, program: &str, words: &str) -> Result<()> {
+        let mut args = vec!["-w", "5"];
+        args.extend(words.split_whitespace());
+        let env = [("XTABLES_LOCKFILE", self.lock.as_os_str())];
+        self.node.feed_with(program, &args, &env, "").map(drop)
     }
 
     /// What kube-proxy's rules are, as text.
@@ -161,25 +164,5 @@ impl KubeProxy {
                 Ok(v4 + &v6)
             }
         }
-    }
-
-    /// Waits until its rules contain a text in both families' sense: `wanted` gets all of them.
-    pub fn wait_rules(&self, what: &str, wanted: impl Fn(&str) -> bool) -> Result<()> {
-        let end = std::time::Instant::now() + PATIENCE;
-        loop {
-            let rules = self.rules()?;
-            if wanted(&rules) {
-                return Ok(());
-            }
-            if std::time::Instant::now() > end {
-                bail!("never in the rules: {what}:\n{rules}");
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    /// Loopback address of its metrics, for tests inside the node.
-    pub fn metrics_address() -> SocketAddr {
-        SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 10249)
     }
 }
