@@ -1,15 +1,15 @@
-//! etcd and kube-apiserver on the other node of the world, with RBAC and nothing switched off.
+//! etcd and kube-apiserver on the other node of the world, with RBAC.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::rand::SystemRandom;
-use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use serde_json::json;
 
 use super::{Api, Process, Servers};
@@ -43,7 +43,9 @@ impl ControlPlane {
         let dir = world.dir().join("control-plane");
         fs::create_dir_all(&dir)?;
         fs::write(dir.join("tokens.csv"), TOKENS)?;
-        fs::write(dir.join("accounts.pem"), signing_key()?)?;
+        let (private, public) = signing_keys()?;
+        fs::write(dir.join("accounts.key"), private)?;
+        fs::write(dir.join("accounts.pub"), public)?;
         let etcd = start_etcd(&world.worker, &servers.etcd, &dir)?;
         let mut control = Self {
             ns: world.worker.clone(),
@@ -119,12 +121,14 @@ impl ControlPlane {
             ("cert-dir", file("pki")),
             ("token-auth-file", file("tokens.csv")),
             ("authorization-mode", "RBAC".to_owned()),
+            // Streaming lists want etcd 3.4.25 or newer, and Debian's may be older.
+            ("feature-gates", "WatchList=false".to_owned()),
             (
                 "service-account-issuer",
                 "https://kubernetes.default.svc".to_owned(),
             ),
-            ("service-account-key-file", file("accounts.pem")),
-            ("service-account-signing-key-file", file("accounts.pem")),
+            ("service-account-key-file", file("accounts.pub")),
+            ("service-account-signing-key-file", file("accounts.key")),
             ("service-cluster-ip-range", format!("{v4},{v6}")),
         ] {
             command.arg(format!("--{option}={value}"));
@@ -155,20 +159,33 @@ fn start_etcd(ns: &Namespace, program: &Path, dir: &Path) -> Result<Process> {
     Process::start(command, "etcd", dir)
 }
 
-/// A key for the tokens of ServiceAccounts, in PEM.
-fn signing_key() -> Result<String> {
-    let key = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new())
-        .map_err(|_| anyhow::anyhow!("no key could be made"))?;
-    let body = STANDARD.encode(key.as_ref());
+/// Keys for the tokens of ServiceAccounts, in PEM: the private one and the public one.
+fn signing_keys() -> Result<(String, String)> {
+    // What comes before the point of a public key on the curve P-256 (RFC 5480).
+    const PUBLIC: [u8; 26] = [
+        0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08,
+        0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
+    ];
+    let (kind, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
+    let private = EcdsaKeyPair::generate_pkcs8(kind, &random).map_err(|_| anyhow!("no key"))?;
+    let pair = EcdsaKeyPair::from_pkcs8(kind, private.as_ref(), &random)
+        .map_err(|why| anyhow!("the key just made: {why}"))?;
+    let public = [&PUBLIC, pair.public_key().as_ref()].concat();
+    Ok((
+        pem("PRIVATE KEY", private.as_ref()),
+        pem("PUBLIC KEY", &public),
+    ))
+}
+
+fn pem(label: &str, bytes: &[u8]) -> String {
+    let body = STANDARD.encode(bytes);
     let lines: Vec<&str> = body
         .as_bytes()
         .chunks(64)
         .map(|line| std::str::from_utf8(line).unwrap_or_default())
         .collect();
     let lines = lines.join("\n");
-    Ok(format!(
-        "-----BEGIN PRIVATE KEY-----\n{lines}\n-----END PRIVATE KEY-----\n"
-    ))
+    format!("-----BEGIN {label}-----\n{lines}\n-----END {label}-----\n")
 }
 
 /// The last certificate of a chain: the one that signed the others.
