@@ -1,11 +1,13 @@
 //! Harness of the tests on a real kernel: a node, its pods, another node and clients as network
-//! namespaces ([`world`]), Service NAT by real rules ([`rules`]), traffic ([`traffic`]) and the
-//! YAML that the agent and the rules both read ([`manifests`], [`scale`]).
+//! namespaces ([`world`]), Service NAT by real rules ([`rules`]) or a real cluster ([`cluster`]),
+//! traffic ([`traffic`]) and the YAML that the agent and the rules both read ([`manifests`],
+//! [`scale`]).
 //!
 //! Nothing here touches the host's own network namespace: every device, rule and sysctl lives in a
 //! namespace that a [`world::World`] made and removes. The harness reads YAML with types of its own
 //! ([`rules`]), so that a parsing mistake of the agent's cannot hide in the tests.
 
+pub mod cluster;
 pub mod demo;
 pub mod detect;
 pub mod generator;

@@ -42,9 +42,15 @@ pub(crate) fn install(purpose: &str, packages: &[&str]) -> Result<()> {
         return Ok(());
     }
     // A fresh machine has no package lists, or stale ones.
-    apt_get(&apt, &["update", "--quiet"])?;
+    update_lists()?;
     apt_get(&apt, &install_arguments(packages))
         .with_context(|| format!("{purpose} needs {list}; install them and try again"))
+}
+
+/// Brings apt-get's package lists up to date.
+pub(crate) fn update_lists() -> Result<()> {
+    let apt = find("apt-get").context("there is no apt-get here")?;
+    apt_get(&apt, &["update", "--quiet"])
 }
 
 fn install_arguments<'a>(packages: &[&'a str]) -> Vec<&'a str> {

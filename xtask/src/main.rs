@@ -11,6 +11,7 @@ mod ebpf;
 mod gen_docs;
 mod host;
 mod run;
+mod setup_cluster;
 mod setup_ebpf;
 mod tally;
 mod test;
@@ -37,6 +38,8 @@ enum Task {
     Test(test::Args),
     /// Measure: cost per packet, or memory and start at 10,000 Services
     Bench(bench::Args),
+    /// Build the API server and kube-proxy that the cluster tests run (needs Go; once)
+    SetupCluster,
     /// Install what building the eBPF object takes
     SetupEbpf,
     /// Build agent/ebpf/pathproof.bpf.o from its sources, or check that it is what they give
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Task::Demo(args) => demo::run(&args),
         Task::Test(args) => test::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::SetupCluster => setup_cluster::run(),
         Task::SetupEbpf => setup_ebpf::run(),
         Task::BuildEbpf(args) => build_ebpf::run(&args),
         Task::Tidy => tidy::run(),

@@ -1,8 +1,8 @@
 //! `cargo xtask test`: all tests, and one closing line `N passed, N failed, N skipped`.
 //!
 //! Host tests (unit, table and property tests of the default members) run for anyone. The tests
-//! of package node-tests need root: without it they are named and counted as skipped, never left
-//! out in silence.
+//! of package node-tests need root, those on a cluster also its servers: without them they are
+//! named and counted as skipped, never left out in silence.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::tally::{Reader, Tally};
-use crate::{host, run};
+use crate::{host, run, setup_cluster};
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
@@ -21,6 +21,11 @@ pub(crate) struct Args {
     /// Only tests whose name contains this
     filter: Option<String>,
 }
+
+const NODE: &str = "kernel and namespace tests";
+const CLUSTER: &str = "cluster tests (tests/cluster)";
+/// Cargo leaves this one out unless it is named (tests/Cargo.toml).
+const CLUSTER_TARGET: [&str; 2] = ["--test", "cluster"];
 
 /// What one step came to.
 struct Step {
@@ -46,9 +51,11 @@ pub(crate) fn run_all(args: &Args) -> Result<Tally> {
     if args.fast {
         println!("--fast: the tests on a real kernel (package node-tests) were left out");
     } else if host::is_root() {
-        steps.push(step("kernel and namespace tests", || node_tests(args)));
+        steps.push(step(NODE, || node_tests(args)));
+        steps.push(step(CLUSTER, || cluster_tests(args)));
     } else {
-        steps.push(step("kernel and namespace tests", || without_root(args)));
+        steps.push(step(NODE, || without_root(args, &[])));
+        steps.push(step(CLUSTER, || without_root(args, &CLUSTER_TARGET)));
     }
     Ok(report(&steps))
 }
@@ -83,11 +90,33 @@ fn node_tests(args: &Args) -> Result<(Tally, Vec<String>)> {
     follow(&mut command, args)
 }
 
+/// The tests with a real API server and kube-proxy. They say themselves that these are missing; why
+/// they could not be had is said here.
+fn cluster_tests(args: &Args) -> Result<(Tally, Vec<String>)> {
+    host::install_world("the cluster tests")?;
+    let agent = run::build_program("pathproof", "pathproof", false)?;
+    let mut command = run::cargo();
+    command
+        .args(["test", "--package", "node-tests"])
+        .args(CLUSTER_TARGET)
+        .env("PATHPROOF_AGENT", agent)
+        // Each has an API server of its own.
+        .env("RUST_TEST_THREADS", "2");
+    match setup_cluster::ready() {
+        Ok(servers) => {
+            command.env("PATHPROOF_CLUSTER_SERVERS", servers);
+        }
+        Err(error) => eprintln!("the cluster tests are skipped: {error:#}"),
+    }
+    follow(&mut command, args)
+}
+
 /// Names what root would have run. It is compiled all the same: it must not rot.
-fn without_root(args: &Args) -> Result<(Tally, Vec<String>)> {
+fn without_root(args: &Args, target: &[&str]) -> Result<(Tally, Vec<String>)> {
     let mut names = Vec::new();
     let mut list = run::cargo();
     list.args(["test", "--quiet", "--package", "node-tests"])
+        .args(target)
         .args(filter(args));
     list.args(["--", "--list", "--format", "terse"]);
     let status = run::lines(&mut list, |line| {
@@ -147,7 +176,7 @@ fn report(steps: &[Step]) -> Tally {
         name, took, tally, ..
     } in steps
     {
-        println!("{name:<28} {:>7.1} s   {tally}", took.as_secs_f64());
+        println!("{name:<30} {:>7.1} s   {tally}", took.as_secs_f64());
         sum += *tally;
     }
     sum

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::world::Family;
 use crate::world::layout;
 
-const SHIPPED: &str = include_str!("../../../deploy/manifests/sentinel.yaml");
+const SHIPPED: &str = include_str!("../../../deploy/base/sentinel.yaml");
 
 /// The sentinel.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,278 @@
+//! Faults of the node's datapath, with kube-proxy's own health server watched beside ours: who
+//! notices, and after how long. The table is printed; that ours notices, and that a single
+//! Service's fault takes no node out, is asserted.
+
+use std::fmt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use node_tests::cluster::Mode;
+use node_tests::watch::Watch;
+use serde_json::Value;
+
+use crate::scene::{PATIENCE, Scene, until};
+
+/// How long kube-proxy gets to notice what ours noticed, and ours to keep still.
+const LOOK: Duration = Duration::from_secs(4);
+/// News of the sentinel and of its devices count for nothing so soon after them.
+const SETTLED: Duration = Duration::from_secs(11);
+
+/// What is done to the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    ProxyKilled,
+    ProxyKilledEndpointReplaced,
+    ServicesFlushed,
+    TablesGone,
+    ForwardingOff,
+    ForwardDropped,
+    OnlyIpv6,
+    OneServiceEmptied,
+}
+
+impl Fault {
+    const ALL: [Self; 8] = [
+        Self::ServicesFlushed,
+        Self::TablesGone,
+        Self::ForwardingOff,
+        Self::ForwardDropped,
+        Self::OnlyIpv6,
+        Self::OneServiceEmptied,
+        Self::ProxyKilled,
+        Self::ProxyKilledEndpointReplaced,
+    ];
+
+    /// Whether a load balancer must be told to leave.
+    fn breaks_the_node(self) -> bool {
+        !matches!(self, Self::ProxyKilled | Self::OneServiceEmptied)
+    }
+
+    fn inject(self, scene: &mut Scene) {
+        match self {
+            Self::ProxyKilled => kill_proxy(scene),
+            Self::ProxyKilledEndpointReplaced => {
+                kill_proxy(scene);
+                let to = scene.world.pod("spare").clone();
+                scene
+                    .manifests
+                    .swap_endpoint("api", "api-1", &to)
+                    .expect("swap");
+                scene.put("api");
+            }
+            Self::ServicesFlushed => flush(scene, &["ip", "ip6"]),
+            Self::OnlyIpv6 => flush(scene, &["ip6"]),
+            Self::TablesGone => match scene.proxy().mode() {
+                Mode::Nftables => nft(
+                    scene,
+                    "delete table ip kube-proxy\ndelete table ip6 kube-proxy\n",
+                ),
+                Mode::Iptables => scene.proxy().iptables("-t nat -F").expect("flush nat"),
+            },
+            Self::ForwardingOff => scene.world.set_forwarding(false).expect("forwarding off"),
+            Self::ForwardDropped => scene.world.block_forwarding(true).expect("a filter"),
+            Self::OneServiceEmptied => empty_service(scene, "demo/api:http"),
+        }
+    }
+
+    /// Takes it back; kube-proxy writes all its rules again when it starts.
+    fn mend(self, scene: &mut Scene) {
+        match self {
+            Self::ForwardingOff => scene.world.set_forwarding(true).expect("forwarding on"),
+            Self::ForwardDropped => scene.world.block_forwarding(false).expect("no filter"),
+            _ => {
+                kill_proxy(scene);
+                if scene.mode() == Mode::Nftables {
+                    // A table that was damaged by hand is made anew.
+                    let script = "table ip kube-proxy\ndelete table ip kube-proxy\n\
+                                  table ip6 kube-proxy\ndelete table ip6 kube-proxy\n";
+                    nft(scene, script);
+                }
+                scene.start_proxy();
+            }
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::ProxyKilled => "kube-proxy killed",
+            Self::ProxyKilledEndpointReplaced => "killed, and an endpoint replaced",
+            Self::ServicesFlushed => "chain of all Services flushed",
+            Self::TablesGone => "nat table flushed or tables deleted",
+            Self::ForwardingOff => "forwarding off",
+            Self::ForwardDropped => "everything forwarded is dropped",
+            Self::OnlyIpv6 => "chain of all Services flushed, IPv6",
+            Self::OneServiceEmptied => "one Service's chain emptied",
+        })
+    }
+}
+
+fn kill_proxy(scene: &mut Scene) {
+    if let Some(proxy) = scene.proxy.take() {
+        proxy.kill().expect("kill kube-proxy");
+    }
+}
+
+fn nft(scene: &Scene, script: &str) {
+    scene.world.node.nft(script).expect("an nft script");
+}
+
+fn flush(scene: &Scene, families: &[&str]) {
+    let proxy = scene.proxy();
+    for family in families {
+        match proxy.mode() {
+            Mode::Nftables => nft(
+                scene,
+                &format!("flush chain {family} kube-proxy services\n"),
+            ),
+            Mode::Iptables => {
+                let program = if *family == "ip" {
+                    "iptables"
+                } else {
+                    "ip6tables"
+                };
+                let words = "-t nat -F KUBE-SERVICES";
+                proxy.run(program, words).expect("flush KUBE-SERVICES");
+            }
+        }
+    }
+}
+
+/// Empties the chains of one port of a Service, by the names that kube-proxy's rules bear.
+fn empty_service(scene: &Scene, port: &str) {
+    let proxy = scene.proxy();
+    let rules = proxy.rules().expect("the rules");
+    match proxy.mode() {
+        Mode::Nftables => {
+            // Such as "service-ABCDEFGH-demo/api/tcp/http".
+            let (service, name) = port.split_once(':').expect("a port's name");
+            let end = format!("-{service}/tcp/{name}");
+            for family in ["ip", "ip6"] {
+                let chain = rules
+                    .split_whitespace()
+                    .find(|word| word.starts_with("service-") && word.ends_with(&end));
+                let chain = chain.expect("the Service's chain");
+                nft(scene, &format!("flush chain {family} kube-proxy {chain}\n"));
+            }
+        }
+        Mode::Iptables => {
+            let title = format!("\"{port} cluster IP\"");
+            let line = rules
+                .lines()
+                .find(|line| line.contains(&title) && line.contains("-j KUBE-SVC-"));
+            let chain = line
+                .and_then(|line| line.rsplit("-j ").next())
+                .expect("the Service's chain");
+            let chain = chain.split(' ').next().unwrap_or(chain);
+            proxy
+                .iptables(&format!("-t nat -F {chain}"))
+                .expect("flush it");
+        }
+    }
+}
+
+/// One line of the table.
+struct Row {
+    fault: Fault,
+    ours: Option<Duration>,
+    theirs: Option<(Duration, u16)>,
+    said: String,
+}
+
+fn run(scene: &mut Scene, ours: &Watch, theirs: &Watch, fault: Fault) -> Row {
+    let start = Instant::now();
+    fault.inject(scene);
+    let first = |watch: &Watch, wanted: &dyn Fn(u16) -> bool| {
+        let changes = watch.changes();
+        let change = changes
+            .iter()
+            .find(|change| change.at > start && wanted(change.codes.healthz));
+        change.map(|change| (change.at - start, change.codes.healthz))
+    };
+    if fault.breaks_the_node() {
+        until(PATIENCE, || first(ours, &|code| code == 503));
+    }
+    thread::sleep(LOOK);
+    let report = scene.agent().verdict().unwrap_or_default();
+    let row = Row {
+        fault,
+        ours: first(ours, &|code| code == 503).map(|(time, _)| time),
+        theirs: first(theirs, &|code| code != 200),
+        said: words(&report),
+    };
+    fault.mend(scene);
+    if fault == Fault::ProxyKilledEndpointReplaced {
+        let back = scene.world.pod("api-1").clone();
+        scene
+            .manifests
+            .swap_endpoint("api", "spare", &back)
+            .expect("swap back");
+        scene.put("api");
+    }
+    scene.wait_proven();
+    row
+}
+
+fn words(report: &Value) -> String {
+    let word = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let families = report["verdict"]["families"].as_array();
+    let family = |family: &Value| format!("{} {}", word(&family["family"]), word(&family["state"]));
+    families.map_or_else(String::new, |all| {
+        all.iter().map(family).collect::<Vec<_>>().join(", ")
+    })
+}
+
+fn table(name: &str, mode: Mode) {
+    let Some(mut scene) = Scene::proven(name, mode, &["--flap-dwell", "0"]) else {
+        return;
+    };
+    scene.traffic();
+    thread::sleep(SETTLED);
+    scene.wait_proven();
+    let (ours, theirs) = (scene.watch(), scene.watch_proxy());
+    let rows: Vec<Row> = Fault::ALL
+        .into_iter()
+        .map(|fault| run(&mut scene, &ours, &theirs, fault))
+        .collect();
+    println!(
+        "| {} | pathproof: 503 after | kube-proxy's healthz | verdict |",
+        mode.name()
+    );
+    println!("|---|---|---|---|");
+    for Row {
+        fault,
+        ours,
+        theirs,
+        said,
+    } in &rows
+    {
+        let told = |time: Duration| format!("{} ms", time.as_millis());
+        let ours = ours.map_or_else(|| "200".to_owned(), told);
+        let theirs = match theirs {
+            None => "200".to_owned(),
+            Some((time, 0)) => format!("no answer after {}", told(*time)),
+            Some((time, code)) => format!("{code} after {}", told(*time)),
+        };
+        println!("| {fault} | {ours} | {theirs} | {said} |");
+    }
+    for row in &rows {
+        assert_eq!(
+            row.ours.is_some(),
+            row.fault.breaks_the_node(),
+            "{}: {}",
+            row.fault,
+            row.said
+        );
+    }
+}
+
+#[test]
+fn faults_show_in_nftables_mode() {
+    table("faults_show_in_nftables_mode", Mode::Nftables);
+}
+
+#[test]
+fn faults_show_in_iptables_mode() {
+    table("faults_show_in_iptables_mode", Mode::Iptables);
+}

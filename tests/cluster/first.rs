@@ -1,0 +1,45 @@
+//! The least that must hold: a node that kube-proxy serves is proven, and one that is being removed
+//! says so at once.
+
+use std::time::{Duration, Instant};
+
+use node_tests::cluster::Mode;
+use node_tests::manifests::AUTOSCALER_TAINT;
+
+use crate::scene::{PATIENCE, Scene};
+
+#[test]
+fn a_node_that_is_being_removed_says_so_at_once() {
+    let name = "a_node_that_is_being_removed_says_so_at_once";
+    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    let (theirs, ours) = scene.ask("/healthz");
+    assert_eq!((theirs.status, ours.status), (200, 200));
+    let watch = scene.watch();
+    let mut times = Vec::new();
+    for _ in 0..10 {
+        watch
+            .wait(PATIENCE, |codes| codes.healthz == 200)
+            .expect("200");
+        let start = Instant::now();
+        scene.taint(&[AUTOSCALER_TAINT]);
+        let seen = watch
+            .wait(PATIENCE, |codes| codes.healthz == 503)
+            .expect("503");
+        times.push(seen.saturating_duration_since(start));
+        assert_eq!(
+            watch.now().livez,
+            200,
+            "/livez is not about the node's removal"
+        );
+        scene.taint(&[]);
+    }
+    times.sort();
+    println!("from the write of the taint to 503: {times:?}");
+    // A busy machine may hold up one of them.
+    assert!(
+        times[times.len() / 2] < Duration::from_millis(200),
+        "{times:?}"
+    );
+}

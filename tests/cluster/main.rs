@@ -1,0 +1,12 @@
+//! The agent in a real cluster: etcd, kube-apiserver with RBAC and the roles of deploy/base, and
+//! kube-proxy, all of one release, in the namespace world.
+//!
+//! What a load balancer gets from kube-proxy's health server is asked in the same breath as what
+//! it gets from ours, and compared. Each test has a cluster of its own.
+
+mod calm;
+mod faults;
+mod first;
+mod parity;
+mod rights;
+mod scene;

@@ -1,0 +1,189 @@
+//! The same request to kube-proxy's health server and to ours, compared field by field: status,
+//! headers, JSON keys in their order, and every value but the times.
+
+use std::time::Duration;
+
+use node_tests::cluster::{Manner, Mode};
+use node_tests::http::Response;
+use node_tests::manifests::AUTOSCALER_TAINT;
+use serde_json::{Value, json};
+
+use crate::scene::{NODE, PATIENCE, Scene, until};
+
+/// What a load balancer can tell apart, and nothing else: the moment of a time differs, its form
+/// does not.
+#[derive(Debug, PartialEq, Eq)]
+struct Shape {
+    status: u16,
+    /// Lower-case names with values, in alphabetical order; the date and the length as their form.
+    headers: Vec<String>,
+    /// The body, each time replaced by a letter.
+    body: String,
+}
+
+fn shape(answer: &Response) -> Shape {
+    let mut headers: Vec<String> = answer
+        .headers
+        .iter()
+        .filter_map(|line| line.split_once(": "))
+        .map(|(name, value)| match name.to_lowercase().as_str() {
+            "date" => format!("date: {} signs, {}", value.len(), &value[value.len() - 3..]),
+            "content-length" => {
+                assert_eq!(value, answer.body.len().to_string());
+                "content-length: right".to_owned()
+            }
+            name => format!("{name}: {value}"),
+        })
+        .collect();
+    headers.sort();
+    Shape {
+        status: answer.status,
+        headers,
+        body: without_times(&answer.body),
+    }
+}
+
+/// Replaces each value that is a time by T.
+fn without_times(body: &str) -> String {
+    let is_time = |text: &str| {
+        text.len() >= 20
+            && text.starts_with("20")
+            && text.ends_with('Z')
+            && text[10..].starts_with('T')
+    };
+    let parts = body.split('"');
+    parts
+        .map(|part| if is_time(part) { "T" } else { part })
+        .collect::<Vec<_>>()
+        .join("\"")
+}
+
+/// Rules of the times that hold in both bodies: on 200 the last update is now, to the microseconds
+/// between two looks at a clock; else it is the later one of the families.
+fn check_times(answer: &Response) {
+    let body: Value = serde_json::from_str(&answer.body).expect("JSON");
+    let families = body["status"].as_object().expect("families");
+    let times = families
+        .values()
+        .map(|family| family["lastUpdated"].as_str());
+    let (latest, told) = (times.max().flatten(), body["lastUpdated"].as_str());
+    if answer.status == 200 {
+        assert!(latest <= told, "{}", answer.body);
+    } else {
+        assert_eq!(latest, told, "{}", answer.body);
+    }
+}
+
+impl Scene {
+    /// Both answer /healthz so within the patience, and then to all requests alike.
+    fn agree(&self, what: &str, healthz: u16) {
+        let seen = until(PATIENCE, || {
+            let (theirs, ours) = self.ask("/healthz");
+            (theirs.status == healthz && ours.status == healthz).then_some(())
+        });
+        if seen.is_none() {
+            let (theirs, ours) = self.ask("/healthz");
+            panic!("{what}: not both {healthz}: {theirs:?}, {ours:?}");
+        }
+        for path in [
+            "/healthz",
+            "/livez",
+            "/healthz?x=1",
+            "/healthz/",
+            "/",
+            "/metrics",
+        ] {
+            let (theirs, ours) = self.ask(path);
+            assert_eq!(
+                shape(&theirs),
+                shape(&ours),
+                "{what}: {path}: {theirs:?}, {ours:?}"
+            );
+            if path.contains("ez") && theirs.status != 404 {
+                check_times(&theirs);
+                check_times(&ours);
+            }
+        }
+    }
+}
+
+fn sequence(name: &str, mode: Mode) {
+    let Some(mut scene) = Scene::proven(name, mode, &[]) else {
+        return;
+    };
+    scene.agree("fresh", 200);
+    scene.taint(&["example.com/other"]);
+    std::thread::sleep(Duration::from_secs(1));
+    scene.agree("another taint", 200);
+    scene.taint(&["example.com/other", AUTOSCALER_TAINT]);
+    scene.agree("tainted", 503);
+    scene.taint(&[]);
+    scene.agree("untainted", 200);
+
+    scene.relay.set(Manner::Slow(Duration::from_millis(400)));
+    scene.taint(&[AUTOSCALER_TAINT]);
+    scene.agree("tainted while the API is slow", 503);
+    scene.taint(&[]);
+    scene.agree("untainted while the API is slow", 200);
+
+    scene.relay.set(Manner::Closed);
+    std::thread::sleep(Duration::from_secs(2));
+    scene.agree("API away", 200);
+    // Written while nobody can read it: seen once the API is back.
+    scene.taint(&[AUTOSCALER_TAINT]);
+    scene.agree("tainted while the API is away", 200);
+    scene.relay.set(Manner::Open);
+    scene.agree("API back", 503);
+    scene.taint(&[]);
+    scene.agree("untainted again", 200);
+
+    let to = scene.world.pod("spare").clone();
+    scene
+        .manifests
+        .swap_endpoint("web", "web-1", &to)
+        .expect("swap an endpoint");
+    scene.put("web");
+    scene.agree("an endpoint changed", 200);
+
+    // Whoever asks ours sees what kube-proxy's process does not matter to: the rules are there.
+    scene.proxy().freeze();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(
+        scene.proxy().ask("/healthz").is_err(),
+        "a stopped process does not answer"
+    );
+    let answer = scene.agent().healthz().expect("an answer");
+    assert_eq!(answer, 200, "connections get through all the same");
+    scene.proxy().thaw();
+    scene.agree("kube-proxy goes on", 200);
+
+    // As Karpenter holds a node while it drains it. Last, because nobody can take it back.
+    let held = json!({ "metadata": { "finalizers": ["example.com/drain"] } });
+    scene.api.patch(NODE, &held).expect("hold the Node");
+    scene.agree("a finalizer alone", 200);
+    scene.api.delete(NODE).expect("delete the Node");
+    scene.agree("deleted and held", 503);
+    let free = json!({ "metadata": { "finalizers": null } });
+    scene.api.patch(NODE, &free).expect("let the Node go");
+    std::thread::sleep(Duration::from_secs(1));
+    scene.agree("gone: the last that was known counts", 503);
+}
+
+#[test]
+fn answers_are_kube_proxys_in_nftables_mode() {
+    sequence("answers_are_kube_proxys_in_nftables_mode", Mode::Nftables);
+}
+
+#[test]
+fn answers_are_kube_proxys_in_iptables_mode() {
+    sequence("answers_are_kube_proxys_in_iptables_mode", Mode::Iptables);
+}
+
+#[test]
+fn times_are_told_from_texts() {
+    let body = "{\"a\":\"2026-11-21T20:00:00.123Z\",\"b\":true,\"c\":\"2026\"}";
+    assert_eq!(
+        without_times(body),
+        "{\"a\":\"T\",\"b\":true,\"c\":\"2026\"}"
+    );
+}

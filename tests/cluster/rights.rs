@@ -1,0 +1,169 @@
+//! The roles of deploy/base give what is needed and nothing else: the API server says so.
+
+use http::Method;
+use node_tests::cluster::{Api, ControlPlane, Mode, Refused, Servers, base, create, node_pod};
+use node_tests::manifests::Manifests;
+use node_tests::skip;
+use node_tests::world::World;
+use serde_json::{Value, json};
+
+use crate::scene::{NODE, install};
+
+const SLICE: &str =
+    "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices/pathproof-sentinel-ipv4";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+
+/// What the server says to a change: its status code.
+fn code(answer: anyhow::Result<Value>) -> u16 {
+    match answer {
+        Ok(_) => 200,
+        Err(error) => match error.downcast_ref::<Refused>() {
+            Some(refused) => refused.code,
+            None => panic!("no answer: {error:#}"),
+        },
+    }
+}
+
+fn get(api: &Api, path: &str) -> u16 {
+    code(api.get(path))
+}
+
+/// Writes the status of a Node, as the condition's publisher does.
+fn status(api: &Api, node: &str, status: &Value) -> u16 {
+    let path = format!("/api/v1/nodes/{node}/status");
+    code(api.request(
+        Method::PATCH,
+        &path,
+        STRATEGIC,
+        &json!({ "status": status }),
+    ))
+}
+
+fn condition(kind: &str) -> Value {
+    json!({ "conditions": [{
+        "type": kind, "status": "True", "reason": "Test", "message": "test",
+        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }] })
+}
+
+fn event(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event",
+        "metadata": { "generateName": "test-", "namespace": namespace },
+        "regarding": { "apiVersion": "v1", "kind": "Node", "name": "node-1" },
+        "reason": "Test", "action": "Test", "note": "test", "type": "Normal",
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "pathproof", "reportingInstance": "node-1",
+    })
+}
+
+#[test]
+fn roles_give_what_is_needed_and_nothing_else() {
+    let name = "roles_give_what_is_needed_and_nothing_else";
+    if skip::without_root(name) || skip::without_tool(name, Mode::Nftables.tool()) {
+        return;
+    }
+    let Some(programs) = Servers::or_skip(name) else {
+        return;
+    };
+    let world = World::builder().build().expect("build a world");
+    let control = ControlPlane::start(&world, &programs).expect("a control plane");
+    let admin = control.api().expect("a client");
+    let manifests = Manifests::write(&world, Vec::new()).expect("write manifests");
+    install(&admin, &manifests);
+    let other = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node-2" } });
+    create(&admin, other).expect("another Node");
+    let bearer = |account| {
+        let pod = node_pod(&admin, account).expect("a pod");
+        let token = admin
+            .token(base::NAMESPACE, account, &pod)
+            .expect("a token");
+        control.api_as(&token).expect("a client")
+    };
+    agent(&bearer(base::AGENT));
+    rotator(&bearer(base::ROTATOR));
+}
+
+fn agent(api: &Api) {
+    for path in [
+        NODE,
+        "/api/v1/nodes?fieldSelector=metadata.name%3Dnode-1",
+        "/api/v1/services",
+        "/apis/discovery.k8s.io/v1/endpointslices",
+        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes",
+        "/api/v1/namespaces/pathproof/services/pathproof-sentinel",
+        SLICE,
+    ] {
+        assert_eq!(get(api, path), 200, "{path}");
+    }
+    for path in [
+        "/api/v1/secrets",
+        "/api/v1/pods",
+        "/api/v1/namespaces/pathproof/configmaps",
+        "/apis/events.k8s.io/v1/namespaces/default/events",
+        "/apis/coordination.k8s.io/v1/namespaces/pathproof/leases",
+    ] {
+        assert_eq!(get(api, path), 403, "{path}");
+    }
+    let own = condition("ServiceDatapathReady");
+    // The policy is in force a moment after it was made.
+    let denied = crate::scene::until(crate::scene::PATIENCE, || {
+        (status(api, "node-2", &own) == 403).then_some(())
+    });
+    assert!(denied.is_some(), "another node's status was written");
+    assert_eq!(status(api, "node-1", &own), 200);
+    assert_eq!(status(api, "node-1", &condition("Ready")), 403);
+    let address = json!({ "addresses": [{ "type": "InternalIP", "address": "192.0.2.99" }] });
+    assert_eq!(status(api, "node-1", &address), 403);
+    assert_eq!(
+        status(api, "node-1", &json!({ "capacity": { "cpu": "7" } })),
+        403
+    );
+    let taint = json!({ "spec": { "unschedulable": true } });
+    assert_eq!(code(api.patch(NODE, &taint)), 403);
+    assert_eq!(code(api.delete(NODE)), 403);
+    assert_eq!(
+        code(api.patch(SLICE, &json!({ "metadata": { "labels": { "x": "y" } } }))),
+        403
+    );
+    let events = |namespace| format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+    assert_eq!(code(api.post(&events("default"), &event("default"))), 200);
+    assert_eq!(
+        code(api.post(&events("kube-system"), &event("kube-system"))),
+        403
+    );
+}
+
+fn rotator(api: &Api) {
+    assert_eq!(get(api, SLICE), 200);
+    assert_eq!(get(api, "/api/v1/nodes?limit=1"), 200);
+    let label = json!({ "metadata": { "labels": { "x": "y" } } });
+    assert_eq!(code(api.patch(SLICE, &label)), 200);
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/pathproof/leases";
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": "test", "namespace": "pathproof" },
+        "spec": { "holderIdentity": "test" },
+    });
+    assert_eq!(code(api.post(leases, &lease)), 200);
+    let path = format!("{leases}/test");
+    let mut held = api.get(&path).expect("the lease");
+    held["spec"]["holderIdentity"] = json!("other");
+    let put = api.request(Method::PUT, &path, "application/json", &held);
+    assert_eq!(code(put), 200);
+    let kubernetes = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
+    assert_eq!(code(api.patch(kubernetes, &label)), 403);
+    assert_eq!(code(api.delete(SLICE)), 403);
+    for path in [
+        NODE,
+        "/api/v1/services",
+        "/api/v1/namespaces/pathproof/secrets",
+        leases,
+    ] {
+        assert_eq!(get(api, path), 403, "{path}");
+    }
+    assert_eq!(
+        status(api, "node-1", &condition("ServiceDatapathReady")),
+        403
+    );
+}

@@ -1,0 +1,303 @@
+//! A node in a real cluster: control plane, kube-proxy, Services with servers, and the agent with
+//! the rights that deploy/base gives it.
+//!
+//! - web: load balancer, endpoints web-1, web-2 (local) and web-3 (remote)
+//! - api: node port 30081, endpoint api-1 (local)
+//!
+//! client-1, client-2 and spare are local pods without a Service.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use node_tests::cluster::{
+    Api, ControlPlane, KubeProxy, Mode, Relay, Servers, base, create, documents, kubeconfig,
+    node_pod,
+};
+use node_tests::http::Response;
+use node_tests::manifests::{Manifests, Service};
+use node_tests::skip;
+use node_tests::traffic::{Client, Plan, Server};
+use node_tests::watch::Watch;
+use node_tests::world::{Agent, Family, NODE_NAME, World, agent_binary};
+use serde_json::{Value, json};
+
+/// Far longer than anything here takes, for machines that do much else.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// The servers' port.
+const PORT: u16 = 8080;
+/// The Node under test.
+pub(crate) const NODE: &str = "/api/v1/nodes/node-1";
+
+/// Everything that is up. Dropped in this order.
+pub(crate) struct Scene {
+    pub(crate) clients: Vec<Client>,
+    pub(crate) servers: BTreeMap<String, Server>,
+    pub(crate) agent: Option<Agent>,
+    pub(crate) proxy: Option<KubeProxy>,
+    pub(crate) relay: Relay,
+    pub(crate) api: Api,
+    pub(crate) control: ControlPlane,
+    pub(crate) manifests: Manifests,
+    programs: Servers,
+    mode: Mode,
+    pub(crate) world: World,
+}
+
+impl Scene {
+    /// A cluster with its Services and kube-proxy, without an agent. Nothing, loudly, where the
+    /// machine lacks what it takes.
+    pub(crate) fn bare(test: &str, mode: Mode) -> Option<Self> {
+        if skip::without_root(test) || skip::without_tool(test, mode.tool()) {
+            return None;
+        }
+        let programs = Servers::or_skip(test)?;
+        let world = World::builder()
+            .pods(&["web-1", "web-2", "api-1", "spare", "client-1", "client-2"])
+            .remote_pods(&["web-3"])
+            .build()
+            .expect("build a world");
+        let control = ControlPlane::start(&world, &programs).expect("a control plane");
+        let mut near = ControlPlane::address();
+        near.set_port(near.port() + 1);
+        let relay = Relay::start(&world.worker, near, ControlPlane::address()).expect("a relay");
+        let api = control.api().expect("a client");
+        let manifests = Manifests::write(&world, services(&world)).expect("write manifests");
+        install(&api, &manifests);
+        let mut scene = Self {
+            clients: Vec::new(),
+            servers: BTreeMap::new(),
+            agent: None,
+            proxy: None,
+            relay,
+            api,
+            control,
+            manifests,
+            programs,
+            mode,
+            world,
+        };
+        scene.start_proxy();
+        for pod in ["web-1", "web-2", "web-3", "api-1", "spare"] {
+            let server = Server::start(scene.world.pod(pod), PORT).expect("start a server");
+            scene.servers.insert(pod.to_owned(), server);
+        }
+        Some(scene)
+    }
+
+    /// With an agent, and the node proven in both families by probes.
+    pub(crate) fn proven(test: &str, mode: Mode, extra: &[&str]) -> Option<Self> {
+        let mut scene = Self::bare(test, mode)?;
+        scene.start_agent(extra);
+        scene.wait_proven();
+        Some(scene)
+    }
+
+    /// Starts kube-proxy and waits for its first sync.
+    pub(crate) fn start_proxy(&mut self) {
+        let config = self.control.proxy_kubeconfig(self.far());
+        let proxy = KubeProxy::start(&self.world, &self.programs, self.mode, &config);
+        self.proxy = Some(proxy.expect("a kube-proxy"));
+    }
+
+    /// The API server's address as the node has it: through the relay.
+    pub(crate) fn far(&self) -> SocketAddr {
+        let mut address = ControlPlane::address();
+        address.set_port(address.port() + 1);
+        address
+    }
+
+    /// A token of the agent's ServiceAccount, for its pod on the node.
+    pub(crate) fn agent_token(&self) -> String {
+        let pod = node_pod(&self.api, base::AGENT).expect("the agent's pod");
+        self.api
+            .token(base::NAMESPACE, base::AGENT, &pod)
+            .expect("the agent's token")
+    }
+
+    /// Starts the agent and waits until it is ready.
+    pub(crate) fn start_agent(&mut self, extra: &[&str]) {
+        let token = self.world.dir().join("agent.token");
+        fs::write(&token, self.agent_token()).expect("write the token");
+        let file = self.world.dir().join("agent.kubeconfig");
+        let config = kubeconfig(
+            self.far(),
+            self.control.ca(),
+            &json!({ "tokenFile": token }),
+        );
+        fs::write(&file, config).expect("write the kubeconfig");
+        let mut options = vec!["--kubeconfig", file.to_str().expect("a path in UTF-8")];
+        options.extend(extra);
+        let binary = agent_binary().expect("the agent's binary");
+        let agent = self
+            .world
+            .spawn_agent(&binary, self.manifests.dir(), &options);
+        let agent = self.agent.insert(agent.expect("start the agent"));
+        agent.wait_ready(PATIENCE).expect("a ready agent");
+    }
+
+    /// The agent.
+    pub(crate) fn agent(&self) -> &Agent {
+        self.agent.as_ref().expect("an agent runs")
+    }
+
+    /// kube-proxy.
+    pub(crate) fn proxy(&self) -> &KubeProxy {
+        self.proxy.as_ref().expect("a kube-proxy runs")
+    }
+
+    /// Waits until every path of the sentinel is armed and the node is proven in both families.
+    pub(crate) fn wait_proven(&self) {
+        let mut last = Value::Null;
+        let seen = until(PATIENCE, || {
+            last = self.agent().verdict().ok()?;
+            let families = last["verdict"]["families"].as_array()?;
+            let lanes = |family: &Value| {
+                family["lanes"].as_array().is_some_and(|lanes| {
+                    !lanes.is_empty()
+                        && lanes.iter().all(|lane| {
+                            lane["state"] == "off"
+                                || (lane["armed"] == true && lane["state"] == "passing")
+                        })
+                })
+            };
+            let proven = last["verdict"]["state"] == "proven"
+                && last["answers"]["healthz"]["status"] == 200
+                && families.len() == 2
+                && families.iter().all(lanes);
+            proven.then_some(())
+        });
+        assert!(seen.is_some(), "never proven: {last:#}");
+    }
+
+    /// Answers of both health servers to the same request: kube-proxy's and ours.
+    pub(crate) fn ask(&self, path: &str) -> (Response, Response) {
+        let theirs = until(PATIENCE, || self.proxy().ask(path).ok()).expect("kube-proxy answers");
+        let ours = until(PATIENCE, || self.agent().outside(path, Family::V4).ok());
+        (theirs, ours.expect("the agent answers"))
+    }
+
+    /// Asks our /healthz and /livez from outside from now on.
+    pub(crate) fn watch(&self) -> Watch {
+        Watch::start(&self.world, Duration::from_millis(20)).expect("a poller")
+    }
+
+    /// Asks kube-proxy's.
+    pub(crate) fn watch_proxy(&self) -> Watch {
+        let address = self.proxy().address();
+        Watch::start_at(&self.world.outside, address, Duration::from_millis(20)).expect("a poller")
+    }
+
+    /// Writes the Node's taints.
+    pub(crate) fn taint(&self, keys: &[&str]) {
+        let taints: Vec<Value> = keys
+            .iter()
+            .map(|key| json!({ "key": key, "value": "1", "effect": "NoSchedule" }))
+            .collect();
+        let change = json!({ "spec": { "taints": taints } });
+        self.api.patch(NODE, &change).expect("taint the Node");
+    }
+
+    /// Brings a Service of the manifests to the API as it is now.
+    pub(crate) fn put(&self, service: &str) {
+        let file = self.manifests.dir().join(format!("service-{service}.yaml"));
+        put_file(&self.api, &file);
+    }
+
+    /// Removes a Service and its slices.
+    pub(crate) fn remove(&mut self, service: &str) {
+        let core = format!("/api/v1/namespaces/demo/services/{service}");
+        self.api.delete(&core).expect("delete a Service");
+        for family in ["v4", "v6"] {
+            let slices = "/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices";
+            // A controller of the API server's own may have been faster.
+            let _ = self.api.delete(&format!("{slices}/{service}-{family}"));
+        }
+        self.manifests.remove(service).expect("remove its manifest");
+    }
+
+    /// Who writes the rules.
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Starts clients: two pods and an outsider to each Service, in both families.
+    pub(crate) fn traffic(&mut self) {
+        for family in Family::ALL {
+            for service in ["web", "api"] {
+                let inside =
+                    SocketAddr::new(self.manifests.service(service).cluster_ip(family), 80);
+                for pod in ["client-1", "client-2"] {
+                    let plan = Plan::from_pod(&self.world, self.world.pod(pod), inside);
+                    self.clients.push(plan.rate(7.0).start().expect("a client"));
+                }
+            }
+            let port = SocketAddr::new(self.world.node_address(family), 30081);
+            let plan = Plan::from_outside(&self.world, 0, port).rate(6.0);
+            self.clients.push(plan.start().expect("a client"));
+        }
+    }
+}
+
+fn services(world: &World) -> Vec<Service> {
+    let pods = |names: &[&str]| names.iter().map(|name| world.pod(name)).collect::<Vec<_>>();
+    vec![
+        Service::new("web", 0, pods(&["web-1", "web-2", "web-3"])).load_balancer(30080),
+        Service::new("api", 1, pods(&["api-1"])).node_port(30081),
+    ]
+}
+
+/// Everything that the cluster is to hold: deploy/base whole, the Node, the Services.
+pub(crate) fn install(api: &Api, manifests: &Manifests) {
+    // The API server makes its own namespaces a moment after it is ready.
+    let made = until(PATIENCE, || api.get("/api/v1/namespaces/default").ok());
+    assert!(made.is_some(), "no namespace default");
+    for object in base::objects().expect("deploy/base") {
+        create(api, object).expect("deploy/base fits the API");
+    }
+    put_file(api, &manifests.dir().join("node.yaml"));
+    // The API server taints a Node that is new; nobody here takes that back.
+    api.patch(NODE, &json!({ "spec": { "taints": null } }))
+        .expect("untaint the Node");
+    let namespace = json!({
+        "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "demo" },
+    });
+    create(api, namespace).expect("a namespace");
+    for service in manifests.services() {
+        put_file(
+            api,
+            &manifests
+                .dir()
+                .join(format!("service-{}.yaml", service.name)),
+        );
+    }
+}
+
+fn put_file(api: &Api, file: &std::path::Path) {
+    let text = fs::read_to_string(file).expect("read a manifest");
+    for object in documents(&text).expect("a manifest") {
+        create(api, object).expect("a manifest fits the API");
+    }
+}
+
+/// Asks again and again until there is an answer; nothing if there is none in time.
+pub(crate) fn until<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + patience;
+    loop {
+        if let Some(answer) = ask() {
+            return Some(answer);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The name is fixed by the world.
+#[test]
+fn the_node_is_the_worlds() {
+    assert_eq!(NODE, format!("/api/v1/nodes/{NODE_NAME}"));
+}

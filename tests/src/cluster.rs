@@ -1,0 +1,23 @@
+//! A real cluster in a [`World`](crate::world::World): etcd and kube-apiserver on the other node,
+//! kube-proxy on the node under test, objects by the API, and everything that deploy/base says.
+//!
+//! Nothing of Kubernetes is imitated: the servers are those of a release (`cargo xtask
+//! setup-cluster`), the rights are those of the shipped roles, tokens come by TokenRequest. There
+//! is no controller manager, no scheduler and no kubelet: what they would do, tests do.
+
+mod api;
+pub mod base;
+mod control_plane;
+mod kube_proxy;
+mod objects;
+mod process;
+mod relay;
+mod servers;
+
+pub use api::{Api, Refused};
+pub use control_plane::{ControlPlane, kubeconfig};
+pub use kube_proxy::{HEALTHZ_PORT as KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode};
+pub use objects::{create, documents, node_pod};
+pub use process::Process;
+pub use relay::{Manner, Relay};
+pub use servers::Servers;

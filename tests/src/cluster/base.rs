@@ -1,0 +1,83 @@
+//! deploy/base, read as kustomize reads it: the files that kustomization.yaml names.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::documents;
+
+/// Namespace of everything in it.
+pub const NAMESPACE: &str = "pathproof";
+/// ServiceAccount of the agent.
+pub const AGENT: &str = "pathproof-agent";
+/// ServiceAccount of the rotator.
+pub const ROTATOR: &str = "pathproof-rotator";
+
+/// The folder.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/base")
+}
+
+/// Every object, in the order of the files.
+pub fn objects() -> Result<Vec<Value>> {
+    let kustomization = read("kustomization.yaml")?;
+    let files = kustomization
+        .first()
+        .and_then(|document| document["resources"].as_array())
+        .context("kustomization.yaml names resources")?;
+    let mut objects = Vec::new();
+    for file in files {
+        objects.extend(read(file.as_str().context("a resource is a file")?)?);
+    }
+    Ok(objects)
+}
+
+fn read(file: &str) -> Result<Vec<Value>> {
+    let path = folder().join(file);
+    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    documents(&text).with_context(|| format!("in {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_folder_is_named() {
+        let named = read("kustomization.yaml").expect("a kustomization");
+        for entry in fs::read_dir(folder()).expect("list deploy/base") {
+            let name = entry.expect("an entry").file_name();
+            let name = name.to_str().expect("a name");
+            let known = named[0]["resources"]
+                .as_array()
+                .expect("resources")
+                .iter()
+                .any(|file| file == name);
+            assert!(known || name == "kustomization.yaml", "{name}");
+        }
+    }
+
+    #[test]
+    fn the_agent_has_four_capabilities_and_no_other_power() {
+        let objects = objects().expect("deploy/base");
+        let agent = objects
+            .iter()
+            .find(|object| object["kind"] == "DaemonSet")
+            .expect("a DaemonSet");
+        let pod = &agent["spec"]["template"]["spec"];
+        let context = &pod["containers"][0]["securityContext"];
+        assert_eq!(
+            context["capabilities"],
+            serde_json::json!({
+                "drop": ["ALL"],
+                "add": ["BPF", "NET_ADMIN", "PERFMON", "NET_RAW"],
+            })
+        );
+        assert_eq!(context["allowPrivilegeEscalation"], false);
+        assert_eq!(context["readOnlyRootFilesystem"], true);
+        assert_eq!(context["privileged"], false);
+        assert!(pod["hostPID"].is_null() && pod["containers"][0]["ports"].is_null());
+    }
+}

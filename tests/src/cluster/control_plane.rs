@@ -1,0 +1,217 @@
+//! etcd and kube-apiserver on the other node of the world, with RBAC.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
+use serde_json::json;
+
+use super::{Api, Process, Servers};
+use crate::world::{Namespace, World, layout};
+
+/// Port of the API server.
+const PORT: u16 = 6443;
+/// How long a server may take to become ready, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Static tokens: who bears one, in which group.
+const ADMIN: &str = "admin-token";
+const PROXY: &str = "kube-proxy-token";
+const TOKENS: &str = "admin-token,admin,1,\"system:masters\"\n\
+                      kube-proxy-token,system:kube-proxy,2\n";
+
+/// The running control plane; ends when dropped.
+#[derive(Debug)]
+pub struct ControlPlane {
+    ns: Namespace,
+    dir: PathBuf,
+    servers: Servers,
+    apiserver: Option<Process>,
+    ca: String,
+    // Last: the API server ends before it.
+    _etcd: Process,
+}
+
+impl ControlPlane {
+    /// Starts both servers and waits until the API is ready.
+    pub fn start(world: &World, servers: &Servers) -> Result<Self> {
+        let dir = world.dir().join("control-plane");
+        fs::create_dir_all(&dir)?;
+        fs::write(dir.join("tokens.csv"), TOKENS)?;
+        let (private, public) = signing_keys()?;
+        fs::write(dir.join("accounts.key"), private)?;
+        fs::write(dir.join("accounts.pub"), public)?;
+        let etcd = start_etcd(&world.worker, &servers.etcd, &dir)?;
+        let mut control = Self {
+            ns: world.worker.clone(),
+            dir,
+            servers: servers.clone(),
+            apiserver: None,
+            ca: String::new(),
+            _etcd: etcd,
+        };
+        control.start_apiserver()?;
+        Ok(control)
+    }
+
+    /// Address of the API server on the node network.
+    pub fn address() -> SocketAddr {
+        SocketAddr::new(IpAddr::V4(layout::WORKER.0), PORT)
+    }
+
+    /// Starts the API server, the first time or after [`ControlPlane::stop_apiserver`].
+    pub fn start_apiserver(&mut self) -> Result<()> {
+        let command = self.apiserver_command();
+        let mut apiserver = Process::start(command, "kube-apiserver", &self.dir)?;
+        let certificate = self.dir.join("pki/apiserver.crt");
+        let mut ca = None;
+        apiserver.wait("a certificate", PATIENCE, || {
+            ca = fs::read_to_string(&certificate)
+                .ok()
+                .and_then(|text| issuer(&text));
+            ca.is_some()
+        })?;
+        self.ca = ca.context("a certificate")?;
+        let api = self.api()?;
+        apiserver.wait("/readyz", PATIENCE, || api.is_ready())?;
+        self.apiserver = Some(apiserver);
+        Ok(())
+    }
+
+    /// Kills the API server: its connections end, its port refuses.
+    pub fn stop_apiserver(&mut self) {
+        self.apiserver = None;
+    }
+
+    /// The API, as an administrator, straight from the server's own node.
+    pub fn api(&self) -> Result<Api> {
+        Api::connect(&self.ns, Self::address(), &self.ca, ADMIN)
+    }
+
+    /// The API, as the bearer of a token.
+    pub fn api_as(&self, token: &str) -> Result<Api> {
+        Api::connect(&self.ns, Self::address(), &self.ca, token)
+    }
+
+    /// A kubeconfig for kube-proxy that leads to `server`.
+    pub fn proxy_kubeconfig(&self, server: SocketAddr) -> String {
+        kubeconfig(server, &self.ca, &json!({ "token": PROXY }))
+    }
+
+    /// Certificate of the authority behind the API server, in PEM.
+    pub fn ca(&self) -> &str {
+        &self.ca
+    }
+
+    fn apiserver_command(&self) -> std::process::Command {
+        let file = |name: &str| self.dir.join(name).display().to_string();
+        let (v4, v6) = layout::SERVICE_CIDRS;
+        let address = Self::address().ip();
+        let mut command = self.ns.command(&self.servers.apiserver);
+        for (option, value) in [
+            ("etcd-servers", "http://127.0.0.1:2379".to_owned()),
+            ("bind-address", address.to_string()),
+            ("advertise-address", address.to_string()),
+            ("secure-port", PORT.to_string()),
+            ("cert-dir", file("pki")),
+            ("token-auth-file", file("tokens.csv")),
+            ("authorization-mode", "RBAC".to_owned()),
+            // Streaming lists want etcd 3.4.25 or newer, and Debian's may be older.
+            ("feature-gates", "WatchList=false".to_owned()),
+            (
+                "service-account-issuer",
+                "https://kubernetes.default.svc".to_owned(),
+            ),
+            ("service-account-key-file", file("accounts.pub")),
+            ("service-account-signing-key-file", file("accounts.key")),
+            ("service-cluster-ip-range", format!("{v4},{v6}")),
+        ] {
+            command.arg(format!("--{option}={value}"));
+        }
+        command
+    }
+}
+
+fn start_etcd(ns: &Namespace, program: &Path, dir: &Path) -> Result<Process> {
+    let (client, peer) = ("http://127.0.0.1:2379", "http://127.0.0.1:2380");
+    let mut command = ns.command(program);
+    command
+        .arg("--data-dir")
+        .arg(dir.join("etcd"))
+        .args([
+            "--listen-client-urls",
+            client,
+            "--advertise-client-urls",
+            client,
+        ])
+        .args([
+            "--listen-peer-urls",
+            peer,
+            "--initial-advertise-peer-urls",
+            peer,
+        ])
+        .args(["--initial-cluster", &format!("default={peer}")]);
+    Process::start(command, "etcd", dir)
+}
+
+/// Keys for the tokens of ServiceAccounts, in PEM: the private one and the public one.
+fn signing_keys() -> Result<(String, String)> {
+    // What comes before the point of a public key on the curve P-256 (RFC 5480).
+    const PUBLIC: [u8; 26] = [
+        0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08,
+        0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
+    ];
+    let (kind, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
+    let private = EcdsaKeyPair::generate_pkcs8(kind, &random).map_err(|_| anyhow!("no key"))?;
+    let pair = EcdsaKeyPair::from_pkcs8(kind, private.as_ref(), &random)
+        .map_err(|why| anyhow!("the key just made: {why}"))?;
+    let public = [&PUBLIC, pair.public_key().as_ref()].concat();
+    Ok((
+        pem("PRIVATE KEY", private.as_ref()),
+        pem("PUBLIC KEY", &public),
+    ))
+}
+
+fn pem(label: &str, bytes: &[u8]) -> String {
+    let body = STANDARD.encode(bytes);
+    let lines: Vec<&str> = body
+        .as_bytes()
+        .chunks(64)
+        .map(|line| std::str::from_utf8(line).unwrap_or_default())
+        .collect();
+    let lines = lines.join("\n");
+    format!("-----BEGIN {label}-----\n{lines}\n-----END {label}-----\n")
+}
+
+/// The last certificate of a chain: the one that signed the others.
+fn issuer(chain: &str) -> Option<String> {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    const END: &str = "-----END CERTIFICATE-----\n";
+    let last = &chain[chain.rfind(BEGIN)?..];
+    // Half a file while the server writes it.
+    last.ends_with(END).then(|| last.to_owned())
+}
+
+/// A kubeconfig. JSON is YAML as well.
+pub fn kubeconfig(server: SocketAddr, ca: &str, user: &serde_json::Value) -> String {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{
+            "name": "test",
+            "cluster": {
+                "server": format!("https://{server}"),
+                "certificate-authority-data": STANDARD.encode(ca),
+            },
+        }],
+        "users": [{ "name": "test", "user": user }],
+        "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
+        "current-context": "test",
+    })
+    .to_string()
+}

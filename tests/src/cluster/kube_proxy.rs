@@ -1,0 +1,168 @@
+//! The real kube-proxy on the node of the world.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{Process, Servers};
+use crate::http::{self, Response};
+use crate::world::{Family, NODE_NAME, Namespace, World, layout};
+
+/// Port of kube-proxy's own /healthz and /livez in these tests: 10256 is the agent's here.
+pub const HEALTHZ_PORT: u16 = 10356;
+/// How long the first sync may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Who writes the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// nftables.
+    Nftables,
+    /// iptables, by whatever `iptables` is on this machine.
+    Iptables,
+}
+
+impl Mode {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Nftables, Self::Iptables];
+
+    /// As kube-proxy's option has it; also the tool that it needs in PATH, but for the prefix.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
+        }
+    }
+
+    /// The tool that kube-proxy runs.
+    pub fn tool(self) -> &'static str {
+        match self {
+            Self::Nftables => "nft",
+            Self::Iptables => "iptables-restore",
+        }
+    }
+}
+
+/// A kube-proxy; ends when dropped.
+#[derive(Debug)]
+pub struct KubeProxy {
+    process: Process,
+    address: SocketAddr,
+    outside: Namespace,
+    node: Namespace,
+    mode: Mode,
+    lock: PathBuf,
+}
+
+impl KubeProxy {
+    /// Starts it, as the bearer of a kubeconfig, and waits until its /healthz says 200.
+    pub fn start(world: &World, servers: &Servers, mode: Mode, kubeconfig: &str) -> Result<Self> {
+        let mut proxy = Self::spawn(world, servers, mode, kubeconfig)?;
+        let (outside, address) = (proxy.outside.clone(), proxy.address);
+        proxy.process.wait("200 of its /healthz", PATIENCE, || {
+            let answer = outside.run(|| http::get(address, "/healthz", Duration::from_secs(1)));
+            answer.is_ok_and(|answer| answer.status == 200)
+        })?;
+        Ok(proxy)
+    }
+
+    /// Starts it and does not wait.
+    pub fn spawn(world: &World, servers: &Servers, mode: Mode, kubeconfig: &str) -> Result<Self> {
+        let file = world.dir().join("kube-proxy.kubeconfig");
+        fs::write(&file, kubeconfig)?;
+        let (v4, v6) = layout::CLUSTER_CIDRS;
+        let lock = world.dir().join("xtables.lock");
+        let mut command = world.node.command(&servers.proxy);
+        // The machine's own lock is not ours.
+        command.env("XTABLES_LOCKFILE", &lock);
+        for (option, value) in [
+            ("kubeconfig", file.display().to_string()),
+            ("hostname-override", NODE_NAME.to_owned()),
+            ("proxy-mode", mode.name().to_owned()),
+            ("cluster-cidr", format!("{v4},{v6}")),
+            ("healthz-bind-address", format!("0.0.0.0:{HEALTHZ_PORT}")),
+            // Limits of connection tracking are the machine's.
+            ("conntrack-max-per-core", "0".to_owned()),
+            ("conntrack-min", "0".to_owned()),
+            ("conntrack-tcp-timeout-established", "0".to_owned()),
+            ("conntrack-tcp-timeout-close-wait", "0".to_owned()),
+            ("v", "2".to_owned()),
+        ] {
+            command.arg(format!("--{option}={value}"));
+        }
+        Ok(Self {
+            process: Process::start(command, "kube-proxy", world.dir())?,
+            address: SocketAddr::new(world.node_address(Family::V4), HEALTHZ_PORT),
+            outside: world.outside.clone(),
+            node: world.node.clone(),
+            mode,
+            lock,
+        })
+    }
+
+    /// An answer of its own health server, asked from outside.
+    pub fn ask(&self, path: &str) -> Result<Response> {
+        self.outside
+            .run(|| http::get(self.address, path, Duration::from_secs(2)))
+    }
+
+    /// Where its health server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The process.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Ends it at once.
+    pub fn kill(mut self) -> Result<()> {
+        self.process.kill()
+    }
+
+    /// Stops it in its tracks.
+    pub fn freeze(&self) {
+        self.process.signal(libc::SIGSTOP);
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.process.signal(libc::SIGCONT);
+    }
+
+    /// Who writes the rules.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Runs an iptables command in both families, as someone on the node would.
+    pub fn iptables(&self, words: &str) -> Result<()> {
+        self.run("iptables", words)?;
+        self.run("ip6tables", words)
+    }
+
+    /// Runs one command, `iptables` or `ip6tables`.
+    pub fn run(&self, program: &str, words: &str) -> Result<()> {
+        let mut args = vec!["-w", "5"];
+        args.extend(words.split_whitespace());
+        let env = [("XTABLES_LOCKFILE", self.lock.as_os_str())];
+        self.node.feed_with(program, &args, &env, "").map(drop)
+    }
+
+    /// What kube-proxy's rules are, as text.
+    pub fn rules(&self) -> Result<String> {
+        match self.mode {
+            Mode::Nftables => self.node.nft("list ruleset\n"),
+            Mode::Iptables => {
+                let env = [("XTABLES_LOCKFILE", self.lock.as_os_str())];
+                let v4 = self.node.feed_with("iptables-save", &[], &env, "")?;
+                let v6 = self.node.feed_with("ip6tables-save", &[], &env, "")?;
+                Ok(v4 + &v6)
+            }
+        }
+    }
+}

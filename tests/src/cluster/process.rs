@@ -1,0 +1,115 @@
+//! A server process of the cluster, with a log of its own. Dropping it ends it.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// A running process.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts a command whose output goes to NAME.log in `dir`. Call from the thread that keeps the
+    /// process: the kernel kills it when that thread ends, so that a killed test leaves none.
+    pub fn start(mut command: Command, name: &str, dir: &Path) -> Result<Self> {
+        let log = dir.join(format!("{name}.log"));
+        let output = File::options().create(true).append(true).open(&log)?;
+        command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .process_group(0);
+        // SAFETY: prctl with these arguments is async-signal-safe and touches no memory.
+        unsafe { command.pre_exec(die_with_thread) };
+        let child = command.spawn().with_context(|| format!("start {name}"))?;
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            log,
+        })
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Exit status where it has ended.
+    pub fn exited(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until something holds; an error with the log where it does not, or the process ends.
+    pub fn wait(
+        &mut self,
+        what: &str,
+        patience: Duration,
+        mut holds: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let start = Instant::now();
+        while !holds() {
+            if let Some(status) = self.exited()? {
+                bail!("{} ended with {status}:\n{}", self.name, self.log());
+            }
+            if start.elapsed() > patience {
+                bail!(
+                    "{}: {what}: not within {patience:?}:\n{}",
+                    self.name,
+                    self.log()
+                );
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// Sends a signal, such as `libc::SIGSTOP`.
+    pub fn signal(&self, signal: i32) {
+        if let Ok(pid @ 1..) = i32::try_from(self.child.id()) {
+            // SAFETY: kill takes numbers only; the id is a child's that was not reaped yet.
+            unsafe { libc::kill(pid, signal) };
+        }
+    }
+
+    /// Ends it at once (SIGKILL), which a stopped process obeys too.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.kill();
+        if thread::panicking() {
+            let log = self.log();
+            let tail: Vec<&str> = log.lines().rev().take(40).collect();
+            eprintln!("--- the end of {} ---", self.log.display());
+            tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
+
+fn die_with_thread() -> std::io::Result<()> {
+    // SAFETY: PR_SET_PDEATHSIG takes a signal number and no pointer.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}

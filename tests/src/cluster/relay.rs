@@ -1,0 +1,161 @@
+//! A TCP relay before the API server: the network that nodes meet, which can be slow, silent or
+//! gone while the server itself, and the test's own connection to it, stay.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::world::Namespace;
+
+/// How often a connection looks whether the manner has changed.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What the relay does to connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// Passes everything on.
+    Open,
+    /// Keeps everything that comes for so long.
+    Slow(Duration),
+    /// Accepts connections, keeps those that there are, and passes nothing on.
+    Silent,
+    /// Refuses connections, and ends those that there are.
+    Closed,
+}
+
+/// A running relay; ends when dropped.
+#[derive(Debug)]
+pub struct Relay {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    manner: Mutex<Manner>,
+    stop: AtomicBool,
+}
+
+impl Shared {
+    fn manner(&self) -> Manner {
+        if self.stop.load(Ordering::Relaxed) {
+            return Manner::Closed;
+        }
+        *self.manner.lock().expect("no panic while it is held")
+    }
+}
+
+impl Relay {
+    /// Listens at `at` inside a namespace and passes on to `to`.
+    pub fn start(ns: &Namespace, at: SocketAddr, to: SocketAddr) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            manner: Mutex::new(Manner::Open),
+            stop: AtomicBool::new(false),
+        });
+        let listener = ns.run(|| listen(at)).context("listen for the relay")?;
+        let inside = Arc::clone(&shared);
+        let thread = ns.spawn("relay", move || serve(listener, at, to, &inside))?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// Changes what it does, for the connections that there are as well. In force within 50 ms.
+    pub fn set(&self, manner: Manner) {
+        *self
+            .shared
+            .manner
+            .lock()
+            .expect("no panic while it is held") = manner;
+        thread::sleep(2 * LOOK);
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen(at: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&at.into())?;
+    socket.listen(128)?;
+    Ok(socket.into())
+}
+
+fn serve(listener: TcpListener, at: SocketAddr, to: SocketAddr, shared: &Arc<Shared>) {
+    let mut listener = Some(listener);
+    while !shared.stop.load(Ordering::Relaxed) {
+        if shared.manner() == Manner::Closed {
+            // Without a listener the kernel refuses.
+            listener = None;
+        } else if listener.is_none() {
+            listener = listen(at).ok();
+        }
+        while let Some((client, _)) = listener.as_ref().and_then(|l| l.accept().ok()) {
+            // Without a server behind it the client's connection just ends.
+            if let Ok(server) = TcpStream::connect_timeout(&to, Duration::from_secs(1)) {
+                join(client, server, shared);
+            }
+        }
+        thread::sleep(LOOK / 4);
+    }
+}
+
+/// One thread for each direction; they end with the connection.
+fn join(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
+    let halves = [
+        (client.try_clone(), server.try_clone()),
+        (Ok(server), Ok(client)),
+    ];
+    for half in halves {
+        if let (Ok(from), Ok(to)) = half {
+            let shared = Arc::clone(shared);
+            thread::spawn(move || {
+                let _ = copy(&from, &to, &shared);
+                let _ = from.shutdown(Shutdown::Both);
+                let _ = to.shutdown(Shutdown::Both);
+            });
+        }
+    }
+}
+
+fn copy(mut from: &TcpStream, mut to: &TcpStream, shared: &Shared) -> io::Result<()> {
+    from.set_nonblocking(false)?;
+    from.set_read_timeout(Some(LOOK))?;
+    to.set_nodelay(true)?;
+    let mut bytes = [0; 16 * 1024];
+    loop {
+        let count = match from.read(&mut bytes) {
+            Ok(0) => return Ok(()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(error) => return Err(error),
+        };
+        if let Manner::Slow(delay) = shared.manner()
+            && count > 0
+        {
+            thread::sleep(delay);
+        }
+        while shared.manner() == Manner::Silent {
+            thread::sleep(LOOK);
+        }
+        if shared.manner() == Manner::Closed {
+            return Ok(());
+        }
+        to.write_all(&bytes[..count])?;
+    }
+}
