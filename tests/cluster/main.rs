@@ -8,5 +8,8 @@ mod calm;
 mod faults;
 mod first;
 mod parity;
+mod publish;
 mod rights;
+mod rotate;
 mod scene;
+mod takeover;

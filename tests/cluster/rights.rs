@@ -153,13 +153,14 @@ fn rotator(api: &Api) {
     assert_eq!(code(put), 200);
     let kubernetes = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
     assert_eq!(code(api.patch(kubernetes, &label)), 403);
-    assert_eq!(code(api.delete(SLICE)), 403);
-    for path in [
-        NODE,
-        "/api/v1/services",
-        "/api/v1/namespaces/pathproof/secrets",
-        leases,
-    ] {
+    for path in ["/api/v1/services", NODE] {
+        assert_eq!(get(api, path), 403, "{path}");
+    }
+    let service = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
+    assert_eq!(get(api, service), 200);
+    assert_eq!(code(api.delete(service)), 403);
+    assert_eq!(code(api.delete(SLICE)), 200);
+    for path in ["/api/v1/namespaces/pathproof/secrets", leases] {
         assert_eq!(get(api, path), 403, "{path}");
     }
     assert_eq!(

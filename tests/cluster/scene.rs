@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -102,6 +103,14 @@ impl Scene {
         self.proxy = Some(proxy.expect("a kube-proxy"));
     }
 
+    /// Starts kube-proxy with its health server where it usually is, and does not wait.
+    pub(crate) fn start_proxy_at(&mut self, port: u16, more: &[&str]) {
+        let config = self.control.proxy_kubeconfig(self.far());
+        let (programs, mode) = (&self.programs, self.mode);
+        let proxy = KubeProxy::spawn_at(&self.world, programs, mode, &config, port, more);
+        self.proxy = Some(proxy.expect("a kube-proxy"));
+    }
+
     /// The API server's address as the node has it: through the relay.
     pub(crate) fn far(&self) -> SocketAddr {
         let mut address = ControlPlane::address();
@@ -109,25 +118,22 @@ impl Scene {
         address
     }
 
-    /// A token of the agent's ServiceAccount, for its pod on the node.
-    pub(crate) fn agent_token(&self) -> String {
-        let pod = node_pod(&self.api, base::AGENT).expect("the agent's pod");
-        self.api
-            .token(base::NAMESPACE, base::AGENT, &pod)
-            .expect("the agent's token")
+    /// Writes a kubeconfig for a ServiceAccount of deploy/base, with a token for its pod on the node.
+    pub(crate) fn kubeconfig_of(&self, account: &str) -> PathBuf {
+        let pod = node_pod(&self.api, account).expect("its pod");
+        let bearer = self.api.token(base::NAMESPACE, account, &pod);
+        let token = self.world.dir().join(format!("{account}.token"));
+        fs::write(&token, bearer.expect("a token")).expect("write the token");
+        let user = json!({ "tokenFile": token });
+        let config = kubeconfig(self.far(), self.control.ca(), &user);
+        let file = self.world.dir().join(format!("{account}.kubeconfig"));
+        fs::write(&file, config).expect("write the kubeconfig");
+        file
     }
 
     /// Starts the agent and waits until it is ready.
     pub(crate) fn start_agent(&mut self, extra: &[&str]) {
-        let token = self.world.dir().join("agent.token");
-        fs::write(&token, self.agent_token()).expect("write the token");
-        let file = self.world.dir().join("agent.kubeconfig");
-        let config = kubeconfig(
-            self.far(),
-            self.control.ca(),
-            &json!({ "tokenFile": token }),
-        );
-        fs::write(&file, config).expect("write the kubeconfig");
+        let file = self.kubeconfig_of(base::AGENT);
         let mut options = vec!["--kubeconfig", file.to_str().expect("a path in UTF-8")];
         options.extend(extra);
         let binary = agent_binary().expect("the agent's binary");

@@ -30,6 +30,7 @@ mod sentinel_harm;
 mod sentinel_input;
 mod sentinel_node;
 mod sentinel_probe;
+mod sentinel_rotation;
 mod sentinel_twins;
 mod steer;
 mod steer_upgrade;

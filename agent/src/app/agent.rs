@@ -62,6 +62,8 @@ pub(super) struct Agent {
     pub(super) eyesight: Eyesight,
     pub(super) metrics: Arc<Metrics>,
     pub(super) problems: Vec<String>,
+    /// The source of the view does not tell what happens now.
+    pub(super) source_silent: bool,
     pub(super) ignored: u64,
     pub(super) view_changed: Option<Mono>,
     pub(super) view_changes: u64,
@@ -141,6 +143,7 @@ impl Agent {
             eyesight,
             metrics,
             problems: Vec::new(),
+            source_silent: false,
             ignored: 0,
             view_changed: None,
             view_changes: 0,
@@ -189,8 +192,14 @@ impl Agent {
             tracing::warn!(%problem, "the cluster view has a problem; the last good view stays");
         }
         self.problems = problems;
+        self.source_silent = update.problems.iter().any(|of| of.reason.is_silence());
         if !update.changes.is_empty() {
             self.apply(update.changes, now);
+        } else if self.view.is_synced() && !self.source_silent {
+            self.ledger.sentinel_mut().source_back(now);
+        }
+        if self.source_silent {
+            self.ledger.sentinel_mut().source_away(now);
         }
         self.publish(now);
     }

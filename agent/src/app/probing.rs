@@ -311,8 +311,9 @@ impl Agent {
         let view = probing.view(now);
         let ledger = self.ledger.sentinel_mut();
         ledger.view_changed(now, view);
-        // What changed was delivered: the source is there.
-        ledger.source_back(now);
+        if !self.source_silent {
+            ledger.source_back(now);
+        }
         for (family, transport, generation) in generations(&probing.found) {
             ledger.want(family, transport, generation, now);
         }

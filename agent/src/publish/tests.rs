@@ -176,7 +176,7 @@ async fn a_failure_is_said_and_tried_again(#[case] say: Say, #[case] result: Wri
         let report = world.publishing.report();
         let problem = report.problems().next().unwrap_or_default().to_owned();
         assert!(
-            problem.contains("Node node-1 cannot be written"),
+            problem.contains("Node worker-1 cannot be written"),
             "{problem}"
         );
         assert_eq!(
@@ -186,6 +186,8 @@ async fn a_failure_is_said_and_tried_again(#[case] say: Say, #[case] result: Wri
         );
         // What stands by then is written, not what failed.
         world.say(leaving(broken()));
+        let failed = world.metrics.publish().count(kind, result);
+        world.until_counted(kind, result, failed + 2).await;
         world.server.says(method, Say::Ok);
         world.until_counted(kind, WriteResult::Ok, 1).await;
         server::eventually(|| world.publishing.report().problems().count() == 0).await;

@@ -121,8 +121,6 @@ impl ControlPlane {
             ("cert-dir", file("pki")),
             ("token-auth-file", file("tokens.csv")),
             ("authorization-mode", "RBAC".to_owned()),
-            // Streaming lists want etcd 3.4.25 or newer, and Debian's may be older.
-            ("feature-gates", "WatchList=false".to_owned()),
             (
                 "service-account-issuer",
                 "https://kubernetes.default.svc".to_owned(),

@@ -69,8 +69,20 @@ impl KubeProxy {
         Ok(proxy)
     }
 
-    /// Starts it and does not wait.
+    /// Starts it with its health server at a port of its own and does not wait.
     pub fn spawn(world: &World, servers: &Servers, mode: Mode, kubeconfig: &str) -> Result<Self> {
+        Self::spawn_at(world, servers, mode, kubeconfig, HEALTHZ_PORT, &[])
+    }
+
+    /// Starts it with its health server at this port, and more options, and does not wait.
+    pub fn spawn_at(
+        world: &World,
+        servers: &Servers,
+        mode: Mode,
+        kubeconfig: &str,
+        port: u16,
+        more: &[&str],
+    ) -> Result<Self> {
         let file = world.dir().join("kube-proxy.kubeconfig");
         fs::write(&file, kubeconfig)?;
         let (v4, v6) = layout::CLUSTER_CIDRS;
@@ -83,7 +95,7 @@ impl KubeProxy {
             ("hostname-override", NODE_NAME.to_owned()),
             ("proxy-mode", mode.name().to_owned()),
             ("cluster-cidr", format!("{v4},{v6}")),
-            ("healthz-bind-address", format!("0.0.0.0:{HEALTHZ_PORT}")),
+            ("healthz-bind-address", format!("0.0.0.0:{port}")),
             // Limits of connection tracking are the machine's.
             ("conntrack-max-per-core", "0".to_owned()),
             ("conntrack-min", "0".to_owned()),
@@ -93,9 +105,10 @@ impl KubeProxy {
         ] {
             command.arg(format!("--{option}={value}"));
         }
+        command.args(more);
         Ok(Self {
             process: Process::start(command, "kube-proxy", world.dir())?,
-            address: SocketAddr::new(world.node_address(Family::V4), HEALTHZ_PORT),
+            address: SocketAddr::new(world.node_address(Family::V4), port),
             outside: world.outside.clone(),
             node: world.node.clone(),
             mode,
@@ -109,6 +122,13 @@ impl KubeProxy {
             .run(|| http::get(self.address, path, Duration::from_secs(2)))
     }
 
+    /// What the node itself is answered at its port.
+    pub fn ask_here(&self, path: &str) -> Result<Response> {
+        let here = SocketAddr::from(([127, 0, 0, 1], self.address.port()));
+        self.node
+            .run(|| http::get(here, path, Duration::from_secs(2)))
+    }
+
     /// Where its health server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -117,6 +137,11 @@ impl KubeProxy {
     /// The process.
     pub fn process(&self) -> &Process {
         &self.process
+    }
+
+    /// Whether it has not ended.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.process.exited(), Ok(None))
     }
 
     /// Ends it at once.

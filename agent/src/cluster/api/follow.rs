@@ -34,6 +34,9 @@ const LINE: usize = 64 * 1024;
 /// Watches that end at once are told of after so many.
 const OFTEN: u32 = 3;
 
+/// Too Many Requests: whatever is asked.
+const BUSY: u16 = 429;
+
 /// How long is waited for what.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
@@ -173,6 +176,8 @@ impl Follower {
                 }
                 Err(End::NotStreamed) => self.streams = false,
                 Err(End::Failed(reason)) => {
+                    // Pages that fail tell nothing of streaming lists.
+                    self.streams = true;
                     if self.trouble(Some(reason)).await.is_err() {
                         return;
                     }
@@ -368,17 +373,17 @@ impl Follower {
         let error = one_line(&status.message, status.code);
         match status.code {
             410 => End::Forgotten,
-            // KEP-3157: a server that knows nothing of it, or has it turned off.
-            400 | 422 if is_streaming_list => End::NotStreamed,
             401 | 403 => End::Failed(Reason::Forbidden { resource, error }),
-            _ => {
-                // The server is behind what was seen, as after a restore: then anything it has.
-                if status.message.contains("Too large resource version") {
-                    self.newest = None;
-                    self.version = None;
-                }
+            // The server is behind what was seen, as after a restore: then anything it has.
+            _ if status.message.contains("Too large resource version") => {
+                self.newest = None;
+                self.version = None;
                 End::Failed(Reason::Unserved { resource, error })
             }
+            // KEP-3157: a server that knows nothing of it (400, 422), or whose etcd is too old for it
+            // (500, before 3.4.25). One that is in trouble says so again when it is asked for pages.
+            _ if is_streaming_list && status.code != BUSY => End::NotStreamed,
+            _ => End::Failed(Reason::Unserved { resource, error }),
         }
     }
 }

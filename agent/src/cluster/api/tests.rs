@@ -259,6 +259,8 @@ async fn what_was_known_stays_while_the_server_fails() {
 
 #[rstest]
 #[case::refused(failure(422, "sendInitialEvents: Forbidden"))]
+#[case::old_etcd(failure(500, "storage feature RequestWatchProgress is disabled"))]
+#[case::told_in_the_stream(Answer::Open(vec![event("ERROR", r#"{"kind":"Status","code":500,"message":"RequestWatchProgress is disabled"}"#)]))]
 #[case::not_understood(Answer::Open(vec![event("ADDED", &service(1, "x", 80))]))]
 #[tokio::test]
 async fn pages_serve_where_streaming_lists_do_not(#[case] first: Answer) {

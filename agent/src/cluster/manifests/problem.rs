@@ -119,3 +119,16 @@ pub enum Reason {
         count: usize,
     },
 }
+
+impl Reason {
+    /// Whether the source itself does not tell what happens: what it said before may be old by now.
+    pub fn is_silence(&self) -> bool {
+        matches!(
+            self,
+            Self::Folder { .. }
+                | Self::Away { .. }
+                | Self::Forbidden { .. }
+                | Self::Unserved { .. }
+        )
+    }
+}

@@ -65,7 +65,10 @@ impl Server {
 
     pub(super) fn client(&self) -> kube::Client {
         let url = format!("http://{}", self.address).parse().unwrap();
-        kube::Client::try_from(kube::Config::new(url)).unwrap()
+        let mut config = kube::Config::new(url);
+        // As `cluster::api::client` has it.
+        config.default_retry = false;
+        kube::Client::try_from(config).unwrap()
     }
 
     pub(super) fn says(&self, method: &'static str, say: Say) {

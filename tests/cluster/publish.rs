@@ -1,0 +1,78 @@
+//! The Node's condition and Events, as a real API server takes them from the agent's role.
+
+use node_tests::cluster::Mode;
+use serde_json::Value;
+
+use crate::scene::{NODE, PATIENCE, Scene, until};
+
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+
+impl Scene {
+    fn condition(&self) -> Option<Value> {
+        let node = self.api.get(NODE).ok()?;
+        let conditions = node["status"]["conditions"].as_array()?;
+        let ours = |of: &&Value| of["type"] == "ServiceDatapathReady";
+        conditions.iter().find(ours).cloned()
+    }
+
+    fn wait_condition(&self, status: &str, reason: &str) -> Value {
+        let seen = until(PATIENCE, || {
+            self.condition().filter(|of| {
+                let said = of["reason"].as_str().unwrap_or_default();
+                of["status"] == status && said.starts_with(reason)
+            })
+        });
+        seen.unwrap_or_else(|| panic!("never {status} {reason}: {:#?}", self.condition()))
+    }
+}
+
+#[test]
+fn the_nodes_condition_follows_the_datapath() {
+    let name = "the_nodes_condition_follows_the_datapath";
+    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    let foreign = serde_json::json!({ "status": { "conditions": [{
+        "type": "Ready", "status": "True", "reason": "Kubelet", "message": "kept",
+        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }] } });
+    let path = format!("{NODE}/status");
+    let strategic = "application/strategic-merge-patch+json";
+    scene
+        .api
+        .request(http::Method::PATCH, &path, strategic, &foreign)
+        .expect("kubelet's condition");
+
+    let sound = scene.wait_condition("True", "DatapathProven");
+    for family in ["ip", "ip6"] {
+        let flush = format!("flush chain {family} kube-proxy services\n");
+        scene.world.node.nft(&flush).expect("flush");
+    }
+    let broken = scene.wait_condition("False", "DatapathBroken");
+    assert_ne!(broken["lastTransitionTime"], sound["lastTransitionTime"]);
+    let told = until(PATIENCE, || {
+        let events = scene.api.get(EVENTS).ok()?;
+        let warned = |of: &&Value| {
+            of["type"] == "Warning"
+                && of["reason"] == broken["reason"]
+                && of["regarding"]["name"] == "node-1"
+        };
+        events["items"].as_array()?.iter().find(warned).cloned()
+    });
+    assert!(told.is_some(), "no Event: {}", scene.agent().log());
+
+    // The next agent knows when it became so.
+    scene.agent.take().expect("an agent").kill().expect("kill");
+    scene.start_agent(&[]);
+    let judged = until(PATIENCE, || {
+        let report = scene.agent().verdict().ok()?;
+        (report["verdict"]["state"] == "broken").then_some(())
+    });
+    assert!(judged.is_some(), "{}", scene.agent().log());
+    let kept = scene.wait_condition("False", "DatapathBroken");
+    assert_eq!(kept["lastTransitionTime"], broken["lastTransitionTime"]);
+    let node = scene.api.get(NODE).expect("the Node");
+    let conditions = node["status"]["conditions"].as_array().expect("conditions");
+    let ready = conditions.iter().find(|of| of["type"] == "Ready");
+    assert_eq!(ready.expect("kubelet's")["message"], "kept");
+}

@@ -1,0 +1,74 @@
+//! The rotator, with the rights of deploy/base, moves the sentinel's endpoint, and the agent knows
+//! how long kube-proxy takes to follow.
+
+use node_tests::cluster::{Mode, Process, base};
+use node_tests::world::agent_binary;
+use serde_json::Value;
+
+use crate::scene::{PATIENCE, Scene, until};
+
+const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices";
+
+/// The ports of the sentinel's slices, each once.
+fn generations(scene: &Scene) -> Vec<u64> {
+    let slices = scene.api.get(SLICES).expect("slices");
+    let ports = slices["items"].as_array().into_iter().flatten();
+    let ports = ports.flat_map(|slice| slice["ports"].as_array().cloned().unwrap_or_default());
+    let mut ports: Vec<u64> = ports.filter_map(|port| port["port"].as_u64()).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    ports
+}
+
+#[test]
+fn a_rotation_is_followed_and_its_lag_known() {
+    let name = "a_rotation_is_followed_and_its_lag_known";
+    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    let file = scene.kubeconfig_of(base::ROTATOR);
+    let mut command = scene.world.node.command(&agent_binary().expect("a binary"));
+    command
+        .args(["rotate", "--interval", "10", "--kubeconfig"])
+        .arg(file);
+    let rotator = Process::start(command, "rotator", scene.world.dir()).expect("a rotator");
+
+    for _ in 0..2 {
+        let before = generations(&scene);
+        let moved = until(PATIENCE, || {
+            let now = generations(&scene);
+            (now.len() == 1 && now != before).then_some(now[0])
+        });
+        let moved = moved.unwrap_or_else(|| panic!("never moved: {}", rotator.log()));
+        let mut last = Value::Null;
+        let followed = until(PATIENCE, || {
+            last = scene.agent().verdict().ok()?;
+            let families = last["verdict"]["families"].as_array()?;
+            let lanes: Vec<&Value> = families
+                .iter()
+                .flat_map(|family| family["lanes"].as_array().into_iter().flatten())
+                .filter(|lane| lane["state"] != "off")
+                .collect();
+            let on_the_wire = |lane: &&Value| lane["generation"] == moved && lane["lag"].is_u64();
+            (!lanes.is_empty() && lanes.iter().all(on_the_wire)).then_some(())
+        });
+        assert!(followed.is_some(), "{moved} is not on the wire: {last:#}");
+        // kube-proxy waits up to a second between syncs; a lag of minutes would be no measure.
+        let lags = last["verdict"]["families"].as_array().into_iter().flatten();
+        for lane in lags.flat_map(|family| family["lanes"].as_array().into_iter().flatten()) {
+            let lag = lane["lag"].as_u64().unwrap_or_default();
+            assert!(lag < 30_000_000_000, "{lane:#}");
+        }
+    }
+    let metrics = scene.agent().metrics().expect("metrics");
+    assert!(
+        metrics.contains("pathproof_programming_lag_seconds{"),
+        "{metrics}"
+    );
+    let healthy = watch
+        .changes()
+        .iter()
+        .all(|change| change.codes.healthz == 200);
+    assert!(healthy, "{:?}", watch.changes());
+}

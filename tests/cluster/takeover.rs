@@ -1,0 +1,119 @@
+//! kube-proxy keeps 10256 and its configuration: from outside pathproof answers there, on the node
+//! itself kube-proxy does, and whoever is gone leaves the port to the other.
+
+use std::time::Duration;
+
+use node_tests::cluster::Mode;
+use node_tests::world::{Family, HEALTHZ_PORT};
+use serde_json::Value;
+
+use crate::scene::{PATIENCE, Scene, until};
+
+impl Scene {
+    /// From outside in both families, and on the node itself.
+    fn answers(&self) -> [Option<u16>; 3] {
+        let outside = |family| self.agent.as_ref()?.outside("/healthz", family).ok();
+        let here = self
+            .proxy
+            .as_ref()
+            .and_then(|of| of.ask_here("/healthz").ok());
+        [outside(Family::V4), outside(Family::V6), here].map(|of| of.map(|answer| answer.status))
+    }
+
+    /// Waits until kube-proxy has opened its port, and the agent knows.
+    fn wait_owner(&self) {
+        let mut way = Value::Null;
+        let seen = until(PATIENCE, || {
+            way = self.agent().verdict().ok()?["port"].clone();
+            (way["way"] == "steered" && way["owner"] == true).then_some(())
+        });
+        assert!(seen.is_some(), "{way}");
+    }
+
+    fn wait_answers(&self, what: &str, wanted: [u16; 3]) {
+        let wanted = wanted.map(Some);
+        let seen = until(PATIENCE, || (self.answers() == wanted).then_some(()));
+        assert!(
+            seen.is_some(),
+            "{what}: {:?}, not {wanted:?}",
+            self.answers()
+        );
+    }
+}
+
+#[test]
+fn outsiders_get_ours_and_the_node_gets_kube_proxys() {
+    let name = "outsiders_get_ours_and_the_node_gets_kube_proxys";
+    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
+        return;
+    };
+    drop(scene.proxy.take());
+    scene.start_proxy_at(HEALTHZ_PORT, &[]);
+    scene.start_agent(&[]);
+    scene.wait_proven();
+    scene.wait_answers("sound", [200; 3]);
+    scene.wait_owner();
+
+    // Both give the same bytes when they agree, so they are made to disagree.
+    for family in ["ip", "ip6"] {
+        let flush = format!("flush chain {family} kube-proxy services\n");
+        scene.world.node.nft(&flush).expect("flush");
+    }
+    scene.wait_answers("ours alone sees it", [503, 503, 200]);
+
+    // kube-proxy dies: the node itself is answered by ours, which gives way when it comes back.
+    drop(scene.proxy.take());
+    let here = || scene.world.node.run(|| get_here()).ok();
+    let ours = until(PATIENCE, || here().filter(|status| *status == 503));
+    assert!(
+        ours.is_some(),
+        "the port is nobody's, and ours does not answer there"
+    );
+    scene.start_proxy_at(HEALTHZ_PORT, &["--bind-address-hard-fail=true"]);
+    // It mends the rules as it starts.
+    scene.wait_owner();
+    scene.wait_answers("kube-proxy is back", [200; 3]);
+    let proxy = scene.proxy.as_mut().expect("a kube-proxy");
+    assert!(proxy.is_running(), "it found the port taken");
+}
+
+#[test]
+fn a_killed_agent_leaves_the_port_as_it_was() {
+    let name = "a_killed_agent_leaves_the_port_as_it_was";
+    let Some(mut scene) = Scene::bare(name, Mode::Iptables) else {
+        return;
+    };
+    drop(scene.proxy.take());
+    // The agent first: kube-proxy finds nothing in its way.
+    scene.start_agent(&[]);
+    scene.start_proxy_at(HEALTHZ_PORT, &["--bind-address-hard-fail=true"]);
+    scene.wait_proven();
+    scene.wait_owner();
+    scene.wait_answers("sound", [200; 3]);
+    let watch = scene.watch();
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 200)
+        .expect("200");
+    scene.agent.take().expect("an agent").kill().expect("kill");
+    // Asked every 20 ms: kube-proxy's 200 comes at once, or within a moment.
+    std::thread::sleep(Duration::from_secs(1));
+    let codes = watch.now();
+    assert_eq!(
+        (codes.healthz, codes.livez),
+        (200, 200),
+        "{:?}",
+        watch.changes()
+    );
+    assert!(
+        watch
+            .changes()
+            .iter()
+            .all(|change| change.codes.healthz != 503)
+    );
+}
+
+/// What 127.0.0.1 answers at the port.
+fn get_here() -> anyhow::Result<u16> {
+    let here = std::net::SocketAddr::from(([127, 0, 0, 1], HEALTHZ_PORT));
+    Ok(node_tests::http::get(here, "/healthz", Duration::from_secs(2))?.status)
+}

@@ -1,0 +1,136 @@
+//! The sentinel's endpoint moves from one generation to the next: how far the rules lag is known,
+//! and a rotation disturbs nobody. That rules which never follow are stale after two minutes is
+//! tested where no time passes (`domain::verdict`).
+
+use std::time::{Duration, Instant};
+
+use node_tests::manifests::Sentinel;
+use node_tests::rules::Backend;
+use node_tests::world::Family;
+use serde_json::Value;
+
+use crate::agent_scene::{PATIENCE, Scene, assert_never_503, lane_of};
+
+const PATHS: [&str; 3] = ["off_cluster", "node_port", "host"];
+
+/// The view alone moves: the rules stay.
+fn move_endpoint(scene: &Scene, generation: u16) {
+    let sentinel = Sentinel {
+        generation,
+        ..Sentinel::default()
+    };
+    scene
+        .manifests
+        .put_sentinel(&sentinel)
+        .expect("the sentinel");
+}
+
+/// Whether every TCP lane says so.
+fn every(report: &Value, says: impl Fn(&Value) -> bool) -> bool {
+    let lanes = |family| PATHS.map(|path| lane_of(report, family, path, "tcp"));
+    Family::ALL
+        .into_iter()
+        .all(|family| lanes(family).iter().all(|lane| says(lane)))
+}
+
+#[test]
+fn the_lag_of_the_rules_is_measured() {
+    let Some(scene) = Scene::idle("the_lag_of_the_rules_is_measured", Backend::Nftables, &[])
+    else {
+        return;
+    };
+    let watch = scene.watch();
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 200)
+        .expect("200");
+    let mut expected = Vec::new();
+    for generation in [20_002_u16, 20_003, 20_004] {
+        let begun = Instant::now();
+        move_endpoint(&scene, generation);
+        let behind = scene.wait("every lane is late", |report| {
+            every(report, |lane| {
+                lane["wanted"] == generation && lane["late"].is_u64()
+            })
+        });
+        let received = begun.elapsed();
+        assert!(
+            every(&behind, |lane| lane["state"] == "passing"),
+            "{behind:#}"
+        );
+        std::thread::sleep(Duration::from_millis(700));
+        let least = begun.elapsed().saturating_sub(received);
+        scene.rules.install().expect("the rules follow");
+        let most = begun.elapsed();
+        let followed = scene.wait("every lane follows", |report| {
+            every(report, |lane| {
+                lane["generation"] == generation && lane["late"].is_null()
+            })
+        });
+        // Received after the file was written, and known when it was seen to be late.
+        assert!(
+            every(&followed, |lane| {
+                let lag = Duration::from_nanos(lane["lag"].as_u64().unwrap_or_default());
+                least <= lag && lag <= most + Duration::from_millis(600)
+            }),
+            "between {least:?} and {most:?}: {followed:#}"
+        );
+        expected.push(most);
+    }
+    assert_never_503(&watch);
+    let metrics = scene.metrics();
+    for family in ["IPv4", "IPv6"] {
+        for path in PATHS {
+            let series =
+                format!("pathproof_programming_lag_seconds{{family=\"{family}\",path=\"{path}\"}}");
+            assert!(metrics.contains(&series), "{series}\n{metrics}");
+        }
+        let series = format!("pathproof_rotation_lag_seconds_count{{family=\"{family}\"}} 9");
+        assert!(metrics.contains(&series), "{series}\n{metrics}");
+    }
+    // Neither side of a rotation is a fault of the datapath, or of our own.
+    let report = scene.report();
+    assert!(every(&report, |lane| lane["failed"] == 0), "{report:#}");
+    assert_eq!(report["verdict"]["state"], "proven");
+}
+
+/// The rules hear of a generation before we do: they send to what is no endpoint as far as we know.
+#[test]
+fn rules_that_are_ahead_are_no_fault() {
+    let test = "rules_that_are_ahead_are_no_fault";
+    let Some(mut scene) = Scene::idle(test, Backend::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 200)
+        .expect("200");
+    for (held, ahead) in [
+        ("198.18.0.2:20001", "198.18.0.2:20002"),
+        ("[2001:2::2]:20001", "[2001:2::2]:20002"),
+    ] {
+        let address = |text: &str| text.parse().expect("an address");
+        scene
+            .rules
+            .redirect(address(held), address(ahead))
+            .expect("redirect");
+    }
+    scene.wait("probes go ahead", |report| {
+        every(report, |lane| {
+            lane["wanted"] == 20_001 && lane["generation"] == 20_002
+        })
+    });
+    std::thread::sleep(Duration::from_secs(3));
+    let report = scene.report();
+    assert!(
+        every(&report, |lane| lane["failed"] == 0
+            && lane["late"].is_null()),
+        "{report:#}"
+    );
+    assert_eq!(report["verdict"]["state"], "proven");
+    // Then we hear of it too: there was no lag.
+    move_endpoint(&scene, 20_002);
+    scene.wait("no lag", |report| {
+        every(report, |lane| lane["wanted"] == 20_002 && lane["lag"] == 0)
+    });
+    assert_never_503(&watch);
+}
