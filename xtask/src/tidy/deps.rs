@@ -21,7 +21,7 @@ const MODULES: [(&str, &[&str]); 19] = [
     ("cluster", &["domain"]),
     ("datapath", &["domain"]),
     ("sentinel", &["clock", "domain"]),
-    ("publish", &["domain", "metrics", "report"]),
+    ("publish", &["clock", "domain", "metrics", "report"]),
     (
         "rotate",
         &["clock", "cluster", "config", "domain", "telemetry"],

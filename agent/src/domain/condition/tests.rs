@@ -1,5 +1,7 @@
 //! What is said by state, cause and eligibility, against docs/behaviour.md; and how often it is
 //! written, whatever happens.
+//!
+//! Length: one table of what is said, and one model of the API server for all that is written.
 
 use std::time::Duration;
 
