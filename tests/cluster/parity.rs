@@ -170,13 +170,19 @@ fn sequence(name: &str, mode: Mode) {
 }
 
 #[test]
-fn answers_are_kube_proxys_in_nftables_mode() {
-    sequence("answers_are_kube_proxys_in_nftables_mode", Mode::Nftables);
+fn answers_are_as_of_kube_proxy_in_nftables_mode() {
+    sequence(
+        "answers_are_as_of_kube_proxy_in_nftables_mode",
+        Mode::Nftables,
+    );
 }
 
 #[test]
-fn answers_are_kube_proxys_in_iptables_mode() {
-    sequence("answers_are_kube_proxys_in_iptables_mode", Mode::Iptables);
+fn answers_are_as_of_kube_proxy_in_iptables_mode() {
+    sequence(
+        "answers_are_as_of_kube_proxy_in_iptables_mode",
+        Mode::Iptables,
+    );
 }
 
 #[test]

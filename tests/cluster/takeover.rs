@@ -42,8 +42,8 @@ impl Scene {
 }
 
 #[test]
-fn outsiders_get_ours_and_the_node_gets_kube_proxys() {
-    let name = "outsiders_get_ours_and_the_node_gets_kube_proxys";
+fn outsiders_get_ours_and_the_node_gets_that_of_kube_proxy() {
+    let name = "outsiders_get_ours_and_the_node_gets_that_of_kube_proxy";
     let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
         return;
     };

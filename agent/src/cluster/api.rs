@@ -6,8 +6,8 @@
 //! follow (slices)   ─┘
 //! ```
 //!
-//! A task for each resource lists and watches ([`follow`]); one more keeps what is known and
-//! gathers what changed ([`store`]). An API server that is away is told as a problem and changes
+//! A task for each resource lists and watches (`follow`); one more keeps what is known and
+//! gathers what changed (`store`). An API server that is away is told as a problem and changes
 //! nothing else: the last view stays.
 
 use std::hash::{BuildHasher, RandomState};

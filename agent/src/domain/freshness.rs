@@ -1,8 +1,8 @@
 //! How far the datapath lags behind what this node has received of the API.
 //!
 //! The sentinel's endpoint is moved to another port from time to time: its *generation*. Every node
-//! notes when it received which one ([`Freshness::want`]) and which one its probes meet
-//! ([`Freshness::see`]). Lateness counts from the oldest generation that was received and not met,
+//! notes when it received which one (`Freshness::want`) and which one its probes meet
+//! (`Freshness::see`). Lateness counts from the oldest generation that was received and not met,
 //! not from the last success: a datapath that stands still while generations go by is as late as
 //! the first of them, not the last.
 
