@@ -14,7 +14,7 @@ use crate::domain::probe::{Lane, ProbeSightings, ProbeTrace};
 pub(super) type Gap = (Duration, Duration);
 
 /// While nothing changes. A path that always fails costs no more than one that works.
-pub(super) const REST: Gap = (Duration::from_millis(350), Duration::from_millis(450));
+pub(super) const REST: Gap = (Duration::from_millis(420), Duration::from_millis(480));
 /// After a change. No shorter than a probe's time: the next round finds the one before complete.
 pub(super) const DOUBT: Gap = (Duration::from_millis(210), Duration::from_millis(250));
 /// While the sentinel's endpoint has moved and probes go where it was: how long the rules take to

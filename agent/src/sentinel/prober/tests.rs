@@ -56,7 +56,7 @@ fn every_lane_is_probed_a_few_times_a_second_with_jitter() {
     assert_eq!(lanes.len(), 14);
     for (lane, traces) in lanes {
         assert!(
-            (140..=170).contains(&traces.len()),
+            (125..=160).contains(&traces.len()),
             "{lane:?}: {}",
             traces.len()
         );
@@ -100,7 +100,7 @@ fn ports_and_tokens_are_not_used_again_soon() {
             tokens.insert(frame.sequence);
         }
     }
-    assert!(tokens.len() > 1_100, "{}", tokens.len());
+    assert!(tokens.len() > 1_000, "{}", tokens.len());
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn what_the_observer_sees_late_still_ends_a_probe_early() {
     );
 }
 
-// Whatever the moment: 450 ms to the next round, 200 ms for the first loss, three more in doubt.
+// Whatever the moment: 480 ms to the next round, 200 ms for the first loss, three more in doubt.
 #[rstest]
 fn four_failures_in_a_row_are_told_soon(
     #[values(Path::Silent, Path::HandshakeOnly, Path::Refusing)] broken: Path,
