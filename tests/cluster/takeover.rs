@@ -54,12 +54,21 @@ fn outsiders_get_ours_and_the_node_gets_that_of_kube_proxy() {
     scene.wait_answers("sound", [200; 3]);
     scene.wait_owner();
 
-    // Both give the same bytes when they agree, so they are made to disagree.
-    for family in ["ip", "ip6"] {
-        let flush = format!("flush chain {family} kube-proxy services\n");
-        scene.world.node.nft(&flush).expect("flush");
-    }
-    scene.wait_answers("ours alone sees it", [503, 503, 200]);
+    // Both give the same bytes when they agree, so they are made to disagree. kube-proxy was started
+    // a moment ago, and its first sync mends what was flushed before it.
+    let flushed = until(PATIENCE, || {
+        for family in ["ip", "ip6"] {
+            let flush = format!("flush chain {family} kube-proxy services\n");
+            scene.world.node.nft(&flush).expect("flush");
+        }
+        let seen = || (scene.answers() == [503, 503, 200].map(Some)).then_some(());
+        until(Duration::from_secs(4), seen)
+    });
+    assert!(
+        flushed.is_some(),
+        "ours does not see it: {:?}",
+        scene.answers()
+    );
 
     // kube-proxy dies: the node itself is answered by ours, which gives way when it comes back.
     drop(scene.proxy.take());
