@@ -81,12 +81,12 @@ pub struct SentinelLedger {
 /// Who owns the datapath of a family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Ownership {
-    /// Under whom the lanes were armed; `None` before the first look.
+    /// Under whom the lanes were armed; `None` before one was seen, or was long seen to be missing.
     known: Option<DatapathOwners>,
     /// Seen last.
     present: DatapathOwners,
-    /// Since when these are present.
-    since: Mono,
+    /// Since when these are present; `None` before the first look.
+    since: Option<Mono>,
     /// When another owner disarmed the lanes; until one works again.
     disarmed: Option<Mono>,
 }
@@ -219,13 +219,18 @@ impl SentinelLedger {
     }
 
     /// The owners of a family's datapath were read. Another one disarms the lanes: its rules may
-    /// take the traffic over at any moment. One that is gone is a fault, and changes nothing.
+    /// take the traffic over at any moment. One that is gone is a fault, and changes nothing. Nor does
+    /// the first: looks are seconds apart, and on a fresh node probes get through between its coming
+    /// and the look that finds it.
     pub fn owner_seen(&mut self, family: Family, owners: DatapathOwners, now: Mono) {
         let ownership = &mut self.owners[family as usize];
-        if ownership.known.is_none() || ownership.present != owners {
-            ownership.since = now;
+        if ownership.since.is_none() || ownership.present != owners {
+            ownership.since = Some(now);
         }
         ownership.present = owners;
+        if owners.is_empty() {
+            return;
+        }
         let known = *ownership.known.get_or_insert(owners);
         if owners.beyond(known).is_empty() {
             return;
@@ -405,7 +410,8 @@ impl Ownership {
         if trace.lane.path != ProbePath::Host {
             self.disarmed = None;
         }
-        if self.known.is_some() && trace.sent >= self.since.plus(limits.sentinel_settled) {
+        let settled = |since: Mono| trace.sent >= since.plus(limits.sentinel_settled);
+        if self.since.is_some_and(settled) {
             self.known = Some(self.present);
         }
     }

@@ -321,6 +321,32 @@ fn another_owner_disarms_one_that_vanishes_does_not() {
 }
 
 #[test]
+fn the_first_owner_disarms_nothing_unless_none_was_there_for_long() {
+    let fresh = || {
+        let mut ledger = SentinelLedger::new(Limits::default());
+        ledger.view_changed(ms(0), view(1, ms(0)));
+        ledger.owner_seen(Family::V4, set(&[]), ms(0));
+        pass(&mut ledger, PATH, 1_000, true);
+        ledger
+    };
+    let mut ledger = fresh();
+    ledger.owner_seen(Family::V4, set(&[Owner::KubeProxyNftables]), ms(5_000));
+    assert!(ledger.lane(tcp(PATH)).armed, "it came between two looks");
+    assert_eq!(ledger.changed_hands(Family::V4), None);
+    ledger.owner_seen(Family::V4, set(&[Owner::Cilium]), ms(10_000));
+    assert!(!ledger.lane(tcp(PATH)).armed, "the second one");
+
+    let mut ledger = fresh();
+    ledger.owner_seen(Family::V4, set(&[]), ms(5_000));
+    pass(&mut ledger, PATH, 15_000, true);
+    ledger.owner_seen(Family::V4, set(&[Owner::Cilium]), ms(16_000));
+    assert!(
+        !ledger.lane(tcp(PATH)).armed,
+        "something that has no name translated before"
+    );
+}
+
+#[test]
 fn an_owner_that_left_for_good_is_another_when_it_comes_back() {
     let mut ledger = settled();
     pass(&mut ledger, PATH, 1_000, true);
