@@ -3,12 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::time::Duration;
 
 use agent_common::service::Address;
 use agent_common::steer::{ANY_V4, ANY_V6, mapped};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use netlink_sys::{Socket, SocketAddr};
+use socket2::SockRef;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `NLM_F_REQUEST | NLM_F_DUMP`.
@@ -26,6 +27,8 @@ const LISTEN: u32 = 1 << 10;
 const SYN_RECEIVED: u32 = 1 << 3;
 /// Index of the loopback interface in every network namespace.
 const LOOPBACK: u32 = 1;
+/// The kernel answers at once or not at all.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Addresses that sockets listen at, at this port, but for the socket with inode `except`:
 /// [`ANY_V4`] and [`ANY_V6`] stand for every address of a family.
@@ -84,7 +87,7 @@ fn dump(family: u8, states: u32, port: u16, mut each: impl FnMut(Listener)) -> i
     let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
-    patience(&socket)?;
+    SockRef::from(&socket).set_read_timeout(Some(PATIENCE))?;
     socket.send(&request(family, states, port), 0)?;
     let mut answer = Vec::with_capacity(32 * 1024);
     loop {
@@ -169,31 +172,10 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
         .map(|word| u32::from_ne_bytes(*word))
 }
 
-/// The kernel answers at once or not at all.
-fn patience(socket: &Socket) -> io::Result<()> {
-    let time = libc::timeval {
-        tv_sec: 0,
-        tv_usec: 200_000,
-    };
-    // SAFETY: the option's value is a timeval of the size given.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVTIMEO,
-            (&raw const time).cast(),
-            size_of_val(&time) as libc::socklen_t,
-        )
-    };
-    match result {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
+    use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::MetadataExt as _;
 
     use super::*;

@@ -223,19 +223,6 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    const CAUSES: [Cause; 10] = [
-        Cause::Leaked,
-        Cause::Refused,
-        Cause::Misrouted,
-        Cause::Lost,
-        Cause::Stale,
-        Cause::Unheard,
-        Cause::NoData,
-        Cause::ForwardingOff,
-        Cause::NotMasqueraded,
-        Cause::AnswerLost,
-    ];
-
     fn page() -> String {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
         std::fs::read_to_string(path).unwrap()
@@ -244,7 +231,7 @@ mod tests {
     #[test]
     fn the_page_has_a_heading_for_every_cause_and_its_commands() {
         let page = page();
-        for cause in CAUSES {
+        for cause in Cause::ALL {
             let heading = format!("### {}", cause.name());
             let section = page.split_once(&format!("{heading}\n"));
             assert!(section.is_some(), "docs/operations.md lacks {heading:?}");
@@ -257,7 +244,7 @@ mod tests {
         }
         // Every probe's cause leads to one of them.
         for cause in ProbeCause::ALL {
-            assert!(CAUSES.contains(&looked_into(cause)));
+            assert!(Cause::ALL.contains(&looked_into(cause)));
         }
     }
 

@@ -140,18 +140,7 @@ fn every_state_and_why_is_documented() {
             state.name()
         );
     }
-    for why in [
-        Why::ObserverBlind,
-        Why::NotSampled,
-        Why::ViewNotSynced,
-        Why::NothingExpected,
-        Why::NothingProven,
-        Why::Idle,
-        Why::Inconclusive,
-        Why::EvidenceTooOld,
-        Why::SentinelAltered,
-        Why::DatapathChanged,
-    ] {
+    for why in Why::ALL {
         assert!(
             BEHAVIOUR.contains(&format!("| `{}` |", why.name())),
             "{}",

@@ -26,34 +26,6 @@ pub enum Reason {
     Unknown(Option<Why>),
 }
 
-/// Every cause.
-const CAUSES: [Cause; 10] = [
-    Cause::Leaked,
-    Cause::Refused,
-    Cause::Misrouted,
-    Cause::Lost,
-    Cause::Stale,
-    Cause::Unheard,
-    Cause::NoData,
-    Cause::ForwardingOff,
-    Cause::NotMasqueraded,
-    Cause::AnswerLost,
-];
-
-/// Every why.
-const WHYS: [Why; 10] = [
-    Why::ObserverBlind,
-    Why::NotSampled,
-    Why::ViewNotSynced,
-    Why::NothingExpected,
-    Why::NothingProven,
-    Why::Idle,
-    Why::Inconclusive,
-    Why::EvidenceTooOld,
-    Why::SentinelAltered,
-    Why::DatapathChanged,
-];
-
 impl Reason {
     /// Of a state, where nothing outranks it.
     pub(super) fn of(state: State, cause: Option<Cause>, why: Option<Why>) -> Self {
@@ -79,10 +51,10 @@ impl Reason {
         ];
         for with in [Reason::Broken, Reason::Degraded, Reason::Suspect] {
             all.push(with(None));
-            all.extend(CAUSES.map(|cause| with(Some(cause))));
+            all.extend(Cause::ALL.map(|cause| with(Some(cause))));
         }
         all.push(Reason::Unknown(None));
-        all.extend(WHYS.map(|why| Reason::Unknown(Some(why))));
+        all.extend(Why::ALL.map(|why| Reason::Unknown(Some(why))));
         all
     }
 

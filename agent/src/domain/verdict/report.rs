@@ -88,6 +88,20 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// All of them.
+    pub const ALL: [Cause; 10] = [
+        Cause::Leaked,
+        Cause::Refused,
+        Cause::Misrouted,
+        Cause::Lost,
+        Cause::Stale,
+        Cause::Unheard,
+        Cause::NoData,
+        Cause::ForwardingOff,
+        Cause::NotMasqueraded,
+        Cause::AnswerLost,
+    ];
+
     /// The cause of a failure.
     pub fn of(failure: Failure) -> Cause {
         match failure {
@@ -161,6 +175,20 @@ pub enum Why {
 }
 
 impl Why {
+    /// All of them.
+    pub const ALL: [Why; 10] = [
+        Why::ObserverBlind,
+        Why::NotSampled,
+        Why::ViewNotSynced,
+        Why::NothingExpected,
+        Why::NothingProven,
+        Why::Idle,
+        Why::Inconclusive,
+        Why::EvidenceTooOld,
+        Why::SentinelAltered,
+        Why::DatapathChanged,
+    ];
+
     /// Name as metrics and `/verdict` show it.
     pub fn name(self) -> &'static str {
         match self {

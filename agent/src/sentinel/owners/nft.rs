@@ -2,11 +2,12 @@
 //! large cluster has 100,000 chains).
 
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::time::Duration;
 
 use agent_common::service::Family;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use netlink_sys::{Socket, SocketAddr};
+use socket2::SockRef;
 
 /// `NFNL_SUBSYS_NFTABLES` in the upper byte of a message's type.
 const SUBSYSTEM: u16 = 10 << 8;
@@ -17,6 +18,8 @@ const ERROR: u16 = 2;
 const HEADER_LEN: usize = 16;
 const NAME_OF_TABLE: u16 = 1;
 const NAME_OF_CHAIN: u16 = 3;
+/// The kernel answers at once or not at all; the main loop must not hang on it.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +36,7 @@ impl Nft {
         let mut socket = Socket::new(NETLINK_NETFILTER)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        patience(&socket)?;
+        SockRef::from(&socket).set_read_timeout(Some(PATIENCE))?;
         Ok(Self(socket))
     }
 
@@ -47,28 +50,6 @@ impl Nft {
         let mut answer = Vec::with_capacity(8192);
         self.0.recv(&mut answer, 0)?;
         answer_of(&answer)
-    }
-}
-
-/// The kernel answers at once or not at all; the main loop must not hang on it.
-fn patience(socket: &Socket) -> io::Result<()> {
-    let time = libc::timeval {
-        tv_sec: 0,
-        tv_usec: 200_000,
-    };
-    // SAFETY: the option's value is a timeval of the size given.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVTIMEO,
-            (&raw const time).cast(),
-            size_of_val(&time) as libc::socklen_t,
-        )
-    };
-    match result {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 
