@@ -7,20 +7,19 @@
 //! client-1, client-2 and spare are local pods without a Service.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use node_tests::cluster::{
-    Api, ControlPlane, KubeProxy, Mode, Relay, Servers, base, create, documents, kubeconfig,
-    node_pod,
+    self, Api, ControlPlane, KubeProxy, Mode, Relay, Servers, account_kubeconfig, base, namespace,
+    put_file,
 };
 use node_tests::http::Response;
 use node_tests::manifests::{Manifests, Service};
 use node_tests::skip;
 use node_tests::traffic::{Client, Plan, Server};
+pub(crate) use node_tests::wait::until;
 use node_tests::watch::Watch;
 use node_tests::world::{Agent, Family, NODE_NAME, World, agent_binary};
 use serde_json::{Value, json};
@@ -120,15 +119,8 @@ impl Scene {
 
     /// Writes a kubeconfig for a ServiceAccount of deploy/base, with a token for its pod on the node.
     pub(crate) fn kubeconfig_of(&self, account: &str) -> PathBuf {
-        let pod = node_pod(&self.api, account).expect("its pod");
-        let bearer = self.api.token(base::NAMESPACE, account, &pod);
-        let token = self.world.dir().join(format!("{account}.token"));
-        fs::write(&token, bearer.expect("a token")).expect("write the token");
-        let user = json!({ "tokenFile": token });
-        let config = kubeconfig(self.far(), self.control.ca(), &user);
-        let file = self.world.dir().join(format!("{account}.kubeconfig"));
-        fs::write(&file, config).expect("write the kubeconfig");
-        file
+        let (server, ca) = (self.far(), self.control.ca());
+        account_kubeconfig(&self.world, &self.api, server, ca, account).expect("a kubeconfig")
     }
 
     /// Starts the agent and waits until it is ready.
@@ -209,7 +201,7 @@ impl Scene {
     /// Brings a Service of the manifests to the API as it is now.
     pub(crate) fn put(&self, service: &str) {
         let file = self.manifests.dir().join(format!("service-{service}.yaml"));
-        put_file(&self.api, &file);
+        put_file(&self.api, &file).expect("a manifest fits the API");
     }
 
     /// Removes a Service and its slices.
@@ -257,48 +249,11 @@ fn services(world: &World) -> Vec<Service> {
 
 /// Everything that the cluster is to hold: deploy/base whole, the Node, the Services.
 pub(crate) fn install(api: &Api, manifests: &Manifests) {
-    // The API server makes its own namespaces a moment after it is ready.
-    let made = until(PATIENCE, || api.get("/api/v1/namespaces/default").ok());
-    assert!(made.is_some(), "no namespace default");
-    for object in base::objects().expect("deploy/base") {
-        create(api, object).expect("deploy/base fits the API");
-    }
-    put_file(api, &manifests.dir().join("node.yaml"));
-    // The API server taints a Node that is new; nobody here takes that back.
-    api.patch(NODE, &json!({ "spec": { "taints": null } }))
-        .expect("untaint the Node");
-    let namespace = json!({
-        "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "demo" },
-    });
-    create(api, namespace).expect("a namespace");
+    cluster::install(api, &manifests.dir().join("node.yaml")).expect("deploy/base and a Node");
+    namespace(api, "demo").expect("a namespace");
     for service in manifests.services() {
-        put_file(
-            api,
-            &manifests
-                .dir()
-                .join(format!("service-{}.yaml", service.name)),
-        );
-    }
-}
-
-fn put_file(api: &Api, file: &std::path::Path) {
-    let text = fs::read_to_string(file).expect("read a manifest");
-    for object in documents(&text).expect("a manifest") {
-        create(api, object).expect("a manifest fits the API");
-    }
-}
-
-/// Asks again and again until there is an answer; nothing if there is none in time.
-pub(crate) fn until<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Instant::now() + patience;
-    loop {
-        if let Some(answer) = ask() {
-            return Some(answer);
-        }
-        if Instant::now() >= end {
-            return None;
-        }
-        thread::sleep(Duration::from_millis(20));
+        let file = format!("service-{}.yaml", service.name);
+        put_file(api, &manifests.dir().join(file)).expect("a Service");
     }
 }
 

@@ -19,6 +19,7 @@ use node_tests::manifests::{Manifests, Sentinel, Service};
 use node_tests::rules::{Backend, Rules};
 use node_tests::skip;
 use node_tests::traffic::{Client, Plan, Server};
+pub(crate) use node_tests::wait::until;
 use node_tests::watch::Watch;
 use node_tests::world::{Agent, Builder, Family, OldKernel, World, agent_binary};
 use serde_json::Value;
@@ -415,20 +416,6 @@ pub(crate) fn name(family: Family) -> &'static str {
     match family {
         Family::V4 => "IPv4",
         Family::V6 => "IPv6",
-    }
-}
-
-/// Asks again and again until there is an answer; nothing if there is none in time.
-pub(crate) fn until<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Instant::now() + patience;
-    loop {
-        if let Some(answer) = ask() {
-            return Some(answer);
-        }
-        if Instant::now() >= end {
-            return None;
-        }
-        thread::sleep(Duration::from_millis(40));
     }
 }
 

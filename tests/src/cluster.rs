@@ -8,6 +8,7 @@
 mod api;
 pub mod base;
 mod control_plane;
+mod install;
 mod kube_proxy;
 mod objects;
 mod process;
@@ -16,6 +17,7 @@ mod servers;
 
 pub use api::{Api, Refused};
 pub use control_plane::{ControlPlane, kubeconfig};
+pub use install::{account_kubeconfig, install, namespace, put_file};
 pub use kube_proxy::{HEALTHZ_PORT as KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode};
 pub use objects::{create, documents, node_pod};
 pub use process::Process;

@@ -20,5 +20,6 @@ pub mod scale;
 pub mod scenario;
 pub mod skip;
 pub mod traffic;
+pub mod wait;
 pub mod watch;
 pub mod world;
