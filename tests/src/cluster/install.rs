@@ -1,0 +1,65 @@
+//! What an administrator and a kubelet bring to a new cluster: deploy/base, the Node, tokens of
+//! ServiceAccounts.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::{Api, base, create, documents, kubeconfig, node_pod};
+use crate::wait::until;
+use crate::world::{NODE_NAME, World};
+
+/// The API server makes its own namespaces a moment after it is ready.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Brings deploy/base whole, and the Node of a YAML file.
+pub fn install(api: &Api, node: &Path) -> Result<()> {
+    until(PATIENCE, || api.get("/api/v1/namespaces/default").ok())
+        .context("a namespace default")?;
+    for object in base::objects()? {
+        create(api, object).context("deploy/base fits the API")?;
+    }
+    put_file(api, node)?;
+    // The API server taints a Node that is new; nobody here takes that back.
+    let untainted = json!({ "spec": { "taints": null } });
+    api.patch(&format!("/api/v1/nodes/{NODE_NAME}"), &untainted)?;
+    Ok(())
+}
+
+/// Brings every document of a YAML file.
+pub fn put_file(api: &Api, file: &Path) -> Result<()> {
+    let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    for object in documents(&text)? {
+        create(api, object).with_context(|| format!("of {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Makes a namespace.
+pub fn namespace(api: &Api, name: &str) -> Result<()> {
+    let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+    create(api, object)
+}
+
+/// Writes a kubeconfig that leads to `server` as a ServiceAccount of deploy/base, with a token for
+/// its pod on the node.
+pub fn account_kubeconfig(
+    world: &World,
+    api: &Api,
+    server: SocketAddr,
+    ca: &str,
+    account: &str,
+) -> Result<PathBuf> {
+    let pod = node_pod(api, account)?;
+    let bearer = api.token(base::NAMESPACE, account, &pod)?;
+    let token = world.dir().join(format!("{account}.token"));
+    fs::write(&token, bearer)?;
+    let config = kubeconfig(server, ca, &json!({ "tokenFile": token }));
+    let file = world.dir().join(format!("{account}.kubeconfig"));
+    fs::write(&file, config)?;
+    Ok(file)
+}
