@@ -1,39 +1,82 @@
 //! What is no fault of the node's datapath: not one 503, whatever the cluster does.
 
+use std::collections::BTreeSet;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use node_tests::cluster::Mode;
 use node_tests::manifests::Service;
+use node_tests::traffic::Server;
 use node_tests::watch::Watch;
 
-use crate::scene::{PATIENCE, Scene};
+use crate::scene::{PATIENCE, PORT, Scene};
 
 /// A node without traffic is watched for so long.
 const IDLE: Duration = Duration::from_secs(60);
 /// The API server is away for so long.
 const AWAY: Duration = Duration::from_secs(15);
 
-/// No 503 was seen so far. An answer that was too late for the poller is none.
-fn still_calm(watch: &Watch, after: &str) {
-    let changes = watch.changes();
-    let bad = |code: u16| code == 503;
-    let seen = changes
-        .iter()
-        .any(|change| bad(change.codes.healthz) || bad(change.codes.livez));
-    assert!(!seen, "503 after {after}: {changes:?}");
+/// Both health servers, watched, and what each line of the table needs.
+struct Calm {
+    ours: Watch,
+    theirs: Watch,
+    since: Instant,
+    rows: Vec<String>,
+}
+
+impl Calm {
+    fn start(scene: &Scene) -> Self {
+        let (ours, theirs) = (scene.watch(), scene.watch_proxy());
+        ours.wait(PATIENCE, |codes| codes.healthz == 200)
+            .expect("200");
+        Self {
+            ours,
+            theirs,
+            since: Instant::now(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// No 503 was seen so far. An answer that was too late for the poller is none.
+    fn still(&mut self, after: &str) {
+        let changes = self.ours.changes();
+        let bad = |code: u16| code == 503;
+        let seen = changes
+            .iter()
+            .any(|change| bad(change.codes.healthz) || bad(change.codes.livez));
+        assert!(!seen, "503 after {after}: {changes:?}");
+        let theirs = self.theirs.changes().into_iter();
+        let theirs: BTreeSet<String> = theirs
+            .filter(|change| change.at > self.since)
+            .map(|change| match change.codes.healthz {
+                0 => "no answer".to_owned(),
+                code => code.to_string(),
+            })
+            .collect();
+        let theirs = match theirs.len() {
+            0 => "200".to_owned(),
+            _ => theirs.into_iter().collect::<Vec<_>>().join(", "),
+        };
+        self.rows.push(format!("| {after} | 200 | {theirs} |"));
+        self.since = Instant::now();
+    }
+
+    fn print(&self, mode: Mode) {
+        println!("\n| {} | pathproof | kube-proxy's healthz |", mode.name());
+        println!("|---|---|---|");
+        self.rows.iter().for_each(|row| println!("{row}"));
+    }
 }
 
 fn calm(name: &str, mode: Mode, idle: Duration) {
-    let Some(mut scene) = Scene::proven(name, mode, &[]) else {
+    let Some(mut scene) = Scene::proven(name, mode, &["--shutdown-grace", "5s"]) else {
         return;
     };
-    let watch = scene.watch();
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200)
-        .expect("200");
-    thread::sleep(idle);
-    still_calm(&watch, "an idle while");
+    let mut calm = Calm::start(&scene);
+    if !idle.is_zero() {
+        thread::sleep(idle);
+        calm.still("an idle minute");
+    }
     scene.traffic();
     thread::sleep(Duration::from_secs(2));
 
@@ -42,8 +85,45 @@ fn calm(name: &str, mode: Mode, idle: Duration) {
     }
     scene.start_proxy();
     thread::sleep(Duration::from_secs(3));
-    still_calm(&watch, "a restart of kube-proxy");
+    calm.still("a restart of kube-proxy");
 
+    endpoints_change(&mut scene);
+    calm.still("20 changes of endpoints");
+    services_come_and_go(&mut scene);
+    calm.still("Services that came and went");
+    lose_backends(&mut scene);
+    calm.still("all backends of a Service killed");
+    lose_endpoints(&mut scene);
+    calm.still("a Service without endpoints, dialled");
+    for _ in 0..3 {
+        scene.upgrade_agent();
+        thread::sleep(Duration::from_secs(1));
+    }
+    calm.still("rolling updates of the agent");
+
+    scene.control.stop_apiserver();
+    thread::sleep(AWAY);
+    calm.still("an API server that is away");
+    scene
+        .control
+        .start_apiserver()
+        .expect("the API server again");
+    thread::sleep(Duration::from_secs(5));
+    calm.still("its return");
+    // It follows again.
+    let back = scene.world.pod("spare").clone();
+    scene
+        .manifests
+        .swap_endpoint("api", "api-1", &back)
+        .expect("swap an endpoint");
+    scene.put("api");
+    thread::sleep(Duration::from_secs(4));
+    calm.still("a change after it");
+    scene.wait_proven();
+    calm.print(mode);
+}
+
+fn endpoints_change(scene: &mut Scene) {
     let pods = ["web-1", "spare"].map(|name| scene.world.pod(name).clone());
     for turn in 0..20 {
         let (from, to) = (&pods[turn % 2], &pods[(turn + 1) % 2]);
@@ -54,8 +134,9 @@ fn calm(name: &str, mode: Mode, idle: Duration) {
         scene.put("web");
         thread::sleep(Duration::from_millis(500));
     }
-    still_calm(&watch, "20 changes of endpoints");
+}
 
+fn services_come_and_go(scene: &mut Scene) {
     for turn in 0..4 {
         let name = format!("new-{turn}");
         let service = Service::new(&name, 40 + turn, [scene.world.pod("api-1")]);
@@ -65,27 +146,27 @@ fn calm(name: &str, mode: Mode, idle: Duration) {
         scene.remove(&name);
         thread::sleep(Duration::from_millis(700));
     }
-    still_calm(&watch, "Services that came and went");
+}
 
-    scene.control.stop_apiserver();
-    thread::sleep(AWAY);
-    still_calm(&watch, "an API server that is away");
-    scene
-        .control
-        .start_apiserver()
-        .expect("the API server again");
-    thread::sleep(Duration::from_secs(5));
-    still_calm(&watch, "its return");
-    // It follows again.
-    let back = scene.world.pod("spare").clone();
-    scene
-        .manifests
-        .swap_endpoint("api", "api-1", &back)
-        .expect("swap an endpoint");
-    scene.put("api");
-    thread::sleep(Duration::from_secs(4));
-    still_calm(&watch, "a change after it");
-    scene.wait_proven();
+/// The pod is there, and nothing listens in it.
+fn lose_backends(scene: &mut Scene) {
+    scene.servers.remove("api-1");
+    thread::sleep(Duration::from_secs(6));
+    let server = Server::start(scene.world.pod("api-1"), PORT).expect("a server again");
+    scene.servers.insert("api-1".to_owned(), server);
+}
+
+/// What kube-proxy rejects by design.
+fn lose_endpoints(scene: &mut Scene) {
+    let endpoints = scene.manifests.service("api").endpoints.clone();
+    for endpoints in [Vec::new(), endpoints] {
+        scene
+            .manifests
+            .change("api", |service| service.endpoints = endpoints)
+            .expect("change the endpoints");
+        scene.put("api");
+        thread::sleep(Duration::from_secs(6));
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use node_tests::cluster::Mode;
 use node_tests::watch::Watch;
+use node_tests::world::Place;
 use serde_json::Value;
 
 use crate::scene::{PATIENCE, Scene, until};
@@ -22,8 +23,12 @@ const SETTLED: Duration = Duration::from_secs(11);
 enum Fault {
     ProxyKilled,
     ProxyKilledEndpointReplaced,
+    ProxyStoppedEndpointReplaced,
+    LockHeldEndpointReplaced,
     ServicesFlushed,
     TablesGone,
+    EverythingWiped,
+    PodRoutesGone,
     ForwardingOff,
     ForwardDropped,
     OnlyIpv6,
@@ -31,16 +36,29 @@ enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 8] = [
+    /// Those of every mode.
+    const ALL: [Self; 11] = [
         Self::ServicesFlushed,
         Self::TablesGone,
+        Self::EverythingWiped,
+        Self::PodRoutesGone,
         Self::ForwardingOff,
         Self::ForwardDropped,
         Self::OnlyIpv6,
         Self::OneServiceEmptied,
         Self::ProxyKilled,
         Self::ProxyKilledEndpointReplaced,
+        Self::ProxyStoppedEndpointReplaced,
     ];
+
+    fn replaces_an_endpoint(self) -> bool {
+        matches!(
+            self,
+            Self::ProxyKilledEndpointReplaced
+                | Self::ProxyStoppedEndpointReplaced
+                | Self::LockHeldEndpointReplaced
+        )
+    }
 
     /// Whether a load balancer must be told to leave.
     fn breaks_the_node(self) -> bool {
@@ -52,12 +70,15 @@ impl Fault {
             Self::ProxyKilled => kill_proxy(scene),
             Self::ProxyKilledEndpointReplaced => {
                 kill_proxy(scene);
-                let to = scene.world.pod("spare").clone();
-                scene
-                    .manifests
-                    .swap_endpoint("api", "api-1", &to)
-                    .expect("swap");
-                scene.put("api");
+                replace(scene, "api-1", "spare");
+            }
+            Self::ProxyStoppedEndpointReplaced => {
+                scene.proxy().freeze();
+                replace(scene, "api-1", "spare");
+            }
+            Self::LockHeldEndpointReplaced => {
+                scene.lock = Some(scene.proxy().hold_lock().expect("the lock"));
+                replace(scene, "api-1", "spare");
             }
             Self::ServicesFlushed => flush(scene, &["ip", "ip6"]),
             Self::OnlyIpv6 => flush(scene, &["ip6"]),
@@ -66,8 +87,12 @@ impl Fault {
                     scene,
                     "delete table ip kube-proxy\ndelete table ip6 kube-proxy\n",
                 ),
-                Mode::Iptables => scene.proxy().iptables("-t nat -F").expect("flush nat"),
+                Mode::Iptables | Mode::IptablesLegacy => {
+                    scene.proxy().iptables("-t nat -F").expect("flush nat")
+                }
             },
+            Self::EverythingWiped => wipe(scene),
+            Self::PodRoutesGone => pods(scene, |name| scene.world.cut_route(name)),
             Self::ForwardingOff => scene.world.set_forwarding(false).expect("forwarding off"),
             Self::ForwardDropped => scene.world.block_forwarding(true).expect("a filter"),
             Self::OneServiceEmptied => empty_service(scene, "demo/api:http"),
@@ -79,7 +104,9 @@ impl Fault {
         match self {
             Self::ForwardingOff => scene.world.set_forwarding(true).expect("forwarding on"),
             Self::ForwardDropped => scene.world.block_forwarding(false).expect("no filter"),
+            Self::PodRoutesGone => pods(scene, |name| scene.world.mend_route(name)),
             _ => {
+                scene.lock = None;
                 kill_proxy(scene);
                 if scene.mode() == Mode::Nftables {
                     // A table that was damaged by hand is made anew.
@@ -98,6 +125,10 @@ impl fmt::Display for Fault {
         f.pad(match self {
             Self::ProxyKilled => "kube-proxy killed",
             Self::ProxyKilledEndpointReplaced => "killed, and an endpoint replaced",
+            Self::ProxyStoppedEndpointReplaced => "stopped, and an endpoint replaced",
+            Self::LockHeldEndpointReplaced => "xtables lock held, and an endpoint replaced",
+            Self::EverythingWiped => "all tables wiped",
+            Self::PodRoutesGone => "routes to all pods gone",
             Self::ServicesFlushed => "chain of all Services flushed",
             Self::TablesGone => "nat table flushed or tables deleted",
             Self::ForwardingOff => "forwarding off",
@@ -114,6 +145,35 @@ fn kill_proxy(scene: &mut Scene) {
     }
 }
 
+/// Swaps an endpoint of "api", in the API.
+fn replace(scene: &mut Scene, from: &str, to: &str) {
+    let to = scene.world.pod(to).clone();
+    scene
+        .manifests
+        .swap_endpoint("api", from, &to)
+        .expect("swap an endpoint");
+    scene.put("api");
+}
+
+/// Does something for every pod of the node.
+fn pods(scene: &Scene, work: impl Fn(&str) -> anyhow::Result<()>) {
+    let local = scene.world.pods().filter(|pod| pod.place != Place::Remote);
+    local.for_each(|pod| work(&pod.name).expect("a pod's route"));
+}
+
+/// As someone does who "resets the firewall".
+fn wipe(scene: &Scene) {
+    match scene.mode() {
+        Mode::Nftables => nft(scene, "flush ruleset\n"),
+        Mode::Iptables | Mode::IptablesLegacy => {
+            for table in ["filter", "nat", "mangle", "raw"] {
+                let flush = format!("-t {table} -F");
+                scene.proxy().iptables(&flush).expect("flush a table");
+            }
+        }
+    }
+}
+
 fn nft(scene: &Scene, script: &str) {
     scene.world.node.nft(script).expect("an nft script");
 }
@@ -126,7 +186,7 @@ fn flush(scene: &Scene, families: &[&str]) {
                 scene,
                 &format!("flush chain {family} kube-proxy services\n"),
             ),
-            Mode::Iptables => {
+            Mode::Iptables | Mode::IptablesLegacy => {
                 let program = if *family == "ip" {
                     "iptables"
                 } else {
@@ -156,7 +216,7 @@ fn empty_service(scene: &Scene, port: &str) {
                 nft(scene, &format!("flush chain {family} kube-proxy {chain}\n"));
             }
         }
-        Mode::Iptables => {
+        Mode::Iptables | Mode::IptablesLegacy => {
             let title = format!("\"{port} cluster IP\"");
             let line = rules
                 .lines()
@@ -202,13 +262,8 @@ fn run(scene: &mut Scene, ours: &Watch, theirs: &Watch, fault: Fault) -> Row {
         said: words(&report),
     };
     fault.mend(scene);
-    if fault == Fault::ProxyKilledEndpointReplaced {
-        let back = scene.world.pod("api-1").clone();
-        scene
-            .manifests
-            .swap_endpoint("api", "spare", &back)
-            .expect("swap back");
-        scene.put("api");
+    if fault.replaces_an_endpoint() {
+        replace(scene, "spare", "api-1");
     }
     scene.wait_proven();
     row
@@ -223,7 +278,7 @@ fn words(report: &Value) -> String {
     })
 }
 
-fn table(name: &str, mode: Mode) {
+fn table(name: &str, mode: Mode, faults: &[Fault]) {
     let Some(mut scene) = Scene::proven(name, mode, &["--flap-dwell", "0"]) else {
         return;
     };
@@ -231,12 +286,12 @@ fn table(name: &str, mode: Mode) {
     thread::sleep(SETTLED);
     scene.wait_proven();
     let (ours, theirs) = (scene.watch(), scene.watch_proxy());
-    let rows: Vec<Row> = Fault::ALL
-        .into_iter()
-        .map(|fault| run(&mut scene, &ours, &theirs, fault))
+    let rows: Vec<Row> = faults
+        .iter()
+        .map(|fault| run(&mut scene, &ours, &theirs, *fault))
         .collect();
     println!(
-        "| {} | pathproof: 503 after | kube-proxy's healthz | verdict |",
+        "\n| {} | pathproof: 503 after | kube-proxy's healthz | verdict |",
         mode.name()
     );
     println!("|---|---|---|---|");
@@ -269,10 +324,19 @@ fn table(name: &str, mode: Mode) {
 
 #[test]
 fn faults_show_in_nftables_mode() {
-    table("faults_show_in_nftables_mode", Mode::Nftables);
+    let name = "faults_show_in_nftables_mode";
+    table(name, Mode::Nftables, &Fault::ALL);
 }
 
 #[test]
 fn faults_show_in_iptables_mode() {
-    table("faults_show_in_iptables_mode", Mode::Iptables);
+    let name = "faults_show_in_iptables_mode";
+    table(name, Mode::Iptables, &Fault::ALL);
+}
+
+#[test]
+fn a_held_lock_shows_once_an_endpoint_is_replaced() {
+    let name = "a_held_lock_shows_once_an_endpoint_is_replaced";
+    let faults = [Fault::LockHeldEndpointReplaced];
+    table(name, Mode::IptablesLegacy, &faults);
 }

@@ -7,6 +7,7 @@
 //! client-1, client-2 and spare are local pods without a Service.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,7 +28,7 @@ use serde_json::{Value, json};
 /// Far longer than anything here takes, for machines that do much else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The servers' port.
-const PORT: u16 = 8080;
+pub(crate) const PORT: u16 = 8080;
 /// The Node under test.
 pub(crate) const NODE: &str = "/api/v1/nodes/node-1";
 
@@ -37,6 +38,8 @@ pub(crate) struct Scene {
     pub(crate) servers: BTreeMap<String, Server>,
     pub(crate) agent: Option<Agent>,
     pub(crate) proxy: Option<KubeProxy>,
+    /// The lock of iptables, held against kube-proxy.
+    pub(crate) lock: Option<File>,
     pub(crate) relay: Relay,
     pub(crate) api: Api,
     pub(crate) control: ControlPlane,
@@ -71,6 +74,7 @@ impl Scene {
             servers: BTreeMap::new(),
             agent: None,
             proxy: None,
+            lock: None,
             relay,
             api,
             control,
@@ -134,6 +138,15 @@ impl Scene {
             .spawn_agent(&binary, self.manifests.dir(), &options);
         let agent = self.agent.insert(agent.expect("start the agent"));
         agent.wait_ready(PATIENCE).expect("a ready agent");
+    }
+
+    /// Replaces the agent as a DaemonSet does with a surge: the new one is ready before the old one
+    /// is asked to end.
+    pub(crate) fn upgrade_agent(&mut self) {
+        let old = self.agent.take().expect("an agent runs");
+        self.start_agent(&["--shutdown-grace", "5s"]);
+        old.terminate().expect("the old agent ends");
+        self.wait_proven();
     }
 
     /// The agent.

@@ -8,12 +8,11 @@
 //! likes (ARP, neighbour discovery, multicast listener reports), and the sentinel's own devices,
 //! which are there only beside the agent.
 
-mod capture;
-
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use node_tests::capture::{Capture, Direction, Frame};
 use node_tests::manifests::{Manifests, Sentinel, Service};
 use node_tests::packet::{self, Packet, flag};
 use node_tests::rules::{Backend, Rules};
@@ -23,7 +22,6 @@ use node_tests::world::{Family, Namespace, World};
 use rstest::rstest;
 
 use crate::agent_scene::{PATIENCE, PORT, Scene, eventually, metric};
-use capture::{Capture, Direction, Frame};
 
 /// Times that all flows are sent, so that several rounds of probes come among them.
 const ROUNDS: u16 = 12;

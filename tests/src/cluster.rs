@@ -8,8 +8,10 @@
 mod api;
 pub mod base;
 mod control_plane;
+mod crowd;
 mod install;
 mod kube_proxy;
+mod map_eye;
 mod objects;
 mod process;
 mod relay;
@@ -17,8 +19,10 @@ mod servers;
 
 pub use api::{Api, Refused};
 pub use control_plane::{ControlPlane, kubeconfig};
+pub use crowd::Crowd;
 pub use install::{account_kubeconfig, install, namespace, put_file};
 pub use kube_proxy::{HEALTHZ_PORT as KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode};
+pub use map_eye::MapEye;
 pub use objects::{create, documents, node_pod};
 pub use process::Process;
 pub use relay::{Manner, Relay};

@@ -7,6 +7,7 @@
 //! namespace that a [`world::World`] made and removes. The harness reads YAML with types of its own
 //! ([`rules`]), so that a parsing mistake of the agent's cannot hide in the tests.
 
+pub mod capture;
 pub mod cluster;
 pub mod demo;
 pub mod detect;
@@ -20,6 +21,7 @@ pub mod scale;
 pub mod scenario;
 pub mod skip;
 pub mod traffic;
+pub mod usage;
 pub mod wait;
 pub mod watch;
 pub mod world;

@@ -17,7 +17,7 @@ const FILE: usize = 100;
 /// Nodes that the endpoints are spread over; the first is the node itself.
 const NODES: usize = 500;
 /// Every so many Services has a node port.
-const NODE_PORT_EVERY: usize = 10;
+pub(crate) const NODE_PORT_EVERY: usize = 10;
 
 /// What was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +88,7 @@ fn node() -> String {
 }
 
 /// Namespace and name of a Service.
-fn name(index: usize) -> (String, String) {
+pub(crate) fn name(index: usize) -> (String, String) {
     (
         format!("team-{:02}", index % 40),
         format!("service-{index:05}"),
@@ -99,7 +99,7 @@ fn uid(kind: u32, index: usize) -> String {
     format!("{kind:08x}-3c2b-4f7e-9a51-{index:012x}")
 }
 
-fn cluster_ip(index: usize) -> Ipv4Addr {
+pub(crate) fn cluster_ip(index: usize) -> Ipv4Addr {
     let host = u32::try_from(index + 10).unwrap_or(u32::MAX);
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 96, 0, 0)) + host)
 }
@@ -184,9 +184,10 @@ fn write_slices(
     }
 }
 
-fn write_endpoint(out: &mut String, endpoint: usize, namespace: &str, service: &str) {
+/// Address and node of an endpoint: pods of a node have addresses of its range, 10.128.0.0/9 in
+/// blocks of 256.
+pub(crate) fn endpoint_at(endpoint: usize) -> (Ipv4Addr, String) {
     let node = endpoint % NODES;
-    // Pods of a node have addresses of its range: 10.128.0.0/9 in blocks of 256.
     let pod = u32::try_from(node * 256 + (endpoint / NODES) % 250 + 2).unwrap_or(u32::MAX);
     let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 128, 0, 0)) + pod);
     let node = if node == 0 {
@@ -194,6 +195,11 @@ fn write_endpoint(out: &mut String, endpoint: usize, namespace: &str, service: &
     } else {
         format!("worker-{node:03}")
     };
+    (address, node)
+}
+
+fn write_endpoint(out: &mut String, endpoint: usize, namespace: &str, service: &str) {
+    let (address, node) = endpoint_at(endpoint);
     let _ = write!(
         out,
         "- addresses:\n  - {address}\n  conditions:\n    ready: true\n    serving: true\n    \

@@ -1,8 +1,11 @@
 //! `cargo xtask bench`: builds and runs the measuring programs of package node-tests.
 
-use anyhow::Result;
+use std::ffi::OsStr;
+use std::path::Path;
 
-use crate::{host, run};
+use anyhow::{Result, bail};
+
+use crate::{host, run, setup_cluster};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -15,9 +18,21 @@ enum What {
     /// Nanoseconds per packet over an empty TCX program (needs root)
     Packet(Rest),
     /// Memory and time to the first verdict with 10,000 Services and 100,000 endpoints (needs root)
-    Scale(Rest),
+    Scale {
+        /// In a real cluster, while 100 endpoints change a second
+        #[arg(long)]
+        cluster: bool,
+        #[command(flatten)]
+        rest: Rest,
+    },
     /// Time from fault to 503 and from repair to 200, idle and busy (needs root)
-    Detect(Rest),
+    Detect {
+        /// In a real cluster: what kube-proxy's own health server says of the same faults
+        #[arg(long)]
+        kube_proxy: bool,
+        #[command(flatten)]
+        rest: Rest,
+    },
     /// Processor time of the agent on an idle node, all paths probed (needs root)
     Idle(Rest),
 }
@@ -30,15 +45,53 @@ struct Rest {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let (program, arguments) = match &args.what {
-        What::Packet(rest) => ("bench-packet", &rest.arguments),
-        What::Scale(rest) => ("bench-scale", &rest.arguments),
-        What::Detect(rest) => ("bench-detect", &rest.arguments),
-        What::Idle(rest) => ("bench-idle", &rest.arguments),
-    };
     host::install_world("the benchmark")?;
-    let agent = run::build_program("pathproof", "pathproof", true)?;
-    let bench = run::build_program("node-tests", program, true)?;
+    let agent = run::build_program("pathproof", "pathproof", "dist")?;
+    match &args.what {
+        What::Packet(rest) => measure("bench-packet", rest, &agent),
+        What::Scale {
+            cluster: false,
+            rest,
+        } => measure("bench-scale", rest, &agent),
+        What::Scale { rest, .. } => {
+            setup_cluster::ready()?;
+            measure("bench-cluster", rest, &agent)
+        }
+        What::Detect {
+            kube_proxy: false,
+            rest,
+        } => measure("bench-detect", rest, &agent),
+        What::Detect { .. } => kube_proxy_tables(&agent),
+        What::Idle(rest) => measure("bench-idle", rest, &agent),
+    }
+}
+
+fn measure(program: &str, rest: &Rest, agent: &Path) -> Result<()> {
+    let bench = run::build_program("node-tests", program, "release")?;
     let mut command = host::as_root_with(bench, &[("PATHPROOF_AGENT", agent.as_os_str())])?;
-    run::run_through_interrupts(command.args(arguments))
+    run::run_through_interrupts(command.args(&rest.arguments))
+}
+
+/// The cluster tests print what both health servers said; here with the agent that is shipped, one
+/// after another, and their tables alone.
+fn kube_proxy_tables(agent: &Path) -> Result<()> {
+    let servers = setup_cluster::ready()?;
+    let test = run::build_test("node-tests", "cluster", "release")?;
+    let env = [
+        ("PATHPROOF_AGENT", agent.as_os_str()),
+        ("PATHPROOF_CLUSTER_SERVERS", servers.as_os_str()),
+        ("RUST_TEST_THREADS", OsStr::new("1")),
+    ];
+    let mut command = host::as_root_with(test, &env)?;
+    command.args(["--nocapture", "faults::", "calm::"]);
+    println!("about ten minutes; each table comes when its test is over");
+    let status = run::lines(&mut command, |line| {
+        if line.starts_with('|') || line.contains("panicked") {
+            println!("{line}");
+        }
+    })?;
+    if !status.success() {
+        bail!("a test failed: run `cargo xtask test cluster` for the reason");
+    }
+    Ok(())
 }

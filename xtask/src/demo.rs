@@ -22,11 +22,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     host::install_world("the demo")?;
     eprintln!("building the agent and the demo (some minutes the first time)");
     let agent = if needs_agent(&args.options) {
-        Some(run::build_program("pathproof", "pathproof", true)?)
+        Some(run::build_program("pathproof", "pathproof", "release")?)
     } else {
         None
     };
-    let demo = run::build_program("node-tests", "demo", true)?;
+    let demo = run::build_program("node-tests", "demo", "release")?;
     if !host::is_root() {
         eprintln!("the demo makes network namespaces and loads eBPF: asking sudo");
     }

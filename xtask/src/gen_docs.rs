@@ -20,7 +20,7 @@ const PAGES: [(&str, &str); 2] = [
 ];
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let agent = run::build_program("pathproof", "pathproof", false)?;
+    let agent = run::build_program("pathproof", "pathproof", "dev")?;
     for (page, name) in PAGES {
         let wanted = run::output(std::process::Command::new(&agent).args(["docs", name]))?;
         let path = run::root().join(page);

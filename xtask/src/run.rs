@@ -106,20 +106,28 @@ pub(crate) fn lines(command: &mut Command, mut line: impl FnMut(&str)) -> Result
 }
 
 /// Builds one program of the workspace and gives its path, wherever the target folder is.
-pub(crate) fn build_program(package: &str, program: &str, release: bool) -> Result<PathBuf> {
+pub(crate) fn build_program(package: &str, program: &str, profile: &str) -> Result<PathBuf> {
+    let what = ["build", "--package", package, "--bin", program];
+    executable(&what, program, profile)
+}
+
+/// The same for a test's program.
+pub(crate) fn build_test(package: &str, test: &str, profile: &str) -> Result<PathBuf> {
+    let what = ["test", "--no-run", "--package", package, "--test", test];
+    executable(&what, test, profile)
+}
+
+fn executable(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
     let mut command = cargo();
-    command.args(["build", "--package", package, "--bin", program]);
+    command.args(what).args(["--profile", profile]);
     command.args(["--message-format", "json-render-diagnostics"]);
-    if release {
-        command.arg("--release");
-    }
     let messages = String::from_utf8(output(&mut command)?)?;
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|message| message["target"]["name"] == program)
+        .filter(|message| message["target"]["name"] == name)
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .with_context(|| format!("cargo built no program {program} in package {package}"))
+        .with_context(|| format!("cargo built no program {name}"))
 }
 
 /// Runs a program that cleans up after Ctrl-C: the signal reaches it too, and this task waits.

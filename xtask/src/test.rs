@@ -80,7 +80,7 @@ fn host_tests(args: &Args) -> Result<(Tally, Vec<String>)> {
 
 fn node_tests(args: &Args) -> Result<(Tally, Vec<String>)> {
     host::install_world("the namespace tests")?;
-    let agent = run::build_program("pathproof", "pathproof", false)?;
+    let agent = run::build_program("pathproof", "pathproof", "dev")?;
     let mut command = run::cargo();
     command
         .args(["test", "--package", "node-tests"])
@@ -94,7 +94,7 @@ fn node_tests(args: &Args) -> Result<(Tally, Vec<String>)> {
 /// they could not be had is said here.
 fn cluster_tests(args: &Args) -> Result<(Tally, Vec<String>)> {
     host::install_world("the cluster tests")?;
-    let agent = run::build_program("pathproof", "pathproof", false)?;
+    let agent = run::build_program("pathproof", "pathproof", "dev")?;
     let mut command = run::cargo();
     command
         .args(["test", "--package", "node-tests"])

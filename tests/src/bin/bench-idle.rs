@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use node_tests::detect::{Load, Stage};
 use node_tests::rules::Backend;
+use node_tests::usage;
 use node_tests::world::agent_binary;
 
 /// Percent of one processor, design's promise.
@@ -77,18 +78,18 @@ fn measure(args: &Args, binary: &Path, options: &[&str]) -> Result<Used> {
     let (start, before) = (Instant::now(), read(pid)?);
     thread::sleep(Duration::from_secs(args.seconds));
     let (after, seconds) = (read(pid)?, start.elapsed().as_secs_f64());
-    let percent = |after: u64, before: u64, unit: f64| {
-        after.saturating_sub(before) as f64 / unit / seconds * 100.0
-    };
+    let percent =
+        |after: Duration, before: Duration| (after - before).as_secs_f64() / seconds * 100.0;
     let mut threads = BTreeMap::new();
     for (id, (name, ns)) in &after.threads {
         let earlier = before.threads.get(id).map_or(0, |(_, ns)| *ns);
-        *threads.entry(name.clone()).or_default() += percent(*ns, earlier, 1e9);
+        let [now, earlier] = [*ns, earlier].map(Duration::from_nanos);
+        *threads.entry(name.clone()).or_default() += percent(now, earlier);
     }
     let used = Used {
         threads,
-        user: percent(after.user, before.user, ticks()),
-        system: percent(after.system, before.system, ticks()),
+        user: percent(after.user, before.user),
+        system: percent(after.system, before.system),
         wakeups: (after.switches - before.switches) as f64 / seconds,
     };
     println!(
@@ -104,9 +105,8 @@ fn measure(args: &Args, binary: &Path, options: &[&str]) -> Result<Used> {
 struct Counters {
     /// Name and nanoseconds on a processor, by thread.
     threads: BTreeMap<String, (String, u64)>,
-    /// Clock ticks.
-    user: u64,
-    system: u64,
+    user: Duration,
+    system: Duration,
     switches: u64,
 }
 
@@ -114,8 +114,8 @@ fn read(pid: u32) -> Result<Counters> {
     let text = |path: String| fs::read_to_string(&path).with_context(|| format!("read {path}"));
     let mut counters = Counters {
         threads: BTreeMap::new(),
-        user: 0,
-        system: 0,
+        user: Duration::ZERO,
+        system: Duration::ZERO,
         switches: 0,
     };
     for entry in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
@@ -132,19 +132,8 @@ fn read(pid: u32) -> Result<Counters> {
             .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
         counters.switches += switches.context("no switches")?.trim().parse::<u64>()?;
     }
-    let stat = text(format!("/proc/{pid}/stat"))?;
-    // What follows the name, which may hold anything: state is the first field, utime the twelfth.
-    let fields = stat.rsplit(')').next().context("no name in stat")?;
-    let mut fields = fields.split_whitespace().skip(11);
-    let mut next = || fields.next().context("a short stat");
-    counters.user = next()?.parse()?;
-    counters.system = next()?.parse()?;
+    (counters.user, counters.system) = usage::processor(pid)?;
     Ok(counters)
-}
-
-fn ticks() -> f64 {
-    // SAFETY: sysconf takes a number and touches no memory.
-    unsafe { libc::sysconf(libc::_SC_CLK_TCK) as f64 }
 }
 
 fn print_table(with: &Used, peer: &Used) {

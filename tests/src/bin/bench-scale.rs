@@ -2,15 +2,14 @@
 //! and of its maps, and how long it takes from start to a verdict that knows all Services. The peer
 //! in the same run is the agent with an empty view.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Parser;
 use node_tests::scale;
+use node_tests::usage;
 use node_tests::world::{Agent, World, agent_binary};
 
 /// Memory and time to first verdict at scale
@@ -88,13 +87,13 @@ fn round(world: &World, binary: &Path, folder: &Path, services: usize) -> Result
     })?;
     // Everything that start allocated and frees is freed, and the first ticks are over.
     thread::sleep(Duration::from_secs(3));
-    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid()))?;
+    let memory = usage::memory(agent.pid())?;
     let figures = Figures {
         first_answer,
         first_verdict,
-        rss_kib: kib(&status, "VmRSS:")?,
-        peak_kib: kib(&status, "VmHWM:")?,
-        maps_kib: maps_kib(agent.pid())?,
+        rss_kib: memory.rss_kib,
+        peak_kib: memory.peak_kib,
+        maps_kib: usage::maps_kib(agent.pid())?,
     };
     agent.terminate()?;
     Ok(figures)
@@ -115,35 +114,6 @@ fn wait(
         thread::sleep(Duration::from_millis(5));
     }
     bail!("no verdict within 60 s:\n{}", agent.log())
-}
-
-fn kib(status: &str, field: &str) -> Result<u64> {
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix(field))
-        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
-        .with_context(|| format!("no {field} in /proc/PID/status"))
-}
-
-/// What the kernel charges for the maps that the process holds, each once.
-fn maps_kib(pid: u32) -> Result<u64> {
-    let mut maps = BTreeMap::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))?.flatten() {
-        let Ok(info) = fs::read_to_string(entry.path()) else {
-            continue;
-        };
-        let field = |name: &str| -> Option<u64> {
-            info.lines()
-                .find_map(|line| line.strip_prefix(name))?
-                .trim()
-                .parse()
-                .ok()
-        };
-        if let (Some(id), Some(bytes)) = (field("map_id:"), field("memlock:")) {
-            maps.insert(id, bytes);
-        }
-    }
-    Ok(maps.values().sum::<u64>() / 1024)
 }
 
 fn print_table(peer: &[Figures], size: &[Figures]) {

@@ -88,6 +88,11 @@ impl ControlPlane {
         self.apiserver = None;
     }
 
+    /// Process id of the API server while it runs.
+    pub fn apiserver_pid(&self) -> Option<u32> {
+        self.apiserver.as_ref().map(Process::pid)
+    }
+
     /// The API, as an administrator, straight from the server's own node.
     pub fn api(&self) -> Result<Api> {
         Api::connect(&self.ns, Self::address(), &self.ca, ADMIN)

@@ -1,18 +1,22 @@
 //! The real kube-proxy on the node of the world.
 
-use std::fs;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::{Process, Servers};
 use crate::http::{self, Response};
-use crate::world::{Family, NODE_NAME, Namespace, World, layout};
+use crate::world::{self, Family, NODE_NAME, Namespace, World, layout};
 
 /// Port of kube-proxy's own /healthz and /livez in these tests: 10256 is the agent's here.
 pub const HEALTHZ_PORT: u16 = 10356;
+/// All tools for legacy tables in one program, by the name it is called by.
+const LEGACY: &str = "xtables-legacy-multi";
 /// How long the first sync may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -23,17 +27,19 @@ pub enum Mode {
     Nftables,
     /// iptables, by whatever `iptables` is on this machine.
     Iptables,
+    /// iptables, by the tools that have the lock: those for nf_tables take none.
+    IptablesLegacy,
 }
 
 impl Mode {
-    /// Both.
+    /// Those that differ to kube-proxy.
     pub const ALL: [Self; 2] = [Self::Nftables, Self::Iptables];
 
     /// As kube-proxy's option has it; also the tool that it needs in PATH, but for the prefix.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nftables => "nftables",
-            Self::Iptables => "iptables",
+            Self::Iptables | Self::IptablesLegacy => "iptables",
         }
     }
 
@@ -42,6 +48,7 @@ impl Mode {
         match self {
             Self::Nftables => "nft",
             Self::Iptables => "iptables-restore",
+            Self::IptablesLegacy => LEGACY,
         }
     }
 }
@@ -55,6 +62,7 @@ pub struct KubeProxy {
     node: Namespace,
     mode: Mode,
     lock: PathBuf,
+    path: OsString,
 }
 
 impl KubeProxy {
@@ -88,8 +96,9 @@ impl KubeProxy {
         let (v4, v6) = layout::CLUSTER_CIDRS;
         let lock = world.dir().join("xtables.lock");
         let mut command = world.node.command(&servers.proxy);
+        let path = search_path(world.dir(), mode)?;
         // The machine's own lock is not ours.
-        command.env("XTABLES_LOCKFILE", &lock);
+        command.env("XTABLES_LOCKFILE", &lock).env("PATH", &path);
         for (option, value) in [
             ("kubeconfig", file.display().to_string()),
             ("hostname-override", NODE_NAME.to_owned()),
@@ -113,6 +122,7 @@ impl KubeProxy {
             node: world.node.clone(),
             mode,
             lock,
+            path,
         })
     }
 
@@ -174,20 +184,58 @@ impl KubeProxy {
     pub fn run(&self, program: &str, words: &str) -> Result<()> {
         let mut args = vec!["-w", "5"];
         args.extend(words.split_whitespace());
-        let env = [("XTABLES_LOCKFILE", self.lock.as_os_str())];
-        self.node.feed_with(program, &args, &env, "").map(drop)
+        self.node
+            .feed_with(program, &args, &self.env(), "")
+            .map(drop)
+    }
+
+    /// Takes the lock of iptables, as long as the file is open: nobody else changes rules meanwhile.
+    pub fn hold_lock(&self) -> Result<File> {
+        let file = File::options().create(true).append(true).open(&self.lock)?;
+        file.lock()?;
+        Ok(file)
     }
 
     /// What kube-proxy's rules are, as text.
     pub fn rules(&self) -> Result<String> {
         match self.mode {
             Mode::Nftables => self.node.nft("list ruleset\n"),
-            Mode::Iptables => {
-                let env = [("XTABLES_LOCKFILE", self.lock.as_os_str())];
+            Mode::Iptables | Mode::IptablesLegacy => {
+                let env = self.env();
                 let v4 = self.node.feed_with("iptables-save", &[], &env, "")?;
                 let v6 = self.node.feed_with("ip6tables-save", &[], &env, "")?;
                 Ok(v4 + &v6)
             }
         }
     }
+
+    fn env(&self) -> [(&'static str, &OsStr); 2] {
+        [
+            ("XTABLES_LOCKFILE", self.lock.as_os_str()),
+            ("PATH", &self.path),
+        ]
+    }
+}
+
+/// Where the tools are found: for legacy tables first in a folder of links.
+fn search_path(dir: &Path, mode: Mode) -> Result<OsString> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if mode != Mode::IptablesLegacy {
+        return Ok(path);
+    }
+    let tool = world::tool(LEGACY).with_context(|| format!("no {LEGACY}"))?;
+    let links = dir.join("legacy");
+    fs::create_dir_all(&links)?;
+    for family in ["iptables", "ip6tables"] {
+        for name in ["", "-restore", "-save"] {
+            let link = links.join(format!("{family}{name}"));
+            if !link.exists() {
+                symlink(&tool, link)?;
+            }
+        }
+    }
+    let mut all = links.into_os_string();
+    all.push(":");
+    all.push(path);
+    Ok(all)
 }

@@ -5,8 +5,8 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use crate::world::Namespace;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use node_tests::world::Namespace;
 
 /// Room for all that a test sends: nothing may be missed.
 const BUFFER: libc::c_int = 32 << 20;
@@ -15,31 +15,38 @@ const SNAP: usize = 72 << 10;
 
 /// The direction of a frame, at a device of the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Direction {
+pub enum Direction {
+    /// To the namespace.
     In,
+    /// From it.
     Out,
 }
 
 /// A frame at a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Frame {
-    pub(super) device: String,
-    pub(super) direction: Direction,
-    pub(super) bytes: Vec<u8>,
+pub struct Frame {
+    /// Name of the device.
+    pub device: String,
+    /// As the device sees it.
+    pub direction: Direction,
+    /// From the Ethernet header on.
+    pub bytes: Vec<u8>,
 }
 
 /// A running capture.
-pub(super) struct Capture {
-    pub(super) name: String,
+#[derive(Debug)]
+pub struct Capture {
+    /// The namespace's name.
+    pub name: String,
     socket: OwnedFd,
     devices: BTreeMap<i32, String>,
     /// Taken from the kernel so far.
-    pub(super) frames: Vec<Frame>,
+    pub frames: Vec<Frame>,
 }
 
 impl Capture {
     /// Begins, on every device that the namespace has now.
-    pub(super) fn start(ns: &Namespace) -> Self {
+    pub fn start(ns: &Namespace) -> Self {
         let links = ns.ip("-o link show").expect("devices");
         let device = |line: &str| {
             let mut parts = line.split(": ");
@@ -56,7 +63,7 @@ impl Capture {
     }
 
     /// Takes what came since.
-    pub(super) fn drain(&mut self) {
+    pub fn drain(&mut self) {
         let mut bytes = vec![0; SNAP];
         while let Some((length, from)) = receive(&self.socket, &mut bytes) {
             assert!(length < SNAP, "a frame of {length} bytes");
@@ -76,7 +83,7 @@ impl Capture {
     }
 
     /// Frames that the kernel had no room for.
-    pub(super) fn missed(&self) -> u32 {
+    pub fn missed(&self) -> u32 {
         // SAFETY: an all-zero tpacket_stats is valid.
         let mut stats: libc::tpacket_stats = unsafe { std::mem::zeroed() };
         let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
@@ -98,7 +105,7 @@ impl Capture {
 impl Frame {
     /// Whether somebody sent it: not the kernel's own talk of neighbours and multicast groups,
     /// which comes when it likes.
-    pub(super) fn is_somebodys(&self) -> bool {
+    pub fn is_somebodys(&self) -> bool {
         match self.bytes.get(12..14) {
             Some([0x08, 0x00]) => true,
             Some([0x86, 0xdd]) => match SlicedPacket::from_ethernet(&self.bytes) {
@@ -116,7 +123,7 @@ impl Frame {
     }
 
     /// Its addresses, with ports where it has some.
-    pub(super) fn ends(&self) -> Option<[(IpAddr, u16); 2]> {
+    pub fn ends(&self) -> Option<[(IpAddr, u16); 2]> {
         let packet = SlicedPacket::from_ethernet(&self.bytes).ok()?;
         let (from, to): (IpAddr, IpAddr) = match packet.net? {
             NetSlice::Ipv4(ip) => (

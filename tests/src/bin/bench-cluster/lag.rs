@@ -1,0 +1,138 @@
+//! How long kube-proxy takes to follow the sentinel's endpoint: as the agent tells it, and as a
+//! packet capture shows it with connections of our own, one every 10 ms.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use node_tests::capture::Capture;
+use node_tests::cluster::{Api, ControlPlane, Process, account_kubeconfig, base};
+use node_tests::detect::Figure;
+use node_tests::wait::until;
+use node_tests::world::{Agent, World};
+use serde_json::Value;
+
+/// From one move to the next, and more.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// The sentinel's Service and its slice of IPv4.
+const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices";
+/// Between two connections.
+const PACE: Duration = Duration::from_millis(10);
+
+/// What was measured.
+#[derive(Default)]
+pub(crate) struct Lags {
+    /// Between both.
+    pub(crate) off: Figure,
+    /// As the capture shows it.
+    pub(crate) captured: Figure,
+}
+
+/// Has `pathproof rotate` move the endpoint so many times.
+pub(crate) fn measure(
+    world: &World,
+    control: &ControlPlane,
+    agent: &Agent,
+    binary: &Path,
+    rotations: usize,
+) -> Result<Lags> {
+    let api = control.api()?;
+    let server = ControlPlane::address();
+    let file = account_kubeconfig(world, &api, server, control.ca(), base::ROTATOR)?;
+    let mut command = world.node.command(binary);
+    command
+        .args(["rotate", "--interval", "10", "--kubeconfig"])
+        .arg(file);
+    let _rotator = Process::start(command, "rotator", world.dir())?;
+    let service = api.get(SERVICE)?;
+    let (address, port) = (
+        &service["spec"]["clusterIP"],
+        &service["spec"]["ports"][0]["port"],
+    );
+    let address: IpAddr = address.as_str().context("a ClusterIP")?.parse()?;
+    let frontend = SocketAddr::new(address, u16::try_from(port.as_u64().context("a port")?)?);
+
+    let stop = AtomicBool::new(false);
+    let mut lags = Lags::default();
+    thread::scope(|scope| {
+        scope.spawn(|| world.pod("client").ns.run(|| dial(frontend, &stop)));
+        let done = (0..rotations).try_for_each(|_| one(world, &api, agent, &mut lags));
+        stop.store(true, Ordering::Relaxed);
+        done
+    })?;
+    Ok(lags)
+}
+
+/// Waits for a move, and for both to tell how long it took.
+fn one(world: &World, api: &Api, agent: &Agent, lags: &mut Lags) -> Result<()> {
+    let before = generation(api)?;
+    let mut capture = Capture::start(&world.node);
+    let moved = until(PATIENCE, || {
+        // What came before is not wanted, and takes room.
+        capture.drain();
+        capture.frames.clear();
+        generation(api).ok().filter(|now| *now != before)
+    });
+    let (moved, start) = (moved.context("no move")?, Instant::now());
+    let followed = until(PATIENCE, || {
+        capture.drain();
+        let goes = |ends: [(IpAddr, u16); 2]| ends[1].1 == moved;
+        let frames = capture.frames.drain(..);
+        frames
+            .filter_map(|frame| frame.ends())
+            .any(goes)
+            .then(|| start.elapsed())
+    });
+    lags.captured.note(followed);
+    let told = until(PATIENCE, || lag(&agent.verdict().ok()?, moved));
+    let off = followed.zip(told).map(|(seen, told)| seen.abs_diff(told));
+    lags.off.note(off);
+    Ok(())
+}
+
+/// The port that the slice of IPv4 has.
+fn generation(api: &Api) -> Result<u16> {
+    let slices = api.get(SLICES)?;
+    let mut slices = slices["items"].as_array().into_iter().flatten();
+    let slice = slices.find(|slice| slice["addressType"] == "IPv4");
+    let port = slice.and_then(|slice| slice["ports"][0]["port"].as_u64());
+    Ok(u16::try_from(
+        port.context("a port of the sentinel's slice")?,
+    )?)
+}
+
+/// The shortest lag of IPv4's TCP lanes, once they are on the new generation.
+fn lag(report: &Value, generation: u16) -> Option<Duration> {
+    let families = report["verdict"]["families"].as_array()?;
+    let family = families.iter().find(|family| family["family"] == "IPv4")?;
+    let lanes: Vec<&Value> = family["lanes"]
+        .as_array()?
+        .iter()
+        .filter(|lane| lane["transport"] == "tcp" && lane["state"] != "off")
+        .collect();
+    let followed = |lane: &&Value| lane["generation"] == generation && lane["lag"].is_u64();
+    if lanes.is_empty() || !lanes.iter().all(followed) {
+        return None;
+    }
+    let lags = lanes.iter().filter_map(|lane| lane["lag"].as_u64());
+    lags.min().map(Duration::from_nanos)
+}
+
+/// Begins a connection every 10 ms, and waits for none.
+fn dial(to: SocketAddr, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok(socket) = socket2::Socket::new(
+            socket2::Domain::for_address(to),
+            socket2::Type::STREAM.nonblocking(),
+            None,
+        ) {
+            // In progress is what it says; nobody answers strangers there.
+            let _ = socket.connect(&to.into());
+        }
+        thread::sleep(PACE);
+    }
+}

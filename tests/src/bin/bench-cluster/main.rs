@@ -1,0 +1,339 @@
+//! `cargo xtask bench scale --cluster`: the agent in a real cluster of the size that the design
+//! promises. kube-proxy and the API server are the peers, in the same run: what they use while
+//! endpoints change, the API server also before there is an agent.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use node_tests::cluster::{
+    Api, ControlPlane, Crowd, KubeProxy, MapEye, Mode, Servers, account_kubeconfig, base, install,
+};
+use node_tests::detect::Figure;
+use node_tests::manifests::{AUTOSCALER_TAINT, Manifests};
+use node_tests::usage;
+use node_tests::wait::until;
+use node_tests::watch::Watch;
+use node_tests::world::{Agent, NODE_NAME, World, agent_binary};
+use serde_json::{Value, json};
+
+mod lag;
+
+/// Clients of the API that bring and change objects at once.
+const CLIENTS: usize = 4;
+/// Far longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// What start allocated is freed, and the first looks are over.
+const CALM: Duration = Duration::from_secs(5);
+
+/// The agent beside kube-proxy in a real cluster, at size
+#[derive(Parser)]
+struct Args {
+    /// Services
+    #[arg(long, default_value_t = 10_000)]
+    services: usize,
+    /// Endpoints, all Services together
+    #[arg(long, default_value_t = 100_000)]
+    endpoints: usize,
+    /// Changes of endpoints, a second
+    #[arg(long, default_value_t = 100.0)]
+    rate: f64,
+    /// Seconds of changes, without the agent and with it
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Taints of the Node
+    #[arg(long, default_value_t = 100)]
+    taints: usize,
+    /// Moves of the sentinel's endpoint
+    #[arg(long, default_value_t = 6)]
+    rotations: usize,
+    /// The agent's binary; default: built beside this one
+    #[arg(long)]
+    agent: Option<PathBuf>,
+}
+
+/// Everything that is up. Dropped in this order.
+struct Site {
+    proxy: KubeProxy,
+    apis: Vec<Api>,
+    crowd: Crowd,
+    control: ControlPlane,
+    _manifests: Manifests,
+    world: World,
+}
+
+/// What processes used while endpoints changed.
+#[derive(Default)]
+struct Spell {
+    /// Changes that were made.
+    changes: usize,
+    /// Percent of one processor.
+    apiserver: f64,
+    proxy: f64,
+    agent: f64,
+    /// Resident memory of the agent, KiB: before, at most, after.
+    rss: [u64; 3],
+    /// From the write to the map.
+    written: Figure,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let binary = args.agent.clone().map_or_else(agent_binary, Ok)?;
+    let Ok(servers) = Servers::find() else {
+        bail!("there are no servers; run `cargo xtask setup-cluster`");
+    };
+    let site = build(&args, &servers)?;
+    let time = Duration::from_secs(args.seconds);
+
+    println!(
+        "{} s of {} changes a second, without the agent",
+        args.seconds, args.rate
+    );
+    let before = site.churn(None, args.rate, time)?;
+    let (agent, first) = site.start_agent(&binary)?;
+    thread::sleep(CALM);
+    let maps = usage::maps_kib(agent.pid())?;
+    let proxy_rss = usage::memory(site.proxy.process().pid())?.rss_kib;
+    println!("the same with the agent");
+    let with = site.churn(Some(&agent), args.rate, time)?;
+    println!("{} taints", args.taints);
+    let taints = site.taints(args.taints)?;
+    println!("{} moves of the sentinel's endpoint", args.rotations);
+    let lags = lag::measure(&site.world, &site.control, &agent, &binary, args.rotations)?;
+    agent.terminate()?;
+
+    println!();
+    println!("| figure | value | unit | promise | met | peer | ratio |");
+    println!("|---|---:|---|---:|---|---:|---:|");
+    let mib = |kib: u64| kib as f64 / 1024.0;
+    let proxy = |kib: u64| Some(("kube-proxy", mib(kib)));
+    row(
+        "start to a verdict on all Services",
+        first.as_secs_f64(),
+        "s",
+        None,
+        None,
+    );
+    row(
+        "RSS before the changes",
+        mib(with.rss[0]),
+        "MiB",
+        Some(24.0),
+        proxy(proxy_rss),
+    );
+    row(
+        "RSS at most during them",
+        mib(with.rss[1]),
+        "MiB",
+        Some(24.0),
+        proxy(proxy_rss),
+    );
+    row(
+        "RSS after them",
+        mib(with.rss[2]),
+        "MiB",
+        Some(24.0),
+        proxy(proxy_rss),
+    );
+    row("maps", mib(maps), "MiB", Some(32.0), None);
+    let unit = "% of a processor";
+    let peer = Some(("kube-proxy", with.proxy));
+    row("agent during the changes", with.agent, unit, None, peer);
+    let peer = Some(("without the agent", before.apiserver));
+    row(
+        "API server during the changes",
+        with.apiserver,
+        unit,
+        None,
+        peer,
+    );
+    println!();
+    println!(
+        "{} changes without the agent, {} with it",
+        before.changes, with.changes
+    );
+    println!();
+    println!("| time | n | median | p99 | max | never | unit | promise | met | p99 over promise |");
+    println!("|---|---:|---:|---:|---:|---:|---|---:|---|---:|");
+    let second = Duration::from_secs(1);
+    println!(
+        "| write of an endpoint to the map | {} |",
+        with.written.row(second)
+    );
+    let promise = Duration::from_millis(200);
+    println!("| write of a taint to 503 | {} |", taints.row(promise));
+    let promise = Duration::from_millis(100);
+    println!(
+        "| lag as told, off the capture by | {} |",
+        lags.off.row(promise)
+    );
+    println!(
+        "| lag as captured | {} |",
+        lags.captured.row(Duration::from_secs(30))
+    );
+    Ok(())
+}
+
+fn row(name: &str, value: f64, unit: &str, promise: Option<f64>, peer: Option<(&str, f64)>) {
+    let (promised, met) = match promise {
+        Some(most) if value <= most => (format!("at most {most}"), "yes"),
+        Some(most) => (format!("at most {most}"), "NO"),
+        None => (String::new(), ""),
+    };
+    let (peer, ratio) = peer.map_or_else(Default::default, |(name, peer)| {
+        (format!("{name}: {peer:.2}"), format!("{:.2}", value / peer))
+    });
+    println!("| {name} | {value:.2} | {unit} | {promised} | {met} | {peer} | {ratio} |");
+}
+
+fn build(args: &Args, servers: &Servers) -> Result<Site> {
+    let world = World::builder().pods(&["web", "client"]).build()?;
+    let manifests = Manifests::write(&world, Vec::new())?;
+    let control = ControlPlane::start(&world, servers)?;
+    let apis = (0..CLIENTS)
+        .map(|_| control.api())
+        .collect::<Result<Vec<_>>>()?;
+    install(&apis[0], &manifests.dir().join("node.yaml"))?;
+    let crowd = Crowd {
+        services: args.services,
+        endpoints: args.endpoints / args.services.max(1),
+    };
+    let start = Instant::now();
+    println!(
+        "{} Services with {} endpoints each",
+        crowd.services, crowd.endpoints
+    );
+    crowd.bring(&apis)?;
+    println!(
+        "brought to the API in {:.0} s",
+        start.elapsed().as_secs_f64()
+    );
+    let start = Instant::now();
+    let config = control.proxy_kubeconfig(ControlPlane::address());
+    let proxy = KubeProxy::start(&world, servers, Mode::Nftables, &config)?;
+    println!(
+        "kube-proxy's first 200 after {:.1} s",
+        start.elapsed().as_secs_f64()
+    );
+    Ok(Site {
+        proxy,
+        apis,
+        crowd,
+        control,
+        _manifests: manifests,
+        world,
+    })
+}
+
+impl Site {
+    /// Starts the agent; how long until it has judged with all Services in view.
+    fn start_agent(&self, binary: &std::path::Path) -> Result<(Agent, Duration)> {
+        let (server, ca) = (ControlPlane::address(), self.control.ca());
+        let file = account_kubeconfig(&self.world, &self.apis[0], server, ca, base::AGENT)?;
+        let file = file.to_str().context("a path in UTF-8")?;
+        let options = [
+            "--kubeconfig",
+            file,
+            "--log-filter",
+            "warn",
+            "--flap-dwell",
+            "0",
+        ];
+        let start = Instant::now();
+        let agent = self.world.spawn_agent(binary, self.world.dir(), &options)?;
+        let mut last = Value::Null;
+        let judged = until(PATIENCE, || {
+            last = agent.verdict().ok()?;
+            let services = last["expectations"]["services"].as_u64()?;
+            let whole = last["cluster"]["synced"] == true
+                && services >= self.crowd.services as u64
+                && last["verdict"]["state"].is_string();
+            whole.then(|| start.elapsed())
+        });
+        let first = judged.with_context(|| format!("no verdict: {last:#}\n{}", agent.log()))?;
+        until(PATIENCE, || {
+            last = agent.verdict().ok()?;
+            (last["verdict"]["state"] == "proven").then_some(())
+        })
+        .with_context(|| format!("not proven: {last:#}"))?;
+        Ok((agent, first))
+    }
+
+    fn churn(&self, agent: Option<&Agent>, rate: f64, time: Duration) -> Result<Spell> {
+        let (start, before) = (Instant::now(), self.processors(agent)?);
+        let (spare, writers) = self.apis.split_first().context("clients")?;
+        let mut spell = Spell::default();
+        thread::scope(|scope| -> Result<()> {
+            let writing = scope.spawn(|| self.crowd.churn(writers, rate, time));
+            if let Some(agent) = agent {
+                self.look_on(spare, agent, time, &mut spell)?;
+            }
+            let changes = writing
+                .join()
+                .map_err(|_| anyhow::anyhow!("a writer panicked"))?;
+            spell.changes = changes?;
+            Ok(())
+        })?;
+        let (after, seconds) = (self.processors(agent)?, start.elapsed().as_secs_f64());
+        let percent = |at: usize| (after[at] - before[at]).as_secs_f64() / seconds * 100.0;
+        (spell.apiserver, spell.proxy, spell.agent) = (percent(0), percent(1), percent(2));
+        Ok(spell)
+    }
+
+    /// Samples while endpoints change: memory, and how soon a change of our own is in the map.
+    fn look_on(&self, api: &Api, agent: &Agent, time: Duration, spell: &mut Spell) -> Result<()> {
+        let eye = MapEye::open(agent.pid())?;
+        let start = Instant::now();
+        let rss = || anyhow::Ok(usage::memory(agent.pid())?.rss_kib);
+        spell.rss = [rss()?; 3];
+        for turn in 0.. {
+            if start.elapsed() >= time {
+                break;
+            }
+            let index = turn * 97 % self.crowd.services;
+            let service = eye.service(self.crowd.cluster_ip(api, index)?)?;
+            let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 72, 0, 1)) + turn as u32);
+            let written = Instant::now();
+            self.crowd.change(api, index, address)?;
+            let seen = eye.wait(service, address, Duration::from_secs(10));
+            spell.written.note(seen.map(|at| at - written));
+            spell.rss[1] = spell.rss[1].max(rss()?);
+            thread::sleep(Duration::from_millis(250));
+        }
+        spell.rss[2] = rss()?;
+        Ok(())
+    }
+
+    /// Processor time so far: the API server's, kube-proxy's, the agent's.
+    fn processors(&self, agent: Option<&Agent>) -> Result<[Duration; 3]> {
+        let of = |pid: u32| usage::processor(pid).map(|(user, system)| user + system);
+        let apiserver = self.control.apiserver_pid().context("an API server")?;
+        Ok([
+            of(apiserver)?,
+            of(self.proxy.process().pid())?,
+            agent.map_or(Ok(Duration::ZERO), |agent| of(agent.pid()))?,
+        ])
+    }
+
+    /// From the write of a taint to 503, as an outside poller sees it.
+    fn taints(&self, times: usize) -> Result<Figure> {
+        let watch = Watch::start(&self.world, Duration::from_millis(5))?;
+        let api = &self.apis[0];
+        let path = format!("/api/v1/nodes/{NODE_NAME}");
+        let mut figure = Figure::default();
+        for _ in 0..times {
+            watch.wait(PATIENCE, |codes| codes.healthz == 200)?;
+            let taint = json!([{ "key": AUTOSCALER_TAINT, "value": "1", "effect": "NoSchedule" }]);
+            let start = Instant::now();
+            api.patch(&path, &json!({ "spec": { "taints": taint } }))?;
+            let seen = watch.wait(Duration::from_secs(10), |codes| codes.healthz == 503);
+            figure.note(seen.ok().map(|at| at.saturating_duration_since(start)));
+            api.patch(&path, &json!({ "spec": { "taints": null } }))?;
+        }
+        Ok(figure)
+    }
+}

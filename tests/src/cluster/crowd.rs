@@ -1,0 +1,191 @@
+//! Services and endpoints by the thousand, brought to the API as controllers would bring them, and
+//! changed as a busy cluster changes them.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use serde_json::{Value, json};
+
+use super::{Api, namespace};
+use crate::scale::{NODE_PORT_EVERY, endpoint_at, name};
+
+/// Namespaces that the Services are spread over.
+const NAMESPACES: usize = 40;
+/// A prime: changes that follow each other go to Services far apart.
+const STRIDE: usize = 7_919;
+
+/// How many there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Crowd {
+    /// Services, each with one slice; every tenth has a node port.
+    pub services: usize,
+    /// Endpoints of each.
+    pub endpoints: usize,
+}
+
+impl Crowd {
+    /// Makes all of it, with every client at once.
+    pub fn bring(&self, apis: &[Api]) -> Result<()> {
+        let first = apis.first().context("a client")?;
+        for index in 0..NAMESPACES.min(self.services) {
+            namespace(first, &name(index).0)?;
+        }
+        let next = AtomicUsize::new(0);
+        each(apis, |api| {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= self.services {
+                    return Ok(());
+                }
+                let (namespace, name) = name(index);
+                let core = format!("/api/v1/namespaces/{namespace}/services");
+                api.post(&core, &service(index))
+                    .with_context(|| format!("make the Service {name}"))?;
+                let slices =
+                    format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices");
+                api.post(&slices, &self.slice(index))
+                    .with_context(|| format!("make the slice of {name}"))?;
+            }
+        })
+    }
+
+    /// Replaces one endpoint of a Service by one with this address.
+    pub fn change(&self, api: &Api, index: usize, address: Ipv4Addr) -> Result<()> {
+        let mut endpoints = self.endpoints_of(index);
+        if let Some(first) = endpoints.first_mut() {
+            first["addresses"] = json!([address]);
+        }
+        let (namespace, name) = name(index);
+        let path =
+            format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{name}-1");
+        api.patch(&path, &json!({ "endpoints": endpoints }))
+            .map(drop)
+    }
+
+    /// Changes endpoints `rate` times a second for `time`, with every client. Gives how many it
+    /// were.
+    pub fn churn(&self, apis: &[Api], rate: f64, time: Duration) -> Result<usize> {
+        let (start, done) = (Instant::now(), AtomicUsize::new(0));
+        each(apis, |api| {
+            loop {
+                let turn = done.fetch_add(1, Ordering::Relaxed);
+                let due = Duration::from_secs_f64(turn as f64 / rate);
+                if due >= time {
+                    done.fetch_sub(1, Ordering::Relaxed);
+                    return Ok(());
+                }
+                thread::sleep(due.saturating_sub(start.elapsed()));
+                self.change(api, turn * STRIDE % self.services, fresh(turn))?;
+            }
+        })?;
+        Ok(done.into_inner())
+    }
+
+    /// ClusterIP that the API gave to a Service.
+    pub fn cluster_ip(&self, api: &Api, index: usize) -> Result<Ipv4Addr> {
+        let (namespace, name) = name(index);
+        let service = api.get(&format!("/api/v1/namespaces/{namespace}/services/{name}"))?;
+        let address = service["spec"]["clusterIP"].as_str();
+        Ok(address.context("a ClusterIP")?.parse()?)
+    }
+
+    fn slice(&self, index: usize) -> Value {
+        let (namespace, name) = name(index);
+        json!({
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": format!("{name}-1"),
+                "namespace": namespace,
+                "labels": {
+                    "kubernetes.io/service-name": name,
+                    "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+                },
+            },
+            "addressType": "IPv4",
+            "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
+            "endpoints": self.endpoints_of(index),
+        })
+    }
+
+    fn endpoints_of(&self, index: usize) -> Vec<Value> {
+        let (namespace, service) = name(index);
+        let endpoint = |number: usize| {
+            let (address, node) = endpoint_at(number);
+            json!({
+                "addresses": [address],
+                "conditions": { "ready": true, "serving": true, "terminating": false },
+                "nodeName": node,
+                "targetRef": {
+                    "kind": "Pod",
+                    "name": format!("{service}-7d9c5b8f6-{number:05x}"),
+                    "namespace": namespace,
+                },
+            })
+        };
+        let first = index * self.endpoints;
+        (first..first + self.endpoints).map(endpoint).collect()
+    }
+}
+
+fn service(index: usize) -> Value {
+    let (namespace, name) = name(index);
+    let kind = if index.is_multiple_of(NODE_PORT_EVERY) {
+        "NodePort"
+    } else {
+        "ClusterIP"
+    };
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": name, "namespace": namespace, "labels": { "app": name } },
+        "spec": {
+            "type": kind,
+            "ports": [{ "name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080 }],
+        },
+    })
+}
+
+/// An address that no endpoint has, nor had in the last 65,000 changes.
+fn fresh(turn: usize) -> Ipv4Addr {
+    let host = u32::try_from(turn % 65_000).unwrap_or_default();
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 80, 0, 1)) + host)
+}
+
+/// Does the work with every client at once; the first error is told.
+fn each(apis: &[Api], work: impl Fn(&Api) -> Result<()> + Sync) -> Result<()> {
+    thread::scope(|scope| {
+        let workers: Vec<_> = apis.iter().map(|api| scope.spawn(|| work(api))).collect();
+        workers.into_iter().try_for_each(|worker| {
+            worker
+                .join()
+                .map_err(|_| anyhow!("a client's thread panicked"))?
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_of_services_are_their_own() {
+        let crowd = Crowd {
+            services: 3,
+            endpoints: 2,
+        };
+        let all: Vec<Value> = (0..3).flat_map(|index| crowd.endpoints_of(index)).collect();
+        let mut addresses: Vec<String> = all
+            .iter()
+            .map(|endpoint| endpoint["addresses"][0].to_string())
+            .collect();
+        addresses.sort();
+        addresses.dedup();
+        assert_eq!(addresses.len(), 6);
+        assert_eq!(crowd.slice(2)["metadata"]["name"], "service-00002-1");
+        assert_ne!(fresh(0), fresh(64_999));
+    }
+}
