@@ -95,6 +95,8 @@ pub(super) struct Agent {
     memory: Memory,
     remembered: Option<Mono>,
     expired: Option<Mono>,
+    /// What start needed was let go.
+    started: bool,
     answers: watch::Sender<Arc<Answers>>,
     report: watch::Sender<Option<Arc<Report>>>,
 }
@@ -164,6 +166,7 @@ impl Agent {
             memory,
             remembered: None,
             expired: None,
+            started: false,
             answers,
             report,
         };
