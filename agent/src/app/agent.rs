@@ -96,7 +96,7 @@ pub(super) struct Agent {
     remembered: Option<Mono>,
     expired: Option<Mono>,
     /// What start needed was let go.
-    started: bool,
+    lean: bool,
     answers: watch::Sender<Arc<Answers>>,
     report: watch::Sender<Option<Arc<Report>>>,
 }
@@ -166,7 +166,7 @@ impl Agent {
             memory,
             remembered: None,
             expired: None,
-            started: false,
+            lean: false,
             answers,
             report,
         };

@@ -44,9 +44,9 @@ impl Agent {
 
     /// Once, when the first view has been taken in.
     fn give_back_code(&mut self, now: Mono) {
-        let started = |at: Mono| now.since(at) >= STARTED;
-        if !self.started && self.view_changed.is_some_and(started) {
-            self.started = true;
+        let taken_in = |at: Mono| now.since(at) >= STARTED;
+        if !self.lean && self.view_changed.is_some_and(taken_in) {
+            self.lean = true;
             memory::give_back_code();
         }
     }
