@@ -65,6 +65,11 @@ impl Crowd {
             .map(drop)
     }
 
+    /// How many Services from the first on [`Crowd::churn`] changes; the others are the caller's.
+    pub fn churned(&self) -> usize {
+        (self.services * 9 / 10).max(1)
+    }
+
     /// Changes endpoints `rate` times a second for `time`, with every client. Gives how many it
     /// were.
     pub fn churn(&self, apis: &[Api], rate: f64, time: Duration) -> Result<usize> {
@@ -78,7 +83,7 @@ impl Crowd {
                     return Ok(());
                 }
                 thread::sleep(due.saturating_sub(start.elapsed()));
-                self.change(api, turn * STRIDE % self.services, fresh(turn))?;
+                self.change(api, turn * STRIDE % self.churned(), fresh(turn))?;
             }
         })?;
         Ok(done.into_inner())

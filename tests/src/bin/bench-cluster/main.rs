@@ -294,7 +294,8 @@ impl Site {
             if start.elapsed() >= time {
                 break;
             }
-            let index = turn * 97 % self.crowd.services;
+            let own = self.crowd.churned()..self.crowd.services;
+            let index = own.start + turn % own.len().max(1);
             let service = eye.service(self.crowd.cluster_ip(api, index)?)?;
             let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 72, 0, 1)) + turn as u32);
             let written = Instant::now();
