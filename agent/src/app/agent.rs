@@ -193,6 +193,7 @@ impl Agent {
         }
         self.problems = problems;
         self.source_silent = update.problems.iter().any(|of| of.reason.is_silence());
+        self.eyesight.hear(self.source_silent, now);
         if !update.changes.is_empty() {
             self.apply(update.changes, now);
         } else if self.view.is_synced() && !self.source_silent {
