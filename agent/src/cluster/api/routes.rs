@@ -94,7 +94,8 @@ impl Routes {
     }
 
     /// Sends by the way that worked last. One that cannot be connected gives way to the next at
-    /// once, and so does one that breaks, where the request changes nothing.
+    /// once, and so does one that breaks, where the request changes nothing. One that answers with
+    /// an error of its own gives way for the next request: that server may be sick, and not another.
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
         let (parts, body) = request.into_parts();
         let mut body = Some(body);
@@ -113,7 +114,8 @@ impl Routes {
             let request = Request::from_parts(parts.clone(), copy.unwrap_or_else(Body::empty));
             match route.client.send(request).await {
                 Ok(response) => {
-                    attempt.failed = false;
+                    // Too Many Requests is no such error: whoever moves on then only adds to it.
+                    attempt.failed = response.status().is_server_error();
                     return Ok(response);
                 }
                 Err(error) => {
@@ -299,6 +301,8 @@ pub fn forget(state_dir: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
     use crate::cluster::api::tests::server::{Answer, Script, Server};
 
@@ -333,6 +337,37 @@ mod tests {
         // And is not tried first again.
         assert_eq!(tried(&routes), None);
         assert_eq!(server.asked("nodes").len(), 1);
+    }
+
+    /// Ways by the addresses of these servers, without TLS, and by the ClusterIP of the last.
+    fn between(servers: &[&Server]) -> Routes {
+        let routes = Routes::new(introduction(servers[servers.len() - 1]), None).unwrap();
+        let way = |server: &&Server| Route {
+            address: Some(server.address),
+            client: direct(introduction(server)).unwrap(),
+        };
+        let ways: Vec<Route> = servers.iter().map(way).collect();
+        routes.lock().routes.splice(0..0, ways);
+        routes
+    }
+
+    #[rstest]
+    #[case::sick(500, true)]
+    #[case::starting(503, true)]
+    #[case::busy(429, false)]
+    #[case::strict(403, false)]
+    #[tokio::test]
+    async fn a_server_in_trouble_gives_way_to_another(#[case] status: u16, #[case] moves: bool) {
+        let answer = Answer::Status(status, String::new());
+        let first = Server::start(Script::default().with("nodes", vec![answer])).await;
+        let second = Server::start(Script::default()).await;
+        let routes = between(&[&first, &second]);
+        assert_eq!(routes.send(get()).await.unwrap().status(), status);
+        let address = if moves { second.address } else { first.address };
+        assert_eq!(routes.ways()[0].address, Some(address));
+        assert_eq!(routes.send(get()).await.unwrap().status(), 200);
+        // And the one that answers is kept.
+        assert_eq!(routes.ways()[0].address, Some(address));
     }
 
     #[tokio::test]
