@@ -120,6 +120,8 @@ pub(super) struct Follower {
     listing: bool,
     /// Failures in a row.
     failures: u32,
+    /// Something in the way was told of, and not that it is gone.
+    troubled: bool,
 }
 
 impl Follower {
@@ -140,6 +142,7 @@ impl Follower {
             streams: true,
             listing: false,
             failures: 0,
+            troubled: false,
         }
     }
 
@@ -159,7 +162,7 @@ impl Follower {
                 Ok(()) | Err(End::Over) if lasted => self.failures = 0,
                 Ok(()) => {}
                 Err(End::Over) => {
-                    if self.failures >= OFTEN && self.trouble(Some(short_lived())).await.is_err() {
+                    if self.failures >= OFTEN && self.trouble(short_lived()).await.is_err() {
                         return;
                     }
                     self.rest().await;
@@ -178,7 +181,7 @@ impl Follower {
                 Err(End::Failed(reason)) => {
                     // Pages that fail tell nothing of streaming lists.
                     self.streams = true;
-                    if self.trouble(Some(reason)).await.is_err() {
+                    if self.trouble(reason).await.is_err() {
                         return;
                     }
                     self.rest().await;
@@ -207,8 +210,18 @@ impl Follower {
         self.events.send(event).await.map_err(|_| End::Unheard)
     }
 
-    async fn trouble(&self, reason: Option<Reason>) -> Result<(), End> {
-        self.tell(Event::Trouble(self.requests.kind, reason)).await
+    async fn trouble(&mut self, reason: Reason) -> Result<(), End> {
+        self.troubled = true;
+        let trouble = Event::Trouble(self.requests.kind, Some(reason));
+        self.tell(trouble).await
+    }
+
+    /// What stood in the way does not any more.
+    async fn well(&mut self) -> Result<(), End> {
+        if !std::mem::take(&mut self.troubled) {
+            return Ok(());
+        }
+        self.tell(Event::Trouble(self.requests.kind, None)).await
     }
 
     /// Watches from a version, or from what is there.
@@ -227,11 +240,19 @@ impl Follower {
             Ok(Err(error)) => return Err(self.refused(error, version.is_none())),
             Ok(Ok(stream)) => stream,
         };
-        self.trouble(None).await?;
         if version.is_none() {
             self.begin_list().await?;
         }
         let mut stream = pin!(stream);
+        // One that the server ends as soon as it was begun is no way to hear of anything: that it
+        // was begun ends no trouble. What it says does, or that it lasts.
+        let first = tokio::select! {
+            first = timeout(self.pace.pause, stream.fill_buf()) => first.map(drop),
+            () = self.events.closed() => return Err(End::Unheard),
+        };
+        if first.is_err() {
+            self.well().await?;
+        }
         let mut line = Vec::new();
         loop {
             line.clear();
@@ -292,6 +313,9 @@ impl Follower {
             // Cut off, or no watch at all.
             return Err(End::Over);
         };
+        if event.kind != "ERROR" {
+            self.well().await?;
+        }
         match &*event.kind {
             "ADDED" | "MODIFIED" => self.hear_object(event.object).await,
             "DELETED" => {
@@ -350,7 +374,7 @@ impl Follower {
                 })
             })?;
             if after.is_none() {
-                self.trouble(None).await?;
+                self.well().await?;
                 self.begin_list().await?;
             }
             for item in page.items.unwrap_or_default() {

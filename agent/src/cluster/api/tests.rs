@@ -245,6 +245,27 @@ async fn errors_are_told_until_they_pass(
 }
 
 #[tokio::test]
+async fn watches_that_end_at_once_are_one_problem_until_one_lasts() {
+    let mut answers = vec![Answer::Closed(list(5, &[service(1, "a", 80)]))];
+    answers.extend((0..8).map(|_| Answer::Ended(Duration::from_millis(30))));
+    answers.push(Answer::Open(vec![bookmark(6, "")]));
+    // No watch of this test lasts.
+    let pause = Duration::from_secs(60);
+    let pace = Pace { pause, ..hasty() };
+    let mut world = World::at_pace(with_services(answers), pace).await;
+    world.until(|world| !world.problems.is_empty()).await;
+    assert!(
+        world.problems[0].contains("it ends every watch at once"),
+        "{:?}",
+        world.problems
+    );
+    world.next().await;
+    assert_eq!(world.problems, [""; 0]);
+    // No watch before the one that lasts made it seem over.
+    assert_eq!(world.server.asked("services").len(), 10);
+}
+
+#[tokio::test]
 async fn what_was_known_stays_while_the_server_fails() {
     let answers = vec![
         Answer::Closed(list(5, &[service(1, "a", 80)])),
