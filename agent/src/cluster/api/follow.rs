@@ -50,6 +50,11 @@ pub(super) struct Pace {
     pub(super) pause: Duration,
     /// ...up to this. Half of each pause is chance.
     pub(super) longest: Duration,
+    /// A list that every agent may have to ask for in the same moment, as after an API server's
+    /// start, is asked for within this, by chance, where lists are streamed...
+    pub(super) relist: Duration,
+    /// ...and where they are not, and cost the server more.
+    pub(super) relist_pages: Duration,
 }
 
 impl Default for Pace {
@@ -60,6 +65,8 @@ impl Default for Pace {
             watch: Duration::from_secs(300),
             pause: Duration::from_millis(500),
             longest: Duration::from_secs(15),
+            relist: Duration::from_secs(1),
+            relist_pages: Duration::from_secs(5),
         }
     }
 }
@@ -176,6 +183,7 @@ impl Follower {
                     if !lasted {
                         self.rest().await;
                     }
+                    self.wait_to_list().await;
                 }
                 Err(End::NotStreamed) => self.streams = false,
                 Err(End::Failed(reason)) => {
@@ -199,9 +207,21 @@ impl Follower {
         let pause = pause.min(self.pace.longest);
         self.failures = self.failures.saturating_add(1);
         let half = pause / 2;
-        let chance = jitter(u64::try_from(half.as_micros()).unwrap_or(u64::MAX));
+        self.sleep(half + chance(half)).await;
+    }
+
+    /// The API server has forgotten one agent's version, and so that of all others.
+    async fn wait_to_list(&self) {
+        let longest = match self.streams {
+            true => self.pace.relist,
+            false => self.pace.relist_pages,
+        };
+        self.sleep(chance(longest)).await;
+    }
+
+    async fn sleep(&self, time: Duration) {
         tokio::select! {
-            () = sleep(half + Duration::from_micros(chance)) => {}
+            () = sleep(time) => {}
             () = self.events.closed() => {}
         }
     }
@@ -410,6 +430,11 @@ impl Follower {
             _ => End::Failed(Reason::Unserved { resource, error }),
         }
     }
+}
+
+/// Any time below this.
+fn chance(most: Duration) -> Duration {
+    Duration::from_micros(jitter(u64::try_from(most.as_micros()).unwrap_or(u64::MAX)))
 }
 
 fn get(url: &str) -> Result<Request<Vec<u8>>, End> {

@@ -30,6 +30,8 @@ fn hasty() -> Pace {
         watch: Duration::from_secs(300),
         pause: Duration::from_millis(5),
         longest: Duration::from_millis(20),
+        relist: Duration::from_millis(5),
+        relist_pages: Duration::from_millis(5),
     }
 }
 
@@ -196,6 +198,40 @@ async fn a_forgotten_version_is_listed_anew_and_replaced_as_one() {
     let asked = world.server.asked("services");
     assert!(asked[1].contains("sendInitialEvents=true"), "{asked:?}");
     assert!(asked[1].ends_with("resourceVersion=5"), "{asked:?}");
+}
+
+#[rstest]
+#[case::streamed(Answer::Open([list(5, &[]), vec![gone()]].concat()))]
+#[case::in_pages(failure(422, "sendInitialEvents: Forbidden"))]
+#[tokio::test]
+async fn nobody_lists_at_once_what_all_have_to_list(#[case] first: Answer) {
+    let page = r#"{"kind":"List","metadata":{"resourceVersion":"5"},"items":[]}"#;
+    let in_pages = matches!(first, Answer::Status(..));
+    let mut answers = vec![first];
+    if in_pages {
+        answers.push(Answer::Status(200, page.to_owned()));
+        answers.push(Answer::Open(vec![gone()]));
+    }
+    let before = answers.len();
+    answers.push(Answer::Open(list(9, &[])));
+    // By chance it would be within a second, once in 36,000 times.
+    let hours = |hours: u64| Duration::from_secs(hours * 3_600);
+    let pace = match in_pages {
+        true => Pace {
+            relist_pages: hours(10),
+            ..hasty()
+        },
+        false => Pace {
+            relist: hours(10),
+            ..hasty()
+        },
+    };
+    let world = World::at_pace(with_services(answers), pace).await;
+    // Nodes are asked for again once their watch was silent.
+    world.server.until_asked("services", before).await;
+    let nodes = world.server.asked("nodes").len();
+    world.server.until_asked("nodes", nodes + 2).await;
+    assert_eq!(world.server.asked("services").len(), before);
 }
 
 #[tokio::test]
