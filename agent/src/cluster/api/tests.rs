@@ -200,6 +200,31 @@ async fn a_forgotten_version_is_listed_anew_and_replaced_as_one() {
     assert!(asked[1].ends_with("resourceVersion=5"), "{asked:?}");
 }
 
+#[tokio::test]
+async fn silent_watches_end_in_a_list_and_then_are_told() {
+    // Restored from a backup: the versions that follow are far below the one that is watched.
+    let mut answers = vec![Answer::Open(list(500, &[service(400, "a", 80)]))];
+    answers.push(Answer::Open(Vec::new()));
+    answers.push(Answer::Open(list(9, &[service(8, "b", 80)])));
+    answers.push(Answer::Open(Vec::new()));
+    let mut lines = list(9, &[service(8, "b", 80)]);
+    lines.push(bookmark(10, ""));
+    answers.push(Answer::Open(lines));
+    let mut world = World::new(with_services(answers)).await;
+    world.until(|world| world.services() == ["b"]).await;
+    let asked = world.server.asked("services");
+    assert!(asked[1].ends_with("resourceVersion=500"), "{asked:?}");
+    assert!(asked[2].contains("sendInitialEvents"), "{asked:?}");
+    let told = "cannot tell of services (nothing comes on a watch";
+    let is_told = |world: &World| world.problems.iter().any(|of| of.contains(told));
+    assert!(!is_told(&world), "{:?}", world.problems);
+    // After the list it is silent again. What comes then ends it.
+    world.until(is_told).await;
+    world.until(|world| !is_told(world)).await;
+    let asked = world.server.until_asked("services", 4).await;
+    assert!(asked[3].ends_with("resourceVersion=9"), "{asked:?}");
+}
+
 #[rstest]
 #[case::streamed(Answer::Open([list(5, &[]), vec![gone()]].concat()))]
 #[case::in_pages(failure(422, "sendInitialEvents: Forbidden"))]
@@ -226,8 +251,11 @@ async fn nobody_lists_at_once_what_all_have_to_list(#[case] first: Answer) {
             ..hasty()
         },
     };
-    let world = World::at_pace(with_services(answers), pace).await;
-    // Nodes are asked for again once their watch was silent.
+    let mut nodes = vec![Answer::Open(list(1, &[node(1, &[])]))];
+    nodes.extend((2..20).map(|version| Answer::Open(vec![bookmark(version, "")])));
+    let script = with_services(answers).with("nodes", nodes);
+    let world = World::at_pace(script, pace).await;
+    // Nodes are asked for again whenever their watch has become silent.
     world.server.until_asked("services", before).await;
     let nodes = world.server.asked("nodes").len();
     world.server.until_asked("nodes", nodes + 2).await;
