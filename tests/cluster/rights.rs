@@ -151,7 +151,13 @@ fn rotator(api: &Api) {
     held["spec"]["holderIdentity"] = json!("other");
     let put = api.request(Method::PUT, &path, "application/json", &held);
     assert_eq!(code(put), 200);
-    let kubernetes = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
+    // The addresses of the API servers themselves.
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let of_servers = format!("{slices}?labelSelector=kubernetes.io%2Fservice-name%3Dkubernetes");
+    assert_eq!(get(api, &of_servers), 200);
+    let others = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices";
+    assert_eq!(get(api, others), 403);
+    let kubernetes = &format!("{slices}/kubernetes");
     assert_eq!(code(api.patch(kubernetes, &label)), 403);
     for path in ["/api/v1/services", NODE] {
         assert_eq!(get(api, path), 403, "{path}");
