@@ -299,13 +299,9 @@ impl Rotation {
                 generation,
             })
         };
-        let strange = |slice: &&SliceSeen| {
-            let mut names = wanted
-                .families
-                .iter()
-                .map(|family| slice_name(&wanted.service, *family));
-            names.all(|name| name != slice.name)
-        };
+        // Of a family that the Service lacks as well: both are shipped, whatever the cluster has.
+        let names = Family::ALL.map(|family| slice_name(&wanted.service, family));
+        let strange = |slice: &&SliceSeen| !names.contains(&slice.name);
         Plan {
             writes: wanted.families.iter().filter_map(write).collect(),
             rotates,

@@ -216,6 +216,9 @@ fn a_service_of_one_family_has_one_slice() {
     let mut rotation = Rotation::new(MINUTE);
     let plan = rotation.plan(&one, &[slice(Family::V6, 20_005)], 3, s(5));
     assert_eq!(plan, Plan::default());
+    // The other one, as it is shipped, is nobody's to delete and stays as it is.
+    let shipped = [slice(Family::V4, 20_001), slice(Family::V6, 20_005)];
+    assert_eq!(rotation.plan(&one, &shipped, 3, s(5)), Plan::default());
 }
 
 #[test]
