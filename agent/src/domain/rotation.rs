@@ -49,8 +49,10 @@ pub struct LeaseSeen {
 pub enum LeaseStep {
     /// Make it, in our name.
     Create,
-    /// Write our name over another one's, or over nobody's.
+    /// Write our name over nobody's.
     Take,
+    /// Write our name over another one's, which ran out.
+    Seize,
     /// Say that we still lead.
     Renew,
     /// Nothing.
@@ -105,7 +107,7 @@ impl Candidate {
             }
         };
         match now.since(since) >= lease.duration.max(LEASE) {
-            true => LeaseStep::Take,
+            true => LeaseStep::Seize,
             false => LeaseStep::Wait,
         }
     }
@@ -248,6 +250,12 @@ impl Rotation {
             rotated: None,
             generation: None,
         }
+    }
+
+    /// The lease of another one ran out and is ours: it could not say that it leads, and an outage is
+    /// the likeliest reason. We may have begun in the midst of it, and not know.
+    pub fn seized(&mut self, now: Mono) {
+        self.paused_until = Some(now.plus(PAUSE));
     }
 
     /// The API server did not answer.
