@@ -119,6 +119,17 @@ fn agent(api: &Api) {
         status(api, "node-1", &json!({ "capacity": { "cpu": "7" } })),
         403
     );
+    let info = json!({ "nodeInfo": { "kubeletVersion": "v0.0.0" } });
+    assert_eq!(status(api, "node-1", &info), 403);
+    for field in ["labels", "annotations"] {
+        let key = "node-role.kubernetes.io/control-plane";
+        let changed = json!({ "metadata": { field: { key: "true" } }, "status": own });
+        let path = format!("{NODE}/status");
+        let written = api.request(Method::PATCH, &path, STRATEGIC, &changed);
+        assert_eq!(code(written), 403, "{field}");
+    }
+    // And what is its own is let through beside what others wrote.
+    assert_eq!(status(api, "node-1", &own), 200);
     let taint = json!({ "spec": { "unschedulable": true } });
     assert_eq!(code(api.patch(NODE, &taint)), 403);
     assert_eq!(code(api.delete(NODE)), 403);
