@@ -41,6 +41,10 @@ pub struct Report {
     pub schema: u32,
     /// `metadata.name` of the node.
     pub node: String,
+    /// Its `metadata.uid`, where the Node is known and has one. For those who write to it; no part
+    /// of the document.
+    #[serde(skip)]
+    pub node_uid: Option<std::sync::Arc<str>>,
     /// When this was written: `verdict.at` on the wall clock.
     pub written: jiff::Timestamp,
     /// The agent that wrote it.

@@ -259,10 +259,11 @@ impl Rotator {
         let me = self.candidate.name();
         let wall = clock::wall();
         let ours = lease::ours(found.as_ref(), name, me, wall);
-        let written = match self.candidate.step(seen.as_ref(), asked) {
+        let step = self.candidate.step(seen.as_ref(), asked);
+        let written = match step {
             LeaseStep::Wait => return Ok(()),
             LeaseStep::Create => ask("create the Lease", self.leases.create(&params, &ours)).await,
-            LeaseStep::Take | LeaseStep::Renew => {
+            LeaseStep::Take | LeaseStep::Seize | LeaseStep::Renew => {
                 ask(
                     "update the Lease",
                     self.leases.replace(name, &params, &ours),
@@ -273,6 +274,10 @@ impl Rotator {
         match written {
             Ok(_) => {
                 self.candidate.wrote(asked);
+                if step == LeaseStep::Seize {
+                    tracing::info!(lease = %name, "the lease of another rotator ran out; nothing moves for ten minutes");
+                    self.rotation.seized(asked);
+                }
                 Ok(())
             }
             Err(Trouble::Raced { .. }) => {

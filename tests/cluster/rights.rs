@@ -119,6 +119,17 @@ fn agent(api: &Api) {
         status(api, "node-1", &json!({ "capacity": { "cpu": "7" } })),
         403
     );
+    let info = json!({ "nodeInfo": { "kubeletVersion": "v0.0.0" } });
+    assert_eq!(status(api, "node-1", &info), 403);
+    for field in ["labels", "annotations"] {
+        let key = "node-role.kubernetes.io/control-plane";
+        let changed = json!({ "metadata": { field: { key: "true" } }, "status": own });
+        let path = format!("{NODE}/status");
+        let written = api.request(Method::PATCH, &path, STRATEGIC, &changed);
+        assert_eq!(code(written), 403, "{field}");
+    }
+    // And what is its own is let through beside what others wrote.
+    assert_eq!(status(api, "node-1", &own), 200);
     let taint = json!({ "spec": { "unschedulable": true } });
     assert_eq!(code(api.patch(NODE, &taint)), 403);
     assert_eq!(code(api.delete(NODE)), 403);
@@ -151,7 +162,13 @@ fn rotator(api: &Api) {
     held["spec"]["holderIdentity"] = json!("other");
     let put = api.request(Method::PUT, &path, "application/json", &held);
     assert_eq!(code(put), 200);
-    let kubernetes = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
+    // The addresses of the API servers themselves.
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let of_servers = format!("{slices}?labelSelector=kubernetes.io%2Fservice-name%3Dkubernetes");
+    assert_eq!(get(api, &of_servers), 200);
+    let others = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices";
+    assert_eq!(get(api, others), 403);
+    let kubernetes = &format!("{slices}/kubernetes");
     assert_eq!(code(api.patch(kubernetes, &label)), 403);
     for path in ["/api/v1/services", NODE] {
         assert_eq!(get(api, path), 403, "{path}");

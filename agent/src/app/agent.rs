@@ -196,10 +196,12 @@ impl Agent {
         }
         self.problems = problems;
         self.source_silent = update.problems.iter().any(|of| of.reason.is_silence());
+        self.eyesight.hear(self.source_silent, now);
         if !update.changes.is_empty() {
             self.apply(update.changes, now);
-        } else if self.view.is_synced() && !self.source_silent {
-            self.ledger.sentinel_mut().source_back(now);
+        } else if self.view.is_synced() {
+            let sentinel = self.ledger.sentinel_mut();
+            sentinel.follow_source(self.source_silent, self.view.node(), now);
         }
         if self.source_silent {
             self.ledger.sentinel_mut().source_away(now);

@@ -28,6 +28,7 @@ impl Agent {
         Report {
             schema: SCHEMA,
             node: self.config.node_name.to_string(),
+            node_uid: self.node_uid(),
             written: timestamp(self.anchor.wall_of(verdict.at)),
             agent: AgentInfo {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -53,6 +54,11 @@ impl Agent {
             drain: self.drain.view().clone(),
             verdict,
         }
+    }
+
+    fn node_uid(&self) -> Option<Arc<str>> {
+        let uid = &self.view.node()?.uid;
+        (!uid.is_empty()).then(|| Arc::clone(uid))
     }
 
     /// What metrics show beside the report.

@@ -16,18 +16,32 @@ const SETTLING: Duration = Duration::from_secs(2);
 const RECENT: Duration = Duration::from_secs(10);
 /// How long clients send a SYN again: as long as one may be that was forgotten.
 const RETRIES: Duration = Duration::from_secs(130);
+/// A source that was silent is caught up with for this long: its resources come back one by one,
+/// and kube-proxy may be later than the agent.
+const CATCH_UP: Duration = Duration::from_secs(30);
 
 /// What is remembered from look to look.
 #[derive(Debug, Default)]
 pub(super) struct Eyesight {
     settling_until: Option<Mono>,
     uncertain_until: Option<Mono>,
+    source: Source,
     pending_full: Recent,
     over_budget: Recent,
     /// Devices that the rule leaves out, or whose headers are not followed.
     pub(super) left_out: usize,
     /// The last look failed, in words.
     pub(super) unread: Option<String>,
+}
+
+/// Whether the source of the cluster view tells what happens now.
+#[derive(Clone, Copy, Debug, Default)]
+enum Source {
+    #[default]
+    Heard,
+    Silent,
+    /// Heard again, since then.
+    Back(Mono),
 }
 
 /// A count that only its recent growth matters of.
@@ -60,6 +74,24 @@ impl Eyesight {
     /// Programs were loaded or exchanged.
     pub(super) fn settle(&mut self, now: Mono) {
         self.settling_until = Some(now.plus(SETTLING));
+    }
+
+    /// Whether the source of the cluster view is silent now.
+    pub(super) fn hear(&mut self, is_silent: bool, now: Mono) {
+        self.source = match (is_silent, self.source) {
+            (true, _) => Source::Silent,
+            (false, Source::Silent) => Source::Back(now),
+            (false, before) => before,
+        };
+    }
+
+    /// Whether endpoints may have come and gone that nobody told of.
+    fn is_behind(&self, now: Mono) -> bool {
+        match self.source {
+            Source::Heard => false,
+            Source::Silent => true,
+            Source::Back(since) => now.since(since) < CATCH_UP,
+        }
     }
 
     /// Takes in what a look brought beside evidence.
@@ -113,6 +145,10 @@ impl Eyesight {
         if uncertain {
             reasons.push(CoverageLoss::FirstSynUncertain);
         }
+        let behind = self.is_behind(now);
+        if behind {
+            reasons.push(CoverageLoss::SourceSilent);
+        }
         let full = self.pending_full.missed();
         reasons.extend(full.map(|missed| CoverageLoss::PendingFull { missed }));
         let over = self.over_budget.missed();
@@ -123,8 +159,9 @@ impl Eyesight {
             reasons,
             // A connection that leaves by a device that is not seen looks lost.
             lost_suspended: settling || full.is_some() || attached < wanted || self.left_out > 0,
-            // An endpoint that found no place in the map looks like a stranger.
-            misrouted_suspended: settling || uncertain || missing.endpoints > 0,
+            // An endpoint that found no place in the map, or that only kube-proxy has heard of, looks
+            // like a stranger.
+            misrouted_suspended: settling || uncertain || behind || missing.endpoints > 0,
         }
     }
 }
@@ -172,4 +209,33 @@ fn absent(missing: Missing, reasons: &mut Vec<CoverageLoss>) {
             .filter(|(count, _)| *count > 0)
             .map(|(_, loss)| loss),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Mono {
+        Mono(0).plus(Duration::from_secs(seconds))
+    }
+
+    /// Whether strangers are judged, and whether it is said why not.
+    fn judged(eyes: &Eyesight, seconds: u64) -> (bool, bool) {
+        let health = eyes.health(None, Missing::default(), None, None, at(seconds));
+        let told = health.reasons.contains(&CoverageLoss::SourceSilent);
+        (!health.misrouted_suspended, told)
+    }
+
+    #[test]
+    fn a_silent_source_suspends_judgement_of_where_connections_go() {
+        let mut eyes = Eyesight::default();
+        eyes.hear(false, at(1));
+        assert_eq!(judged(&eyes, 1), (true, false), "it was never silent");
+        eyes.hear(true, at(10));
+        assert_eq!(judged(&eyes, 500), (false, true));
+        eyes.hear(false, at(500));
+        eyes.hear(false, at(520));
+        assert_eq!(judged(&eyes, 529), (false, true), "it is caught up with");
+        assert_eq!(judged(&eyes, 530), (true, false));
+    }
 }

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Service, ServicePort as KubeServicePort, ServiceSpec};
+use k8s_openapi::api::core::v1::{
+    Node, NodeCondition, NodeStatus, Service, ServicePort as KubeServicePort, ServiceSpec,
+};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -77,6 +79,13 @@ impl Skipped {
 /// An object as facts, or why it is passed over.
 pub type Converted<T> = Result<Result<T, Skipped>, Invalid>;
 
+/// Whether the control plane says of the node that it does not hear its kubelet.
+fn is_unheard(status: &NodeStatus) -> bool {
+    let conditions = status.conditions.as_deref().unwrap_or_default();
+    let unheard = |of: &NodeCondition| (&*of.type_, &*of.status) == ("Ready", "Unknown");
+    conditions.iter().any(unheard)
+}
+
 /// Turns objects into facts. Keeps the strings that many objects share (namespaces, names of
 /// ports) once.
 #[derive(Debug, Default)]
@@ -104,6 +113,7 @@ impl Converter {
             name: named.name.as_str().into(),
             uid: node.metadata.uid.as_deref().unwrap_or_default().into(),
             deleting: node.metadata.deletion_timestamp.is_some(),
+            unheard: node.status.as_ref().is_some_and(is_unheard),
             ..NodeFacts::default()
         };
         let addresses = node

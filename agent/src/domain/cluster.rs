@@ -51,6 +51,8 @@ pub struct NodeFacts {
     pub taints: Vec<Arc<str>>,
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
+    /// Condition `Ready` is Unknown: the control plane does not hear the node's kubelet.
+    pub unheard: bool,
 }
 
 /// Transport protocol of a port.

@@ -193,6 +193,9 @@ pub enum CoverageLoss {
         /// What stood in the way.
         why: String,
     },
+    /// The source of the cluster view is silent, or was a moment ago: endpoints may have come and
+    /// gone that nobody told of.
+    SourceSilent,
     /// Counts could not be read from the kernel.
     NotRead {
         /// What the kernel said.
@@ -217,6 +220,7 @@ impl CoverageLoss {
             CoverageLoss::FirstSynUncertain => "first_syn_uncertain",
             CoverageLoss::Settling => "settling",
             CoverageLoss::NoPins { .. } => "no_pins",
+            CoverageLoss::SourceSilent => "source_silent",
             CoverageLoss::NotRead { .. } => "not_read",
         }
     }
@@ -275,6 +279,9 @@ impl fmt::Display for CoverageLoss {
                     "nothing can be pinned, an upgrade will leave a gap: {why}"
                 )
             }
+            CoverageLoss::SourceSilent => f.write_str(
+                "the source of the cluster view is silent, or was a moment ago; misrouted and stale connections are not judged",
+            ),
             CoverageLoss::NotRead { why } => write!(f, "counts cannot be read: {why}"),
         }
     }

@@ -147,10 +147,11 @@ impl Freshness {
         self.lag
     }
 
-    /// Time that does not count passed: what is unmet was received so much later.
-    pub(crate) fn excuse(&mut self, time: Duration) {
+    /// The time from `away` to `now` does not count: what is unmet was received so much later, and
+    /// what was received in between, now.
+    pub(crate) fn excuse(&mut self, away: Mono, now: Mono) {
         for received in &mut self.pending {
-            received.at = received.at.plus(time);
+            received.at = received.at.plus(now.since(away.max(received.at)));
         }
     }
 }
@@ -321,8 +322,11 @@ mod tests {
     fn time_that_does_not_count_is_taken_off() {
         let mut lane = followed();
         lane.want(20_002, ms(2_000), GAP);
-        lane.excuse(Duration::from_secs(60));
+        lane.excuse(ms(3_000), ms(63_000));
         assert_eq!(lane.unmet_since(), Some(ms(62_000)));
+        // What was received within such a time is not received in the future.
+        lane.excuse(ms(10_000), ms(70_000));
+        assert_eq!(lane.unmet_since(), Some(ms(70_000)));
     }
 
     #[test]

@@ -49,8 +49,10 @@ pub struct LeaseSeen {
 pub enum LeaseStep {
     /// Make it, in our name.
     Create,
-    /// Write our name over another one's, or over nobody's.
+    /// Write our name over nobody's.
     Take,
+    /// Write our name over another one's, which ran out.
+    Seize,
     /// Say that we still lead.
     Renew,
     /// Nothing.
@@ -105,7 +107,7 @@ impl Candidate {
             }
         };
         match now.since(since) >= lease.duration.max(LEASE) {
-            true => LeaseStep::Take,
+            true => LeaseStep::Seize,
             false => LeaseStep::Wait,
         }
     }
@@ -250,6 +252,12 @@ impl Rotation {
         }
     }
 
+    /// The lease of another one ran out and is ours: it could not say that it leads, and an outage is
+    /// the likeliest reason. We may have begun in the midst of it, and not know.
+    pub fn seized(&mut self, now: Mono) {
+        self.paused_until = Some(now.plus(PAUSE));
+    }
+
     /// The API server did not answer.
     pub fn failed(&mut self, now: Mono) {
         self.failing.get_or_insert(now);
@@ -299,13 +307,9 @@ impl Rotation {
                 generation,
             })
         };
-        let strange = |slice: &&SliceSeen| {
-            let mut names = wanted
-                .families
-                .iter()
-                .map(|family| slice_name(&wanted.service, *family));
-            names.all(|name| name != slice.name)
-        };
+        // Of a family that the Service lacks as well: both are shipped, whatever the cluster has.
+        let names = Family::ALL.map(|family| slice_name(&wanted.service, family));
+        let strange = |slice: &&SliceSeen| !names.contains(&slice.name);
         Plan {
             writes: wanted.families.iter().filter_map(write).collect(),
             rotates,

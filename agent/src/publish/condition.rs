@@ -19,7 +19,10 @@ pub(super) async fn run(
     loop {
         let newest = newest(&mut reports);
         let now = (clocks.mono)();
-        if let Some((_, standing)) = &newest {
+        if let Some((report, standing)) = &newest {
+            if let Some(uid) = &report.node_uid {
+                schedule.of(uid);
+            }
             schedule.observe(*standing, now, (clocks.wall)());
         }
         let due = schedule.due();

@@ -34,6 +34,7 @@ pub(crate) fn proven() -> Report {
     Report {
         schema: SCHEMA,
         node: "worker-1".to_owned(),
+        node_uid: None,
         written: written(),
         agent: AgentInfo {
             version: "0.1.0".to_owned(),

@@ -49,9 +49,7 @@ impl Agent {
         let view = probing.view(now);
         let ledger = self.ledger.sentinel_mut();
         ledger.view_changed(now, view);
-        if !self.source_silent {
-            ledger.source_back(now);
-        }
+        ledger.follow_source(self.source_silent, self.view.node(), now);
         for (family, transport, generation) in generations(&probing.found) {
             ledger.want(family, transport, generation, now);
         }

@@ -9,7 +9,6 @@
 //! from a backup for a version it never reaches, and one object that cannot be read ends a page.
 
 use std::borrow::Cow;
-use std::error::Error as _;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -28,11 +27,17 @@ use super::requests::{From, Requests};
 use super::store::Event;
 use crate::cluster::manifests::Reason;
 
+mod reasons;
+
 /// A line's memory is kept for the next up to this size.
 const LINE: usize = 64 * 1024;
 
 /// Watches that end at once are told of after so many.
 const OFTEN: u32 = 3;
+
+/// So many watches in a row that say nothing are of a version that the server may never reach, as
+/// after its store was restored from a backup. More, after a list, are told of.
+const SILENT: u32 = 2;
 
 /// Too Many Requests: whatever is asked.
 const BUSY: u16 = 429;
@@ -50,6 +55,11 @@ pub(super) struct Pace {
     pub(super) pause: Duration,
     /// ...up to this. Half of each pause is chance.
     pub(super) longest: Duration,
+    /// A list that every agent may have to ask for in the same moment, as after an API server's
+    /// start, is asked for within this, by chance, where lists are streamed...
+    pub(super) relist: Duration,
+    /// ...and where they are not, and cost the server more.
+    pub(super) relist_pages: Duration,
 }
 
 impl Default for Pace {
@@ -60,6 +70,8 @@ impl Default for Pace {
             watch: Duration::from_secs(300),
             pause: Duration::from_millis(500),
             longest: Duration::from_secs(15),
+            relist: Duration::from_secs(1),
+            relist_pages: Duration::from_secs(5),
         }
     }
 }
@@ -68,8 +80,10 @@ impl Default for Pace {
 enum End {
     /// Nobody listens.
     Unheard,
-    /// As watches end: the time was up, the connection broke, nothing came.
+    /// As watches end: the time was up, the connection broke.
     Over,
+    /// Nothing came for too long.
+    Silent,
     /// The server does not know the version any more.
     Forgotten,
     /// Streaming lists are not served.
@@ -120,6 +134,10 @@ pub(super) struct Follower {
     listing: bool,
     /// Failures in a row.
     failures: u32,
+    /// Watches in a row that ended in silence, but for what a list had told before.
+    silent: u32,
+    /// Something in the way was told of, and not that it is gone.
+    troubled: bool,
 }
 
 impl Follower {
@@ -140,6 +158,8 @@ impl Follower {
             streams: true,
             listing: false,
             failures: 0,
+            silent: 0,
+            troubled: false,
         }
     }
 
@@ -159,10 +179,17 @@ impl Follower {
                 Ok(()) | Err(End::Over) if lasted => self.failures = 0,
                 Ok(()) => {}
                 Err(End::Over) => {
-                    if self.failures >= OFTEN && self.trouble(Some(short_lived())).await.is_err() {
+                    if self.failures >= OFTEN && self.trouble(reasons::short_lived()).await.is_err()
+                    {
                         return;
                     }
                     self.rest().await;
+                }
+                Err(End::Silent) => {
+                    self.failures = 0;
+                    if self.note_silence().await.is_err() {
+                        return;
+                    }
                 }
                 Err(End::Forgotten) => {
                     tracing::info!(
@@ -173,18 +200,39 @@ impl Follower {
                     if !lasted {
                         self.rest().await;
                     }
+                    self.wait_to_list().await;
                 }
                 Err(End::NotStreamed) => self.streams = false,
                 Err(End::Failed(reason)) => {
                     // Pages that fail tell nothing of streaming lists.
                     self.streams = true;
-                    if self.trouble(Some(reason)).await.is_err() {
+                    self.silent = 0;
+                    if self.trouble(reason).await.is_err() {
                         return;
                     }
                     self.rest().await;
                 }
             }
         }
+    }
+
+    /// A watch was silent. Lists are asked for ever more seldom: where bookmarks are not served, a
+    /// quiet cluster is silent as well.
+    async fn note_silence(&mut self) -> Result<(), End> {
+        self.silent = self.silent.saturating_add(1);
+        if self.silent > SILENT {
+            self.trouble(reasons::mute(self.resource())).await?;
+        }
+        if self.silent >= SILENT && self.silent.is_power_of_two() {
+            tracing::info!(
+                resource = self.resource(),
+                "the API server's watches say nothing; listing again"
+            );
+            // The newest version stays: what the server has may not be older, unless it says so.
+            self.version = None;
+            self.wait_to_list().await;
+        }
+        Ok(())
     }
 
     fn resource(&self) -> &'static str {
@@ -196,9 +244,21 @@ impl Follower {
         let pause = pause.min(self.pace.longest);
         self.failures = self.failures.saturating_add(1);
         let half = pause / 2;
-        let chance = jitter(u64::try_from(half.as_micros()).unwrap_or(u64::MAX));
+        self.sleep(half + chance(half)).await;
+    }
+
+    /// The API server has forgotten one agent's version, and so that of all others.
+    async fn wait_to_list(&self) {
+        let longest = match self.streams {
+            true => self.pace.relist,
+            false => self.pace.relist_pages,
+        };
+        self.sleep(chance(longest)).await;
+    }
+
+    async fn sleep(&self, time: Duration) {
         tokio::select! {
-            () = sleep(half + Duration::from_micros(chance)) => {}
+            () = sleep(time) => {}
             () = self.events.closed() => {}
         }
     }
@@ -207,8 +267,19 @@ impl Follower {
         self.events.send(event).await.map_err(|_| End::Unheard)
     }
 
-    async fn trouble(&self, reason: Option<Reason>) -> Result<(), End> {
-        self.tell(Event::Trouble(self.requests.kind, reason)).await
+    async fn trouble(&mut self, reason: Reason) -> Result<(), End> {
+        self.troubled = true;
+        let trouble = Event::Trouble(self.requests.kind, Some(reason));
+        self.tell(trouble).await
+    }
+
+    /// What stood in the way does not any more.
+    async fn well(&mut self) -> Result<(), End> {
+        // A list says nothing against watches that are silent, nor does another one of those.
+        if self.silent > SILENT || !std::mem::take(&mut self.troubled) {
+            return Ok(());
+        }
+        self.tell(Event::Trouble(self.requests.kind, None)).await
     }
 
     /// Watches from a version, or from what is there.
@@ -223,15 +294,23 @@ impl Follower {
         let url = self.requests.watch(from, seconds);
         let asked = timeout(self.pace.reply, self.client.request_stream(get(&url)?)).await;
         let stream = match asked {
-            Err(_) => return Err(End::Failed(silent(self.pace.reply))),
+            Err(_) => return Err(End::Failed(reasons::silent(self.pace.reply))),
             Ok(Err(error)) => return Err(self.refused(error, version.is_none())),
             Ok(Ok(stream)) => stream,
         };
-        self.trouble(None).await?;
         if version.is_none() {
             self.begin_list().await?;
         }
         let mut stream = pin!(stream);
+        // One that the server ends as soon as it was begun is no way to hear of anything: that it
+        // was begun ends no trouble. What it says does, or that it lasts.
+        let first = tokio::select! {
+            first = timeout(self.pace.pause, stream.fill_buf()) => first.map(drop),
+            () = self.events.closed() => return Err(End::Unheard),
+        };
+        if first.is_err() {
+            self.well().await?;
+        }
         let mut line = Vec::new();
         loop {
             line.clear();
@@ -252,7 +331,7 @@ impl Follower {
                 Err(_) if self.listing => return Err(End::NotStreamed),
                 Err(_) => {
                     tracing::debug!(resource = self.resource(), "nothing came; watching anew");
-                    return Err(End::Over);
+                    return Err(End::Silent);
                 }
                 Ok(Err(_) | Ok(0)) => return Err(End::Over),
                 Ok(Ok(_)) => self.hear(&line).await?,
@@ -292,6 +371,12 @@ impl Follower {
             // Cut off, or no watch at all.
             return Err(End::Over);
         };
+        if event.kind != "ERROR" {
+            if !self.listing {
+                self.silent = 0;
+            }
+            self.well().await?;
+        }
         match &*event.kind {
             "ADDED" | "MODIFIED" => self.hear_object(event.object).await,
             "DELETED" => {
@@ -339,7 +424,7 @@ impl Follower {
             let url = self.requests.list(after.as_deref());
             let asked = timeout(self.pace.reply * 2, self.client.request_text(get(&url)?)).await;
             let text = match asked {
-                Err(_) => return Err(End::Failed(silent(self.pace.reply * 2))),
+                Err(_) => return Err(End::Failed(reasons::silent(self.pace.reply * 2))),
                 Ok(Err(error)) => return Err(self.refused(error, false)),
                 Ok(Ok(text)) => text,
             };
@@ -350,7 +435,7 @@ impl Follower {
                 })
             })?;
             if after.is_none() {
-                self.trouble(None).await?;
+                self.well().await?;
                 self.begin_list().await?;
             }
             for item in page.items.unwrap_or_default() {
@@ -368,9 +453,9 @@ impl Follower {
         let resource = self.requests.kind.resource();
         let status = match error {
             kube::Error::Api(status) => status,
-            error => return End::Failed(away(&error)),
+            error => return End::Failed(reasons::away(&error)),
         };
-        let error = one_line(&status.message, status.code);
+        let error = reasons::one_line(&status.message, status.code);
         match status.code {
             410 => End::Forgotten,
             401 | 403 => End::Failed(Reason::Forbidden { resource, error }),
@@ -388,6 +473,11 @@ impl Follower {
     }
 }
 
+/// Any time below this.
+fn chance(most: Duration) -> Duration {
+    Duration::from_micros(jitter(u64::try_from(most.as_micros()).unwrap_or(u64::MAX)))
+}
+
 fn get(url: &str) -> Result<Request<Vec<u8>>, End> {
     Request::get(url).body(Vec::new()).map_err(|error| {
         End::Failed(Reason::Away {
@@ -398,37 +488,4 @@ fn get(url: &str) -> Result<Request<Vec<u8>>, End> {
 
 fn stub(text: &RawValue) -> Stub {
     serde_json::from_str(text.get()).unwrap_or_default()
-}
-
-fn silent(reply: Duration) -> Reason {
-    Reason::Away {
-        error: format!("no answer within {} s", reply.as_secs_f32()),
-    }
-}
-
-fn short_lived() -> Reason {
-    Reason::Away {
-        error: "it ends every watch at once".to_owned(),
-    }
-}
-
-/// The cause at the bottom says most, and is the same the next time.
-fn away(error: &kube::Error) -> Reason {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = cause.to_string();
-        source = cause.source();
-    }
-    Reason::Away {
-        error: one_line(&text, 0),
-    }
-}
-
-fn one_line(text: &str, code: u16) -> String {
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match (text.is_empty(), code) {
-        (true, code) => format!("status {code}"),
-        (false, _) => text,
-    }
 }

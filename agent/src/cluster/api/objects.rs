@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::core::v1::{
-    Node, NodeAddress, NodeSpec, NodeStatus, Service, ServiceSpec, ServiceStatus,
+    Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, Service, ServiceSpec, ServiceStatus,
 };
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -62,6 +62,16 @@ struct SlimNode {
 #[serde(default)]
 struct SlimNodeStatus {
     addresses: Option<Vec<NodeAddress>>,
+    conditions: Option<Vec<SlimCondition>>,
+}
+
+/// Its times are left out: one that is odd would make the whole Node unreadable.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SlimCondition {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    status: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -107,6 +117,9 @@ pub(super) fn read(kind: Kind, text: &RawValue) -> Result<Read, serde_json::Erro
             let (metadata, version) = slim.metadata.whole();
             let status = slim.status.map(|status| NodeStatus {
                 addresses: status.addresses,
+                conditions: status
+                    .conditions
+                    .map(|of| of.into_iter().map(SlimCondition::whole).collect()),
                 ..NodeStatus::default()
             });
             let node = Node {
@@ -168,6 +181,16 @@ impl Meta {
             ..ObjectMeta::default()
         };
         (metadata, self.resource_version)
+    }
+}
+
+impl SlimCondition {
+    fn whole(self) -> NodeCondition {
+        NodeCondition {
+            type_: self.kind.unwrap_or_default(),
+            status: self.status.unwrap_or_default(),
+            ..NodeCondition::default()
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use hyper::{Method, Request, Response, Uri};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use kube::client::Body;
 use kube::{Client, Config};
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,8 @@ const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslice
 const FILE: &str = "api-servers.json";
 /// API servers come and go this slowly.
 const RELEARN: Duration = Duration::from_secs(600);
-/// The first lesson is tried again after this.
+/// The first lesson is tried again after this, and ever more slowly up to the above: who may not
+/// ask will not be allowed to in a moment.
 const UNLEARNED: Duration = Duration::from_secs(5);
 /// No answer within this is none.
 const REPLY: Duration = Duration::from_secs(10);
@@ -94,7 +95,8 @@ impl Routes {
     }
 
     /// Sends by the way that worked last. One that cannot be connected gives way to the next at
-    /// once, and so does one that breaks, where the request changes nothing.
+    /// once, and so does one that breaks, where the request changes nothing. One that answers with
+    /// an error of its own gives way for the next request: that server may be sick, and not another.
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
         let (parts, body) = request.into_parts();
         let mut body = Some(body);
@@ -113,7 +115,8 @@ impl Routes {
             let request = Request::from_parts(parts.clone(), copy.unwrap_or_else(Body::empty));
             match route.client.send(request).await {
                 Ok(response) => {
-                    attempt.failed = false;
+                    // Too Many Requests is no such error: whoever moves on then only adds to it.
+                    attempt.failed = response.status().is_server_error();
                     return Ok(response);
                 }
                 Err(error) => {
@@ -182,12 +185,15 @@ impl Routes {
         Ok(())
     }
 
-    /// Asks for the addresses.
-    async fn ask(&self) -> Result<Vec<SocketAddr>, kube::Error> {
+    /// Asks for the addresses; else the status that was the answer.
+    async fn ask(&self) -> Result<Result<Vec<SocketAddr>, StatusCode>, kube::Error> {
         let request = Request::get(SLICES).body(Body::empty());
         let response = self.send(request.map_err(kube::Error::HttpError)?).await?;
+        if !response.status().is_success() {
+            return Ok(Err(response.status()));
+        }
         let body = response.into_body().collect_bytes().await?;
-        Ok(objects::addresses(&body))
+        Ok(Ok(objects::addresses(&body)))
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
@@ -213,24 +219,35 @@ impl Drop for Attempt<'_> {
 }
 
 async fn learn(routes: Weak<Routes>) {
-    let mut learned = false;
+    let mut pause = UNLEARNED;
+    let mut refused = None;
     loop {
         let Some(routes) = routes.upgrade() else {
             return;
         };
         match tokio::time::timeout(REPLY, routes.ask()).await {
-            Ok(Ok(addresses)) if !addresses.is_empty() => match routes.adopt(&addresses) {
-                Ok(()) => learned = true,
+            Ok(Ok(Ok(addresses))) if !addresses.is_empty() => match routes.adopt(&addresses) {
+                Ok(()) => (pause, refused) = (RELEARN, None),
                 Err(error) => tracing::warn!(%error, "the API server's addresses cannot be used"),
             },
+            Ok(Ok(Err(status))) if status.is_client_error() => {
+                if refused.replace(status) != Some(status) {
+                    tracing::warn!(%status, "the API server's addresses may not be read: grant list on endpointslices in the namespace default; until then it is reached by the ClusterIP alone");
+                }
+            }
             // Whoever watches says that the server is away.
             _ => {}
         }
         drop(routes);
-        let pause = if learned { RELEARN } else { UNLEARNED };
         tokio::time::sleep(pause + Duration::from_millis(jitter(pause.as_millis() as u64 / 2)))
             .await;
+        pause = longer(pause);
     }
+}
+
+/// The pause after a pause in which nothing was learned.
+fn longer(pause: Duration) -> Duration {
+    (pause * 2).min(RELEARN)
 }
 
 /// The ways by these addresses, and by the ClusterIP.
@@ -299,6 +316,8 @@ pub fn forget(state_dir: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
     use crate::cluster::api::tests::server::{Answer, Script, Server};
 
@@ -335,6 +354,37 @@ mod tests {
         assert_eq!(server.asked("nodes").len(), 1);
     }
 
+    /// Ways by the addresses of these servers, without TLS, and by the ClusterIP of the last.
+    fn between(servers: &[&Server]) -> Routes {
+        let routes = Routes::new(introduction(servers[servers.len() - 1]), None).unwrap();
+        let way = |server: &&Server| Route {
+            address: Some(server.address),
+            client: direct(introduction(server)).unwrap(),
+        };
+        let ways: Vec<Route> = servers.iter().map(way).collect();
+        routes.lock().routes.splice(0..0, ways);
+        routes
+    }
+
+    #[rstest]
+    #[case::sick(500, true)]
+    #[case::starting(503, true)]
+    #[case::busy(429, false)]
+    #[case::strict(403, false)]
+    #[tokio::test]
+    async fn a_server_in_trouble_gives_way_to_another(#[case] status: u16, #[case] moves: bool) {
+        let answer = Answer::Status(status, String::new());
+        let first = Server::start(Script::default().with("nodes", vec![answer])).await;
+        let second = Server::start(Script::default()).await;
+        let routes = between(&[&first, &second]);
+        assert_eq!(routes.send(get()).await.unwrap().status(), status);
+        let address = if moves { second.address } else { first.address };
+        assert_eq!(routes.ways()[0].address, Some(address));
+        assert_eq!(routes.send(get()).await.unwrap().status(), 200);
+        // And the one that answers is kept.
+        assert_eq!(routes.ways()[0].address, Some(address));
+    }
+
     #[tokio::test]
     async fn addresses_are_learned_and_kept() {
         let slices =
@@ -344,13 +394,32 @@ mod tests {
         let server = Server::start(script).await;
         let folder = tempfile::tempdir().unwrap();
         let routes = Routes::new(introduction(&server), Some(folder.path())).unwrap();
-        let learned = routes.ask().await.unwrap();
+        let learned = routes.ask().await.unwrap().unwrap();
         routes.adopt(&learned).unwrap();
         let ways: Vec<_> = routes.ways().iter().map(|way| way.address).collect();
         assert_eq!(ways, [Some("192.0.2.1:6443".parse().unwrap()), None]);
         assert_eq!(recall(&folder.path().join(FILE)), learned);
         forget(folder.path()).unwrap();
         assert_eq!(recall(&folder.path().join(FILE)), []);
+    }
+
+    #[tokio::test]
+    async fn who_may_not_ask_is_told_so_and_asks_ever_more_seldom() {
+        let answer = Answer::Status(403, String::new());
+        let script = Script::default().with("endpointslices", vec![answer]);
+        let server = Server::start(script).await;
+        let routes = Routes::new(introduction(&server), None).unwrap();
+        let learned = routes.ask().await.unwrap();
+        assert_eq!(learned, Err(StatusCode::FORBIDDEN));
+        let mut pause = UNLEARNED;
+        let mut asked = 0;
+        let mut day = Duration::from_secs(86_400);
+        while day > pause {
+            day -= pause;
+            pause = longer(pause);
+            asked += 1;
+        }
+        assert!(asked < 160, "{asked}");
     }
 
     #[tokio::test]

@@ -30,6 +30,8 @@ fn hasty() -> Pace {
         watch: Duration::from_secs(300),
         pause: Duration::from_millis(5),
         longest: Duration::from_millis(20),
+        relist: Duration::from_millis(5),
+        relist_pages: Duration::from_millis(5),
     }
 }
 
@@ -199,6 +201,68 @@ async fn a_forgotten_version_is_listed_anew_and_replaced_as_one() {
 }
 
 #[tokio::test]
+async fn silent_watches_end_in_a_list_and_then_are_told() {
+    // Restored from a backup: the versions that follow are far below the one that is watched.
+    let mut answers = vec![Answer::Open(list(500, &[service(400, "a", 80)]))];
+    answers.push(Answer::Open(Vec::new()));
+    answers.push(Answer::Open(list(9, &[service(8, "b", 80)])));
+    answers.push(Answer::Open(Vec::new()));
+    let mut lines = list(9, &[service(8, "b", 80)]);
+    lines.push(bookmark(10, ""));
+    answers.push(Answer::Open(lines));
+    let mut world = World::new(with_services(answers)).await;
+    world.until(|world| world.services() == ["b"]).await;
+    let asked = world.server.asked("services");
+    assert!(asked[1].ends_with("resourceVersion=500"), "{asked:?}");
+    assert!(asked[2].contains("sendInitialEvents"), "{asked:?}");
+    let told = "cannot tell of services (nothing comes on a watch";
+    let is_told = |world: &World| world.problems.iter().any(|of| of.contains(told));
+    assert!(!is_told(&world), "{:?}", world.problems);
+    // After the list it is silent again. What comes then ends it.
+    world.until(is_told).await;
+    world.until(|world| !is_told(world)).await;
+    let asked = world.server.until_asked("services", 4).await;
+    assert!(asked[3].ends_with("resourceVersion=9"), "{asked:?}");
+}
+
+#[rstest]
+#[case::streamed(Answer::Open([list(5, &[]), vec![gone()]].concat()))]
+#[case::in_pages(failure(422, "sendInitialEvents: Forbidden"))]
+#[tokio::test]
+async fn nobody_lists_at_once_what_all_have_to_list(#[case] first: Answer) {
+    let page = r#"{"kind":"List","metadata":{"resourceVersion":"5"},"items":[]}"#;
+    let in_pages = matches!(first, Answer::Status(..));
+    let mut answers = vec![first];
+    if in_pages {
+        answers.push(Answer::Status(200, page.to_owned()));
+        answers.push(Answer::Open(vec![gone()]));
+    }
+    let before = answers.len();
+    answers.push(Answer::Open(list(9, &[])));
+    // By chance it would be within a second, once in 36,000 times.
+    let hours = |hours: u64| Duration::from_secs(hours * 3_600);
+    let pace = match in_pages {
+        true => Pace {
+            relist_pages: hours(10),
+            ..hasty()
+        },
+        false => Pace {
+            relist: hours(10),
+            ..hasty()
+        },
+    };
+    let mut nodes = vec![Answer::Open(list(1, &[node(1, &[])]))];
+    nodes.extend((2..20).map(|version| Answer::Open(vec![bookmark(version, "")])));
+    let script = with_services(answers).with("nodes", nodes);
+    let world = World::at_pace(script, pace).await;
+    // Nodes are asked for again whenever their watch has become silent.
+    world.server.until_asked("services", before).await;
+    let nodes = world.server.asked("nodes").len();
+    world.server.until_asked("nodes", nodes + 2).await;
+    assert_eq!(world.server.asked("services").len(), before);
+}
+
+#[tokio::test]
 async fn a_hung_watch_goes_on_from_the_last_bookmark() {
     let mut lines = list(5, &[service(1, "a", 80)]);
     lines.push(bookmark(77, ""));
@@ -242,6 +306,27 @@ async fn errors_are_told_until_they_pass(
         .until(|world| world.problems.is_empty() && world.view.is_synced())
         .await;
     assert_eq!(world.services(), ["a"]);
+}
+
+#[tokio::test]
+async fn watches_that_end_at_once_are_one_problem_until_one_lasts() {
+    let mut answers = vec![Answer::Closed(list(5, &[service(1, "a", 80)]))];
+    answers.extend((0..8).map(|_| Answer::Ended(Duration::from_millis(30))));
+    answers.push(Answer::Open(vec![bookmark(6, "")]));
+    // No watch of this test lasts.
+    let pause = Duration::from_secs(60);
+    let pace = Pace { pause, ..hasty() };
+    let mut world = World::at_pace(with_services(answers), pace).await;
+    world.until(|world| !world.problems.is_empty()).await;
+    assert!(
+        world.problems[0].contains("it ends every watch at once"),
+        "{:?}",
+        world.problems
+    );
+    world.next().await;
+    assert_eq!(world.problems, [""; 0]);
+    // No watch before the one that lasts made it seem over.
+    assert_eq!(world.server.asked("services").len(), 10);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 //! stands without change is written every [`Pace::heartbeat`], at the node's own place in it.
 //! Nothing is queued: what is due is always what stands now.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::budget::Budget;
@@ -86,6 +87,8 @@ struct Current {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     node: String,
+    /// The Node's UID, once it was told.
+    uid: Option<Arc<str>>,
     pace: Pace,
     current: Option<Current>,
     written: Option<Written>,
@@ -103,6 +106,7 @@ impl Schedule {
     pub fn new(node: &str, pace: Pace, found: Option<Written>, now: Mono) -> Self {
         let mut schedule = Self {
             node: node.to_owned(),
+            uid: None,
             pace,
             current: None,
             written: found,
@@ -114,6 +118,17 @@ impl Schedule {
         };
         schedule.heartbeat_at = found.map(|_| schedule.place_after(now));
         schedule
+    }
+
+    /// The Node has this UID. One that was deleted and registered again has no condition, whatever was
+    /// written to the former one of its name.
+    pub fn of(&mut self, uid: &Arc<str>) {
+        let before = self.uid.replace(Arc::clone(uid));
+        if before.is_some_and(|before| before != *uid) {
+            (self.written, self.heartbeat_at, self.uncertain) = (None, None, false);
+            // That the former one was gone says nothing of this one.
+            self.retry.succeeded();
+        }
     }
 
     /// What stands now. To be called whenever it may have changed.

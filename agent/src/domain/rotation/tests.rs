@@ -216,6 +216,9 @@ fn a_service_of_one_family_has_one_slice() {
     let mut rotation = Rotation::new(MINUTE);
     let plan = rotation.plan(&one, &[slice(Family::V6, 20_005)], 3, s(5));
     assert_eq!(plan, Plan::default());
+    // The other one, as it is shipped, is nobody's to delete and stays as it is.
+    let shipped = [slice(Family::V4, 20_001), slice(Family::V6, 20_005)];
+    assert_eq!(rotation.plan(&one, &shipped, 3, s(5)), Plan::default());
 }
 
 #[test]
@@ -287,9 +290,23 @@ fn another_one_takes_over_once_the_lease_ran_out() {
     }
     assert_eq!(
         candidate.step(Some(&lease(Some("a"), 2)), s(90)),
-        LeaseStep::Take
+        LeaseStep::Seize
     );
     assert!(!candidate.leads(s(90)), "not before it is written");
+}
+
+#[test]
+fn a_lease_that_ran_out_is_followed_by_a_pause() {
+    let mut rotation = Rotation::new(MINUTE);
+    rotation.seized(s(0));
+    for at in [0, 60, 599] {
+        assert!(!rotation.plan(&wanted(), &both(20_005), 3, s(at)).rotates);
+        assert!(!rotation.answered(s(at)));
+    }
+    // What somebody edits meanwhile is mended all the same.
+    let plan = rotation.plan(&wanted(), &both(20_005)[..1], 3, s(300));
+    assert_eq!(plan.writes.len(), 1);
+    assert!(rotation.plan(&wanted(), &both(20_005), 3, s(600)).rotates);
 }
 
 #[test]
@@ -324,7 +341,10 @@ proptest! {
             if answered && candidate.is_due(s(now)) {
                 match candidate.step(held.as_ref(), s(now)) {
                     LeaseStep::Wait => {}
-                    LeaseStep::Create | LeaseStep::Take | LeaseStep::Renew => {
+                    LeaseStep::Create
+                    | LeaseStep::Take
+                    | LeaseStep::Seize
+                    | LeaseStep::Renew => {
                         version += 1;
                         held = Some(lease(Some(["a", "b"][who]), version));
                         candidate.wrote(s(now));

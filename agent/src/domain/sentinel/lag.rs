@@ -6,6 +6,7 @@ use agent_common::probe::Stage;
 use agent_common::service::Family;
 
 use super::{SentinelLedger, lanes_of, place};
+use crate::domain::cluster::NodeFacts;
 use crate::domain::freshness::Lags;
 use crate::domain::probe::{Lane, ProbeTrace, Transport};
 use crate::domain::time::Mono;
@@ -22,8 +23,7 @@ impl SentinelLedger {
     }
 
     /// The source of the cluster view went away, or was not heard yet after a restart: what the
-    /// datapath may have missed meanwhile, with
-    /// the same API server gone, does not make it late.
+    /// datapath may have missed meanwhile, with the same API server gone, does not make it late.
     pub fn source_away(&mut self, now: Mono) {
         self.away.get_or_insert(now);
     }
@@ -32,7 +32,18 @@ impl SentinelLedger {
     pub fn source_back(&mut self, now: Mono) {
         let Some(away) = self.away.take() else { return };
         for lane in &mut self.lanes {
-            lane.freshness.excuse(now.since(away));
+            lane.freshness.excuse(away, now);
+        }
+    }
+
+    /// Whether whoever writes this node's rules can hear of changes: the source of the view is there,
+    /// and the control plane hears the kubelet, which reaches it by the way that kube-proxy takes.
+    /// The agent, which goes past that way, may hear of changes when they cannot.
+    pub fn follow_source(&mut self, is_silent: bool, node: Option<&NodeFacts>, now: Mono) {
+        if is_silent || node.is_some_and(|node| node.unheard) {
+            self.source_away(now);
+        } else {
+            self.source_back(now);
         }
     }
 

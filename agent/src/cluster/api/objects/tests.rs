@@ -85,6 +85,24 @@ fn a_node_without_addresses_is_a_node(#[case] value: Value) {
     assert!(facts.addresses.is_empty() && !facts.deleting);
 }
 
+#[rstest]
+#[case::unknown(json!([{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": "Unknown", "lastHeartbeatTime": "never"}]), true)]
+#[case::ready(json!([{"type": "Ready", "status": "True"}]), false)]
+#[case::told_not_ready(json!([{"type": "Ready", "status": "False"}]), false)]
+#[case::of_another(json!([{"type": "ServiceDatapathReady", "status": "Unknown"}]), false)]
+#[case::odd(json!([{}, {"type": null}]), false)]
+#[case::none(json!(null), false)]
+fn a_node_whose_kubelet_is_not_heard(#[case] conditions: Value, #[case] unheard: bool) {
+    let facts = convert(
+        Kind::Node,
+        &json!({"metadata": {"name": "here"}, "status": {"conditions": conditions}}),
+    );
+    let Ok(Ok(Facts::Node(facts))) = facts else {
+        panic!("{facts:?}");
+    };
+    assert_eq!(facts.unheard, unheard);
+}
+
 #[test]
 fn a_deletion_counts_whatever_its_time_looks_like() {
     for time in ["2026-11-21T12:00:00Z", "9999-99-99"] {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, future, stream};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
@@ -21,6 +21,8 @@ pub(crate) enum Answer {
     Open(Vec<String>),
     /// These lines, and the end.
     Closed(Vec<String>),
+    /// Nothing, and the end after a while.
+    Ended(Duration),
     /// A status and a body.
     Status(u16, String),
 }
@@ -112,8 +114,16 @@ fn answer(
         .get_mut(resource_of(&url))
         .and_then(VecDeque::pop_front);
     asked.lock().unwrap().push(url);
+    if let Some(Answer::Ended(after)) = next {
+        let end = async move {
+            tokio::time::sleep(after).await;
+            None::<Result<Frame<Bytes>, Infallible>>
+        };
+        let body = StreamBody::new(stream::once(end).filter_map(future::ready));
+        return Response::new(BodyExt::boxed_unsync(body));
+    }
     let (status, lines, open) = match next {
-        None => (200, Vec::new(), true),
+        None | Some(Answer::Ended(_)) => (200, Vec::new(), true),
         Some(Answer::Open(lines)) => (200, lines, true),
         Some(Answer::Closed(lines)) => (200, lines, false),
         Some(Answer::Status(status, body)) => (status, vec![body], false),

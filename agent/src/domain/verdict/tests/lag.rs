@@ -7,6 +7,7 @@ use rstest::rstest;
 
 use super::scene::*;
 use super::world::*;
+use crate::domain::cluster::NodeFacts;
 use crate::domain::ledger::Ledger;
 use crate::domain::probe::{Lane, ProbePath, Transport};
 use crate::domain::sentinel::{KernelFacts, SentinelView, classify};
@@ -206,6 +207,31 @@ fn what_is_missed_while_the_api_is_away_does_not_make_rules_late() {
     world.ledger.sentinel_mut().source_away(ms(431_000));
     world.meet((430_050, 500_000), STEP, |_| Some(OLD));
     assert_eq!(world.verdict(500_000).state, State::Stale);
+}
+
+/// The control plane's load balancer fails: kubelet and kube-proxy go by it, the agent does not.
+#[rstest]
+#[case::heard(false, State::Stale)]
+#[case::unheard(true, State::Proven)]
+fn a_proxy_that_cannot_be_reached_either_is_not_late(
+    #[case] unheard: bool,
+    #[case] expected: State,
+) {
+    let node = NodeFacts {
+        unheard,
+        ..NodeFacts::default()
+    };
+    let mut world = followed();
+    world.meet((10_050, 49_900), STEP, |_| Some(OLD));
+    let sentinel = world.ledger.sentinel_mut();
+    sentinel.follow_source(false, Some(&node), ms(50_000));
+    world.meet((50_050, 299_900), STEP, |_| Some(OLD));
+    assert_eq!(world.verdict(300_000).state, expected);
+    // Once the node is heard again the count goes on.
+    let sentinel = world.ledger.sentinel_mut();
+    sentinel.follow_source(false, Some(&NodeFacts::default()), ms(300_000));
+    world.meet((300_050, 379_900), STEP, |_| Some(OLD));
+    assert_eq!(world.verdict(380_000).state, State::Stale);
 }
 
 #[test]
