@@ -50,7 +50,7 @@ fn tc(scene: &Scene, words: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn filters(scene: &Scene, device: &str) -> usize {
+pub(crate) fn filters(scene: &Scene, device: &str) -> usize {
     let list = |direction: &str| {
         tc(scene, &format!("filter show dev {device} {direction}"))
             .matches("handle 0x")

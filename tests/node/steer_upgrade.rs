@@ -13,7 +13,8 @@ use node_tests::rules::Backend;
 use node_tests::world::{Agent, Family, HEALTHZ_PORT, agent_binary};
 use rstest::rstest;
 
-use crate::agent_scene::{PATIENCE, Scene, until};
+use crate::agent_attach::filters;
+use crate::agent_scene::{PATIENCE, Scene, repairs, until};
 
 /// Asks without a pause, a new connection each time. Ends when told to.
 struct Poller {
@@ -103,26 +104,40 @@ fn succeed(scene: &mut Scene, extra: &[&str]) -> Duration {
     told.elapsed()
 }
 
-#[test]
-fn twenty_upgrades_lose_no_answer() {
-    let name = "twenty_upgrades_lose_no_answer";
+/// With filters the one that ends must leave what its successor put in place of its own.
+#[rstest]
+#[case::tcx(20, &[])]
+#[case::clsact(5, &["--attach", "clsact"])]
+fn upgrades_lose_no_answer(#[case] rounds: usize, #[case] attach: &[&str]) {
+    let name = "upgrades_lose_no_answer";
     let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
         return;
     };
     scene.add_sentinel(&Sentinel::default());
-    let extra = ["--shutdown-grace", "5s"];
+    let extra = [&["--shutdown-grace", "5s"], attach].concat();
     scene.start(&extra);
     scene.wait_proven();
     let pollers = pollers(&scene);
-    let mut ends: Vec<Duration> = (0..20).map(|_| succeed(&mut scene, &extra)).collect();
+    let mut ends: Vec<Duration> = (0..rounds).map(|_| succeed(&mut scene, &extra)).collect();
+    // Before the agent that is left can have put anything back.
+    let left = ["eth0", "veth-client-1", "pathproof-s0"].map(|device| filters(&scene, device));
     assert_all_answered(pollers);
     ends.sort();
     println!(
         "SIGTERM to end: median {:?}, longest {:?}",
-        ends[10], ends[19]
+        ends[rounds / 2],
+        ends[rounds - 1]
     );
+    if !attach.is_empty() {
+        assert_eq!(
+            left,
+            [2, 2, 4],
+            "the observer's, and at the last two of the sentinel's"
+        );
+    }
     // The last one is a whole agent.
     scene.wait_probed();
+    assert_eq!(repairs(&scene), 0, "{}", scene.agent().log());
     // It would wait for a successor.
     scene.take_agent().kill().expect("kill");
 }

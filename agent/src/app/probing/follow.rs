@@ -8,6 +8,7 @@ use super::addresses::{generations, taken};
 use super::keeper::{Facts, News};
 use super::{Content, Message};
 use crate::app::agent::Agent;
+use crate::datapath::probe_hooks::ProbeHooks;
 use crate::domain::expect::sentinel::sentinel;
 use crate::domain::probe::{ProbeTrace, Transport};
 use crate::domain::sentinel::{KernelFacts, ProbeOutcome, classify};
@@ -218,10 +219,7 @@ impl Agent {
         }
         probing.suspected = Some(now);
         probing.ask();
-        let (Some(hooks), Some(observer)) = (&mut probing.hooks, &mut self.observer) else {
-            return;
-        };
-        if observer.sentinel_stands(hooks) {
+        if probing.hooks.as_ref().is_none_or(ProbeHooks::stand) {
             return;
         }
         let sentence = "a program of the sentinel's was detached by something else".to_owned();
