@@ -43,7 +43,7 @@ fn no_pins_is_told_and_works() {
     scene.wait_proven();
 }
 
-fn tc(scene: &Scene, words: &str) -> String {
+pub(crate) fn tc(scene: &Scene, words: &str) -> String {
     let mut tc = scene.world.node.command("tc");
     let output = tc.args(words.split(' ')).output().expect("run tc");
     assert!(output.status.success(), "tc {words}: {output:?}");
