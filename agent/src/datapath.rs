@@ -105,6 +105,9 @@ impl Observer {
         if let Some(error) = self.programmer.set_uplinks(devices) {
             tracing::warn!(%error, "an uplink could not be flagged");
         }
+        let uplinks = devices.iter().filter(|device| device.uplink);
+        self.sampler
+            .set_uplinks(uplinks.map(|device| device.index).collect());
         self.attacher.follow(&mut self.ebpf, devices);
         self.sweep_other_versions();
     }
