@@ -297,6 +297,7 @@ impl Agent {
             observer.check(now);
             if observer.repairs() != before {
                 self.eyesight.settle(now);
+                self.drain.missed(clock::mono());
             }
         }
         self.check_sentinel(now);
