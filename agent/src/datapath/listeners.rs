@@ -22,23 +22,43 @@ const SYN_RECEIVED: u32 = 1 << 3;
 /// Index of the loopback interface in every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// Addresses that sockets listen at, at this port, but for the socket with inode `except`:
-/// [`ANY_V4`] and [`ANY_V6`] stand for every address of a family.
+/// Addresses that sockets listen at, at this port: [`ANY_V4`] and [`ANY_V6`] stand for every address
+/// of a family.
 ///
 /// # Errors
 /// The kernel does not tell (without `CONFIG_INET_DIAG`).
-pub fn listeners(port: u16, except: Option<u32>) -> io::Result<BTreeSet<Address>> {
+pub fn listeners(port: u16) -> io::Result<BTreeSet<Address>> {
     let mut found = BTreeSet::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         dump(family as u8, LISTEN, port, |listener| {
             // A listener bound to another interface hears nothing of the node's own connections.
-            let hears = [0, LOOPBACK].contains(&listener.interface);
-            if hears && Some(listener.inode) != except {
+            if [0, LOOPBACK].contains(&listener.interface) {
                 found.extend(listener.addresses());
             }
         })?;
     }
     Ok(found)
+}
+
+/// Inodes of the sockets that share a port with the listener whose inode is `own`: those that listen
+/// at an address of its own, or at all addresses where it does.
+///
+/// # Errors
+/// As for [`listeners`].
+pub fn sharers(port: u16, own: u32) -> io::Result<BTreeSet<u32>> {
+    let mut all = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        dump(family as u8, LISTEN, port, |listener| all.push(listener))?;
+    }
+    let (ours, others): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|listener| listener.inode == own);
+    let ours: BTreeSet<Address> = ours.iter().flat_map(Listener::addresses).collect();
+    let shares = |other: &Listener| other.addresses().any(|address| ours.contains(&address));
+    Ok(others
+        .into_iter()
+        .filter(shares)
+        .map(|other| other.inode)
+        .collect())
 }
 
 /// Whether handshakes are under way at this port.
@@ -122,6 +142,8 @@ mod tests {
     use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::MetadataExt as _;
 
+    use socket2::{Domain, Socket, Type};
+
     use super::*;
 
     /// Asks the kernel that the test runs on, as anyone may.
@@ -129,24 +151,47 @@ mod tests {
     fn listeners_are_found_by_port_address_and_family() {
         let v4 = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = v4.local_addr().unwrap().port();
-        let found = listeners(port, None).unwrap();
+        let found = listeners(port).unwrap();
         assert!(found.contains(&mapped([127, 0, 0, 1])), "{found:?}");
-
-        let inode = inode_of(&v4);
-        let found = listeners(port, Some(inode)).unwrap();
-        assert!(!found.contains(&mapped([127, 0, 0, 1])), "{found:?}");
 
         let Ok(both) = TcpListener::bind("[::]:0") else {
             return;
         };
         let port = both.local_addr().unwrap().port();
-        let found = listeners(port, None).unwrap();
+        let found = listeners(port).unwrap();
         assert!(
             found.contains(&ANY_V4) && found.contains(&ANY_V6),
             "{found:?}"
         );
         drop(both);
-        assert!(listeners(port, None).unwrap().is_empty());
+        assert!(listeners(port).unwrap().is_empty());
+    }
+
+    #[test]
+    fn who_listens_at_another_address_shares_nothing() {
+        let ours = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = ours.local_addr().unwrap().port();
+        let _other = TcpListener::bind(("127.0.0.2", port)).unwrap();
+        assert_eq!(sharers(port, inode_of(&ours)).unwrap(), BTreeSet::new());
+
+        let open = || {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_reuse_port(true).unwrap();
+            socket
+        };
+        let listen = |port: u16| {
+            let socket = open();
+            let address = std::net::SocketAddr::from(([127, 0, 0, 3], port));
+            socket.bind(&address.into()).unwrap();
+            socket.listen(1).unwrap();
+            TcpListener::from(socket)
+        };
+        let first = listen(0);
+        let port = first.local_addr().unwrap().port();
+        let second = listen(port);
+        let inodes = [&first, &second].map(inode_of);
+        assert_eq!(sharers(port, inodes[0]).unwrap(), [inodes[1]].into());
+        assert_eq!(sharers(port, inodes[1]).unwrap(), [inodes[0]].into());
     }
 
     fn inode_of(listener: &TcpListener) -> u32 {

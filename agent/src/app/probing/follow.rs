@@ -213,12 +213,14 @@ impl Agent {
 
     /// A probe did not come back: are the sentinel's own parts sound?
     fn suspect(&mut self, pause: Duration, now: Mono) {
+        let suspected = self.probing.as_ref().and_then(|probing| probing.suspected);
+        // A successor has them.
+        if suspected.is_some_and(|at| now.since(at) < pause) || self.is_succeeded() {
+            return;
+        }
         let Some(probing) = &mut self.probing else {
             return;
         };
-        if probing.suspected.is_some_and(|at| now.since(at) < pause) {
-            return;
-        }
         probing.suspected = Some(now);
         probing.ask();
         if probing.hooks.as_ref().is_none_or(ProbeHooks::stand) {
