@@ -160,15 +160,11 @@ mod tests {
     #[test]
     fn what_a_killed_agent_left_is_swept_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        let make = |name: &str, age: u64| {
-            let file = fs::File::create(dir.path().join(name)).unwrap();
-            let at = SystemTime::now() - Duration::from_secs(age);
-            file.set_modified(at).unwrap();
-        };
+        let make = |name: &str| fs::File::create(dir.path().join(name)).unwrap();
         for name in ["state.tmp", "state.7-99.tmp", "state.json", "other.tmp"] {
-            make(name, 3_600);
+            make(name).set_modified(SystemTime::UNIX_EPOCH).unwrap();
         }
-        make("state.8-99.tmp", 1);
+        make("state.8-99.tmp");
         let _memory = Memory::in_dir(Some(dir.path()));
         let names = || {
             let entries = fs::read_dir(dir.path()).unwrap();
