@@ -121,6 +121,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     );
     let (listeners, takeover) = opened.take_over(&config, agent.observer.as_mut())?;
     agent.port = Some(takeover.report.clone());
+    agent.succession.clone_from(&takeover.succession);
     // Answers stand before anyone is heard.
     agent.publish(clock::mono());
     agent.publishing = client
@@ -367,8 +368,7 @@ async fn turn(
                 agent.follow_devices(wanted, clock::mono());
                 pending.devices = None;
             }
-            // A successor has the hooks: two that both insist on being first would fight.
-            _ = check.tick(), if !agent.is_succeeded() => agent.check(clock::mono()),
+            _ = check.tick() => agent.check(clock::mono()),
             _ = tick.tick() => tick.reset_after(agent.tick(clock::mono())),
         }
         heartbeat.beat(clock::mono().0);

@@ -21,6 +21,7 @@ use steer::{Owners, Steer, SteerError, Steering};
 
 pub mod attach;
 pub mod devices;
+mod dump;
 pub mod listeners;
 pub mod load;
 pub mod pins;
@@ -104,6 +105,9 @@ impl Observer {
         if let Some(error) = self.programmer.set_uplinks(devices) {
             tracing::warn!(%error, "an uplink could not be flagged");
         }
+        let uplinks = devices.iter().filter(|device| device.uplink);
+        self.sampler
+            .set_uplinks(uplinks.map(|device| device.index).collect());
         self.attacher.follow(&mut self.ebpf, devices);
         self.sweep_other_versions();
     }
@@ -122,11 +126,6 @@ impl Observer {
     /// the near ends first.
     pub fn open_sentinel(&mut self, ends: &ProbeEnds) -> Result<ProbeHooks, ProbeHooksError> {
         ProbeHooks::attach(&mut self.ebpf, ends, self.mode)
-    }
-
-    /// See [`ProbeHooks::stands`].
-    pub fn sentinel_stands(&mut self, hooks: &mut ProbeHooks) -> bool {
-        hooks.stands(&mut self.ebpf)
     }
 
     /// The maps of the sentinel's probes, by handles of their own. There must be one reader of

@@ -43,3 +43,21 @@ fn a_node_that_is_being_removed_says_so_at_once() {
         "{times:?}"
     );
 }
+
+/// Where the sentinel alone is watched, nothing that comes from outside is seen: never quiet.
+#[test]
+fn who_watches_no_services_never_calls_a_node_quiet() {
+    let name = "who_watches_no_services_never_calls_a_node_quiet";
+    let Some(scene) = Scene::proven(name, Mode::Nftables, &["--view", "sentinel"]) else {
+        return;
+    };
+    let answer = scene
+        .agent()
+        .admin("/drainz?quiet=1&waited=60")
+        .expect("an answer");
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert!(
+        answer.body.contains("Services are not watched"),
+        "{answer:?}"
+    );
+}

@@ -43,14 +43,14 @@ fn no_pins_is_told_and_works() {
     scene.wait_proven();
 }
 
-fn tc(scene: &Scene, words: &str) -> String {
+pub(crate) fn tc(scene: &Scene, words: &str) -> String {
     let mut tc = scene.world.node.command("tc");
     let output = tc.args(words.split(' ')).output().expect("run tc");
     assert!(output.status.success(), "tc {words}: {output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn filters(scene: &Scene, device: &str) -> usize {
+pub(crate) fn filters(scene: &Scene, device: &str) -> usize {
     let list = |direction: &str| {
         tc(scene, &format!("filter show dev {device} {direction}"))
             .matches("handle 0x")

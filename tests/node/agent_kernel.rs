@@ -79,24 +79,43 @@ pub(crate) fn programs_at(ns: &Namespace, device: &str, direction: TcAttachType)
 /// Detaches a pinned link, whoever holds it, as an administrator's tool would.
 pub(crate) fn detach(pin: &Path) -> io::Result<()> {
     const BPF_OBJ_GET: libc::c_int = 7;
-    const BPF_LINK_DETACH: libc::c_int = 34;
     let path = CString::new(pin.as_os_str().as_bytes()).expect("a path");
-    let link = bpf(BPF_OBJ_GET, [path.as_ptr() as u64, 0])?;
-    // SAFETY: the descriptor is new and nobody else's.
-    let link = unsafe { OwnedFd::from_raw_fd(link) };
-    bpf(BPF_LINK_DETACH, [link.as_raw_fd() as u64, 0]).map(drop)
+    detach_link(bpf(BPF_OBJ_GET, &mut [path.as_ptr() as u64, 0])?)
 }
 
-fn bpf(command: libc::c_int, mut attr: [u64; 2]) -> io::Result<i32> {
-    // SAFETY: both commands read no more than 16 bytes of `bpf_attr`; the kernel checks pointers.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            command,
-            attr.as_mut_ptr(),
-            size_of_val(&attr),
-        )
-    };
+/// Detaches every TCX link at the ingress of a device, whoever holds it; tells how many.
+pub(crate) fn detach_all(ns: &Namespace, device: &str) -> io::Result<usize> {
+    const BPF_PROG_QUERY: libc::c_int = 16;
+    const BPF_LINK_GET_FD_BY_ID: libc::c_int = 30;
+    const BPF_TCX_INGRESS: u64 = 46;
+    let index = u64::from(ns.ifindex(device).expect("the device"));
+    let (mut programs, mut links) = ([0u32; 16], [0u32; 16]);
+    // Target and attach type; flags; programs; their number; flags of these; links; flags; revision.
+    let mut query = [0; 8];
+    query[0] = index | BPF_TCX_INGRESS << 32;
+    query[2] = programs.as_mut_ptr() as u64;
+    query[3] = programs.len() as u64;
+    query[5] = links.as_mut_ptr() as u64;
+    ns.run(|| bpf(BPF_PROG_QUERY, &mut query))?;
+    let count = query[3] as u32 as usize;
+    for id in &links[..count] {
+        detach_link(bpf(BPF_LINK_GET_FD_BY_ID, &mut [u64::from(*id), 0])?)?;
+    }
+    Ok(count)
+}
+
+fn detach_link(link: i32) -> io::Result<()> {
+    const BPF_LINK_DETACH: libc::c_int = 34;
+    // SAFETY: the descriptor is new and nobody else's.
+    let link = unsafe { OwnedFd::from_raw_fd(link) };
+    bpf(BPF_LINK_DETACH, &mut [link.as_raw_fd() as u64, 0]).map(drop)
+}
+
+fn bpf<const WORDS: usize>(command: libc::c_int, attr: &mut [u64; WORDS]) -> io::Result<i32> {
+    // SAFETY: the kernel reads and writes no more of `bpf_attr` than the length given, and checks
+    // pointers.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_mut_ptr(), size_of_val(attr)) };
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {

@@ -9,6 +9,8 @@ use node_tests::rules::Backend;
 use node_tests::world::Family;
 use rstest::rstest;
 
+use crate::agent_attach::tc;
+use crate::agent_kernel::detach_all;
 use crate::agent_scene::{PATIENCE, Scene, assert_never_503, eventually, family_of};
 
 /// Several times as long as a confirmation takes.
@@ -180,6 +182,33 @@ impl Harmless {
             Self::BackendsKilled | Self::BurstOfDevices => {}
         }
     }
+}
+
+/// Without the echo, or who takes its answers in, no probe says anything, and nothing fails: the
+/// programs are put back all the same, and a fault is found afterwards.
+#[rstest]
+#[case::echo("pathproof-s1", &[])]
+#[case::collector("pathproof-c1", &[])]
+#[case::echo_by_clsact("pathproof-s1", &["--attach", "clsact"])]
+#[case::collector_by_clsact("pathproof-c1", &["--attach", "clsact"])]
+fn detached_programs_are_put_back(#[case] device: &str, #[case] attach: &[&str]) {
+    let name = "detached_programs_are_put_back";
+    let Some(scene) = Scene::idle(name, Backend::Nftables, attach) else {
+        return;
+    };
+    let watch = scene.watch();
+    if attach.is_empty() {
+        let detached = detach_all(&scene.world.node, device).expect("detach");
+        assert_eq!(detached, 1, "programs at {device}");
+    } else {
+        tc(&scene, &format!("qdisc del dev {device} clsact"));
+    }
+    eventually("it is told and put back", || {
+        scene.agent().log().contains("programs are put back")
+    });
+    scene.wait_probed();
+    assert_never_503(&watch);
+    scene.break_and_mend(&watch);
 }
 
 /// What was damaged is mended, and said while it lasts.

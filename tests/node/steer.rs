@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use node_tests::http;
 use node_tests::rules::Backend;
-use node_tests::world::{Family, HEALTHZ_PORT, Namespace, OldKernel, agent_binary};
+use node_tests::world::{Agent, Family, HEALTHZ_PORT, Namespace, OldKernel, agent_binary};
 use rstest::rstest;
 
 use crate::agent_scene::{PATIENCE, Scene, eventually, metric, throughout, until};
@@ -319,6 +319,13 @@ fn bound_is_bound() {
     assert_eq!(inside(&scene), [Who::Pathproof; 4]);
 }
 
+/// Sends SIGTERM, and does not wait.
+pub(crate) fn signal_end(agent: &Agent) {
+    let pid = libc::pid_t::try_from(agent.pid()).expect("a process id");
+    // SAFETY: kill takes numbers only; the agent is a child that was not reaped.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
+}
+
 /// SIGTERM says nothing about the node: where nobody else would answer, the last verdict is served
 /// for the grace that a successor has.
 #[rstest]
@@ -331,9 +338,7 @@ fn the_last_verdict_is_served_for_the_grace(#[case] way: &str) {
         return;
     };
     let agent = scene.take_agent();
-    let pid = libc::pid_t::try_from(agent.pid()).expect("a process id");
-    // SAFETY: kill takes numbers only; the agent is a child that was not reaped.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
+    signal_end(&agent);
     throughout(Duration::from_millis(1_500), || {
         assert_eq!(outside(&scene), [Who::Pathproof; 2]);
     });
@@ -358,4 +363,65 @@ fn an_owner_is_not_kept_waiting() {
     // The owner has no /livez of its own: it answers all that it is asked.
     let changes = watch.changes();
     assert_eq!(changes.len(), 1, "nothing but answers: {changes:?}");
+}
+
+/// One that hears outsiders of one family alone is none for the others.
+#[test]
+fn an_owner_of_one_family_is_no_successor() {
+    let name = "an_owner_of_one_family_is_no_successor";
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+        return;
+    };
+    let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, HEALTHZ_PORT));
+    let _owner = Owner::at(&scene.world.node, address);
+    scene.start(&["--shutdown-grace", "2s"]);
+    let agent = scene.take_agent();
+    signal_end(&agent);
+    throughout(Duration::from_millis(1_500), || {
+        assert_eq!(outside(&scene), [Who::Pathproof; 2]);
+    });
+    eventually("an end", || outside(&scene) == [Who::Owner, Who::Nobody]);
+    assert_eq!(agent.terminate().expect("it ended").code(), Some(0));
+}
+
+/// Whoever listens at the port, but at another address, has nothing of what the agent bound.
+#[test]
+fn an_owner_beside_a_bound_port_is_no_successor() {
+    let name = "an_owner_beside_a_bound_port_is_no_successor";
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+        return;
+    };
+    let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, HEALTHZ_PORT));
+    let owner = Owner::at(&scene.world.node, loopback);
+    let own = node_address(&scene, Family::V4).to_string();
+    let bound = ["--port-takeover", "bind", "--healthz-bind-address", &own];
+    scene.start(&bound);
+    let succeeded = |scene: &Scene| scene.report()["port"]["succeeded"] == true;
+    throughout(Duration::from_millis(2_500), || {
+        assert!(!succeeded(&scene), "{:#}", scene.report()["port"]);
+    });
+    drop(owner);
+
+    // Of two agents the later one is.
+    let admin = "127.0.0.1:19257";
+    let extra = [&bound[..], &["--admin-bind-address", admin]].concat();
+    let binary = agent_binary().expect("the agent's binary");
+    let later = scene
+        .world
+        .spawn_agent(&binary, scene.manifests.dir(), &extra)
+        .expect("start another");
+    eventually("the earlier one is told", || succeeded(&scene));
+    let port_of_later = || {
+        let admin: SocketAddr = admin.parse().expect("an address");
+        let get = || http::get(admin, "/verdict", Duration::from_secs(2));
+        let answer = scene.world.node.run(get).ok()?;
+        let report: serde_json::Value = serde_json::from_str(&answer.body).ok()?;
+        report["port"]["succeeded"].as_bool()
+    };
+    eventually("the later one answers", || port_of_later().is_some());
+    throughout(Duration::from_millis(2_500), || {
+        assert_eq!(port_of_later(), Some(false));
+    });
+    later.kill().expect("kill");
+    eventually("a successor that dies is none", || !succeeded(&scene));
 }

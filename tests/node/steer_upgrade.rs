@@ -1,19 +1,27 @@
 //! One agent after another, while outsiders ask all the time: every connection is answered, by one
 //! agent or the other.
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use agent_common::abi::program;
+use aya::Ebpf;
+use aya::programs::SkLookup;
 use node_tests::http;
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
 use node_tests::world::{Agent, Family, HEALTHZ_PORT, agent_binary};
+use pathproof::datapath::load;
 use rstest::rstest;
 
-use crate::agent_scene::{PATIENCE, Scene, until};
+use crate::agent_attach::filters;
+use crate::agent_kernel::detach_all;
+use crate::agent_scene::{PATIENCE, Scene, eventually, repairs, until};
+use crate::steer::signal_end;
 
 /// Asks without a pause, a new connection each time. Ends when told to.
 struct Poller {
@@ -103,26 +111,40 @@ fn succeed(scene: &mut Scene, extra: &[&str]) -> Duration {
     told.elapsed()
 }
 
-#[test]
-fn twenty_upgrades_lose_no_answer() {
-    let name = "twenty_upgrades_lose_no_answer";
+/// With filters the one that ends must leave what its successor put in place of its own.
+#[rstest]
+#[case::tcx(20, &[])]
+#[case::clsact(5, &["--attach", "clsact"])]
+fn upgrades_lose_no_answer(#[case] rounds: usize, #[case] attach: &[&str]) {
+    let name = "upgrades_lose_no_answer";
     let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
         return;
     };
     scene.add_sentinel(&Sentinel::default());
-    let extra = ["--shutdown-grace", "5s"];
+    let extra = [&["--shutdown-grace", "5s"], attach].concat();
     scene.start(&extra);
     scene.wait_proven();
     let pollers = pollers(&scene);
-    let mut ends: Vec<Duration> = (0..20).map(|_| succeed(&mut scene, &extra)).collect();
+    let mut ends: Vec<Duration> = (0..rounds).map(|_| succeed(&mut scene, &extra)).collect();
+    // Before the agent that is left can have put anything back.
+    let left = ["eth0", "veth-client-1", "pathproof-s0"].map(|device| filters(&scene, device));
     assert_all_answered(pollers);
     ends.sort();
     println!(
         "SIGTERM to end: median {:?}, longest {:?}",
-        ends[10], ends[19]
+        ends[rounds / 2],
+        ends[rounds - 1]
     );
+    if !attach.is_empty() {
+        assert_eq!(
+            left,
+            [2, 2, 4],
+            "the observer's, and at the last two of the sentinel's"
+        );
+    }
     // The last one is a whole agent.
     scene.wait_probed();
+    assert_eq!(repairs(&scene), 0, "{}", scene.agent().log());
     // It would wait for a successor.
     scene.take_agent().kill().expect("kill");
 }
@@ -163,9 +185,7 @@ fn a_late_successor_is_waited_for(#[case] way: &str) {
     };
     let pollers = pollers(&scene);
     let mut old = scene.take_agent();
-    let pid = libc::pid_t::try_from(old.pid()).expect("a process id");
-    // SAFETY: kill takes numbers only; the agent is a child that was not reaped.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
+    signal_end(&old);
     std::thread::sleep(Duration::from_secs(1));
     assert!(old.exited().expect("ask").is_none(), "{}", old.log());
     scene.start(&extra);
@@ -181,4 +201,67 @@ fn a_late_successor_is_waited_for(#[case] way: &str) {
     }
     old.leave();
     scene.take_agent().kill().expect("kill");
+}
+
+/// A program of the same kind that is somebody else's: hooks are put back as ever, and what the agent
+/// leaves behind is removed. It is not waited for anyone else, since it may take the connections.
+#[test]
+fn a_strange_program_is_no_successor() {
+    let name = "a_strange_program_is_no_successor";
+    let extra = ["--shutdown-grace", "10m"];
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &extra) else {
+        return;
+    };
+    let node = scene.world.node.clone();
+    let mut ebpf = Ebpf::load(load::OBJECT).expect("load the object");
+    let program: &mut SkLookup = ebpf
+        .program_mut(program::STEER)
+        .and_then(|program| program.try_into().ok())
+        .expect("a program that steers nothing: it has no rules");
+    program.load().expect("load it");
+    let namespace = node.run(|| File::open("/proc/thread-self/ns/net"));
+    program
+        .attach(namespace.expect("the namespace"))
+        .expect("attach it");
+    eventually("it is noticed", || {
+        scene
+            .agent()
+            .log()
+            .contains("no agent says that it is its own")
+    });
+    assert_eq!(scene.report()["port"]["succeeded"], false);
+    detach_all(&node, "veth-client-1").expect("detach");
+    eventually("the hook is put back", || repairs(&scene) > 0);
+    let status = scene.take_agent().terminate().expect("an end at once");
+    assert_eq!(status.code(), Some(0));
+    assert!(
+        node.ifindex("pathproof-c0").is_err(),
+        "the devices are gone"
+    );
+}
+
+/// While a successor stands, its predecessor leaves alone what both would put back.
+#[test]
+fn a_predecessor_lets_its_successor_be() {
+    let name = "a_predecessor_lets_its_successor_be";
+    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let next = successor(&scene, &[]);
+    let earlier = scene.take_agent();
+    // New devices are its own: a hook that both attach would be the last one's.
+    for n in 0..8 {
+        let add = format!("link add new{n} type veth peer name wen{n}");
+        scene.world.node.ip(&add).expect("add");
+    }
+    // Several checks of both.
+    std::thread::sleep(Duration::from_secs(12));
+    scene.agent = Some(next);
+    assert_eq!(repairs(&scene), 0, "{}", scene.agent().log());
+    assert!(
+        !scene.agent().log().contains("put back"),
+        "{}",
+        scene.agent().log()
+    );
+    earlier.kill().expect("kill");
 }

@@ -82,11 +82,6 @@ impl Observer {
         Ok(ProbeHooks::attach(&mut self.ebpf, ends, mode)?)
     }
 
-    /// Whether they still stand.
-    pub fn sentinel_stands(&mut self, hooks: &mut ProbeHooks) -> bool {
-        hooks.stands(&mut self.ebpf)
-    }
-
     /// The loaded object.
     pub fn ebpf(&self) -> &Ebpf {
         &self.ebpf

@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::datapath::Observer;
 use crate::datapath::devices::{Device, Interfaces};
 use crate::datapath::sample::Look;
+use crate::datapath::steer::Succession;
 use crate::domain::answer::{Answer, Endpoint, answer};
 use crate::domain::cluster::Change;
 use crate::domain::damping::Damping;
@@ -77,6 +78,10 @@ pub(super) struct Agent {
     pub(super) probing: Option<Probing>,
     /// How connections to the healthz port come here.
     pub(super) port: Option<watch::Receiver<PortReport>>,
+    /// What is asked for a successor, where connections are steered.
+    pub(super) succession: Option<Arc<Succession>>,
+    /// Devices as they came or went while a successor had the hooks.
+    postponed: Option<(Vec<Device>, usize)>,
     /// What is written to the API server, where something is.
     pub(super) publishing: Option<Publishing>,
     /// Why there is no observer.
@@ -137,6 +142,8 @@ impl Agent {
             drain: Drain::new(config.drain_ignore.clone()),
             probing,
             port: None,
+            succession: None,
+            postponed: None,
             publishing: None,
             config,
             observer,
@@ -285,8 +292,14 @@ impl Agent {
         (wanted, left_out)
     }
 
-    /// Interfaces came or went.
-    pub(super) fn follow_devices(&mut self, (wanted, left_out): (Vec<Device>, usize), now: Mono) {
+    /// Interfaces came or went. They are the successor's to follow, where there is one.
+    pub(super) fn follow_devices(&mut self, devices: (Vec<Device>, usize), now: Mono) {
+        if self.is_succeeded() {
+            self.postponed = Some(devices);
+            return;
+        }
+        self.postponed = None;
+        let (wanted, left_out) = devices;
         self.eyesight.left_out = left_out;
         if let Some(observer) = &mut self.observer {
             observer.follow(&wanted);
@@ -295,13 +308,21 @@ impl Agent {
         self.publish(now);
     }
 
-    /// Looks whether every hook still stands.
+    /// Looks whether every hook still stands. A successor has the hooks: two agents that both insist
+    /// on being first would fight. One that dies gives them back.
     pub(super) fn check(&mut self, now: Mono) {
+        if self.is_succeeded() {
+            return;
+        }
+        if let Some(devices) = self.postponed.take() {
+            self.follow_devices(devices, now);
+        }
         if let Some(observer) = &mut self.observer {
             let before = observer.repairs();
             observer.check(now);
             if observer.repairs() != before {
                 self.eyesight.settle(now);
+                self.drain.missed(clock::mono());
             }
         }
         self.check_sentinel(now);
@@ -392,7 +413,8 @@ impl Agent {
             REMEMBER_TROUBLE
         };
         let due = self.remembered.is_none_or(|at| now.since(at) >= pause);
-        if !changed && !due {
+        // What a successor has seen is newer than what is seen here.
+        if (!changed && !due) || self.is_succeeded() {
             return;
         }
         self.remembered = Some(now);

@@ -4,12 +4,19 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock;
+use crate::domain::time::Mono;
 use crate::domain::verdict::Remembered;
 
 const FILE: &str = "state.json";
+/// Files that become [`FILE`] have names like this one, with something of the agent's between.
+const FRESH: [&str; 2] = ["state.", ".tmp"];
+/// One that is older was left by an agent that was killed: writing it takes milliseconds.
+const LEFT: Duration = Duration::from_secs(60);
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 #[derive(Serialize, Deserialize)]
@@ -25,6 +32,8 @@ const SCHEMA: u32 = 1;
 /// The file, and what was last written to it.
 pub(super) struct Memory {
     path: Option<PathBuf>,
+    /// Where it is written first. Of two agents at once each has its own.
+    fresh: PathBuf,
     boot_id: String,
     broken: bool,
 }
@@ -40,8 +49,18 @@ impl Memory {
         let path = dir
             .filter(|_| !boot_id.is_empty())
             .map(|dir| dir.join(FILE));
+        if let Some(dir) = dir {
+            sweep(dir, LEFT);
+        }
+        // In pods every agent may have the same process id.
+        let [first, last] = FRESH;
+        let (process, Mono(now)) = (std::process::id(), clock::mono());
+        let fresh = dir
+            .unwrap_or(Path::new(""))
+            .join(format!("{first}{process}-{now}{last}"));
         Self {
             path,
+            fresh,
             boot_id,
             broken: false,
         }
@@ -78,7 +97,7 @@ impl Memory {
             boot_id: self.boot_id.clone(),
             remembered,
         };
-        match write(path, &stored) {
+        match write(path, &self.fresh, &stored) {
             Ok(()) => self.broken = false,
             Err(error) if !self.broken => {
                 self.broken = true;
@@ -89,13 +108,28 @@ impl Memory {
     }
 }
 
-fn write(path: &Path, stored: &Stored) -> io::Result<()> {
+fn write(path: &Path, fresh: &Path, stored: &Stored) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
     }
-    let fresh = path.with_extension("tmp");
-    fs::write(&fresh, serde_json::to_vec(stored)?)?;
+    fs::write(fresh, serde_json::to_vec(stored)?)?;
     fs::rename(fresh, path)
+}
+
+/// Removes what was begun and never became the file, where it is at least so old.
+fn sweep(dir: &Path, age: Duration) {
+    let [first, last] = FRESH;
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let name = name.to_str().unwrap_or_default();
+        let begun = name.starts_with(first) && name.ends_with(last);
+        let modified = entry.metadata().and_then(|metadata| metadata.modified());
+        let is_old = modified.is_ok_and(|at| at.elapsed().is_ok_and(|elapsed| elapsed >= age));
+        if begun && is_old {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Removes the file, and its directory where nothing else is in it.
@@ -104,6 +138,43 @@ pub(super) fn remove(dir: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
+    sweep(dir, Duration::ZERO);
     let _ = fs::remove_dir(dir);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn two_agents_write_into_two_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, other] = [(); 2].map(|()| Memory::in_dir(Some(dir.path())));
+        assert_ne!(one.fresh, other.fresh);
+        assert_eq!(one.path, other.path);
+    }
+
+    #[test]
+    fn what_a_killed_agent_left_is_swept_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |name: &str| fs::File::create(dir.path().join(name)).unwrap();
+        for name in ["state.tmp", "state.7-99.tmp", "state.json", "other.tmp"] {
+            make(name).set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        }
+        make("state.8-99.tmp");
+        let _memory = Memory::in_dir(Some(dir.path()));
+        let names = || {
+            let entries = fs::read_dir(dir.path()).unwrap();
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let mut names: Vec<_> = names.collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(), ["other.tmp", "state.8-99.tmp", "state.json"]);
+        remove(dir.path()).unwrap();
+        assert_eq!(names(), ["other.tmp"]);
+    }
 }

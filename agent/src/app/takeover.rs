@@ -1,12 +1,14 @@
 //! How connections to the healthz port come to the agent, and how they go on to whoever answers
 //! after it: a successor, or the port's owner (docs/adr/0010-port-takeover.md).
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_common::steer::{ADMIN, HEALTHZ, SteerRule, mapped, steer_flag};
@@ -19,8 +21,8 @@ use super::agent::Agent;
 use crate::args::PortTakeover;
 use crate::config::Config;
 use crate::datapath::Observer;
-use crate::datapath::listeners::{is_opening, listeners};
-use crate::datapath::steer::{Owners, Steer, SteerError, Steering};
+use crate::datapath::listeners::{is_opening, sharers};
+use crate::datapath::steer::{Behind, Owners, Steer, SteerError, Steering, Succession};
 use crate::http::bind::{self, BindAddress, BindError};
 use crate::report::{PortReport, PortWay};
 
@@ -39,6 +41,8 @@ pub(super) type Listeners = (TcpListener, TcpListener);
 pub(super) struct Opened {
     listeners: Listeners,
     aside: bool,
+    /// See [`Door`].
+    before: BTreeSet<u32>,
 }
 
 /// Opens the listeners.
@@ -53,11 +57,13 @@ pub(super) fn open(config: &Config) -> Result<Opened, BindError> {
     } else {
         bind::listen
     };
+    let listeners = (
+        listen(bind::HEALTHZ, healthz)?,
+        bind::listen("--admin-bind-address", config.admin.address)?,
+    );
     Ok(Opened {
-        listeners: (
-            listen(bind::HEALTHZ, healthz)?,
-            bind::listen("--admin-bind-address", config.admin.address)?,
-        ),
+        before: who_shares(&listeners.0, healthz),
+        listeners,
         aside,
     })
 }
@@ -76,6 +82,7 @@ impl Opened {
         let Self {
             mut listeners,
             aside,
+            mut before,
         } = self;
         let mut report = PortReport::default();
         let mut steered = None;
@@ -89,13 +96,16 @@ impl Opened {
                     tracing::warn!(%error, address = %config.healthz.address, "the healthz port is bound instead");
                     report.problem = Some(error.to_string());
                     listeners.0 = bind::listen(bind::HEALTHZ, config.healthz.address)?;
+                    before = who_shares(&listeners.0, config.healthz.address);
                 }
             }
         }
         let door = Door {
             port: port_of(config.healthz.address),
             inode: inode(&listeners.0),
+            before,
             steered,
+            stranger: false,
             report: watch::Sender::new(report),
         };
         Ok((listeners, Takeover::start(door)))
@@ -103,11 +113,14 @@ impl Opened {
 }
 
 impl Agent {
-    /// Whether another agent has taken over.
+    /// Whether another agent has taken over: as the kernel says now, where connections are steered.
+    /// A successor steers them before it touches anything else that is ours.
     pub(super) fn is_succeeded(&self) -> bool {
-        self.port
-            .as_ref()
-            .is_some_and(|port| port.borrow().succeeded)
+        match (&self.succession, &self.port) {
+            (Some(succession), _) => succession.ask() == Behind::Agent,
+            (None, Some(port)) => port.borrow().succeeded,
+            (None, None) => false,
+        }
     }
 }
 
@@ -166,10 +179,20 @@ fn inode(listener: &TcpListener) -> Option<u32> {
     u32::try_from(file.metadata().ok()?.ino()).ok()
 }
 
+/// Who shares the listener's address and port with it, by their sockets.
+fn who_shares(listener: &TcpListener, address: BindAddress) -> BTreeSet<u32> {
+    let inode = inode(listener).filter(|_| port_of(address) != 0);
+    inode
+        .and_then(|inode| sharers(port_of(address), inode).ok())
+        .unwrap_or_default()
+}
+
 /// The way that connections take, looked after by a task of its own until it is closed.
 pub(super) struct Takeover {
     /// How connections come here, as last looked at.
     pub(super) report: watch::Receiver<PortReport>,
+    /// What is asked for a successor, where connections are steered.
+    pub(super) succession: Option<Arc<Succession>>,
     stop: oneshot::Sender<()>,
     door: JoinHandle<Door>,
 }
@@ -177,10 +200,17 @@ pub(super) struct Takeover {
 impl Takeover {
     fn start(mut door: Door) -> Self {
         let report = door.report.subscribe();
+        let steered = door.steered.as_ref();
+        let succession = steered.map(|(steering, _)| Arc::clone(steering.succession()));
         let (stop, stopped) = oneshot::channel();
         door.look();
         let door = tokio::spawn(door.keep(stopped));
-        Self { report, stop, door }
+        Self {
+            report,
+            succession,
+            stop,
+            door,
+        }
     }
 
     /// Gives connections up to who answers next. Where that would be nobody, waits for a successor
@@ -201,8 +231,12 @@ struct Door {
     port: u16,
     /// Of the listener.
     inode: Option<u32>,
+    /// Who shared the port already when this agent bound it: predecessors.
+    before: BTreeSet<u32>,
     /// Nothing where the port is bound.
     steered: Option<(Steering, Owners)>,
+    /// Somebody else's program stands behind ours.
+    stranger: bool,
     report: watch::Sender<PortReport>,
 }
 
@@ -214,19 +248,31 @@ impl Door {
         self
     }
 
-    /// Looks who listens and who took over; says whether anyone but this agent answers outsiders.
+    /// Looks who listens and who took over; says whether anyone but this agent answers outsiders, or
+    /// may: of a program of somebody else's that cannot be known.
     fn look(&mut self) -> bool {
         let (owner, succeeded, answers) = match &mut self.steered {
             Some((steering, owners)) => {
                 let owner = owners.look().ok();
-                let succeeded = steering.is_succeeded();
-                (owner, succeeded, succeeded || owners.answer_outsiders())
+                let behind = steering.succession().ask();
+                let stranger = behind == Behind::Stranger;
+                if stranger && !std::mem::replace(&mut self.stranger, stranger) {
+                    tracing::warn!(
+                        "another program of type sk_lookup was attached later, and no agent says that it is its own: it may take connections to the healthz port"
+                    );
+                }
+                self.stranger = stranger;
+                let answers = behind != Behind::Nobody || owners.answer_outsiders();
+                (owner, behind == Behind::Agent, answers)
             }
             // Who shares the port is of our kind: others were refused it, or we would be.
             None => {
-                let others = listeners(self.port, self.inode).unwrap_or_default();
-                let succeeded = self.inode.is_some() && self.port != 0 && !others.is_empty();
-                (None, succeeded, succeeded)
+                let shared = self
+                    .inode
+                    .filter(|_| self.port != 0)
+                    .and_then(|inode| sharers(self.port, inode).ok());
+                let later = shared.is_some_and(|shared| !shared.is_subset(&self.before));
+                (None, later, later)
             }
         };
         self.report.send_if_modified(|report| {
@@ -253,6 +299,8 @@ impl Door {
 
     /// No connection comes any more; those that are being opened are waited for.
     async fn give_up(mut self) -> bool {
+        // Afresh: afterwards it cannot be told any more.
+        self.look();
         let succeeded = self.report.borrow().succeeded;
         if self.steered.take().is_none() {
             return succeeded;

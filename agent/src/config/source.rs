@@ -23,6 +23,13 @@ pub enum Source {
     },
 }
 
+impl Source {
+    /// Whether it tells of Services beside the sentinel's.
+    pub fn has_services(&self) -> bool {
+        !matches!(self, Source::Api { only: Some(_), .. })
+    }
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -208,7 +208,9 @@ fn source(options: &[&str], in_cluster: bool) -> Result<Source, ConfigError> {
 #[case(&["--server=http://[fd00::1]:8080"], false, "API server http://[fd00::1]:8080")]
 #[case(&[], true, "API server of this cluster")]
 fn the_source_of_the_view(#[case] options: &[&str], #[case] in_cluster: bool, #[case] is: &str) {
-    assert_eq!(source(options, in_cluster).unwrap().to_string(), is);
+    let found = source(options, in_cluster).unwrap();
+    assert_eq!(found.to_string(), is);
+    assert!(found.has_services(), "{found:?}");
 }
 
 #[rstest]
@@ -224,6 +226,7 @@ fn sources_that_do_not_do(#[case] options: &[&str], #[case] expected: &str) {
 #[test]
 fn the_view_of_the_sentinel_names_it() {
     let found = source(&["--view=sentinel", "--sentinel-service=a/b"], true).unwrap();
+    assert!(!found.has_services(), "{found:?}");
     let Source::Api { only, .. } = found else {
         panic!("{found:?}");
     };

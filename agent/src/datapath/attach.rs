@@ -17,6 +17,7 @@ use super::load::{LoadError, chain};
 use super::pins::Pins;
 use crate::domain::time::Mono;
 
+pub(super) mod filter;
 pub(super) mod hook;
 
 use hook::Hook;
@@ -140,7 +141,7 @@ impl Attacher {
             let mut replaced = 0;
             for (slot, first) in attachment.hooks.iter_mut().zip(&mut attachment.first) {
                 let Some(hook) = slot else { continue };
-                *first = hook.is_first(ebpf, &attachment.device);
+                *first = hook.is_first(&attachment.device);
                 if (*first == Some(false) || hook.lost_its_pin()) && rested {
                     hook.let_go();
                     // Gone before its successor stands: the kernel refuses the same program twice
@@ -162,11 +163,6 @@ impl Attacher {
     /// Detaches everything that would outlive this process and is not pinned: clsact filters.
     /// Pinned links stay, on purpose: the next agent finds them.
     pub fn release(&mut self) {
-        for attachment in self.attachments.values_mut() {
-            for hook in attachment.hooks.iter_mut().flatten() {
-                hook.release();
-            }
-        }
         self.attachments.clear();
     }
 

@@ -9,10 +9,10 @@ use std::io;
 use agent_common::abi::program;
 use aya::Ebpf;
 use aya::programs::links::FdLink;
-use aya::programs::tc::SchedClassifierLink;
 use thiserror::Error;
 
-use super::attach::hook::{Place, clsact, filter, no_tcx, stands_already, tcx_link};
+use super::attach::filter::Filter;
+use super::attach::hook::{Place, no_tcx, tcx_link};
 use super::attach::{Direction, HookError, Mechanism, Mode};
 use super::load::{LoadError, chain, classifier, load_sentinel};
 use super::syscall::programs_at;
@@ -76,7 +76,6 @@ pub struct ProbeHooks {
 }
 
 struct ProbeHook {
-    program: &'static str,
     id: u32,
     index: u32,
     direction: Direction,
@@ -86,7 +85,7 @@ struct ProbeHook {
 /// Dropped, either detaches its program.
 enum Held {
     Tcx { _link: FdLink },
-    Clsact { link: SchedClassifierLink },
+    Clsact(Filter),
 }
 
 impl ProbeHooks {
@@ -106,14 +105,14 @@ impl ProbeHooks {
     /// How they are attached.
     pub fn mechanism(&self) -> Mechanism {
         match self.hooks.first().map(|hook| &hook.held) {
-            Some(Held::Clsact { .. }) => Mechanism::Clsact,
+            Some(Held::Clsact(_)) => Mechanism::Clsact,
             _ => Mechanism::Tcx,
         }
     }
 
     /// Whether all five still stand. Where one does not, drop these and attach anew.
-    pub fn stands(&mut self, ebpf: &mut Ebpf) -> bool {
-        self.hooks.iter_mut().all(|hook| hook.stands(ebpf))
+    pub fn stand(&self) -> bool {
+        self.hooks.iter().all(ProbeHook::stands)
     }
 }
 
@@ -128,7 +127,7 @@ impl ProbeHook {
         let device = name_of(index).map_err(|source| ProbeHooksError::Device { index, source })?;
         let classifier = classifier(ebpf, program)?;
         let filter = |classifier: &mut _| {
-            clsact(classifier, &device, direction, &Place::LAST).map(|link| Held::Clsact { link })
+            Filter::attach(classifier, (index, &device), direction, &Place::LAST).map(Held::Clsact)
         };
         let held = match mode {
             Mode::Clsact => filter(classifier),
@@ -141,7 +140,6 @@ impl ProbeHook {
         };
         held.and_then(|held| Ok((held, classifier.info().map_err(HookError::from)?.id())))
             .map(|(held, id)| Self {
-                program,
                 id,
                 index,
                 direction,
@@ -154,29 +152,12 @@ impl ProbeHook {
             })
     }
 
-    fn stands(&mut self, ebpf: &mut Ebpf) -> bool {
-        match &mut self.held {
+    /// Where the kernel does not tell, it is taken to stand.
+    fn stands(&self) -> bool {
+        match &self.held {
             Held::Tcx { .. } => programs_at(self.index, self.direction.tcx())
                 .is_ok_and(|programs| programs.contains(&self.id)),
-            Held::Clsact { link } => {
-                let Ok(device) = name_of(self.index) else {
-                    return false;
-                };
-                let Ok(classifier) = classifier(ebpf, self.program) else {
-                    return false;
-                };
-                // As in the observer's hooks: a handle that can be given was free, so the filter
-                // was gone. The old link must not delete its successor when it is dropped.
-                match filter(classifier, &device, self.direction, &Place::LAST) {
-                    Ok(id) => {
-                        if let Ok(new) = classifier.take_link(id) {
-                            std::mem::forget(std::mem::replace(link, new));
-                        }
-                        false
-                    }
-                    Err(error) => stands_already(&error),
-                }
-            }
+            Held::Clsact(filter) => filter.stands() != Some(false),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Reads the evidence out of the maps: what was counted since the last look, single anomalies, the
 //! times of the last proofs, and what the programs could not do.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -139,6 +139,11 @@ impl Sampler {
     /// The map of connections under way.
     pub(super) fn pending(&self) -> BorrowedFd<'_> {
         self.pending.fd().as_fd()
+    }
+
+    /// The devices by which default routes leave: what comes in there comes from outside.
+    pub(super) fn set_uplinks(&mut self, uplinks: BTreeSet<u32>) {
+        self.sweeper.set_uplinks(uplinks);
     }
 
     /// One look. `left_since` tells when an endpoint left its slice.

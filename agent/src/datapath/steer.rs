@@ -6,13 +6,14 @@
 //! again with the next connection.
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 
 use agent_common::abi::{map, program};
 use agent_common::service::Address;
-use agent_common::steer::{ANY_V4, ANY_V6, SteerRule, is_loopback};
+use agent_common::steer::{ANY_V4, ANY_V6, Dialled, HEALTHZ, SteerRule, steer_flag};
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, MapError, SockMap};
 use aya::programs::sk_lookup::SkLookupLink;
@@ -21,8 +22,12 @@ use thiserror::Error;
 
 use super::listeners::listeners;
 use super::load::{chain, insist};
-use super::syscall::lookup_programs;
+pub use succession::{Behind, Succession};
 
+mod succession;
+
+/// Addresses of the node's interfaces, one to a line.
+const IPV6_ADDRESSES: &str = "/proc/thread-self/net/if_inet6";
 /// The network namespace that the agent is in.
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
 
@@ -83,8 +88,7 @@ impl AsRawFd for Steer {
 /// The program, attached. Dropped, it is detached: the next connection is the port owner's.
 pub struct Steering {
     _link: SkLookupLink,
-    program: u32,
-    namespace: File,
+    succession: Arc<Succession>,
     /// Closing these would empty them, though the program holds them as well.
     _sockets: SockMap<MapData>,
 }
@@ -102,7 +106,9 @@ impl Steering {
         let mut owners = Owners {
             map: take(ebpf, map::STEER_OWNERS)?,
             port,
+            rule: rule_of(steers),
             known: BTreeSet::new(),
+            assumed: false,
         };
         if let Err(error) = owners.look() {
             tracing::warn!(%error, port, "who else listens there cannot be told: the node's own connections are left to whoever does");
@@ -118,22 +124,18 @@ impl Steering {
                 .map_err(failed(map::STEER_SOCKETS))?;
         }
         let namespace = File::open(NAMESPACE).map_err(|source| SteerError::Namespace { source })?;
-        let (link, program) = attach(ebpf, &namespace)?;
+        let (link, succession) = attach(ebpf, namespace)?;
         let steering = Self {
             _link: link,
-            program,
-            namespace,
+            succession: Arc::new(succession),
             _sockets: sockets,
         };
         Ok((steering, owners))
     }
 
-    /// Whether another program was attached behind this one: that of the agent's successor, as far
-    /// as can be told without the privileges to ask for its name.
-    pub fn is_succeeded(&self) -> bool {
-        let programs = lookup_programs(self.namespace.as_fd()).unwrap_or_default();
-        let mut behind = programs.iter().skip_while(|id| **id != self.program);
-        behind.nth(1).is_some()
+    /// Who has the connections after this.
+    pub fn succession(&self) -> &Arc<Succession> {
+        &self.succession
     }
 }
 
@@ -145,7 +147,13 @@ fn take<T: TryFrom<aya::maps::Map, Error = MapError>>(
     T::try_from(map).map_err(|source| SteerError::Map { name, source })
 }
 
-fn attach(ebpf: &mut Ebpf, namespace: &File) -> Result<(SkLookupLink, u32), SteerError> {
+/// The rule of the port that the node asks its load balancers to ask.
+fn rule_of(steers: &[Steer]) -> SteerRule {
+    let healthz = steers.iter().find(|steer| steer.index == HEALTHZ);
+    healthz.map(|steer| steer.rule).unwrap_or_default()
+}
+
+fn attach(ebpf: &mut Ebpf, namespace: File) -> Result<(SkLookupLink, Succession), SteerError> {
     let refused = |source| SteerError::Program { source };
     let program: &mut SkLookup = ebpf
         .program_mut(program::STEER)
@@ -155,16 +163,20 @@ fn attach(ebpf: &mut Ebpf, namespace: &File) -> Result<(SkLookupLink, u32), Stee
         })?;
     insist(|| program.load()).map_err(refused)?;
     let id = program.info().map_err(refused)?.id();
-    let link = program.attach(namespace).map_err(refused)?;
+    let succession = Succession::begin(id, namespace);
+    let link = program.attach(succession.namespace()).map_err(refused)?;
     let link = program.take_link(link).map_err(refused)?;
-    Ok((link, id))
+    Ok((link, succession))
 }
 
 /// Who else listens at the port, as the program is told.
 pub struct Owners {
     map: HashMap<MapData, Address, u32>,
     port: u16,
+    rule: SteerRule,
     known: BTreeSet<Address>,
+    /// Nobody was seen: the kernel does not tell.
+    assumed: bool,
 }
 
 impl Owners {
@@ -173,7 +185,7 @@ impl Owners {
     /// # Errors
     /// The kernel does not tell, or the map cannot be written: what was told before stands.
     pub fn look(&mut self) -> io::Result<bool> {
-        let found = listeners(self.port, None)?;
+        let found = listeners(self.port)?;
         // Those that came first: until both are done a connection may find one of the two.
         for address in found.difference(&self.known) {
             self.map.insert(address, 1, 0).map_err(io::Error::other)?;
@@ -185,20 +197,104 @@ impl Owners {
             }
         }
         self.known = found;
+        self.assumed = false;
         Ok(!self.known.is_empty())
     }
 
-    /// Whether whoever listens hears outsiders as well.
+    /// Whether whoever listens hears everyone from outside whose connections are steered now, in
+    /// every family that the machine has. No where the kernel does not tell.
     pub fn answer_outsiders(&self) -> bool {
-        self.known.iter().any(|address| !is_loopback(address))
+        !self.assumed && hear_all(&self.known, &self.rule, has_ipv6)
     }
 
     /// Takes it that somebody listens at every address.
     fn assume(&mut self) {
+        self.assumed = true;
         for address in [ANY_V4, ANY_V6] {
             if self.map.insert(address, 1, 0).is_ok() {
                 self.known.insert(address);
             }
         }
+    }
+}
+
+/// Whether those who listen at the addresses `known` hear all that the rule names.
+fn hear_all(known: &BTreeSet<Address>, rule: &SteerRule, has_ipv6: impl Fn() -> bool) -> bool {
+    if rule.flags & steer_flag::EVERYWHERE == 0 {
+        let dialled = Dialled {
+            source: rule.address,
+            destination: rule.address,
+            port: rule.port,
+        };
+        return known.contains(&rule.address) || known.contains(&dialled.any());
+    }
+    known.contains(&ANY_V4) && (known.contains(&ANY_V6) || !has_ipv6())
+}
+
+/// Whether anyone outside this link can reach the machine by IPv6.
+fn has_ipv6() -> bool {
+    let addresses = fs::read_to_string(IPV6_ADDRESSES).unwrap_or_default();
+    addresses.lines().any(is_global)
+}
+
+/// Of an address, the interface's index, the prefix's length, the scope, flags and a name.
+fn is_global(line: &str) -> bool {
+    line.split_whitespace().nth(3) == Some("00")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use rstest::rstest;
+
+    use super::*;
+    use crate::domain::expect::node::address;
+
+    fn known(addresses: &[&str]) -> BTreeSet<Address> {
+        addresses.iter().map(|text| parse(text)).collect()
+    }
+
+    fn parse(text: &str) -> Address {
+        address(&text.parse::<IpAddr>().unwrap())
+    }
+
+    #[rstest]
+    #[case::nobody(&[], [false, false])]
+    #[case::loopback(&["127.0.0.1", "::1"], [false, false])]
+    #[case::one_of_the_nodes(&["192.0.2.10", "2001:db8::10"], [false, false])]
+    #[case::ipv4(&["0.0.0.0"], [false, true])]
+    #[case::ipv6_alone(&["::"], [false, false])]
+    #[case::both(&["0.0.0.0", "::"], [true, true])]
+    fn who_answers_everyone(#[case] at: &[&str], #[case] expected: [bool; 2]) {
+        let rule = SteerRule {
+            flags: steer_flag::EVERYWHERE,
+            ..SteerRule::default()
+        };
+        let found = [true, false].map(|ipv6| hear_all(&known(at), &rule, || ipv6));
+        assert_eq!(found, expected, "with IPv6, without");
+    }
+
+    #[rstest]
+    #[case::nobody(&[], false)]
+    #[case::at_it(&["192.0.2.10"], true)]
+    #[case::at_another(&["192.0.2.11", "127.0.0.1"], false)]
+    #[case::at_all_of_its_family(&["0.0.0.0"], true)]
+    #[case::at_all_of_the_other(&["::"], false)]
+    fn who_answers_at_one_address(#[case] at: &[&str], #[case] expected: bool) {
+        let rule = SteerRule {
+            address: parse("192.0.2.10"),
+            ..SteerRule::default()
+        };
+        assert_eq!(hear_all(&known(at), &rule, || true), expected);
+    }
+
+    #[rstest]
+    #[case("00000000000000000000000000000001 01 80 10 80       lo", false)]
+    #[case("fe800000000000000000000000000001 02 40 20 80     eth0", false)]
+    #[case("20010db8000000000000000000000010 02 40 00 80     eth0", true)]
+    #[case("", false)]
+    fn addresses_that_are_reached_from_far(#[case] line: &str, #[case] expected: bool) {
+        assert_eq!(is_global(line), expected);
     }
 }

@@ -6,13 +6,13 @@
 //!
 //! So every connection is met at least once, with its client, which counts do not tell.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use agent_common::abi::{LOSS_WINDOW_NS, MAX_PENDING};
 use agent_common::evidence::{Pending, PendingKey, state};
-use agent_common::service::{Owed, SourceClass, frontend_flag};
+use agent_common::service::{FrontendKind, Owed, SourceClass, frontend_flag};
 
 use super::syscall;
 use crate::domain::drain::{Arrival, Outside};
@@ -55,9 +55,16 @@ pub struct Sweeper {
     told: HashSet<PendingKey>,
     /// Connections from outside were told up to here.
     told_until: Option<u64>,
+    /// Devices by which default routes leave.
+    uplinks: BTreeSet<u32>,
 }
 
 impl Sweeper {
+    /// The devices by which default routes leave, from now on.
+    pub fn set_uplinks(&mut self, uplinks: BTreeSet<u32>) {
+        self.uplinks = uplinks;
+    }
+
     /// One sweep at `now`. Cost: a batch of lookups, nothing per device or Service.
     pub fn sweep(&mut self, map: BorrowedFd<'_>, now: u64) -> io::Result<Swept> {
         let mut swept = Swept::default();
@@ -72,7 +79,7 @@ impl Sweeper {
             if is_lost(&pending, age) && !self.told.contains(&key) {
                 lost.insert(key, pending);
             }
-            if news.contains(&pending.arrived_ns) && is_from_outside(&pending) {
+            if news.contains(&pending.arrived_ns) && is_from_outside(&pending, &self.uplinks) {
                 swept.outside.arrivals.push(Arrival {
                     at: Mono(pending.arrived_ns),
                     client: pending.client,
@@ -107,10 +114,16 @@ impl Sweeper {
 
 /// Whether an entry is a new connection from outside the node. The sentinel's probes are none, nor
 /// is who else dials it.
-fn is_from_outside(pending: &Pending) -> bool {
+///
+/// Where the CNI gives pods other addresses than the Node says, only pods that are endpoints are known
+/// as such; the others are told by what they dial: a cluster IP that did not come in by an uplink.
+/// Everything else counts wherever it came in, since the first sighting may be at a part of the
+/// uplink (a bond's or a bridge's), or at a second way in without a default route.
+fn is_from_outside(pending: &Pending, uplinks: &BTreeSet<u32>) -> bool {
     pending.class == SourceClass::External as u8
         && pending.state & state::ALIAS == 0
         && pending.flags & frontend_flag::SENTINEL == 0
+        && (pending.kind != FrontendKind::ClusterIp as u8 || uplinks.contains(&pending.device))
 }
 
 /// How long an entry is kept.
@@ -185,10 +198,31 @@ mod tests {
     ) {
         let pending = Pending {
             class: class as u8,
+            kind: FrontendKind::NodePort as u8,
             state,
             flags,
             ..Pending::default()
         };
-        assert_eq!(is_from_outside(&pending), expected);
+        assert_eq!(is_from_outside(&pending, &BTreeSet::new()), expected);
+    }
+
+    #[rstest]
+    #[case::a_pod_nobody_knows(FrontendKind::ClusterIp, 3, false)]
+    #[case::a_routed_cluster_ip(FrontendKind::ClusterIp, 2, true)]
+    #[case::part_of_a_bond(FrontendKind::NodePort, 3, true)]
+    #[case::second_way_in(FrontendKind::LoadBalancer, 4, true)]
+    #[case::external_ip(FrontendKind::ExternalIp, 2, true)]
+    fn of_a_source_that_nobody_knows(
+        #[case] kind: FrontendKind,
+        #[case] device: u32,
+        #[case] expected: bool,
+    ) {
+        let pending = Pending {
+            class: SourceClass::External as u8,
+            kind: kind as u8,
+            device,
+            ..Pending::default()
+        };
+        assert_eq!(is_from_outside(&pending, &BTreeSet::from([2])), expected);
     }
 }

@@ -138,6 +138,13 @@ impl Drain {
         view.blind = blind;
     }
 
+    /// Something may have come unseen up to `at`, and nothing does any more: quiet begins anew. The
+    /// first look says itself since when somebody watches.
+    pub fn missed(&mut self, at: Mono) {
+        let watched = &mut self.view.watched;
+        *watched = watched.map(|since| since.max(at));
+    }
+
     /// There is nothing to look at, for the reason given.
     pub fn cannot_see(&mut self, why: &str) {
         self.view.blind = Some(why.to_owned());

@@ -419,19 +419,19 @@ fn beside_the_observer(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
             link: Link::Ethernet,
             uplink: false,
         }));
-        let mut hooks = agents.open_sentinel(&ends).expect("the programs");
+        let hooks = agents.open_sentinel(&ends).expect("the programs");
         path.maps = agents.probe_maps().expect("the probes' maps");
         unknown_and_handshake(path, V4);
         data(path, V4);
         control(path, V4);
-        assert!(agents.sentinel_stands(&mut hooks));
+        assert!(hooks.stand());
         // No frontend of the observer's: not followed.
         assert_eq!(path.maps.connection_state(TOKEN, V4), None);
         agents.check(Mono(0));
         assert_eq!(agents.repairs(), 0, "the observer stands first");
         drop(hooks);
-        let mut again = agents.open_sentinel(&ends).expect("the programs once more");
-        assert!(agents.sentinel_stands(&mut again));
+        let again = agents.open_sentinel(&ends).expect("the programs once more");
+        assert!(again.stand());
         agents.release();
     });
 }
@@ -442,18 +442,18 @@ fn filters_are_found_again() {
     on_path(|path, ends| {
         std::mem::forget(path.attach(&ends, Mode::Clsact));
         assert_eq!(filters("s1"), 1);
-        let mut hooks = path.attach(&ends, Mode::Clsact);
+        let hooks = path.attach(&ends, Mode::Clsact);
         assert_eq!(filters("s1"), 1);
-        assert!(path.observer.sentinel_stands(&mut hooks));
+        assert!(hooks.stand());
         assert_eq!(filters("s1"), 1, "looking adds none");
         unknown_and_handshake(path, V4);
 
         run("tc", "qdisc del dev s1 clsact", "");
-        assert!(!path.observer.sentinel_stands(&mut hooks));
+        assert!(!hooks.stand());
         drop(hooks);
-        let mut hooks = path.attach(&ends, Mode::Clsact);
+        let hooks = path.attach(&ends, Mode::Clsact);
         run("tc", "filter del dev c1 ingress", "");
-        assert!(!path.observer.sentinel_stands(&mut hooks));
+        assert!(!hooks.stand());
         drop(hooks);
         for device in ["c0", "c1", "s0", "s1"] {
             assert_eq!(filters(device), 0, "{device}");
@@ -465,10 +465,10 @@ fn filters_are_found_again() {
 #[rstest]
 fn devices_that_go(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
     on_path(|path, ends| {
-        let mut hooks = path.attach(&ends, mode);
-        assert!(path.observer.sentinel_stands(&mut hooks));
+        let hooks = path.attach(&ends, mode);
+        assert!(hooks.stand());
         run("ip", "link del c0", "");
-        assert!(!path.observer.sentinel_stands(&mut hooks));
+        assert!(!hooks.stand());
         let refused = path.observer.attach_sentinel(&ends, mode);
         let error = refused.err().expect("no device");
         let error = error.downcast_ref::<ProbeHooksError>().expect("its error");

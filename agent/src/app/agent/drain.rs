@@ -28,6 +28,11 @@ impl Agent {
     /// outcomes does not matter here.
     fn unseen(&self, health: &ObserverHealth) -> Option<String> {
         let observer = self.observer.as_ref()?;
+        if !self.config.source.has_services() {
+            return Some(
+                "Services are not watched, only the sentinel (--view=sentinel)".to_owned(),
+            );
+        }
         if !self.view.is_synced() && !observer.continues() {
             return Some("the cluster view was never complete".to_owned());
         }

@@ -8,15 +8,16 @@ use super::addresses::{generations, taken};
 use super::keeper::{Facts, News};
 use super::{Content, Message};
 use crate::app::agent::Agent;
+use crate::datapath::probe_hooks::ProbeHooks;
 use crate::domain::expect::sentinel::sentinel;
 use crate::domain::probe::{ProbeTrace, Transport};
-use crate::domain::sentinel::{KernelFacts, ProbeOutcome, classify};
+use crate::domain::sentinel::{KernelFacts, ProbeOutcome, VoidReason, classify};
 use crate::domain::time::Mono;
 use crate::domain::verdict::Limits;
 
 /// While probes begin to fail, devices and programs are looked at this often.
 const SUSPICION: Duration = Duration::from_millis(100);
-/// And this often when they go on failing.
+/// And this often when they go on failing, or say nothing for reasons that lie there.
 const LASTING: Duration = Duration::from_secs(2);
 /// Failures in a row that are judged at once; the last of them may confirm.
 const SOON: u32 = 5;
@@ -191,7 +192,10 @@ impl Agent {
         }
         self.metrics.record_probe(trace, name(outcome));
         if after > 0 {
-            self.suspect(after, now);
+            let pause = if after <= SOON { SUSPICION } else { LASTING };
+            self.suspect(pause, now);
+        } else if is_own_fault(outcome) {
+            self.suspect(LASTING, now);
         }
         // Everything else waits for the next turn: a path that always fails must cost no more than
         // one that works.
@@ -205,28 +209,38 @@ impl Agent {
         }
     }
 
-    /// A probe failed: are the sentinel's own parts sound?
-    fn suspect(&mut self, failures: u32, now: Mono) {
+    /// A probe did not come back: are the sentinel's own parts sound?
+    fn suspect(&mut self, pause: Duration, now: Mono) {
+        let suspected = self.probing.as_ref().and_then(|probing| probing.suspected);
+        // A successor has them.
+        if suspected.is_some_and(|at| now.since(at) < pause) || self.is_succeeded() {
+            return;
+        }
         let Some(probing) = &mut self.probing else {
             return;
         };
-        let pause = if failures <= SOON { SUSPICION } else { LASTING };
-        if probing.suspected.is_some_and(|at| now.since(at) < pause) {
-            return;
-        }
         probing.suspected = Some(now);
         probing.ask();
-        let (Some(hooks), Some(observer)) = (&mut probing.hooks, &mut self.observer) else {
-            return;
-        };
-        if observer.sentinel_stands(hooks) {
+        if probing.hooks.as_ref().is_none_or(ProbeHooks::stand) {
             return;
         }
         let sentence = "a program of the sentinel's was detached by something else".to_owned();
+        tracing::warn!(%sentence, "the sentinel's programs are put back");
         self.ledger.sentinel_mut().damaged(now, sentence);
         probing.hooks = None;
         self.start_sentinel(now);
     }
+}
+
+/// Whether a probe was lost between our own devices, where only our own programs answer it. It says
+/// nothing of the node, and without a look at them none would again.
+fn is_own_fault(outcome: ProbeOutcome) -> bool {
+    matches!(
+        outcome,
+        ProbeOutcome::Void(
+            VoidReason::ControlFailed | VoidReason::NotEchoed | VoidReason::NotArrived
+        )
+    )
 }
 
 /// Label of an outcome in metrics.

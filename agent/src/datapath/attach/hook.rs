@@ -9,12 +9,11 @@ use agent_common::packet::Link;
 use aya::Ebpf;
 use aya::pin::PinError;
 use aya::programs::links::{FdLink, LinkError, LinkOrder, PinnedLink};
-use aya::programs::tc::{
-    NlOptions, SchedClassifierLink, SchedClassifierLinkId, TcAttachOptions, TcError, TcHandle,
-};
-use aya::programs::{ProgramError, SchedClassifier, TcAttachType, tc};
+use aya::programs::tc::{SchedClassifierLink, TcAttachOptions, TcError};
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use thiserror::Error;
 
+use super::filter::Filter;
 use super::{AttachError, Mode};
 use crate::datapath::devices::Device;
 use crate::datapath::load::classifier;
@@ -50,10 +49,18 @@ impl Direction {
         }
     }
 
-    fn attach_type(self) -> TcAttachType {
+    pub(super) fn attach_type(self) -> TcAttachType {
         match self {
             Direction::Ingress => TcAttachType::Ingress,
             Direction::Egress => TcAttachType::Egress,
+        }
+    }
+
+    /// What filters of the clsact qdisc hang at (linux/pkt_sched.h).
+    pub(super) fn parent(self) -> u32 {
+        match self {
+            Direction::Ingress => 0xffff_fff2,
+            Direction::Egress => 0xffff_fff3,
         }
     }
 
@@ -98,9 +105,9 @@ pub(in crate::datapath) struct Place {
     /// Among TCX links.
     order: fn() -> LinkOrder,
     /// The filter's handle.
-    handle: u32,
+    pub(super) handle: u32,
     /// The filter's priority.
-    priority: u16,
+    pub(super) priority: u16,
 }
 
 impl Place {
@@ -117,14 +124,6 @@ impl Place {
         handle: 0x7071,
         priority: 0xfff0,
     };
-
-    fn options(&self) -> NlOptions {
-        NlOptions {
-            priority: self.priority,
-            handle: TcHandle::from(self.handle),
-            classid: None,
-        }
-    }
 }
 
 /// An attached program. Dropped, a link that is not pinned is detached by the kernel.
@@ -136,7 +135,7 @@ pub(super) struct Hook {
 
 enum Held {
     Tcx { _link: FdLink, pin: Option<PathBuf> },
-    Clsact { link: Option<SchedClassifierLink> },
+    Clsact(Filter),
 }
 
 impl Hook {
@@ -156,11 +155,11 @@ impl Hook {
                     // A former agent's TCX link would look at every packet a second time.
                     let _ = std::fs::remove_file(pin);
                 }
-                held_filter(classifier, &device.name, direction)
+                held_filter(classifier, device, direction)
             }
             Mode::Tcx => tcx(classifier, device, direction, pin),
             Mode::Auto => match tcx(classifier, device, direction, pin) {
-                Err(error) if no_tcx(&error) => held_filter(classifier, &device.name, direction),
+                Err(error) if no_tcx(&error) => held_filter(classifier, device, direction),
                 other => other,
             },
         };
@@ -183,30 +182,18 @@ impl Hook {
     pub(super) fn mechanism(&self) -> Mechanism {
         match self.held {
             Held::Tcx { .. } => Mechanism::Tcx,
-            Held::Clsact { .. } => Mechanism::Clsact,
+            Held::Clsact(_) => Mechanism::Clsact,
         }
     }
 
     /// Whether it stands, before all others; nothing where the kernel does not tell.
-    pub(super) fn is_first(&self, ebpf: &mut Ebpf, device: &Device) -> Option<bool> {
+    pub(super) fn is_first(&self, device: &Device) -> Option<bool> {
         match &self.held {
             Held::Tcx { .. } => {
                 let programs = programs_at(device.index, self.direction.tcx()).ok()?;
                 Some(programs.first() == Some(&self.program))
             }
-            Held::Clsact { .. } => {
-                let classifier = classifier(ebpf, self.direction.program(device.link)).ok()?;
-                // The same handle cannot be given twice: if it can, the filter was gone.
-                match filter(classifier, &device.name, self.direction, &Place::FIRST) {
-                    Ok(id) => {
-                        let _ = classifier.detach(id);
-                        Some(false)
-                    }
-                    Err(error) if stands_already(&error) => Some(true),
-                    // The qdisc is gone, and the filter with it.
-                    Err(_) => Some(false),
-                }
-            }
+            Held::Clsact(filter) => filter.stands(),
         }
     }
 
@@ -217,23 +204,8 @@ impl Hook {
 
     /// Gives up what the next attach would find, so that it makes a link of its own at the head.
     pub(super) fn let_go(&mut self) {
-        match &mut self.held {
-            Held::Tcx { pin, .. } => {
-                if let Some(pin) = pin {
-                    let _ = std::fs::remove_file(pin);
-                }
-            }
-            // The filter is gone. Dropped, the link would delete its successor, which has the same
-            // handle.
-            Held::Clsact { link } => std::mem::forget(link.take()),
-        }
-    }
-
-    /// Detaches what would outlive the process unpinned.
-    pub(super) fn release(&mut self) {
-        if let Held::Clsact { link } = &mut self.held {
-            // Dropping the link deletes the filter.
-            drop(link.take());
+        if let Held::Tcx { pin: Some(pin), .. } = &mut self.held {
+            let _ = std::fs::remove_file(pin);
         }
     }
 }
@@ -332,59 +304,9 @@ fn adopt(classifier: &mut SchedClassifier, pin: &Path) -> Option<FdLink> {
 
 fn held_filter(
     classifier: &mut SchedClassifier,
-    device: &str,
+    device: &Device,
     direction: Direction,
 ) -> Result<Held, HookError> {
-    let link = clsact(classifier, device, direction, &Place::FIRST)?;
-    Ok(Held::Clsact { link: Some(link) })
-}
-
-/// A new filter of the clsact qdisc, in place of a former agent's.
-pub(in crate::datapath) fn clsact(
-    classifier: &mut SchedClassifier,
-    device: &str,
-    direction: Direction,
-    place: &Place,
-) -> Result<SchedClassifierLink, HookError> {
-    // Refused where it is there already; whatever else was wrong, the filter says it better.
-    let _ = tc::qdisc_add_clsact(device);
-    let id = match filter(classifier, device, direction, place) {
-        Ok(id) => id,
-        // A former agent's filter stands there: found by its handle and replaced.
-        Err(_) => {
-            let NlOptions {
-                priority, handle, ..
-            } = place.options();
-            let attach_type = direction.attach_type();
-            let found = SchedClassifierLink::attached(device, attach_type, priority, handle, None);
-            // Dropping the link deletes the filter.
-            drop(found);
-            filter(classifier, device, direction, place)?
-        }
-    };
-    Ok(classifier.take_link(id)?)
-}
-
-/// Whether a filter was refused because its handle is given already.
-pub(in crate::datapath) fn stands_already(error: &ProgramError) -> bool {
-    let code = match error {
-        ProgramError::NetlinkError(error) => error.raw_os_error(),
-        ProgramError::TcError(TcError::NetlinkError(error)) => error.raw_os_error(),
-        _ => None,
-    };
-    code == Some(libc::EEXIST)
-}
-
-/// Adds our filter; refused where its handle stands already.
-pub(in crate::datapath) fn filter(
-    classifier: &mut SchedClassifier,
-    device: &str,
-    direction: Direction,
-    place: &Place,
-) -> Result<SchedClassifierLinkId, ProgramError> {
-    classifier.attach_with_options(
-        device,
-        direction.attach_type(),
-        TcAttachOptions::Netlink(place.options()),
-    )
+    let at = (device.index, device.name.as_str());
+    Filter::attach(classifier, at, direction, &Place::FIRST).map(Held::Clsact)
 }

@@ -55,6 +55,28 @@ fn leaving() -> Drain {
     drain
 }
 
+/// The hooks were gone for a while, and are put back: what came meanwhile was not seen.
+#[test]
+fn quiet_begins_anew_where_something_may_have_come_unseen() {
+    let mut drain = leaving();
+    drain.look(&outside(68_950, &[]), None);
+    drain.missed(ms(69_000));
+    // The look after it goes back to before the hooks stood.
+    drain.look(&outside(68_990, &[]), None);
+    let now = drain.view().judge(&Ask::default(), ms(69_000));
+    assert_eq!(
+        (now.reason, now.quiet_for),
+        (Reason::Waiting, Duration::ZERO)
+    );
+    drain.look(&outside(75_000, &[]), None);
+    let quiet = drain.view().judge(&Ask::default(), ms(75_000));
+    assert_eq!(quiet.quiet_for, Duration::from_secs(6));
+
+    let mut fresh = self::drain();
+    fresh.missed(ms(1_000));
+    assert_eq!(fresh.view().watched, None, "nobody watches yet");
+}
+
 #[test]
 fn a_node_that_does_not_leave_is_never_quiet() {
     let mut drain = drain();
