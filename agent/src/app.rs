@@ -20,9 +20,9 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::clock;
-use crate::cluster::api::{self, ClientError};
+use crate::cluster::api::{self, Afresh, ClientError};
 use crate::cluster::watch::{OpenError, Update};
-use crate::config::Config;
+use crate::config::{Config, SentinelConfig};
 use crate::datapath::attach::Mode;
 use crate::datapath::devices::{self, DevicesError};
 use crate::datapath::load::chain;
@@ -110,7 +110,13 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let (observer, blind, no_pins) = load(&config)?;
     // Reading the object took more than all that follows.
     memory_of_process::give_back();
-    let (probing, inbox) = config.sentinel.clone().map(Probing::new).unzip();
+    let afresh = |of: &SentinelConfig| {
+        let client = client.clone()?;
+        Some(Afresh::new(client, &config.node_name, of.service.clone()))
+    };
+    let sentinel = config.sentinel.clone();
+    let probing = sentinel.map(|of| (afresh(&of), of));
+    let (probing, inbox) = probing.map(|(afresh, of)| Probing::new(of, afresh)).unzip();
     let (mut agent, published) = Agent::new(
         config.clone(),
         observer,

@@ -101,7 +101,12 @@ impl Scene {
 
     /// Starts kube-proxy and waits for its first sync.
     pub(crate) fn start_proxy(&mut self) {
-        let config = self.control.proxy_kubeconfig(self.far());
+        self.start_proxy_by(self.far());
+    }
+
+    /// The same, by a way of its own to the API server.
+    pub(crate) fn start_proxy_by(&mut self, server: SocketAddr) {
+        let config = self.control.proxy_kubeconfig(server);
         let proxy = KubeProxy::start(&self.world, &self.programs, self.mode, &config);
         self.proxy = Some(proxy.expect("a kube-proxy"));
     }

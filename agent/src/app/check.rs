@@ -63,7 +63,11 @@ impl CheckError {
 pub async fn check(config: Config, time: Duration) -> Result<Observed, CheckError> {
     let mut shutdown = Shutdown::listen()?;
     let devices = devices::follow().await.map_err(AppError::from)?;
-    let (probing, inbox) = config.sentinel.clone().map(Probing::new).unzip();
+    let (probing, inbox) = config
+        .sentinel
+        .clone()
+        .map(|of| Probing::new(of, None))
+        .unzip();
     let beside = probing
         .as_ref()
         .and_then(|probing| in_use(probing, &devices.borrow()));

@@ -5,11 +5,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use agent_common::service::Family;
+use agent_common::service::{FAMILIES, Family};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::clock;
+use crate::cluster::api::Afresh;
 use crate::config::SentinelConfig;
 use crate::datapath::Observer;
 use crate::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
@@ -21,9 +22,11 @@ use crate::domain::time::Mono;
 use crate::sentinel::devices::{Role, SentinelDevices, Settings};
 use crate::sentinel::prober::{FamilyTargets, Frontend, Prober, Targets};
 use addresses::{settings, wire};
+use afresh::{Reader, Reading};
 use keeper::{News, Wish};
 
 mod addresses;
+mod afresh;
 mod block;
 mod follow;
 mod keeper;
@@ -33,6 +36,7 @@ mod maps;
 pub(super) struct Inbox {
     news: mpsc::UnboundedReceiver<News>,
     traces: mpsc::UnboundedReceiver<ProbeTrace>,
+    readings: mpsc::UnboundedReceiver<Reading>,
 }
 
 /// One thing that came.
@@ -41,6 +45,7 @@ pub(super) struct Message(Content);
 enum Content {
     News(News),
     Trace(Box<ProbeTrace>),
+    Reading(Reading),
 }
 
 impl Inbox {
@@ -49,9 +54,16 @@ impl Inbox {
         tokio::select! {
             Some(news) = self.news.recv() => Message(Content::News(news)),
             Some(trace) = self.traces.recv() => Message(Content::Trace(Box::new(trace))),
+            Some(reading) = self.readings.recv() => Message(Content::Reading(reading)),
             else => std::future::pending().await,
         }
     }
+}
+
+/// What of a sentinel stays when its endpoint moves.
+fn fixed(found: &Sentinel) -> [Option<SentinelFamily>; FAMILIES] {
+    let fixed = |family: Option<SentinelFamily>| family.map(SentinelFamily::without_generation);
+    found.families.map(fixed)
 }
 
 /// The sentinel as far as the main loop holds it.
@@ -76,6 +88,10 @@ pub(super) struct Probing {
     told: Option<Mono>,
     /// Damage that was said last.
     damage: Option<String>,
+    /// Reads the sentinel afresh, where it comes from an API server.
+    reader: Option<Reader>,
+    /// When the last look began that found the sentinel's parts sound.
+    sound: Option<Mono>,
     /// Changes of the view when it was last searched for the sentinel's addresses.
     searched: Option<u64>,
     wishes: watch::Sender<Wish>,
@@ -84,12 +100,15 @@ pub(super) struct Probing {
 }
 
 impl Probing {
-    /// With its keeper, which does nothing yet.
-    pub(super) fn new(config: SentinelConfig) -> (Self, Inbox) {
+    /// With its keeper, which does nothing yet. `afresh` is how the sentinel is read once more, if
+    /// it comes from an API server.
+    pub(super) fn new(config: SentinelConfig, afresh: Option<Afresh>) -> (Self, Inbox) {
         let settings = settings(&config);
         let (wishes, wished) = watch::channel(Wish::default());
         let (news, news_read) = mpsc::unbounded_channel();
         let (traces, traces_read) = mpsc::unbounded_channel();
+        let (told, readings) = mpsc::unbounded_channel();
+        let reader = afresh.map(|afresh| Reader::start(afresh, told));
         let keeper = keeper::start(settings.clone(), wished, news);
         let probing = Self {
             rule: SentinelRule {
@@ -109,6 +128,8 @@ impl Probing {
             ready: None,
             told: None,
             damage: None,
+            reader,
+            sound: None,
             searched: None,
             wishes,
             traces,
@@ -117,6 +138,7 @@ impl Probing {
         let inbox = Inbox {
             news: news_read,
             traces: traces_read,
+            readings,
         };
         (probing, inbox)
     }
@@ -139,15 +161,14 @@ impl Probing {
     /// What the ledger is told of the view.
     fn view(&self, now: Mono) -> SentinelView {
         let mut hasher = DefaultHasher::new();
-        let fixed = self
-            .found
-            .families
-            .map(|family| family.map(SentinelFamily::without_generation));
-        fixed.hash(&mut hasher);
+        fixed(&self.found).hash(&mut hasher);
         SentinelView {
             exists: self.found.exists,
             off: self.off().map(str::to_owned),
-            altered: self.found.altered.clone(),
+            altered: self
+                .differs()
+                .or(self.found.altered.as_deref())
+                .map(str::to_owned),
             identity: hasher.finish(),
             changed_at: now,
         }

@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use super::manifests::Update;
 use crate::domain::cluster::ObjectName;
 
+mod afresh;
 pub mod client;
 mod follow;
 mod objects;
@@ -29,6 +30,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+pub use afresh::Afresh;
 pub use client::{ApiAccess, ClientError};
 pub use routes::forget;
 

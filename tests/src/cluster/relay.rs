@@ -3,7 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -25,6 +25,9 @@ pub enum Manner {
     Slow(Duration),
     /// Accepts connections, keeps those that there are, and passes nothing on.
     Silent,
+    /// Keeps the connections that there are and passes nothing on for them, as a network that lost
+    /// their state; new ones are passed on.
+    Hung,
     /// Refuses connections, and ends those that there are.
     Closed,
 }
@@ -39,6 +42,8 @@ pub struct Relay {
 #[derive(Debug)]
 struct Shared {
     manner: Mutex<Manner>,
+    /// Counts changes of the manner.
+    age: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -49,6 +54,15 @@ impl Shared {
         }
         *self.manner.lock().expect("no panic while it is held")
     }
+
+    /// Whether nothing is passed on for a connection that began at this age.
+    fn holds(&self, born: u64) -> bool {
+        match self.manner() {
+            Manner::Silent => true,
+            Manner::Hung => born < self.age.load(Ordering::Relaxed),
+            _ => false,
+        }
+    }
 }
 
 impl Relay {
@@ -56,6 +70,7 @@ impl Relay {
     pub fn start(ns: &Namespace, at: SocketAddr, to: SocketAddr) -> Result<Self> {
         let shared = Arc::new(Shared {
             manner: Mutex::new(Manner::Open),
+            age: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         });
         let listener = ns.run(|| listen(at)).context("listen for the relay")?;
@@ -74,6 +89,7 @@ impl Relay {
             .manner
             .lock()
             .expect("no panic while it is held") = manner;
+        self.shared.age.fetch_add(1, Ordering::Relaxed);
         thread::sleep(2 * LOOK);
     }
 }
@@ -124,8 +140,9 @@ fn join(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
     for half in halves {
         if let (Ok(from), Ok(to)) = half {
             let shared = Arc::clone(shared);
+            let born = shared.age.load(Ordering::Relaxed);
             thread::spawn(move || {
-                let _ = copy(&from, &to, &shared);
+                let _ = copy(&from, &to, &shared, born);
                 let _ = from.shutdown(Shutdown::Both);
                 let _ = to.shutdown(Shutdown::Both);
             });
@@ -133,7 +150,7 @@ fn join(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
     }
 }
 
-fn copy(mut from: &TcpStream, mut to: &TcpStream, shared: &Shared) -> io::Result<()> {
+fn copy(mut from: &TcpStream, mut to: &TcpStream, shared: &Shared, born: u64) -> io::Result<()> {
     from.set_nonblocking(false)?;
     from.set_read_timeout(Some(LOOK))?;
     to.set_nodelay(true)?;
@@ -150,7 +167,7 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream, shared: &Shared) -> io::Result
         {
             thread::sleep(delay);
         }
-        while shared.manner() == Manner::Silent {
+        while shared.holds(born) {
             thread::sleep(LOOK);
         }
         if shared.manner() == Manner::Closed {

@@ -67,6 +67,12 @@ impl Agent {
             && !Family::ALL.into_iter().any(failing)
     }
 
+    /// The datapath is answered for with 503.
+    pub(in crate::app) fn is_accused(&self) -> bool {
+        let [_, livez] = self.kept;
+        livez == 503
+    }
+
     fn look(&mut self, now: Mono) -> Option<Look> {
         let planner = &self.planner;
         let left_since = |service, address: &[u8; 16], port| {

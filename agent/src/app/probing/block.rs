@@ -107,7 +107,7 @@ impl Message {
     pub(in crate::app) fn trace(&self) -> Option<&ProbeTrace> {
         match &self.0 {
             Content::Trace(trace) => Some(trace),
-            Content::News(_) => None,
+            Content::News(_) | Content::Reading(_) => None,
         }
     }
 }

@@ -34,8 +34,12 @@ impl Agent {
             return;
         }
         let state = self.view.state(&probing.rule.service);
-        let known = probing.found.altered.take();
-        probing.found = sentinel(&probing.rule, state, self.view.node());
+        let known = probing.found.altered.clone();
+        let found = sentinel(&probing.rule, state, self.view.node());
+        let before = std::mem::replace(&mut probing.found, found);
+        if before != probing.found {
+            probing.follow_again();
+        }
         if let Some(altered) = &probing.found.altered
             && known.as_ref() != Some(altered)
         {
@@ -97,6 +101,7 @@ impl Agent {
         match message.0 {
             Content::Trace(trace) => self.absorb_trace(&trace, now),
             Content::News(news) => self.hear(news, now),
+            Content::Reading(reading) => self.read_afresh(reading, now),
         }
     }
 
@@ -137,7 +142,8 @@ impl Agent {
         }
         if let Some(began) = facts.sound_since {
             probing.damage = None;
-            ledger.looked(began);
+            probing.sound = Some(began);
+            self.conclude_look();
         }
     }
 
@@ -221,6 +227,10 @@ impl Agent {
         };
         probing.suspected = Some(now);
         probing.ask();
+        self.ask_afresh(now);
+        let Some(probing) = &mut self.probing else {
+            return;
+        };
         if probing.hooks.as_ref().is_none_or(ProbeHooks::stand) {
             return;
         }

@@ -163,6 +163,11 @@ impl Follower {
         }
     }
 
+    /// One list and no more; whether it came to its end.
+    pub(super) async fn list_once(mut self) -> bool {
+        self.list().await.is_ok()
+    }
+
     /// Until nobody listens.
     pub(super) async fn run(mut self) {
         loop {
