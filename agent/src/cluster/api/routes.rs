@@ -230,8 +230,9 @@ async fn learn(routes: Weak<Routes>) {
                 Ok(()) => (pause, refused) = (RELEARN, None),
                 Err(error) => tracing::warn!(%error, "the API server's addresses cannot be used"),
             },
-            Ok(Ok(Err(status))) if status.is_client_error() => {
-                if refused.replace(status) != Some(status) {
+            Ok(Ok(Err(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)))) => {
+                let before = refused.replace(status);
+                if before.is_none() {
                     tracing::warn!(%status, "the API server's addresses may not be read: grant list on endpointslices in the namespace default; until then it is reached by the ClusterIP alone");
                 }
             }
