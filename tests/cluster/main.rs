@@ -8,6 +8,7 @@ mod afresh;
 mod calm;
 mod faults;
 mod first;
+mod in_cluster;
 mod parity;
 mod publish;
 mod rights;

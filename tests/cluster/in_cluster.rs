@@ -1,0 +1,121 @@
+//! The agent with what a pod has: the mounted ServiceAccount, and the API server behind a ClusterIP
+//! that works only while the node does.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use node_tests::cluster::{Mode, base, node_pod};
+use node_tests::manifests::AUTOSCALER_TAINT;
+use node_tests::world::agent_binary;
+
+use crate::scene::{PATIENCE, Scene, until};
+
+/// Where the kubelet mounts it.
+const MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Files are read again within a minute.
+const NEW_TOKEN: std::time::Duration = std::time::Duration::from_secs(150);
+
+/// A program that runs the agent with a ServiceAccount mounted, as a pod would see it: in a mount
+/// namespace of its own, so that nothing is left on the machine.
+fn pod(scene: &Scene) -> PathBuf {
+    let dir = scene.world.dir().join("mount");
+    fs::create_dir_all(&dir).expect("a folder");
+    fs::write(dir.join("ca.crt"), scene.control.ca()).expect("a certificate");
+    fs::write(dir.join("namespace"), base::NAMESPACE).expect("a namespace");
+    fs::copy(token(scene), dir.join("token")).expect("a token");
+    let agent = agent_binary().expect("the agent's binary");
+    let script = format!(
+        "#!/bin/sh\n\
+         export KUBERNETES_SERVICE_HOST=10.96.0.1 KUBERNETES_SERVICE_PORT=443\n\
+         exec unshare --mount sh -ec 'mkdir -p /var/run/secrets\n\
+         mount -t tmpfs none /var/run/secrets\n\
+         mkdir -p {MOUNT}\n\
+         mount --bind {dir} {MOUNT}\n\
+         exec {agent} \"$@\"' agent \"$@\"\n",
+        dir = dir.display(),
+        agent = agent.display(),
+    );
+    let program = scene.world.dir().join("pod.sh");
+    fs::write(&program, script).expect("a script");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("executable");
+    program
+}
+
+/// A new token for the agent's pod.
+fn token(scene: &Scene) -> PathBuf {
+    scene.kubeconfig_of(base::AGENT);
+    scene.world.dir().join(format!("{}.token", base::AGENT))
+}
+
+fn start(scene: &mut Scene, program: &Path) {
+    let agent = scene.world.spawn_agent(program, Path::new(""), &[]);
+    let agent = scene.agent.insert(agent.expect("start the agent"));
+    agent.wait_ready(PATIENCE).expect("a ready agent");
+}
+
+/// Whether the agent hears of the Node's taints.
+fn hears(scene: &Scene, patience: std::time::Duration) {
+    for (keys, wanted) in [(vec![AUTOSCALER_TAINT], "tainted"), (vec![], "eligible")] {
+        scene.taint(&keys);
+        let mut last = serde_json::Value::Null;
+        let heard = until(patience, || {
+            last = scene.agent().verdict().ok()?;
+            (last["verdict"]["eligibility"]["state"] == wanted).then_some(())
+        });
+        assert!(
+            heard.is_some(),
+            "not {wanted}: {last:#}\n{}",
+            scene.agent().log()
+        );
+    }
+}
+
+#[test]
+fn a_pod_reaches_the_api_server_whatever_the_node_does() {
+    let name = "a_pod_reaches_the_api_server_whatever_the_node_does";
+    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
+        return;
+    };
+    let program = pod(&scene);
+    start(&mut scene, &program);
+    scene.wait_proven();
+    hears(&scene, PATIENCE);
+    let known = scene.world.dir().join("state/api-servers.json");
+    let learned = until(PATIENCE, || known.exists().then_some(()));
+    assert!(learned.is_some(), "{} is not there", known.display());
+
+    // The ClusterIP leads nowhere, and nobody mends it: a fresh agent must not need it.
+    scene.proxy().freeze();
+    let flush = "flush chain ip kube-proxy services\nflush chain ip6 kube-proxy services\n";
+    scene.world.node.nft(flush).expect("flush");
+    scene
+        .agent
+        .take()
+        .expect("an agent")
+        .terminate()
+        .expect("end");
+    start(&mut scene, &program);
+    let synced = until(PATIENCE, || {
+        let report = scene.agent().verdict().ok()?;
+        (report["cluster"]["synced"] == true).then_some(())
+    });
+    assert!(synced.is_some(), "{}", scene.agent().log());
+    hears(&scene, PATIENCE);
+
+    // The pod's token is worth nothing any more, the new one lies where the old one lay. The API
+    // server ends its watches.
+    let pod = format!(
+        "/api/v1/namespaces/{}/pods/{}-node-1",
+        base::NAMESPACE,
+        base::AGENT
+    );
+    let gone = format!("{pod}?gracePeriodSeconds=0");
+    scene.api.delete(&gone).expect("delete the pod");
+    let made = until(PATIENCE, || node_pod(&scene.api, base::AGENT).ok());
+    assert!(made.is_some(), "the pod again");
+    fs::copy(token(&scene), scene.world.dir().join("mount/token")).expect("a new token");
+    scene.control.stop_apiserver();
+    scene.control.start_apiserver().expect("the API server");
+    hears(&scene, NEW_TOKEN);
+}
