@@ -75,7 +75,11 @@ pub(crate) fn proven() -> Report {
             },
         },
         sentinel: probed::sentinel(),
-        port: PortReport::default(),
+        port: PortReport {
+            way: PortWay::Steered,
+            owner: Some(true),
+            ..PortReport::default()
+        },
         answers: Answers {
             healthz: proven,
             livez: proven,
@@ -210,6 +214,9 @@ pub(crate) fn blind() -> Report {
     verdict.eligibility = Eligibility::Tainted {
         taint: "ToBeDeletedByClusterAutoscaler".to_owned(),
     };
+    report.drain.since = Some(ago(95_000));
+    report.drain.connections = 1_720;
+    report.drain.blind = Some("the observer is attached nowhere".to_owned());
     verdict.families = vec![family(Family::V4, State::Unknown, [None; 3], [None; 3])];
     verdict.families[0].reason = verdict.reason.clone();
     verdict.families[0].lanes.clear();

@@ -12,6 +12,7 @@ use crate::report::Report;
 
 mod lanes;
 mod observer;
+mod port;
 mod services;
 
 /// Lines of anything that may repeat: problems, losses, devices.
@@ -39,6 +40,10 @@ pub fn render(report: &Report, view: &View<'_>) -> String {
     };
     page.head();
     page.answers();
+    page.port();
+    page.eligible();
+    page.drain();
+    page.paper.line();
     page.families();
     page.probes();
     page.services();
@@ -115,7 +120,10 @@ impl Page<'_> {
             self.paper.put(Ink::Faint, policy);
         }
         self.paper.line();
-        let eligibility = &report.verdict.eligibility;
+    }
+
+    fn eligible(&mut self) {
+        let eligibility = &self.report.verdict.eligibility;
         let (ink, word) = match eligibility {
             Eligibility::Eligible => (Ink::Good, "yes"),
             Eligibility::NeverSeen => (Ink::Unsure, "unknown"),
@@ -128,7 +136,6 @@ impl Page<'_> {
             .put(Ink::Plain, ", ");
         self.paper
             .wrapped(Ink::Plain, TEXT, &eligibility.to_string());
-        self.paper.line();
     }
 
     fn families(&mut self) {
