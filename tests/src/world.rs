@@ -100,6 +100,13 @@ impl World {
         &self.dir
     }
 
+    /// Folder for what waits for a disk at every write: in memory, removed with the world.
+    pub fn quick_dir(&self) -> std::io::Result<PathBuf> {
+        let dir = remains::quick_dir(&self.name);
+        std::fs::create_dir_all(&dir)?;
+        Ok(dir)
+    }
+
     /// The folder of the agent's pins, under /sys/fs/bpf.
     pub fn pin_dir(&self) -> &Path {
         &self.pins

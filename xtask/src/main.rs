@@ -8,6 +8,7 @@ mod build_ebpf;
 mod ci;
 mod demo;
 mod ebpf;
+mod fuzz;
 mod gen_docs;
 mod host;
 mod run;
@@ -38,6 +39,8 @@ enum Task {
     Test(test::Args),
     /// Measure: cost per packet, or memory and start at 10,000 Services
     Bench(bench::Args),
+    /// Feed untrusted bytes to what reads them, for as long as you like (libFuzzer; needs g++)
+    Fuzz(fuzz::Args),
     /// Build the API server and kube-proxy that the cluster tests run (needs Go; once)
     SetupCluster,
     /// Install what building the eBPF object takes
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Task::Demo(args) => demo::run(&args),
         Task::Test(args) => test::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::Fuzz(args) => fuzz::run(&args),
         Task::SetupCluster => setup_cluster::run(),
         Task::SetupEbpf => setup_ebpf::run(),
         Task::BuildEbpf(args) => build_ebpf::run(&args),

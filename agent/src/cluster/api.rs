@@ -14,6 +14,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use kube::Client;
+use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -124,6 +125,22 @@ impl ApiServer {
         tokio::spawn(gather(Store::new(&self.node_name), heard, updates));
         receiver
     }
+}
+
+/// What a whole list of objects, one to a line, says to an agent that knew nothing: everything that
+/// an API server sends, without the way it comes. Each line is taken for every kind.
+pub fn listed(node_name: &str, lines: &[u8]) -> Option<Update> {
+    let mut store = Store::new(node_name);
+    for kind in Kind::ALL {
+        store.take(Event::ListBegins(kind));
+        let lines = lines.split(|byte| *byte == b'\n');
+        let objects = lines.filter_map(|line| serde_json::from_slice::<&RawValue>(line).ok());
+        for text in objects {
+            store.take(follow::object(kind, text).0);
+        }
+        store.take(Event::ListEnds(kind));
+    }
+    store.update()
 }
 
 /// Turns events into updates.

@@ -46,7 +46,9 @@ impl ControlPlane {
         let (private, public) = signing_keys()?;
         fs::write(dir.join("accounts.key"), private)?;
         fs::write(dir.join("accounts.pub"), public)?;
-        let etcd = start_etcd(&world.worker, &servers.etcd, &dir)?;
+        // It waits for its disk at every write, and so would everything here.
+        let data = world.quick_dir()?;
+        let etcd = start_etcd(&world.worker, &servers.etcd, &dir, &data)?;
         let mut control = Self {
             ns: world.worker.clone(),
             dir,
@@ -140,12 +142,12 @@ impl ControlPlane {
     }
 }
 
-fn start_etcd(ns: &Namespace, program: &Path, dir: &Path) -> Result<Process> {
+fn start_etcd(ns: &Namespace, program: &Path, dir: &Path, data: &Path) -> Result<Process> {
     let (client, peer) = ("http://127.0.0.1:2379", "http://127.0.0.1:2380");
     let mut command = ns.command(program);
     command
         .arg("--data-dir")
-        .arg(dir.join("etcd"))
+        .arg(data.join("etcd"))
         .args([
             "--listen-client-urls",
             client,

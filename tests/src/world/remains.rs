@@ -16,6 +16,8 @@ use anyhow::{Context, Result, bail};
 const PREFIX: &str = "pp-t";
 /// Folders of worlds. Not the agent's own default folder, which an agent of this machine may use.
 const WORLDS: &str = "/run/pathproof-worlds";
+/// Folder of what needs a quick disk.
+const QUICK: &str = "/dev/shm/pathproof-worlds";
 /// Where agents pin; the host's bpffs.
 const BPFFS: &str = "/sys/fs/bpf";
 /// Serialises what is one for the machine: the first `ip netns add`, the bpffs mount, the sweep.
@@ -155,7 +157,7 @@ fn remove(world: &str) -> Result<()> {
     if let Err(error) = ip_batch(&lines, true) {
         failures.push(format!("{error:#}"));
     }
-    for dir in [pin_dir(world), world_dir(world)] {
+    for dir in [pin_dir(world), quick_dir(world), world_dir(world)] {
         match fs::remove_dir_all(&dir) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -163,7 +165,9 @@ fn remove(world: &str) -> Result<()> {
         }
     }
     // The folder of all worlds goes with the last of them.
-    let _ = fs::remove_dir(WORLDS);
+    for worlds in [WORLDS, QUICK] {
+        let _ = fs::remove_dir(worlds);
+    }
     if failures.is_empty() {
         Ok(())
     } else {
@@ -186,6 +190,11 @@ fn namespaces_of(world: &str) -> Result<Vec<String>> {
 
 fn world_dir(name: &str) -> PathBuf {
     Path::new(WORLDS).join(name)
+}
+
+/// Where a world keeps what waits for a disk at every write. Removed with the world.
+pub(super) fn quick_dir(name: &str) -> PathBuf {
+    Path::new(QUICK).join(name)
 }
 
 fn pin_dir(name: &str) -> PathBuf {

@@ -62,9 +62,11 @@ pub(super) fn dependencies(text: &str) -> Vec<Dependency<'_>> {
     found
 }
 
-/// The manifests of members: the root's holds the table.
+/// The manifests of members: the root's holds the table. What has a table of its own is none.
 fn members(tree: &Tree) -> impl Iterator<Item = (&str, &str)> {
-    tree.ending("/Cargo.toml")
+    let is_member = |text: &str| !text.lines().any(|line| line == "[workspace]");
+    let manifests = tree.ending("/Cargo.toml");
+    manifests.filter(move |(_, text)| is_member(text))
 }
 
 /// Versions stand in the workspace's table alone.

@@ -45,7 +45,7 @@ impl Agent {
     /// Once, when the first view has been taken in.
     fn give_back_code(&mut self, now: Mono) {
         let taken_in = |at: Mono| now.since(at) >= STARTED;
-        if !self.lean && self.view_changed.is_some_and(taken_in) {
+        if !self.lean && self.view.is_synced() && self.view_changed.is_some_and(taken_in) {
             self.lean = true;
             memory::give_back_code();
         }

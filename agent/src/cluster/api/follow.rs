@@ -21,10 +21,10 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::jitter;
 use super::objects::{self, Stub};
 use super::requests::{From, Requests};
 use super::store::Event;
+use super::{Kind, jitter};
 use crate::cluster::manifests::Reason;
 
 mod reasons;
@@ -408,16 +408,7 @@ impl Follower {
     }
 
     async fn hear_object(&mut self, text: &RawValue) -> Result<(), End> {
-        let kind = self.requests.kind;
-        let (event, version) = match objects::read(kind, text) {
-            Ok(read) => (Event::There(read.object), read.version),
-            Err(error) => {
-                let Stub { metadata } = stub(text);
-                let version = metadata.resource_version.clone();
-                let error = error.to_string();
-                (Event::Unreadable(kind, Box::new(metadata), error), version)
-            }
-        };
+        let (event, version) = object(self.requests.kind, text);
         self.reach(version);
         self.tell(event).await
     }
@@ -489,6 +480,19 @@ fn get(url: &str) -> Result<Request<Vec<u8>>, End> {
             error: error.to_string(),
         })
     })
+}
+
+/// What an object says, and the version at which a watch goes on after it.
+pub(super) fn object(kind: Kind, text: &RawValue) -> (Event, Option<String>) {
+    match objects::read(kind, text) {
+        Ok(read) => (Event::There(read.object), read.version),
+        Err(error) => {
+            let Stub { metadata } = stub(text);
+            let version = metadata.resource_version.clone();
+            let error = error.to_string();
+            (Event::Unreadable(kind, Box::new(metadata), error), version)
+        }
+    }
 }
 
 fn stub(text: &RawValue) -> Stub {

@@ -161,9 +161,10 @@ impl<K: Kernel, N: Network> Engine<K, N> {
             let due = course.due.min(now);
             // What was missed is not made up for.
             course.begun = Some(now);
+            let whole = course.pace.is_whole();
             course.due = now.plus(course.pace.gap(&mut self.tools.dice));
             self.tools
-                .begin(&mut course.round, family, &course.targets, due);
+                .begin(&mut course.round, family, &course.targets, due, whole);
         }
     }
 

@@ -20,9 +20,13 @@ pub(super) const DOUBT: Gap = (Duration::from_millis(210), Duration::from_millis
 /// While the sentinel's endpoint has moved and probes go where it was: how long the rules take to
 /// follow is wanted to a tenth of a second. Probes that get through are complete long before.
 pub(super) const HASTE: Gap = (Duration::from_millis(80), Duration::from_millis(100));
-/// So many rounds in haste at most, three seconds: rules that take longer are late by so much that
-/// the pace at rest is exact enough.
+/// So many rounds in haste with every lane, three seconds...
 const HASTY: u32 = 33;
+/// ...and so many more, half a minute, in which one lane alone is in haste: a proxy of a large
+/// cluster takes seconds, and how many is wanted as exactly...
+const NARROW: u32 = 330;
+/// ...while the others are probed every so many rounds, about as often as at rest.
+const WHOLE: u32 = 5;
 /// So many rounds from the last change on: enough to confirm a failure, and a repair.
 const ROUNDS: u32 = 8;
 
@@ -71,7 +75,7 @@ impl Pace {
     /// The endpoint moved to this port. The gap to the next round.
     pub(super) fn hurry(&mut self, wanted: u16, dice: &mut Dice) -> Duration {
         self.wanted = Some(wanted);
-        self.hurried = HASTY;
+        self.hurried = HASTY + NARROW;
         self.behind = true;
         let (least, most) = HASTE;
         least + dice.below(most - least)
@@ -94,6 +98,12 @@ impl Pace {
             self.doubted = ROUNDS;
         }
         changed
+    }
+
+    /// Whether every lane is probed in a round that begins now. Ask before [`gap`](Self::gap).
+    pub(super) fn is_whole(&self) -> bool {
+        let narrow = self.behind && (1..=NARROW).contains(&self.hurried);
+        !narrow || self.doubted > 0 || self.hurried.is_multiple_of(WHOLE)
     }
 
     /// The gap from a round that begins now to the next.

@@ -86,16 +86,18 @@ impl<S> Default for Round<S> {
 
 impl<K: Kernel, N: Network> Tools<K, N> {
     /// Sends everything of an interval at once: one wake-up for all, and the control is as near in
-    /// time as can be.
+    /// time as can be. If the round is not `whole`, its first lane stands for all.
     pub(super) fn begin(
         &mut self,
         round: &mut Round<N::Socket>,
         family: Family,
         targets: &FamilyTargets,
         due: Mono,
+        whole: bool,
     ) {
         round.control = self.launch_control(family, targets);
-        for errand in errands(family, targets) {
+        let most = if whole { usize::MAX } else { 1 };
+        for errand in errands(family, targets).take(most) {
             let Errand {
                 lane,
                 client,

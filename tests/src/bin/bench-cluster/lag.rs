@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use node_tests::capture::Capture;
-use node_tests::cluster::{Api, ControlPlane, Process, account_kubeconfig, base};
+use node_tests::cluster::{Api, ControlPlane, KubeProxy, Process, account_kubeconfig, base};
 use node_tests::detect::Figure;
 use node_tests::wait::until;
 use node_tests::world::{Agent, Family, World};
@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// The sentinel's Service and its slice of IPv4.
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices";
+/// kube-proxy is stopped for so long.
+const HOLD: Duration = Duration::from_secs(6);
 /// Between two connections.
 const PACE: Duration = Duration::from_millis(10);
 
@@ -32,14 +34,16 @@ pub(crate) struct Lags {
     pub(crate) captured: Figure,
 }
 
-/// Has `pathproof rotate` move the endpoint so many times.
+/// Has `pathproof rotate` move the endpoint so many times, and as often with kube-proxy stopped for
+/// a while as it does.
 pub(crate) fn measure(
     world: &World,
     control: &ControlPlane,
     agent: &Agent,
     binary: &Path,
+    proxy: &KubeProxy,
     rotations: usize,
-) -> Result<Lags> {
+) -> Result<[Lags; 2]> {
     let api = control.api()?;
     let server = ControlPlane::address();
     let file = account_kubeconfig(world, &api, server, control.ca(), base::ROTATOR)?;
@@ -57,21 +61,31 @@ pub(crate) fn measure(
     let frontend = SocketAddr::new(address, u16::try_from(port.as_u64().context("a port")?)?);
 
     let stop = AtomicBool::new(false);
-    let mut lags = Lags::default();
+    let (mut lags, mut held) = (Lags::default(), Lags::default());
     thread::scope(|scope| {
         scope.spawn(|| world.pod("client").ns.run(|| dial(frontend, &stop)));
-        let done = (0..rotations).try_for_each(|_| one(world, &api, agent, &mut lags));
+        let done = (0..rotations).try_for_each(|_| {
+            one(world, &api, agent, None, &mut lags)?;
+            one(world, &api, agent, Some(proxy), &mut held)
+        });
         stop.store(true, Ordering::Relaxed);
         done
     })?;
-    Ok(lags)
+    Ok([lags, held])
 }
 
 /// Waits for a move, and for both to tell how long it took.
-fn one(world: &World, api: &Api, agent: &Agent, lags: &mut Lags) -> Result<()> {
+fn one(
+    world: &World,
+    api: &Api,
+    agent: &Agent,
+    held: Option<&KubeProxy>,
+    lags: &mut Lags,
+) -> Result<()> {
     let before = generation(api)?;
     let client = world.pod("client").address(Family::V4);
     let mut capture = Capture::start(&world.node);
+    held.inspect(|proxy| proxy.freeze());
     let moved = until(PATIENCE, || {
         // What came before is not wanted, and takes room.
         capture.drain();
@@ -80,6 +94,9 @@ fn one(world: &World, api: &Api, agent: &Agent, lags: &mut Lags) -> Result<()> {
     });
     let (moved, start) = (moved.context("no move")?, Instant::now());
     let followed = until(PATIENCE, || {
+        if start.elapsed() >= HOLD {
+            held.inspect(|proxy| proxy.thaw());
+        }
         capture.drain();
         // Of our own connections alone: the agent's control probe goes there past the rules.
         let goes = |ends: [(IpAddr, u16); 2]| ends[0].0 == client && ends[1].1 == moved;

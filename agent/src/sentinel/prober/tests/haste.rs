@@ -62,11 +62,41 @@ fn rules_that_follow_are_noticed_within_100_ms(
     }
 }
 
+// A proxy of a large cluster takes seconds: one lane of each family tells how many to a tenth, and
+// the others cost what they cost at rest.
+#[test]
+fn one_lane_stays_in_haste_while_rules_are_seconds_late() {
+    let mut bench = followed();
+    bench.engine.retarget(at(NEW));
+    bench.run(4 * SECOND);
+    bench.traces();
+    bench.run(6 * SECOND);
+    bench.world.lock().generation = NEW;
+    let followed = bench.engine.now();
+    bench.run(SECOND);
+    for (lane, traces) in by_lane(&bench.traces()) {
+        let late = traces.iter().filter(|trace| trace.sent < followed).count();
+        let first = traces.iter().find(|trace| trace.generation == Some(NEW));
+        let lag = first.expect("one that follows").sent.since(followed);
+        if lane.path == ProbePath::Pod && lane.transport == Transport::Tcp {
+            assert!(
+                (58..=76).contains(&late) && lag <= HASTE.1,
+                "{lane:?}: {late}, {lag:?}"
+            );
+        } else {
+            assert!(
+                (11..=16).contains(&late) && lag <= 5 * HASTE.1,
+                "{lane:?}: {late}, {lag:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn haste_ends_where_rules_do_not_follow() {
     let mut bench = followed();
     bench.engine.retarget(at(NEW));
-    bench.run(4 * SECOND);
+    bench.run(40 * SECOND);
     bench.traces();
     bench.run(10 * SECOND);
     for (lane, traces) in by_lane(&bench.traces()) {
