@@ -2,12 +2,11 @@
 //! that works only while the node does.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use node_tests::cluster::{Mode, base, node_pod};
 use node_tests::manifests::AUTOSCALER_TAINT;
-use node_tests::world::agent_binary;
+use node_tests::world::{agent_binary, write_script};
 
 use crate::scene::{PATIENCE, Scene, until};
 
@@ -37,8 +36,7 @@ fn pod(scene: &Scene) -> PathBuf {
         agent = agent.display(),
     );
     let program = scene.world.dir().join("pod.sh");
-    fs::write(&program, script).expect("a script");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("executable");
+    write_script(&program, &script).expect("a script");
     program
 }
 

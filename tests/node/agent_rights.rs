@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use node_tests::rules::Backend;
 use node_tests::skip;
-use node_tests::world::agent_binary;
+use node_tests::world::{agent_binary, copy_program};
 use rstest::rstest;
 
 use crate::agent_scene::{Scene, until};
@@ -25,7 +25,8 @@ fn confined(test: &str, setpriv: &str) -> Option<(Scene, PathBuf)> {
     let scene = Scene::bare(test, Backend::Nftables)?;
     // A copy beside the manifests: another user need not be able to read the folder it was built in.
     let agent = scene.world.dir().join("pathproof");
-    fs::copy(agent_binary().expect("the agent's binary"), &agent).expect("copy the binary");
+    let built = agent_binary().expect("the agent's binary");
+    copy_program(&built, &agent).expect("copy the binary");
     let binary = scene.wrapped(&format!("setpriv --no-new-privs {setpriv}"), &agent);
     Some((scene, binary))
 }

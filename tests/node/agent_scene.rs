@@ -21,7 +21,7 @@ use node_tests::skip;
 use node_tests::traffic::{Client, Plan, Server};
 pub(crate) use node_tests::wait::until;
 use node_tests::watch::Watch;
-use node_tests::world::{Agent, Builder, Family, OldKernel, World, agent_binary};
+use node_tests::world::{Agent, Builder, Family, OldKernel, World, agent_binary, write_script};
 use serde_json::Value;
 
 /// Far longer than anything here takes, for machines that do much else.
@@ -174,8 +174,7 @@ impl Scene {
     pub(crate) fn wrapped(&self, wrapper: &str, agent: &Path) -> PathBuf {
         let file = self.world.dir().join("wrapped");
         let script = format!("#!/bin/sh\nexec {wrapper} {} \"$@\"\n", agent.display());
-        fs::write(&file, script).expect("write a script");
-        fs::set_permissions(&file, Permissions::from_mode(0o755)).expect("make it a program");
+        write_script(&file, &script).expect("a script");
         file
     }
 

@@ -11,6 +11,7 @@ mod build;
 pub mod layout;
 mod netns;
 mod old_kernel;
+mod program;
 mod remains;
 
 use std::collections::{BTreeMap, HashMap};
@@ -25,6 +26,7 @@ pub use build::Builder;
 pub use layout::{Family, NODE_NAME, Place};
 pub use netns::Namespace;
 pub use old_kernel::OldKernel;
+pub use program::{copy_program, write_script};
 use remains::Remains;
 pub use remains::remove_kept;
 
