@@ -7,9 +7,7 @@
 //! client-1, client-2 and spare are local pods without a Service; db-2 is bridged.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
