@@ -67,10 +67,10 @@ impl Agent {
             && !Family::ALL.into_iter().any(failing)
     }
 
-    /// The datapath is answered for with 503.
+    /// The node is Broken or Stale already, whatever is answered for it: 200 in audit.
     pub(in crate::app) fn is_accused(&self) -> bool {
-        let [_, livez] = self.kept;
-        livez == 503
+        let accused = |last: &LastVerdict| matches!(last.state, State::Broken | State::Stale);
+        self.last.as_ref().is_some_and(accused)
     }
 
     fn look(&mut self, now: Mono) -> Option<Look> {

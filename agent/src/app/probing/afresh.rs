@@ -82,7 +82,8 @@ impl Probing {
 }
 
 impl Agent {
-    /// Probes fail: is the sentinel still what they take it for? A 503 that stands needs no proof.
+    /// Probes fail: is the sentinel still what they take it for? A verdict that stands needs no
+    /// proof.
     pub(super) fn ask_afresh(&mut self, now: Mono) {
         let stands = self.is_accused();
         let reader = self.probing.as_mut().and_then(|of| of.reader.as_mut());
