@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: builds and runs the measuring programs of package node-tests.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
@@ -46,29 +46,37 @@ struct Rest {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     host::install_world("the benchmark")?;
-    let agent = run::build_program("pathproof", "pathproof", "dist")?;
     match &args.what {
-        What::Packet(rest) => measure("bench-packet", rest, &agent),
+        // It loads the programs itself.
+        What::Packet(rest) => measure("bench-packet", rest, None),
         What::Scale {
             cluster: false,
             rest,
-        } => measure("bench-scale", rest, &agent),
+        } => measure("bench-scale", rest, Some(agent()?)),
         What::Scale { rest, .. } => {
             setup_cluster::ready()?;
-            measure("bench-cluster", rest, &agent)
+            measure("bench-cluster", rest, Some(agent()?))
         }
         What::Detect {
             kube_proxy: false,
             rest,
-        } => measure("bench-detect", rest, &agent),
-        What::Detect { .. } => kube_proxy_tables(&agent),
-        What::Idle(rest) => measure("bench-idle", rest, &agent),
+        } => measure("bench-detect", rest, Some(agent()?)),
+        What::Detect { .. } => kube_proxy_tables(&agent()?),
+        What::Idle(rest) => measure("bench-idle", rest, Some(agent()?)),
     }
 }
 
-fn measure(program: &str, rest: &Rest, agent: &Path) -> Result<()> {
+/// The agent as it is shipped.
+fn agent() -> Result<PathBuf> {
+    run::build_program("pathproof", "pathproof", "dist")
+}
+
+fn measure(program: &str, rest: &Rest, agent: Option<PathBuf>) -> Result<()> {
     let bench = run::build_program("node-tests", program, "release")?;
-    let mut command = host::as_root_with(bench, &[("PATHPROOF_AGENT", agent.as_os_str())])?;
+    let agent = agent
+        .as_ref()
+        .map(|path| ("PATHPROOF_AGENT", path.as_os_str()));
+    let mut command = host::as_root_with(bench, agent.as_slice())?;
     run::run_through_interrupts(command.args(&rest.arguments))
 }
 
