@@ -29,10 +29,7 @@ fn a_sentinel_that_is_deleted_while_watches_hang_is_no_fault() {
     let Some(scene) = scene(name) else {
         return;
     };
-    let watch = scene.watch();
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200)
-        .expect("200");
+    let watch = scene.watch_healthy();
     scene.api.delete(SERVICE).expect("delete the Service");
     thread::sleep(Duration::from_secs(8));
     let log = scene.agent().log();
@@ -57,10 +54,7 @@ fn a_fault_while_watches_hang_is_seen() {
     let Some(scene) = scene(name) else {
         return;
     };
-    let watch = scene.watch();
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200)
-        .expect("200");
+    let watch = scene.watch_healthy();
     let flush = "flush chain ip kube-proxy services\nflush chain ip6 kube-proxy services\n";
     scene.world.node.nft(flush).expect("flush");
     watch

@@ -9,7 +9,7 @@ use node_tests::manifests::Service;
 use node_tests::traffic::Server;
 use node_tests::watch::Watch;
 
-use crate::scene::{PATIENCE, PORT, Scene};
+use crate::scene::{PORT, Scene};
 
 /// A node without traffic is watched for so long.
 const IDLE: Duration = Duration::from_secs(60);
@@ -26,9 +26,7 @@ struct Calm {
 
 impl Calm {
     fn start(scene: &Scene) -> Self {
-        let (ours, theirs) = (scene.watch(), scene.watch_proxy());
-        ours.wait(PATIENCE, |codes| codes.healthz == 200)
-            .expect("200");
+        let (ours, theirs) = (scene.watch_healthy(), scene.watch_proxy());
         Self {
             ours,
             theirs,
@@ -111,12 +109,7 @@ fn calm(name: &str, mode: Mode, idle: Duration) {
     thread::sleep(Duration::from_secs(5));
     calm.still("its return");
     // It follows again.
-    let back = scene.world.pod("spare").clone();
-    scene
-        .manifests
-        .swap_endpoint("api", "api-1", &back)
-        .expect("swap an endpoint");
-    scene.put("api");
+    scene.replace("api", "api-1", "spare");
     thread::sleep(Duration::from_secs(4));
     calm.still("a change after it");
     scene.wait_proven();
@@ -124,14 +117,9 @@ fn calm(name: &str, mode: Mode, idle: Duration) {
 }
 
 fn endpoints_change(scene: &mut Scene) {
-    let pods = ["web-1", "spare"].map(|name| scene.world.pod(name).clone());
+    let pods = ["web-1", "spare"];
     for turn in 0..20 {
-        let (from, to) = (&pods[turn % 2], &pods[(turn + 1) % 2]);
-        scene
-            .manifests
-            .swap_endpoint("web", &from.name, to)
-            .expect("swap an endpoint");
-        scene.put("web");
+        scene.replace("web", pods[turn % 2], pods[(turn + 1) % 2]);
         thread::sleep(Duration::from_millis(500));
     }
 }

@@ -70,15 +70,15 @@ impl Fault {
             Self::ProxyKilled => kill_proxy(scene),
             Self::ProxyKilledEndpointReplaced => {
                 kill_proxy(scene);
-                replace(scene, "api-1", "spare");
+                scene.replace("api", "api-1", "spare");
             }
             Self::ProxyStoppedEndpointReplaced => {
                 scene.proxy().freeze();
-                replace(scene, "api-1", "spare");
+                scene.replace("api", "api-1", "spare");
             }
             Self::LockHeldEndpointReplaced => {
                 scene.lock = Some(scene.proxy().hold_lock().expect("the lock"));
-                replace(scene, "api-1", "spare");
+                scene.replace("api", "api-1", "spare");
             }
             Self::ServicesFlushed => flush(scene, &["ip", "ip6"]),
             Self::OnlyIpv6 => flush(scene, &["ip6"]),
@@ -143,16 +143,6 @@ fn kill_proxy(scene: &mut Scene) {
     if let Some(proxy) = scene.proxy.take() {
         proxy.kill().expect("kill kube-proxy");
     }
-}
-
-/// Swaps an endpoint of "api", in the API.
-fn replace(scene: &mut Scene, from: &str, to: &str) {
-    let to = scene.world.pod(to).clone();
-    scene
-        .manifests
-        .swap_endpoint("api", from, &to)
-        .expect("swap an endpoint");
-    scene.put("api");
 }
 
 /// Does something for every pod of the node.
@@ -263,7 +253,7 @@ fn run(scene: &mut Scene, ours: &Watch, theirs: &Watch, fault: Fault) -> Row {
     };
     fault.mend(scene);
     if fault.replaces_an_endpoint() {
-        replace(scene, "spare", "api-1");
+        scene.replace("api", "spare", "api-1");
     }
     scene.wait_proven();
     row

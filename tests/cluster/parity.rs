@@ -137,12 +137,7 @@ fn sequence(name: &str, mode: Mode) {
     scene.taint(&[]);
     scene.agree("untainted again", 200);
 
-    let to = scene.world.pod("spare").clone();
-    scene
-        .manifests
-        .swap_endpoint("web", "web-1", &to)
-        .expect("swap an endpoint");
-    scene.put("web");
+    scene.replace("web", "web-1", "spare");
     scene.agree("an endpoint changed", 200);
 
     // Whoever asks ours sees what kube-proxy's process does not matter to: the rules are there.

@@ -200,6 +200,15 @@ impl Scene {
         Watch::start(&self.world, Duration::from_millis(20)).expect("a poller")
     }
 
+    /// The same, once it has seen 200.
+    pub(crate) fn watch_healthy(&self) -> Watch {
+        let watch = self.watch();
+        watch
+            .wait(PATIENCE, |codes| codes.healthz == 200)
+            .expect("200");
+        watch
+    }
+
     /// Asks kube-proxy's.
     pub(crate) fn watch_proxy(&self) -> Watch {
         let address = self.proxy().address();
@@ -220,6 +229,15 @@ impl Scene {
     pub(crate) fn put(&self, service: &str) {
         let file = self.manifests.dir().join(format!("service-{service}.yaml"));
         put_file(&self.api, &file).expect("a manifest fits the API");
+    }
+
+    /// Puts one pod in another's place in the slices of a Service, at the API too.
+    pub(crate) fn replace(&mut self, service: &str, from: &str, to: &str) {
+        let to = self.world.pod(to).clone();
+        self.manifests
+            .swap_endpoint(service, from, &to)
+            .expect("swap an endpoint");
+        self.put(service);
     }
 
     /// Removes a Service and its slices.

@@ -98,10 +98,7 @@ fn a_killed_agent_leaves_the_port_as_it_was() {
     scene.wait_proven();
     scene.wait_owner();
     scene.wait_answers("sound", [200; 3]);
-    let watch = scene.watch();
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200)
-        .expect("200");
+    let watch = scene.watch_healthy();
     scene.agent.take().expect("an agent").kill().expect("kill");
     // Asked every 20 ms: kube-proxy's 200 comes at once, or within a moment.
     std::thread::sleep(Duration::from_secs(1));

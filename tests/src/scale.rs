@@ -19,6 +19,17 @@ const NODES: usize = 500;
 /// Every so many Services has a node port.
 pub(crate) const NODE_PORT_EVERY: usize = 10;
 
+/// How many of what, as options of a program.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Size {
+    /// Services
+    #[arg(long, default_value_t = 10_000)]
+    pub services: usize,
+    /// Endpoints, all Services together
+    #[arg(long, default_value_t = 100_000)]
+    pub endpoints: usize,
+}
+
 /// What was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {

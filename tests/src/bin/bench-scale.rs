@@ -8,19 +8,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use node_tests::scale;
+use node_tests::scale::{self, Size};
 use node_tests::usage;
 use node_tests::world::{Agent, World, agent_binary};
 
 /// Memory and time to first verdict at scale
 #[derive(Parser)]
 struct Args {
-    /// Services
-    #[arg(long, default_value_t = 10_000)]
-    services: usize,
-    /// Endpoints, all Services together
-    #[arg(long, default_value_t = 100_000)]
-    endpoints: usize,
+    #[command(flatten)]
+    size: Size,
     /// The agent's binary; default: built beside this one
     #[arg(long)]
     agent: Option<PathBuf>,
@@ -44,7 +40,7 @@ fn main() -> Result<()> {
     let agent = args.agent.clone().map_or_else(agent_binary, Ok)?;
     let folder = tempfile::tempdir()?;
     let (full, empty) = (folder.path().join("full"), folder.path().join("empty"));
-    let written = scale::write(&full, args.services, args.endpoints)?;
+    let written = scale::write(&full, args.size.services, args.size.endpoints)?;
     scale::write(&empty, 0, 0)?;
     println!(
         "folder: {} Services ({} with a node port), {} endpoints in {} slices, {} files, {:.1} MB of YAML",
@@ -57,7 +53,7 @@ fn main() -> Result<()> {
     );
     let world = World::builder().pods(&["web"]).build()?;
     let peer = rounds(&world, &agent, &empty, 0, args.rounds)?;
-    let size = rounds(&world, &agent, &full, args.services, args.rounds)?;
+    let size = rounds(&world, &agent, &full, args.size.services, args.rounds)?;
     print_table(&peer, &size);
     Ok(())
 }

@@ -14,6 +14,7 @@ use node_tests::cluster::{
 };
 use node_tests::detect::Figure;
 use node_tests::manifests::{AUTOSCALER_TAINT, Manifests};
+use node_tests::scale::Size;
 use node_tests::usage;
 use node_tests::wait::until;
 use node_tests::watch::Watch;
@@ -32,12 +33,8 @@ const CALM: Duration = Duration::from_secs(5);
 /// The agent beside kube-proxy in a real cluster, at size
 #[derive(Parser)]
 struct Args {
-    /// Services
-    #[arg(long, default_value_t = 10_000)]
-    services: usize,
-    /// Endpoints, all Services together
-    #[arg(long, default_value_t = 100_000)]
-    endpoints: usize,
+    #[command(flatten)]
+    size: Size,
     /// Changes of endpoints, a second
     #[arg(long, default_value_t = 100.0)]
     rate: f64,
@@ -206,8 +203,8 @@ fn build(args: &Args, servers: &Servers) -> Result<Site> {
         .collect::<Result<Vec<_>>>()?;
     install(&apis[0], &manifests.dir().join("node.yaml"))?;
     let crowd = Crowd {
-        services: args.services,
-        endpoints: args.endpoints / args.services.max(1),
+        services: args.size.services,
+        endpoints: args.size.endpoints / args.size.services.max(1),
     };
     let start = Instant::now();
     println!(
