@@ -3,7 +3,7 @@
 
 /// Version of every layout in this crate. Maps are pinned under a directory named by it, so an
 /// agent of another version never reads maps whose layout it does not know.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// Names of the maps as they stand in the object.
 pub mod map {
@@ -33,6 +33,13 @@ pub mod map {
     pub const LIMITER: &str = "LIMITER";
     /// Ring buffer of [`Anomaly`](crate::evidence::Anomaly).
     pub const ANOMALIES: &str = "ANOMALIES";
+    /// [`PendingKey`](crate::evidence::PendingKey) to [`Pending`](crate::evidence::Pending), of
+    /// datagrams and of the flows that they began.
+    pub const UDP_PENDING: &str = "UDP_PENDING";
+    /// One value: [`UdpPorts`](crate::evidence::UdpPorts).
+    pub const UDP_PORTS: &str = "UDP_PORTS";
+    /// [`Budget`](crate::evidence::Budget)s of followed datagrams: of all, then of Services.
+    pub const UDP_RATES: &str = "UDP_RATES";
     /// [`ProbeKey`](crate::probe::ProbeKey) to [`Probe`](crate::probe::Probe). Not pinned: probes do
     /// not outlive the agent that sent them.
     pub const PROBES: &str = "PROBES";
@@ -48,9 +55,23 @@ pub mod map {
     /// Address that another process listens at, at the healthz port.
     pub const STEER_OWNERS: &str = "STEER_OWNERS";
     /// Every map whose content outlives an agent, in the order of the list above.
-    pub const PINNED: [&str; 13] = [
-        FRONTENDS, ENDPOINTS, SOURCES, DEVICES, PENDING, COUNTS, TOUCHED, PROOFS, DELAYS, BUDGETS,
-        FAULTS, LIMITER, ANOMALIES,
+    pub const PINNED: [&str; 16] = [
+        FRONTENDS,
+        ENDPOINTS,
+        SOURCES,
+        DEVICES,
+        PENDING,
+        COUNTS,
+        TOUCHED,
+        PROOFS,
+        DELAYS,
+        BUDGETS,
+        FAULTS,
+        LIMITER,
+        ANOMALIES,
+        UDP_PENDING,
+        UDP_PORTS,
+        UDP_RATES,
     ];
 }
 
@@ -93,6 +114,11 @@ pub const MAX_DEVICES: u32 = 4_096;
 /// Connections followed at a time: 10,000 a second for the 1.5 s that an answered one is kept,
 /// and as many again for those that wait. Preallocated.
 pub const MAX_PENDING: u32 = 32_768;
+/// Datagrams followed at a time, each with its flow: [`UDP_PER_WINDOW`] for as long as one that is
+/// not answered is kept. Preallocated.
+pub const MAX_UDP_PENDING: u32 = 8_192;
+/// Budgets of datagrams: the first is that of all, the others' is found by the Service's id.
+pub const UDP_RATES: u32 = 1 + 64;
 /// Service ids: one for each Service port and family.
 pub const MAX_SERVICES: u32 = 32_768;
 /// Budgets of sources, a power of two. A source's is found by a hash: two that share one share what
@@ -123,6 +149,11 @@ pub const RETRANSMIT_NS: u64 = 20_000_000;
 pub const BUDGET_WINDOW_SHIFT: u32 = 27;
 /// Connections a source may have tracked in one budget window: about 1,900 a second.
 pub const BUDGET_PER_WINDOW: u32 = 256;
+/// Datagrams followed in one budget window ([`BUDGET_WINDOW_SHIFT`]) on all CPUs together: about
+/// 950 a second. Those beyond are passed and counted.
+pub const UDP_PER_WINDOW: u32 = 128;
+/// Of those, the most that one Service may have: a flood of one leaves room for the others.
+pub const UDP_PER_SERVICE: u32 = 64;
 /// The same Service reports an anomaly at most this often.
 pub const SERVICE_REPORT_NS: u64 = 10_000_000;
 /// A CPU reports at most [`CPU_REPORTS`] anomalies in this window, as a shift of nanoseconds.

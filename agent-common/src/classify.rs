@@ -42,6 +42,8 @@ pub trait Connection {
     fn state(&self) -> u32;
     /// Moves the state from `from` to `to` if it is still `from`; tells whether it did.
     fn swap(&self, from: u32, to: u32) -> bool;
+    /// Notes when the first answer to a datagram came, in microseconds from its arrival.
+    fn answered_after(&self, _us: u32) {}
 }
 
 /// What the rules need to know and to do. Lookups are by value where the values are small.
@@ -64,6 +66,11 @@ pub trait World {
     fn source_class(&self, address: &Address) -> SourceClass;
     /// Takes one connection from a source's budget; false if there is none left.
     fn take_budget(&self, source: &Address) -> bool;
+    /// Takes one datagram from the rate at which a Service's are followed; false if there is none
+    /// left.
+    fn take_rate(&self, _service: u32) -> bool {
+        true
+    }
     /// The connection of an initial sequence number.
     fn connection(&self, key: &PendingKey) -> Option<Self::Connection>;
     /// Begins to follow a connection; false if another was quicker or there is no room, which this
@@ -136,6 +143,7 @@ impl Evidence<'_> {
 #[inline(always)]
 pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) {
     let seen = match (segment.kind, direction) {
+        (Kind::Datagram, _) => return,
         (Kind::Syn, Direction::Ingress) => arrives(world, segment),
         (Kind::Syn, Direction::Egress) => leaves(world, segment),
         _ => answered(world, direction, segment),
@@ -147,7 +155,7 @@ pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) {
 }
 
 /// A connection that is followed, and what was seen of it; nothing where there is no more to do.
-type Seen<W> = Option<(<W as World>::Connection, Sighting)>;
+pub(crate) type Seen<W> = Option<(<W as World>::Connection, Sighting)>;
 
 #[inline(always)]
 fn key_of(segment: &Segment) -> PendingKey {
@@ -165,7 +173,7 @@ fn number(address: Address) -> u128 {
 
 /// Whether two ends are the same.
 #[inline(always)]
-fn same(one: (Address, Port), other: (Address, Port)) -> bool {
+pub(crate) fn same(one: (Address, Port), other: (Address, Port)) -> bool {
     number(one.0) == number(other.0) && u16::from_ne_bytes(one.1) == u16::from_ne_bytes(other.1)
 }
 
@@ -214,7 +222,7 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
 }
 
 #[inline(always)]
-fn pending_of<W: World>(
+pub(crate) fn pending_of<W: World>(
     world: &W,
     segment: &Segment,
     frontend: &FrontendValue,
@@ -233,7 +241,7 @@ fn pending_of<W: World>(
         owed: frontend.owed_to(class),
         kind: frontend.kind,
         flags: frontend.flags,
-        padding: [0; 4],
+        answer_us: 0,
     }
 }
 
@@ -267,12 +275,18 @@ fn leaves<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         leaves_unseen(world, segment, &key);
         return None;
     };
-    let fields = connection.fields();
+    let sighting = departure(world, segment, connection.fields());
+    Some((connection, sighting))
+}
+
+/// Where what is followed goes, as it goes out.
+#[inline(always)]
+pub(crate) fn departure<W: World>(world: &W, segment: &Segment, fields: &Pending) -> Sighting {
     if same(
         (fields.frontend, fields.frontend_port),
         (segment.destination, segment.destination_port),
     ) {
-        return Some((connection, Sighting::Untranslated));
+        return Sighting::Untranslated;
     }
     let endpoint = world.endpoint(&EndpointKey {
         service: fields.service,
@@ -280,11 +294,10 @@ fn leaves<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         port: segment.destination_port,
         padding: [0; 2],
     });
-    let sighting = match endpoint {
+    match endpoint {
         None => Sighting::ToStranger,
         Some(value) => to_endpoint(world, segment, fields, value.flags),
-    };
-    Some((connection, sighting))
+    }
 }
 
 #[inline(always)]
@@ -394,7 +407,7 @@ fn is_probe(fields: &Pending) -> bool {
 }
 
 /// How often a contended state is tried before it is given up and counted.
-const MAX_TRIES: usize = 4;
+pub(crate) const MAX_TRIES: usize = 4;
 
 /// Moves a connection's state and, for whoever moved it, counts.
 #[inline(always)]

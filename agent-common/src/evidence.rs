@@ -42,8 +42,8 @@ pub struct Pending {
     pub kind: u8,
     /// Bits of [`frontend_flag`](crate::service::frontend_flag).
     pub flags: u8,
-    /// Always zero.
-    pub padding: [u8; 4],
+    /// Of a datagram: microseconds from its arrival to its first answer. Else zero.
+    pub answer_us: u32,
 }
 
 /// Bits of a connection's state. No bit is ever taken back.
@@ -220,6 +220,42 @@ pub fn delay_bucket(ns: u64) -> usize {
     }
 }
 
+/// Words of [`UdpPorts`].
+pub const UDP_PORT_WORDS: usize = 1 << 16 >> 6;
+
+/// Ports at which UDP frontends or their endpoints are: what has neither of its ports here is no
+/// Service's, and costs nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct UdpPorts {
+    /// A bit for each port as it stands in a packet's memory: the verifier of Linux 6.1 forgets how
+    /// large a number can be whose bytes were swapped.
+    pub words: [u64; UDP_PORT_WORDS],
+}
+
+impl Default for UdpPorts {
+    fn default() -> Self {
+        Self {
+            words: [0; UDP_PORT_WORDS],
+        }
+    }
+}
+
+impl UdpPorts {
+    /// Whether a port is marked.
+    #[inline(always)]
+    pub fn has(&self, port: Port) -> bool {
+        let port = usize::from(u16::from_ne_bytes(port));
+        self.words[port >> 6] >> (port & 63) & 1 != 0
+    }
+
+    /// Marks a port.
+    pub fn mark(&mut self, port: Port) {
+        let port = usize::from(u16::from_ne_bytes(port));
+        self.words[port >> 6] |= 1 << (port & 63);
+    }
+}
+
 /// A source's budget of tracked connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -258,10 +294,18 @@ pub enum Fault {
     AnsweredLocally = 9,
     /// A connection's state changed too often at once.
     Contended = 10,
+    /// A datagram for a frontend had too little payload to be known again by.
+    UdpNotMatchable = 11,
+    /// A datagram for a frontend was not followed: more of them than are followed at a time.
+    UdpOverRate = 12,
+    /// Two datagrams with one payload: the later one was not followed.
+    UdpAmbiguous = 13,
+    /// The map of datagrams was full: one was not followed.
+    UdpFull = 14,
 }
 
 /// How many faults are counted.
-pub const FAULTS: usize = 11;
+pub const FAULTS: usize = 15;
 
 impl Fault {
     /// All, in the order of their indexes.
@@ -277,6 +321,10 @@ impl Fault {
         Fault::Ambiguous,
         Fault::AnsweredLocally,
         Fault::Contended,
+        Fault::UdpNotMatchable,
+        Fault::UdpOverRate,
+        Fault::UdpAmbiguous,
+        Fault::UdpFull,
     ];
 
     /// Name as metrics and `/verdict` show it.
@@ -293,6 +341,10 @@ impl Fault {
             Fault::Ambiguous => "ambiguous",
             Fault::AnsweredLocally => "answered_locally",
             Fault::Contended => "contended",
+            Fault::UdpNotMatchable => "udp_not_matchable",
+            Fault::UdpOverRate => "udp_over_rate",
+            Fault::UdpAmbiguous => "udp_ambiguous",
+            Fault::UdpFull => "udp_full",
         }
     }
 }

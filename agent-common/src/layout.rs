@@ -1,6 +1,8 @@
 //! Proof that the shared layouts are what both sides think: sizes, no padding, `Pod`.
 
-use crate::evidence::{Anomaly, Budget, Delays, Pending, PendingKey, ServiceCounts, Touched};
+use crate::evidence::{
+    Anomaly, Budget, Delays, Pending, PendingKey, ServiceCounts, Touched, UdpPorts,
+};
 use crate::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
 use crate::service::{EndpointKey, EndpointValue, FrontendKey, FrontendValue};
 use crate::steer::SteerRule;
@@ -33,10 +35,11 @@ no_padding!(
     Pending, 64,
     arrived_ns: u64, state: u32, service: u32, device: u32, client_port: [u8; 2],
     frontend_port: [u8; 2], client: [u8; 16], frontend: [u8; 16], class: u8, owed: u8, kind: u8,
-    flags: u8, padding: [u8; 4],
+    flags: u8, answer_us: u32,
 );
 no_padding!(ServiceCounts, 144, counts: [[u32; 11]; 3], padding: u32, reported_ns: u64);
 no_padding!(Touched, 8192, words: [u32; 2048]);
+no_padding!(UdpPorts, 8192, words: [u64; 1024]);
 no_padding!(Delays, 264, buckets: [u64; 32], sum_ns: u64);
 no_padding!(Budget, 16, window: u64, used: u32, padding: u32);
 no_padding!(

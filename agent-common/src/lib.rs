@@ -17,3 +17,4 @@ pub mod probe;
 pub mod service;
 pub mod steer;
 pub mod transition;
+pub mod udp;

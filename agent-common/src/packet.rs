@@ -9,6 +9,8 @@
 use crate::evidence::Fault;
 use crate::service::{Address, Family, Port, TCP};
 
+pub mod udp;
+
 /// Where a packet's bytes are.
 pub trait Bytes {
     /// How many there are.
@@ -61,6 +63,8 @@ pub enum Kind {
     Reset,
     /// Its refusal by ICMP.
     Unreachable,
+    /// A UDP datagram; see [`udp`].
+    Datagram,
 }
 
 /// A packet that is evidence. Aligned, so that its addresses are moved in words.
@@ -76,14 +80,16 @@ pub struct Segment {
     /// Family of the network header.
     pub family: Family,
     /// The initial sequence number of the connection it speaks of: of the SYN itself, acknowledged
-    /// minus one, or quoted by ICMP.
+    /// minus one, or quoted by ICMP. Of a datagram the hash of its payload, in its place.
     pub isn: u32,
-    /// Bytes of payload behind a SYN (TCP fast open); else zero.
+    /// Bytes of payload behind a SYN (TCP fast open) or of a datagram; else zero.
     pub payload: u32,
     /// Source port; zero for ICMP.
     pub source_port: Port,
     /// Destination port; zero for ICMP.
     pub destination_port: Port,
+    /// A datagram's first two bytes, which are the id of a DNS message; else zero.
+    pub tag: [u8; 2],
 }
 
 /// EtherType of IPv4.
@@ -288,7 +294,9 @@ fn ipv6<B: Bytes>(bytes: &B, offset: usize) -> Result<Option<Segment>, Fault> {
         // A jumbogram (RFC 2675), as Linux makes them of received segments (BIG TCP): data.
         return Ok(None);
     }
-    let Some((protocol, skipped)) = extension_headers(bytes, offset + IPV6_LEN, next)? else {
+    let wanted = [TCP, ICMPV6];
+    let Some((protocol, skipped)) = extension_headers(bytes, offset + IPV6_LEN, next, wanted)?
+    else {
         return Ok(None);
     };
     whole(bytes, offset + IPV6_LEN + payload_len)?;
@@ -311,18 +319,20 @@ fn ipv6<B: Bytes>(bytes: &B, offset: usize) -> Result<Option<Segment>, Fault> {
     )
 }
 
-/// Follows the chain from `next` at `offset`: the TCP or ICMPv6 header's protocol and how many
-/// bytes were skipped; nothing for other protocols.
+/// Follows the chain from `next` at `offset`: which of the wanted protocols stands at its end and
+/// how many bytes were skipped; nothing for other protocols.
 #[inline(always)]
 fn extension_headers<B: Bytes>(
     bytes: &B,
     offset: usize,
     mut next: u8,
+    wanted: [u8; 2],
 ) -> Result<Option<(u8, usize)>, Fault> {
+    let [one, other] = wanted;
     let mut skipped = 0;
     for _ in 0..MAX_EXTENSION_HEADERS {
         match next {
-            TCP | ICMPV6 => return Ok(Some((next, skipped))),
+            of if of == one || of == other => return Ok(Some((next, skipped))),
             // Hop-by-hop, routing, destination options: length in units of 8 bytes, less one.
             HOP_BY_HOP | 43 | 60 => {
                 let [following, units] = at(bytes, offset + skipped)?;
@@ -334,7 +344,7 @@ fn extension_headers<B: Bytes>(
                 let fields: [u8; 8] = at(bytes, offset + skipped)?;
                 if u16::from_be_bytes([fields[2], fields[3]]) & 0xfff8 != 0 {
                     return match fields[0] {
-                        TCP | ICMPV6 => Err(Fault::LaterFragment),
+                        of if of == one || of == other => Err(Fault::LaterFragment),
                         _ => Ok(None),
                     };
                 }
@@ -351,7 +361,7 @@ fn extension_headers<B: Bytes>(
         }
     }
     match next {
-        TCP | ICMPV6 => Ok(Some((next, skipped))),
+        of if of == one || of == other => Ok(Some((next, skipped))),
         HOP_BY_HOP | 43 | 44 | 51 | 60 => Err(Fault::TooDeep),
         _ => Ok(None),
     }
@@ -359,7 +369,7 @@ fn extension_headers<B: Bytes>(
 
 /// What the network header told.
 #[repr(C, align(8))]
-struct Ends {
+pub(crate) struct Ends {
     source: Address,
     destination: Address,
     family: Family,
@@ -414,6 +424,7 @@ fn tcp<B: Bytes>(
         payload,
         source_port: [source_high, source_low],
         destination_port: [destination_high, destination_low],
+        tag: [0; 2],
     }))
 }
 
@@ -462,5 +473,6 @@ fn icmp<B: Bytes>(bytes: &B, offset: usize, ends: Ends) -> Result<Option<Segment
         destination: ends.destination,
         source_port: [0; 2],
         destination_port: [0; 2],
+        tag: [0; 2],
     }))
 }

@@ -136,6 +136,8 @@ impl FrontendKind {
 
 /// IP protocol number of TCP.
 pub const TCP: u8 = 6;
+/// IP protocol number of UDP.
+pub const UDP: u8 = 17;
 
 /// A frontend: what clients of a Service dial. Aligned, so that its address is moved in words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -145,7 +147,7 @@ pub struct FrontendKey {
     pub address: Address,
     /// Port, network order.
     pub port: Port,
-    /// IP protocol number; [`TCP`] so far.
+    /// IP protocol number: [`TCP`] or [`UDP`].
     pub protocol: u8,
     /// Always zero: keys are compared byte by byte.
     pub padding: u8,
@@ -216,6 +218,8 @@ pub mod endpoint_flag {
     /// The endpoint has left its slice; kept for a while so that a new connection that still goes
     /// to it is told from one that goes to a stranger.
     pub const LEFT: u32 = 2;
+    /// It is of a UDP port.
+    pub const UDP: u32 = 4;
 }
 
 /// Flags of a device.

@@ -1,19 +1,21 @@
 //! Packets of probes: what they are to the sentinel's programs, and how the echo answers them, over
 //! slices. The compiled programs run the same functions (tests/kernel).
 
-use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 
 use agent_common::packet::Bytes;
-use agent_common::probe::answer::{Wire, answer};
+use agent_common::probe::answer::answer;
 use agent_common::probe::packet::{Kind, ProbePacket, parse, ports, source};
 use agent_common::probe::{DATA_LEN, Phase, ProbeKey, UDP, UDP_MAGIC, echo_isn, token_of_echo};
 use agent_common::service::{Family, TCP};
 use etherparse::{SlicedPacket, TcpHeader, TransportSlice};
+use frame::Frame;
 use packet::{Extension, Packet, VLAN, flag, is_sound};
 use proptest::prelude::*;
 use rstest::rstest;
 
+#[path = "parts/frame.rs"]
+pub mod frame;
 #[path = "../../tests/src/packet.rs"]
 pub mod packet;
 
@@ -163,55 +165,13 @@ fn phases(#[case] kind: Kind, #[case] request: Option<Phase>, #[case] answer: Op
     assert_eq!((kind.request(), kind.answer()), (request, answer));
 }
 
-/// A packet that lies in memory.
-struct Frame(RefCell<Vec<u8>>);
-
-impl Bytes for Frame {
-    fn length(&self) -> usize {
-        self.0.borrow().len()
-    }
-
-    fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
-        self.0.borrow().as_slice().load(offset)
-    }
-
-    fn words<const N: usize>(&self, offset: usize) -> Option<[u32; N]> {
-        self.0.borrow().as_slice().words(offset)
-    }
-}
-
-impl Wire for Frame {
-    fn store<const N: usize>(&self, offset: usize, bytes: [u8; N]) -> Option<()> {
-        let mut frame = self.0.borrow_mut();
-        let place = frame.get_mut(offset..)?.first_chunk_mut()?;
-        *place = bytes;
-        Some(())
-    }
-
-    /// RFC 1624, equation 3, by 16 bits.
-    fn adjust(&self, offset: usize, from: u32, to: u32) -> Option<()> {
-        let halves = |word: u32| {
-            let [a, b, c, d] = word.to_ne_bytes();
-            [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])]
-        };
-        let mut sum = u32::from(!u16::from_be_bytes(self.load(offset)?));
-        for (from, to) in halves(from).into_iter().zip(halves(to)) {
-            sum += u32::from(!from) + u32::from(to);
-        }
-        while sum > 0xffff {
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
-        self.store(offset, (!(sum as u16)).to_be_bytes())
-    }
-}
-
 /// The echo's answer.
 fn answered(packet: &Packet) -> (ProbePacket, Vec<u8>) {
     let bytes = packet.bytes();
     let probe = parse(&bytes.as_slice()).expect("a probe's packet");
-    let frame = Frame(RefCell::new(bytes));
+    let frame = Frame::new(bytes);
     answer(&frame, &probe).expect("an answer");
-    (probe, frame.0.into_inner())
+    (probe, frame.into_bytes())
 }
 
 fn address(octets: &[u8; 16]) -> IpAddr {
@@ -230,11 +190,11 @@ fn check_turned(question: &[u8], answer: &[u8]) {
     );
     let (from, to) = ports(&question, &asked).expect("ports");
     assert_eq!(ports(&answer, &told), Some((to, from)));
-    let back = Frame(RefCell::new(answer.to_vec()));
+    let back = Frame::new(answer.to_vec());
     // Turned twice, addresses are where they were.
     if told.kind == Kind::Data {
         agent_common::probe::answer::answer(&back, &told).expect("an answer");
-        let again = back.0.into_inner();
+        let again = back.into_bytes();
         assert_eq!(
             source(&again.as_slice(), told.family),
             source(&question, asked.family)
@@ -294,7 +254,7 @@ fn a_datagram_comes_back(#[values(Family::V4, Family::V6)] family: Family) {
         let mut bytes = question.bytes();
         bytes[14 + 20 + 6..14 + 20 + 8].fill(0);
         let probe = parse(&bytes.as_slice()).expect("a datagram");
-        let frame = Frame(RefCell::new(bytes));
+        let frame = Frame::new(bytes);
         agent_common::probe::answer::answer(&frame, &probe).expect("an answer");
         assert_eq!(frame.load(14 + 20 + 6), Some([0; 2]));
     }
@@ -310,7 +270,7 @@ fn answers_are_not_answered() {
     ] {
         let bytes = packet.bytes();
         let probe = parse(&bytes.as_slice()).expect("known");
-        let frame = Frame(RefCell::new(bytes));
+        let frame = Frame::new(bytes);
         assert_eq!(agent_common::probe::answer::answer(&frame, &probe), None);
     }
 }
@@ -320,7 +280,7 @@ proptest! {
     fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Some(probe) = parse(&bytes.as_slice()) {
             let _ = source(&bytes.as_slice(), probe.family);
-            let _ = answer(&Frame(RefCell::new(bytes)), &probe);
+            let _ = answer(&Frame::new(bytes), &probe);
         }
     }
 
@@ -349,7 +309,7 @@ proptest! {
         }
         bytes.truncate(length.index(bytes.len() + 1));
         if let Some(probe) = parse(&bytes.as_slice()) {
-            let _ = answer(&Frame(RefCell::new(bytes)), &probe);
+            let _ = answer(&Frame::new(bytes), &probe);
         }
     }
 

@@ -2,30 +2,36 @@
 //! looking, the packet is passed on, always.
 
 use agent_common::classify::{Direction, World, observe};
-use agent_common::packet::{Link, parse, parse_plain};
+use agent_common::packet::{Link, parse, parse_plain, udp as udp_packet};
+use agent_common::udp::{self, Ports};
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 
 use crate::kernel::{Kernel, Skb};
-use crate::maps::SCRATCH;
-use crate::peek::{self, Linear};
+use crate::maps::{SCRATCH, UDP_PORTS};
+use crate::peek::{self, Linear, Look};
 
 /// `TCX_NEXT`, and `TC_ACT_UNSPEC` to clsact: the next program decides, and after the last one the
 /// kernel. `TC_ACT_OK` here would skip whatever is attached behind (microsoft/retina issue 252).
 pub const PASS: i32 = -1;
 
-/// A hook and its slow path. The slow path is a function of its own, so that the registers it needs
-/// are saved, and its stack is made, for those packets alone that take it.
+/// A hook and its slow paths, for TCP and for UDP. A slow path is a function of its own, so that the
+/// registers it needs are saved, and its stack is made, for those packets alone that take it.
 macro_rules! hook {
-    ($(#[$doc:meta])* $hook:ident, $slow:ident, $direction:expr, $link:expr) => {
+    ($(#[$doc:meta])* $hook:ident, $slow:ident, $udp:ident, $observe:ident, $direction:expr, $link:expr) => {
         $(#[$doc])*
         #[classifier]
         pub fn $hook(ctx: TcContext) -> i32 {
-            if peek::may_be_evidence(&ctx, $link) {
-                return $slow(ctx.skb.skb);
+            match peek::look(&ctx, $link) {
+                Look::Nothing => PASS,
+                Look::Tcp => $slow(ctx.skb.skb),
+                Look::Udp => $udp(ctx.skb.skb),
+                Look::Either => {
+                    $slow(ctx.skb.skb);
+                    $udp(ctx.skb.skb)
+                }
             }
-            PASS
         }
 
         #[inline(never)]
@@ -33,24 +39,32 @@ macro_rules! hook {
             look(&TcContext::new(skb), $direction, $link);
             PASS
         }
+
+        #[inline(never)]
+        fn $udp(skb: *mut __sk_buff) -> i32 {
+            if read_datagram(&TcContext::new(skb), $link) {
+                return $observe(skb);
+            }
+            PASS
+        }
     };
 }
 
 hook!(
     /// See `abi::program::INGRESS`.
-    pathproof_ingress, slow_ingress, Direction::Ingress, Link::Ethernet
+    pathproof_ingress, slow_ingress, udp_ingress, datagram_in, Direction::Ingress, Link::Ethernet
 );
 hook!(
     /// See `abi::program::EGRESS`.
-    pathproof_egress, slow_egress, Direction::Egress, Link::Ethernet
+    pathproof_egress, slow_egress, udp_egress, datagram_out, Direction::Egress, Link::Ethernet
 );
 hook!(
     /// See `abi::program::INGRESS_L3`.
-    pathproof_ingress_l3, slow_ingress_l3, Direction::Ingress, Link::None
+    pathproof_ingress_l3, slow_ingress_l3, udp_ingress_l3, datagram_in, Direction::Ingress, Link::None
 );
 hook!(
     /// See `abi::program::EGRESS_L3`.
-    pathproof_egress_l3, slow_egress_l3, Direction::Egress, Link::None
+    pathproof_egress_l3, slow_egress_l3, udp_egress_l3, datagram_out, Direction::Egress, Link::None
 );
 
 /// See `abi::program::EMPTY`.
@@ -61,7 +75,7 @@ pub fn pathproof_empty(_: TcContext) -> i32 {
 
 #[inline(always)]
 fn look(ctx: &TcContext, direction: Direction, link: Link) {
-    let kernel = Kernel::new(ctx);
+    let kernel: Kernel<'_, false> = Kernel::new(ctx);
     // The parsed packet lies in a map: the stack of 512 bytes has no room for it.
     let Some(scratch) = SCRATCH.get_ptr_mut(0) else {
         return;
@@ -80,4 +94,61 @@ fn look(ctx: &TcContext, direction: Direction, link: Link) {
         },
     };
     observe(&kernel, direction, segment);
+}
+
+/// Puts the datagram into the scratch map, if one of its ports is a UDP Service's.
+#[inline(always)]
+fn read_datagram(ctx: &TcContext, link: Link) -> bool {
+    let (Some(scratch), Some(known)) = (SCRATCH.get_ptr_mut(0), UDP_PORTS.get(0)) else {
+        return false;
+    };
+    let (mut segment, payload_at) = match udp_packet::parse(&Skb(ctx), link) {
+        Ok(Some(found)) => found,
+        Ok(None) => return false,
+        Err(fault) => {
+            let kernel: Kernel<'_, true> = Kernel::new(ctx);
+            kernel.fault(fault);
+            return false;
+        }
+    };
+    let to = known.has(segment.destination_port);
+    if to {
+        match udp_packet::payload_hash(&Skb(ctx), payload_at, segment.payload) {
+            Some(hash) => segment.isn = hash,
+            None => return false,
+        }
+    }
+    let from = known.has(segment.source_port);
+    // SAFETY: as in `look`.
+    unsafe { scratch.write(segment) };
+    from || to
+}
+
+/// One function for both kinds of device: it begins where their headers end.
+#[inline(never)]
+fn datagram_in(skb: *mut __sk_buff) -> i32 {
+    look_at_datagram(&TcContext::new(skb), Direction::Ingress);
+    PASS
+}
+
+/// See [`datagram_in`].
+#[inline(never)]
+fn datagram_out(skb: *mut __sk_buff) -> i32 {
+    look_at_datagram(&TcContext::new(skb), Direction::Egress);
+    PASS
+}
+
+#[inline(always)]
+fn look_at_datagram(ctx: &TcContext, direction: Direction) {
+    let (Some(scratch), Some(known)) = (SCRATCH.get_ptr_mut(0), UDP_PORTS.get(0)) else {
+        return;
+    };
+    // SAFETY: written a moment ago on this CPU, by `read_datagram`; see `look`.
+    let segment = unsafe { &*scratch };
+    let ports = Ports {
+        from: known.has(segment.source_port),
+        to: known.has(segment.destination_port),
+    };
+    let kernel: Kernel<'_, true> = Kernel::new(ctx);
+    udp::observe(&kernel, direction, segment, ports);
 }

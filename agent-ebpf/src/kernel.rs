@@ -25,7 +25,7 @@ use aya_log_ebpf::debug;
 
 use crate::maps::{
     ANOMALIES, COUNTS, DELAYS, DEVICES, ENDPOINTS, FAULTS, FRONTENDS, PENDING, PROOFS, SOURCES,
-    TOUCHED,
+    TOUCHED, UDP_PENDING,
 };
 use crate::{atomic, limits};
 
@@ -49,8 +49,8 @@ impl Bytes for Skb<'_> {
     }
 }
 
-/// The kernel's side of the rules, for one packet.
-pub struct Kernel<'a> {
+/// The kernel's side of the rules, for one packet; `UDP` says for which rules.
+pub struct Kernel<'a, const UDP: bool> {
     ctx: &'a TcContext,
     /// Zero until somebody asks: most packets that are parsed are no evidence.
     now: Cell<u64>,
@@ -77,9 +77,15 @@ impl Connection for Entry {
         // SAFETY: see the type.
         atomic::swap(unsafe { &raw mut (*self.0).state }, from, to)
     }
+
+    #[inline(always)]
+    fn answered_after(&self, us: u32) {
+        // SAFETY: see the type; one aligned word, written by whoever moved the state alone.
+        unsafe { (&raw mut (*self.0).answer_us).write_volatile(us) };
+    }
 }
 
-impl<'a> Kernel<'a> {
+impl<'a, const UDP: bool> Kernel<'a, UDP> {
     /// For the packet of this context, now.
     #[inline(always)]
     pub fn new(ctx: &'a TcContext) -> Self {
@@ -95,7 +101,7 @@ impl<'a> Kernel<'a> {
     }
 }
 
-impl World for Kernel<'_> {
+impl<const UDP: bool> World for Kernel<'_, UDP> {
     type Connection = Entry;
 
     #[inline(always)]
@@ -150,19 +156,30 @@ impl World for Kernel<'_> {
     }
 
     #[inline(always)]
+    fn take_rate(&self, service: u32) -> bool {
+        limits::take_datagram(service, self.now())
+    }
+
+    #[inline(always)]
     fn connection(&self, key: &PendingKey) -> Option<Entry> {
-        PENDING.get_ptr_mut(key).map(Entry)
+        let map = if UDP { &UDP_PENDING } else { &PENDING };
+        map.get_ptr_mut(key).map(Entry)
     }
 
     #[inline(always)]
     fn follow(&self, key: &PendingKey, pending: &Pending) -> bool {
         /// `-EEXIST`: another CPU follows it already.
         const EXISTS: i32 = -17;
-        match PENDING.insert(key, pending, u64::from(BPF_NOEXIST)) {
+        let (map, full) = if UDP {
+            (&UDP_PENDING, Fault::UdpFull)
+        } else {
+            (&PENDING, Fault::PendingFull)
+        };
+        match map.insert(key, pending, u64::from(BPF_NOEXIST)) {
             Ok(()) => true,
             Err(EXISTS) => false,
             Err(error) => {
-                self.fault(Fault::PendingFull);
+                self.fault(full);
                 debug!(self.ctx, "connection not followed: error {}", error);
                 false
             }
@@ -180,11 +197,13 @@ impl World for Kernel<'_> {
         }
         // SAFETY: a map value's pointer, indexes checked above.
         atomic::add_one(unsafe { &raw mut (*counts).counts[class][outcome as usize] });
-        let word = (service / TOUCH_CHUNK) as usize;
-        if let Some(touched) = TOUCHED.get_ptr_mut(0)
-            && word < TOUCH_WORDS
-        {
-            // SAFETY: as above.
+        // Below TOUCH_WORDS, or there were no counts; a mask says so where the value is used. After a
+        // comparison the compiler reads it from the stack once more, and the verifier of Linux 6.1
+        // does not know then that it was compared.
+        const { assert!(TOUCH_WORDS.is_power_of_two()) };
+        let word = (service / TOUCH_CHUNK) as usize & (TOUCH_WORDS - 1);
+        if let Some(touched) = TOUCHED.get_ptr_mut(0) {
+            // SAFETY: as above, and within the array.
             atomic::add_one(unsafe { &raw mut (*touched).words[word] });
         }
     }

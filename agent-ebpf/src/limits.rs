@@ -5,7 +5,7 @@ use agent_common::evidence::Budget;
 use agent_common::service::Address;
 use agent_common::{abi, budget};
 
-use crate::maps::{BUDGETS, LIMITER};
+use crate::maps::{BUDGETS, LIMITER, UDP_RATES};
 
 /// What the hash of sources begins with; see `abi::SEED`.
 #[unsafe(no_mangle)]
@@ -29,6 +29,18 @@ fn slot(source: &Address) -> u32 {
     // SAFETY: a live word; volatile, since its value is that of the loader and not the one above.
     let seed = unsafe { core::ptr::read_volatile(&raw const SEED) };
     budget::slot(source, seed)
+}
+
+/// Takes one from the rate at which datagrams are followed: a Service's first, then that of all.
+#[inline(always)]
+pub fn take_datagram(service: u32, now: u64) -> bool {
+    const { assert!((abi::UDP_RATES - 1).is_power_of_two()) };
+    let window = now >> abi::BUDGET_WINDOW_SHIFT;
+    let of = |slot, most| match UDP_RATES.get_ptr_mut(slot) {
+        Some(budget) => take(budget, window, most),
+        None => false,
+    };
+    of(1 + (service & (abi::UDP_RATES - 2)), abi::UDP_PER_SERVICE) && of(0, abi::UDP_PER_WINDOW)
 }
 
 /// Takes one from this CPU's budget of reports.

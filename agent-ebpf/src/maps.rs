@@ -2,7 +2,8 @@
 
 use agent_common::abi;
 use agent_common::evidence::{
-    Budget, Delays, FAULTS as FAULT_COUNT, PROOF_SLOTS, Pending, PendingKey, ServiceCounts, Touched,
+    Budget, Delays, FAULTS as FAULT_COUNT, PROOF_SLOTS, Pending, PendingKey, ServiceCounts,
+    Touched, UdpPorts,
 };
 use agent_common::packet::Segment;
 use agent_common::probe::{HostProbe, Probe, ProbeKey};
@@ -70,6 +71,21 @@ pub static LIMITER: PerCpuArray<Budget> = PerCpuArray::with_max_entries(1, 0);
 /// `Anomaly` records. Writer: programs, limited. Reader: agent, each tick.
 #[map]
 pub static ANOMALIES: RingBuf = RingBuf::with_byte_size(abi::ANOMALY_BYTES, 0);
+
+/// Datagrams under way, and the flows that they began. Writer: programs insert and move the state;
+/// the agent deletes.
+#[map]
+pub static UDP_PENDING: HashMap<PendingKey, Pending> =
+    HashMap::with_max_entries(abi::MAX_UDP_PENDING, 0);
+
+/// Ports of UDP Services. Writer: agent, which only ever adds. Reader: programs, for every datagram.
+#[map]
+pub static UDP_PORTS: Array<UdpPorts> = Array::with_max_entries(1, 0);
+
+/// Budgets of followed datagrams: the first is that of all, then Services by a part of their ids.
+/// Writer and reader: programs.
+#[map]
+pub static UDP_RATES: Array<Budget> = Array::with_max_entries(abi::UDP_RATES, 0);
 
 /// One entry: the packet being looked at. Writer and reader: the program that runs on this CPU.
 #[map]

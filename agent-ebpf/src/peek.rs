@@ -1,11 +1,14 @@
 //! The fast path: by direct packet access, whether a packet can be evidence at all. Nearly every
-//! packet cannot (it is no SYN, RST or ICMP error), and costs these few loads.
+//! packet cannot (it is no SYN, RST, ICMP error, and no datagram at a UDP Service's port), and costs
+//! these few loads.
 //!
 //! Only constant offsets are read: the verifier refuses direct access behind a computed header
 //! length. Whatever is not plain goes to the slow path, which parses it properly.
 
 use agent_common::packet::{Bytes, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Link, tcp_flag};
 use aya_ebpf::programs::TcContext;
+
+use crate::maps::UDP_PORTS;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -73,25 +76,55 @@ impl Bytes for Linear<'_> {
     }
 }
 
-/// Whether the slow path should look. True where this cannot tell.
+/// What a packet may be, and so which slow path should look.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// No evidence.
+    Nothing,
+    /// Evidence of a connection.
+    Tcp,
+    /// A datagram at a port of a UDP Service.
+    Udp,
+    /// This cannot tell.
+    Either,
+}
+
+impl Look {
+    #[inline(always)]
+    fn tcp(is: bool) -> Self {
+        if is { Look::Tcp } else { Look::Nothing }
+    }
+}
+
+/// Which slow path should look.
 #[inline(always)]
-pub fn may_be_evidence(ctx: &TcContext, link: Link) -> bool {
+pub fn look(ctx: &TcContext, link: Link) -> Look {
     let decided = match link {
         Link::Ethernet => ethernet(ctx),
         Link::None => bare(ctx),
     };
-    decided.unwrap_or(true)
+    decided.unwrap_or(Look::Either)
+}
+
+/// A datagram whose ports stand at `at`, a constant. Most have neither of them at a UDP Service's.
+#[inline(always)]
+fn datagram(ctx: &TcContext, at: usize) -> Option<Look> {
+    let known = UDP_PORTS.get(0)?;
+    let destination = half(ctx, at + 2)?;
+    let source = half(ctx, at)?;
+    let marked = known.has(source.to_ne_bytes()) || known.has(destination.to_ne_bytes());
+    Some(if marked { Look::Udp } else { Look::Nothing })
 }
 
 #[inline(always)]
-fn bare(ctx: &TcContext) -> Option<bool> {
+fn bare(ctx: &TcContext) -> Option<Look> {
     // No IP header is shorter. The check of the first byte alone would become "begin is not below
     // end", from which the verifier learns nothing.
     byte(ctx, 19)?;
     match byte(ctx, 0)? >> 4 {
         4 => ipv4::<0>(ctx),
         6 => ipv6::<0>(ctx),
-        _ => Some(false),
+        _ => Some(Look::Nothing),
     }
 }
 
@@ -99,7 +132,7 @@ fn bare(ctx: &TcContext) -> Option<bool> {
 const COMMON: usize = 14 + 20 + 20;
 
 #[inline(always)]
-fn ethernet(ctx: &TcContext) -> Option<bool> {
+fn ethernet(ctx: &TcContext) -> Option<Look> {
     let data = ctx.data();
     if data + COMMON > ctx.data_end() {
         return short(ctx);
@@ -111,30 +144,34 @@ fn ethernet(ctx: &TcContext) -> Option<bool> {
     // SAFETY: as above.
     let at = |offset: usize| unsafe { *((data + offset) as *const u8) };
     if ethertype == ETHERTYPE_IPV6.to_be() && at(20) == TCP {
-        return Some(byte(ctx, 67)? & (tcp_flag::SYN | tcp_flag::RST) != 0);
+        return Some(Look::tcp(
+            byte(ctx, 67)? & (tcp_flag::SYN | tcp_flag::RST) != 0,
+        ));
     }
     if ethertype != ETHERTYPE_IPV4.to_be() || at(23) != TCP {
         return short(ctx);
     }
     let plain = at(14) == 0x45 && fragment & 0x1fff_u16.to_be() == 0;
-    Some(!plain || at(47) & (tcp_flag::SYN | tcp_flag::RST) != 0)
+    Some(Look::tcp(
+        !plain || at(47) & (tcp_flag::SYN | tcp_flag::RST) != 0,
+    ))
 }
 
 /// Everything else behind an Ethernet header.
 #[inline(always)]
-fn short(ctx: &TcContext) -> Option<bool> {
+fn short(ctx: &TcContext) -> Option<Look> {
     let low = byte(ctx, 13)?;
     let high = byte(ctx, 12)?;
     match u16::from_be_bytes([high, low]) {
         ETHERTYPE_IPV4 => ipv4::<14>(ctx),
         ETHERTYPE_IPV6 => ipv6::<14>(ctx),
-        VLAN | QINQ => Some(true),
-        _ => Some(false),
+        VLAN | QINQ => Some(Look::Either),
+        _ => Some(Look::Nothing),
     }
 }
 
 #[inline(always)]
-fn ipv4<const AT: usize>(ctx: &TcContext) -> Option<bool> {
+fn ipv4<const AT: usize>(ctx: &TcContext) -> Option<Look> {
     // The last byte first: one bounds check then serves all, but for packets that are too short to
     // be TCP, which the slow path may look at.
     let flags = byte(ctx, AT + 33)?;
@@ -143,21 +180,29 @@ fn ipv4<const AT: usize>(ctx: &TcContext) -> Option<bool> {
             let handshake = flags & (tcp_flag::SYN | tcp_flag::RST) != 0;
             let options = byte(ctx, AT)? != 0x45;
             let later_fragment = half(ctx, AT + 6)? & 0x1fff_u16.to_be() != 0;
-            Some(handshake || options || later_fragment)
+            Some(Look::tcp(handshake || options || later_fragment))
         }
         // With options the type lies elsewhere.
-        ICMP => Some(byte(ctx, AT)? != 0x45 || byte(ctx, AT + 20)? == ICMP_UNREACHABLE),
-        _ => Some(false),
+        ICMP => Some(Look::tcp(
+            byte(ctx, AT)? != 0x45 || byte(ctx, AT + 20)? == ICMP_UNREACHABLE,
+        )),
+        UDP if byte(ctx, AT)? != 0x45 => Some(Look::Udp),
+        // A later fragment has no ports.
+        UDP if half(ctx, AT + 6)? & 0x1fff_u16.to_be() != 0 => Some(Look::Nothing),
+        UDP => datagram(ctx, AT + 20),
+        _ => Some(Look::Nothing),
     }
 }
 
 #[inline(always)]
-fn ipv6<const AT: usize>(ctx: &TcContext) -> Option<bool> {
+fn ipv6<const AT: usize>(ctx: &TcContext) -> Option<Look> {
     match byte(ctx, AT + 6)? {
-        TCP => Some(byte(ctx, AT + 53)? & (tcp_flag::SYN | tcp_flag::RST) != 0),
-        UDP => Some(false),
-        ICMPV6 => Some(byte(ctx, AT + 40)? == ICMPV6_UNREACHABLE),
-        0 | 43 | 44 | 51 | 60 => Some(true),
-        _ => Some(false),
+        TCP => Some(Look::tcp(
+            byte(ctx, AT + 53)? & (tcp_flag::SYN | tcp_flag::RST) != 0,
+        )),
+        UDP => datagram(ctx, AT + 40),
+        ICMPV6 => Some(Look::tcp(byte(ctx, AT + 40)? == ICMPV6_UNREACHABLE)),
+        0 | 43 | 44 | 51 | 60 => Some(Look::Either),
+        _ => Some(Look::Nothing),
     }
 }

@@ -2,8 +2,10 @@
 //! stamp and pass, far ends answer or take in, and drop everything else. What a packet is and how
 //! the echo answers it is `agent-common`'s (`probe::packet`, `probe::answer`).
 //!
-//! What is not registered is never answered. Nothing that reaches a far end ever goes on to the
-//! node's stack: every way out of [`echo`] and [`collect`] is a drop but the echo's own answer.
+//! What is not registered is never answered. What could be a probe of another agent's (two run at
+//! once during an upgrade) is passed to that agent's program behind this one; where there is none
+//! the kernel drops it, since no frame bears a far end's hardware address. Everything else that
+//! reaches a far end is dropped here, but for the echo's own answer.
 
 use agent_common::probe::answer::{Wire, answer};
 use agent_common::probe::packet::{Kind, ProbePacket, parse, ports, source};
@@ -54,8 +56,7 @@ pub fn pathproof_echo(ctx: TcContext) -> i32 {
 /// See `abi::program::COLLECT`.
 #[classifier]
 pub fn pathproof_collect(ctx: TcContext) -> i32 {
-    let _ = collect(&ctx);
-    DROP
+    collect(&ctx).unwrap_or(DROP)
 }
 
 /// A registered probe: its pointer is valid until the program ends.
@@ -181,7 +182,9 @@ fn returned(ctx: &TcContext) -> Option<i32> {
 fn echo(ctx: &TcContext) -> Option<i32> {
     let packet = parse(&Skb(ctx))?;
     let phase = packet.kind.request()?;
-    let probe = Entry::of(&packet.key)?;
+    let Some(probe) = Entry::of(&packet.key) else {
+        return Some(PASS);
+    };
     if probe.stamp(phase, Stage::Echoed).is_some() {
         note_ends(ctx, &packet, phase, &probe)?;
     }
@@ -212,9 +215,11 @@ fn note_ends(ctx: &TcContext, packet: &ProbePacket, phase: Phase, probe: &Entry)
 
 /// Takes in what reaches the client.
 #[inline(always)]
-fn collect(ctx: &TcContext) -> Option<()> {
+fn collect(ctx: &TcContext) -> Option<i32> {
     let packet = parse(&Skb(ctx))?;
-    let probe = Entry::of(&packet.key)?;
+    let Some(probe) = Entry::of(&packet.key) else {
+        return Some(PASS);
+    };
     let (event, at_ns) = match packet.kind {
         Kind::Reset if probe.raise(probe_flag::REFUSED) => (probe_event::REFUSED, now()),
         Kind::Unreachable if probe.raise(probe_flag::UNREACHABLE) => (probe_event::REFUSED, now()),
@@ -224,7 +229,7 @@ fn collect(ctx: &TcContext) -> Option<()> {
         }
     };
     tell(&packet, event, at_ns);
-    Some(())
+    None
 }
 
 /// What an answer is told as.

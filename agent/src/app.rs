@@ -13,21 +13,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
+use crate::args::PortTakeover;
+use crate::causes::chain;
 use crate::clock;
 use crate::cluster::api::{self, Afresh, ClientError};
 use crate::cluster::watch::{OpenError, Update};
 use crate::config::{Config, SentinelConfig};
 use crate::datapath::attach::Mode;
 use crate::datapath::devices::{self, DevicesError};
-use crate::datapath::load::chain;
 use crate::datapath::pins::{Pins, PinsError};
 use crate::datapath::{Observer, ObserverError};
+use crate::domain::time::Mono;
+use crate::domain::upstream::Heard;
+use crate::hardening::LoaderError;
 use crate::http::bind::BindError;
 use crate::http::{admin, health, serve};
 use crate::lifecycle::heartbeat::Heartbeat;
@@ -37,19 +42,27 @@ use crate::metrics::{Listener, Metrics};
 use crate::publish::{self, Client, Clocks, Publishing, Settings};
 use crate::sentinel;
 use crate::sentinel::devices::DeviceError;
+use crate::upstream;
 
 mod agent;
 mod assemble;
 mod check;
+mod confine;
 mod coverage;
+pub mod fleet;
 mod memory;
 mod probing;
+mod shape;
 mod source;
 mod takeover;
+mod trial;
 
 use agent::{Agent, Published, TICK};
 pub use check::{CheckError, check};
+pub use confine::{Confined, confine, confine_rotator};
 use probing::{Inbox, Probing};
+use takeover::Takeover;
+use trial::Trial;
 
 /// Whether every hook still stands first is looked at this often.
 const CHECK: Duration = Duration::from_secs(5);
@@ -73,6 +86,9 @@ pub enum AppError {
     /// The interfaces cannot be followed.
     #[error(transparent)]
     Devices(#[from] DevicesError),
+    /// The observer was not loaded.
+    #[error(transparent)]
+    Loader(#[from] LoaderError),
     /// Signals cannot be received.
     #[error("cannot receive signals: {source}")]
     Signals {
@@ -93,21 +109,27 @@ impl AppError {
 /// # Errors
 /// What kept it from starting. Once it runs, nothing ends it but a signal: what goes wrong then is
 /// said in the log, in `/verdict` and in the metrics.
-pub async fn run(config: Config) -> Result<(), AppError> {
+pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let mut shutdown = Shutdown::listen()?;
     let readiness = Readiness::new();
     let pending = Pending {
         view: Some(readiness.guard("cluster view")),
         devices: Some(readiness.guard("interfaces")),
     };
+    let port = readiness.guard("healthz port");
     let heartbeat = Heartbeat::new(clock::mono().0);
     let metrics = Metrics::new();
+    if config.drop_in {
+        metrics.http().as_kube_proxy();
+    }
     let opened = takeover::open(&config)?;
-    // The view is read while the observer is loaded. Loading blocks, and a task that was spawned
-    // here waits for this one to yield: the other worker does not take it.
+    // The view is read while the observer is loaded. Where the loader is no thread it blocks, and a
+    // task that was spawned here waits for this one to yield: the other worker does not take it.
     let (updates, client) = source::follow(&config).await?;
     tokio::task::yield_now().await;
-    let (observer, blind, no_pins) = load(&config)?;
+    let wanted = config.clone();
+    let loaded = confined.loader.run(move || load(&wanted)).await?;
+    let (observer, blind, no_pins) = loaded?;
     // Reading the object took more than all that follows.
     memory_of_process::give_back();
     let afresh = |of: &SentinelConfig| {
@@ -125,23 +147,35 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         probing,
         Arc::clone(&metrics),
     );
-    let (listeners, takeover) = opened.take_over(&config, agent.observer.as_mut())?;
+    agent.hardening = confined.report;
+    let (listeners, takeover) = opened.take_over(&config, agent.observer.as_mut(), port)?;
     agent.port = Some(takeover.report.clone());
     agent.succession.clone_from(&takeover.succession);
+    let trial = Trial::begin(readiness.clone(), agent.former, clock::mono());
     // Answers stand before anyone is heard.
     agent.publish(clock::mono());
     agent.publishing = client
         .and_then(|client| begin_to_publish(&config, client, &published, Arc::clone(&metrics)));
+    if agent.state().is_some_and(trial::fails) {
+        // What is remembered is worse than what whoever answers now may know.
+        takeover.ready();
+    }
     let (ending, ended) = watch::channel(false);
     let served = serve_all(
         &config, listeners, published, &metrics, &readiness, &heartbeat, ended,
     );
+    let beside = Beside {
+        pending,
+        trial,
+        heartbeat,
+        takeover: &takeover,
+    };
     let result = turn(
         &mut agent,
         updates,
         inbox,
-        pending,
-        &heartbeat,
+        config.upstream.as_ref().map(upstream::follow),
+        beside,
         &mut shutdown,
     )
     .await;
@@ -220,6 +254,29 @@ struct Pending {
     devices: Option<Guard>,
 }
 
+/// What is told of every turn of the main loop.
+struct Beside<'a> {
+    pending: Pending,
+    trial: Trial,
+    heartbeat: Heartbeat,
+    takeover: &'a Takeover,
+}
+
+impl Beside<'_> {
+    fn follow(&mut self, agent: &Agent, now: Mono) {
+        if agent.view_synced() {
+            self.pending.view = None;
+        }
+        if self.pending.view.is_none() && self.pending.devices.is_none() {
+            self.takeover.ready();
+        }
+        if let Some(state) = agent.state() {
+            self.trial.judge(state, now);
+        }
+        self.heartbeat.beat(now.0);
+    }
+}
+
 struct Shutdown {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
@@ -253,7 +310,9 @@ fn load(config: &Config) -> Result<Loaded, AppError> {
         crate::args::Attach::Clsact => Mode::Clsact,
     };
     match Observer::load(mode, config.pin_dir.as_deref()) {
-        Ok((observer, no_pins)) => {
+        Ok((mut observer, no_pins)) => {
+            let steers = config.port_takeover == PortTakeover::Steer;
+            observer.load_ahead(config.sentinel.is_some(), steers);
             let no_pins = no_pins.map(|error| error.to_string());
             if let Some(why) = &no_pins {
                 tracing::warn!(%why, "nothing is pinned: a restart will leave a gap in observation");
@@ -292,10 +351,10 @@ fn begin_to_publish(
         .then(|| publish::start(settings, client, reports, metrics, clocks))
 }
 
-/// Starts both listeners; the task ends when both have.
+/// Starts what listens; the task ends when all of it has.
 fn serve_all(
     config: &Config,
-    (health_listener, admin_listener): (tokio::net::TcpListener, tokio::net::TcpListener),
+    (health_listener, admin_listener): takeover::Listeners,
     published: Published,
     metrics: &Arc<Metrics>,
     readiness: &Readiness,
@@ -312,30 +371,31 @@ fn serve_all(
     let end = |mut ended: watch::Receiver<bool>| async move {
         let _ = ended.wait_for(|ended| *ended).await;
     };
-    let health = serve::serve(
-        health_listener,
-        health::router(health::HealthState {
-            answers: published.answers,
-            now: clock::wall,
-            metrics: Arc::clone(metrics),
-        }),
-        rules(Listener::Healthz, config.healthz.allow.clone()),
-        end(ended.clone()),
-    );
-    let admin = serve::serve(
-        admin_listener,
-        admin::router(admin::AdminState {
-            report: published.report,
-            metrics: Arc::clone(metrics),
-            readiness: readiness.clone(),
-            heartbeat: heartbeat.clone(),
-            now: clock::mono,
-        }),
-        rules(Listener::Admin, config.admin.allow.clone()),
-        end(ended),
-    );
+    let alive = health::Alive {
+        heartbeat: heartbeat.clone(),
+        now: clock::mono,
+    };
+    let health = health::router(health::HealthState {
+        answers: published.answers,
+        now: clock::wall,
+        metrics: Arc::clone(metrics),
+        loopback: config.drop_in.then_some(alive),
+    });
+    let admin = admin::router(admin::AdminState {
+        report: published.report,
+        metrics: Arc::clone(metrics),
+        readiness: readiness.clone(),
+        heartbeat: heartbeat.clone(),
+        now: clock::mono,
+    });
+    let health_rules = rules(Listener::Healthz, config.healthz.allow.clone());
+    let admin_rules = rules(Listener::Admin, config.admin.allow.clone());
+    let health = health_listener
+        .map(|listener| serve::serve(listener, health, health_rules, end(ended.clone())));
+    let admin =
+        admin_listener.map(|listener| serve::serve(listener, admin, admin_rules, end(ended)));
     tokio::spawn(async move {
-        tokio::join!(health, admin);
+        tokio::join!(OptionFuture::from(health), OptionFuture::from(admin));
     })
 }
 
@@ -344,8 +404,8 @@ async fn turn(
     agent: &mut Agent,
     mut updates: Receiver<Update>,
     mut inbox: Option<Inbox>,
-    mut pending: Pending,
-    heartbeat: &Heartbeat,
+    mut upstream: Option<Receiver<Heard>>,
+    mut beside: Beside<'_>,
     shutdown: &mut Shutdown,
 ) -> Result<&'static str, AppError> {
     let mut devices = devices::follow().await?;
@@ -364,20 +424,20 @@ async fn turn(
             }
             Some(update) = updates.recv() => {
                 agent.follow_view(update, clock::mono());
-                if agent.view_synced() {
-                    pending.view = None;
-                }
             }
+            Some(heard) = hear(&mut upstream) => agent.hear_upstream(heard, clock::mono()),
             message = next(&mut inbox) => agent.take_in(message, clock::mono()),
             Ok(()) = devices.changed() => {
-                let wanted = agent.watched(&devices.borrow_and_update());
+                let interfaces = devices.borrow_and_update().clone();
+                let wanted = agent.watched(&interfaces);
+                agent.see(interfaces, clock::mono());
                 agent.follow_devices(wanted, clock::mono());
-                pending.devices = None;
+                beside.pending.devices = None;
             }
             _ = check.tick() => agent.check(clock::mono()),
             _ = tick.tick() => tick.reset_after(agent.tick(clock::mono())),
         }
-        heartbeat.beat(clock::mono().0);
+        beside.follow(agent, clock::mono());
     }
 }
 
@@ -385,6 +445,14 @@ async fn turn(
 async fn next(inbox: &mut Option<Inbox>) -> probing::Message {
     match inbox {
         Some(inbox) => inbox.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What the node's own proxy says next; never anything where it is not asked.
+async fn hear(upstream: &mut Option<Receiver<Heard>>) -> Option<Heard> {
+    match upstream {
+        Some(upstream) => upstream.recv().await,
         None => std::future::pending().await,
     }
 }

@@ -9,16 +9,21 @@ use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
 
 mod choices;
 mod commands;
+mod fleet;
 mod reference;
+mod sentinel;
 
 pub use choices::{
-    Attach, Enforcement, LogFormat, Output, PortTakeover, Publish, Sentinel, UnknownPolicy, View,
+    Attach, Enforcement, Hardening, LogFormat, Output, PortTakeover, Publish, Sentinel,
+    UnknownPolicy, View,
 };
 pub use commands::{
-    CheckArgs, CleanupArgs, DocsArgs, DocsPage, DrainArgs, RotateArgs, StatusArgs, VersionArgs,
-    WhyArgs,
+    CheckArgs, CleanupArgs, DocsArgs, DocsPage, DrainArgs, KubeProxyArgs, RotateArgs, StatusArgs,
+    VersionArgs, WhyArgs,
 };
+pub use fleet::{AskWhom, FleetAccess, FleetArgs, FleetCommand, NodeArgs, Plugin};
 pub use reference::reference;
+pub use sentinel::SentinelArgs;
 
 const ABOUT: &str = "Proves on real packets that a Kubernetes node routes Service traffic";
 
@@ -31,7 +36,7 @@ forwards correctly to a broken application is a sound node.";
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 64 the configuration is wrong, 70 a defect in pathproof, \
-77 permissions are missing. Of check: 0 the datapath is sound, 1 it is broken, 3 it cannot be told. \
+77 permissions are missing. Of check: 0 the datapath is sound, 1 it is broken, 3 it cannot be told (2 with --npd). \
 Of drain: 0 nothing comes any more, 1 it is not quiet, 3 it cannot be told.";
 
 /// The whole command line.
@@ -80,8 +85,19 @@ pub enum Command {
     /// sentinel's slices: it makes them where they are missing and mends what somebody edited. Every
     /// agent tells by them how far its node's rules lag behind the API.
     Rotate(RotateArgs),
+    /// Show every node of a cluster: verdict, why, since when; also as `kubectl pathproof`
+    ///
+    /// The sick come first, then those that are in doubt, those that leave, and the rest. Rights to
+    /// list Nodes are enough; with rights to reach the agents' pods it says how far rules lag and how
+    /// well each agent sees.
+    Fleet(Box<FleetArgs>),
     /// Remove what an agent leaves behind: programs, pinned maps, state, the sentinel's interfaces
     Cleanup(CleanupArgs),
+    /// Stand in for kube-proxy, by its flags, where something else routes Services (RKE 1)
+    ///
+    /// The same as calling the binary by the name kube-proxy. `--help` lists the flags.
+    #[command(name = "kube-proxy", disable_help_flag = true)]
+    KubeProxy(KubeProxyArgs),
     /// Show the version of this binary
     Version(VersionArgs),
     /// Print a page of the reference
@@ -97,7 +113,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
 
-    /// Where /healthz and /livez are served: IP:PORT, IP, or :PORT
+    /// Where /healthz and /livez are served: IP:PORT, IP, or :PORT; "none" serves neither
     ///
     /// Without a port it is 10256. 0.0.0.0, `[::]` and an empty host all mean every address of both
     /// families.
@@ -185,7 +201,22 @@ pub struct RunArgs {
     )]
     pub flap_dwell: String,
 
-    /// Where /metrics, /verdict, /drainz and /agent/* are served: IP:PORT, IP, or :PORT
+    /// Health server of the node's own proxy, as one more voice: http://HOST:PORT
+    ///
+    /// kube-proxy's is http://127.0.0.1:10256, and so is Cilium's where it is turned on
+    /// (kubeProxyReplacementHealthzBindAddr). Asked for /livez, or /healthz where there is none. Its
+    /// 503 counts like old rules unless the sentinel shows that they are not; that it is silent is
+    /// told.
+    #[arg(
+        long,
+        env = "PATHPROOF_UPSTREAM",
+        value_name = "URL",
+        help_heading = ANSWERS
+    )]
+    pub upstream: Option<String>,
+
+    /// Where /metrics, /verdict, /drainz and /agent/* are served: IP:PORT, IP, or :PORT; "none" serves
+    /// none of them
     ///
     /// The default answers on this machine only. For Prometheus give the node's address, and say
     /// who may ask with --admin-allow-cidr.
@@ -326,6 +357,20 @@ pub struct RunArgs {
     )]
     pub state_dir: String,
 
+    /// Whether the process gives up what it does not need: capabilities, system calls, files
+    ///
+    /// What the kernel does not know is left out, and told by `pathproof status`. Turn it off only to
+    /// find out whether it stands in the way of something, and tell the maintainers.
+    #[arg(
+        long,
+        env = "PATHPROOF_HARDENING",
+        value_name = "MODE",
+        value_enum,
+        default_value_t = Hardening::On,
+        help_heading = OBSERVER
+    )]
+    pub hardening: Hardening,
+
     /// Format of the log
     #[arg(
         long,
@@ -404,70 +449,6 @@ pub struct ClusterArgs {
         help_heading = CLUSTER
     )]
     pub terminating_taints: Vec<String>,
-}
-
-/// Options that say what the sentinel is.
-#[derive(Debug, Clone, PartialEq, ClapArgs)]
-pub struct SentinelArgs {
-    /// The sentinel's Service
-    #[arg(
-        long,
-        env = "PATHPROOF_SENTINEL_SERVICE",
-        value_name = "NAMESPACE/NAME",
-        default_value = "pathproof/pathproof-sentinel",
-        help_heading = SENTINEL
-    )]
-    pub sentinel_service: String,
-
-    /// What the names of the sentinel's four interfaces begin with
-    #[arg(
-        long,
-        env = "PATHPROOF_SENTINEL_DEVICES",
-        value_name = "PREFIX",
-        default_value = "pathproof",
-        help_heading = SENTINEL
-    )]
-    pub sentinel_devices: String,
-
-    /// Where off-cluster probes come from: an IPv4 and an IPv6 address
-    ///
-    /// Routed to the sentinel's own interface on every node; nothing else may have them.
-    #[arg(
-        long = "sentinel-client-address",
-        env = "PATHPROOF_SENTINEL_CLIENT_ADDRESS",
-        value_name = "IP",
-        value_delimiter = ',',
-        default_value = "198.18.0.1,2001:2::1",
-        action = ArgAction::Append,
-        help_heading = SENTINEL
-    )]
-    pub sentinel_client_addresses: Vec<String>,
-
-    /// The endpoint of the sentinel's slices: an IPv4 and an IPv6 address, the same on every node
-    #[arg(
-        long = "sentinel-endpoint-address",
-        env = "PATHPROOF_SENTINEL_ENDPOINT_ADDRESS",
-        value_name = "IP",
-        value_delimiter = ',',
-        default_value = "198.18.0.2,2001:2::2",
-        action = ArgAction::Append,
-        help_heading = SENTINEL
-    )]
-    pub sentinel_endpoint_addresses: Vec<String>,
-
-    /// Where pods' probes come from: addresses of this node's podCIDRs that no pod can get
-    ///
-    /// One for each family at most. Only where IPAM is told to leave them alone: a route for an
-    /// address that a pod gets would cut that pod off. Without it pods are judged by real traffic.
-    #[arg(
-        long = "sentinel-pod-address",
-        env = "PATHPROOF_SENTINEL_POD_ADDRESS",
-        value_name = "IP",
-        value_delimiter = ',',
-        action = ArgAction::Append,
-        help_heading = SENTINEL
-    )]
-    pub sentinel_pod_addresses: Vec<String>,
 }
 
 const CLUSTER: &str = "Cluster view";

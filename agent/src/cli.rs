@@ -7,7 +7,8 @@ use std::process;
 use clap::Parser as _;
 use clap::error::ErrorKind;
 
-use crate::args::{Args, DocsArgs, DocsPage};
+use crate::args::{Args, Command, DocsArgs, DocsPage, Plugin};
+use crate::causes::chain;
 use crate::config::ConfigError;
 use crate::http::bind::BindError;
 use crate::telemetry::TelemetryError;
@@ -16,6 +17,7 @@ use crate::{args, metrics};
 pub mod check;
 pub mod drain;
 mod fetch;
+pub mod fleet;
 mod lanes;
 mod paper;
 pub mod status;
@@ -32,6 +34,8 @@ pub enum Exit {
     Success = 0,
     /// Failed, or what was checked is broken.
     Failure = 1,
+    /// What was checked can not be told, in node-problem-detector's words.
+    PluginUnknown = 2,
     /// What was checked can not be told.
     Unknown = 3,
     /// The configuration is wrong.
@@ -85,7 +89,15 @@ impl Exit {
 /// What to exit with, everything having been said: help and version are successes, anything that
 /// was not understood is [`Exit::Configuration`].
 pub fn parse() -> Result<Args, Exit> {
-    Args::try_parse().map_err(|error| {
+    let called = std::env::args_os().next();
+    let parsed = if called.is_some_and(|name| fleet::is_plugin(&name)) {
+        Plugin::try_parse().map(|plugin| Args {
+            command: Command::Fleet(Box::new(plugin.fleet)),
+        })
+    } else {
+        Args::try_parse()
+    };
+    parsed.map_err(|error| {
         // Nothing is left to be done where even this cannot be written.
         let _ = error.print();
         match error.kind() {
@@ -97,22 +109,8 @@ pub fn parse() -> Result<Args, Exit> {
 
 /// Says an error and its causes in one line on standard error, and what to exit with.
 pub fn fail(error: &(dyn Error + 'static)) -> Exit {
-    let _ = writeln!(io::stderr(), "pathproof: {}", chain(error));
+    let _ = writeln!(io::stderr(), "pathproof: {}", paper::visible(&chain(error)));
     Exit::of(error)
-}
-
-/// An error and its causes, without repeating a cause that the error quotes itself.
-pub fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// `pathproof docs`: a page of the reference on standard output.
@@ -125,7 +123,7 @@ pub fn docs(said: &DocsArgs) -> Exit {
 }
 
 /// Writes to standard output. A reader that went away is no failure.
-pub(crate) fn print(text: &str) -> Exit {
+pub fn print(text: &str) -> Exit {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Exit::Success,

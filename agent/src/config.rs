@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::args::{Attach, CheckArgs, ClusterArgs, PortTakeover, RunArgs, Sentinel};
+use crate::args::{Attach, CheckArgs, ClusterArgs, Hardening, PortTakeover, RunArgs, Sentinel};
 use crate::domain::answer::{Enforcement, UnknownPolicy};
 use crate::domain::drain::ProbeRanges;
 use crate::domain::node::TerminatingTaints;
@@ -17,6 +17,7 @@ use crate::http::bind::BindAddress;
 use crate::telemetry::Format;
 
 mod error;
+mod fleet;
 mod interfaces;
 mod parse;
 mod publish;
@@ -26,6 +27,7 @@ mod source;
 mod taints;
 
 pub use error::ConfigError;
+pub use fleet::FleetConfig;
 pub use interfaces::{InterfaceRule, Pattern};
 pub use publish::PublishConfig;
 pub use rotate::RotateConfig;
@@ -70,12 +72,19 @@ pub struct Config {
     pub terminating_taints: TerminatingTaints,
     /// First dwell of a flapping datapath; zero is off.
     pub flap_dwell: Duration,
+    /// Health server of the node's own proxy, where it is asked.
+    pub upstream: Option<hyper::Uri>,
     /// How programs are attached.
     pub attach: Attach,
     /// The sentinel, unless it is off.
     pub sentinel: Option<SentinelConfig>,
     /// What is written to the API server.
     pub publish: PublishConfig,
+    /// Whether the agent stands in for kube-proxy: /healthz tells loopback of the agent alone, and
+    /// requests are counted under kube-proxy's names as well.
+    pub drop_in: bool,
+    /// Whether the process gives up what it does not need.
+    pub hardening: bool,
     /// Where links and maps are pinned, if they are.
     pub pin_dir: Option<PathBuf>,
     /// Where state outlives a restart, if it does.
@@ -89,8 +98,8 @@ pub struct Config {
 /// One listener.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listen {
-    /// The address.
-    pub address: BindAddress,
+    /// The address; nothing where nothing is served.
+    pub address: Option<BindAddress>,
     /// Who may ask.
     pub allow: AllowList,
 }
@@ -144,6 +153,7 @@ impl Config {
         let source = source::resolve(&args.cluster, around.in_cluster, service)?;
         Ok(Self {
             publish: publish::resolve(args, &source)?,
+            drop_in: false,
             source,
             node_name,
             node_name_from,
@@ -178,7 +188,9 @@ impl Config {
             enforcement: args.enforcement.into(),
             terminating_taints: taints::resolve(&args.cluster.terminating_taints)?,
             flap_dwell: parse::duration("--flap-dwell", &args.flap_dwell, (MAX_FLAP_DWELL, "5m"))?,
+            upstream: parse::upstream(args.upstream.as_deref())?,
             attach: args.attach,
+            hardening: args.hardening == Hardening::On,
             sentinel,
             pin_dir: parse::directory("--pin-dir", &args.pin_dir)?,
             state_dir: parse::directory("--state-dir", &args.state_dir)?,
@@ -194,7 +206,7 @@ impl Config {
     pub fn for_check(args: &CheckArgs, around: &Surroundings) -> Result<Self, ConfigError> {
         let (node_name, node_name_from) = node_name(&args.cluster, around)?;
         let nowhere = Listen {
-            address: BindAddress::One(([127, 0, 0, 1], 0).into()),
+            address: None,
             allow: AllowList::default(),
         };
         let sentinel = sentinel::resolve(&args.sentinel)?;
@@ -215,9 +227,12 @@ impl Config {
             enforcement: Enforcement::Enforce,
             terminating_taints: taints::resolve(&args.cluster.terminating_taints)?,
             flap_dwell: Duration::ZERO,
+            upstream: None,
             attach: Attach::Auto,
             sentinel: Some(sentinel),
             publish: PublishConfig::default(),
+            drop_in: false,
+            hardening: false,
             pin_dir: None,
             state_dir: None,
             log_format: Format::Text,
@@ -252,15 +267,19 @@ impl Config {
             Some(path) => path.display().to_string(),
             None => "none".to_owned(),
         };
+        let address = |of: &Listen| match &of.address {
+            Some(address) => address.to_string(),
+            None => "none".to_owned(),
+        };
         tracing::info!(
             node = %self.node_name,
             node_name_from = ?self.node_name_from,
             cluster_view = self.source.to_string(),
-            healthz = self.healthz.address.to_string(),
+            healthz = address(&self.healthz),
             healthz_allow = %self.healthz.allow,
             port_takeover = ?self.port_takeover,
             shutdown_grace = ?self.shutdown_grace,
-            admin = self.admin.address.to_string(),
+            admin = address(&self.admin),
             admin_allow = %self.admin.allow,
             drain_ignore = %self.drain_ignore,
             interfaces = self.interfaces.to_string(),
@@ -268,10 +287,13 @@ impl Config {
             enforcement = ?self.enforcement,
             terminating_taints = self.terminating_taints.keys().collect::<Vec<_>>().join(","),
             flap_dwell = ?self.flap_dwell,
+            upstream = self.upstream.as_ref().map_or("none".to_owned(), ToString::to_string),
             attach = ?self.attach,
             sentinel = self.sentinel.as_ref().map_or("off".to_owned(), ToString::to_string),
             publish_condition = self.publish.condition,
             publish_events = self.publish.events,
+            drop_in = self.drop_in,
+            hardening = self.hardening,
             pin_dir = path(&self.pin_dir),
             state_dir = path(&self.state_dir),
             "this is the configuration"

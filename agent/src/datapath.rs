@@ -3,11 +3,13 @@
 //! means is `domain`'s to say. It must not name `cluster` or `http`.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use agent_common::abi::ABI_VERSION;
 use aya::Ebpf;
 
 use crate::domain::plan::{Installed, MapChange};
+use crate::domain::shape::Facts;
 use crate::domain::time::Mono;
 use attach::{Attacher, Attachment, Mode};
 use devices::Device;
@@ -20,6 +22,8 @@ use sample::{Look, SampleError, Sampler};
 use steer::{Owners, Steer, SteerError, Steering};
 
 pub mod attach;
+mod claims;
+pub mod datagrams;
 pub mod devices;
 mod dump;
 pub mod listeners;
@@ -29,6 +33,8 @@ pub mod probe_hooks;
 pub mod probes;
 pub mod program;
 pub mod sample;
+pub mod scratch;
+pub mod shape;
 pub mod steer;
 pub mod sweep;
 mod syscall;
@@ -43,6 +49,10 @@ pub struct Observer {
     pins: Option<Pins>,
     diagnostics: Option<Box<dyn FnMut() + Send>>,
     mode: Mode,
+    /// Why the sentinel's programs could not be loaded ahead.
+    no_sentinel: Option<Arc<LoadError>>,
+    /// The same of the program that steers.
+    no_steering: Option<SteerError>,
 }
 
 /// Why there is no observer.
@@ -90,9 +100,23 @@ impl Observer {
                 pins,
                 diagnostics,
                 mode,
+                no_sentinel: None,
+                no_steering: None,
             },
             no_pins,
         ))
+    }
+
+    /// Loads what the agent may attach later, where its kind is wanted: after this nothing is loaded
+    /// any more, and the rights to do so can be given up. What the kernel refuses is told by
+    /// [`Observer::open_sentinel`] and [`Observer::steer`].
+    pub fn load_ahead(&mut self, sentinel: bool, steering: bool) {
+        if sentinel {
+            self.no_sentinel = load::load_sentinel(&mut self.ebpf).err().map(Arc::new);
+        }
+        if steering {
+            self.no_steering = steer::load(&mut self.ebpf).err();
+        }
     }
 
     /// Whether it goes on with a former agent's maps: then nothing was missed since.
@@ -102,6 +126,7 @@ impl Observer {
 
     /// Attaches to these devices and to no others.
     pub fn follow(&mut self, devices: &[Device]) {
+        self.claim();
         if let Some(error) = self.programmer.set_uplinks(devices) {
             tracing::warn!(%error, "an uplink could not be flagged");
         }
@@ -110,6 +135,14 @@ impl Observer {
             .set_uplinks(uplinks.map(|device| device.index).collect());
         self.attacher.follow(&mut self.ebpf, devices);
         self.sweep_other_versions();
+    }
+
+    /// Says which programs are ours, before they are attached.
+    fn claim(&self) {
+        let Some(pins) = &self.pins else { return };
+        if let Err(error) = claims::add(&pins.claims(), &load::ids(&self.ebpf)) {
+            tracing::debug!(%error, "another agent will take these programs for somebody else's");
+        }
     }
 
     /// Another version's programs watch on until these do, everywhere.
@@ -125,6 +158,11 @@ impl Observer {
     /// Loads the sentinel's programs and attaches them to its devices, behind the observer's: follow
     /// the near ends first.
     pub fn open_sentinel(&mut self, ends: &ProbeEnds) -> Result<ProbeHooks, ProbeHooksError> {
+        if let Some(error) = &self.no_sentinel {
+            return Err(ProbeHooksError::Load(Arc::clone(error)));
+        }
+        load::load_sentinel(&mut self.ebpf)?;
+        self.claim();
         ProbeHooks::attach(&mut self.ebpf, ends, self.mode)
     }
 
@@ -134,13 +172,28 @@ impl Observer {
         ProbeMaps::open(&self.ebpf, self.sampler.pending())
     }
 
+    /// What is read of the datapath's shape, now.
+    pub fn shape(&self, seen: &shape::Seen<'_>) -> Facts {
+        // Somebody may have removed them.
+        self.claim();
+        shape::read(seen, || {
+            let claimed = self.pins.as_ref().map(|pins| claims::read(&pins.claims()));
+            let mut ours = load::ids(&self.ebpf);
+            ours.extend(claimed.into_iter().flatten());
+            ours
+        })
+    }
+
     /// Has connections given to the agent's own listeners, once. `port` is the one whose owner, where
     /// it has one, keeps the node's own connections.
     ///
     /// # Errors
     /// The kernel cannot do it.
     pub fn steer(&mut self, port: u16, steers: &[Steer]) -> Result<(Steering, Owners), SteerError> {
-        Steering::attach(&mut self.ebpf, port, steers)
+        match self.no_steering.take() {
+            Some(error) => Err(error),
+            None => Steering::attach(&mut self.ebpf, port, steers),
+        }
     }
 
     /// Looks whether every hook still stands first, and puts back what does not.

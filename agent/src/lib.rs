@@ -4,17 +4,23 @@
 
 pub mod app;
 pub mod args;
+pub mod causes;
 pub mod cli;
 pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod datapath;
 pub mod domain;
+pub mod dropin;
+pub mod fleet;
+pub mod hardening;
 pub mod http;
 pub mod lifecycle;
 pub mod metrics;
+pub mod netfilter;
 pub mod publish;
 pub mod report;
 pub mod rotate;
 pub mod sentinel;
 pub mod telemetry;
+pub mod upstream;

@@ -3,14 +3,18 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use pathproof::args::{CheckArgs, CleanupArgs, Command, RotateArgs, RunArgs};
+use pathproof::args::{CheckArgs, CleanupArgs, Command, FleetArgs, RotateArgs, RunArgs};
 use pathproof::cli::{self, Exit};
-use pathproof::config::{Config, RotateConfig, Surroundings, device_prefix};
+use pathproof::config::{Config, FleetConfig, RotateConfig, Surroundings, device_prefix};
+use pathproof::dropin::{self, DropInError, wanted::Wanted};
 use pathproof::lifecycle::memory;
 use pathproof::{app, clock, rotate, telemetry};
 
 fn main() -> ExitCode {
     memory::keep_small();
+    if let Some(words) = dropin::words(std::env::args_os()) {
+        return stand_in(words).into();
+    }
     let exit = match cli::parse() {
         Err(exit) => exit,
         Ok(args) => match args.command {
@@ -19,8 +23,11 @@ fn main() -> ExitCode {
             Command::Why(said) => cli::why::run(&said),
             Command::Check(said) => check(&said),
             Command::Drain(said) => cli::drain::run(&said, clock::mono),
+            Command::Fleet(said) => list_fleet(&said),
             Command::Rotate(said) => rotate_generations(&said),
             Command::Cleanup(said) => cleanup(&said),
+            // Its words were taken above.
+            Command::KubeProxy(said) => stand_in(Ok(said.words)),
             Command::Version(said) => cli::version::run(&said),
             Command::Docs(said) => cli::docs(&said),
         },
@@ -36,10 +43,16 @@ fn run(said: &RunArgs) -> Exit {
     if let Err(error) = telemetry::init(config.log_format, &config.log_filter) {
         return cli::fail(&error);
     }
+    run_with(config)
+}
+
+fn run_with(config: Config) -> Exit {
     if let Err(error) = config.check() {
         return cli::fail(&error);
     }
     config.log();
+    // Before there are threads.
+    let confined = app::confine(&config);
     // Two threads: the main loop, and one that answers while it is busy.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -47,23 +60,71 @@ fn run(said: &RunArgs) -> Exit {
         .build();
     match runtime {
         Err(error) => cli::fail(&error),
-        Ok(runtime) => match runtime.block_on(async { tokio::spawn(app::run(config)).await }) {
-            Ok(Ok(())) => Exit::Success,
-            Ok(Err(error)) if error.is_permission() => {
-                cli::fail(&error);
-                Exit::Permission
+        Ok(runtime) => {
+            match runtime.block_on(async { tokio::spawn(app::run(config, confined)).await }) {
+                Ok(Ok(())) => Exit::Success,
+                Ok(Err(error)) if error.is_permission() => {
+                    cli::fail(&error);
+                    Exit::Permission
+                }
+                Ok(Err(error)) => cli::fail(&error),
+                Err(error) => {
+                    cli::fail(&error);
+                    Exit::Internal
+                }
             }
-            Ok(Err(error)) => cli::fail(&error),
-            Err(error) => {
-                cli::fail(&error);
-                Exit::Internal
-            }
-        },
+        }
+    }
+}
+
+/// What kube-proxy's flags ask for.
+fn stand_in(words: Result<Vec<String>, DropInError>) -> Exit {
+    let settings = match words.and_then(|words| dropin::read(&words)) {
+        Ok(Wanted::Run(settings)) => settings,
+        Ok(Wanted::Help) => return cli::print(&dropin::help()),
+        Ok(Wanted::Version) => return cli::print(&dropin::version()),
+        Ok(Wanted::InitOnly) => return Exit::Success,
+        Ok(Wanted::Cleanup) => return remove_rules(),
+        Ok(Wanted::WriteConfig(path)) => return cli::fail(&DropInError::WriteConfig { path }),
+        Err(error) => return cli::fail(&error),
+    };
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let (config, notes) = match dropin::resolve(*settings, &Surroundings::read(), &is_set) {
+        Ok(resolved) => resolved,
+        Err(error) => return cli::fail(&error),
+    };
+    if let Err(error) = telemetry::init(config.log_format, &config.log_filter) {
+        return cli::fail(&error);
+    }
+    for note in notes {
+        tracing::info!("in place of kube-proxy: {note}");
+    }
+    run_with(config)
+}
+
+/// `--cleanup`: exits as kube-proxy does.
+fn remove_rules() -> Exit {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let cleaned = dropin::cleanup::cleanup(&path);
+    let removed = cleaned.removed.join("; ");
+    match removed.is_empty() {
+        true => println!("nothing of kube-proxy's was removed"),
+        false => println!("removed {removed}"),
+    }
+    for problem in &cleaned.problems {
+        cli::fail(problem);
+    }
+    match cleaned.problems.is_empty() {
+        true => Exit::Success,
+        false => Exit::Failure,
     }
 }
 
 /// An agent that runs is asked; else this process is one for a few seconds.
 fn check(said: &CheckArgs) -> Exit {
+    if said.npd {
+        return cli::check::npd::run(said, wall_clock);
+    }
     if let Some(exit) = cli::check::beside_agent(said) {
         return exit;
     }
@@ -101,12 +162,24 @@ fn rotate_generations(said: &RotateArgs) -> Exit {
     if let Err(error) = telemetry::init(config.log_format, &config.log_filter) {
         return cli::fail(&error);
     }
+    app::confine_rotator(&config);
     let runtime = match current_thread() {
         Ok(runtime) => runtime,
         Err(error) => return cli::fail(&error),
     };
     match runtime.block_on(rotate::run(config)) {
         Ok(()) => Exit::Success,
+        Err(error) => cli::fail(&error),
+    }
+}
+
+fn list_fleet(said: &FleetArgs) -> Exit {
+    let config = match FleetConfig::resolve(&said.access) {
+        Ok(config) => config,
+        Err(error) => return cli::fail(&error),
+    };
+    match current_thread() {
+        Ok(runtime) => runtime.block_on(app::fleet::run(said, &config)),
         Err(error) => cli::fail(&error),
     }
 }

@@ -16,12 +16,15 @@ use prometheus_client::registry::Registry;
 use crate::domain::evidence::{CountDelta, Directory};
 use crate::domain::probe::ProbeTrace;
 use crate::domain::verdict::ServiceTrouble;
+use crate::report::udp::UdpReport;
 use crate::report::{Report, ServiceReport};
 
 mod connections;
+mod datagrams;
 mod definitions;
 mod exposition;
 mod http;
+mod labels;
 mod lags;
 mod probes;
 mod process;
@@ -34,6 +37,7 @@ pub use publish::{PublishStats, Published, WriteResult};
 pub use reference::reference;
 
 use connections::Connections;
+use datagrams::Datagrams;
 use lags::Freshness;
 use probes::Probes;
 
@@ -59,6 +63,7 @@ struct Shared {
 struct Current {
     snapshot: Option<Snapshot>,
     connections: Connections,
+    datagrams: Datagrams,
     probes: Probes,
     freshness: Freshness,
 }
@@ -93,6 +98,16 @@ impl Metrics {
         self.current().connections.record(counts, directory);
     }
 
+    /// Counts datagrams of UDP Services, and how many microseconds after one its answer came.
+    pub fn record_datagrams(
+        &self,
+        counts: &[CountDelta],
+        answers: impl Iterator<Item = (u32, u32)>,
+        directory: &dyn Directory,
+    ) {
+        self.current().datagrams.record(counts, answers, directory);
+    }
+
     /// Counts a probe of the sentinel under its outcome.
     pub fn record_probe(&self, trace: &ProbeTrace, outcome: &'static str) {
         self.current().probes.record(trace, outcome);
@@ -111,7 +126,9 @@ impl Metrics {
     /// Forgets Services that are no longer expected. Call after the view changed: their ids may be
     /// given to others.
     pub fn retain(&self, directory: &dyn Directory) {
-        self.current().connections.retain(directory);
+        let mut current = self.current();
+        current.connections.retain(directory);
+        current.datagrams.retain(directory);
     }
 
     /// Services with traffic for a report: those in `trouble`, then the `busiest`, and how many are
@@ -125,6 +142,11 @@ impl Metrics {
         self.current()
             .connections
             .report(directory, trouble, busiest)
+    }
+
+    /// UDP Services with traffic for a report: those of DNS first, then the busiest.
+    pub fn udp(&self, directory: &dyn Directory, shown: usize) -> UdpReport {
+        self.current().datagrams.report(directory, shown)
     }
 
     /// What the turn that just ended knows.

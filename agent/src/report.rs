@@ -14,14 +14,19 @@ use serde::{Deserialize, Serialize};
 use crate::domain::answer::{Answer, Enforcement, UnknownPolicy};
 use crate::domain::drain::DrainView;
 use crate::domain::evidence::{Failure, Sighting};
+use crate::domain::shape::Shape;
 use crate::domain::time::Mono;
 use crate::domain::verdict::Verdict;
 use crate::domain::verdict::report::names;
 
 pub mod check;
 pub mod drain;
+pub mod hardening;
+pub mod page;
 pub mod publish;
 pub mod sentinel;
+pub mod udp;
+pub mod upstream;
 
 pub use sentinel::{SentinelReport, SentinelState};
 
@@ -49,11 +54,17 @@ pub struct Report {
     pub written: jiff::Timestamp,
     /// The agent that wrote it.
     pub agent: AgentInfo,
+    /// What it has given up.
+    #[serde(default)]
+    pub hardening: hardening::HardeningReport,
     /// The judgement, with its reasons, eligibility and coverage.
     pub verdict: Verdict,
     /// The sentinel; what its probes found is in the verdict's lanes.
     #[serde(default)]
     pub sentinel: SentinelReport,
+    /// What the node's own proxy says, where it is asked (--upstream).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub upstream: Option<upstream::UpstreamReport>,
     /// What is answered because of it.
     pub answers: Answers,
     /// How connections to the healthz port come here.
@@ -63,10 +74,16 @@ pub struct Report {
     pub services: Vec<ServiceReport>,
     /// Services with traffic beyond those.
     pub services_omitted: u32,
+    /// UDP Services, judged apart.
+    #[serde(default)]
+    pub udp: udp::UdpReport,
     /// Single failures, the latest first.
     pub sightings: Vec<SightingReport>,
     /// Interfaces that are watched, or should be.
     pub devices: Vec<DeviceReport>,
+    /// The datapath's shape: who translates which path, and what of it is seen.
+    #[serde(default)]
+    pub datapath: Shape,
     /// Size of what is expected of the datapath.
     pub expectations: ExpectationReport,
     /// Where the cluster view comes from, and how it is.
@@ -115,6 +132,9 @@ pub struct PortReport {
     pub owner: Option<bool>,
     /// Another agent has taken the connections over.
     pub succeeded: bool,
+    /// Whoever answered load balancers before still does, while the agent reads the cluster.
+    #[serde(default)]
+    pub waits: bool,
     /// Why connections are not steered though that was asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub problem: Option<String>,

@@ -11,6 +11,7 @@ use node_tests::watch::Watch;
 use node_tests::world::Place;
 use serde_json::Value;
 
+use crate::ipvs;
 use crate::scene::{PATIENCE, Scene, until};
 
 /// How long kube-proxy gets to notice what ours noticed, and ours to keep still.
@@ -90,6 +91,7 @@ impl Fault {
                 Mode::Iptables | Mode::IptablesLegacy => {
                     scene.proxy().iptables("-t nat -F").expect("flush nat")
                 }
+                Mode::Ipvs => ipvs::clear(scene),
             },
             Self::EverythingWiped => wipe(scene),
             Self::PodRoutesGone => pods(scene, |name| scene.world.cut_route(name)),
@@ -161,6 +163,7 @@ fn wipe(scene: &Scene) {
                 scene.proxy().iptables(&flush).expect("flush a table");
             }
         }
+        Mode::Ipvs => ipvs::clear(scene),
     }
 }
 
@@ -185,6 +188,8 @@ fn flush(scene: &Scene, families: &[&str]) {
                 let words = "-t nat -F KUBE-SERVICES";
                 proxy.run(program, words).expect("flush KUBE-SERVICES");
             }
+            Mode::Ipvs if *family == "ip6" => ipvs::clear_v6(scene),
+            Mode::Ipvs => ipvs::clear(scene),
         }
     }
 }
@@ -219,6 +224,7 @@ fn empty_service(scene: &Scene, port: &str) {
                 .iptables(&format!("-t nat -F {chain}"))
                 .expect("flush it");
         }
+        Mode::Ipvs => ipvs::remove_endpoint(scene, "api-1"),
     }
 }
 

@@ -6,12 +6,18 @@
 
 mod afresh;
 mod calm;
+mod dropin;
+mod dropin_cleanup;
 mod faults;
 mod first;
+mod fleet;
 mod in_cluster;
+mod ipvs;
 mod parity;
 mod publish;
 mod rights;
 mod rotate;
 mod scene;
+mod shipped;
 mod takeover;
+mod upstream;

@@ -11,6 +11,7 @@ use crate::scene::{NODE, install};
 
 const SLICE: &str =
     "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices/pathproof-sentinel-ipv4";
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/pathproof/leases";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// What the server says to a change: its status code.
@@ -90,13 +91,14 @@ fn agent(api: &Api) {
         "/api/v1/nodes?fieldSelector=metadata.name%3Dnode-1",
         "/api/v1/services",
         "/apis/discovery.k8s.io/v1/endpointslices",
-        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes",
-        "/api/v1/namespaces/pathproof/services/pathproof-sentinel",
-        SLICE,
+        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
+        "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices",
     ] {
         assert_eq!(get(api, path), 200, "{path}");
     }
     for path in [
+        SLICE,
+        "/api/v1/namespaces/pathproof/services/pathproof-sentinel",
         "/api/v1/secrets",
         "/api/v1/pods",
         "/api/v1/namespaces/pathproof/configmaps",
@@ -146,22 +148,21 @@ fn agent(api: &Api) {
 }
 
 fn rotator(api: &Api) {
-    assert_eq!(get(api, SLICE), 200);
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices";
+    assert_eq!(get(api, slices), 200);
+    assert_eq!(get(api, SLICE), 403);
     assert_eq!(get(api, "/api/v1/nodes?limit=1"), 200);
     let label = json!({ "metadata": { "labels": { "x": "y" } } });
     assert_eq!(code(api.patch(SLICE, &label)), 200);
-    let leases = "/apis/coordination.k8s.io/v1/namespaces/pathproof/leases";
-    let lease = json!({
-        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": { "name": "test", "namespace": "pathproof" },
-        "spec": { "holderIdentity": "test" },
+    let strange = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": { "name": "strange", "namespace": "pathproof" }, "endpoints": [],
     });
-    assert_eq!(code(api.post(leases, &lease)), 200);
-    let path = format!("{leases}/test");
-    let mut held = api.get(&path).expect("the lease");
-    held["spec"]["holderIdentity"] = json!("other");
-    let put = api.request(Method::PUT, &path, "application/json", &held);
-    assert_eq!(code(put), 200);
+    assert_eq!(code(api.post(slices, &strange)), 200);
+    let strange = format!("{slices}/strange");
+    assert_eq!(code(api.patch(&strange, &label)), 403);
+    assert_eq!(code(api.delete(&strange)), 403);
+    leases(api);
     // The addresses of the API servers themselves.
     let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
     let of_servers = format!("{slices}?labelSelector=kubernetes.io%2Fservice-name%3Dkubernetes");
@@ -177,11 +178,33 @@ fn rotator(api: &Api) {
     assert_eq!(get(api, service), 200);
     assert_eq!(code(api.delete(service)), 403);
     assert_eq!(code(api.delete(SLICE)), 200);
-    for path in ["/api/v1/namespaces/pathproof/secrets", leases] {
+    for path in ["/api/v1/namespaces/pathproof/secrets", LEASES] {
         assert_eq!(get(api, path), 403, "{path}");
     }
     assert_eq!(
         status(api, "node-1", &condition("ServiceDatapathReady")),
         403
     );
+}
+
+/// Its own may be held and given back; another one may be neither read nor written.
+fn leases(api: &Api) {
+    let lease = |name: &str| {
+        json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "name": name, "namespace": "pathproof" },
+            "spec": { "holderIdentity": "test" },
+        })
+    };
+    let put =
+        |path: &str, lease: &Value| code(api.request(Method::PUT, path, "application/json", lease));
+    assert_eq!(code(api.post(LEASES, &lease("pathproof-rotator"))), 200);
+    let own = format!("{LEASES}/pathproof-rotator");
+    let mut held = api.get(&own).expect("the lease");
+    held["spec"]["holderIdentity"] = json!("other");
+    assert_eq!(put(&own, &held), 200);
+    assert_eq!(code(api.post(LEASES, &lease("other"))), 200);
+    let other = format!("{LEASES}/other");
+    assert_eq!(get(api, &other), 403);
+    assert_eq!(put(&other, &lease("other")), 403);
 }

@@ -28,7 +28,7 @@ fn a_rotation_is_followed_and_its_lag_known() {
     };
     let watch = scene.watch();
     let file = scene.kubeconfig_of(base::ROTATOR);
-    let mut command = scene.world.node.command(&agent_binary().expect("a binary"));
+    let mut command = scene.world.node.command(agent_binary().expect("a binary"));
     command
         .args(["rotate", "--interval", "10", "--kubeconfig"])
         .arg(file);

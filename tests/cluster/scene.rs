@@ -259,17 +259,23 @@ impl Scene {
 
     /// Starts clients: two pods and an outsider to each Service, in both families.
     pub(crate) fn traffic(&mut self) {
+        self.traffic_at(7.0);
+    }
+
+    /// The same with so many connections a second for each.
+    pub(crate) fn traffic_at(&mut self, rate: f64) {
         for family in Family::ALL {
             for service in ["web", "api"] {
                 let inside =
                     SocketAddr::new(self.manifests.service(service).cluster_ip(family), 80);
                 for pod in ["client-1", "client-2"] {
                     let plan = Plan::from_pod(&self.world, self.world.pod(pod), inside);
-                    self.clients.push(plan.rate(7.0).start().expect("a client"));
+                    self.clients
+                        .push(plan.rate(rate).start().expect("a client"));
                 }
             }
             let port = SocketAddr::new(self.world.node_address(family), 30081);
-            let plan = Plan::from_outside(&self.world, 0, port).rate(6.0);
+            let plan = Plan::from_outside(&self.world, 0, port).rate(rate);
             self.clients.push(plan.start().expect("a client"));
         }
     }

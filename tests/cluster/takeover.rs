@@ -72,7 +72,7 @@ fn outsiders_get_ours_and_the_node_gets_that_of_kube_proxy() {
 
     // kube-proxy dies: whoever answers on the node itself now is ours, and gives way when it is back.
     drop(scene.proxy.take());
-    let ours = until(PATIENCE, || scene.world.node.run(|| get_here()).ok());
+    let ours = until(PATIENCE, || scene.world.node.run(get_here).ok());
     assert!(
         ours.is_some(),
         "the port is nobody's, and ours does not answer there"

@@ -11,6 +11,7 @@ mod plans;
 mod sampler;
 mod scenarios;
 mod sentinel;
+mod udp;
 
 use agent_common::service::{FrontendKind, FrontendValue, Owed, SourceClass, device_flag};
 use node_tests::observer::{Observer, Sandbox, in_sandbox};

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use node_tests::abuse::raise_open_files;
 use node_tests::http;
 use node_tests::rules::Backend;
 use node_tests::world::{Family, HEALTHZ_PORT};
@@ -136,16 +137,6 @@ fn idle_connections_do_not_silence_it() {
             &["listener=\"healthz\""],
         ) < 10
     });
-}
-
-fn raise_open_files() {
-    // SAFETY: both calls get a valid pointer to a struct of the right kind.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
-        limit.rlim_cur = limit.rlim_max.min(65_536);
-        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-    }
 }
 
 fn command(scene: &Scene, args: &[&str]) -> (i32, String, String) {

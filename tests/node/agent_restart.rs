@@ -11,6 +11,7 @@ use aya::programs::TcAttachType;
 use node_tests::http;
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::rules::Backend;
+use node_tests::skip;
 use node_tests::traffic::{Plan, Tally};
 use node_tests::world::{Family, HEALTHZ_PORT, Place, agent_binary};
 use rstest::rstest;
@@ -87,6 +88,9 @@ fn a_restart_misses_no_connection(#[case] backend: Backend) {
 #[test]
 fn a_killed_agent_leaves_the_node_as_it_was() {
     let name = "a_killed_agent_leaves_the_node_as_it_was";
+    if skip::without_tcx(name) {
+        return;
+    }
     let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
         return;
     };

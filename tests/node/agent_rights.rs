@@ -5,15 +5,13 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use agent_common::abi::ABI_VERSION;
 use node_tests::rules::Backend;
 use node_tests::skip;
 use node_tests::world::{agent_binary, copy_program};
 use rstest::rstest;
 
 use crate::agent_scene::{Scene, until};
-
-/// Folder of this version's pins.
-const VERSION: &str = "v2";
 
 const ALL: &str = "-all,+bpf,+net_admin,+perfmon,+net_raw";
 
@@ -48,14 +46,16 @@ fn four_capabilities_are_enough(#[case] capabilities: &str) {
     scene.traffic();
     let report = scene.wait_proven();
     let devices = report["devices"].as_array().expect("devices");
+    let own = if skip::has_tcx() { "tcx" } else { "clsact" };
     assert!(
         devices
             .iter()
-            .all(|one| one["attached"] == "tcx" && one["ingress_head"] != false)
+            .all(|one| one["attached"] == own && one["ingress_head"] != false)
     );
     let coverage = &report["verdict"]["coverage"];
     assert_eq!(coverage["attached"], coverage["wanted"], "{report:#}");
-    assert!(scene.world.pin_dir().join(VERSION).is_dir(), "pinned");
+    let pinned = scene.world.pin_dir().join(format!("v{ABI_VERSION}"));
+    assert!(pinned.is_dir(), "pinned");
     scene.rules.flush_services().expect("flush");
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
     // Nor does the end of it need more.

@@ -5,6 +5,7 @@
 //! for what a load balancer would see on /healthz. It succeeds only if all of it happened in time,
 //! and leaves nothing behind, also after Ctrl-C; `--keep` leaves the world up to play with.
 
+mod cluster;
 mod script;
 mod signals;
 mod stage;
@@ -36,6 +37,12 @@ struct Args {
     /// The agent's binary
     #[arg(long, value_name = "FILE", env = "PATHPROOF_AGENT")]
     agent: Option<PathBuf>,
+    /// On a real one-node Kubernetes: install, fault, alert, repair, uninstall
+    #[arg(long, conflicts_with_all = ["keep", "remove"])]
+    cluster: bool,
+    /// The agent's image as an archive, for --cluster; made of the binary without it
+    #[arg(long, value_name = "FILE", env = "PATHPROOF_IMAGE")]
+    image: Option<PathBuf>,
     /// Leave the world up at the end, and say how to play with it
     #[arg(long)]
     keep: bool,
@@ -95,12 +102,12 @@ fn run(args: &Args) -> Result<bool> {
         return Ok(true);
     }
     check_tools()?;
-    let agent = args.agent.clone().map_or_else(world::agent_binary, Ok)?;
-    let agent = agent
-        .canonicalize()
-        .with_context(|| format!("find {}", agent.display()))?;
     let mut timeline = Timeline::new();
-    let outcome = perform(args, &agent, &mut timeline);
+    let outcome = if args.cluster {
+        on_a_real_node(args, &mut timeline)
+    } else {
+        in_a_world(args, &mut timeline)
+    };
     // What was told is worth keeping, also where the end failed.
     if let Some(file) = &args.record {
         timeline.record(file)?;
@@ -109,6 +116,35 @@ fn run(args: &Args) -> Result<bool> {
         svg::write(file, timeline.lines())?;
     }
     outcome
+}
+
+fn on_a_real_node(args: &Args, timeline: &mut Timeline) -> Result<bool> {
+    let programs = cluster::Programs {
+        agent: match &args.image {
+            Some(image) => image.clone(),
+            None => binary(args)?,
+        },
+        pod: beside("pod")?,
+    };
+    cluster::play(&programs, timeline)
+}
+
+/// A program of this package.
+fn beside(name: &str) -> Result<PathBuf> {
+    let file = std::env::current_exe()?.with_file_name(name);
+    file.canonicalize()
+        .with_context(|| format!("find {}", file.display()))
+}
+
+fn binary(args: &Args) -> Result<PathBuf> {
+    let agent = args.agent.clone().map_or_else(world::agent_binary, Ok)?;
+    agent
+        .canonicalize()
+        .with_context(|| format!("find {}", agent.display()))
+}
+
+fn in_a_world(args: &Args, timeline: &mut Timeline) -> Result<bool> {
+    perform(args, &binary(args)?, timeline)
 }
 
 fn perform(args: &Args, agent: &std::path::Path, timeline: &mut Timeline) -> Result<bool> {

@@ -1,27 +1,41 @@
 //! Harness of the tests on a real kernel: a node, its pods, another node and clients as network
-//! namespaces ([`world`]), Service NAT by real rules ([`rules`]) or a real cluster ([`cluster`]),
-//! traffic ([`traffic`]) and the YAML that the agent and the rules both read ([`manifests`],
-//! [`scale`]).
+//! namespaces ([`world`]), Service NAT by real rules ([`rules`]), by programs in the shape of Cilium's
+//! ([`cilium`]), in a real cluster ([`cluster`]) or on a whole node with kubelet and containerd
+//! ([`real_node`]), traffic ([`traffic`]) and the YAML that the agent and the rules both read
+//! ([`manifests`], [`scale`]). What is shipped for clusters is rendered by [`deploy`].
 //!
 //! Nothing here touches the host's own network namespace: every device, rule and sysctl lives in a
 //! namespace that a [`world::World`] made and removes. The harness reads YAML with types of its own
 //! ([`rules`]), so that a parsing mistake of the agent's cannot hide in the tests.
 
+pub mod abuse;
+pub mod bpf;
+pub mod built;
 pub mod capture;
+pub mod cgroup;
+pub mod cilium;
 pub mod cluster;
+pub mod dashboard;
 pub mod demo;
+pub mod deploy;
 pub mod detect;
 pub mod generator;
 pub mod http;
+pub mod load;
 pub mod manifests;
 pub mod observer;
 pub mod packet;
+pub mod prometheus;
+pub mod real_node;
 pub mod rules;
 pub mod scale;
 pub mod scenario;
 pub mod skip;
+pub mod soak;
+pub mod storm;
 pub mod traffic;
 pub mod usage;
 pub mod wait;
 pub mod watch;
+pub mod worker;
 pub mod world;

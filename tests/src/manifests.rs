@@ -52,13 +52,17 @@ impl From<&Pod> for Endpoint {
     }
 }
 
-/// A dual-stack Service in the namespace "demo" with one TCP port named "http".
+/// A dual-stack Service in the namespace "demo" with one port, of TCP and named "http" at first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     /// Name.
     pub name: String,
     /// Its place in the address plan: ClusterIPs, load balancer addresses.
     pub index: u8,
+    /// Name of its port.
+    pub port_name: String,
+    /// TCP or UDP.
+    pub protocol: &'static str,
     /// Port that clients dial.
     pub port: u16,
     /// Port of the endpoints.
@@ -85,6 +89,8 @@ impl Service {
         Self {
             name: name.to_owned(),
             index,
+            port_name: "http".to_owned(),
+            protocol: "TCP",
             port: 80,
             target_port: 8080,
             node_port: None,
@@ -95,6 +101,15 @@ impl Service {
             source_ranges: Vec::new(),
             endpoints: pods.into_iter().map(Endpoint::from).collect(),
         }
+    }
+
+    /// Of UDP, at these ports.
+    pub fn udp(mut self, name: &str, port: u16, target_port: u16) -> Self {
+        self.port_name = name.to_owned();
+        self.protocol = "UDP";
+        self.port = port;
+        self.target_port = target_port;
+        self
     }
 
     /// With a node port.
@@ -154,6 +169,8 @@ impl Service {
     fn write_service(&self, out: &mut String) {
         let Self {
             name,
+            port_name,
+            protocol,
             port,
             target_port,
             ..
@@ -174,8 +191,8 @@ impl Service {
             "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: demo\nspec:\n  \
              type: {kind}\n  clusterIP: {v4}\n  clusterIPs:\n  - {v4}\n  - {v6}\n  \
              internalTrafficPolicy: {internal}\n  ipFamilies:\n  - IPv4\n  - IPv6\n  \
-             ipFamilyPolicy: RequireDualStack\n  ports:\n  - name: http\n    port: {port}\n    \
-             protocol: TCP\n    targetPort: {target_port}\n"
+             ipFamilyPolicy: RequireDualStack\n  ports:\n  - name: {port_name}\n    port: {port}\n    \
+             protocol: {protocol}\n    targetPort: {target_port}\n"
         );
         if let Some(node_port) = self.node_port {
             let _ = writeln!(out, "    nodePort: {node_port}");
@@ -211,7 +228,11 @@ impl Service {
 
     fn write_slice(&self, out: &mut String, family: Family) {
         let Self {
-            name, target_port, ..
+            name,
+            port_name,
+            protocol,
+            target_port,
+            ..
         } = self;
         let (kind, suffix, index) = match family {
             Family::V4 => ("IPv4", "v4", 0),
@@ -223,7 +244,7 @@ impl Service {
              name: {name}-{suffix}\n  namespace: demo\n  labels:\n    \
              kubernetes.io/service-name: {name}\n    \
              endpointslice.kubernetes.io/managed-by: endpointslice-controller.k8s.io\n\
-             addressType: {kind}\nports:\n- name: http\n  port: {target_port}\n  protocol: TCP\n"
+             addressType: {kind}\nports:\n- name: {port_name}\n  port: {target_port}\n  protocol: {protocol}\n"
         );
         if self.endpoints.is_empty() {
             out.push_str("endpoints: []\n");
@@ -250,7 +271,10 @@ impl Service {
     }
 }
 
-const SENTINEL_FILE: &str = "sentinel.yaml";
+/// Of the Node.
+pub const NODE_FILE: &str = "node.yaml";
+/// Of the sentinel's Service and slices.
+pub const SENTINEL_FILE: &str = "sentinel.yaml";
 
 /// The folder, and what is written in it.
 #[derive(Debug)]
@@ -288,6 +312,11 @@ impl Manifests {
         &self.dir
     }
 
+    /// Name of the file of a Service and its slices.
+    pub fn service_file(name: &str) -> String {
+        format!("service-{name}.yaml")
+    }
+
     /// A Service by name. Panics where there is none.
     pub fn service(&self, name: &str) -> &Service {
         self.services
@@ -322,7 +351,7 @@ impl Manifests {
     /// Removes a Service with its slices.
     pub fn remove(&mut self, name: &str) -> Result<()> {
         self.services.retain(|service| service.name != name);
-        fs::remove_file(self.dir.join(format!("service-{name}.yaml")))
+        fs::remove_file(self.dir.join(Self::service_file(name)))
             .with_context(|| format!("remove Service {name}"))
     }
 
@@ -375,11 +404,11 @@ impl Manifests {
     }
 
     fn write_service(&self, service: &Service) -> Result<()> {
-        self.write_file(&format!("service-{}.yaml", service.name), &service.yaml())
+        self.write_file(&Self::service_file(&service.name), &service.yaml())
     }
 
     fn write_node(&self) -> Result<()> {
-        self.write_file("node.yaml", &self.node_yaml())
+        self.write_file(NODE_FILE, &self.node_yaml())
     }
 
     fn node_yaml(&self) -> String {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use agent_common::abi::{map, program};
 use agent_common::evidence::{
     Anomaly, Budget, Delays, Fault, Outcome, PROOF_SLOTS, Pending, PendingKey, ServiceCounts,
-    proof_slot,
+    UdpPorts, proof_slot,
 };
 use agent_common::service::{
     Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue, Port, SourceClass,
@@ -20,6 +20,7 @@ use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, PerCpuArray, PerCpuValues, RingBuf};
 use aya::programs::SchedClassifier;
 use aya::{Ebpf, Pod, TestRun as _, TestRunOptions};
+use pathproof::causes::chain;
 use pathproof::datapath::attach::Mode;
 use pathproof::datapath::load;
 use pathproof::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
@@ -58,7 +59,7 @@ impl Observer {
                 eprintln!("SKIPPED: needs root: {error}");
                 return Ok(None);
             }
-            Err(error) => bail!("{}", load::describe(&error)),
+            Err(error) => bail!("{}", chain(&error)),
         };
         load::classifier(&mut ebpf, program::EMPTY)?.load()?;
         Ok(Some(Self { ebpf }))
@@ -66,7 +67,7 @@ impl Observer {
 
     /// Loads the sentinel's programs too.
     pub fn load_sentinel(&mut self) -> Result<()> {
-        load::load_sentinel(&mut self.ebpf).map_err(|error| anyhow!(load::describe(&error)))
+        load::load_sentinel(&mut self.ebpf).map_err(|error| anyhow!(chain(&error)))
     }
 
     /// The maps of the sentinel's probes.
@@ -157,6 +158,46 @@ impl Observer {
             padding: 0,
         };
         self.put(map::FRONTENDS, &key, &value)
+    }
+
+    /// Puts a UDP frontend in, and marks its port.
+    pub fn put_udp_frontend(
+        &mut self,
+        address: Address,
+        port: u16,
+        value: FrontendValue,
+    ) -> Result<()> {
+        let port = port.to_be_bytes();
+        let key = FrontendKey {
+            address,
+            port,
+            protocol: agent_common::service::UDP,
+            padding: 0,
+        };
+        self.put(map::FRONTENDS, &key, &value)?;
+        let mut ports: Array<_, UdpPorts> = Array::try_from(self.map_mut(map::UDP_PORTS)?)?;
+        let mut marked = ports.get(&0, 0)?;
+        marked.mark(port);
+        Ok(ports.set(0, marked, 0)?)
+    }
+
+    /// How many datagrams and flows are followed.
+    pub fn datagrams(&self) -> Result<usize> {
+        let pending: HashMap<_, PendingKey, Pending> =
+            HashMap::try_from(self.map(map::UDP_PENDING)?)?;
+        Ok(pending.keys().flatten().count())
+    }
+
+    /// Makes every datagram older by so many nanoseconds. A test need not sleep.
+    pub fn age_datagrams(&mut self, age: u64) -> Result<()> {
+        let mut pending: HashMap<_, PendingKey, Pending> =
+            HashMap::try_from(self.map_mut(map::UDP_PENDING)?)?;
+        let standing: Vec<(PendingKey, Pending)> = pending.iter().flatten().collect();
+        for (key, mut value) in standing {
+            value.arrived_ns = value.arrived_ns.saturating_sub(age);
+            pending.insert(key, value, 0)?;
+        }
+        Ok(())
     }
 
     /// Puts an endpoint in.

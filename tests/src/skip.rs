@@ -19,6 +19,39 @@ pub fn without_tool(test: &str, tool: &str) -> bool {
     true
 }
 
+/// Whether the test must be skipped for want of IPVS in the kernel.
+pub fn without_ipvs(test: &str) -> bool {
+    if without_tool(test, "ipvsadm") {
+        return true;
+    }
+    // It loads the module where there is one.
+    let mut command = std::process::Command::new("ipvsadm");
+    if command.output().is_ok_and(|output| output.status.success()) {
+        return false;
+    }
+    eprintln!("SKIPPED: {test} needs a kernel with IPVS (see `cargo xtask test --kernels`)");
+    true
+}
+
+/// Whether the kernel attaches programs to devices by TCX: since Linux 6.6. What the agent finds out
+/// by trying, a test knows by the kernel's name.
+pub fn has_tcx() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|part| part.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(6))
+}
+
+/// Whether the test must be skipped, since it looks at TCX itself.
+pub fn without_tcx(test: &str) -> bool {
+    if has_tcx() {
+        return false;
+    }
+    eprintln!("SKIPPED: {test} needs TCX, which is in Linux 6.6 and newer");
+    true
+}
+
 /// Whether this process runs as uid 0.
 pub fn is_root() -> bool {
     // SAFETY: geteuid has no preconditions and cannot fail.

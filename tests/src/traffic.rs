@@ -7,10 +7,16 @@
 //! the kernel chooses may meet the conntrack entry of an earlier fault and fail for no reason.
 
 mod client;
+pub mod dns;
+mod flood;
 mod poll;
 mod raw;
 mod server;
+mod tally;
 
-pub use client::{Answer, Client, Failure, Plan, Tally, connect_once};
+pub use client::{Answer, Client, Ended, Failure, Plan, connect_once};
+pub use dns::{DnsClient, DnsServer};
+pub use flood::Flood;
 pub use raw::{RawSender, Syn};
 pub use server::{Manner, Server};
+pub use tally::Tally;

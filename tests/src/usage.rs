@@ -1,10 +1,14 @@
 //! What a process uses, as the kernel counts it.
 
+mod entries;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+
+pub use entries::map_entries;
 
 /// Memory of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::http;
+use crate::wait::scaled;
 use crate::world::{Family, HEALTHZ_PORT, Namespace, World};
 
 /// How long one request may take.
@@ -99,6 +100,7 @@ impl Watch {
 
     /// Waits until the codes are so; gives the moment from which they are.
     pub fn wait(&self, timeout: Duration, wanted: impl Fn(Codes) -> bool) -> Result<Instant> {
+        let timeout = scaled(timeout);
         let end = Instant::now() + timeout;
         let mut changes = self
             .shared

@@ -28,6 +28,7 @@ pub use netns::Namespace;
 pub use old_kernel::OldKernel;
 pub use program::{copy_program, write_script};
 use remains::Remains;
+pub(crate) use remains::of_dead_process;
 pub use remains::remove_kept;
 
 /// A pod: a namespace with one device, eth0.

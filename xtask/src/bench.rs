@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use crate::{host, run, setup_cluster};
+use crate::run::Rest;
+use crate::{host, image, run, setup_cluster};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -33,15 +34,17 @@ enum What {
         #[command(flatten)]
         rest: Rest,
     },
+    /// Time from the datapath's first sync after a boot to 200, with a real kube-proxy (needs root)
+    Boot(Rest),
+    /// Time to an answer of /healthz with 10,000 open connections and all processors busy (needs root)
+    Http(Rest),
+    /// Connections a second, handshakes and throughput with and without the agent, and a SYN flood
+    /// (needs root)
+    Load(Rest),
+    /// What the agent holds over an hour of churn: memory, files, entries, log (needs root)
+    Soak(Rest),
     /// Processor time of the agent on an idle node, all paths probed (needs root)
     Idle(Rest),
-}
-
-#[derive(Debug, clap::Args)]
-struct Rest {
-    /// Arguments of the measuring program
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    arguments: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -62,13 +65,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             rest,
         } => measure("bench-detect", rest, Some(agent()?)),
         What::Detect { .. } => kube_proxy_tables(&agent()?),
+        What::Boot(rest) => {
+            setup_cluster::ready()?;
+            measure("bench-boot", rest, Some(agent()?))
+        }
+        What::Http(rest) => measure("bench-http", rest, Some(agent()?)),
+        What::Load(rest) => measure("bench-load", rest, Some(agent()?)),
+        What::Soak(rest) => measure("soak", rest, Some(agent()?)),
         What::Idle(rest) => measure("bench-idle", rest, Some(agent()?)),
     }
 }
 
 /// The agent as it is shipped.
 fn agent() -> Result<PathBuf> {
-    run::build_program("pathproof", "pathproof", "dist")
+    image::program("dist")
 }
 
 fn measure(program: &str, rest: &Rest, agent: Option<PathBuf>) -> Result<()> {

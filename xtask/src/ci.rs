@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::tally::Tally;
 use crate::tools::{CARGO_DENY, TYPOS};
-use crate::{build_ebpf, gen_docs, run, setup_ebpf, test, tidy};
+use crate::{build_ebpf, gen_docs, image, run, setup_ebpf, storm, test, tidy};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -31,10 +31,24 @@ const STEPS: [(&str, Act); 8] = [
     ("typos", typos),
     ("build-ebpf", ebpf),
 ];
-const TEST: &str = "test";
+
+type Count = fn() -> Result<Tally>;
+
+/// The steps that count for themselves.
+const TESTS: [(&str, Count); 3] = [
+    ("advisories", advisories),
+    ("test", || test::run_all(&test::Args::for_ci())),
+    ("kernels", || test::run_all(&test::Args::on_other_kernels())),
+];
+
+/// The steps after them, counted the same way. What is shipped takes longest to build.
+const LAST: [(&str, Act); 2] = [("storm", storm::for_ci), ("image", image::for_ci)];
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let names: Vec<&str> = STEPS.iter().map(|(name, _)| *name).chain([TEST]).collect();
+    let names: Vec<&str> = (STEPS.iter().map(|(name, _)| *name))
+        .chain(TESTS.iter().map(|(name, _)| *name))
+        .chain(LAST.iter().map(|(name, _)| *name))
+        .collect();
     if let Some(unknown) = args
         .only
         .iter()
@@ -48,28 +62,38 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
     let mut sum = Tally::default();
     let mut lines = Vec::new();
-    for (name, act) in STEPS.into_iter().filter(|(name, _)| wanted(name)) {
+    let step = |(name, act): (&'static str, Act)| {
         let (took, result) = timed(name, act);
-        sum += if result.is_ok() {
+        let tally = if result.is_ok() {
             Tally::PASSED
         } else {
             Tally::FAILED
         };
-        lines.push((name, took, result.err()));
+        (tally, (name, took, result.err()))
+    };
+    for one in STEPS.into_iter().filter(|(name, _)| wanted(name)) {
+        let (tally, line) = step(one);
+        sum += tally;
+        lines.push(line);
     }
-    if wanted(TEST) {
-        let (took, result) = timed(TEST, || test::run_all(&test::Args::default()));
+    for (name, act) in TESTS.into_iter().filter(|(name, _)| wanted(name)) {
+        let (took, result) = timed(name, act);
         match result {
             Ok(tally) => {
                 sum += tally;
                 let failed = (tally.failed > 0).then(|| anyhow::anyhow!("{tally}"));
-                lines.push((TEST, took, failed));
+                lines.push((name, took, failed));
             }
             Err(error) => {
                 sum += Tally::FAILED;
-                lines.push((TEST, took, Some(error)));
+                lines.push((name, took, Some(error)));
             }
         }
+    }
+    for one in LAST.into_iter().filter(|(name, _)| wanted(name)) {
+        let (tally, line) = step(one);
+        sum += tally;
+        lines.push(line);
     }
     report(&lines);
     println!("{sum}");
@@ -104,17 +128,26 @@ fn fmt() -> Result<()> {
 
 /// The host's crates; agent-ebpf is linted by `build-ebpf --check`, with its own compiler.
 fn clippy() -> Result<()> {
-    run::run(
-        run::cargo()
-            .args([
-                "clippy",
-                "--workspace",
-                "--exclude",
-                "agent-ebpf",
-                "--all-targets",
-            ])
-            .args(["--", "-D", "warnings"]),
-    )
+    let clippy = |targets: &[&str]| {
+        run::run(
+            run::cargo()
+                .arg("clippy")
+                .args(targets)
+                .args(["--", "-D", "warnings"]),
+        )
+    };
+    clippy(&["--workspace", "--exclude", "agent-ebpf", "--all-targets"])?;
+    // Tests that run only where they are named are not among all targets.
+    clippy(&[
+        "--package",
+        "node-tests",
+        "--test",
+        "cluster",
+        "--test",
+        "deploy",
+        "--test",
+        "install",
+    ])
 }
 
 fn doc() -> Result<()> {
@@ -126,17 +159,27 @@ fn doc() -> Result<()> {
     )
 }
 
-/// Without advisories: they need a database from the network (deny.toml).
+/// Without advisories: they are a step of their own.
 fn deny() -> Result<()> {
-    let deny = CARGO_DENY.ready()?;
-    run::run(Command::new(deny).current_dir(run::root()).args([
-        "--workspace",
-        "--all-features",
-        "check",
-        "bans",
-        "licenses",
-        "sources",
-    ]))
+    run::run(cargo_deny()?.args(["check", "bans", "licenses", "sources"]))
+}
+
+/// Their database is a repository of RustSec's. Where it cannot be cloned nothing is known, which is
+/// said and fails nothing: CI has to work where only a package registry can be reached.
+fn advisories() -> Result<Tally> {
+    if let Err(error) = run::run(cargo_deny()?.args(["fetch", "db"])) {
+        println!("SKIPPED  advisories: the database of RustSec cannot be fetched ({error:#})");
+        return Ok(Tally::SKIPPED);
+    }
+    run::run(cargo_deny()?.args(["check", "advisories"]))?;
+    Ok(Tally::PASSED)
+}
+
+fn cargo_deny() -> Result<Command> {
+    let mut command = Command::new(CARGO_DENY.ready()?);
+    command.current_dir(run::root());
+    command.args(["--workspace", "--all-features"]);
+    Ok(command)
 }
 
 fn typos() -> Result<()> {

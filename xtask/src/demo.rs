@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 
-use crate::{host, run};
+use crate::{host, image, run, setup_cluster};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -19,22 +19,39 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if on_cluster(&args.options) {
+        host::insist_on_cgroup_v1("cargo xtask demo shows the same faults without Kubernetes")?;
+    }
     host::install_world("the demo")?;
     eprintln!("building the agent and the demo (some minutes the first time)");
-    let agent = if needs_agent(&args.options) {
-        Some(run::build_program("pathproof", "pathproof", "release")?)
-    } else {
-        None
+    let agent = match needs_agent(&args.options) {
+        false => None,
+        true if on_cluster(&args.options) => Some(("--image", image::archive("dist")?)),
+        true => {
+            let program = run::build_program("pathproof", "pathproof", "release")?;
+            Some(("--agent", program))
+        }
     };
     let demo = run::build_program("node-tests", "demo", "release")?;
+    if on_cluster(&args.options) {
+        // The demo finds it beside itself, and the servers in target/tools.
+        run::build_program("node-tests", "pod", "release")?;
+        setup_cluster::real_node()?;
+        setup_cluster::prometheus()?;
+    }
     if !host::is_root() {
         eprintln!("the demo makes network namespaces and loads eBPF: asking sudo");
     }
     let mut command = host::as_root(demo)?;
-    if let Some(agent) = agent {
-        command.arg("--agent").arg(agent);
+    if let Some((option, file)) = agent {
+        command.arg(option).arg(file);
     }
     run::run_through_interrupts(command.args(&args.options))
+}
+
+/// Whether it plays on a real node.
+fn on_cluster(options: &[String]) -> bool {
+    options.iter().any(|option| option == "--cluster")
 }
 
 /// Removing a world needs none, and neither does a question.

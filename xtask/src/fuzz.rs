@@ -2,53 +2,188 @@
 //! stable compiler: the flags are those of cargo-fuzz without a sanitizer.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
-use crate::run;
+use crate::{host, run};
 
 /// What libFuzzer needs to see which code an input reaches.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
 
+/// Bytes that are kept of a target: what is kept is in everybody's clone.
+const KEPT: u64 = 32 * 1024;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to feed: objects of an API server, or text of manifests
-    #[arg(value_parser = ["api_objects", "manifests"])]
+    /// What to feed: a folder of fuzz/corpus
     target: String,
     /// Seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+    /// Feed nothing new: keep the smallest inputs that reach what was reached so far, in fuzz/corpus
+    #[arg(long, conflicts_with = "seconds")]
+    keep: bool,
+    /// Feed this file alone: what was wrong once
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "keep"])]
+    replay: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let Args { target, seconds } = args;
-    let folder = run::root().join("fuzz");
-    let host = run::first_line(Command::new("rustc").args(["--print", "host-tuple"]))
-        .context("rustc does not say what it builds for")?;
-    // A target of its own keeps the flags away from build scripts and macros.
-    let mut build = run::cargo();
-    build
-        .current_dir(&folder)
-        .args(["build", "--release", "--bin", target, "--target", &host])
-        .env("RUSTFLAGS", FLAGS)
-        .env("CARGO_TARGET_DIR", run::root().join("target/fuzz"));
-    run::run(&mut build).context("the fuzzer needs a C++ compiler (apt-get install g++)")?;
-    // What it finds stays in target; what it finds wrong is written beside it and named.
-    let found = run::root().join("target/fuzz/corpus").join(target);
+    let names = targets()?;
+    if !names.contains(&args.target) {
+        bail!(
+            "there is no target {}; the targets are {}",
+            args.target,
+            names.join(", ")
+        );
+    }
+    let fuzzer = Fuzzer::build()?;
+    match &args.replay {
+        Some(file) => run::run(fuzzer.command(&args.target).arg(file)),
+        None if args.keep => fuzzer.keep(&args.target),
+        None => run::run(&mut fuzzer.search(&args.target, args.seconds)?),
+    }
+}
+
+fn corpus() -> PathBuf {
+    run::root().join("fuzz/corpus")
+}
+
+/// All, by what is kept of each.
+fn targets() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for path in files(&corpus())? {
+        let name = path.file_name().unwrap_or_default();
+        names.push(name.to_string_lossy().into_owned());
+    }
+    Ok(names)
+}
+
+/// What lies in a folder, in the order of its names.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
+    let mut paths = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<Vec<_>>>()?;
+    paths.sort_unstable();
+    Ok(paths)
+}
+
+/// The program that holds all targets.
+struct Fuzzer(PathBuf);
+
+impl Fuzzer {
+    fn build() -> Result<Self> {
+        if host::find("c++").is_none() {
+            host::install("libFuzzer", &["g++"])?;
+        }
+        let host = run::first_line(Command::new("rustc").args(["--print", "host-tuple"]))
+            .context("rustc does not say what it builds for")?;
+        let mut build = run::cargo();
+        build
+            .args(["build", "--package", "pathproof-fuzz", "--bin", "fuzz"])
+            .args(["--features", "libfuzzer", "--profile", "fuzz"])
+            // A target of its own keeps the flags away from build scripts and macros.
+            .args(["--target", &host])
+            .env("RUSTFLAGS", FLAGS)
+            .env("CARGO_TARGET_DIR", folder());
+        run::built(&mut build, "fuzz").map(Self)
+    }
+
+    fn command(&self, target: &str) -> Command {
+        let mut command = Command::new(&self.0);
+        // No seed of ours is longer than a few KiB.
+        command.env("PATHPROOF_FUZZ", target).arg("-max_len=16384");
+        command
+    }
+
+    /// What it finds stays in target; what it finds wrong is written beside it and named.
+    fn search(&self, target: &str, seconds: u64) -> Result<Command> {
+        let found = found(target)?;
+        let mut command = self.command(target);
+        command
+            .arg(&found)
+            .arg(corpus().join(target))
+            .arg(format!("-artifact_prefix={}/wrong-", folder().display()))
+            .arg(format!("-max_total_time={seconds}"))
+            // What takes longer hangs, as far as who waits for an answer is concerned.
+            .arg("-timeout=20");
+        Ok(command)
+    }
+
+    /// By the lines of code that are reached, not how often: a hundred times fewer files.
+    fn keep(&self, target: &str) -> Result<()> {
+        let kept = corpus().join(target);
+        let fresh = tempfile::tempdir_in(folder())?;
+        let mut merge = self.command(target);
+        merge
+            .args(["-set_cover_merge=1", "-use_counters=0"])
+            .arg(fresh.path())
+            .arg(&kept)
+            .arg(found(target)?);
+        run::run(&mut merge)?;
+        for old in files(&kept)?.iter().filter(|path| is_found(path)) {
+            fs::remove_file(old)?;
+        }
+        let mut sum = files(&kept)?.iter().map(|file| size(file)).sum::<u64>();
+        let mut files = files(fresh.path())?;
+        files.sort_by_key(|file| size(file));
+        let mut left_out = 0;
+        for file in &files {
+            let name = file.file_name().context("a file without a name")?;
+            sum += size(file);
+            if sum > KEPT {
+                left_out += 1;
+                continue;
+            }
+            fs::copy(file, kept.join(name))?;
+        }
+        println!(
+            "{target}: {} inputs are kept in {}, {left_out} more had no room in {KEPT} bytes",
+            files.len() - left_out,
+            kept.display()
+        );
+        Ok(())
+    }
+}
+
+/// Where the fuzzer is built, and what it finds.
+fn folder() -> PathBuf {
+    run::root().join("target/fuzz")
+}
+
+/// What a target's searches found on this machine.
+fn found(target: &str) -> Result<PathBuf> {
+    let found = folder().join("corpus").join(target);
     fs::create_dir_all(&found).with_context(|| format!("make {}", found.display()))?;
-    let program = run::root()
-        .join("target/fuzz")
-        .join(host)
-        .join("release")
-        .join(target);
-    let artifacts = format!("-artifact_prefix={}/wrong-", found.display());
-    let mut fuzz = Command::new(program);
-    fuzz.arg(found)
-        .arg(folder.join("seeds").join(target))
-        .args(["-max_len=16384", &artifacts])
-        .arg(format!("-max_total_time={seconds}"));
-    run::run(&mut fuzz)
+    Ok(found)
+}
+
+/// Whether a fuzzer named it, by the hash of what it holds; what people wrote has names of theirs.
+fn is_found(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn size(file: &Path) -> u64 {
+    fs::metadata(file).map_or(0, |data| data.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_people_wrote_is_kept() {
+        assert!(is_found(Path::new(
+            "a/2fd4e1c67a2d28fced849ee1bb76e7391b93eb12"
+        )));
+        for name in ["service.yaml", "2fd4e1c6", ""] {
+            assert!(!is_found(Path::new(name)), "{name}");
+        }
+    }
 }

@@ -104,6 +104,27 @@ const WORLD: [(&str, &str); 4] = [
     ("conntrack", "conntrack"),
 ];
 
+/// The real node's kubelet runs below groups of version 1 alone (docs/known-issues.md): says so
+/// before anything is built, with what there is instead.
+pub(crate) fn insist_on_cgroup_v1(instead: &str) -> Result<()> {
+    let own = std::fs::read_to_string("/proc/self/cgroup").context("reading /proc/self/cgroup")?;
+    if has_memory_hierarchy(&own) {
+        return Ok(());
+    }
+    bail!(
+        "a real Kubernetes node needs a cgroup v1 hierarchy of memory, and this machine has none \
+         (boot it with systemd.unified_cgroup_hierarchy=0); {instead}"
+    )
+}
+
+/// Whether a line of /proc/PID/cgroup, `NUMBER:CONTROLLERS:GROUP`, names the controller memory: of
+/// version 2 the only line names none.
+fn has_memory_hierarchy(own: &str) -> bool {
+    own.lines()
+        .filter_map(|line| line.split(':').nth(1))
+        .any(|all| all.split(',').any(|one| one == "memory"))
+}
+
 /// Installs the programs of the namespace worlds that this machine lacks.
 pub(crate) fn install_world(purpose: &str) -> Result<()> {
     let missing: Vec<&str> = WORLD
@@ -112,4 +133,17 @@ pub(crate) fn install_world(purpose: &str) -> Result<()> {
         .map(|(_, p)| *p)
         .collect();
     install(purpose, &missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_memory_hierarchy;
+
+    #[test]
+    fn memory_has_a_hierarchy_in_version_1_alone() {
+        assert!(has_memory_hierarchy("5:cpu,memory:/jobs\n0::/\n"));
+        assert!(has_memory_hierarchy("2:memory:/\n"));
+        assert!(!has_memory_hierarchy("0::/user.slice/memory\n"));
+        assert!(!has_memory_hierarchy("1:name=memory:/\n"));
+    }
 }

@@ -6,14 +6,20 @@
 mod bench;
 mod build_ebpf;
 mod ci;
+mod dashboard_picture;
+mod debian;
 mod demo;
 mod ebpf;
 mod fuzz;
 mod gen_docs;
+mod go;
 mod host;
+mod image;
+mod kernels;
 mod run;
 mod setup_cluster;
 mod setup_ebpf;
+mod storm;
 mod tally;
 mod test;
 mod tidy;
@@ -37,20 +43,26 @@ enum Task {
     Demo(demo::Args),
     /// Run all tests; what needs root is skipped loudly without it
     Test(test::Args),
+    /// Break a node at random moments of a seed, and hold its answers against what clients felt (needs root)
+    Storm(run::Rest),
     /// Measure: cost per packet, or memory and start at 10,000 Services
     Bench(bench::Args),
     /// Feed untrusted bytes to what reads them, for as long as you like (libFuzzer; needs g++)
     Fuzz(fuzz::Args),
     /// Build the API server and kube-proxy that the cluster tests run (needs Go; once)
-    SetupCluster,
+    SetupCluster(setup_cluster::Args),
     /// Install what building the eBPF object takes
     SetupEbpf,
     /// Build agent/ebpf/pathproof.bpf.o from its sources, or check that it is what they give
     BuildEbpf(build_ebpf::Args),
+    /// Build the container image: an OCI layout, archives to load, an SBOM; no engine needed
+    Image(image::Args),
     /// Check the rules of this repository: dependencies, module docs, links, metrics
     Tidy,
     /// Write docs/metrics.md and docs/configuration.md
     GenDocs(gen_docs::Args),
+    /// Draw the Grafana dashboard over a run with faults, into docs/images (needs root)
+    DashboardPicture(dashboard_picture::Args),
     /// Run the list that CI runs
     Ci(ci::Args),
 }
@@ -59,13 +71,16 @@ fn main() -> ExitCode {
     let result = match Args::parse().task {
         Task::Demo(args) => demo::run(&args),
         Task::Test(args) => test::run(&args),
+        Task::Storm(args) => storm::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
-        Task::SetupCluster => setup_cluster::run(),
+        Task::SetupCluster(args) => setup_cluster::run(&args),
         Task::SetupEbpf => setup_ebpf::run(),
         Task::BuildEbpf(args) => build_ebpf::run(&args),
+        Task::Image(args) => image::run(&args),
         Task::Tidy => tidy::run(),
         Task::GenDocs(args) => gen_docs::run(&args),
+        Task::DashboardPicture(args) => dashboard_picture::run(&args),
         Task::Ci(args) => ci::run(&args),
     };
     match result {

@@ -120,8 +120,13 @@ pub(crate) fn build_test(package: &str, test: &str, profile: &str) -> Result<Pat
 fn executable(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
     let mut command = cargo();
     command.args(what).args(["--profile", profile]);
+    built(&mut command, name)
+}
+
+/// Runs a `cargo build` and gives the path of the program of this name that it built.
+pub(crate) fn built(command: &mut Command, name: &str) -> Result<PathBuf> {
     command.args(["--message-format", "json-render-diagnostics"]);
-    let messages = String::from_utf8(output(&mut command)?)?;
+    let messages = String::from_utf8(output(command)?)?;
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
@@ -140,4 +145,16 @@ pub(crate) fn run_through_interrupts(command: &mut Command) -> Result<()> {
         libc::signal(libc::SIGINT, handler);
     }
     run(command)
+}
+
+/// What a task hands on to the program that it builds.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Rest {
+    /// Options of the program; `-- --help` lists them
+    #[arg(
+        value_name = "OPTION",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) arguments: Vec<String>,
 }

@@ -23,6 +23,11 @@ impl Tally {
         failed: 1,
         skipped: 0,
     };
+    pub(crate) const SKIPPED: Tally = Tally {
+        passed: 0,
+        failed: 0,
+        skipped: 1,
+    };
 }
 
 impl AddAssign for Tally {

@@ -1,8 +1,8 @@
 //! `cargo xtask test`: all tests, and one closing line `N passed, N failed, N skipped`.
 //!
 //! Host tests (unit, table and property tests of the default members) run for anyone. The tests
-//! of package node-tests need root, those on a cluster also its servers: without them they are
-//! named and counted as skipped, never left out in silence.
+//! of package node-tests need root, those on a cluster also its servers, those on a real node more
+//! still: without them they are named and counted as skipped, never left out in silence.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -11,21 +11,57 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::tally::{Reader, Tally};
-use crate::{host, run, setup_cluster};
+use crate::{host, image, kernels, run, setup_cluster};
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
     /// Only what needs neither root nor a kernel: unit, table and property tests
     #[arg(long)]
     fast: bool,
+    /// Also the tests on a real one-node Kubernetes with the image as it is shipped: twenty minutes
+    /// the first time, six after it
+    #[arg(long)]
+    install: bool,
+    /// Only the tests on other kernels, in small virtual machines: 6.1-cloud and 6.12-cloud, or
+    /// those that are named, separated by commas
+    #[arg(long, value_name = "KERNELS", value_delimiter = ',', num_args = 0..=1)]
+    kernels: Option<Vec<String>>,
+    /// With --kernels: write docs/kernels.md
+    #[arg(long, requires = "kernels")]
+    write_docs: bool,
     /// Only tests whose name contains this
     filter: Option<String>,
 }
 
+impl Args {
+    /// The tests in virtual machines alone.
+    pub(crate) fn on_other_kernels() -> Self {
+        Self {
+            kernels: Some(Vec::new()),
+            ..Self::default()
+        }
+    }
+}
+
 const NODE: &str = "kernel and namespace tests";
 const CLUSTER: &str = "cluster tests (tests/cluster)";
-/// Cargo leaves this one out unless it is named (tests/Cargo.toml).
+/// Cargo leaves these out unless they are named (tests/Cargo.toml).
 const CLUSTER_TARGET: [&str; 2] = ["--test", "cluster"];
+const DEPLOY: &str = "chart, kustomize and alert tests";
+const DEPLOY_TARGET: [&str; 2] = ["--test", "deploy"];
+const INSTALL: &str = "real node tests (tests/install)";
+const INSTALL_TARGET: [&str; 2] = ["--test", "install"];
+const KERNELS: &str = "tests on other kernels";
+
+impl Args {
+    /// All of them, as far as the machine can.
+    pub(crate) fn for_ci() -> Self {
+        Self {
+            install: true,
+            ..Self::default()
+        }
+    }
+}
 
 /// What one step came to.
 struct Step {
@@ -42,21 +78,46 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if tally.failed > 0 {
         bail!("{} tests failed", tally.failed);
     }
+    if args.install && tally.skipped > 0 {
+        bail!(
+            "everything was asked for, and {} tests were skipped: what each needs is said above",
+            tally.skipped
+        );
+    }
     Ok(())
 }
 
 /// Runs the tests and reports on them, without the closing line: CI adds its own steps to it.
 pub(crate) fn run_all(args: &Args) -> Result<Tally> {
+    if let Some(names) = &args.kernels {
+        return Ok(report(&[step(KERNELS, || {
+            kernels::run(&kernels::Wanted {
+                kernels: names,
+                filter: args.filter.as_deref(),
+                write_page: args.write_docs,
+            })
+        })]));
+    }
     let mut steps = vec![step("host tests", || host_tests(args))];
     if args.fast {
-        println!("--fast: the tests on a real kernel (package node-tests) were left out");
-    } else if host::is_root() {
+        println!(
+            "--fast: the tests of package node-tests were left out: on a real kernel, and of deploy"
+        );
+        return Ok(report(&steps));
+    }
+    steps.push(step(DEPLOY, || deploy_tests(args)));
+    if host::is_root() {
         steps.push(step(NODE, || node_tests(args)));
         steps.push(step(CLUSTER, || cluster_tests(args)));
     } else {
         steps.push(step(NODE, || without_root(args, &[])));
         steps.push(step(CLUSTER, || without_root(args, &CLUSTER_TARGET)));
     }
+    steps.push(step(INSTALL, || match (args.install, host::is_root()) {
+        (true, true) => install_tests(args),
+        (true, false) => left_out(args, &INSTALL_TARGET, "needs root"),
+        (false, _) => left_out(args, &INSTALL_TARGET, "asked for with --install"),
+    }));
     Ok(report(&steps))
 }
 
@@ -87,6 +148,12 @@ fn node_tests(args: &Args) -> Result<(Tally, Vec<String>)> {
         .env("PATHPROOF_AGENT", agent)
         // These tests wait for packets most of the time: more at once than there are processors.
         .env("RUST_TEST_THREADS", "5");
+    match setup_cluster::prometheus() {
+        Ok(found) => {
+            command.env("PATHPROOF_PROMETHEUS", found.prometheus);
+        }
+        Err(error) => eprintln!("the tests with Prometheus are skipped: {error:#}"),
+    }
     follow(&mut command, args)
 }
 
@@ -108,11 +175,67 @@ fn cluster_tests(args: &Args) -> Result<(Tally, Vec<String>)> {
         }
         Err(error) => eprintln!("the cluster tests are skipped: {error:#}"),
     }
+    with_chart_tools(&mut command);
     follow(&mut command, args)
 }
 
-/// Names what root would have run. It is compiled all the same: it must not rot.
+/// The tests of the chart, of the kustomizations and of the alerts. They say themselves what is
+/// missing; why it could not be had is said here.
+fn deploy_tests(args: &Args) -> Result<(Tally, Vec<String>)> {
+    let mut command = run::cargo();
+    command
+        .args(["test", "--package", "node-tests"])
+        .args(DEPLOY_TARGET);
+    with_chart_tools(&mut command);
+    match setup_cluster::prometheus() {
+        Ok(tools) => {
+            command.env("PATHPROOF_PROMTOOL", tools.promtool);
+        }
+        Err(error) => eprintln!("the tests of alerts are skipped: {error:#}"),
+    }
+    follow(&mut command, args)
+}
+
+/// The tests with kubelet and containerd, one node at a time. They say themselves what is missing;
+/// why it could not be had is said here.
+fn install_tests(args: &Args) -> Result<(Tally, Vec<String>)> {
+    host::install_world("the real node tests")?;
+    let image = image::archive("dist")?;
+    let mut command = run::cargo();
+    command
+        .args(["test", "--package", "node-tests"])
+        .args(INSTALL_TARGET)
+        .env("PATHPROOF_IMAGE", image)
+        // The same program, for those who run it at their desks.
+        .env("PATHPROOF_AGENT", image::program("dist")?)
+        .env("RUST_TEST_THREADS", "1");
+    match setup_cluster::real_node() {
+        Ok(servers) => {
+            command.env("PATHPROOF_CLUSTER_SERVERS", servers);
+        }
+        Err(error) => eprintln!("the real node tests are skipped: {error:#}"),
+    }
+    follow(&mut command, args)
+}
+
+fn with_chart_tools(command: &mut Command) {
+    match setup_cluster::chart_tools() {
+        Ok(tools) => {
+            command
+                .env("PATHPROOF_HELM", tools.helm)
+                .env("PATHPROOF_KUBECTL", tools.kubectl);
+        }
+        Err(error) => eprintln!("the tests of chart and kustomize are skipped: {error:#}"),
+    }
+}
+
+/// Names what root would have run.
 fn without_root(args: &Args, target: &[&str]) -> Result<(Tally, Vec<String>)> {
+    left_out(args, target, "needs root")
+}
+
+/// Names what is not run. It is compiled all the same: it must not rot.
+fn left_out(args: &Args, target: &[&str], why: &str) -> Result<(Tally, Vec<String>)> {
     let mut names = Vec::new();
     let mut list = run::cargo();
     list.args(["test", "--quiet", "--package", "node-tests"])
@@ -122,7 +245,7 @@ fn without_root(args: &Args, target: &[&str]) -> Result<(Tally, Vec<String>)> {
     let status = run::lines(&mut list, |line| {
         names.extend(
             line.strip_suffix(": test")
-                .map(|name| format!("{name}: needs root")),
+                .map(|name| format!("{name}: {why}")),
         );
     })?;
     if !status.success() {
@@ -141,13 +264,18 @@ fn filter(args: &Args) -> Option<&OsStr> {
     args.filter.as_deref().map(OsStr::new)
 }
 
+/// Tests of `--kernels` alone: of IPVS, which few kernels at hand have, and of a clock that is set,
+/// which is everybody's. Elsewhere they would be skipped each time.
+const IN_MACHINES_ONLY: [&str; 2] = ["in_ipvs_mode_and", "a_clock_that_is_set"];
+
 /// Runs `cargo test ...`, shows what it prints and counts.
 fn follow(command: &mut Command, args: &Args) -> Result<(Tally, Vec<String>)> {
     let mut reader = Reader::default();
     command
         .arg("--no-fail-fast")
         .args(filter(args))
-        .args(["--", "--show-output"]);
+        .args(["--", "--show-output"])
+        .args(IN_MACHINES_ONLY.iter().flat_map(|name| ["--skip", name]));
     let status = run::lines(command, |line| {
         if reader.line(line) {
             println!("{line}");
@@ -176,7 +304,7 @@ fn report(steps: &[Step]) -> Tally {
         name, took, tally, ..
     } in steps
     {
-        println!("{name:<30} {:>7.1} s   {tally}", took.as_secs_f64());
+        println!("{name:<33} {:>7.1} s   {tally}", took.as_secs_f64());
         sum += *tally;
     }
     sum

@@ -15,6 +15,7 @@ use anyhow::{Result, bail};
 
 use crate::run;
 use tree::Tree;
+pub(crate) use tree::tracked;
 
 /// One violation.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]

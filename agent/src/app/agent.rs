@@ -11,6 +11,7 @@ use super::Delivered;
 use super::coverage::Eyesight;
 use super::memory::Memory;
 use super::probing::Probing;
+use super::shape::Surroundings;
 use crate::clock;
 use crate::config::Config;
 use crate::datapath::Observer;
@@ -21,19 +22,21 @@ use crate::domain::answer::{Answer, Endpoint, answer};
 use crate::domain::cluster::Change;
 use crate::domain::damping::Damping;
 use crate::domain::drain::Drain;
-use crate::domain::evidence::{Directory as _, Sample, Sighting};
+use crate::domain::evidence::{Sample, Sighting};
 use crate::domain::ledger::Ledger;
 use crate::domain::node::{Eligibility, TerminatingTaints, eligibility};
 use crate::domain::plan::{MapChange, Planner};
 use crate::domain::time::{Anchor, Mono};
+use crate::domain::upstream::{Heard, Upstream};
 use crate::domain::verdict::{
-    BootState, Inputs, LastVerdict, Limits, Remembered, Verdict, verdict,
+    BootState, Inputs, LastVerdict, Limits, Remembered, State, Verdict, verdict,
 };
 use crate::domain::view::{Applied, ClusterView};
 use crate::http::health::Answers;
 use crate::lifecycle::memory;
 use crate::metrics::Metrics;
 use crate::publish::Publishing;
+use crate::report::hardening::HardeningReport;
 use crate::report::{PortReport, Report};
 
 mod drain;
@@ -82,8 +85,12 @@ pub(super) struct Agent {
     pub(super) succession: Option<Arc<Succession>>,
     /// Devices as they came or went while a successor had the hooks.
     postponed: Option<(Vec<Device>, usize)>,
+    /// The datapath's shape.
+    pub(super) surroundings: Surroundings,
     /// What is written to the API server, where something is.
     pub(super) publishing: Option<Publishing>,
+    /// What the process has given up.
+    pub(super) hardening: HardeningReport,
     /// Why there is no observer.
     blind: Option<String>,
     no_pins: Option<String>,
@@ -93,8 +100,12 @@ pub(super) struct Agent {
     eligibility: Eligibility,
     pub(super) ledger: Ledger,
     pub(super) drain: Drain,
+    /// What the node's own proxy says, where it is asked.
+    pub(super) upstream: Upstream,
     damping: Damping,
     last: Option<LastVerdict>,
+    /// The former agent's verdict, and when that was last said.
+    pub(super) former: Option<(State, Mono)>,
     /// Statuses of the last answers.
     kept: [u16; 2],
     memory: Memory,
@@ -140,11 +151,14 @@ impl Agent {
         let sentinel = config.sentinel.as_ref().map(|of| of.service.clone());
         let agent = Self {
             drain: Drain::new(config.drain_ignore.clone()),
+            upstream: Upstream::default(),
             probing,
             port: None,
             succession: None,
             postponed: None,
+            surroundings: Surroundings::default(),
             publishing: None,
+            hardening: HardeningReport::default(),
             config,
             observer,
             view: ClusterView::new(),
@@ -168,6 +182,9 @@ impl Agent {
             eligibility,
             ledger,
             damping,
+            former: recalled
+                .as_ref()
+                .map(|known| (known.verdict.state, known.written)),
             last: recalled.map(|known| known.verdict),
             kept: [0; 2],
             memory,
@@ -184,6 +201,11 @@ impl Agent {
                 report: report_seen,
             },
         )
+    }
+
+    /// State of the last verdict; before the first, that of a former agent's.
+    pub(super) fn state(&self) -> Option<State> {
+        self.last.as_ref().map(|last| last.state)
     }
 
     /// Whether everything that was there at the start has been delivered.
@@ -325,7 +347,24 @@ impl Agent {
                 self.drain.missed(clock::mono());
             }
         }
+        self.check_shape(now);
         self.check_sentinel(now);
+    }
+
+    /// The node's own proxy answered, or did not.
+    pub(super) fn hear_upstream(&mut self, heard: Heard, now: Mono) {
+        let before = self.upstream.last().map(|(_, before)| before.clone());
+        if before.as_ref() != Some(&heard)
+            && let Heard::Unusable(why) = &heard
+        {
+            tracing::warn!(%why, "--upstream: that is no health server of a proxy; it is left out");
+        }
+        let leaving = matches!(
+            self.eligibility,
+            Eligibility::Deleting | Eligibility::Tainted { .. }
+        );
+        self.upstream.hear(heard, leaving, now);
+        self.publish(now);
     }
 
     /// Judges, and publishes what follows from it.
@@ -334,7 +373,7 @@ impl Agent {
             self.absorb_blindness(now);
         }
         self.follow_drain(now);
-        let verdict = verdict(&self.ledger, &self.inputs(), now).following(self.last.as_ref());
+        let verdict = verdict(&self.ledger, &self.inputs(now), now).following(self.last.as_ref());
         self.log(&verdict);
         let served = self.damping.step(&verdict, self.config.unknown_policy);
         let of = |endpoint| {
@@ -363,7 +402,7 @@ impl Agent {
         self.metrics.update(self.snapshot(report));
     }
 
-    fn inputs(&self) -> Inputs {
+    fn inputs(&self, now: Mono) -> Inputs {
         Inputs {
             eligibility: self.eligibility.clone(),
             view_synced: self.view.is_synced(),
@@ -373,6 +412,7 @@ impl Agent {
                 ..BootState::default()
             },
             usual_lag: self.ledger.sentinel().usual_lag(),
+            upstream: self.upstream.voice(now),
         }
     }
 
@@ -423,6 +463,7 @@ impl Agent {
             damping: self.damping.memory(),
             verdict: LastVerdict::of(verdict),
             eligibility: self.eligibility.clone(),
+            written: now,
         });
     }
 
@@ -434,15 +475,6 @@ impl Agent {
         }
         if let Some(observer) = &mut self.observer {
             observer.release();
-        }
-    }
-
-    /// Name of a Service as reports show it.
-    pub(super) fn service_name(&self, id: u32) -> String {
-        match self.planner.service(id) {
-            Some(info) if info.port.is_empty() => info.name.to_string(),
-            Some(info) => format!("{}:{}", info.name, info.port),
-            None => format!("service id {id}"),
         }
     }
 }

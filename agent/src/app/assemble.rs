@@ -8,12 +8,15 @@ use agent_common::evidence::Fault;
 use super::agent::Agent;
 use crate::datapath::ABI;
 use crate::datapath::attach::{Attachment, Mechanism};
-use crate::domain::time::Wall;
+use crate::domain::evidence::Directory as _;
+use crate::domain::time::{Mono, Wall};
 use crate::domain::verdict::Verdict;
 use crate::http::health::Answers;
 use crate::metrics::Snapshot;
 use crate::publish::Publishing;
 use crate::report::publish::PublishReport;
+use crate::report::udp::UDP_SHOWN;
+use crate::report::upstream::UpstreamReport;
 use crate::report::{
     AgentInfo, AnswerReport, Answers as AnswersReport, Attached, BUSIEST_SHOWN, ClusterReport,
     DeviceReport, ExpectationReport, Report, SCHEMA, SentinelReport, SentinelState, SightingReport,
@@ -37,6 +40,8 @@ impl Agent {
                 enforcement: self.config.enforcement,
                 unknown_policy: self.config.unknown_policy,
             },
+            hardening: self.hardening.clone(),
+            upstream: self.upstream_report(verdict.at),
             answers: AnswersReport {
                 healthz: AnswerReport::from(&answers.healthz),
                 livez: AnswerReport::from(&answers.livez),
@@ -45,14 +50,25 @@ impl Agent {
             sentinel: self.sentinel_report(),
             services,
             services_omitted,
+            udp: self.metrics.udp(&self.planner, UDP_SHOWN),
             sightings: self.sighting_reports(),
             devices: self.device_reports(),
+            datapath: self.surroundings.shape.clone(),
             expectations: self.expectation_report(),
             cluster: self.cluster_report(),
             publish: self.publish_report(),
             faults: self.fault_counts(),
             drain: self.drain.view().clone(),
             verdict,
+        }
+    }
+
+    /// Name of a Service as reports show it.
+    pub(super) fn service_name(&self, id: u32) -> String {
+        match self.planner.service(id) {
+            Some(info) if info.port.is_empty() => info.name.to_string(),
+            Some(info) => format!("{}:{}", info.name, info.port),
+            None => format!("service id {id}"),
         }
     }
 
@@ -84,6 +100,11 @@ impl Agent {
                 ..SentinelReport::default()
             },
         }
+    }
+
+    fn upstream_report(&self, now: Mono) -> Option<UpstreamReport> {
+        let url = self.config.upstream.as_ref()?;
+        Some(UpstreamReport::new(url.to_string(), &self.upstream, now))
     }
 
     fn sighting_reports(&self) -> Vec<SightingReport> {

@@ -126,7 +126,9 @@ impl Checking<'_> {
                 Some(update) = updates.recv() => self.agent.follow_view(update, clock::mono()),
                 message = next(&mut inbox) => self.take_in(message, clock::mono()),
                 Ok(()) = devices.changed() => {
-                    let wanted = self.agent.watched(&devices.borrow_and_update());
+                    let interfaces = devices.borrow_and_update().clone();
+                    let wanted = self.agent.watched(&interfaces);
+                    self.agent.see(interfaces, clock::mono());
                     self.agent.follow_devices(wanted, clock::mono());
                 }
                 _ = check.tick() => self.agent.check(clock::mono()),

@@ -148,6 +148,11 @@ impl Probing {
         [Role::ClientFar, Role::ServerFar].map(|role| self.settings.name(role))
     }
 
+    /// Name of one of the sentinel's devices.
+    pub(super) fn device_name(&self, role: Role) -> String {
+        self.settings.name(role)
+    }
+
     /// Whether probes are to be expected.
     pub(super) fn exists(&self) -> bool {
         self.found.exists && self.off().is_none()

@@ -24,18 +24,25 @@ use crate::datapath::Observer;
 use crate::datapath::listeners::{is_opening, sharers};
 use crate::datapath::steer::{Behind, Owners, Steer, SteerError, Steering, Succession};
 use crate::http::bind::{self, BindAddress, BindError};
+use crate::lifecycle::ready::Guard;
 use crate::report::{PortReport, PortWay};
 
 /// Who else listens at the port is looked at this often.
 const LOOK: Duration = Duration::from_secs(1);
 /// The same while the agent waits for its successor.
 const WAIT: Duration = Duration::from_millis(50);
+/// Whoever answered before does so for this long at most, while the agent reads the cluster.
+const SETTLE: Duration = Duration::from_secs(15);
+/// Who that is is looked at this often meanwhile.
+const WATCH: Duration = Duration::from_millis(200);
 /// Handshakes that began before the connections were given up are waited for this long: a client
 /// whose answer was lost gets it again after a second.
 const HANDSHAKES: Duration = Duration::from_millis(1_200);
 
-/// /healthz and /livez, and the admin port.
-pub(super) type Listeners = (TcpListener, TcpListener);
+/// /healthz and /livez, and the admin port; nothing for what is not served.
+pub(super) type Listeners = (Option<TcpListener>, Option<TcpListener>);
+
+type Opening = Result<TcpListener, BindError>;
 
 /// The listeners, before anything is steered to them.
 pub(super) struct Opened {
@@ -57,20 +64,30 @@ pub(super) fn open(config: &Config) -> Result<Opened, BindError> {
     } else {
         bind::listen
     };
+    let admin = match config.drop_in {
+        true => "--metrics-bind-address",
+        false => "--admin-bind-address",
+    };
+    let at = |address: Option<BindAddress>, open: &dyn Fn(BindAddress) -> Opening| {
+        address.map(open).transpose()
+    };
     let listeners = (
-        listen(bind::HEALTHZ, healthz)?,
-        bind::listen("--admin-bind-address", config.admin.address)?,
+        at(healthz, &|address| listen(bind::HEALTHZ, address))?,
+        at(config.admin.address, &|address| {
+            bind::listen(admin, address)
+        })?,
     );
     Ok(Opened {
-        before: who_shares(&listeners.0, healthz),
+        before: who_shares(listeners.0.as_ref(), healthz),
         listeners,
         aside,
     })
 }
 
 impl Opened {
-    /// Has connections come to the listeners, from now on. Where they cannot be steered the port is
-    /// bound after all.
+    /// Has connections come to the listeners: from now on where nobody else answers them, else once
+    /// the agent is ready to. `pending` is dropped then. Where they cannot be steered the port is bound
+    /// after all.
     ///
     /// # Errors
     /// Then it cannot be bound.
@@ -78,6 +95,7 @@ impl Opened {
         self,
         config: &Config,
         observer: Option<&mut Observer>,
+        pending: Guard,
     ) -> Result<(Listeners, Takeover), BindError> {
         let Self {
             mut listeners,
@@ -93,19 +111,23 @@ impl Opened {
                     steered = Some(held);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, address = %config.healthz.address, "the healthz port is bound instead");
+                    tracing::warn!(%error, "the healthz port is bound instead");
                     report.problem = Some(error.to_string());
-                    listeners.0 = bind::listen(bind::HEALTHZ, config.healthz.address)?;
-                    before = who_shares(&listeners.0, config.healthz.address);
+                    let healthz = config.healthz.address;
+                    let bound = healthz.map(|address| bind::listen(bind::HEALTHZ, address));
+                    listeners.0 = bound.transpose()?;
+                    before = who_shares(listeners.0.as_ref(), healthz);
                 }
             }
         }
         let door = Door {
             port: port_of(config.healthz.address),
-            inode: inode(&listeners.0),
+            serves: listeners.0.is_some(),
+            inode: listeners.0.as_ref().and_then(inode),
             before,
             steered,
             stranger: false,
+            pending: Some(pending),
             report: watch::Sender::new(report),
         };
         Ok((listeners, Takeover::start(door)))
@@ -117,7 +139,7 @@ impl Agent {
     /// A successor steers them before it touches anything else that is ours.
     pub(super) fn is_succeeded(&self) -> bool {
         match (&self.succession, &self.port) {
-            (Some(succession), _) => succession.ask() == Behind::Agent,
+            (Some(succession), _) => matches!(succession.ask(), Behind::Agent { .. }),
             (None, Some(port)) => port.borrow().succeeded,
             (None, None) => false,
         }
@@ -130,24 +152,26 @@ fn steer(
     observer: Option<&mut Observer>,
 ) -> Result<(Steering, Owners), SteerError> {
     let observer = observer.ok_or(SteerError::NoObserver)?;
-    let mut steers = vec![Steer {
-        index: HEALTHZ,
-        rule: rule(config.healthz.address, 0),
-        listener: healthz.as_raw_fd(),
-    }];
-    if port_of(config.admin.address) != 0 {
-        // It is bound as well; of two agents at once the later answers.
-        steers.push(Steer {
-            index: ADMIN,
-            rule: rule(config.admin.address, steer_flag::OURS),
-            listener: admin.as_raw_fd(),
+    // The admin port is bound as well; of two agents at once the later answers.
+    let ports = [
+        (HEALTHZ, healthz, config.healthz.address, 0),
+        (ADMIN, admin, config.admin.address, steer_flag::OURS),
+    ];
+    let steers = ports
+        .into_iter()
+        .filter_map(|(index, listener, address, flags)| {
+            Some(Steer {
+                index,
+                rule: rule(address.filter(|_| port_of(address) != 0)?, flags),
+                listener: listener.as_ref()?.as_raw_fd(),
+            })
         });
-    }
+    let steers: Vec<Steer> = steers.collect();
     observer.steer(port_of(config.healthz.address), &steers)
 }
 
 fn rule(address: BindAddress, flags: u32) -> SteerRule {
-    let port = u32::from(port_of(address));
+    let port = u32::from(port_of(Some(address)));
     match address {
         BindAddress::Everywhere(_) => SteerRule {
             port,
@@ -165,10 +189,12 @@ fn rule(address: BindAddress, flags: u32) -> SteerRule {
     }
 }
 
-fn port_of(address: BindAddress) -> u16 {
+/// 0 where there is none.
+fn port_of(address: Option<BindAddress>) -> u16 {
     match address {
-        BindAddress::Everywhere(port) => port,
-        BindAddress::One(address) => address.port(),
+        None => 0,
+        Some(BindAddress::Everywhere(port)) => port,
+        Some(BindAddress::One(address)) => address.port(),
     }
 }
 
@@ -180,8 +206,8 @@ fn inode(listener: &TcpListener) -> Option<u32> {
 }
 
 /// Who shares the listener's address and port with it, by their sockets.
-fn who_shares(listener: &TcpListener, address: BindAddress) -> BTreeSet<u32> {
-    let inode = inode(listener).filter(|_| port_of(address) != 0);
+fn who_shares(listener: Option<&TcpListener>, address: Option<BindAddress>) -> BTreeSet<u32> {
+    let inode = listener.and_then(inode).filter(|_| port_of(address) != 0);
     inode
         .and_then(|inode| sharers(port_of(address), inode).ok())
         .unwrap_or_default()
@@ -193,6 +219,7 @@ pub(super) struct Takeover {
     pub(super) report: watch::Receiver<PortReport>,
     /// What is asked for a successor, where connections are steered.
     pub(super) succession: Option<Arc<Succession>>,
+    ready: watch::Sender<bool>,
     stop: oneshot::Sender<()>,
     door: JoinHandle<Door>,
 }
@@ -203,22 +230,35 @@ impl Takeover {
         let steered = door.steered.as_ref();
         let succession = steered.map(|(steering, _)| Arc::clone(steering.succession()));
         let (stop, stopped) = oneshot::channel();
+        let (ready, readied) = watch::channel(false);
         door.look();
-        let door = tokio::spawn(door.keep(stopped));
+        if !door.waits() {
+            door.pending = None;
+        }
+        let door = tokio::spawn(door.keep(readied, stopped));
         Self {
             report,
             succession,
+            ready,
             stop,
             door,
         }
+    }
+
+    /// What the agent answers is worth hearing: load balancers' connections come here from now on.
+    pub(super) fn ready(&self) {
+        self.ready
+            .send_if_modified(|ready| !std::mem::replace(ready, true));
     }
 
     /// Gives connections up to who answers next. Where that would be nobody, waits for a successor
     /// for `grace`, unless `hurry` completes. All that were begun are in the listener's queue when
     /// this returns. Says whether there is a successor.
     pub(super) async fn close(self, grace: Duration, hurry: impl Future) -> bool {
-        let Self { stop, door, .. } = self;
-        drop(stop);
+        let Self {
+            stop, door, ready, ..
+        } = self;
+        drop((stop, ready));
         let Ok(mut door) = door.await else {
             return false;
         };
@@ -229,6 +269,8 @@ impl Takeover {
 
 struct Door {
     port: u16,
+    /// Whether /healthz and /livez are served: else nobody waits for who does it next.
+    serves: bool,
     /// Of the listener.
     inode: Option<u32>,
     /// Who shared the port already when this agent bound it: predecessors.
@@ -237,20 +279,55 @@ struct Door {
     steered: Option<(Steering, Owners)>,
     /// Somebody else's program stands behind ours.
     stranger: bool,
+    /// Dropped once load balancers' connections come here.
+    pending: Option<Guard>,
     report: watch::Sender<PortReport>,
 }
 
 impl Door {
-    async fn keep(mut self, mut stop: oneshot::Receiver<()>) -> Self {
-        while tokio::time::timeout(LOOK, &mut stop).await.is_err() {
-            self.look();
+    async fn keep(
+        mut self,
+        mut ready: watch::Receiver<bool>,
+        mut stop: oneshot::Receiver<()>,
+    ) -> Self {
+        let end = Instant::now() + SETTLE;
+        loop {
+            let waits = self.waits();
+            tokio::select! {
+                biased;
+                _ = &mut stop => return self,
+                Ok(_) = ready.wait_for(|ready| *ready), if waits => self.answer(),
+                () = tokio::time::sleep(if waits { WATCH } else { LOOK }) => {}
+            }
+            // Whoever answered may be gone.
+            if !self.look() || Instant::now() >= end {
+                self.answer();
+            }
         }
-        self
+    }
+
+    /// Whether somebody else still answers load balancers.
+    fn waits(&self) -> bool {
+        let steering = self.steered.as_ref().map(|(steering, _)| steering);
+        steering.is_some_and(|steering| !steering.answers())
+    }
+
+    /// Has their connections come here. Where that fails it is tried again with the next look.
+    fn answer(&mut self) {
+        if let Some((steering, _)) = &mut self.steered
+            && !steering.answers()
+            && let Err(error) = steering.answer()
+        {
+            tracing::warn!(%error, "whoever answered load balancers before still does");
+            return;
+        }
+        self.pending = None;
     }
 
     /// Looks who listens and who took over; says whether anyone but this agent answers outsiders, or
     /// may: of a program of somebody else's that cannot be known.
     fn look(&mut self) -> bool {
+        let waits = self.waits();
         let (owner, succeeded, answers) = match &mut self.steered {
             Some((steering, owners)) => {
                 let owner = owners.look().ok();
@@ -262,8 +339,10 @@ impl Door {
                     );
                 }
                 self.stranger = stranger;
-                let answers = behind != Behind::Nobody || owners.answer_outsiders();
-                (owner, behind == Behind::Agent, answers)
+                let later = behind == Behind::Agent { answers: true };
+                let before = !steering.answers() && steering.succession().follows_an_agent();
+                let answers = later || stranger || before || owners.answer_outsiders();
+                (owner, later, answers)
             }
             // Who shares the port is of our kind: others were refused it, or we would be.
             None => {
@@ -276,11 +355,12 @@ impl Door {
             }
         };
         self.report.send_if_modified(|report| {
-            let changed = (report.owner, report.succeeded) != (owner, succeeded);
+            let now = (owner, succeeded, waits);
+            let changed = (report.owner, report.succeeded, report.waits) != now;
             if succeeded && !report.succeeded {
                 tracing::info!("another agent has taken over");
             }
-            (report.owner, report.succeeded) = (owner, succeeded);
+            (report.owner, report.succeeded, report.waits) = now;
             changed
         });
         answers
@@ -289,7 +369,7 @@ impl Door {
     async fn wait(&mut self, grace: Duration, hurry: impl Future) {
         let end = Instant::now() + grace;
         let mut hurry = pin!(hurry);
-        while !self.look() && Instant::now() < end {
+        while self.serves && !self.look() && Instant::now() < end {
             tokio::select! {
                 () = tokio::time::sleep(WAIT) => {}
                 _ = &mut hurry => return,
@@ -297,11 +377,15 @@ impl Door {
         }
     }
 
-    /// No connection comes any more; those that are being opened are waited for.
+    /// No connection comes any more; those that are being opened are waited for. Says whether there
+    /// is a successor, whether or not it answers yet.
     async fn give_up(mut self) -> bool {
         // Afresh: afterwards it cannot be told any more.
         self.look();
-        let succeeded = self.report.borrow().succeeded;
+        let succeeded = match &self.steered {
+            Some((steering, _)) => matches!(steering.succession().ask(), Behind::Agent { .. }),
+            None => self.report.borrow().succeeded,
+        };
         if self.steered.take().is_none() {
             return succeeded;
         }

@@ -68,6 +68,15 @@ pub enum Attach {
     Clsact,
 }
 
+/// Whether the process gives up what it does not need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Hardening {
+    /// It does, as far as the kernel allows
+    On,
+    /// It keeps all that it was started with
+    Off,
+}
+
 /// Format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, ValueEnum};
 
-use super::{CLUSTER, ClusterArgs, EXIT_CODES, LOG, LogFormat, Output, SENTINEL, SentinelArgs};
+use super::{
+    CLUSTER, ClusterArgs, EXIT_CODES, Hardening, LOG, LogFormat, Output, SENTINEL, SentinelArgs,
+};
 use crate::domain::drain;
 
 const CHECK: &str = "Check";
@@ -59,6 +61,13 @@ pub struct CheckArgs {
     /// What the sentinel is.
     #[command(flatten)]
     pub sentinel: SentinelArgs,
+
+    /// Speak node-problem-detector's plugin protocol: ask the agent once, print one line of at most
+    /// 80 bytes, exit with 0 for no problem, 1 for a problem, 2 for unknown
+    ///
+    /// Nothing is probed: without an agent it is unknown. A node that leaves is no problem.
+    #[arg(long, conflicts_with_all = ["output", "seconds"], help_heading = CHECK)]
+    pub npd: bool,
 
     /// How long the paths are probed, in seconds
     #[arg(
@@ -151,6 +160,20 @@ pub struct RotateArgs {
     )]
     pub lease_name: String,
 
+    /// Whether the process gives up what it does not need: capabilities, system calls, files
+    ///
+    /// What the kernel does not know is left out, and told by `pathproof status`. Turn it off only to
+    /// find out whether it stands in the way of something, and tell the maintainers.
+    #[arg(
+        long,
+        env = "PATHPROOF_HARDENING",
+        value_name = "MODE",
+        value_enum,
+        default_value_t = Hardening::On,
+        help_heading = SENTINEL
+    )]
+    pub hardening: Hardening,
+
     /// Format of the log
     #[arg(
         long,
@@ -216,6 +239,18 @@ pub struct DrainArgs {
     /// For people, or the last answer of /drainz as JSON
     #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
     pub output: Output,
+}
+
+/// Words of `pathproof kube-proxy`, which are read by `dropin`, as kube-proxy reads them.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct KubeProxyArgs {
+    /// kube-proxy's flags
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "FLAG"
+    )]
+    pub words: Vec<String>,
 }
 
 /// Options of `pathproof version`.

@@ -33,14 +33,21 @@ pub fn reference() -> String {
         .get_subcommands()
         .filter(|command| !command.is_hide_set())
     {
-        page.push_str(&section(command));
+        page.push_str(&section(command, command.get_name()));
+        for inner in command
+            .get_subcommands()
+            .filter(|inner| !inner.is_hide_set())
+        {
+            let name = format!("{} {}", command.get_name(), inner.get_name());
+            page.push_str(&section(inner, &name));
+        }
     }
     page.push_str(NODE_NAME);
     page
 }
 
-fn section(command: &Command) -> String {
-    let mut text = format!("\n## pathproof {}\n\n", command.get_name());
+fn section(command: &Command, name: &str) -> String {
+    let mut text = format!("\n## pathproof {name}\n\n");
     // Writing to a String cannot fail, here and below.
     let _ = writeln!(
         text,
@@ -48,7 +55,8 @@ fn section(command: &Command) -> String {
         command.get_about().cloned().unwrap_or_default()
     );
     let mut heading = None;
-    for arg in command.get_arguments() {
+    // Words beside options are another program's.
+    for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
         if arg.get_help_heading() != heading {
             heading = arg.get_help_heading();
             let _ = writeln!(text, "\n### {}", heading.unwrap_or_default());
@@ -59,11 +67,15 @@ fn section(command: &Command) -> String {
 }
 
 fn option(arg: &Arg) -> String {
-    let mut text = format!("\n#### `--{}", arg.get_long().unwrap_or_default());
+    let mut text = match arg.get_long() {
+        Some(long) => format!("\n#### `--{long}"),
+        None => "\n#### `".to_owned(),
+    };
     if matches!(arg.get_action(), ArgAction::Set | ArgAction::Append) {
         let names = arg.get_value_names().unwrap_or_default();
         let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
-        let _ = write!(text, " {}", names.join(" "));
+        let apart = if arg.is_positional() { "" } else { " " };
+        let _ = write!(text, "{apart}{}", names.join(" "));
     }
     text.push_str("`\n\n");
     let help = arg

@@ -14,6 +14,7 @@ use crate::report::check::{Observed, Tally};
 use crate::report::{Report, SentinelState};
 
 mod judge;
+pub mod npd;
 mod render;
 
 pub use judge::{Checked, PathResult, Result as CheckResult, Source};

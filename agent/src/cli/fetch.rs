@@ -8,10 +8,23 @@ use thiserror::Error;
 
 use crate::domain::drain::Ask;
 use crate::report::drain::DrainReport;
+use crate::report::page::{self, NoPage, OtherSchema};
 use crate::report::{Report, SCHEMA};
 
-const CONNECT_TIME: Duration = Duration::from_secs(3);
-const READ_TIME: Duration = Duration::from_secs(5);
+/// How long is waited for an agent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// For the connection.
+    pub(super) connect: Duration,
+    /// For each piece of the answer.
+    pub(super) read: Duration,
+}
+
+/// Of commands that people wait for.
+const PATIENT: Patience = Patience {
+    connect: Duration::from_secs(3),
+    read: Duration::from_secs(5),
+};
 /// Far more than a report of 150 Services and 4,096 interfaces.
 const MAX_ANSWER: u64 = 16 * 1024 * 1024;
 
@@ -84,59 +97,60 @@ pub enum FetchError {
     },
 }
 
+impl FetchError {
+    fn of(address: &str, why: NoPage) -> Self {
+        let address = address.to_owned();
+        match why {
+            NoPage::TooEarly(waiting) => FetchError::TooEarly { address, waiting },
+            NoPage::Stranger(answer) => FetchError::Stranger { address, answer },
+        }
+    }
+}
+
 /// The body of `/verdict`.
 pub(super) fn fetch(address: &str) -> Result<String, FetchError> {
-    let (head, body) = split(address, &get(address, "/verdict")?)?;
-    match status(&head) {
-        "200" if body.starts_with('{') => Ok(body),
-        "503" if body.starts_with('{') => Err(FetchError::TooEarly {
-            address: address.to_owned(),
-            waiting: waiting(&body),
-        }),
-        _ => Err(stranger(address, &head)),
-    }
+    fetch_within(address, PATIENT)
+}
+
+/// The same, in less time.
+pub(super) fn fetch_within(address: &str, patience: Patience) -> Result<String, FetchError> {
+    let answer = get(address, "/verdict", patience)?;
+    let body = page::body(&answer).map_err(|why| FetchError::of(address, why))?;
+    Ok(body.to_owned())
 }
 
 /// The answer of `/drainz` to a question, and its body.
 pub(super) fn drain(address: &str, ask: &Ask) -> Result<(DrainReport, String), FetchError> {
-    let page = get(address, &format!("/drainz?{}", ask.query()))?;
-    let (head, body) = split(address, &page)?;
-    match (status(&head), serde_json::from_str(&body)) {
-        ("200" | "503", Ok(report)) => Ok((report, body)),
-        ("503", Err(_)) if body.starts_with('{') => Err(FetchError::TooEarly {
-            address: address.to_owned(),
-            waiting: waiting(&body),
-        }),
-        _ => Err(stranger(address, &head)),
+    let answer = get(address, &format!("/drainz?{}", ask.query()), PATIENT)?;
+    let none = |why| FetchError::of(address, why);
+    let (status, body) = page::split(&answer).map_err(none)?;
+    match (status, serde_json::from_str(body)) {
+        ("200" | "503", Ok(report)) => Ok((report, body.to_owned())),
+        _ => {
+            let why = page::too_early(status, body);
+            Err(none(why.unwrap_or_else(|| page::stranger(&answer))))
+        }
     }
-}
-
-fn status(head: &str) -> &str {
-    head.split_ascii_whitespace().nth(1).unwrap_or_default()
 }
 
 /// The report in a body.
 pub(super) fn parse(address: &str, body: &str) -> Result<Report, FetchError> {
-    serde_json::from_str(body).map_err(|source| {
-        let theirs = serde_json::from_str::<serde_json::Value>(body)
-            .ok()
-            .and_then(|value| Some(value.get("schema")?.to_string()));
-        FetchError::Schema {
-            address: address.to_owned(),
-            theirs: theirs.unwrap_or_else(|| "unknown".to_owned()),
-            source,
-        }
+    page::report(body).map_err(|OtherSchema { theirs, source }| FetchError::Schema {
+        address: address.to_owned(),
+        theirs,
+        source,
     })
 }
 
-fn get(address: &str, page: &str) -> Result<Vec<u8>, FetchError> {
+fn get(address: &str, page: &str, patience: Patience) -> Result<String, FetchError> {
     let broken = |source| FetchError::Broken {
         address: address.to_owned(),
         source,
     };
-    let mut stream = connect(address)?;
-    stream.set_read_timeout(Some(READ_TIME)).map_err(broken)?;
-    stream.set_write_timeout(Some(READ_TIME)).map_err(broken)?;
+    let mut stream = connect(address, patience.connect)?;
+    let wait = Some(patience.read);
+    stream.set_read_timeout(wait).map_err(broken)?;
+    stream.set_write_timeout(wait).map_err(broken)?;
     let request =
         format!("GET {page} HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n");
     let mut answer = Vec::new();
@@ -149,18 +163,18 @@ fn get(address: &str, page: &str) -> Result<Vec<u8>, FetchError> {
         _ if answer.is_empty() => Err(FetchError::Denied {
             address: address.to_owned(),
         }),
-        _ => Ok(answer),
+        _ => Ok(String::from_utf8_lossy(&answer).into_owned()),
     }
 }
 
-fn connect(address: &str) -> Result<TcpStream, FetchError> {
+fn connect(address: &str, wait: Duration) -> Result<TcpStream, FetchError> {
     let unknown = |source| FetchError::Address {
         address: address.to_owned(),
         source,
     };
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for candidate in address.to_socket_addrs().map_err(unknown)? {
-        match TcpStream::connect_timeout(&candidate, CONNECT_TIME) {
+        match TcpStream::connect_timeout(&candidate, wait) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
@@ -169,38 +183,6 @@ fn connect(address: &str) -> Result<TcpStream, FetchError> {
         address: address.to_owned(),
         source: last,
     })
-}
-
-fn split(address: &str, answer: &[u8]) -> Result<(String, String), FetchError> {
-    let text = String::from_utf8_lossy(answer);
-    match text.split_once("\r\n\r\n") {
-        Some((head, body)) if head.starts_with("HTTP/1.") => Ok((head.to_owned(), body.to_owned())),
-        _ => Err(stranger(address, &text)),
-    }
-}
-
-fn stranger(address: &str, answer: &str) -> FetchError {
-    let printable = |c: &char| !c.is_control();
-    let line = answer.lines().next().unwrap_or_default();
-    let answer = line.chars().filter(printable).take(60).collect();
-    FetchError::Stranger {
-        address: address.to_owned(),
-        answer,
-    }
-}
-
-fn waiting(body: &str) -> String {
-    let value: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
-    let parts: Vec<&str> = value["pending"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|part| part.as_str())
-        .collect();
-    match parts.is_empty() {
-        true => String::new(),
-        false => format!(", it waits for: {}", parts.join(", ")),
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 
 use super::{Exit, colours, fetch};
 use crate::args::{Output, StatusArgs};
+use crate::causes::chain;
 use crate::report::Report;
 
 mod render;
@@ -22,24 +23,26 @@ pub fn run(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
     if said.watch {
         return watch(said, now);
     }
-    match fetch::fetch(&said.admin_address) {
-        Ok(body) => show(said, &body, now),
+    let address = &said.admin_address;
+    let fetched = fetch::fetch(address).and_then(|body| Ok((fetch::parse(address, &body)?, body)));
+    match fetched {
+        Ok((report, body)) => show(&body, &report, said.output, now),
         Err(error) => super::fail(&error),
     }
 }
 
-fn show(said: &StatusArgs, body: &str, now: fn() -> Timestamp) -> Exit {
-    match fetch::parse(&said.admin_address, body) {
-        Ok(_) if said.output == Output::Json => super::print(body),
-        Ok(report) => {
+/// Prints the page of a report, or the text that it was read from.
+pub fn show(body: &str, report: &Report, output: Output, now: fn() -> Timestamp) -> Exit {
+    match output {
+        Output::Json => super::print(body),
+        Output::Text => {
             let view = View {
                 colour: colours(),
                 now: now(),
                 previous: None,
             };
-            super::print(&render(&report, &view))
+            super::print(&render(report, &view))
         }
-        Err(error) => super::fail(&error),
     }
 }
 
@@ -62,7 +65,7 @@ fn watch(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
                 previous = Some(report);
                 page
             }
-            Err(error) => format!("pathproof: {}\n", super::chain(&error)),
+            Err(error) => format!("pathproof: {}\n", chain(&error)),
         };
         if put(&page, redraw).is_err() {
             return Exit::Success;

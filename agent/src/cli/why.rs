@@ -3,6 +3,7 @@
 
 use super::{Exit, colours, fetch};
 use crate::args::{Output, WhyArgs};
+use crate::report::Report;
 
 mod chain;
 mod remedies;
@@ -19,12 +20,16 @@ pub(super) use stages::meaning;
 /// Runs the command.
 pub fn run(said: &WhyArgs) -> Exit {
     let address = &said.admin_address;
-    let report = fetch::fetch(address).and_then(|body| fetch::parse(address, &body));
-    let chain = match &report {
-        Ok(report) => Chain::of(report),
-        Err(error) => return super::fail(error),
-    };
-    match said.output {
+    match fetch::fetch(address).and_then(|body| fetch::parse(address, &body)) {
+        Ok(report) => show(&report, said.output),
+        Err(error) => super::fail(&error),
+    }
+}
+
+/// Prints the page of a report.
+pub fn show(report: &Report, output: Output) -> Exit {
+    let chain = Chain::of(report);
+    match output {
         Output::Text => super::print(&render(&chain, colours())),
         Output::Json => super::print_json(&chain),
     }

@@ -26,6 +26,8 @@ const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 /// Names the Service of a slice.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+/// Of Cilium's cluster mesh, now and before 1.13.
+const GLOBAL_ANNOTATIONS: [&str; 2] = ["service.cilium.io/global", "io.cilium/global-service"];
 /// The older form of `spec.loadBalancerSourceRanges`.
 const SOURCE_RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
@@ -179,6 +181,9 @@ impl Converter {
             internal_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
             has_source_ranges: strings(&spec.load_balancer_source_ranges).next().is_some()
                 || annotation(&service.metadata, SOURCE_RANGES_ANNOTATION).is_some(),
+            is_global: GLOBAL_ANNOTATIONS
+                .into_iter()
+                .any(|key| annotation(&service.metadata, key) == Some("true")),
         };
         Ok(Ok(facts))
     }

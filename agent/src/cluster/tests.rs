@@ -205,6 +205,28 @@ fn what_is_owed(
     assert_eq!(frontends(&expected.ports[0]), lines);
 }
 
+/// Endpoints of other clusters are in no slice here: a Service that may have some is owed nothing.
+#[rstest]
+#[case::now("service.cilium.io/global: 'true'", '-')]
+#[case::before("io.cilium/global-service: 'true'", '-')]
+#[case::not_global("service.cilium.io/global: 'false'", 'F')]
+fn a_service_of_several_clusters_is_owed_nothing(#[case] annotation: &str, #[case] owed: char) {
+    let metadata = format!("metadata: {{name: web, annotations: {{{annotation}}}}}");
+    let text = web("").replace("metadata: {name: web}", &metadata);
+    for listed in [NONE, &[HERE]] {
+        let expected = expected(&(text.clone() + &slice(listed)));
+        let expected = match (owed, listed) {
+            ('F', NONE) => continue,
+            _ => frontends(&expected.ports[0]),
+        };
+        let owed = owed.to_string().repeat(3);
+        assert!(
+            expected.iter().all(|line| line.ends_with(&owed)),
+            "{expected:?}"
+        );
+    }
+}
+
 #[rstest]
 #[case::ready_only("", &[HERE, ("10.244.2.8", "there", LEAVING)], &["10.244.1.7:8080 local"])]
 #[case::unset_is_ready("", &[("10.244.2.8", "there", "")], &["10.244.2.8:8080"])]
@@ -315,6 +337,8 @@ endpoints: [{addresses: [10.244.9.9]}]
     let wanted = [
         ("web", Family::V4),
         ("web", Family::V6),
+        ("dns", Family::V4),
+        ("dns", Family::V6),
         ("admin", Family::V4),
         ("admin", Family::V6),
     ];
@@ -322,7 +346,9 @@ endpoints: [{addresses: [10.244.9.9]}]
         ports,
         wanted.map(|(name, family)| (name.to_owned(), family))
     );
-    assert_eq!(expected.not_followed, 1);
+    assert_eq!(expected.not_followed, 0);
+    assert_eq!(endpoints(&expected.ports[2]), ["10.244.1.7:53 local"]);
+    assert_eq!(endpoints(&expected.ports[3]), [""; 0]);
     assert_eq!(endpoints(&expected.ports[0]), ["10.244.1.7:8080 local"]);
     assert_eq!(endpoints(&expected.ports[1]), ["[fd00:2::7]:8086"]);
     assert_eq!(
@@ -333,7 +359,7 @@ endpoints: [{addresses: [10.244.9.9]}]
         ]
     );
     assert_eq!(
-        frontends(&expected.ports[2]),
+        frontends(&expected.ports[4]),
         ["ClusterIP 10.96.0.2:9000 RRR"]
     );
 }

@@ -30,6 +30,14 @@ pub enum ConfigError {
         /// What was said.
         value: String,
     },
+    /// Not the URL of a health server.
+    #[error(
+        "--upstream: {value:?} is no URL of a proxy's health server: give http://HOST:PORT, without a path (/livez or /healthz is asked as it is there)"
+    )]
+    Upstream {
+        /// What was said.
+        value: String,
+    },
     /// A view of the sentinel alone, without the sentinel.
     #[error(
         "--view: \"sentinel\" watches the sentinel alone, and --sentinel is off: give --view=full"
@@ -58,7 +66,7 @@ pub enum ConfigError {
     },
     /// Not an address.
     #[error(
-        "{option}: {value:?} is no address: give IP:PORT, IP, or :PORT, for example {example} (names are not looked up)"
+        "{option}: {value:?} is no address: give IP:PORT, IP, :PORT or none, for example {example} (names are not looked up)"
     )]
     Address {
         /// The option.
@@ -164,5 +172,17 @@ pub enum ConfigError {
     NowhereToPublish {
         /// The option.
         option: &'static str,
+    },
+    /// A request that would be waited for without an end.
+    #[error("{option}: 0 would wait for ever: give a duration such as 10s")]
+    NoTimeout {
+        /// The option.
+        option: &'static str,
+    },
+    /// Not the name of a namespace.
+    #[error("--namespace: {value:?} is no name of a namespace")]
+    Namespace {
+        /// What was said.
+        value: String,
     },
 }

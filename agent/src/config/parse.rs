@@ -12,13 +12,16 @@ use crate::domain::drain::ProbeRanges;
 use crate::http::allow::{AllowList, unmapped};
 use crate::http::bind::BindAddress;
 
-/// `IP:PORT`, `IP`, `[IP]`, `:PORT` or `[IP]:PORT`; without a port it is `port`.
+/// `IP:PORT`, `IP`, `[IP]`, `:PORT` or `[IP]:PORT`; without a port it is `port`. `none` is nowhere.
 pub(super) fn bind_address(
     option: &'static str,
     value: &str,
     port: u16,
-) -> Result<BindAddress, ConfigError> {
+) -> Result<Option<BindAddress>, ConfigError> {
     let text = value.trim();
+    if text == "none" {
+        return Ok(None);
+    }
     let address = text
         .parse::<SocketAddr>()
         .ok()
@@ -35,7 +38,7 @@ pub(super) fn bind_address(
                 .ok()
                 .map(BindAddress::Everywhere)
         });
-    address.ok_or_else(|| ConfigError::Address {
+    address.map(Some).ok_or_else(|| ConfigError::Address {
         option,
         value: value.to_owned(),
         example: format!("0.0.0.0:{port}"),
@@ -152,4 +155,23 @@ pub(super) fn entries(values: &[String]) -> impl Iterator<Item = &str> {
         .iter()
         .map(|value| value.trim())
         .filter(|value| !value.is_empty())
+}
+
+/// The URL of a proxy's health server. An empty one is a manifest's way of leaving it out.
+pub(super) fn upstream(text: Option<&str>) -> Result<Option<hyper::Uri>, ConfigError> {
+    let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let uri = text.parse::<hyper::Uri>().ok();
+    let sound = uri.filter(|uri| {
+        uri.scheme_str() == Some("http")
+            && uri.host().is_some_and(|host| !host.is_empty())
+            && uri.port().is_some()
+            // A password would be shown in the log.
+            && uri.authority().is_some_and(|all| !all.as_str().contains('@'))
+            && uri.path_and_query().is_none_or(|path| path == "/")
+    });
+    sound.map(Some).ok_or_else(|| ConfigError::Upstream {
+        value: text.to_owned(),
+    })
 }

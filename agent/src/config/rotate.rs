@@ -7,7 +7,7 @@ use std::time::Duration;
 use agent_common::service::FAMILIES;
 
 use super::{ConfigError, Surroundings, parse, sentinel};
-use crate::args::RotateArgs;
+use crate::args::{Hardening, RotateArgs};
 use crate::domain::cluster::ObjectName;
 use crate::telemetry::Format;
 
@@ -28,6 +28,8 @@ pub struct RotateConfig {
     pub kubeconfig: Option<PathBuf>,
     /// URL of the API server.
     pub server: Option<String>,
+    /// Whether the process gives up what it does not need.
+    pub hardening: bool,
     /// Format of the log.
     pub log_format: Format,
     /// What is logged.
@@ -53,6 +55,7 @@ impl RotateConfig {
             interval: Duration::from_secs(args.interval),
             kubeconfig: args.kubeconfig.clone(),
             server: args.server.clone(),
+            hardening: args.hardening == Hardening::On,
             log_format: args.log_format.into(),
             log_filter: args.log_filter.clone(),
         })

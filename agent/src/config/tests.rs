@@ -29,10 +29,10 @@ fn resolve(options: &[&str]) -> Result<Config, ConfigError> {
 #[test]
 fn defaults() {
     let config = resolve(&[]).unwrap();
-    assert_eq!(config.healthz.address, BindAddress::Everywhere(10256));
+    assert_eq!(config.healthz.address, Some(BindAddress::Everywhere(10256)));
     assert!(config.healthz.allow.is_everyone());
     let loopback: SocketAddr = "127.0.0.1:19256".parse().unwrap();
-    assert_eq!(config.admin.address, BindAddress::One(loopback));
+    assert_eq!(config.admin.address, Some(BindAddress::One(loopback)));
     assert_eq!(config.flap_dwell, Duration::from_secs(10));
     assert_eq!(config.port_takeover, PortTakeover::Steer);
     assert_eq!(config.shutdown_grace, Duration::from_secs(5));
@@ -58,7 +58,7 @@ fn defaults() {
 #[case("::ffff:10.0.0.1", "10.0.0.1:10256")]
 fn addresses(#[case] said: &str, #[case] meant: &str) {
     let config = resolve(&["--healthz-bind-address", said]).unwrap();
-    assert_eq!(config.healthz.address.to_string(), meant);
+    assert_eq!(config.healthz.address.unwrap().to_string(), meant);
 }
 
 #[rstest]
@@ -92,6 +92,10 @@ fn addresses(#[case] said: &str, #[case] meant: &str) {
 #[case("--sentinel-pod-address=127.0.0.1", "not forwarded")]
 #[case("--sentinel-pod-address=198.18.0.1", "must differ")]
 #[case("--sentinel-pod-address=pod", "is no IP")]
+#[case("--upstream=http://127.0.0.1", "http://HOST:PORT")]
+#[case("--upstream=https://127.0.0.1:10256", "http://HOST:PORT")]
+#[case("--upstream=http://a:b@127.0.0.1:10256", "http://HOST:PORT")]
+#[case("--upstream=http://127.0.0.1:10256/healthz", "without a path")]
 fn an_error_names_setting_value_and_remedy(#[case] option: &str, #[case] expected: &str) {
     let message = resolve(&[option]).unwrap_err().to_string();
     let setting = option.split('=').next().unwrap();

@@ -13,8 +13,9 @@ use aya::Ebpf;
 use thiserror::Error;
 
 use super::devices::Device;
-use super::load::{LoadError, chain};
+use super::load::LoadError;
 use super::pins::Pins;
+use crate::causes::chain;
 use crate::domain::time::Mono;
 
 pub(super) mod filter;

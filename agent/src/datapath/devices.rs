@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use agent_common::packet::Link;
 use futures_util::{StreamExt, TryStreamExt};
-use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use rtnetlink::packet_route::link::{
+    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
+};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteType};
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder, new_multicast_connection};
 use thiserror::Error;
@@ -41,6 +43,10 @@ pub struct Interfaces {
     pub devices: Vec<Device>,
     /// How many carry IP behind headers that are not followed: PPP, InfiniBand and the like.
     pub unfollowed: usize,
+    /// How many are netkit pairs: their packets may go past every hook of the observer's.
+    pub netkit: u32,
+    /// Indexes of those with an XDP program.
+    pub accelerated: BTreeSet<u32>,
 }
 
 /// Netlink could not be asked.
@@ -125,13 +131,17 @@ impl Interfaces {
             self.unfollowed += usize::from(up && carries_ip(header.link_layer_type));
             return;
         };
-        let name = message
-            .attributes
-            .iter()
-            .find_map(|attribute| match attribute {
-                LinkAttribute::IfName(name) => Some(name.clone()),
-                _ => None,
-            });
+        let mut name = None;
+        for attribute in &message.attributes {
+            match attribute {
+                LinkAttribute::IfName(found) => name = Some(found.clone()),
+                LinkAttribute::LinkInfo(infos) if infos.contains(&NETKIT) => self.netkit += 1,
+                LinkAttribute::Xdp(xdp) if has_xdp(xdp) => {
+                    self.accelerated.insert(header.index);
+                }
+                _ => {}
+            }
+        }
         self.devices.extend(name.map(|name| Device {
             index: header.index,
             name,
@@ -139,6 +149,13 @@ impl Interfaces {
             uplink: uplinks.contains(&header.index),
         }));
     }
+}
+
+const NETKIT: LinkInfo = LinkInfo::Kind(InfoKind::Netkit);
+
+fn has_xdp(xdp: &[LinkXdp]) -> bool {
+    xdp.iter()
+        .any(|fact| matches!(fact, LinkXdp::Attached(how) if *how != XdpAttached::None))
 }
 
 /// What stands before the network header; nothing where that is not followed.

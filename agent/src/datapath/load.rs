@@ -1,9 +1,10 @@
 //! Loads the checked-in object (docs/adr/0001-checked-in-object.md), on the maps that a former
 //! agent pinned where there are any.
 
-use std::error::Error as _;
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
+use std::time::Duration;
 
 use agent_common::abi::{SEED, map, program};
 use aya::programs::{ProgramError, SchedClassifier};
@@ -11,6 +12,7 @@ use aya::{Ebpf, EbpfError, EbpfLoader};
 use thiserror::Error;
 
 use super::pins::Pins;
+use crate::causes::chain;
 
 /// The object, aligned for aya's ELF reader.
 pub static OBJECT: &[u8] =
@@ -25,6 +27,15 @@ pub enum LoadError {
         chain(source)
     )]
     Permission {
+        /// What the kernel said.
+        source: EbpfError,
+    },
+    /// There was no memory for it, for longer than this waits.
+    #[error(
+        "there is no memory for the observer ({}): raise the memory limit of the agent's container, or find what else takes the node's memory; then restart the agent",
+        chain(source)
+    )]
+    Memory {
         /// What the kernel said.
         source: EbpfError,
     },
@@ -49,9 +60,12 @@ pub enum LoadError {
 
 impl LoadError {
     fn of(source: EbpfError) -> Self {
-        match permission_denied(&source) {
-            true => Self::Permission { source },
-            false => Self::Kernel { source },
+        if permission_denied(&source) {
+            Self::Permission { source }
+        } else if out_of_memory(&source) {
+            Self::Memory { source }
+        } else {
+            Self::Kernel { source }
         }
     }
 
@@ -89,10 +103,10 @@ pub fn load_with(
     pins: Option<&Pins>,
     capacities: &[(&'static str, u32)],
 ) -> Result<Ebpf, LoadError> {
-    let mut ebpf = match create(pins, capacities) {
+    let mut ebpf = match with_memory(|| create(pins, capacities)) {
         // Maps that cannot be used are a former agent's of a layout that lied about its version,
         // or half-made by a crash: counting begins anew rather than not at all.
-        Err(error) if pins.is_some() && !permission_denied(&error) => {
+        Err(error) if pins.is_some() && !permission_denied(&error) && !out_of_memory(&error) => {
             // Only if it is the maps: where the kernel refuses fresh ones as well, it is not.
             drop(create(None, capacities).map_err(LoadError::of)?);
             tracing::warn!(%error, "pinned maps could not be used; they are made anew");
@@ -109,8 +123,8 @@ pub fn load_with(
     Ok(ebpf)
 }
 
-/// Loads the sentinel's programs; those that are loaded already stay. They are not loaded with the
-/// observer: a kernel that refuses these has its use of that.
+/// Loads the sentinel's programs; those that are loaded already stay. A kernel that refuses these has
+/// its use of the observer.
 pub fn load_sentinel(ebpf: &mut Ebpf) -> Result<(), LoadError> {
     for name in SENTINEL {
         let classifier = classifier(ebpf, name)?;
@@ -130,20 +144,44 @@ fn verify(classifier: &mut SchedClassifier) -> Result<(), LoadError> {
     insist(|| classifier.load()).map_err(|error| LoadError::of(EbpfError::ProgramError(error)))
 }
 
-/// Loads a program, and begins anew where a signal interrupts that: the verifier stops with EAGAIN
-/// as soon as one waits for this thread (`bpf_check`, kernel/bpf/verifier.c), which says nothing of
-/// the program.
-pub(super) fn insist(
-    mut load: impl FnMut() -> Result<(), ProgramError>,
-) -> Result<(), ProgramError> {
-    for _ in 0..INTERRUPTED {
-        match load() {
-            Err(ProgramError::LoadError { io_error, .. })
-                if io_error.raw_os_error() == Some(libc::EAGAIN) => {}
+/// How often memory that is short is asked for again, and the pause before that: 20 s in all. An agent
+/// that gives up stays blind until its restart.
+const ASKED_AGAIN: usize = 100;
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Tries again while the kernel has no memory: what it allocates for maps and programs counts for the
+/// container, and is not waited for.
+fn with_memory<T, E: std::error::Error + 'static>(
+    mut make: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    for _ in 0..ASKED_AGAIN {
+        match make() {
+            Err(error) if out_of_memory(&error) => {
+                tracing::debug!(%error, "there is no memory; asking again");
+                std::thread::sleep(PAUSE);
+            }
             other => return other,
         }
     }
-    load()
+    make()
+}
+
+/// Loads a program, and begins anew where a signal interrupts that: the verifier stops with EAGAIN
+/// as soon as one waits for this thread (`bpf_check`, kernel/bpf/verifier.c), which says nothing of
+/// the program. Waits for memory, too.
+pub(super) fn insist(
+    mut load: impl FnMut() -> Result<(), ProgramError>,
+) -> Result<(), ProgramError> {
+    with_memory(|| {
+        for _ in 0..INTERRUPTED {
+            match load() {
+                Err(ProgramError::LoadError { io_error, .. })
+                    if io_error.raw_os_error() == Some(libc::EAGAIN) => {}
+                other => return other,
+            }
+        }
+        load()
+    })
 }
 
 fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebpf, EbpfError> {
@@ -196,6 +234,14 @@ pub fn diagnostics(ebpf: &mut Ebpf) -> Option<Box<dyn FnMut() + Send>> {
     }
 }
 
+/// Ids of the programs that are loaded.
+pub(super) fn ids(ebpf: &Ebpf) -> BTreeSet<u32> {
+    let loaded = ebpf
+        .programs()
+        .filter_map(|(_, program)| program.info().ok());
+    loaded.map(|info| info.id()).collect()
+}
+
 /// A classifier of the object by name.
 pub fn classifier<'a>(
     ebpf: &'a mut Ebpf,
@@ -213,30 +259,41 @@ pub fn classifier<'a>(
 /// refusal; without CAP_PERFMON it refuses the arithmetic with pointers that reading packets takes,
 /// in words that depend on where it meets it first.
 pub fn permission_denied(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    std::iter::from_fn(|| {
-        let current = cause?;
-        cause = current.source();
-        Some(current)
-    })
-    .filter_map(|error| match error.downcast_ref::<ProgramError>() {
-        Some(ProgramError::LoadError { io_error, .. }) => Some((io_error, true)),
-        _ => error
-            .downcast_ref::<io::Error>()
-            .map(|error| (error, false)),
-    })
-    .any(|(error, verifier)| match error.raw_os_error() {
-        Some(libc::EPERM) => true,
-        Some(libc::EACCES) => verifier && !is_trusted(),
+    codes(error).any(|(code, verifier)| match code {
+        libc::EPERM => true,
+        libc::EACCES => verifier && !is_trusted(),
         _ => false,
     })
 }
 
-/// Whether this process has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it. Where that cannot be
+/// Whether memory would help. The verifier says `EFAULT`, too, where it has none for one more branch
+/// (`push_stack` and its callers, kernel/bpf/verifier.c); seen with 6.18.
+fn out_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
+    codes(error).any(|(code, verifier)| match code {
+        libc::ENOMEM => true,
+        libc::EFAULT => verifier,
+        _ => false,
+    })
+}
+
+/// The system's codes among the causes, and whether they are the verifier's.
+fn codes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = (i32, bool)> + 'a {
+    std::iter::successors(Some(error), |current| current.source()).filter_map(|error| {
+        let (error, verifier) = match error.downcast_ref::<ProgramError>() {
+            Some(ProgramError::LoadError { io_error, .. }) => (io_error, true),
+            _ => (error.downcast_ref::<io::Error>()?, false),
+        };
+        Some((error.raw_os_error()?, verifier))
+    })
+}
+
+/// Whether this thread has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it. Where that cannot be
 /// told, privileges are not what is blamed.
 fn is_trusted() -> bool {
     const TRUSTED: u64 = 1 << 38 | 1 << 21;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let effective = status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
@@ -244,40 +301,43 @@ fn is_trusted() -> bool {
     effective.is_none_or(|mask| mask & TRUSTED != 0)
 }
 
-/// Lines of the verifier's log that are repeated: the last ones tell why.
-const LOG_LINES: usize = 4;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// An error and its causes in one line.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
+    fn refused(code: i32) -> ProgramError {
+        let io_error = io::Error::from_raw_os_error(code);
+        ProgramError::SyscallError(aya::sys::SyscallError {
+            call: "bpf_prog_load",
+            io_error,
+        })
     }
-    shortened(text)
-}
 
-/// A verifier's log can be megabytes long.
-fn shortened(text: String) -> String {
-    let lines: Vec<_> = text.lines().collect();
-    if lines.len() <= LOG_LINES + 1 {
-        return text;
+    #[test]
+    fn memory_that_is_short_is_waited_for() {
+        let mut answers = [libc::ENOMEM; 2].into_iter();
+        insist(|| answers.next().map_or(Ok(()), |code| Err(refused(code)))).expect("loaded");
+        assert!(answers.next().is_none());
+        let mut tries = 0;
+        let no = insist(|| {
+            tries += 1;
+            Err(refused(libc::E2BIG))
+        });
+        assert!(no.is_err() && tries == 1, "{tries} tries");
     }
-    format!(
-        "{} ... {}",
-        lines[0],
-        lines[lines.len() - LOG_LINES..].join(" | ")
-    )
-}
 
-/// What the observer was loaded with, for status and the log.
-pub fn describe(error: &LoadError) -> String {
-    match error.source() {
-        Some(_) => chain(error),
-        None => error.to_string(),
+    #[test]
+    fn what_is_short_is_named() {
+        let of = |code| LoadError::of(EbpfError::ProgramError(refused(code))).to_string();
+        assert!(
+            of(libc::ENOMEM).contains("memory limit"),
+            "{}",
+            of(libc::ENOMEM)
+        );
+        assert!(
+            of(libc::EINVAL).contains("it needs Linux"),
+            "{}",
+            of(libc::EINVAL)
+        );
     }
 }

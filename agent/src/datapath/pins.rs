@@ -1,5 +1,6 @@
 //! Where links and maps are pinned, so that an agent that ends, is killed or is replaced leaves no
-//! gap: `DIR/v<ABI>/maps/NAME` and `DIR/v<ABI>/links/<ifindex>-<direction>`.
+//! gap: `DIR/v<ABI>/maps/NAME` and `DIR/v<ABI>/links/<ifindex>-<direction>`. `DIR/programs` is
+//! `claims`'s.
 //!
 //! A directory of another layout version is never read; [`Pins::sweep_other_versions`] removes it
 //! once the programs of this version are attached.
@@ -15,6 +16,8 @@ use thiserror::Error;
 
 /// `f_type` of a BPF file system (linux/magic.h).
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+/// Beside the versions' directories, and the same for all of them.
+const CLAIMS: &str = "programs";
 
 /// Why nothing can be pinned. The agent runs on without: an upgrade then leaves a gap in
 /// observation.
@@ -51,8 +54,8 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// Opens or makes the directories.
-    pub fn open(root: &Path) -> Result<Self, PinsError> {
+    /// Makes the directory of all versions, if it is not there.
+    pub fn make_root(root: &Path) -> Result<(), PinsError> {
         let parent = root
             .ancestors()
             .find(|path| path.exists())
@@ -62,6 +65,12 @@ impl Pins {
                 path: root.to_owned(),
             });
         }
+        make(root.to_owned())
+    }
+
+    /// Opens or makes the directories.
+    pub fn open(root: &Path) -> Result<Self, PinsError> {
+        Self::make_root(root)?;
         let pins = Self {
             root: root.to_owned(),
             version: root.join(format!("v{ABI_VERSION}")),
@@ -72,11 +81,7 @@ impl Pins {
             ..pins
         };
         for path in [pins.version.join("maps"), pins.links()] {
-            fs::create_dir_all(&path).map_err(|source| PinsError::Io {
-                operation: "make",
-                path,
-                source,
-            })?;
+            make(path)?;
         }
         Ok(pins)
     }
@@ -89,6 +94,11 @@ impl Pins {
     /// Whether a former agent of this version had pinned its maps when this was opened.
     pub fn were_found(&self) -> bool {
         self.found
+    }
+
+    /// Where agents of every version say which programs are theirs.
+    pub fn claims(&self) -> PathBuf {
+        self.root.join(CLAIMS)
     }
 
     /// Where links are pinned.
@@ -152,6 +162,7 @@ impl Pins {
             count += count_files(&version);
             fs::remove_dir_all(&version).map_err(|source| io("remove", &version, source))?;
         }
+        let _ = fs::remove_dir_all(root.join(CLAIMS));
         // Only if nobody else has anything in it.
         let _ = fs::remove_dir(root);
         Ok(count)
@@ -186,6 +197,14 @@ fn count_files(path: &Path) -> usize {
             }
         })
         .sum()
+}
+
+fn make(path: PathBuf) -> Result<(), PinsError> {
+    fs::create_dir_all(&path).map_err(|source| PinsError::Io {
+        operation: "make",
+        path,
+        source,
+    })
 }
 
 fn is_bpf_fs(path: &Path) -> Result<bool, PinsError> {

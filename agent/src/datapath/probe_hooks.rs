@@ -1,21 +1,24 @@
-//! The sentinel's five programs at the four ends of its veth pairs, behind the observer's.
+//! The sentinel's five programs at the four ends of its veth pairs, right behind the observer's.
 //!
 //! Never pinned: probes end with the agent that sends them, and the far ends' own settings drop what
 //! reaches them then. Devices are not made here, and none but the four is touched.
 
 use std::ffi::CStr;
 use std::io;
+use std::sync::Arc;
 
 use agent_common::abi::program;
+use agent_common::packet::Link;
 use aya::Ebpf;
 use aya::programs::links::FdLink;
 use thiserror::Error;
 
 use super::attach::filter::Filter;
-use super::attach::hook::{Place, no_tcx, tcx_link};
+use super::attach::hook::{Place, no_tcx, tcx_link_behind};
 use super::attach::{Direction, HookError, Mechanism, Mode};
-use super::load::{LoadError, chain, classifier, load_sentinel};
+use super::load::{LoadError, classifier, load_sentinel};
 use super::syscall::programs_at;
+use crate::causes::chain;
 
 /// Interface indexes of the ends of the two pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +52,7 @@ impl ProbeEnds {
 pub enum ProbeHooksError {
     /// They could not be loaded: the observer is not concerned.
     #[error("the sentinel's programs cannot be loaded: {0}")]
-    Load(#[from] LoadError),
+    Load(Arc<LoadError>),
     /// No such device.
     #[error("the sentinel's device with index {index} cannot be found: {source}")]
     Device {
@@ -68,6 +71,12 @@ pub enum ProbeHooksError {
         /// What the kernel said.
         source: HookError,
     },
+}
+
+impl From<LoadError> for ProbeHooksError {
+    fn from(error: LoadError) -> Self {
+        Self::Load(Arc::new(error))
+    }
 }
 
 /// The five programs, attached. Dropped, they are detached.
@@ -125,14 +134,18 @@ impl ProbeHook {
         mode: Mode,
     ) -> Result<Self, ProbeHooksError> {
         let device = name_of(index).map_err(|source| ProbeHooksError::Device { index, source })?;
+        // The observer is not at the far ends.
+        let observer = classifier(ebpf, direction.program(Link::Ethernet))?.info();
+        let observer = observer.ok().map(|info| info.id());
         let classifier = classifier(ebpf, program)?;
         let filter = |classifier: &mut _| {
-            Filter::attach(classifier, (index, &device), direction, &Place::LAST).map(Held::Clsact)
+            Filter::attach(classifier, (index, &device), direction, &Place::BEHIND)
+                .map(Held::Clsact)
         };
         let held = match mode {
             Mode::Clsact => filter(classifier),
             Mode::Tcx | Mode::Auto => {
-                match tcx_link(classifier, &device, direction, &Place::LAST) {
+                match tcx_link_behind(classifier, &device, direction, observer) {
                     Err(error) if mode == Mode::Auto && no_tcx(&error) => filter(classifier),
                     other => other.map(|link| Held::Tcx { _link: link }),
                 }

@@ -8,12 +8,14 @@ use std::mem::discriminant;
 use std::os::fd::AsFd;
 
 use agent_common::abi::map;
+use agent_common::evidence::UdpPorts;
 use agent_common::service::{
-    EndpointKey, EndpointValue, FrontendKey, FrontendValue, SourceClass, device_flag,
+    EndpointKey, EndpointValue, FrontendKey, FrontendValue, Port, SourceClass, UDP, device_flag,
+    endpoint_flag,
 };
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{HashMap, IterableMap as _, MapData, MapError};
+use aya::maps::{Array, HashMap, IterableMap as _, MapData, MapError};
 
 use super::devices::Device;
 use super::sample::{SampleError, take};
@@ -30,6 +32,9 @@ pub struct Programmer {
     endpoints: HashMap<MapData, EndpointKey, EndpointValue>,
     sources: LpmTrie<MapData, [u8; 16], u32>,
     devices: HashMap<MapData, u32, u32>,
+    udp_ports: Array<MapData, UdpPorts>,
+    /// As it stands there.
+    marked: Box<UdpPorts>,
 }
 
 /// What became of a plan.
@@ -44,17 +49,27 @@ pub struct Outcome {
 impl Programmer {
     /// Takes the maps.
     pub fn open(ebpf: &mut Ebpf) -> Result<Self, SampleError> {
+        let udp_ports: Array<_, UdpPorts> = take(ebpf, map::UDP_PORTS)?;
+        let marked = udp_ports.get(&0, 0).map_err(|source| SampleError::Read {
+            map: map::UDP_PORTS,
+            source,
+        })?;
         Ok(Self {
             frontends: take(ebpf, map::FRONTENDS)?,
             endpoints: take(ebpf, map::ENDPOINTS)?,
             sources: take(ebpf, map::SOURCES)?,
             devices: take(ebpf, map::DEVICES)?,
+            udp_ports,
+            marked: Box::new(marked),
         })
     }
 
     /// Applies a plan, in its order. Every change is tried, whatever became of those before it.
     pub fn apply(&mut self, plan: &[MapChange]) -> Outcome {
-        let mut outcome = Outcome::default();
+        let mut outcome = Outcome {
+            error: self.mark_ports(plan).err().map(|error| error.to_string()),
+            ..Outcome::default()
+        };
         for run in plan.chunk_by(|one, next| discriminant(one) == discriminant(next)) {
             for changes in run.chunks(BATCH) {
                 // A map that is full, a kernel without the call: one at a time tells which are in.
@@ -65,6 +80,24 @@ impl Programmer {
             }
         }
         outcome
+    }
+
+    /// Marks the ports of UDP Services, before anything is looked for there. They stay marked: a port
+    /// that is no Service's any more costs its datagrams a lookup.
+    fn mark_ports(&mut self, plan: &[MapChange]) -> Result<(), MapError> {
+        let mut fresh = plan
+            .iter()
+            .filter_map(udp_port)
+            .filter(|port| !self.marked.has(*port))
+            .peekable();
+        if fresh.peek().is_none() {
+            return Ok(());
+        }
+        let mut marked = self.marked.clone();
+        fresh.for_each(|port| marked.mark(port));
+        self.udp_ports.set(0, *marked, 0)?;
+        self.marked = marked;
+        Ok(())
     }
 
     /// One call for many puts: each costs a fifth of a call of its own.
@@ -166,6 +199,16 @@ fn endpoint(change: &MapChange) -> Option<(EndpointKey, EndpointValue)> {
 fn frontend(change: &MapChange) -> Option<(FrontendKey, FrontendValue)> {
     match change {
         MapChange::PutFrontend { key, value } => Some((*key, *value)),
+        _ => None,
+    }
+}
+
+fn udp_port(change: &MapChange) -> Option<Port> {
+    match change {
+        MapChange::PutFrontend { key, .. } => (key.protocol == UDP).then_some(key.port),
+        MapChange::PutEndpoint { key, value } => {
+            (value.flags & endpoint_flag::UDP != 0).then_some(key.port)
+        }
         _ => None,
     }
 }

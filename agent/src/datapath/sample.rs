@@ -17,6 +17,7 @@ use aya::Ebpf;
 use aya::maps::{Array, Map, MapData, MapError, PerCpuArray, RingBuf};
 use thiserror::Error;
 
+use super::datagrams::{Datagrams, UdpAnswer};
 use super::load::LoadError;
 use super::sweep::{Sweeper, Swept};
 use crate::domain::drain::Outside;
@@ -62,6 +63,8 @@ pub struct Look {
     pub swept: SweptCounts,
     /// New connections from outside the node.
     pub outside: Outside,
+    /// Answers to datagrams.
+    pub answers: Vec<UdpAnswer>,
 }
 
 /// See [`Swept`].
@@ -82,6 +85,7 @@ pub struct Sampler {
     faults: PerCpuArray<MapData, u64>,
     anomalies: RingBuf<MapData>,
     pending: MapData,
+    datagrams: Datagrams,
     sweeper: Sweeper,
     /// Whether a sweep was made: the first one finds what was lost under a former agent, which told
     /// it already.
@@ -126,6 +130,7 @@ impl Sampler {
             faults: take(ebpf, map::FAULTS)?,
             anomalies: take(ebpf, map::ANOMALIES)?,
             pending,
+            datagrams: Datagrams::open(ebpf)?,
             sweeper: Sweeper::default(),
             swept: false,
             words: Box::default(),
@@ -157,8 +162,10 @@ impl Sampler {
         let last_proofs = self.last_proofs()?;
         let faults = self.fault_counts()?;
         let swept = self.sweep(now)?;
+        let datagrams = self.datagrams.sweep(now.0)?;
         let mut counts = self.take_deltas(read);
         Self::add_lost(&swept.lost, &mut counts);
+        Self::add_lost(&datagrams.lost, &mut counts);
         let mut sightings: Vec<Sighting> = Vec::new();
         while let Some(record) = self.anomalies.next() {
             if let Some(anomaly) = read_anomaly(&record) {
@@ -176,6 +183,7 @@ impl Sampler {
                 forgotten_early: swept.forgotten_early,
             },
             outside: swept.outside,
+            answers: datagrams.answers,
         })
     }
 

@@ -21,7 +21,8 @@ use aya::programs::{ProgramError, SkLookup};
 use thiserror::Error;
 
 use super::listeners::listeners;
-use super::load::{chain, insist};
+use super::load::insist;
+use crate::causes::chain;
 pub use succession::{Behind, Succession};
 
 mod succession;
@@ -91,11 +92,17 @@ pub struct Steering {
     succession: Arc<Succession>,
     /// Closing these would empty them, though the program holds them as well.
     _sockets: SockMap<MapData>,
+    rules: Array<MapData, SteerRule>,
+    /// The rule of the healthz port, while load balancers are answered by somebody else.
+    held: Option<SteerRule>,
 }
 
 impl Steering {
     /// Attaches the program behind those that stand: its choice counts from now on. The first look
     /// at who else listens at `port` was taken before.
+    ///
+    /// Where somebody answers load balancers already, a predecessor or the port's owner, their
+    /// connections stay there until [`Steering::answer`].
     pub(super) fn attach(
         ebpf: &mut Ebpf,
         port: u16,
@@ -115,28 +122,65 @@ impl Steering {
             owners.assume();
         }
         for steer in steers {
-            let failed = |name| move |source| SteerError::Map { name, source };
-            rules
-                .set(steer.index, steer.rule, 0)
-                .map_err(failed(map::STEER_RULES))?;
-            sockets
-                .set(steer.index, steer, 0)
-                .map_err(failed(map::STEER_SOCKETS))?;
+            let failed = |source| SteerError::Map {
+                name: map::STEER_SOCKETS,
+                source,
+            };
+            sockets.set(steer.index, steer, 0).map_err(failed)?;
+            if steer.index != HEALTHZ {
+                set(&mut rules, steer.index, steer.rule)?;
+            }
         }
         let namespace = File::open(NAMESPACE).map_err(|source| SteerError::Namespace { source })?;
         let (link, succession) = attach(ebpf, namespace)?;
-        let steering = Self {
+        let mut steering = Self {
+            held: Some(owners.rule),
+            rules,
             _link: link,
             succession: Arc::new(succession),
             _sockets: sockets,
         };
+        if !steering.succession.follows_an_agent() && !owners.answer_outsiders() {
+            steering.answer()?;
+        }
         Ok((steering, owners))
+    }
+
+    /// Has load balancers' connections come here, if they do not.
+    ///
+    /// # Errors
+    /// The rule cannot be written: they stay where they are.
+    pub fn answer(&mut self) -> Result<(), SteerError> {
+        if let Some(rule) = self.held {
+            set(&mut self.rules, HEALTHZ, rule)?;
+            self.held = None;
+            // Only now: a predecessor ends when it finds the name.
+            self.succession.answer();
+        }
+        Ok(())
+    }
+
+    /// Whether load balancers' connections come here.
+    pub fn answers(&self) -> bool {
+        self.held.is_none()
     }
 
     /// Who has the connections after this.
     pub fn succession(&self) -> &Arc<Succession> {
         &self.succession
     }
+}
+
+fn set(
+    rules: &mut Array<MapData, SteerRule>,
+    index: u32,
+    rule: SteerRule,
+) -> Result<(), SteerError> {
+    let failed = |source| SteerError::Map {
+        name: map::STEER_RULES,
+        source,
+    };
+    rules.set(index, rule, 0).map_err(failed)
 }
 
 fn take<T: TryFrom<aya::maps::Map, Error = MapError>>(
@@ -153,15 +197,23 @@ fn rule_of(steers: &[Steer]) -> SteerRule {
     healthz.map(|steer| steer.rule).unwrap_or_default()
 }
 
-fn attach(ebpf: &mut Ebpf, namespace: File) -> Result<(SkLookupLink, Succession), SteerError> {
-    let refused = |source| SteerError::Program { source };
+/// Loads the program, if it is not.
+pub(super) fn load(ebpf: &mut Ebpf) -> Result<&mut SkLookup, SteerError> {
     let program: &mut SkLookup = ebpf
         .program_mut(program::STEER)
         .and_then(|program| program.try_into().ok())
         .ok_or(SteerError::Missing {
             name: program::STEER,
         })?;
-    insist(|| program.load()).map_err(refused)?;
+    if program.fd().is_err() {
+        insist(|| program.load()).map_err(|source| SteerError::Program { source })?;
+    }
+    Ok(program)
+}
+
+fn attach(ebpf: &mut Ebpf, namespace: File) -> Result<(SkLookupLink, Succession), SteerError> {
+    let refused = |source| SteerError::Program { source };
+    let program = load(ebpf)?;
     let id = program.info().map_err(refused)?.id();
     let succession = Succession::begin(id, namespace);
     let link = program.attach(succession.namespace()).map_err(refused)?;

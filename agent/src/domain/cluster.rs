@@ -60,7 +60,7 @@ pub struct NodeFacts {
 pub enum Protocol {
     /// TCP: what the observer follows.
     Tcp,
-    /// UDP: not followed yet.
+    /// UDP: followed, and judged apart.
     Udp,
     /// SCTP: not followed.
     Sctp,
@@ -99,6 +99,8 @@ pub struct ServiceFacts {
     pub internal_local: bool,
     /// Whether `spec.loadBalancerSourceRanges` (or its annotation) restricts sources.
     pub has_source_ranges: bool,
+    /// Its endpoints may lie in other clusters, which no slice here tells of (Cilium's cluster mesh).
+    pub is_global: bool,
 }
 
 /// One port of a slice, resolved: named target ports are numbers here.

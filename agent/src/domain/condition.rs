@@ -99,12 +99,20 @@ fn is_leaving(eligibility: &Eligibility) -> bool {
     }
 }
 
+/// Between what is said of a leaving node and what of its datapath.
+const LEAVING_MARK: &str = ". Its datapath: ";
+
+/// Whether a [`message`] is about a node that is leaving.
+pub fn says_leaving(message: &str) -> bool {
+    message.contains(LEAVING_MARK)
+}
+
 /// The message: the verdict's sentence, what is to be known beside it, and at most
 /// [`MESSAGE_MAX`] bytes.
 pub fn message(verdict: &Verdict, standing: Standing, enforcement: Enforcement) -> String {
     let mut text = String::new();
     if standing.leaving {
-        text.push_str(&format!("{}. Its datapath: ", verdict.eligibility));
+        text.push_str(&format!("{}{LEAVING_MARK}", verdict.eligibility));
     }
     if standing.reason == Reason::Recovering {
         text.push_str("works again, which has to last before it counts: ");

@@ -304,6 +304,10 @@ pub struct ServiceInfo<'a> {
     pub family: Family,
     /// How many current endpoints it has.
     pub endpoints: u32,
+    /// It is a UDP port: what is counted of it is judged apart.
+    pub udp: bool,
+    /// It is a DNS port.
+    pub dns: bool,
     /// It is the sentinel: what its probes bring is kept apart, and no real connection of it counts.
     pub sentinel: bool,
 }

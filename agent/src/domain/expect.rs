@@ -4,13 +4,14 @@
 //!
 //! The rules are kube-proxy's (1.36, `pkg/proxy/topology.go`, `serviceport.go`,
 //! `iptables/proxier.go`); docs/expectations.md has them as a table. Pure: the same facts always
-//! give the same expectations. TCP alone is followed.
+//! give the same expectations. TCP and UDP are followed, but for the sentinel's UDP port, whose probes
+//! are followed one by one.
 
 use std::sync::Arc;
 
 use agent_common::service::{
     Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendKind, FrontendValue, Owed,
-    Port, SOURCE_CLASSES, TCP, endpoint_flag, frontend_flag,
+    Port, SOURCE_CLASSES, TCP, UDP, endpoint_flag, frontend_flag,
 };
 
 use super::cluster::{Protocol, ServiceFacts, ServicePort};
@@ -55,6 +56,10 @@ impl Frontend {
 pub struct PortExpectation {
     /// Name of the Service port; empty for the single unnamed one.
     pub port: Arc<str>,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Its number is 53, or its name says dns.
+    pub dns: bool,
     /// Family.
     pub family: Family,
     /// Frontends, each key once, in the order of their keys.
@@ -68,7 +73,7 @@ pub struct PortExpectation {
 pub struct Expectation {
     /// By port and family, in the order of the Service's ports.
     pub ports: Vec<PortExpectation>,
-    /// Ports of other protocols than TCP, which are not followed.
+    /// Ports of other protocols than TCP and UDP, which are not followed.
     pub not_followed: u32,
 }
 
@@ -86,7 +91,8 @@ impl Endpoint {
     /// As the map's value.
     pub fn value(&self) -> EndpointValue {
         EndpointValue {
-            flags: if self.local { endpoint_flag::LOCAL } else { 0 },
+            flags: if self.local { endpoint_flag::LOCAL } else { 0 }
+                | if self.udp { endpoint_flag::UDP } else { 0 },
         }
     }
 }
@@ -99,9 +105,14 @@ pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
         return expectation;
     };
     for (at, port) in service.ports.iter().enumerate() {
-        if port.protocol != Protocol::Tcp {
-            expectation.not_followed += 1;
-            continue;
+        match port.protocol {
+            Protocol::Tcp => {}
+            Protocol::Udp if node.sentinel.as_ref() == Some(&service.name) => continue,
+            Protocol::Udp => {}
+            Protocol::Sctp => {
+                expectation.not_followed += 1;
+                continue;
+            }
         }
         // The API server refuses two ports of one name; of those kube-proxy serves the last.
         let mut later = service.ports[at + 1..].iter();
@@ -196,7 +207,7 @@ fn port_expectation(
     let external = addresses.are_external();
     let sets = EndpointSets::collect(
         &state.slices,
-        &port.name,
+        (&port.name, port.protocol),
         addresses.family,
         !service.internal_local || external,
         service.internal_local || (service.external_local && external),
@@ -211,24 +222,28 @@ fn port_expectation(
     }
     PortExpectation {
         port: Arc::clone(&port.name),
+        protocol: port.protocol,
+        dns: port.port == 53 || &*port.name == "dns",
         family: addresses.family,
-        frontends: frontends(service, addresses, &sets, flags),
+        frontends: frontends(service, port.protocol, addresses, &sets, flags),
         endpoints: sets.reachable,
     }
 }
 
 fn frontends(
     service: &ServiceFacts,
+    protocol: Protocol,
     addresses: &Addresses,
     sets: &EndpointSets,
     flags: u8,
 ) -> Vec<Frontend> {
+    let protocol = if protocol == Protocol::Udp { UDP } else { TCP };
     let mut frontends = Vec::new();
     let mut add = |address: Address, port: Port, kind: FrontendKind| {
         let key = FrontendKey {
             address,
             port,
-            protocol: TCP,
+            protocol,
             padding: 0,
         };
         frontends.push(Frontend {
@@ -276,6 +291,10 @@ fn merge_equal_keys(frontends: &mut Vec<Frontend>) {
 
 /// What is owed to connections for a kind of frontend, by source class.
 fn owed(service: &ServiceFacts, kind: FrontendKind, sets: &EndpointSets) -> [Owed; SOURCE_CLASSES] {
+    // Where they go cannot be checked, nor that they go anywhere.
+    if service.is_global {
+        return [Owed::Nothing; SOURCE_CLASSES];
+    }
     if !sets.has_any {
         return [Owed::Reject; SOURCE_CLASSES];
     }

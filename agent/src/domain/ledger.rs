@@ -158,3 +158,6 @@ impl Ledger {
         self.restored
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,7 +14,7 @@ use agent_common::service::{
     Address, EndpointKey, EndpointValue, FrontendKey, FrontendValue, Port, endpoint_flag,
 };
 
-use super::cluster::ObjectName;
+use super::cluster::{ObjectName, Protocol};
 use super::evidence::{Directory, ServiceInfo};
 use super::expect::{Expectation, NodeContext, PortExpectation, expectation};
 use super::time::Mono;
@@ -167,7 +167,7 @@ impl Planner {
         self.retired.len()
     }
 
-    /// How many Service ports are of other protocols than TCP and so not followed.
+    /// How many Service ports are of other protocols than TCP and UDP and so not followed.
     pub fn not_followed(&self) -> u64 {
         self.not_followed
     }
@@ -220,7 +220,7 @@ impl Planner {
         draft: &mut Draft,
     ) {
         // Without an id so far, nothing of it stands in the maps.
-        let standing = self.registry.active(name, &after.port, after.family);
+        let standing = self.registry.active(name, after);
         let Some(id) = standing.or_else(|| self.acquire(name, after, draft)) else {
             return;
         };
@@ -265,7 +265,7 @@ impl Planner {
         draft: &mut Draft,
     ) {
         self.shortage.forget_service(name, port);
-        let Some(id) = self.registry.active(name, &port.port, port.family) else {
+        let Some(id) = self.registry.active(name, port) else {
             return;
         };
         for frontend in &port.frontends {
@@ -287,10 +287,7 @@ impl Planner {
         draft: &mut Draft,
     ) {
         for was in &before.ports {
-            let (Some(is), Some(id)) = (
-                find(after, was),
-                self.registry.active(name, &was.port, was.family),
-            ) else {
+            let (Some(is), Some(id)) = (find(after, was), self.registry.active(name, was)) else {
                 continue;
             };
             for endpoint in &was.endpoints {
@@ -307,7 +304,7 @@ impl Planner {
         port: &PortExpectation,
         draft: &mut Draft,
     ) -> Option<u32> {
-        match self.registry.acquire(name, &port.port, port.family) {
+        match self.registry.acquire(name, port) {
             Some(acquired) => {
                 self.shortage.forget_service(name, port);
                 if acquired.dirty {
@@ -316,9 +313,7 @@ impl Planner {
                 Some(acquired.id)
             }
             None => {
-                self.shortage
-                    .services
-                    .insert((name.clone(), port.port.clone(), port.family));
+                self.shortage.want_service(name, port);
                 None
             }
         }
@@ -344,10 +339,7 @@ impl Planner {
     fn expected_port(&self, view: &ClusterView, id: u32) -> Option<PortExpectation> {
         let slot = self.registry.slot(id)?;
         let mut expected = expectation(view.state(&slot.name)?, &self.node);
-        let at = expected
-            .ports
-            .iter()
-            .position(|port| port.port == slot.port && port.family == slot.family)?;
+        let at = expected.ports.iter().position(|port| slot.is_of(port))?;
         Some(expected.ports.swap_remove(at))
     }
 
@@ -371,6 +363,8 @@ impl Directory for Planner {
             port: &slot.port,
             family: slot.family,
             endpoints: self.registry.endpoints(id),
+            udp: slot.protocol == Protocol::Udp,
+            dns: slot.dns,
             sentinel: self.node.sentinel.as_ref() == Some(&slot.name),
         })
     }
@@ -392,10 +386,9 @@ fn affected<'a>(
 }
 
 fn find<'a>(expectation: &'a Expectation, port: &PortExpectation) -> Option<&'a PortExpectation> {
-    expectation
-        .ports
-        .iter()
-        .find(|other| other.port == port.port && other.family == port.family)
+    expectation.ports.iter().find(|other| {
+        other.port == port.port && other.protocol == port.protocol && other.family == port.family
+    })
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! for a while, and while its devices are sound. Proofs of the sentinel are kept apart from those
 //! of real connections.
 
+mod bearing;
 mod lag;
 mod lane;
 mod outcome;
@@ -21,8 +22,10 @@ use serde::{Deserialize, Serialize};
 
 use super::freshness::Lags;
 use super::probe::{Lane, PROBE_PATHS, ProbePath, ProbeTrace, Transport};
+use super::shape::Told;
 use super::time::Mono;
 use super::verdict::limits::Limits;
+use bearing::Bearing;
 use lane::LaneMemory;
 pub(crate) use lane::{LaneLedger, Run};
 pub use outcome::{
@@ -76,6 +79,8 @@ pub struct SentinelLedger {
     measured: Option<Duration>,
     /// Since when the source of the view is away.
     away: Option<Mono>,
+    /// What the datapath's shape makes of probes.
+    bearing: Bearing,
 }
 
 /// Who owns the datapath of a family.
@@ -110,6 +115,8 @@ pub struct SentinelMemory {
     lags: [Lags; FAMILIES],
     #[serde(default)]
     away: Option<Mono>,
+    #[serde(default)]
+    managed: Told,
 }
 
 impl SentinelLedger {
@@ -127,6 +134,7 @@ impl SentinelLedger {
             lags: Default::default(),
             measured: None,
             away: None,
+            bearing: Bearing::default(),
         }
     }
 
@@ -137,6 +145,7 @@ impl SentinelLedger {
         ledger.owners = memory.owners;
         ledger.lags = memory.lags;
         ledger.away = memory.away;
+        ledger.bearing.managed = memory.managed;
         for remembered in memory.lanes {
             let (lane, known) = remembered.restore();
             ledger.lanes[place(lane)] = known;
@@ -153,6 +162,7 @@ impl SentinelLedger {
             owners: self.owners,
             lags: self.lags.clone(),
             away: self.away,
+            managed: self.bearing.managed,
         }
     }
 
@@ -265,7 +275,9 @@ impl SentinelLedger {
     /// Whether failures of armed lanes of a family are running: the moment to read afresh who owns
     /// the datapath and what the sentinel is.
     pub fn is_failing(&self, family: Family) -> bool {
-        let failing = |lane: Lane| self.lane(lane).armed && self.lane(lane).run.is_some();
+        let failing = |lane: Lane| {
+            self.stands(lane.path) && self.lane(lane).armed && self.lane(lane).run.is_some()
+        };
         lanes_of(family).any(failing)
     }
 

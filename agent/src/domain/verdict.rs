@@ -10,6 +10,7 @@ mod lanes;
 pub mod limits;
 pub mod remembered;
 pub mod report;
+mod upstream;
 mod words;
 
 #[cfg(test)]
@@ -22,6 +23,7 @@ use agent_common::service::{FAMILIES, Family};
 use super::ledger::Ledger;
 use super::node::Eligibility;
 use super::time::Mono;
+use super::upstream::Voice;
 pub use limits::Limits;
 pub use remembered::{LastVerdict, Remembered};
 pub use report::{
@@ -42,6 +44,8 @@ pub struct Inputs {
     pub boot: BootState,
     /// How far this node's datapath usually lags behind the API, where that is known.
     pub usual_lag: Option<Duration>,
+    /// What the node's own proxy says against it, where it is asked.
+    pub upstream: Option<Voice>,
 }
 
 /// What is known of this boot of the node.

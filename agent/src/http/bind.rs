@@ -26,6 +26,13 @@ pub enum BindAddress {
     One(SocketAddr),
 }
 
+impl BindAddress {
+    /// Whether nobody beside this machine reaches it.
+    pub fn is_loopback(&self) -> bool {
+        matches!(self, BindAddress::One(address) if address.ip().is_loopback())
+    }
+}
+
 impl From<SocketAddr> for BindAddress {
     fn from(address: SocketAddr) -> Self {
         let ip = address.ip().to_canonical();

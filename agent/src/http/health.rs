@@ -6,19 +6,28 @@
 //! | `/livez` | 200 or 503: does the node route Service traffic? |
 //! | anything else | 404, as Go's net/http says it |
 //!
+//! pathproof's own question (`--upstream`) is answered 421: nobody else listens at the port.
+//!
 //! Any method is answered alike. The answer is the published one; a request only adds the time.
+//!
+//! Where the agent stands in for kube-proxy, who asks `/healthz` from a loopback address is told of
+//! the agent alone: there ask those who restart it (docs/rke1.md).
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::Router;
 use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
-use axum::http::{StatusCode, Uri};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use tokio::sync::watch;
 
 use crate::domain::answer::{Answer, Endpoint};
-use crate::domain::time::Wall;
+use crate::domain::time::{Mono, Wall};
+use crate::domain::upstream::HEADER;
+use crate::lifecycle::heartbeat::Heartbeat;
 use crate::metrics::Metrics;
 
 /// Both answers, computed together.
@@ -39,13 +48,35 @@ pub struct HealthState {
     pub now: fn() -> Wall,
     /// Where requests are counted.
     pub metrics: Arc<Metrics>,
+    /// What loopback is told of at `/healthz`, where that is not the verdict.
+    pub loopback: Option<Alive>,
 }
+
+/// Whether the agent is alive, as `/agent/livez` says it.
+#[derive(Clone)]
+pub struct Alive {
+    /// When the main loop last turned.
+    pub heartbeat: Heartbeat,
+    /// The monotonic clock.
+    pub now: fn() -> Mono,
+}
+
+/// Who asks, as the listener knows it; without, nobody is taken for loopback.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer(pub IpAddr);
 
 /// The router of the health port.
 pub fn router(state: HealthState) -> Router {
     let answer = |endpoint| {
         let state = state.clone();
-        any(move || async move { state.answer(endpoint) })
+        any(
+            move |headers: HeaderMap, peer: Option<Extension<Peer>>| async move {
+                match headers.contains_key(HEADER) {
+                    true => StatusCode::MISDIRECTED_REQUEST.into_response(),
+                    false => state.answer(endpoint, peer.map(|Extension(peer)| peer)),
+                }
+            },
+        )
     };
     let unknown = {
         let metrics = Arc::clone(&state.metrics);
@@ -63,11 +94,13 @@ pub fn router(state: HealthState) -> Router {
 }
 
 impl HealthState {
-    fn answer(&self, endpoint: Endpoint) -> Response {
+    fn answer(&self, endpoint: Endpoint, peer: Option<Peer>) -> Response {
         let answers = Arc::clone(&self.answers.borrow());
-        let answer = match endpoint {
-            Endpoint::Healthz => &answers.healthz,
-            Endpoint::Livez => &answers.livez,
+        let own = self.own_answer(endpoint, peer);
+        let answer = match (&own, endpoint) {
+            (Some(own), _) => own,
+            (None, Endpoint::Healthz) => &answers.healthz,
+            (None, Endpoint::Livez) => &answers.livez,
         };
         self.metrics.http().answered(Some(endpoint), answer.status);
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
@@ -77,6 +110,27 @@ impl HealthState {
             answer.body((self.now)()),
         )
             .into_response()
+    }
+}
+
+impl HealthState {
+    /// What is said of the agent, to who is not told of the node. Neither eligibility nor a family is
+    /// spoken of.
+    fn own_answer(&self, endpoint: Endpoint, peer: Option<Peer>) -> Option<Answer> {
+        let Peer(ip) = peer.filter(|_| endpoint == Endpoint::Healthz)?;
+        let Alive { heartbeat, now } = self.loopback.as_ref()?;
+        if !ip.to_canonical().is_loopback() {
+            return None;
+        }
+        let Mono(now) = now();
+        let healthy = heartbeat.is_alive(now);
+        Some(Answer {
+            status: if healthy { 200 } else { 503 },
+            healthy,
+            node_eligible: None,
+            families: Vec::new(),
+            would_fail: false,
+        })
     }
 }
 

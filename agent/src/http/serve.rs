@@ -3,8 +3,8 @@
 //! A health port is open to strangers, and must answer a load balancer within its second whatever
 //! they do, in little memory. So a connection is never waited for: each has [`Limits`] on the time
 //! it may take, a newcomer is always accepted, and where there are too many the one that was used
-//! least lately makes room. One that has said nothing yet costs a few hundred bytes; only one that
-//! talks is given a buffer, and of those there are few.
+//! least lately makes room. One that has not asked yet costs a few hundred bytes; only one that
+//! has is given a buffer, and of those there are few.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -27,10 +27,12 @@ use tokio::time::{Instant, Sleep};
 use tower::ServiceExt as _;
 
 use super::allow::AllowList;
+use super::health::Peer;
 use crate::metrics::{Metrics, Turned};
 
 mod crowd;
 mod progress;
+mod waiting;
 
 pub use crate::metrics::Listener;
 use crowd::{Crowd, Place};
@@ -39,7 +41,7 @@ use progress::{Progress, Watched};
 /// What a connection may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time that have said nothing yet. One more, and the oldest is closed.
+    /// Connections at a time that have asked nothing yet. One more, and the oldest is closed.
     pub waiting: usize,
     /// Connections at a time that have: they hold a buffer. One more, and the one used least
     /// lately is closed.
@@ -47,8 +49,10 @@ pub struct Limits {
     /// Of those, how many are kept for further requests. Beyond, each is closed after its answer,
     /// which clients expect, as they do not expect to be closed while they ask.
     pub kept: usize,
-    /// From accept to the end of the first request's header, and from the first byte of a later
-    /// request to the end of its header.
+    /// From accept to the first request, for which half as long as this is allowed at least. Long,
+    /// since to wait costs little, and who is closed comes back.
+    pub waiting_time: Duration,
+    /// To the end of a header that has begun to be read: a long first one, or a later one.
     pub header_time: Duration,
     /// Between requests.
     pub idle_time: Duration,
@@ -64,6 +68,7 @@ impl Default for Limits {
             waiting: 16_384,
             talking: 512,
             kept: 256,
+            waiting_time: Duration::from_secs(60),
             header_time: Duration::from_secs(5),
             idle_time: Duration::from_secs(60),
             answer_time: Duration::from_secs(30),
@@ -87,8 +92,8 @@ impl Limits {
     }
 }
 
-/// How long those that said nothing yet are heard once the listener closes: they were accepted, and
-/// may have asked already.
+/// How long those that asked nothing yet are heard once the listener closes: they were accepted, and
+/// may be about to ask.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Connections that are accepted at most once the listener closes, more than wait in its queue.
@@ -191,7 +196,7 @@ impl Shared {
         let shared = Arc::clone(self);
         tokio::spawn(async move {
             let _open = shared.rules.metrics.http().opened(shared.rules.listener);
-            shared.attend(stream, place).await;
+            shared.attend(stream, peer, place).await;
         });
     }
 
@@ -241,16 +246,16 @@ impl Shared {
     }
 
     /// One connection, from accept to close.
-    async fn attend(&self, stream: TcpStream, mut place: Place) {
-        let mut deadline = Instant::now() + self.rules.limits.header_time;
+    async fn attend(&self, stream: TcpStream, peer: SocketAddr, mut place: Place) {
+        let limits = &self.rules.limits;
+        let mut deadline = Instant::now() + waiting::spread(limits.waiting_time, peer.port());
         let mut stopped = self.stopped.clone();
-        let (mut first, mut leaving) = ([0], false);
+        let mut leaving = false;
         loop {
             tokio::select! {
-                // Not `readable`, which may be true of a stream with nothing to read.
-                heard = stream.peek(&mut first) => match heard {
-                    Ok(1..) => break,
-                    _ => return,
+                asked = waiting::something_to_answer(&stream) => match asked {
+                    Ok(()) => break,
+                    Err(_) => return,
                 },
                 () = tokio::time::sleep_until(deadline) => {
                     if !leaving {
@@ -266,16 +271,18 @@ impl Shared {
             }
         }
         drop(place);
+        let deadline = deadline.min(Instant::now() + limits.header_time);
         // Answers are one write each; waiting for more to send would only delay them.
         let _ = stream.set_nodelay(true);
         let place = self.place(&self.talking);
         // Boxed, so that one that waits does not hold the room for it.
-        Box::pin(self.converse(stream, place, stopped, deadline)).await;
+        Box::pin(self.converse(stream, peer, place, stopped, deadline)).await;
     }
 
     async fn converse(
         &self,
         stream: TcpStream,
+        peer: SocketAddr,
         mut place: Place,
         mut stopped: watch::Receiver<bool>,
         deadline: Instant,
@@ -285,8 +292,9 @@ impl Shared {
         let service = {
             let (router, progress) = (self.router.clone(), Arc::clone(&progress));
             let visit = place.visit();
-            hyper::service::service_fn(move |request: Request<Incoming>| {
+            hyper::service::service_fn(move |mut request: Request<Incoming>| {
                 progress.asked();
+                request.extensions_mut().insert(Peer(peer.ip()));
                 let crowded = visit.note() > limits.kept;
                 let answer = router.clone().oneshot(request.map(Body::new));
                 let progress = Arc::clone(&progress);

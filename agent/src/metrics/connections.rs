@@ -84,6 +84,17 @@ impl Tally {
             .sum()
     }
 
+    /// As reports show it.
+    pub(super) fn report(&self, endpoints: u32, trouble: bool) -> ServiceReport {
+        ServiceReport {
+            service: service_name(self),
+            family: names::of_family(self.family).to_owned(),
+            endpoints,
+            trouble,
+            outcomes: self.total(),
+        }
+    }
+
     fn total(&self) -> OutcomeCounts {
         let mut counts = [0; OUTCOMES];
         for path in self.sums.iter() {
@@ -190,13 +201,7 @@ impl Ranked<'_> {
     }
 
     fn report(&self) -> ServiceReport {
-        ServiceReport {
-            service: service_name(self.tally),
-            family: names::of_family(self.tally.family).to_owned(),
-            endpoints: self.endpoints,
-            trouble: self.trouble,
-            outcomes: self.tally.total(),
-        }
+        self.tally.report(self.endpoints, self.trouble)
     }
 }
 

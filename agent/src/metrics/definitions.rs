@@ -79,6 +79,8 @@ definitions! {
     /// Verdict and answers
     STATE = Gauge "pathproof_state" ["family", "state"]
         "1 for the state that the verdict on this family is in, 0 for the others; absent for a family without frontends";
+    CAUSE = Gauge "pathproof_cause" ["family", "state", "cause"]
+        "1 for what this family is in its state for: the cause of its failures, or why nothing is known; absent while there is none. operations.md has an entry for each";
     SINCE = Gauge "pathproof_state_since_timestamp" in Seconds []
         "Since when the node is in its state, as Unix time";
     VERDICT_AT = Gauge "pathproof_verdict_timestamp" in Seconds []
@@ -86,7 +88,7 @@ definitions! {
     ANSWER = Gauge "pathproof_answer_ok" ["endpoint"]
         "1 if this endpoint answers 200, 0 if it answers 503";
     WOULD_FAIL = Gauge "pathproof_would_fail" ["endpoint"]
-        "1 if this endpoint would answer 503 but for --enforcement=audit";
+        "1 if the datapath asks this endpoint for 503, which it gets with --enforcement=enforce alone";
     ENFORCING = Gauge "pathproof_enforcing" []
         "1 with --enforcement=enforce, 0 with audit";
     ELIGIBLE = Gauge "pathproof_node_eligible" []
@@ -95,6 +97,8 @@ definitions! {
         "When a new connection was last proven, as Unix time; absent if never";
     LAST_FAILURE = Gauge "pathproof_last_failure_timestamp" in Seconds ["family", "path"]
         "When a new connection last failed, as Unix time; absent if never";
+    UPSTREAM = Gauge "pathproof_upstream_state" ["state"]
+        "1 for how the health server of the node's own proxy answered last (--upstream), 0 for the others; absent where it is not asked";
     TROUBLED = Gauge "pathproof_troubled_services" ["confirmed"]
         "Service ports in trouble; not confirmed are single failures";
 
@@ -104,6 +108,13 @@ definitions! {
     SERVICE_CONNECTIONS = Counter "pathproof_service_connections"
         ["namespace", "service", "port", "family", "path", "outcome"]
         "The same by Service port, for the first 1,000 with traffic; the rest are service=\"other\" with an empty namespace";
+    DATAGRAMS = Counter "pathproof_udp_datagrams" ["family", "path", "outcome"]
+        "Datagrams for UDP Services that were followed, by outcome: one of a flow at a time, and so many in time; judged apart, they make no verdict";
+    SERVICE_DATAGRAMS = Counter "pathproof_service_udp_datagrams"
+        ["namespace", "service", "port", "family", "path", "outcome"]
+        "The same by Service port, for the first 1,000 with traffic; the rest are service=\"other\" with an empty namespace";
+    DNS_ANSWER = Histogram "pathproof_dns_answer" in Seconds ["family"]
+        "Time from the arrival of a followed datagram for a DNS Service (port 53, or a port named dns) to its first answer";
     FORWARDING_DELAY = Histogram "pathproof_forwarding_delay" in Seconds ["family"]
         "Time from the arrival of a connection's first SYN to its departure for an endpoint";
     EXTERNAL = Counter "pathproof_external_connections" ["family"]
@@ -138,6 +149,11 @@ definitions! {
         "Hooks that were found detached, or not first, and put back";
     COVERAGE_LOSS = Gauge "pathproof_coverage_loss" ["loss"]
         "1 for each part of the traffic that is not seen or not judged in full; absent if all is";
+    DATAPATH = Gauge "pathproof_datapath_info"
+        ["cilium", "replacement", "socket_lb", "routing", "xdp", "netkit", "sentinel_managed"]
+        "Always 1; the labels say what the datapath was recognised as (docs/cilium.md), none where that does not apply";
+    PATH_SEEN = Gauge "pathproof_path_seen" ["family", "path", "seen"]
+        "Always 1; how much of this path's real traffic crosses the observer's hooks: full, partial or hidden";
     FAULTS = Counter "pathproof_observer_faults" ["fault"]
         "What the programs in the kernel could not do, since they were loaded";
     ANOMALIES = Counter "pathproof_observer_anomalies" []
@@ -164,6 +180,10 @@ definitions! {
     /// Listeners
     REQUESTS = Counter "pathproof_healthz_requests" ["endpoint", "code"]
         "Requests answered on the health port; endpoint=\"other\" are unknown paths";
+    PROXY_HEALTHZ = Counter "kubeproxy_proxy_healthz" ["code"]
+        "In kube-proxy's place only, under its name: requests answered on /healthz";
+    PROXY_LIVEZ = Counter "kubeproxy_proxy_livez" ["code"]
+        "In kube-proxy's place only, under its name: requests answered on /livez";
     OPEN = Gauge "pathproof_http_open_connections" ["listener"]
         "Open connections";
     TURNED = Counter "pathproof_http_connections" ["listener", "event"]

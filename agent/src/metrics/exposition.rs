@@ -11,7 +11,6 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::registry;
 
-use super::connections::{self, Connections, SHOWN, outcome_name};
 use super::definitions::{self as define, Definition, Kind, Unit};
 use super::http::{ANSWERS, HttpStats, Listener, Turned};
 use super::lags::{self, Freshness};
@@ -25,9 +24,12 @@ use crate::domain::node::Eligibility;
 use crate::domain::probe::ProbePath;
 use crate::domain::time::Mono;
 use crate::domain::verdict::report::names;
-use crate::domain::verdict::{LaneView, State};
+use crate::domain::verdict::{Cause, FamilyVerdict, LaneView, State, Why};
 use crate::report::Report;
+use crate::report::upstream::UpstreamState;
 
+mod counted;
+mod datapath;
 mod lanes;
 
 /// The one collector.
@@ -47,6 +49,7 @@ impl Collector for Exposition {
             page.drain(&snapshot.report.drain)?;
         }
         page.connections(&current.connections)?;
+        page.datagrams(&current.datagrams)?;
         page.probes(&current.probes)?;
         page.freshness(&current.freshness)?;
         // From here on nothing needs the main loop's values.
@@ -131,6 +134,14 @@ impl Page<'_, '_> {
                 states.gauge(&labels, flag(state == family.state))?;
             }
         }
+        if let Some(upstream) = &report.upstream {
+            let mut states = self.family(define::UPSTREAM)?;
+            for state in UpstreamState::ALL {
+                let value = flag(state == upstream.state);
+                states.gauge(&[("state", state.name())], value)?;
+            }
+        }
+        self.causes(&verdict.families)?;
         self.value(define::SINCE, unix(report, verdict.since))?;
         self.value(define::VERDICT_AT, unix(report, verdict.at))?;
         self.answers(report)?;
@@ -157,6 +168,23 @@ impl Page<'_, '_> {
             };
             let label = if confirmed { "true" } else { "false" };
             troubled.gauge(&[("confirmed", label)], count as f64 + f64::from(rest))?;
+        }
+        Ok(())
+    }
+
+    fn causes(&mut self, families: &[FamilyVerdict]) -> fmt::Result {
+        let mut causes = self.family(define::CAUSE)?;
+        for family in families {
+            let why = family.why.map(Why::name);
+            let Some(cause) = family.cause.map(Cause::name).or(why) else {
+                continue;
+            };
+            let labels = [
+                ("family", names::of_family(family.family)),
+                ("state", family.state.name()),
+                ("cause", cause),
+            ];
+            causes.gauge(&labels, 1.0)?;
         }
         Ok(())
     }
@@ -228,6 +256,7 @@ impl Page<'_, '_> {
         for loss in losses {
             family.gauge(&[("loss", loss)], 1.0)?;
         }
+        self.datapath(&report.datapath)?;
         let mut faults = self.family(define::FAULTS)?;
         for (fault, count) in &report.faults {
             faults.counter(&[("fault", fault)], *count)?;
@@ -259,35 +288,6 @@ impl Page<'_, '_> {
             Some(time) => quiet.gauge(&[], time.as_secs_f64()),
             None => Ok(()),
         }
-    }
-
-    fn connections(&mut self, counted: &Connections) -> fmt::Result {
-        let mut nodes = self.family(define::CONNECTIONS)?;
-        for (family, sums) in Family::ALL.into_iter().zip(&counted.nodes) {
-            for (path, outcomes) in connections::paths(sums) {
-                for (index, count) in outcomes.iter().enumerate() {
-                    let labels = [
-                        ("family", names::of_family(family)),
-                        ("path", path),
-                        ("outcome", outcome_name(index)),
-                    ];
-                    nodes.counter(&labels, *count)?;
-                }
-            }
-        }
-        let mut services = self.family(define::SERVICE_CONNECTIONS)?;
-        for tally in counted.services.values() {
-            let name = (&*tally.name.namespace, &*tally.name.name, &*tally.port);
-            for (path, outcomes) in connections::paths(&tally.sums) {
-                service_path(&mut services, name, tally.family, path, outcomes)?;
-            }
-        }
-        for (family, sums) in Family::ALL.into_iter().zip(&counted.others) {
-            for (path, outcomes) in connections::paths(sums) {
-                service_path(&mut services, ("", "other", ""), family, path, outcomes)?;
-            }
-        }
-        Ok(())
     }
 
     fn probes(&mut self, counted: &Probes) -> fmt::Result {
@@ -322,6 +322,9 @@ impl Page<'_, '_> {
                 count.load(Relaxed),
             )?;
         }
+        if stats.is_as_kube_proxy() {
+            self.as_kube_proxy(stats)?;
+        }
         let mut open = self.family(define::OPEN)?;
         for listener in Listener::ALL {
             open.gauge(
@@ -335,6 +338,22 @@ impl Page<'_, '_> {
                 let labels = [("listener", listener.name()), ("event", event.name())];
                 let count = stats.turned[listener as usize][event as usize].load(Relaxed);
                 turned.counter(&labels, count)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same answers by the names of kube-proxy's own metrics.
+    fn as_kube_proxy(&mut self, stats: &HttpStats) -> fmt::Result {
+        let named = [
+            (define::PROXY_HEALTHZ, "healthz"),
+            (define::PROXY_LIVEZ, "livez"),
+        ];
+        for (definition, wanted) in named {
+            let mut answers = self.family(definition)?;
+            let counted = ANSWERS.into_iter().zip(&stats.answers);
+            for ((_, code), count) in counted.filter(|((endpoint, _), _)| *endpoint == wanted) {
+                answers.counter(&[("code", code)], count.load(Relaxed))?;
             }
         }
         Ok(())
@@ -378,33 +397,6 @@ impl Page<'_, '_> {
         self.value(define::MEMORY, usage.resident_bytes as f64)?;
         self.value(define::FILES, usage.open_files as f64)
     }
-}
-
-fn service_path(
-    services: &mut Family_<'_>,
-    (namespace, service, port): (&str, &str, &str),
-    family: Family,
-    path: &str,
-    outcomes: &[u64; SHOWN],
-) -> fmt::Result {
-    if outcomes.iter().all(|count| *count == 0) {
-        return Ok(());
-    }
-    for (index, count) in outcomes.iter().enumerate() {
-        if *count == 0 && !connections::is_always_shown(index) {
-            continue;
-        }
-        let labels = [
-            ("namespace", namespace),
-            ("service", service),
-            ("port", port),
-            ("family", names::of_family(family)),
-            ("path", path),
-            ("outcome", outcome_name(index)),
-        ];
-        services.counter(&labels, *count)?;
-    }
-    Ok(())
 }
 
 /// Delays below this power of two of nanoseconds (1.024 us) share the first bucket: no datapath is

@@ -1,6 +1,6 @@
 //! What the listeners count, without a lock.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use crate::domain::answer::Endpoint;
 
@@ -71,6 +71,7 @@ pub struct HttpStats {
     pub(super) answers: [AtomicU64; ANSWERS.len()],
     pub(super) open: [AtomicI64; 2],
     pub(super) turned: [[AtomicU64; 4]; 2],
+    as_kube_proxy: AtomicBool,
 }
 
 impl HttpStats {
@@ -83,6 +84,15 @@ impl HttpStats {
             None => 4,
         };
         self.answers[slot].fetch_add(1, Relaxed);
+    }
+
+    /// Answers are shown under kube-proxy's names as well, from now on.
+    pub fn as_kube_proxy(&self) {
+        self.as_kube_proxy.store(true, Relaxed);
+    }
+
+    pub(super) fn is_as_kube_proxy(&self) -> bool {
+        self.as_kube_proxy.load(Relaxed)
     }
 
     /// What became of a connection.

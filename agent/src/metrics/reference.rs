@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::definitions::{ALL, Kind};
+use super::labels::LABELS;
 
 const HEAD: &str = "\
 <!-- Written by `cargo xtask gen-docs` from agent/src/metrics/definitions.rs. Do not edit. -->
@@ -11,6 +12,26 @@ const HEAD: &str = "\
 `/metrics` on the admin port, in OpenMetrics text. Paths are where a connection comes from: `pod`
 (of this node), `host` (this node itself) or `external` (anything else). Families are `IPv4` and
 `IPv6`. States and outcomes are explained in behaviour.md.
+";
+
+const CONVENTIONS: &str = "
+## Conventions
+
+- Base units: seconds and bytes, as floating point numbers. A name ends in its unit (`_seconds`, `_bytes`), a point in time in `_timestamp_seconds` (Unix time), a counter in `_total` behind that. What has no unit is a count, or 0 and 1.
+- A counter begins at zero when the agent does; `rate()` knows.
+- A gauge whose value is not known is absent, not 0.
+- No label takes its values from packets, addresses, pods or error texts. Each has a bound, for one agent:
+
+| label | at most | values |
+|---|---|---|
+";
+
+const SERVICES: &str = "
+Only `pathproof_service_connections_total` grows with the cluster: a Service port, family and path with traffic has 7 series, and one more for each other outcome that occurred.
+Beyond 1,000 Service ports (once per family), those that come later are counted together as `service=\"other\"`; no connection is left out of the sum.
+A Service that is deleted takes its series along.
+
+The label `node` is not the agent's: Prometheus adds it from where it scrapes, as the chart's PodMonitor does. [The dashboard](dashboard.md) and the alerts need it.
 ";
 
 /// The page.
@@ -43,7 +64,20 @@ pub fn reference() -> String {
             definition.help
         );
     }
+    conventions(&mut page);
     page
+}
+
+fn conventions(page: &mut String) {
+    page.push_str(CONVENTIONS);
+    for label in LABELS {
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {} |",
+            label.name, label.most, label.values
+        );
+    }
+    page.push_str(SERVICES);
 }
 
 #[cfg(test)]

@@ -4,10 +4,12 @@ use agent_common::evidence::{OUTCOMES, Outcome};
 use agent_common::service::{Family, SourceClass};
 use proptest::prelude::*;
 
+use super::definitions::Unit;
 use super::*;
 use crate::domain::cluster::ObjectName;
 use crate::domain::evidence::ServiceInfo;
 use crate::report::sample;
+use crate::report::upstream::{UpstreamReport, UpstreamState};
 
 /// Services by id.
 struct Names(BTreeMap<u32, (ObjectName, &'static str, Family)>);
@@ -36,6 +38,8 @@ impl Directory for Names {
             port,
             family: *family,
             endpoints: 2,
+            udp: false,
+            dns: false,
             sentinel: false,
         })
     }
@@ -60,6 +64,13 @@ fn snapshot() -> Snapshot {
     delays[0].sum_ns = 1_500_000_000;
     let mut report = sample::broken();
     report.verdict.coverage.losses = sample::blind().verdict.coverage.losses;
+    report.upstream = Some(UpstreamReport {
+        url: "http://127.0.0.1:10256".to_owned(),
+        state: UpstreamState::Healthy,
+        heard: None,
+        said: None,
+        counts: false,
+    });
     Snapshot {
         report: Arc::new(report),
         delays,
@@ -78,6 +89,8 @@ fn value(page: &str, series: &str) -> Option<f64> {
 fn every_definition_is_exposed_and_nothing_else() {
     let metrics = Metrics::new();
     metrics.update(snapshot());
+    assert!(!metrics.encode().contains("kubeproxy_"));
+    metrics.http().as_kube_proxy();
     let page = metrics.encode();
     let exposed: BTreeSet<&str> = page
         .lines()
@@ -97,12 +110,121 @@ fn names_and_helps_are_in_order() {
     for (_, definition) in definitions::ALL {
         let name = definition.full_name();
         assert!(
-            name.starts_with("pathproof_") || name.starts_with("process_"),
+            ["pathproof_", "process_", "kubeproxy_proxy_"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix)),
             "{name}"
         );
         assert!(seen.insert(name.clone()), "{name} twice");
         assert!(!definition.help.ends_with('.'), "{name}");
     }
+}
+
+/// Base units alone, and no unit in disguise (docs/metrics.md, Conventions).
+#[test]
+fn names_end_in_base_units() {
+    const DISGUISED: [&str; 12] = [
+        "ms",
+        "us",
+        "ns",
+        "millis",
+        "milliseconds",
+        "microseconds",
+        "nanoseconds",
+        "minutes",
+        "hours",
+        "kb",
+        "percent",
+        "mib",
+    ];
+    for (_, definition) in definitions::ALL {
+        let name = definition.full_name();
+        let words: Vec<&str> = name.split('_').collect();
+        assert!(!words.iter().any(|word| DISGUISED.contains(word)), "{name}");
+        let counter = definition.kind == definitions::Kind::Counter;
+        assert_eq!(counter, words.last() == Some(&"total"), "{name}");
+        let bare = name.trim_end_matches("_total");
+        for (word, unit) in [("seconds", Unit::Seconds), ("bytes", Unit::Bytes)] {
+            assert_eq!(
+                bare.ends_with(word),
+                definition.unit == Some(unit),
+                "{name}"
+            );
+            assert_eq!(bare.contains(word), definition.unit == Some(unit), "{name}");
+        }
+        let timed = definition.kind == definitions::Kind::Histogram || bare.contains("timestamp");
+        assert!(!timed || definition.unit == Some(Unit::Seconds), "{name}");
+    }
+}
+
+#[test]
+fn every_label_has_a_bound() {
+    let used: BTreeSet<&str> = definitions::ALL
+        .iter()
+        .flat_map(|(_, definition)| definition.labels.iter().copied())
+        .collect();
+    let bounded: BTreeSet<&str> = labels::LABELS.iter().map(|label| label.name).collect();
+    assert_eq!(used, bounded, "add it to metrics/labels.rs, with a bound");
+}
+
+/// Values of each label of each metric, out of a page.
+fn label_values(page: &str) -> BTreeMap<(String, String), BTreeSet<String>> {
+    let mut found: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let Some((name, rest)) = line.split_once('{') else {
+            continue;
+        };
+        let list = rest.rsplit_once('}').unwrap().0.trim_end_matches('"');
+        for pair in list.split("\",") {
+            let (label, value) = pair.split_once("=\"").unwrap();
+            if label != "le" {
+                let key = (name.to_owned(), label.to_owned());
+                found.entry(key).or_default().insert(value.to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// Thrice the Services that have series of their own, with every outcome on every path.
+#[test]
+fn the_exposition_keeps_the_bounds() {
+    let metrics = Metrics::new();
+    metrics.update(snapshot());
+    for kind in publish::Published::ALL {
+        metrics.publish().want(kind);
+    }
+    let names = Names::of(3 * MAX_SERVICES_SHOWN as u32);
+    for class in SourceClass::ALL {
+        let one = |service| CountDelta {
+            service,
+            class,
+            counts: [1; OUTCOMES],
+            lost: 1,
+        };
+        let counts: Vec<CountDelta> = (0..3 * MAX_SERVICES_SHOWN as u32).map(one).collect();
+        metrics.record(&counts, &names);
+    }
+    let values = label_values(&metrics.encode());
+    for ((metric, label), values) in &values {
+        let bound = labels::LABELS.iter().find(|one| one.name == label);
+        let most = bound
+            .unwrap_or_else(|| panic!("{label} of {metric} has no bound"))
+            .most;
+        assert!(
+            values.len() <= most,
+            "{metric}: {} values of {label}",
+            values.len()
+        );
+    }
+    let services = "pathproof_service_connections_total".to_owned();
+    let shown = &values[&(services.clone(), "service".to_owned())];
+    assert_eq!(shown.len(), MAX_SERVICES_SHOWN + 1);
+    assert!(shown.contains("other"));
+    assert_eq!(
+        values[&(services, "outcome".to_owned())].len(),
+        OUTCOMES + 1
+    );
 }
 
 #[test]
@@ -114,6 +236,10 @@ fn values_are_those_of_the_report() {
         (r#"pathproof_state{family="IPv4",state="broken"}"#, 1.0),
         (r#"pathproof_state{family="IPv4",state="proven"}"#, 0.0),
         (r#"pathproof_state{family="IPv6",state="proven"}"#, 1.0),
+        (
+            r#"pathproof_cause{family="IPv4",state="broken",cause="leaked"}"#,
+            1.0,
+        ),
         (r#"pathproof_answer_ok{endpoint="livez"}"#, 0.0),
         ("pathproof_node_eligible", 1.0),
         (r#"pathproof_troubled_services{confirmed="true"}"#, 1.0),

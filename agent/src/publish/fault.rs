@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::causes::chain;
 use crate::domain::condition::Refusal;
 use crate::metrics::WriteResult;
 
@@ -109,19 +110,4 @@ impl From<kube::Error> for Fault {
             _ => Fault::Server { code, message },
         }
     }
-}
-
-/// The error and its causes; those that the one before repeats are left out.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let words = cause.to_string();
-        if !text.ends_with(&words) {
-            text.push_str(": ");
-            text.push_str(&words);
-        }
-        next = cause.source();
-    }
-    text
 }

@@ -2,9 +2,13 @@
 
 use agent_common::service::{Family, SourceClass};
 
+use super::hardening::{FilesReport, HardeningReport};
+use super::udp::{AnswerTimes, UdpReport, UdpServiceReport};
 use super::*;
 use crate::domain::evidence::CoverageLoss;
 use crate::domain::node::Eligibility;
+use crate::domain::sentinel::Owner;
+use crate::domain::shape::{DeviceFacts, Facts, Role, Strangers};
 use crate::domain::verdict::{
     Cause, Coverage, FamilyVerdict, Loss, PathState, PathView, ServiceTrouble, State, Why,
 };
@@ -24,6 +28,48 @@ pub(crate) fn written() -> jiff::Timestamp {
     "2026-11-21T13:00:00.25Z".parse().unwrap()
 }
 
+/// The same beside Cilium that replaces kube-proxy.
+pub(crate) fn beside_cilium() -> Report {
+    let device = |name: &str, role, programs: [&str; 2]| DeviceFacts {
+        name: name.to_owned(),
+        role,
+        xdp: name == "eth0",
+        hooks: Some(programs.map(|name| {
+            Strangers {
+                links: (!name.is_empty())
+                    .then(|| Some(name.to_owned()))
+                    .into_iter()
+                    .collect(),
+                filters: Vec::new(),
+            }
+        })),
+    };
+    let socket = Strangers {
+        links: vec![Some("cil_sock4_connect".to_owned())],
+        filters: Vec::new(),
+    };
+    let facts = Facts {
+        devices: vec![
+            device("eth0", Role::Uplink, ["cil_from_netdev", "cil_to_netdev"]),
+            device(
+                "cilium_host",
+                Role::Cilium,
+                ["cil_to_host", "cil_from_host"],
+            ),
+            device("pathproof-c0", Role::Sentinel, ["", ""]),
+            device("pathproof-s0", Role::Sentinel, ["", ""]),
+        ],
+        netkit: 0,
+        connect: [Some(socket.clone()), Some(socket)],
+        bound: [None, None],
+        owners: [[Owner::Cilium].into_iter().collect(); 2],
+    };
+    Report {
+        datapath: Shape::of(&facts),
+        ..proven()
+    }
+}
+
 /// A sound node under steady traffic.
 pub(crate) fn proven() -> Report {
     let proven = AnswerReport {
@@ -35,6 +81,7 @@ pub(crate) fn proven() -> Report {
         schema: SCHEMA,
         node: "worker-1".to_owned(),
         node_uid: None,
+        udp: udp(),
         written: written(),
         agent: AgentInfo {
             version: "0.1.0".to_owned(),
@@ -42,6 +89,14 @@ pub(crate) fn proven() -> Report {
             started: "2026-11-21T09:48:12Z".parse().unwrap(),
             enforcement: Enforcement::Enforce,
             unknown_policy: UnknownPolicy::Open,
+        },
+        hardening: HardeningReport {
+            wanted: true,
+            capabilities: vec!["CAP_NET_ADMIN".to_owned(), "CAP_NET_RAW".to_owned()],
+            no_new_privs: true,
+            seccomp_filters: 5,
+            files: FilesReport::Confined,
+            missing: Vec::new(),
         },
         verdict: Verdict {
             at: AT,
@@ -80,6 +135,7 @@ pub(crate) fn proven() -> Report {
             owner: Some(true),
             ..PortReport::default()
         },
+        upstream: None,
         answers: Answers {
             healthz: proven,
             livez: proven,
@@ -99,6 +155,7 @@ pub(crate) fn proven() -> Report {
             device("veth7d0a12", 11, false),
             device("veth9a11fe", 12, false),
         ],
+        datapath: Shape::default(),
         expectations: ExpectationReport {
             services: 121,
             frontends: 342,
@@ -203,6 +260,41 @@ pub(crate) fn broken() -> Report {
     report
 }
 
+/// DNS that is asked and answers, and what sends metrics to nobody.
+fn udp() -> UdpReport {
+    let service = |service: &str, arrived, answered, lost| UdpServiceReport {
+        service: service.to_owned(),
+        family: "IPv4".to_owned(),
+        endpoints: 2,
+        dns: false,
+        outcomes: OutcomeCounts {
+            arrived,
+            forwarded: arrived - lost,
+            proven: arrived - lost,
+            answered,
+            lost,
+            ..OutcomeCounts::default()
+        },
+        answers: None,
+    };
+    UdpReport {
+        services: vec![
+            UdpServiceReport {
+                dns: true,
+                answers: Some(AnswerTimes {
+                    count: 41_201,
+                    half_ns: 1 << 19,
+                    most_ns: 1 << 24,
+                }),
+                ..service("kube-system/kube-dns:dns", 41_230, 41_214, 0)
+            },
+            service("monitoring/statsd:udp", 9_120, 0, 0),
+            service("telephony/sip:sip", 412, 409, 3),
+        ],
+        omitted: 0,
+    }
+}
+
 /// An agent that may not load its programs, on a node that is being removed, in audit.
 pub(crate) fn blind() -> Report {
     let mut report = proven();
@@ -236,6 +328,7 @@ pub(crate) fn blind() -> Report {
     report.agent.enforcement = Enforcement::Audit;
     report.answers.healthz.status = 503;
     report.services.clear();
+    report.udp.services.clear();
     for device in &mut report.devices {
         device.attached = Attached::None;
     }

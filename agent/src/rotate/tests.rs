@@ -173,6 +173,7 @@ impl Server {
             interval,
             kubeconfig: None,
             server: access.server.clone(),
+            hardening: false,
             log_format: Format::Text,
             log_filter: String::new(),
         };

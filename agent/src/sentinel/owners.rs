@@ -3,14 +3,15 @@
 //! name. It only reads, and says nothing of whether an owner works.
 
 use std::ffi::CString;
-use std::fs;
+use std::time::Duration;
 
 use agent_common::service::{FAMILIES, Family};
 
 use crate::domain::sentinel::{DatapathOwners, Owner};
-use nft::{Name, Nft};
+use crate::netfilter::{Name, Nft, has_legacy};
 
-mod nft;
+/// The kernel answers at once or not at all; the main loop must not hang on it.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The chain that kube-proxy jumps to in iptables mode.
 const IPTABLES_CHAIN: Name<'static> = Name::Chain {
@@ -23,7 +24,7 @@ const NFTABLES_TABLE: Name<'static> = Name::Table("kube-proxy");
 /// Looks who is there now, by [`Family`]. What cannot be read is as if it were not there: only an
 /// owner that appears means anything.
 pub fn owners() -> [DatapathOwners; FAMILIES] {
-    let nft = Nft::open().ok().filter(|_| has_nf_tables());
+    let nft = Nft::open(PATIENCE).ok().flatten();
     let devices = [("kube-ipvs0", Owner::Ipvs), ("cilium_host", Owner::Cilium)];
     let devices: Vec<Owner> = devices
         .into_iter()
@@ -42,23 +43,14 @@ pub fn owners() -> [DatapathOwners; FAMILIES] {
             .into_iter()
             .filter_map(|(there, owner)| there.then_some(owner));
         let mut found: Vec<Owner> = rules.chain(devices.iter().copied()).collect();
-        // Listing a legacy table makes it: beside another owner it says nothing.
-        if found.is_empty() && has_legacy_nat(family) {
+        // Chains of legacy tables cannot be asked for one by one, and all of them are megabytes in
+        // a large cluster: that there is a nat table must do. Listing one makes it, so beside another
+        // owner it says nothing.
+        if found.is_empty() && has_legacy(family, "nat") {
             found.push(Owner::KubeProxyIptables);
         }
         found.into_iter().collect()
     })
-}
-
-/// Whether the kernel has nf_tables already: a question to it would load the module. A kernel
-/// without modules has what it has.
-fn has_nf_tables() -> bool {
-    match fs::read_to_string("/proc/modules") {
-        Ok(modules) if !modules.is_empty() => {
-            modules.lines().any(|line| line.starts_with("nf_tables "))
-        }
-        _ => true,
-    }
 }
 
 fn has_device(name: &str) -> bool {
@@ -67,14 +59,4 @@ fn has_device(name: &str) -> bool {
     };
     // SAFETY: a string with its end.
     unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
-}
-
-/// Chains of legacy tables cannot be asked for one by one, and all of them are megabytes in a large
-/// cluster: that there is a nat table must do.
-fn has_legacy_nat(family: Family) -> bool {
-    let file = match family {
-        Family::V4 => "/proc/thread-self/net/ip_tables_names",
-        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
-    };
-    fs::read_to_string(file).is_ok_and(|names| names.lines().any(|name| name == "nat"))
 }

@@ -145,7 +145,11 @@ fn strangers(#[values(V4, V6)] family: Family) {
                 for protocol in [TCP, UDP] {
                     let probe = (key(family, protocol, TOKEN), probe_flag::CONTROL);
                     let (passed, found, told) = run(observer, maps, probe, program, &bytes);
-                    let verdict = if FAR.contains(&program) { DROP } else { PASS };
+                    let verdict = if NEAR.contains(&program) || may_be_of_another(program, name) {
+                        PASS
+                    } else {
+                        DROP
+                    };
                     assert_eq!(passed.verdict, verdict, "{program}: {name}");
                     assert_eq!(passed.bytes, bytes, "{program}: {name}");
                     let untouched = Probe {
@@ -160,6 +164,12 @@ fn strangers(#[values(V4, V6)] family: Family) {
     });
 }
 
+/// What could be a probe of another agent's is passed to that agent's program behind this one.
+fn may_be_of_another(program: &str, name: &str) -> bool {
+    let request = ["unknown SYN", "unknown data", "unknown datagram"].contains(&name);
+    name.starts_with("unknown") && (program == program::COLLECT || request)
+}
+
 /// A probe of the other family or protocol is another probe.
 #[test]
 fn keys_are_whole() {
@@ -168,13 +178,13 @@ fn keys_are_whole() {
         maps.register(key(V4, UDP, TOKEN), 0).expect("room");
         let bytes = packet::syn(client(V4), echo(V4), TOKEN).bytes();
         let passed = observer.run(program::ECHO, &bytes, LO).expect("a run");
-        assert_eq!(passed.verdict, DROP);
+        assert_eq!(passed.verdict, PASS);
         // And one that was removed is none.
         maps.register(key(V4, TCP, TOKEN), 0).expect("room");
         maps.remove(&key(V4, TCP, TOKEN));
         maps.remove(&key(V4, TCP, TOKEN));
         let passed = observer.run(program::ECHO, &bytes, LO).expect("a run");
-        assert_eq!(passed.verdict, DROP);
+        assert_eq!(passed.verdict, PASS);
     });
 }
 

@@ -129,6 +129,22 @@ impl<'a> Bench<'a> {
         figures.push(self.repeated("SYN to a stranger", None, &stranger.bytes())?);
         let again = packet::syn(client(7), SocketAddr::V4(frontend(7)), 1);
         figures.push(self.repeated("the same SYN to a frontend", None, &again.bytes())?);
+        let quic = SocketAddr::from(([10, 96, 255, 1], 443));
+        let value = FrontendValue::default();
+        self.observer
+            .put_udp_frontend(mapped([10, 96, 255, 1]), 443, value)?;
+        let udp = |to, byte: u8| packet::udp(client(7), to, &[byte; 1_200]).bytes();
+        self.observer.run(program::INGRESS, &udp(quic, 1), LO)?;
+        for (name, to) in [
+            ("datagram, no Service's port", "203.0.113.80:8443".parse()?),
+            (
+                "the same, at a UDP Service's port",
+                "203.0.113.80:443".parse()?,
+            ),
+            ("the same, to that Service: bulk of a flow", quic),
+        ] {
+            figures.push(self.repeated(name, None, &udp(to, 2))?);
+        }
         self.observer.reset(8)?;
         figures.extend(self.connections(
             IN_USE,

@@ -151,6 +151,20 @@ impl Api {
         self.request(Method::DELETE, path, "application/json", &Value::Null)
     }
 
+    /// Deletes this object, unless it is gone: a controller may have been faster.
+    pub fn delete_object(&self, object: &Value) -> Result<()> {
+        match self.delete(&path_of(object)?) {
+            Err(error)
+                if error
+                    .downcast_ref::<Refused>()
+                    .is_none_or(|no| no.code != 404) =>
+            {
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A token of a ServiceAccount, bound to a pod as the kubelet's are.
     pub fn token(&self, namespace: &str, account: &str, pod: &Value) -> Result<String> {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");

@@ -78,6 +78,7 @@ mod tests {
         assert_eq!(context["allowPrivilegeEscalation"], false);
         assert_eq!(context["readOnlyRootFilesystem"], true);
         assert_eq!(context["privileged"], false);
+        assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
         assert!(pod["hostPID"].is_null() && pod["containers"][0]["ports"].is_null());
     }
 }

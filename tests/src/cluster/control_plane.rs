@@ -1,18 +1,20 @@
-//! etcd and kube-apiserver on the other node of the world, with RBAC.
+//! etcd and kube-apiserver on the other node of the world, with RBAC; or on another machine
+//! altogether, where this one is emulated and would take minutes for them.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use serde_json::json;
 
-use super::{Api, Process, Servers};
+use super::{Api, Process, Relay, Servers};
+use crate::wait::until;
 use crate::world::{Namespace, World, layout};
 
 /// Port of the API server.
@@ -25,6 +27,10 @@ const PROXY: &str = "kube-proxy-token";
 const TOKENS: &str = "admin-token,admin,1,\"system:masters\"\n\
                       kube-proxy-token,system:kube-proxy,2\n";
 
+/// Says that the API server runs on another machine: the file that holds the certificate of its
+/// authority. It is reached at [`ControlPlane::address`] from where this process runs.
+const ELSEWHERE: &str = "PATHPROOF_TEST_API_CA";
+
 /// The running control plane; ends when dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
@@ -34,12 +40,50 @@ pub struct ControlPlane {
     apiserver: Option<Process>,
     ca: String,
     // Last: the API server ends before it.
-    _etcd: Process,
+    _below: Below,
+}
+
+/// What an API server rests on.
+#[derive(Debug)]
+enum Below {
+    /// Its store.
+    Etcd { _process: Process },
+    /// The way to another machine.
+    Way { _relay: Relay },
+}
+
+/// The file that says that the API server runs on another machine.
+pub(super) fn elsewhere() -> Option<PathBuf> {
+    std::env::var_os(ELSEWHERE).map(PathBuf::from)
 }
 
 impl ControlPlane {
-    /// Starts both servers and waits until the API is ready.
+    /// Starts both servers and waits until the API is ready. Where they run on another machine:
+    /// leads the world's other node there, and waits.
     pub fn start(world: &World, servers: &Servers) -> Result<Self> {
+        match elsewhere() {
+            Some(ca) => Self::reach(world, servers, &ca),
+            None => Self::start_here(world, servers),
+        }
+    }
+
+    fn reach(world: &World, servers: &Servers, ca: &Path) -> Result<Self> {
+        let ca = fs::read_to_string(ca).with_context(|| format!("read {}", ca.display()))?;
+        let relay = Relay::from_outside(&world.worker, Self::address(), Self::address())?;
+        let control = Self {
+            ns: world.worker.clone(),
+            dir: world.dir().to_owned(),
+            servers: servers.clone(),
+            apiserver: None,
+            ca,
+            _below: Below::Way { _relay: relay },
+        };
+        let api = control.api()?;
+        until(PATIENCE, || api.is_ready().then_some(())).context("no API server elsewhere")?;
+        Ok(control)
+    }
+
+    fn start_here(world: &World, servers: &Servers) -> Result<Self> {
         let dir = world.dir().join("control-plane");
         fs::create_dir_all(&dir)?;
         fs::write(dir.join("tokens.csv"), TOKENS)?;
@@ -48,14 +92,14 @@ impl ControlPlane {
         fs::write(dir.join("accounts.pub"), public)?;
         // It waits for its disk at every write, and so would everything here.
         let data = world.quick_dir()?;
-        let etcd = start_etcd(&world.worker, &servers.etcd, &dir, &data)?;
+        let process = start_etcd(&world.worker, &servers.etcd, &dir, &data)?;
         let mut control = Self {
             ns: world.worker.clone(),
             dir,
             servers: servers.clone(),
             apiserver: None,
             ca: String::new(),
-            _etcd: etcd,
+            _below: Below::Etcd { _process: process },
         };
         control.start_apiserver()?;
         Ok(control)
@@ -68,6 +112,9 @@ impl ControlPlane {
 
     /// Starts the API server, the first time or after [`ControlPlane::stop_apiserver`].
     pub fn start_apiserver(&mut self) -> Result<()> {
+        if elsewhere().is_some() {
+            bail!("the API server runs on another machine: no test starts or stops it here");
+        }
         let command = self.apiserver_command();
         let mut apiserver = Process::start(command, "kube-apiserver", &self.dir)?;
         let certificate = self.dir.join("pki/apiserver.crt");
@@ -105,9 +152,19 @@ impl ControlPlane {
         Api::connect(&self.ns, Self::address(), &self.ca, token)
     }
 
+    /// The key that signs tokens of ServiceAccounts.
+    pub fn accounts_key(&self) -> PathBuf {
+        self.dir.join("accounts.key")
+    }
+
     /// A kubeconfig for kube-proxy that leads to `server`.
     pub fn proxy_kubeconfig(&self, server: SocketAddr) -> String {
         kubeconfig(server, &self.ca, &json!({ "token": PROXY }))
+    }
+
+    /// A kubeconfig for an administrator, straight to the server.
+    pub fn admin_kubeconfig(&self) -> String {
+        kubeconfig(Self::address(), &self.ca, &json!({ "token": ADMIN }))
     }
 
     /// Certificate of the authority behind the API server, in PEM.
@@ -135,6 +192,8 @@ impl ControlPlane {
             ("service-account-key-file", file("accounts.pub")),
             ("service-account-signing-key-file", file("accounts.key")),
             ("service-cluster-ip-range", format!("{v4},{v6}")),
+            // Names of nodes are known to nobody here.
+            ("kubelet-preferred-address-types", "InternalIP".to_owned()),
         ] {
             command.arg(format!("--{option}={value}"));
         }

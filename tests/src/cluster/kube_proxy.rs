@@ -20,7 +20,7 @@ const LEGACY: &str = "xtables-legacy-multi";
 /// How long the first sync may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Who writes the rules.
+/// How it translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// nftables.
@@ -29,10 +29,12 @@ pub enum Mode {
     Iptables,
     /// iptables, by the tools that have the lock: those for nf_tables take none.
     IptablesLegacy,
+    /// IPVS, with iptables for what that cannot do.
+    Ipvs,
 }
 
 impl Mode {
-    /// Those that differ to kube-proxy.
+    /// Those that differ to kube-proxy, and that every kernel has.
     pub const ALL: [Self; 2] = [Self::Nftables, Self::Iptables];
 
     /// As kube-proxy's option has it; also the tool that it needs in PATH, but for the prefix.
@@ -40,6 +42,7 @@ impl Mode {
         match self {
             Self::Nftables => "nftables",
             Self::Iptables | Self::IptablesLegacy => "iptables",
+            Self::Ipvs => "ipvs",
         }
     }
 
@@ -49,6 +52,7 @@ impl Mode {
             Self::Nftables => "nft",
             Self::Iptables => "iptables-restore",
             Self::IptablesLegacy => LEGACY,
+            Self::Ipvs => "ipset",
         }
     }
 }
@@ -96,7 +100,7 @@ impl KubeProxy {
         let (v4, v6) = layout::CLUSTER_CIDRS;
         let lock = world.dir().join("xtables.lock");
         let mut command = world.node.command(&servers.proxy);
-        let path = search_path(world.dir(), mode)?;
+        let path = Self::search_path(world.dir(), mode)?;
         // The machine's own lock is not ours.
         command.env("XTABLES_LOCKFILE", &lock).env("PATH", &path);
         for (option, value) in [
@@ -200,6 +204,7 @@ impl KubeProxy {
     pub fn rules(&self) -> Result<String> {
         match self.mode {
             Mode::Nftables => self.node.nft("list ruleset\n"),
+            Mode::Ipvs => self.node.feed("ipvsadm", &["--list", "--numeric"], ""),
             Mode::Iptables | Mode::IptablesLegacy => {
                 let env = self.env();
                 let v4 = self.node.feed_with("iptables-save", &[], &env, "")?;
@@ -215,27 +220,27 @@ impl KubeProxy {
             ("PATH", &self.path),
         ]
     }
-}
 
-/// Where the tools are found: for legacy tables first in a folder of links.
-fn search_path(dir: &Path, mode: Mode) -> Result<OsString> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    if mode != Mode::IptablesLegacy {
-        return Ok(path);
-    }
-    let tool = world::tool(LEGACY).with_context(|| format!("no {LEGACY}"))?;
-    let links = dir.join("legacy");
-    fs::create_dir_all(&links)?;
-    for family in ["iptables", "ip6tables"] {
-        for name in ["", "-restore", "-save"] {
-            let link = links.join(format!("{family}{name}"));
-            if !link.exists() {
-                symlink(&tool, link)?;
+    /// Where the tools of a mode are found: for legacy tables first in a folder of links.
+    pub fn search_path(dir: &Path, mode: Mode) -> Result<OsString> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        if mode != Mode::IptablesLegacy {
+            return Ok(path);
+        }
+        let tool = world::tool(LEGACY).with_context(|| format!("no {LEGACY}"))?;
+        let links = dir.join("legacy");
+        fs::create_dir_all(&links)?;
+        for family in ["iptables", "ip6tables"] {
+            for name in ["", "-restore", "-save"] {
+                let link = links.join(format!("{family}{name}"));
+                if !link.exists() {
+                    symlink(&tool, link)?;
+                }
             }
         }
+        let mut all = links.into_os_string();
+        all.push(":");
+        all.push(path);
+        Ok(all)
     }
-    let mut all = links.into_os_string();
-    all.push(":");
-    all.push(path);
-    Ok(all)
 }

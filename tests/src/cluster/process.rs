@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::wait::scaled;
+
 /// A running process.
 #[derive(Debug)]
 pub struct Process {
@@ -60,6 +62,7 @@ impl Process {
         patience: Duration,
         mut holds: impl FnMut() -> bool,
     ) -> Result<()> {
+        let patience = scaled(patience);
         let start = Instant::now();
         while !holds() {
             if let Some(status) = self.exited()? {

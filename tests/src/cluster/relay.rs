@@ -66,16 +66,37 @@ impl Shared {
 }
 
 impl Relay {
-    /// Listens at `at` inside a namespace and passes on to `to`.
+    /// Listens at `at` inside a namespace and passes on to `to` in the same.
     pub fn start(ns: &Namespace, at: SocketAddr, to: SocketAddr) -> Result<Self> {
+        Self::between(ns, at, Some(ns), to)
+    }
+
+    /// Listens at `at` inside a namespace and passes on to `to` as the calling process reaches it.
+    pub fn from_outside(ns: &Namespace, at: SocketAddr, to: SocketAddr) -> Result<Self> {
+        Self::between(ns, at, None, to)
+    }
+
+    fn between(
+        ns: &Namespace,
+        at: SocketAddr,
+        beyond: Option<&Namespace>,
+        to: SocketAddr,
+    ) -> Result<Self> {
         let shared = Arc::new(Shared {
             manner: Mutex::new(Manner::Open),
             age: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         });
-        let listener = ns.run(|| listen(at)).context("listen for the relay")?;
+        let door = Door { ns: ns.clone(), at };
+        let listener = door.open().context("listen for the relay")?;
         let inside = Arc::clone(&shared);
-        let thread = ns.spawn("relay", move || serve(listener, at, to, &inside))?;
+        let work = move || serve(listener, &door, to, &inside);
+        let thread = match beyond {
+            Some(beyond) => beyond.spawn("relay", work)?,
+            None => thread::Builder::new()
+                .name("relay".to_owned())
+                .spawn(work)?,
+        };
         Ok(Self {
             shared,
             thread: Some(thread),
@@ -103,6 +124,18 @@ impl Drop for Relay {
     }
 }
 
+/// Where a relay listens.
+struct Door {
+    ns: Namespace,
+    at: SocketAddr,
+}
+
+impl Door {
+    fn open(&self) -> io::Result<TcpListener> {
+        self.ns.run(|| listen(self.at))
+    }
+}
+
 fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -112,14 +145,14 @@ fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-fn serve(listener: TcpListener, at: SocketAddr, to: SocketAddr, shared: &Arc<Shared>) {
+fn serve(listener: TcpListener, door: &Door, to: SocketAddr, shared: &Arc<Shared>) {
     let mut listener = Some(listener);
     while !shared.stop.load(Ordering::Relaxed) {
         if shared.manner() == Manner::Closed {
             // Without a listener the kernel refuses.
             listener = None;
         } else if listener.is_none() {
-            listener = listen(at).ok();
+            listener = door.open().ok();
         }
         while let Some((client, _)) = listener.as_ref().and_then(|l| l.accept().ok()) {
             // Without a server behind it the client's connection just ends.

@@ -1,11 +1,11 @@
 //! Where the servers lie that `cargo xtask setup-cluster` built.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use super::control_plane::elsewhere;
+use crate::built;
+use crate::built::versions::KUBERNETES;
 use crate::world;
-
-/// Release that the tests are written for.
-const KUBERNETES: &str = "v1.36.3";
 
 /// Programs of a cluster.
 #[derive(Clone, Debug)]
@@ -20,20 +20,28 @@ pub struct Servers {
 
 impl Servers {
     /// The programs, or the name of the first that is missing. Looks into the folder of
-    /// `PATHPROOF_CLUSTER_SERVERS`, else into this clone's target/tools.
+    /// `PATHPROOF_CLUSTER_SERVERS`, else into this clone's target/tools. Of an API server on
+    /// another machine nothing is wanted here.
     pub fn find() -> Result<Self, &'static str> {
-        let built = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../target/tools/kubernetes")
-            .join(KUBERNETES);
+        let built = built::folder("kubernetes", KUBERNETES);
         let folder = std::env::var_os("PATHPROOF_CLUSTER_SERVERS").map_or(built, PathBuf::from);
         let find = |name: &'static str| {
             let file = folder.join(name);
             if file.is_file() { Ok(file) } else { Err(name) }
         };
+        let proxy = find("kube-proxy")?;
+        if elsewhere().is_some() {
+            let (etcd, apiserver) = (folder.join("etcd"), folder.join("kube-apiserver"));
+            return Ok(Self {
+                etcd,
+                apiserver,
+                proxy,
+            });
+        }
         Ok(Self {
             etcd: find("etcd").or_else(|name| world::tool(name).ok_or(name))?,
             apiserver: find("kube-apiserver")?,
-            proxy: find("kube-proxy")?,
+            proxy,
         })
     }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use super::signals;
 use super::stage::Stage;
-use super::summary::{self, Row, time};
+use super::summary::{self, Row};
 use super::timeline::{Kind, Span, Style, Timeline, span};
 use super::verdict::Seen;
 use super::words::{codes_line, described, shown, tail, verdict_line};
@@ -406,27 +406,7 @@ impl Play<'_> {
 
     fn row(&mut self, row: Row) {
         let recent = self.stage.recent();
-        let kind = if row.sound { Kind::Good } else { Kind::Bad };
-        let text = match row.took {
-            Some(took) if row.sound => {
-                format!(
-                    "{} after {} (allowed: {})",
-                    row.expected,
-                    time(took),
-                    time(row.limit)
-                )
-            }
-            Some(took) => {
-                format!(
-                    "{}, but only after {} ({})",
-                    row.expected,
-                    time(took),
-                    time(row.limit)
-                )
-            }
-            None if row.sound => format!("{}: {}", row.expected, row.seen),
-            None => format!("not seen: {}; seen: {}", row.expected, row.seen),
-        };
+        let (kind, text) = row.sentence();
         self.timeline.tell(kind, &text);
         let ended = recent.ok + recent.failed();
         if let Some(share) = (recent.ok * 100).checked_div(ended) {

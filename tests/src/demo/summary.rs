@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::timeline::{Style, Timeline, span};
+use super::timeline::{Kind, Style, Timeline, span};
 use crate::traffic::Tally;
 
 /// One row of the summary.
@@ -14,6 +14,36 @@ pub(super) struct Row {
     pub(super) took: Option<Duration>,
     pub(super) limit: Duration,
     pub(super) sound: bool,
+}
+
+impl Row {
+    /// The row as a sentence of the timeline.
+    pub(super) fn sentence(&self) -> (Kind, String) {
+        let kind = if self.sound { Kind::Good } else { Kind::Bad };
+        let Self { expected, seen, .. } = self;
+        let text = match self.took {
+            Some(took) if self.sound && self.limit.is_zero() => {
+                format!("{expected} after {}", time(took))
+            }
+            Some(took) if self.sound => {
+                format!(
+                    "{expected} after {} (allowed: {})",
+                    time(took),
+                    time(self.limit)
+                )
+            }
+            Some(took) => {
+                format!(
+                    "{expected}, but only after {} ({})",
+                    time(took),
+                    time(self.limit)
+                )
+            }
+            None if self.sound => format!("{expected}: {seen}"),
+            None => format!("not seen: {expected}; seen: {seen}"),
+        };
+        (kind, text)
+    }
 }
 
 /// The table at the end; gives whether everything is as expected.

@@ -71,7 +71,8 @@ struct Shared {
 }
 
 impl Series {
-    fn start(
+    /// Asks from a namespace, this often, until dropped. An answer of `None` is left out.
+    pub fn start(
         ns: &Namespace,
         name: &str,
         every: Duration,

@@ -74,6 +74,18 @@ impl Stage {
         options: &[&str],
         probed: bool,
     ) -> Result<Self> {
+        let options = options.iter().map(|&word| word.to_owned()).collect();
+        Self::build_with(binary, backend, load, probed, |_, _| Ok(options))
+    }
+
+    /// The same, with options of the agent that depend on the node and its cluster.
+    pub fn build_with(
+        binary: &Path,
+        backend: Backend,
+        load: Load,
+        probed: bool,
+        options: impl FnOnce(&World, &Manifests) -> Result<Vec<String>>,
+    ) -> Result<Self> {
         let world = World::builder()
             .pods(&["web-1", "web-2", "api-1", "client-1", "client-2"])
             .bridged_pods(&["db-1"])
@@ -87,7 +99,9 @@ impl Stage {
         for pod in world.pods().filter(|pod| !pod.name.starts_with("client")) {
             servers.insert(pod.name.clone(), Server::start(pod, Self::PORT)?);
         }
-        let agent = world.ready_agent(binary, manifests.dir(), options)?;
+        let options = options(&world, &manifests)?;
+        let words: Vec<&str> = options.iter().map(String::as_str).collect();
+        let agent = world.ready_agent(binary, manifests.dir(), &words)?;
         let mut stage = Self {
             clients: Vec::new(),
             servers,

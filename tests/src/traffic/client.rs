@@ -5,21 +5,24 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::ops::{Range, Sub};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::poll::{self, Interest};
+use super::tally::Tally;
 use crate::world::{Family, Namespace, Pod, World};
 
 /// Connections that one client may have open; more are not started and counted as skipped.
 const OPEN_LIMIT: usize = 512;
+/// How long the port of a closed connection may still be held by a copy.
+const COPIES_ARE_CLOSED_BY: Duration = Duration::from_secs(2);
 
 /// What a client does.
 #[derive(Clone, Debug)]
@@ -152,6 +155,11 @@ impl Client {
             .clone()
     }
 
+    /// Connections that ended since this was last asked.
+    pub fn take_ended(&self) -> Vec<Ended> {
+        std::mem::take(&mut *self.counters.ended.lock().expect("no panic while counting"))
+    }
+
     /// Ends it and gives the last counts.
     pub fn finish(mut self) -> Tally {
         self.end();
@@ -172,56 +180,13 @@ impl Drop for Client {
     }
 }
 
-/// Counts of a client.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Connections started.
-    pub started: u64,
-    /// Answered.
-    pub ok: u64,
-    /// Refused: a RST or an ICMP port unreachable.
-    pub refused: u64,
-    /// No answer within the patience.
-    pub timeouts: u64,
-    /// Anything else: unreachable, reset after the handshake, no free port.
-    pub other: u64,
-    /// Not started for too many open ones.
-    pub skipped: u64,
-}
-
-impl Tally {
-    /// Everything that was started and ended without an answer.
-    pub fn failed(&self) -> u64 {
-        self.refused + self.timeouts + self.other
-    }
-}
-
-impl Sub for Tally {
-    type Output = Self;
-
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            started: self.started - earlier.started,
-            ok: self.ok - earlier.ok,
-            refused: self.refused - earlier.refused,
-            timeouts: self.timeouts - earlier.timeouts,
-            other: self.other - earlier.other,
-            skipped: self.skipped - earlier.skipped,
-        }
-    }
-}
-
-impl std::iter::Sum for Tally {
-    fn sum<I: Iterator<Item = Self>>(tallies: I) -> Self {
-        tallies.fold(Self::default(), |a, b| Self {
-            started: a.started + b.started,
-            ok: a.ok + b.ok,
-            refused: a.refused + b.refused,
-            timeouts: a.timeouts + b.timeouts,
-            other: a.other + b.other,
-            skipped: a.skipped + b.skipped,
-        })
-    }
+/// One connection that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// When it was begun.
+    pub begun: Instant,
+    /// Whether it was answered.
+    pub ok: bool,
 }
 
 /// What a server said.
@@ -297,8 +262,25 @@ fn bound(source: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     socket.set_linger(Some(Duration::ZERO))?;
-    socket.bind(&source.into())?;
+    bind_once_free(&socket, source)?;
     Ok(socket)
+}
+
+/// Binds, and waits for a port that was closed a moment ago: a process that
+/// another thread has just forked holds a copy of every socket until its exec.
+fn bind_once_free(socket: &Socket, source: SocketAddr) -> io::Result<()> {
+    let deadline = Instant::now() + COPIES_ARE_CLOSED_BY;
+    loop {
+        match socket.bind(&source.into()) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                if Instant::now() > deadline {
+                    return Err(error);
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            done => return done,
+        }
+    }
 }
 
 fn parse(line: &[u8]) -> Option<Answer> {
@@ -319,6 +301,7 @@ struct Counters {
     other: AtomicU64,
     skipped: AtomicU64,
     servers: Mutex<BTreeMap<String, u64>>,
+    ended: Mutex<Vec<Ended>>,
 }
 
 impl Counters {
@@ -334,7 +317,11 @@ impl Counters {
         }
     }
 
-    fn count(&self, result: Result<Answer, Failure>) {
+    fn count(&self, begun: Instant, result: Result<Answer, Failure>) {
+        let ok = result.is_ok();
+        let mut ended = self.ended.lock().expect("no panic while counting");
+        ended.push(Ended { begun, ok });
+        drop(ended);
         let counter = match result {
             Ok(answer) => {
                 let mut servers = self.servers.lock().expect("no panic while counting");
@@ -450,7 +437,7 @@ impl Run {
                     line: Vec::new(),
                 });
             }
-            Err(error) => self.counters.count(Err(Failure::of(&error))),
+            Err(error) => self.counters.count(now, Err(Failure::of(&error))),
         }
     }
 
@@ -466,7 +453,7 @@ impl Run {
             }
             let goes_on = result.is_none();
             if let Some(result) = result {
-                counters.count(result);
+                counters.count(connection.since, result);
             }
             goes_on
         });
@@ -479,5 +466,27 @@ fn connecting(source: SocketAddr, target: SocketAddr) -> io::Result<TcpStream> {
         Ok(()) => Ok(socket.into()),
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket.into()),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_a_fork_still_holds_is_waited_for() {
+        let local = SocketAddr::from(([127, 0, 0, 1], 0));
+        let held = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        held.bind(&local.into()).expect("bind");
+        let source = held.local_addr().expect("a port").as_socket();
+        let source = source.expect("an IP address");
+        let copy = held.try_clone().expect("a copy, as after a fork");
+        drop(held);
+        let exec = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            drop(copy);
+        });
+        bound(source).expect("bound once the copy is gone");
+        exec.join().expect("no panic");
     }
 }

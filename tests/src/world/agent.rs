@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{Family, NODE_NAME, Namespace, OldKernel, World, layout, remains};
 use crate::http::{self, Response};
+use crate::wait::scaled;
 
 /// Port of /healthz and /livez.
 pub const HEALTHZ_PORT: u16 = 10256;
@@ -187,6 +188,7 @@ impl Agent {
 
     /// Waits until /agent/readyz answers 200; the error holds the log.
     pub fn wait_ready(&mut self, timeout: Duration) -> Result<()> {
+        let timeout = scaled(timeout);
         let start = Instant::now();
         loop {
             if let Some(status) = self.exited()? {
@@ -220,13 +222,14 @@ impl Agent {
     /// GETs a page of the admin port, inside the node.
     pub fn admin(&self, path: &str) -> Result<Response> {
         let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ADMIN_PORT);
-        self.node.run(|| http::get(address, path, PATIENCE))
+        self.node.run(|| http::get(address, path, scaled(PATIENCE)))
     }
 
     /// GETs a page of the healthz port from outside, at the node's address.
     pub fn outside(&self, path: &str, family: Family) -> Result<Response> {
         let address = SocketAddr::new(healthz_address(family), HEALTHZ_PORT);
-        self.outside.run(|| http::get(address, path, PATIENCE))
+        self.outside
+            .run(|| http::get(address, path, scaled(PATIENCE)))
     }
 
     /// Status of /healthz as an outside load balancer sees it.
@@ -273,7 +276,7 @@ impl Agent {
         self.cleanup = false;
         let mut child = self.child.take().context("the agent runs")?;
         signal(child.id(), libc::SIGTERM);
-        wait(&mut child, Duration::from_secs(5))?.context("the agent ignores SIGTERM")
+        wait(&mut child, scaled(Duration::from_secs(5)))?.context("the agent ignores SIGTERM")
     }
 
     /// Leaves the agent running (a kept world).

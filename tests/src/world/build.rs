@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::layout::{self, BRIDGE, NODE, Place, ROUTER, UPLINK, WORKER};
 use super::remains::{self, Remains};
 use super::{Namespace, Pod, World};
+use crate::wait::scaled;
 
 /// Link-local gateway of pods with host routes, as Calico has it. No device bears it: a static
 /// neighbour entry in the pod stands for the node's end of the veth.
@@ -317,7 +318,7 @@ fn wait_up(namespace: &Namespace) -> Result<()> {
         let Some(waiting) = links.lines().find(waits) else {
             return Ok(());
         };
-        if start.elapsed() > Duration::from_secs(5) {
+        if start.elapsed() > scaled(Duration::from_secs(5)) {
             bail!(
                 "a device of {} does not come up: {waiting}",
                 namespace.name()

@@ -96,6 +96,14 @@ pub fn pick((v4, v6): (Ipv4Addr, Ipv6Addr), family: Family) -> IpAddr {
     }
 }
 
+/// From where on addresses of [`NODE_POD_CIDRS`] are free for pods that are not the world's.
+pub fn pod_range_start() -> (Ipv4Addr, Ipv6Addr) {
+    (
+        Ipv4Addr::new(10, 244, 0, 160),
+        Ipv6Addr::new(0xfd00, 0x10, 0x244, 0, 0, 0, 0, 0xa0),
+    )
+}
+
 /// IP family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {

@@ -9,29 +9,38 @@ use super::tree::Tree;
 /// Modules of the agent and the modules each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet in app alone, through values of domain.
-const MODULES: [(&str, &[&str]); 19] = [
+const MODULES: [(&str, &[&str]); 24] = [
     ("domain", &[]),
+    ("causes", &[]),
     ("args", &["domain", "telemetry"]),
     ("config", &["args", "domain", "http", "telemetry"]),
     ("clock", &["domain"]),
     ("telemetry", &[]),
     ("lifecycle", &[]),
+    ("hardening", &["causes", "report"]),
     ("report", &["domain"]),
     ("metrics", &["domain", "report"]),
     ("cluster", &["domain"]),
-    ("datapath", &["domain"]),
-    ("sentinel", &["clock", "domain"]),
-    ("publish", &["clock", "domain", "metrics", "report"]),
+    ("datapath", &["causes", "domain"]),
+    ("netfilter", &[]),
+    ("sentinel", &["clock", "domain", "netfilter"]),
+    ("upstream", &["domain"]),
+    (
+        "publish",
+        &["causes", "clock", "domain", "metrics", "report"],
+    ),
     (
         "rotate",
         &["clock", "cluster", "config", "domain", "telemetry"],
     ),
-    ("dropin", &["args", "config", "domain"]),
+    ("fleet", &["causes", "domain", "report"]),
+    ("dropin", &["args", "config", "domain", "netfilter"]),
     ("http", &["domain", "lifecycle", "metrics", "report"]),
     (
         "cli",
         &[
             "args",
+            "causes",
             "config",
             "domain",
             "http",
@@ -72,7 +81,7 @@ const NOT_IN_DOMAIN: [&str; 17] = [
 /// Libraries that stay in one module of the agent.
 const HOMES: [(&str, &[&str]); 4] = [
     ("k8s_openapi", &["cluster", "publish", "rotate"]),
-    ("kube", &["cluster", "publish", "rotate"]),
+    ("kube", &["cluster", "fleet", "publish", "rotate"]),
     ("aya", &["datapath"]),
     ("aya_log", &["datapath"]),
 ];
@@ -186,18 +195,20 @@ pub(super) fn libraries(tree: &Tree) -> Vec<Finding> {
 }
 
 /// Crates of the workspace and the crates of ours that each may use.
-const CRATES: [(&str, &[&str]); 5] = [
+const CRATES: [(&str, &[&str]); 6] = [
     ("agent-common", &[]),
     ("agent-ebpf", &["agent-common"]),
     ("agent", &["agent-common"]),
+    ("fuzz", &["agent-common", "pathproof"]),
     ("tests", &["agent-common", "pathproof"]),
     ("xtask", &[]),
 ];
-const OURS: [&str; 5] = [
+const OURS: [&str; 6] = [
     "agent-common",
     "agent-ebpf",
     "pathproof",
     "node-tests",
+    "pathproof-fuzz",
     "xtask",
 ];
 /// All that the kernel side may link.

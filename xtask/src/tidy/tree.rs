@@ -9,7 +9,30 @@ use anyhow::{Context, Result};
 
 use crate::run;
 
-/// Files that git tracks, or would track: what lies in target/ is nobody's business.
+/// Paths of the files that git tracks, or would track: what lies in target/ is nobody's business.
+pub(crate) fn tracked(root: &Path) -> Result<Vec<String>> {
+    // A clone that belongs to another user is still this clone: CI often runs as root.
+    let mut list = Command::new("git");
+    list.current_dir(root)
+        .arg("-c")
+        .arg(format!("safe.directory={}", root.display()));
+    list.args([
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]);
+    let list = run::output(&mut list).context("git does not list the repository's files")?;
+    Ok(String::from_utf8(list)?
+        .split_terminator('\0')
+        // Some are deleted, but still in git's index.
+        .filter(|path| root.join(path).is_file())
+        .map(str::to_owned)
+        .collect())
+}
+
+/// These files and their texts.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     texts: BTreeMap<String, String>,
@@ -18,29 +41,11 @@ pub(super) struct Tree {
 
 impl Tree {
     pub(super) fn read(root: &Path) -> Result<Self> {
-        // A clone that belongs to another user is still this clone: CI often runs as root.
-        let mut list = Command::new("git");
-        list.current_dir(root)
-            .arg("-c")
-            .arg(format!("safe.directory={}", root.display()));
-        list.args([
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ]);
-        let list = run::output(&mut list).context("git does not list the repository's files")?;
         let mut tree = Tree::default();
-        for path in String::from_utf8(list)?.split_terminator('\0') {
-            let file = root.join(path);
-            if !file.is_file() {
-                continue; // deleted, but still in git's index
-            }
-            tree.add(
-                path,
-                fs::read(&file).with_context(|| format!("cannot read {path}"))?,
-            );
+        for path in tracked(root)? {
+            let bytes =
+                fs::read(root.join(&path)).with_context(|| format!("cannot read {path}"))?;
+            tree.add(&path, bytes);
         }
         Ok(tree)
     }

@@ -107,6 +107,21 @@ impl Agent {
         }
     }
 
+    /// Counts what was seen of UDP Services, and gives what is left: the connections.
+    fn take_datagrams(&self, look: &mut Look) -> Vec<CountDelta> {
+        let is_udp = |delta: &CountDelta| {
+            let info = self.planner.service(delta.service);
+            info.is_some_and(|info| info.udp)
+        };
+        let counts = std::mem::take(&mut look.counts);
+        let (datagrams, connections) = counts.into_iter().partition::<Vec<_>, _>(is_udp);
+        let answers = std::mem::take(&mut look.answers);
+        let answers = answers.iter().map(|of| (of.service, of.after_us));
+        self.metrics
+            .record_datagrams(&datagrams, answers, &self.planner);
+        connections
+    }
+
     fn sample(&mut self, mut look: Look, now: Mono) -> Sample {
         self.eyesight.note(&look, now);
         self.anomalies += look.sightings.len() as u64;
@@ -115,9 +130,10 @@ impl Agent {
             self.sightings.push_front(sighting.clone());
         }
         self.sightings.truncate(SIGHTINGS_SHOWN);
+        let counts = self.take_datagrams(&mut look);
         let sample = Sample {
             at: now,
-            counts: std::mem::take(&mut look.counts),
+            counts,
             anomalies: std::mem::take(&mut look.sightings),
             last_proofs: look.last_proofs,
             observer: self.eyesight.health(

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use agent_common::service::Family;
-
 use super::addresses::{generations, taken};
 use super::keeper::{Facts, News};
 use super::{Content, Message};
@@ -136,10 +134,10 @@ impl Agent {
         };
         probing.kernel.forwarding = facts.forwarding;
         probing.told = Some(now);
-        let ledger = self.ledger.sentinel_mut();
-        for (family, owners) in Family::ALL.into_iter().zip(facts.owners) {
-            ledger.owner_seen(family, owners, now);
-        }
+        self.look_at_shape(facts.owners, now);
+        let Some(probing) = &mut self.probing else {
+            return;
+        };
         if let Some(began) = facts.sound_since {
             probing.damage = None;
             probing.sound = Some(began);

@@ -10,10 +10,13 @@ use crate::domain::verdict::report::names;
 use crate::domain::verdict::{FamilyVerdict, PathState, PathView, State};
 use crate::report::Report;
 
+mod datapath;
+mod hardening;
 mod lanes;
 mod observer;
 mod port;
 mod services;
+mod udp;
 
 /// Lines of anything that may repeat: problems, losses, devices.
 const LINES_SHOWN: usize = 6;
@@ -41,13 +44,16 @@ pub fn render(report: &Report, view: &View<'_>) -> String {
     page.head();
     page.answers();
     page.port();
+    page.upstream();
     page.eligible();
     page.drain();
     page.paper.line();
     page.families();
     page.probes();
     page.services();
+    page.udp();
     page.observer();
+    page.datapath();
     page.expectations();
     page.publishing();
     page.paper.finish()
@@ -266,6 +272,7 @@ impl Page<'_> {
             .to(TEXT)
             .put(Ink::Faint, &said)
             .line();
+        self.hardening();
     }
 
     fn list(&mut self, ink: Ink, lines: &[String], more: &str) {

@@ -26,6 +26,7 @@ fn page(report: &Report) -> String {
 #[case("blind", sample::blind())]
 #[case("degraded", sample::degraded())]
 #[case("flushed", sample::probed::flushed())]
+#[case("beside_cilium", sample::beside_cilium())]
 #[case("never_worked", sample::probed::never_worked())]
 fn pages(#[case] name: &str, #[case] report: Report) {
     crate::cli::paper::assert_page("status", name, &page(&report));

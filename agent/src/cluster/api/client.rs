@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Uri;
+use kube::client::RustlsTlsError;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use thiserror::Error;
@@ -42,6 +43,12 @@ pub enum ClientError {
         /// What is wrong.
         source: Box<KubeconfigError>,
     },
+    /// There is no kubeconfig, or it does not do.
+    #[error("no kubeconfig can be used; give --kubeconfig FILE, or name it in KUBECONFIG")]
+    NoKubeconfig {
+        /// What is wrong.
+        source: Box<KubeconfigError>,
+    },
     /// The URL is none.
     #[error(
         "--server: {url:?} is no URL of an API server: give http://HOST:PORT or https://HOST:PORT"
@@ -57,6 +64,14 @@ pub enum ClientError {
     InCluster {
         /// What is missing.
         source: InClusterError,
+    },
+    /// Nothing says whom to trust.
+    #[error(
+        "no certificate authority is named for the API server, and the system's cannot be read ({source}); name one in the kubeconfig (certificate-authority), or mount the node's /etc/ssl/certs: the image has none"
+    )]
+    NoAuthority {
+        /// What was tried.
+        source: Box<kube::Error>,
     },
     /// What was found cannot be used: a certificate, a key, a token.
     #[error("the API server's credentials cannot be used: {source}")]
@@ -98,8 +113,16 @@ pub async fn client(access: &ApiAccess) -> Result<Client, ClientError> {
 
 /// A client that knows one address.
 pub(super) fn direct(config: Config) -> Result<Client, ClientError> {
-    Client::try_from(tuned(config)).map_err(|source| ClientError::Credentials {
-        source: Box::new(source),
+    let config = tuned(config);
+    let named = config.root_cert.is_some();
+    Client::try_from(config).map_err(|source| {
+        let source = Box::new(source);
+        match *source {
+            kube::Error::RustlsTls(RustlsTlsError::AddRootCertificate(_)) if !named => {
+                ClientError::NoAuthority { source }
+            }
+            _ => ClientError::Credentials { source },
+        }
     })
 }
 
@@ -118,10 +141,15 @@ fn tuned(mut config: Config) -> Config {
     config.connect_timeout = Some(CONNECT);
     // Those who ask know when to ask again.
     config.default_retry = false;
+    // Where nobody is asked for a certificate none is looked for: an image from scratch has none.
+    let unasked = config.accept_invalid_certs || config.cluster_url.scheme_str() == Some("http");
+    if unasked && config.root_cert.is_none() {
+        config.root_cert = Some(Vec::new());
+    }
     config
 }
 
-fn parse(url: &str) -> Result<Uri, ClientError> {
+pub(super) fn parse(url: &str) -> Result<Uri, ClientError> {
     let fail = || ClientError::Url {
         url: url.to_owned(),
     };
@@ -137,6 +165,20 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    #[rstest]
+    #[case("http://10.0.0.1", false, true)]
+    #[case("https://10.0.0.1", true, true)]
+    #[case("https://10.0.0.1", false, false)]
+    fn only_who_is_asked_for_a_certificate_needs_an_authority(
+        #[case] url: &str,
+        #[case] accept_invalid: bool,
+        #[case] none_needed: bool,
+    ) {
+        let mut config = Config::new(url.parse().unwrap());
+        config.accept_invalid_certs = accept_invalid;
+        assert_eq!(tuned(config).root_cert.is_some(), none_needed);
+    }
 
     #[rstest]
     #[case("10.0.0.1:6443")]

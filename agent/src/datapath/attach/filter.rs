@@ -20,6 +20,8 @@ const GET_FILTER: u16 = 46;
 const MESSAGE: usize = 20;
 /// `TCA_OPTIONS`.
 const OPTIONS: u16 = 2;
+/// `TCA_BPF_NAME`.
+const PROGRAM_NAME: u16 = 7;
 /// `TCA_BPF_ID`.
 const PROGRAM_ID: u16 = 11;
 
@@ -110,35 +112,67 @@ fn add(
 
 /// Id of the program whose filter stands at this place.
 fn standing(index: u32, direction: Direction, place: &Place) -> io::Result<Option<u32>> {
-    // Family and padding, then words: of the handle the kernel takes no notice in a dump.
-    let words = [
-        0,
-        index,
-        0,
-        direction.parent(),
-        u32::from(place.priority) << 16,
-    ];
-    let body: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
     let mut found = None;
+    each(index, direction, place.priority, &mut |handle, body| {
+        if handle == place.handle {
+            found = found.or(program(body).map(|(id, _)| id));
+        }
+    })?;
+    Ok(found)
+}
+
+/// Every program that stands as a filter at this direction of a device, with the name that was given
+/// to its filter.
+pub(in crate::datapath) fn at(
+    index: u32,
+    direction: Direction,
+) -> io::Result<Vec<(u32, Option<String>)>> {
+    let mut found = Vec::new();
+    let asked = each(index, direction, 0, &mut |_, body| {
+        found.extend(program(body))
+    });
+    match asked {
+        // No qdisc that filters could hang at.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(Vec::new()),
+        other => other.map(|()| found),
+    }
+}
+
+/// Every filter at this direction of a device, of one priority or of all (0): its handle, and the
+/// whole message.
+fn each(
+    index: u32,
+    direction: Direction,
+    priority: u16,
+    take: &mut impl FnMut(u32, &[u8]),
+) -> io::Result<()> {
+    // Family and padding, then words: of the handle the kernel takes no notice in a dump.
+    let words = [0, index, 0, direction.parent(), u32::from(priority) << 16];
+    let body: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
     dump(
         NETLINK_ROUTE,
         &request(GET_FILTER, &body),
         NEW_FILTER,
         &mut |body| {
             let handle = word(body, 8).ok_or_else(too_short)?;
-            if word(body, 4) == Some(index) && handle == place.handle {
-                found = found.or(program(body));
+            if word(body, 4) == Some(index) {
+                take(handle, body);
             }
             Ok(())
         },
-    )?;
-    Ok(found)
+    )
 }
 
-fn program(body: &[u8]) -> Option<u32> {
+/// Id of the program that a message tells of, and its name.
+fn program(body: &[u8]) -> Option<(u32, Option<String>)> {
     let value = |bytes, wanted| {
         let mut all = attributes(bytes);
         all.find_map(|(kind, value)| (kind == wanted).then_some(value))
     };
-    word(value(value(body.get(MESSAGE..)?, OPTIONS)?, PROGRAM_ID)?, 0)
+    let options = value(body.get(MESSAGE..)?, OPTIONS)?;
+    let name = value(options, PROGRAM_NAME).map(|name| {
+        let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(text).into_owned()
+    });
+    Some((word(value(options, PROGRAM_ID)?, 0)?, name))
 }

@@ -10,7 +10,7 @@ use aya::Ebpf;
 use aya::pin::PinError;
 use aya::programs::links::{FdLink, LinkError, LinkOrder, PinnedLink};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions, TcError};
-use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
+use aya::programs::{ProgramError, ProgramId, SchedClassifier, TcAttachType};
 use thiserror::Error;
 
 use super::filter::Filter;
@@ -40,7 +40,7 @@ impl Direction {
         }
     }
 
-    fn program(self, link: Link) -> &'static str {
+    pub(in crate::datapath) fn program(self, link: Link) -> &'static str {
         match (self, link) {
             (Direction::Ingress, Link::Ethernet) => program::INGRESS,
             (Direction::Egress, Link::Ethernet) => program::EGRESS,
@@ -118,9 +118,10 @@ impl Place {
         handle: 0x7070,
         priority: 1,
     };
-    /// The sentinel's: behind the observer's and whatever else looks on.
-    pub(in crate::datapath) const LAST: Self = Self {
-        order: LinkOrder::last,
+    /// The sentinel's: behind the observer's. As links they stand right behind it, before whatever
+    /// else was attached to these devices: Cilium's programs end the chain.
+    pub(in crate::datapath) const BEHIND: Self = Self {
+        order: LinkOrder::first,
         handle: 0x7071,
         priority: 0xfff0,
     };
@@ -234,7 +235,7 @@ fn tcx(
             pin: Some(pin.clone()),
         });
     }
-    let link = tcx_link(classifier, &device.name, direction, &Place::FIRST)?;
+    let link = tcx_link(classifier, &device.name, direction, Place::FIRST.order)?;
     match pin {
         None => Ok(Held::Tcx {
             _link: link,
@@ -259,16 +260,35 @@ fn tcx(
 /// (a pin's inode, a child between fork and exec): the same program is then refused as there already.
 const LET_GO: (u32, Duration) = (20, Duration::from_millis(5));
 
+/// A new TCX link behind the program `observer`, or at the head where that does not stand there.
+pub(in crate::datapath) fn tcx_link_behind(
+    classifier: &mut SchedClassifier,
+    device: &str,
+    direction: Direction,
+    observer: Option<u32>,
+) -> Result<FdLink, HookError> {
+    let behind = observer.map(|id| {
+        tcx_link(classifier, device, direction, || {
+            // SAFETY: the id is that of a program that is loaded, and the kernel checks it.
+            LinkOrder::after_program_id(unsafe { ProgramId::new(id) })
+        })
+    });
+    match behind {
+        Some(Ok(link)) => Ok(link),
+        _ => tcx_link(classifier, device, direction, Place::BEHIND.order),
+    }
+}
+
 /// A new TCX link.
 pub(in crate::datapath) fn tcx_link(
     classifier: &mut SchedClassifier,
     device: &str,
     direction: Direction,
-    place: &Place,
+    order: impl Fn() -> LinkOrder,
 ) -> Result<FdLink, HookError> {
     let (mut tries, pause) = LET_GO;
     loop {
-        let options = TcAttachOptions::TcxOrder((place.order)());
+        let options = TcAttachOptions::TcxOrder(order());
         match classifier.attach_with_options(device, direction.attach_type(), options) {
             Err(ProgramError::SyscallError(error))
                 if error.io_error.raw_os_error() == Some(libc::EEXIST) && tries > 0 =>

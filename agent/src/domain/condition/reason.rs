@@ -28,7 +28,7 @@ pub enum Reason {
 
 impl Reason {
     /// Of a state, where nothing outranks it.
-    pub(super) fn of(state: State, cause: Option<Cause>, why: Option<Why>) -> Self {
+    pub(in crate::domain) fn of(state: State, cause: Option<Cause>, why: Option<Why>) -> Self {
         match state {
             State::Proven => Reason::Proven,
             State::Starting => Reason::Starting,

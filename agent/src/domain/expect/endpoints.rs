@@ -18,6 +18,8 @@ pub struct Endpoint {
     pub port: Port,
     /// Whether it is a pod of this node.
     pub local: bool,
+    /// Whether it is a UDP port's.
+    pub udp: bool,
 }
 
 /// The endpoints of one Service port and family, by use.
@@ -83,7 +85,7 @@ impl EndpointSets {
     /// `uses_local` say which traffic policies the port has anything to do with.
     pub(super) fn collect(
         slices: &[Arc<SliceFacts>],
-        port: &str,
+        port: (&str, Protocol),
         family: Family,
         uses_cluster: bool,
         uses_local: bool,
@@ -105,10 +107,11 @@ impl EndpointSets {
         reachable.extend(
             candidates(slices, port, family)
                 .filter(|(facts, _, usage)| chosen(facts, *usage))
-                .map(|(facts, port, _)| Endpoint {
+                .map(|(facts, number, _)| Endpoint {
                     address: facts.address,
-                    port: port.to_be_bytes(),
+                    port: number.to_be_bytes(),
                     local: facts.local,
+                    udp: port.1 == Protocol::Udp,
                 }),
         );
         // An endpoint may be in two slices while it moves; kube-proxy prefers the local reading.
@@ -124,13 +127,14 @@ impl EndpointSets {
 
 fn candidates<'a>(
     slices: &'a [Arc<SliceFacts>],
-    port: &'a str,
+    (name, protocol): (&'a str, Protocol),
     family: Family,
 ) -> impl Iterator<Item = (&'a EndpointFacts, u16, Use)> {
     slices.iter().flat_map(move |slice| {
-        let ports = slice.ports.iter().filter(move |candidate| {
-            candidate.protocol == Protocol::Tcp && &*candidate.name == port
-        });
+        let ports = slice
+            .ports
+            .iter()
+            .filter(move |candidate| candidate.protocol == protocol && &*candidate.name == name);
         ports.flat_map(move |port| {
             slice.endpoints.iter().filter_map(move |facts| {
                 let usage = Use::of(facts)?;

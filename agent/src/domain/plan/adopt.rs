@@ -81,10 +81,7 @@ impl Planner {
         self.each_port(view, names, |planner, name, port| {
             let standing = port.frontends.iter().filter_map(|f| frontends.get(&f.key));
             for value in standing {
-                if planner
-                    .registry
-                    .adopt(value.service, name, &port.port, port.family)
-                {
+                if planner.registry.adopt(value.service, name, port) {
                     break;
                 }
             }
@@ -99,7 +96,7 @@ impl Planner {
         frontends: &HashMap<FrontendKey, FrontendValue>,
     ) {
         self.each_port(view, names, |planner, name, port| {
-            let Some(id) = planner.registry.active(name, &port.port, port.family) else {
+            let Some(id) = planner.registry.active(name, port) else {
                 return;
             };
             for frontend in &port.frontends {
@@ -140,7 +137,7 @@ impl Planner {
         now: Mono,
         draft: &mut Draft,
     ) -> Option<u32> {
-        let Some(id) = self.registry.active(name, &port.port, port.family) else {
+        let Some(id) = self.registry.active(name, port) else {
             self.change_port(name, None, port, draft);
             return None;
         };

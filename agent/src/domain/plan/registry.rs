@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use agent_common::service::Family;
 
-use crate::domain::cluster::ObjectName;
+use crate::domain::cluster::{ObjectName, Protocol};
+use crate::domain::expect::PortExpectation;
 use crate::domain::time::Mono;
 
 /// What an id stands for.
@@ -16,6 +17,10 @@ pub(super) struct Slot {
     pub(super) name: ObjectName,
     /// Name of its port.
     pub(super) port: Arc<str>,
+    /// TCP or UDP.
+    pub(super) protocol: Protocol,
+    /// See [`PortExpectation`].
+    pub(super) dns: bool,
     /// Family.
     pub(super) family: Family,
     /// How many current endpoints it has.
@@ -23,6 +28,13 @@ pub(super) struct Slot {
     /// Since when it is expected no more; it keeps its name meanwhile, because evidence of it may
     /// still come, and its Service may come back.
     resting: Option<Mono>,
+}
+
+impl Slot {
+    /// Whether it is the id of this Service port, of the right Service.
+    pub(super) fn is_of(&self, port: &PortExpectation) -> bool {
+        self.port == port.port && self.protocol == port.protocol && self.family == port.family
+    }
 }
 
 /// An id that was given out.
@@ -68,16 +80,16 @@ impl Registry {
     }
 
     /// The id of a port that is expected now.
-    pub(super) fn active(&self, name: &ObjectName, port: &str, family: Family) -> Option<u32> {
-        let id = self.known(name, port, family)?;
+    pub(super) fn active(&self, name: &ObjectName, port: &PortExpectation) -> Option<u32> {
+        let id = self.known(name, port)?;
         self.slot(id)?.resting.is_none().then_some(id)
     }
 
-    fn known(&self, name: &ObjectName, port: &str, family: Family) -> Option<u32> {
+    fn known(&self, name: &ObjectName, port: &PortExpectation) -> Option<u32> {
         let of_service = self.by_name[self.position(name)..].iter().copied();
         of_service
             .map_while(|id| Some((id, self.slot(id).filter(|slot| slot.name == *name)?)))
-            .find(|(_, slot)| &*slot.port == port && slot.family == family)
+            .find(|(_, slot)| slot.is_of(port))
             .map(|(id, _)| id)
     }
 
@@ -92,10 +104,9 @@ impl Registry {
     pub(super) fn acquire(
         &mut self,
         name: &ObjectName,
-        port: &Arc<str>,
-        family: Family,
+        port: &PortExpectation,
     ) -> Option<Acquired> {
-        if let Some(id) = self.known(name, port, family) {
+        if let Some(id) = self.known(name, port) {
             if let Some(slot) = self.slots[id as usize].as_mut() {
                 slot.resting = None;
             }
@@ -105,7 +116,7 @@ impl Registry {
             Some(id) => (id, self.all_dirty),
             None => (self.free.pop_front()?, true),
         };
-        self.fill(id, name, port, family);
+        self.fill(id, name, port);
         Some(Acquired { id, dirty })
     }
 
@@ -122,11 +133,13 @@ impl Registry {
         Some(id)
     }
 
-    fn fill(&mut self, id: u32, name: &ObjectName, port: &Arc<str>, family: Family) {
+    fn fill(&mut self, id: u32, name: &ObjectName, port: &PortExpectation) {
         self.slots[id as usize] = Some(Slot {
             name: name.clone(),
-            port: Arc::clone(port),
-            family,
+            port: Arc::clone(&port.port),
+            protocol: port.protocol,
+            dns: port.dns,
+            family: port.family,
             endpoints: 0,
             resting: None,
         });
@@ -135,18 +148,12 @@ impl Registry {
     }
 
     /// Takes an id over as the maps of an earlier agent have it. False where it is taken.
-    pub(super) fn adopt(
-        &mut self,
-        id: u32,
-        name: &ObjectName,
-        port: &Arc<str>,
-        family: Family,
-    ) -> bool {
+    pub(super) fn adopt(&mut self, id: u32, name: &ObjectName, port: &PortExpectation) -> bool {
         if id >= self.limit || self.slot(id).is_some() {
             return false;
         }
         self.reach(id);
-        self.fill(id, name, port, family);
+        self.fill(id, name, port);
         true
     }
 

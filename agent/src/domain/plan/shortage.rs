@@ -12,7 +12,7 @@ use agent_common::service::{EndpointKey, EndpointValue, Family, FrontendKey};
 
 use super::diff::{Claim, Draft};
 use super::{MapChange, Missing, Planner};
-use crate::domain::cluster::ObjectName;
+use crate::domain::cluster::{ObjectName, Protocol};
 use crate::domain::expect::{PortExpectation, expectation};
 use crate::domain::view::ClusterView;
 
@@ -24,7 +24,7 @@ pub(super) struct Shortage {
     /// Endpoints.
     pub(super) endpoints: BTreeMap<EndpointKey, EndpointValue>,
     /// Service ports that got no id.
-    pub(super) services: BTreeSet<(ObjectName, Arc<str>, Family)>,
+    services: BTreeSet<(ObjectName, Arc<str>, Protocol, Family)>,
     room: Room,
 }
 
@@ -49,9 +49,13 @@ impl Shortage {
     /// Forgets that a Service port got no id.
     pub(super) fn forget_service(&mut self, name: &ObjectName, port: &PortExpectation) {
         if !self.services.is_empty() {
-            self.services
-                .remove(&(name.clone(), Arc::clone(&port.port), port.family));
+            self.services.remove(&service_key(name, port));
         }
+    }
+
+    /// Notes that a Service port got no id.
+    pub(super) fn want_service(&mut self, name: &ObjectName, port: &PortExpectation) {
+        self.services.insert(service_key(name, port));
     }
 
     pub(super) fn remove_frontend(&mut self, key: &FrontendKey, id: u32) {
@@ -82,6 +86,14 @@ impl Shortage {
     fn is_empty(&self) -> bool {
         self.frontends.is_empty() && self.endpoints.is_empty() && self.services.is_empty()
     }
+}
+
+fn service_key(
+    name: &ObjectName,
+    port: &PortExpectation,
+) -> (ObjectName, Arc<str>, Protocol, Family) {
+    let name = name.clone();
+    (name, Arc::clone(&port.port), port.protocol, port.family)
 }
 
 fn endpoints_of(id: u32) -> RangeInclusive<EndpointKey> {
@@ -175,16 +187,15 @@ impl Planner {
 
     fn retry_services(&mut self, view: &ClusterView, draft: &mut Draft) {
         while self.registry.has_free()
-            && let Some((name, port, family)) = self.shortage.services.pop_first()
+            && let Some((name, port, protocol, family)) = self.shortage.services.pop_first()
         {
             let Some(state) = view.state(&name) else {
                 continue;
             };
             let expected = expectation(state, &self.node);
-            let again = expected
-                .ports
-                .iter()
-                .find(|other| other.port == port && other.family == family);
+            let again = expected.ports.iter().find(|other| {
+                other.port == port && other.protocol == protocol && other.family == family
+            });
             if let Some(again) = again {
                 self.change_port(&name, None, again, draft);
             }

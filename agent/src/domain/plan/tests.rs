@@ -40,6 +40,7 @@ fn service_facts(name: &str, cluster_ip: &str) -> ServiceFacts {
         external_local: false,
         internal_local: false,
         has_source_ranges: false,
+        is_global: false,
     }
 }
 

@@ -17,16 +17,19 @@ pub enum Owner {
     Cilium,
     /// Something else.
     Unknown,
+    /// Cilium's programs in kube-proxy's place: node ports and the node's own connections too.
+    CiliumReplacement,
 }
 
 impl Owner {
     /// All of them.
-    pub const ALL: [Owner; 5] = [
+    pub const ALL: [Owner; 6] = [
         Owner::KubeProxyIptables,
         Owner::KubeProxyNftables,
         Owner::Ipvs,
         Owner::Cilium,
         Owner::Unknown,
+        Owner::CiliumReplacement,
     ];
 
     /// As a person writes it.
@@ -37,6 +40,7 @@ impl Owner {
             Owner::Ipvs => "kube-proxy (ipvs)",
             Owner::Cilium => "Cilium",
             Owner::Unknown => "an unknown program",
+            Owner::CiliumReplacement => "Cilium's kube-proxy replacement",
         }
     }
 }
@@ -72,7 +76,8 @@ impl DatapathOwners {
 
     /// kube-proxy owns the path alone, in whatever mode: what it owes is known.
     pub fn is_kube_proxy(self) -> bool {
-        !self.is_empty() && !self.contains(Owner::Cilium) && !self.contains(Owner::Unknown)
+        let others = [Owner::Cilium, Owner::CiliumReplacement, Owner::Unknown];
+        !self.is_empty() && !others.into_iter().any(|other| self.contains(other))
     }
 }
 

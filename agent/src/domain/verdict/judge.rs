@@ -110,9 +110,11 @@ impl<'a> Case<'a> {
         self.broken()
             .or_else(|| self.stale())
             .or_else(|| self.stale_by_probes())
+            .or_else(|| self.stale_by_upstream())
             .or_else(|| self.degraded())
             .or_else(|| self.degraded_by_probes())
             .or_else(|| self.degraded_by_lag())
+            .or_else(|| self.degraded_by_upstream())
             .or_else(|| self.suspect_by_probes())
             .or_else(|| self.suspect())
             .or_else(|| self.proven())
@@ -177,7 +179,7 @@ impl<'a> Case<'a> {
 
     /// Single Services are broken, or answers are not heard, while the family is proven.
     fn degraded(&self) -> Option<Finding> {
-        if self.fresh_proof().is_none() && self.fresh_pass().is_none() {
+        if !self.is_proven() {
             return None;
         }
         // While nothing gets through at all, a run of failures may yet become Broken.
@@ -310,6 +312,11 @@ impl<'a> Case<'a> {
 
     pub(super) fn tracks(&self) -> impl Iterator<Item = &'a Track> + use<'a> {
         self.ledger.tracks(self.family)
+    }
+
+    /// Something got through, lately.
+    pub(super) fn is_proven(&self) -> bool {
+        self.fresh_proof().is_some() || self.fresh_pass().is_some()
     }
 
     /// The last proof and its path, if it is young enough.

@@ -270,6 +270,10 @@ pub(super) fn lane(case: &Case<'_>, lane: Lane, ledger: &LaneLedger, state: Lane
         (LaneState::Passing, _, Some(at)) => {
             format!("{}{}", proven(case, lane, at), follows(case, lane, ledger))
         }
+        (LaneState::Off, ..) if !case.ledger.sentinel().stands(lane.path) => format!(
+            "{}: says nothing here: Cilium is not known to translate what enters by the sentinel's interfaces",
+            of_lane(lane)
+        ),
         (LaneState::NeverWorked, ..) => never_worked(lane, ledger),
         (LaneState::Void, ..) => void(case, lane, ledger),
         _ => format!("{}: not probed", of_lane(lane)),

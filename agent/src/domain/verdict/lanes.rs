@@ -64,17 +64,20 @@ impl<'a> Case<'a> {
         (lane, self.sentinel().lane(lane))
     }
 
+    /// Lanes that stand for the node, by TCP.
+    fn main(&self) -> impl Iterator<Item = (Lane, &'a LaneLedger)> {
+        let stands = |path: &ProbePath| self.sentinel().stands(*path);
+        MAIN.into_iter().filter(stands).map(|path| self.tcp(path))
+    }
+
     /// Lanes whose failures may accuse the node: that of the host only where no other is armed.
     fn accusing(&self) -> Vec<(Lane, &'a LaneLedger)> {
         let armed = |(_, lane): &(Lane, &LaneLedger)| lane.armed;
-        let main: Vec<_> = MAIN
-            .into_iter()
-            .map(|path| self.tcp(path))
-            .filter(armed)
-            .collect();
+        let main: Vec<_> = self.main().filter(armed).collect();
         if main.is_empty() {
-            let host = self.tcp(ProbePath::Host);
-            return Some(host).filter(armed).into_iter().collect();
+            let silent = self.sentinel().fell_silent(self.family, self.now);
+            let host = (!silent).then(|| self.tcp(ProbePath::Host));
+            return host.filter(armed).into_iter().collect();
         }
         main
     }
@@ -82,8 +85,8 @@ impl<'a> Case<'a> {
     /// Lanes whose passes prove the family: that of the host only where no other is probed.
     fn proving(&self) -> Vec<(Lane, &'a LaneLedger)> {
         let known = |(_, lane): &(Lane, &LaneLedger)| lane.is_known();
-        if MAIN.into_iter().any(|path| known(&self.tcp(path))) {
-            MAIN.into_iter().map(|path| self.tcp(path)).collect()
+        if self.main().any(|lane| known(&lane)) {
+            self.main().collect()
         } else {
             vec![self.tcp(ProbePath::Host)]
         }
@@ -107,11 +110,11 @@ impl<'a> Case<'a> {
         if !run.is_long(limits) {
             return Standing::Few;
         }
-        let class = counterpart(lane.path);
         // A real connection is proven by its handshake: that contradicts nothing that comes after.
-        let proof =
-            self.evidence.proofs[class as usize].filter(|_| run.cause() != ProbeCause::NoData);
-        if let Some(proof) = proof {
+        let proof = self
+            .counterpart(lane.path)
+            .filter(|_| run.cause() != ProbeCause::NoData);
+        if let Some((class, proof)) = proof {
             if proof > run.since.plus(limits.proof_overlap) {
                 return Standing::Contradicted(class, proof);
             }
@@ -142,6 +145,24 @@ impl<'a> Case<'a> {
         after(SourceClass::Pod)
             .or_else(|| after(SourceClass::External))
             .unwrap_or(Standing::Doubtful)
+    }
+
+    /// The last proof of real connections that take the same way. The node's own are hardly ever
+    /// seen: for their path, which accuses only where no other does, any will do.
+    fn counterpart(&self, path: ProbePath) -> Option<(SourceClass, Mono)> {
+        let classes: &[SourceClass] = match path {
+            // Two proxies: what does not come from pods is the other one's.
+            ProbePath::Pod | ProbePath::OffCluster if self.sentinel().is_mixed() => {
+                &[SourceClass::External]
+            }
+            ProbePath::Pod | ProbePath::OffCluster => &[SourceClass::Pod],
+            ProbePath::NodePort => &[SourceClass::External],
+            ProbePath::Host => &SourceClass::ALL,
+        };
+        let proofs = classes
+            .iter()
+            .filter_map(|class| Some((*class, self.evidence.proofs[*class as usize]?)));
+        proofs.max_by_key(|(_, at)| *at)
     }
 
     /// What keeps a run from accusing, however it failed.
@@ -222,6 +243,7 @@ impl<'a> Case<'a> {
         }
         let limits = self.ledger.limits();
         lanes_of(self.family)
+            .filter(|lane| self.sentinel().stands(lane.path))
             .filter(|lane| standing_for.iter().all(|(other, _)| other != lane))
             .filter_map(|lane| Some((lane, self.run(self.sentinel().lane(lane))?)))
             .find(|(_, run)| run.is_long(limits) && self.hindrance(run).is_none())
@@ -240,7 +262,9 @@ impl<'a> Case<'a> {
     /// The same of a path that does not stand for the node: UDP, or the host's own.
     pub(super) fn degraded_by_lag(&self) -> Option<Finding> {
         let sentinel = self.sentinel();
-        let lanes = lanes_of(self.family).map(|lane| (lane, sentinel.lane(lane)));
+        let lanes = lanes_of(self.family)
+            .filter(|lane| sentinel.stands(lane.path))
+            .map(|lane| (lane, sentinel.lane(lane)));
         let lane = self.latest(lanes)?;
         let reason = words::stale(self, lane);
         Some(Finding::caused(State::Degraded, Cause::Stale, reason))
@@ -270,6 +294,25 @@ impl<'a> Case<'a> {
     pub(super) fn lateness(&self, lane: Lane, ledger: &LaneLedger) -> Option<Duration> {
         let counts = self.sentinel().view().counts() && self.is_passing(ledger);
         self.sentinel().lateness(lane, self.now).filter(|_| counts)
+    }
+
+    /// For how long the rules of a path that stands for the node have not followed, where that is
+    /// long enough to bear out what the upstream says.
+    pub(super) fn late_generation(&self) -> Option<Duration> {
+        let limit = self.ledger.limits().upstream_lag;
+        let late = |(lane, ledger): (Lane, &'a LaneLedger)| self.lateness(lane, ledger);
+        let late = self.accusing().into_iter().filter_map(late).max();
+        late.filter(|late| *late >= limit)
+    }
+
+    /// A path that stands for the node was seen to follow the API, lately.
+    pub(super) fn follows(&self) -> bool {
+        let limit = self.ledger.limits().upstream_measured;
+        let followed = |(_, lane): &(Lane, &LaneLedger)| {
+            let at = lane.freshness.followed();
+            self.is_passing(lane) && at.is_some_and(|at| self.now.since(at) <= limit)
+        };
+        self.sentinel().view().counts() && self.accusing().iter().any(followed)
     }
 
     pub(super) fn suspect_by_probes(&self) -> Option<Finding> {
@@ -314,6 +357,7 @@ impl<'a> Case<'a> {
         let never = |(_, lane): &(Lane, &LaneLedger)| lane.never_worked().is_some();
         ProbePath::ALL
             .into_iter()
+            .filter(|path| self.sentinel().stands(*path))
             .map(|path| self.tcp(path))
             .find(never)
     }
@@ -341,7 +385,11 @@ impl<'a> Case<'a> {
     }
 
     fn lane_view(&self, lane: Lane, ledger: &'a LaneLedger) -> LaneView {
-        let state = self.lane_state(ledger);
+        let state = match self.lane_state(ledger) {
+            // Where it passes, by rules that somebody left behind, that is worth a word.
+            state if state == LaneState::Passing || self.sentinel().stands(lane.path) => state,
+            _ => LaneState::Off,
+        };
         let cause = match state {
             LaneState::Failing => self.run(ledger).map(Run::cause),
             LaneState::NeverWorked => ledger.never_worked(),
@@ -386,15 +434,6 @@ impl<'a> Case<'a> {
             Some((_, ProbeOutcome::Failed(_))) => LaneState::Void,
             Some((_, ProbeOutcome::Passed { .. })) => LaneState::Passing,
         }
-    }
-}
-
-/// Real connections that take the same way.
-fn counterpart(path: ProbePath) -> SourceClass {
-    match path {
-        ProbePath::Pod | ProbePath::OffCluster => SourceClass::Pod,
-        ProbePath::NodePort => SourceClass::External,
-        ProbePath::Host => SourceClass::Host,
     }
 }
 

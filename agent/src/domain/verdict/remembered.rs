@@ -20,6 +20,9 @@ pub struct Remembered {
     pub verdict: LastVerdict,
     /// What the last known Node object said.
     pub eligibility: Eligibility,
+    /// When this was written; the boot's begin, where an older agent did not say so.
+    #[serde(default)]
+    pub written: Mono,
 }
 
 /// A verdict in short: what tells one from the next.

@@ -85,11 +85,15 @@ pub enum Cause {
     NotMasqueraded,
     /// Probes are answered, and the answers do not get back.
     AnswerLost,
+    /// The node's own proxy says that it is unhealthy.
+    UpstreamUnhealthy,
+    /// The node's own proxy does not answer.
+    UpstreamSilent,
 }
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 10] = [
+    pub const ALL: [Cause; 12] = [
         Cause::Leaked,
         Cause::Refused,
         Cause::Misrouted,
@@ -100,6 +104,8 @@ impl Cause {
         Cause::ForwardingOff,
         Cause::NotMasqueraded,
         Cause::AnswerLost,
+        Cause::UpstreamUnhealthy,
+        Cause::UpstreamSilent,
     ];
 
     /// The cause of a failure.
@@ -127,6 +133,8 @@ impl Cause {
             Cause::ForwardingOff => "forwarding_off",
             Cause::NotMasqueraded => "not_masqueraded",
             Cause::AnswerLost => "answer_lost",
+            Cause::UpstreamUnhealthy => "upstream_unhealthy",
+            Cause::UpstreamSilent => "upstream_silent",
         }
     }
 }
@@ -144,6 +152,8 @@ impl fmt::Display for Cause {
             Cause::ForwardingOff => "forwarding off, the kernel sends nothing on",
             Cause::NotMasqueraded => "not masqueraded, sent on with the client's own address",
             Cause::AnswerLost => "answer lost, it came back into the node and no further",
+            Cause::UpstreamUnhealthy => "unhealthy, as the node's own proxy says",
+            Cause::UpstreamSilent => "silent, the node's own proxy does not answer",
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Every state and every rule, each fault beside its innocent twin; and properties for the rules
 //! that outrank everything.
 
+mod cilium;
 mod filters;
 mod lag;
 mod own_parts;
@@ -11,4 +12,5 @@ mod restart;
 mod scene;
 mod sentinel;
 mod states;
+mod upstream;
 mod world;

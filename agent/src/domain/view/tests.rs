@@ -11,6 +11,7 @@ fn service(name: &str) -> Change {
         external_local: false,
         internal_local: false,
         has_source_ranges: false,
+        is_global: false,
     }))
 }
 

@@ -38,12 +38,26 @@ struct Fixture {
 }
 
 fn fixture(healthz: u16, livez: u16) -> Fixture {
+    fixture_with(healthz, livez, None)
+}
+
+/// Of an agent in kube-proxy's place whose main loop last turned so long ago.
+fn stand_in(healthz: u16, livez: u16, seconds: u64) -> Fixture {
+    let alive = Alive {
+        heartbeat: Heartbeat::new((100 - seconds) * 1_000_000_000),
+        now: || Mono(100_000_000_000),
+    };
+    fixture_with(healthz, livez, Some(alive))
+}
+
+fn fixture_with(healthz: u16, livez: u16, loopback: Option<Alive>) -> Fixture {
     let (publish, published) = watch::channel(answers(healthz, livez));
     let metrics = Metrics::new();
     let state = HealthState {
         answers: published,
         now: || NOW,
         metrics: Arc::clone(&metrics),
+        loopback,
     };
     Fixture {
         router: router(state),
@@ -53,11 +67,23 @@ fn fixture(healthz: u16, livez: u16) -> Fixture {
 }
 
 async fn ask(fixture: &Fixture, method: Method, path: &str) -> (StatusCode, Vec<String>, String) {
-    let request = Request::builder()
+    ask_from(fixture, None, method, path).await
+}
+
+async fn ask_from(
+    fixture: &Fixture,
+    peer: Option<&str>,
+    method: Method,
+    path: &str,
+) -> (StatusCode, Vec<String>, String) {
+    let mut request = Request::builder()
         .method(method)
         .uri(path)
         .body(Body::empty())
         .unwrap();
+    if let Some(peer) = peer {
+        request.extensions_mut().insert(Peer(peer.parse().unwrap()));
+    }
     let response = fixture.router.clone().oneshot(request).await.unwrap();
     let status = response.status();
     let header = |name| {
@@ -152,4 +178,48 @@ async fn a_published_answer_is_the_next_answer() {
     ] {
         assert!(page.contains(line), "{line} not in\n{page}");
     }
+}
+
+#[rstest]
+#[case("127.0.0.1", 200)]
+#[case("127.1.2.3", 200)]
+#[case("::1", 200)]
+#[case("::ffff:127.0.0.1", 200)]
+#[case("192.0.2.1", 503)]
+#[case("2001:db8::1", 503)]
+#[tokio::test]
+async fn in_the_place_of_kube_proxy_loopback_is_told_of_the_agent(
+    #[case] peer: &str,
+    #[case] code: u16,
+) {
+    let fixture = stand_in(503, 503, 1);
+    let (status, _, body) = ask_from(&fixture, Some(peer), Method::GET, "/healthz").await;
+    assert_eq!(status, code);
+    assert_eq!(body.contains("status"), code == 503, "{body}");
+    // Of the node /livez tells everyone.
+    let livez = ask_from(&fixture, Some(peer), Method::GET, "/livez").await;
+    assert_eq!(livez.0, 503);
+    let page = fixture.metrics.encode();
+    let line = format!(r#"pathproof_healthz_requests_total{{endpoint="healthz",code="{code}"}} 1"#);
+    assert!(page.contains(&line), "{page}");
+}
+
+#[tokio::test]
+async fn in_the_place_of_kube_proxy_a_main_loop_that_hangs_is_told_at_loopback() {
+    let fixture = stand_in(200, 200, 60);
+    let (status, _, body) = ask_from(&fixture, Some("::1"), Method::GET, "/healthz").await;
+    assert_eq!(status, 503);
+    assert_eq!(
+        body,
+        r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"2026-11-21T13:00:00.25Z","healthy":false}"#
+    );
+    let outside = ask_from(&fixture, Some("192.0.2.1"), Method::GET, "/healthz").await;
+    assert_eq!(outside.0, 200);
+}
+
+#[tokio::test]
+async fn else_loopback_is_told_what_everyone_is() {
+    let fixture = fixture(503, 200);
+    let (status, ..) = ask_from(&fixture, Some("127.0.0.1"), Method::GET, "/healthz").await;
+    assert_eq!(status, 503);
 }

@@ -131,6 +131,7 @@ const GET: &str = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
 fn brief() -> Limits {
     let brief = Duration::from_millis(50);
     Limits {
+        waiting_time: brief,
         header_time: brief,
         idle_time: brief,
         answer_time: brief,
@@ -236,6 +237,53 @@ async fn a_slow_header_is_cut_off(#[case] bytes: &str) {
     let server = Server::start(brief(), &[]).await;
     assert_eq!(server.say(bytes.as_bytes()).await, "");
     assert_eq!(server.counted("timed_out"), 1);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_slow_long_header_is_cut_off() {
+    let limits = Limits {
+        header_time: brief().header_time,
+        ..Limits::default()
+    };
+    let server = Server::start(limits, &[]).await;
+    let begun = format!("GET /healthz HTTP/1.1\r\nX: {}", "x".repeat(2048));
+    assert_eq!(server.say(begun.as_bytes()).await, "");
+    assert_eq!(server.counted("timed_out"), 1);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn who_begins_to_ask_and_says_no_more_is_let_go() {
+    let server = Server::start(Limits::default(), &[]).await;
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET /healthz HT").await.unwrap();
+    let socket = socket2::SockRef::from(&stream.0);
+    socket.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(stream.rest().await, "");
+    assert_eq!(server.counted("timed_out"), 0);
+    server.finish().await;
+}
+
+/// Only the first of those that asked has to make room: the others have not asked.
+#[tokio::test]
+async fn those_in_the_middle_of_a_header_are_kept() {
+    let limits = Limits {
+        talking: 1,
+        kept: 1,
+        ..Limits::default()
+    };
+    let server = Server::start(limits, &[]).await;
+    let mut crowd = Vec::new();
+    for _ in 0..20 {
+        let mut slow = server.connect().await;
+        slow.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+        crowd.push(slow);
+    }
+    server.connect().await.ask(GET).await;
+    for mut slow in crowd {
+        slow.ask("Host: x\r\nConnection: close\r\n\r\n").await;
+    }
     server.finish().await;
 }
 

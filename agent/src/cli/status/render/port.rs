@@ -4,6 +4,7 @@ use super::{Page, TEXT};
 use crate::cli::paper::{Ink, grouped};
 use crate::domain::time::Spoken;
 use crate::report::PortWay;
+use crate::report::upstream::UpstreamState;
 
 impl Page<'_> {
     /// How the load balancer's questions come here.
@@ -11,6 +12,10 @@ impl Page<'_> {
         let port = &self.report.port;
         let (ink, said) = match (port.way, port.owner) {
             _ if port.succeeded => (Ink::Warn, "another agent has taken over"),
+            _ if port.waits => (
+                Ink::Unsure,
+                "outsiders are still answered by who did before; ours soon",
+            ),
             (PortWay::Bound, _) => (Ink::Plain, "bound by the agent"),
             (PortWay::Steered, Some(true)) => (
                 Ink::Good,
@@ -28,6 +33,28 @@ impl Page<'_> {
             let said = format!("not steered: {problem}");
             self.paper.to(TEXT).wrapped(Ink::Warn, TEXT, &said);
         }
+    }
+
+    /// What the node's own proxy says, where it is asked.
+    pub(super) fn upstream(&mut self) {
+        let Some(upstream) = &self.report.upstream else {
+            return;
+        };
+        let (ink, mut said) = match upstream.state {
+            UpstreamState::Unasked => (Ink::Unsure, "not asked yet".to_owned()),
+            UpstreamState::Healthy => (Ink::Good, "healthy".to_owned()),
+            UpstreamState::Unhealthy => (Ink::Warn, "unhealthy".to_owned()),
+            UpstreamState::Silent => (Ink::Warn, "does not answer".to_owned()),
+            UpstreamState::Unusable => (Ink::Warn, "left out".to_owned()),
+        };
+        if let Some(why) = &upstream.said {
+            said.push_str(&format!(": {why}"));
+        }
+        said.push_str(&format!("  ({})", upstream.url));
+        self.paper
+            .put(Ink::Heading, "upstream")
+            .to(TEXT)
+            .wrapped(ink, TEXT, &said);
     }
 
     /// Of a node that leaves: whether load balancers still send new connections.

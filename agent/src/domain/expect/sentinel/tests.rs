@@ -36,6 +36,7 @@ fn service() -> ServiceFacts {
         external_local: false,
         internal_local: false,
         has_source_ranges: false,
+        is_global: false,
     }
 }
 

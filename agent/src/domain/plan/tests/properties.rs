@@ -67,6 +67,7 @@ fn any_service() -> impl Strategy<Value = Change> {
                 external_local: flags.0,
                 internal_local: flags.1,
                 has_source_ranges: flags.2,
+                is_global: false,
             }))
         },
     )
@@ -89,13 +90,14 @@ fn any_slice() -> impl Strategy<Value = Change> {
         }
     });
     let endpoints = prop::collection::vec(endpoint, 0..5);
-    (any_name(), 1..3, any_port_name(), endpoints).prop_map(|(service, number, port, endpoints)| {
+    let port = (any_port_name(), prop::bool::weighted(0.8));
+    (any_name(), 1..3, port, endpoints).prop_map(|(service, number, (port, tcp), endpoints)| {
         Change::Slice(Arc::new(SliceFacts {
             name: ObjectName::new("ns", &format!("{service}-{number}")),
             service: service.into(),
             ports: vec![SlicePort {
                 name: port.into(),
-                protocol: Protocol::Tcp,
+                protocol: if tcp { Protocol::Tcp } else { Protocol::Udp },
                 port: 8080,
             }],
             endpoints,
@@ -181,7 +183,7 @@ impl World {
         let mut ids = BTreeSet::new();
         for (name, state) in self.view.states() {
             for port in expectation(state, &node).ports {
-                let id = self.planner.registry.active(name, &port.port, port.family);
+                let id = self.planner.registry.active(name, &port);
                 let id = id.expect("ids are not short here");
                 assert!(ids.insert(id), "id {id} stands for two");
                 let info = self.planner.service(id).unwrap();
@@ -236,7 +238,7 @@ impl World {
             let slot = self.planner.registry.slot(value.service).unwrap();
             let expected = expectation(self.view.state(&slot.name).unwrap(), &node);
             let mut ports = expected.ports.iter();
-            let port = ports.find(|port| port.port == slot.port && port.family == slot.family);
+            let port = ports.find(|port| slot.is_of(port));
             let port = port.unwrap();
             let mut same = port.frontends.iter().filter(|f| f.key == *key);
             assert_eq!(same.next().map(|f| f.value(value.service)), Some(*value));
@@ -259,7 +261,10 @@ fn as_it_is(view: &ClusterView) -> Vec<Change> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 4 } else { 300 },
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn the_maps_follow_the_view(steps in prop::collection::vec(any_step(), 1..12)) {
@@ -279,15 +284,53 @@ proptest! {
         let mut world = World::new();
         world.maps.room = room;
         for step in steps {
-            match step {
-                Step::Batch(batch) => drop(world.apply(batch)),
-                Step::Wait(seconds) => drop(world.expire(Duration::from_secs(seconds))),
-                Step::Restart => {}
-            }
+            pass(&mut world, step);
             world.assert_nothing_wrong();
         }
         world.maps.room = 0;
         world.step(Step::Restart);
         world.assert_as_expected();
     }
+
+    /// With too few ids too; and when all Services have gone for long enough, so has all else.
+    #[test]
+    fn few_ids_name_nothing_wrong(
+        steps in prop::collection::vec(any_step(), 1..10),
+        ids in 1_u32..5,
+    ) {
+        let mut world = World::new();
+        world.planner = Planner::with_ids(ids);
+        for step in steps {
+            pass(&mut world, step);
+            world.assert_nothing_wrong();
+            assert!(world.maps.frontends.values().all(|value| value.service < ids));
+        }
+        world.apply(everything_gone(&world.view));
+        assert!(world.maps.frontends.is_empty() && world.maps.current().is_empty());
+        world.expire(REST);
+        assert!(world.maps.endpoints.is_empty(), "{:?}", world.maps.endpoints);
+        assert_eq!(world.planner.missing(), Missing::default());
+    }
+}
+
+/// As in one life of the agent, which is not begun anew.
+fn pass(world: &mut World, step: Step) {
+    match step {
+        Step::Batch(batch) => drop(world.apply(batch)),
+        Step::Wait(seconds) => drop(world.expire(Duration::from_secs(seconds))),
+        Step::Restart => {}
+    }
+}
+
+/// A batch after which there is nothing.
+fn everything_gone(view: &ClusterView) -> Vec<Change> {
+    let mut gone = vec![Change::NodeGone];
+    for (name, state) in view.states() {
+        gone.push(Change::ServiceGone(name.clone()));
+        gone.extend(state.slices.iter().map(|slice| Change::SliceGone {
+            slice: slice.name.clone(),
+            service: slice.service.clone(),
+        }));
+    }
+    gone
 }

@@ -85,7 +85,24 @@ impl Maps {
                 self.assert_order(change);
             }
         }
+        if failed.is_empty() && !mends {
+            self.assert_no_hole(plan);
+        }
         failed
+    }
+
+    /// What stands in the end was not taken out on the way there. An endpoint that left may be: its
+    /// id stands for another Service by then.
+    fn assert_no_hole(&self, plan: &[MapChange]) {
+        for change in plan {
+            let stands = match change {
+                MapChange::DeleteFrontend { key } => self.frontends.contains_key(key),
+                MapChange::DeleteSource { prefix } => self.sources.contains_key(prefix),
+                MapChange::RetireEndpoint { key, .. } => self.current().contains_key(key),
+                _ => false,
+            };
+            assert!(!stands, "out and in again: {change:?} of {plan:?}");
+        }
     }
 
     /// No frontend stands that is owed forwarding while none of its endpoints does.

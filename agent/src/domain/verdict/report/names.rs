@@ -44,19 +44,19 @@ pub(crate) mod family {
 }
 
 /// For `#[serde(with)]`.
-pub(super) mod path {
+pub(crate) mod path {
     use super::*;
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(in super::super) fn serialize<S: Serializer>(
+    pub(crate) fn serialize<S: Serializer>(
         path: &SourceClass,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(of_path(*path))
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<SourceClass, D::Error> {
         let name = String::deserialize(deserializer)?;

@@ -13,15 +13,15 @@ use crate::domain::probe::{Lane, ProbePath, Transport};
 use crate::domain::sentinel::{KernelFacts, SentinelView, classify};
 use crate::domain::verdict::{LaneView, Limits, State, Verdict};
 
-const OLD: u16 = 20_001;
-const NEW: u16 = 20_002;
+pub(super) const OLD: u16 = 20_001;
+pub(super) const NEW: u16 = 20_002;
 
 /// Probes of a whole minute are many: one round in two seconds says the same here.
 const STEP: u64 = 900;
 
 impl World {
     /// The API holds this generation, for both transports.
-    fn moved(&mut self, generation: u16, at: u64) -> &mut Self {
+    pub(super) fn moved(&mut self, generation: u16, at: u64) -> &mut Self {
         for transport in Transport::ALL {
             let sentinel = self.ledger.sentinel_mut();
             sentinel.want(Family::V4, transport, generation, ms(at));
@@ -30,7 +30,7 @@ impl World {
     }
 
     /// Rounds of probes that pass and meet what `generation` says, or fail where it says nothing.
-    fn meet(
+    pub(super) fn meet(
         &mut self,
         (from, to): (u64, u64),
         step: u64,
@@ -56,7 +56,7 @@ impl World {
 }
 
 /// The rules have followed the first generation; the next one is received at 10 s.
-fn followed() -> World {
+pub(super) fn followed() -> World {
     let mut world = World::with_sentinel();
     world.moved(OLD, 100);
     world.meet((250, 9_900), 400, |_| Some(OLD));

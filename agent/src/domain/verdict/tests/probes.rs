@@ -290,6 +290,7 @@ fn restart(world: &mut World, at: u64) {
         damping: Damping::new(Duration::from_secs(10)).memory(),
         verdict: LastVerdict::of(&verdict),
         eligibility: verdict.eligibility,
+        written: ms(at),
     };
     let written = serde_json::to_string(&remembered).unwrap();
     let read: Remembered = serde_json::from_str(&written).unwrap();

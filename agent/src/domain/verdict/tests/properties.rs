@@ -204,6 +204,8 @@ fn memory_is_bounded() {
                 port: if id.is_multiple_of(2) { "x" } else { "y" },
                 family: agent_common::service::Family::V4,
                 endpoints: 1,
+                udp: false,
+                dns: false,
                 sentinel: false,
             })
         }

@@ -32,6 +32,7 @@ fn restart(world: &mut World, observed_meanwhile: bool, at: u64) {
         damping: damping.memory(),
         verdict: LastVerdict::of(&verdict),
         eligibility: verdict.eligibility,
+        written: ms(at),
     };
     let written = serde_json::to_string(&remembered).unwrap();
     let read: Remembered = serde_json::from_str(&written).unwrap();

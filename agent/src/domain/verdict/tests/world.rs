@@ -55,6 +55,8 @@ impl Directory for Names {
             port,
             family: *family,
             endpoints: *endpoints,
+            udp: false,
+            dns: false,
             sentinel: &*name.name == "sentinel",
         })
     }
@@ -93,6 +95,7 @@ impl World {
                 families: [true, false],
                 boot: BootState::default(),
                 usual_lag: None,
+                upstream: None,
             },
             next: Sample {
                 observer: attached(),

@@ -1,0 +1,270 @@
+//! What a sighting of a UDP datagram means. As [`classify`](crate::classify), and apart from it:
+//! nothing here proves a path, reports an anomaly or draws on a source's budget of connections.
+//!
+//! - A datagram is known again by a hash of its payload ([`payload_hash`]), since it has no
+//!   initial sequence number. Two clients that send the same at the same time are told apart by
+//!   nothing behind a translation: the later one is not followed, and counted as ambiguous.
+//! - One datagram of a flow is followed at a time. The flow is known by its client, and on port 53
+//!   by the message's id too, so that one socket may ask several questions; by it an answer finds
+//!   its datagram, and the bulk of a flow costs one lookup.
+//! - How many are followed is bounded in time; the others are passed and counted.
+//!
+//! [`payload_hash`]: crate::packet::udp::payload_hash
+
+use crate::classify::{Connection, Direction, MAX_TRIES, Seen, World, departure, pending_of, same};
+use crate::evidence::{Fault, Outcome, Pending, PendingKey, state};
+use crate::packet::Segment;
+use crate::packet::udp::{Hash, MATCHABLE};
+use crate::service::{
+    Address, EndpointKey, FrontendKey, FrontendKind, Owed, Port, SourceClass, UDP, device_flag,
+    endpoint_flag,
+};
+use crate::transition::{Sighting, advance};
+
+/// Which of a datagram's ports are those of Services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// The source's: it may be an answer.
+    pub from: bool,
+    /// The destination's: it may be for a frontend, or on its way to an endpoint.
+    pub to: bool,
+}
+
+/// Set in the family of a flow's key: flows and payloads are no namesakes.
+const FLOW: u32 = 1 << 8;
+/// Where a message begins with an id (RFC 1035, section 4.1.1).
+const DNS: u16 = 53;
+
+/// The key of a datagram.
+#[inline(always)]
+pub fn key_of(segment: &Segment) -> PendingKey {
+    PendingKey {
+        isn: segment.isn,
+        family: segment.family as u32,
+    }
+}
+
+/// The key of the flow between a client and a Service; `tag` is that of the message.
+#[inline(always)]
+pub fn flow_key(client: (&Address, Port), service: Port, tag: [u8; 2], family: u32) -> PendingKey {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *client.0;
+    let [port_high, port_low] = client.1;
+    let [tag_high, tag_low] = if u16::from_be_bytes(service) == DNS {
+        tag
+    } else {
+        [0; 2]
+    };
+    let mut hash = Hash::new(0);
+    hash.add([
+        u32::from_ne_bytes([a, b, c, d]),
+        u32::from_ne_bytes([e, f, g, h]),
+        u32::from_ne_bytes([i, j, k, l]),
+        u32::from_ne_bytes([m, n, o, p]),
+        u32::from_ne_bytes([port_high, port_low, tag_high, tag_low]),
+    ]);
+    PendingKey {
+        isn: hash.finish(),
+        family: family | FLOW,
+    }
+}
+
+/// Whether a key of the map is a flow's.
+pub fn is_flow(key: &PendingKey) -> bool {
+    key.family & FLOW != 0
+}
+
+/// Takes a sighting into account.
+#[inline(always)]
+pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment, ports: Ports) {
+    let mut seen = None;
+    if ports.to {
+        seen = match direction {
+            Direction::Ingress => arrives(world, segment),
+            Direction::Egress => leaves(world, segment),
+        };
+    }
+    if seen.is_none() && ports.from {
+        seen = answered(world, direction, segment);
+    }
+    if let Some((datagram, sighting)) = seen {
+        step(world, &datagram, sighting);
+    }
+}
+
+#[inline(always)]
+fn frontend_key(segment: &Segment) -> FrontendKey {
+    FrontendKey {
+        address: segment.destination,
+        port: segment.destination_port,
+        protocol: UDP,
+        padding: 0,
+    }
+}
+
+/// A datagram came in.
+#[inline(always)]
+fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
+    let key = key_of(segment);
+    let flow = flow_key(
+        (&segment.source, segment.source_port),
+        segment.destination_port,
+        segment.tag,
+        segment.family as u32,
+    );
+    if let Some(followed) = world.connection(&flow) {
+        // The bulk of a flow, unless it is the one that is followed.
+        if followed.fields().service != segment.isn {
+            return None;
+        }
+        return arrives_again(world, segment, world.connection(&key)?);
+    }
+    let frontend = world.frontend(&frontend_key(segment))?;
+    if segment.payload < MATCHABLE {
+        world.fault(Fault::UdpNotMatchable);
+        return None;
+    }
+    if let Some(other) = world.connection(&key) {
+        world.fault(Fault::UdpAmbiguous);
+        // One that went on is told by its flow from now on; of one that did not, nothing is known.
+        let unmoved = other.state() & state::PROGRESS == 0;
+        return unmoved.then_some((other, Sighting::Shared));
+    }
+    if !world.take_rate(frontend.service) {
+        world.fault(Fault::UdpOverRate);
+        return None;
+    }
+    let class = world.source_class(&segment.source);
+    let mut pending = pending_of(world, segment, &frontend, class);
+    if world.follow(&key, &pending) {
+        world.count(frontend.service, class as u8, Outcome::Arrived);
+        pending.state = state::ALIAS;
+        pending.service = segment.isn;
+        world.follow(&flow, &pending);
+    }
+    None
+}
+
+/// The datagram that is followed came in once more: sent again, or at another device of its way.
+/// The same payload after its answer is a new question, and one more of a followed flow.
+#[inline(always)]
+fn arrives_again<W: World>(world: &W, segment: &Segment, datagram: W::Connection) -> Seen<W> {
+    let fields = datagram.fields();
+    let again = fields.device == world.device()
+        && datagram.state() & state::ANSWERED == 0
+        && same(
+            (fields.frontend, fields.frontend_port),
+            (segment.destination, segment.destination_port),
+        );
+    again.then_some((datagram, Sighting::Again))
+}
+
+/// A datagram goes out.
+#[inline(always)]
+fn leaves<W: World>(world: &W, segment: &Segment) -> Seen<W> {
+    if segment.payload < MATCHABLE {
+        return None;
+    }
+    let Some(datagram) = world.connection(&key_of(segment)) else {
+        leaves_unseen(world, segment);
+        return None;
+    };
+    let sighting = departure(world, segment, datagram.fields());
+    Some((datagram, sighting))
+}
+
+/// A datagram goes out whose arrival was not seen: as `classify` has it for connections.
+#[inline(always)]
+fn leaves_unseen<W: World>(world: &W, segment: &Segment) {
+    let Some(frontend) = world.frontend(&frontend_key(segment)) else {
+        return;
+    };
+    if FrontendKind::from_byte(frontend.kind) != FrontendKind::ClusterIp
+        || world.device_flags() & device_flag::UPLINK == 0
+    {
+        return;
+    }
+    let class = world.source_class(&segment.source);
+    if class == SourceClass::External || !Owed::from_byte(frontend.owed_to(class)).is_forward() {
+        return;
+    }
+    if !world.take_rate(frontend.service) {
+        return world.fault(Fault::UdpOverRate);
+    }
+    let mut pending = pending_of(world, segment, &frontend, class);
+    pending.state = state::LEAKED;
+    if world.follow(&key_of(segment), &pending) {
+        world.count(frontend.service, class as u8, Outcome::Leaked);
+    }
+}
+
+/// What may be the answer of a followed flow. Once it is answered, the rest of it costs one lookup.
+#[inline(always)]
+fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> Seen<W> {
+    let flow = world.connection(&flow_key(
+        (&segment.destination, segment.destination_port),
+        segment.source_port,
+        segment.tag,
+        segment.family as u32,
+    ))?;
+    let old = flow.state();
+    if old & state::ANSWERED != 0 {
+        return None;
+    }
+    let datagram = world.connection(&PendingKey {
+        isn: flow.fields().service,
+        family: segment.family as u32,
+    })?;
+    let fields: &Pending = datagram.fields();
+    let client = (fields.client, fields.client_port);
+    if !same(client, (segment.destination, segment.destination_port)) {
+        return None;
+    }
+    let from = (segment.source, segment.source_port);
+    let sighting = match direction {
+        Direction::Ingress => {
+            let endpoint = world.endpoint(&EndpointKey {
+                service: fields.service,
+                address: segment.source,
+                port: segment.source_port,
+                padding: [0; 2],
+            })?;
+            if endpoint.flags & endpoint_flag::LEFT != 0 {
+                return None;
+            }
+            Sighting::AnswerIn {
+                from_endpoint: true,
+            }
+        }
+        Direction::Egress if same((fields.frontend, fields.frontend_port), from) => {
+            Sighting::AnswerOut
+        }
+        Direction::Egress => return None,
+    };
+    flow.swap(old, old | state::ANSWER_OUT);
+    Some((datagram, sighting))
+}
+
+/// Moves a datagram's state and, for whoever moved it, counts.
+#[inline(always)]
+fn step<W: World>(world: &W, datagram: &W::Connection, sighting: Sighting) {
+    let fields = datagram.fields();
+    let age = world.now().saturating_sub(fields.arrived_ns);
+    for _ in 0..MAX_TRIES {
+        let old = datagram.state();
+        let step = advance(old, sighting, fields, age);
+        if step.state != old && !datagram.swap(old, step.state) {
+            continue;
+        }
+        if step.proof {
+            world.count(fields.service, fields.class, Outcome::Proven);
+        }
+        if let Some(outcome) = step.outcome {
+            world.count(fields.service, fields.class, outcome);
+            if outcome == Outcome::Answered {
+                datagram.answered_after((age / 1_000).min(u64::from(u32::MAX)) as u32);
+            }
+        }
+        return;
+    }
+    world.fault(Fault::Contended);
+}

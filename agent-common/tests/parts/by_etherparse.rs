@@ -1,0 +1,56 @@
+//! The same packets by a library that shares nothing with ours.
+
+use std::net::Ipv4Addr;
+
+use agent_common::packet::{Kind, Segment};
+use agent_common::service::Family;
+use etherparse::err::packet::SliceError;
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+
+/// What etherparse makes of a frame, in our words: TCP alone.
+///
+/// # Errors
+/// It finds the frame unsound.
+pub fn by_etherparse(bytes: &[u8]) -> Result<Option<Segment>, SliceError> {
+    Ok(segment(&SlicedPacket::from_ethernet(bytes)?))
+}
+
+/// As [`by_etherparse`], of what is sliced already.
+pub fn segment(sliced: &SlicedPacket<'_>) -> Option<Segment> {
+    let (family, source, destination) = match sliced.net.as_ref()? {
+        NetSlice::Ipv4(ip) => {
+            let mapped = |ip: Ipv4Addr| ip.to_ipv6_mapped().octets();
+            let header = ip.header();
+            (
+                Family::V4,
+                mapped(header.source_addr()),
+                mapped(header.destination_addr()),
+            )
+        }
+        NetSlice::Ipv6(ip) => (Family::V6, ip.header().source(), ip.header().destination()),
+        _ => return None,
+    };
+    let TransportSlice::Tcp(tcp) = sliced.transport.as_ref()? else {
+        return None;
+    };
+    let before = tcp.acknowledgment_number().wrapping_sub(1);
+    let (kind, isn, payload) = match (tcp.syn(), tcp.rst(), tcp.ack()) {
+        (true, false, false) if !tcp.fin() => {
+            (Kind::Syn, tcp.sequence_number(), tcp.payload().len() as u32)
+        }
+        (true, false, true) => (Kind::SynAck, before, 0),
+        (false, true, true) => (Kind::Reset, before, 0),
+        _ => return None,
+    };
+    Some(Segment {
+        kind,
+        family,
+        isn,
+        payload,
+        source,
+        destination,
+        source_port: tcp.source_port().to_be_bytes(),
+        destination_port: tcp.destination_port().to_be_bytes(),
+        tag: [0; 2],
+    })
+}

@@ -1,0 +1,316 @@
+//! A node made of ordinary collections, for the rules of `agent_common::classify`: tests and fuzzers
+//! run them here as the programs run them over maps.
+//!
+//! Whoever includes this file has `packet` and `scenario` of tests/src beside it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+
+use agent_common::abi::BUDGET_PER_WINDOW;
+use agent_common::classify::{Connection, Direction, Evidence, World, observe};
+use agent_common::evidence::{Fault, Outcome, Pending, PendingKey, proof_slot};
+use agent_common::packet::{Link, Segment, parse};
+use agent_common::service::{
+    Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue, SourceClass, TCP,
+    device_flag, endpoint_flag,
+};
+
+use crate::packet;
+use crate::scenario::{self, Device, ISN, Reported, Seen, Stage, Step, mapped};
+
+/// A connection and its state.
+struct Entry {
+    fields: Pending,
+    state: Cell<u32>,
+}
+
+/// A connection's handle.
+#[derive(Clone)]
+pub struct Handle(Rc<Entry>);
+
+impl Connection for Handle {
+    fn fields(&self) -> &Pending {
+        &self.0.fields
+    }
+
+    fn state(&self) -> u32 {
+        self.0.state.get()
+    }
+
+    fn swap(&self, from: u32, to: u32) -> bool {
+        assert_eq!(self.0.state.get(), from, "nobody else is here");
+        assert_eq!(from & to, from, "a bit of the state was taken back");
+        self.0.state.set(to);
+        true
+    }
+}
+
+/// The node. Whoever plays sees and changes all of it.
+pub struct Node {
+    /// Who there is.
+    pub stage: Stage,
+    /// Nanoseconds.
+    pub now: Cell<u64>,
+    /// Which device the packet crosses.
+    pub device: Cell<Device>,
+    /// FRONTENDS.
+    pub frontends: HashMap<FrontendKey, FrontendValue>,
+    /// ENDPOINTS.
+    pub endpoints: RefCell<HashMap<EndpointKey, u32>>,
+    /// Connections that can be followed.
+    pub room: Cell<usize>,
+    spent: RefCell<HashMap<Address, u32>>,
+    pending: RefCell<HashMap<PendingKey, Handle>>,
+    proofs: RefCell<BTreeSet<u32>>,
+    /// From arrival to departure, ns.
+    pub delays: RefCell<Vec<u64>>,
+    /// What was seen, but for proofs.
+    pub seen: RefCell<Seen>,
+}
+
+impl Node {
+    /// With what the stage of a family has.
+    pub fn new(family: Family) -> Self {
+        let stage = Stage::new(family);
+        let mut frontends = HashMap::new();
+        for frontend in stage.frontends() {
+            let key = FrontendKey {
+                address: mapped(frontend.at.ip()),
+                port: frontend.at.port().to_be_bytes(),
+                protocol: TCP,
+                padding: 0,
+            };
+            let value = FrontendValue {
+                service: frontend.service,
+                kind: frontend.kind as u8,
+                flags: frontend.flags,
+                owed: frontend.owed.map(|owed| owed as u8),
+                padding: [0; 3],
+            };
+            frontends.insert(key, value);
+        }
+        let endpoints = stage.endpoints().into_iter();
+        let endpoints = endpoints.map(|(service, at, flags)| (endpoint(service, at), flags));
+        Self {
+            stage,
+            // Not zero: nothing may depend on the machine having started just now.
+            now: Cell::new(5_000_000_000),
+            device: Cell::new(Device::Client),
+            frontends,
+            endpoints: RefCell::new(endpoints.collect()),
+            room: Cell::new(1_000),
+            spent: RefCell::default(),
+            pending: RefCell::default(),
+            proofs: RefCell::default(),
+            delays: RefCell::default(),
+            seen: RefCell::default(),
+        }
+    }
+
+    /// One thing happens.
+    pub fn take(&self, step: &Step) {
+        match step {
+            Step::In(device, packet) => self.look(*device, Direction::Ingress, &packet.bytes()),
+            Step::Out(device, packet) => self.look(*device, Direction::Egress, &packet.bytes()),
+            Step::Wait(ms) => self.now.set(self.now.get() + ms * 1_000_000),
+            Step::Leaves(at) => {
+                let key = endpoint(scenario::WEB, *at);
+                let mut endpoints = self.endpoints.borrow_mut();
+                *endpoints.get_mut(&key).expect("an endpoint") |= endpoint_flag::LEFT;
+            }
+        }
+    }
+
+    /// A packet crosses a device.
+    pub fn look(&self, device: Device, direction: Direction, bytes: &[u8]) {
+        self.device.set(device);
+        match parse(&bytes, Link::Ethernet) {
+            Ok(Some(segment)) => observe(self, direction, &segment),
+            Ok(None) => {}
+            Err(fault) => self.fault(fault),
+        }
+    }
+
+    /// All that was seen.
+    pub fn seen(&self) -> Seen {
+        let mut seen = self.seen.borrow().clone();
+        for class in SourceClass::ALL {
+            let slot = proof_slot(self.stage.family as u32, class as u8);
+            if self.proofs.borrow().contains(&slot) {
+                seen.proven.push(class);
+            }
+        }
+        seen
+    }
+
+    /// State of the connection that scenarios are about.
+    pub fn state(&self) -> Option<u32> {
+        let key = PendingKey {
+            isn: ISN,
+            family: self.stage.family as u32,
+        };
+        self.connection(&key).map(|handle| handle.state())
+    }
+
+    /// Every connection that is followed, and its state.
+    pub fn connections(&self) -> Vec<(Pending, u32)> {
+        let pending = self.pending.borrow();
+        let entries = pending.values().map(|Handle(entry)| entry);
+        entries.map(|e| (e.fields, e.state.get())).collect()
+    }
+}
+
+fn endpoint(service: u32, at: std::net::SocketAddr) -> EndpointKey {
+    EndpointKey {
+        service,
+        address: mapped(at.ip()),
+        port: at.port().to_be_bytes(),
+        padding: [0; 2],
+    }
+}
+
+impl World for Node {
+    type Connection = Handle;
+
+    fn now(&self) -> u64 {
+        self.now.get()
+    }
+
+    fn device(&self) -> u32 {
+        self.device.get() as u32
+    }
+
+    fn device_flags(&self) -> u32 {
+        match self.device.get() {
+            Device::Uplink => device_flag::UPLINK,
+            _ => 0,
+        }
+    }
+
+    fn route_names_device(&self, segment: &Segment) -> bool {
+        let named = match segment.destination {
+            to if to == mapped(self.stage.tunnelled.ip()) => Device::Overlay,
+            to if to == mapped(self.stage.routed.ip()) => Device::Uplink,
+            _ => Device::Pods,
+        };
+        named == self.device.get()
+    }
+
+    fn frontend(&self, key: &FrontendKey) -> Option<FrontendValue> {
+        self.frontends.get(key).copied()
+    }
+
+    fn endpoint(&self, key: &EndpointKey) -> Option<EndpointValue> {
+        let flags = self.endpoints.borrow().get(key).copied()?;
+        Some(EndpointValue { flags })
+    }
+
+    fn source_class(&self, address: &Address) -> SourceClass {
+        let sources = self.stage.sources();
+        let found = sources.iter().find(|(at, _)| mapped(at.ip()) == *address);
+        found.map_or(SourceClass::External, |(_, class)| *class)
+    }
+
+    fn take_budget(&self, source: &Address) -> bool {
+        let mut spent = self.spent.borrow_mut();
+        let spent = spent.entry(*source).or_default();
+        *spent += 1;
+        *spent <= BUDGET_PER_WINDOW
+    }
+
+    fn connection(&self, key: &PendingKey) -> Option<Handle> {
+        self.pending.borrow().get(key).cloned()
+    }
+
+    fn follow(&self, key: &PendingKey, pending: &Pending) -> bool {
+        let mut map = self.pending.borrow_mut();
+        if map.contains_key(key) {
+            return false;
+        }
+        if map.len() >= self.room.get() {
+            self.fault(Fault::PendingFull);
+            return false;
+        }
+        let entry = Entry {
+            fields: *pending,
+            state: Cell::new(pending.state),
+        };
+        map.insert(*key, Handle(Rc::new(entry)));
+        true
+    }
+
+    fn count(&self, service: u32, class: u8, outcome: Outcome) {
+        let key = (service, SourceClass::from_index(class.into()), outcome);
+        *self.seen.borrow_mut().counts.entry(key).or_default() += 1;
+    }
+
+    fn prove(&self, family: u32, class: u8) {
+        self.proofs.borrow_mut().insert(proof_slot(family, class));
+    }
+
+    fn delay(&self, family: u32, ns: u64) {
+        assert_eq!(family, self.stage.family as u32);
+        self.delays.borrow_mut().push(ns);
+    }
+
+    fn fault(&self, fault: Fault) {
+        *self.seen.borrow_mut().faults.entry(fault).or_default() += 1;
+    }
+
+    fn report(&self, anomaly: &Evidence<'_>) {
+        let record = anomaly.record(self.now(), self.device());
+        assert_eq!(record.service, anomaly.service());
+        let outcome = Outcome::from_byte(record.outcome).expect("an outcome");
+        self.seen.borrow_mut().anomalies.push(Reported {
+            outcome,
+            flags: record.flags,
+            destination: record.destination,
+        });
+    }
+}
+
+/// Everything that can be seen of one connection, sensible or not.
+pub fn steps(stage: &Stage) -> Vec<Step> {
+    let devices = [
+        Device::Client,
+        Device::Bridge,
+        Device::Pods,
+        Device::Overlay,
+        Device::Uplink,
+    ];
+    let targets = [
+        stage.web,
+        stage.local,
+        stage.no_local,
+        stage.api,
+        stage.here,
+        stage.tunnelled,
+        stage.routed,
+        stage.former,
+        stage.stranger,
+    ];
+    let clients = [stage.pod, stage.pod2, stage.node, stage.outside];
+    let mut steps = vec![Step::Leaves(stage.here)];
+    steps.extend([1, 15, 30, 300, 1_100].map(Step::Wait));
+    for device in devices {
+        for client in clients {
+            for target in targets {
+                let about = packet::syn(client, target, ISN);
+                let (kind, code) = if target.is_ipv4() { (3, 3) } else { (1, 4) };
+                for packet in [
+                    about.clone(),
+                    packet::syn_with_data(client, target, ISN, b"early"),
+                    packet::syn_ack(target, client, ISN),
+                    packet::syn_ack(target, client, ISN.wrapping_add(5)),
+                    packet::reset(target, client, ISN),
+                    packet::icmp_error(target.ip(), client.ip(), kind, code, &about),
+                ] {
+                    steps.push(Step::In(device, packet.clone()));
+                    steps.push(Step::Out(device, packet));
+                }
+            }
+        }
+    }
+    steps
+}

@@ -1,0 +1,80 @@
+//! An error and its causes in one sentence, for people and the log. Must not know any error's type.
+
+use std::error::Error;
+
+/// Lines kept of the end of a long cause: of a verifier's log the last ones tell why.
+const LAST_LINES: usize = 4;
+
+/// An error and its causes, each once: what an error says of its own cause is not said again.
+/// A cause of many lines, as a verifier's log of megabytes, is its first and last ones in one line.
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = shortened(&error.to_string());
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = shortened(&error.to_string());
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn shortened(text: &str) -> String {
+    let lines: Vec<_> = text.lines().collect();
+    if lines.len() <= LAST_LINES + 1 {
+        return text.to_owned();
+    }
+    format!(
+        "{} ... {}",
+        lines[0],
+        lines[lines.len() - LAST_LINES..].join(" | ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use thiserror::Error;
+
+    use super::chain;
+
+    #[derive(Debug, Error)]
+    #[error("{said}")]
+    struct Said {
+        said: String,
+        source: Option<Box<Said>>,
+    }
+
+    fn said(words: &[&str]) -> Said {
+        let (first, causes) = words.split_first().expect("words");
+        Said {
+            said: (*first).to_owned(),
+            source: (!causes.is_empty()).then(|| Box::new(said(causes))),
+        }
+    }
+
+    #[test]
+    fn each_cause_is_said_once() {
+        assert_eq!(chain(&said(&["a", "b", "c"])), "a: b: c");
+        assert_eq!(
+            chain(&said(&["no x (refused): help", "refused"])),
+            "no x (refused): help"
+        );
+    }
+
+    #[test]
+    fn of_a_log_the_ends_are_kept_and_not_repeated() {
+        let log = (0..5_000)
+            .map(|line| format!("line {line}\n"))
+            .collect::<String>();
+        let log = format!("refused by:\n{log}not allowed");
+        let quoted = format!("no rights ({}): be root", chain(&said(&[&log])));
+        let text = chain(&said(&[&quoted, &log]));
+        assert_eq!(text, quoted);
+        assert!(
+            text.contains("refused by: ...") && text.contains("| not allowed"),
+            "{text}"
+        );
+        assert!(text.len() < 200, "{text}");
+    }
+}

@@ -1,0 +1,235 @@
+use rstest::rstest;
+use serde::Deserialize;
+
+use super::*;
+use crate::domain::verdict::{Cause, State, Why};
+use crate::report::sample;
+
+fn of(report: &Report) -> Said {
+    of_report(report, sample::written())
+}
+
+/// One line that node-problem-detector does not cut.
+fn is_one_short_line(said: &Said) -> bool {
+    !said.line.is_empty() && said.line.len() <= 80 && !said.line.contains('\n')
+}
+
+#[rstest]
+#[case(
+    sample::proven(),
+    0,
+    "proven: new connections to Services get through, last seen 40 ms ago"
+)]
+#[case(
+    sample::degraded(),
+    0,
+    "degraded stale: shop/checkout-with-a-rather-long-name-for-a-service:https is …"
+)]
+#[case(
+    sample::broken(),
+    1,
+    "broken leaked: no new connection to a Service gets through on IPv4: leaked, V…"
+)]
+#[case(
+    sample::probed::flushed(),
+    1,
+    "broken leaked: IPv4 cluster IPs: the last 8 probes left untranslated (leaked)…"
+)]
+fn reports(#[case] report: Report, #[case] code: u8, #[case] line: &str) {
+    let said = of(&report);
+    assert_eq!((said.status as u8, said.line.as_str()), (code, line));
+    assert!(is_one_short_line(&said));
+}
+
+#[test]
+fn every_verdict_has_its_code_and_fits() {
+    let causes = Cause::ALL.map(Some).into_iter().chain([None]);
+    let whys: Vec<Option<Why>> = Why::ALL.map(Some).into_iter().chain([None]).collect();
+    for cause in causes {
+        for why in &whys {
+            for state in State::ALL {
+                for healthy in [true, false] {
+                    let mut report = sample::proven();
+                    report.verdict.state = state;
+                    report.verdict.cause = cause;
+                    report.verdict.why = *why;
+                    report.verdict.reason = "ä".repeat(200);
+                    report.answers.livez.status = if healthy { 200 } else { 503 };
+                    let said = of(&report);
+                    let expected = match state {
+                        State::Unknown | State::Starting => Exit::PluginUnknown,
+                        _ if healthy => Exit::Success,
+                        _ => Exit::Failure,
+                    };
+                    assert_eq!(said.status, expected, "{said:?}");
+                    assert!(is_one_short_line(&said), "{said:?}");
+                    assert!(said.line.starts_with(state.name()), "{said:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_verdict_without_consequences_is_a_problem_all_the_same() {
+    let mut report = sample::broken();
+    report.answers.livez.status = 200;
+    report.answers.livez.would_fail = true;
+    assert_eq!(of(&report).status, Exit::Failure);
+}
+
+#[rstest]
+#[case(Eligibility::Deleting)]
+#[case(Eligibility::Tainted { taint: format!("example.org/{}", "x".repeat(60)) })]
+fn a_node_that_leaves_is_no_problem(#[case] eligibility: Eligibility) {
+    for mut report in [sample::proven(), sample::broken(), sample::blind()] {
+        report.verdict.eligibility = eligibility.clone();
+        let said = of(&report);
+        assert_eq!(said.status, Exit::Success, "{said:?}");
+        assert!(
+            said.line.starts_with("leaving: ") && is_one_short_line(&said),
+            "{said:?}"
+        );
+    }
+}
+
+#[rstest]
+#[case(10, Exit::Success)]
+#[case(11, Exit::PluginUnknown)]
+fn an_agent_that_stopped_judging_says_nothing(#[case] seconds: u64, #[case] expected: Exit) {
+    let now = sample::written() + Duration::from_secs(seconds);
+    let said = of_report(&sample::proven(), now);
+    assert_eq!(said.status, expected, "{said:?}");
+    assert!(is_one_short_line(&said), "{said:?}");
+}
+
+#[test]
+fn without_an_agent_it_is_unknown() {
+    let address = "127.0.0.1:19256".to_owned();
+    let source = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+    let schema = serde_json::from_str::<Report>("{}").unwrap_err();
+    for error in [
+        FetchError::Address {
+            address: "x".repeat(300),
+            source: source(),
+        },
+        FetchError::Unreachable {
+            address: address.clone(),
+            source: source(),
+        },
+        FetchError::Broken {
+            address: address.clone(),
+            source: source(),
+        },
+        FetchError::Denied {
+            address: address.clone(),
+        },
+        FetchError::TooEarly {
+            address: address.clone(),
+            waiting: String::new(),
+        },
+        FetchError::Stranger {
+            address: address.clone(),
+            answer: "SSH".to_owned(),
+        },
+        FetchError::Schema {
+            address,
+            theirs: "7".to_owned(),
+            source: schema,
+        },
+    ] {
+        let said = of_error(&error);
+        assert_eq!(said.status as u8, 2, "{said:?}");
+        assert!(is_one_short_line(&said), "{said:?}");
+    }
+}
+
+// What node-problem-detector reads of a monitor (pkg/custompluginmonitor/types/config.go and
+// types.go): its own parser passes over a misspelt field in silence.
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Monitor {
+    plugin: String,
+    #[serde(rename = "pluginConfig")]
+    config: PluginConfig,
+    source: String,
+    #[serde(rename = "metricsReporting")]
+    metrics: bool,
+    conditions: Vec<Condition>,
+    rules: Vec<Rule>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PluginConfig {
+    invoke_interval: String,
+    timeout: String,
+    max_output_length: usize,
+    concurrency: usize,
+    enable_message_change_based_condition_update: bool,
+    skip_initial_status: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Condition {
+    r#type: String,
+    reason: String,
+    message: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    r#type: String,
+    condition: String,
+    reason: String,
+    path: String,
+    args: Vec<String>,
+    timeout: String,
+}
+
+fn seconds(text: &str) -> u64 {
+    text.strip_suffix('s').unwrap().parse().unwrap()
+}
+
+#[test]
+fn the_monitor_is_one_that_node_problem_detector_takes() {
+    use clap::Parser as _;
+
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../deploy/npd/pathproof-monitor.json"
+    );
+    let text = std::fs::read_to_string(file).unwrap();
+    let monitor: Monitor = serde_json::from_str(&text).unwrap();
+    assert_eq!(monitor.plugin, "custom");
+    assert!(!monitor.source.is_empty() && monitor.metrics);
+    let config = &monitor.config;
+    assert!(seconds(&config.invoke_interval) > 0 && config.concurrency > 0);
+    assert_eq!(config.max_output_length, LONGEST);
+    // Numbers in a sentence change all the time.
+    assert!(!config.enable_message_change_based_condition_update);
+    // Nothing is claimed before the first look.
+    assert!(config.skip_initial_status);
+    assert!(PATIENCE.connect + PATIENCE.read < Duration::from_secs(seconds(&config.timeout)));
+    let [rule] = monitor.rules.as_slice() else {
+        panic!("one rule");
+    };
+    assert_eq!(rule.r#type, "permanent");
+    assert!(seconds(&rule.timeout) <= seconds(&config.timeout));
+    let preset = monitor
+        .conditions
+        .iter()
+        .find(|of| of.r#type == rule.condition);
+    let preset = preset.expect("a permanent problem has a preset condition");
+    assert!(!preset.message.is_empty() && preset.reason != rule.reason);
+    // True is a problem there, so it cannot be the condition that the agent keeps.
+    assert_ne!(rule.condition, crate::domain::condition::TYPE);
+    let program = std::path::Path::new(&rule.path);
+    assert!(program.is_absolute());
+    let words = std::iter::once(rule.path.as_str()).chain(rule.args.iter().map(String::as_str));
+    let args = crate::args::Args::try_parse_from(words).unwrap();
+    assert!(matches!(args.command, crate::args::Command::Check(said) if said.npd));
+}

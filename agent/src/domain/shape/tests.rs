@@ -1,0 +1,311 @@
+//! Shapes as they were measured with real agents of two versions, and what cannot be told.
+
+use rstest::rstest;
+
+use super::*;
+
+/// Programs by name; `?` is one whose name cannot be read.
+fn links(names: &[&str]) -> Strangers {
+    let name = |name: &&str| (*name != "?").then(|| (*name).to_owned());
+    Strangers {
+        links: names.iter().map(name).collect(),
+        filters: Vec::new(),
+    }
+}
+
+fn device(name: &str, role: Role, ingress: &[&str], egress: &[&str]) -> DeviceFacts {
+    DeviceFacts {
+        name: name.to_owned(),
+        role,
+        xdp: false,
+        hooks: Some([links(ingress), links(egress)]),
+    }
+}
+
+fn owners(owners: &[Owner]) -> [DatapathOwners; FAMILIES] {
+    [owners.iter().copied().collect(); FAMILIES]
+}
+
+/// A node with Cilium: what stands at the uplink, what at `connect`, and who else is there.
+fn node(egress: &[&str], connect: Option<&[&str]>, others: &[Owner]) -> Facts {
+    let all: Vec<Owner> = others.iter().copied().chain([Owner::Cilium]).collect();
+    Facts {
+        devices: vec![
+            device("eth0", Role::Uplink, &["cil_from_netdev"], egress),
+            device(
+                "cilium_host",
+                Role::Cilium,
+                &["cil_to_host"],
+                &["cil_from_host"],
+            ),
+            device("pathproof-a", Role::Sentinel, &[], &[]),
+            device("pathproof-b", Role::Sentinel, &[], &[]),
+        ],
+        netkit: 0,
+        connect: [connect.map(links), connect.map(links)],
+        bound: [
+            connect.map(|_| Strangers::default()),
+            connect.map(|_| Strangers::default()),
+        ],
+        owners: owners(&all),
+    }
+}
+
+const PROXY: &[Owner] = &[Owner::KubeProxyNftables];
+
+/// Cilium in kube-proxy's place; the sentinel's interfaces are not on its list.
+pub(crate) fn replacing() -> Shape {
+    Shape::of(&node(&["cil_to_netdev"], Some(&["cil_sock4_lb"]), &[]))
+}
+
+/// The same, where that is told of the sentinel's interfaces, which are away.
+pub(crate) fn replacing_with(managed: Told) -> Shape {
+    let mut facts = node(&["cil_to_netdev"], Some(&["cil_sock4_lb"]), &[]);
+    facts.devices.truncate(2);
+    Shape::after(managed, &facts)
+}
+
+/// Cilium for pods, kube-proxy for the rest.
+pub(crate) fn mixed() -> Shape {
+    Shape::of(&node(&[], Some(&[]), PROXY))
+}
+
+#[rstest]
+#[case::replacing(&["cil_to_netdev"], Some(&["cil_sock4_lb"][..]), &[], Told::Yes)]
+#[case::without_names(&["?"], Some(&["?"][..]), &[], Told::Yes)]
+// A host firewall and `--bpf-lb-sock`, beside a kube-proxy that serves node ports; or rules that one
+// left behind, and no `node-port-bind-protection`.
+#[case::both_beside_kube_proxy(&["cil_to_netdev"], Some(&["cil_sock4_lb"][..]), PROXY, Told::Unknown)]
+#[case::beside_kube_proxy(&[], Some(&[][..]), PROXY, Told::No)]
+#[case::sockets_alone(&[], Some(&["cil_sock4_lb"][..]), PROXY, Told::No)]
+// A host firewall or a bandwidth manager stands there too.
+#[case::uplinks_alone(&["cil_to_netdev"], Some(&[][..]), PROXY, Told::No)]
+#[case::nobody_else(&["cil_to_netdev"], Some(&[][..]), &[], Told::Unknown)]
+#[case::another_program(&["retina"], None, PROXY, Told::No)]
+#[case::no_hierarchy(&["cil_to_netdev"], None, PROXY, Told::Unknown)]
+fn the_replacement_is_recognised(
+    #[case] egress: &[&str],
+    #[case] connect: Option<&[&str]>,
+    #[case] others: &[Owner],
+    #[case] expected: Told,
+) {
+    let shape = Shape::of(&node(egress, connect, others));
+    assert_eq!(shape.cilium.unwrap().replacement, expected);
+    // Whatever may serve users at the uplinks, probes by other interfaces do not stand for them.
+    assert_eq!(shape.probes_stand(), expected == Told::No);
+    let owner = shape.owners_with(DatapathOwners::default());
+    assert_eq!(
+        owner.contains(Owner::CiliumReplacement),
+        expected == Told::Yes
+    );
+}
+
+/// What serves node ports keeps processes from binding them.
+#[rstest]
+#[case::read(Some(links(&["cil_sock4_post_bind"])), Told::Yes)]
+#[case::without_names(Some(links(&["?"])), Told::Yes)]
+#[case::of_somebody_else(Some(links(&["another"])), Told::Unknown)]
+#[case::not_read(None, Told::Unknown)]
+fn beside_rules_that_kube_proxy_left_behind(
+    #[case] bound: Option<Strangers>,
+    #[case] expected: Told,
+) {
+    let mut facts = node(&["cil_to_netdev"], Some(&["cil_sock4_lb"]), PROXY);
+    facts.bound[0] = bound;
+    let shape = Shape::of(&facts);
+    assert_eq!(shape.cilium.unwrap().replacement, expected);
+    assert!(!shape.probes_stand());
+}
+
+/// What cannot be read may be there.
+#[rstest]
+#[case::neither([None, None], Told::Unknown)]
+#[case::one_and_it_has_none([Some(links(&[])), None], Told::Unknown)]
+#[case::one_and_it_has_one([None, Some(links(&["?"]))], Told::Yes)]
+#[case::both_and_none([Some(links(&[])), Some(links(&[]))], Told::No)]
+fn sockets_of_one_family_do_not_speak_for_both(
+    #[case] connect: [Option<Strangers>; FAMILIES],
+    #[case] expected: Told,
+) {
+    let mut facts = node(&[], Some(&[]), PROXY);
+    facts.connect = connect;
+    assert_eq!(Shape::of(&facts).cilium.unwrap().socket_lb, expected);
+}
+
+/// While the interfaces are repaired, what was told of them stays; what is read anew is said.
+#[rstest]
+#[case::both_away(0, Told::Yes)]
+#[case::one_is_back(1, Told::Yes)]
+#[case::both_are_back(2, Told::No)]
+fn interfaces_that_are_away_change_nothing(#[case] there: usize, #[case] expected: Told) {
+    let mut facts = node(&["cil_to_netdev"], Some(&["cil_sock4_lb"]), &[]);
+    let managed: &[&str] = if there == 1 {
+        &["cil_from_netdev"]
+    } else {
+        &[]
+    };
+    facts.devices[2] = device("pathproof-a", Role::Sentinel, managed, &[]);
+    facts.devices.truncate(2 + there);
+    let shape = Shape::after(Told::Yes, &facts);
+    assert_eq!(shape.sentinel_managed, expected);
+    assert_eq!(shape.probes_stand(), expected == Told::Yes);
+    // Nothing was told before: nobody is accused.
+    let first = Shape::of(&facts);
+    assert!(!first.probes_stand(), "{:?}", first.sentinel_managed);
+    let notes = first.notes.join("; ");
+    assert_eq!(
+        notes.contains("Cilium does not translate"),
+        there == 2,
+        "{notes}"
+    );
+}
+
+#[test]
+fn hooks_that_cannot_be_read_tell_nothing() {
+    let mut facts = node(&["cil_to_netdev"], Some(&["?"]), PROXY);
+    facts.devices[0].hooks = None;
+    let shape = Shape::of(&facts);
+    assert_eq!(shape.cilium.unwrap().replacement, Told::Unknown);
+    assert!(!shape.probes_stand());
+}
+
+#[test]
+fn without_cilium_kube_proxy_owns_every_path() {
+    let facts = Facts {
+        devices: vec![device("eth0", Role::Uplink, &[], &[])],
+        owners: owners(PROXY),
+        ..Facts::default()
+    };
+    let shape = Shape::of(&facts);
+    assert!(shape.cilium.is_none() && shape.probes_stand() && !shape.is_mixed());
+    assert!(shape.notes.is_empty(), "{:?}", shape.notes);
+    for path in &shape.paths {
+        let expected = if path.path == SourceClass::Host {
+            Seen::Hidden
+        } else {
+            Seen::Full
+        };
+        assert_eq!(path.seen, expected);
+        assert!(
+            path.owners.contains(Owner::KubeProxyNftables),
+            "{}",
+            path.sentence
+        );
+    }
+}
+
+#[test]
+fn in_mixed_mode_each_path_has_its_owner() {
+    let shape = mixed();
+    assert!(shape.is_mixed());
+    for path in &shape.paths {
+        let cilium = path.path == SourceClass::Pod;
+        assert_eq!(
+            path.owners.contains(Owner::Cilium),
+            cilium,
+            "{}",
+            path.sentence
+        );
+        assert_eq!(path.owners.contains(Owner::KubeProxyNftables), !cilium);
+    }
+    assert!(shape.notes.iter().any(|note| note.contains("two proxies")));
+}
+
+#[test]
+fn sockets_that_are_translated_hide_pods() {
+    let shape = replacing();
+    let pods = shape
+        .paths
+        .iter()
+        .find(|path| path.path == SourceClass::Pod)
+        .unwrap();
+    assert_eq!(pods.seen, Seen::Partial);
+    let note = shape
+        .notes
+        .iter()
+        .find(|note| note.contains("pathproof-a and pathproof-b"));
+    assert!(
+        note.is_some_and(|note| note.contains("list of devices")),
+        "{:?}",
+        shape.notes
+    );
+}
+
+#[rstest]
+#[case::both(&["cil_from_netdev"], &["cil_from_netdev"], Told::Yes)]
+#[case::one(&["cil_from_netdev"], &[], Told::No)]
+#[case::none(&[], &[], Told::No)]
+fn the_sentinels_interfaces_count_together(
+    #[case] client: &[&str],
+    #[case] server: &[&str],
+    #[case] expected: Told,
+) {
+    let mut facts = node(&["cil_to_netdev"], Some(&["cil_sock4_lb"]), &[]);
+    facts.devices[2] = device("pathproof-a", Role::Sentinel, client, &[]);
+    facts.devices[3] = device("pathproof-b", Role::Sentinel, server, &[]);
+    let shape = Shape::of(&facts);
+    assert_eq!(shape.sentinel_managed, expected);
+    assert_eq!(shape.probes_stand(), expected == Told::Yes);
+}
+
+#[test]
+fn xdp_and_netkit_are_told() {
+    let mut facts = node(&["cil_to_netdev"], Some(&["cil_sock4_lb"]), &[]);
+    facts.devices[0].xdp = true;
+    facts.netkit = 3;
+    let shape = Shape::of(&facts);
+    assert_eq!(shape.accelerated, ["eth0"]);
+    let external = shape
+        .paths
+        .iter()
+        .find(|path| path.path == SourceClass::External)
+        .unwrap();
+    assert_eq!(external.seen, Seen::Partial);
+    for part in [
+        "XDP program at eth0",
+        "3 netkit interfaces are not supported",
+    ] {
+        assert!(external.sentence.contains(part), "{}", external.sentence);
+    }
+}
+
+#[rstest]
+#[case::native(&[], Routing::Native)]
+#[case::vxlan(&["cilium_vxlan"], Routing::Vxlan)]
+#[case::geneve(&["cilium_geneve", "cilium_wg0"], Routing::Geneve)]
+fn devices_tell_how_nodes_are_reached(#[case] names: &[&str], #[case] expected: Routing) {
+    let mut facts = node(&[], Some(&[]), PROXY);
+    facts.devices.extend(
+        names
+            .iter()
+            .map(|name| device(name, Role::Cilium, &[], &[])),
+    );
+    let cilium = Shape::of(&facts).cilium.unwrap();
+    assert_eq!(cilium.routing, expected);
+    assert_eq!(cilium.wireguard, names.contains(&"cilium_wg0"));
+    assert!(!cilium.clsact);
+}
+
+#[test]
+fn filters_alone_are_clsact() {
+    let mut facts = node(&[], Some(&[]), PROXY);
+    facts.devices.truncate(2);
+    for device in &mut facts.devices {
+        for strangers in device.hooks.iter_mut().flatten() {
+            strangers.filters = std::mem::take(&mut strangers.links);
+        }
+    }
+    assert!(Shape::of(&facts).cilium.unwrap().clsact);
+}
+
+#[test]
+fn a_shape_is_read_back_as_it_was_written() {
+    let shape = Shape::of(&node(&["?"], Some(&["?"]), PROXY));
+    let text = serde_json::to_string(&shape).unwrap();
+    assert_eq!(serde_json::from_str::<Shape>(&text).unwrap(), shape);
+    // An older agent's report has none.
+    assert_eq!(
+        serde_json::from_str::<Shape>("{\"paths\":[]}").unwrap(),
+        Shape::default()
+    );
+}

@@ -1,0 +1,97 @@
+//! Files, by Landlock: what is read and written, and nothing else.
+
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, AccessFs, BitFlags, PathBeneath, PathFd, PathFdError, Ruleset, RulesetAttr as _,
+    RulesetCreated, RulesetCreatedAttr as _, RulesetError, RulesetStatus,
+};
+use thiserror::Error;
+
+use super::Needs;
+use crate::report::hardening::FilesReport;
+
+/// The newest rights that are asked for; a kernel that does not know them all holds those it does.
+const RIGHTS: ABI = ABI::V5;
+
+/// What any process reads of the kernel.
+const KERNEL: [&str; 4] = ["/proc", "/sys", "/dev/null", "/dev/urandom"];
+
+/// What is read to find a host by its name, and whom to trust: settings, authorities, and the
+/// libraries of the C library that do it.
+pub const SYSTEM: [&str; 8] = [
+    "/etc",
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/run/systemd/resolve",
+    "/run/NetworkManager",
+    "/run/resolvconf",
+    "/run/nscd",
+];
+
+/// Why files are not confined.
+#[derive(Debug, Error)]
+pub(super) enum FilesError {
+    /// The kernel has no Landlock, or it is not among the modules that are turned on.
+    #[error("this kernel has no Landlock (Linux 5.13, and `landlock` among CONFIG_LSM or lsm=)")]
+    Absent,
+    /// The kernel refused.
+    #[error("the kernel refused: {}", crate::causes::chain(.0))]
+    Refused(#[from] RulesetError),
+}
+
+/// Confines this thread and those that it will start.
+///
+/// # Errors
+/// Nothing is confined then.
+pub(super) fn confine(needs: &Needs) -> Result<FilesReport, FilesError> {
+    // A rule for the root would leave nothing to confine.
+    let reads = !needs.read.iter().any(|path| path == Path::new("/"));
+    let write = AccessFs::from_write(RIGHTS);
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    // No rule gives Execute: no program is ever started.
+    let handled = write | AccessFs::Execute;
+    let handled = if reads { handled | read } else { handled };
+    let mut rules = Ruleset::default().handle_access(handled)?.create()?;
+    for path in KERNEL
+        .iter()
+        .map(PathBuf::from)
+        .chain(needs.read.iter().cloned())
+    {
+        rules = allow(rules, &path, read & handled)?;
+    }
+    for path in &needs.written {
+        rules = allow(rules, path, (write | read) & handled)?;
+    }
+    for path in &needs.made {
+        let make = AccessFs::MakeDir | AccessFs::MakeReg | AccessFs::MakeSym;
+        rules = allow(rules, path, (make | read) & handled)?;
+    }
+    match rules.restrict_self()?.ruleset {
+        RulesetStatus::NotEnforced => Err(FilesError::Absent),
+        _ if reads => Ok(FilesReport::Confined),
+        _ => Ok(FilesReport::WritesConfined),
+    }
+}
+
+/// A path that is not there is left out: so is what is done there later.
+fn allow(
+    rules: RulesetCreated,
+    path: &Path,
+    rights: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, RulesetError> {
+    let opened: Result<PathFd, PathFdError> = PathFd::new(path);
+    let Ok(opened) = opened else {
+        return Ok(rules);
+    };
+    // Rights to what is in a folder mean nothing for a file.
+    let rights = match path.is_dir() {
+        true => rights,
+        false => rights & AccessFs::from_file(RIGHTS),
+    };
+    if rights.is_empty() {
+        return Ok(rules);
+    }
+    rules.add_rule(PathBeneath::new(opened, rights))
+}

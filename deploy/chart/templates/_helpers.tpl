@@ -1,0 +1,117 @@
+{{/* What several templates need. Names do not follow the release's: a node has room for one agent
+     (its ports, interfaces and pins), so a cluster has room for one release. */}}
+
+{{- define "pathproof.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{- define "pathproof.labels" -}}
+app.kubernetes.io/name: pathproof
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+
+{{/* Whether the agents are pods of this release. */}}
+{{- define "pathproof.agents" -}}
+{{- if ne .Values.home "rke1" }}true{{ end -}}
+{{- end }}
+
+{{- define "pathproof.portTakeover" -}}
+{{- .Values.agent.portTakeover | default (eq .Values.home "standalone" | ternary "bind" "steer") -}}
+{{- end }}
+
+{{/* Fields that Kubernetes knows since 1.30. */}}
+{{- define "pathproof.since130" -}}
+{{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}true{{ end -}}
+{{- end }}
+
+{{/* Options of the sentinel that differ from the binary's defaults, for the agent. */}}
+{{- define "pathproof.sentinelArgs" -}}
+{{- with .Values.sentinel }}
+{{- if not .enabled }}
+- --sentinel=off
+{{- else }}
+{{- if ne $.Release.Namespace "pathproof" }}
+- --sentinel-service={{ $.Release.Namespace }}/pathproof-sentinel
+{{- end }}
+{{- if or (ne .clientIPv4 "198.18.0.1") (ne .clientIPv6 "2001:2::1") }}
+- --sentinel-client-address={{ .clientIPv4 }},{{ .clientIPv6 }}
+{{- end }}
+{{- if or (ne .endpointIPv4 "198.18.0.2") (ne .endpointIPv6 "2001:2::2") }}
+- --sentinel-endpoint-address={{ .endpointIPv4 }},{{ .endpointIPv6 }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The agent's command line: what differs from the binary's defaults. */}}
+{{- define "pathproof.agentArgs" -}}
+- run
+{{- with .Values.agent }}
+{{- if eq (include "pathproof.portTakeover" $) "bind" }}
+- --port-takeover=bind
+{{- end }}
+{{- if ne .enforcement "enforce" }}
+- --enforcement={{ .enforcement }}
+{{- end }}
+{{- if ne .unknownPolicy "open" }}
+- --unknown-policy={{ .unknownPolicy }}
+{{- end }}
+{{- if ne .view "full" }}
+- --view={{ .view }}
+{{- end }}
+{{- if ne .healthzBindAddress "0.0.0.0:10256" }}
+- --healthz-bind-address={{ .healthzBindAddress }}
+{{- end }}
+{{- with .healthzAllowCidrs }}
+- --healthz-allow-cidr={{ join "," . }}
+{{- end }}
+{{- if .admin.allowCidrs }}
+- --admin-bind-address=0.0.0.0:{{ .admin.port }}
+- --admin-allow-cidr=127.0.0.1,::1,{{ join "," .admin.allowCidrs }}
+{{- else if ne (int .admin.port) 19256 }}
+- --admin-bind-address=127.0.0.1:{{ .admin.port }}
+{{- end }}
+{{- with .drainIgnoreCidrs }}
+- --drain-ignore-cidr={{ join "," . }}
+{{- end }}
+{{- with .terminatingTaints }}
+- --terminating-taint={{ join "," . }}
+{{- end }}
+{{- if not .publishCondition }}
+- --publish-condition=off
+{{- end }}
+{{- if not .publishEvents }}
+- --publish-events=off
+{{- end }}
+{{- if ne .flapDwell "10s" }}
+- --flap-dwell={{ .flapDwell }}
+{{- end }}
+{{- if ne .logFormat "text" }}
+- --log-format={{ .logFormat }}
+{{- end }}
+{{- include "pathproof.sentinelArgs" $ }}
+{{- range .extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The rotator's command line. */}}
+{{- define "pathproof.rotatorArgs" -}}
+- rotate
+{{- if ne (int .Values.rotator.interval) 60 }}
+- --interval={{ .Values.rotator.interval }}
+{{- end }}
+{{- if ne .Release.Namespace "pathproof" }}
+- --sentinel-service={{ .Release.Namespace }}/pathproof-sentinel
+{{- end }}
+{{- with .Values.sentinel }}
+{{- if or (ne .endpointIPv4 "198.18.0.2") (ne .endpointIPv6 "2001:2::2") }}
+- --sentinel-endpoint-address={{ .endpointIPv4 }},{{ .endpointIPv6 }}
+{{- end }}
+{{- end }}
+{{- end }}

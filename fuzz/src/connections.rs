@@ -1,0 +1,169 @@
+//! Any packets at any devices, one after the other: states only go forward, and what was counted is
+//! what a recount of the states in the end comes to.
+//!
+//! A byte says what happens, the next ones which: see [`Script`].
+
+use std::collections::BTreeMap;
+
+use agent_common::classify::Direction;
+use agent_common::evidence::{Outcome, Pending, state};
+use agent_common::service::{Family, SourceClass};
+
+use crate::collections::{Node, steps};
+use crate::scenario::{Device, Step};
+
+/// What happens at most: beyond, nothing new does.
+const STEPS: usize = 200;
+
+const DEVICES: [Device; 5] = [
+    Device::Client,
+    Device::Bridge,
+    Device::Pods,
+    Device::Overlay,
+    Device::Uplink,
+];
+
+pub(crate) fn check(bytes: &[u8]) -> bool {
+    let Some((first, rest)) = bytes.split_first() else {
+        return false;
+    };
+    let node = Node::new(if first & 1 == 0 {
+        Family::V4
+    } else {
+        Family::V6
+    });
+    // A map that is full, and one that is not.
+    node.room.set(if first & 2 == 0 { 1_000 } else { 2 });
+    let known = KNOWN.with(|known| known[usize::from(first & 1)].clone());
+    let mut script = Script(rest);
+    for _ in 0..STEPS {
+        if script.play(&node, &known).is_none() {
+            break;
+        }
+    }
+    recount(&node);
+    !node.connections().is_empty()
+}
+
+thread_local! {
+    /// Made once: they are thousands.
+    static KNOWN: [std::rc::Rc<[Known]>; 2] =
+        Family::ALL.map(|family| steps(&Node::new(family).stage).into_iter().map(known).collect());
+}
+
+/// A step, its packet as bytes.
+enum Known {
+    Packet(Device, Direction, Vec<u8>),
+    Other(Step),
+}
+
+fn known(step: Step) -> Known {
+    match step {
+        Step::In(device, packet) => Known::Packet(device, Direction::Ingress, packet.bytes()),
+        Step::Out(device, packet) => Known::Packet(device, Direction::Egress, packet.bytes()),
+        other => Known::Other(other),
+    }
+}
+
+/// Bytes as things that happen.
+struct Script<'a>(&'a [u8]);
+
+impl Script<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*taken)
+    }
+
+    /// The next one; nothing where the bytes have come to their end.
+    fn play(&mut self, node: &Node, known: &[Known]) -> Option<()> {
+        let [what, low, high] = self.take()?;
+        let number = usize::from(u16::from_le_bytes([low, high]));
+        match what % 8 {
+            // One of those that make sense, most often.
+            0..5 => self.known(&known[number % known.len()], node),
+            // The same, damaged in one place.
+            5 => {
+                let [at, byte] = self.take()?;
+                if let Known::Packet(device, direction, bytes) = &known[number % known.len()] {
+                    let mut bytes = bytes.clone();
+                    let at = usize::from(at) % bytes.len();
+                    bytes[at] = byte;
+                    node.look(*device, *direction, &bytes);
+                }
+            }
+            6 => node.take(&Step::Wait(number as u64)),
+            // Any bytes at all.
+            _ => {
+                let (frame, rest) = self.0.split_at(usize::from(low).min(self.0.len()));
+                self.0 = rest;
+                let device = DEVICES[usize::from(high) % DEVICES.len()];
+                let direction = [Direction::Ingress, Direction::Egress][usize::from(high >> 7)];
+                node.look(device, direction, frame);
+            }
+        }
+        Some(())
+    }
+
+    fn known(&mut self, known: &Known, node: &Node) {
+        match known {
+            Known::Packet(device, direction, bytes) => node.look(*device, *direction, bytes),
+            Known::Other(step) => node.take(step),
+        }
+    }
+}
+
+/// Outcomes that leave a bit, by which they are told from the end.
+const BITS: [(Outcome, u32); 7] = [
+    (Outcome::Proven, state::PROVEN),
+    (Outcome::Refused, state::REFUSED),
+    (Outcome::Leaked, state::LEAKED),
+    (Outcome::Misrouted, state::MISROUTED),
+    (Outcome::Stale, state::STALE),
+    (Outcome::Rejected, state::REJECTED),
+    (Outcome::Unheard, state::UNHEARD),
+];
+
+type Counts = BTreeMap<(u32, SourceClass, Outcome), u32>;
+
+fn recount(node: &Node) {
+    let mut naive = Counts::new();
+    // Those that may be told as lost instead, by the age at which they came to them.
+    let mut at_most = Counts::new();
+    for (fields, state) in node.connections() {
+        if state & state::ALIAS != 0 {
+            continue;
+        }
+        assert!(
+            (state & state::ENDED).count_ones() <= 1,
+            "two ends: {state:#x}"
+        );
+        let key = |outcome| key(&fields, outcome);
+        for (outcome, bit) in BITS {
+            if state & bit != 0 {
+                *naive.entry(key(outcome)).or_default() += 1;
+            }
+        }
+        *at_most.entry(key(Outcome::Arrived)).or_default() += 1;
+        for (outcome, bits) in [
+            (Outcome::Forwarded, state::FORWARDED),
+            (Outcome::Answered, state::ANSWERED),
+        ] {
+            if state & bits != 0 {
+                *at_most.entry(key(outcome)).or_default() += 1;
+            }
+        }
+    }
+    let mut counted = node.seen().counts;
+    counted.retain(|(_, _, outcome), _| *outcome != Outcome::Retransmitted);
+    for (outcome, most) in &at_most {
+        let n = counted.remove(outcome).unwrap_or_default();
+        assert!(n <= *most, "{outcome:?} counted {n} times of {most}");
+    }
+    assert_eq!(counted, naive);
+}
+
+fn key(fields: &Pending, outcome: Outcome) -> (u32, SourceClass, Outcome) {
+    let class = SourceClass::from_index(fields.class.into());
+    (fields.service, class, outcome)
+}

@@ -1,0 +1,194 @@
+//! Whatever strangers write to the two ports, over real sockets of the loopback device: what comes
+//! back is whole answers of the kinds that there are, and the next one who asks is answered as if
+//! nothing had been.
+//!
+//! The first byte says which port.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pathproof::domain::answer::Answer;
+use pathproof::domain::time::{Mono, Wall};
+use pathproof::http::admin::{self, AdminState};
+use pathproof::http::allow::AllowList;
+use pathproof::http::health::{self, Answers, HealthState};
+use pathproof::http::serve::{Limits, Listener, Rules, serve};
+use pathproof::lifecycle::heartbeat::Heartbeat;
+use pathproof::lifecycle::ready::Readiness;
+use pathproof::metrics::Metrics;
+use pathproof::report::Report;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// What a conversation may take that has said all it has to say: an answer never, the search for a
+/// connection that is forgotten long.
+const HANGS: Duration = Duration::from_secs(60);
+
+/// What the ports answer. 100 is hyper's, to who asks whether to go on.
+const STATUSES: [u16; 10] = [100, 200, 400, 404, 405, 414, 421, 431, 503, 505];
+
+pub(crate) fn check(bytes: &[u8]) -> bool {
+    let Some((port, request)) = bytes.split_first() else {
+        return false;
+    };
+    SERVERS.with(|servers| {
+        let port = &servers.ports[usize::from(port & 1)];
+        servers.runtime.block_on(async {
+            let answered = answers(&port.converse(request).await);
+            let calm = port.converse(CALM).await;
+            assert!(calm.ends_with(&port.calm), "{}", calm.escape_ascii());
+            answered > 0
+        })
+    })
+}
+
+/// What somebody asks who means no harm.
+const CALM: &[u8] = b"GET /livez HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n\
+    GET /never HTTP/1.1\r\n\r\n";
+
+thread_local! {
+    static SERVERS: Servers = Servers::start();
+}
+
+/// Both ports, served whenever somebody waits for an answer on this thread.
+struct Servers {
+    runtime: Runtime,
+    ports: [Port; 2],
+}
+
+struct Port {
+    address: SocketAddr,
+    /// What the answer to [`CALM`] ends with.
+    calm: Vec<u8>,
+    _published: Published,
+}
+
+/// Senders, without which receivers would be told that the agent has ended.
+enum Published {
+    Answers {
+        _sender: watch::Sender<Arc<Answers>>,
+    },
+    Report {
+        _sender: watch::Sender<Option<Arc<Report>>>,
+    },
+}
+
+impl Servers {
+    fn start() -> Self {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let ports = runtime.block_on(async { [health_port().await, admin_port().await] });
+        Self { runtime, ports }
+    }
+}
+
+async fn health_port() -> Port {
+    let answer = |status| Answer {
+        status,
+        healthy: true,
+        node_eligible: None,
+        families: Vec::new(),
+        would_fail: false,
+    };
+    let (healthz, livez) = (answer(503), answer(200));
+    let now = || Wall(1_795_266_000_250_000_000);
+    let calm = livez.body(now()).into_bytes();
+    let (sender, answers) = watch::channel(Arc::new(Answers { healthz, livez }));
+    let metrics = Metrics::new();
+    let state = HealthState {
+        answers,
+        now,
+        metrics: Arc::clone(&metrics),
+        loopback: None,
+    };
+    let address = listen(Listener::Healthz, health::router(state), metrics).await;
+    Port {
+        address,
+        calm,
+        _published: Published::Answers { _sender: sender },
+    }
+}
+
+async fn admin_port() -> Port {
+    let (sender, report) = watch::channel(None);
+    let metrics = Metrics::new();
+    let state = AdminState {
+        report,
+        metrics: Arc::clone(&metrics),
+        readiness: Readiness::new(),
+        heartbeat: Heartbeat::new(0),
+        now: || Mono(0),
+    };
+    let address = listen(Listener::Admin, admin::router(state), metrics).await;
+    Port {
+        address,
+        // There is no such page on this port.
+        calm: b"404 page not found\n".to_vec(),
+        _published: Published::Report { _sender: sender },
+    }
+}
+
+async fn listen(name: Listener, router: axum::Router, metrics: Arc<Metrics>) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+    let listener = listener.expect("a port of the loopback device");
+    let address = listener.local_addr().expect("an address");
+    let rules = Rules {
+        listener: name,
+        allow: AllowList::default(),
+        limits: Limits::default(),
+        metrics,
+    };
+    tokio::spawn(serve(listener, router, rules, std::future::pending()));
+    address
+}
+
+impl Port {
+    /// Says all of it, then listens to the end.
+    async fn converse(&self, said: &[u8]) -> Vec<u8> {
+        let mut stream = TcpStream::connect(self.address).await.expect("a listener");
+        let mut heard = Vec::new();
+        let conversation = async {
+            // Who is not listened to any more may see a reset: what was heard before counts.
+            let _ = stream.write_all(said).await;
+            let _ = stream.shutdown().await;
+            let _ = stream.read_to_end(&mut heard).await;
+        };
+        let over = timeout(HANGS, conversation).await.is_ok();
+        assert!(over, "no end of {}", said.escape_ascii());
+        heard
+    }
+}
+
+/// How many answers there are; nothing else may be among them.
+fn answers(mut heard: &[u8]) -> usize {
+    let mut answers = 0;
+    while !heard.is_empty() {
+        let shown = || heard.escape_ascii();
+        let end = heard.windows(4).position(|four| four == b"\r\n\r\n");
+        let end = end.unwrap_or_else(|| panic!("no end of a header: {}", shown()));
+        let head = std::str::from_utf8(&heard[..end]).expect("a header is text");
+        let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5));
+        let status = status.and_then(|digits| digits.parse::<u16>().ok());
+        let known = status.is_some_and(|status| STATUSES.contains(&status));
+        assert!(known, "{status:?}: {}", shown());
+        let length = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(": ")?;
+            name.eq_ignore_ascii_case("content-length")
+                .then(|| value.parse().ok())?
+        });
+        heard = &heard[end + 4..];
+        // HEAD is answered with the length of what it does not get.
+        if !heard.is_empty() && !heard.starts_with(b"HTTP/1.") {
+            let body = heard.split_at_checked(length.unwrap_or_default());
+            heard = body.expect("a body is whole").1;
+        }
+        answers += 1;
+    }
+    answers
+}

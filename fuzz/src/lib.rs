@@ -1,0 +1,50 @@
+//! Whoever reads bytes that others wrote, one function for each: it takes any bytes at all, and
+//! panics where what is made of them is wrong. Most know more than that nothing panics: another
+//! parser of the same bytes, a recount, what must stay as it is.
+//!
+//! `cargo xtask fuzz` runs them under libFuzzer; `cargo test` replays all that was kept
+//! (`tests/kept.rs`). docs/testing.md says how to add one.
+
+mod api_objects;
+mod connections;
+mod http;
+mod kube_proxy_flags;
+mod manifests;
+mod packets;
+mod remembered;
+mod reports;
+
+#[path = "../../agent-common/tests/parts/by_etherparse.rs"]
+pub mod by_etherparse;
+#[path = "../../agent-common/tests/parts/collections.rs"]
+pub mod collections;
+#[path = "../../agent-common/tests/parts/frame.rs"]
+pub mod frame;
+#[path = "../../tests/src/packet.rs"]
+pub mod packet;
+#[path = "../../tests/src/scenario.rs"]
+pub mod scenario;
+
+/// Reads bytes; says whether they were understood, so that seeds which are not are found out.
+///
+/// # Panics
+/// What was made of the bytes is wrong.
+pub type Target = fn(&[u8]) -> bool;
+
+/// All, by the names of their folders in `fuzz/corpus`.
+pub const TARGETS: [(&str, Target); 8] = [
+    ("api_objects", api_objects::check),
+    ("connections", connections::check),
+    ("http", http::check),
+    ("kube_proxy_flags", kube_proxy_flags::check),
+    ("manifests", manifests::check),
+    ("packets", packets::check),
+    ("remembered", remembered::check),
+    ("reports", reports::check),
+];
+
+/// The target of this name.
+pub fn target(name: &str) -> Option<Target> {
+    let named = |(known, _): &&(&str, Target)| *known == name;
+    TARGETS.iter().find(named).map(|(_, target)| *target)
+}

@@ -1,0 +1,16 @@
+//! Whatever lies in a folder of manifests: text becomes objects, or is named as broken.
+
+use pathproof::cluster::yaml;
+
+pub(crate) fn check(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return false;
+    };
+    let lines = text.lines().count() as u64 + 1;
+    let mut documents = 0;
+    yaml::read(text, &mut |place, _| {
+        assert!(place.line <= lines, "{place:?} of {lines} lines");
+        documents += 1;
+    });
+    documents > 0
+}

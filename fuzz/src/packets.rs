@@ -1,0 +1,169 @@
+//! Frames, as anybody may send them: what the observer and the sentinel's programs read of them
+//! agrees with another parser, with each other, and with every shorter piece of the same frame.
+
+use agent_common::evidence::Fault;
+use agent_common::packet::{Kind, Link, Segment, parse, parse_plain, udp};
+use agent_common::probe::answer::answer;
+use agent_common::probe::packet::{self as probe, Kind as ProbeKind, ProbePacket};
+use agent_common::probe::{UDP, echo_isn};
+use etherparse::{EtherType, IpNumber, LinkExtSlice, NetSlice, SlicedPacket};
+
+use crate::by_etherparse;
+use crate::frame::Frame;
+use crate::packet::is_sound;
+
+/// Frames are cut to every length up to this one: all headers that are followed fit in.
+const CUT: usize = 256;
+
+pub(crate) fn check(frame: &[u8]) -> bool {
+    let [ethernet, bare] = [Link::Ethernet, Link::None].map(|link| observer(frame, link));
+    against_etherparse(frame, ethernet);
+    let datagrams = [Link::Ethernet, Link::None].map(|link| datagram(frame, link));
+    let probe = probe::parse(&frame);
+    if let Some(packet) = &probe {
+        of_a_probe(frame, packet, ethernet);
+    }
+    [ethernet, bare]
+        .iter()
+        .any(|seen| matches!(seen, Ok(Some(_))))
+        || probe.is_some()
+        || datagrams.contains(&true)
+}
+
+/// What is taken for a datagram is there whole.
+fn datagram(frame: &[u8], link: Link) -> bool {
+    let Ok(Some((segment, at))) = udp::parse(&frame, link) else {
+        return false;
+    };
+    let payload = segment.payload;
+    assert!(at + payload as usize <= frame.len(), "{segment:?} at {at}");
+    assert!(
+        udp::payload_hash(&frame, at, payload).is_some(),
+        "{segment:?}"
+    );
+    true
+}
+
+type Seen = Result<Option<Segment>, Fault>;
+
+fn observer(frame: &[u8], link: Link) -> Seen {
+    let seen = parse(&frame, link);
+    if let Some(short) = parse_plain(&frame, link) {
+        assert_eq!(seen, Ok(Some(short)), "the short way says something else");
+    }
+    if let Ok(Some(segment)) = seen {
+        let length = frame.len();
+        assert!(
+            (segment.payload as usize) < length,
+            "{segment:?} of {length}"
+        );
+    }
+    // What lies behind a packet is not looked at, so what a piece shows the whole shows too.
+    for length in 0..frame.len().min(CUT) {
+        let piece = parse(&&frame[..length], link);
+        if let Ok(Some(_)) = piece {
+            assert_eq!(piece, seen, "{length} bytes show what the whole does not");
+            let end = end(frame, link);
+            assert!(end <= length, "{length} of {end} bytes are taken for all");
+        }
+    }
+    seen
+}
+
+/// Where a packet without tags ends, as its network header says; zero where that is not plain.
+fn end(frame: &[u8], link: Link) -> usize {
+    let word = |at: usize| {
+        frame
+            .get(at..at + 2)
+            .map(|b| u16::from_be_bytes([b[0], b[1]]))
+    };
+    let at = match (link, word(12)) {
+        (Link::Ethernet, Some(0x0800 | 0x86dd)) => 14,
+        (Link::Ethernet, _) => return 0,
+        (Link::None, _) => 0,
+    };
+    let end = match frame.get(at).map(|first| first >> 4) {
+        Some(4) => word(at + 2).map(|total| at + usize::from(total)),
+        Some(6) => word(at + 4).map(|payload| at + 40 + usize::from(payload)),
+        _ => None,
+    };
+    end.unwrap_or_default()
+}
+
+/// Where both understand a frame they say the same of it.
+fn against_etherparse(frame: &[u8], ours: Seen) {
+    let Ok(sliced) = SlicedPacket::from_ethernet(frame) else {
+        return;
+    };
+    let theirs = by_etherparse::segment(&sliced);
+    match ours {
+        Ok(Some(segment)) if segment.kind != Kind::Unreachable && sliced.transport.is_some() => {
+            assert_eq!(Some(segment), theirs);
+        }
+        Ok(None) if is_followed(&sliced, frame) => assert_eq!(None, theirs),
+        _ => {}
+    }
+}
+
+/// Whether the headers before TCP are of those that the observer follows.
+fn is_followed(sliced: &SlicedPacket<'_>, frame: &[u8]) -> bool {
+    let is_tag = |extension: &LinkExtSlice<'_>| matches!(extension, LinkExtSlice::Vlan(_));
+    let tags = sliced.link_exts.iter().all(is_tag);
+    // An older EtherType of outer tags, and MACsec, are not: nobody runs Services over them.
+    let doubly = EtherType::VLAN_DOUBLE_TAGGED_FRAME.0.to_be_bytes();
+    let untagged = !frame[..frame.len().min(22)]
+        .as_chunks::<2>()
+        .0
+        .contains(&doubly);
+    let network = match &sliced.net {
+        Some(NetSlice::Ipv4(ip)) => ip.header().protocol() == IpNumber::TCP,
+        // Without a length: a jumbogram, which is data.
+        Some(NetSlice::Ipv6(ip)) => ip.header().payload_length() != 0,
+        _ => false,
+    };
+    tags && untagged && network
+}
+
+/// The sentinel's programs read less, and of that the same.
+fn of_a_probe(frame: &[u8], packet: &ProbePacket, seen: Seen) {
+    let end = packet.transport as usize + packet.header_len as usize;
+    assert!(end <= frame.len(), "{packet:?} of {} bytes", frame.len());
+    assert_eq!(packet.key.family, packet.family as u8);
+    let token = packet.key.token;
+    let segment = seen.expect("what a probe is, is sound");
+    let is = |kind| segment.is_some_and(|s| s.kind == kind && s.isn == token);
+    match packet.kind {
+        ProbeKind::Syn => assert!(is(Kind::Syn), "{segment:?}"),
+        ProbeKind::SynAck => assert!(is(Kind::SynAck), "{segment:?}"),
+        // A refusal of data says nothing of a handshake.
+        ProbeKind::Reset => assert!(segment.is_none() || is(Kind::Reset), "{segment:?}"),
+        ProbeKind::Data => assert_eq!(segment, None),
+        ProbeKind::Unreachable if packet.key.protocol == UDP => assert_eq!(segment, None),
+        ProbeKind::Unreachable => {
+            let about = segment.map(|s| (s.kind, s.isn == token || s.isn == token.wrapping_add(1)));
+            assert_eq!(about, Some((Kind::Unreachable, true)), "{segment:?}");
+        }
+    }
+    let back = Frame::new(frame.to_vec());
+    match (packet.kind.request(), answer(&back, packet)) {
+        (Some(_), Some(())) => of_an_answer(frame, packet, &back.into_bytes()),
+        (None, Some(())) if packet.key.protocol != UDP => panic!("{packet:?} is answered"),
+        _ => {}
+    }
+}
+
+/// What the echo sends back is the answer to that probe, and as sound as the question was.
+fn of_an_answer(question: &[u8], asked: &ProbePacket, sent: &[u8]) {
+    assert_eq!(sent.len(), question.len());
+    let told = probe::parse(&sent).expect("an answer is a probe's packet");
+    assert_eq!(told.kind.answer(), asked.kind.request());
+    match asked.kind {
+        ProbeKind::Syn => {
+            assert_eq!(told.key.token, asked.sequence);
+            assert_eq!(told.sequence, echo_isn(asked.key.token));
+        }
+        _ => assert_eq!(told.key, asked.key),
+    }
+    // A checksum is carried over, so that what was damaged is not passed off as sound.
+    assert_eq!(is_sound(sent), is_sound(question));
+}

@@ -1,0 +1,98 @@
+//! Whatever lies in the state file of an agent before: it is refused, or the agent goes on from it
+//! at any time of the clock, says something, and writes the same down again.
+
+use std::time::Duration;
+
+use agent_common::service::Family;
+use pathproof::domain::answer::{Endpoint, Enforcement, UnknownPolicy, answer};
+use pathproof::domain::cluster::ObjectName;
+use pathproof::domain::damping::Damping;
+use pathproof::domain::evidence::{Directory, ObserverHealth, Sample, ServiceInfo};
+use pathproof::domain::ledger::Ledger;
+use pathproof::domain::time::{Anchor, Mono, Wall};
+use pathproof::domain::verdict::{BootState, Inputs, Limits, Remembered, verdict};
+
+pub(crate) fn check(bytes: &[u8]) -> bool {
+    let Ok(known) = serde_json::from_slice::<Remembered>(bytes) else {
+        return false;
+    };
+    let text = serde_json::to_vec(&known).expect("what was read is written");
+    let again: Remembered = serde_json::from_slice(&text).expect("what was written is read");
+    assert_eq!(again, known);
+    // Before, as and long after it was written.
+    let written = known.written;
+    for now in [Mono(0), written, written.plus(Duration::from_secs(400))] {
+        for observed in [false, true] {
+            go_on(&known, observed, now);
+        }
+    }
+    true
+}
+
+fn go_on(known: &Remembered, observed: bool, now: Mono) {
+    let mut ledger = Ledger::restore(Limits::default(), known.ledger.clone(), observed, now);
+    let mut damping = Damping::restore(Duration::from_secs(10), known.damping.clone());
+    let inputs = Inputs {
+        eligibility: known.eligibility.clone(),
+        view_synced: observed,
+        families: [observed, true],
+        boot: BootState::default(),
+        usual_lag: None,
+        upstream: None,
+    };
+    let anchor = Anchor {
+        mono: now,
+        wall: Wall(1_795_266_000_000_000_000),
+    };
+    for round in 0..3 {
+        let now = now.plus(Duration::from_millis(250 * round));
+        let judged = verdict(&ledger, &inputs, now).following(Some(&known.verdict));
+        assert!(!judged.reason.is_empty() && judged.since <= now.max(known.verdict.since));
+        let served = damping.step(&judged, UnknownPolicy::Open);
+        for endpoint in [Endpoint::Healthz, Endpoint::Livez] {
+            let policy = UnknownPolicy::Open;
+            let said = answer(
+                endpoint,
+                &judged,
+                &served,
+                policy,
+                Enforcement::Enforce,
+                &anchor,
+            );
+            let body = said.body(anchor.wall_of(now));
+            serde_json::from_str::<serde_json::Value>(&body).expect("an answer is JSON");
+        }
+        ledger.absorb(&look(now), &Names(ObjectName::new("default", "web")));
+        ledger.sentinel_mut().looked(now);
+    }
+    serde_json::to_string(&ledger.memory()).expect("what is known is written");
+}
+
+/// A look at a node on which nothing happens.
+fn look(at: Mono) -> Sample {
+    Sample {
+        at,
+        observer: ObserverHealth {
+            attached: 2,
+            wanted: 2,
+            ..ObserverHealth::default()
+        },
+        ..Sample::default()
+    }
+}
+
+struct Names(ObjectName);
+
+impl Directory for Names {
+    fn service(&self, _: u32) -> Option<ServiceInfo<'_>> {
+        Some(ServiceInfo {
+            name: &self.0,
+            port: "",
+            family: Family::V4,
+            endpoints: 2,
+            udp: false,
+            dns: false,
+            sentinel: false,
+        })
+    }
+}

@@ -1,0 +1,51 @@
+//! Whatever answers where an agent should, on this node or through the API server on another: a
+//! report is shown on a terminal without a sign that means something to it, anything else is
+//! refused in a sentence. And the question of `/drainz`, which anybody may ask.
+
+use jiff::Timestamp;
+use pathproof::cli::status;
+use pathproof::domain::drain::Ask;
+use pathproof::domain::time::Mono;
+use pathproof::report::drain::DrainReport;
+use pathproof::report::page;
+
+pub(crate) fn check(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let line = text.lines().next().unwrap_or_default();
+    let ask = Ask::parse(line);
+    match &ask {
+        Ok(ask) => {
+            let again = Ask::parse(&ask.query()).expect("what is asked can be written");
+            let differs = again.quiet.abs_diff(ask.quiet);
+            assert!(
+                differs.as_millis() <= 1,
+                "{line:?} became {:?}",
+                ask.query()
+            );
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    match page::body(&text) {
+        Err(error) => assert_printable(&format!("{error:?}")),
+        Ok(body) => assert!(text.ends_with(body)),
+    }
+    let Ok(report) = page::report(&text) else {
+        return false;
+    };
+    let view = status::View {
+        colour: false,
+        now: Timestamp::UNIX_EPOCH,
+        previous: Some(&report),
+    };
+    assert_printable(&status::render(&report, &view));
+    let ask = ask.unwrap_or_default();
+    let drain = DrainReport::of(&report, &ask, Mono(u64::MAX / 2));
+    serde_json::to_string(&drain).expect("a report is written");
+    true
+}
+
+/// Lines, and nothing that moves a terminal's cursor or colours it.
+fn assert_printable(page: &str) {
+    let hidden = page.chars().find(|sign| sign.is_control() && *sign != '\n');
+    assert_eq!(hidden, None, "{page:?}");
+}

@@ -1,0 +1,62 @@
+//! Everything that was kept is read again: what fuzzers found once stays found, without one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use pathproof_fuzz::TARGETS;
+
+fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
+}
+
+/// What is kept of one target: path and bytes.
+fn kept(target: &str) -> BTreeMap<PathBuf, Vec<u8>> {
+    let folder = corpus().join(target);
+    let entries = fs::read_dir(&folder)
+        .unwrap_or_else(|error| panic!("{} is to hold what was kept: {error}", folder.display()));
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let read = |path: PathBuf| {
+        let bytes = fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        (path, bytes)
+    };
+    paths.map(read).collect()
+}
+
+/// A panic names what is wrong; the line before it names the file.
+#[test]
+fn what_was_kept_is_read_without_a_fault() {
+    for (name, target) in TARGETS {
+        let kept = kept(name);
+        let mut understood = 0;
+        for (path, bytes) in &kept {
+            println!("{}", path.display());
+            understood += usize::from(target(bytes));
+        }
+        println!("{name}: {understood} of {} are understood", kept.len());
+        // A corpus that nobody understands any more tests the first line of a parser.
+        assert!(understood > 0, "nothing kept for {name} is understood");
+    }
+}
+
+#[test]
+fn every_folder_is_of_a_target() {
+    let entries = fs::read_dir(corpus()).expect("the corpus");
+    let folders = entries.map(|entry| entry.expect("an entry").file_name());
+    let mut folders: Vec<String> = folders
+        .map(|name| name.into_string().expect("a name"))
+        .collect();
+    folders.sort_unstable();
+    assert_eq!(folders, TARGETS.map(|(name, _)| name));
+}
+
+/// It is in everybody's clone.
+#[test]
+fn the_corpus_is_small() {
+    let of = |name| kept(name).values().map(Vec::len).sum::<usize>();
+    let sum: usize = TARGETS.iter().map(|(name, _)| of(name)).sum();
+    assert!(
+        sum < 300 * 1024,
+        "{sum} bytes: see `cargo xtask fuzz --keep`"
+    );
+}

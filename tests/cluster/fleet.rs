@@ -1,0 +1,279 @@
+//! `kubectl pathproof` against a real API server: what each right adds, and what is said of the
+//! rights that are missing.
+//!
+//! There is no kubelet here, so no agent can be reached: a port-forward gets as far as the API
+//! server's rules.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use node_tests::cluster::{
+    self, Api, ControlPlane, Servers, account_kubeconfig, base, create, documents,
+};
+use node_tests::manifests::Manifests;
+use node_tests::skip;
+use node_tests::world::{World, agent_binary};
+use serde_json::{Value, json};
+
+/// An API server with Nodes, and the program by kubectl's name for it.
+struct Desk {
+    admin: Api,
+    control: ControlPlane,
+    plugin: PathBuf,
+    world: World,
+}
+
+/// What a run printed.
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self {
+            code: output.status.code(),
+            out: text(&output.stdout),
+            err: text(&output.stderr),
+        }
+    }
+}
+
+impl Desk {
+    fn or_skip(test: &str) -> Option<Self> {
+        if skip::without_root(test) {
+            return None;
+        }
+        let programs = Servers::or_skip(test)?;
+        let world = World::builder().build().expect("build a world");
+        let control = ControlPlane::start(&world, &programs).expect("a control plane");
+        let admin = control.api().expect("a client");
+        let manifests = Manifests::write(&world, Vec::new()).expect("write manifests");
+        cluster::install(&admin, &manifests.dir().join("node.yaml")).expect("deploy/base");
+        let plugin = world.dir().join("kubectl-pathproof");
+        symlink(agent_binary().expect("a binary"), &plugin).expect("a link");
+        let desk = Self {
+            admin,
+            control,
+            plugin,
+            world,
+        };
+        desk.rights();
+        Some(desk)
+    }
+
+    /// The roles of deploy/examples, bound to accounts of their own.
+    fn rights(&self) {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples/fleet-rbac.yaml");
+        let text = std::fs::read_to_string(file).expect("the example");
+        for object in documents(&text).expect("YAML") {
+            create(&self.admin, object).expect("roles");
+        }
+        for account in ["nobody", "lister", "getter", "asker"] {
+            let object = json!({
+                "apiVersion": "v1", "kind": "ServiceAccount",
+                "metadata": { "name": account, "namespace": base::NAMESPACE },
+            });
+            create(&self.admin, object).expect("an account");
+        }
+        // What sufficed before Kubernetes 1.35.
+        let getter = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": { "name": "getter", "namespace": base::NAMESPACE },
+            "rules": [
+                { "apiGroups": [""], "resources": ["pods"], "verbs": ["list"] },
+                { "apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["get"] },
+            ],
+        });
+        create(&self.admin, getter).expect("a role");
+        self.bind("Role", "getter", &["getter"]);
+        let listers = ["lister", "getter", "asker"];
+        self.bind("ClusterRole", "pathproof-fleet", &listers);
+        self.bind("Role", "pathproof-fleet-agents", &["asker"]);
+    }
+
+    fn bind(&self, kind: &str, role: &str, accounts: &[&str]) {
+        let subjects: Vec<Value> = accounts
+            .iter()
+            .map(|name| {
+                json!({ "kind": "ServiceAccount", "name": name, "namespace": base::NAMESPACE })
+            })
+            .collect();
+        let mut binding = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": format!("{kind}Binding"),
+            "metadata": { "name": format!("test-{role}") },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role },
+            "subjects": subjects,
+        });
+        if kind == "Role" {
+            binding["metadata"]["namespace"] = json!(base::NAMESPACE);
+        }
+        create(&self.admin, binding).expect("a binding");
+    }
+
+    /// A Node whose condition says so, written by an agent now.
+    fn node(&self, name: &str, status: &str, reason: &str, message: &str) {
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": { "name": name, "labels": { "kubernetes.io/os": "linux" } },
+        });
+        create(&self.admin, node).expect("a Node");
+        let now = jiff::Timestamp::now()
+            .round(jiff::Unit::Second)
+            .expect("a time");
+        // Amid a minute: the clock is rounded.
+        let since = now - jiff::SignedDuration::from_secs(270);
+        let condition = json!({ "conditions": [{
+            "type": "ServiceDatapathReady", "status": status, "reason": reason,
+            "message": message, "lastHeartbeatTime": now, "lastTransitionTime": since,
+        }] });
+        let path = format!("/api/v1/nodes/{name}/status");
+        let strategic = "application/strategic-merge-patch+json";
+        let body = json!({ "status": condition });
+        self.admin
+            .request(http::Method::PATCH, &path, strategic, &body)
+            .expect("a condition");
+    }
+
+    /// The agent's pod on a node, as its kubelet would tell of it.
+    fn agent_pod(&self, node: &str) {
+        let labels = json!({
+            "app.kubernetes.io/name": "pathproof", "app.kubernetes.io/component": "agent",
+        });
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": format!("agent-{node}"), "namespace": base::NAMESPACE, "labels": labels,
+            },
+            "spec": {
+                "nodeName": node, "hostNetwork": true,
+                "serviceAccountName": base::AGENT,
+                "containers": [{ "name": "agent", "image": "pathproof" }],
+            },
+            "status": { "phase": "Running" },
+        });
+        create(&self.admin, pod).expect("a pod");
+    }
+
+    fn run(&self, account: &str, arguments: &[&str]) -> Said {
+        let (server, ca) = (ControlPlane::address(), self.control.ca());
+        let config = account_kubeconfig(&self.world, &self.admin, server, ca, account);
+        let mut command = self.world.worker.command(&self.plugin);
+        command
+            .args(arguments)
+            .arg("--kubeconfig")
+            .arg(config.expect("a kubeconfig"));
+        command.output().expect("the program runs").into()
+    }
+}
+
+/// The line of a node.
+fn line<'a>(page: &'a str, node: &str) -> &'a str {
+    let of = |line: &&str| line.split_whitespace().nth(1) == Some(node);
+    let found = page.lines().find(of);
+    found.unwrap_or_else(|| panic!("no {node} in:\n{page}"))
+}
+
+#[test]
+fn rights_on_nodes_are_enough_for_the_list() {
+    let name = "rights_on_nodes_are_enough_for_the_list";
+    let Some(desk) = Desk::or_skip(name) else {
+        return;
+    };
+    let (proven, broken) = ("new connections get through", "no new connection does");
+    desk.node("worker-1", "True", "DatapathProven", proven);
+    desk.node("worker-2", "False", "DatapathBrokenLeaked", broken);
+    let leaving = "the node is about to be removed: taint x/y. Its datapath: sound";
+    desk.node("worker-3", "True", "NodeLeaving", leaving);
+
+    let said = desk.run("lister", &[]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let page = &said.out;
+    let head = "SICK  4 nodes: 1 sick, 1 in doubt, 1 leaving, 1 sound\n";
+    assert!(page.starts_with(head), "{page}");
+    let order: Vec<Option<usize>> = ["worker-2", "node-1", "worker-3", "worker-1"]
+        .iter()
+        .map(|node| page.find(&format!(" {node} ")))
+        .collect();
+    assert!(
+        order.iter().all(Option::is_some) && order.is_sorted(),
+        "{page}"
+    );
+    let sick = line(page, "worker-2");
+    for word in ["broken", "leaked", "4 min"] {
+        assert!(sick.contains(word), "{page}");
+    }
+    assert!(line(page, "worker-3").ends_with("no, leaving"), "{page}");
+    // No agent has written node-1's condition.
+    assert!(line(page, "node-1").contains("unknown"), "{page}");
+    // What else there could be is named with the right that it takes.
+    let wrapped: Vec<&str> = page.split_whitespace().collect();
+    let flat = wrapped.join(" ");
+    let missing = "the right to list pods in namespace pathproof is missing";
+    assert!(flat.contains(missing), "{page}");
+
+    let said = desk.run(
+        "lister",
+        &[
+            "-o",
+            "json",
+            "--ask",
+            "none",
+            "-l",
+            "kubernetes.io/os=linux",
+        ],
+    );
+    let document: Value = serde_json::from_str(&said.out).expect("JSON");
+    assert_eq!(document["summary"]["sick"], 1, "{document:#}");
+    assert_eq!(document["nodes"][0]["node"], "worker-2");
+    assert_eq!(document["nodes"][0]["reason"], "leaked");
+    assert_eq!(document["notes"], json!([]));
+
+    let said = desk.run("nobody", &[]);
+    assert_eq!(said.code, Some(77), "{}", said.err);
+    let missing = "the right to list nodes in the whole cluster is missing";
+    assert!(said.err.contains(missing), "{}", said.err);
+}
+
+#[test]
+fn a_port_forward_takes_both_rights() {
+    let name = "a_port_forward_takes_both_rights";
+    let Some(desk) = Desk::or_skip(name) else {
+        return;
+    };
+    desk.agent_pod("node-1");
+    let (getter, asker) = (desk.run("getter", &[]), desk.run("asker", &[]));
+    let flat = |said: &Said| said.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Kubernetes 1.35 and newer want create beside get.
+    let missing = "the right to create pods/portforward in namespace pathproof is missing";
+    assert!(flat(&getter).contains(missing), "{}", getter.out);
+    assert!(!flat(&asker).contains("is missing"), "{}", asker.out);
+    // There is no kubelet behind it: the API server lets the request through, and it ends there.
+    assert!(
+        flat(&asker).contains("Its agent does not answer"),
+        "{}",
+        asker.out
+    );
+    assert!(
+        line(&asker.out, "node-1").contains("no answer"),
+        "{}",
+        asker.out
+    );
+
+    let said = desk.run("lister", &["why", "node-1"]);
+    assert_eq!(said.code, Some(77), "{}", said.err);
+    let missing = "the right to list pods in namespace pathproof is missing";
+    assert!(said.err.contains(missing), "{}", said.err);
+    let said = desk.run("getter", &["status", "node-1"]);
+    assert_eq!(said.code, Some(77), "{}", said.err);
+    let said = desk.run("asker", &["why", "node-9"]);
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    assert!(
+        said.err.contains("no pod of an agent is on node node-9"),
+        "{}",
+        said.err
+    );
+}

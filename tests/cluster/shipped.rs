@@ -1,0 +1,205 @@
+//! A real API server takes what is shipped, for each home; helm installs it and takes it away.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use node_tests::cluster::{Api, ControlPlane, Servers, namespace};
+use node_tests::deploy::{Chart, HOMES, Tool, folder, said};
+use node_tests::skip;
+use node_tests::world::World;
+use serde_json::{Value, json};
+
+use crate::scene::{PATIENCE, until};
+
+/// An API server without nodes, and what speaks to it.
+struct Cluster {
+    api: Api,
+    kubeconfig: PathBuf,
+    _control: ControlPlane,
+    // Last: the servers end before it.
+    world: World,
+}
+
+impl Cluster {
+    fn start(test: &str) -> Option<Self> {
+        let lacks = |tool: Tool| tool.skip_without(test);
+        if skip::without_root(test) || lacks(Tool::Helm) || lacks(Tool::Kubectl) {
+            return None;
+        }
+        let servers = Servers::or_skip(test)?;
+        let world = World::builder().build().expect("build a world");
+        let control = ControlPlane::start(&world, &servers).expect("a control plane");
+        let api = control.api().expect("a client");
+        until(PATIENCE, || api.get("/api/v1/namespaces/default").ok()).expect("namespaces");
+        namespace(&api, "pathproof").expect("a namespace");
+        let kubeconfig = world.dir().join("admin.kubeconfig");
+        fs::write(&kubeconfig, control.admin_kubeconfig()).expect("a kubeconfig");
+        Some(Self {
+            api,
+            kubeconfig,
+            _control: control,
+            world,
+        })
+    }
+
+    fn command(&self, tool: Tool) -> Command {
+        let program = tool.find().expect("a tool");
+        let mut command = self.world.worker.command(program);
+        command.env("KUBECONFIG", &self.kubeconfig);
+        for home in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+            command.env(home, self.world.dir().join("helm"));
+        }
+        command
+    }
+
+    /// `helm VERB pathproof ...` in the namespace.
+    fn helm(&self, verb: &str, words: &[&str]) -> String {
+        let mut command = self.command(Tool::Helm);
+        command.args([verb, "pathproof", "--namespace", "pathproof"]);
+        if verb != "uninstall" {
+            command.arg(folder().join("chart"));
+        }
+        said(command.args(words)).unwrap_or_else(|error| panic!("helm {verb} {words:?}: {error:#}"))
+    }
+
+    /// Has the API server look at objects, strictly, and keep none.
+    fn looks_at(&self, objects: &[Value]) -> Result<(), String> {
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+        let mut command = self.command(Tool::Kubectl);
+        command
+            .args([
+                "apply",
+                "--dry-run=server",
+                "--validate=strict",
+                "--filename=-",
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("start kubectl");
+        let mut input = child.stdin.take().expect("a pipe");
+        input.write_all(list.to_string().as_bytes()).expect("write");
+        drop(input);
+        let output = child.wait_with_output().expect("kubectl ends");
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+}
+
+#[test]
+fn an_api_server_takes_every_home() {
+    let Some(cluster) = Cluster::start("an_api_server_takes_every_home") else {
+        return;
+    };
+    for home in HOMES {
+        let objects = Chart::with(json!({ "home": home })).render();
+        let mut objects = objects.expect("the chart");
+        cluster
+            .looks_at(&objects)
+            .unwrap_or_else(|error| panic!("{home}: {error}"));
+        // It does look: a field that is none is refused.
+        objects[0]["metadata"]["unknown"] = json!("x");
+        let error = cluster.looks_at(&objects).expect_err("an unknown field");
+        assert!(error.contains("unknown"), "{error}");
+    }
+}
+
+#[test]
+fn notes_say_what_to_do_next_at_each_home() {
+    let Some(cluster) = Cluster::start("notes_say_what_to_do_next_at_each_home") else {
+        return;
+    };
+    for (home, words) in [
+        (
+            "beside-kube-proxy",
+            ["rollout status", "kube-proxy answers again"],
+        ),
+        (
+            "cilium",
+            ["rollout status", "kubeProxyReplacementHealthzBindAddr"],
+        ),
+        ("standalone", ["rollout status", "nobody answers there"]),
+        ("rke1", ["cluster.yml", "pathproof/pathproof-sentinel"]),
+    ] {
+        let value = format!("home={home}");
+        let told = cluster.helm("install", &["--dry-run=server", "--set", &value]);
+        let (_, notes) = told.split_once("\nNOTES:\n").expect("notes");
+        for word in words {
+            assert!(notes.contains(word), "{home}: no {word} in {notes}");
+        }
+        assert!(!notes.contains("<no value>"), "{notes}");
+        // Nothing is advised that the chart would refuse.
+        let is_rke1 = home == "rke1";
+        assert_eq!(
+            notes.contains("metrics.podMonitor.enabled=true"),
+            !is_rke1,
+            "{notes}"
+        );
+        assert_eq!(notes.contains("ScrapeConfig"), is_rke1, "{notes}");
+    }
+}
+
+/// What of ours the API server has.
+fn ours(api: &Api) -> Vec<String> {
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let admission = "/apis/admissionregistration.k8s.io/v1";
+    let lists = [
+        "/api/v1/namespaces/pathproof/services".to_owned(),
+        "/api/v1/namespaces/pathproof/resourcequotas".to_owned(),
+        "/api/v1/namespaces/pathproof/serviceaccounts".to_owned(),
+        "/apis/apps/v1/namespaces/pathproof/daemonsets".to_owned(),
+        "/apis/apps/v1/namespaces/pathproof/deployments".to_owned(),
+        "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices".to_owned(),
+        format!("{rbac}/clusterroles"),
+        format!("{rbac}/clusterrolebindings"),
+        format!("{rbac}/roles"),
+        format!("{rbac}/rolebindings"),
+        format!("{admission}/validatingadmissionpolicies"),
+        format!("{admission}/validatingadmissionpolicybindings"),
+    ];
+    let names = |list: &String| -> Vec<String> {
+        let found = api.get(list).expect("a list");
+        let items = found["items"].as_array().expect("items").clone();
+        let name = |item: &Value| item["metadata"]["name"].as_str().map(str::to_owned);
+        items.iter().filter_map(name).collect()
+    };
+    let mut all: Vec<String> = lists.iter().flat_map(names).collect();
+    all.retain(|name| name.starts_with("pathproof"));
+    all
+}
+
+#[test]
+fn helm_takes_away_what_it_brought() {
+    let Some(cluster) = Cluster::start("helm_takes_away_what_it_brought") else {
+        return;
+    };
+    cluster.helm("install", &[]);
+    let installed = ours(&cluster.api);
+    // Two of each ServiceAccount, its roles and bindings, and the workloads behind them.
+    assert!(installed.len() >= 18, "{installed:?}");
+    cluster.helm("upgrade", &["--set", "agent.enforcement=audit"]);
+    let agent = "/apis/apps/v1/namespaces/pathproof/daemonsets/pathproof-agent";
+    let args = |api: &Api| {
+        let agent = api.get(agent).expect("the agent");
+        agent["spec"]["template"]["spec"]["containers"][0]["args"].clone()
+    };
+    assert_eq!(args(&cluster.api), json!(["run", "--enforcement=audit"]));
+    let mut rollback = cluster.command(Tool::Helm);
+    rollback.args(["rollback", "pathproof", "1", "--namespace", "pathproof"]);
+    said(&mut rollback).expect("roll back");
+    assert_eq!(args(&cluster.api), json!(["run"]));
+    // Another home: what it has no use for goes.
+    cluster.helm("upgrade", &["--set", "home=rke1"]);
+    let rotator = ours(&cluster.api);
+    assert!(
+        !rotator.iter().any(|name| name.contains("agent")),
+        "{rotator:?}"
+    );
+    cluster.helm("uninstall", &[]);
+    let gone = until(PATIENCE, || ours(&cluster.api).is_empty().then_some(()));
+    assert!(gone.is_some(), "left: {:?}", ours(&cluster.api));
+}

@@ -1,0 +1,408 @@
+//! Each alert fires for its fault and not for the fault's innocent twin, and no other does.
+
+use std::fs;
+use std::path::PathBuf;
+
+use node_tests::deploy::{Tool, overlay, said};
+use rstest::rstest;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::fleet::{ALWAYS_0, FROM_MINUTE_10, Firing, Fleet, UNTIL_MINUTE_10};
+
+const BROKEN: &str = "PathproofDatapathBroken";
+const CRITICAL: &str = "critical";
+const WARNING: &str = "warning";
+const INFO: &str = "info";
+
+/// The groups as they are shipped, as promtool reads them.
+fn rules() -> (TempDir, PathBuf) {
+    let file = node_tests::deploy::folder().join("chart/files/alerts/prometheus-rule.yaml");
+    let text = fs::read_to_string(file).expect("the rules");
+    let objects = node_tests::cluster::documents(&text).expect("YAML");
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("rules.yaml");
+    fs::write(&path, objects[0]["spec"].to_string()).expect("write the rules");
+    (dir, path)
+}
+
+fn promtool(arguments: &[&str], file: &PathBuf) -> String {
+    let mut command = Tool::Promtool.command().expect("promtool");
+    said(command.args(arguments).arg(file)).unwrap_or_else(|error| panic!("{error:#}"))
+}
+
+fn without_promtool() -> bool {
+    Tool::Promtool.skip_without("alerts")
+}
+
+#[track_caller]
+fn expect(fleet: &Fleet, expected: &[(&str, &[Firing])]) {
+    let (dir, _) = rules();
+    let test = dir.path().join("test.yaml");
+    let text = fleet.test("rules.yaml", expected).to_string();
+    fs::write(&test, text).expect("write the test");
+    promtool(&["test", "rules"], &test);
+}
+
+fn firing(alert: &'static str, severity: &'static str) -> Vec<Firing> {
+    vec![Firing::on(alert, severity, "node-2")]
+}
+
+fn broken(nodes: impl IntoIterator<Item = usize>) -> Vec<Firing> {
+    let on = |node| Firing::on(BROKEN, CRITICAL, &format!("node-{node}"));
+    nodes.into_iter().map(on).collect()
+}
+
+/// With the first nodes broken from minute 10 on.
+fn first_broken(nodes: usize, of: usize) -> Fleet {
+    let mut fleet = Fleet::healthy(of);
+    for node in 1..=nodes {
+        fleet.state(&format!("node-{node}"), "IPv4", "broken", FROM_MINUTE_10);
+    }
+    fleet
+}
+
+#[test]
+fn rules_are_sound() {
+    if without_promtool() {
+        return;
+    }
+    let (_dir, path) = rules();
+    let said = promtool(&["check", "rules"], &path);
+    assert!(said.contains("SUCCESS"), "{said}");
+}
+
+#[test]
+fn nothing_fires_where_all_is_well() {
+    if without_promtool() {
+        return;
+    }
+    expect(&Fleet::healthy(10), &[("5m", &[]), ("55m", &[])]);
+}
+
+/// State, how long it must last, alert, severity.
+#[rstest]
+#[case("broken", "10m30s", "11m30s", BROKEN, CRITICAL)]
+#[case("stale", "10m30s", "11m30s", BROKEN, CRITICAL)]
+#[case("degraded", "14m", "16m", "PathproofDatapathDegraded", WARNING)]
+#[case("suspect", "24m", "26m", "PathproofDatapathSuspect", WARNING)]
+#[case("unknown", "24m", "26m", "PathproofNothingKnown", INFO)]
+fn a_state_that_lasts(
+    #[case] state: &str,
+    #[case] short: &str,
+    #[case] long: &str,
+    #[case] alert: &'static str,
+    #[case] severity: &'static str,
+) {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::healthy(10);
+    fleet.state("node-2", "IPv6", state, FROM_MINUTE_10);
+    expect(&fleet, &[(short, &[]), (long, &firing(alert, severity))]);
+}
+
+/// Both families of a node: one alert each.
+#[test]
+fn families_are_told_apart() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::healthy(10);
+    for family in ["IPv4", "IPv6"] {
+        fleet.state("node-2", family, "broken", FROM_MINUTE_10);
+    }
+    let mut both = firing(BROKEN, CRITICAL);
+    both[0].times = 2;
+    expect(&fleet, &[("12m", &both)]);
+}
+
+#[test]
+fn an_alert_ends_with_its_fault() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::healthy(10);
+    fleet.state("node-2", "IPv4", "broken", UNTIL_MINUTE_10);
+    let fires = firing(BROKEN, CRITICAL);
+    expect(&fleet, &[("9m", &fires), ("11m", &[])]);
+}
+
+#[test]
+fn who_leaves_wakes_nobody() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::healthy(10);
+    fleet.set("pathproof_node_eligible", &["node=\"node-2\""], ALWAYS_0);
+    expect(&fleet, &[("30m", &[])]);
+    fleet.state("node-2", "IPv4", "broken", FROM_MINUTE_10);
+    let warned = firing("PathproofBrokenWhileLeaving", WARNING);
+    expect(&fleet, &[("14m", &[]), ("16m", &warned)]);
+}
+
+/// Whoever was never seen is not leaving.
+#[test]
+fn a_node_that_was_never_seen_counts() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::healthy(10);
+    fleet.remove("pathproof_node_eligible", "node=\"node-2\"");
+    fleet.state("node-2", "IPv4", "broken", FROM_MINUTE_10);
+    expect(&fleet, &[("12m", &firing(BROKEN, CRITICAL))]);
+}
+
+/// Two of ten are two nodes; three, a fifth, are something that they share; so are twenty of many.
+#[rstest]
+#[case(2, 10, false)]
+#[case(2, 3, false)]
+#[case(3, 3, true)]
+#[case(3, 10, true)]
+#[case(3, 15, true)]
+#[case(3, 16, false)]
+#[case(19, 110, false)]
+#[case(20, 110, true)]
+fn many_nodes_at_once(#[case] nodes: usize, #[case] of: usize, #[case] is_many: bool) {
+    if without_promtool() {
+        return;
+    }
+    let mut expected = broken(1..=nodes);
+    if is_many {
+        expected.push(Firing::on("PathproofManyNodesBroken", CRITICAL, ""));
+    }
+    expect(
+        &first_broken(nodes, of),
+        &[("10m30s", &[]), ("12m", &expected)],
+    );
+}
+
+#[test]
+fn nodes_that_leave_are_not_many() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = first_broken(5, 10);
+    for node in 1..=3 {
+        let label = format!("node=\"node-{node}\",");
+        fleet.set("pathproof_node_eligible", &[label], ALWAYS_0);
+    }
+    expect(&fleet, &[("12m", &broken(4..=5))]);
+}
+
+/// While an update runs two agents speak for a node: the later one answers, the worse one counts.
+#[test]
+fn two_agents_of_one_node_are_one_alert() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::healthy(10);
+    fleet.add_agent("node-2", "-new");
+    expect(&fleet, &[("30m", &[])]);
+    let new = [
+        "pod=\"agent-node-2-new\"",
+        "family=\"IPv4\"",
+        "state=\"broken\"",
+    ];
+    fleet.set("pathproof_state", &new, FROM_MINUTE_10);
+    expect(&fleet, &[("12m", &firing(BROKEN, CRITICAL))]);
+}
+
+/// Each time for less than the minute that a broken node takes.
+#[test]
+fn a_node_that_breaks_again_and_again() {
+    if without_promtool() {
+        return;
+    }
+    let livez = ["node=\"node-2\",", "endpoint=\"livez\""];
+    let mut fleet = Fleet::healthy(10);
+    fleet.set("pathproof_would_fail", &livez, "0x19 1 0x100");
+    expect(&fleet, &[("10m", &[]), ("12m", &[])]);
+    fleet.set("pathproof_would_fail", &livez, "0x19 1 0x4 1 0x100");
+    let flaps = firing("PathproofNodeFlaps", CRITICAL);
+    expect(&fleet, &[("11m", &[]), ("14m", &flaps), ("40m", &[])]);
+    fleet.set("pathproof_node_eligible", &["node=\"node-2\","], ALWAYS_0);
+    expect(&fleet, &[("14m", &[])]);
+}
+
+#[test]
+fn rules_that_lag() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::healthy(10);
+    let path = ["node=\"node-2\",", "family=\"IPv4\""];
+    fleet.set("pathproof_programming_lag_seconds", &path, "0.2x19 9x100");
+    expect(&fleet, &[("30m", &[])]);
+    fleet.set("pathproof_programming_lag_seconds", &path, "0.2x19 45x100");
+    let warned = firing("PathproofRulesLag", WARNING);
+    expect(&fleet, &[("14m", &[]), ("16m", &warned)]);
+}
+
+#[test]
+fn traffic_that_is_not_seen() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::healthy(10);
+    let labels = "job=\"pathproof\",node=\"node-2\",loss=\"not_first\"";
+    fleet.put("pathproof_coverage_loss", labels, FROM_MINUTE_10);
+    let told = firing("PathproofCoveragePartial", INFO);
+    expect(&fleet, &[("39m", &[]), ("41m", &told)]);
+}
+
+/// Nothing but that it is down is known of a node whose agent is, whatever it said before.
+#[test]
+fn an_agent_that_cannot_be_scraped() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::healthy(10);
+    fleet.state("node-2", "IPv4", "broken", UNTIL_MINUTE_10);
+    for (metric, values) in [
+        ("pathproof_state", "1x19 stale"),
+        ("pathproof_verdict_timestamp_seconds", "0+30x19 stale"),
+    ] {
+        fleet.set(metric, &["node=\"node-2\","], values);
+    }
+    fleet.set("up", &["node=\"node-2\","], UNTIL_MINUTE_10);
+    let warned = firing("PathproofAgentDown", WARNING);
+    expect(&fleet, &[("14m", &[]), ("16m", &warned)]);
+}
+
+#[test]
+fn a_node_without_an_agent() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::healthy(10);
+    fleet.add_bare_node("windows", "Windows Server 2022 Datacenter");
+    expect(&fleet, &[("30m", &[])]);
+    fleet.add_bare_node("bare", "Debian GNU/Linux 12 (bookworm)");
+    let missing = [Firing::on("PathproofAgentMissing", WARNING, "bare")];
+    expect(&fleet, &[("14m", &[]), ("16m", &missing)]);
+}
+
+/// One alert says it, not one for each node.
+#[test]
+fn nobody_is_scraped() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::default();
+    for node in 1..=10 {
+        fleet.add_bare_node(&format!("node-{node}"), "Debian GNU/Linux 12 (bookworm)");
+    }
+    let alone = [Firing::on("PathproofNotScraped", WARNING, "")];
+    expect(&fleet, &[("9m", &[]), ("20m", &alone)]);
+}
+
+#[test]
+fn an_agent_that_does_not_judge() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::healthy(10);
+    let one = ["node=\"node-2\","];
+    fleet.set(
+        "pathproof_verdict_timestamp_seconds",
+        &one,
+        "0+30x19 570x100",
+    );
+    let warned = firing("PathproofVerdictStandsStill", WARNING);
+    expect(&fleet, &[("14m", &[]), ("21m", &warned)]);
+}
+
+#[test]
+fn an_endpoint_that_does_not_move() {
+    if without_promtool() {
+        return;
+    }
+    const MOVES: &str = "pathproof_rotation_lag_seconds_count";
+    let all: [&str; 0] = [];
+    let mut fleet = Fleet::healthy(3);
+    // The rotator rests for ten minutes after an outage of the API server.
+    fleet.set(MOVES, &all, "0+0.5x19 10x20 10+0.5x80");
+    expect(&fleet, &[("25m", &[]), ("55m", &[])]);
+    // It does not come back.
+    fleet.set(MOVES, &all, "0+0.5x19 10x100");
+    let stopped = [Firing::on("PathproofRotationStopped", WARNING, "")];
+    expect(&fleet, &[("30m", &[]), ("45m", &stopped)]);
+    // One node saw it move: the rotator is well.
+    let mut seen = fleet.clone();
+    seen.set(MOVES, &["node=\"node-2\","], "0+0.5x120");
+    expect(&seen, &[("45m", &[])]);
+    // Nobody probes, so nobody could see it.
+    fleet.set("pathproof_probe_armed", &all, ALWAYS_0);
+    expect(&fleet, &[("45m", &[])]);
+}
+
+/// What people read: the words of each alert have the node in them, and no empty label.
+#[test]
+fn words_are_filled_in() {
+    if without_promtool() {
+        return;
+    }
+    let (dir, _) = rules();
+    let mut test = first_broken(1, 10).test("rules.yaml", &[]);
+    let annotations = json!({
+        "summary": "Node node-1 does not route Services over IPv4",
+        "description": "New IPv4 connections to Services fail on node node-1, or go to endpoints \
+            that are gone, for more than a minute, and the node is not leaving the cluster. \
+            `kubectl pathproof why node-1` names the cause.",
+        "runbook_url": format!("{}#pathproofdatapathbroken", crate::references::RUNBOOKS),
+    });
+    test["tests"][0]["alert_rule_test"] = json!([{
+        "eval_time": "12m",
+        "alertname": BROKEN,
+        "exp_alerts": [{
+            "exp_labels": { "severity": CRITICAL, "node": "node-1", "family": "IPv4" },
+            "exp_annotations": annotations,
+        }],
+    }]);
+    let file = dir.path().join("words.yaml");
+    fs::write(&file, test.to_string()).expect("write the test");
+    promtool(&["test", "rules"], &file);
+}
+
+/// A test that expects nothing of a fault fails: promtool compares what this module writes.
+#[test]
+fn an_alert_that_is_not_expected_is_found() {
+    if without_promtool() {
+        return;
+    }
+    let (dir, _) = rules();
+    let test = first_broken(1, 10).test("rules.yaml", &[("12m", &[])]);
+    let file = dir.path().join("wrong.yaml");
+    fs::write(&file, test.to_string()).expect("write the test");
+    let mut command = Tool::Promtool.command().expect("promtool");
+    let error = said(command.args(["test", "rules"]).arg(file)).expect_err("an alert");
+    assert!(format!("{error:#}").contains(BROKEN), "{error:#}");
+}
+
+/// What relabels in the PodMonitor and what the rules select by are the same labels.
+#[test]
+fn rules_rely_on_what_the_pod_monitor_sets() {
+    if Tool::Kubectl.skip_without("rules_rely_on_what_the_pod_monitor_sets") {
+        return;
+    }
+    let objects = overlay("beside-kube-proxy", &["pod-monitor"]).expect("an overlay");
+    let of = |kind: &str| {
+        let found = objects.iter().find(|object| object["kind"] == kind);
+        found.unwrap_or_else(|| panic!("a {kind}"))
+    };
+    let monitor = &of("PodMonitor")["spec"];
+    let pod = &of("DaemonSet")["spec"]["template"]["metadata"]["labels"];
+    let job = monitor["jobLabel"].as_str().expect("a label");
+    assert_eq!(pod[job], "pathproof", "job is the pod's label {job}");
+    assert_eq!(&monitor["selector"]["matchLabels"], pod);
+    let relabelings = monitor["podMetricsEndpoints"][0]["relabelings"].as_array();
+    let node = relabelings
+        .expect("relabelings")
+        .iter()
+        .find(|relabeling| relabeling["targetLabel"] == "node")
+        .expect("node");
+    let source: Value = json!(["__meta_kubernetes_pod_node_name"]);
+    assert_eq!(node["sourceLabels"], source);
+    assert_eq!(monitor["podMetricsEndpoints"][0]["honorLabels"], true);
+}

@@ -1,0 +1,161 @@
+//! The command lines that the chart writes are understood by the binary that they are for.
+
+use node_tests::deploy::{Chart, HOMES, Tool};
+use pathproof::args::{Args, Command};
+use pathproof::config::{Config, RotateConfig, Surroundings};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+/// The arguments of the only container of an object.
+fn args_of(objects: &[Value], kind: &str) -> Option<Vec<String>> {
+    let object = objects.iter().find(|object| object["kind"] == kind)?;
+    let args = object["spec"]["template"]["spec"]["containers"][0]["args"].as_array()?;
+    let text = |arg: &Value| arg.as_str().expect("an argument is a string").to_owned();
+    Some(args.iter().map(text).collect())
+}
+
+fn in_a_pod() -> Surroundings {
+    Surroundings {
+        node_name: Some("node-1".to_owned()),
+        hostname: Some("node-1".to_owned()),
+        in_cluster: true,
+    }
+}
+
+/// Parses and resolves both command lines of a rendering, as `pathproof` does before it starts.
+fn check(objects: &[Value]) {
+    for kind in ["DaemonSet", "Deployment"] {
+        let Some(args) = args_of(objects, kind) else {
+            continue;
+        };
+        let words = std::iter::once("pathproof".to_owned()).chain(args.clone());
+        let parsed = <Args as clap::Parser>::try_parse_from(words)
+            .unwrap_or_else(|error| panic!("{args:?}: {error}"));
+        match (kind, parsed.command) {
+            ("DaemonSet", Command::Run(run)) => {
+                Config::resolve(&run, &in_a_pod()).unwrap_or_else(|e| panic!("{args:?}: {e}"));
+            }
+            ("Deployment", Command::Rotate(rotate)) => {
+                RotateConfig::resolve(&rotate, &in_a_pod())
+                    .unwrap_or_else(|e| panic!("{args:?}: {e}"));
+            }
+            (_, other) => panic!("{kind} runs {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn each_home_runs_what_the_binary_understands() {
+    if Tool::Helm.skip_without("each_home_runs_what_the_binary_understands") {
+        return;
+    }
+    for home in HOMES {
+        let objects = Chart::with(json!({ "home": home })).render();
+        check(&objects.expect("the chart"));
+    }
+}
+
+#[rstest]
+#[case(json!({ "enforcement": "audit" }), "--enforcement=audit")]
+#[case(json!({ "unknownPolicy": "closed" }), "--unknown-policy=closed")]
+#[case(json!({ "view": "sentinel" }), "--view=sentinel")]
+#[case(json!({ "healthzBindAddress": "[::]:10300" }), "--healthz-bind-address=[::]:10300")]
+#[case(
+    json!({ "healthzAllowCidrs": ["10.0.0.0/8", "fd00::/8"] }),
+    "--healthz-allow-cidr=10.0.0.0/8,fd00::/8"
+)]
+#[case(
+    json!({ "admin": { "allowCidrs": ["10.244.0.0/16"] } }),
+    "--admin-bind-address=0.0.0.0:19256 --admin-allow-cidr=127.0.0.1,::1,10.244.0.0/16"
+)]
+#[case(json!({ "admin": { "port": 19300 } }), "--admin-bind-address=127.0.0.1:19300")]
+#[case(json!({ "drainIgnoreCidrs": ["35.191.0.0/16"] }), "--drain-ignore-cidr=35.191.0.0/16")]
+#[case(
+    json!({ "terminatingTaints": ["karpenter", "example.com/leaving"] }),
+    "--terminating-taint=karpenter,example.com/leaving"
+)]
+#[case(json!({ "publishCondition": false }), "--publish-condition=off")]
+#[case(json!({ "publishEvents": false }), "--publish-events=off")]
+#[case(json!({ "flapDwell": "0" }), "--flap-dwell=0")]
+#[case(json!({ "logFormat": "json" }), "--log-format=json")]
+#[case(json!({ "extraArgs": ["--attach=tcx"] }), "--attach=tcx")]
+fn a_value_becomes_the_option(#[case] agent: Value, #[case] options: &str) {
+    if Tool::Helm.skip_without("a_value_becomes_the_option") {
+        return;
+    }
+    let objects = Chart::with(json!({ "agent": agent })).render();
+    let objects = objects.expect("the chart");
+    let args = args_of(&objects, "DaemonSet").expect("arguments");
+    assert_eq!(args.join(" "), format!("run {options}"));
+    check(&objects);
+}
+
+/// What both processes, the slices, the bindings and the policy must agree on.
+#[test]
+fn everything_follows_the_namespace_and_the_addresses() {
+    if Tool::Helm.skip_without("everything_follows_the_namespace_and_the_addresses") {
+        return;
+    }
+    let sentinel = json!({ "endpointIPv4": "192.0.2.2", "clientIPv4": "192.0.2.1" });
+    let chart = Chart::with(json!({ "sentinel": sentinel })).into_namespace("elsewhere");
+    let objects = chart.render().expect("the chart");
+    check(&objects);
+    let service = "--sentinel-service=elsewhere/pathproof-sentinel";
+    let endpoint = "--sentinel-endpoint-address=192.0.2.2,2001:2::2";
+    for kind in ["DaemonSet", "Deployment"] {
+        let args = args_of(&objects, kind).expect("arguments");
+        assert!(args.iter().any(|arg| arg == service), "{args:?}");
+        assert!(args.iter().any(|arg| arg == endpoint), "{args:?}");
+    }
+    let slice = objects
+        .iter()
+        .find(|object| object["addressType"] == "IPv4")
+        .expect("a slice");
+    assert_eq!(slice["endpoints"][0]["addresses"], json!(["192.0.2.2"]));
+    let policy = objects
+        .iter()
+        .find(|object| object["kind"] == "ValidatingAdmissionPolicy")
+        .expect("a policy");
+    let agent = "\"system:serviceaccount:elsewhere:pathproof-agent\"";
+    let condition = policy["spec"]["matchConditions"][0]["expression"].as_str();
+    assert!(
+        condition.expect("a condition").ends_with(agent),
+        "{condition:?}"
+    );
+    for object in &objects {
+        let subjects = object["subjects"].as_array().into_iter().flatten();
+        for subject in subjects {
+            assert_eq!(subject["namespace"], "elsewhere", "{object}");
+        }
+        let namespace = &object["metadata"]["namespace"];
+        let home = ["elsewhere", "default"];
+        assert!(
+            namespace.is_null() || home.iter().any(|name| namespace == name),
+            "{object}"
+        );
+    }
+}
+
+/// Whoever may ask from afar, the kubelet's probes go on.
+#[test]
+fn probes_follow_the_admin_port_and_stay_on_loopback() {
+    if Tool::Helm.skip_without("probes_follow_the_admin_port_and_stay_on_loopback") {
+        return;
+    }
+    let admin = json!({ "port": 19300, "allowCidrs": ["10.0.0.0/8"] });
+    let objects = Chart::with(json!({ "agent": { "admin": admin } })).render();
+    let objects = objects.expect("the chart");
+    let agent = objects.iter().find(|object| object["kind"] == "DaemonSet");
+    let container = &agent.expect("an agent")["spec"]["template"]["spec"]["containers"][0];
+    for probe in ["livenessProbe", "readinessProbe"] {
+        assert_eq!(container[probe]["httpGet"]["host"], "127.0.0.1");
+        assert_eq!(container[probe]["httpGet"]["port"], 19300);
+    }
+    // Nor need whoever runs `pathproof status` there know the port.
+    let asked = json!({ "name": "PATHPROOF_ADMIN_ADDRESS", "value": "127.0.0.1:19300" });
+    let variables = container["env"].as_array().expect("variables");
+    assert!(variables.contains(&asked), "{variables:?}");
+    let allowed = "--admin-allow-cidr=127.0.0.1,::1,10.0.0.0/8";
+    let args = container["args"].as_array().expect("arguments");
+    assert!(args.iter().any(|arg| arg == allowed), "{args:?}");
+}

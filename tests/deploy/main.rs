@@ -1,0 +1,11 @@
+//! What is shipped for clusters: the chart and the kustomizations give the same objects, values that
+//! contradict each other are refused in a sentence, and alerts fire when they should.
+
+mod alerts;
+mod args;
+mod fleet;
+mod package;
+mod references;
+mod same;
+mod scrape;
+mod values;

@@ -1,0 +1,91 @@
+//! The chart as it is packed: its version is the binary's, and it holds what it needs and no more.
+
+use std::fs;
+use std::process::Command;
+
+use node_tests::cluster::documents;
+use node_tests::deploy::{Tool, folder, said};
+use serde_json::Value;
+
+fn chart() -> Value {
+    let text = fs::read_to_string(folder().join("chart/Chart.yaml")).expect("Chart.yaml");
+    documents(&text).expect("YAML").remove(0)
+}
+
+#[test]
+fn versions_are_those_of_the_binary() {
+    let version = env!("CARGO_PKG_VERSION");
+    let chart = chart();
+    assert_eq!(chart["version"], version);
+    assert_eq!(chart["appVersion"], version);
+    let image = format!("pathproof:{version}");
+    let images = chart["annotations"]["artifacthub.io/images"].as_str();
+    let images = documents(images.expect("images")).expect("YAML");
+    assert_eq!(images[0][0]["image"], image.as_str());
+    for file in [
+        "base/agent.yaml",
+        "base/rotator.yaml",
+        "cleanup/cleanup.yaml",
+    ] {
+        let path = folder().join(file);
+        let text = fs::read_to_string(&path).expect("a file of the base");
+        assert!(
+            text.contains(&format!("image: {image}\n")),
+            "{}",
+            path.display()
+        );
+    }
+}
+
+/// Artifact Hub reads YAML out of these.
+#[test]
+fn annotations_are_what_artifact_hub_reads() {
+    let chart = chart();
+    for (name, keys) in [
+        ("images", ["name", "image"]),
+        ("links", ["name", "url"]),
+        ("changes", ["kind", "description"]),
+    ] {
+        let text = chart["annotations"][format!("artifacthub.io/{name}")].as_str();
+        let list = documents(text.expect("an annotation")).expect("YAML");
+        let entries = list[0].as_array().expect("a list");
+        assert!(!entries.is_empty(), "{name}");
+        for (entry, key) in entries
+            .iter()
+            .flat_map(|entry| keys.map(|key| (entry, key)))
+        {
+            assert!(entry[key].is_string(), "{name}: no {key} in {entry}");
+        }
+    }
+}
+
+#[test]
+fn the_package_holds_what_it_needs_and_no_more() {
+    if Tool::Helm.skip_without("the_package_holds_what_it_needs_and_no_more") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut package = Tool::Helm.command().expect("helm");
+    package
+        .arg("package")
+        .arg(folder().join("chart"))
+        .arg("--destination")
+        .arg(dir.path());
+    for home in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+        package.env(home, dir.path());
+    }
+    said(&mut package).expect("a package");
+    let file = format!("pathproof-{}.tgz", env!("CARGO_PKG_VERSION"));
+    let list = said(Command::new("tar").arg("-tzf").arg(dir.path().join(file)));
+    let list = list.expect("a list");
+    for needed in [
+        "values.schema.json",
+        "README.md",
+        "templates/NOTES.txt",
+        "files/alerts/prometheus-rule.yaml",
+    ] {
+        let line = format!("pathproof/{needed}");
+        assert!(list.lines().any(|have| have == line), "no {needed}: {list}");
+    }
+    assert!(!list.contains("kustomization"), "{list}");
+}

@@ -1,0 +1,192 @@
+//! What the alerts refer to exists: metrics, their labels, states, and the runbook's entries.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use node_tests::cluster::documents;
+use node_tests::deploy::folder;
+use serde_json::Value;
+
+/// Where the alerts' links lead.
+pub(crate) const RUNBOOKS: &str =
+    "https://github.com/pathproof/pathproof/blob/main/docs/operations.md";
+/// Metrics of others: Prometheus' own, and kube-state-metrics'.
+const FOREIGN: [&str; 2] = ["up", "kube_node_info"];
+/// What the PodMonitor sets.
+const TARGET_LABELS: [&str; 3] = ["job", "node", "pod"];
+
+fn document(name: &str) -> String {
+    let path = folder().join("../docs").join(name);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every rule that is shipped.
+fn rules() -> Vec<Value> {
+    let file = folder().join("chart/files/alerts/prometheus-rule.yaml");
+    let text = fs::read_to_string(file).expect("the rules");
+    let objects = documents(&text).expect("YAML");
+    let groups = objects[0]["spec"]["groups"].as_array().expect("groups");
+    let of = |group: &Value| group["rules"].as_array().expect("rules").clone();
+    groups.iter().flat_map(of).collect()
+}
+
+fn text<'a>(value: &'a Value, what: &str) -> &'a str {
+    value.as_str().unwrap_or_else(|| panic!("no {what}"))
+}
+
+/// Metrics of docs/metrics.md by name: kind and labels.
+fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
+    let cells = |line: &str| -> Option<(String, (String, BTreeSet<String>))> {
+        let mut cells = line.strip_prefix("| `")?.split('|');
+        let name = cells.next()?.trim().trim_end_matches('`');
+        let kind = cells.next()?.trim();
+        let labels = cells.next()?.split(',');
+        let labels = labels.map(|label| label.trim().trim_matches('`').to_owned());
+        Some((name.to_owned(), (kind.to_owned(), labels.collect())))
+    };
+    document("metrics.md").lines().filter_map(cells).collect()
+}
+
+/// Metrics in an expression, each with the labels that select its series.
+fn selectors(expression: &str) -> Vec<(String, Vec<String>)> {
+    let is_name = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
+    let mut found = Vec::new();
+    for (at, _) in expression.match_indices('{') {
+        let before = &expression[..at];
+        let start = before.rfind(|sign| !is_name(sign)).map_or(0, |at| at + 1);
+        let inside = expression[at + 1..].split('}').next().unwrap_or_default();
+        let label = |matcher: &str| -> Option<String> {
+            let end = matcher.find(['=', '!'])?;
+            Some(matcher[..end].trim().to_owned())
+        };
+        let labels = inside.split(',').filter_map(label).collect();
+        found.push((before[start..].to_owned(), labels));
+    }
+    found
+}
+
+#[test]
+fn metrics_of_the_rules_are_documented() {
+    let documented = documented();
+    assert!(documented.len() > 30, "{documented:?}");
+    for rule in rules() {
+        let alert = text(&rule["alert"], "alert");
+        let expression = text(&rule["expr"], "expr");
+        // A metric without a selector would count those of others as well.
+        let named = expression.matches("pathproof_").count();
+        let selectors = selectors(expression);
+        let ours = |(name, _): &&(String, Vec<String>)| name.starts_with("pathproof_");
+        assert_eq!(selectors.iter().filter(ours).count(), named, "{alert}");
+        for (name, labels) in selectors {
+            if FOREIGN.contains(&name.as_str()) {
+                continue;
+            }
+            let base = ["_count", "_sum", "_bucket"].iter().find_map(|suffix| {
+                let (kind, _) = documented.get(name.strip_suffix(suffix)?)?;
+                (kind == "histogram").then(|| name.trim_end_matches(suffix).to_owned())
+            });
+            let base = base.unwrap_or(name);
+            let Some((_, known)) = documented.get(&base) else {
+                panic!("{alert}: docs/metrics.md does not know {base}");
+            };
+            assert!(
+                labels.contains(&"job".to_owned()),
+                "{alert}: {base} of any job"
+            );
+            for label in labels {
+                let is_known = known.contains(&label) || TARGET_LABELS.contains(&label.as_str());
+                assert!(is_known, "{alert}: {base} has no label {label}");
+            }
+        }
+    }
+}
+
+#[test]
+fn states_of_the_rules_are_documented() {
+    let behaviour = document("behaviour.md");
+    for rule in rules() {
+        let expression = text(&rule["expr"], "expr");
+        for part in expression.split("state=").skip(1) {
+            let states = part.trim_start_matches('~').split('"').nth(1);
+            for state in states.expect("states").split('|') {
+                let row = format!("| `{state}` |");
+                assert!(
+                    behaviour.contains(&row),
+                    "{state} is no state: {expression}"
+                );
+            }
+        }
+    }
+}
+
+/// As GitHub makes an anchor of a heading.
+fn anchors(markdown: &str) -> BTreeSet<String> {
+    let heading = |line: &str| -> Option<String> {
+        let title = line
+            .strip_prefix('#')?
+            .trim_start_matches('#')
+            .strip_prefix(' ')?;
+        let kept = title.to_lowercase().replace(' ', "-");
+        let is_kept = |sign: &char| sign.is_alphanumeric() || ['-', '_'].contains(sign);
+        Some(kept.chars().filter(is_kept).collect())
+    };
+    markdown.lines().filter_map(heading).collect()
+}
+
+#[test]
+fn every_alert_says_what_it_means_and_where_help_is() {
+    let anchors = anchors(&document("operations.md"));
+    let rules = rules();
+    assert!(rules.len() > 10);
+    for rule in &rules {
+        let alert = text(&rule["alert"], "alert");
+        let severity = text(&rule["labels"]["severity"], "severity");
+        assert!(
+            ["critical", "warning", "info"].contains(&severity),
+            "{alert}: {severity}"
+        );
+        let annotations = &rule["annotations"];
+        let summary = text(&annotations["summary"], "summary");
+        let description = text(&annotations["description"], "description");
+        assert!(
+            !summary.contains('\n') && description.ends_with('.'),
+            "{alert}"
+        );
+        // By node or about the fleet: then it names none.
+        let by_node = text(&rule["expr"], "expr").starts_with("max by (node");
+        for words in [summary, description] {
+            assert!(
+                !by_node || words.contains("{{ $labels.node }}"),
+                "{alert}: {words}"
+            );
+        }
+        let runbook = text(&annotations["runbook_url"], "runbook_url");
+        let (page, anchor) = runbook.split_once('#').expect("an anchor");
+        assert_eq!(page, RUNBOOKS, "{alert}");
+        assert_eq!(anchor, alert.to_lowercase(), "{alert}");
+        assert!(
+            anchors.contains(anchor),
+            "docs/operations.md has no entry {alert}"
+        );
+    }
+    let names: BTreeSet<&str> = rules
+        .iter()
+        .filter_map(|rule| rule["alert"].as_str())
+        .collect();
+    assert_eq!(names.len(), rules.len(), "an alert is there twice");
+}
+
+#[test]
+fn selectors_are_found() {
+    let expression = "max by (node) (a_b{job=\"x\", state=~\"c|d\"}) == 1 and c{}";
+    let found = selectors(expression);
+    let labels = vec!["job".to_owned(), "state".to_owned()];
+    assert_eq!(
+        found,
+        [("a_b".to_owned(), labels), ("c".to_owned(), vec![])]
+    );
+    assert_eq!(
+        anchors("## The Node's condition\n### A-b\ntext # no"),
+        ["the-nodes-condition", "a-b"].map(str::to_owned).into()
+    );
+}

@@ -1,0 +1,168 @@
+//! The chart and the kustomizations say the same, object by object, for each home.
+
+use std::collections::BTreeMap;
+
+use node_tests::deploy::{Chart, HOMES, Tool, folder, identity, overlay};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+/// The ranges that the component pod-monitor allows.
+const PRIVATE: [&str; 4] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"];
+
+/// Objects by what names them.
+type Objects = BTreeMap<String, Value>;
+
+fn by_identity(objects: Vec<Value>) -> Objects {
+    let count = objects.len();
+    let named: Objects = objects
+        .into_iter()
+        .map(|object| (identity(&object), object))
+        .collect();
+    assert_eq!(named.len(), count, "an object is there twice");
+    named
+}
+
+/// The first place where two values differ, and both sides of it.
+fn difference(path: &str, chart: &Value, kustomize: &Value) -> Option<String> {
+    match (chart, kustomize) {
+        (Value::Object(left), Value::Object(right)) => {
+            let keys = left.keys().chain(right.keys());
+            keys.into_iter().find_map(|key| {
+                let of = |side: &Value| side.get(key).cloned().unwrap_or_default();
+                difference(&format!("{path}.{key}"), &of(chart), &of(kustomize))
+            })
+        }
+        (Value::Array(left), Value::Array(right)) if left.len() == right.len() => left
+            .iter()
+            .zip(right)
+            .enumerate()
+            .find_map(|(at, (l, r))| difference(&format!("{path}[{at}]"), l, r)),
+        _ if chart == kustomize => None,
+        _ => Some(format!("{path}: chart {chart}, kustomize {kustomize}")),
+    }
+}
+
+/// The first object, and the place in it, where the renderings differ.
+fn first_difference(chart: &Objects, kustomize: &Objects) -> Option<String> {
+    let names = chart.keys().chain(kustomize.keys());
+    names
+        .into_iter()
+        .find_map(|name| match (chart.get(name), kustomize.get(name)) {
+            (Some(left), Some(right)) => difference(name, left, right),
+            (Some(_), None) => Some(format!("{name}: the chart alone has it")),
+            _ => Some(format!("{name}: kustomize alone has it")),
+        })
+}
+
+fn without_tools(test: &str) -> bool {
+    Tool::Helm.skip_without(test) || Tool::Kubectl.skip_without(test)
+}
+
+/// The chart brings no Namespace: helm keeps its own records in it, and makes it before.
+fn take_namespace(objects: &mut Objects) {
+    let namespace = objects.remove("Namespace /pathproof").expect("a Namespace");
+    let labels = &namespace["metadata"]["labels"];
+    assert_eq!(labels["pod-security.kubernetes.io/enforce"], "privileged");
+}
+
+#[rstest]
+fn the_chart_and_the_overlay_are_the_same(
+    #[values("beside-kube-proxy", "cilium", "rke1", "standalone")] home: &str,
+) {
+    if without_tools("the_chart_and_the_overlay_are_the_same") {
+        return;
+    }
+    let chart = Chart::with(json!({ "home": home })).render();
+    let chart = by_identity(chart.expect("the chart"));
+    let mut kustomize = by_identity(overlay(home, &[]).expect("the overlay"));
+    take_namespace(&mut kustomize);
+    assert_eq!(first_difference(&chart, &kustomize), None);
+}
+
+/// The values that say what a component says.
+#[rstest]
+#[case("beside-kube-proxy", &["audit"], json!({ "agent": { "enforcement": "audit" } }))]
+#[case("cilium", &["alerts"], json!({ "metrics": { "prometheusRule": { "enabled": true } } }))]
+#[case("rke1", &["alerts"], json!({ "metrics": { "prometheusRule": { "enabled": true } } }))]
+#[case("standalone", &["audit", "pod-monitor"], json!({
+    "agent": { "enforcement": "audit", "admin": { "allowCidrs": PRIVATE } },
+    "metrics": { "podMonitor": { "enabled": true } },
+}))]
+#[case("beside-kube-proxy", &["pod-monitor", "alerts"], json!({
+    "agent": { "admin": { "allowCidrs": PRIVATE } },
+    "metrics": { "podMonitor": { "enabled": true }, "prometheusRule": { "enabled": true } },
+}))]
+fn components_are_values(
+    #[case] home: &str,
+    #[case] components: &[&str],
+    #[case] mut values: Value,
+) {
+    if without_tools("components_are_values") {
+        return;
+    }
+    values["home"] = json!(home);
+    let chart = by_identity(Chart::with(values).render().expect("the chart"));
+    let kustomize = overlay(home, components).expect("the overlay");
+    let mut kustomize = by_identity(kustomize);
+    take_namespace(&mut kustomize);
+    assert_eq!(first_difference(&chart, &kustomize), None);
+}
+
+#[test]
+fn the_dashboard_is_the_same_file() {
+    let name = "the_dashboard_is_the_same_file";
+    if without_tools(name) {
+        return;
+    }
+    if !folder().join("chart/files/dashboard.json").is_file() {
+        eprintln!("SKIPPED: {name} needs deploy/chart/files/dashboard.json");
+        return;
+    }
+    let values = json!({ "metrics": { "dashboard": { "enabled": true } } });
+    let chart = by_identity(Chart::with(values).render().expect("the chart"));
+    let kustomize = overlay("beside-kube-proxy", &["dashboard"]).expect("the overlay");
+    let mut kustomize = by_identity(kustomize);
+    take_namespace(&mut kustomize);
+    assert_eq!(first_difference(&chart, &kustomize), None);
+    let map = &chart["ConfigMap pathproof/pathproof-dashboard"];
+    let json = map["data"]["pathproof.json"].as_str().expect("a dashboard");
+    serde_json::from_str::<Value>(json).expect("JSON");
+    // kubectl apply keeps a copy of the object in an annotation.
+    assert!(
+        map.to_string().len() < 256 * 1024,
+        "too large for kubectl apply"
+    );
+}
+
+#[test]
+fn a_difference_is_found_and_named() {
+    let object = json!({ "kind": "A", "metadata": { "name": "x" }, "spec": { "list": [1, 2] } });
+    let mut other = object.clone();
+    other["spec"]["list"][1] = json!(3);
+    let (left, right) = (by_identity(vec![object]), by_identity(vec![other]));
+    assert_eq!(first_difference(&left, &left.clone()), None);
+    assert_eq!(
+        first_difference(&left, &right).as_deref(),
+        Some("A /x.spec.list[1]: chart 2, kustomize 3")
+    );
+    let nothing = Objects::new();
+    let missing = first_difference(&nothing, &right);
+    assert_eq!(missing.as_deref(), Some("A /x: kustomize alone has it"));
+}
+
+#[test]
+fn every_overlay_is_a_home() {
+    let folder = folder().join("overlays");
+    let entries = std::fs::read_dir(folder).expect("overlays");
+    let mut names: Vec<String> = entries
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .into_string()
+                .expect("a name")
+        })
+        .collect();
+    names.sort();
+    assert_eq!(names, HOMES);
+}

@@ -1,0 +1,336 @@
+//! Values of the chart: what belongs together is rendered, what contradicts itself is refused in a
+//! sentence that names both sides and the remedy.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use node_tests::cluster::documents;
+use node_tests::deploy::{Chart, Tool, folder};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+fn kinds(objects: &[Value]) -> BTreeSet<String> {
+    let named = |object: &Value| {
+        let text = |value: &Value| value.as_str().expect("a name").to_owned();
+        format!(
+            "{}/{}",
+            text(&object["kind"]),
+            text(&object["metadata"]["name"])
+        )
+    };
+    objects.iter().map(named).collect()
+}
+
+#[track_caller]
+fn refused(values: Value, words: &[&str]) {
+    let error = match Chart::with(values.clone()).render() {
+        Ok(_) => panic!("rendered: {values}"),
+        Err(error) => format!("{error:#}"),
+    };
+    for word in words {
+        assert!(error.contains(word), "{word} is not in: {error}");
+    }
+}
+
+#[rstest]
+#[case::loopback_metrics(
+    json!({ "metrics": { "podMonitor": { "enabled": true } } }),
+    &["metrics.podMonitor.enabled=true", "agent.admin.allowCidrs", "give agent.admin.allowCidrs"]
+)]
+#[case::pods_of_rke1(
+    json!({ "home": "rke1", "metrics": { "podMonitor": { "enabled": true } } }),
+    &["metrics.podMonitor.enabled=true", "home=rke1", "ScrapeConfig"]
+)]
+#[case::rke1_steers(
+    json!({ "home": "rke1", "agent": { "portTakeover": "steer" } }),
+    &["agent.portTakeover=steer", "home=rke1", "cluster.yml"]
+)]
+#[case::rke1_audits(
+    json!({ "home": "rke1", "agent": { "enforcement": "audit" } }),
+    &["agent.enforcement=audit", "home=rke1", "cluster.yml"]
+)]
+#[case::rke1_arguments(
+    json!({ "home": "rke1", "agent": { "extraArgs": ["--attach=tcx"] } }),
+    &["agent.extraArgs", "home=rke1", "cluster.yml"]
+)]
+#[case::rke1_metrics(
+    json!({ "home": "rke1", "agent": { "admin": { "allowCidrs": ["10.0.0.0/8"] } } }),
+    &["agent.admin.allowCidrs", "home=rke1", "cluster.yml"]
+)]
+#[case::rke1_of_nothing(
+    json!({ "home": "rke1", "sentinel": { "enabled": false }, "rotator": { "enabled": false } }),
+    &["home=rke1", "sentinel.enabled=false", "installs nothing"]
+)]
+#[case::kube_proxy_has_the_port(
+    json!({ "agent": { "portTakeover": "bind" } }),
+    &["agent.portTakeover=bind", "home=beside-kube-proxy", "home=standalone"]
+)]
+#[case::nobody_has_the_port(
+    json!({ "home": "standalone", "agent": { "portTakeover": "steer" } }),
+    &["agent.portTakeover=steer", "home=standalone", "home=cilium"]
+)]
+#[case::nothing_to_rotate(
+    json!({ "sentinel": { "enabled": false } }),
+    &["rotator.enabled=true", "sentinel.enabled=false", "set rotator.enabled=false"]
+)]
+#[case::nothing_to_view(
+    json!({
+        "agent": { "view": "sentinel" },
+        "sentinel": { "enabled": false }, "rotator": { "enabled": false },
+    }),
+    &["agent.view=sentinel", "sentinel.enabled=false", "set agent.view=full"]
+)]
+#[case::one_port_for_both(
+    json!({ "agent": { "admin": { "port": 10256 } } }),
+    &["agent.healthzBindAddress=0.0.0.0:10256", "agent.admin.port=10256", "another port"]
+)]
+#[case::default_port_for_both(
+    json!({ "agent": { "healthzBindAddress": "::", "admin": { "port": 10256 } } }),
+    &["agent.healthzBindAddress=::", "agent.admin.port=10256"]
+)]
+#[case::one_address_for_both(
+    json!({ "sentinel": { "clientIPv4": "198.18.0.2" } }),
+    &["sentinel.endpointIPv4", "sentinel.clientIPv4", "different addresses"]
+)]
+#[case::said_twice(
+    json!({ "agent": { "extraArgs": ["--enforcement=audit"] } }),
+    &["--enforcement", "agent.enforcement sets", "take it out of agent.extraArgs"]
+)]
+#[case::sentinel_said_twice(
+    json!({ "agent": { "extraArgs": ["--sentinel-client-address=192.0.2.1"] } }),
+    &["--sentinel-client-address", "sentinel.clientIPv4"]
+)]
+fn values_that_contradict_each_other(#[case] values: Value, #[case] words: &[&str]) {
+    if Tool::Helm.skip_without("values_that_contradict_each_other") {
+        return;
+    }
+    refused(values, words);
+}
+
+#[rstest]
+#[case::enforcement(json!({ "agent": { "enforcement": "warn" } }), "enforcement")]
+#[case::home(json!({ "home": "calico" }), "home")]
+#[case::unknown(json!({ "agent": { "enforced": "audit" } }), "enforced")]
+#[case::unknown_at_the_top(json!({ "agents": {} }), "agents")]
+#[case::no_surge(json!({ "agent": { "update": { "maxSurge": 0 } } }), "maxSurge")]
+#[case::no_surge_in_percent(json!({ "agent": { "update": { "maxSurge": "0%" } } }), "maxSurge")]
+#[case::too_hasty(json!({ "agent": { "update": { "minReadySeconds": 5 } } }), "minReadySeconds")]
+#[case::text_for_a_number(json!({ "rotator": { "interval": "60" } }), "interval")]
+#[case::text_for_a_switch(json!({ "policy": { "enabled": "yes" } }), "enabled")]
+#[case::one_for_many(json!({ "agent": { "healthzAllowCidrs": "10.0.0.0/8" } }), "healthzAllowCidrs")]
+#[case::no_cidr(json!({ "agent": { "admin": { "allowCidrs": ["pods"] } } }), "allowCidrs")]
+#[case::port(json!({ "agent": { "admin": { "port": 70000 } } }), "port")]
+#[case::digest(json!({ "image": { "digest": "latest" } }), "digest")]
+#[case::no_option(json!({ "agent": { "extraArgs": ["attach=tcx"] } }), "extraArgs")]
+#[case::two_words(json!({ "agent": { "extraArgs": ["--attach tcx"] } }), "extraArgs")]
+fn the_schema_refuses(#[case] values: Value, #[case] name: &str) {
+    if Tool::Helm.skip_without("the_schema_refuses") {
+        return;
+    }
+    refused(
+        values,
+        &["values don't meet the specifications of the schema", name],
+    );
+}
+
+#[test]
+fn the_chart_passes_lint() {
+    if Tool::Helm.skip_without("the_chart_passes_lint") {
+        return;
+    }
+    let said = Chart::default().lint().expect("a sound chart");
+    assert!(
+        said.contains("1 chart(s) linted, 0 chart(s) failed"),
+        "{said}"
+    );
+    assert!(
+        !said.contains("[WARNING]") && !said.contains("[ERROR]"),
+        "{said}"
+    );
+}
+
+/// Twins of what is refused, and what each leaves out or adds.
+#[rstest]
+#[case(json!({}), &["DaemonSet/pathproof-agent", "Deployment/pathproof-rotator"], &["PodMonitor"])]
+#[case(json!({ "home": "rke1" }), &["Deployment/pathproof-rotator", "Service/"], &["DaemonSet", "pathproof-agent"])]
+#[case(json!({ "home": "cilium", "agent": { "portTakeover": "bind" } }), &["DaemonSet"], &[])]
+#[case(
+    json!({ "sentinel": { "enabled": false }, "rotator": { "enabled": false } }),
+    &["DaemonSet"],
+    &["Service/", "EndpointSlice", "Deployment", "Role/pathproof-rotator"]
+)]
+#[case(json!({ "rotator": { "enabled": false } }), &["EndpointSlice"], &["Deployment", "rotator"])]
+#[case(json!({ "policy": { "enabled": false } }), &["DaemonSet"], &["ValidatingAdmissionPolicy"])]
+#[case(
+    json!({ "agent": { "publishCondition": false } }),
+    &["Role/pathproof-agent-events"],
+    &["ValidatingAdmissionPolicy"]
+)]
+#[case(json!({ "agent": { "publishEvents": false } }), &["DaemonSet"], &["pathproof-agent-events"])]
+#[case(json!({ "resourceQuota": { "enabled": false } }), &["DaemonSet"], &["ResourceQuota"])]
+#[case(json!({ "home": "rke1", "metrics": { "prometheusRule": { "enabled": true } } }), &["PrometheusRule"], &[])]
+fn what_belongs_together_is_rendered(
+    #[case] values: Value,
+    #[case] there: &[&str],
+    #[case] absent: &[&str],
+) {
+    if Tool::Helm.skip_without("what_belongs_together_is_rendered") {
+        return;
+    }
+    let objects = Chart::with(values).render().expect("the chart");
+    let kinds = kinds(&objects);
+    let has = |part: &str| kinds.iter().any(|kind| kind.contains(part));
+    for part in there {
+        assert!(has(part), "no {part} in {kinds:?}");
+    }
+    for part in absent {
+        assert!(!has(part), "{part} in {kinds:?}");
+    }
+}
+
+/// What an API server does not know yet is said in the older way, or left out.
+#[test]
+fn older_clusters_get_what_they_know() {
+    if Tool::Helm.skip_without("older_clusters_get_what_they_know") {
+        return;
+    }
+    let key = "container.apparmor.security.beta.kubernetes.io/agent";
+    for (version, is_new) in [("1.29.5", false), ("1.30.0", true), ("1.36.3-gke.1", true)] {
+        let objects = Chart::default().kubernetes(version).render();
+        let objects = objects.expect("the chart");
+        assert_eq!(
+            kinds(&objects).contains("ValidatingAdmissionPolicy/pathproof-agent"),
+            is_new,
+            "{version}"
+        );
+        let agent = objects.iter().find(|object| object["kind"] == "DaemonSet");
+        let template = &agent.expect("an agent")["spec"]["template"];
+        let context = &template["spec"]["containers"][0]["securityContext"];
+        assert_eq!(context["appArmorProfile"].is_null(), !is_new, "{version}");
+        let annotation = &template["metadata"]["annotations"][key];
+        assert_eq!(annotation == "unconfined", !is_new, "{version}");
+    }
+    let error = Chart::default()
+        .kubernetes("1.24.0")
+        .render()
+        .expect_err("too old");
+    assert!(format!("{error:#}").contains("1.25.0"), "{error:#}");
+}
+
+#[test]
+fn an_image_is_named_by_tag_or_digest() {
+    if Tool::Helm.skip_without("an_image_is_named_by_tag_or_digest") {
+        return;
+    }
+    let digest = format!("sha256:{}", "0".repeat(64));
+    for (image, wanted) in [
+        (json!({}), "pathproof:0.1.0".to_owned()),
+        (
+            json!({ "repository": "example.com/p", "tag": "2" }),
+            "example.com/p:2".to_owned(),
+        ),
+        (
+            json!({ "tag": "2", "digest": digest }),
+            format!("pathproof@{digest}"),
+        ),
+    ] {
+        let objects = Chart::with(json!({ "image": image })).render();
+        for object in objects.expect("the chart") {
+            let container = &object["spec"]["template"]["spec"]["containers"][0];
+            assert!(
+                container.is_null() || container["image"] == wanted,
+                "{container}"
+            );
+        }
+    }
+}
+
+fn alerts(values: &Value) -> String {
+    let objects = Chart::with(values.clone()).render().expect("the chart");
+    let rule = objects
+        .iter()
+        .find(|object| object["kind"] == "PrometheusRule");
+    rule.expect("alerts").to_string()
+}
+
+/// An endpoint that is not meant to move raises nothing; and the runbook may lie elsewhere.
+#[test]
+fn alerts_follow_the_values() {
+    if Tool::Helm.skip_without("alerts_follow_the_values") {
+        return;
+    }
+    let rotation = "PathproofRotationStopped";
+    let mut values = json!({ "metrics": { "prometheusRule": { "enabled": true } } });
+    assert!(alerts(&values).contains(rotation));
+    values["rotator"] = json!({ "interval": 600 });
+    assert!(alerts(&values).contains(rotation));
+    values["rotator"] = json!({ "interval": 601 });
+    assert!(!alerts(&values).contains(rotation));
+    values["rotator"] = json!({ "enabled": false });
+    let runbooks = "https://wiki.example/pathproof";
+    values["metrics"]["prometheusRule"]["runbooks"] = json!(runbooks);
+    values["metrics"]["prometheusRule"]["labels"] = json!({ "release": "prometheus" });
+    let text = alerts(&values);
+    assert!(
+        !text.contains(rotation) && !text.contains("github.com"),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!("{runbooks}#pathproofagentdown")),
+        "{text}"
+    );
+    assert!(text.contains("\"release\":\"prometheus\""), "{text}");
+}
+
+/// Every value by its path; what a user fills in as he likes counts as one.
+fn paths(values: &Value, path: &str, found: &mut BTreeSet<String>) {
+    const FREE: [&str; 4] = ["resources", "nodeSelector", "labels", "affinity"];
+    match values.as_object() {
+        Some(map) if !map.is_empty() && !FREE.iter().any(|name| path.ends_with(name)) => {
+            for (key, value) in map {
+                let path = format!("{path}.{key}");
+                paths(value, path.trim_start_matches('.'), found);
+            }
+        }
+        _ => {
+            found.insert(path.to_owned());
+        }
+    }
+}
+
+/// The schema's properties, by the same paths.
+fn schema_paths(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match schema["properties"].as_object() {
+        Some(map) if !path.ends_with("resources") => {
+            assert_eq!(schema["additionalProperties"], false, "{path} is open");
+            for (key, value) in map {
+                let path = format!("{path}.{key}");
+                schema_paths(value, path.trim_start_matches('.'), found);
+            }
+        }
+        _ => {
+            found.insert(path.to_owned());
+        }
+    }
+}
+
+#[test]
+fn values_schema_and_readme_know_the_same() {
+    let read = |name: &str| {
+        let path = folder().join("chart").join(name);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let values = documents(&read("values.yaml")).expect("YAML");
+    let mut in_values = BTreeSet::new();
+    paths(&values[0], "", &mut in_values);
+    let schema = serde_json::from_str(&read("values.schema.json")).expect("JSON");
+    let mut in_schema = BTreeSet::new();
+    schema_paths(&schema, "", &mut in_schema);
+    // Helm's own.
+    in_schema.remove("global");
+    assert_eq!(in_values, in_schema);
+    let readme = read("README.md");
+    let row = |line: &str| Some(line.strip_prefix("| `")?.split('`').next()?.to_owned());
+    let in_readme: BTreeSet<String> = readme.lines().filter_map(row).collect();
+    assert_eq!(in_values, in_readme);
+}

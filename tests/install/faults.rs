@@ -1,0 +1,178 @@
+//! Faults of a node, as clients of a node port and load balancers at 10256 see them.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use node_tests::real_node::PATIENCE;
+use node_tests::traffic::{Client, Plan};
+use node_tests::watch::{Change, Codes};
+use node_tests::world::Family;
+
+use crate::scene::{SOUND, Scene};
+
+/// Port of the Service on the node.
+const NODE_PORT: u16 = 30080;
+/// Long enough for several probes and for many connections.
+const WHILE: Duration = Duration::from_secs(4);
+
+#[test]
+fn a_node_that_lost_its_rules_is_503_while_kube_proxy_says_200() {
+    let name = "a_node_that_lost_its_rules_is_503_while_kube_proxy_says_200";
+    let Some(mut scene) = Scene::installed(name) else {
+        return;
+    };
+    scene.serve();
+    let client = scene.client();
+    scene.assert_served(&client);
+    let prober = scene.node.watch().expect("a prober");
+    prober.wait(PATIENCE, |codes| codes == SOUND).expect("200");
+    // A sentinel that is new accuses nobody for 10 s.
+    thread::sleep(Duration::from_secs(10));
+
+    for family in ["ip", "ip6"] {
+        let flush = format!("flush chain {family} kube-proxy services\n");
+        scene.node.world.node.nft(&flush).expect("flush");
+    }
+    let broken = |codes: Codes| codes.healthz == 503 && codes.livez == 503;
+    prober.wait(PATIENCE, broken).expect("503");
+    let before = client.tally();
+    scene.wait_condition("False");
+    thread::sleep(WHILE);
+    let felt = client.tally() - before;
+    assert!(felt.ok == 0 && felt.failed() > 0, "{felt:?}");
+    let theirs = scene
+        .node
+        .proxy()
+        .ask_here("/healthz")
+        .expect("kube-proxy answers");
+    assert_eq!(theirs.status, 200, "{}", theirs.body);
+
+    // It mends the rules when it starts.
+    scene.node.start_proxy().expect("kube-proxy again");
+    prober
+        .wait(PATIENCE, |codes| codes == SOUND)
+        .expect("200 again");
+    scene.wait_condition("True");
+    scene.assert_served(&client);
+}
+
+#[test]
+fn clients_and_10256_go_on_without_kubelet_and_over_the_agents_end() {
+    let name = "clients_and_10256_go_on_without_kubelet_and_over_the_agents_end";
+    let Some(mut scene) = Scene::installed(name) else {
+        return;
+    };
+    scene.serve();
+    let client = scene.client();
+    scene.assert_served(&client);
+    let prober = scene.node.watch().expect("a prober");
+    let before = client.tally();
+
+    scene.node.kill_kubelet().expect("kill kubelet");
+    thread::sleep(WHILE);
+    scene.node.start_kubelet().expect("kubelet again");
+
+    scene.assert_always_200(&prober);
+    drop(prober);
+
+    // The agent is killed: kube-proxy answers at its port, until kubelet has started it again. What it
+    // had accepted is lost with it, as with any server.
+    let prober = scene.node.watch().expect("a prober");
+    let container = scene.agent_container();
+    scene
+        .node
+        .ctr(&["task", "kill", "--signal", "SIGKILL", &container])
+        .expect("kill the agent");
+    scene.wait("kubelet starts it again", || {
+        let status = &scene.agent()["status"]["containerStatuses"][0];
+        status["restartCount"] == 1 && status["ready"] == true
+    });
+    scene.wait_proven();
+    let changes = prober.changes();
+    let codes = |of: &Change| [of.codes.healthz, of.codes.livez];
+    let missed = changes.iter().filter(|one| codes(one).contains(&0)).count();
+    let bad = changes.iter().any(|one| codes(one).contains(&503));
+    assert!(missed <= 1 && !bad, "{changes:#?}");
+    drop(prober);
+
+    let prober = scene.node.watch().expect("a prober");
+    // Its pod is deleted: it ends in order, and the DaemonSet makes another.
+    let old = scene.agent()["metadata"]["name"].clone();
+    let old = old.as_str().expect("a name");
+    scene.kubectl(&format!("-n pathproof delete pod {old} --timeout 60s"));
+    scene.wait_proven();
+    scene.assert_always_200(&prober);
+    let felt = client.tally() - before;
+    assert!(felt.ok > 0 && felt.failed() == 0, "{felt:?}");
+}
+
+impl Scene {
+    /// Two pods behind a node port, answering.
+    fn serve(&self) {
+        for object in [deployment(), service()] {
+            self.node
+                .desk()
+                .apply(&object)
+                .expect("a Service with pods");
+        }
+        self.kubectl("rollout status deployment/web --timeout 60s");
+    }
+
+    /// A client outside, from now on, ten times a second.
+    fn client(&self) -> Client {
+        let world = &self.node.world;
+        let target = SocketAddr::new(world.node_address(Family::V4), NODE_PORT);
+        Plan::from_outside(world, 0, target)
+            .start()
+            .expect("a client")
+    }
+
+    /// Connections of the client are answered, all of them from some moment on.
+    fn assert_served(&self, client: &Client) {
+        self.wait("the Service answers", || {
+            let before = client.tally();
+            thread::sleep(Duration::from_secs(1));
+            let felt = client.tally() - before;
+            felt.ok > 0 && felt.failed() == 0
+        });
+    }
+}
+
+fn deployment() -> serde_json::Value {
+    serde_json::json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": { "name": "web", "namespace": "default" },
+        "spec": {
+            "replicas": 2,
+            "selector": { "matchLabels": { "app": "web" } },
+            "template": {
+                "metadata": { "labels": { "app": "web" } },
+                "spec": {
+                    "terminationGracePeriodSeconds": 1,
+                    "containers": [{
+                        "name": "web",
+                        "image": "pod:1",
+                        "args": ["serve", "8080"],
+                        "readinessProbe": { "tcpSocket": { "port": 8080 }, "periodSeconds": 1 },
+                    }],
+                },
+            },
+        },
+    })
+}
+
+fn service() -> serde_json::Value {
+    serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": "web", "namespace": "default" },
+        "spec": {
+            "type": "NodePort",
+            "ipFamilyPolicy": "RequireDualStack",
+            "selector": { "app": "web" },
+            "ports": [{ "port": 80, "targetPort": 8080, "nodePort": NODE_PORT }],
+        },
+    })
+}

@@ -1,0 +1,118 @@
+//! From the shipped manifests to the first 200, with exactly the rights that they name.
+
+use std::time::Duration;
+
+use node_tests::http;
+use serde_json::{Value, json};
+
+use crate::scene::Scene;
+
+/// BPF, PERFMON, NET_RAW, NET_ADMIN: 39, 38, 13, 12. What the manifests name, and the agent may have.
+const FOUR: &str = "000000c000003000";
+/// NET_RAW and NET_ADMIN: what it keeps (ADR 21).
+const TWO: &str = "0000000000003000";
+/// Filters of system calls that it puts on itself.
+const OWN_FILTERS: u32 = 3;
+
+#[test]
+fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
+    let name = "the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name";
+    let Some(scene) = Scene::installed(name) else {
+        return;
+    };
+    scene.wait_codes(200, 200);
+    scene.wait_condition("True");
+    scene.kubectl("-n pathproof rollout status deployment/pathproof-rotator --timeout 60s");
+
+    let pod = scene.agent();
+    let container = &pod["status"]["containerStatuses"][0];
+    assert_eq!(container["restartCount"], 0, "{pod:#}");
+    let shipped = &pod["spec"]["containers"][0]["securityContext"];
+    let filtered = shipped["seccompProfile"]["type"] == "RuntimeDefault";
+    scene.assert_confined(filtered);
+    scene.assert_calm_log();
+    scene.assert_forwarded(&pod);
+
+    // The runtime's own filter lets it work as well, whichever of the two is shipped.
+    let other = if filtered {
+        "Unconfined"
+    } else {
+        "RuntimeDefault"
+    };
+    scene.patch_agent(&[
+        ("add", "/spec/minReadySeconds", json!(1)),
+        (
+            "replace",
+            "/spec/template/spec/containers/0/securityContext/seccompProfile",
+            json!({ "type": other }),
+        ),
+    ]);
+    scene.wait_rolled_out();
+    scene.assert_confined(!filtered);
+}
+
+impl Scene {
+    /// What the kernel says of the agent's process, whose runtime has a filter of its own or not.
+    fn assert_confined(&self, by_runtime: bool) {
+        let process = self.agent_process();
+        let status = self.node.run("cat", &[&format!("/proc/{process}/status")]);
+        let status = status.expect("the agent's status");
+        let field = |name| field(&status, name);
+        for (set, left) in [("CapPrm:", TWO), ("CapEff:", TWO), ("CapBnd:", FOUR)] {
+            assert_eq!(field(set), left, "{set}");
+        }
+        for set in ["CapInh:", "CapAmb:"] {
+            assert_eq!(field(set), "0000000000000000", "{set}");
+        }
+        assert_eq!(field("NoNewPrivs:"), "1");
+        assert_eq!(field("Seccomp:"), "2");
+        // Those that stand over all of this test are not the agent's.
+        let own = std::fs::read_to_string("/proc/self/status").expect("procfs");
+        let filters = |text: &str| text.parse::<u32>().expect("a number");
+        assert_eq!(
+            filters(field("Seccomp_filters:")),
+            filters(self::field(&own, "Seccomp_filters:")) + OWN_FILTERS + u32::from(by_runtime)
+        );
+        let mounts = self
+            .node
+            .run("cat", &[&format!("/proc/{process}/mountinfo")]);
+        let mounts = mounts.expect("the agent's mounts");
+        let root = mounts
+            .lines()
+            .find(|line| line.split(' ').nth(4) == Some("/"));
+        let options = root
+            .and_then(|line| line.split(' ').nth(5))
+            .expect("a root");
+        assert!(options.split(',').any(|option| option == "ro"), "{options}");
+    }
+
+    /// A start in order warns of nothing.
+    fn assert_calm_log(&self) {
+        let log = self.agent_log();
+        let loud = |line: &&str| line.contains(" WARN ") || line.contains(" ERROR ");
+        let loud: Vec<&str> = log.lines().filter(loud).collect();
+        assert!(loud.is_empty(), "{loud:#?}");
+        assert!(log.contains(" INFO "), "{log}");
+    }
+
+    /// The admin port is the node's loopback's alone; `kubectl port-forward` reaches it.
+    fn assert_forwarded(&self, pod: &Value) {
+        let name = pod["metadata"]["name"].as_str().expect("a name");
+        let desk = self.node.desk();
+        let (_forward, address) = desk.forward("pathproof", name, 19256).expect("a forward");
+        let get = |path| {
+            let ask = || http::get(address, path, Duration::from_secs(5));
+            desk.place().run(ask).expect("an answer")
+        };
+        let verdict: Value = serde_json::from_str(&get("/verdict").body).expect("JSON");
+        assert_eq!(verdict["verdict"]["state"], "proven", "{verdict:#}");
+        assert!(get("/metrics").body.contains("pathproof_"));
+    }
+}
+
+/// A field of /proc/PID/status.
+fn field<'a>(status: &'a str, name: &str) -> &'a str {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap_or_else(|| panic!("no {name} in {status}"))
+        .trim()
+}

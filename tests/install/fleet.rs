@@ -1,0 +1,101 @@
+//! `kubectl pathproof` and node-problem-detector's plugin where a real kubelet carries the
+//! port-forward, with the rights of deploy/examples and no more.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use node_tests::real_node::Desk;
+use node_tests::world::{NODE_NAME, agent_binary};
+use serde_json::Value;
+
+use crate::scene::Scene;
+
+/// Whose groups the bindings of deploy/examples/fleet-rbac.yaml name.
+const LISTERS: &str = "pathproof-fleet";
+const ASKERS: &str = "pathproof-fleet-agents";
+
+#[test]
+fn kubectl_pathproof_asks_the_nodes_agent_through_its_kubelet() {
+    let name = "kubectl_pathproof_asks_the_nodes_agent_through_its_kubelet";
+    let Some(scene) = Scene::installed(name) else {
+        return;
+    };
+    let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples/fleet-rbac.yaml");
+    scene.kubectl_with(&["apply", "-f", rights.to_str().expect("UTF-8")]);
+    let lister = Person::new(&scene, "lister", &[LISTERS]);
+    let asker = Person::new(&scene, "asker", &[LISTERS, ASKERS]);
+
+    let page = asker.tell(&["-o", "json", "--ask", "all"]);
+    let document: Value = serde_json::from_str(&page).expect("JSON");
+    assert_eq!(document["notes"], Value::Array(vec![]), "{document:#}");
+    let node = &document["nodes"][0];
+    assert_eq!(node["node"], NODE_NAME, "{document:#}");
+    // Known by the agent alone.
+    assert!(node["coverage"].is_object(), "{document:#}");
+    let status: Value =
+        serde_json::from_str(&asker.tell(&["status", NODE_NAME, "-o", "json"])).expect("JSON");
+    assert_eq!(status["verdict"]["state"], "proven", "{status:#}");
+    let check = scene.check_npd();
+    assert_eq!(check.status.code(), Some(0), "{check:?}");
+
+    for family in ["ip", "ip6"] {
+        let flush = format!("flush chain {family} kube-proxy services\n");
+        scene.node.world.node.nft(&flush).expect("flush");
+    }
+    scene.wait_codes(503, 503);
+    scene.wait_condition("False");
+    // The condition alone says so to one who may only list.
+    let page = lister.tell(&[]);
+    assert!(page.starts_with("SICK  1 node: 1 sick"), "{page}");
+    let why = asker.tell(&["why", NODE_NAME]);
+    let head = format!("BROKEN  {NODE_NAME} ");
+    assert!(why.starts_with(&head) && why.contains("\nlost "), "{why}");
+    let check = scene.check_npd();
+    assert_eq!(check.status.code(), Some(1), "{check:?}");
+
+    let denied = lister.run(&["why", NODE_NAME]);
+    let said = String::from_utf8_lossy(&denied.stderr);
+    assert_eq!(denied.status.code(), Some(77), "{said}");
+    assert!(said.contains("the right to list pods"), "{said}");
+}
+
+/// Somebody who runs `kubectl pathproof`.
+struct Person {
+    desk: Desk,
+    plugins: PathBuf,
+}
+
+impl Person {
+    fn new(scene: &Scene, name: &str, groups: &[&str]) -> Self {
+        let desk = scene.node.desk().of(name, groups).expect("a desk");
+        let plugins = scene.node.world.dir().join(name);
+        fs::create_dir(&plugins).expect("a folder");
+        let agent = agent_binary().expect("the agent's binary");
+        symlink(agent, plugins.join("kubectl-pathproof")).expect("a link");
+        Self { desk, plugins }
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        let all = [&["pathproof"], words].concat();
+        let run = self.desk.kubectl_plugin(&self.plugins, &all);
+        run.expect("kubectl runs")
+    }
+
+    /// What it prints; it succeeds.
+    fn tell(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+}
+
+impl Scene {
+    /// What node-problem-detector would run on the node.
+    fn check_npd(&self) -> Output {
+        let agent = agent_binary().expect("the agent's binary");
+        let mut command = self.node.world.node.command(agent);
+        command.args(["check", "--npd"]).output().expect("it runs")
+    }
+}

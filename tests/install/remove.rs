@@ -1,0 +1,84 @@
+//! Taking it away: 10256 is kube-proxy's again at once, and nothing stays on the node once it was
+//! cleaned.
+
+use node_tests::deploy;
+use node_tests::wait::until;
+
+use crate::scene::{PATIENCE, Scene};
+
+#[test]
+fn an_uninstall_leaves_10256_answered_and_a_cleanup_leaves_nothing() {
+    let name = "an_uninstall_leaves_10256_answered_and_a_cleanup_leaves_nothing";
+    let Some(scene) = Scene::with_chart(name) else {
+        return;
+    };
+    let prober = scene.node.watch().expect("a prober");
+    let devices = || scene.node.world.node.ip("-o link show").expect("devices");
+    assert!(devices().contains("pathproof"), "the sentinel has devices");
+    let uninstall = [
+        "uninstall",
+        "pathproof",
+        "-n",
+        "pathproof",
+        "--wait",
+        "--timeout=60s",
+    ];
+    scene.node.desk().helm(&uninstall).expect("an uninstall");
+    scene.wait("nobody steers", || scene.node.admin("/verdict").is_err());
+    // An agent that ends takes its devices along; its programs wait for the next one.
+    let left = until(PATIENCE, || {
+        (!devices().contains("pathproof")).then_some(())
+    });
+    assert!(left.is_some(), "{}", devices());
+    let pins = || {
+        scene
+            .node
+            .run("find", &["/sys/fs/bpf", "-path", "*pathproof*"])
+    };
+    assert!(
+        pins().expect("pins").contains("pathproof"),
+        "kept on purpose"
+    );
+    assert!(scene.programs() > 0, "they stay attached");
+
+    let cleanup = deploy::folder().join("cleanup");
+    let cleanup = cleanup.to_str().expect("UTF-8");
+    scene.kubectl_with(&["apply", "-k", cleanup]);
+    scene.kubectl("-n pathproof-cleanup rollout status daemonset/pathproof-cleanup --timeout 60s");
+    let pods = "-n pathproof-cleanup get pods -o name";
+    let pod = scene.kubectl(pods);
+    let log = scene.kubectl(&format!(
+        "-n pathproof-cleanup logs -c cleanup {}",
+        pod.trim()
+    ));
+    assert!(log.contains("the observer is detached"), "{log}");
+    scene.kubectl_with(&["delete", "-k", cleanup, "--timeout=60s"]);
+    assert_eq!(pins().expect("pins"), "");
+    assert_eq!(scene.programs(), 0, "still attached");
+    let state = scene
+        .node
+        .run("find", &["/run/pathproof", "-mindepth", "1"]);
+    assert_eq!(state.expect("the folder of the state"), "");
+
+    // As docs/operations.md says.
+    let delete = r#"{"status":{"conditions":[{"type":"ServiceDatapathReady","$patch":"delete"}]}}"#;
+    let patch = [
+        "patch",
+        "node/node-1",
+        "--subresource=status",
+        "--type=strategic",
+        "-p",
+        delete,
+    ];
+    scene.kubectl_with(&patch);
+    assert_eq!(scene.node.condition("ServiceDatapathReady"), "");
+    assert_eq!(scene.node.condition("Ready"), "True", "kubelet's own stay");
+
+    scene.assert_always_200(&prober);
+    drop(prober);
+    let proxy = scene.node.proxy();
+    assert_eq!(
+        proxy.ask("/healthz").expect("kube-proxy answers").status,
+        200
+    );
+}

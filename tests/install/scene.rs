@@ -1,0 +1,257 @@
+//! A node with pathproof installed, and what tests look at there.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use aya::programs::SchedClassifier;
+use aya::programs::tc::TcAttachType;
+use node_tests::cluster::base;
+use node_tests::deploy;
+pub(crate) use node_tests::real_node::PATIENCE;
+use node_tests::real_node::{Programs, RealNode};
+use node_tests::wait::until;
+use node_tests::watch::{Codes, Watch};
+use node_tests::world::agent_binary;
+use node_tests::world::layout::UPLINK;
+use serde_json::{Value, json};
+
+/// The agent's DaemonSet.
+pub(crate) const AGENT: &str = "daemonset/pathproof-agent";
+/// The Node.
+pub(crate) const NODE: &str = "/api/v1/nodes/node-1";
+/// A sound node, from outside.
+pub(crate) const SOUND: Codes = Codes {
+    healthz: 200,
+    livez: 200,
+};
+/// Label of its pods.
+const LABEL: &str = "app.kubernetes.io%2Fcomponent%3Dagent";
+
+/// Everything that is up.
+pub(crate) struct Scene {
+    pub(crate) node: RealNode,
+}
+
+impl Scene {
+    /// A ready node without pathproof. Nothing, loudly, where the machine lacks what it takes.
+    pub(crate) fn bare(test: &str) -> Option<Self> {
+        RealNode::possible(test)?;
+        let agent = std::env::var_os("PATHPROOF_IMAGE").map(PathBuf::from);
+        let programs = Programs {
+            agent: agent.unwrap_or_else(|| agent_binary().expect("the agent's binary")),
+            pod: env!("CARGO_BIN_EXE_pod").into(),
+        };
+        let node = RealNode::or_skip(test, &programs)?;
+        Some(Self { node })
+    }
+
+    /// With deploy/base, and the node proven.
+    pub(crate) fn installed(test: &str) -> Option<Self> {
+        let scene = Self::bare(test)?;
+        scene.install();
+        scene.wait_proven();
+        Some(scene)
+    }
+
+    /// The same with the chart.
+    pub(crate) fn with_chart(test: &str) -> Option<Self> {
+        let scene = Self::bare(test)?;
+        scene
+            .helm(&["install", "--create-namespace"])
+            .expect("an install");
+        scene.wait_proven();
+        Some(scene)
+    }
+
+    /// Runs helm on the release `pathproof` of the chart: a verb and options.
+    pub(crate) fn helm(&self, words: &[&str]) -> Result<String> {
+        let chart = deploy::folder().join("chart");
+        let mut all = vec![words[0], "pathproof", chart.to_str().expect("UTF-8")];
+        all.extend(["--namespace", "pathproof"]);
+        all.extend(&words[1..]);
+        self.node.desk().helm(&all)
+    }
+
+    /// Applies deploy/base.
+    pub(crate) fn install(&self) {
+        let base = base::folder();
+        let base = base.to_str().expect("a path in UTF-8");
+        self.kubectl_with(&["apply", "-k", base]);
+    }
+
+    /// Runs kubectl, words separated by spaces.
+    pub(crate) fn kubectl(&self, words: &str) -> String {
+        self.node.desk().kubectl(words).expect("kubectl")
+    }
+
+    /// Runs kubectl, words as they are.
+    pub(crate) fn kubectl_with(&self, words: &[&str]) -> String {
+        self.node.desk().kubectl_with(words).expect("kubectl")
+    }
+
+    /// The agent's pods.
+    pub(crate) fn agents(&self) -> Vec<Value> {
+        let path = format!("/api/v1/namespaces/pathproof/pods?labelSelector={LABEL}");
+        let list = self.node.api.get(&path).expect("pods");
+        list["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// The agent's only pod.
+    pub(crate) fn agent(&self) -> Value {
+        let mut pods = self.agents();
+        assert_eq!(pods.len(), 1, "{pods:#?}");
+        pods.remove(0)
+    }
+
+    /// The id of its container.
+    pub(crate) fn agent_container(&self) -> String {
+        let pod = self.agent();
+        let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
+        let id = id.and_then(|id| id.strip_prefix("containerd://"));
+        id.unwrap_or_else(|| panic!("no container in {pod:#}"))
+            .to_owned()
+    }
+
+    /// The id of its process, on the node.
+    pub(crate) fn agent_process(&self) -> String {
+        let container = self.agent_container();
+        let tasks = self
+            .node
+            .ctr(&["task", "list"])
+            .expect("containerd's tasks");
+        let line = tasks.lines().find(|line| line.starts_with(&container));
+        let process = line.and_then(|line| line.split_whitespace().nth(1));
+        process
+            .unwrap_or_else(|| panic!("no {container} in {tasks}"))
+            .to_owned()
+    }
+
+    /// Changes the agent's DaemonSet: operations of a JSON patch, their paths and values.
+    pub(crate) fn patch_agent(&self, operations: &[(&str, &str, Value)]) {
+        let operation = |(op, path, value): &(&str, &str, Value)| json!({ "op": op, "path": path, "value": value });
+        let patch = Value::Array(operations.iter().map(operation).collect()).to_string();
+        self.kubectl_with(&[
+            "-n",
+            "pathproof",
+            "patch",
+            AGENT,
+            "--type=json",
+            "-p",
+            &patch,
+        ]);
+    }
+
+    /// Waits until a rollout is complete, and the agent has been ready for `minReadySeconds`. Where
+    /// Kubernetes forgets to look again, the DaemonSet is touched (docs/known-issues.md).
+    pub(crate) fn wait_rolled_out(&self) {
+        let status = format!("-n pathproof rollout status {AGENT} --timeout 40s");
+        if self.node.desk().kubectl(&status).is_err() {
+            self.kubectl(&format!(
+                "-n pathproof annotate {AGENT} example.com/touched=yes"
+            ));
+            self.kubectl(&status);
+        }
+        self.wait("one agent", || self.agents().len() == 1);
+        self.wait_proven();
+    }
+
+    /// Programs at the hooks of the node's uplink.
+    pub(crate) fn programs(&self) -> usize {
+        let at = |hook| {
+            let query = || SchedClassifier::query_tcx(UPLINK, hook).expect("ask the kernel");
+            self.node.world.node.run(query).1.len()
+        };
+        at(TcAttachType::Ingress) + at(TcAttachType::Egress)
+    }
+
+    /// The agent's log, also of one that has ended.
+    pub(crate) fn agent_log(&self) -> String {
+        let pods = self.agents();
+        let logs = pods.iter().map(|pod| {
+            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+            let words = format!("-n pathproof logs {name}");
+            self.node
+                .desk()
+                .kubectl(&words)
+                .unwrap_or_else(|error| format!("{error:#}"))
+        });
+        logs.collect()
+    }
+
+    /// Waits until something holds; says what is so instead.
+    pub(crate) fn wait(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let seen = until(PATIENCE, || holds().then_some(()));
+        assert!(
+            seen.is_some(),
+            "{what}: not within {PATIENCE:?}\n{}",
+            self.told()
+        );
+    }
+
+    /// What helps to see why something did not come.
+    pub(crate) fn told(&self) -> String {
+        let kubectl = |words: &str| match self.node.desk().kubectl(words) {
+            Ok(text) => text,
+            Err(error) => format!("{error:#}\n"),
+        };
+        format!(
+            "{}{}\n{}\n{:#}",
+            kubectl("get node,pod -A -o wide"),
+            kubectl("get events -A"),
+            self.agent_log(),
+            self.node.verdict().unwrap_or_default(),
+        )
+    }
+
+    /// Waits until the agent's pod is ready, the sentinel's paths are armed and the node is proven.
+    pub(crate) fn wait_proven(&self) {
+        self.wait("a ready agent, the node proven", || {
+            let ready = self.agents().iter().any(|pod| {
+                let statuses = pod["status"]["containerStatuses"].as_array();
+                statuses.is_some_and(|all| all.iter().all(|one| one["ready"] == true))
+            });
+            ready && self.node.verdict().is_ok_and(|verdict| proven(&verdict))
+        });
+    }
+
+    /// Waits for the status of the condition that the agent keeps.
+    pub(crate) fn wait_condition(&self, status: &str) {
+        let kind = "ServiceDatapathReady";
+        let holds = || self.node.condition(kind) == status;
+        self.wait(&format!("condition {kind} {status}"), holds);
+    }
+
+    /// Nobody outside saw anything but 200 since the prober began.
+    pub(crate) fn assert_always_200(&self, prober: &Watch) {
+        let changes = prober.changes();
+        let sound = !changes.is_empty() && changes.iter().all(|change| change.codes == SOUND);
+        assert!(sound, "{changes:#?}\n{}", self.told());
+    }
+
+    /// Waits for codes at 10256 from outside; gives how long it took.
+    pub(crate) fn wait_codes(&self, healthz: u16, livez: u16) -> Duration {
+        let start = std::time::Instant::now();
+        self.wait(&format!("/healthz {healthz}, /livez {livez}"), || {
+            let code = |path| self.node.ask(path).map_or(0, |answer| answer.status);
+            code("/healthz") == healthz && code("/livez") == livez
+        });
+        start.elapsed()
+    }
+}
+
+/// Proven in both families, with every lane that is on armed and passing.
+fn proven(report: &Value) -> bool {
+    let families = report["verdict"]["families"].as_array();
+    let sound = |family: &Value| {
+        let lanes = family["lanes"].as_array();
+        lanes.is_some_and(|lanes| {
+            !lanes.is_empty()
+                && lanes.iter().all(|lane| {
+                    lane["state"] == "off" || (lane["armed"] == true && lane["state"] == "passing")
+                })
+        })
+    };
+    report["verdict"]["state"] == "proven"
+        && families.is_some_and(|families| families.len() == 2 && families.iter().all(sound))
+}

@@ -1,0 +1,61 @@
+//! A new version, the way back, and one that does not become ready: no load balancer sees any of it.
+
+use serde_json::Value;
+
+use crate::scene::Scene;
+
+#[test]
+fn nobody_who_asks_10256_sees_an_upgrade_or_the_way_back() {
+    let name = "nobody_who_asks_10256_sees_an_upgrade_or_the_way_back";
+    let Some(scene) = Scene::with_chart(name) else {
+        return;
+    };
+    let prober = scene.node.watch().expect("a prober");
+    scene.wait_rolled_out();
+    let first = scene.agent();
+    scene
+        .helm(&["upgrade", "--set", "agent.flapDwell=11s"])
+        .expect("an upgrade");
+    scene.wait_rolled_out();
+    let second = scene.agent();
+    assert_ne!(first["metadata"]["uid"], second["metadata"]["uid"]);
+    assert!(
+        args(&second).contains("--flap-dwell=11s"),
+        "{}",
+        args(&second)
+    );
+
+    // One that does not start: helm says so, and the agent before goes on.
+    let wrong = [
+        "upgrade",
+        "--wait",
+        "--timeout=20s",
+        "--set",
+        "agent.extraArgs={--no-such}",
+    ];
+    let refused = scene.helm(&wrong).expect_err("it does not become ready");
+    let refused = format!("{refused:#}");
+    assert!(
+        refused.contains("deadline") || refused.contains("timed out"),
+        "{refused}"
+    );
+    let log = scene.agent_log();
+    assert!(log.contains("--no-such"), "it says what is wrong:\n{log}");
+    let stays = |pod: &Value| pod["metadata"]["uid"] == second["metadata"]["uid"];
+    assert!(scene.agents().iter().any(stays), "{:#?}", scene.agents());
+    let verdict = scene.node.verdict().expect("the one before answers");
+    assert_eq!(verdict["verdict"]["state"], "proven", "{verdict:#}");
+
+    scene
+        .node
+        .desk()
+        .helm(&["rollback", "pathproof", "1", "-n", "pathproof"])
+        .expect("a rollback");
+    scene.wait_rolled_out();
+    assert_eq!(args(&scene.agent()), args(&first));
+    scene.assert_always_200(&prober);
+}
+
+fn args(pod: &Value) -> String {
+    pod["spec"]["containers"][0]["args"].to_string()
+}

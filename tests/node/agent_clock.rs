@@ -1,0 +1,64 @@
+//! A clock that is set, as by NTP on a node that booted with a wrong one. Only on a machine of its own:
+//! everybody's clock is the same.
+
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use node_tests::rules::Backend;
+
+use crate::agent_scene::{Scene, assert_never_503, wait_answers};
+
+/// Says that the machine is nobody else's.
+const OWN_CLOCK: &str = "PATHPROOF_TEST_OWN_CLOCK";
+
+const HOUR: i64 = 3600;
+
+#[test]
+fn a_clock_that_is_set_makes_no_fault_and_hides_none() {
+    let name = "a_clock_that_is_set_makes_no_fault_and_hides_none";
+    if std::env::var_os(OWN_CLOCK).is_none() {
+        eprintln!(
+            "SKIPPED {name}: it sets the clock; `cargo xtask test --kernels` runs it in a virtual machine"
+        );
+        return;
+    }
+    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    wait_answers(&watch, 200);
+    for step in [HOUR, -2 * HOUR, 400 * 24 * HOUR, -400 * 24 * HOUR] {
+        set_clock(step).expect("set the clock");
+        thread::sleep(Duration::from_secs(3));
+        scene.wait_proven();
+        assert_never_503(&watch);
+    }
+    // Between two steps, and across one.
+    scene.break_and_mend(&watch);
+    scene.rules.flush_services().expect("flush");
+    set_clock(HOUR).expect("set the clock");
+    wait_answers(&watch, 503);
+    set_clock(-HOUR).expect("set the clock");
+    scene.rules.install().expect("install again");
+    wait_answers(&watch, 200);
+    set_clock(HOUR).expect("set the clock");
+}
+
+/// Moves it by seconds.
+fn set_clock(step: i64) -> io::Result<()> {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: both calls get a valid pointer to a struct of the right kind.
+    let set = unsafe {
+        libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut now);
+        now.tv_sec += step;
+        libc::clock_settime(libc::CLOCK_REALTIME, &raw const now)
+    };
+    match set {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,185 @@
+//! What the running agent has given up, as the kernel tells it of each of its threads. That it goes
+//! on with what is left, every other test of an agent shows: they run with it (ADR 21).
+//!
+//! What is refused is shown in `hardening_refusals`: an agent has no way of being told to try.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+use node_tests::rules::Backend;
+use node_tests::skip;
+use serde_json::{Value, json};
+
+use crate::agent_scene::Scene;
+
+/// Bits of the capabilities that are left (linux/capability.h).
+const NET_ADMIN: u64 = 1 << 12;
+const NET_RAW: u64 = 1 << 13;
+/// Another user: nobody.
+const OTHER: u32 = 65534;
+
+/// Fields of /proc/PID/task/TID/status.
+struct Thread {
+    name: String,
+    status: String,
+}
+
+impl Thread {
+    fn field(&self, name: &str) -> &str {
+        let lines = self.status.lines();
+        let found = lines.filter_map(|line| line.split_once(':'));
+        let mut found = found.filter(|(field, _)| *field == name);
+        let value = found.next().map(|(_, value)| value.trim());
+        value.unwrap_or_else(|| panic!("no {name} in {}", self.status))
+    }
+
+    fn capabilities(&self, set: &str) -> u64 {
+        u64::from_str_radix(self.field(set), 16).expect("a mask")
+    }
+
+    fn number(&self, name: &str) -> u32 {
+        self.field(name).parse().expect("a number")
+    }
+}
+
+fn threads(process: u32) -> Vec<Thread> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("a running agent");
+    let read = |task: fs::DirEntry, file: &str| fs::read_to_string(task.path().join(file)).ok();
+    let thread = |task: fs::DirEntry| {
+        Some(Thread {
+            status: fs::read_to_string(task.path().join("status")).ok()?,
+            name: read(task, "comm")?.trim().to_owned(),
+        })
+    };
+    tasks.flatten().filter_map(thread).collect()
+}
+
+/// The test's own thread: filters that stand already are not the agent's.
+fn own() -> Thread {
+    Thread {
+        name: "test".to_owned(),
+        status: fs::read_to_string("/proc/thread-self/status").expect("procfs"),
+    }
+}
+
+fn has_landlock(report: &Value) -> bool {
+    let missing = report["hardening"]["missing"].to_string();
+    !missing.contains("has no Landlock")
+}
+
+fn assert_left(scene: &Scene, capabilities: u64) {
+    let threads = threads(scene.agent().pid());
+    assert!(threads.len() >= 3, "the main thread and two workers");
+    for thread in threads {
+        let name = &thread.name;
+        assert_ne!(name, "loader", "it ends when all is loaded");
+        for (set, left) in [
+            ("CapEff", capabilities),
+            ("CapPrm", capabilities),
+            ("CapInh", 0),
+            ("CapAmb", 0),
+            ("CapBnd", 0),
+        ] {
+            assert_eq!(thread.capabilities(set), left, "{set} of {name}");
+        }
+        assert_eq!(thread.number("NoNewPrivs"), 1, "{name}");
+        assert_eq!(thread.number("Seccomp"), 2, "{name}");
+        let filters = own().number("Seccomp_filters") + 3;
+        assert_eq!(thread.number("Seccomp_filters"), filters, "{name}");
+    }
+}
+
+#[test]
+fn every_thread_keeps_what_it_needs_alone() {
+    let name = "every_thread_keeps_what_it_needs_alone";
+    // The sentinel has a thread of its own.
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    assert_left(&scene, NET_ADMIN | NET_RAW);
+    let report = scene.report();
+    let told = &report["hardening"];
+    assert_eq!(
+        told["capabilities"],
+        json!(["CAP_NET_ADMIN", "CAP_NET_RAW"])
+    );
+    assert_eq!(told["no_new_privs"], true);
+    if has_landlock(&report) {
+        assert_eq!(told["files"], "confined", "{told:#}");
+        assert_eq!(told["missing"], json!([]));
+    }
+
+    // Packets of its own are the sentinel's.
+    scene.take_agent().terminate().expect("an end in order");
+    scene.start(&["--sentinel", "off"]);
+    assert_left(&scene, NET_ADMIN);
+}
+
+/// The twin: who turns it off keeps everything.
+#[test]
+fn turned_off_nothing_is_given_up() {
+    let name = "turned_off_nothing_is_given_up";
+    let Some(scene) = Scene::new(name, Backend::Nftables, &["--hardening", "off"]) else {
+        return;
+    };
+    let own = own();
+    for thread in threads(scene.agent().pid()) {
+        for field in ["CapEff", "CapBnd", "NoNewPrivs", "Seccomp_filters"] {
+            assert_eq!(thread.field(field), own.field(field), "{field}");
+        }
+    }
+    assert_eq!(scene.report()["hardening"]["wanted"], false);
+    assert!(scene.agent().log().contains("--hardening=off"));
+}
+
+/// A link that is put into the folder later leads where the agent may not read: said as what it is.
+/// Without hardening it is read.
+#[test]
+fn files_elsewhere_are_out_of_reach() {
+    let name = "files_elsewhere_are_out_of_reach";
+    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    if !has_landlock(&scene.report()) {
+        eprintln!("SKIPPED: {name} needs a kernel with Landlock");
+        return;
+    }
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let file = elsewhere.path().join("later.yaml");
+    // A problem of another kind once it can be read.
+    fs::write(&file, "kind: [\n").expect("write");
+    symlink(&file, scene.manifests.dir().join("later.yaml")).expect("a link");
+    let problem = |report: &Value, word: &str| {
+        let problems = report["cluster"]["problems"].to_string();
+        problems.contains("later.yaml")
+            && problems.contains("Permission denied") == (word == "denied")
+    };
+    scene.wait("refused", |report| problem(report, "denied"));
+    scene.take_agent().terminate().expect("an end in order");
+    scene.start(&["--hardening", "off"]);
+    scene.wait("read, and found wrong", |report| problem(report, "read"));
+    // A link that is there at start is followed.
+    scene.take_agent().terminate().expect("an end in order");
+    scene.start(&[]);
+    scene.wait("followed", |report| problem(report, "read"));
+}
+
+/// Root reads a user's files by a capability; where the view is such, it is kept and told.
+#[test]
+fn a_users_manifests_are_read_all_the_same() {
+    let name = "a_users_manifests_are_read_all_the_same";
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
+        return;
+    };
+    if skip::without_tool(name, "setpriv") {
+        return;
+    }
+    let folder = scene.manifests.dir().to_owned();
+    chown(&folder, Some(OTHER), Some(OTHER)).expect("give the folder away");
+    fs::set_permissions(&folder, Permissions::from_mode(0o700)).expect("their own");
+    scene.start(&[]);
+    scene.traffic();
+    let report = scene.wait_proven();
+    let told = report["hardening"].to_string();
+    assert!(told.contains("CAP_DAC_READ_SEARCH is kept"), "{told}");
+}

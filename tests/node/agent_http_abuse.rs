@@ -1,0 +1,264 @@
+//! What strangers may do to the running agent's health port, and what it does all the while: answer
+//! probes. Timing is the benchmark's (`cargo xtask bench http`); here every answer comes in the end.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use node_tests::abuse::{Burners, Crowd};
+use node_tests::http;
+use node_tests::rules::Backend;
+use node_tests::usage;
+use node_tests::world::{ADMIN_PORT, Family, HEALTHZ_PORT};
+use rstest::rstest;
+use socket2::{Domain, Socket, Type};
+
+use crate::agent_scene::{PATIENCE, Scene, eventually, metric, until};
+
+fn health_port(scene: &Scene, family: Family) -> SocketAddr {
+    SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT)
+}
+
+/// Says something to the health port and gives what comes until it is closed.
+fn say(scene: &Scene, bytes: &[u8]) -> String {
+    let address = health_port(scene, Family::V4);
+    let bytes = bytes.to_vec();
+    scene.world.outside.run(move || {
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE).expect("connect");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        // A server that has heard enough closes while we still write.
+        let _ = stream.write_all(&bytes);
+        rest(&mut stream)
+    })
+}
+
+/// All until it is closed. Closed with unread input is a reset; what came before it counts.
+fn rest(stream: &mut TcpStream) -> String {
+    let (mut seen, mut some) = (Vec::new(), [0; 4096]);
+    loop {
+        match stream.read(&mut some) {
+            Ok(0) => break,
+            Ok(read) => seen.extend_from_slice(&some[..read]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("never closed"),
+            Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&seen).into_owned()
+}
+
+/// Asked anew, as load balancers do.
+fn assert_answers(scene: &Scene) {
+    for family in Family::ALL {
+        for path in ["/healthz", "/livez"] {
+            assert_eq!(scene.get(path, family).status, 200, "{path} {family:?}");
+        }
+    }
+}
+
+#[test]
+fn requests_that_are_too_large_or_none_are_cut_off() {
+    let name = "requests_that_are_too_large_or_none_are_cut_off";
+    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let before = usage::memory(scene.agent().pid()).expect("memory");
+    let long = "x".repeat(1 << 20);
+    for (what, request) in [
+        ("a line", format!("GET /{long} HTTP/1.1\r\nHost: x\r\n\r\n")),
+        (
+            "a header",
+            format!("GET /healthz HTTP/1.1\r\nX: {long}\r\n\r\n"),
+        ),
+        (
+            "many headers",
+            format!(
+                "GET /healthz HTTP/1.1\r\n{}\r\n",
+                "A: b\r\n".repeat(100_000)
+            ),
+        ),
+        ("no request", long.clone()),
+        ("TLS", "\x16\x03\x01\x02\x00\x01\x00\r\n\r\n".to_owned()),
+        ("HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned()),
+        (
+            "two lengths",
+            "POST /healthz HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".to_owned(),
+        ),
+    ] {
+        let said = say(&scene, request.as_bytes());
+        assert!(!said.contains(" 200 "), "{what}: {said}");
+        assert!(
+            said.is_empty() || said.starts_with("HTTP/1.1 4"),
+            "{what}: {said}"
+        );
+        assert_answers(&scene);
+    }
+    // The twin: as long as is allowed.
+    let fits = format!(
+        "GET /healthz HTTP/1.1\r\nConnection: close\r\nX: {}\r\n\r\n",
+        &long[..8 * 1024]
+    );
+    assert!(
+        say(&scene, fits.as_bytes()).starts_with("HTTP/1.1 200"),
+        "8 KiB are no abuse"
+    );
+    // Megabytes were sent, and none of it was kept.
+    let after = usage::memory(scene.agent().pid()).expect("memory");
+    assert!(
+        after.rss_kib < before.rss_kib + 8 * 1024,
+        "{before:?} {after:?}"
+    );
+}
+
+/// As kube-proxy does, which asks for no method; what changes nothing may be asked by any.
+#[rstest]
+#[case::post("POST", 200)]
+#[case::put("PUT", 200)]
+#[case::delete("DELETE", 200)]
+#[case::options("OPTIONS", 200)]
+#[case::unknown("BREW", 200)]
+fn any_method_is_answered_at_the_health_port(#[case] method: &str, #[case] status: u16) {
+    let name = "any_method_is_answered_at_the_health_port";
+    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let address = health_port(&scene, Family::V4);
+    let ask = |path: &str| {
+        scene
+            .world
+            .outside
+            .run(|| http::request(address, method, path, PATIENCE))
+    };
+    assert_eq!(ask("/healthz").expect("an answer").status, status);
+    assert_eq!(ask("/metrics").expect("an answer").status, 404);
+    // The admin port is read.
+    let admin = SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT));
+    let answer = scene
+        .world
+        .node
+        .run(|| http::request(admin, method, "/verdict", PATIENCE));
+    assert_eq!(answer.expect("an answer").status, 405);
+    let read = scene
+        .world
+        .node
+        .run(|| http::get(admin, "/verdict", PATIENCE));
+    assert_eq!(read.expect("an answer").status, 200);
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let name = "pipelined_requests_are_answered_in_order";
+    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let ask = |path: &str, more: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\n{more}\r\n");
+    let request = [
+        ask("/healthz", ""),
+        ask("/nothing", ""),
+        ask("/livez", ""),
+        ask("/healthz", "Connection: close\r\n"),
+        ask("/healthz", ""),
+    ];
+    let said = say(&scene, request.concat().as_bytes());
+    let statuses: Vec<_> = said.matches("HTTP/1.1 ").collect();
+    assert_eq!(statuses.len(), 4, "none after the last: {said}");
+    let told = |one: &str| (one[..3].to_owned(), one.contains("nodeEligible"));
+    let eligible: Vec<_> = said.split("HTTP/1.1 ").skip(1).map(told).collect();
+    let of = |status: &str, eligible| (status.to_owned(), eligible);
+    assert_eq!(
+        eligible,
+        [
+            of("200", true),
+            of("404", false),
+            of("200", false),
+            of("200", true)
+        ]
+    );
+}
+
+/// Asks without end and reads nothing: closed, and nobody else waits for it.
+#[test]
+fn who_asks_and_never_reads_is_cut_off() {
+    let name = "who_asks_and_never_reads_is_cut_off";
+    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let before = usage::memory(scene.agent().pid()).expect("memory");
+    let address = health_port(&scene, Family::V4);
+    let greedy: Vec<TcpStream> = scene.world.outside.run(|| {
+        let ask = |_| ask_and_never_read(address).expect("a connection");
+        (0..20).map(ask).collect()
+    });
+    assert_answers(&scene);
+    let after = usage::memory(scene.agent().pid()).expect("memory");
+    assert!(
+        after.rss_kib < before.rss_kib + 16 * 1024,
+        "{before:?} {after:?}"
+    );
+    // An answer has half a minute to be read.
+    let closed = until(3 * PATIENCE, || (open(&scene) < 10).then_some(()));
+    assert!(closed.is_some(), "{} are open", open(&scene));
+    assert_answers(&scene);
+    drop(greedy);
+}
+
+/// Asks until nothing goes into the connection any more: both sides' buffers are full, which are small
+/// so that it does not take millions of answers.
+fn ask_and_never_read(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_recv_buffer_size(4096)?;
+    socket.set_send_buffer_size(4096)?;
+    socket.connect(&address.into())?;
+    let mut stream = TcpStream::from(socket);
+    stream.set_write_timeout(Some(Duration::from_secs(2)))?;
+    while stream
+        .write(&b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(20))
+        .is_ok()
+    {}
+    Ok(stream)
+}
+
+/// Connections that the agent has open at the health port.
+fn open(scene: &Scene) -> u64 {
+    let labels = ["listener=\"healthz\""];
+    metric(&scene.metrics(), "pathproof_http_open_connections", &labels)
+}
+
+/// Three thousand who would come back if they were closed, half of them in the middle of a header, on
+/// a machine with no time left.
+#[test]
+fn probes_are_answered_beside_a_crowd_on_busy_processors() {
+    let name = "probes_are_answered_beside_a_crowd_on_busy_processors";
+    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let target = health_port(&scene, Family::V4);
+    let crowd = Crowd::gather(&scene.world.outside, target, 3_000).expect("a crowd");
+    eventually("a crowd", || crowd.open() > 2_700);
+    let burners = Burners::start();
+    for _ in 0..20 {
+        assert_answers(&scene);
+    }
+    drop(burners);
+    // Kept, and not closed to come back in front of the probes.
+    assert!(crowd.opened() < 3_300, "{} for 3000", crowd.opened());
+    drop(crowd);
+    eventually("none left open", || open(&scene) < 10);
+}
+
+/// The socket for both families knows IPv4 callers by IPv4-mapped addresses, and lists may be written so.
+#[rstest]
+#[case::plain("192.0.2.1/32", true)]
+#[case::mapped("::ffff:192.0.2.1/128", true)]
+#[case::another("192.0.2.77/32", false)]
+#[case::another_mapped("::ffff:192.0.2.77/128", false)]
+#[case::every_ipv6("::/0", false)]
+fn an_allow_list_means_ipv4_however_it_is_written(#[case] list: &str, #[case] allowed: bool) {
+    let name = "an_allow_list_means_ipv4_however_it_is_written";
+    let Some(scene) = Scene::new(name, Backend::Nftables, &["--healthz-allow-cidr", list]) else {
+        return;
+    };
+    let address = health_port(&scene, Family::V4);
+    let ask = || http::get(address, "/healthz", Duration::from_secs(3));
+    let answer = scene.world.outside.run(ask);
+    assert_eq!(answer.is_ok(), allowed, "{answer:?}");
+}

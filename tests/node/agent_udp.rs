@@ -1,0 +1,197 @@
+//! UDP Services through real rules: what is counted of them, in each fault and its innocent twin, and
+//! that nothing of it makes a verdict.
+
+use std::net::SocketAddr;
+
+use node_tests::manifests::Service;
+use node_tests::rules::Backend;
+use node_tests::traffic::{DnsClient, DnsServer, Manner};
+use node_tests::world::Family;
+use rstest::rstest;
+use serde_json::Value;
+
+use crate::agent_scene::{Scene, assert_never_503, eventually};
+
+/// Port of the Service.
+const DNS: u16 = 53;
+/// Port of its pods; in clusters it is the same, or another.
+const TARGET: u16 = 5353;
+
+/// A node that is proven by its TCP traffic, and a DNS Service with two pods of this node.
+struct Dns {
+    servers: Vec<DnsServer>,
+    clients: Vec<DnsClient>,
+    scene: Scene,
+}
+
+impl Dns {
+    fn up(test: &str, backend: Backend, manner: Manner) -> Option<Self> {
+        let mut scene = Scene::proven(test, backend, &[])?;
+        let pods = ["api-1", "spare"].map(|pod| scene.world.pod(pod).clone());
+        let service = Service::new("names", 7, &pods).udp("dns", DNS, TARGET);
+        scene.manifests.add(service).expect("add a Service");
+        scene.rules.install().expect("install");
+        let serve = |pod| DnsServer::start(pod, TARGET, manner).expect("a server");
+        let servers = pods.iter().map(serve).collect();
+        let clients = Vec::new();
+        let mut dns = Self {
+            servers,
+            clients,
+            scene,
+        };
+        // Before the agent knows the Service its datagrams are nobody's.
+        dns.ask(30_000);
+        eventually("the Service is known", || {
+            dns.counts(Family::V6, "arrived") > 0
+        });
+        Some(dns)
+    }
+
+    fn ask(&mut self, first: u16) {
+        for (number, family) in Family::ALL.into_iter().enumerate() {
+            let target = SocketAddr::new(
+                self.scene.manifests.service("names").cluster_ip(family),
+                DNS,
+            );
+            let pod = self.scene.world.pod("client-1");
+            let first = first + 2_000 * number as u16;
+            let client = DnsClient::start(pod, target, first, 20.0);
+            self.clients.push(client.expect("a client"));
+        }
+    }
+
+    fn line(&self, family: Family) -> Value {
+        let report = self.scene.report();
+        let services = report["udp"]["services"].as_array().cloned();
+        let wanted = if family == Family::V4 { "IPv4" } else { "IPv6" };
+        let mut services = services.unwrap_or_default().into_iter();
+        services
+            .find(|line| line["service"] == "demo/names:dns" && line["family"] == wanted)
+            .unwrap_or_default()
+    }
+
+    fn counts(&self, family: Family, outcome: &str) -> u64 {
+        self.line(family)["outcomes"][outcome].as_u64().unwrap_or(0)
+    }
+
+    /// Waits until so many more of an outcome were counted in both families.
+    fn wait_more(&self, outcome: &str, more: u64) {
+        for family in Family::ALL {
+            let before = self.counts(family, outcome);
+            eventually(outcome, || self.counts(family, outcome) >= before + more);
+        }
+    }
+}
+
+#[rstest]
+#[case::nftables(Backend::Nftables)]
+#[case::iptables(Backend::IptablesLegacy)]
+fn questions_are_answered(#[case] backend: Backend) {
+    let Some(dns) = Dns::up("questions_are_answered", backend, Manner::Answers) else {
+        return;
+    };
+    dns.wait_more("answered", 20);
+    for family in Family::ALL {
+        eventually("timed", || {
+            dns.line(family)["answers"]["count"].as_u64() > Some(10)
+        });
+        let line = dns.line(family);
+        assert_eq!(line["dns"], true, "{line:#}");
+        let of = |outcome: &str| line["outcomes"][outcome].as_u64().unwrap_or(0);
+        for failure in ["leaked", "misrouted", "stale", "lost"] {
+            assert_eq!(of(failure), 0, "{failure}: {line:#}");
+        }
+        assert!(of("forwarded") >= of("answered"), "{line:#}");
+    }
+    assert!(dns.clients.iter().all(|client| client.answered() > 0));
+    let text = dns.scene.metrics();
+    for name in [
+        "pathproof_service_udp_datagrams_total{",
+        "pathproof_udp_datagrams_total{",
+        "pathproof_dns_answer_seconds_count{",
+    ] {
+        assert!(text.contains(name), "{name}");
+    }
+    // Connections are counted apart.
+    let connections = dns.scene.count("names", Family::V4, "", "arrived");
+    assert_eq!(connections, 0);
+}
+
+/// The rules of the Services are gone: a fault of the node, which connections accuse. Datagrams tell
+/// the same of their Service.
+#[test]
+fn flushed_rules_leak() {
+    let Some(mut dns) = Dns::up("flushed_rules_leak", Backend::Nftables, Manner::Answers) else {
+        return;
+    };
+    dns.wait_more("answered", 5);
+    dns.scene.rules.flush_services().expect("flush");
+    // Conntrack keeps the ports of before.
+    dns.ask(40_000);
+    dns.wait_more("leaked", 5);
+}
+
+/// One Service's rule points elsewhere; every TCP Service works. Told, and no verdict.
+#[test]
+fn a_rewritten_rule_is_told_and_judges_nobody() {
+    let test = "a_rewritten_rule_is_told_and_judges_nobody";
+    let Some(mut dns) = Dns::up(test, Backend::Nftables, Manner::Answers) else {
+        return;
+    };
+    dns.wait_more("answered", 5);
+    let watch = dns.scene.watch();
+    let nobody = dns.scene.world.pod("client-2").clone();
+    for pod in ["api-1", "spare"] {
+        for family in Family::ALL {
+            let endpoint = dns.scene.world.pod(pod).endpoint(family, TARGET);
+            let elsewhere = nobody.endpoint(family, TARGET);
+            dns.scene
+                .rules
+                .redirect(endpoint, elsewhere)
+                .expect("redirect");
+        }
+    }
+    dns.ask(40_000);
+    dns.wait_more("misrouted", 10);
+    assert_never_503(&watch);
+    let report = dns.scene.report();
+    assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
+}
+
+/// Nobody answers: forwarded, never a failure of the node.
+#[test]
+fn silent_servers_are_forwarded_to() {
+    let test = "silent_servers_are_forwarded_to";
+    let Some(dns) = Dns::up(test, Backend::IptablesNft, Manner::Mute) else {
+        return;
+    };
+    let watch = dns.scene.watch();
+    dns.wait_more("forwarded", 20);
+    for family in Family::ALL {
+        let line = dns.line(family);
+        for outcome in ["answered", "leaked", "misrouted", "stale", "lost"] {
+            assert_eq!(line["outcomes"][outcome], 0, "{outcome}: {line:#}");
+        }
+    }
+    assert_never_503(&watch);
+    assert_eq!(dns.servers.len(), 2, "they are there, and mute");
+}
+
+/// A policy of the node drops one Service's questions: they arrive and go nowhere.
+#[test]
+fn dropped_questions_are_lost() {
+    let test = "dropped_questions_are_lost";
+    let Some(mut dns) = Dns::up(test, Backend::Nftables, Manner::Answers) else {
+        return;
+    };
+    dns.wait_more("answered", 5);
+    let watch = dns.scene.watch();
+    let script = format!(
+        "table inet drops {{\n chain drops {{\n type filter hook forward priority -5; policy accept;\n \
+         udp dport {TARGET} drop\n }}\n}}\n"
+    );
+    dns.scene.world.node.nft(&script).expect("a policy");
+    dns.ask(40_000);
+    dns.wait_more("lost", 5);
+    assert_never_503(&watch);
+}

@@ -1,0 +1,448 @@
+//! Beside a datapath in the shape of Cilium's, as it was measured with real agents
+//! (docs/cilium.md): what is recognised, what proves, what accuses, and what must not.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use node_tests::bpf::{Attached, Hook, Kind, Program};
+use node_tests::cgroup::Cgroup;
+use node_tests::cilium::{Datapath, Match, Rule, Then, Way, connector, index, socket, xdp_pass};
+use node_tests::manifests::{Manifests, Sentinel};
+use node_tests::rules::{Backend, Rules};
+use node_tests::skip;
+use node_tests::traffic::Plan;
+use node_tests::world::{Family, agent_binary, write_script};
+use rstest::rstest;
+use serde_json::Value;
+
+use crate::agent_scene::{
+    PATIENCE, PORT, Scene, assert_never_503, family_of, lane_of, path_of, pods, repairs, services,
+    throughout, wait_answers,
+};
+
+mod migration;
+mod mixed;
+mod upgrade;
+
+/// The sentinel's interfaces that face the node.
+const CLIENT_NEAR: &str = "pathproof-c0";
+const SERVER_NEAR: &str = "pathproof-s0";
+
+const PODS: [&str; 7] = ["web-1", "web-2", "web-3", "api-1", "api-2", "db-1", "spare"];
+
+/// Services and servers, and neither rules nor an agent.
+fn bare(test: &str) -> Option<Scene> {
+    if skip::without_root(test) {
+        return None;
+    }
+    // Nobody but the datapath translates: a rule that masquerades would take answers up in their
+    // middle, whose beginning went past it.
+    let world = pods().masquerade_egress(false).build();
+    let world = world.expect("build a world");
+    let manifests = Manifests::write(&world, services(&world)).expect("write manifests");
+    let rules = Rules::new(&world, Backend::Nftables, manifests.dir());
+    let mut scene = Scene {
+        clients: Vec::new(),
+        servers: Default::default(),
+        agent: None,
+        rules,
+        manifests,
+        world,
+    };
+    for pod in PODS {
+        scene.serve(pod);
+    }
+    Some(scene)
+}
+
+/// The frontends that outside clients dial, with client and endpoint.
+fn outside(scene: &Scene) -> Vec<(u8, SocketAddr, &'static str)> {
+    let family = Family::V4;
+    let vip = scene.manifests.service("web").load_balancer_ip(family);
+    vec![
+        (0, SocketAddr::new(vip, 80), "web-1"),
+        (1, scene.node_port(30081, family), "api-2"),
+        (2, scene.node_port(30082, family), "db-1"),
+    ]
+}
+
+/// What each pod's cluster IPs lead to.
+const INSIDE: [(&str, &str); 3] = [("web", "web-2"), ("api", "api-2"), ("db", "db-1")];
+const CLIENTS: [&str; 2] = ["client-1", "client-2"];
+
+/// All of it in Cilium's hands.
+fn replacing(scene: &Scene) -> Datapath {
+    let world = &scene.world;
+    let mut datapath = Datapath::new(world, true).expect("Cilium's devices");
+    for (client, frontend, pod) in outside(scene) {
+        let client = world.outside_client(client, Family::V4);
+        let to = (world.pod(pod), PORT);
+        datapath
+            .outside(world, client, frontend, to)
+            .expect("rules");
+    }
+    from_pods(scene, &mut datapath);
+    datapath
+}
+
+/// Cluster IPs from pods, at the pods' own interfaces.
+fn from_pods(scene: &Scene, datapath: &mut Datapath) {
+    from_pods_to(scene, datapath, INSIDE);
+}
+
+fn from_pods_to(scene: &Scene, datapath: &mut Datapath, to: [(&str, &str); 3]) {
+    let world = &scene.world;
+    for client in CLIENTS {
+        for (service, pod) in to {
+            let frontend = scene.cluster_ip(service, Family::V4);
+            let to = (world.pod(pod), PORT);
+            datapath
+                .pod(world, world.pod(client), frontend, to)
+                .expect("rules");
+        }
+    }
+}
+
+fn dial_from_pods(scene: &mut Scene) {
+    for client in CLIENTS {
+        for (service, _) in INSIDE {
+            let target = scene.cluster_ip(service, Family::V4);
+            let plan = scene.pod_plan(client, target).rate(6.0);
+            scene.run(plan);
+        }
+    }
+}
+
+fn dial_from_outside(scene: &mut Scene) {
+    for (client, target, _) in outside(scene) {
+        let plan = Plan::from_outside(&scene.world, client, target).rate(6.0);
+        scene.run(plan);
+    }
+}
+
+fn v4(report: &Value) -> &Value {
+    family_of(report, Family::V4)
+}
+
+/// Both paths of IPv4 are proven.
+fn wait_both(scene: &Scene) -> Value {
+    scene.wait("pods and outside proven", |report| {
+        v4(report)["state"] == "proven"
+            && ["pod", "external"]
+                .iter()
+                .all(|path| path_of(report, Family::V4, path) == "proven")
+    })
+}
+
+fn xdp(scene: &Scene) -> Attached {
+    let uplink = index(&scene.world.node, "eth0").expect("the uplink");
+    let attach = || {
+        let program = Program::load(Kind::Xdp, "cil_xdp_entry", &xdp_pass());
+        program?.attach(Hook::Xdp(uplink))
+    };
+    scene.world.node.run(attach).expect("an XDP program")
+}
+
+/// With no more than these, names of programs cannot be read.
+const FOUR_CAPABILITIES: &str =
+    "setpriv --no-new-privs --inh-caps -all --bounding-set -all,+bpf,+net_admin,+perfmon,+net_raw";
+
+/// Starts the agent in a cgroup, with no more than `wrapper` leaves it.
+fn start_in(scene: &mut Scene, cgroup: &Cgroup, wrapper: &str) {
+    let file = in_cgroup(scene, cgroup, wrapper);
+    scene.spawn_binary(file, &[]);
+    let agent = scene.agent.as_mut().expect("just started");
+    agent.wait_ready(PATIENCE).expect("a ready agent");
+}
+
+/// A program that runs the agent so.
+fn in_cgroup(scene: &Scene, cgroup: &Cgroup, wrapper: &str) -> PathBuf {
+    let agent = agent_binary().expect("the agent's binary");
+    let file = scene.world.dir().join("in-cgroup");
+    let (procs, agent) = (cgroup.procs(), agent.display().to_string());
+    let script = format!("#!/bin/sh\necho $$ > {procs}\nexec {wrapper} {agent} \"$@\"\n");
+    write_script(&file, &script).expect("a script");
+    file
+}
+
+/// The sentinel's cluster IP and its endpoint.
+fn sentinel(family: Family) -> (SocketAddr, SocketAddr) {
+    let frontend = SocketAddr::new(Sentinel::cluster_ip(family), Sentinel::PORT);
+    let endpoint = Sentinel::default().endpoints[family as usize];
+    (frontend, SocketAddr::new(endpoint, 20_001))
+}
+
+/// Sockets of a cgroup that connect to the sentinel are translated.
+fn translate_sockets(cgroup: &Cgroup) -> [Attached; 2] {
+    let handle = cgroup.handle();
+    let hooks = [
+        (Family::V4, Kind::Connect4, Hook::Connect4(handle)),
+        (Family::V6, Kind::Connect6, Hook::Connect6(handle)),
+    ];
+    hooks.map(|(family, kind, hook)| {
+        let (frontend, endpoint) = sentinel(family);
+        let program = Program::load(kind, "cil_sock_lb", &connector(frontend, endpoint));
+        program
+            .expect("a program")
+            .attach(hook)
+            .expect("at the cgroup")
+    })
+}
+
+fn owners(report: &Value, path: &str) -> String {
+    let paths = report["datapath"]["paths"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let mut of_path = paths.into_iter().filter(|one| one["path"] == path);
+    of_path
+        .next()
+        .map_or_else(String::new, |one| one["owners"].to_string())
+}
+
+fn replacement(report: &Value) -> &Value {
+    &report["datapath"]["cilium"]["replacement"]
+}
+
+/// Everybody got answers since.
+fn assert_served(scene: &Scene) {
+    for client in &scene.clients {
+        let (plan, before) = (client.plan(), client.tally());
+        let served =
+            node_tests::wait::until(PATIENCE, || (client.tally().ok > before.ok).then_some(()));
+        assert!(
+            served.is_some(),
+            "{} to {}: {before:?}",
+            plan.name,
+            plan.target
+        );
+    }
+}
+
+#[test]
+fn past_every_egress_hook_answers_prove() {
+    let Some(mut scene) = bare("past_every_egress_hook_answers_prove") else {
+        return;
+    };
+    let datapath = replacing(&scene);
+    let mut programs = datapath.attach(&scene.world).expect("programs");
+    scene.start(&[]);
+    dial_from_pods(&mut scene);
+    dial_from_outside(&mut scene);
+    let report = wait_both(&scene);
+    assert_served(&scene);
+    assert_eq!(
+        scene.fault("answered_locally"),
+        0,
+        "every answer is an endpoint's"
+    );
+    assert_eq!(
+        replacement(&report),
+        "unknown",
+        "no socket is translated, nobody else is there"
+    );
+    let watch = scene.watch();
+
+    // Cilium's programs come back, at the tail: ours stay the first, and nobody is accused.
+    drop(programs);
+    programs = datapath.attach(&scene.world).expect("programs");
+    assert_served(&scene);
+    wait_both(&scene);
+    assert_eq!(repairs(&scene), 0);
+    // As does a filter of somebody's, deleted with all others of its direction.
+    for way in ["ingress", "egress"] {
+        let mut tc = scene.world.node.command("tc");
+        let _ = tc.args(["filter", "del", "dev", "eth0", way]).output();
+    }
+    assert_served(&scene);
+    assert_never_503(&watch);
+
+    // The map of Services is emptied: all of it leaks, or is refused.
+    let devices = CLIENTS.map(|client| scene.world.pod(client).device.clone());
+    for device in devices.iter().map(String::as_str).chain(["eth0"]) {
+        programs
+            .replace(&scene.world, device, Way::In, &[])
+            .expect("programs");
+    }
+    wait_answers(&watch, 503);
+    let report = scene.report();
+    assert_eq!(report["verdict"]["state"], "broken", "{report:#}");
+    assert_eq!(path_of(&report, Family::V4, "pod"), "failing");
+    drop(programs);
+    let _programs = datapath.attach(&scene.world).expect("programs");
+    wait_answers(&watch, 200);
+}
+
+#[test]
+fn an_xdp_program_at_the_uplink_is_told() {
+    let Some(mut scene) = bare("an_xdp_program_at_the_uplink_is_told") else {
+        return;
+    };
+    let _programs = replacing(&scene).attach(&scene.world).expect("programs");
+    scene.start(&[]);
+    dial_from_outside(&mut scene);
+    let seen = |report: &Value| {
+        let paths = report["datapath"]["paths"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let external = paths.into_iter().find(|path| path["path"] == "external");
+        external.map_or(Value::Null, |path| path["seen"].clone())
+    };
+    scene.wait("all of it seen", |report| seen(report) == "full");
+    let program = xdp(&scene);
+    // A link brings no notification: another change of the interface does.
+    scene
+        .world
+        .node
+        .ip("link set eth0 alias uplink")
+        .expect("a change");
+    let report = scene.wait("a part of it seen", |report| seen(report) == "partial");
+    assert_eq!(report["datapath"]["accelerated"][0], "eth0");
+    let metrics = scene.metrics();
+    assert!(metrics.contains("xdp=\"yes\""), "{metrics}");
+    drop(program);
+    scene
+        .world
+        .node
+        .ip("link set eth0 alias again")
+        .expect("a change");
+    scene.wait("all of it seen", |report| seen(report) == "full");
+    assert_eq!(scene.asked("/healthz"), 200);
+}
+
+/// Where the wire never carries a cluster IP the node's own probes tell, with the four capabilities
+/// that read no names of programs too.
+#[rstest]
+#[case::as_root("")]
+#[case::with_four_capabilities(FOUR_CAPABILITIES)]
+fn sockets_that_are_translated_are_probed_from_the_node(#[case] wrapper: &str) {
+    let name = "sockets_that_are_translated_are_probed_from_the_node";
+    if skip::without_root(name) || skip::without_tool(name, "setpriv") {
+        return;
+    }
+    let (Some(cgroup), Some(mut scene)) = (Cgroup::new(name), bare(name)) else {
+        return;
+    };
+    scene
+        .manifests
+        .put_sentinel(&Sentinel::default())
+        .expect("the sentinel");
+    let datapath = replacing(&scene);
+    let _programs = datapath.attach(&scene.world).expect("programs");
+    let [sockets, _v6] = translate_sockets(&cgroup);
+    start_in(&mut scene, &cgroup, wrapper);
+    let report = scene.wait("proven by the node's own probes", |report| {
+        v4(report)["state"] == "proven"
+            && replacement(report) == "yes"
+            && lane_of(report, Family::V4, "host", "tcp")["armed"] == true
+            && lane_of(report, Family::V4, "off_cluster", "tcp")["failed"].as_u64() > Some(4)
+    });
+    let lane = lane_of(&report, Family::V4, "off_cluster", "tcp");
+    assert_eq!(lane["state"], "off", "{lane:#}");
+    let notes = report["datapath"]["notes"].to_string();
+    assert!(notes.contains(CLIENT_NEAR), "{notes}");
+    assert_eq!(scene.asked("/healthz"), 200);
+    let watch = scene.watch();
+
+    // Users outside the cluster are served though sockets are not translated any more.
+    dial_from_outside(&mut scene);
+    scene.wait("outside proven", |report| {
+        path_of(report, Family::V4, "external") == "proven"
+    });
+    drop(sockets);
+    scene.wait("degraded", |report| v4(report)["state"] == "degraded");
+    throughout(Duration::from_secs(2), || {
+        assert_eq!(scene.asked("/healthz"), 200)
+    });
+    assert_never_503(&watch);
+    // Nobody speaks for the node then.
+    scene.clients.clear();
+    let [sockets, _v6] = translate_sockets(&cgroup);
+    scene.wait("proven again", |report| v4(report)["state"] == "proven");
+    drop(sockets);
+    wait_answers(&watch, 503);
+    let _sockets = translate_sockets(&cgroup);
+    wait_answers(&watch, 200);
+}
+
+/// The sentinel's interfaces in Cilium's hands: its programs end the chain there too.
+#[rstest]
+#[case::let_go(true)]
+#[case::emptied(false)]
+fn the_sentinels_interfaces_on_ciliums_list(#[case] let_go: bool) {
+    let name = "the_sentinels_interfaces_on_ciliums_list";
+    let (Some(cgroup), Some(mut scene)) = (Cgroup::new(name), bare(name)) else {
+        return;
+    };
+    scene
+        .manifests
+        .put_sentinel(&Sentinel::default())
+        .expect("the sentinel");
+    let mut datapath = replacing(&scene);
+    let _sockets = translate_sockets(&cgroup);
+    let programs = datapath.attach(&scene.world).expect("programs");
+    start_in(&mut scene, &cgroup, "");
+    scene.wait("proven from the node", |report| {
+        v4(report)["state"] == "proven"
+    });
+    drop(programs);
+    let (frontend, endpoint) = sentinel(Family::V4);
+    let (frontend, endpoint) = (socket(frontend), socket(endpoint));
+    datapath.at(CLIENT_NEAR, Way::In).push(Rule {
+        when: Match {
+            destination: Some(*frontend.ip()),
+            destination_port: Some(frontend.port()),
+            ..Match::default()
+        },
+        source: None,
+        destination: Some(endpoint),
+        then: Then::End,
+    });
+    let client_near = index(&scene.world.node, CLIENT_NEAR).expect("an interface");
+    datapath.at(SERVER_NEAR, Way::In).push(Rule {
+        when: Match {
+            source: Some(*endpoint.ip()),
+            source_port: Some(endpoint.port()),
+            destination: Some([198, 18, 0, 1].into()),
+            ..Match::default()
+        },
+        source: Some(frontend),
+        destination: None,
+        // Past the stack, as Cilium does: the interface has no address, and a reverse path filter
+        // would drop what comes in by it from elsewhere.
+        then: Then::Neighbour(client_near),
+    });
+    datapath.at(SERVER_NEAR, Way::Out);
+    let mut programs = datapath.attach(&scene.world).expect("programs");
+    // The next agent finds Cilium's programs there before its own.
+    scene.take_agent().kill().expect("kill");
+    start_in(&mut scene, &cgroup, "");
+    let armed = |report: &Value| {
+        let lane = lane_of(report, Family::V4, "off_cluster", "tcp");
+        lane["armed"] == true && lane["state"] == "passing"
+    };
+    let report = scene.wait("armed", armed);
+    assert_eq!(report["datapath"]["sentinel_managed"], "yes", "{report:#}");
+    let watch = scene.watch();
+    if let_go {
+        // Taken off the list: nobody's users meet these interfaces.
+        programs.detach(CLIENT_NEAR, Way::In);
+        programs.detach(SERVER_NEAR, Way::In);
+        scene.wait("let go", |report| {
+            report["datapath"]["sentinel_managed"] == "no"
+        });
+        throughout(Duration::from_secs(5), || {
+            assert_eq!(scene.asked("/healthz"), 200)
+        });
+        assert_never_503(&watch);
+    } else {
+        programs
+            .replace(&scene.world, CLIENT_NEAR, Way::In, &[])
+            .expect("programs");
+        wait_answers(&watch, 503);
+        let report = scene.report();
+        assert_eq!(report["verdict"]["cause"], "leaked", "{report:#}");
+    }
+}

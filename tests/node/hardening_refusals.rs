@@ -1,0 +1,316 @@
+//! What is refused once an agent's configuration is in force, in a thread of the test: each call and
+//! file beside its innocent twin, and each tried without it first.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Parser;
+use node_tests::skip;
+use pathproof::app::{Confined, confine};
+use pathproof::args::{Args, Command as Said};
+use pathproof::config::{Config, Surroundings};
+use rstest::rstest;
+use tempfile::TempDir;
+
+/// Folders of an agent, and one that is none of its business.
+struct Scene {
+    root: TempDir,
+    elsewhere: TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let scene = Self {
+            root: TempDir::new().expect("a folder"),
+            elsewhere: TempDir::new().expect("a folder"),
+        };
+        fs::create_dir_all(scene.manifests()).expect("a folder");
+        fs::write(scene.elsewhere.path().join("secret"), "theirs").expect("a file");
+        scene
+    }
+
+    fn manifests(&self) -> PathBuf {
+        self.root.path().join("view/manifests")
+    }
+
+    fn state(&self) -> PathBuf {
+        self.root.path().join("state")
+    }
+
+    fn config(&self, source: &[&str]) -> Config {
+        let state = format!("--state-dir={}", self.state().display());
+        let head = ["pathproof", "run", "--pin-dir=none", "--node-name=node-1"];
+        let line = head.iter().chain(source).copied().chain([state.as_str()]);
+        let Said::Run(said) = Args::parse_from(line).command else {
+            panic!("not run");
+        };
+        Config::resolve(&said, &Surroundings::default()).expect("a sound configuration")
+    }
+
+    fn of_folder(&self) -> Config {
+        self.config(&["--manifests", &self.manifests().to_string_lossy()])
+    }
+}
+
+/// In a thread of its own, which is all that is confined.
+fn confined<T: Send>(config: &Config, act: impl FnOnce(&Confined) -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| act(&confine(config)));
+        thread.join().expect("no panic")
+    })
+}
+
+/// What a call says: 0 where it succeeds.
+fn errno(result: impl Into<i64>) -> i32 {
+    match result.into() {
+        -1 => io::Error::last_os_error().raw_os_error().unwrap_or(-1),
+        _ => 0,
+    }
+}
+
+/// Makes a call with arguments that change nothing wherever it is allowed.
+fn call(number: libc::c_long, arguments: [i64; 4]) -> i32 {
+    let [a, b, c, d] = arguments;
+    // SAFETY: callers give no pointer but null, to calls that check theirs.
+    errno(unsafe { libc::syscall(number, a, b, c, d, 0, 0) })
+}
+
+const BPF_MAP_LOOKUP_ELEM: i64 = 1;
+const BPF_PROG_LOAD: i64 = 5;
+const WX: i64 = (libc::PROT_WRITE | libc::PROT_EXEC) as i64;
+const PRIVATE: i64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as i64;
+
+#[rstest]
+#[case::execve(libc::SYS_execve, [0; 4])]
+#[case::ptrace_of_nobody(libc::SYS_ptrace, [libc::PTRACE_PEEKDATA as i64, i32::MAX as i64, 0, 0])]
+#[case::unshare_of_nothing(libc::SYS_unshare, [0; 4])]
+#[case::setns_of_nothing(libc::SYS_setns, [-1, 0, 0, 0])]
+#[case::perf_event_open(libc::SYS_perf_event_open, [0; 4])]
+#[case::keyctl(libc::SYS_keyctl, [-1, 0, 0, 0])]
+#[case::personality(libc::SYS_personality, [0xffff_ffff, 0, 0, 0])]
+#[case::open_by_handle(libc::SYS_name_to_handle_at, [-1, 0, 0, 0])]
+#[case::fanotify(libc::SYS_fanotify_init, [-1, 0, 0, 0])]
+#[case::io_uring(libc::SYS_io_uring_enter, [-1, 0, 0, 0])]
+#[case::a_user(libc::SYS_setfsuid, [-1, 0, 0, 0])]
+#[case::a_socket_to_the_kernels_ciphers(libc::SYS_socket, [libc::AF_ALG as i64, -1, 0, 0])]
+#[case::memory_that_is_written_and_run(libc::SYS_mmap, [0, 4096, WX, PRIVATE])]
+#[case::memory_that_becomes_code(libc::SYS_mprotect, [0, 4096, libc::PROT_EXEC as i64, 0])]
+#[case::loading_a_program(libc::SYS_bpf, [BPF_PROG_LOAD, 0, 0, 0])]
+#[case::a_new_process_in_a_namespace(libc::SYS_clone, [libc::CLONE_NEWNET as i64 | libc::CLONE_SIGHAND as i64, 0, 0, 0])]
+fn a_call_that_agents_never_make_is_refused(
+    #[case] number: libc::c_long,
+    #[case] arguments: [i64; 4],
+) {
+    let before = call(number, arguments);
+    assert_ne!(before, libc::EPERM, "the machine refuses it anyway");
+    let scene = Scene::new();
+    let after = confined(&scene.of_folder(), |_| call(number, arguments));
+    assert_eq!(after, libc::EPERM, "it was {before} before");
+}
+
+#[rstest]
+#[case::reading_a_map(libc::SYS_bpf, [BPF_MAP_LOOKUP_ELEM, 0, 0, 0])]
+#[case::memory(libc::SYS_mmap, [0, 4096, libc::PROT_WRITE as i64, PRIVATE])]
+#[case::a_packet_socket_of_no_kind(libc::SYS_socket, [libc::AF_PACKET as i64, -1, 0, 0])]
+#[case::a_netlink_socket(libc::SYS_socket, [libc::AF_NETLINK as i64, libc::SOCK_RAW as i64, 0, 0])]
+fn what_agents_do_says_the_same(#[case] number: libc::c_long, #[case] arguments: [i64; 4]) {
+    let before = call(number, arguments);
+    let scene = Scene::new();
+    let after = confined(&scene.of_folder(), |_| call(number, arguments));
+    assert_eq!(after, before);
+}
+
+/// C libraries go on with clone(2) by this answer; any other would mean no more threads.
+#[test]
+fn threads_are_still_started() {
+    let scene = Scene::new();
+    let (clone3, thread) = confined(&scene.of_folder(), |_| {
+        let clone3 = call(libc::SYS_clone3, [0; 4]);
+        (clone3, std::thread::spawn(|| 7).join().expect("a thread"))
+    });
+    assert_eq!((clone3, thread), (libc::ENOSYS, 7));
+}
+
+/// Whether files are confined on this machine; says so where they are not.
+fn has_landlock(test: &str, confined: &Confined) -> bool {
+    let missing = confined.report().missing.join("; ");
+    let absent = missing.contains("has no Landlock");
+    if absent {
+        eprintln!("SKIPPED: {test} needs a kernel with Landlock");
+    }
+    !absent
+}
+
+fn is_refused<T>(result: io::Result<T>) -> bool {
+    matches!(result, Err(error) if error.raw_os_error() == Some(libc::EACCES))
+}
+
+#[test]
+fn files_are_the_agents_own_alone() {
+    let scene = Scene::new();
+    let secret = scene.elsewhere.path().join("secret");
+    let new = scene.elsewhere.path().join("new");
+    fs::write(&new, "").expect("without it, anywhere");
+    fs::remove_file(&new).expect("without it, anywhere");
+    confined(&scene.of_folder(), |confined| {
+        if !has_landlock("files_are_the_agents_own_alone", confined) {
+            return;
+        }
+        assert!(is_refused(File::open(&secret)), "reading elsewhere");
+        assert!(
+            is_refused(fs::read_dir(scene.elsewhere.path())),
+            "listing elsewhere"
+        );
+        assert!(is_refused(fs::write(&new, "")), "a new file elsewhere");
+        assert!(
+            is_refused(File::options().append(true).open(&secret)),
+            "appending"
+        );
+        assert!(is_refused(fs::remove_file(&secret)), "removing");
+        assert!(
+            is_refused(fs::rename(&secret, scene.state().join("x"))),
+            "fetching"
+        );
+        let shared = scene.manifests().join("x.yaml");
+        assert!(
+            is_refused(fs::write(shared, "")),
+            "what is read is not written"
+        );
+        let sysctl = "/proc/sys/net/ipv4/ip_forward";
+        assert!(
+            is_refused(File::options().write(true).open(sysctl)),
+            "a sysctl"
+        );
+        fs::read_to_string(sysctl).expect("read it may");
+        // As state is written: beside, and renamed into place.
+        let (fresh, state) = (scene.state().join("fresh"), scene.state().join("state"));
+        fs::write(&fresh, "mine").expect("write");
+        fs::rename(&fresh, &state).expect("into place");
+        assert_eq!(fs::read_to_string(&state).expect("read"), "mine");
+    });
+}
+
+/// Reads files in a thread that is confined from its first answer on.
+fn reader(config: Config) -> impl Fn(&Path) -> io::Result<String> {
+    let (ask, asked) = std::sync::mpsc::channel::<PathBuf>();
+    let (answer, answers) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _confined = confine(&config);
+        for path in asked {
+            let _ = answer.send(fs::read_to_string(path));
+        }
+    });
+    move |path| {
+        ask.send(path.to_owned()).expect("a reader");
+        answers.recv().expect("an answer")
+    }
+}
+
+/// What a mounted ConfigMap does, and what a person does who swaps a folder.
+#[test]
+fn what_is_read_may_be_replaced() {
+    let scene = Scene::new();
+    let folder = scene.manifests();
+    let write = |version: &str, text: &str| {
+        let kept = folder.join(version);
+        fs::create_dir(&kept).expect("a version");
+        fs::write(kept.join("a.yaml"), text).expect("a file");
+        let fresh = folder.join("..data_tmp");
+        symlink(version, &fresh).expect("a link");
+        fs::rename(fresh, folder.join("..data")).expect("into place");
+    };
+    write("..1", "first");
+    symlink("..data/a.yaml", folder.join("a.yaml")).expect("a link");
+    let read = reader(scene.of_folder());
+    let text = || read(&folder.join("a.yaml")).expect("it may be read");
+    assert_eq!(text(), "first");
+    write("..2", "second");
+    fs::remove_dir_all(folder.join("..1")).expect("the old version");
+    assert_eq!(text(), "second");
+    // The folder as a whole.
+    fs::rename(&folder, folder.with_extension("old")).expect("away");
+    fs::create_dir(&folder).expect("a new one");
+    fs::write(folder.join("a.yaml"), "third").expect("a file");
+    assert_eq!(text(), "third");
+}
+
+fn kubeconfig(scene: &Scene, user: &str) -> PathBuf {
+    let path = scene.root.path().join("kubeconfig");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts:\n- name: c\n  context: {{cluster: c, user: u}}\n\
+         clusters:\n- name: c\n  cluster: {{server: 'https://192.0.2.1'}}\nusers:\n- name: u\n  user: {user}\n"
+    );
+    fs::write(&path, text).expect("a kubeconfig");
+    path
+}
+
+/// A token that the kubeconfig names is renewed by a rename, wherever it lies.
+#[test]
+fn a_token_may_be_renewed() {
+    let scene = Scene::new();
+    let token = scene.elsewhere.path().join("token");
+    fs::write(&token, "old").expect("a token");
+    let path = kubeconfig(&scene, &format!("{{tokenFile: {}}}", token.display()));
+    let config = scene.config(&["--kubeconfig", &path.to_string_lossy()]);
+    let read = reader(config);
+    assert_eq!(read(&token).expect("the first token"), "old");
+    let fresh = token.with_extension("fresh");
+    fs::write(&fresh, "new").expect("a token");
+    fs::rename(fresh, &token).expect("into place");
+    assert_eq!(read(&token).expect("the second token"), "new");
+}
+
+/// A program that gives credentials is started, and may read and write what it likes; what is no
+/// program's business stays refused.
+#[test]
+fn a_program_for_credentials_is_started() {
+    let scene = Scene::new();
+    let exec = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: 'true', interactiveMode: Never}}";
+    let path = kubeconfig(&scene, exec);
+    let config = scene.config(&["--kubeconfig", &path.to_string_lossy()]);
+    confined(&config, |confined| {
+        let status = Command::new("true").status().expect("it is started");
+        assert!(status.success());
+        fs::read(scene.elsewhere.path().join("secret")).expect("any file");
+        assert_eq!(call(libc::SYS_unshare, [0; 4]), libc::EPERM);
+        let missing = confined.report().missing.join("; ");
+        assert!(missing.contains("names a program"), "{missing}");
+    });
+    // The twin: nobody names one, and none is started.
+    let config = scene.config(&["--kubeconfig", &kubeconfig(&scene, "{}").to_string_lossy()]);
+    let refused = confined(&config, |_| Command::new("true").status().is_err());
+    assert!(refused);
+}
+
+/// The loader may, and no thread beside it.
+#[test]
+fn the_loader_alone_loads() {
+    if skip::without_root("the_loader_alone_loads") {
+        return;
+    }
+    let scene = Scene::new();
+    let config = scene.of_folder();
+    let load = || call(libc::SYS_bpf, [BPF_PROG_LOAD, 0, 0, 0]);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let confined = confine(&config);
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            let runtime = runtime.expect("a runtime");
+            let apart = runtime.block_on(confined.into_loader().run(load));
+            (apart.expect("the loader's answer"), load())
+        });
+        let (loader, others) = thread.join().expect("no panic");
+        assert_ne!(loader, libc::EPERM);
+        assert_eq!(others, libc::EPERM);
+    });
+}
+
+#[test]
+fn folders_that_are_missing_are_no_error() {
+    let scene = Scene::new();
+    let config = scene.config(&["--manifests", "/nowhere/at/all"]);
+    confined(&config, |_| assert!(!Path::new("/nowhere").exists()));
+}

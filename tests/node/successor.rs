@@ -1,0 +1,155 @@
+//! Two agents at once, as in a rolling update: who answers meanwhile, whose probes pass, and whether
+//! the update goes on.
+
+use std::fs;
+use std::time::Duration;
+
+use node_tests::manifests::AUTOSCALER_TAINT;
+use node_tests::rules::Backend;
+use node_tests::world::{Agent, Family, agent_binary};
+use serde_json::Value;
+
+use crate::agent_scene::{PATIENCE, Scene, eventually, family_of, until};
+
+/// An API server that nobody is.
+const NOWHERE: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "x",
+"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+"users": [{"name": "u", "user": {}}],
+"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}"#;
+
+fn spawn(scene: &Scene, extra: &[&str]) -> Agent {
+    let binary = agent_binary().expect("the agent's binary");
+    let folder = scene.manifests.dir();
+    let agent = scene.world.spawn_agent(&binary, folder, extra);
+    agent.expect("start a successor")
+}
+
+/// What the successor says: of two agents it answers at the admin port, as soon as it can.
+fn said_by(successor: &Agent, before: &Value) -> Value {
+    let started = |report: &Value| report["agent"]["started"].clone();
+    let said = until(PATIENCE, || {
+        let report = successor.verdict().ok()?;
+        (started(&report) != started(before)).then_some(report)
+    });
+    said.unwrap_or_else(|| panic!("it never answers:\n{}", successor.log()))
+}
+
+fn pending(agent: &Agent) -> String {
+    agent.admin("/agent/readyz").expect("an answer").body
+}
+
+/// A version that cannot read the cluster answers nobody's question: its predecessor does. Where that
+/// lasts it answers from memory, as an agent does whose API server is away.
+#[test]
+fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
+    let name = "a_successor_without_a_view_leaves_the_answers_to_its_predecessor";
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let kubeconfig = scene.world.dir().join("nowhere.json");
+    fs::write(&kubeconfig, NOWHERE).expect("write");
+    let before = scene.report();
+    let next = spawn(
+        &scene,
+        &["--kubeconfig", kubeconfig.to_str().expect("UTF-8")],
+    );
+    let said = said_by(&next, &before);
+    assert_eq!(said["port"]["waits"], true, "{:#}", said["port"]);
+    let missing = pending(&next);
+    assert!(
+        missing.contains("cluster view") && missing.contains("healthz port"),
+        "{missing}"
+    );
+    // What only the predecessor can know.
+    scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
+    eventually("the taint is answered", || scene.asked("/healthz") == 503);
+    let late = until(Duration::from_secs(40), || {
+        let report = next.verdict().ok()?;
+        (report["port"]["waits"] == false).then_some(())
+    });
+    assert!(late.is_some(), "it answers after a while:\n{}", next.log());
+    assert!(pending(&next).contains("cluster view"), "and is not ready");
+    // The predecessor has it back as soon as the successor is gone.
+    next.kill().expect("kill");
+    eventually("the taint is answered again", || {
+        scene.asked("/healthz") == 503
+    });
+    scene.take_agent().kill().expect("kill");
+}
+
+/// Both agents' probes get through: an upgrade leaves no node unjudged.
+#[test]
+fn both_of_two_agents_probe() {
+    let Some(mut scene) = Scene::idle("both_of_two_agents_probe", Backend::Nftables, &[]) else {
+        return;
+    };
+    let before = scene.report();
+    let mut next = spawn(&scene, &[]);
+    next.wait_ready(PATIENCE).expect("ready");
+    let passed = |report: &Value, family: Family| -> Vec<u64> {
+        let lanes = family_of(report, family)["lanes"].as_array().cloned();
+        let lanes = lanes.unwrap_or_default();
+        lanes
+            .iter()
+            .map(|lane| lane["passed"].as_u64().unwrap_or_default())
+            .collect()
+    };
+    // The sums go on from the predecessor's: all lanes must grow by its own probes.
+    let first = said_by(&next, &before);
+    for family in Family::ALL {
+        let begun = passed(&first, family);
+        eventually("every lane passes", || {
+            let now = passed(&next.verdict().expect("a report"), family);
+            now.len() == begun.len() && now.iter().zip(&begun).all(|(now, then)| *now > then + 5)
+        });
+    }
+    next.kill().expect("kill");
+    let begun = scene.report();
+    // And so did the predecessor's all the while: no run of failures stands.
+    assert_eq!(begun["verdict"]["state"], "proven", "{begun:#}");
+    scene.take_agent().kill().expect("kill");
+}
+
+/// Where the verdict begins to fail with a new version it is not ready, so that a rolling update
+/// stops at this node; once it does not, it is.
+#[test]
+fn an_update_stops_where_the_verdict_begins_to_fail() {
+    let name = "an_update_stops_where_the_verdict_begins_to_fail";
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let mut next = spawn(&scene, &[]);
+    next.wait_ready(PATIENCE).expect("ready");
+    scene.rules.flush_services().expect("flush");
+    eventually("it is not ready", || {
+        pending(&next).contains("a verdict that does not fail")
+    });
+    assert_eq!(scene.asked("/healthz"), 503, "its answers are its own");
+    scene.rules.install().expect("install");
+    next.wait_ready(PATIENCE).expect("ready again");
+    next.kill().expect("kill");
+    scene.take_agent().kill().expect("kill");
+}
+
+/// The innocent twin: a fault that was there before is not the new version's.
+#[test]
+fn an_update_goes_on_where_the_node_was_broken_before() {
+    let name = "an_update_goes_on_where_the_node_was_broken_before";
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    scene.rules.flush_services().expect("flush");
+    scene.wait("broken", |report| report["verdict"]["state"] == "broken");
+    let before = scene.report();
+    let mut next = spawn(&scene, &[]);
+    next.wait_ready(PATIENCE).expect("ready");
+    said_by(&next, &before);
+    eventually("it is broken", || {
+        next.verdict()
+            .is_ok_and(|said| said["verdict"]["state"] == "broken")
+    });
+    next.wait_ready(PATIENCE).expect("still ready");
+    assert_eq!(scene.asked("/healthz"), 503);
+    next.kill().expect("kill");
+    scene.take_agent().kill().expect("kill");
+}

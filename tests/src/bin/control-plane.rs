@@ -1,0 +1,26 @@
+//! etcd and kube-apiserver for tests that run in a virtual machine (`cargo xtask test --kernels`),
+//! which would take minutes for them: in a network namespace of their own, where the machine's
+//! emulator runs as well.
+//!
+//! Prints one line when they are ready: the namespace's name, and the file with the certificate of
+//! their authority. Ends, and they with it, when its standard input ends.
+
+use std::io::Read as _;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use node_tests::cluster::{ControlPlane, Servers};
+use node_tests::skip;
+use node_tests::world::World;
+
+fn main() -> Result<()> {
+    ensure!(skip::is_root(), "run as root");
+    let servers = Servers::find()
+        .map_err(|missing| anyhow!("no {missing}: run `cargo xtask setup-cluster`"))?;
+    let world = World::builder().build().context("make a namespace")?;
+    let control = ControlPlane::start(&world, &servers)?;
+    let ca = world.dir().join("ca.crt");
+    std::fs::write(&ca, control.ca())?;
+    println!("{} {}", world.worker.name(), ca.display());
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! `cargo xtask storm`: faults, harmless things and trouble for the agent at the random moments of a
+//! seed, and whether the answers were right all the while.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+use node_tests::detect::nearest_rank;
+use node_tests::rules::Backend;
+use node_tests::storm::{Findings, Settings, Source, storm};
+use node_tests::world::agent_binary;
+
+/// A storm of faults, judged by what real clients felt
+#[derive(Parser)]
+struct Args {
+    /// What decides every deed and its moment; by default another one each time
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How long it lasts
+    #[arg(long, default_value_t = 5.0, value_name = "MINUTES")]
+    minutes: f64,
+    /// Seconds that are added to every promise, for machines that do much else
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
+    slack: f64,
+    /// The agent reads an API server, to which its way is troubled at times
+    #[arg(long)]
+    api: bool,
+    /// Who does the node's NAT
+    #[arg(long, default_value = "nftables")]
+    backend: WhichBackend,
+    /// The agent's binary; default: built beside this one
+    #[arg(long)]
+    agent: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum WhichBackend {
+    Nftables,
+    IptablesLegacy,
+    IptablesNft,
+}
+
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    let seed = args.seed.unwrap_or_else(|| u64::from(fastrand::u32(..)));
+    let settings = Settings {
+        binary: args.agent.clone().map_or_else(agent_binary, Ok)?,
+        backend: match args.backend {
+            WhichBackend::Nftables => Backend::Nftables,
+            WhichBackend::IptablesLegacy => Backend::IptablesLegacy,
+            WhichBackend::IptablesNft => Backend::IptablesNft,
+        },
+        source: if args.api {
+            Source::ApiServer
+        } else {
+            Source::Folder
+        },
+        seed,
+        length: Duration::try_from_secs_f64(args.minutes * 60.0)?,
+        slack: Duration::try_from_secs_f64(args.slack)?,
+    };
+    let api = if args.api { " --api" } else { "" };
+    let again = format!(
+        "cargo xtask storm --seed {seed} --minutes {}{api}",
+        args.minutes
+    );
+    println!("seed {seed}: the same storm again by `{again}`");
+    let findings = storm(&settings)?;
+    tell(&findings);
+    if findings.violations.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("play it again: {again}");
+    Ok(ExitCode::FAILURE)
+}
+
+fn tell(findings: &Findings) {
+    let mut detected = findings.detected.clone();
+    detected.sort();
+    let seconds = |percent| {
+        let rank = nearest_rank(&detected, percent);
+        rank.map_or_else(
+            || "-".to_owned(),
+            |time| format!("{:.2}", time.as_secs_f64()),
+        )
+    };
+    println!(
+        "\n{} connections, {} of them failed",
+        findings.connections, findings.failed
+    );
+    println!(
+        "{} faults told by 503, after {} s (median) and {} s (longest); {} could not be judged",
+        detected.len(),
+        seconds(50),
+        seconds(100),
+        findings.unjudged.len()
+    );
+    for (at, why) in &findings.unjudged {
+        println!("  at {:.1} s: {why}", at.as_secs_f64());
+    }
+    println!("{} wrong answers", findings.violations.len());
+    for violation in &findings.violations {
+        println!("  {violation}");
+    }
+}

@@ -1,0 +1,255 @@
+//! Small eBPF programs of the tests' own: put together instruction by instruction, loaded and
+//! attached by `bpf(2)`. No compiler is needed, and none of it is pathproof's.
+//!
+//! What is attached is detached when its [`Attached`] is dropped.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use anyhow::{Context, Result, bail};
+
+const PROG_LOAD: libc::c_int = 5;
+const LINK_CREATE: libc::c_int = 28;
+/// The verifier's words, where it refuses.
+const LOG: usize = 64 * 1024;
+
+/// What a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Packets at an interface (`BPF_PROG_TYPE_SCHED_CLS`).
+    Classifier,
+    /// Packets before the stack (`BPF_PROG_TYPE_XDP`).
+    Xdp,
+    /// IPv4 sockets that connect (`BPF_PROG_TYPE_CGROUP_SOCK_ADDR`).
+    Connect4,
+    /// IPv6 sockets that connect.
+    Connect6,
+    /// IPv4 sockets that were bound (`BPF_PROG_TYPE_CGROUP_SOCK`).
+    PostBind4,
+}
+
+/// Where a program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// TCX, what comes in by this interface; at the tail.
+    Ingress(u32),
+    /// TCX, what leaves by it; at the tail.
+    Egress(u32),
+    /// Generic XDP at this interface.
+    Xdp(u32),
+    /// IPv4 sockets of this cgroup (a descriptor) that connect.
+    Connect4(RawFd),
+    /// IPv6 sockets of this cgroup that connect.
+    Connect6(RawFd),
+    /// IPv4 sockets of this cgroup that were bound.
+    PostBind4(RawFd),
+}
+
+/// A register.
+pub type Register = u8;
+
+/// Instructions under way.
+#[derive(Clone, Debug, Default)]
+pub struct Code {
+    words: Vec<u64>,
+    /// Jumps to the end of the block under way.
+    open: Vec<usize>,
+}
+
+const fn word(code: u8, dst: Register, src: Register, offset: i16, value: i32) -> u64 {
+    code as u64
+        | (dst as u64) << 8
+        | (src as u64) << 12
+        | (offset as u16 as u64) << 16
+        | (value as u32 as u64) << 32
+}
+
+impl Code {
+    fn push(&mut self, word: u64) -> &mut Self {
+        self.words.push(word);
+        self
+    }
+
+    /// `dst = value`, 32 bits of it.
+    pub fn set(&mut self, dst: Register, value: i32) -> &mut Self {
+        self.push(word(0xb4, dst, 0, 0, value))
+    }
+
+    /// `dst = src`.
+    pub fn copy(&mut self, dst: Register, src: Register) -> &mut Self {
+        self.push(word(0xbf, dst, src, 0, 0))
+    }
+
+    /// `dst += value`.
+    pub fn add(&mut self, dst: Register, value: i32) -> &mut Self {
+        self.push(word(0x07, dst, 0, 0, value))
+    }
+
+    /// `dst = *(src + offset)`, of 1, 2 or 4 bytes.
+    pub fn load(&mut self, size: usize, dst: Register, src: Register, offset: i16) -> &mut Self {
+        let code = match size {
+            1 => 0x71,
+            2 => 0x69,
+            _ => 0x61,
+        };
+        self.push(word(code, dst, src, offset, 0))
+    }
+
+    /// `*(dst + offset) = value`, 4 bytes.
+    pub fn store(&mut self, dst: Register, offset: i16, value: i32) -> &mut Self {
+        self.push(word(0x62, dst, 0, offset, value))
+    }
+
+    /// `*(dst + offset) = src`, 4 bytes.
+    pub fn put(&mut self, dst: Register, offset: i16, src: Register) -> &mut Self {
+        self.push(word(0x63, dst, src, offset, 0))
+    }
+
+    /// Goes on behind the block under way unless the register holds `value`.
+    pub fn only_if(&mut self, register: Register, value: i32) -> &mut Self {
+        self.open.push(self.words.len());
+        self.push(word(0x56, register, 0, 0, value))
+    }
+
+    /// Ends the block under way.
+    pub fn end(&mut self) -> &mut Self {
+        let here = self.words.len();
+        for at in self.open.drain(..) {
+            let offset = (here - at - 1) as i16;
+            self.words[at] |= u64::from(offset as u16) << 16;
+        }
+        self
+    }
+
+    /// Calls a helper by its number.
+    pub fn call(&mut self, helper: i32) -> &mut Self {
+        self.push(word(0x85, 0, 0, 0, helper))
+    }
+
+    /// Returns what register 0 holds.
+    pub fn exit(&mut self) -> &mut Self {
+        self.push(word(0x95, 0, 0, 0, 0))
+    }
+
+    /// Returns a number.
+    pub fn answer(&mut self, value: i32) -> &mut Self {
+        self.set(0, value).exit()
+    }
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LoadAttr {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel: u32,
+    flags: u32,
+    name: [u8; 16],
+    device: u32,
+    attach_type: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LinkAttr {
+    program: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+    rest: [u64; 6],
+}
+
+fn bpf<T>(command: libc::c_int, attr: &mut T) -> io::Result<OwnedFd> {
+    // SAFETY: `attr` is the arm of `union bpf_attr` that the command reads, of the size given.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            std::ptr::from_mut(attr),
+            size_of::<T>(),
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave this descriptor to us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// A program in the kernel.
+#[derive(Debug)]
+pub struct Program(OwnedFd);
+
+impl Program {
+    /// Loads it; the kernel keeps 15 bytes of its name.
+    pub fn load(kind: Kind, name: &str, code: &Code) -> Result<Self> {
+        let mut log = vec![0u8; LOG];
+        let (number, attach_type) = match kind {
+            Kind::Classifier => (3, 0),
+            Kind::Xdp => (6, 0),
+            Kind::Connect4 => (18, 10),
+            Kind::Connect6 => (18, 11),
+            Kind::PostBind4 => (9, 12),
+        };
+        let mut attr = LoadAttr {
+            kind: number,
+            count: code.words.len() as u32,
+            instructions: code.words.as_ptr() as u64,
+            license: c"GPL".as_ptr() as u64,
+            log_level: 1,
+            log_size: log.len() as u32,
+            log: log.as_mut_ptr() as u64,
+            attach_type,
+            ..LoadAttr::default()
+        };
+        for (to, from) in attr.name.iter_mut().zip(name.bytes().take(15)) {
+            *to = from;
+        }
+        match bpf(PROG_LOAD, &mut attr) {
+            Ok(program) => Ok(Self(program)),
+            Err(error) => {
+                let said = log.split(|byte| *byte == 0).next().unwrap_or_default();
+                bail!("load {name}: {error}\n{}", String::from_utf8_lossy(said))
+            }
+        }
+    }
+
+    /// Attaches it. Call inside the namespace that has the interface.
+    pub fn attach(self, hook: Hook) -> Result<Attached> {
+        let (target, attach_type, flags) = match hook {
+            Hook::Ingress(index) => (index, 46, 0),
+            Hook::Egress(index) => (index, 47, 0),
+            // In the stack, for every kind of device.
+            Hook::Xdp(index) => (index, 37, 2),
+            Hook::Connect4(cgroup) => (cgroup as u32, 10, 0),
+            Hook::Connect6(cgroup) => (cgroup as u32, 11, 0),
+            Hook::PostBind4(cgroup) => (cgroup as u32, 12, 0),
+        };
+        let mut attr = LinkAttr {
+            program: self.0.as_raw_fd() as u32,
+            target,
+            attach_type,
+            flags,
+            ..LinkAttr::default()
+        };
+        let link = bpf(LINK_CREATE, &mut attr).with_context(|| format!("attach to {hook:?}"))?;
+        Ok(Attached {
+            link,
+            program: self,
+        })
+    }
+}
+
+/// An attached program. Dropped, it is detached.
+#[derive(Debug)]
+pub struct Attached {
+    #[expect(dead_code, reason = "held open")]
+    link: OwnedFd,
+    #[expect(dead_code, reason = "held open")]
+    program: Program,
+}

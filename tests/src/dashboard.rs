@@ -1,0 +1,129 @@
+//! The Grafana dashboard of the chart, as data: its expressions with the variables resolved the way
+//! Grafana does it, so that tests can evaluate them, and [`picture`], which draws it.
+
+pub mod picture;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::prometheus::check::Expression;
+use crate::prometheus::{Prometheus, Span};
+
+/// The file, as the chart ships it.
+pub const FILE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../deploy/chart/files/dashboard.json"
+);
+
+/// What `$name` stands for.
+pub type Variables = BTreeMap<String, String>;
+
+/// The dashboard.
+#[derive(Clone, Debug)]
+pub struct Dashboard(pub Value);
+
+impl Dashboard {
+    /// Reads [`FILE`].
+    pub fn read() -> Result<Self> {
+        let text = std::fs::read_to_string(FILE).with_context(|| format!("read {FILE}"))?;
+        Ok(Self(serde_json::from_str(&text).context(FILE)?))
+    }
+
+    /// Panels in their order, rows too.
+    pub fn panels(&self) -> impl Iterator<Item = &Value> {
+        let all = self.0["panels"].as_array();
+        all.map(Vec::as_slice).unwrap_or_default().iter()
+    }
+
+    /// Its variables, asked of Prometheus as Grafana does when the page opens; `node` is the one
+    /// that is looked at.
+    pub fn variables(&self, prometheus: &Prometheus, node: &str, span: Span) -> Result<Variables> {
+        let mut known = built_in(span);
+        let list = self.0["templating"]["list"].as_array();
+        for variable in list.context("the dashboard has no variables")? {
+            let name = variable["name"]
+                .as_str()
+                .context("a variable without a name")?;
+            let value = match variable["type"].as_str() {
+                Some("query") if name == "node" => node.to_owned(),
+                Some("query") => chosen(variable, prometheus, &known)?,
+                _ => text(&variable["query"]).to_owned(),
+            };
+            known.insert(name.to_owned(), value);
+        }
+        Ok(known)
+    }
+
+    /// Every expression of every panel.
+    pub fn expressions(&self, variables: &Variables) -> Vec<Expression> {
+        let panels = self.panels().flat_map(|panel| {
+            let targets = panel["targets"].as_array();
+            let targets = targets.map(Vec::as_slice).unwrap_or_default();
+            targets.iter().map(move |target| Expression {
+                place: place(panel, target),
+                text: resolved(text(&target["expr"]), variables),
+                instant: target["instant"] == true,
+            })
+        });
+        panels.collect()
+    }
+}
+
+/// Where an expression stands: "Title, A".
+pub fn place(panel: &Value, target: &Value) -> String {
+    format!("{}, {}", text(&panel["title"]), text(&target["refId"]))
+}
+
+/// A string, or nothing.
+pub(crate) fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// Grafana's own, at a scrape interval of one second.
+fn built_in(span: Span) -> Variables {
+    let range = format!("{}s", (span.end - span.start).max(1.0) as u64);
+    let rate = format!("{}s", (span.step + 1.0).max(4.0) as u64);
+    let interval = format!("{}s", span.step.max(1.0) as u64);
+    [
+        ("__range", range),
+        ("__rate_interval", rate),
+        ("__interval", interval),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
+
+/// The value of a variable of type query whose choice is "All".
+fn chosen(variable: &Value, prometheus: &Prometheus, known: &Variables) -> Result<String> {
+    if let Some(all) = variable["allValue"].as_str() {
+        return Ok(all.to_owned());
+    }
+    let query = variable["query"]["query"]
+        .as_str()
+        .unwrap_or(text(&variable["query"]));
+    let query = resolved(query, known);
+    let inside = query
+        .strip_prefix("label_values(")
+        .and_then(|rest| rest.strip_suffix(')'));
+    let (selector, label) = inside
+        .and_then(|inside| inside.rsplit_once(','))
+        .with_context(|| format!("{query} is no label_values(SELECTOR, LABEL)"))?;
+    let values = prometheus.label_values(label.trim(), Some(selector.trim()))?;
+    let values: Vec<String> = values.into_iter().collect();
+    Ok(format!("({})", values.join("|")))
+}
+
+/// With `$name` and `${name}` replaced; the longest name first.
+pub fn resolved(text: &str, variables: &Variables) -> String {
+    let mut names: Vec<&String> = variables.keys().collect();
+    names.sort_by_key(|name| std::cmp::Reverse(name.len()));
+    names.iter().fold(text.to_owned(), |text, name| {
+        let value = &variables[*name];
+        text.replace(&format!("${{{name}}}"), value)
+            .replace(&format!("${name}"), value)
+    })
+}

@@ -1,0 +1,290 @@
+//! What happens on the real node, what is expected each time, and how fast.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::stage::Stage;
+use crate::demo::signals;
+use crate::demo::summary::Row;
+use crate::demo::timeline::{Kind, Timeline};
+use crate::demo::verdict::Seen;
+use crate::demo::words::{codes_line, described, shown, verdict_line};
+use crate::traffic::Tally;
+use crate::watch::{Change, Codes};
+
+const SOUND: Codes = Codes {
+    healthz: 200,
+    livez: 200,
+};
+const BROKEN: Codes = Codes {
+    healthz: 503,
+    livez: 503,
+};
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// What is expected: what happened, in words what should come, and within which time.
+type Wanted = (&'static str, &'static str, Duration);
+
+/// The running script.
+pub(super) struct Script<'a> {
+    stage: &'a mut Stage,
+    timeline: &'a mut Timeline,
+    rows: Vec<Row>,
+    codes_told: usize,
+    verdicts_told: usize,
+}
+
+impl<'a> Script<'a> {
+    pub(super) fn new(stage: &'a mut Stage, timeline: &'a mut Timeline) -> Self {
+        Self {
+            stage,
+            timeline,
+            rows: Vec::new(),
+            codes_told: 0,
+            verdicts_told: 0,
+        }
+    }
+
+    /// Plays all of it.
+    pub(super) fn play(mut self) -> Result<Vec<Row>> {
+        self.installed()?;
+        self.broken()?;
+        self.alerted()?;
+        self.repaired()?;
+        self.uninstalled()?;
+        Ok(self.rows)
+    }
+
+    fn installed(&mut self) -> Result<()> {
+        self.linger(seconds(1))?;
+        self.timeline.tell(
+            Kind::Note,
+            "that was kube-proxy, which holds the port and keeps it",
+        );
+        self.act("helm install pathproof deploy/chart: an agent on the node with four capabilities, and the sentinel's rotator");
+        let start = Instant::now();
+        self.stage.install()?;
+        let wanted = ("helm install", "proven, 200, condition True", seconds(45));
+        self.await_row(wanted, start, |stage| {
+            stage.watch.now() == SOUND
+                && stage.verdicts.now().state == "proven"
+                && stage.node.condition("ServiceDatapathReady") == "True"
+        })?;
+        let gaps = self.gaps(0);
+        self.note_row(("10256 meanwhile", "10256 never refused, never 503"), gaps);
+        self.act(
+            "a Prometheus on the node scrapes the agent, with the alerts that the chart brings",
+        );
+        let alerts = self.stage.start_prometheus()?;
+        self.timeline
+            .tell(Kind::Seen, &format!("{alerts} alerts loaded"));
+        self.timeline.tell(
+            Kind::Note,
+            "a sentinel that is new accuses nobody for 10 s: its rules may lag behind",
+        );
+        self.linger(seconds(12))
+    }
+
+    fn broken(&mut self) -> Result<()> {
+        self.timeline.tell(
+            Kind::Fault,
+            "something flushes kube-proxy's rules (nft flush chain ip kube-proxy services); every \
+             process is alive",
+        );
+        let start = Instant::now();
+        self.flush()?;
+        let wanted = ("rules flushed", "503 from outside", seconds(3));
+        self.await_row(wanted, start, |stage| stage.watch.now() == BROKEN)?;
+        let theirs = self.stage.node.proxy().ask_here("/healthz")?;
+        self.timeline.tell(
+            Kind::Seen,
+            &format!(
+                "kube-proxy's own /healthz, asked on the node: {}",
+                theirs.status
+            ),
+        );
+        self.timeline.quote(&theirs.body);
+        let wanted = (
+            "the Node's condition",
+            "ServiceDatapathReady=False",
+            seconds(10),
+        );
+        self.await_row(wanted, start, |stage| {
+            stage.node.condition("ServiceDatapathReady") == "False"
+        })?;
+        let before = self.stage.tally();
+        self.linger(seconds(2))?;
+        let felt = self.stage.tally() - before;
+        let seen = format!("{} answered, {} failed", felt.ok, felt.failed());
+        self.timeline
+            .tell(Kind::Seen, &format!("the client meanwhile: {seen}"));
+        Ok(())
+    }
+
+    fn alerted(&mut self) -> Result<()> {
+        self.timeline.tell(
+            Kind::Note,
+            "a load balancer has taken the node out by now; people are told after a minute",
+        );
+        let wanted = ("still broken", "a critical alert fires", seconds(90));
+        self.await_row(wanted, Instant::now(), |stage| {
+            stage
+                .firing()
+                .iter()
+                .any(|alert| alert["labels"]["severity"] == "critical")
+        })?;
+        for alert in self.stage.firing() {
+            let text = |of: &serde_json::Value| of.as_str().unwrap_or_default().to_owned();
+            let labels = &alert["labels"];
+            let line = format!(
+                "{} ({})",
+                text(&labels["alertname"]),
+                text(&labels["severity"])
+            );
+            self.timeline.tell(Kind::Seen, &line);
+            self.timeline.quote(&text(&alert["annotations"]["summary"]));
+        }
+        Ok(())
+    }
+
+    fn repaired(&mut self) -> Result<()> {
+        self.act("kube-proxy is started again, which writes all of its rules");
+        let start = Instant::now();
+        self.stage.node.start_proxy()?;
+        let wanted = ("rules repaired", "200 again", seconds(20));
+        self.await_row(wanted, start, |stage| stage.watch.now() == SOUND)?;
+        let wanted = ("Prometheus", "no critical alert", seconds(20));
+        self.await_row(wanted, start, |stage| {
+            !stage
+                .firing()
+                .iter()
+                .any(|alert| alert["labels"]["severity"] == "critical")
+        })
+    }
+
+    fn uninstalled(&mut self) -> Result<()> {
+        self.linger(seconds(2))?;
+        self.stage.prometheus = None;
+        self.act("helm uninstall pathproof");
+        let told = self.stage.watch.changes().len();
+        let before = self.stage.tally();
+        self.stage.uninstall()?;
+        self.linger(seconds(2))?;
+        let gaps = self.gaps(told);
+        self.note_row(("helm uninstall", "10256 never refused, never 503"), gaps);
+        let felt = self.stage.tally() - before;
+        self.note_row(("the client meanwhile", "feels nothing"), lost(felt));
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        for family in ["ip", "ip6"] {
+            let flush = format!("flush chain {family} kube-proxy services\n");
+            self.stage.node.world.node.nft(&flush)?;
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, text: &str) {
+        self.timeline.tell(Kind::Act, text);
+    }
+
+    /// What outsiders saw at 10256 that was not 200, since so many changes.
+    fn gaps(&self, since: usize) -> Option<String> {
+        let changes = self.stage.watch.changes();
+        let bad = |change: &&Change| change.codes != SOUND;
+        let gap = changes.iter().skip(since).find(bad)?;
+        Some(shown(gap.codes))
+    }
+
+    /// A row about something that must not have come.
+    fn note_row(&mut self, (what, expected): (&'static str, &'static str), wrong: Option<String>) {
+        self.row(Row {
+            what,
+            expected,
+            sound: wrong.is_none(),
+            seen: wrong.unwrap_or_else(|| "so it was".to_owned()),
+            took: None,
+            limit: Duration::ZERO,
+        });
+    }
+
+    /// Waits for what is expected, telling what is seen meanwhile, and notes a row. Goes on after a
+    /// disappointment: the later steps are worth seeing.
+    fn await_row(
+        &mut self,
+        (what, expected, limit): Wanted,
+        start: Instant,
+        wanted: impl Fn(&Stage) -> bool,
+    ) -> Result<()> {
+        let patience = limit + seconds(10).max(limit / 2);
+        loop {
+            self.pump()?;
+            let took = wanted(self.stage).then(|| start.elapsed());
+            if took.is_none() && start.elapsed() < patience {
+                continue;
+            }
+            let verdict = self.stage.verdicts.now();
+            let seen = format!("{} {}", shown(self.stage.watch.now()), described(&verdict));
+            self.row(Row {
+                what,
+                expected,
+                seen,
+                took,
+                limit,
+                sound: took.is_some_and(|took| took <= limit),
+            });
+            return Ok(());
+        }
+    }
+
+    fn row(&mut self, row: Row) {
+        let (kind, text) = row.sentence();
+        self.timeline.tell(kind, &text);
+        self.rows.push(row);
+    }
+
+    /// Goes on telling for a while.
+    fn linger(&mut self, time: Duration) -> Result<()> {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.pump()?;
+        }
+        Ok(())
+    }
+
+    /// Tells what has changed.
+    fn pump(&mut self) -> Result<()> {
+        signals::check()?;
+        std::thread::sleep(Duration::from_millis(20));
+        let mut news = Vec::new();
+        let changes = self.stage.watch.changes();
+        for change in changes.iter().skip(self.codes_told) {
+            news.push((change.at, codes_line(change.codes), None));
+        }
+        self.codes_told = changes.len();
+        let verdicts = self.stage.verdicts.changes(self.verdicts_told);
+        self.verdicts_told += verdicts.len();
+        for (at, seen) in verdicts {
+            let Seen { reason, .. } = &seen;
+            news.push((at, verdict_line(&seen), Some(reason.clone())));
+        }
+        news.sort_by_key(|(at, ..)| *at);
+        for (at, line, reason) in news {
+            self.timeline.tell_at(at, Kind::Seen, line);
+            if let Some(reason) = reason {
+                self.timeline.quote(&reason);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lost(felt: Tally) -> Option<String> {
+    (felt.ok == 0 || felt.failed() > 0)
+        .then(|| format!("{} answered, {} failed", felt.ok, felt.failed()))
+}

@@ -1,0 +1,230 @@
+//! The machine that the node is: namespaces of its own for mounts, processes, control groups, names
+//! and messages, and the network of the world's node. Its first process is a script (box.sh);
+//! killing that one ends everything in it and drops every mount.
+
+use std::ffi::{CString, OsStr};
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::cgroups::{self, Groups};
+use crate::cluster::Process;
+use crate::wait::until;
+use crate::world::{NODE_NAME, Namespace, World};
+
+const SCRIPT: &str = include_str!("box.sh");
+/// For what takes a moment.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The running machine; everything in it ends when dropped.
+#[derive(Debug)]
+pub(super) struct Machine {
+    outer: Process,
+    /// Its first process, by the id that the rest of the world knows it by.
+    first: u32,
+    network: Namespace,
+    doors: Vec<CString>,
+    folder: PathBuf,
+    // Last: groups go when they are empty.
+    _groups: Groups,
+}
+
+impl Machine {
+    /// Starts it. `folder` is seen inside as outside; must not lie below /run or /var.
+    pub(super) fn start(world: &World, folder: &Path) -> Result<Self> {
+        let groups = Groups::make(world.name())?;
+        let doors = groups.doors()?;
+        let script = folder.join("box.sh");
+        fs::write(&script, SCRIPT)?;
+        let mut command = world.node.command("unshare");
+        command
+            .args([
+                "--mount",
+                "--propagation",
+                "private",
+                "--cgroup",
+                "--uts",
+                "--ipc",
+            ])
+            .args(["--pid", "--fork", "--kill-child", "--mount-proc", "bash"])
+            .arg(&script)
+            .arg(NODE_NAME)
+            .arg(folder)
+            .args(groups.controllers());
+        join(&mut command, &doors);
+        let mut outer = Process::start(command, "box", folder)?;
+        let up = folder.join("up");
+        outer.wait("its mounts", PATIENCE, || up.exists())?;
+        let first = child_of(outer.pid()).context("the box has a first process")?;
+        Ok(Self {
+            outer,
+            first,
+            network: world.node.clone(),
+            doors,
+            folder: folder.to_owned(),
+            _groups: groups,
+        })
+    }
+
+    /// A command that will run on the machine.
+    pub(super) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.network.command("nsenter");
+        command
+            .args(["--target", &self.first.to_string()])
+            .arg(format!("--wdns={}", self.folder.display()))
+            .args(["--mount", "--pid", "--cgroup", "--uts", "--ipc", "--"])
+            .arg(program);
+        join(&mut command, &self.doors);
+        command
+    }
+
+    /// Runs a command on the machine; gives its standard output.
+    pub(super) fn run(&self, program: impl AsRef<OsStr>, words: &[&str]) -> Result<String> {
+        let mut command = self.command(program);
+        output(command.args(words))
+    }
+
+    /// Starts a daemon on the machine, with a log of its own in the folder.
+    pub(super) fn daemon(&self, command: Command, name: &str) -> Result<Daemon> {
+        let process = Process::start(command, name, &self.folder)?;
+        Ok(Daemon { process })
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // The first process first: whoever started it is told when all of it has ended.
+        kill(self.first);
+        let _ = until(PATIENCE, || self.outer.exited().ok().flatten());
+    }
+}
+
+/// A process of the machine: `nsenter`, which waits for the program proper.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    process: Process,
+}
+
+impl Daemon {
+    pub(super) fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    pub(super) fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// Kills the program proper, and waits until it is gone.
+    pub(super) fn kill(mut self) -> Result<()> {
+        kill(child_of(self.process.pid()).context("it runs")?);
+        until(PATIENCE, || self.process.exited().ok().flatten()).context("it ends")?;
+        Ok(())
+    }
+}
+
+/// What a command wrote; an error with everything it said where it failed.
+pub(super) fn output(command: &mut Command) -> Result<String> {
+    let output = command
+        .output()
+        .with_context(|| format!("start {command:?}"))?;
+    let (said, complained) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    if !output.status.success() {
+        bail!("{command:?}: {}: {complained}{said}", output.status);
+    }
+    Ok(said.into_owned())
+}
+
+/// The command's process enters the node's control groups before anything else.
+fn join(command: &mut Command, doors: &[CString]) {
+    let doors = doors.to_vec();
+    // SAFETY: between fork and exec it calls open, write and close alone, and allocates nothing.
+    unsafe { command.pre_exec(move || cgroups::enter(&doors)) };
+}
+
+fn kill(pid: u32) {
+    if let Ok(pid @ 1..) = i32::try_from(pid) {
+        // SAFETY: kill takes numbers only.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+    }
+}
+
+/// A process whose parent is this one.
+fn child_of(parent: u32) -> Option<u32> {
+    until(PATIENCE, || {
+        let entries = fs::read_dir("/proc").ok()?.flatten();
+        let mut ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        ids.find(|id: &u32| parent_of(*id) == Some(parent))
+    })
+}
+
+/// Field 4 of /proc/PID/stat; what comes before the last parenthesis is a name.
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::skip;
+
+    #[test]
+    fn everything_on_it_ends_with_it() {
+        let name = "everything_on_it_ends_with_it";
+        if skip::without_root(name) {
+            return;
+        }
+        if let Err(missing) = Groups::possible() {
+            eprintln!("SKIPPED: {name} needs {missing}");
+            return;
+        }
+        let world = World::builder().build().expect("a world");
+        let folder = world.quick_dir().expect("a folder");
+        let machine = Machine::start(&world, &folder).expect("a machine");
+        let seen = machine
+            .run("cat", &["/proc/self/cgroup"])
+            .expect("its groups");
+        assert!(seen.lines().all(|line| line.ends_with(":/")), "{seen}");
+        // A child that its parent leaves behind: as the shims of containers are.
+        let orphan = "(sleep 5417 & echo $! > orphan); hostname; exec sleep 5417";
+        let mut command = machine.command("bash");
+        command.args(["-c", orphan]);
+        let sleeper = machine.daemon(command, "sleeper").expect("a daemon");
+        let shown = until(PATIENCE, || sleeper.log().contains(NODE_NAME).then_some(()));
+        assert!(shown.is_some(), "{}", sleeper.log());
+        let groups: Vec<PathBuf> = machine
+            .doors
+            .iter()
+            .map(|door| PathBuf::from(door.to_str().expect("a path")))
+            .collect();
+        assert!(groups.iter().all(|group| group.exists()));
+        let first = machine.first;
+        let inside = machine
+            .run("bash", &["-c", "cat /proc/[0-9]*/comm"])
+            .expect("its processes");
+        let sleepers = inside.lines().filter(|name| *name == "sleep").count();
+        assert!(sleepers >= 2, "{inside}");
+        drop(machine);
+        assert!(!Path::new(&format!("/proc/{first}")).exists());
+        assert!(child_of_any("sleep", "5417").is_none(), "the orphan lives");
+        assert!(groups.iter().all(|group| !group.exists()), "{groups:?}");
+    }
+
+    /// A process of these words.
+    fn child_of_any(name: &str, word: &str) -> Option<PathBuf> {
+        let entries = fs::read_dir("/proc").ok()?.flatten();
+        let mut paths = entries.map(|entry| entry.path());
+        paths.find(|path| {
+            fs::read_to_string(path.join("cmdline"))
+                .is_ok_and(|text| text == format!("{name}\0{word}\0"))
+        })
+    }
+}

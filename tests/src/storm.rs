@@ -1,0 +1,20 @@
+//! A fault storm: faults of the datapath, harmless things and an agent that is stopped, killed and
+//! replaced, all at random moments of one seed, while real clients dial. What the clients felt is
+//! the truth that the answers are held against.
+//!
+//! `plan` (what happens when) and `judge` (whether the answers were right) are pure; `deed` does
+//! what a plan says and `run` watches meanwhile.
+
+mod api;
+mod churn;
+mod deed;
+mod judge;
+mod memory;
+mod plan;
+mod run;
+
+pub use churn::Churn;
+pub use deed::Hands;
+pub use judge::{Findings, Violation};
+pub use plan::{Plan, Source};
+pub use run::{Settings, storm};

@@ -1,0 +1,389 @@
+//! Does what a plan says, and takes it back.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::api::ApiServer;
+use super::memory::MemoryGroup;
+use super::plan::{Deed, Fault, Harmless, Ordeal, Trouble};
+use crate::abuse::Burners;
+use crate::cluster::Manner;
+use crate::detect::Stage;
+use crate::manifests::{Manifests, NODE_FILE, SENTINEL_FILE, Sentinel, Service};
+use crate::traffic::{Flood, Server};
+use crate::world::{Agent, Family, Place};
+
+/// What marks a node for deletion.
+const MARK: &str = "ToBeDeletedByClusterAutoscaler";
+const BAD_FILE: &str = "bad.yaml";
+const BAD: &str = "kind: [\n";
+const EXTRA_POD: &str = "storm";
+const EXTRA_SERVICE: &str = "extra";
+/// SYNs a second: what conntrack can hold for as long as it keeps them.
+const FLOOD: u32 = 5_000;
+
+/// The stage, and what lasts there.
+#[derive(Debug)]
+pub struct Hands {
+    /// Everything that is up.
+    pub stage: Stage,
+    binary: PathBuf,
+    options: Vec<String>,
+    state: Option<SmallDisk>,
+    api: Option<ApiServer>,
+    successor: Option<Agent>,
+    /// A fault of the rules lasts: whoever else writes them waits for its end.
+    without_rules: bool,
+    /// The agent was killed, and nobody has started it again yet.
+    killed: bool,
+    burners: Option<Burners>,
+    flood: Option<Flood>,
+    memory: Option<MemoryGroup>,
+}
+
+impl Hands {
+    /// Those that start agents of this program with these options.
+    pub fn new(stage: Stage, binary: PathBuf, options: Vec<String>) -> Self {
+        Self {
+            stage,
+            binary,
+            options,
+            state: None,
+            api: None,
+            successor: None,
+            without_rules: false,
+            killed: false,
+            burners: None,
+            flood: None,
+            memory: None,
+        }
+    }
+
+    /// With the agent's folder for its state on a disk that is full some time.
+    pub(super) fn on_a_small_disk(self, state: SmallDisk) -> Self {
+        Self {
+            state: Some(state),
+            ..self
+        }
+    }
+
+    /// With the group that the agent is started in, so that memory can be short.
+    pub(super) fn in_a_group(self, memory: Option<MemoryGroup>) -> Self {
+        Self { memory, ..self }
+    }
+
+    /// With the API server that the agent reads, where it reads one.
+    pub(super) fn beside(self, api: Option<ApiServer>) -> Self {
+        Self { api, ..self }
+    }
+
+    /// Makes it happen.
+    pub fn begin(&mut self, deed: Deed) -> Result<()> {
+        match deed {
+            Deed::Fault(fault) => self.break_it(fault),
+            Deed::Harmless(harmless) => self.happen(harmless),
+            Deed::Agent(ordeal) => self.befall(ordeal),
+            Deed::Api(trouble) => self.way(trouble.manner()),
+        }
+        .with_context(|| format!("begin of {deed}"))
+    }
+
+    /// Takes it back.
+    pub fn end(&mut self, deed: Deed) -> Result<()> {
+        match deed {
+            Deed::Fault(fault) => self.mend(fault),
+            Deed::Harmless(harmless) => self.take_back(harmless),
+            Deed::Agent(ordeal) => self.relieve(ordeal),
+            Deed::Api(_) => self.way(Manner::Open),
+        }
+        .with_context(|| format!("end of {deed}"))
+    }
+
+    /// An agent that ends by itself ends the storm.
+    pub fn check(&mut self) -> Result<()> {
+        if self.killed {
+            return Ok(());
+        }
+        if let Some(status) = self.stage.agent.exited()? {
+            bail!("the agent ended with {status}:\n{}", self.stage.agent.log());
+        }
+        Ok(())
+    }
+
+    fn break_it(&mut self, fault: Fault) -> Result<()> {
+        match fault {
+            Fault::ChainFlushed => {
+                self.without_rules = true;
+                self.stage.rules.flush_services()
+            }
+            Fault::TableGone => {
+                self.without_rules = true;
+                self.stage.rules.remove()
+            }
+            Fault::ForwardingOff => self.stage.world.set_forwarding(false),
+            Fault::DataDropped => self.filter(
+                "data",
+                "type filter hook forward priority -10; tcp flags & (psh | ack) == psh | ack drop;",
+            ),
+            Fault::ForwardDropped => self.filter(
+                "forward",
+                "type filter hook forward priority -10; policy drop;",
+            ),
+        }
+    }
+
+    fn mend(&mut self, fault: Fault) -> Result<()> {
+        match fault {
+            Fault::ChainFlushed | Fault::TableGone => {
+                self.without_rules = false;
+                self.follow()
+            }
+            Fault::ForwardingOff => self.stage.world.set_forwarding(true),
+            Fault::DataDropped => self.unfilter("data"),
+            Fault::ForwardDropped => self.unfilter("forward"),
+        }
+    }
+
+    fn happen(&mut self, harmless: Harmless) -> Result<()> {
+        let stage = &mut self.stage;
+        match harmless {
+            Harmless::BackendKilled => {
+                stage.servers.remove(Stage::VICTIM);
+            }
+            Harmless::RangeDropped => self.filter(
+                "range",
+                "type filter hook forward priority -10; \
+                 ip saddr 198.18.0.0/15 drop; ip daddr 198.18.0.0/15 drop; \
+                 ip6 saddr 2001:2::/48 drop; ip6 daddr 2001:2::/48 drop;",
+            )?,
+            Harmless::EndpointMoved => self.move_endpoint("api-1", "web-2")?,
+            Harmless::ServiceAdded => {
+                let pods = [stage.world.pod("web-2")];
+                let service = Service::new(EXTRA_SERVICE, 5, pods).node_port(30085);
+                stage.manifests.add(service)?;
+                self.announce(&Manifests::service_file(EXTRA_SERVICE))?;
+                self.follow()?;
+            }
+            Harmless::PodAdded => {
+                stage.world.add_pod(EXTRA_POD, Place::Local)?;
+            }
+            Harmless::SentinelDeleted => {
+                self.withdraw(SENTINEL_FILE)?;
+                self.stage.manifests.remove_sentinel()?;
+            }
+            // An agent that was just killed may not have made it yet.
+            Harmless::DeviceDeleted => drop(stage.world.node.ip("link del pathproof-c0")),
+            Harmless::BadManifest => stage.manifests.write_file(BAD_FILE, BAD)?,
+            Harmless::NodeMarked => {
+                stage.manifests.taint(MARK)?;
+                self.announce(NODE_FILE)?;
+            }
+            Harmless::SynFlood => {
+                let node = stage.world.node_address(Family::V4);
+                let target = SocketAddr::new(node, 30081);
+                self.flood = Some(Flood::start(&stage.world, target, FLOOD)?);
+            }
+            Harmless::ProcessorsTaken => self.burners = Some(Burners::start()),
+            Harmless::DiskFull => self.disk()?.fill(),
+            Harmless::MemoryTight => match &self.memory {
+                // Nobody is there while it is killed.
+                Some(group) if !self.killed => group.tighten(stage.agent.pid())?,
+                _ => {}
+            },
+        }
+        Ok(())
+    }
+
+    fn take_back(&mut self, harmless: Harmless) -> Result<()> {
+        let stage = &mut self.stage;
+        match harmless {
+            Harmless::BackendKilled => {
+                let server = Server::start(stage.world.pod(Stage::VICTIM), Stage::PORT)?;
+                stage.servers.insert(Stage::VICTIM.to_owned(), server);
+            }
+            Harmless::RangeDropped => self.unfilter("range")?,
+            Harmless::EndpointMoved => self.move_endpoint("web-2", "api-1")?,
+            Harmless::ServiceAdded => {
+                self.withdraw(&Manifests::service_file(EXTRA_SERVICE))?;
+                self.stage.manifests.remove(EXTRA_SERVICE)?;
+                self.follow()?;
+            }
+            Harmless::PodAdded => stage.world.remove_pod(EXTRA_POD)?,
+            Harmless::SentinelDeleted => {
+                stage.manifests.put_sentinel(&Sentinel::default())?;
+                self.announce(SENTINEL_FILE)?;
+                self.follow()?;
+            }
+            Harmless::DeviceDeleted => {}
+            Harmless::BadManifest => fs::remove_file(stage.manifests.dir().join(BAD_FILE))?,
+            Harmless::NodeMarked => {
+                stage.manifests.untaint()?;
+                self.announce(NODE_FILE)?;
+            }
+            Harmless::SynFlood => self.flood = None,
+            Harmless::ProcessorsTaken => self.burners = None,
+            Harmless::DiskFull => self.disk()?.clear()?,
+            Harmless::MemoryTight => self.memory.as_ref().map_or(Ok(()), MemoryGroup::loosen)?,
+        }
+        Ok(())
+    }
+
+    fn disk(&self) -> Result<&SmallDisk> {
+        self.state.as_ref().context("a small disk")
+    }
+
+    fn befall(&mut self, ordeal: Ordeal) -> Result<()> {
+        match ordeal {
+            Ordeal::Stopped => self.signal(libc::SIGSTOP),
+            Ordeal::Killed => {
+                self.killed = true;
+                self.signal(libc::SIGKILL)
+            }
+            Ordeal::Replaced => {
+                self.successor = Some(self.spawn()?);
+                Ok(())
+            }
+        }
+    }
+
+    fn relieve(&mut self, ordeal: Ordeal) -> Result<()> {
+        match ordeal {
+            Ordeal::Stopped => self.signal(libc::SIGCONT),
+            Ordeal::Killed => {
+                let new = self.spawn()?;
+                self.killed = false;
+                std::mem::replace(&mut self.stage.agent, new).kill()
+            }
+            Ordeal::Replaced => {
+                let new = self.successor.take().context("a successor")?;
+                let old = std::mem::replace(&mut self.stage.agent, new);
+                old.terminate().map(drop)
+            }
+        }
+    }
+
+    fn spawn(&self) -> Result<Agent> {
+        let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
+        let manifests = self.stage.manifests.dir();
+        let world = &self.stage.world;
+        let spawn = || world.spawn_agent(&self.binary, manifests, &options);
+        match &self.memory {
+            Some(group) => group.inside(spawn)?,
+            None => spawn(),
+        }
+    }
+
+    fn signal(&self, number: libc::c_int) -> Result<()> {
+        let pid = libc::pid_t::try_from(self.stage.agent.pid())?;
+        // SAFETY: kill takes numbers only; the process is our own child and not waited for yet.
+        match unsafe { libc::kill(pid, number) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()).context("signal the agent"),
+        }
+    }
+
+    fn move_endpoint(&mut self, from: &str, to: &str) -> Result<()> {
+        let stage = &mut self.stage;
+        let to = stage.world.pod(to);
+        stage.manifests.swap_endpoint("api", from, to)?;
+        self.announce(&Manifests::service_file("api"))?;
+        self.follow()
+    }
+
+    fn announce(&self, file: &str) -> Result<()> {
+        self.api.as_ref().map_or(Ok(()), |api| api.announce(file))
+    }
+
+    fn withdraw(&self, file: &str) -> Result<()> {
+        self.api.as_ref().map_or(Ok(()), |api| api.withdraw(file))
+    }
+
+    fn way(&self, manner: Manner) -> Result<()> {
+        let api = self.api.as_ref().context("an API server")?;
+        api.set(manner);
+        Ok(())
+    }
+
+    /// The proxy follows the manifests; while its rules are broken it is what broke.
+    fn follow(&self) -> Result<()> {
+        if self.without_rules {
+            return Ok(());
+        }
+        // It reads what the API server holds, where no such file can be.
+        let file = self.stage.manifests.dir().join(BAD_FILE);
+        let bad = file.exists();
+        if bad {
+            fs::remove_file(&file)?;
+        }
+        self.stage.rules.install()?;
+        match bad {
+            true => self.stage.manifests.write_file(BAD_FILE, BAD),
+            false => Ok(()),
+        }
+    }
+
+    fn filter(&self, name: &str, chain: &str) -> Result<()> {
+        let script = format!("table inet storm-{name} {{ chain it {{ {chain} }}\n}}\n");
+        self.stage.world.node.nft(&script).map(drop)
+    }
+
+    fn unfilter(&self, name: &str) -> Result<()> {
+        let script = format!("delete table inet storm-{name}");
+        self.stage.world.node.nft(&script).map(drop)
+    }
+}
+
+impl Trouble {
+    fn manner(self) -> Manner {
+        match self {
+            Self::Closed => Manner::Closed,
+            Self::Silent => Manner::Silent,
+            Self::Hung => Manner::Hung,
+            Self::Slow => Manner::Slow(Duration::from_millis(500)),
+        }
+    }
+}
+
+/// A file system of a few pages for the agent's state. Unmounted when dropped.
+#[derive(Debug)]
+pub(super) struct SmallDisk {
+    place: PathBuf,
+}
+
+impl SmallDisk {
+    pub(super) fn mount(place: PathBuf) -> Result<Self> {
+        fs::create_dir_all(&place)?;
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", "size=256k,mode=0700", "storm"]);
+        let status = command.arg(&place).status().context("run mount")?;
+        if !status.success() {
+            bail!("no tmpfs at {}: {status}", place.display());
+        }
+        Ok(Self { place })
+    }
+
+    pub(super) fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// Until nothing goes in any more.
+    fn fill(&self) {
+        let _ = fs::write(self.place.join("filler"), vec![0; 1 << 20]);
+    }
+
+    fn clear(&self) -> Result<()> {
+        fs::remove_file(self.place.join("filler")).context("make room")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: the agent may be about to end.
+        let _ = Command::new("umount").arg("-l").arg(&self.place).status();
+    }
+}

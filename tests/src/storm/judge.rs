@@ -1,0 +1,314 @@
+//! Whether the answers were right, by what the clients felt and what was done. Times are counted
+//! from the start of the storm.
+//!
+//! - Never 503 where every new connection works, or where nothing but harmless things happen.
+//! - Always 503 within the promise where no new connection works.
+//! - /healthz alone is 503 while the node is marked, and only then, as far as the agent can know.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::plan::{Deed, Fault, Harmless};
+
+/// How long after a repair 503 may stand: 1 s without failures, and what a connection and an answer
+/// take to be over.
+const GRACE: Duration = Duration::from_secs(5);
+/// A new sentinel, and one whose devices were damaged, accuses nobody for 10 s.
+const UNARMED: Duration = Duration::from_secs(12);
+/// 503 for a cause that nothing else explains (design.md, section 9).
+const CERTAIN: Duration = Duration::from_millis(1500);
+/// 503 by real connections alone: 3 s of them, lost after 1 s each.
+const BY_TRAFFIC: Duration = Duration::from_millis(4500);
+/// The same where packets and probes wait for a processor.
+const STARVED: Duration = Duration::from_secs(8);
+/// After an ordeal: what a start takes, and what is seen after it.
+const BACK: Duration = Duration::from_secs(2);
+/// An API server that was away is asked again at least this often, and then tells all.
+const NEWS: Duration = Duration::from_secs(20);
+/// Fewer connections than these say nothing.
+const ENOUGH: usize = 20;
+
+/// A deed as it was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spell {
+    /// What it was.
+    pub deed: Deed,
+    /// When it began to be done.
+    pub from: Duration,
+    /// When it was taken back whole.
+    pub to: Duration,
+}
+
+/// A connection that a client began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Dialled {
+    /// When.
+    pub begun: Duration,
+    /// Whether it was answered.
+    pub ok: bool,
+}
+
+/// Codes of both paths for some time; 0 where nobody answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Answered {
+    /// From when.
+    pub from: Duration,
+    /// Until when.
+    pub to: Duration,
+    /// Of /healthz.
+    pub healthz: u16,
+    /// Of /livez.
+    pub livez: u16,
+}
+
+/// Everything that was seen.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    /// What was done.
+    pub spells: Vec<Spell>,
+    /// What clients felt, in the order of beginnings.
+    pub dialled: Vec<Dialled>,
+    /// What was answered.
+    pub answered: Vec<Answered>,
+}
+
+/// An answer that was wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// When.
+    pub at: Duration,
+    /// What was wrong with it.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at {:.1} s: {}", self.at.as_secs_f64(), self.what)
+    }
+}
+
+/// What came of a storm.
+#[derive(Clone, Debug, Default)]
+pub struct Findings {
+    /// Wrong answers.
+    pub violations: Vec<Violation>,
+    /// From each fault that was judged to 503.
+    pub detected: Vec<Duration>,
+    /// Faults that were not judged, and why.
+    pub unjudged: Vec<(Duration, &'static str)>,
+    /// Connections that clients began.
+    pub connections: usize,
+    /// How many of them were not answered.
+    pub failed: usize,
+}
+
+/// Judges; `slack` is added to what is promised, for machines that do much else.
+pub(super) fn judge(seen: &Seen, slack: Duration) -> Findings {
+    let mut findings = Findings::default();
+    for answered in &seen.answered {
+        seen.false_alarm(answered, slack, &mut findings);
+    }
+    for spell in &seen.spells {
+        match spell.deed {
+            Deed::Fault(fault) => seen.missed(spell, fault, slack, &mut findings),
+            Deed::Harmless(Harmless::NodeMarked) => seen.unmarked(spell, slack, &mut findings),
+            _ => {}
+        }
+    }
+    findings.violations.sort_by_key(|violation| violation.at);
+    findings
+}
+
+impl Seen {
+    /// 503 that nothing excuses.
+    fn false_alarm(&self, answered: &Answered, slack: Duration, findings: &mut Findings) {
+        let mut accuse = |at: Duration, what: &str| {
+            findings.violations.push(Violation {
+                at,
+                what: what.to_owned(),
+            });
+        };
+        let mut moments = moments(answered);
+        if answered.livez == 503 {
+            if let Some(at) = moments.find(|at| !self.is_broken(*at, slack)) {
+                accuse(at, "503 at /livez without a fault in the last seconds");
+            } else if self.failed_within(answered, slack) == 0 {
+                accuse(answered.from, "503 at /livez while every connection worked");
+            }
+        } else if answered.healthz == 503
+            && let Some(at) = moments.find(|at| !self.is_marked(*at, slack))
+        {
+            accuse(at, "503 at /healthz alone, and the node was not marked");
+        }
+    }
+
+    /// Whether a fault lasts, or ended a moment ago; an agent that was away meanwhile has longer.
+    fn is_broken(&self, at: Duration, slack: Duration) -> bool {
+        let faults = self.spells.iter().filter(|spell| spell.is_fault());
+        faults.clone().any(|fault| {
+            let mut end = fault.to + GRACE + slack;
+            for spell in self.spells.iter().filter(|spell| spell.is_ordeal()) {
+                if spell.from < end && spell.to > fault.from {
+                    end = end.max(spell.to + GRACE + slack);
+                }
+            }
+            (fault.from..end).contains(&at)
+        })
+    }
+
+    fn is_marked(&self, at: Duration, slack: Duration) -> bool {
+        self.spells.iter().any(|spell| {
+            let marks = spell.deed == Deed::Harmless(Harmless::NodeMarked);
+            // The two paths are asked one after the other: of a moment of change each may tell its own.
+            let changes = spell.is_fault() || spell.is_ordeal();
+            let end = if marks { self.told(spell.to) } else { spell.to };
+            (marks || changes) && (spell.from..end + GRACE + slack).contains(&at)
+        })
+    }
+
+    /// Until when the agent may not have heard of what happened at the API server then.
+    fn told(&self, at: Duration) -> Duration {
+        let troubles = self.spells.iter().filter(|spell| spell.is_trouble());
+        troubles.fold(at, |told, trouble| {
+            let unheard = trouble.from <= told && trouble.to + NEWS > told;
+            if unheard { trouble.to + NEWS } else { told }
+        })
+    }
+
+    /// Connections that failed shortly before or while this was answered.
+    fn failed_within(&self, answered: &Answered, slack: Duration) -> usize {
+        let from = answered.from.saturating_sub(GRACE + slack);
+        self.dialled(from, answered.to)
+            .filter(|one| !one.ok)
+            .count()
+    }
+
+    fn dialled(&self, from: Duration, to: Duration) -> impl Iterator<Item = &Dialled> {
+        self.dialled
+            .iter()
+            .filter(move |one| (from..to).contains(&one.begun))
+    }
+
+    /// A fault that 503 did not follow in time.
+    fn missed(&self, fault: &Spell, kind: Fault, slack: Duration, findings: &mut Findings) {
+        let promised = match self.promised(fault, kind) {
+            Ok(promised) => promised,
+            Err(why) => return findings.unjudged.push((fault.from, why)),
+        };
+        let deadline = fault.from + promised + slack;
+        // What was begun at the very end may have met the repair.
+        let end = fault.to.saturating_sub(Duration::from_secs(1));
+        let mut all = self.dialled(fault.from + Duration::from_millis(500), end);
+        let count = self.dialled(fault.from, end).count();
+        let why = match () {
+            () if deadline > fault.to => "it was mended before 503 was due",
+            () if count < ENOUGH => "too few connections were begun",
+            () if all.any(|one| one.ok) => "some connection worked",
+            () => "",
+        };
+        if !why.is_empty() {
+            return findings.unjudged.push((fault.from, why));
+        }
+        let first = self.answered.iter().find_map(|answered| {
+            let overlaps = answered.livez == 503 && answered.to > fault.from;
+            overlaps.then(|| answered.from.max(fault.from))
+        });
+        match first.filter(|at| *at < fault.to) {
+            Some(at) if at <= deadline => findings.detected.push(at - fault.from),
+            later => findings.violations.push(Violation {
+                at: fault.from,
+                what: format!(
+                    "{} for {:.1} s, no connection worked, and 503 came {} (promised within {:.1} s, and {:.1} s of slack)",
+                    fault.deed,
+                    (fault.to - fault.from).as_secs_f64(),
+                    later.map_or_else(|| "never".to_owned(), |at| {
+                        format!("after {:.1} s", (at - fault.from).as_secs_f64())
+                    }),
+                    promised.as_secs_f64(),
+                    slack.as_secs_f64(),
+                ),
+            }),
+        }
+    }
+
+    /// When 503 has to be there, or why it need not.
+    fn promised(&self, fault: &Spell, kind: Fault) -> Result<Duration, &'static str> {
+        let beside = |deeds: &[Harmless], before: Duration| {
+            self.spells.iter().any(|spell| {
+                let is_one = deeds.iter().any(|one| spell.deed == Deed::Harmless(*one));
+                is_one && spell.from < fault.to && spell.to + before > fault.from
+            })
+        };
+        let away = self.spells.iter().any(|spell| {
+            spell.is_ordeal() && spell.from < fault.to && spell.to + BACK > fault.from
+        });
+        let blind = [
+            Harmless::RangeDropped,
+            Harmless::SentinelDeleted,
+            Harmless::DeviceDeleted,
+        ];
+        let starved = [
+            Harmless::SynFlood,
+            Harmless::ProcessorsTaken,
+            Harmless::MemoryTight,
+        ];
+        let is_blind = beside(&blind, UNARMED);
+        match kind {
+            _ if away => Err("the agent was away"),
+            // Real traffic shows handshakes, and they work.
+            Fault::DataDropped if is_blind => {
+                Err("only the sentinel sends data, and it was disturbed")
+            }
+            _ if beside(&starved, GRACE) => Ok(STARVED),
+            Fault::ForwardDropped => Ok(BY_TRAFFIC),
+            _ if is_blind => Ok(BY_TRAFFIC),
+            _ => Ok(CERTAIN),
+        }
+    }
+
+    /// A marked node that /healthz does not tell.
+    fn unmarked(&self, marked: &Spell, slack: Duration, findings: &mut Findings) {
+        let from = self.told(marked.from) + Duration::from_secs(1) + slack;
+        let away = self.spells.iter().any(|spell| {
+            spell.is_ordeal() && spell.from < marked.to && spell.to + GRACE > marked.from
+        });
+        let told = self.answered.iter().find(|answered| {
+            answered.healthz == 200 && answered.to > from && answered.from < marked.to
+        });
+        if let Some(answered) = told
+            && !away
+            && from < marked.to
+        {
+            findings.violations.push(Violation {
+                at: answered.from.max(from),
+                what: "200 at /healthz while the node is marked for deletion".to_owned(),
+            });
+        }
+    }
+}
+
+impl Spell {
+    fn is_fault(&self) -> bool {
+        matches!(self.deed, Deed::Fault(_))
+    }
+
+    fn is_trouble(&self) -> bool {
+        matches!(self.deed, Deed::Api(_))
+    }
+
+    fn is_ordeal(&self) -> bool {
+        matches!(self.deed, Deed::Agent(_))
+    }
+}
+
+/// A moment every tenth of a second, the first among them.
+fn moments(answered: &Answered) -> impl Iterator<Item = Duration> {
+    const EVERY: Duration = Duration::from_millis(100);
+    let to = answered.to;
+    std::iter::successors(Some(answered.from), move |at| {
+        (*at + EVERY < to).then_some(*at + EVERY)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+use super::super::plan::{Ordeal, Trouble};
+use super::*;
+
+const SLACK: Duration = Duration::from_millis(500);
+const FLUSHED: Deed = Deed::Fault(Fault::ChainFlushed);
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+/// A minute with ten connections a second, all of them answered, and 200 throughout.
+fn calm() -> Seen {
+    let dialled = (0..600).map(|tenth| Dialled {
+        begun: Duration::from_millis(tenth * 100),
+        ok: true,
+    });
+    Seen {
+        spells: Vec::new(),
+        dialled: dialled.collect(),
+        answered: vec![codes(0.0, 60.0, 200, 200)],
+    }
+}
+
+fn codes(from: f64, to: f64, healthz: u16, livez: u16) -> Answered {
+    Answered {
+        from: seconds(from),
+        to: seconds(to),
+        healthz,
+        livez,
+    }
+}
+
+fn spell(deed: Deed, from: f64, to: f64) -> Spell {
+    Spell {
+        deed,
+        from: seconds(from),
+        to: seconds(to),
+    }
+}
+
+/// With 503 at both for some time.
+fn alarmed(mut seen: Seen, from: f64, to: f64) -> Seen {
+    seen.answered = vec![
+        codes(0.0, from, 200, 200),
+        codes(from, to, 503, 503),
+        codes(to, 60.0, 200, 200),
+    ];
+    seen
+}
+
+/// With a fault that every client feels.
+fn broken(mut seen: Seen, deed: Deed, from: f64, to: f64) -> Seen {
+    seen.spells.push(spell(deed, from, to));
+    for one in &mut seen.dialled {
+        one.ok &= !(seconds(from)..seconds(to)).contains(&one.begun);
+    }
+    seen
+}
+
+fn violations(seen: &Seen) -> Vec<String> {
+    let found = judge(seen, SLACK).violations;
+    found.into_iter().map(|one| one.what).collect()
+}
+
+#[test]
+fn a_calm_minute_is_sound() {
+    assert_eq!(violations(&calm()), [""; 0]);
+}
+
+#[test]
+fn a_fault_that_is_told_in_time_is_sound() {
+    let seen = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 21.2, 28.5);
+    let found = judge(&seen, SLACK);
+    assert_eq!(found.violations, []);
+    assert_eq!(found.detected, [seconds(1.2)]);
+    assert_eq!(found.unjudged, []);
+}
+
+#[test]
+fn a_fault_that_is_told_late_or_never_is_found() {
+    let late = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 23.0, 28.5);
+    assert!(violations(&late)[0].contains("after 3.0 s"));
+    let never = broken(calm(), FLUSHED, 20.0, 27.0);
+    assert!(violations(&never)[0].contains("never"));
+}
+
+/// A deed of this kind before it gives the agent longer, or takes what it would know by.
+#[test]
+fn what_disturbs_the_sentinel_gives_it_time() {
+    let dropped = Deed::Harmless(Harmless::RangeDropped);
+    let mut late = alarmed(broken(calm(), FLUSHED, 20.0, 29.0), 24.0, 30.5);
+    late.spells.push(spell(dropped, 14.0, 16.0));
+    assert_eq!(violations(&late), [""; 0]);
+    let data = Deed::Fault(Fault::DataDropped);
+    let mut never = broken(calm(), data, 20.0, 29.0);
+    assert_eq!(violations(&never).len(), 1);
+    never.spells.push(spell(dropped, 14.0, 16.0));
+    assert_eq!(violations(&never), [""; 0]);
+    assert_eq!(judge(&never, SLACK).unjudged.len(), 1);
+}
+
+#[test]
+fn an_agent_that_is_away_owes_nothing() {
+    let mut never = broken(calm(), FLUSHED, 20.0, 27.0);
+    never
+        .spells
+        .push(spell(Deed::Agent(Ordeal::Stopped), 19.0, 22.0));
+    assert_eq!(violations(&never), [""; 0]);
+}
+
+#[test]
+fn an_alarm_without_a_fault_is_found() {
+    let alarm = alarmed(calm(), 20.0, 21.0);
+    assert!(violations(&alarm)[0].contains("without a fault"));
+    // Harmless things excuse none, whatever connections they cost.
+    let killed = Deed::Harmless(Harmless::BackendKilled);
+    let harmless = alarmed(broken(calm(), killed, 18.0, 22.0), 20.0, 21.0);
+    assert!(violations(&harmless)[0].contains("without a fault"));
+}
+
+#[test]
+fn an_alarm_that_outlasts_its_fault_is_found() {
+    let long = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 21.0, 34.0);
+    assert!(violations(&long)[0].contains("without a fault"));
+    let mut excused = long.clone();
+    excused
+        .spells
+        .push(spell(Deed::Agent(Ordeal::Stopped), 27.0, 31.0));
+    assert_eq!(violations(&excused), [""; 0]);
+}
+
+/// The fault was done, and did nothing.
+#[test]
+fn an_alarm_while_every_connection_works_is_found() {
+    let mut seen = alarmed(calm(), 21.0, 28.0);
+    seen.spells.push(spell(FLUSHED, 20.0, 27.0));
+    assert!(violations(&seen)[0].contains("every connection worked"));
+}
+
+#[test]
+fn a_marked_node_is_503_at_healthz_alone() {
+    let marked = Deed::Harmless(Harmless::NodeMarked);
+    let mut seen = calm();
+    seen.spells.push(spell(marked, 20.0, 26.0));
+    assert!(violations(&seen)[0].contains("marked for deletion"));
+    seen.answered = vec![
+        codes(0.0, 20.2, 200, 200),
+        codes(20.2, 26.2, 503, 200),
+        codes(26.2, 60.0, 200, 200),
+    ];
+    assert_eq!(violations(&seen), [""; 0]);
+    seen.spells.clear();
+    assert!(violations(&seen)[0].contains("not marked"));
+}
+
+/// What the API server could not tell is no fault of the agent's; what it could is.
+#[test]
+fn a_mark_that_could_not_be_heard_of_is_excused() {
+    let marked = Deed::Harmless(Harmless::NodeMarked);
+    let mut unheard = calm();
+    unheard.spells.push(spell(marked, 20.0, 26.0));
+    let mut heard = unheard.clone();
+    let trouble = Deed::Api(Trouble::Closed);
+    unheard.spells.push(spell(trouble, 12.0, 21.0));
+    assert_eq!(violations(&unheard), [""; 0]);
+    heard.spells.push(spell(trouble, 27.0, 30.0));
+    assert!(violations(&heard)[0].contains("marked for deletion"));
+    // And that the mark is gone is heard late too.
+    let mut late = calm();
+    late.spells.push(spell(marked, 20.0, 26.0));
+    late.answered = vec![codes(0.0, 20.2, 200, 200), codes(20.2, 40.0, 503, 200)];
+    assert!(violations(&late)[0].contains("not marked"));
+    late.spells.push(spell(trouble, 25.0, 38.0));
+    assert_eq!(violations(&late), [""; 0]);
+}

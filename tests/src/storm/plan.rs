@@ -1,0 +1,318 @@
+//! What happens when: a function of a seed, so that a storm can be played again.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use fastrand::Rng;
+
+/// What happens for some time, and is taken back then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Deed {
+    /// The datapath is broken for every client.
+    Fault(Fault),
+    /// Nothing that a load balancer should hear of.
+    Harmless(Harmless),
+    /// Something befalls the agent.
+    Agent(Ordeal),
+    /// The agent's way to the API server is not as it should be.
+    Api(Trouble),
+}
+
+/// Faults that no new connection survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// The chain of all Services is emptied.
+    ChainFlushed,
+    /// The kernel forwards nothing.
+    ForwardingOff,
+    /// Every rule is gone.
+    TableGone,
+    /// Handshakes complete, what follows is dropped.
+    DataDropped,
+    /// A filter drops everything that would be forwarded.
+    ForwardDropped,
+}
+
+/// What is no fault of the datapath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Harmless {
+    /// One of three backends of a Service is killed.
+    BackendKilled,
+    /// A filter drops the sentinel's ranges and nothing else.
+    RangeDropped,
+    /// An endpoint moves to another pod, and the rules follow.
+    EndpointMoved,
+    /// A Service comes and goes, and the rules follow.
+    ServiceAdded,
+    /// A pod comes and goes, with its interface.
+    PodAdded,
+    /// The sentinel leaves the cluster's view.
+    SentinelDeleted,
+    /// A device of the sentinel is deleted.
+    DeviceDeleted,
+    /// A file that is no manifest.
+    BadManifest,
+    /// The node is marked for deletion: /healthz alone is 503.
+    NodeMarked,
+    /// SYNs from a million sources.
+    SynFlood,
+    /// Other processes take every processor.
+    ProcessorsTaken,
+    /// The agent can write no state.
+    DiskFull,
+    /// The agent has hardly more memory than it holds.
+    MemoryTight,
+}
+
+/// What befalls the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ordeal {
+    /// SIGSTOP, and SIGCONT.
+    Stopped,
+    /// SIGKILL, and a new start.
+    Killed,
+    /// SIGTERM after a successor is ready.
+    Replaced,
+}
+
+/// What the agent's way to the API server is, while the rules follow the cluster all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trouble {
+    /// Connections are refused and ended.
+    Closed,
+    /// Connections hang.
+    Silent,
+    /// Those that there were hang; new ones do not.
+    Hung,
+    /// Everything takes half a second longer.
+    Slow,
+}
+
+/// Where the agent reads the cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// In a folder of manifests.
+    #[default]
+    Folder,
+    /// At an API server, to which the way is troubled at times.
+    ApiServer,
+}
+
+/// A deed with its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// From the start of the storm.
+    pub at: Duration,
+    /// How long it lasts.
+    pub lasts: Duration,
+    /// What it is.
+    pub deed: Deed,
+}
+
+/// Deeds in the order of their beginnings. Of each kind one lasts at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// All of them.
+    pub steps: Vec<Step>,
+}
+
+/// Milliseconds of rest before deeds of a kind, and of the deeds.
+struct Pace {
+    rest: RangeInclusive<u64>,
+    lasts: RangeInclusive<u64>,
+}
+
+/// Rests long enough for the node to be sound again, faults long enough to have to be seen.
+const FAULTS: Pace = Pace {
+    rest: 8_000..=16_000,
+    lasts: 7_000..=12_000,
+};
+const HARMLESS: Pace = Pace {
+    rest: 500..=5_000,
+    lasts: 1_000..=7_000,
+};
+const ORDEALS: Pace = Pace {
+    rest: 15_000..=40_000,
+    lasts: 300..=4_000,
+};
+const TROUBLES: Pace = Pace {
+    rest: 5_000..=20_000,
+    lasts: 1_000..=15_000,
+};
+
+impl Trouble {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::Closed, Self::Silent, Self::Hung, Self::Slow];
+}
+
+impl Fault {
+    /// Every one.
+    pub const ALL: [Self; 5] = [
+        Self::ChainFlushed,
+        Self::ForwardingOff,
+        Self::TableGone,
+        Self::DataDropped,
+        Self::ForwardDropped,
+    ];
+}
+
+impl Harmless {
+    /// Every one.
+    pub const ALL: [Self; 13] = [
+        Self::BackendKilled,
+        Self::RangeDropped,
+        Self::EndpointMoved,
+        Self::ServiceAdded,
+        Self::PodAdded,
+        Self::SentinelDeleted,
+        Self::DeviceDeleted,
+        Self::BadManifest,
+        Self::NodeMarked,
+        Self::SynFlood,
+        Self::ProcessorsTaken,
+        Self::DiskFull,
+        Self::MemoryTight,
+    ];
+}
+
+impl Ordeal {
+    /// Every one.
+    pub const ALL: [Self; 3] = [Self::Stopped, Self::Killed, Self::Replaced];
+}
+
+impl Plan {
+    /// The storm of a seed that is over after so long.
+    pub fn of(seed: u64, length: Duration, source: Source) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let mut steps = Vec::new();
+        // Each kind draws from a generator of its own: a new deed of one moves no other's.
+        let mut track = |pace: &Pace, kinds: &dyn Fn(&mut Rng) -> Vec<Deed>| {
+            let mut rng = Rng::with_seed(rng.u64(..));
+            steps.extend(drawn(&mut rng, length, pace, kinds));
+        };
+        track(&FAULTS, &|rng| shuffled(rng, &Fault::ALL, Deed::Fault));
+        track(&HARMLESS, &|rng| {
+            shuffled(rng, &Harmless::ALL, Deed::Harmless)
+        });
+        track(&ORDEALS, &|rng| shuffled(rng, &Ordeal::ALL, Deed::Agent));
+        if source == Source::ApiServer {
+            track(&TROUBLES, &|rng| shuffled(rng, &Trouble::ALL, Deed::Api));
+        }
+        steps.sort_by_key(|step| (step.at, step.deed));
+        Self { steps }
+    }
+}
+
+/// Deeds one after another, each kind once before any comes again.
+fn drawn(
+    rng: &mut Rng,
+    length: Duration,
+    pace: &Pace,
+    kinds: &dyn Fn(&mut Rng) -> Vec<Deed>,
+) -> Vec<Step> {
+    let (mut steps, mut left) = (Vec::new(), Vec::new());
+    let mut at = Duration::ZERO;
+    loop {
+        at += Duration::from_millis(rng.u64(pace.rest.clone()));
+        let lasts = Duration::from_millis(rng.u64(pace.lasts.clone()));
+        if at + lasts > length {
+            return steps;
+        }
+        if left.is_empty() {
+            left = kinds(rng);
+        }
+        let Some(deed) = left.pop() else {
+            return steps;
+        };
+        steps.push(Step { at, lasts, deed });
+        at += lasts;
+    }
+}
+
+fn shuffled<T: Copy>(rng: &mut Rng, all: &[T], deed: fn(T) -> Deed) -> Vec<Deed> {
+    let mut deeds: Vec<Deed> = all.iter().copied().map(deed).collect();
+    rng.shuffle(&mut deeds);
+    deeds
+}
+
+impl fmt::Display for Deed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Fault(Fault::ChainFlushed) => "fault: Service chain flushed",
+            Self::Fault(Fault::ForwardingOff) => "fault: forwarding off",
+            Self::Fault(Fault::TableGone) => "fault: all rules gone",
+            Self::Fault(Fault::DataDropped) => "fault: data dropped after the handshake",
+            Self::Fault(Fault::ForwardDropped) => "fault: forwarded packets dropped",
+            Self::Harmless(Harmless::BackendKilled) => "backend killed",
+            Self::Harmless(Harmless::RangeDropped) => "sentinel's range dropped",
+            Self::Harmless(Harmless::EndpointMoved) => "endpoint moved",
+            Self::Harmless(Harmless::ServiceAdded) => "Service added",
+            Self::Harmless(Harmless::PodAdded) => "pod added",
+            Self::Harmless(Harmless::SentinelDeleted) => "sentinel deleted",
+            Self::Harmless(Harmless::DeviceDeleted) => "sentinel's device deleted",
+            Self::Harmless(Harmless::BadManifest) => "file that is no manifest",
+            Self::Harmless(Harmless::NodeMarked) => "node marked for deletion",
+            Self::Harmless(Harmless::SynFlood) => "SYN flood",
+            Self::Harmless(Harmless::ProcessorsTaken) => "processors taken",
+            Self::Harmless(Harmless::DiskFull) => "disk of the state full",
+            Self::Harmless(Harmless::MemoryTight) => "memory tight",
+            Self::Agent(Ordeal::Stopped) => "agent: SIGSTOP",
+            Self::Agent(Ordeal::Killed) => "agent: SIGKILL",
+            Self::Agent(Ordeal::Replaced) => "agent: replaced",
+            Self::Api(Trouble::Closed) => "way to the API server: closed",
+            Self::Api(Trouble::Silent) => "way to the API server: silent",
+            Self::Api(Trouble::Hung) => "way to the API server: hung",
+            Self::Api(Trouble::Slow) => "way to the API server: slow",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEN_MINUTES: Duration = Duration::from_secs(600);
+
+    fn plan(seed: u64, length: Duration) -> Plan {
+        Plan::of(seed, length, Source::ApiServer)
+    }
+
+    #[test]
+    fn a_seed_is_a_storm() {
+        assert_eq!(plan(7, TEN_MINUTES), plan(7, TEN_MINUTES));
+        assert_ne!(plan(7, TEN_MINUTES), plan(8, TEN_MINUTES));
+    }
+
+    /// A longer storm begins as the shorter one.
+    #[test]
+    fn length_only_cuts_off() {
+        let short = plan(7, TEN_MINUTES / 2).steps;
+        let long = plan(7, TEN_MINUTES).steps;
+        assert!(short.iter().all(|step| long.contains(step)));
+    }
+
+    #[test]
+    fn an_api_server_brings_its_troubles_and_changes_nothing_else() {
+        let folder = Plan::of(7, TEN_MINUTES, Source::Folder).steps;
+        let mut api = plan(7, TEN_MINUTES).steps;
+        let before = api.len();
+        api.retain(|step| !matches!(step.deed, Deed::Api(_)));
+        assert!(api.len() < before);
+        assert_eq!(api, folder);
+    }
+
+    #[test]
+    fn ten_minutes_hold_everything() {
+        for seed in 0..50 {
+            let steps = plan(seed, TEN_MINUTES).steps;
+            let happens = |deed| steps.iter().any(|step| step.deed == deed);
+            assert!(Fault::ALL.map(Deed::Fault).into_iter().all(happens));
+            assert!(Harmless::ALL.map(Deed::Harmless).into_iter().all(happens));
+            assert!(Ordeal::ALL.map(Deed::Agent).into_iter().all(happens));
+            assert!(Trouble::ALL.map(Deed::Api).into_iter().all(happens));
+            assert!(steps.is_sorted_by_key(|step| step.at));
+            assert!(steps.iter().all(|step| step.at + step.lasts <= TEN_MINUTES));
+        }
+    }
+}

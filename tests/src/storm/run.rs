@@ -1,0 +1,223 @@
+//! Plays a storm: does what the plan says at its time, and keeps what was seen meanwhile.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::api::ApiServer;
+use super::deed::{Hands, SmallDisk};
+use super::judge::{self, Answered, Dialled, Findings, Seen, Spell, Violation};
+use super::memory::MemoryGroup;
+use super::plan::{Deed, Ordeal, Plan, Source};
+use crate::detect::{Load, Stage};
+use crate::rules::Backend;
+use crate::traffic::Ended;
+use crate::watch::Watch;
+
+/// How often the load balancer asks.
+const EVERY: Duration = Duration::from_millis(50);
+/// How often the clients' results are collected.
+const TICK: Duration = Duration::from_millis(100);
+/// What is still on its way when the last deed is over.
+const ECHO: Duration = Duration::from_secs(8);
+
+/// A storm to be played.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The agent.
+    pub binary: PathBuf,
+    /// Who does the node's NAT.
+    pub backend: Backend,
+    /// Where the agent reads the cluster.
+    pub source: Source,
+    /// What decides everything.
+    pub seed: u64,
+    /// How long.
+    pub length: Duration,
+    /// Added to what is promised.
+    pub slack: Duration,
+}
+
+/// A moment of the plan.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    Begin(Deed),
+    End(Deed),
+}
+
+/// Plays it, telling what happens, and judges.
+pub fn storm(settings: &Settings) -> Result<Findings> {
+    let plan = Plan::of(settings.seed, settings.length, settings.source);
+    let mut hands = build(settings)?;
+    let watch = Watch::start(&hands.stage.world, EVERY)?;
+    watch.wait(ECHO, |codes| codes.healthz == 200)?;
+    let mut record = Record::new();
+    for (at, moment) in moments(&plan) {
+        record.sleep_until(at, &hands.stage);
+        hands.check()?;
+        record.act(&mut hands, moment)?;
+    }
+    let end = record.start.elapsed() + ECHO;
+    record.sleep_until(end, &hands.stage);
+    let seen = record.seen(&watch);
+    drop(watch);
+    let mut findings = judge::judge(&seen, settings.slack);
+    findings.connections = seen.dialled.len();
+    findings.failed = seen.dialled.iter().filter(|one| !one.ok).count();
+    if let Err(error) = hands.stage.settle() {
+        findings.violations.push(Violation {
+            at: end,
+            what: format!("everything is mended, and it is not proven again: {error:#}"),
+        });
+    }
+    Ok(findings)
+}
+
+fn build(settings: &Settings) -> Result<Hands> {
+    // Beside the worlds' own folders, which end with the world.
+    let state = SmallDisk::mount(
+        std::env::temp_dir().join(format!("pathproof-storm-{}", std::process::id())),
+    )?;
+    let mut options: Vec<String> = [
+        "--flap-dwell",
+        "0",
+        "--log-filter",
+        "info",
+        "--state-dir",
+        &state.place().to_string_lossy(),
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    let memory = MemoryGroup::new();
+    if let Err(error) = &memory {
+        println!("memory is never tight: {error:#}");
+    }
+    let (binary, mut api) = (settings.binary.clone(), None);
+    let stage = Stage::build_with(
+        &binary,
+        settings.backend,
+        Load::Busy,
+        true,
+        |world, manifests| {
+            if settings.source == Source::ApiServer {
+                let server = api.insert(ApiServer::start(world, manifests)?);
+                let file = server.kubeconfig().to_string_lossy().into_owned();
+                options.extend(["--kubeconfig".to_owned(), file]);
+            }
+            Ok(options.clone())
+        },
+    )?;
+    let mut hands = Hands::new(stage, binary, options)
+        .on_a_small_disk(state)
+        .in_a_group(memory.ok())
+        .beside(api);
+    // The one that stays is started in the group: servers, started before it, are not to be in there.
+    hands.begin(Deed::Agent(Ordeal::Killed))?;
+    hands.end(Deed::Agent(Ordeal::Killed))?;
+    hands.stage.settle()?;
+    Ok(hands)
+}
+
+/// Beginnings and ends in their order.
+fn moments(plan: &Plan) -> Vec<(Duration, Moment)> {
+    let both = plan.steps.iter().flat_map(|step| {
+        [
+            (step.at, Moment::Begin(step.deed)),
+            (step.at + step.lasts, Moment::End(step.deed)),
+        ]
+    });
+    let mut moments: Vec<_> = both.collect();
+    moments.sort_by_key(|(at, _)| *at);
+    moments
+}
+
+/// What was done and felt so far.
+struct Record {
+    start: Instant,
+    spells: Vec<Spell>,
+    /// Deeds that last.
+    lasting: Vec<(Deed, Duration)>,
+    dialled: Vec<Dialled>,
+}
+
+impl Record {
+    fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            spells: Vec::new(),
+            lasting: Vec::new(),
+            dialled: Vec::new(),
+        }
+    }
+
+    /// Since the start.
+    fn since(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.start)
+    }
+
+    fn act(&mut self, hands: &mut Hands, moment: Moment) -> Result<()> {
+        let from = self.start.elapsed();
+        match moment {
+            Moment::Begin(deed) => {
+                println!("{:>7.1} s  {deed}", from.as_secs_f64());
+                hands.begin(deed)?;
+                self.lasting.push((deed, from));
+            }
+            Moment::End(deed) => {
+                hands.end(deed)?;
+                let to = self.start.elapsed();
+                println!("{:>7.1} s  {deed}: over", to.as_secs_f64());
+                if let Some(place) = self.lasting.iter().position(|(one, _)| *one == deed) {
+                    let (deed, from) = self.lasting.remove(place);
+                    self.spells.push(Spell { deed, from, to });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sleep_until(&mut self, at: Duration, stage: &Stage) {
+        loop {
+            self.collect(stage);
+            let left = at.saturating_sub(self.start.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            thread::sleep(left.min(TICK));
+        }
+    }
+
+    fn collect(&mut self, stage: &Stage) {
+        let ended = stage.clients.iter().flat_map(|client| client.take_ended());
+        let new: Vec<Ended> = ended.collect();
+        let dialled = new.into_iter().map(|one| Dialled {
+            begun: self.since(one.begun),
+            ok: one.ok,
+        });
+        let dialled: Vec<Dialled> = dialled.collect();
+        self.dialled.extend(dialled);
+    }
+
+    fn seen(mut self, watch: &Watch) -> Seen {
+        self.dialled.sort_by_key(|one| one.begun);
+        let changes = watch.changes();
+        let now = self.start.elapsed();
+        let ends = changes.iter().skip(1).map(|change| self.since(change.at));
+        let answered = changes
+            .iter()
+            .zip(ends.chain([now]))
+            .map(|(change, to)| Answered {
+                from: self.since(change.at),
+                to,
+                healthz: change.codes.healthz,
+                livez: change.codes.livez,
+            });
+        Seen {
+            answered: answered.collect(),
+            spells: self.spells,
+            dialled: self.dialled,
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! A SYN flood: each SYN from another address outside, at a bounded rate.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use fastrand::Rng;
+
+use super::{RawSender, Syn};
+use crate::worker::Worker;
+use crate::world::World;
+
+/// SYNs that are made up together.
+const BATCH: Duration = Duration::from_millis(2);
+
+/// A running flood; ends when dropped.
+#[derive(Debug)]
+pub struct Flood {
+    sent: Arc<AtomicU64>,
+    _worker: Worker,
+}
+
+impl Flood {
+    /// From outside to a port of the node, so many SYNs a second, or as many as go out. Sources are
+    /// drawn from 11.0.0.0/8, which nobody here has.
+    pub fn start(world: &World, target: SocketAddr, rate: u32) -> Result<Self> {
+        let sender = RawSender::from_outside(world)?;
+        let sent = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&sent);
+        let worker = Worker::here(move |stop| {
+            let (mut rng, start) = (Rng::new(), Instant::now());
+            while !stop.load(Ordering::Relaxed) {
+                let due = (start.elapsed().as_secs_f64() * f64::from(rate)) as u64;
+                while count.load(Ordering::Relaxed) < due && !stop.load(Ordering::Relaxed) {
+                    // What the device cannot take is lost, as on any wire.
+                    let _ = sender.send_syn(&syn(&mut rng, target));
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                thread::sleep(BATCH);
+            }
+        });
+        Ok(Self {
+            sent,
+            _worker: worker,
+        })
+    }
+
+    /// SYNs so far.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+}
+
+fn syn(rng: &mut Rng, destination: SocketAddr) -> Syn {
+    let host = Ipv4Addr::new(11, rng.u8(..), rng.u8(..), rng.u8(1..));
+    Syn {
+        source: SocketAddr::new(IpAddr::V4(host), rng.u16(1024..)),
+        destination,
+        sequence: rng.u32(..),
+    }
+}

@@ -1,0 +1,52 @@
+//! A thread that works until it is dropped.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use crate::world::Namespace;
+
+/// The thread. Dropped, it is told to stop, and waited for.
+#[derive(Debug)]
+pub struct Worker {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Starts one here. `work` returns soon after its argument is true.
+    pub fn here(work: impl FnOnce(&AtomicBool) + Send + 'static) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&stop);
+        let thread = thread::spawn(move || work(&seen));
+        Self {
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    /// Starts one in a namespace.
+    pub fn within(
+        ns: &Namespace,
+        name: &str,
+        work: impl FnOnce(&AtomicBool) + Send + 'static,
+    ) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&stop);
+        let thread = ns.spawn(name, move || work(&seen))?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Programs that are built from Go modules into target/tools; xtask/go has a module for each, which
+//! pins every version.
+//!
+//! Nothing outside the clone changes but Go's own caches.
+
+mod find;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::run;
+
+/// A module of xtask/go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Module {
+    /// Its folder there and in target/tools.
+    pub(crate) name: &'static str,
+    /// The module whose programs are built, as go.mod names it.
+    pub(crate) path: &'static str,
+    /// Its release, as go.mod pins it.
+    pub(crate) version: &'static str,
+    /// Sets variables at link time: the version that a program says it has.
+    pub(crate) variables: &'static [(&'static str, &'static str)],
+    /// Packages below `path`; the last part is the program's name.
+    pub(crate) programs: &'static [&'static str],
+    /// What to expect of the first build, for people: "5 min".
+    pub(crate) takes: &'static str,
+    /// Packages that a build from nothing compiles, about: for the progress alone.
+    pub(crate) compiles: usize,
+}
+
+impl Module {
+    /// The folder of the programs, of which missing ones are built first.
+    pub(crate) fn ready(&self) -> Result<PathBuf> {
+        let folder = self.folder();
+        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        let missing: Vec<&str> = self
+            .programs
+            .iter()
+            .copied()
+            .filter(|package| !folder.join(program(package)).is_file())
+            .collect();
+        if !missing.is_empty() {
+            self.build(&missing)?;
+        }
+        Ok(folder)
+    }
+
+    /// Where the programs lie, whether they are there or not.
+    pub(crate) fn folder(&self) -> PathBuf {
+        run::root()
+            .join("target/tools")
+            .join(self.name)
+            .join(self.version)
+    }
+
+    fn source(&self) -> PathBuf {
+        run::root().join("xtask/go").join(self.name)
+    }
+
+    fn build(&self, packages: &[&str]) -> Result<()> {
+        let go = find::find()?;
+        let names: Vec<&str> = packages.iter().map(|package| program(package)).collect();
+        eprintln!(
+            "building {} {} with {} into target/tools: once, about {} on 2 processors",
+            names.join(", "),
+            self.version,
+            go.version,
+            self.takes
+        );
+        let mut command = Command::new(&go.program);
+        command
+            .current_dir(self.source())
+            .env("CGO_ENABLED", "0")
+            .env("GOTOOLCHAIN", "auto")
+            // A workspace file or flags of the user's must not change what is built.
+            .env("GOWORK", "off")
+            .env("GOFLAGS", "")
+            .args(["build", "-v", "-trimpath", "-buildvcs=false", "-ldflags"])
+            .arg(self.link_flags())
+            .arg("-o")
+            // With the separator it is a folder, also for one program.
+            .arg(self.folder().join(""))
+            .args(
+                packages
+                    .iter()
+                    .map(|package| format!("{}/{package}", self.path)),
+            )
+            .stderr(Stdio::piped());
+        self.follow(&mut command)
+    }
+
+    /// Small, and of the version that others are told.
+    fn link_flags(&self) -> String {
+        self.variables
+            .iter()
+            .fold("-s -w".to_owned(), |flags, (name, value)| {
+                flags + &format!(" -X {name}={value}")
+            })
+    }
+
+    /// `go build -v` names each package that it compiles, and `go: downloading` each module.
+    fn follow(&self, command: &mut Command) -> Result<()> {
+        eprintln!("+ {}", run::shown(command));
+        let mut child = command.spawn().context("cannot start go")?;
+        let stderr = child
+            .stderr
+            .take()
+            .context("a piped child has no standard error")?;
+        let (mut compiled, mut downloaded, mut told) = (0, 0, Instant::now());
+        let mut complaints = Vec::new();
+        for line in BufReader::new(stderr).lines() {
+            let line = line.context("reading what go says")?;
+            if line.starts_with("go: downloading ") {
+                downloaded += 1;
+            } else if line.contains(' ') {
+                complaints.push(line);
+            } else {
+                compiled += 1;
+            }
+            if told.elapsed() > Duration::from_secs(10) {
+                told = Instant::now();
+                eprintln!(
+                    "  {downloaded} modules downloaded, {compiled} of about {} packages compiled",
+                    self.compiles
+                );
+            }
+        }
+        let status = child.wait()?;
+        if !status.success() {
+            bail!("go build failed ({status}):\n{}", complaints.join("\n"));
+        }
+        Ok(())
+    }
+}
+
+/// The program that a package is built to.
+fn program(package: &str) -> &str {
+    package.rsplit('/').next().unwrap_or(package)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup_cluster::MODULES;
+
+    #[test]
+    fn modules_pin_the_releases_that_are_built() {
+        for module in MODULES {
+            let file = module.source().join("go.mod");
+            let text = fs::read_to_string(&file).unwrap();
+            let pin = format!("{} {}", module.path, module.version);
+            assert!(text.contains(&pin), "{} has no {pin}", file.display());
+            for package in module.programs {
+                let tool = format!("{}/{package}\n", module.path);
+                assert!(text.contains(&tool), "{} has no {tool}", file.display());
+            }
+        }
+    }
+}

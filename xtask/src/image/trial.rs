@@ -1,0 +1,125 @@
+//! Running the program where nothing else is: an empty root with `/etc/hosts` and a kubeconfig.
+//!
+//! Shows that it needs no loader and no library, and that the C library in it finds a host by name
+//! without files of its own. Another architecture's runs in qemu where that is installed.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::program::Arch;
+use crate::{host, run};
+
+/// A name that no resolver knows (RFC 6761): only the empty root's own /etc/hosts has it.
+const SERVER: &str = "api.pathproof.test";
+/// Until the program has asked the server at that name, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs the program as far as this machine can, and says how.
+pub(super) fn trial(arch: Arch, program: &Path) -> Result<String> {
+    if arch != Arch::here()? {
+        return emulated(arch, program);
+    }
+    if !host::is_root() {
+        says_version(&mut Command::new(program))?;
+        return Ok("runs here (not tried in an empty root, which needs root)".to_owned());
+    }
+    let root = tempfile::tempdir()?;
+    fs::copy(program, root.path().join("pathproof"))?;
+    let chroot = || {
+        let mut command = Command::new(host::find("chroot").unwrap_or_else(|| "chroot".into()));
+        command.arg(root.path()).arg("/pathproof");
+        command
+    };
+    says_version(&mut chroot()).context("in an empty root")?;
+    finds_its_server(root.path(), chroot()).context("in an empty root")?;
+    says_what_it_lacks(root.path(), chroot()).context("in an empty root")?;
+    Ok("runs in an empty root and finds its server by name".to_owned())
+}
+
+fn says_version(command: &mut Command) -> Result<()> {
+    let said = String::from_utf8(run::output(command.arg("version"))?)?;
+    ensure!(
+        said.starts_with(concat!("pathproof ", env!("CARGO_PKG_VERSION"), " ")),
+        "the program says of its version: {said}"
+    );
+    Ok(())
+}
+
+fn emulated(arch: Arch, program: &Path) -> Result<String> {
+    let emulator = match arch {
+        Arch::Amd64 => "qemu-x86_64-static",
+        Arch::Arm64 => "qemu-aarch64-static",
+    };
+    let Some(emulator) = host::find(emulator) else {
+        return Ok(format!(
+            "not run here: for that install {emulator} (Debian: qemu-user-static)"
+        ));
+    };
+    says_version(Command::new(&emulator).arg(program))?;
+    Ok("says its version in qemu; no packet was tried".to_owned())
+}
+
+/// The program, given a kubeconfig with a host name, comes to the server that /etc/hosts names.
+fn finds_its_server(root: &Path, mut command: Command) -> Result<()> {
+    let server = TcpListener::bind("127.0.0.1:0")?;
+    server.set_nonblocking(true)?;
+    let port = server.local_addr()?.port();
+    fs::create_dir(root.join("etc"))?;
+    fs::write(root.join("etc/hosts"), format!("127.0.0.1 {SERVER}\n"))?;
+    fs::write(root.join("kubeconfig"), kubeconfig("http", port))?;
+    command.args(["rotate", "--kubeconfig", "/kubeconfig"]);
+    let child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let result = wait_for_it(&server, child);
+    result.with_context(|| format!("{SERVER} was not found by name"))
+}
+
+fn wait_for_it(server: &TcpListener, mut child: Child) -> Result<()> {
+    let start = Instant::now();
+    let came = loop {
+        match server.accept() {
+            Ok(_) => break true,
+            Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error.into()),
+            Err(_) if start.elapsed() > PATIENCE || child.try_wait()?.is_some() => break false,
+            Err(_) => thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    let _ = child.kill();
+    let output = child.wait_with_output()?;
+    if !came {
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+/// There are no certificates in the image: without an authority of its own a kubeconfig is refused
+/// with the remedy.
+fn says_what_it_lacks(root: &Path, mut command: Command) -> Result<()> {
+    fs::write(root.join("kubeconfig"), kubeconfig("https", 6443))?;
+    command.args(["rotate", "--kubeconfig", "/kubeconfig"]);
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        !output.status.success() && said.contains("/etc/ssl/certs: the image has none"),
+        "without a certificate authority the program says: {said}"
+    );
+    Ok(())
+}
+
+fn kubeconfig(scheme: &str, port: u16) -> String {
+    format!(
+        r#"{{"apiVersion": "v1", "kind": "Config", "current-context": "here",
+"clusters": [{{"name": "here", "cluster": {{"server": "{scheme}://{SERVER}:{port}"}}}}],
+"users": [{{"name": "me", "user": {{}}}}],
+"contexts": [{{"name": "here", "context": {{"cluster": "here", "user": "me"}}}}]}}"#
+    )
+}

@@ -1,0 +1,77 @@
+//! The API server of the cluster tests in a machine: on this side, since an emulated processor takes
+//! minutes for etcd and kube-apiserver. It has a network namespace of its own, and the machine's
+//! emulator runs in it too: the guest reaches it, and nothing else.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{run, setup_cluster};
+
+/// The programs of it.
+#[derive(Debug)]
+pub(super) struct Servers {
+    /// Where kube-proxy lies as well.
+    pub(super) folder: PathBuf,
+    /// What starts them.
+    program: PathBuf,
+}
+
+impl Servers {
+    /// Builds what is missing.
+    pub(super) fn ready() -> Result<Self> {
+        Ok(Self {
+            folder: setup_cluster::ready()?,
+            program: run::build_program("node-tests", "control-plane", "dev")?,
+        })
+    }
+
+    /// Starts an API server for a machine.
+    pub(super) fn start(&self) -> Result<ControlPlane> {
+        ControlPlane::start(&self.program, &self.folder)
+    }
+}
+
+/// One for a machine; ends when dropped.
+#[derive(Debug)]
+pub(super) struct ControlPlane {
+    /// Where it runs.
+    pub(super) namespace: String,
+    /// The certificate of its authority.
+    pub(super) ca: PathBuf,
+    child: Child,
+}
+
+impl ControlPlane {
+    /// Starts it and waits until it is ready.
+    fn start(program: &Path, servers: &Path) -> Result<Self> {
+        let mut child = Command::new(program)
+            .env("PATHPROOF_CLUSTER_SERVERS", servers)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start the API server of a machine")?;
+        let output = child.stdout.take().context("a piped child has an output")?;
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        let Some((namespace, ca)) = line.trim().split_once(' ') else {
+            let _ = child.wait();
+            bail!("the API server of a machine did not start; why is said above");
+        };
+        Ok(Self {
+            namespace: namespace.to_owned(),
+            ca: PathBuf::from(ca),
+            child,
+        })
+    }
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        // It ends with its input, and takes its servers and its namespaces with it.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,257 @@
+//! One run of a virtual machine: QEMU with its software processor, a kernel, an archive; what the
+//! guest wrote, between the marks of init.sh, and how it ended.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::package::Unpacked;
+use crate::{host, run};
+
+/// Processors of the guest.
+const PROCESSORS: &str = "2";
+/// How long it may take from the start to the first test; seconds on an idle machine.
+const BOOT: Duration = Duration::from_secs(120);
+
+/// What a machine runs.
+pub(crate) struct Machine<'a> {
+    pub(crate) kernel: &'a Unpacked,
+    /// The archives, one behind the other.
+    pub(crate) archives: Vec<PathBuf>,
+    /// MiB.
+    pub(crate) memory: u32,
+    /// How long it may run in all.
+    pub(crate) patience: Duration,
+    /// The network namespace that it reaches, and runs in; without one it has no network.
+    pub(crate) namespace: Option<String>,
+}
+
+/// A line of the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// The first process runs on this kernel.
+    Started(String),
+    /// A program begins.
+    Job(String),
+    /// It ended with this status.
+    Ended(String, i32),
+    /// The kernel complained about itself.
+    Complaint(String),
+    /// MiB that were in use at the end.
+    Memory(u32),
+    /// All programs ran.
+    Finished,
+    /// Anything else: what programs print.
+    Text(String),
+}
+
+impl Line {
+    fn of(text: &str) -> Self {
+        let other = || Self::Text(text.to_owned());
+        let Some((mark, rest)) = text.strip_prefix("::").map(|rest| {
+            let (mark, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+            (mark, rest.to_owned())
+        }) else {
+            return other();
+        };
+        match mark {
+            "started" => Self::Started(rest),
+            "job" => Self::Job(rest),
+            "ended" => rest
+                .rsplit_once(' ')
+                .and_then(|(job, status)| Some(Self::Ended(job.to_owned(), status.parse().ok()?)))
+                .unwrap_or_else(other),
+            "complaint" => Self::Complaint(rest),
+            "memory" => rest.parse().map_or_else(|_| other(), Self::Memory),
+            "finished" => Self::Finished,
+            _ => other(),
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Every program ran.
+    Finished,
+    /// No program began: the kernel, QEMU or this task is to blame, and no test.
+    NeverStarted,
+    /// It was ended for want of time.
+    TooLong,
+    /// It went away amid the programs: the kernel panicked, perhaps.
+    Died,
+}
+
+impl Machine<'_> {
+    /// Runs it and hands over every line as it comes.
+    pub(crate) fn run(&self, mut take: impl FnMut(Line)) -> Result<End> {
+        let scratch = tempfile::tempdir_in(&self.kernel.folder)?;
+        let archive = scratch.path().join("initramfs");
+        join(&self.archives, &archive)?;
+        let console = self.console();
+        let mut child = self
+            .command(&archive, &console)?
+            .spawn()
+            .context("start qemu-system-x86_64")?;
+        let output = child.stdout.take().context("a piped child has an output")?;
+        let (send, lines) = mpsc::channel();
+        let reader = thread::spawn(move || {
+            let mut reader = BufReader::new(output);
+            let mut bytes = Vec::new();
+            while reader
+                .read_until(b'\n', &mut bytes)
+                .is_ok_and(|count| count > 0)
+            {
+                let text = String::from_utf8_lossy(&bytes);
+                if send
+                    .send(text.trim_end_matches(['\n', '\r']).to_owned())
+                    .is_err()
+                {
+                    return;
+                }
+                bytes.clear();
+            }
+        });
+        let start = Instant::now();
+        let (mut started, mut end) = (false, None);
+        loop {
+            let limit = if started {
+                self.patience
+            } else {
+                BOOT.min(self.patience)
+            };
+            match lines.recv_timeout(limit.saturating_sub(start.elapsed())) {
+                Ok(text) => {
+                    let line = Line::of(&text);
+                    started |= matches!(line, Line::Started(_));
+                    if line == Line::Finished {
+                        end = Some(End::Finished);
+                    }
+                    take(line);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    end = end.or(started.then_some(End::TooLong));
+                    break;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        // Where it has ended of itself there is nothing to kill.
+        let _ = child.kill();
+        child.wait().context("wait for qemu-system-x86_64")?;
+        let _ = reader.join();
+        Ok(end.unwrap_or(if started {
+            End::Died
+        } else {
+            End::NeverStarted
+        }))
+    }
+
+    /// Where the kernel's own words go.
+    pub(crate) fn console(&self) -> PathBuf {
+        self.kernel.folder.join("console.log")
+    }
+
+    /// Where everything goes that programs say, also of tests that passed.
+    pub(crate) fn output(&self) -> PathBuf {
+        self.kernel.folder.join("output.log")
+    }
+
+    /// The end of the kernel's own words.
+    pub(crate) fn last_words(&self) -> String {
+        let text = fs::read(self.console()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+
+    fn command(&self, archive: &Path, console: &Path) -> Result<Command> {
+        let qemu = host::find("qemu-system-x86_64").context("no qemu-system-x86_64")?;
+        let mut command = Command::new("ip");
+        match &self.namespace {
+            Some(name) => {
+                command.args(["netns", "exec", name]).arg(qemu);
+                let network = "user,id=uplink,ipv6=off";
+                command.args([
+                    "-netdev",
+                    network,
+                    "-device",
+                    "virtio-net-pci,netdev=uplink,romfile=",
+                ]);
+            }
+            None => command = Command::new(qemu),
+        }
+        command
+            .current_dir(run::root())
+            .args(["-accel", "tcg,thread=multi", "-cpu", "max"])
+            // Not microvm: without HPET and PM timer its clock cannot be calibrated on a busy
+            // machine, and it hangs at boot.
+            .args(["-machine", "q35", "-smp", PROCESSORS, "-m"])
+            .arg(self.memory.to_string())
+            .args([
+                "-nodefaults",
+                "-no-user-config",
+                "-display",
+                "none",
+                "-no-reboot",
+            ])
+            .arg("-serial")
+            .arg(format!("file:{}", console.display()))
+            .args(["-serial", "stdio", "-kernel"])
+            .arg(self.kernel.image())
+            .arg("-initrd")
+            .arg(archive)
+            .args([
+                "-append",
+                "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic random.trust_cpu=on \
+                 mitigations=off",
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        Ok(command)
+    }
+}
+
+fn join(archives: &[PathBuf], to: &Path) -> Result<()> {
+    let mut whole = File::create(to)?;
+    for archive in archives {
+        let mut part =
+            File::open(archive).with_context(|| format!("open {}", archive.display()))?;
+        std::io::copy(&mut part, &mut whole)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_told_from_what_programs_print() {
+        assert_eq!(
+            Line::of("::started 6.1.0-56-cloud-amd64"),
+            Line::Started("6.1.0-56-cloud-amd64".to_owned())
+        );
+        assert_eq!(
+            Line::of("::ended node 101"),
+            Line::Ended("node".to_owned(), 101)
+        );
+        assert_eq!(Line::of("::finished"), Line::Finished);
+        assert_eq!(Line::of("::memory 431"), Line::Memory(431));
+        for text in [
+            "test a::b ... ok",
+            "::ended node",
+            "::memory much",
+            "",
+            "::1 is IPv6",
+        ] {
+            assert_eq!(Line::of(text), Line::Text(text.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! A kernel out of Debian's packages, unpacked into target/kernels and never installed.
+//!
+//! The package that is fetched is the one that Debian's list names today; what was unpacked once is
+//! kept until its folder is removed, so that a machine keeps to one kernel.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{debian, host, run};
+
+/// A kernel that the tests can run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kernel {
+    /// As the command line and the page have it.
+    pub(crate) name: &'static str,
+    /// The package that names the newest of this series.
+    meta: &'static str,
+    /// Whether it is tried unless others are named.
+    usual: bool,
+}
+
+/// Debian 12 has two series. Its cloud kernels are the same without drivers: a quarter of the size.
+const KERNELS: [Kernel; 4] = [
+    Kernel {
+        name: "6.1-cloud",
+        meta: "linux-image-cloud-amd64",
+        usual: true,
+    },
+    Kernel {
+        name: "6.12-cloud",
+        meta: "linux-image-6.12-cloud-amd64",
+        usual: true,
+    },
+    Kernel {
+        name: "6.1",
+        meta: "linux-image-amd64",
+        usual: false,
+    },
+    Kernel {
+        name: "6.12",
+        meta: "linux-image-6.12-amd64",
+        usual: false,
+    },
+];
+
+/// The kernels of these names, or the usual ones.
+pub(crate) fn chosen(names: &[String]) -> Result<Vec<Kernel>> {
+    if names.is_empty() {
+        return Ok(KERNELS.into_iter().filter(|kernel| kernel.usual).collect());
+    }
+    let one = |name: &String| {
+        let found = KERNELS.into_iter().find(|kernel| kernel.name == name);
+        found.with_context(|| {
+            let known: Vec<&str> = KERNELS.iter().map(|kernel| kernel.name).collect();
+            format!("there is no kernel {name}; there are {}", known.join(", "))
+        })
+    };
+    names.iter().map(one).collect()
+}
+
+/// A kernel on this machine's disk.
+#[derive(Debug, Clone)]
+pub(crate) struct Unpacked {
+    pub(crate) kernel: Kernel,
+    /// The package that it came in, such as `linux-image-6.1.0-56-cloud-amd64`.
+    pub(crate) package: String,
+    /// The package's version, such as `6.1.181-1`.
+    pub(crate) version: String,
+    /// Folder of everything of this kernel.
+    pub(crate) folder: PathBuf,
+    /// What uname says on it.
+    pub(crate) release: String,
+}
+
+impl Unpacked {
+    /// The bootable image.
+    pub(crate) fn image(&self) -> PathBuf {
+        self.folder
+            .join(format!("root/boot/vmlinuz-{}", self.release))
+    }
+
+    /// Where the package's `lib/modules` lies.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.folder.join("root")
+    }
+}
+
+impl Kernel {
+    /// The kernel, fetched first if it is not there.
+    pub(crate) fn ready(self) -> Result<Unpacked> {
+        let folder = run::root().join("target/kernels").join(self.name);
+        if !folder.join("package").is_file() {
+            self.unpack(&folder)
+                .with_context(|| format!("fetch the kernel {}", self.name))?;
+        }
+        let text = fs::read_to_string(folder.join("package"))?;
+        let (package, version) = text
+            .trim()
+            .split_once(' ')
+            .with_context(|| format!("{} says nothing; remove it", folder.display()))?;
+        let release = package
+            .strip_prefix("linux-image-")
+            .context("a package of another name")?;
+        Ok(Unpacked {
+            kernel: self,
+            package: package.to_owned(),
+            version: version.to_owned(),
+            release: release.to_owned(),
+            folder,
+        })
+    }
+
+    fn unpack(self, folder: &Path) -> Result<()> {
+        if host::find("apt-cache").is_none() || host::find("dpkg-deb").is_none() {
+            bail!("kernels come out of Debian's packages, and there is no apt-get here");
+        }
+        let package = self.package().or_else(|_| {
+            // A fresh machine has no package lists.
+            host::update_lists()?;
+            self.package()
+        })?;
+        eprintln!("fetching {package} into target/kernels");
+        let _ = fs::remove_dir_all(folder);
+        fs::create_dir_all(folder)?;
+        let version = debian::fetch(&package, folder, &folder.join("root"))?;
+        // Last: half a kernel is none.
+        fs::write(folder.join("package"), format!("{package} {version}\n"))?;
+        Ok(())
+    }
+
+    /// The package that the series' own package depends on.
+    fn package(self) -> Result<String> {
+        let output = run::output(Command::new("apt-cache").args(["depends", self.meta]))?;
+        let text = String::from_utf8_lossy(&output);
+        image_of(&text).with_context(|| format!("Debian's {} names no kernel", self.meta))
+    }
+}
+
+/// The kernel's package among what a package depends on.
+fn image_of(depends: &str) -> Option<String> {
+    let names = depends
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Depends: "));
+    let mut images = names.filter(|name| {
+        let rest = name.strip_prefix("linux-image-").unwrap_or_default();
+        rest.starts_with(|c: char| c.is_ascii_digit())
+    });
+    images.next().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_what_its_series_depends_on() {
+        let text = "linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-56-cloud-amd64\n  \
+                    Suggests: linux-image-9.9\n";
+        assert_eq!(
+            image_of(text).as_deref(),
+            Some("linux-image-6.1.0-56-cloud-amd64")
+        );
+        assert_eq!(
+            image_of("linux-image-x\n  Depends: linux-image-cloud\n"),
+            None
+        );
+        assert_eq!(image_of(""), None);
+    }
+
+    #[test]
+    fn unknown_kernels_are_refused_with_the_known_ones() {
+        let usual = chosen(&[]).unwrap();
+        assert_eq!(usual.len(), 2);
+        let error = chosen(&["5.4".to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("6.12-cloud"), "{error}");
+        assert_eq!(chosen(&["6.1".to_owned()]).unwrap()[0].name, "6.1");
+    }
+}

@@ -1,0 +1,234 @@
+//! docs/kernels.md: what the runs found, kernel by kernel. Written on demand; otherwise what it says
+//! of features is held against what was found.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use anyhow::{Context as _, Result};
+
+use super::package::Kernel;
+use super::page_file;
+use super::selection::Program;
+use crate::tally::Tally;
+
+/// A feature that was tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Feature {
+    name: String,
+    there: bool,
+    /// Why not.
+    why: String,
+}
+
+impl Feature {
+    /// A line of `kernel-features`: name, yes or no, why.
+    pub(super) fn of(line: &str) -> Option<Self> {
+        let mut parts = line.split('\t');
+        let (name, there) = (parts.next()?, parts.next()?);
+        Some(Self {
+            name: name.to_owned(),
+            there: there == "yes",
+            why: parts.next().unwrap_or_default().to_owned(),
+        })
+    }
+}
+
+/// What a run on one kernel found.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) kernel: Kernel,
+    pub(super) package: String,
+    pub(super) version: String,
+    pub(super) features: Vec<Feature>,
+    pub(super) tally: Tally,
+    pub(super) skipped: Vec<String>,
+    /// MiB in use at the end.
+    pub(super) memory: u32,
+    pub(super) seconds: f64,
+}
+
+/// Writes the page.
+pub(super) fn write(found: &[Found]) -> Result<()> {
+    let date = jiff::Zoned::now().date().to_string();
+    let file = page_file();
+    fs::write(&file, render(found, &date)).with_context(|| format!("write {}", file.display()))
+}
+
+/// What the page says otherwise, in words.
+pub(super) fn differences(found: &[Found]) -> Result<Vec<String>> {
+    let file = page_file();
+    let page = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    Ok(missing(&page, found))
+}
+
+fn missing(page: &str, found: &[Found]) -> Vec<String> {
+    let rows = feature_rows(found).into_iter().chain(lost(found));
+    rows.filter(|row| !page.lines().any(|line| line == row))
+        .map(|row| format!("the page lacks the line `{row}`"))
+        .collect()
+}
+
+fn render(found: &[Found], date: &str) -> String {
+    let mut page = format!(
+        "# Kernels\n\
+         What runs on other kernels than a developer's own found; written by `cargo xtask test --kernels --write-docs` on {date}, not by hand.\n\
+         Each kernel is Debian's, in a virtual machine with an emulated processor ([ADR 20](adr/0020-kernels-in-machines.md)).\n\
+         CI runs the same and fails where this page says otherwise.\n\n\
+         | kernel | package | version |\n|---|---|---|\n"
+    );
+    for one in found {
+        let _ = writeln!(
+            page,
+            "| {} | {} | {} |",
+            one.kernel.name, one.package, one.version
+        );
+    }
+    page.push_str(
+        "\nOlder kernels than 6.1, those between 6.1 and 6.12, and arm64 were not tried: what is said of them elsewhere is read, not run.\n\n\
+         ## What pathproof uses of the kernel\n\
+         Each line was tried by the agent's own code (`tests/src/bin/kernel-features.rs`).\n\n",
+    );
+    let heads: Vec<&str> = found.iter().map(|one| one.kernel.name).collect();
+    let _ = writeln!(page, "| feature | {} |", heads.join(" | "));
+    let _ = writeln!(page, "|---|{}", "---|".repeat(heads.len()));
+    for row in feature_rows(found) {
+        let _ = writeln!(page, "{row}");
+    }
+    page.push_str(
+        "\nNot used, so not tried: fentry, fexit, kprobes, XDP, BPF LSM, programs at cgroups, netkit's own hooks.\n\n\
+         ## What is lost\n",
+    );
+    for line in lost(found) {
+        let _ = writeln!(page, "{line}");
+    }
+    page.push_str(
+        "\n## Tests\nThe rest of the tests runs on the kernel of whoever runs them, since an emulated processor is too slow for all.\n\n\
+         | tests | kernels | show |\n|---|---|---|\n",
+    );
+    for program in Program::ALL {
+        for choice in program.chosen() {
+            let (name, tests) = (program.name(), choice.tests);
+            let series = choice.series.unwrap_or("all");
+            let _ = writeln!(
+                page,
+                "| tests/{name}, `{tests}` | {series} | {} |",
+                choice.shows
+            );
+        }
+    }
+    page
+}
+
+/// One row for each feature.
+fn feature_rows(found: &[Found]) -> Vec<String> {
+    let names = found.first().map(|one| &one.features);
+    let row = |feature: &Feature| {
+        let cell = |one: &Found| match find(one, &feature.name) {
+            Some(Feature { there: true, .. }) => "yes",
+            Some(_) => "no",
+            None => "not tried",
+        };
+        let cells: Vec<&str> = found.iter().map(cell).collect();
+        format!("| {} | {} |", feature.name, cells.join(" | "))
+    };
+    names.into_iter().flatten().map(row).collect()
+}
+
+fn find<'a>(found: &'a Found, name: &str) -> Option<&'a Feature> {
+    found.features.iter().find(|feature| feature.name == name)
+}
+
+/// What a missing feature costs.
+const COSTS: [(&str, &str); 9] = [
+    (
+        "the verifier takes the observer",
+        "nothing is observed: the verdict is Unknown",
+    ),
+    (
+        "the verifier takes the sentinel",
+        "no probes: an idle node is Unknown",
+    ),
+    (
+        "TCX links",
+        "clsact filters are used; after a crash they stay until the next agent or `pathproof cleanup`, none is pinned, and who stands first is decided by priority",
+    ),
+    ("clsact filters", "nothing, while there is TCX"),
+    (
+        "being first at a hook, and told so",
+        "what another program drops first is not seen",
+    ),
+    (
+        "port steering (sk_lookup)",
+        "the healthz port is bound, and must be free",
+    ),
+    (
+        "maps read and emptied many elements at a time",
+        "lost connections are not told",
+    ),
+    ("pins in bpffs", "a restart is a gap in observation"),
+    ("IPVS", "kube-proxy's ipvs mode cannot run"),
+];
+
+fn lost(found: &[Found]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for one in found {
+        for feature in one.features.iter().filter(|feature| !feature.there) {
+            let cost = COSTS.iter().find(|(name, _)| *name == feature.name);
+            let cost = cost.map_or("", |(_, cost)| cost);
+            lines.push(format!(
+                "- {}: no {}: {cost}.",
+                one.kernel.name, feature.name
+            ));
+        }
+    }
+    if lines.is_empty() {
+        lines.push("Nothing, on these kernels.".to_owned());
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::package;
+
+    fn found(tcx: bool) -> Found {
+        let line = if tcx {
+            "TCX links\tyes\t"
+        } else {
+            "TCX links\tno\tEINVAL"
+        };
+        Found {
+            kernel: package::chosen(&[]).unwrap()[0],
+            package: "linux-image-6.1.0-56-cloud-amd64".to_owned(),
+            version: "6.1.181-1".to_owned(),
+            features: Feature::of(line).into_iter().collect(),
+            tally: Tally::PASSED,
+            skipped: vec!["a::b: needs TCX".to_owned()],
+            memory: 300,
+            seconds: 1.0,
+        }
+    }
+
+    #[test]
+    fn a_page_says_what_was_found_and_nothing_else() {
+        let page = render(&[found(false)], "2026-11-22");
+        assert!(page.contains("| TCX links | no |"), "{page}");
+        assert!(page.contains("- 6.1-cloud: no TCX links: clsact"), "{page}");
+        assert_eq!(missing(&page, &[found(false)]), Vec::<String>::new());
+        // Another date and package are no difference; another feature is.
+        let other = Found {
+            package: "linux-image-6.1.0-57-cloud-amd64".to_owned(),
+            ..found(false)
+        };
+        assert_eq!(missing(&page, &[other]), Vec::<String>::new());
+        assert_eq!(missing(&page, &[found(true)]).len(), 2);
+    }
+
+    #[test]
+    fn lines_that_are_no_features_are_none() {
+        assert_eq!(Feature::of("Error: run as root"), None);
+        let feature = Feature::of("IPVS\tno\tnot in this kernel").unwrap();
+        assert!(!feature.there && feature.why == "not in this kernel");
+    }
+}

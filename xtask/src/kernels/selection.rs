@@ -1,0 +1,150 @@
+//! Which tests run in a machine. Its processor is emulated: what takes a minute on a real one takes
+//! many there, so tests are chosen for what they show of the kernel.
+
+/// A program of tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// tests/kernel.
+    Kernel,
+    /// tests/node.
+    Node,
+    /// tests/cluster, with an API server outside of the machine.
+    Cluster,
+}
+
+impl Program {
+    pub(crate) const ALL: [Self; 3] = [Self::Kernel, Self::Node, Self::Cluster];
+
+    /// Name of the test target.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Node => "node",
+            Self::Cluster => "cluster",
+        }
+    }
+
+    /// Tests at a time. The guest has two processors; of two agents that start at once neither was
+    /// ready within minutes.
+    pub(crate) fn threads(self) -> u8 {
+        match self {
+            Self::Kernel => 2,
+            Self::Node | Self::Cluster => 1,
+        }
+    }
+
+    /// What of it is chosen.
+    pub(crate) fn chosen(self) -> &'static [Choice] {
+        match self {
+            Self::Kernel => &KERNEL,
+            Self::Node => &NODE,
+            Self::Cluster => &CLUSTER,
+        }
+    }
+}
+
+/// Tests by a part of their names, and what they show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) tests: &'static str,
+    pub(crate) shows: &'static str,
+    /// The series of kernels that it runs on; all, where there is none.
+    pub(crate) series: Option<&'static str>,
+}
+
+impl Choice {
+    /// Whether it runs on the kernel of this name.
+    pub(crate) fn is_for(&self, kernel: &str) -> bool {
+        let of = |series| kernel.split('-').next() == Some(series);
+        self.series.is_none_or(of)
+    }
+
+    /// On this series alone: what differs between kernels is tried where it differs, the rest where
+    /// there is time.
+    const fn on(self, series: &'static str) -> Self {
+        Self {
+            series: Some(series),
+            ..self
+        }
+    }
+}
+
+const fn choice(tests: &'static str, shows: &'static str) -> Choice {
+    Choice {
+        tests,
+        shows,
+        series: None,
+    }
+}
+
+/// Each loads the observer, which the verifier takes seconds for there.
+const KERNEL: [Choice; 6] = [
+    choice(
+        "the_empty_program_passes",
+        "programs run on packets (BPF_PROG_TEST_RUN)",
+    ),
+    choice(
+        "a_connection_to_the_field",
+        "what the programs write into the maps",
+    ),
+    choice(
+        "a_plan_of_all_kinds",
+        "the agent's writes, many elements at a time",
+    ),
+    choice("sampler::", "the agent's reads, many elements at a time"),
+    choice(
+        "near_ends_stamp_and_pass::family_1",
+        "the sentinel's programs pass and stamp what is theirs",
+    ),
+    choice(
+        "strangers::strangers::family_1",
+        "and leave alone what is not",
+    ),
+];
+
+/// Half a minute to two of an emulated processor each, but for the refusals.
+///
+/// Not here: `a_restart_misses_no_connection` and `a_killed_agent_leaves_the_node_as_it_was`, whose
+/// 300 connections a second are more than an emulated processor makes. Twins are in the test with
+/// kube-proxy.
+const NODE: [Choice; 4] = [
+    choice(
+        "a_flushed_chain_is_503_until_it_is_mended::case_1",
+        "proven on traffic; 503 after a fault, 200 after its repair",
+    ),
+    choice(
+        "outsiders_get_ours_and_the_node_the_owners",
+        "the healthz port beside its owner, by sk_lookup",
+    )
+    .on("6.12"),
+    // Nowhere else: the clock is everybody's.
+    choice(
+        "a_clock_that_is_set",
+        "a clock that is set forth and back makes no fault, and hides none",
+    )
+    .on("6.12"),
+    choice(
+        "hardening_refusals::",
+        "seccomp filters and Landlock's rules, by trying them",
+    ),
+];
+
+/// Each has the API server to itself, and leaves its objects there.
+const CLUSTER: [Choice; 1] = [choice(
+    "ipvs_mode",
+    "a real kube-proxy in ipvs mode: proven, 503 when its table is wiped and 200 when it is back; one dead server and one emptied Service are no 503",
+)
+.on("6.1")];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_series_is_the_whole_number_of_a_kernel() {
+        let one = choice("a", "b").on("6.1");
+        assert!(one.is_for("6.1-cloud") && one.is_for("6.1"));
+        assert!(!one.is_for("6.12-cloud"));
+        assert!(choice("a", "b").is_for("6.12"));
+    }
+}

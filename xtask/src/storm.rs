@@ -1,0 +1,43 @@
+//! `cargo xtask storm`: builds the agent and the storm, and plays it as root.
+//!
+//! What happens in a storm and how it is judged is the program `storm` of package node-tests, and so
+//! are its options.
+
+use anyhow::Result;
+
+use crate::run::Rest;
+use crate::{host, run, setup_cluster};
+
+pub(crate) fn run(rest: &Rest) -> Result<()> {
+    play("release", &rest.arguments)
+}
+
+/// Two minutes in all, with the agent that the tests built: from a folder, and at an API server with
+/// other tools for the rules.
+pub(crate) fn for_ci() -> Result<()> {
+    if !host::is_root() {
+        println!("the storm is skipped: it needs root");
+        return Ok(());
+    }
+    for options in [
+        "--seed 1 --minutes 1 --slack 3",
+        "--seed 3 --minutes 1 --slack 3 --api --backend iptables-nft",
+    ] {
+        let options: Vec<String> = options.split(' ').map(str::to_owned).collect();
+        play("dev", &options)?;
+    }
+    Ok(())
+}
+
+fn play(profile: &str, options: &[String]) -> Result<()> {
+    host::install_world("the storm")?;
+    let agent = run::build_program("pathproof", "pathproof", profile)?;
+    let storm = run::build_program("node-tests", "storm", profile)?;
+    let servers = options.iter().any(|option| option == "--api");
+    let servers = servers.then(setup_cluster::ready).transpose()?;
+    let env = servers.as_ref();
+    let env = env.map(|folder| ("PATHPROOF_CLUSTER_SERVERS", folder.as_os_str()));
+    let mut command = host::as_root_with(storm, env.as_slice())?;
+    command.arg("--agent").arg(agent).args(options);
+    run::run_through_interrupts(&mut command)
+}
