@@ -1,13 +1,14 @@
 //! `cargo xtask ci`: the list that CI runs. A step that fails does not stop the next one.
 
 use std::process::Command;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
 use crate::tally::Tally;
 use crate::tools::{CARGO_DENY, TYPOS};
-use crate::{build_ebpf, gen_docs, image, run, setup_ebpf, storm, test, tidy};
+use crate::{ahead, build_ebpf, fuzz, gen_docs, image, run, setup_ebpf, storm, test, tidy};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -42,7 +43,11 @@ const TESTS: [(&str, Count); 3] = [
 ];
 
 /// The steps after them, counted the same way. What is shipped takes longest to build.
-const LAST: [(&str, Act); 2] = [("storm", storm::for_ci), ("image", image::for_ci)];
+const LAST: [(&str, Act); 3] = [
+    ("storm", storm::for_ci),
+    ("fuzz", fuzz::for_ci),
+    ("image", image::for_ci),
+];
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let names: Vec<&str> = (STEPS.iter().map(|(name, _)| *name))
@@ -62,6 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
     let mut sum = Tally::default();
     let mut lines = Vec::new();
+    let ahead = args.only.is_empty().then(ahead::begin);
     let step = |(name, act): (&'static str, Act)| {
         let (took, result) = timed(name, act);
         let tally = if result.is_ok() {
@@ -95,6 +101,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         sum += tally;
         lines.push(line);
     }
+    // Its last part is what the last step built, or waited for.
+    ahead.map(JoinHandle::join);
     report(&lines);
     println!("{sum}");
     // The closing line stays the last one: what failed was said above.

@@ -20,7 +20,8 @@ const KEPT: u64 = 32 * 1024;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to feed: a folder of fuzz/corpus
-    target: String,
+    #[arg(required_unless_present = "build")]
+    target: Option<String>,
     /// Seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -30,23 +31,52 @@ pub(crate) struct Args {
     /// Feed this file alone: what was wrong once
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "keep"])]
     replay: Option<PathBuf>,
+    /// Build the fuzzer, and feed it nothing yet
+    #[arg(long, conflicts_with_all = ["target", "seconds", "keep", "replay"])]
+    build: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let names = targets()?;
-    if !names.contains(&args.target) {
+    let Some(target) = &args.target else {
+        return Fuzzer::build().map(drop);
+    };
+    if !names.contains(target) {
         bail!(
-            "there is no target {}; the targets are {}",
-            args.target,
+            "there is no target {target}; the targets are {}",
             names.join(", ")
         );
     }
     let fuzzer = Fuzzer::build()?;
     match &args.replay {
-        Some(file) => run::run(fuzzer.command(&args.target).arg(file)),
-        None if args.keep => fuzzer.keep(&args.target),
-        None => run::run(&mut fuzzer.search(&args.target, args.seconds)?),
+        Some(file) => run::run(fuzzer.command(target).arg(file)),
+        None if args.keep => fuzzer.keep(target),
+        None => run::run(&mut fuzzer.search(target, args.seconds)?),
     }
+}
+
+/// Every target for ten seconds: enough for what a change has just broken. What lies deeper is found
+/// at a desk, in hours.
+pub(crate) fn for_ci() -> Result<()> {
+    let fuzzer = Fuzzer::build()?;
+    let mut wrong = Vec::new();
+    for target in targets()? {
+        let mut search = fuzzer.search(&target, 10)?;
+        // Otherwise hundreds of lines, one for each input that it keeps.
+        search.args(["-verbosity=0", "-print_final_stats=1"]);
+        if let Err(error) = run::run(&mut search) {
+            wrong.push(format!("{target}: {error:#}"));
+        }
+    }
+    if !wrong.is_empty() {
+        bail!(
+            "inputs that went wrong are kept in {}; feed one again with cargo xtask fuzz TARGET \
+             --replay FILE ({})",
+            folder().display(),
+            wrong.join("; ")
+        );
+    }
+    Ok(())
 }
 
 fn corpus() -> PathBuf {

@@ -37,6 +37,7 @@ pub(crate) struct Module {
 impl Module {
     /// The folder of the programs, of which missing ones are built first.
     pub(crate) fn ready(&self) -> Result<PathBuf> {
+        let _alone = run::alone(self.name)?;
         let folder = self.folder();
         fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
         let missing: Vec<&str> = self

@@ -61,6 +61,7 @@ fn install_arguments<'a>(packages: &[&'a str]) -> Vec<&'a str> {
 
 fn apt_get(apt: &Path, arguments: &[&str]) -> Result<()> {
     let silent = [("DEBIAN_FRONTEND", OsStr::new("noninteractive"))];
+    let _alone = run::alone("apt-get")?;
     run::run(as_root_with(apt, &silent)?.args(arguments))
 }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::tally::{Reader, Tally};
+use crate::tally::{Counted, Reader, Tally};
 use machine::{End, Line, Machine};
 use package::{Kernel, Unpacked};
 use page::{Feature, Found};
@@ -164,7 +164,9 @@ fn once(machine: &Machine<'_>) -> Result<Option<Found>> {
             bad = true;
         }
     }
-    let (mut tally, skipped) = reader.finish();
+    let Counted {
+        mut tally, skipped, ..
+    } = reader.finish();
     if (bad || !complaints.is_empty()) && tally.failed == 0 {
         tally += Tally::FAILED;
     }

@@ -3,6 +3,7 @@
 //! One variant per task, one file per task, and the doc comment is the help text. CI runs
 //! `cargo xtask ci` and nothing else, so that whatever CI finds can be found at a desk.
 
+mod ahead;
 mod bench;
 mod build_ebpf;
 mod ci;
@@ -16,7 +17,9 @@ mod go;
 mod host;
 mod image;
 mod kernels;
+mod miri;
 mod run;
+mod sanitize;
 mod setup_cluster;
 mod setup_ebpf;
 mod storm;
@@ -49,6 +52,10 @@ enum Task {
     Bench(bench::Args),
     /// Feed untrusted bytes to what reads them, for as long as you like (libFuzzer; needs g++)
     Fuzz(fuzz::Args),
+    /// Interpret the tests of agent-common and of the core: undefined behaviour (Miri; needs nightly)
+    Miri(miri::Args),
+    /// Run the namespace tests with an agent that watches its memory (AddressSanitizer; needs root)
+    Sanitize(sanitize::Args),
     /// Build the API server and kube-proxy that the cluster tests run (needs Go; once)
     SetupCluster(setup_cluster::Args),
     /// Install what building the eBPF object takes
@@ -74,6 +81,8 @@ fn main() -> ExitCode {
         Task::Storm(args) => storm::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
+        Task::Miri(args) => miri::run(&args),
+        Task::Sanitize(args) => sanitize::run(&args),
         Task::SetupCluster(args) => setup_cluster::run(&args),
         Task::SetupEbpf => setup_ebpf::run(),
         Task::BuildEbpf(args) => build_ebpf::run(&args),

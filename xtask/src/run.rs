@@ -1,5 +1,6 @@
 //! Running other programs: one line that says what runs, an error that names it.
 
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
@@ -18,6 +19,17 @@ pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
+}
+
+/// Waits until no other task in this clone does the same; lasts as long as the file that it gives.
+pub(crate) fn alone(what: &str) -> Result<File> {
+    let folder = root().join("target/tools");
+    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let path = folder.join(format!("{what}.lock"));
+    let file = File::create(&path).with_context(|| format!("make {}", path.display()))?;
+    file.lock()
+        .with_context(|| format!("cannot lock {}", path.display()))?;
+    Ok(file)
 }
 
 /// The command as a person would type it, for messages.

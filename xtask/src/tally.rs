@@ -49,6 +49,33 @@ impl fmt::Display for Tally {
     }
 }
 
+/// What one run of tests came to.
+#[derive(Debug, Default)]
+pub(crate) struct Counted {
+    pub(crate) tally: Tally,
+    /// Names of tests that failed.
+    pub(crate) failed: Vec<String>,
+    /// "test: why" of tests that skipped themselves.
+    pub(crate) skipped: Vec<String>,
+    /// Names of tests that failed beside others and passed alone; counted as passed.
+    pub(crate) unsteady: Vec<String>,
+}
+
+impl Counted {
+    /// Takes in what the failed tests came to when they ran once more, alone: those that passed then
+    /// were unsteady. A run that did not run them all says nothing.
+    pub(crate) fn after(mut self, again: &Self) -> Self {
+        if again.tally.passed + again.tally.failed < self.failed.len() {
+            return self;
+        }
+        let failed = |test: &String| again.failed.contains(test);
+        (self.failed, self.unsteady) = self.failed.into_iter().partition(failed);
+        self.tally.failed -= self.unsteady.len();
+        self.tally.passed += self.unsteady.len();
+        self
+    }
+}
+
 /// Follows the output of `cargo test -- --show-output`.
 ///
 /// libtest knows no test that skips itself while it runs: such a test passes and prints a line
@@ -56,6 +83,8 @@ impl fmt::Display for Tally {
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     tally: Tally,
+    /// Names of failed tests, of all binaries.
+    failed: Vec<String>,
     /// "test: why", of all binaries.
     reasons: Vec<String>,
     /// Tests of the present binary that skipped themselves.
@@ -74,6 +103,12 @@ impl Reader {
             self.in_successes = false;
         }
         if !self.in_successes {
+            if let Some(test) = line
+                .strip_prefix("test ")
+                .and_then(|l| l.strip_suffix(" ... FAILED"))
+            {
+                self.failed.push(test.to_owned());
+            }
             self.result(line);
             return true;
         }
@@ -113,9 +148,13 @@ impl Reader {
         self.skipping.clear();
     }
 
-    /// The numbers, and the tests that skipped themselves with their reasons.
-    pub(crate) fn finish(self) -> (Tally, Vec<String>) {
-        (self.tally, self.reasons)
+    pub(crate) fn finish(self) -> Counted {
+        Counted {
+            tally: self.tally,
+            failed: self.failed,
+            skipped: self.reasons,
+            unsteady: Vec::new(),
+        }
     }
 }
 
@@ -126,7 +165,7 @@ mod tests {
     fn read(text: &str) -> (Tally, Vec<String>, String) {
         let mut reader = Reader::default();
         let shown: Vec<&str> = text.lines().filter(|line| reader.line(line)).collect();
-        let (tally, skipped) = reader.finish();
+        let Counted { tally, skipped, .. } = reader.finish();
         (tally, skipped, shown.join("\n"))
     }
 
@@ -175,5 +214,52 @@ mod tests {
     fn words_of_tests_are_no_results() {
         let (tally, ..) = read("test a_test_result ... ok\nthe test result: 5 passed; no");
         assert_eq!(tally, Tally::default());
+    }
+
+    /// Three passed and two failed; then the two alone, as `again` says.
+    fn after(again: &str) -> Counted {
+        let counted = |text: &str| {
+            let mut reader = Reader::default();
+            for line in text.lines() {
+                reader.line(line);
+            }
+            reader.finish()
+        };
+        let first = counted(
+            "test a ... FAILED\ntest b ... ok\ntest c ... FAILED\n\
+             test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
+        );
+        assert_eq!(first.failed, ["a", "c"]);
+        first.after(&counted(again))
+    }
+
+    #[test]
+    fn what_passes_alone_is_unsteady_and_what_fails_again_has_failed() {
+        let counted = after(
+            "test a ... ok\ntest c ... FAILED\n\
+             test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 3 filtered out",
+        );
+        assert_eq!(counted.tally.to_string(), "4 passed, 1 failed, 0 skipped");
+        assert_eq!(
+            (counted.failed, counted.unsteady),
+            (vec!["c".to_owned()], vec!["a".to_owned()])
+        );
+    }
+
+    #[test]
+    fn a_second_run_that_did_not_run_them_excuses_nothing() {
+        for again in [
+            "",
+            "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 5 filtered out",
+            "test a ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored",
+        ] {
+            let counted = after(again);
+            assert_eq!(
+                counted.tally.to_string(),
+                "3 passed, 2 failed, 0 skipped",
+                "{again}"
+            );
+            assert!(counted.unsteady.is_empty());
+        }
     }
 }

@@ -1,0 +1,86 @@
+//! `cargo xtask miri`: what runs in the kernel, and the core, in an interpreter that stops at
+//! undefined behaviour. A hundred times slower than the processor, so that tests with many rounds
+//! are left out, and properties get few cases.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::run;
+
+/// What is interpreted, and which of its tests are left out: each plays thousands of rounds.
+const PARTS: [(&str, &[&str], &[&str]); 2] = [
+    (
+        "agent-common, which the kernel runs",
+        &["--package", "agent-common", "--all-features"],
+        &[
+            "sources_are_spread",
+            "a_flood",
+            "one_connection_one_outcome",
+            "dns_at_the_full_rate",
+        ],
+    ),
+    (
+        "the core",
+        &["--package", "pathproof", "--lib", "domain::"],
+        &[],
+    ),
+];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only tests whose name contains this
+    filter: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    ready()?;
+    for (what, tests, left_out) in PARTS {
+        println!("interpreting {what}");
+        run::run(
+            rustup_cargo()
+                .args(["miri", "test", "--no-fail-fast"])
+                .args(tests)
+                .arg("--")
+                .args(args.filter.as_deref())
+                .args(left_out.iter().flat_map(|test| ["--skip", test]))
+                // proptest reads its variable and the folder it is in.
+                .env("MIRIFLAGS", "-Zmiri-disable-isolation")
+                .env("PROPTEST_CASES", "2"),
+        )?;
+    }
+    Ok(())
+}
+
+/// Miri comes with the nightly compiler alone.
+fn ready() -> Result<()> {
+    let there = || run::first_line(rustup_cargo().args(["miri", "--version"])).is_some();
+    if there() {
+        return Ok(());
+    }
+    run::run(Command::new("rustup").args([
+        "toolchain",
+        "install",
+        "nightly",
+        "--profile",
+        "minimal",
+        "--component",
+        "miri,rust-src",
+    ]))
+    .context("Miri needs rustup's nightly compiler with miri and rust-src")?;
+    if !there() {
+        bail!("rustup brought no Miri: try `rustup component add miri --toolchain nightly`");
+    }
+    Ok(())
+}
+
+/// Not the cargo that runs this task: rustup chooses another by its first word.
+fn rustup_cargo() -> Command {
+    let mut command = Command::new("rustup");
+    command
+        .current_dir(run::root())
+        .args(["run", "nightly", "cargo"])
+        .env("CARGO_TARGET_DIR", run::root().join("target/miri"))
+        .env_remove("RUSTC");
+    command
+}
