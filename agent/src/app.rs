@@ -365,7 +365,8 @@ fn serve_all(
     let rules = |listener, allow| serve::Rules {
         listener,
         allow,
-        limits: serve::Limits::default().within(open_files),
+        // Of two listeners.
+        limits: serve::Limits::default().within(open_files / 2),
         metrics: Arc::clone(metrics),
     };
     let end = |mut ended: watch::Receiver<bool>| async move {

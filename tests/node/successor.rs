@@ -4,9 +4,10 @@
 use std::fs;
 use std::time::Duration;
 
-use node_tests::manifests::AUTOSCALER_TAINT;
+use node_tests::manifests::{AUTOSCALER_TAINT, Service};
 use node_tests::rules::Backend;
 use node_tests::world::{Agent, Family, agent_binary};
+use rstest::rstest;
 use serde_json::Value;
 
 use crate::agent_scene::{PATIENCE, Scene, eventually, family_of, until};
@@ -152,4 +153,53 @@ fn an_update_goes_on_where_the_node_was_broken_before() {
     assert_eq!(scene.asked("/healthz"), 503);
     next.kill().expect("kill");
     scene.take_agent().kill().expect("kill");
+}
+
+/// Services that come while two agents run count for themselves, whichever agent lives on: each gives
+/// them ids of its own, so one alone may keep the maps. The other is held while they come, and hears
+/// of both at once: it would number them the other way round.
+#[rstest]
+#[case::the_successor(true)]
+#[case::the_predecessor(false)]
+fn services_that_come_during_an_update_count_for_themselves(#[case] successor_lives: bool) {
+    let name = "services_that_come_during_an_update_count_for_themselves";
+    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let mut next = spawn(&scene, &[]);
+    next.wait_ready(PATIENCE).expect("ready");
+    let ends = if successor_lives {
+        scene.agent.replace(next).expect("an agent runs")
+    } else {
+        next
+    };
+    send(&ends, libc::SIGSTOP);
+    let (first, second) = ("zebra", "ant");
+    for (name, index) in [(first, 3), (second, 4)] {
+        let service = Service::new(name, index, [scene.world.pod("web-1")]);
+        scene.manifests.add(service).expect("add a Service");
+        scene.rules.install().expect("install");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    send(&ends, libc::SIGCONT);
+    std::thread::sleep(Duration::from_secs(2));
+    ends.kill().expect("kill");
+    for family in Family::ALL {
+        let plan = scene.pod_plan("client-1", scene.cluster_ip(first, family));
+        scene.run(plan);
+    }
+    for family in Family::ALL {
+        eventually("what is dialled is proven", || {
+            scene.count(first, family, "pod", "proven") > 3
+        });
+        assert_eq!(scene.count(second, family, "", "arrived"), 0, "{family:?}");
+    }
+    scene.wait_proven();
+    scene.take_agent().kill().expect("kill");
+}
+
+fn send(agent: &Agent, signal: libc::c_int) {
+    // SAFETY: a signal to a child of our own that was not waited for yet.
+    let sent = unsafe { libc::kill(agent.pid().cast_signed(), signal) };
+    assert_eq!(sent, 0, "the agent is there");
 }

@@ -107,7 +107,8 @@ impl Frame {
     /// which comes when it likes.
     pub fn is_somebodys(&self) -> bool {
         match self.bytes.get(12..14) {
-            Some([0x08, 0x00]) => true,
+            // Multicast listeners of IPv4 (IGMP).
+            Some([0x08, 0x00]) => self.bytes.get(23) != Some(&2),
             Some([0x86, 0xdd]) => match SlicedPacket::from_ethernet(&self.bytes) {
                 Ok(packet) => match packet.transport {
                     // Multicast listeners, routers, neighbours, redirects, and listeners again.

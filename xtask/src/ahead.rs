@@ -12,19 +12,17 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result};
 
-use crate::run;
+use crate::{host, run};
 
-/// In the order in which they are wanted.
-const TASKS: [&[&str]; 3] = [
-    &["setup-cluster", "--all"],
-    &["image", "--program-only"],
-    &["fuzz", "--build"],
-];
+/// In the order in which they are wanted; without root there is no server to be run.
+const SERVERS: &[&str] = &["setup-cluster", "--all"];
+const TASKS: [&[&str]; 2] = [&["image", "--program-only"], &["fuzz", "--build"]];
 
 /// Begins. What fails here fails again in the step that needs it, and is said there.
 pub(crate) fn begin() -> JoinHandle<()> {
     thread::spawn(|| {
-        for task in TASKS {
+        let servers = host::is_root().then_some(SERVERS);
+        for task in servers.into_iter().chain(TASKS) {
             if let Err(error) = idle(task) {
                 eprintln!("building ahead, {}: {error:#}", task.join(" "));
             }
@@ -51,13 +49,24 @@ fn start(task: &[&str], log: &Path) -> Result<Child> {
         .stdin(Stdio::null())
         .stdout(file.try_clone()?)
         .stderr(file);
-    // SAFETY: one call into the kernel, which takes a pointer to a value on the stack.
+    // SAFETY: two calls into the kernel, one with a pointer to a value on the stack.
     unsafe {
-        command.pre_exec(only_idle_time);
+        command.pre_exec(|| {
+            end_with_this_task();
+            only_idle_time()
+        });
     }
     command
         .spawn()
         .with_context(|| format!("cannot start {}", task.join(" ")))
+}
+
+/// What it has just started goes on to its own end, and no further.
+fn end_with_this_task() {
+    // SAFETY: the option takes a number, and fails for none that is a signal.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+    }
 }
 
 /// What it starts in turn has this class too.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::tally::Tally;
+use crate::tally::{Counted, Tally};
 use crate::tools::{CARGO_DENY, TYPOS};
 use crate::{ahead, build_ebpf, fuzz, gen_docs, image, run, setup_ebpf, storm, test, tidy};
 
@@ -33,7 +33,7 @@ const STEPS: [(&str, Act); 8] = [
     ("build-ebpf", ebpf),
 ];
 
-type Count = fn() -> Result<Tally>;
+type Count = fn() -> Result<Counted>;
 
 /// The steps that count for themselves.
 const TESTS: [(&str, Count); 3] = [
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
     let mut sum = Tally::default();
-    let mut lines = Vec::new();
+    let (mut lines, mut unsteady) = (Vec::new(), Vec::new());
     let ahead = args.only.is_empty().then(ahead::begin);
     let step = |(name, act): (&'static str, Act)| {
         let (took, result) = timed(name, act);
@@ -85,8 +85,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for (name, act) in TESTS.into_iter().filter(|(name, _)| wanted(name)) {
         let (took, result) = timed(name, act);
         match result {
-            Ok(tally) => {
+            Ok(counted) => {
+                let tally = counted.tally;
                 sum += tally;
+                unsteady.extend(counted.unsteady);
                 let failed = (tally.failed > 0).then(|| anyhow::anyhow!("{tally}"));
                 lines.push((name, took, failed));
             }
@@ -104,6 +106,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // Its last part is what the last step built, or waited for.
     ahead.map(JoinHandle::join);
     report(&lines);
+    for test in unsteady {
+        println!("UNSTEADY     {test} failed beside others and passed alone: mend it");
+    }
     println!("{sum}");
     // The closing line stays the last one: what failed was said above.
     std::process::exit(i32::from(sum.failed > 0))
@@ -174,13 +179,13 @@ fn deny() -> Result<()> {
 
 /// Their database is a repository of RustSec's. Where it cannot be cloned nothing is known, which is
 /// said and fails nothing: CI has to work where only a package registry can be reached.
-fn advisories() -> Result<Tally> {
+fn advisories() -> Result<Counted> {
     if let Err(error) = run::run(cargo_deny()?.args(["fetch", "db"])) {
         println!("SKIPPED  advisories: the database of RustSec cannot be fetched ({error:#})");
-        return Ok(Tally::SKIPPED);
+        return Ok(Tally::SKIPPED.into());
     }
     run::run(cargo_deny()?.args(["check", "advisories"]))?;
-    Ok(Tally::PASSED)
+    Ok(Tally::PASSED.into())
 }
 
 fn cargo_deny() -> Result<Command> {

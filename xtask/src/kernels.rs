@@ -164,12 +164,7 @@ fn once(machine: &Machine<'_>) -> Result<Option<Found>> {
             bad = true;
         }
     }
-    let Counted {
-        mut tally, skipped, ..
-    } = reader.finish();
-    if (bad || !complaints.is_empty()) && tally.failed == 0 {
-        tally += Tally::FAILED;
-    }
+    let Counted { tally, skipped, .. } = reader.finish(!bad && complaints.is_empty());
     Ok(Some(Found {
         kernel: kernel.kernel,
         package: kernel.package.clone(),

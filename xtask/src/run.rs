@@ -27,8 +27,11 @@ pub(crate) fn alone(what: &str) -> Result<File> {
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
     let path = folder.join(format!("{what}.lock"));
     let file = File::create(&path).with_context(|| format!("make {}", path.display()))?;
-    file.lock()
-        .with_context(|| format!("cannot lock {}", path.display()))?;
+    if file.try_lock().is_err() {
+        eprintln!("waiting for another task of this clone: {}", path.display());
+        file.lock()
+            .with_context(|| format!("cannot lock {}", path.display()))?;
+    }
     Ok(file)
 }
 
@@ -153,10 +156,13 @@ pub(crate) fn run_through_interrupts(command: &mut Command) -> Result<()> {
     let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
     // SAFETY: the handler does nothing, so it may run at any time. The program that is started
     // gets the default back, because exec resets handlers (but would not reset SIG_IGN).
+    let before = unsafe { libc::signal(libc::SIGINT, handler) };
+    let result = run(command);
+    // SAFETY: this is the handler of before, or the default.
     unsafe {
-        libc::signal(libc::SIGINT, handler);
+        libc::signal(libc::SIGINT, before);
     }
-    run(command)
+    result
 }
 
 /// What a task hands on to the program that it builds.

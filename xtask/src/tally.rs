@@ -59,18 +59,35 @@ pub(crate) struct Counted {
     pub(crate) skipped: Vec<String>,
     /// Names of tests that failed beside others and passed alone; counted as passed.
     pub(crate) unsteady: Vec<String>,
+    /// A test binary began and gave no result, or nothing could be run; counted as one that failed.
+    pub(crate) died: bool,
+}
+
+impl From<Tally> for Counted {
+    fn from(tally: Tally) -> Self {
+        Self {
+            tally,
+            ..Self::default()
+        }
+    }
 }
 
 impl Counted {
+    /// Whether every failure has a name.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.died && self.failed.len() == self.tally.failed
+    }
+
     /// Takes in what the failed tests came to when they ran once more, alone: those that passed then
-    /// were unsteady. A run that did not run them all says nothing.
+    /// were unsteady. Only two whole runs of the very same tests excuse anything.
     pub(crate) fn after(mut self, again: &Self) -> Self {
-        if again.tally.passed + again.tally.failed < self.failed.len() {
+        let ran = again.tally.passed + again.tally.failed;
+        if !self.is_whole() || !again.is_whole() || ran != self.failed.len() {
             return self;
         }
         let failed = |test: &String| again.failed.contains(test);
         (self.failed, self.unsteady) = self.failed.into_iter().partition(failed);
-        self.tally.failed -= self.unsteady.len();
+        self.tally.failed = self.failed.len();
         self.tally.passed += self.unsteady.len();
         self
     }
@@ -85,6 +102,8 @@ pub(crate) struct Reader {
     tally: Tally,
     /// Names of failed tests, of all binaries.
     failed: Vec<String>,
+    /// Binaries that began, less those that gave a result.
+    open: usize,
     /// "test: why", of all binaries.
     reasons: Vec<String>,
     /// Tests of the present binary that skipped themselves.
@@ -109,6 +128,7 @@ impl Reader {
             {
                 self.failed.push(test.to_owned());
             }
+            self.open += usize::from(is_start(line));
             self.result(line);
             return true;
         }
@@ -130,6 +150,7 @@ impl Reader {
         let Some(rest) = line.strip_prefix("test result: ") else {
             return;
         };
+        self.open = self.open.saturating_sub(1);
         for part in rest.split([';', '.']) {
             let mut words = part.split_whitespace();
             let (Some(number), Some(word)) = (words.next(), words.next()) else {
@@ -148,14 +169,28 @@ impl Reader {
         self.skipping.clear();
     }
 
-    pub(crate) fn finish(self) -> Counted {
+    /// `well`: what ran them ended well.
+    pub(crate) fn finish(self, well: bool) -> Counted {
+        let died = self.open > 0 || (!well && self.tally.failed == 0);
+        let mut tally = self.tally;
+        tally.failed += usize::from(died);
         Counted {
-            tally: self.tally,
+            tally,
             failed: self.failed,
             skipped: self.reasons,
             unsteady: Vec::new(),
+            died,
         }
     }
+}
+
+/// `running 12 tests`.
+fn is_start(line: &str) -> bool {
+    let number = line.strip_prefix("running ").and_then(|rest| {
+        rest.strip_suffix(" tests")
+            .or_else(|| rest.strip_suffix(" test"))
+    });
+    number.is_some_and(|number| number.parse::<usize>().is_ok())
 }
 
 #[cfg(test)]
@@ -165,7 +200,7 @@ mod tests {
     fn read(text: &str) -> (Tally, Vec<String>, String) {
         let mut reader = Reader::default();
         let shown: Vec<&str> = text.lines().filter(|line| reader.line(line)).collect();
-        let Counted { tally, skipped, .. } = reader.finish();
+        let Counted { tally, skipped, .. } = reader.finish(true);
         (tally, skipped, shown.join("\n"))
     }
 
@@ -216,50 +251,66 @@ mod tests {
         assert_eq!(tally, Tally::default());
     }
 
+    fn counted(text: &str, well: bool) -> Counted {
+        let mut reader = Reader::default();
+        for line in text.lines() {
+            reader.line(line);
+        }
+        reader.finish(well)
+    }
+
+    const FIRST: &str = "running 5 tests\ntest a ... FAILED\ntest b ... ok\ntest c ... FAILED\n\
+        test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out";
+
     /// Three passed and two failed; then the two alone, as `again` says.
-    fn after(again: &str) -> Counted {
-        let counted = |text: &str| {
-            let mut reader = Reader::default();
-            for line in text.lines() {
-                reader.line(line);
-            }
-            reader.finish()
-        };
-        let first = counted(
-            "test a ... FAILED\ntest b ... ok\ntest c ... FAILED\n\
-             test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
-        );
+    fn after(again: &str, well: bool) -> Counted {
+        let first = counted(FIRST, false);
         assert_eq!(first.failed, ["a", "c"]);
-        first.after(&counted(again))
+        first.after(&counted(again, well))
     }
 
     #[test]
     fn what_passes_alone_is_unsteady_and_what_fails_again_has_failed() {
         let counted = after(
-            "test a ... ok\ntest c ... FAILED\n\
+            "running 2 tests\ntest a ... ok\ntest c ... FAILED\n\
              test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 3 filtered out",
+            false,
         );
         assert_eq!(counted.tally.to_string(), "4 passed, 1 failed, 0 skipped");
-        assert_eq!(
-            (counted.failed, counted.unsteady),
-            (vec!["c".to_owned()], vec!["a".to_owned()])
-        );
+        assert_eq!(counted.failed, ["c"]);
+        assert_eq!(counted.unsteady, ["a"]);
     }
 
     #[test]
-    fn a_second_run_that_did_not_run_them_excuses_nothing() {
-        for again in [
-            "",
-            "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 5 filtered out",
-            "test a ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored",
+    fn a_second_run_that_is_not_whole_excuses_nothing() {
+        let nothing = "running 0 tests\ntest result: ok. 0 passed; 0 failed; 0 ignored";
+        let one = "running 1 test\ntest a ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored";
+        let dead = "running 2 tests\ntest a ... ok\ntest c ... ";
+        let unnamed = "running 2 tests\ntest a ... ok\ntest c ... words of a child\nFAILED\n\
+            test result: FAILED. 1 passed; 1 failed; 0 ignored";
+        for (again, well) in [
+            ("", false),
+            (nothing, true),
+            (one, true),
+            (dead, false),
+            (unnamed, false),
         ] {
-            let counted = after(again);
-            assert_eq!(
-                counted.tally.to_string(),
-                "3 passed, 2 failed, 0 skipped",
-                "{again}"
-            );
+            let counted = after(again, well);
+            let sum = counted.tally.to_string();
+            assert_eq!(sum, "3 passed, 2 failed, 0 skipped", "{again}");
             assert!(counted.unsteady.is_empty());
         }
+    }
+
+    /// Its other tests never ran, and those that did may have failed by what killed it.
+    #[test]
+    fn a_binary_that_dies_has_failed_and_is_not_excused() {
+        let died = counted(&format!("{FIRST}\nrunning 300 tests\ntest d ... ok"), false);
+        assert_eq!(died.tally.failed, 3);
+        let again = "running 2 tests\ntest result: ok. 2 passed; 0 failed; 0 ignored";
+        assert_eq!(died.after(&counted(again, true)).tally.failed, 3);
+        let alone = counted("error: could not compile", false);
+        assert_eq!(alone.tally.failed, 1);
+        assert_eq!(counted("", true).tally, Tally::default());
     }
 }

@@ -75,7 +75,7 @@ struct Step {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let tally = run_all(args)?;
+    let tally = run_all(args)?.tally;
     println!("{tally}");
     if tally.failed > 0 {
         bail!("{} tests failed", tally.failed);
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// Runs the tests and reports on them, without the closing line: CI adds its own steps to it.
-pub(crate) fn run_all(args: &Args) -> Result<Tally> {
+pub(crate) fn run_all(args: &Args) -> Result<Counted> {
     if let Some(names) = &args.kernels {
         return Ok(report(&[step(KERNELS, || {
             let (tally, skipped) = kernels::run(&kernels::Wanted {
@@ -134,10 +134,7 @@ fn step(name: &'static str, act: impl FnOnce() -> Result<Counted>) -> Step {
     let start = Instant::now();
     let counted = act().unwrap_or_else(|error| {
         eprintln!("error: {name}: {error:#}");
-        Counted {
-            tally: Tally::FAILED,
-            ..Counted::default()
-        }
+        Tally::FAILED.into()
     });
     Step {
         name,
@@ -299,7 +296,8 @@ const FEW: usize = 3;
 fn follow_in_world(command: &mut Command, args: &Args) -> Result<Counted> {
     let mut alone = same(command);
     let counted = follow(command, args)?;
-    if !args.again || !(1..=FEW).contains(&counted.failed.len()) {
+    let few = counted.is_whole() && (1..=FEW).contains(&counted.failed.len());
+    if !args.again || !few {
         return Ok(counted);
     }
     eprintln!("running again, alone: {}", counted.failed.join(", "));
@@ -331,33 +329,28 @@ fn count(command: &mut Command) -> Result<Counted> {
             println!("{line}");
         }
     })?;
-    let mut counted = reader.finish();
-    if !status.success() && counted.tally.failed == 0 {
-        // It did not compile, or a test binary died without a result.
-        counted.tally += Tally::FAILED;
-    }
-    Ok(counted)
+    Ok(reader.finish(status.success()))
 }
 
-fn report(steps: &[Step]) -> Tally {
-    let mut sum = Tally::default();
+fn report(steps: &[Step]) -> Counted {
+    let mut sum = Counted::default();
     println!();
-    for Step { counted, .. } in steps {
-        for line in &counted.skipped {
-            println!("SKIPPED  {line}");
-        }
-        for test in &counted.unsteady {
-            println!("UNSTEADY {test}: failed beside others and passed alone; mend it");
-        }
+    for line in steps.iter().flat_map(|step| &step.counted.skipped) {
+        println!("SKIPPED  {line}");
     }
     let skipped = |step: &Step| !step.counted.skipped.is_empty();
     if steps.iter().any(skipped) && !host::is_root() {
         println!("SKIPPED tests run as root: sudo -E env \"PATH=$PATH\" cargo xtask test");
     }
     for step in steps {
-        let (name, tally) = (step.name, step.counted.tally);
-        println!("{name:<33} {:>7.1} s   {tally}", step.took.as_secs_f64());
-        sum += tally;
+        let (name, counted) = (step.name, &step.counted);
+        println!(
+            "{name:<33} {:>7.1} s   {}",
+            step.took.as_secs_f64(),
+            counted.tally
+        );
+        sum.tally += counted.tally;
+        sum.unsteady.extend_from_slice(&counted.unsteady);
     }
     sum
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_common::service::{FAMILIES, Family};
+use agent_common::service::FAMILIES;
 use tokio::sync::watch;
 
 use super::Delivered;
@@ -25,13 +25,13 @@ use crate::domain::drain::Drain;
 use crate::domain::evidence::{Sample, Sighting};
 use crate::domain::ledger::Ledger;
 use crate::domain::node::{Eligibility, TerminatingTaints, eligibility};
-use crate::domain::plan::{MapChange, Planner};
+use crate::domain::plan::Planner;
 use crate::domain::time::{Anchor, Mono};
 use crate::domain::upstream::{Heard, Upstream};
 use crate::domain::verdict::{
     BootState, Inputs, LastVerdict, Limits, Remembered, State, Verdict, verdict,
 };
-use crate::domain::view::{Applied, ClusterView};
+use crate::domain::view::ClusterView;
 use crate::http::health::Answers;
 use crate::lifecycle::memory;
 use crate::metrics::Metrics;
@@ -41,6 +41,7 @@ use crate::report::{PortReport, Report};
 
 mod drain;
 mod look;
+mod planning;
 
 pub(super) use look::TICK;
 
@@ -85,6 +86,8 @@ pub(super) struct Agent {
     pub(super) succession: Option<Arc<Succession>>,
     /// Devices as they came or went while a successor had the hooks.
     postponed: Option<(Vec<Device>, usize)>,
+    /// A successor kept the maps since what was planned here: they are read before the next plan.
+    unread_maps: bool,
     /// The datapath's shape.
     pub(super) surroundings: Surroundings,
     /// What is written to the API server, where something is.
@@ -156,6 +159,7 @@ impl Agent {
             port: None,
             succession: None,
             postponed: None,
+            unread_maps: false,
             surroundings: Surroundings::default(),
             publishing: None,
             hardening: HardeningReport::default(),
@@ -248,8 +252,7 @@ impl Agent {
         }
         let plan = self.plan(&applied, now);
         self.program(&plan);
-        self.families = Family::ALL.map(|family| self.planner.has_frontends(family));
-        self.metrics.retain(&self.planner);
+        self.follow_plan();
         self.follow_sentinel(now);
         tracing::debug!(
             services = self.view.service_count(),
@@ -259,42 +262,6 @@ impl Agent {
         drop((applied, plan));
         if large {
             memory::give_back();
-        }
-    }
-
-    /// Nothing is planned before the view is whole: what it does not know yet must not be taken
-    /// out of maps that a former agent filled.
-    fn plan(&mut self, applied: &Applied, now: Mono) -> Vec<MapChange> {
-        if applied.synced {
-            let installed = self
-                .observer
-                .as_ref()
-                .map(Observer::installed)
-                .unwrap_or_default();
-            self.planner.adopt(&self.view, installed, now)
-        } else if self.view.is_synced() {
-            self.planner.plan(&self.view, applied, now)
-        } else {
-            Vec::new()
-        }
-    }
-
-    /// Applies a plan, and the plans that follow from what found no place.
-    fn program(&mut self, plan: &[MapChange]) {
-        let Some(observer) = &mut self.observer else {
-            return;
-        };
-        let mut outcome = observer.apply(plan);
-        // Each round gives up at least one entry, so this ends; one round nearly always suffices.
-        loop {
-            if let Some(error) = &outcome.error {
-                tracing::warn!(%error, "a map could not be changed");
-            }
-            if outcome.full.is_empty() {
-                return;
-            }
-            let next = self.planner.report_full(&self.view, &outcome.full);
-            outcome = observer.apply(&next);
         }
     }
 

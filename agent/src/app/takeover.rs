@@ -135,6 +135,13 @@ impl Opened {
 }
 
 impl Agent {
+    /// Whether a successor keeps the maps of expectations: two that write them, each with ids of its
+    /// own, would count one Service's connections as another's.
+    pub(super) fn is_planned_by_another(&self) -> bool {
+        let behind = self.succession.as_ref().map(|succession| succession.ask());
+        matches!(behind, Some(Behind::Agent { plans: true, .. }))
+    }
+
     /// Whether another agent has taken over: as the kernel says now, where connections are steered.
     /// A successor steers them before it touches anything else that is ours.
     pub(super) fn is_succeeded(&self) -> bool {
@@ -339,7 +346,7 @@ impl Door {
                     );
                 }
                 self.stranger = stranger;
-                let later = behind == Behind::Agent { answers: true };
+                let later = matches!(behind, Behind::Agent { answers: true, .. });
                 let before = !steering.answers() && steering.succession().follows_an_agent();
                 let answers = later || stranger || before || owners.answer_outsiders();
                 (owner, later, answers)

@@ -51,6 +51,8 @@ pub(super) struct Datagrams {
     window: u64,
     /// Entries that the last sweep left; none is known before the first.
     left: Option<usize>,
+    /// It could not be read the last time.
+    unread: bool,
 }
 
 impl Datagrams {
@@ -69,11 +71,24 @@ impl Datagrams {
             told: HashSet::new(),
             window: 0,
             left: None,
+            unread: false,
         })
     }
 
+    /// [`Datagrams::sweep`], or nothing, with one warning for as long as it cannot be done.
+    pub(super) fn sweep_or_warn(&mut self, now: u64) -> SweptDatagrams {
+        let swept = self.sweep(now);
+        if let Err(error) = &swept
+            && !self.unread
+        {
+            tracing::warn!(%error, "what becomes of datagrams cannot be read");
+        }
+        self.unread = swept.is_err();
+        swept.unwrap_or_default()
+    }
+
     /// One sweep at `now`. On a node without datagrams for Services it reads one word.
-    pub(super) fn sweep(&mut self, now: u64) -> Result<SweptDatagrams, SampleError> {
+    fn sweep(&mut self, now: u64) -> Result<SweptDatagrams, SampleError> {
         let window = self.window()?;
         if self.left == Some(0) && window == self.window {
             return Ok(SweptDatagrams::default());
@@ -103,11 +118,17 @@ impl Datagrams {
     fn sweep_map(&mut self, now: u64) -> io::Result<(SweptDatagrams, usize)> {
         let mut swept = SweptDatagrams::default();
         let (mut seen, mut lost, mut forget) = (0, Vec::new(), Vec::new());
+        // A payload that comes again has the same key, and another agent may forget it too.
+        let mut still_told = HashSet::new();
         syscall::for_each(self.pending.fd().as_fd(), |key, pending: Pending| {
             seen += 1;
             let age = now.saturating_sub(pending.arrived_ns);
-            if is_lost(&key, &pending, age) && !self.told.contains(&key) {
-                lost.push((key, pending));
+            if is_lost(&key, &pending, age) {
+                if self.told.contains(&key) {
+                    still_told.insert(key);
+                } else {
+                    lost.push((key, pending));
+                }
             }
             if age > keep_for(&pending) {
                 forget.push(key);
@@ -116,6 +137,7 @@ impl Datagrams {
         })?;
         syscall::delete(self.pending.fd().as_fd(), &forget)?;
         // Only now: what a sweep that fails had found is found again.
+        self.told = still_told;
         self.told.extend(lost.iter().map(|(key, _)| *key));
         for key in &forget {
             self.told.remove(key);

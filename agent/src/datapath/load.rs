@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use agent_common::abi::{SEED, map, program};
@@ -144,9 +145,10 @@ fn verify(classifier: &mut SchedClassifier) -> Result<(), LoadError> {
     insist(|| classifier.load()).map_err(|error| LoadError::of(EbpfError::ProgramError(error)))
 }
 
-/// How often memory that is short is asked for again, and the pause before that: 20 s in all. An agent
-/// that gives up stays blind until its restart.
-const ASKED_AGAIN: usize = 100;
+/// How often memory that is short is asked for again, and the pause before that: 20 s for all maps and
+/// programs together, since nobody is answered meanwhile. An agent that gives up stays blind until its
+/// restart.
+static ASKED_AGAIN: AtomicUsize = AtomicUsize::new(100);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Tries again while the kernel has no memory: what it allocates for maps and programs counts for the
@@ -154,16 +156,19 @@ const PAUSE: Duration = Duration::from_millis(200);
 fn with_memory<T, E: std::error::Error + 'static>(
     mut make: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    for _ in 0..ASKED_AGAIN {
+    let one_less = |left: usize| left.checked_sub(1);
+    loop {
         match make() {
-            Err(error) if out_of_memory(&error) => {
+            Err(error)
+                if out_of_memory(&error)
+                    && ASKED_AGAIN.fetch_update(Relaxed, Relaxed, one_less).is_ok() =>
+            {
                 tracing::debug!(%error, "there is no memory; asking again");
                 std::thread::sleep(PAUSE);
             }
             other => return other,
         }
     }
-    make()
 }
 
 /// Loads a program, and begins anew where a signal interrupts that: the verifier stops with EAGAIN

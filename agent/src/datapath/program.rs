@@ -33,8 +33,6 @@ pub struct Programmer {
     sources: LpmTrie<MapData, [u8; 16], u32>,
     devices: HashMap<MapData, u32, u32>,
     udp_ports: Array<MapData, UdpPorts>,
-    /// As it stands there.
-    marked: Box<UdpPorts>,
 }
 
 /// What became of a plan.
@@ -49,18 +47,12 @@ pub struct Outcome {
 impl Programmer {
     /// Takes the maps.
     pub fn open(ebpf: &mut Ebpf) -> Result<Self, SampleError> {
-        let udp_ports: Array<_, UdpPorts> = take(ebpf, map::UDP_PORTS)?;
-        let marked = udp_ports.get(&0, 0).map_err(|source| SampleError::Read {
-            map: map::UDP_PORTS,
-            source,
-        })?;
         Ok(Self {
             frontends: take(ebpf, map::FRONTENDS)?,
             endpoints: take(ebpf, map::ENDPOINTS)?,
             sources: take(ebpf, map::SOURCES)?,
             devices: take(ebpf, map::DEVICES)?,
-            udp_ports,
-            marked: Box::new(marked),
+            udp_ports: take(ebpf, map::UDP_PORTS)?,
         })
     }
 
@@ -83,21 +75,20 @@ impl Programmer {
     }
 
     /// Marks the ports of UDP Services, before anything is looked for there. They stay marked: a port
-    /// that is no Service's any more costs its datagrams a lookup.
+    /// that is no Service's any more costs its datagrams a lookup. Another agent may have marked some
+    /// since the last plan.
     fn mark_ports(&mut self, plan: &[MapChange]) -> Result<(), MapError> {
-        let mut fresh = plan
-            .iter()
-            .filter_map(udp_port)
-            .filter(|port| !self.marked.has(*port))
-            .peekable();
-        if fresh.peek().is_none() {
+        let mut ports = plan.iter().filter_map(udp_port).peekable();
+        if ports.peek().is_none() {
             return Ok(());
         }
-        let mut marked = self.marked.clone();
-        fresh.for_each(|port| marked.mark(port));
-        self.udp_ports.set(0, *marked, 0)?;
-        self.marked = marked;
-        Ok(())
+        let mut marked = self.udp_ports.get(&0, 0)?;
+        let fresh: Vec<Port> = ports.filter(|port| !marked.has(*port)).collect();
+        if fresh.is_empty() {
+            return Ok(());
+        }
+        fresh.into_iter().for_each(|port| marked.mark(port));
+        self.udp_ports.set(0, marked, 0)
     }
 
     /// One call for many puts: each costs a fifth of a call of its own.

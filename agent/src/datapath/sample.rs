@@ -161,8 +161,9 @@ impl Sampler {
         let read = self.read_counts()?;
         let last_proofs = self.last_proofs()?;
         let faults = self.fault_counts()?;
+        // What cannot be read of datagrams judges nobody, and is no reason to read nothing.
+        let datagrams = self.datagrams.sweep_or_warn(now.0);
         let swept = self.sweep(now)?;
-        let datagrams = self.datagrams.sweep(now.0)?;
         let mut counts = self.take_deltas(read);
         Self::add_lost(&swept.lost, &mut counts);
         Self::add_lost(&datagrams.lost, &mut counts);
@@ -318,7 +319,7 @@ fn push_deltas(
         let index = class as usize;
         let mut counts = [0; OUTCOMES];
         for (outcome, count) in counts.iter_mut().enumerate() {
-            *count = now.counts[index][outcome].wrapping_sub(before.counts[index][outcome]);
+            *count = counted_since(before.counts[index][outcome], now.counts[index][outcome]);
         }
         if counts != [0; OUTCOMES] {
             deltas.push(CountDelta {
@@ -329,6 +330,13 @@ fn push_deltas(
             });
         }
     }
+}
+
+/// A sum that went back was set to zero meanwhile, by another agent that gave the id to another
+/// Service: two thousand million connections do not come between two looks.
+fn counted_since(before: u32, now: u32) -> u32 {
+    let by = now.wrapping_sub(before);
+    if by <= u32::MAX / 2 { by } else { now }
 }
 
 /// A record of the ring buffer; nothing where it is of another size than ours.

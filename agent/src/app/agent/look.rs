@@ -28,8 +28,7 @@ impl Agent {
         let mut calm = true;
         if self.expired.is_none_or(|at| now.since(at) >= EXPIRE) {
             self.expired = Some(now);
-            let plan = self.planner.expire(&self.view, now);
-            self.program(&plan);
+            self.expire(now);
         }
         if let Some(look) = self.look(now) {
             let sample = self.sample(look, now);

@@ -2,9 +2,9 @@
 //! one of them is another agent's.
 //!
 //! Whose a program is the kernel tells only with CAP_SYS_ADMIN. So an agent says it itself: while it
-//! steers, it holds an abstract Unix socket that is named after its program, and another one once
-//! load balancers' connections come to it. Like the program, such a name belongs to a network
-//! namespace and goes with the process, however that ends.
+//! steers, it holds an abstract Unix socket that is named after its program, another one once load
+//! balancers' connections come to it, and one once it keeps the maps of expectations. Like the
+//! program, such a name belongs to a network namespace and goes with the process, however that ends.
 
 use std::fs::File;
 use std::io;
@@ -26,6 +26,9 @@ pub enum Behind {
     Agent {
         /// Load balancers' connections go to it; before, they still come here.
         answers: bool,
+        /// It knows the cluster and keeps the maps of expectations, with ids of its own; before, they
+        /// are kept from here.
+        plans: bool,
     },
 }
 
@@ -36,6 +39,8 @@ enum Name {
     Steers,
     /// And load balancers' connections go to it.
     Answers,
+    /// And the maps of expectations are as it planned them.
+    Plans,
 }
 
 /// What is asked for the successor.
@@ -45,6 +50,7 @@ pub struct Succession {
     /// Bear the names; nothing where they could not be had.
     _steers: Option<UnixDatagram>,
     answers: OnceLock<UnixDatagram>,
+    plans: OnceLock<UnixDatagram>,
 }
 
 impl Succession {
@@ -55,6 +61,7 @@ impl Succession {
             namespace,
             _steers: bear(Name::Steers, program),
             answers: OnceLock::new(),
+            plans: OnceLock::new(),
         }
     }
 
@@ -62,6 +69,15 @@ impl Succession {
     pub(super) fn answer(&self) {
         if let Some(name) = bear(Name::Answers, self.program) {
             let _ = self.answers.set(name);
+        }
+    }
+
+    /// The maps of expectations are kept from here from now on: to be called before they are read.
+    pub fn plan(&self) {
+        if self.plans.get().is_none()
+            && let Some(name) = bear(Name::Plans, self.program)
+        {
+            let _ = self.plans.set(name);
         }
     }
 
@@ -91,6 +107,7 @@ fn behind(programs: &[u32], own: u32, bears: impl Fn(Name, u32) -> bool) -> Behi
     } else if later().any(|id| bears(Name::Steers, *id)) {
         Behind::Agent {
             answers: later().any(|id| bears(Name::Answers, *id)),
+            plans: later().any(|id| bears(Name::Plans, *id)),
         }
     } else {
         Behind::Stranger
@@ -118,6 +135,7 @@ fn address(name: Name, program: u32) -> io::Result<SocketAddr> {
     let what = match name {
         Name::Steers => "steer",
         Name::Answers => "answers",
+        Name::Plans => "plans",
     };
     SocketAddr::from_abstract_name(format!("pathproof/{what}/{program}"))
 }
@@ -131,19 +149,21 @@ mod tests {
     #[rstest]
     #[case::alone(&[7], Behind::Nobody)]
     #[case::last(&[8, 3, 7], Behind::Nobody)]
-    #[case::successor(&[3, 7, 8], Behind::Agent { answers: true })]
-    #[case::successor_that_begins(&[3, 7, 9], Behind::Agent { answers: false })]
-    #[case::two_successors(&[7, 8, 9], Behind::Agent { answers: true })]
+    #[case::successor(&[3, 7, 8], Behind::Agent { answers: true, plans: true })]
+    #[case::successor_that_begins(&[3, 7, 9], Behind::Agent { answers: false, plans: false })]
+    #[case::successor_without_a_view(&[3, 7, 6], Behind::Agent { answers: true, plans: false })]
+    #[case::two_successors(&[7, 8, 9], Behind::Agent { answers: true, plans: true })]
     #[case::stranger(&[8, 7, 3], Behind::Stranger)]
-    #[case::successor_behind_a_stranger(&[7, 3, 8], Behind::Agent { answers: true })]
+    #[case::successor_behind_a_stranger(&[7, 3, 8], Behind::Agent { answers: true, plans: true })]
     #[case::detached(&[8, 3], Behind::Nobody)]
     fn only_an_agent_that_was_attached_later_succeeds(
         #[case] programs: &[u32],
         #[case] expected: Behind,
     ) {
         let bears = |name, id| match name {
-            Name::Steers => id == 8 || id == 9,
-            Name::Answers => id == 8,
+            Name::Steers => [6, 8, 9].contains(&id),
+            Name::Answers => id == 6 || id == 8,
+            Name::Plans => id == 8,
         };
         assert_eq!(behind(programs, 7, bears), expected);
     }
@@ -152,14 +172,18 @@ mod tests {
     fn names_go_with_their_agent() {
         // No id that a kernel gives.
         let program = u32::MAX - std::process::id();
-        let borne = || [Name::Steers, Name::Answers].map(|name| bears(name, program));
-        assert_eq!(borne(), [false; 2]);
+        let all = [Name::Steers, Name::Answers, Name::Plans];
+        let borne = || all.map(|name| bears(name, program));
+        assert_eq!(borne(), [false; 3]);
         let namespace = File::open("/proc/thread-self/ns/net").unwrap();
         let held = Succession::begin(program, namespace);
-        assert_eq!(borne(), [true, false]);
+        assert_eq!(borne(), [true, false, false]);
+        held.plan();
+        held.plan();
+        assert_eq!(borne(), [true, false, true]);
         held.answer();
-        assert_eq!(borne(), [true; 2]);
+        assert_eq!(borne(), [true; 3]);
         drop(held);
-        assert_eq!(borne(), [false; 2]);
+        assert_eq!(borne(), [false; 3]);
     }
 }
