@@ -193,7 +193,10 @@ impl Site {
         let (server, ca) = (ControlPlane::address(), self.control.ca());
         let file = account_kubeconfig(&self.world, &self.api, server, ca, base::AGENT)?;
         let file = file.to_str().context("a path in UTF-8")?;
+        // Two minutes after the machine's own boot nothing proven is Unknown: 503, too, that way.
+        let closed = ["--unknown-policy", "closed"];
         let options = ["--kubeconfig", file, "--log-filter", "warn"];
+        let options = [&options[..], &closed].concat();
         self.world.spawn_agent(binary, self.world.dir(), &options)
     }
 
