@@ -362,13 +362,15 @@ fn serve_all(
     ended: watch::Receiver<bool>,
 ) -> tokio::task::JoinHandle<()> {
     let open_files = limits::raise_open_files().unwrap_or(1024);
-    let rules = |listener, allow| serve::Rules {
+    let rules = |listener, allow, limits| serve::Rules {
         listener,
         allow,
-        // Of two listeners.
-        limits: serve::Limits::default().within(open_files / 2),
+        limits,
         metrics: Arc::clone(metrics),
     };
+    // Strangers come to the health port.
+    let health_limits = serve::Limits::default().within(open_files / 4 * 3);
+    let admin_limits = serve::Limits::of_few().within(open_files / 4);
     let end = |mut ended: watch::Receiver<bool>| async move {
         let _ = ended.wait_for(|ended| *ended).await;
     };
@@ -389,8 +391,9 @@ fn serve_all(
         heartbeat: heartbeat.clone(),
         now: clock::mono,
     });
-    let health_rules = rules(Listener::Healthz, config.healthz.allow.clone());
-    let admin_rules = rules(Listener::Admin, config.admin.allow.clone());
+    let health_allow = config.healthz.allow.clone();
+    let health_rules = rules(Listener::Healthz, health_allow, health_limits);
+    let admin_rules = rules(Listener::Admin, config.admin.allow.clone(), admin_limits);
     let health = health_listener
         .map(|listener| serve::serve(listener, health, health_rules, end(ended.clone())));
     let admin =

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use node_tests::abuse::{Burners, Crowd};
 use node_tests::http;
+use node_tests::little_memory::MemoryGroup;
 use node_tests::rules::Backend;
 use node_tests::usage;
 use node_tests::world::{ADMIN_PORT, Family, HEALTHZ_PORT};
@@ -173,6 +174,34 @@ fn pipelined_requests_are_answered_in_order() {
             of("200", true)
         ]
     );
+}
+
+/// The agent's container is limited to 128 MiB (deploy/base), of which it holds at most 56 itself
+/// (docs/specification.md): as many strangers as it lets in fit into what is left, with what their
+/// sockets take in the kernel.
+#[test]
+fn strangers_fit_into_the_memory_that_is_left() {
+    let name = "strangers_fit_into_the_memory_that_is_left";
+    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let group = match MemoryGroup::new() {
+        Ok(group) => group,
+        Err(error) => return eprintln!("SKIPPED {name}: {error:#}"),
+    };
+    group.take(scene.agent().pid()).expect("a group");
+    group.limit((128 - 56) << 20).expect("a limit");
+    let before = group.held().expect("bytes");
+    // A few more than it lets wait.
+    let (target, many) = (health_port(&scene, Family::V4), 10_240 + 1_000);
+    let _crowd = Crowd::gather(&scene.world.outside, target, many).expect("strangers");
+    let gathered = until(4 * PATIENCE, || (open(&scene) >= 10_000).then_some(()));
+    assert!(gathered.is_some(), "{} are open", open(&scene));
+    assert_answers(&scene);
+    let more = group.held().expect("bytes").saturating_sub(before);
+    println!("{} connections take {} KiB", open(&scene), more >> 10);
+    assert!(more < 56 << 20, "{more} bytes: too near to the limit");
+    assert_answers(&scene);
 }
 
 /// Asks without end and reads nothing: closed, and nobody else waits for it.

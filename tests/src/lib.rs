@@ -21,6 +21,7 @@ pub mod deploy;
 pub mod detect;
 pub mod generator;
 pub mod http;
+pub mod little_memory;
 pub mod load;
 pub mod manifests;
 pub mod observer;

@@ -9,7 +9,6 @@ mod api;
 mod churn;
 mod deed;
 mod judge;
-mod memory;
 mod plan;
 mod run;
 

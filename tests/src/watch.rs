@@ -13,8 +13,9 @@ use crate::http;
 use crate::wait::scaled;
 use crate::world::{Family, HEALTHZ_PORT, Namespace, World};
 
-/// How long one request may take.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long one request may take: as load balancers wait, and longer than a busy machine keeps an
+/// agent from its turn.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Status codes at a moment; 0 where nobody answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,5 +154,5 @@ impl Drop for Watch {
 }
 
 fn status(address: SocketAddr, path: &str) -> u16 {
-    http::get(address, path, PATIENCE).map_or(0, |response| response.status)
+    http::get(address, path, scaled(PATIENCE)).map_or(0, |response| response.status)
 }

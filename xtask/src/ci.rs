@@ -17,43 +17,36 @@ pub(crate) struct Args {
     only: Vec<String>,
 }
 
-type Act = fn() -> Result<()>;
+type Act = fn() -> Result<Counted>;
 
-/// The steps before the tests. Each counts as one test in the closing line.
-const STEPS: [(&str, Act); 8] = [
-    ("fmt", fmt),
-    ("tidy", tidy::run),
-    ("clippy", clippy),
-    ("doc", doc),
+/// In this order: what is shipped takes longest to build, and most of it is built ahead while the
+/// tests wait.
+const STEPS: [(&str, Act); 14] = [
+    ("fmt", || one(fmt())),
+    ("tidy", || one(tidy::run())),
+    ("clippy", || one(clippy())),
+    ("doc", || one(doc())),
     ("gen-docs", || {
-        gen_docs::run(&gen_docs::Args { check: true })
+        one(gen_docs::run(&gen_docs::Args { check: true }))
     }),
-    ("deny", deny),
-    ("typos", typos),
-    ("build-ebpf", ebpf),
-];
-
-type Count = fn() -> Result<Counted>;
-
-/// The steps that count for themselves.
-const TESTS: [(&str, Count); 3] = [
+    ("deny", || one(deny())),
+    ("typos", || one(typos())),
+    ("build-ebpf", || one(ebpf())),
     ("advisories", advisories),
     ("test", || test::run_all(&test::Args::for_ci())),
     ("kernels", || test::run_all(&test::Args::on_other_kernels())),
+    ("storm", || Ok(storm::for_ci()?.into())),
+    ("fuzz", || one(fuzz::for_ci())),
+    ("image", || one(image::for_ci())),
 ];
 
-/// The steps after them, counted the same way. What is shipped takes longest to build.
-const LAST: [(&str, Act); 3] = [
-    ("storm", storm::for_ci),
-    ("fuzz", fuzz::for_ci),
-    ("image", image::for_ci),
-];
+/// A step that counts as one test in the closing line.
+fn one(done: Result<()>) -> Result<Counted> {
+    done.map(|()| Tally::PASSED.into())
+}
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let names: Vec<&str> = (STEPS.iter().map(|(name, _)| *name))
-        .chain(TESTS.iter().map(|(name, _)| *name))
-        .chain(LAST.iter().map(|(name, _)| *name))
-        .collect();
+    let names = STEPS.map(|(name, _)| name);
     if let Some(unknown) = args
         .only
         .iter()
@@ -68,40 +61,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut sum = Tally::default();
     let (mut lines, mut unsteady) = (Vec::new(), Vec::new());
     let ahead = args.only.is_empty().then(ahead::begin);
-    let step = |(name, act): (&'static str, Act)| {
+    for (name, act) in STEPS.into_iter().filter(|(name, _)| wanted(name)) {
         let (took, result) = timed(name, act);
-        let tally = if result.is_ok() {
-            Tally::PASSED
-        } else {
-            Tally::FAILED
-        };
-        (tally, (name, took, result.err()))
-    };
-    for one in STEPS.into_iter().filter(|(name, _)| wanted(name)) {
-        let (tally, line) = step(one);
-        sum += tally;
-        lines.push(line);
-    }
-    for (name, act) in TESTS.into_iter().filter(|(name, _)| wanted(name)) {
-        let (took, result) = timed(name, act);
-        match result {
+        let (tally, error) = match result {
             Ok(counted) => {
-                let tally = counted.tally;
-                sum += tally;
                 unsteady.extend(counted.unsteady);
-                let failed = (tally.failed > 0).then(|| anyhow::anyhow!("{tally}"));
-                lines.push((name, took, failed));
+                let failed = counted.tally.failed > 0;
+                let error = failed.then(|| anyhow::anyhow!("{}", counted.tally));
+                (counted.tally, error)
             }
-            Err(error) => {
-                sum += Tally::FAILED;
-                lines.push((name, took, Some(error)));
-            }
-        }
-    }
-    for one in LAST.into_iter().filter(|(name, _)| wanted(name)) {
-        let (tally, line) = step(one);
+            Err(error) => (Tally::FAILED, Some(error)),
+        };
         sum += tally;
-        lines.push(line);
+        lines.push((name, took, error));
     }
     // Its last part is what the last step built, or waited for.
     ahead.map(JoinHandle::join);

@@ -18,6 +18,16 @@ pub(crate) fn root() -> PathBuf {
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
+    // What `cargo run` says of this package: the build scripts of others would take it for a change.
+    let of_this = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+    for (name, _) in std::env::vars_os() {
+        if of_this
+            .iter()
+            .any(|of| name.as_encoded_bytes().starts_with(of.as_bytes()))
+        {
+            command.env_remove(name);
+        }
+    }
     command
 }
 

@@ -6,6 +6,8 @@ use std::sync::mpsc;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
+use super::files;
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// The work was not done.
@@ -31,6 +33,8 @@ impl Loader {
         std::thread::Builder::new()
             .name("loader".to_owned())
             .spawn(move || {
+                // Where the kernel has no Landlock it takes longer, and nothing else.
+                let _ = files::confine_loader();
                 if let Ok(job) = work.recv() {
                     job();
                 }

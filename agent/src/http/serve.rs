@@ -41,7 +41,8 @@ use progress::{Progress, Watched};
 /// What a connection may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time that have asked nothing yet. One more, and the oldest is closed.
+    /// Connections at a time that have asked nothing yet. One more, and the oldest is closed. Each
+    /// takes 4 KiB, most of it in the kernel, which counts for the container.
     pub waiting: usize,
     /// Connections at a time that have: they hold a buffer. One more, and the one used least
     /// lately is closed.
@@ -65,7 +66,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            waiting: 16_384,
+            waiting: 10_240,
             talking: 512,
             kept: 256,
             waiting_time: Duration::from_secs(60),
@@ -78,6 +79,14 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// For a listener that few have a reason to ask.
+    pub fn of_few() -> Self {
+        Self {
+            waiting: 1_024,
+            ..Self::default()
+        }
+    }
+
     /// As many connections as this number of open files has room for beside the agent's own.
     pub fn within(self, open_files: u64) -> Self {
         let room = usize::try_from(open_files).unwrap_or(usize::MAX);

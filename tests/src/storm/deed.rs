@@ -9,11 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::api::ApiServer;
-use super::memory::MemoryGroup;
 use super::plan::{Deed, Fault, Harmless, Ordeal, Trouble};
 use crate::abuse::Burners;
 use crate::cluster::Manner;
 use crate::detect::Stage;
+use crate::little_memory::MemoryGroup;
 use crate::manifests::{Manifests, NODE_FILE, SENTINEL_FILE, Sentinel, Service};
 use crate::traffic::{Flood, Server};
 use crate::world::{Agent, Family, Place};

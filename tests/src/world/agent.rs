@@ -276,7 +276,7 @@ impl Agent {
         self.cleanup = false;
         let mut child = self.child.take().context("the agent runs")?;
         signal(child.id(), libc::SIGTERM);
-        wait(&mut child, scaled(Duration::from_secs(5)))?.context("the agent ignores SIGTERM")
+        wait(&mut child, scaled(Duration::from_secs(20)))?.context("the agent ignores SIGTERM")
     }
 
     /// Leaves the agent running (a kept world).

@@ -4,6 +4,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
 
@@ -12,7 +13,7 @@ const ROOM: u64 = 2 << 20;
 
 /// Such a group. Removed when dropped; who is in it then goes back to where we are.
 #[derive(Debug)]
-pub(super) struct MemoryGroup {
+pub struct MemoryGroup {
     group: PathBuf,
     limit: &'static str,
     home: PathBuf,
@@ -20,10 +21,13 @@ pub(super) struct MemoryGroup {
 
 impl MemoryGroup {
     /// An error where this machine has no control groups for memory that we may divide.
-    pub(super) fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         let (root, limit) = hierarchy()?;
         let home = root.join(own_place(&root, limit)?.trim_start_matches('/'));
-        let group = home.join(format!("pathproof-storm-{}", std::process::id()));
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("pathproof-test-{}-{number}", std::process::id());
+        let group = home.join(name);
         fs::create_dir(&group).with_context(|| format!("make {}", group.display()))?;
         let made = Self { group, limit, home };
         if limit == V1 {
@@ -34,7 +38,7 @@ impl MemoryGroup {
     }
 
     /// What is started in `work` is in the group: pages count where they were first asked for.
-    pub(super) fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+    pub fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let own = std::process::id().to_string();
         self.set("cgroup.procs", &own)?;
         let done = work();
@@ -42,14 +46,34 @@ impl MemoryGroup {
         Ok(done)
     }
 
+    /// Takes a process in that runs already: what it held before counts where it was.
+    pub fn take(&self, pid: u32) -> Result<()> {
+        self.set("cgroup.procs", &pid.to_string())
+    }
+
+    /// All in the group together get no more than these bytes, those of their sockets among them.
+    pub fn limit(&self, bytes: u64) -> Result<()> {
+        self.set(self.limit, &bytes.to_string())
+    }
+
+    /// Bytes that all in the group hold now.
+    pub fn held(&self) -> Result<u64> {
+        let file = match self.limit {
+            V1 => "memory.usage_in_bytes",
+            _ => "memory.current",
+        };
+        let text = fs::read_to_string(self.group.join(file))?;
+        Ok(text.trim().parse()?)
+    }
+
     /// Leaves all in the group hardly more than what a process of it holds.
-    pub(super) fn tighten(&self, pid: u32) -> Result<()> {
+    pub fn tighten(&self, pid: u32) -> Result<()> {
         let least = anonymous(pid)? + ROOM;
         let mut refused = None;
         // The least that the kernel lets us ask for.
         for more in 0..64 {
             let bytes = least + more * (ROOM / 4);
-            match self.set(self.limit, &bytes.to_string()) {
+            match self.limit(bytes) {
                 Ok(()) => return Ok(()),
                 Err(error) => refused = Some(error),
             }
@@ -58,7 +82,7 @@ impl MemoryGroup {
     }
 
     /// Takes the limit away.
-    pub(super) fn loosen(&self) -> Result<()> {
+    pub fn loosen(&self) -> Result<()> {
         self.set(self.limit, if self.limit == V1 { "-1" } else { "max" })
     }
 
