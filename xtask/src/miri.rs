@@ -29,6 +29,7 @@ const PARTS: [Part; 2] = [
             "within_a_budget",
             "in_the_end_what_stands_is_written",
             "nodes_are_spread_evenly",
+            "a_cluster_in_flames_is_not_asked_whole",
         ],
     },
 ];
