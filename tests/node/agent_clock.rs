@@ -19,7 +19,7 @@ fn a_clock_that_is_set_makes_no_fault_and_hides_none() {
     let name = "a_clock_that_is_set_makes_no_fault_and_hides_none";
     if std::env::var_os(OWN_CLOCK).is_none() {
         eprintln!(
-            "SKIPPED {name}: it sets the clock; `cargo xtask test --kernels` runs it in a virtual machine"
+            "SKIPPED: {name} is left out here: it sets the clock; `cargo xtask test --kernels` runs it in a virtual machine"
         );
         return;
     }

@@ -187,7 +187,9 @@ fn strangers_fit_into_the_memory_that_is_left() {
     };
     let group = match MemoryGroup::new() {
         Ok(group) => group,
-        Err(error) => return eprintln!("SKIPPED {name}: {error:#}"),
+        Err(error) => {
+            return eprintln!("SKIPPED: {name} needs control groups for memory: {error:#}");
+        }
     };
     group.take(scene.agent().pid()).expect("a group");
     group.limit((128 - 56) << 20).expect("a limit");

@@ -20,7 +20,9 @@ impl Cgroup {
         match Self::make() {
             Some(cgroup) => Some(cgroup),
             None => {
-                eprintln!("SKIPPED {test}: no cgroup of the unified hierarchy can be made");
+                eprintln!(
+                    "SKIPPED: {test} needs a cgroup of the unified hierarchy, and none can be made"
+                );
                 None
             }
         }

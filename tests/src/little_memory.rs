@@ -161,7 +161,9 @@ mod tests {
         }
         let group = match MemoryGroup::new() {
             Ok(group) => group,
-            Err(error) => return eprintln!("SKIPPED {name}: {error:#}"),
+            Err(error) => {
+                return eprintln!("SKIPPED: {name} needs control groups for memory: {error:#}");
+            }
         };
         let sleep = || Command::new("sleep").arg("60").stdin(Stdio::null()).spawn();
         let mut child = group.inside(sleep).expect("inside").expect("sleep");

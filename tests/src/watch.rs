@@ -64,12 +64,14 @@ impl Watch {
             while !seen.stop.load(Ordering::Relaxed) {
                 let start = Instant::now();
                 let healthz = status(address, "/healthz");
-                // One moment for both: the second answer's.
                 let codes = Codes {
                     healthz,
                     livez: status(address, "/livez"),
                 };
-                seen.note(codes);
+                // One moment for both: the second answer's, and of silence the question's.
+                let silent = [codes.healthz, codes.livez].contains(&0);
+                let at = if silent { start } else { Instant::now() };
+                seen.note(codes, at);
                 std::thread::sleep(every.saturating_sub(start.elapsed()));
             }
         })?;
@@ -132,13 +134,10 @@ impl Watch {
 }
 
 impl Shared {
-    fn note(&self, codes: Codes) {
+    fn note(&self, codes: Codes, at: Instant) {
         let mut changes = self.changes.lock().expect("readers do not panic");
         if changes.last().is_none_or(|last| last.codes != codes) {
-            changes.push(Change {
-                at: Instant::now(),
-                codes,
-            });
+            changes.push(Change { at, codes });
             self.changed.notify_all();
         }
     }

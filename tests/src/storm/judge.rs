@@ -3,12 +3,13 @@
 //!
 //! - Never 503 where every new connection works, or where nothing but harmless things happen.
 //! - Always 503 within the promise where no new connection works.
+//! - Never silent for as long as load balancers bear, but where the agent is away.
 //! - /healthz alone is 503 while the node is marked, and only then, as far as the agent can know.
 
 use std::fmt;
 use std::time::Duration;
 
-use super::plan::{Deed, Fault, Harmless};
+use super::plan::{Deed, Fault, Harmless, Ordeal};
 
 /// How long after a repair 503 may stand: 1 s without failures, and what a connection and an answer
 /// take to be over.
@@ -23,6 +24,8 @@ const BY_TRAFFIC: Duration = Duration::from_millis(4500);
 const STARVED: Duration = Duration::from_secs(8);
 /// After an ordeal: what a start takes, and what is seen after it.
 const BACK: Duration = Duration::from_secs(2);
+/// Silence that a load balancer, which asks every second or so, takes for the node's end.
+const SILENCE: Duration = Duration::from_secs(3);
 /// An API server that was away is asked again at least this often, and then tells all.
 const NEWS: Duration = Duration::from_secs(20);
 /// Fewer connections than these say nothing.
@@ -107,6 +110,7 @@ pub(super) fn judge(seen: &Seen, slack: Duration) -> Findings {
     let mut findings = Findings::default();
     for answered in &seen.answered {
         seen.false_alarm(answered, slack, &mut findings);
+        seen.silent(answered, slack, &mut findings);
     }
     for spell in &seen.spells {
         match spell.deed {
@@ -139,6 +143,30 @@ impl Seen {
             && let Some(at) = moments.find(|at| !self.is_marked(*at, slack))
         {
             accuse(at, "503 at /healthz alone, and the node was not marked");
+        }
+    }
+
+    /// Silence that nothing excuses: an agent that is stopped, or killed with nobody behind it, says
+    /// nothing, and one whose pages are taken away waits for them.
+    fn silent(&self, answered: &Answered, slack: Duration, findings: &mut Findings) {
+        let lasts = answered.to.saturating_sub(answered.from);
+        if (answered.healthz != 0 && answered.livez != 0) || lasts < SILENCE + slack {
+            return;
+        }
+        let excuses = [
+            Deed::Agent(Ordeal::Stopped),
+            Deed::Agent(Ordeal::Killed),
+            Deed::Harmless(Harmless::MemoryTight),
+        ];
+        let excused = self.spells.iter().any(|spell| {
+            let near = spell.from < answered.to && spell.to + BACK + slack > answered.from;
+            near && excuses.contains(&spell.deed)
+        });
+        if !excused {
+            findings.violations.push(Violation {
+                at: answered.from,
+                what: format!("no answer for {:.1} s", lasts.as_secs_f64()),
+            });
         }
     }
 

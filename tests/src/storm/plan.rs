@@ -126,7 +126,7 @@ struct Pace {
 /// Rests long enough for the node to be sound again, faults long enough to have to be seen.
 const FAULTS: Pace = Pace {
     rest: 8_000..=16_000,
-    lasts: 7_000..=12_000,
+    lasts: 9_000..=14_000,
 };
 const HARMLESS: Pace = Pace {
     rest: 500..=5_000,

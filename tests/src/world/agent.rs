@@ -313,6 +313,13 @@ impl Drop for Agent {
                 let _ = child.wait();
             }
         }
+        // Of an agent that was killed nobody asks how it ended.
+        let report = self.log().contains("ERROR: AddressSanitizer");
+        assert!(
+            !report || thread::panicking(),
+            "the agent went wrong:\n{}",
+            self.log()
+        );
         if thread::panicking() {
             eprintln!("--- agent log {} ---\n{}", self.log.display(), self.log());
         }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 
 use super::package::Kernel;
 use super::page_file;
-use super::selection::Program;
+use super::selection::{Choice, Program};
 use crate::tally::Tally;
 
 /// A feature that was tried.
@@ -62,7 +62,10 @@ pub(super) fn differences(found: &[Found]) -> Result<Vec<String>> {
 }
 
 fn missing(page: &str, found: &[Found]) -> Vec<String> {
-    let rows = feature_rows(found).into_iter().chain(lost(found));
+    let rows = feature_rows(found)
+        .into_iter()
+        .chain(lost(found))
+        .chain(test_rows());
     rows.filter(|row| !page.lines().any(|line| line == row))
         .map(|row| format!("the page lacks the line `{row}`"))
         .collect()
@@ -105,18 +108,21 @@ fn render(found: &[Found], date: &str) -> String {
         "\n## Tests\nThe rest of the tests runs on the kernel of whoever runs them, since an emulated processor is too slow for all.\n\n\
          | tests | kernels | show |\n|---|---|---|\n",
     );
-    for program in Program::ALL {
-        for choice in program.chosen() {
-            let (name, tests) = (program.name(), choice.tests);
-            let series = choice.series.unwrap_or("all");
-            let _ = writeln!(
-                page,
-                "| tests/{name}, `{tests}` | {series} | {} |",
-                choice.shows
-            );
-        }
+    for row in test_rows() {
+        let _ = writeln!(page, "{row}");
     }
     page
+}
+
+/// One row for each choice of tests.
+fn test_rows() -> impl Iterator<Item = String> {
+    let row = |program: Program, choice: &Choice| {
+        let (name, tests) = (program.name(), choice.tests);
+        let series = choice.series.unwrap_or("all");
+        format!("| tests/{name}, `{tests}` | {series} | {} |", choice.shows)
+    };
+    let rows = move |program: Program| program.chosen().iter().map(move |one| row(program, one));
+    Program::ALL.into_iter().flat_map(rows)
 }
 
 /// One row for each feature.

@@ -1,4 +1,4 @@
-use super::super::plan::{Ordeal, Trouble};
+use super::super::plan::Trouble;
 use super::*;
 
 const SLACK: Duration = Duration::from_millis(500);
@@ -172,4 +172,28 @@ fn a_mark_that_could_not_be_heard_of_is_excused() {
     assert!(violations(&late)[0].contains("not marked"));
     late.spells.push(spell(trouble, 25.0, 38.0));
     assert_eq!(violations(&late), [""; 0]);
+}
+
+#[test]
+fn silence_is_wrong_unless_the_agent_was_away() {
+    let silent = |to: f64| {
+        let mut seen = calm();
+        seen.answered = vec![
+            codes(0.0, 20.0, 200, 200),
+            codes(20.0, to, 200, 0),
+            codes(to, 60.0, 200, 200),
+        ];
+        seen
+    };
+    assert_eq!(violations(&silent(22.0)), [""; 0], "load balancers bear it");
+    assert!(violations(&silent(24.0))[0].contains("no answer for 4.0 s"));
+    let beside = |deed: Deed, from: f64, to: f64| {
+        let mut seen = silent(24.0);
+        seen.spells.push(spell(deed, from, to));
+        violations(&seen).len()
+    };
+    assert_eq!(beside(Deed::Agent(Ordeal::Killed), 19.0, 22.0), 0);
+    assert_eq!(beside(Deed::Agent(Ordeal::Killed), 10.0, 12.0), 1);
+    // Its successor answers.
+    assert_eq!(beside(Deed::Agent(Ordeal::Replaced), 19.0, 22.0), 1);
 }
