@@ -51,7 +51,8 @@ impl MemoryGroup {
         self.set("cgroup.procs", &pid.to_string())
     }
 
-    /// All in the group together get no more than these bytes, those of their sockets among them.
+    /// All in the group together get no more than these bytes, with what the kernel holds for them;
+    /// version 1 leaves out the buffers of sockets.
     pub fn limit(&self, bytes: u64) -> Result<()> {
         self.set(self.limit, &bytes.to_string())
     }

@@ -13,9 +13,8 @@ use crate::http;
 use crate::wait::scaled;
 use crate::world::{Family, HEALTHZ_PORT, Namespace, World};
 
-/// How long one request may take: as load balancers wait, and longer than a busy machine keeps an
-/// agent from its turn.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long one request may take: the least that load balancers wait.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Status codes at a moment; 0 where nobody answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
