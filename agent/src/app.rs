@@ -30,8 +30,6 @@ use crate::datapath::attach::Mode;
 use crate::datapath::devices::{self, DevicesError};
 use crate::datapath::pins::{Pins, PinsError};
 use crate::datapath::{Observer, ObserverError};
-use crate::domain::time::Mono;
-use crate::domain::upstream::Heard;
 use crate::hardening::LoaderError;
 use crate::http::bind::BindError;
 use crate::http::{admin, health, serve};
@@ -43,6 +41,8 @@ use crate::publish::{self, Client, Clocks, Publishing, Settings};
 use crate::sentinel;
 use crate::sentinel::devices::DeviceError;
 use crate::upstream;
+use agent_core::time::Mono;
+use agent_core::upstream::Heard;
 
 mod agent;
 mod assemble;

@@ -1,6 +1,6 @@
 //! The only reader of clocks. Everything else takes `now` as an argument.
 
-use crate::domain::time::{Mono, Wall};
+use agent_core::time::{Mono, Wall};
 
 /// `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.
 pub fn mono() -> Mono {

@@ -4,7 +4,7 @@
 //! Both turn Kubernetes objects into facts ([`convert`]) and deliver [`Change`]s in batches; what
 //! follows from facts is none of their business. Kubernetes types must not leave this module.
 //!
-//! [`Change`]: crate::domain::cluster::Change
+//! [`Change`]: agent_core::cluster::Change
 
 pub mod api;
 pub mod convert;

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::args::{Attach, CheckArgs, ClusterArgs, Hardening, PortTakeover, RunArgs, Sentinel};
-use crate::domain::answer::{Enforcement, UnknownPolicy};
-use crate::domain::drain::ProbeRanges;
-use crate::domain::node::TerminatingTaints;
 use crate::http::allow::AllowList;
 use crate::http::bind::BindAddress;
 use crate::telemetry::Format;
+use agent_core::drain::ProbeRanges;
+use agent_core::eligibility::TerminatingTaints;
+use agent_core::policy::{Enforcement, UnknownPolicy};
 
 mod error;
 mod fleet;

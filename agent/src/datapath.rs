@@ -8,9 +8,9 @@ use std::sync::Arc;
 use agent_common::abi::ABI_VERSION;
 use aya::Ebpf;
 
-use crate::domain::plan::{Installed, MapChange};
-use crate::domain::shape::Facts;
-use crate::domain::time::Mono;
+use agent_core::plan::{Installed, MapChange};
+use agent_core::shape::Facts;
+use agent_core::time::Mono;
 use attach::{Attacher, Attachment, Mode};
 use devices::Device;
 use load::LoadError;

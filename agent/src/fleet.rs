@@ -12,8 +12,8 @@ use futures_util::{StreamExt as _, stream};
 use kube::Client;
 use thiserror::Error;
 
-use crate::domain::fleet::{AgentSeen, Ask, NodeFacts, NodeSeen, to_ask};
-use crate::domain::time::Wall;
+use agent_core::fleet::{AgentSeen, Ask, NodeFacts, NodeSeen, to_ask};
+use agent_core::time::Wall;
 
 mod agent;
 mod error;

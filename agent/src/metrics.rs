@@ -13,11 +13,11 @@ use agent_common::service::{FAMILIES, Family};
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
-use crate::domain::evidence::{CountDelta, Directory};
-use crate::domain::probe::ProbeTrace;
-use crate::domain::verdict::ServiceTrouble;
-use crate::report::udp::UdpReport;
-use crate::report::{Report, ServiceReport};
+use agent_core::evidence::{CountDelta, Directory};
+use agent_core::report::udp::UdpReport;
+use agent_core::report::{Report, ServiceReport};
+use agent_core::trace::ProbeTrace;
+use agent_core::verdict::ServiceTrouble;
 
 mod connections;
 mod datagrams;

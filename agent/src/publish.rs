@@ -22,11 +22,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::domain::condition::{Pace, Standing, Written, standing};
-use crate::domain::time::{Mono, Wall};
 use crate::metrics::{Metrics, Published};
-use crate::report::Report;
-use crate::report::publish::PublishReport;
+use agent_core::condition::{Pace, Standing, Written, standing};
+use agent_core::report::Report;
+use agent_core::report::publish::PublishReport;
+use agent_core::time::{Mono, Wall};
 pub use kube::Client;
 use node::NodeApi;
 use outcome::Outcomes;

@@ -1,7 +1,7 @@
 //! `pathproof rotate`: moves the sentinel's endpoint from one generation to the next, for the whole
 //! cluster. One of several leads, by a Lease; it alone writes the sentinel's slices.
 //!
-//! What is written when is [`crate::domain::rotation`]'s to say; here it is read and written. Every
+//! What is written when is [`agent_core::fleet::rotation`]'s to say; here it is read and written. Every
 //! write names the version that was read, so whoever wrote in between wins, and the next look sees
 //! what came of it. Nothing here ends the process but a signal: what goes wrong is said once, and
 //! tried again with the next look.
@@ -21,8 +21,8 @@ use tokio::time::MissedTickBehavior;
 use crate::clock;
 use crate::cluster::api::client::{ApiAccess, ClientError, client};
 use crate::config::RotateConfig;
-use crate::domain::rotation::{Candidate, LeaseStep, Plan, Rotation, Write, slice_name};
-use crate::domain::time::Mono;
+use agent_core::fleet::rotation::{Candidate, LeaseStep, Plan, Rotation, Write, slice_name};
+use agent_core::time::Mono;
 use slices::Shape;
 
 mod lease;

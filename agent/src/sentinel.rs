@@ -2,7 +2,7 @@
 //! own, so that an idle node is judged as surely as a busy one. Its devices, the frames it writes,
 //! the thread that sends probes and waits for them.
 //!
-//! It sends and collects; what a [`ProbeTrace`](crate::domain::probe::ProbeTrace) means is
+//! It sends and collects; what a [`ProbeTrace`](agent_core::trace::ProbeTrace) means is
 //! `domain::sentinel`'s to say. It must not name `datapath`, `cluster` or `http`.
 
 pub mod devices;

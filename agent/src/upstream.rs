@@ -15,8 +15,8 @@ use hyper_util::rt::TokioExecutor;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::domain::time::Spoken;
-use crate::domain::upstream::{HEADER, Heard};
+use agent_core::time::Spoken;
+use agent_core::upstream::{HEADER, Heard};
 
 /// Pause between questions.
 const PAUSE: Duration = Duration::from_secs(5);

@@ -1,9 +1,9 @@
 //! Whatever an API server may send: objects, one to a line, become a view and a plan for the maps.
 
+use agent_core::plan::Planner;
+use agent_core::time::Mono;
+use agent_core::view::ClusterView;
 use pathproof::cluster::api::listed;
-use pathproof::domain::plan::Planner;
-use pathproof::domain::time::Mono;
-use pathproof::domain::view::ClusterView;
 
 pub(crate) fn check(lines: &[u8]) -> bool {
     let Some(update) = listed("worker-1", lines) else {

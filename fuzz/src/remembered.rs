@@ -4,13 +4,16 @@
 use std::time::Duration;
 
 use agent_common::service::Family;
-use pathproof::domain::answer::{Endpoint, Enforcement, UnknownPolicy, answer};
-use pathproof::domain::cluster::ObjectName;
-use pathproof::domain::damping::Damping;
-use pathproof::domain::evidence::{Directory, ObserverHealth, Sample, ServiceInfo};
-use pathproof::domain::ledger::Ledger;
-use pathproof::domain::time::{Anchor, Mono, Wall};
-use pathproof::domain::verdict::{BootState, Inputs, Limits, Remembered, verdict};
+use agent_core::answer::{Endpoint, answer};
+use agent_core::cluster::ObjectName;
+use agent_core::damping::Damping;
+use agent_core::evidence::{Directory, ObserverHealth, Sample, ServiceInfo};
+use agent_core::ledger::Ledger;
+use agent_core::limits::Limits;
+use agent_core::memory::Remembered;
+use agent_core::policy::{Enforcement, UnknownPolicy};
+use agent_core::time::{Anchor, Mono, Wall};
+use agent_core::verdict::{BootState, Inputs, verdict};
 
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Ok(known) = serde_json::from_slice::<Remembered>(bytes) else {

@@ -2,12 +2,12 @@
 //! report is shown on a terminal without a sign that means something to it, anything else is
 //! refused in a sentence. And the question of `/drainz`, which anybody may ask.
 
+use agent_core::drain::Ask;
+use agent_core::report::drain::DrainReport;
+use agent_core::report::page;
+use agent_core::time::Mono;
 use jiff::Timestamp;
 use pathproof::cli::status;
-use pathproof::domain::drain::Ask;
-use pathproof::domain::time::Mono;
-use pathproof::report::drain::DrainReport;
-use pathproof::report::page;
 
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);

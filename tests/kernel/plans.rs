@@ -9,9 +9,9 @@ use agent_common::service::{
     EndpointKey, EndpointValue, FrontendKey, FrontendKind, FrontendValue, TCP, endpoint_flag,
     mapped,
 };
+use agent_core::plan::MapChange;
 use node_tests::observer::Observer;
 use pathproof::datapath::program::Programmer;
-use pathproof::domain::plan::MapChange;
 use rstest::rstest;
 
 /// More than go into one call, and no multiple of those.

@@ -5,12 +5,12 @@ use std::thread;
 
 use agent_common::abi::program;
 use agent_common::evidence::Outcome;
+use agent_core::cause::Failure;
+use agent_core::time::Mono;
 use node_tests::observer::monotonic;
 use node_tests::packet;
 use node_tests::world::OldKernel;
 use pathproof::datapath::sample::Look;
-use pathproof::domain::evidence::Failure;
-use pathproof::domain::time::Mono;
 use rstest::rstest;
 
 use crate::on_stage;

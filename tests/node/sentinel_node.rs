@@ -10,6 +10,9 @@ use agent_common::service::{
     Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendKind, FrontendValue, Owed,
     SourceClass, TCP, endpoint_flag, frontend_flag, mapped,
 };
+use agent_core::expect::SourcePrefix;
+use agent_core::plan::MapChange;
+use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport};
 use node_tests::skip;
 use node_tests::world::World;
 use pathproof::clock;
@@ -17,11 +20,6 @@ use pathproof::datapath::Observer;
 use pathproof::datapath::attach::Mode;
 use pathproof::datapath::devices::Device;
 use pathproof::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
-use pathproof::domain::expect::SourcePrefix;
-use pathproof::domain::plan::MapChange;
-use pathproof::domain::probe::{
-    Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport,
-};
 use pathproof::sentinel::devices::{PodSources, SentinelDevices, Settings, ensure};
 use pathproof::sentinel::prober::{End, FamilyTargets, Frontend, Prober, Targets, Wire};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};

@@ -4,7 +4,7 @@
 //! Nothing here is timed: a trace is waited for until it is there.
 
 use agent_common::probe::Stage::{Arrived, Collected, Echoed, Returned, Translated};
-use pathproof::domain::probe::{Control, ProbePath, ProbeSightings, ProbeTrace, Transport};
+use agent_core::trace::{Control, ProbePath, ProbeSightings, ProbeTrace, Transport};
 
 use crate::sentinel_node::{ECHO_PORT, Node, RULES, first, is_sound, passed};
 

@@ -21,7 +21,7 @@ type Act = fn() -> Result<Counted>;
 
 /// In this order: what is shipped takes longest to build, and most of it is built ahead while the
 /// tests wait.
-const STEPS: [(&str, Act); 14] = [
+const STEPS: [(&str, Act); 15] = [
     ("fmt", || one(fmt())),
     ("tidy", || one(tidy::run())),
     ("clippy", || one(clippy())),
@@ -29,6 +29,7 @@ const STEPS: [(&str, Act); 14] = [
     ("gen-docs", || {
         one(gen_docs::run(&gen_docs::Args { check: true }))
     }),
+    ("core", || one(core_is_pure())),
     ("deny", || one(deny())),
     ("typos", || one(typos())),
     ("build-ebpf", || one(ebpf())),
@@ -142,6 +143,36 @@ fn doc() -> Result<()> {
             .arg("--document-private-items")
             .env("RUSTDOCFLAGS", "-D warnings"),
     )
+}
+
+/// No library that does I/O is in the dependency tree of agent-core, however far down.
+fn core_is_pure() -> Result<()> {
+    const IMPURE: [&str; 9] = [
+        "aya",
+        "axum",
+        "hyper",
+        "k8s_openapi",
+        "kube",
+        "libc",
+        "mio",
+        "socket2",
+        "tokio",
+    ];
+    let tree = run::output(
+        run::cargo()
+            .args(["tree", "--package", "agent-core"])
+            .args(["--edges", "normal", "--prefix", "none", "--format", "{lib}"]),
+    )?;
+    let tree = String::from_utf8_lossy(&tree);
+    let found: Vec<&str> = tree
+        .lines()
+        .map(|line| line.trim_end_matches(" (*)"))
+        .filter(|name| IMPURE.contains(name))
+        .collect();
+    if !found.is_empty() {
+        bail!("agent-core must not depend on {}", found.join(", "));
+    }
+    Ok(())
 }
 
 /// Without advisories: they are a step of their own.

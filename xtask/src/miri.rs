@@ -23,8 +23,8 @@ const PARTS: [Part; 2] = [
     },
     Part {
         what: "the core",
-        package: &["--package", "pathproof", "--lib"],
-        tests: Some("domain::"),
+        package: &["--package", "agent-core"],
+        tests: None,
         left_out: &[
             "within_a_budget",
             "in_the_end_what_stands_is_written",

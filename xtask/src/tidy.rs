@@ -38,7 +38,8 @@ impl Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 12] = [
+const RULES: [Rule; 13] = [
+    deps::core,
     deps::modules,
     deps::libraries,
     deps::crates,

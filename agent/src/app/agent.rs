@@ -18,26 +18,27 @@ use crate::datapath::Observer;
 use crate::datapath::devices::{Device, Interfaces};
 use crate::datapath::sample::Look;
 use crate::datapath::steer::Succession;
-use crate::domain::answer::{Answer, Endpoint, answer};
-use crate::domain::cluster::Change;
-use crate::domain::damping::Damping;
-use crate::domain::drain::Drain;
-use crate::domain::evidence::{Sample, Sighting};
-use crate::domain::ledger::Ledger;
-use crate::domain::node::{Eligibility, TerminatingTaints, eligibility};
-use crate::domain::plan::Planner;
-use crate::domain::time::{Anchor, Mono};
-use crate::domain::upstream::{Heard, Upstream};
-use crate::domain::verdict::{
-    BootState, Inputs, LastVerdict, Limits, Remembered, State, Verdict, verdict,
-};
-use crate::domain::view::ClusterView;
 use crate::http::health::Answers;
 use crate::lifecycle::memory;
 use crate::metrics::Metrics;
 use crate::publish::Publishing;
-use crate::report::hardening::HardeningReport;
-use crate::report::{PortReport, Report};
+use agent_core::answer::{Answer, Endpoint, answer};
+use agent_core::cause::State;
+use agent_core::cluster::Change;
+use agent_core::damping::Damping;
+use agent_core::drain::Drain;
+use agent_core::eligibility::{Eligibility, TerminatingTaints, eligibility};
+use agent_core::evidence::{Sample, Sighting};
+use agent_core::ledger::Ledger;
+use agent_core::limits::Limits;
+use agent_core::memory::Remembered;
+use agent_core::plan::Planner;
+use agent_core::report::hardening::HardeningReport;
+use agent_core::report::{PortReport, Report};
+use agent_core::time::{Anchor, Mono};
+use agent_core::upstream::{Heard, Upstream};
+use agent_core::verdict::{BootState, Inputs, LastVerdict, Verdict, verdict};
+use agent_core::view::ClusterView;
 
 mod drain;
 mod look;
@@ -75,7 +76,7 @@ pub(super) struct Agent {
     pub(super) anomalies: u64,
     pub(super) sightings: VecDeque<Sighting>,
     pub(super) faults: Option<Look>,
-    pub(super) started: crate::domain::time::Wall,
+    pub(super) started: agent_core::time::Wall,
     /// Both clocks at start: what turns proofs into wall-clock times.
     pub(super) anchor: Anchor,
     /// The sentinel, unless it is turned off.

@@ -8,19 +8,19 @@ use agent_common::evidence::Fault;
 use super::agent::Agent;
 use crate::datapath::ABI;
 use crate::datapath::attach::{Attachment, Mechanism};
-use crate::domain::evidence::Directory as _;
-use crate::domain::time::{Mono, Wall};
-use crate::domain::verdict::Verdict;
 use crate::http::health::Answers;
 use crate::metrics::Snapshot;
 use crate::publish::Publishing;
-use crate::report::publish::PublishReport;
-use crate::report::udp::UDP_SHOWN;
-use crate::report::upstream::UpstreamReport;
-use crate::report::{
+use agent_core::evidence::Directory as _;
+use agent_core::report::publish::PublishReport;
+use agent_core::report::udp::UDP_SHOWN;
+use agent_core::report::upstream::UpstreamReport;
+use agent_core::report::{
     AgentInfo, AnswerReport, Answers as AnswersReport, Attached, BUSIEST_SHOWN, ClusterReport,
     DeviceReport, ExpectationReport, Report, SCHEMA, SentinelReport, SentinelState, SightingReport,
 };
+use agent_core::time::{Mono, Wall};
+use agent_core::verdict::Verdict;
 
 impl Agent {
     /// The document behind `/verdict`.

@@ -15,11 +15,11 @@ use super::{AppError, CHECK, Delivered, Shutdown, TICK, load, next, source};
 use crate::clock;
 use crate::config::Config;
 use crate::datapath::devices::{self, Interfaces};
-use crate::domain::probe::{Lane, ProbeTrace};
-use crate::domain::time::Mono;
 use crate::metrics::Metrics;
-use crate::report::check::{Observed, Tally};
-use crate::report::{Report, SentinelState};
+use agent_core::report::check::{Observed, Tally};
+use agent_core::report::{Report, SentinelState};
+use agent_core::time::Mono;
+use agent_core::trace::{Lane, ProbeTrace};
 
 /// The cluster view is read and devices are made within this, or never.
 const SETUP: Duration = Duration::from_secs(10);

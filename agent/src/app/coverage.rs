@@ -6,9 +6,9 @@ use agent_common::evidence::{FAULTS, Fault};
 
 use crate::datapath::Observer;
 use crate::datapath::sample::Look;
-use crate::domain::evidence::{CoverageLoss, ObserverHealth};
-use crate::domain::plan::Missing;
-use crate::domain::time::Mono;
+use agent_core::evidence::{CoverageLoss, ObserverHealth};
+use agent_core::plan::Missing;
+use agent_core::time::Mono;
 
 /// After programs were loaded or exchanged, connections may have been seen in part only.
 const SETTLING: Duration = Duration::from_secs(2);

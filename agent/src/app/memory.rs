@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
-use crate::domain::time::Mono;
-use crate::domain::verdict::Remembered;
+use agent_core::memory::Remembered;
+use agent_core::time::Mono;
 
 const FILE: &str = "state.json";
 /// Files that become [`FILE`] have names like this one, with something of the agent's between.

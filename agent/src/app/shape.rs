@@ -8,11 +8,11 @@ use agent_common::service::{FAMILIES, Family};
 use super::agent::Agent;
 use crate::datapath::devices::Interfaces;
 use crate::datapath::shape::Seen;
-use crate::domain::sentinel::DatapathOwners;
-use crate::domain::shape::Shape;
-use crate::domain::time::Mono;
 use crate::sentinel::devices::Role;
 use crate::sentinel::owners::owners;
+use agent_core::owners::DatapathOwners;
+use agent_core::shape::Shape;
+use agent_core::time::Mono;
 
 /// It is read at least this often.
 const LOOK: Duration = Duration::from_secs(30);

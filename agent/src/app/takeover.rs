@@ -25,7 +25,7 @@ use crate::datapath::listeners::{is_opening, sharers};
 use crate::datapath::steer::{Behind, Owners, Steer, SteerError, Steering, Succession};
 use crate::http::bind::{self, BindAddress, BindError};
 use crate::lifecycle::ready::Guard;
-use crate::report::{PortReport, PortWay};
+use agent_core::report::{PortReport, PortWay};
 
 /// Who else listens at the port is looked at this often.
 const LOOK: Duration = Duration::from_secs(1);

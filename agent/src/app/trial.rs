@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use crate::domain::time::Mono;
-use crate::domain::verdict::State;
 use crate::lifecycle::ready::{Guard, Readiness};
+use agent_core::cause::State;
+use agent_core::time::Mono;
 
 /// Longer than a rollout waits at each node (minReadySeconds of the manifests, 30 s).
 const TRIAL: Duration = Duration::from_secs(60);

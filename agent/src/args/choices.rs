@@ -95,7 +95,7 @@ pub enum Output {
     Json,
 }
 
-impl From<UnknownPolicy> for crate::domain::answer::UnknownPolicy {
+impl From<UnknownPolicy> for agent_core::policy::UnknownPolicy {
     fn from(said: UnknownPolicy) -> Self {
         match said {
             UnknownPolicy::Open => Self::Open,
@@ -104,7 +104,7 @@ impl From<UnknownPolicy> for crate::domain::answer::UnknownPolicy {
     }
 }
 
-impl From<Enforcement> for crate::domain::answer::Enforcement {
+impl From<Enforcement> for agent_core::policy::Enforcement {
     fn from(said: Enforcement) -> Self {
         match said {
             Enforcement::Enforce => Self::Enforce,

@@ -8,7 +8,7 @@ use clap::{ArgAction, Args as ClapArgs, ValueEnum};
 use super::{
     CLUSTER, ClusterArgs, EXIT_CODES, Hardening, LOG, LogFormat, Output, SENTINEL, SentinelArgs,
 };
-use crate::domain::drain;
+use agent_core::drain;
 
 const CHECK: &str = "Check";
 

@@ -178,7 +178,7 @@ pub enum AskWhom {
     None,
 }
 
-impl From<AskWhom> for crate::domain::fleet::Ask {
+impl From<AskWhom> for agent_core::fleet::Ask {
     fn from(said: AskWhom) -> Self {
         match said {
             AskWhom::Auto => Self::Auto,

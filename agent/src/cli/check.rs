@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::{Exit, FetchError, colours, fetch};
 use crate::args::{CheckArgs, Output};
-use crate::domain::probe::Lane;
-use crate::domain::verdict::{FamilyVerdict, LaneState, LaneView};
-use crate::report::check::{Observed, Tally};
-use crate::report::{Report, SentinelState};
+use agent_core::report::check::{Observed, Tally};
+use agent_core::report::{Report, SentinelState};
+use agent_core::trace::Lane;
+use agent_core::verdict::{FamilyVerdict, LaneState, LaneView};
 
 mod judge;
 pub mod npd;

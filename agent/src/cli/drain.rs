@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::paper::sentence;
 use super::{Exit, FetchError, fetch};
 use crate::args::{DrainArgs, Output};
-use crate::domain::drain::{Ask, Reason};
-use crate::domain::time::{Mono, Spoken};
-use crate::report::drain::DrainReport;
+use agent_core::drain::{Ask, Reason};
+use agent_core::report::drain::DrainReport;
+use agent_core::time::{Mono, Spoken};
 
 /// The agent looks as often when nothing happens.
 const AGAIN: Duration = Duration::from_millis(500);

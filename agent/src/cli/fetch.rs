@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::domain::drain::Ask;
-use crate::report::drain::DrainReport;
-use crate::report::page::{self, NoPage, OtherSchema};
-use crate::report::{Report, SCHEMA};
+use agent_core::drain::Ask;
+use agent_core::report::drain::DrainReport;
+use agent_core::report::page::{self, NoPage, OtherSchema};
+use agent_core::report::{Report, SCHEMA};
 
 /// How long is waited for an agent.
 #[derive(Debug, Clone, Copy)]

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use super::{Exit, colours};
 use crate::args::Output;
-use crate::domain::fleet::{NodeFacts, Row, Tally, rows};
-use crate::domain::time::Wall;
+use agent_core::fleet::{NodeFacts, Row, Tally, rows};
+use agent_core::time::Wall;
 
 mod document;
 mod render;

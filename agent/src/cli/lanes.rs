@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::paper::{Ink, Paper};
-use crate::domain::probe::{ProbePath, Transport};
-use crate::domain::sentinel::ProbeCause;
-use crate::domain::time::Spoken;
-use crate::domain::verdict::{LaneState, LaneView, StageDelays};
+use agent_core::cause::ProbeCause;
+use agent_core::time::Spoken;
+use agent_core::trace::{ProbePath, Transport};
+use agent_core::verdict::{LaneState, LaneView, StageDelays};
 
 /// `off-cluster`.
 pub(super) fn path(path: ProbePath) -> &'static str {
@@ -177,7 +177,7 @@ mod tests {
     use agent_common::service::Family;
 
     use super::*;
-    use crate::report::sample::probed;
+    use agent_core::report::sample::probed;
     use rstest::rstest;
 
     #[rstest]

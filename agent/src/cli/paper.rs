@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use crate::domain::verdict::State;
+use agent_core::cause::State;
 
 /// Columns that a page keeps to.
 pub(super) const WIDTH: usize = 96;

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::{Exit, colours, fetch};
 use crate::args::{Output, StatusArgs};
 use crate::causes::chain;
-use crate::report::Report;
+use agent_core::report::Report;
 
 mod render;
 

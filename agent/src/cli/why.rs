@@ -3,7 +3,7 @@
 
 use super::{Exit, colours, fetch};
 use crate::args::{Output, WhyArgs};
-use crate::report::Report;
+use agent_core::report::Report;
 
 mod chain;
 mod remedies;

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::manifests::Update;
-use crate::domain::cluster::ObjectName;
+use agent_core::cluster::ObjectName;
 
 mod afresh;
 pub mod client;
@@ -111,7 +111,7 @@ impl ApiServer {
     /// update that makes the view whole ends with [`Change::Synced`]. Must be called within a tokio
     /// runtime.
     ///
-    /// [`Change::Synced`]: crate::domain::cluster::Change::Synced
+    /// [`Change::Synced`]: agent_core::cluster::Change::Synced
     pub fn follow(self) -> mpsc::Receiver<Update> {
         // Enough that a page is not waited for, and no more: objects wait here parsed.
         let (events, heard) = mpsc::channel(16);

@@ -14,11 +14,11 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::domain::cluster::{
+use agent_core::cluster::{
     EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SliceFacts,
     SlicePort,
 };
-use crate::domain::expect::node::address;
+use agent_core::expect::node::address;
 
 /// Another proxy than kube-proxy serves the object that has it.
 const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::convert::{Converter, Invalid, Skipped};
 use super::yaml::Object;
-use crate::domain::cluster::{Change, NodeFacts, ServiceFacts, SliceFacts};
+use agent_core::cluster::{Change, NodeFacts, ServiceFacts, SliceFacts};
 
 /// Facts of an object, as shared with the view.
 #[derive(Clone, Debug, PartialEq)]

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use super::convert::Converter;
 use super::facts::{Facts, identity, is_gone};
 use super::yaml::{self, Item, Place};
-use crate::domain::cluster::Change;
+use agent_core::cluster::Change;
 
 mod problem;
 mod reading;

@@ -7,9 +7,9 @@ use rstest::rstest;
 
 use super::convert::Converter;
 use super::yaml::{self, Item, Object};
-use crate::domain::cluster::Change;
-use crate::domain::expect::{Expectation, NodeContext, PortExpectation, expectation};
-use crate::domain::view::ClusterView;
+use agent_core::cluster::Change;
+use agent_core::expect::{Expectation, NodeContext, PortExpectation, expectation};
+use agent_core::view::ClusterView;
 
 const NODE: &str = "
 apiVersion: v1

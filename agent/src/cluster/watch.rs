@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::manifests::{Hints, Manifests};
 pub use super::manifests::{Problem, Reason, Update};
-use crate::domain::cluster::Change;
+use agent_core::cluster::Change;
 
 /// Events that come closer together than this are taken as one change...
 const QUIET: Duration = Duration::from_millis(5);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::domain::node::TaintError;
+use agent_core::eligibility::TaintError;
 
 /// A setting that is unsound.
 #[derive(Debug, Error)]

@@ -8,9 +8,9 @@ use ipnet::IpNet;
 use jiff::SignedDuration;
 
 use super::{ConfigError, Pattern};
-use crate::domain::drain::ProbeRanges;
 use crate::http::allow::{AllowList, unmapped};
 use crate::http::bind::BindAddress;
+use agent_core::drain::ProbeRanges;
 
 /// `IP:PORT`, `IP`, `[IP]`, `:PORT` or `[IP]:PORT`; without a port it is `port`. `none` is nowhere.
 pub(super) fn bind_address(

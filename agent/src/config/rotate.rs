@@ -8,8 +8,8 @@ use agent_common::service::FAMILIES;
 
 use super::{ConfigError, Surroundings, parse, sentinel};
 use crate::args::{Hardening, RotateArgs};
-use crate::domain::cluster::ObjectName;
 use crate::telemetry::Format;
+use agent_core::cluster::ObjectName;
 
 /// What the rotator was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use agent_common::service::{FAMILIES, Family};
 
 use super::{ConfigError, parse};
 use crate::args::SentinelArgs;
-use crate::domain::cluster::ObjectName;
-use crate::domain::expect::node::address;
+use agent_core::cluster::ObjectName;
+use agent_core::expect::node::address;
 
 /// The sentinel as it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::ConfigError;
 use crate::args::{ClusterArgs, View};
-use crate::domain::cluster::ObjectName;
+use agent_core::cluster::ObjectName;
 
 /// Where the cluster view comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Taints that say a node is being removed: the domain's rule, and an eye for misspelt presets.
 
 use super::{ConfigError, parse};
-use crate::domain::node::{PRESETS, TerminatingTaints};
+use agent_core::eligibility::{PRESETS, TerminatingTaints};
 
 /// The keys that the default set and what was said stand for.
 pub(super) fn resolve(said: &[String]) -> Result<TerminatingTaints, ConfigError> {

@@ -16,7 +16,7 @@ use super::devices::Device;
 use super::load::LoadError;
 use super::pins::Pins;
 use crate::causes::chain;
-use crate::domain::time::Mono;
+use agent_core::time::Mono;
 
 pub(super) mod filter;
 pub(super) mod hook;

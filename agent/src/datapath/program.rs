@@ -20,8 +20,8 @@ use aya::maps::{Array, HashMap, IterableMap as _, MapData, MapError};
 use super::devices::Device;
 use super::sample::{SampleError, take};
 use super::syscall;
-use crate::domain::expect::SourcePrefix;
-use crate::domain::plan::{Installed, MapChange};
+use agent_core::expect::SourcePrefix;
+use agent_core::plan::{Installed, MapChange};
 
 /// Puts of one call: more save nothing, and hold up memory.
 const BATCH: usize = 1024;

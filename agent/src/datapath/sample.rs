@@ -20,9 +20,10 @@ use thiserror::Error;
 use super::datagrams::{Datagrams, UdpAnswer};
 use super::load::LoadError;
 use super::sweep::{Sweeper, Swept};
-use crate::domain::drain::Outside;
-use crate::domain::evidence::{CountDelta, Failure, Sighting};
-use crate::domain::time::Mono;
+use agent_core::cause::Failure;
+use agent_core::drain::Outside;
+use agent_core::evidence::{CountDelta, Sighting};
+use agent_core::time::Mono;
 
 /// A map could not be opened or read.
 #[derive(Debug, Error)]

@@ -14,8 +14,8 @@ use agent_common::service::{FAMILIES, Family};
 use super::attach::{Direction, filter};
 use super::devices::{Device, Interfaces};
 use super::syscall::{Call, program_name, programs_at, socket_programs};
-use crate::domain::sentinel::DatapathOwners;
-use crate::domain::shape::{DeviceFacts, Facts, Role, Strangers};
+use agent_core::owners::DatapathOwners;
+use agent_core::shape::{DeviceFacts, Facts, Role, Strangers};
 
 /// Names of programs that were asked for once; a node has a few hundred.
 const NAMES_KEPT: usize = 4096;

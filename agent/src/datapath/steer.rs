@@ -301,7 +301,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::domain::expect::node::address;
+    use agent_core::expect::node::address;
 
     fn known(addresses: &[&str]) -> BTreeSet<Address> {
         addresses.iter().map(|text| parse(text)).collect()

@@ -15,8 +15,8 @@ use agent_common::evidence::{Pending, PendingKey, state};
 use agent_common::service::{FrontendKind, Owed, SourceClass, frontend_flag};
 
 use super::syscall;
-use crate::domain::drain::{Arrival, Outside};
-use crate::domain::time::Mono;
+use agent_core::drain::{Arrival, Outside};
+use agent_core::time::Mono;
 
 /// An answered connection is forgotten after this long: its client retransmits no SYN, unless the
 /// answer did not reach it, and then after one second.

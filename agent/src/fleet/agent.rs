@@ -4,10 +4,10 @@ use thiserror::Error;
 
 use super::error::FleetError;
 use super::forward::ForwardError;
-use crate::domain::fleet::Told;
-use crate::domain::time::Wall;
-use crate::report::page::{self, NoPage, OtherSchema};
-use crate::report::{Report, SCHEMA};
+use agent_core::fleet::Told;
+use agent_core::report::page::{self, NoPage, OtherSchema};
+use agent_core::report::{Report, SCHEMA};
+use agent_core::time::Wall;
 
 /// Where an agent serves its report.
 pub(super) const PAGE: &str = "/verdict";

@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::{FleetError, Right};
-use crate::domain::condition::{Status, TYPE};
-use crate::domain::fleet::{ConditionSeen, NodeSeen};
-use crate::domain::time::Wall;
+use agent_core::condition::{Status, TYPE};
+use agent_core::fleet::{ConditionSeen, NodeSeen};
+use agent_core::time::Wall;
 
 /// Objects on a page, as with kubectl. A Node is 10 to 20 kB, and only a page is held at a time.
 const PAGE: u32 = 500;

@@ -4,9 +4,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::domain::fleet::{CoverageSeen, Group, Judged, rows};
-use crate::domain::verdict::State;
-use crate::report::{Report, sample};
+use agent_core::cause::State;
+use agent_core::fleet::{CoverageSeen, Group, Judged, rows};
+use agent_core::report::{Report, sample};
 use server::{Agent, Script};
 
 mod server;

@@ -22,13 +22,13 @@ use axum::routing::get;
 use tokio::sync::watch;
 
 use super::health::not_found;
-use crate::domain::drain::Ask;
-use crate::domain::time::{Mono, Spoken};
 use crate::lifecycle::heartbeat::Heartbeat;
 use crate::lifecycle::ready::Readiness;
 use crate::metrics::{self, Metrics};
-use crate::report::Report;
-use crate::report::drain::DrainReport;
+use agent_core::drain::Ask;
+use agent_core::report::Report;
+use agent_core::report::drain::DrainReport;
+use agent_core::time::{Mono, Spoken};
 
 /// What a request needs.
 #[derive(Clone)]

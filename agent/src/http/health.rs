@@ -24,11 +24,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use tokio::sync::watch;
 
-use crate::domain::answer::{Answer, Endpoint};
-use crate::domain::time::{Mono, Wall};
-use crate::domain::upstream::HEADER;
 use crate::lifecycle::heartbeat::Heartbeat;
 use crate::metrics::Metrics;
+use agent_core::answer::{Answer, Endpoint};
+use agent_core::time::{Mono, Wall};
+use agent_core::upstream::HEADER;
 
 /// Both answers, computed together.
 #[derive(Debug, Clone, PartialEq, Eq)]

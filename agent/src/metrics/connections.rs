@@ -8,11 +8,11 @@ use std::sync::Arc;
 use agent_common::evidence::{OUTCOMES, Outcome};
 use agent_common::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
 
-use crate::domain::cluster::ObjectName;
-use crate::domain::evidence::{CountDelta, Directory, ServiceInfo};
-use crate::domain::verdict::ServiceTrouble;
-use crate::domain::verdict::report::names;
-use crate::report::{OutcomeCounts, ServiceReport};
+use agent_core::cluster::ObjectName;
+use agent_core::evidence::{CountDelta, Directory, ServiceInfo};
+use agent_core::names;
+use agent_core::report::{OutcomeCounts, ServiceReport};
+use agent_core::verdict::ServiceTrouble;
 
 /// Service ports (once per family) with series of their own.
 pub const MAX_SERVICES_SHOWN: usize = 1_000;

@@ -6,8 +6,8 @@ use agent_common::evidence::{DELAY_BUCKETS, Delays, delay_bucket};
 use agent_common::service::FAMILIES;
 
 use super::connections::{Connections, MAX_SERVICES_SHOWN};
-use crate::domain::evidence::{CountDelta, Directory};
-use crate::report::udp::{AnswerTimes, UdpReport, UdpServiceReport};
+use agent_core::evidence::{CountDelta, Directory};
+use agent_core::report::udp::{AnswerTimes, UdpReport, UdpServiceReport};
 
 /// Everything counted.
 #[derive(Debug, Default)]

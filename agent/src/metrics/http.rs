@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use crate::domain::answer::Endpoint;
+use agent_core::answer::Endpoint;
 
 /// A listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use agent_common::service::{FAMILIES, SOURCE_CLASSES};
 
 use super::connections::MAX_SERVICES_SHOWN;
 use super::publish::{Published, WriteResult};
-use crate::domain::probe::{PROBE_PATHS, Transport};
-use crate::domain::sentinel::PROBE_CAUSES;
-use crate::domain::verdict::{Cause, State, Why};
+use agent_core::cause::PROBE_CAUSES;
+use agent_core::cause::{Cause, State, Why};
+use agent_core::trace::{PROBE_PATHS, Transport};
 
 /// A label.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use agent_common::evidence::{DELAY_BUCKETS, Delays, delay_bucket};
 use agent_common::probe::{STAGES, Stage};
 use agent_common::service::FAMILIES;
 
-use crate::domain::probe::{Lane, ProbeTrace};
+use agent_core::trace::{Lane, ProbeTrace};
 
 /// Label of a stage.
 pub(super) fn stage_name(stage: Stage) -> &'static str {

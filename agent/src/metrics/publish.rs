@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use crate::domain::time::Wall;
+use agent_core::time::Wall;
 
 /// What is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use proptest::prelude::*;
 
 use super::definitions::Unit;
 use super::*;
-use crate::domain::cluster::ObjectName;
-use crate::domain::evidence::ServiceInfo;
-use crate::report::sample;
-use crate::report::upstream::{UpstreamReport, UpstreamState};
+use agent_core::cluster::ObjectName;
+use agent_core::evidence::ServiceInfo;
+use agent_core::report::sample;
+use agent_core::report::upstream::{UpstreamReport, UpstreamState};
 
 /// Services by id.
 struct Names(BTreeMap<u32, (ObjectName, &'static str, Family)>);

@@ -3,8 +3,8 @@
 use super::node::{NodeApi, Words};
 use super::outcome::Outcomes;
 use super::{Clocks, Published, Reports, Settings, newest, wait};
-use crate::domain::condition::{Schedule, Standing, Written, message};
-use crate::report::Report;
+use agent_core::condition::{Schedule, Standing, Written, message};
+use agent_core::report::Report;
 
 /// Until no more reports come.
 pub(super) async fn run(

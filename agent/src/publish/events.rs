@@ -8,9 +8,9 @@ use super::fault::Fault;
 use super::node::NodeApi;
 use super::outcome::Outcomes;
 use super::{Clocks, Published, Reports, Settings, newest, wait};
-use crate::domain::condition::{Announcer, Severity, Standing, Written, message};
-use crate::domain::node::Eligibility;
-use crate::report::Report;
+use agent_core::condition::{Announcer, Severity, Standing, Written, message};
+use agent_core::eligibility::Eligibility;
+use agent_core::report::Report;
 
 /// The reporting controller.
 const REPORTER: &str = "pathproof";

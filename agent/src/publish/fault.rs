@@ -5,8 +5,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::causes::chain;
-use crate::domain::condition::Refusal;
 use crate::metrics::WriteResult;
+use agent_core::condition::Refusal;
 
 /// A try that failed.
 #[derive(Debug, Error)]

@@ -9,8 +9,8 @@ use kube::api::{GetParams, Patch, PatchParams, Request};
 use serde::{Deserialize, Serialize};
 
 use super::fault::Fault;
-use crate::domain::condition::{Reason, Status, TYPE, Written};
-use crate::domain::time::Wall;
+use agent_core::condition::{Reason, Status, TYPE, Written};
+use agent_core::time::Wall;
 
 /// Nodes in the API.
 const NODES: &str = "/api/v1/nodes";

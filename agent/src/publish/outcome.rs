@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Clocks;
 use super::fault::Fault;
-use crate::domain::condition::TYPE;
 use crate::metrics::{Metrics, Published, WriteResult};
-use crate::report::publish::{PublishReport, WriteReport};
+use agent_core::condition::TYPE;
+use agent_core::report::publish::{PublishReport, WriteReport};
 
 /// Shared by those who write and those who ask.
 #[derive(Clone, Debug)]

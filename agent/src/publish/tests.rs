@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::clock;
-use crate::domain::condition::Pace;
-use crate::domain::node::Eligibility;
-use crate::domain::verdict::{Cause, State};
 use crate::metrics::WriteResult;
-use crate::report::sample;
+use agent_core::cause::{Cause, State};
+use agent_core::condition::Pace;
+use agent_core::eligibility::Eligibility;
+use agent_core::report::sample;
 use server::{Say, Seen, Server};
 
 const CLOCKS: Clocks = Clocks {

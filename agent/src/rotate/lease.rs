@@ -5,8 +5,8 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
-use crate::domain::rotation::{LEASE, LeaseSeen};
-use crate::domain::time::Wall;
+use agent_core::fleet::rotation::{LEASE, LeaseSeen};
+use agent_core::time::Wall;
 
 /// As it was read.
 pub(super) fn seen(lease: &Lease) -> LeaseSeen {

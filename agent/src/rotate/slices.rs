@@ -9,9 +9,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use crate::config::RotateConfig;
-use crate::domain::cluster::Protocol;
-use crate::domain::expect::node::address;
-use crate::domain::rotation::{SliceSeen, Wanted, slice_name};
+use agent_core::cluster::Protocol;
+use agent_core::expect::node::address;
+use agent_core::fleet::rotation::{SliceSeen, Wanted, slice_name};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";

@@ -11,8 +11,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::domain::cluster::ObjectName;
 use crate::telemetry::Format;
+use agent_core::cluster::ObjectName;
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices";
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use agent_common::service::{FAMILIES, Family};
 
-use crate::domain::sentinel::{DatapathOwners, Owner};
 use crate::netfilter::{Name, Nft, has_legacy};
+use agent_core::owners::{DatapathOwners, Owner};
 
 /// The kernel answers at once or not at all; the main loop must not hang on it.
 const PATIENCE: Duration = Duration::from_millis(200);

@@ -19,8 +19,8 @@ use thiserror::Error;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::frame::Mac;
-use crate::domain::probe::ProbeTrace;
-use crate::domain::time::Mono;
+use agent_core::time::Mono;
+use agent_core::trace::ProbeTrace;
 use dice::Dice;
 use engine::Engine;
 use poll::{Wake, poll};

@@ -17,6 +17,7 @@ use agent_common::probe::{
 };
 use agent_common::service::Family::{self, V4, V6};
 use agent_common::service::TCP;
+use agent_core::time::Mono;
 use node_tests::observer::{Observer, in_sandbox, index_of};
 use node_tests::packet::{self, Packet, flag};
 use node_tests::scenario::mapped;
@@ -26,7 +27,6 @@ use pathproof::datapath::attach::{Mechanism, Mode};
 use pathproof::datapath::devices::Device;
 use pathproof::datapath::probe_hooks::{ProbeEnds, ProbeHooks, ProbeHooksError};
 use pathproof::datapath::probes::ProbeMaps;
-use pathproof::domain::time::Mono;
 use rstest::rstest;
 
 use super::{key, payload};

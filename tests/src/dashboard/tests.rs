@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use pathproof::domain::verdict::Cause;
+use agent_core::cause::Cause;
 use serde_json::json;
 
 use super::picture::{Data, draw};

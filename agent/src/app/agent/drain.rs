@@ -3,9 +3,9 @@
 
 use super::Agent;
 use crate::datapath::Observer;
-use crate::domain::drain::Outside;
-use crate::domain::evidence::{CoverageLoss, ObserverHealth};
-use crate::domain::time::Mono;
+use agent_core::drain::Outside;
+use agent_core::evidence::{CoverageLoss, ObserverHealth};
+use agent_core::time::Mono;
 
 impl Agent {
     /// The node leaves, or does not.

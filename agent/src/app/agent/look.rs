@@ -6,11 +6,12 @@ use agent_common::service::Family;
 
 use super::Agent;
 use crate::datapath::sample::Look;
-use crate::domain::evidence::{CountDelta, Directory as _, Sample, Sighting};
-use crate::domain::time::Mono;
-use crate::domain::verdict::{LastVerdict, State};
 use crate::lifecycle::memory;
-use crate::report::SIGHTINGS_SHOWN;
+use agent_core::cause::State;
+use agent_core::evidence::{CountDelta, Directory as _, Sample, Sighting};
+use agent_core::report::SIGHTINGS_SHOWN;
+use agent_core::time::Mono;
+use agent_core::verdict::LastVerdict;
 
 /// The kernel's evidence is looked at this often.
 pub(in crate::app) const TICK: Duration = Duration::from_millis(250);

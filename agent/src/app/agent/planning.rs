@@ -4,9 +4,9 @@ use agent_common::service::Family;
 
 use super::Agent;
 use crate::datapath::Observer;
-use crate::domain::plan::{MapChange, Planner};
-use crate::domain::time::Mono;
-use crate::domain::view::Applied;
+use agent_core::plan::{MapChange, Planner};
+use agent_core::time::Mono;
+use agent_core::view::Applied;
 
 impl Agent {
     /// Nothing is planned before the view is whole: what it does not know yet must not be taken

@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use agent_common::service::{Address, Family};
 
 use crate::config::SentinelConfig;
-use crate::domain::cluster::ObjectName;
-use crate::domain::expect::sentinel::Sentinel;
-use crate::domain::probe::Transport;
-use crate::domain::view::ClusterView;
 use crate::sentinel::devices::{
     self, HardwareAddress, Known, NodeState, PodSources, SentinelDevices, Settings, conflict,
 };
 use crate::sentinel::prober::{End, Wire};
+use agent_core::cluster::ObjectName;
+use agent_core::expect::sentinel::Sentinel;
+use agent_core::trace::Transport;
+use agent_core::view::ClusterView;
 
 /// Whether the cluster uses one of the sentinel's addresses otherwise.
 pub(super) fn taken(settings: &Settings, own: &ObjectName, view: &ClusterView) -> Option<String> {

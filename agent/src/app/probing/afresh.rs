@@ -11,10 +11,10 @@ use super::{Probing, fixed};
 use crate::app::agent::Agent;
 use crate::clock;
 use crate::cluster::api::Afresh;
-use crate::domain::cluster::Change;
-use crate::domain::expect::sentinel::sentinel;
-use crate::domain::time::Mono;
-use crate::domain::view::ClusterView;
+use agent_core::cluster::Change;
+use agent_core::expect::sentinel::sentinel;
+use agent_core::time::Mono;
+use agent_core::view::ClusterView;
 
 /// One reading serves for so long: paths come and go, and the API server hears of a fault from
 /// every node at once.

@@ -5,12 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use agent_common::service::Family;
 
 use super::{Content, Message, Probing};
-use crate::domain::expect::sentinel::SentinelFamily;
-use crate::domain::probe::ProbeTrace;
-use crate::domain::sentinel::{ProbeOutcome, classify};
-use crate::domain::verdict::Limits;
-use crate::report::sentinel::{SentinelAddresses, SentinelDevices, SentinelReport, SentinelState};
 use crate::sentinel::devices::Role;
+use agent_core::expect::sentinel::SentinelFamily;
+use agent_core::limits::Limits;
+use agent_core::probes::{ProbeOutcome, classify};
+use agent_core::report::sentinel::{
+    SentinelAddresses, SentinelDevices, SentinelReport, SentinelState,
+};
+use agent_core::trace::ProbeTrace;
 
 impl Probing {
     /// The block of the report.

@@ -7,11 +7,11 @@ use super::keeper::{Facts, News};
 use super::{Content, Message};
 use crate::app::agent::Agent;
 use crate::datapath::probe_hooks::ProbeHooks;
-use crate::domain::expect::sentinel::sentinel;
-use crate::domain::probe::{ProbeTrace, Transport};
-use crate::domain::sentinel::{KernelFacts, ProbeOutcome, VoidReason, classify};
-use crate::domain::time::Mono;
-use crate::domain::verdict::Limits;
+use agent_core::expect::sentinel::sentinel;
+use agent_core::limits::Limits;
+use agent_core::probes::{KernelFacts, ProbeOutcome, VoidReason, classify};
+use agent_core::time::Mono;
+use agent_core::trace::{ProbeTrace, Transport};
 
 /// While probes begin to fail, devices and programs are looked at this often.
 const SUSPICION: Duration = Duration::from_millis(100);

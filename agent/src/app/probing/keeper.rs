@@ -11,13 +11,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::clock;
-use crate::domain::sentinel::DatapathOwners;
-use crate::domain::time::Mono;
 use crate::sentinel::devices::{
     Damage, Known, NodeState, SentinelDevices, Settings, conflict, ensure, forwarding, is_enabled,
     overridden, remove, verify,
 };
 use crate::sentinel::owners::owners;
+use agent_core::owners::DatapathOwners;
+use agent_core::time::Mono;
 
 /// The devices are looked at this often while all is well.
 const LOOK: Duration = Duration::from_secs(5);

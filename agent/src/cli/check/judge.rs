@@ -9,15 +9,15 @@ use serde::Serialize;
 
 use super::super::lanes;
 use super::super::{Exit, why};
-use crate::domain::evidence::CoverageLoss;
-use crate::domain::probe::{ProbePath, Transport};
-use crate::domain::sentinel::ProbeCause;
-use crate::domain::verdict::report::names;
-use crate::domain::verdict::{
-    LaneState, LaneView, Limits, ServiceTrouble, StageDelays, State, Why,
-};
-use crate::report::check::{Observed, Tally};
-use crate::report::{SentinelReport, SentinelState};
+use agent_core::cause::ProbeCause;
+use agent_core::cause::{State, Why};
+use agent_core::evidence::CoverageLoss;
+use agent_core::limits::Limits;
+use agent_core::names;
+use agent_core::report::check::{Observed, Tally};
+use agent_core::report::{SentinelReport, SentinelState};
+use agent_core::trace::{ProbePath, Transport};
+use agent_core::verdict::{LaneState, LaneView, ServiceTrouble, StageDelays};
 
 /// Version of the document; fields are added, never renamed.
 const SCHEMA: u32 = 1;
@@ -309,7 +309,7 @@ fn judge(observed: &Observed, paths: &[CheckedPath]) -> (Result, String) {
 }
 
 fn next(paths: &[CheckedPath]) -> Vec<why::Remedy> {
-    let mut causes: Vec<(crate::domain::verdict::Cause, Vec<Family>)> = Vec::new();
+    let mut causes: Vec<(agent_core::cause::Cause, Vec<Family>)> = Vec::new();
     let told = |path: &&CheckedPath| path.result == PathResult::Fail && !path.explained;
     for path in paths.iter().filter(told) {
         let (Some(cause), Some(family)) = (path.cause, names_family(path.family)) else {

@@ -12,10 +12,10 @@ use jiff::Timestamp;
 use super::super::fetch::{self, Patience};
 use super::super::{Exit, FetchError};
 use crate::args::CheckArgs;
-use crate::domain::condition::{Status, standing};
-use crate::domain::node::Eligibility;
-use crate::domain::time::Spoken;
-use crate::report::Report;
+use agent_core::condition::{Status, standing};
+use agent_core::eligibility::Eligibility;
+use agent_core::report::Report;
+use agent_core::time::Spoken;
 
 /// node-problem-detector's `max_output_length` where none is set, in bytes.
 const LONGEST: usize = 80;

@@ -6,7 +6,7 @@ use super::super::lanes;
 use super::super::paper::{Ink, Paper, counted, sentence};
 use super::super::why::Remedy;
 use super::judge::{Checked, CheckedPath, PathResult, Result, Source};
-use crate::domain::time::Spoken;
+use agent_core::time::Spoken;
 
 /// Where text begins that belongs to a path, or to a section.
 const TEXT: usize = 16;

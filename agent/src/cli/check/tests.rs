@@ -4,9 +4,10 @@ use agent_common::service::Family;
 use rstest::rstest;
 
 use super::*;
-use crate::domain::probe::{ProbePath, Transport};
-use crate::domain::sentinel::{ProbeCause, ProbeOutcome};
-use crate::report::sample::{self, probed};
+use agent_core::cause::ProbeCause;
+use agent_core::probes::ProbeOutcome;
+use agent_core::report::sample::{self, probed};
+use agent_core::trace::{ProbePath, Transport};
 
 const PASSED: ProbeOutcome = ProbeOutcome::Passed { masqueraded: true };
 

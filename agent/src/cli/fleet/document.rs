@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Fleet, View};
-use crate::domain::fleet::{CoverageSeen, Eligible, Group, Row, Source, Tally};
+use agent_core::fleet::{CoverageSeen, Eligible, Group, Row, Source, Tally};
 
 /// Version of the document.
 const SCHEMA: u32 = 1;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::super::paper::{Ink, Paper, counted, grouped, sentence};
 use super::{Fleet, View};
-use crate::domain::fleet::{Eligible, Group, Judged, Row, Tally};
-use crate::domain::node::PRESETS;
-use crate::domain::time::{Spoken, Wall};
+use agent_core::eligibility::PRESETS;
+use agent_core::fleet::{Eligible, Group, Judged, Row, Tally};
+use agent_core::time::{Spoken, Wall};
 
 /// Sentences beneath rows, so that a cluster in flames still fits a screen or two.
 const SENTENCES: usize = 20;

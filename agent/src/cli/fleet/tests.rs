@@ -3,9 +3,9 @@ use std::time::Duration;
 use rstest::rstest;
 
 use super::*;
-use crate::domain::condition::Status;
-use crate::domain::fleet::{AgentSeen, ConditionSeen, NodeSeen, Told};
-use crate::report::{Report, sample};
+use agent_core::condition::Status;
+use agent_core::fleet::{AgentSeen, ConditionSeen, NodeSeen, Told};
+use agent_core::report::{Report, sample};
 
 fn now() -> Wall {
     let at = sample::written() + Duration::from_millis(200);

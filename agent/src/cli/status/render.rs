@@ -3,12 +3,13 @@
 use jiff::Timestamp;
 
 use super::super::paper::{Ink, Paper, counted, grouped, sentence};
-use crate::domain::answer::{Enforcement, UnknownPolicy};
-use crate::domain::node::Eligibility;
-use crate::domain::time::{Mono, Spoken};
-use crate::domain::verdict::report::names;
-use crate::domain::verdict::{FamilyVerdict, PathState, PathView, State};
-use crate::report::Report;
+use agent_core::cause::State;
+use agent_core::eligibility::Eligibility;
+use agent_core::names;
+use agent_core::policy::{Enforcement, UnknownPolicy};
+use agent_core::report::Report;
+use agent_core::time::{Mono, Spoken};
+use agent_core::verdict::{FamilyVerdict, PathState, PathView};
 
 mod datapath;
 mod hardening;

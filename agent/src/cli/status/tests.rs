@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use rstest::rstest;
 
 use super::render::{View, render};
-use crate::report::{Report, sample};
+use agent_core::report::{Report, sample};
 
 fn page(report: &Report) -> String {
     let now = sample::written() + Duration::from_millis(200);
@@ -113,10 +113,10 @@ async fn what_the_admin_port_serves_is_what_is_shown() {
     use std::net::SocketAddr;
     use std::sync::Arc;
 
-    use crate::domain::time::Mono;
     use crate::http::{admin, allow::AllowList, bind, serve};
     use crate::lifecycle::{heartbeat::Heartbeat, ready::Readiness};
     use crate::metrics::Metrics;
+    use agent_core::time::Mono;
 
     let metrics = Metrics::new();
     let (publish, report) = tokio::sync::watch::channel(None);

@@ -7,10 +7,11 @@ use serde::Serialize;
 use super::remedies::{self, Remedy};
 use super::rules::rule;
 use super::stages::{self, LaneStep};
-use crate::domain::node::Eligibility;
-use crate::domain::verdict::report::names;
-use crate::domain::verdict::{Cause, LaneState, ServiceTrouble, State, Why};
-use crate::report::{AnswerReport, Answers, Report, SentinelReport, SentinelState};
+use agent_core::cause::{Cause, State, Why};
+use agent_core::eligibility::Eligibility;
+use agent_core::names;
+use agent_core::report::{AnswerReport, Answers, Report, SentinelReport, SentinelState};
+use agent_core::verdict::{LaneState, ServiceTrouble};
 
 /// Version of the document; fields are added, never renamed.
 const SCHEMA: u32 = 1;
@@ -142,7 +143,7 @@ fn eligibility(report: &Report) -> String {
 }
 
 fn families(report: &Report) -> Vec<FamilyStep> {
-    let step = |family: &crate::domain::verdict::FamilyVerdict| FamilyStep {
+    let step = |family: &agent_core::verdict::FamilyVerdict| FamilyStep {
         family: names::of_family(family.family),
         state: family.state,
         cause: family.cause,

@@ -4,8 +4,8 @@ use agent_common::service::Family;
 use serde::Serialize;
 
 use super::super::paper::{Ink, Paper};
-use crate::domain::sentinel::ProbeCause;
-use crate::domain::verdict::{Cause, Why};
+use agent_core::cause::ProbeCause;
+use agent_core::cause::{Cause, Why};
 
 /// Where all of it is written at length.
 const PAGE: &str = "docs/operations.md";

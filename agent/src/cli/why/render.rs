@@ -7,11 +7,11 @@ use super::super::paper::{Ink, Paper, counted, grouped, sentence};
 use super::chain::{Chain, FamilyStep, ServiceStep};
 use super::remedies::Remedy;
 use super::stages::{LaneStep, Step};
-use crate::domain::sentinel::ProbeCause;
-use crate::domain::time::Spoken;
-use crate::domain::verdict::report::names;
-use crate::domain::verdict::{Cause, State};
-use crate::report::SentinelState;
+use agent_core::cause::ProbeCause;
+use agent_core::cause::{Cause, State};
+use agent_core::names;
+use agent_core::report::SentinelState;
+use agent_core::time::Spoken;
 
 /// Where the text of a section begins.
 const TEXT: usize = 16;

@@ -1,9 +1,11 @@
 //! Which rule of the verdict a family is in: docs/behaviour.md in a sentence, with its numbers.
 
-use crate::domain::probe::{ProbePath, Transport};
-use crate::domain::time::Spoken;
-use crate::domain::verdict::{Cause, FamilyVerdict, LaneState, LaneView, Limits, State};
-use crate::report::Report;
+use agent_core::cause::{Cause, State};
+use agent_core::limits::Limits;
+use agent_core::report::Report;
+use agent_core::time::Spoken;
+use agent_core::trace::{ProbePath, Transport};
+use agent_core::verdict::{FamilyVerdict, LaneState, LaneView};
 
 /// The rule that gave a family its state.
 pub(super) fn rule(report: &Report, family: &FamilyVerdict) -> String {

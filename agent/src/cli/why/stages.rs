@@ -6,13 +6,13 @@ use agent_common::service::Family;
 use serde::Serialize;
 
 use super::super::lanes::{self, Stage};
-use crate::domain::probe::{ProbePath, Transport};
-use crate::domain::sentinel::ProbeCause;
-use crate::domain::time::Mono;
-use crate::domain::verdict::report::names;
-use crate::domain::verdict::{LaneState, LaneView};
-use crate::report::Report;
-use crate::report::sentinel::SentinelDevices;
+use agent_core::cause::ProbeCause;
+use agent_core::names;
+use agent_core::report::Report;
+use agent_core::report::sentinel::SentinelDevices;
+use agent_core::time::Mono;
+use agent_core::trace::{ProbePath, Transport};
+use agent_core::verdict::{LaneState, LaneView};
 
 /// A lane that does not pass.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -2,13 +2,13 @@ use agent_common::service::Family;
 use rstest::rstest;
 
 use super::{Chain, render};
-use crate::domain::sentinel::ProbeCause;
-use crate::domain::time::Mono;
-use crate::domain::upstream::Upstream;
-use crate::domain::verdict::Cause;
-use crate::report::sample::probed;
-use crate::report::upstream::UpstreamReport;
-use crate::report::{Report, sample};
+use agent_core::cause::Cause;
+use agent_core::cause::ProbeCause;
+use agent_core::report::sample::probed;
+use agent_core::report::upstream::UpstreamReport;
+use agent_core::report::{Report, sample};
+use agent_core::time::Mono;
+use agent_core::upstream::Upstream;
 
 fn page(report: &Report) -> String {
     render(&Chain::of(report), false)

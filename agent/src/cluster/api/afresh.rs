@@ -11,7 +11,7 @@ use super::follow::{Follower, Pace};
 use super::requests::Requests;
 use super::store::{Event, Store};
 use super::{Kind, Scope};
-use crate::domain::cluster::{Change, ObjectName};
+use agent_core::cluster::{Change, ObjectName};
 
 /// An answer that takes longer is asked for again: where watches hang, connections that were kept
 /// open for later are dead too, and each try uses one up...

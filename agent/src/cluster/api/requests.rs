@@ -105,7 +105,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::cluster::ObjectName;
+    use agent_core::cluster::ObjectName;
 
     #[test]
     fn selectors_are_those_of_kube_proxy() {

@@ -13,7 +13,7 @@ use crate::cluster::convert::{Converter, Skipped};
 use crate::cluster::facts::{Facts, identity};
 use crate::cluster::manifests::{Problem, Reason, Update};
 use crate::cluster::yaml::Object;
-use crate::domain::cluster::Change;
+use agent_core::cluster::Change;
 
 /// Objects with something wrong that are told one by one.
 const TOLD: usize = 50;

@@ -6,8 +6,8 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::cluster::api::client::client;
-use crate::domain::cluster::Change;
-use crate::domain::view::ClusterView;
+use agent_core::cluster::Change;
+use agent_core::view::ClusterView;
 
 pub(super) mod server;
 

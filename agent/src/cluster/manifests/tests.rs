@@ -1,7 +1,7 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::domain::view::ClusterView;
+use agent_core::view::ClusterView;
 
 /// A folder, its reader and the view that follows.
 struct World {
@@ -94,9 +94,9 @@ fn files_come_change_and_go() {
     assert_eq!(world.services(), ["b", "c"]);
     assert_eq!(
         world.last.changes,
-        [Change::ServiceGone(
-            crate::domain::cluster::ObjectName::new("default", "a")
-        )]
+        [Change::ServiceGone(agent_core::cluster::ObjectName::new(
+            "default", "a"
+        ))]
     );
     world.remove("c.yml");
     assert_eq!(world.services(), ["b"]);
@@ -163,14 +163,14 @@ fn an_invalid_object_keeps_what_it_said() {
     world.services();
     let before = world
         .view
-        .state(&crate::domain::cluster::ObjectName::new("default", "a"))
+        .state(&agent_core::cluster::ObjectName::new("default", "a"))
         .cloned();
     let invalid = service("a").replace("10.96.0.1", "10.96.0");
     world.write("a.yaml", &invalid);
     assert_eq!(world.services(), ["a"]);
     let now = world
         .view
-        .state(&crate::domain::cluster::ObjectName::new("default", "a"))
+        .state(&agent_core::cluster::ObjectName::new("default", "a"))
         .cloned();
     assert_eq!(now, before);
     let words = "a.yaml:1: Service default/a: spec.clusterIPs[0] is \"10.96.0\": \

@@ -4,7 +4,7 @@ use rstest::rstest;
 use tokio::time::timeout;
 
 use super::*;
-use crate::domain::view::ClusterView;
+use agent_core::view::ClusterView;
 
 /// A folder that is followed, and the view that results.
 struct World {

@@ -7,7 +7,7 @@ use tower::ServiceExt as _;
 use super::*;
 use crate::lifecycle::ready::Guard;
 use crate::metrics::Snapshot;
-use crate::report::sample;
+use agent_core::report::sample;
 
 const NOW: Mono = Mono(60_000_000_000);
 

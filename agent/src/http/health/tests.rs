@@ -6,7 +6,7 @@ use rstest::rstest;
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::domain::answer::FamilyAnswer;
+use agent_core::answer::FamilyAnswer;
 
 /// 2026-11-21T13:00:00.25Z.
 const NOW: Wall = Wall(1_795_266_000_250_000_000);

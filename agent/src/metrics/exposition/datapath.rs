@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::*;
-use crate::domain::shape::{Cilium, Shape};
+use agent_core::shape::{Cilium, Shape};
 
 impl Page<'_, '_> {
     pub(super) fn datapath(&mut self, shape: &Shape) -> fmt::Result {

@@ -9,7 +9,7 @@ use rtnetlink::packet_route::route::RouteType;
 
 use super::node::{NodeState, Route};
 use super::settings::{Settings, benchmark_range};
-use crate::domain::cluster::ObjectName;
+use agent_core::cluster::ObjectName;
 
 /// What the cluster view knows of addresses.
 pub struct Known<'a> {

@@ -13,10 +13,10 @@ use super::round::Errand;
 use super::tools::{Times, Tools, key};
 use super::trace::Sent;
 use super::wire::Network;
-use crate::domain::probe::{Lane, ProbeTrace, Transport};
-use crate::domain::time::Mono;
 use crate::sentinel::frame;
 use crate::sentinel::host::Socket;
+use agent_core::time::Mono;
+use agent_core::trace::{Lane, ProbeTrace, Transport};
 
 /// A probe dialled by a socket of the host's.
 pub(super) struct Call<S> {

@@ -15,8 +15,8 @@ use super::round::{Round, errands};
 use super::tools::Tools;
 use super::wire::{Network, Sockets};
 use super::{FamilyTargets, Kernel, Targets};
-use crate::domain::probe::ProbeTrace;
-use crate::domain::time::Mono;
+use agent_core::time::Mono;
+use agent_core::trace::ProbeTrace;
 
 /// The first round of a family comes within this time.
 const FIRST: Duration = Duration::from_millis(50);

@@ -19,10 +19,10 @@ use super::dice::Dice;
 use super::engine::Engine;
 use super::wire::{Network, Side, Sockets};
 use super::{FamilyTargets, Frontend, Kernel, Targets};
-use crate::domain::probe::ProbeTrace;
-use crate::domain::time::Mono;
 use crate::sentinel::frame::{self, Mac};
 use crate::sentinel::host::Socket;
+use agent_core::time::Mono;
+use agent_core::trace::ProbeTrace;
 
 /// Sequence number of the echo's SYN-ACK.
 pub(super) const ECHO_ISN: u32 = 0xffff_fffa;

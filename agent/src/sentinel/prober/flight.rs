@@ -10,9 +10,9 @@ use super::round::Errand;
 use super::tools::{Times, Tools};
 use super::trace::Sent;
 use super::wire::{Network, Side};
-use crate::domain::probe::{Lane, ProbeTrace, Transport};
-use crate::domain::time::Mono;
 use crate::sentinel::frame;
+use agent_core::time::Mono;
+use agent_core::trace::{Lane, ProbeTrace, Transport};
 
 /// A probe written as frames.
 pub(super) struct Flight {

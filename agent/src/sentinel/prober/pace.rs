@@ -7,7 +7,7 @@ use std::time::Duration;
 use agent_common::probe::Stage;
 
 use super::dice::Dice;
-use crate::domain::probe::{Lane, ProbeSightings, ProbeTrace};
+use agent_core::trace::{Lane, ProbeSightings, ProbeTrace};
 
 /// From one round to the next, at least and at most: nothing that runs by a clock of its own is
 /// met at the same moment each time.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use agent_common::service::Family;
 
-use crate::domain::probe::{Lane, PROBE_PATHS, ProbePath, Transport};
+use agent_core::trace::{Lane, PROBE_PATHS, ProbePath, Transport};
 
 /// Behind translation, probes of the two paths that share a source have the same two ends: their
 /// ports must differ. A range lasts for more than an hour.

@@ -12,8 +12,8 @@ use super::flight::Flight;
 use super::tools::{Times, Tools};
 use super::wire::{Network, Side};
 use super::{FamilyTargets, Kernel};
-use crate::domain::probe::{Control, Lane, ProbePath, ProbeTrace, Transport};
-use crate::domain::time::Mono;
+use agent_core::time::Mono;
+use agent_core::trace::{Control, Lane, ProbePath, ProbeTrace, Transport};
 
 /// What a lane sends: from where (nothing: the host's own source) to where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use super::pace::{DOUBT, REST};
 use super::tools::TIMEOUT;
 use super::wire::Side;
 use super::*;
-use crate::domain::probe::{Control, Lane, ProbePath, ProbeSightings, Transport};
+use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, Transport};
 
 mod edges;
 mod haste;

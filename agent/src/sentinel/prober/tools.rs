@@ -11,9 +11,9 @@ use super::dice::Dice;
 use super::ports::Ports;
 use super::trace::{ELSEWHERE, TOLD, beyond_doubt};
 use super::wire::{Network, Side};
-use crate::domain::probe::Transport;
-use crate::domain::time::Mono;
 use crate::sentinel::frame::{self, Flow, FrameError};
+use agent_core::time::Mono;
+use agent_core::trace::Transport;
 
 /// A probe's time. No TCP retransmits a SYN within it.
 pub(super) const TIMEOUT: Duration = Duration::from_millis(200);

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use agent_common::evidence::state;
 use agent_common::probe::{PHASES, Phase, Probe, STAGES, probe_flag};
 
-use crate::domain::probe::{Control, Lane, ProbeSightings, ProbeTrace, Stamps};
-use crate::domain::time::Mono;
+use agent_core::time::Mono;
+use agent_core::trace::{Control, Lane, ProbeSightings, ProbeTrace, Stamps};
 
 /// What was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::domain::probe::{ProbePath, Transport};
+    use agent_core::trace::{ProbePath, Transport};
 
     fn sent() -> Sent {
         Sent {

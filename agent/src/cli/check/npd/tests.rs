@@ -2,8 +2,8 @@ use rstest::rstest;
 use serde::Deserialize;
 
 use super::*;
-use crate::domain::verdict::{Cause, State, Why};
-use crate::report::sample;
+use agent_core::cause::{Cause, State, Why};
+use agent_core::report::sample;
 
 fn of(report: &Report) -> Said {
     of_report(report, sample::written())
@@ -226,7 +226,7 @@ fn the_monitor_is_one_that_node_problem_detector_takes() {
     let preset = preset.expect("a permanent problem has a preset condition");
     assert!(!preset.message.is_empty() && preset.reason != rule.reason);
     // True is a problem there, so it cannot be the condition that the agent keeps.
-    assert_ne!(rule.condition, crate::domain::condition::TYPE);
+    assert_ne!(rule.condition, agent_core::condition::TYPE);
     let program = std::path::Path::new(&rule.path);
     assert!(program.is_absolute());
     let words = std::iter::once(rule.path.as_str()).chain(rule.args.iter().map(String::as_str));

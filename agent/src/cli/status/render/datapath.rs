@@ -2,8 +2,8 @@
 
 use super::{Page, TEXT};
 use crate::cli::paper::{Ink, sentence};
-use crate::domain::shape::Seen;
-use crate::domain::verdict::report::names;
+use agent_core::names;
+use agent_core::shape::Seen;
 
 impl Page<'_> {
     /// Nothing where there is nothing unusual about it.

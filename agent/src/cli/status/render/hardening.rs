@@ -2,7 +2,7 @@
 
 use super::{Page, TEXT};
 use crate::cli::paper::{Ink, sentence};
-use crate::report::hardening::FilesReport;
+use agent_core::report::hardening::FilesReport;
 
 impl Page<'_> {
     /// Agents before it was reported say nothing of it, as those that keep everything.

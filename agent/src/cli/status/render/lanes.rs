@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::super::super::lanes;
 use super::super::super::paper::{Ink, grouped};
 use super::{Page, TEXT};
-use crate::domain::time::Spoken;
-use crate::domain::verdict::report::names;
-use crate::domain::verdict::{FamilyVerdict, LaneState, LaneView};
-use crate::report::SentinelState;
+use agent_core::names;
+use agent_core::report::SentinelState;
+use agent_core::time::Spoken;
+use agent_core::verdict::{FamilyVerdict, LaneState, LaneView};
 
 // Columns of the lanes; those of numbers are where they end.
 const PATH: usize = 18;

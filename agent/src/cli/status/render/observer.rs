@@ -2,7 +2,7 @@
 
 use super::super::super::paper::{Ink, counted, grouped};
 use super::{Page, TEXT};
-use crate::report::{Attached, DeviceReport};
+use agent_core::report::{Attached, DeviceReport};
 
 /// Interfaces named in a line.
 const DEVICES_SHOWN: usize = 12;

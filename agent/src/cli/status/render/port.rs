@@ -2,9 +2,9 @@
 
 use super::{Page, TEXT};
 use crate::cli::paper::{Ink, grouped};
-use crate::domain::time::Spoken;
-use crate::report::PortWay;
-use crate::report::upstream::UpstreamState;
+use agent_core::report::PortWay;
+use agent_core::report::upstream::UpstreamState;
+use agent_core::time::Spoken;
 
 impl Page<'_> {
     /// How the load balancer's questions come here.

@@ -2,10 +2,10 @@
 
 use super::super::super::paper::{Ink, fitted, grouped};
 use super::{Page, TEXT};
-use crate::domain::time::Spoken;
-use crate::domain::verdict::ServiceTrouble;
-use crate::domain::verdict::report::names;
-use crate::report::{Report, ServiceReport};
+use agent_core::names;
+use agent_core::report::{Report, ServiceReport};
+use agent_core::time::Spoken;
+use agent_core::verdict::ServiceTrouble;
 
 /// Services in trouble that are shown.
 const TROUBLED_SHOWN: usize = 12;

@@ -2,8 +2,8 @@
 
 use super::super::super::paper::{Ink, fitted, grouped};
 use super::{Page, TEXT};
-use crate::domain::verdict::Cause;
-use crate::report::udp::UdpServiceReport;
+use agent_core::cause::Cause;
+use agent_core::report::udp::UdpServiceReport;
 
 /// Services that are shown.
 const SHOWN: usize = 6;

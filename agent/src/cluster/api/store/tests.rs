@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::cluster::api::objects;
-use crate::domain::cluster::ObjectName;
+use agent_core::cluster::ObjectName;
 
 fn raw(value: &serde_json::Value) -> Box<serde_json::value::RawValue> {
     serde_json::value::to_raw_value(value).unwrap()

@@ -1,0 +1,150 @@
+//! What the health port answers: the only table of 200 and 503, and kube-proxy 1.36's bodies to
+//! the byte. Datapath and eligibility meet here and nowhere else.
+
+use std::fmt::Write as _;
+
+use agent_common::service::Family;
+use serde::{Deserialize, Serialize};
+
+use crate::cause::State;
+use crate::damping::Served;
+use crate::eligibility::Eligibility;
+use crate::names;
+use crate::policy::{Enforcement, UnknownPolicy};
+use crate::time::{Anchor, GO_ZERO_TIME, Wall};
+use crate::verdict::report::{FamilyVerdict, Verdict};
+
+/// Which of the two questions is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Endpoint {
+    /// May the node be sent new connections?
+    Healthz,
+    /// Does the node route Service traffic?
+    Livez,
+}
+
+/// The answer to one of the two questions. `served` is what [damping](super::damping) made of this
+/// verdict; `anchor` tells the wall-clock time of the proofs.
+pub fn answer(
+    endpoint: Endpoint,
+    verdict: &Verdict,
+    served: &Served,
+    policy: UnknownPolicy,
+    enforcement: Enforcement,
+    anchor: &Anchor,
+) -> Answer {
+    let starting = endpoint == Endpoint::Healthz && verdict.state == State::Starting;
+    let sound = served.healthy && !starting;
+    let audit = enforcement == Enforcement::Audit;
+    let healthy = sound || audit;
+    let node_eligible = match endpoint {
+        Endpoint::Healthz => Some(is_eligible(&verdict.eligibility, policy)),
+        Endpoint::Livez => None,
+    };
+    let of_family = |judged: &FamilyVerdict| FamilyAnswer {
+        family: judged.family,
+        healthy: audit || (served.families[judged.family as usize] && !starting),
+        last_updated: judged.last_proof.map(|at| anchor.wall_of(at)),
+    };
+    Answer {
+        status: if healthy && node_eligible != Some(false) {
+            200
+        } else {
+            503
+        },
+        healthy,
+        node_eligible,
+        families: verdict.families.iter().map(of_family).collect(),
+        would_fail: !sound,
+    }
+}
+
+fn is_eligible(eligibility: &Eligibility, policy: UnknownPolicy) -> bool {
+    match eligibility {
+        Eligibility::Eligible => true,
+        Eligibility::Deleting | Eligibility::Tainted { .. } => false,
+        Eligibility::NeverSeen => policy == UnknownPolicy::Open,
+    }
+}
+
+/// An answer, computed ahead. Only the current time is filled in when it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// 200 or 503.
+    pub status: u16,
+    /// Whether the datapath is answered as healthy; eligibility does not count here.
+    pub healthy: bool,
+    /// On [`Endpoint::Healthz`] only.
+    pub node_eligible: Option<bool>,
+    /// By family, those that have frontends; IPv4 first.
+    pub families: Vec<FamilyAnswer>,
+    /// The datapath asks for 503. With [`Enforcement::Audit`] it does not get it.
+    pub would_fail: bool,
+}
+
+/// One entry of `status` in the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FamilyAnswer {
+    /// Which.
+    pub family: Family,
+    /// Whether it is answered as healthy.
+    pub healthy: bool,
+    /// When it was last proven; where it never was, Go's zero time is printed.
+    pub last_updated: Option<Wall>,
+}
+
+impl Answer {
+    /// The body as kube-proxy 1.36 writes it (Go's `json.Marshal` of `ProxyHealth`, no newline).
+    pub fn body(&self, now: Wall) -> String {
+        let latest = self
+            .families
+            .iter()
+            .filter_map(|family| family.last_updated)
+            .max();
+        // On 200 kube-proxy says "now", so that clients of older releases see it as recent.
+        let last_updated = if self.status == 200 {
+            Some(now)
+        } else {
+            latest
+        };
+        let mut body = String::with_capacity(320);
+        // Writing to a String cannot fail.
+        let _ = write!(
+            body,
+            "{{\"lastUpdated\":{},\"currentTime\":\"{now}\"",
+            Time(last_updated)
+        );
+        if let Some(eligible) = self.node_eligible {
+            let _ = write!(body, ",\"nodeEligible\":{eligible}");
+        }
+        let _ = write!(body, ",\"healthy\":{}", self.healthy);
+        for (index, family) in self.families.iter().enumerate() {
+            body.push_str(if index == 0 { ",\"status\":{" } else { "," });
+            let _ = write!(
+                body,
+                "\"{}\":{{\"lastUpdated\":{},\"healthy\":{}}}",
+                names::of_family(family.family),
+                Time(family.last_updated),
+                family.healthy
+            );
+        }
+        body.push_str(if self.families.is_empty() { "}" } else { "}}" });
+        body
+    }
+}
+
+/// A time as Go marshals it.
+struct Time(Option<Wall>);
+
+impl std::fmt::Display for Time {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(wall) => write!(f, "\"{wall}\""),
+            None => write!(f, "\"{GO_ZERO_TIME}\""),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

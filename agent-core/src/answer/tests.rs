@@ -1,0 +1,379 @@
+//! The table against docs/behaviour.md, bodies to the byte, and the rules that outrank the rest.
+
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::*;
+use crate::damping::Damping;
+use crate::time::Mono;
+use crate::verdict::report::{Coverage, PathView};
+
+const BEHAVIOUR: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/behaviour.md"));
+
+const ANCHOR: Anchor = Anchor {
+    mono: Mono(1_000_000_000),
+    wall: Wall(1_795_305_600_000_000_000),
+};
+
+fn family(family: Family, state: State, last_proof: Option<Mono>) -> FamilyVerdict {
+    FamilyVerdict {
+        family,
+        state,
+        cause: None,
+        why: None,
+        reason: String::new(),
+        last_proof,
+        last_failure: None,
+        failing_since: None,
+        paths: Vec::<PathView>::new(),
+        by_sentinel: false,
+        lanes: Vec::new(),
+    }
+}
+
+fn verdict(families: Vec<FamilyVerdict>, eligibility: Eligibility) -> Verdict {
+    let state = families
+        .iter()
+        .map(|family| family.state)
+        .max()
+        .unwrap_or(State::Unknown);
+    Verdict {
+        at: Mono(2_000_000_000),
+        state,
+        since: Mono(0),
+        cause: None,
+        why: None,
+        reason: String::new(),
+        eligibility,
+        families,
+        services: Vec::new(),
+        services_omitted: 0,
+        coverage: Coverage::default(),
+    }
+}
+
+fn tainted() -> Eligibility {
+    Eligibility::Tainted {
+        taint: "ToBeDeletedByClusterAutoscaler".to_owned(),
+    }
+}
+
+/// The answer to a first verdict.
+fn first(
+    endpoint: Endpoint,
+    verdict: &Verdict,
+    policy: UnknownPolicy,
+    enforcement: Enforcement,
+) -> Answer {
+    let served = Damping::new(std::time::Duration::ZERO).step(verdict, policy);
+    answer(endpoint, verdict, &served, policy, enforcement, &ANCHOR)
+}
+
+/// The rows of the answer table as docs/behaviour.md has to show them.
+fn table() -> String {
+    let states = [
+        ("Starting", State::Starting),
+        ("Proven", State::Proven),
+        ("Suspect", State::Suspect),
+        ("Degraded", State::Degraded),
+        ("Broken", State::Broken),
+        ("Stale", State::Stale),
+        ("Unknown", State::Unknown),
+    ];
+    let nodes = [
+        ("eligible", Eligibility::Eligible),
+        ("leaving", tainted()),
+        ("never seen", Eligibility::NeverSeen),
+    ];
+    let policies = [
+        ("open", UnknownPolicy::Open),
+        ("closed", UnknownPolicy::Closed),
+    ];
+    let mut rows = String::new();
+    for (state_name, state) in states {
+        for (node_name, eligibility) in &nodes {
+            for (policy_name, policy) in policies {
+                let judged = family(Family::V4, state, None);
+                let verdict = verdict(vec![judged], eligibility.clone());
+                let status =
+                    |endpoint, enforcement| first(endpoint, &verdict, policy, enforcement).status;
+                let _ = writeln!(
+                    rows,
+                    "| {state_name} | {node_name} | {policy_name} | {} | {} | {} | {} |",
+                    status(Endpoint::Healthz, Enforcement::Enforce),
+                    status(Endpoint::Livez, Enforcement::Enforce),
+                    status(Endpoint::Healthz, Enforcement::Audit),
+                    status(Endpoint::Livez, Enforcement::Audit),
+                );
+            }
+        }
+    }
+    rows
+}
+
+#[test]
+fn the_documented_table_is_the_real_one() {
+    let section = BEHAVIOUR
+        .split("<!-- answers -->")
+        .nth(1)
+        .expect("docs/behaviour.md has the table");
+    let is_row = |line: &&str| line.starts_with("| ") && !line.starts_with("| State");
+    let documented: String = section
+        .lines()
+        .filter(is_row)
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let real = table();
+    assert!(
+        documented == real,
+        "docs/behaviour.md, between the two <!-- answers -->, needs:\n{real}"
+    );
+}
+
+#[test]
+fn every_state_and_why_is_documented() {
+    use crate::cause::Why;
+    for state in State::ALL {
+        assert!(
+            BEHAVIOUR.contains(&format!("| `{}` |", state.name())),
+            "{}",
+            state.name()
+        );
+    }
+    for why in Why::ALL {
+        assert!(
+            BEHAVIOUR.contains(&format!("| `{}` |", why.name())),
+            "{}",
+            why.name()
+        );
+    }
+}
+
+fn proven() -> Vec<FamilyVerdict> {
+    vec![
+        family(Family::V4, State::Proven, Some(Mono(1_500_000_000))),
+        family(Family::V6, State::Proven, Some(Mono(1_000_120_000))),
+    ]
+}
+
+const NOW: Wall = Wall(1_795_305_602_250_000_000);
+
+#[test]
+fn a_sound_body_is_that_of_kube_proxy() {
+    let verdict = verdict(proven(), Eligibility::Eligible);
+    let healthz = first(
+        Endpoint::Healthz,
+        &verdict,
+        UnknownPolicy::Open,
+        Enforcement::Enforce,
+    );
+    assert_eq!(healthz.status, 200);
+    assert_eq!(
+        healthz.body(NOW),
+        "{\"lastUpdated\":\"2026-11-22T00:00:02.25Z\",\"currentTime\":\"2026-11-22T00:00:02.25Z\",\
+         \"nodeEligible\":true,\"healthy\":true,\"status\":{\
+         \"IPv4\":{\"lastUpdated\":\"2026-11-22T00:00:00.5Z\",\"healthy\":true},\
+         \"IPv6\":{\"lastUpdated\":\"2026-11-22T00:00:00.00012Z\",\"healthy\":true}}}"
+    );
+    let livez = first(
+        Endpoint::Livez,
+        &verdict,
+        UnknownPolicy::Open,
+        Enforcement::Enforce,
+    );
+    assert_eq!(
+        livez.body(NOW),
+        "{\"lastUpdated\":\"2026-11-22T00:00:02.25Z\",\"currentTime\":\"2026-11-22T00:00:02.25Z\",\
+         \"healthy\":true,\"status\":{\
+         \"IPv4\":{\"lastUpdated\":\"2026-11-22T00:00:00.5Z\",\"healthy\":true},\
+         \"IPv6\":{\"lastUpdated\":\"2026-11-22T00:00:00.00012Z\",\"healthy\":true}}}"
+    );
+}
+
+#[test]
+fn a_broken_family_is_named_and_the_last_update_is_the_latest() {
+    let mut families = proven();
+    families[1].state = State::Broken;
+    let verdict = verdict(families, Eligibility::Eligible);
+    let healthz = first(
+        Endpoint::Healthz,
+        &verdict,
+        UnknownPolicy::Open,
+        Enforcement::Enforce,
+    );
+    assert_eq!(healthz.status, 503);
+    assert_eq!(
+        healthz.body(NOW),
+        "{\"lastUpdated\":\"2026-11-22T00:00:00.5Z\",\"currentTime\":\"2026-11-22T00:00:02.25Z\",\
+         \"nodeEligible\":true,\"healthy\":false,\"status\":{\
+         \"IPv4\":{\"lastUpdated\":\"2026-11-22T00:00:00.5Z\",\"healthy\":true},\
+         \"IPv6\":{\"lastUpdated\":\"2026-11-22T00:00:00.00012Z\",\"healthy\":false}}}"
+    );
+}
+
+#[test]
+fn a_leaving_node_has_a_healthy_datapath() {
+    let verdict = verdict(proven()[..1].to_vec(), tainted());
+    let healthz = first(
+        Endpoint::Healthz,
+        &verdict,
+        UnknownPolicy::Open,
+        Enforcement::Enforce,
+    );
+    assert_eq!((healthz.status, healthz.would_fail), (503, false));
+    assert_eq!(
+        healthz.body(NOW),
+        "{\"lastUpdated\":\"2026-11-22T00:00:00.5Z\",\"currentTime\":\"2026-11-22T00:00:02.25Z\",\
+         \"nodeEligible\":false,\"healthy\":true,\"status\":{\
+         \"IPv4\":{\"lastUpdated\":\"2026-11-22T00:00:00.5Z\",\"healthy\":true}}}"
+    );
+}
+
+#[test]
+fn what_never_was_is_gos_zero_time_and_an_empty_status_is_left_out() {
+    let starting = verdict(
+        vec![family(Family::V4, State::Starting, None)],
+        Eligibility::Eligible,
+    );
+    let healthz = first(
+        Endpoint::Healthz,
+        &starting,
+        UnknownPolicy::Open,
+        Enforcement::Enforce,
+    );
+    assert_eq!(
+        healthz.body(NOW),
+        "{\"lastUpdated\":\"0001-01-01T00:00:00Z\",\"currentTime\":\"2026-11-22T00:00:02.25Z\",\
+         \"nodeEligible\":true,\"healthy\":false,\"status\":{\
+         \"IPv4\":{\"lastUpdated\":\"0001-01-01T00:00:00Z\",\"healthy\":false}}}"
+    );
+    let empty = verdict(Vec::new(), Eligibility::Eligible);
+    let livez = first(
+        Endpoint::Livez,
+        &empty,
+        UnknownPolicy::Closed,
+        Enforcement::Enforce,
+    );
+    assert_eq!(livez.status, 503);
+    assert_eq!(
+        livez.body(NOW),
+        "{\"lastUpdated\":\"0001-01-01T00:00:00Z\",\"currentTime\":\"2026-11-22T00:00:02.25Z\",\
+         \"healthy\":false}"
+    );
+}
+
+#[test]
+fn audit_says_what_it_holds_back() {
+    let verdict = verdict(
+        vec![family(Family::V4, State::Broken, None)],
+        Eligibility::Eligible,
+    );
+    let held = first(
+        Endpoint::Livez,
+        &verdict,
+        UnknownPolicy::Open,
+        Enforcement::Audit,
+    );
+    assert_eq!(
+        (held.status, held.healthy, held.would_fail),
+        (200, true, true)
+    );
+    assert!(held.families[0].healthy);
+}
+
+#[rstest]
+#[case::one_unknown_beside_proven([State::Proven, State::Unknown], 200)]
+#[case::both_unknown([State::Unknown, State::Unknown], 503)]
+#[case::one_unknown_beside_starting([State::Starting, State::Unknown], 200)]
+#[case::one_unknown_beside_broken([State::Broken, State::Unknown], 503)]
+fn closed_asks_for_something_known(#[case] states: [State; 2], #[case] status: u16) {
+    let [four, six] = states;
+    let families = vec![
+        family(Family::V4, four, None),
+        family(Family::V6, six, None),
+    ];
+    let verdict = verdict(families, Eligibility::Eligible);
+    let livez = first(
+        Endpoint::Livez,
+        &verdict,
+        UnknownPolicy::Closed,
+        Enforcement::Enforce,
+    );
+    assert_eq!(livez.status, status);
+}
+
+fn any_state() -> impl Strategy<Value = State> {
+    prop::sample::select(State::ALL.to_vec())
+}
+
+fn any_eligibility() -> impl Strategy<Value = Eligibility> {
+    let all = vec![
+        Eligibility::Eligible,
+        Eligibility::Deleting,
+        tainted(),
+        Eligibility::NeverSeen,
+    ];
+    prop::sample::select(all)
+}
+
+fn any_policy() -> impl Strategy<Value = UnknownPolicy> {
+    prop::sample::select(vec![UnknownPolicy::Open, UnknownPolicy::Closed])
+}
+
+fn any_enforcement() -> impl Strategy<Value = Enforcement> {
+    prop::sample::select(vec![Enforcement::Enforce, Enforcement::Audit])
+}
+
+proptest! {
+    #[test]
+    fn livez_does_not_know_the_node(
+        states in [any_state(), any_state()],
+        nodes in [any_eligibility(), any_eligibility()],
+        policy in any_policy(),
+        enforcement in any_enforcement(),
+    ) {
+        let [four, six] = states;
+        let families = vec![family(Family::V4, four, None), family(Family::V6, six, None)];
+        let [one, other] =
+            nodes.map(|node| first(Endpoint::Livez, &verdict(families.clone(), node), policy, enforcement));
+        prop_assert_eq!(&one, &other);
+        prop_assert_eq!(one.node_eligible, None);
+    }
+
+    #[test]
+    fn audit_never_fails_the_datapath(
+        states in [any_state(), any_state()], node in any_eligibility(), policy in any_policy(),
+    ) {
+        let [four, six] = states;
+        let families = vec![family(Family::V4, four, None), family(Family::V6, six, None)];
+        let verdict = verdict(families, node);
+        for endpoint in [Endpoint::Healthz, Endpoint::Livez] {
+            let held = first(endpoint, &verdict, policy, Enforcement::Audit);
+            prop_assert!(held.healthy && held.families.iter().all(|family| family.healthy));
+            prop_assert_eq!(held.status == 200, held.node_eligible != Some(false));
+        }
+    }
+
+    /// 503 has its reason in the body, 200 has none; and a body is JSON.
+    #[test]
+    fn status_and_body_agree(
+        states in [any_state(), any_state()],
+        node in any_eligibility(),
+        policy in any_policy(),
+        enforcement in any_enforcement(),
+        proof in prop::option::of(any::<u64>().prop_map(Mono)),
+        now in any::<i64>().prop_map(Wall),
+    ) {
+        let [four, six] = states;
+        let families = vec![family(Family::V4, four, proof), family(Family::V6, six, None)];
+        let verdict = verdict(families, node);
+        for endpoint in [Endpoint::Healthz, Endpoint::Livez] {
+            let given = first(endpoint, &verdict, policy, enforcement);
+            let body: serde_json::Value = serde_json::from_str(&given.body(now)).unwrap();
+            let good = body["healthy"] == true && body["nodeEligible"] != false;
+            prop_assert_eq!(given.status, if good { 200 } else { 503 });
+            let families = [&body["status"]["IPv4"]["healthy"], &body["status"]["IPv6"]["healthy"]];
+            prop_assert_eq!(body["healthy"] == true, families.iter().all(|healthy| **healthy == true));
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! What was seen since the last look, as plain values: counts per Service, single failures with
+//! their addresses, the times of the last proofs, and how well the observer itself sees.
+//!
+//! `datapath` fills a [`Sample`] from the kernel; the [ledger](super::ledger) absorbs it.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use agent_common::evidence::OUTCOMES;
+use agent_common::service::{FAMILIES, Family, FrontendKind, SOURCE_CLASSES, SourceClass};
+use serde::{Deserialize, Serialize};
+
+use crate::cause::Failure;
+use crate::cluster::ObjectName;
+use crate::time::Mono;
+
+/// All that one look at the kernel's maps brought. Taken every 250 ms, and at once after the
+/// cluster view changed.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// When the look was taken.
+    pub at: Mono,
+    /// What happened since the look before, for Services where anything did.
+    pub counts: Vec<CountDelta>,
+    /// Single failures; the kernel limits their rate, so counts may be higher.
+    pub anomalies: Vec<Sighting>,
+    /// When a connection was last proven, by [`Family`] and [`SourceClass`].
+    pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
+    /// How well the observer sees.
+    pub observer: ObserverHealth,
+}
+
+/// How often each outcome happened to one Service port, family and source class.
+#[derive(Clone, Copy, Debug)]
+pub struct CountDelta {
+    /// Id of the Service port and family.
+    pub service: u32,
+    /// Where the connections came from.
+    pub class: SourceClass,
+    /// By [`Outcome`](agent_common::evidence::Outcome).
+    pub counts: [u32; OUTCOMES],
+    /// Connections that arrived, were owed forwarding and were not seen again for
+    /// [`LOSS_WINDOW_NS`](agent_common::abi::LOSS_WINDOW_NS).
+    pub lost: u32,
+}
+
+/// One connection that did not go as owed.
+#[derive(Clone, Debug)]
+pub struct Sighting {
+    /// When the failure was seen; for [`Failure::Lost`], when it was given up.
+    pub at: Mono,
+    /// When its SYN had arrived.
+    pub arrived: Mono,
+    /// Id of the Service port and family.
+    pub service: u32,
+    /// Where the client is.
+    pub class: SourceClass,
+    /// Which of the Service's addresses it dialled.
+    pub kind: FrontendKind,
+    /// What went wrong.
+    pub failure: Failure,
+    /// The client.
+    pub client: IpAddr,
+    /// What it dialled.
+    pub frontend: SocketAddr,
+    /// Where its SYN went, where that was seen.
+    pub destination: Option<SocketAddr>,
+    /// Interface index of the sighting.
+    pub device: u32,
+    /// An endpoint of this node left by an uplink.
+    pub misdelivered: bool,
+    /// Refused by ICMP rather than RST.
+    pub icmp: bool,
+    /// For [`Failure::Stale`]: when the endpoint left its slice.
+    pub left_since: Option<Mono>,
+}
+
+/// How well the observer sees. Its blindness is never the node's fault.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObserverHealth {
+    /// Devices with a hook in both directions.
+    pub attached: u32,
+    /// Devices that should have both.
+    pub wanted: u32,
+    /// What is not seen, and why.
+    pub reasons: Vec<CoverageLoss>,
+    /// Connections may have been forgotten before they could be judged: lost says nothing now.
+    pub lost_suspended: bool,
+    /// Endpoints or first SYNs are not known for certain: misrouted and stale say nothing now.
+    pub misrouted_suspended: bool,
+}
+
+/// A part of the traffic that is not seen, or not judged in full.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "loss")]
+pub enum CoverageLoss {
+    /// The programs are not in the kernel.
+    NotLoaded {
+        /// What the kernel or the permissions said.
+        why: String,
+    },
+    /// A device lacks a hook.
+    Detached {
+        /// Name of the device.
+        device: String,
+        /// What the kernel said; empty where it said nothing.
+        why: String,
+    },
+    /// Devices that the configuration leaves out, or whose headers are not followed (PPP,
+    /// InfiniBand): what leaves by them is not seen leaving.
+    LeftOut {
+        /// How many.
+        devices: u64,
+    },
+    /// Another program runs before ours on a device, and may hide packets.
+    NotFirst {
+        /// Name of the device.
+        device: String,
+    },
+    /// Frontends that found no place in the map.
+    FrontendsFull {
+        /// How many.
+        missing: u64,
+    },
+    /// Endpoints that found no place in the map.
+    EndpointsFull {
+        /// How many.
+        missing: u64,
+    },
+    /// Prefixes of pods and nodes that found no place in the map.
+    SourcesFull {
+        /// How many.
+        missing: u64,
+    },
+    /// Service ports without an id left for them.
+    ServicesFull {
+        /// How many.
+        missing: u64,
+    },
+    /// More new connections than can be followed at a time.
+    PendingFull {
+        /// How many were not followed lately.
+        missed: u64,
+    },
+    /// Sources that opened more connections than are followed per source.
+    OverBudget {
+        /// How many connections were not followed lately.
+        missed: u64,
+    },
+    /// First SYNs cannot be told from repeated ones yet.
+    FirstSynUncertain,
+    /// The observer was loaded a moment ago.
+    Settling,
+    /// Nothing can be pinned: an upgrade will leave a gap in observation.
+    NoPins {
+        /// What stood in the way.
+        why: String,
+    },
+    /// The source of the cluster view is silent, or was a moment ago: endpoints may have come and
+    /// gone that nobody told of.
+    SourceSilent,
+    /// Counts could not be read from the kernel.
+    NotRead {
+        /// What the kernel said.
+        why: String,
+    },
+}
+
+impl CoverageLoss {
+    /// Name as metrics show it; the same as in `/verdict`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            CoverageLoss::NotLoaded { .. } => "not_loaded",
+            CoverageLoss::Detached { .. } => "detached",
+            CoverageLoss::LeftOut { .. } => "left_out",
+            CoverageLoss::NotFirst { .. } => "not_first",
+            CoverageLoss::FrontendsFull { .. } => "frontends_full",
+            CoverageLoss::EndpointsFull { .. } => "endpoints_full",
+            CoverageLoss::SourcesFull { .. } => "sources_full",
+            CoverageLoss::ServicesFull { .. } => "services_full",
+            CoverageLoss::PendingFull { .. } => "pending_full",
+            CoverageLoss::OverBudget { .. } => "over_budget",
+            CoverageLoss::FirstSynUncertain => "first_syn_uncertain",
+            CoverageLoss::Settling => "settling",
+            CoverageLoss::NoPins { .. } => "no_pins",
+            CoverageLoss::SourceSilent => "source_silent",
+            CoverageLoss::NotRead { .. } => "not_read",
+        }
+    }
+}
+
+impl fmt::Display for CoverageLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CoverageLoss::NotLoaded { why } => {
+                write!(f, "the observer is not in the kernel: {why}")
+            }
+            CoverageLoss::Detached { device, why } if why.is_empty() => {
+                write!(f, "{device} is not observed")
+            }
+            CoverageLoss::Detached { device, why } => write!(f, "{device} is not observed: {why}"),
+            CoverageLoss::LeftOut { devices } => write!(
+                f,
+                "{devices} interfaces are left out, by configuration or since they are neither Ethernet nor IP tunnels; lost connections are not counted"
+            ),
+            CoverageLoss::NotFirst { device } => {
+                write!(
+                    f,
+                    "on {device} another program runs before the observer and may hide packets"
+                )
+            }
+            CoverageLoss::FrontendsFull { missing } => {
+                write!(
+                    f,
+                    "{missing} frontends found no place in the map and are not watched"
+                )
+            }
+            CoverageLoss::EndpointsFull { missing } => {
+                write!(f, "{missing} endpoints found no place in the map")
+            }
+            CoverageLoss::SourcesFull { missing } => {
+                write!(f, "{missing} source prefixes found no place in the map")
+            }
+            CoverageLoss::ServicesFull { missing } => {
+                write!(f, "{missing} Service ports are beyond what is watched")
+            }
+            CoverageLoss::PendingFull { missed } => write!(
+                f,
+                "{missed} new connections were not followed: more at a time than the map holds"
+            ),
+            CoverageLoss::OverBudget { missed } => write!(
+                f,
+                "{missed} new connections were not followed: single sources opened too many"
+            ),
+            CoverageLoss::FirstSynUncertain => {
+                f.write_str("first SYNs cannot be told from repeated ones yet")
+            }
+            CoverageLoss::Settling => f.write_str("the observer was loaded a moment ago"),
+            CoverageLoss::NoPins { why } => {
+                write!(
+                    f,
+                    "nothing can be pinned, an upgrade will leave a gap: {why}"
+                )
+            }
+            CoverageLoss::SourceSilent => f.write_str(
+                "the source of the cluster view is silent, or was a moment ago; misrouted and stale connections are not judged",
+            ),
+            CoverageLoss::NotRead { why } => write!(f, "counts cannot be read: {why}"),
+        }
+    }
+}
+
+/// Names Services by the ids that evidence carries. Read-only; the registry of `plan` is one.
+pub trait Directory {
+    /// The Service port and family of an id, as long as it is expected.
+    fn service(&self, id: u32) -> Option<ServiceInfo<'_>>;
+}
+
+/// What evidence needs to know of a Service port and family.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceInfo<'a> {
+    /// Namespace and name of the Service.
+    pub name: &'a ObjectName,
+    /// Name of the port; empty for the single unnamed one.
+    pub port: &'a str,
+    /// Family of the frontends.
+    pub family: Family,
+    /// How many current endpoints it has.
+    pub endpoints: u32,
+    /// It is a UDP port: what is counted of it is judged apart.
+    pub udp: bool,
+    /// It is a DNS port.
+    pub dns: bool,
+    /// It is the sentinel: what its probes bring is kept apart, and no real connection of it counts.
+    pub sentinel: bool,
+}

@@ -1,0 +1,111 @@
+//! This node as expectations need it: its addresses, and which sources are its pods or itself.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use agent_common::service::{Address, SourceClass, mapped};
+use ipnet::IpNet;
+
+use crate::cluster::{NodeFacts, ObjectName};
+
+/// An address in the form of the maps.
+pub fn address(ip: &IpAddr) -> Address {
+    match ip {
+        IpAddr::V4(v4) => mapped(v4.octets()),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// A prefix of mapped source addresses: the key of the SOURCES map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourcePrefix {
+    /// Mapped address; bits past the prefix are zero.
+    pub address: Address,
+    /// Length in bits of the mapped form: an IPv4 /24 is 120.
+    pub bits: u32,
+}
+
+impl SourcePrefix {
+    /// A whole address.
+    pub fn host(address: Address) -> Self {
+        Self { address, bits: 128 }
+    }
+
+    /// A range.
+    pub fn of(net: &IpNet) -> Self {
+        let network = address(&net.network());
+        let offset = if network_is_v4(net) { 96 } else { 0 };
+        Self {
+            address: network,
+            bits: offset + u32::from(net.prefix_len()),
+        }
+    }
+
+    /// Whether an address lies in it.
+    pub fn contains(&self, address: &Address) -> bool {
+        let mask = u128::MAX.checked_shl(128 - self.bits).unwrap_or(0);
+        (u128::from_be_bytes(*address) ^ u128::from_be_bytes(self.address)) & mask == 0
+    }
+}
+
+fn network_is_v4(net: &IpNet) -> bool {
+    matches!(net, IpNet::V4(_))
+}
+
+/// What expectations depend on of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeContext {
+    /// Mapped addresses: those a node port is served at, and the node's own as a source.
+    pub addresses: Vec<Address>,
+    /// Ranges of its pods.
+    pub pod_ranges: Vec<SourcePrefix>,
+    /// The Service whose connections are probes, where there is one.
+    pub sentinel: Option<ObjectName>,
+}
+
+impl NodeContext {
+    /// From the node's facts; empty where the node is not known.
+    pub fn of(node: Option<&NodeFacts>) -> Self {
+        let Some(node) = node else {
+            return Self::default();
+        };
+        let mut addresses: Vec<Address> = node.addresses.iter().map(address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let mut pod_ranges: Vec<SourcePrefix> =
+            node.pod_cidrs.iter().map(SourcePrefix::of).collect();
+        pod_ranges.sort_unstable();
+        pod_ranges.dedup();
+        Self {
+            addresses,
+            pod_ranges,
+            sentinel: None,
+        }
+    }
+
+    /// With the connections of this Service known as probes.
+    pub fn with_sentinel(mut self, sentinel: Option<ObjectName>) -> Self {
+        self.sentinel = sentinel;
+        self
+    }
+
+    /// The sources that follow from the node alone: its ranges are pods, its addresses itself.
+    pub fn sources(&self) -> BTreeMap<SourcePrefix, SourceClass> {
+        let pods = self
+            .pod_ranges
+            .iter()
+            .map(|range| (*range, SourceClass::Pod));
+        let host = self
+            .addresses
+            .iter()
+            .map(|a| (SourcePrefix::host(*a), SourceClass::Host));
+        pods.chain(host).collect()
+    }
+
+    /// Whether an endpoint of this node needs a source of its own to be known as a pod: it lies
+    /// in none of the ranges and is not the node itself.
+    pub fn needs_own_source(&self, address: &Address) -> bool {
+        !self.addresses.contains(address)
+            && !self.pod_ranges.iter().any(|range| range.contains(address))
+    }
+}

@@ -1,0 +1,221 @@
+//! The sentinel as the cluster view has it: what may be probed on this node, and in what way it is
+//! not as it was installed. An administrator who edits or deletes it must not turn a node to 503,
+//! so whatever is unexpected is said, and nothing is concluded from probes.
+
+use std::net::{IpAddr, SocketAddr};
+
+use agent_common::service::{FAMILIES, Family};
+
+use super::node::address;
+use crate::cluster::{EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, SlicePort};
+use crate::freshness::{FIRST_GENERATION, LAST_GENERATION, is_generation};
+use crate::view::ServiceState;
+
+/// What the configuration says of the sentinel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentinelRule {
+    /// Its Service.
+    pub service: ObjectName,
+    /// The only endpoint that its slices may have, by [`Family`].
+    pub echo: [IpAddr; FAMILIES],
+}
+
+/// The sentinel as the view has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sentinel {
+    /// The Service is there.
+    pub exists: bool,
+    /// In what way it is not as it was installed, in words.
+    pub altered: Option<String>,
+    /// What may be probed, by [`Family`]; nothing of an altered one.
+    pub families: [Option<SentinelFamily>; FAMILIES],
+}
+
+/// What of the sentinel may be probed in one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SentinelFamily {
+    /// Its cluster IP.
+    pub cluster_ip: IpAddr,
+    /// Its TCP port.
+    pub tcp: SentinelPort,
+    /// Its UDP port, if it has one.
+    pub udp: Option<SentinelPort>,
+    /// The address of this node at which node ports are dialled.
+    pub node_address: Option<IpAddr>,
+    /// Its endpoint for TCP; the port is the generation.
+    pub echo: SocketAddr,
+}
+
+/// One port of the sentinel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SentinelPort {
+    /// Port of the cluster IP.
+    pub port: u16,
+    /// Node port.
+    pub node_port: Option<u16>,
+    /// Port of the endpoint: the generation that the API holds.
+    pub generation: u16,
+}
+
+impl SentinelFamily {
+    /// The same without its generation. As long as this stays, the sentinel has not changed: a
+    /// rotation takes no lane out of service.
+    #[must_use]
+    pub fn without_generation(self) -> Self {
+        let fixed = |port: SentinelPort| SentinelPort {
+            generation: 0,
+            ..port
+        };
+        Self {
+            tcp: fixed(self.tcp),
+            udp: self.udp.map(fixed),
+            echo: SocketAddr::new(self.echo.ip(), 0),
+            ..self
+        }
+    }
+}
+
+/// The sentinel, from its Service and slices and from this node.
+pub fn sentinel(
+    rule: &SentinelRule,
+    state: Option<&ServiceState>,
+    node: Option<&NodeFacts>,
+) -> Sentinel {
+    let Some((state, service)) = state.and_then(|state| Some((state, state.service.as_deref()?)))
+    else {
+        return Sentinel::default();
+    };
+    let found = unrouted(service)
+        .map_or(Ok(()), Err)
+        .and_then(|()| families(rule, state, service, node));
+    match found {
+        Ok(families) => Sentinel {
+            exists: true,
+            altered: None,
+            families,
+        },
+        Err(altered) => Sentinel {
+            exists: true,
+            altered: Some(format!("Service {} {altered}", rule.service)),
+            families: [None; FAMILIES],
+        },
+    }
+}
+
+/// What in the Service would make a datapath drop or refuse probes on purpose.
+fn unrouted(service: &ServiceFacts) -> Option<String> {
+    if service.external_local || service.internal_local {
+        return Some("has a traffic policy Local, and its endpoint belongs to no node: set both policies to Cluster".to_owned());
+    }
+    if service.has_source_ranges {
+        return Some("has loadBalancerSourceRanges: remove them".to_owned());
+    }
+    None
+}
+
+fn families(
+    rule: &SentinelRule,
+    state: &ServiceState,
+    service: &ServiceFacts,
+    node: Option<&NodeFacts>,
+) -> Result<[Option<SentinelFamily>; FAMILIES], String> {
+    let port = |protocol| {
+        let mut ports = service
+            .ports
+            .iter()
+            .filter(|port| port.protocol == protocol);
+        ports.next().map(|port| {
+            (
+                &*port.name,
+                SentinelPort {
+                    port: port.port,
+                    node_port: port.node_port,
+                    generation: 0,
+                },
+            )
+        })
+    };
+    let (tcp_name, tcp) = port(Protocol::Tcp).ok_or("has no TCP port")?;
+    let udp = port(Protocol::Udp);
+    let mut found = [None; FAMILIES];
+    for family in Family::ALL {
+        let of_family = |ip: &&IpAddr| Family::of(&address(ip)) == family;
+        let Some(cluster_ip) = service.cluster_ips.iter().find(of_family) else {
+            continue;
+        };
+        let echo = endpoint(rule, state, family, tcp_name, Protocol::Tcp)?;
+        let held_by = |echo: SocketAddr, port: SentinelPort| SentinelPort {
+            generation: echo.port(),
+            ..port
+        };
+        let udp = match udp {
+            Some((name, port)) => {
+                let echo = endpoint(rule, state, family, name, Protocol::Udp)?;
+                Some(held_by(echo, port))
+            }
+            None => None,
+        };
+        found[family as usize] = Some(SentinelFamily {
+            cluster_ip: *cluster_ip,
+            tcp: held_by(echo, tcp),
+            udp,
+            node_address: node.and_then(|node| node.addresses.iter().find(of_family).copied()),
+            echo,
+        });
+    }
+    if found.iter().all(Option::is_none) {
+        return Err("has no cluster IP".to_owned());
+    }
+    Ok(found)
+}
+
+/// The one endpoint of a port in a family.
+fn endpoint(
+    rule: &SentinelRule,
+    state: &ServiceState,
+    family: Family,
+    port: &str,
+    protocol: Protocol,
+) -> Result<SocketAddr, String> {
+    let expected = rule.echo[family as usize];
+    let named = |candidate: &&SlicePort| *candidate.name == *port && candidate.protocol == protocol;
+    let mut endpoints = state.slices.iter().flat_map(|slice| {
+        let number = slice.ports.iter().find(named).map(|port| port.port);
+        let of_family = |endpoint: &&EndpointFacts| Family::of(&endpoint.address) == family;
+        slice
+            .endpoints
+            .iter()
+            .filter(of_family)
+            .map(move |endpoint| (endpoint, number))
+    });
+    let title = match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    };
+    let wanted = format!("its {title} EndpointSlice should hold the one ready endpoint {expected}");
+    match (endpoints.next(), endpoints.next()) {
+        (Some((endpoint, Some(number))), None)
+            if endpoint.address == address(&expected)
+                && endpoint.ready
+                && !endpoint.terminating =>
+        {
+            match is_generation(number) {
+                true => Ok(SocketAddr::new(expected, number)),
+                false => Err(format!(
+                    "has port {number} in its {title} EndpointSlice, which is no generation: it \
+                     should be one from {FIRST_GENERATION} to {LAST_GENERATION}"
+                )),
+            }
+        }
+        (None, _) => Err(format!("has no {title} endpoint: {wanted}")),
+        (Some((_, None)), _) => Err(format!(
+            "has a port that its {title} EndpointSlice lacks: {wanted}, with every port"
+        )),
+        _ => Err(format!(
+            "has other endpoints than the agents answer for: {wanted}"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;

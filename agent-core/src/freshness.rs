@@ -1,0 +1,400 @@
+//! How far the datapath lags behind what this node has received of the API.
+//!
+//! The sentinel's endpoint is moved to another port from time to time: its *generation*. Every node
+//! notes when it received which one (`Freshness::want`) and which one its probes meet
+//! (`Freshness::see`). Lateness counts from the oldest generation that was received and not met,
+//! not from the last success: a datapath that stands still while generations go by is as late as
+//! the first of them, not the last.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Mono;
+
+/// The first generation, and the one that follows [`LAST_GENERATION`].
+pub const FIRST_GENERATION: u16 = 20_001;
+/// The last generation. At one a minute they come round after 16 hours.
+pub const LAST_GENERATION: u16 = 20_999;
+const GENERATIONS: u16 = LAST_GENERATION - FIRST_GENERATION + 1;
+
+/// Whether a port is a generation. A sentinel with any other port was altered.
+pub fn is_generation(port: u16) -> bool {
+    (FIRST_GENERATION..=LAST_GENERATION).contains(&port)
+}
+
+/// The generation after this one; after a port that is none, the first.
+pub fn next_generation(port: u16) -> u16 {
+    match port {
+        FIRST_GENERATION..LAST_GENERATION => port + 1,
+        _ => FIRST_GENERATION,
+    }
+}
+
+/// Whether `one` comes after `other`, the shorter way round.
+fn is_ahead(one: u16, other: u16) -> bool {
+    if !is_generation(one) || !is_generation(other) {
+        return false;
+    }
+    let steps = (one + GENERATIONS - other) % GENERATIONS;
+    (1..=GENERATIONS / 2).contains(&steps)
+}
+
+/// The one of two generations that was written later.
+pub(crate) fn newer_generation(one: u16, other: u16) -> u16 {
+    match is_ahead(other, one) {
+        true => other,
+        false => one,
+    }
+}
+
+/// Unmet generations that are remembered: half an hour's. Of more the oldest stays, from which
+/// lateness counts, and the newest.
+const PENDING: usize = 32;
+/// Generations that are known to be old.
+const KNOWN: usize = 16;
+
+/// What one lane shows of the generations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Freshness {
+    /// Received and not met, the oldest first.
+    pending: VecDeque<Received>,
+    /// Wanted once, the newest last.
+    known: VecDeque<u16>,
+    /// What the last probe that passed met, and when.
+    seen: Option<(u16, Mono)>,
+    /// What was measured last.
+    lag: Option<Duration>,
+    /// When the newest generation was received that a probe met.
+    followed: Option<Mono>,
+}
+
+/// A generation that this node was told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Received {
+    generation: u16,
+    at: Mono,
+}
+
+impl Freshness {
+    /// The API holds this generation, as received at `at`. Saying so again changes nothing.
+    /// `gap` is how long ago a probe may have passed to say what is on the wire now.
+    pub(crate) fn want(&mut self, generation: u16, at: Mono, gap: Duration) {
+        if self.wanted() == Some(generation) {
+            return;
+        }
+        if self.known.len() == KNOWN {
+            self.known.pop_front();
+        }
+        self.known.push_back(generation);
+        // The datapath heard of it before we did.
+        if let Some((seen, when)) = self.seen
+            && seen == generation
+            && at.since(when) <= gap
+        {
+            self.pending.clear();
+            self.followed = Some(at);
+            self.lag = Some(Duration::ZERO);
+            return;
+        }
+        if self.pending.len() == PENDING {
+            self.pending.remove(1);
+        }
+        self.pending.push_back(Received { generation, at });
+    }
+
+    /// A probe that passed met this generation at `at`. Returns what that measures: the time from
+    /// the receipt of a generation to the first probe that met it. It is an upper bound, too large
+    /// by at most the time since the probe before; where that is longer than `gap` nothing is
+    /// measured.
+    pub(crate) fn see(&mut self, generation: u16, at: Mono, gap: Duration) -> Option<Duration> {
+        let before = self.seen.replace((generation, at));
+        let met = |received: &Received| received.generation == generation;
+        if let Some(place) = self.pending.iter().rposition(met) {
+            let received = self.pending.drain(..=place).next_back()?;
+            self.followed = Some(received.at);
+            // Seen already, in the wait for an older one: no first probe.
+            let (_, before) = before.filter(|(seen, _)| *seen != generation)?;
+            if at.since(before) > gap {
+                return None;
+            }
+            self.lag = Some(at.since(received.at));
+            return self.lag;
+        }
+        let changed = before.is_none_or(|(seen, _)| seen != generation);
+        if changed
+            && !self.known.contains(&generation)
+            && self
+                .wanted()
+                .is_some_and(|wanted| is_ahead(generation, wanted))
+        {
+            // The datapath is ahead of what we heard: whatever we wait for, it has done.
+            self.pending.clear();
+            self.followed = Some(at);
+        }
+        None
+    }
+
+    /// The generation that the API holds, as far as this node heard.
+    pub(crate) fn wanted(&self) -> Option<u16> {
+        self.known.back().copied()
+    }
+
+    /// When the oldest generation was received that no probe has met.
+    pub(crate) fn unmet_since(&self) -> Option<Mono> {
+        self.pending.front().map(|received| received.at)
+    }
+
+    /// When the newest generation was received that a probe met.
+    pub(crate) fn followed(&self) -> Option<Mono> {
+        self.followed
+    }
+
+    /// What was measured last.
+    pub(crate) fn lag(&self) -> Option<Duration> {
+        self.lag
+    }
+
+    /// The time from `away` to `now` does not count: what is unmet was received so much later, and
+    /// what was received in between, now.
+    pub(crate) fn excuse(&mut self, away: Mono, now: Mono) {
+        let later = |at: Mono| at.plus(now.since(away.max(at)));
+        for received in &mut self.pending {
+            received.at = later(received.at);
+        }
+        // Nothing could be followed meanwhile.
+        self.followed = self.followed.map(later);
+    }
+}
+
+/// Lags measured of late, of one family.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Lags(VecDeque<Duration>);
+
+/// Those of about ten rotations: each is measured on every path.
+const LAGS: usize = 32;
+/// Fewer than these say nothing of what is usual.
+const LAGS_LEAST: usize = 3;
+
+impl Lags {
+    pub(crate) fn add(&mut self, lag: Duration) {
+        if self.0.len() == LAGS {
+            self.0.pop_front();
+        }
+        self.0.push_back(lag);
+    }
+
+    /// The median: one long lag is not usual.
+    pub(crate) fn usual(&self) -> Option<Duration> {
+        if self.0.len() < LAGS_LEAST {
+            return None;
+        }
+        let mut sorted: Vec<Duration> = self.0.iter().copied().collect();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    use super::*;
+
+    const GAP: Duration = Duration::from_secs(1);
+    const FIRST: u16 = FIRST_GENERATION;
+
+    fn ms(ms: u64) -> Mono {
+        Mono(ms * 1_000_000)
+    }
+
+    /// A lane whose rules have followed the first generation, and a probe of 1 s met it.
+    fn followed() -> Freshness {
+        let mut lane = Freshness::default();
+        lane.want(FIRST, ms(0), GAP);
+        for at in (200..=1_000).step_by(400) {
+            assert_eq!(lane.see(FIRST, ms(at), GAP), None, "it was there before us");
+        }
+        assert_eq!((lane.unmet_since(), lane.lag()), (None, None));
+        lane
+    }
+
+    #[rstest]
+    #[case(FIRST, 20_002)]
+    #[case(20_998, 20_999)]
+    #[case(LAST_GENERATION, FIRST)]
+    #[case(9_001, FIRST)]
+    #[case(u16::MAX, FIRST)]
+    fn generations_come_round(#[case] port: u16, #[case] next: u16) {
+        assert_eq!(next_generation(port), next);
+        assert!(is_generation(next));
+    }
+
+    #[test]
+    fn the_lag_is_from_receipt_to_the_first_probe_that_meets_it() {
+        let mut lane = followed();
+        lane.want(20_002, ms(1_100), GAP);
+        assert_eq!(lane.see(FIRST, ms(1_150), GAP), None);
+        assert_eq!(lane.see(FIRST, ms(1_250), GAP), None);
+        assert_eq!(lane.unmet_since(), Some(ms(1_100)));
+        let lag = Duration::from_millis(250);
+        assert_eq!(lane.see(20_002, ms(1_350), GAP), Some(lag));
+        assert_eq!(lane.see(20_002, ms(1_450), GAP), None, "measured once");
+        assert_eq!((lane.unmet_since(), lane.lag()), (None, Some(lag)));
+    }
+
+    #[test]
+    fn lateness_counts_from_the_oldest_that_is_unmet() {
+        let mut lane = followed();
+        for (step, generation) in (20_002..20_005).enumerate() {
+            lane.want(generation, ms(2_000 + 60_000 * step as u64), GAP);
+            lane.see(FIRST, ms(2_400 + 60_000 * step as u64), GAP);
+        }
+        assert_eq!(lane.unmet_since(), Some(ms(2_000)));
+        // It comes to the second of them: only the third is unmet still.
+        lane.see(20_003, ms(122_800), GAP);
+        assert_eq!(lane.unmet_since(), Some(ms(122_000)));
+        lane.see(20_004, ms(123_200), GAP);
+        assert_eq!(lane.lag(), Some(Duration::from_millis(1_200)));
+    }
+
+    #[test]
+    fn a_datapath_that_stands_still_for_hours_is_late_since_the_first() {
+        let mut lane = followed();
+        for minute in 0..600_u64 {
+            let generation = FIRST + 1 + u16::try_from(minute).unwrap();
+            lane.want(generation, ms(2_000 + 60_000 * minute), GAP);
+            lane.see(FIRST, ms(2_400 + 60_000 * minute), GAP);
+        }
+        assert_eq!(lane.unmet_since(), Some(ms(2_000)));
+        assert!(lane.pending.len() <= PENDING);
+    }
+
+    #[test]
+    fn nothing_is_measured_across_a_gap() {
+        let mut lane = followed();
+        lane.want(20_002, ms(1_100), GAP);
+        // The agent was stopped, or the path failed: when the rules followed is not known.
+        assert_eq!(lane.see(20_002, ms(9_000), GAP), None);
+        assert_eq!((lane.unmet_since(), lane.lag()), (None, None));
+    }
+
+    #[test]
+    fn a_datapath_that_heard_first_does_not_lag() {
+        let mut lane = followed();
+        lane.see(20_002, ms(1_400), GAP);
+        lane.want(20_002, ms(1_500), GAP);
+        assert_eq!(
+            (lane.unmet_since(), lane.lag()),
+            (None, Some(Duration::ZERO))
+        );
+    }
+
+    // Our watch hangs while the proxy's does not.
+    #[test]
+    fn one_that_is_ahead_of_us_is_not_late() {
+        let mut lane = followed();
+        lane.want(20_002, ms(1_100), GAP);
+        lane.see(20_003, ms(1_400), GAP);
+        assert_eq!(lane.unmet_since(), None);
+        lane.want(20_003, ms(9_000), GAP);
+        lane.see(20_003, ms(9_200), GAP);
+        assert_eq!(lane.unmet_since(), None);
+        assert_eq!(lane.lag(), None, "seen before it was received");
+    }
+
+    // The shipped manifest was applied again, which begins at the first generation.
+    #[test]
+    fn a_step_back_is_a_generation_like_any_other() {
+        let mut lane = Freshness::default();
+        lane.want(20_300, ms(0), GAP);
+        lane.see(20_300, ms(200), GAP);
+        lane.want(FIRST, ms(1_000), GAP);
+        lane.see(20_300, ms(1_100), GAP);
+        assert_eq!(lane.unmet_since(), Some(ms(1_000)));
+        lane.see(FIRST, ms(1_200), GAP);
+        assert_eq!(lane.lag(), Some(Duration::from_millis(200)));
+    }
+
+    // A fresh agent on a node whose proxy hangs since long.
+    #[test]
+    fn what_was_never_received_and_is_older_is_late() {
+        let mut lane = Freshness::default();
+        lane.want(20_300, ms(1_000), GAP);
+        for at in (1_100..100_000).step_by(400) {
+            assert_eq!(lane.see(20_100, ms(at), GAP), None);
+        }
+        assert_eq!(lane.unmet_since(), Some(ms(1_000)));
+    }
+
+    #[test]
+    fn time_that_does_not_count_is_taken_off() {
+        let mut lane = followed();
+        lane.want(20_002, ms(2_000), GAP);
+        lane.excuse(ms(3_000), ms(63_000));
+        assert_eq!(lane.unmet_since(), Some(ms(62_000)));
+        // What was received within such a time is not received in the future.
+        lane.excuse(ms(10_000), ms(70_000));
+        assert_eq!(lane.unmet_since(), Some(ms(70_000)));
+    }
+
+    #[test]
+    fn the_usual_lag_is_the_median() {
+        let mut lags = Lags::default();
+        for lag in [200, 90_000] {
+            lags.add(Duration::from_millis(lag));
+            assert_eq!(lags.usual(), None, "too few to say");
+        }
+        lags.add(Duration::from_millis(300));
+        assert_eq!(lags.usual(), Some(Duration::from_millis(300)));
+        for _ in 0..100 {
+            lags.add(Duration::from_millis(500));
+        }
+        assert_eq!(lags.0.len(), LAGS);
+        assert_eq!(lags.usual(), Some(Duration::from_millis(500)));
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Want(u16),
+        See(u16),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let generation = FIRST_GENERATION..FIRST_GENERATION + 8;
+        prop_oneof![
+            generation.clone().prop_map(Step::Want),
+            generation.prop_map(Step::See)
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_the_wanted_one_on_the_wire_is_not_late(
+            steps in proptest::collection::vec(step(), 0..60),
+        ) {
+            let mut lane = Freshness::default();
+            let mut at = 0;
+            for step in steps {
+                at += 300;
+                match step {
+                    Step::Want(generation) => lane.want(generation, ms(at), GAP),
+                    Step::See(generation) => {
+                        let lag = lane.see(generation, ms(at), GAP);
+                        prop_assert!(lag.is_none_or(|lag| lag <= Duration::from_millis(at)));
+                    }
+                }
+                prop_assert!(lane.unmet_since().is_none_or(|since| since <= ms(at)));
+                if let Some(wanted) = lane.wanted() {
+                    let mut met = lane.clone();
+                    met.see(wanted, ms(at + 1), GAP);
+                    prop_assert_eq!(met.unmet_since(), None);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What is kept of a Service port that has failures.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use agent_common::service::{Family, SourceClass};
+
+use super::streak::commonest;
+use super::window::{WINDOW, Window};
+use crate::cause::{FAILURES, Failure};
+use crate::cluster::ObjectName;
+use crate::evidence::{ServiceInfo, Sighting};
+use crate::limits::Limits;
+use crate::time::Mono;
+
+/// A Service without a failure for this long is forgotten.
+const KEPT: Duration = Duration::from_secs(30);
+
+/// Connections to endpoints that left, remembered per Service port and source class.
+const STALE_KEPT: usize = 16;
+
+/// A Service port and family with failures.
+#[derive(Clone, Debug)]
+pub(crate) struct Track {
+    name: ObjectName,
+    port: Box<str>,
+    /// `namespace/name`, and `:port` where the port has a name.
+    pub(crate) label: Box<str>,
+    pub(crate) family: Family,
+    pub(crate) endpoints: u32,
+    /// The first failure that is remembered.
+    pub(crate) since: Mono,
+    /// The last one; unheard ones count here too.
+    pub(crate) last: Mono,
+    /// The last proof after `since`.
+    pub(crate) last_proof: Option<Mono>,
+    /// By [`Failure`], since `since`.
+    pub(crate) failures: [u64; FAILURES],
+    /// Leaked, misrouted: they need no second look. With when one was last seen.
+    certain: [(Failure, Window, Option<Mono>); 2],
+    /// Refused and lost, since this Service's last proof.
+    doubtful: Option<Run>,
+    /// By place: pods, and all others.
+    stale: [VecDeque<StaleConnection>; 2],
+    /// The last failure that was reported with its addresses.
+    pub(crate) example: Option<Example>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    first: Mono,
+    last: Mono,
+    n: u32,
+}
+
+/// A new connection to an endpoint that has left its slice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StaleConnection {
+    pub(crate) at: Mono,
+    /// How long ago the endpoint had left when the connection arrived.
+    pub(crate) age: Duration,
+    pub(crate) client: IpAddr,
+    pub(crate) destination: Option<SocketAddr>,
+}
+
+/// The addresses of a failure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Example {
+    client: IpAddr,
+    frontend: SocketAddr,
+    destination: Option<SocketAddr>,
+}
+
+impl std::fmt::Display for Example {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} to {}", self.client, self.frontend)?;
+        match self.destination {
+            Some(destination) => write!(f, ", sent to {destination}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Track {
+    pub(crate) fn begin(info: &ServiceInfo<'_>, at: Mono) -> Self {
+        Self {
+            name: info.name.clone(),
+            port: info.port.into(),
+            label: label(info).into(),
+            family: info.family,
+            endpoints: info.endpoints,
+            since: at,
+            last: at,
+            last_proof: None,
+            failures: [0; FAILURES],
+            certain: [Failure::Leaked, Failure::Misrouted]
+                .map(|failure| (failure, Window::default(), None)),
+            doubtful: None,
+            stale: Default::default(),
+            example: None,
+        }
+    }
+
+    /// Whether this is still the Service of that id: ids are used again.
+    pub(crate) fn is(&self, info: &ServiceInfo<'_>) -> bool {
+        self.name == *info.name && *self.port == *info.port && self.family == info.family
+    }
+
+    /// Counts failures, all seen by `at`.
+    pub(crate) fn count(&mut self, failure: Failure, n: u32, at: Mono) {
+        self.begin_anew(at);
+        self.last = self.last.max(at);
+        let total = &mut self.failures[failure.index()];
+        *total = total.saturating_add(u64::from(n));
+        match failure {
+            Failure::Leaked | Failure::Misrouted => {
+                let same = |kind: &&mut (Failure, Window, Option<Mono>)| kind.0 == failure;
+                for (_, window, last) in self.certain.iter_mut().filter(same) {
+                    window.add(at, n);
+                    *last = (*last).max(Some(at));
+                }
+            }
+            Failure::Refused | Failure::Lost => {
+                let run = self.doubtful.get_or_insert(Run {
+                    first: at,
+                    last: at,
+                    n: 0,
+                });
+                run.last = run.last.max(at);
+                run.n = run.n.saturating_add(n);
+            }
+            // What they mean depends on ages and clients: see `sight`.
+            Failure::Stale | Failure::Unheard => {}
+        }
+    }
+
+    /// A failure after a quiet while is another trouble, with an account of its own.
+    fn begin_anew(&mut self, at: Mono) {
+        if at.since(self.last) > WINDOW {
+            (self.since, self.failures, self.doubtful) = (at, [0; FAILURES], None);
+        }
+    }
+
+    /// Remembers the addresses of a failure; it is counted apart.
+    pub(crate) fn sight(&mut self, sighting: &Sighting, at: Mono) {
+        self.since = self.since.min(at);
+        self.last = self.last.max(at);
+        self.example = Some(Example {
+            client: sighting.client,
+            frontend: sighting.frontend,
+            destination: sighting.destination,
+        });
+        let (Failure::Stale, Some(left)) = (sighting.failure, sighting.left_since) else {
+            return;
+        };
+        let kept = &mut self.stale[usize::from(sighting.class != SourceClass::Pod)];
+        if kept.len() == STALE_KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(StaleConnection {
+            at,
+            age: sighting.arrived.since(left),
+            client: sighting.client,
+            destination: sighting.destination,
+        });
+    }
+
+    /// A connection of this Service was proven.
+    pub(crate) fn prove(&mut self, at: Mono) {
+        self.last_proof = self.last_proof.max(Some(at));
+        self.doubtful = None;
+    }
+
+    /// Whether nothing happened for so long that it may be forgotten.
+    pub(crate) fn is_over(&self, now: Mono) -> bool {
+        now.since(self.last) > KEPT
+    }
+
+    /// Whether anything worth a word failed lately. Connections to an endpoint that left a moment
+    /// ago are no trouble: every rollout has them.
+    pub(crate) fn is_trouble(&self, now: Mono, limits: &Limits) -> bool {
+        let recent = |at: Mono| now.since(at) <= WINDOW;
+        let other = self.failures.iter().sum::<u64>() > self.failures[Failure::Stale.index()];
+        (other && recent(self.last)) || self.last_stale(limits).is_some_and(recent)
+    }
+
+    /// New connections of pods to endpoints that had left at least `age` before, seen within
+    /// `fresh`.
+    pub(crate) fn stale_pods(
+        &self,
+        age: Duration,
+        fresh: Duration,
+        now: Mono,
+    ) -> impl Iterator<Item = &StaleConnection> {
+        let [pods, _] = &self.stale;
+        pods.iter()
+            .filter(move |seen| seen.age >= age && now.since(seen.at) <= fresh)
+    }
+
+    /// When an endpoint that had left longer than the grace was last dialled, by anyone.
+    pub(crate) fn last_stale(&self, limits: &Limits) -> Option<Mono> {
+        let old = self
+            .stale
+            .iter()
+            .flatten()
+            .filter(|seen| seen.age > limits.left_grace);
+        old.map(|seen| seen.at).max()
+    }
+
+    /// How the Service is broken, where that is confirmed.
+    pub(crate) fn confirmed(&self, now: Mono, limits: &Limits) -> Option<Failure> {
+        let old =
+            |seen: &&StaleConnection| seen.age > limits.left_grace && now.since(seen.at) <= WINDOW;
+        let mut among = [0; FAILURES];
+        if self.is_going_on(self.last_stale(limits), now, limits) {
+            among[Failure::Stale.index()] = self.stale.iter().flatten().filter(old).count() as u64;
+        }
+        for (failure, window, last) in &self.certain {
+            if self.is_going_on(*last, now, limits) {
+                among[failure.index()] = u64::from(window.at(now));
+            }
+        }
+        if among.iter().sum::<u64>() >= u64::from(limits.service_failures) {
+            return commonest(&among);
+        }
+        let run = self.doubtful?;
+        let long = run.last.since(run.first) >= limits.service_spread;
+        if run.n < limits.service_failures || !long || now.since(run.last) > WINDOW {
+            return None;
+        }
+        let mut among = [0; FAILURES];
+        for failure in [Failure::Refused, Failure::Lost] {
+            among[failure.index()] = self.failures[failure.index()];
+        }
+        commonest(&among)
+    }
+
+    /// Whether failures of one kind still come, or nothing got through since the last of them. A
+    /// repair is believed after a moment, not when the window has emptied.
+    fn is_going_on(&self, last: Option<Mono>, now: Mono, limits: &Limits) -> bool {
+        last.is_some_and(|last| {
+            now.since(last) <= limits.service_quiet || self.last_proof.is_none_or(|at| at < last)
+        })
+    }
+
+    /// The commonest failure so far.
+    pub(crate) fn commonest(&self) -> Failure {
+        commonest(&self.failures).unwrap_or(Failure::Stale)
+    }
+}
+
+/// `namespace/name`, and `:port` where the port has a name.
+pub(crate) fn label(info: &ServiceInfo<'_>) -> String {
+    match info.port {
+        "" => info.name.to_string(),
+        port => format!("{}:{port}", info.name),
+    }
+}

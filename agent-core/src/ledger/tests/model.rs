@@ -1,0 +1,309 @@
+//! The recount. It says once more, without thrift, what `absorb.rs` says of proofs and failures.
+
+use super::*;
+use crate::limits::Limits;
+
+/// A failure in a run, as it was noted.
+#[derive(Clone, Debug)]
+struct Noted {
+    since: Mono,
+    last: Mono,
+    arrived: Mono,
+    class: SourceClass,
+    client: Option<IpAddr>,
+    failures: Vec<(Failure, u32)>,
+    service: u32,
+}
+
+/// Everything that counts, in lists.
+pub(super) struct Model {
+    limits: Limits,
+    before: Option<Mono>,
+    proofs: [[Option<Mono>; 3]; FAMILIES],
+    failures: [[Option<Mono>; 3]; FAMILIES],
+    arrivals: [Option<Mono>; FAMILIES],
+    runs: [Vec<Noted>; FAMILIES],
+    /// Counted failures of Services, ever.
+    counted: BTreeMap<u32, Vec<(Mono, Failure, u32)>>,
+    /// When a Service was last heard of as failing, also by a report alone.
+    heard: BTreeMap<u32, Mono>,
+}
+
+impl Model {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            before: None,
+            proofs: Default::default(),
+            failures: Default::default(),
+            arrivals: Default::default(),
+            runs: Default::default(),
+            counted: BTreeMap::new(),
+            heard: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn absorb(&mut self, sample: &Sample, names: &Names) {
+        let before = self.before.replace(sample.at);
+        if sample.observer.attached == 0 {
+            self.runs = Default::default();
+            return;
+        }
+        let gap = |before: Mono| sample.at.since(before) > self.limits.sample_gap;
+        let gap = before.is_none_or(gap);
+        if let (true, Some(before)) = (gap, before) {
+            self.drop_doubtful(before, names);
+        }
+        let proven = self.proofs(sample, before, names);
+        for delta in &sample.counts {
+            self.counts(sample, delta, before, names, proven);
+        }
+        for sighting in &sample.anomalies {
+            self.sighting(sample, sighting, gap, names);
+        }
+    }
+
+    /// After a gap only a run that accused before goes on.
+    fn drop_doubtful(&mut self, before: Mono, names: &Names) {
+        for family in Family::ALL {
+            let streak = self.streak(family, names);
+            if streak.is_some_and(|s| s.lacking(before, &self.limits).is_some()) {
+                self.runs[family as usize].clear();
+            }
+        }
+    }
+
+    /// Which families were proven in this look.
+    fn proofs(&mut self, sample: &Sample, before: Option<Mono>, names: &Names) -> [bool; 2] {
+        let known = Family::ALL.map(|family| self.last_proof(family));
+        for family in Family::ALL {
+            for class in SourceClass::ALL {
+                if let Some(at) = sample.last_proofs[family as usize][class as usize] {
+                    self.prove(family, class, at);
+                }
+            }
+        }
+        let mut proven = Family::ALL.map(|family| self.last_proof(family) > known[family as usize]);
+        for delta in &sample.counts {
+            let Some(family) = real(names, delta.service) else {
+                continue;
+            };
+            if delta.counts[Outcome::Arrived as usize] > 0 {
+                self.arrivals[family as usize] = Some(sample.at);
+            }
+            if delta.counts[Outcome::Proven as usize] > 0 {
+                proven[family as usize] = true;
+                if self.proofs[family as usize][delta.class as usize] <= before {
+                    self.prove(family, delta.class, sample.at);
+                }
+            }
+        }
+        proven
+    }
+
+    fn prove(&mut self, family: Family, class: SourceClass, at: Mono) {
+        let proof = &mut self.proofs[family as usize][class as usize];
+        *proof = (*proof).max(Some(at));
+        let run = &mut self.runs[family as usize];
+        if run.iter().any(|noted| noted.since <= at) {
+            run.clear();
+        }
+    }
+
+    fn counts(
+        &mut self,
+        sample: &Sample,
+        delta: &CountDelta,
+        before: Option<Mono>,
+        names: &Names,
+        proven: [bool; 2],
+    ) {
+        let Some(family) = real(names, delta.service) else {
+            return;
+        };
+        let mut accusing = Vec::new();
+        for failure in Failure::ALL {
+            let n = match failure {
+                Failure::Lost => delta.lost,
+                other => delta.counts[outcome(other) as usize],
+            };
+            if n == 0 || is_suspended(sample, failure) {
+                continue;
+            }
+            self.note(delta.service, sample.at, failure, n);
+            if matches!(failure, Failure::Stale | Failure::Unheard) {
+                continue;
+            }
+            self.fail(family, delta.class, sample.at);
+            // A lost one may have arrived before the proof.
+            let early = sample.at.minus(LOST_NOTICED);
+            let after = self.last_proof(family) < Some(early);
+            if failure != Failure::Lost || after {
+                accusing.push((failure, n));
+            }
+        }
+        if accusing.is_empty() || proven[family as usize] {
+            return;
+        }
+        let early = sample.at.minus(LOST_NOTICED);
+        let arrived = match accusing
+            .iter()
+            .all(|(failure, _)| *failure == Failure::Lost)
+        {
+            true => early,
+            false => before.unwrap_or(early),
+        };
+        self.enter(
+            family,
+            Noted {
+                since: sample.at,
+                last: sample.at,
+                arrived,
+                class: delta.class,
+                client: None,
+                failures: accusing,
+                service: delta.service,
+            },
+        );
+    }
+
+    fn sighting(&mut self, sample: &Sample, seen: &Sighting, gap: bool, names: &Names) {
+        let Some(family) = real(names, seen.service) else {
+            return;
+        };
+        if is_suspended(sample, seen.failure) {
+            return;
+        }
+        let heard = self.heard.entry(seen.service).or_insert(seen.at);
+        *heard = seen.at.max(*heard);
+        let began = match seen.failure {
+            Failure::Unheard => return,
+            Failure::Stale => {
+                let left = seen.left_since.expect("known");
+                if seen.arrived.since(left) > self.limits.left_grace {
+                    self.fail(family, seen.class, seen.at);
+                }
+                return;
+            }
+            Failure::Lost => seen.arrived,
+            _ => seen.at,
+        };
+        self.fail(family, seen.class, seen.at);
+        if self.last_proof(family) >= Some(began) {
+            return;
+        }
+        // The ring may hold old ones, which make no run older than this look.
+        let floor = match gap {
+            true => sample.at,
+            false => sample.at.minus(self.limits.sample_gap),
+        };
+        self.enter(
+            family,
+            Noted {
+                since: began.max(floor),
+                last: seen.at.max(floor),
+                arrived: began,
+                class: seen.class,
+                client: Some(seen.client),
+                failures: vec![(seen.failure, 1)],
+                service: seen.service,
+            },
+        );
+    }
+
+    fn enter(&mut self, family: Family, noted: Noted) {
+        let run = &mut self.runs[family as usize];
+        let last = run.iter().map(|noted| noted.last).max();
+        if last.is_some_and(|last| noted.last.since(last) > self.limits.proof_age) {
+            run.clear();
+        }
+        run.push(noted);
+    }
+
+    fn fail(&mut self, family: Family, class: SourceClass, at: Mono) {
+        let failure = &mut self.failures[family as usize][class as usize];
+        *failure = (*failure).max(Some(at));
+    }
+
+    fn note(&mut self, service: u32, at: Mono, failure: Failure, n: u32) {
+        let heard = self.heard.insert(service, at);
+        let counted = self.counted.entry(service).or_default();
+        // After a quiet while it is another trouble.
+        if heard.is_some_and(|heard| at.since(heard) > WINDOW) {
+            counted.clear();
+        }
+        counted.push((at, failure, n));
+    }
+
+    fn last_proof(&self, family: Family) -> Option<Mono> {
+        self.proofs[family as usize].into_iter().flatten().max()
+    }
+
+    /// A run, added up.
+    fn streak(&self, family: Family, names: &Names) -> Option<Streak> {
+        let run = &self.runs[family as usize];
+        let mut failures = [0; FAILURES];
+        let (mut sources, mut services) = (Vec::new(), BTreeMap::new());
+        for noted in run {
+            for (failure, n) in &noted.failures {
+                failures[failure.index()] += u64::from(*n);
+            }
+            let fresh = noted.client.filter(|client| !sources.contains(client));
+            sources.extend(fresh);
+            let info = names.service(noted.service).expect("known");
+            let service = StreakService {
+                object: info.name.to_string(),
+                endpoints: info.endpoints,
+            };
+            services.insert(service::label(&info), service);
+        }
+        sources.truncate(SOURCES_KEPT);
+        Some(Streak {
+            since: run.iter().map(|noted| noted.since).min()?,
+            last: run.iter().map(|noted| noted.last).max()?,
+            arrived: run.iter().map(|noted| noted.arrived).max()?,
+            pod: run.iter().any(|noted| noted.class == SourceClass::Pod),
+            services,
+            sources,
+            failures,
+        })
+    }
+
+    pub(super) fn compare(&self, ledger: &Ledger) {
+        let names = Names::new();
+        for family in Family::ALL {
+            let known = ledger.family(family);
+            assert_eq!(known.proofs, self.proofs[family as usize]);
+            assert_eq!(known.failures, self.failures[family as usize]);
+            assert_eq!(known.arrival, self.arrivals[family as usize]);
+            assert_eq!(known.streak, self.streak(family, &names), "{family:?}");
+            assert!(known.unheard.len() <= SOURCES_KEPT);
+        }
+        for track in Family::ALL
+            .into_iter()
+            .flat_map(|family| ledger.tracks(family))
+        {
+            let service = (0..SENTINEL).find(|id| track.is(&names.service(*id).expect("known")));
+            let counted = self.counted.get(&service.expect("one of these"));
+            let mut failures = [0; FAILURES];
+            for (_, failure, n) in counted.into_iter().flatten() {
+                failures[failure.index()] += u64::from(*n);
+            }
+            assert_eq!(track.failures, failures, "{}", track.label);
+        }
+    }
+}
+
+/// The family, where the connections are real ones of somebody's.
+fn real(names: &Names, service: u32) -> Option<Family> {
+    let info = names.service(service)?;
+    (!info.sentinel).then_some(info.family)
+}
+
+fn is_suspended(sample: &Sample, failure: Failure) -> bool {
+    match failure {
+        Failure::Lost => sample.observer.lost_suspended,
+        Failure::Misrouted | Failure::Stale => sample.observer.misrouted_suspended,
+        _ => false,
+    }
+}

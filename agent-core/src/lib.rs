@@ -1,0 +1,32 @@
+//! The pure core: facts, expectations, plans, evidence, verdict, answer.
+//!
+//! Deterministic: no file, socket or clock is touched here and `now` is always an argument. It must
+//! not name kube, k8s-openapi, aya, axum, tokio, `std::fs`, `std::net` sockets or a clock
+//! (`cargo xtask tidy` refuses them).
+
+pub mod answer;
+pub mod cause;
+pub mod cluster;
+pub mod condition;
+pub mod damping;
+pub mod drain;
+pub mod eligibility;
+pub mod evidence;
+pub mod expect;
+pub mod fleet;
+pub mod freshness;
+pub mod ledger;
+pub mod limits;
+pub mod memory;
+pub mod names;
+pub mod owners;
+pub mod plan;
+pub mod policy;
+pub mod probes;
+pub mod report;
+pub mod shape;
+pub mod time;
+pub mod trace;
+pub mod upstream;
+pub mod verdict;
+pub mod view;

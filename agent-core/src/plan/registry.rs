@@ -1,0 +1,240 @@
+//! Service ids: which Service port and family each stands for, and which may be given out.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_common::service::Family;
+
+use crate::cluster::{ObjectName, Protocol};
+use crate::expect::PortExpectation;
+use crate::time::Mono;
+
+/// What an id stands for.
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// The Service.
+    pub(super) name: ObjectName,
+    /// Name of its port.
+    pub(super) port: Arc<str>,
+    /// TCP or UDP.
+    pub(super) protocol: Protocol,
+    /// See [`PortExpectation`].
+    pub(super) dns: bool,
+    /// Family.
+    pub(super) family: Family,
+    /// How many current endpoints it has.
+    endpoints: u32,
+    /// Since when it is expected no more; it keeps its name meanwhile, because evidence of it may
+    /// still come, and its Service may come back.
+    resting: Option<Mono>,
+}
+
+impl Slot {
+    /// Whether it is the id of this Service port, of the right Service.
+    pub(super) fn is_of(&self, port: &PortExpectation) -> bool {
+        self.port == port.port && self.protocol == port.protocol && self.family == port.family
+    }
+}
+
+/// An id that was given out.
+pub(super) struct Acquired {
+    /// The id.
+    pub(super) id: u32,
+    /// Whether the maps may hold counts of something else under it.
+    pub(super) dirty: bool,
+}
+
+/// All ids.
+#[derive(Debug)]
+pub(super) struct Registry {
+    limit: u32,
+    slots: Vec<Option<Slot>>,
+    /// Ids in use or at rest, in the order of their Services' names: 10,000 names are not kept
+    /// once more to find them.
+    by_name: Vec<u32>,
+    /// Ids that were used and have rested, the longest rested first.
+    free: VecDeque<u32>,
+    /// Ids at rest, the longest first; entries of ids that came back are stale.
+    resting: VecDeque<(Mono, u32)>,
+    /// Whether even ids that this registry never gave out may have counts (pinned maps).
+    all_dirty: bool,
+    endpoints: u64,
+}
+
+impl Registry {
+    pub(super) fn new(limit: u32) -> Self {
+        Self {
+            limit,
+            slots: Vec::new(),
+            by_name: Vec::new(),
+            free: VecDeque::new(),
+            resting: VecDeque::new(),
+            all_dirty: false,
+            endpoints: 0,
+        }
+    }
+
+    pub(super) fn slot(&self, id: u32) -> Option<&Slot> {
+        self.slots.get(id as usize)?.as_ref()
+    }
+
+    /// The id of a port that is expected now.
+    pub(super) fn active(&self, name: &ObjectName, port: &PortExpectation) -> Option<u32> {
+        let id = self.known(name, port)?;
+        self.slot(id)?.resting.is_none().then_some(id)
+    }
+
+    fn known(&self, name: &ObjectName, port: &PortExpectation) -> Option<u32> {
+        let of_service = self.by_name[self.position(name)..].iter().copied();
+        of_service
+            .map_while(|id| Some((id, self.slot(id).filter(|slot| slot.name == *name)?)))
+            .find(|(_, slot)| slot.is_of(port))
+            .map(|(id, _)| id)
+    }
+
+    /// Where the ids of a Service begin, or would.
+    fn position(&self, name: &ObjectName) -> usize {
+        self.by_name
+            .partition_point(|id| self.slot(*id).is_some_and(|slot| slot.name < *name))
+    }
+
+    /// Gives out an id: the port's own if it still rests, a fresh one, or the one that rested
+    /// longest. `None` where all are taken.
+    pub(super) fn acquire(
+        &mut self,
+        name: &ObjectName,
+        port: &PortExpectation,
+    ) -> Option<Acquired> {
+        if let Some(id) = self.known(name, port) {
+            if let Some(slot) = self.slots[id as usize].as_mut() {
+                slot.resting = None;
+            }
+            return Some(Acquired { id, dirty: false });
+        }
+        let (id, dirty) = match self.fresh() {
+            Some(id) => (id, self.all_dirty),
+            None => (self.free.pop_front()?, true),
+        };
+        self.fill(id, name, port);
+        Some(Acquired { id, dirty })
+    }
+
+    /// Whether an id can be had.
+    pub(super) fn has_free(&self) -> bool {
+        (self.slots.len() as u64) < u64::from(self.limit) || !self.free.is_empty()
+    }
+
+    fn fresh(&mut self) -> Option<u32> {
+        let id = u32::try_from(self.slots.len())
+            .ok()
+            .filter(|id| *id < self.limit)?;
+        self.slots.push(None);
+        Some(id)
+    }
+
+    fn fill(&mut self, id: u32, name: &ObjectName, port: &PortExpectation) {
+        self.slots[id as usize] = Some(Slot {
+            name: name.clone(),
+            port: Arc::clone(&port.port),
+            protocol: port.protocol,
+            dns: port.dns,
+            family: port.family,
+            endpoints: 0,
+            resting: None,
+        });
+        let at = self.position(name);
+        self.by_name.insert(at, id);
+    }
+
+    /// Takes an id over as the maps of an earlier agent have it. False where it is taken.
+    pub(super) fn adopt(&mut self, id: u32, name: &ObjectName, port: &PortExpectation) -> bool {
+        if id >= self.limit || self.slot(id).is_some() {
+            return false;
+        }
+        self.reach(id);
+        self.fill(id, name, port);
+        true
+    }
+
+    /// Ends adoption: every id that was not adopted may hold anything. `used` are ids that stand
+    /// in the maps; those that nothing adopted rest from `now`.
+    pub(super) fn finish_adoption(&mut self, used: impl Iterator<Item = u32>, now: Mono) {
+        self.all_dirty = true;
+        let mut resting: Vec<u32> = used
+            .filter(|id| *id < self.limit && self.slot(*id).is_none())
+            .collect();
+        resting.sort_unstable();
+        resting.dedup();
+        if let Some(highest) = resting.last() {
+            self.reach(*highest);
+        }
+        let unused = (0..self.slots.len() as u32)
+            .filter(|id| self.slot(*id).is_none() && resting.binary_search(id).is_err());
+        self.free = unused.collect();
+        self.resting = resting.into_iter().map(|id| (now, id)).collect();
+    }
+
+    fn reach(&mut self, id: u32) {
+        while self.slots.len() <= id as usize {
+            // In steps: doubling would leave half a megabyte unused in a large cluster.
+            if self.slots.len() == self.slots.capacity() {
+                self.slots.reserve_exact(256);
+            }
+            self.slots.push(None);
+        }
+    }
+
+    pub(super) fn set_endpoints(&mut self, id: u32, endpoints: usize) {
+        let endpoints = u32::try_from(endpoints).unwrap_or(u32::MAX);
+        if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
+            self.endpoints = self.endpoints + u64::from(endpoints) - u64::from(slot.endpoints);
+            slot.endpoints = endpoints;
+        }
+    }
+
+    /// Current endpoints of all ids.
+    pub(super) fn endpoint_count(&self) -> u64 {
+        self.endpoints
+    }
+
+    /// Current endpoints of one id.
+    pub(super) fn endpoints(&self, id: u32) -> u32 {
+        self.slot(id).map_or(0, |slot| slot.endpoints)
+    }
+
+    /// Puts an id to rest.
+    pub(super) fn rest(&mut self, id: u32, now: Mono) {
+        self.set_endpoints(id, 0);
+        if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
+            slot.resting = Some(now);
+            self.resting.push_back((now, id));
+        }
+    }
+
+    /// Frees the ids that have rested for `rest`.
+    pub(super) fn free_rested(&mut self, now: Mono, rest: Duration) {
+        while let Some((since, id)) = self.resting.front().copied() {
+            if now.since(since) < rest {
+                break;
+            }
+            self.resting.pop_front();
+            match self.slots.get_mut(id as usize) {
+                // Nobody's, found in the maps of an earlier agent.
+                Some(None) => self.free.push_back(id),
+                Some(Some(slot)) if slot.resting == Some(since) => self.free(id),
+                _ => {}
+            }
+        }
+    }
+
+    fn free(&mut self, id: u32) {
+        let Some(slot) = self.slot(id) else { return };
+        let from = self.position(&slot.name);
+        if let Some(at) = self.by_name[from..].iter().position(|other| *other == id) {
+            self.by_name.remove(from + at);
+        }
+        self.slots[id as usize] = None;
+        self.free.push_back(id);
+    }
+}

@@ -1,0 +1,182 @@
+//! The planner wired to maps that behave as the kernel's, and complain of what a plan must not do.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use agent_common::service::{
+    EndpointKey, EndpointValue, FrontendKey, FrontendValue, Owed, SourceClass, endpoint_flag,
+};
+
+use crate::cluster::Change;
+use crate::expect::SourcePrefix;
+use crate::plan::{Installed, MapChange, Planner};
+use crate::time::Mono;
+use crate::view::ClusterView;
+
+/// The maps as a kernel would hold them, with room for so many.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Maps {
+    pub(super) frontends: BTreeMap<FrontendKey, FrontendValue>,
+    pub(super) endpoints: BTreeMap<EndpointKey, EndpointValue>,
+    pub(super) sources: BTreeMap<SourcePrefix, SourceClass>,
+    /// Room in each; zero is without bound.
+    pub(super) room: usize,
+}
+
+fn fits<K: Ord, V>(map: &BTreeMap<K, V>, key: &K, room: usize) -> bool {
+    room == 0 || map.len() < room || map.contains_key(key)
+}
+
+impl Maps {
+    /// Applies a change; false where there is no room.
+    pub(super) fn apply(&mut self, change: &MapChange) -> bool {
+        match *change {
+            MapChange::ResetCounts { .. } => {}
+            MapChange::PutSource { prefix, class } => {
+                if !fits(&self.sources, &prefix, self.room) {
+                    return false;
+                }
+                self.sources.insert(prefix, class);
+            }
+            MapChange::DeleteSource { prefix } => {
+                assert!(self.sources.remove(&prefix).is_some(), "{change:?}");
+            }
+            MapChange::PutEndpoint { key, value } => {
+                if !fits(&self.endpoints, &key, self.room) {
+                    return false;
+                }
+                assert_ne!(
+                    self.endpoints.insert(key, value),
+                    Some(value),
+                    "in vain: {change:?}"
+                );
+            }
+            MapChange::PutFrontend { key, value } => {
+                if !fits(&self.frontends, &key, self.room) {
+                    return false;
+                }
+                assert_ne!(
+                    self.frontends.insert(key, value),
+                    Some(value),
+                    "in vain: {change:?}"
+                );
+            }
+            MapChange::DeleteFrontend { key } => {
+                assert!(self.frontends.remove(&key).is_some(), "{change:?}");
+            }
+            MapChange::RetireEndpoint { key, value } => {
+                assert!(self.endpoints.insert(key, value).is_some(), "{change:?}");
+            }
+            MapChange::DeleteEndpoint { key } => {
+                assert!(self.endpoints.remove(&key).is_some(), "{change:?}");
+            }
+        }
+        true
+    }
+
+    /// Applies a plan; returns what found no room. Up to the first such change the order holds,
+    /// unless the plan mends what an earlier one left (`mends`).
+    pub(super) fn run(&mut self, plan: &[MapChange], mends: bool) -> Vec<MapChange> {
+        let mut failed = Vec::new();
+        for change in plan {
+            if !self.apply(change) {
+                failed.push(*change);
+            } else if failed.is_empty() && !mends {
+                self.assert_order(change);
+            }
+        }
+        if failed.is_empty() && !mends {
+            self.assert_no_hole(plan);
+        }
+        failed
+    }
+
+    /// What stands in the end was not taken out on the way there. An endpoint that left may be: its
+    /// id stands for another Service by then.
+    fn assert_no_hole(&self, plan: &[MapChange]) {
+        for change in plan {
+            let stands = match change {
+                MapChange::DeleteFrontend { key } => self.frontends.contains_key(key),
+                MapChange::DeleteSource { prefix } => self.sources.contains_key(prefix),
+                MapChange::RetireEndpoint { key, .. } => self.current().contains_key(key),
+                _ => false,
+            };
+            assert!(!stands, "out and in again: {change:?} of {plan:?}");
+        }
+    }
+
+    /// No frontend stands that is owed forwarding while none of its endpoints does.
+    pub(super) fn assert_order(&self, after: &MapChange) {
+        for (key, value) in &self.frontends {
+            let forward = value
+                .owed
+                .iter()
+                .any(|owed| Owed::from_byte(*owed).is_forward());
+            let current = self.endpoints.iter().any(|(endpoint, value_of)| {
+                endpoint.service == value.service && value_of.flags & endpoint_flag::LEFT == 0
+            });
+            assert!(!forward || current, "{key:?} stands alone after {after:?}");
+        }
+    }
+
+    pub(super) fn current(&self) -> BTreeMap<EndpointKey, EndpointValue> {
+        let current = |value: &EndpointValue| value.flags & endpoint_flag::LEFT == 0;
+        self.endpoints
+            .iter()
+            .filter(|(_, v)| current(v))
+            .map(|(k, v)| (*k, *v))
+            .collect()
+    }
+
+    pub(super) fn installed(&self) -> Installed {
+        Installed {
+            frontends: self.frontends.iter().map(|(k, v)| (*k, *v)).collect(),
+            endpoints: self.endpoints.iter().map(|(k, v)| (*k, *v)).collect(),
+            sources: self.sources.iter().map(|(k, v)| (*k, *v)).collect(),
+        }
+    }
+}
+
+/// View, planner and maps, wired as the agent wires them.
+pub(super) struct World {
+    pub(super) view: ClusterView,
+    pub(super) planner: Planner,
+    pub(super) maps: Maps,
+    pub(super) now: Mono,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        Self {
+            view: ClusterView::new(),
+            planner: Planner::new(),
+            maps: Maps::default(),
+            now: Mono(1_000_000_000),
+        }
+    }
+
+    pub(super) fn apply(&mut self, batch: Vec<Change>) -> Vec<MapChange> {
+        let applied = self.view.apply(batch);
+        let plan = self.planner.plan(&self.view, &applied, self.now);
+        self.run(plan.clone());
+        plan
+    }
+
+    pub(super) fn run(&mut self, mut plan: Vec<MapChange>) {
+        for round in 0..1_000 {
+            let failed = self.maps.run(&plan, round > 0);
+            if failed.is_empty() {
+                return;
+            }
+            plan = self.planner.report_full(&self.view, &failed);
+        }
+        panic!("no end of full maps");
+    }
+
+    pub(super) fn expire(&mut self, after: Duration) -> Vec<MapChange> {
+        self.now = self.now.plus(after);
+        let plan = self.planner.expire(&self.view, self.now);
+        self.run(plan.clone());
+        plan
+    }
+}

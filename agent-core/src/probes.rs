@@ -1,0 +1,447 @@
+//! What the sentinel's probes mean, and what is kept of them.
+//!
+//! [`classify`] tells what one probe means, [`SentinelLedger`] remembers per lane whether it ever
+//! worked and the failures since it last did. The verdict reads both; nothing here decides a state.
+//! A failure counts only on a lane that is armed, while the sentinel is there and has not changed
+//! for a while, and while its devices are sound. Proofs of the sentinel are kept apart from those
+//! of real connections.
+
+mod bearing;
+mod lag;
+mod lane;
+mod outcome;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::time::Duration;
+
+use agent_common::service::{FAMILIES, Family};
+use serde::{Deserialize, Serialize};
+
+use crate::cause::ProbeCause;
+use crate::freshness::Lags;
+use crate::limits::Limits;
+use crate::owners::{DatapathOwners, Owner};
+use crate::shape::Told;
+use crate::time::Mono;
+use crate::trace::{Lane, PROBE_PATHS, ProbePath, ProbeTrace, Transport};
+use bearing::Bearing;
+use lane::LaneMemory;
+pub(crate) use lane::{LaneLedger, Run};
+pub use outcome::{KernelFacts, ProbeOutcome, VOID_REASONS, VoidReason, classify};
+
+const TRANSPORTS: usize = Transport::ALL.len();
+const LANES: usize = PROBE_PATHS * FAMILIES * TRANSPORTS;
+
+/// The sentinel as the cluster view has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentinelView {
+    /// Its Service and slices are there.
+    pub exists: bool,
+    /// What is not as pathproof made it, in words.
+    pub altered: Option<String>,
+    /// Why it is not probed though it is there and sound, in words: pathproof's own parts cannot
+    /// work. Nothing counts meanwhile, and nothing is disarmed.
+    #[serde(default)]
+    pub off: Option<String>,
+    /// A hash of all that the datapath makes rules of (addresses, ports, endpoints) but the
+    /// generation, the same after a restart of the agent. As long as it stays, nothing has changed.
+    pub identity: u64,
+    /// When the view changed to this.
+    pub changed_at: Mono,
+}
+
+impl SentinelView {
+    /// Whether its probes may say anything.
+    pub(crate) fn counts(&self) -> bool {
+        self.exists && self.altered.is_none() && self.off.is_none()
+    }
+}
+
+/// All that is known by probes.
+#[derive(Clone, Debug)]
+pub struct SentinelLedger {
+    limits: Limits,
+    lanes: [LaneLedger; LANES],
+    view: SentinelView,
+    owners: [Ownership; FAMILIES],
+    damage: Option<Damage>,
+    /// When the last look began that found our own parts sound.
+    looked: Option<Mono>,
+    /// When a probe was last taken in.
+    absorbed: Option<Mono>,
+    /// Measured by TCP probes of late, by family.
+    lags: [Lags; FAMILIES],
+    /// What the last probe that was taken in measured.
+    measured: Option<Duration>,
+    /// Since when the source of the view is away.
+    away: Option<Mono>,
+    /// What the datapath's shape makes of probes.
+    bearing: Bearing,
+}
+
+/// Who owns the datapath of a family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Ownership {
+    /// Under whom the lanes were armed; `None` before one was seen, or was long seen to be missing.
+    known: Option<DatapathOwners>,
+    /// Seen last.
+    present: DatapathOwners,
+    /// Since when these are present; `None` before the first look.
+    since: Option<Mono>,
+    /// When another owner disarmed the lanes; until one works again.
+    disarmed: Option<Mono>,
+}
+
+/// The sentinel's devices were damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Damage {
+    /// When that was last found.
+    pub(crate) at: Mono,
+    /// What was found.
+    pub(crate) sentence: String,
+}
+
+/// The part that outlives the agent: lanes that worked, runs of failures that are confirmed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentinelMemory {
+    lanes: Vec<LaneMemory>,
+    view: SentinelView,
+    owners: [Ownership; FAMILIES],
+    #[serde(default)]
+    lags: [Lags; FAMILIES],
+    #[serde(default)]
+    away: Option<Mono>,
+    #[serde(default)]
+    managed: Told,
+}
+
+impl SentinelLedger {
+    /// An empty one. Until [`view_changed`](Self::view_changed) says that there is a sentinel,
+    /// nothing counts.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            lanes: std::array::from_fn(|_| LaneLedger::default()),
+            view: SentinelView::default(),
+            owners: Default::default(),
+            damage: None,
+            looked: None,
+            absorbed: None,
+            lags: Default::default(),
+            measured: None,
+            away: None,
+            bearing: Bearing::default(),
+        }
+    }
+
+    /// One that continues where the agent before stopped, in the same boot of the node.
+    pub fn restore(limits: Limits, memory: SentinelMemory) -> Self {
+        let mut ledger = Self::new(limits);
+        ledger.view = memory.view;
+        ledger.owners = memory.owners;
+        ledger.lags = memory.lags;
+        ledger.away = memory.away;
+        ledger.bearing.managed = memory.managed;
+        for remembered in memory.lanes {
+            let (lane, known) = remembered.restore();
+            ledger.lanes[place(lane)] = known;
+        }
+        ledger
+    }
+
+    /// What to write down for [`SentinelLedger::restore`].
+    pub fn memory(&self) -> SentinelMemory {
+        let remembered = |lane| LaneMemory::of(lane, self.lane(lane), &self.limits);
+        SentinelMemory {
+            lanes: all_lanes().filter_map(remembered).collect(),
+            view: self.view.clone(),
+            owners: self.owners,
+            lags: self.lags.clone(),
+            away: self.away,
+            managed: self.bearing.managed,
+        }
+    }
+
+    /// Takes in a probe and what [`classify`] made of it. Returns what it means with all that is
+    /// remembered: a probe that passed may be [`ProbeCause::NotMasqueraded`].
+    pub fn absorb(&mut self, trace: &ProbeTrace, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
+        self.close_gap(now);
+        self.measured = None;
+        self.lanes[place(trace.lane)].dial(trace.frontend);
+        let outcome = self.with_memory(trace.lane, outcome, now);
+        let counts = self.counts(trace.sent);
+        let local = self.is_refusal_clear(trace.lane, now);
+        let unchanged_since = self.unchanged_since(trace.lane.family);
+        let lane = &mut self.lanes[place(trace.lane)];
+        lane.note(trace, outcome, now);
+        match outcome {
+            _ if !self.view.counts() => {}
+            // One that was under way when the sentinel or the owner changed says nothing of the new
+            // one.
+            ProbeOutcome::Passed { .. } if trace.sent < unchanged_since => {}
+            ProbeOutcome::Passed { masqueraded } => {
+                lane.pass(trace, masqueraded, now);
+                self.owners[trace.lane.family as usize].prove(trace, &self.limits);
+                self.measure(trace);
+            }
+            ProbeOutcome::Failed(cause) => {
+                lane.fail(trace, cause, local, counts, &self.limits, now)
+            }
+            ProbeOutcome::Void(_) => {}
+        }
+        outcome
+    }
+
+    /// The cluster view was read, and is whole: a sentinel that was not delivered yet is not gone.
+    /// To be called whenever the view changed, and once after a start; one that says the same as
+    /// the last changes nothing.
+    pub fn view_changed(&mut self, now: Mono, view: SentinelView) {
+        let old = &self.view;
+        let same = (old.exists, &old.altered, old.off.is_some(), old.identity)
+            == (
+                view.exists,
+                &view.altered,
+                view.off.is_some(),
+                view.identity,
+            );
+        if same {
+            self.view.off = view.off;
+            return;
+        }
+        let changed_at = view.changed_at.min(now);
+        for lane in &mut self.lanes {
+            if !view.exists {
+                lane.disarm();
+                lane.freshness = Default::default();
+            }
+            if view.altered.is_some() {
+                lane.run = None;
+            }
+            // What began shortly before may be explained by the change, which came late to us.
+            // What is older stays: a rotation heals nothing.
+            lane.end_young(changed_at, &self.limits);
+        }
+        self.view = SentinelView { changed_at, ..view };
+    }
+
+    /// The owners of a family's datapath were read. Another one disarms the lanes: its rules may
+    /// take the traffic over at any moment. One that is gone is a fault, and changes nothing. Nor does
+    /// the first: looks are seconds apart, and on a fresh node probes get through between its coming
+    /// and the look that finds it.
+    pub fn owner_seen(&mut self, family: Family, owners: DatapathOwners, now: Mono) {
+        let ownership = &mut self.owners[family as usize];
+        if ownership.since.is_none() || ownership.present != owners {
+            ownership.since = Some(now);
+        }
+        ownership.present = owners;
+        if owners.is_empty() {
+            return;
+        }
+        let known = *ownership.known.get_or_insert(owners);
+        if owners.beyond(known).is_empty() {
+            return;
+        }
+        ownership.known = Some(owners);
+        let lanes = all_lanes().filter(|lane| lane.family == family);
+        let armed: Vec<Lane> = lanes.filter(|lane| self.lane(*lane).armed).collect();
+        if !armed.is_empty() {
+            self.owners[family as usize].disarmed = Some(now);
+        }
+        for lane in armed {
+            self.lanes[place(lane)].disarm();
+        }
+    }
+
+    /// The sentinel's devices were found damaged, or were just repaired. No failure of the last
+    /// moments counts, nor those of the next. What accused the node before stays, as after a change
+    /// of the view: damage that passes heals nothing. `sentence` says what was found.
+    pub fn damaged(&mut self, now: Mono, sentence: String) {
+        for lane in &mut self.lanes {
+            lane.end_young(now, &self.limits);
+        }
+        self.damage = Some(Damage { at: now, sentence });
+    }
+
+    /// The sentinel's own devices, routes and programs were looked at from `began` on, and all of
+    /// them are sound. Only what such a look follows may accuse.
+    pub fn looked(&mut self, began: Mono) {
+        self.looked = self.looked.max(Some(began));
+    }
+
+    /// Whether failures of armed lanes of a family are running: the moment to read afresh who owns
+    /// the datapath and what the sentinel is.
+    pub fn is_failing(&self, family: Family) -> bool {
+        let failing = |lane: Lane| {
+            self.stands(lane.path) && self.lane(lane).armed && self.lane(lane).run.is_some()
+        };
+        lanes_of(family).any(failing)
+    }
+
+    /// Failures of a lane in a row that count.
+    pub fn failures(&self, lane: Lane) -> u32 {
+        self.lane(lane).run.as_ref().map_or(0, |run| run.failures)
+    }
+
+    fn close_gap(&mut self, now: Mono) {
+        let before = self.absorbed.replace(now);
+        if before.is_some_and(|before| now.since(before) > self.limits.probe_gap) {
+            let limits = &self.limits;
+            self.lanes
+                .iter_mut()
+                .for_each(|lane| lane.end_unconfirmed(limits));
+        }
+    }
+
+    /// Missing masquerade is a fault where kube-proxy owns the path and owes it, and did it before.
+    fn with_memory(&self, lane: Lane, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
+        let kube_proxy = self.owners[lane.family as usize]
+            .known
+            .is_some_and(DatapathOwners::is_kube_proxy);
+        let known = self.lane(lane);
+        match outcome {
+            ProbeOutcome::Passed { masqueraded: false }
+                if kube_proxy && known.masquerade_seen && self.is_masquerade_owed(lane, now) =>
+            {
+                ProbeOutcome::Failed(ProbeCause::NotMasqueraded)
+            }
+            other => other,
+        }
+    }
+
+    /// What comes from outside to a node port is always masqueraded, to a cluster IP as kube-proxy
+    /// was configured: that misses it only where node ports, which worked, miss it too.
+    fn is_masquerade_owed(&self, lane: Lane, now: Mono) -> bool {
+        let node_port = self.lane(Lane {
+            path: ProbePath::NodePort,
+            ..lane
+        });
+        let missing = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
+        let misses_it =
+            |(at, outcome)| outcome == missing && now.since(at) <= self.limits.probe_gap;
+        match lane.path {
+            ProbePath::NodePort => true,
+            ProbePath::OffCluster => node_port.armed && node_port.last.is_some_and(misses_it),
+            ProbePath::Pod | ProbePath::Host => false,
+        }
+    }
+
+    /// Whether a RST on this lane accuses the datapath: the frontend is an address of the node's own,
+    /// which refuses what no rule takes. A cluster IP is one only with IPVS; elsewhere nobody but a
+    /// filter refuses what is sent there, and such a filter refuses what goes to the node port too.
+    fn is_refusal_clear(&self, lane: Lane, now: Mono) -> bool {
+        let owners = self.owners[lane.family as usize].known;
+        if owners.is_some_and(|owners| owners.contains(Owner::Ipvs)) {
+            return true;
+        }
+        let refused = ProbeOutcome::Failed(ProbeCause::Refused);
+        let cluster_ip = self.lane(Lane {
+            path: ProbePath::OffCluster,
+            ..lane
+        });
+        let is_refused =
+            |(at, outcome)| outcome == refused && now.since(at) <= self.limits.probe_gap;
+        match lane.path {
+            ProbePath::Host => true,
+            ProbePath::NodePort => !cluster_ip.last.is_some_and(is_refused),
+            ProbePath::Pod | ProbePath::OffCluster => false,
+        }
+    }
+
+    fn unchanged_since(&self, family: Family) -> Mono {
+        let disarmed = self.owners[family as usize].disarmed;
+        self.view.changed_at.max(disarmed.unwrap_or_default())
+    }
+
+    /// Whether a failure of a probe sent at `at` may accuse.
+    fn counts(&self, at: Mono) -> Result<(), VoidReason> {
+        if !self.is_settled(at) {
+            return Err(VoidReason::Unsettled);
+        }
+        let after = |damage: &Damage| at >= damage.at.plus(self.limits.sentinel_settled);
+        if self.damage.as_ref().is_none_or(after) {
+            Ok(())
+        } else {
+            Err(VoidReason::Damaged)
+        }
+    }
+}
+
+/// What the judgement reads.
+impl SentinelLedger {
+    pub(crate) fn lane(&self, lane: Lane) -> &LaneLedger {
+        &self.lanes[place(lane)]
+    }
+
+    pub(crate) fn view(&self) -> &SentinelView {
+        &self.view
+    }
+
+    /// The sentinel is there, as pathproof made it, and has not changed for a while.
+    pub(crate) fn is_settled(&self, at: Mono) -> bool {
+        let settled = self.view.changed_at.plus(self.limits.sentinel_settled);
+        self.view.counts() && at >= settled
+    }
+
+    /// Our own parts were found sound by a look that began since then.
+    pub(crate) fn is_looked_at(&self, since: Mono) -> bool {
+        self.looked.is_some_and(|began| began >= since)
+    }
+
+    /// Damage that was found within the time that it keeps failures from counting.
+    pub(crate) fn damage(&self, now: Mono) -> Option<&Damage> {
+        let lately = |damage: &&Damage| now.since(damage.at) < self.limits.sentinel_settled;
+        self.damage.as_ref().filter(lately)
+    }
+
+    /// Who owns the family's datapath since its lanes were disarmed, where none worked since.
+    pub(crate) fn changed_hands(&self, family: Family) -> Option<DatapathOwners> {
+        let ownership = &self.owners[family as usize];
+        ownership.disarmed.map(|_| ownership.present)
+    }
+
+    /// Who owns the family's datapath, as far as is known.
+    pub(crate) fn owners(&self, family: Family) -> DatapathOwners {
+        self.owners[family as usize].known.unwrap_or_default()
+    }
+
+    /// Whether a lane of this family ever worked.
+    pub(crate) fn is_armed(&self, family: Family) -> bool {
+        lanes_of(family).any(|lane| self.lane(lane).armed)
+    }
+}
+
+impl Ownership {
+    /// A probe passed: those present for a while are the owners, and one that is gone is one no
+    /// more.
+    fn prove(&mut self, trace: &ProbeTrace, limits: &Limits) {
+        // The host's path may work while the others wait for the new owner.
+        if trace.lane.path != ProbePath::Host {
+            self.disarmed = None;
+        }
+        let settled = |since: Mono| trace.sent >= since.plus(limits.sentinel_settled);
+        if self.since.is_some_and(settled) {
+            self.known = Some(self.present);
+        }
+    }
+}
+
+fn place(lane: Lane) -> usize {
+    (lane.path as usize * FAMILIES + lane.family as usize) * TRANSPORTS + lane.transport as usize
+}
+
+fn all_lanes() -> impl Iterator<Item = Lane> {
+    Family::ALL.into_iter().flat_map(lanes_of)
+}
+
+/// Lanes of a family: TCP first, in the order of paths.
+pub(crate) fn lanes_of(family: Family) -> impl Iterator<Item = Lane> {
+    Transport::ALL.into_iter().flat_map(move |transport| {
+        ProbePath::ALL.into_iter().map(move |path| Lane {
+            path,
+            family,
+            transport,
+        })
+    })
+}

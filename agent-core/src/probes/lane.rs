@@ -1,0 +1,305 @@
+//! What is kept of one lane: whether it ever worked, and the run of failures since it last did.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use agent_common::probe::{STAGES, Stage};
+use agent_common::service::Family;
+use serde::{Deserialize, Serialize};
+
+use super::outcome::{ProbeOutcome, VoidReason};
+use crate::cause::{PROBE_CAUSES, ProbeCause};
+use crate::freshness::Freshness;
+use crate::limits::Limits;
+use crate::names;
+use crate::time::Mono;
+use crate::trace::{Lane, ProbePath, ProbeTrace, Transport};
+
+/// One lane.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LaneLedger {
+    /// It worked once on this node in this boot, with this sentinel and under this owner.
+    pub(crate) armed: bool,
+    /// What was dialled when it was armed: another address need not be served.
+    pub(crate) frontend: Option<SocketAddr>,
+    /// When a probe last passed.
+    pub(crate) last_pass: Option<Mono>,
+    /// When one last failed, whether that counted or not.
+    pub(crate) last_failure: Option<Mono>,
+    /// The echo saw another source than the client's since the lane was armed.
+    pub(crate) masquerade_seen: bool,
+    /// Failures that count, since the last pass.
+    pub(crate) run: Option<Run>,
+    /// By cause, while it is not armed: why it never worked.
+    pub(crate) never: [u32; PROBE_CAUSES],
+    /// What the last probe meant, and when it ended.
+    pub(crate) last: Option<(Mono, ProbeOutcome)>,
+    /// Why the last one could not be sent.
+    pub(crate) unsent: Option<Box<str>>,
+    /// Source of the last probe.
+    pub(crate) client: Option<IpAddr>,
+    /// What the last probe dialled at the echo: the generation on the wire.
+    pub(crate) generation: Option<u16>,
+    /// Of the last probe that was sent, ns from stage to stage.
+    pub(crate) delays: [Option<u64>; STAGES],
+    /// Of the last probe that passed, ns from sending to its data.
+    pub(crate) round_trip: Option<u64>,
+    /// How its generation follows the API's.
+    pub(crate) freshness: Freshness,
+    /// Passed, failed, void, since the agent began.
+    pub(crate) totals: [u64; 3],
+}
+
+/// Failures in a row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Run {
+    /// When the first of them was sent.
+    pub(crate) since: Mono,
+    /// When the last of them ended.
+    pub(crate) last: Mono,
+    /// How many.
+    pub(crate) failures: u32,
+    /// The frontend is an address of the node's own: what no rule takes there, it refuses.
+    #[serde(default)]
+    pub(crate) local: bool,
+    /// The last few, as many as it takes to confirm: when sent, and how they failed.
+    pub(crate) recent: VecDeque<(Mono, ProbeCause)>,
+}
+
+impl Run {
+    fn begin(sent: Mono) -> Self {
+        Self {
+            since: sent,
+            last: sent,
+            failures: 0,
+            local: false,
+            recent: VecDeque::new(),
+        }
+    }
+
+    fn enter(&mut self, sent: Mono, ended: Mono, cause: ProbeCause, limits: &Limits) {
+        self.last = self.last.max(ended);
+        self.failures = self.failures.saturating_add(1);
+        self.recent.push_back((sent, cause));
+        while self.recent.len() > limits.probe_failures as usize {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Whether there are enough of them in a row.
+    pub(crate) fn is_long(&self, limits: &Limits) -> bool {
+        self.failures >= limits.probe_failures
+    }
+
+    /// Whether most of the last ones accuse the datapath alone. While a fault sets in, one of them
+    /// may look different.
+    pub(crate) fn is_unambiguous(&self, misrouted_suspended: bool) -> bool {
+        let counts = |cause: ProbeCause| {
+            cause.is_unambiguous()
+                && !(misrouted_suspended && cause == ProbeCause::Misrouted)
+                && (self.local || cause != ProbeCause::Refused)
+        };
+        let clear = self.recent.iter().filter(|(_, cause)| counts(*cause));
+        2 * clear.count() > self.recent.len()
+    }
+
+    /// Whether the run accuses by itself.
+    pub(crate) fn is_confirmed(&self, limits: &Limits) -> bool {
+        self.is_long(limits) && self.is_unambiguous(false)
+    }
+
+    /// The commonest of the last failures; among equals the later one.
+    pub(crate) fn cause(&self) -> ProbeCause {
+        let mut counts = [0; PROBE_CAUSES];
+        let mut best = ProbeCause::LostBeforeLeaving;
+        for (_, cause) in &self.recent {
+            let count: &mut usize = &mut counts[cause.index()];
+            *count += 1;
+            if counts[cause.index()] >= counts[best.index()] {
+                best = *cause;
+            }
+        }
+        best
+    }
+
+    /// When the oldest of the failures that confirm it was sent.
+    pub(crate) fn confirmed_from(&self) -> Mono {
+        self.recent.front().map_or(self.since, |(sent, _)| *sent)
+    }
+}
+
+impl LaneLedger {
+    /// What every probe leaves, whatever it means.
+    pub(super) fn note(&mut self, trace: &ProbeTrace, outcome: ProbeOutcome, now: Mono) {
+        self.last = Some((trace.ended.min(now), outcome));
+        self.unsent = trace.unsent.as_deref().map(Into::into);
+        let place = match outcome {
+            ProbeOutcome::Passed { .. } => 0,
+            ProbeOutcome::Failed(_) => 1,
+            ProbeOutcome::Void(_) => 2,
+        };
+        self.totals[place] = self.totals[place].saturating_add(1);
+        if trace.unsent.is_none() {
+            self.client = Some(trace.client.ip().to_canonical());
+            self.delays = delays(trace);
+            self.generation = trace.generation.or(self.generation);
+        }
+    }
+
+    pub(super) fn pass(&mut self, trace: &ProbeTrace, masqueraded: bool, now: Mono) {
+        self.armed = true;
+        self.frontend = Some(trace.frontend);
+        self.last_pass = self.last_pass.max(Some(trace.ended.min(now)));
+        self.masquerade_seen |= masqueraded;
+        self.run = None;
+        self.never = [0; PROBE_CAUSES];
+        let done = trace.data[Stage::Collected as usize].unwrap_or(trace.ended);
+        self.round_trip = Some(done.0.saturating_sub(trace.sent.0));
+    }
+
+    /// A failure; `counts` says whether it may accuse, `local` what [`Run::local`] does.
+    pub(super) fn fail(
+        &mut self,
+        trace: &ProbeTrace,
+        cause: ProbeCause,
+        local: bool,
+        counts: Result<(), VoidReason>,
+        limits: &Limits,
+        now: Mono,
+    ) {
+        let ended = trace.ended.min(now);
+        self.last_failure = self.last_failure.max(Some(ended));
+        if !self.armed {
+            let never = &mut self.never[cause.index()];
+            *never = never.saturating_add(1);
+        }
+        if let Err(reason) = counts {
+            self.last = Some((ended, ProbeOutcome::Void(reason)));
+            return;
+        }
+        // In a row means one after the other: what lies between was void or never sent. What is too
+        // old to accuse is not continued either.
+        let follows = |run: &Run| {
+            let sent = run.recent.back().map_or(run.since, |(sent, _)| *sent);
+            trace.sent.since(sent) <= limits.probe_gap
+                || (run.is_confirmed(limits) && trace.sent.since(run.last) <= limits.proof_age)
+        };
+        let run = match &mut self.run {
+            Some(run) if follows(run) => run,
+            run => run.insert(Run::begin(trace.sent)),
+        };
+        run.local = local;
+        run.enter(trace.sent, ended, cause, limits);
+    }
+
+    /// Ends the run unless it was confirmed long before `at`.
+    pub(super) fn end_young(&mut self, at: Mono, limits: &Limits) {
+        self.run.take_if(|run| {
+            !run.is_confirmed(limits) || run.since.plus(limits.sentinel_settled) > at
+        });
+    }
+
+    /// Ends the run unless it is confirmed.
+    pub(super) fn end_unconfirmed(&mut self, limits: &Limits) {
+        self.run.take_if(|run| !run.is_confirmed(limits));
+    }
+
+    /// What worked at one frontend says nothing of another.
+    pub(super) fn dial(&mut self, frontend: SocketAddr) {
+        if self.armed && self.frontend != Some(frontend) {
+            self.disarm();
+        }
+    }
+
+    /// It has to work again before it counts.
+    pub(super) fn disarm(&mut self) {
+        self.armed = false;
+        self.masquerade_seen = false;
+        self.run = None;
+        self.never = [0; PROBE_CAUSES];
+    }
+
+    /// Whether it was ever probed by this agent or the one before.
+    pub(crate) fn is_known(&self) -> bool {
+        self.armed || self.last.is_some()
+    }
+
+    /// The commonest failure since it last worked, where it does not work.
+    pub(crate) fn never_worked(&self) -> Option<ProbeCause> {
+        if self.armed {
+            return None;
+        }
+        let most = self.never.iter().max().copied().filter(|n| *n > 0)?;
+        let is_most = |cause: &ProbeCause| self.never[cause.index()] == most;
+        ProbeCause::ALL.into_iter().find(is_most)
+    }
+}
+
+/// From stage to stage; the first one from sending.
+fn delays(trace: &ProbeTrace) -> [Option<u64>; STAGES] {
+    let stamps = match trace.lane.transport {
+        Transport::Tcp => &trace.handshake,
+        Transport::Udp => &trace.data,
+    };
+    let mut before = trace.sent;
+    stamps.map(|stamp| {
+        let at = stamp?;
+        let delay = at.0.saturating_sub(before.0);
+        before = at;
+        Some(delay)
+    })
+}
+
+/// The part of a lane that outlives the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LaneMemory {
+    path: ProbePath,
+    #[serde(with = "names::family")]
+    family: Family,
+    transport: Transport,
+    last_pass: Option<Mono>,
+    #[serde(default)]
+    frontend: Option<SocketAddr>,
+    #[serde(default)]
+    masquerade_seen: bool,
+    #[serde(default)]
+    freshness: Freshness,
+    /// Only where it is confirmed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    run: Option<Run>,
+}
+
+impl LaneMemory {
+    /// Of an armed lane; others have nothing to remember.
+    pub(super) fn of(lane: Lane, ledger: &LaneLedger, limits: &Limits) -> Option<Self> {
+        ledger.armed.then(|| Self {
+            path: lane.path,
+            family: lane.family,
+            transport: lane.transport,
+            last_pass: ledger.last_pass,
+            frontend: ledger.frontend,
+            masquerade_seen: ledger.masquerade_seen,
+            freshness: ledger.freshness.clone(),
+            run: ledger.run.clone().filter(|run| run.is_confirmed(limits)),
+        })
+    }
+
+    pub(super) fn restore(self) -> (Lane, LaneLedger) {
+        let lane = Lane {
+            path: self.path,
+            family: self.family,
+            transport: self.transport,
+        };
+        let ledger = LaneLedger {
+            armed: true,
+            last_pass: self.last_pass,
+            frontend: self.frontend,
+            last_failure: self.run.as_ref().map(|run| run.last),
+            masquerade_seen: self.masquerade_seen,
+            freshness: self.freshness,
+            run: self.run,
+            ..LaneLedger::default()
+        };
+        (lane, ledger)
+    }
+}

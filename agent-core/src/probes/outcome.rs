@@ -1,0 +1,212 @@
+//! What one probe means: passed, failed with a cause, or nothing at all.
+//!
+//! The first stage that is missing and what the observer saw name the cause. A failure between
+//! pathproof's own devices, or of an agent that was starved, is void: it accuses nobody.
+
+use std::fmt;
+
+use agent_common::probe::Stage;
+use agent_common::service::FAMILIES;
+use serde::{Deserialize, Serialize};
+
+use crate::cause::ProbeCause;
+use crate::limits::Limits;
+use crate::trace::{Control, ProbePath, ProbeTrace, Stamps, Transport};
+
+/// What the kernel says of itself, read beside the probes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelFacts {
+    /// Whether it forwards, by [`Family`](agent_common::service::Family); `None` where that could
+    /// not be read.
+    pub forwarding: [Option<bool>; FAMILIES],
+}
+
+/// What a probe means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeOutcome {
+    /// Handshake and data (or the datagram) came back.
+    Passed {
+        /// The echo saw another address than the client's.
+        masqueraded: bool,
+    },
+    /// The datapath did not bring it there and back.
+    Failed(ProbeCause),
+    /// It says nothing.
+    Void(VoidReason),
+}
+
+/// Why a probe says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VoidReason {
+    /// It could not be sent.
+    NotSent,
+    /// It was sent long after it was due: the agent was starved.
+    SentLate,
+    /// It was given up long after its time was up: the agent was starved.
+    EndedLate,
+    /// Its control probe did not come back.
+    ControlFailed,
+    /// It was not seen entering the node: the client's devices are damaged.
+    NotArrived,
+    /// It left for the echo and was not answered, though the control probe was: damaged devices,
+    /// or a starved echo.
+    NotEchoed,
+    /// The sentinel's devices were found damaged a moment ago.
+    Damaged,
+    /// The sentinel changed a moment ago, is not there, or is altered.
+    Unsettled,
+}
+
+/// How many reasons there are.
+pub const VOID_REASONS: usize = 8;
+
+impl VoidReason {
+    /// All of them.
+    pub const ALL: [VoidReason; VOID_REASONS] = [
+        VoidReason::NotSent,
+        VoidReason::SentLate,
+        VoidReason::EndedLate,
+        VoidReason::ControlFailed,
+        VoidReason::NotArrived,
+        VoidReason::NotEchoed,
+        VoidReason::Damaged,
+        VoidReason::Unsettled,
+    ];
+
+    /// Name as metrics and `/verdict` show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            VoidReason::NotSent => "not_sent",
+            VoidReason::SentLate => "sent_late",
+            VoidReason::EndedLate => "ended_late",
+            VoidReason::ControlFailed => "control_failed",
+            VoidReason::NotArrived => "not_arrived",
+            VoidReason::NotEchoed => "not_echoed",
+            VoidReason::Damaged => "damaged",
+            VoidReason::Unsettled => "unsettled",
+        }
+    }
+}
+
+impl fmt::Display for VoidReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            VoidReason::NotSent => "the probe could not be sent",
+            VoidReason::SentLate => "the probe was sent too late, the agent was starved",
+            VoidReason::EndedLate => "the probe was looked at too late, the agent was starved",
+            VoidReason::ControlFailed => {
+                "the control probe past the datapath failed, the sentinel's devices are damaged or \
+                 the agent is starved"
+            }
+            VoidReason::NotArrived => {
+                "the probe did not enter the node, the sentinel's client devices are damaged"
+            }
+            VoidReason::NotEchoed => {
+                "the probe left for the echo, which did not answer, the sentinel's server devices \
+                 are damaged"
+            }
+            VoidReason::Damaged => "the sentinel's devices were damaged a moment ago",
+            VoidReason::Unsettled => "the sentinel changed a moment ago",
+        })
+    }
+}
+
+/// What a probe means by itself. What takes memory (masquerade that was seen before, a sentinel
+/// that just changed) is left to [`SentinelLedger::absorb`](super::SentinelLedger::absorb).
+pub fn classify(trace: &ProbeTrace, facts: &KernelFacts, limits: &Limits) -> ProbeOutcome {
+    if trace.unsent.is_some() {
+        return ProbeOutcome::Void(VoidReason::NotSent);
+    }
+    // What came back did get through, however late that was seen.
+    if is_complete(trace) {
+        let masqueraded = trace
+            .echo_saw
+            .is_some_and(|saw| saw.ip().to_canonical() != trace.client.ip().to_canonical());
+        return ProbeOutcome::Passed { masqueraded };
+    }
+    if let Some(reason) = void(trace, limits) {
+        return ProbeOutcome::Void(reason);
+    }
+    if trace.lane.transport == Transport::Tcp && has(&trace.handshake, Stage::Collected) {
+        return data(trace);
+    }
+    first_packet(trace, facts)
+}
+
+fn has(stamps: &Stamps, stage: Stage) -> bool {
+    stamps[stage as usize].is_some()
+}
+
+fn is_complete(trace: &ProbeTrace) -> bool {
+    has(&trace.data, Stage::Collected)
+        && (trace.lane.transport == Transport::Udp || has(&trace.handshake, Stage::Collected))
+}
+
+/// What keeps a failure from saying anything.
+fn void(trace: &ProbeTrace, limits: &Limits) -> Option<VoidReason> {
+    if trace.control == Control::Failed {
+        Some(VoidReason::ControlFailed)
+    } else if trace.sent.since(trace.due) > limits.probe_late {
+        Some(VoidReason::SentLate)
+    } else if trace.ended.since(trace.sent) > limits.probe_overdue {
+        Some(VoidReason::EndedLate)
+    } else {
+        None
+    }
+}
+
+/// The handshake of a TCP probe, or the one datagram of a UDP probe, did not come back.
+fn first_packet(trace: &ProbeTrace, facts: &KernelFacts) -> ProbeOutcome {
+    let stamps = match trace.lane.transport {
+        Transport::Tcp => &trace.handshake,
+        Transport::Udp => &trace.data,
+    };
+    let seen = &trace.sightings;
+    let left = has(stamps, Stage::Translated) || has(stamps, Stage::Echoed);
+    let off = facts.forwarding[trace.lane.family as usize] == Some(false)
+        && trace.lane.path != ProbePath::Host;
+    let arrived = has(stamps, Stage::Arrived) || trace.lane.path == ProbePath::Host;
+    let cause = if seen.leaked {
+        ProbeCause::Leaked
+    } else if seen.misrouted && !left {
+        // One that left for the echo went to a generation that we have not heard of yet.
+        ProbeCause::Misrouted
+    } else if seen.refused {
+        ProbeCause::Refused
+    } else if has(stamps, Stage::Returned) {
+        ProbeCause::AnswerLost
+    } else if off && arrived && !left {
+        ProbeCause::ForwardingOff
+    } else if seen.unreachable {
+        ProbeCause::Unreachable
+    } else if left {
+        return ProbeOutcome::Void(VoidReason::NotEchoed);
+    } else if seen.stale {
+        ProbeCause::Stale
+    } else if arrived {
+        ProbeCause::LostBeforeLeaving
+    } else {
+        return ProbeOutcome::Void(VoidReason::NotArrived);
+    };
+    ProbeOutcome::Failed(cause)
+}
+
+/// The handshake was complete, the data did not come back.
+fn data(trace: &ProbeTrace) -> ProbeOutcome {
+    let stamps = &trace.data;
+    // Somebody else took the connection: no SYN of it left for the echo.
+    if !has(&trace.handshake, Stage::Translated) {
+        return ProbeOutcome::Failed(ProbeCause::Misrouted);
+    }
+    if has(stamps, Stage::Returned) {
+        ProbeOutcome::Failed(ProbeCause::NoData)
+    } else if has(stamps, Stage::Translated) || has(stamps, Stage::Echoed) {
+        ProbeOutcome::Void(VoidReason::NotEchoed)
+    } else if has(stamps, Stage::Arrived) || trace.lane.path == ProbePath::Host {
+        ProbeOutcome::Failed(ProbeCause::NoData)
+    } else {
+        // The agent did not come to send it.
+        ProbeOutcome::Void(VoidReason::NotArrived)
+    }
+}

@@ -1,0 +1,170 @@
+//! Each cause, and each way of saying nothing.
+
+use std::time::Duration;
+
+use agent_common::probe::{STAGES, Stage};
+use agent_common::service::Family;
+use rstest::rstest;
+
+use super::traces::{passed, stuck, tcp, udp, until};
+use crate::cause::ProbeCause::*;
+use crate::cause::{PROBE_CAUSES, ProbeCause};
+use crate::limits::Limits;
+use crate::probes::ProbeOutcome::{Failed, Passed, Void};
+use crate::probes::{KernelFacts, ProbeOutcome, VoidReason, classify};
+use crate::time::Mono;
+use crate::trace::{Control, ProbePath, ProbeSightings, ProbeTrace};
+
+const SENT: Mono = Mono(5_000_000_000);
+
+const NOTHING: ProbeSightings = ProbeSightings {
+    leaked: false,
+    misrouted: false,
+    stale: false,
+    refused: false,
+    unreachable: false,
+};
+
+fn forwarding(on: Option<bool>) -> KernelFacts {
+    KernelFacts {
+        forwarding: [on, Some(true)],
+    }
+}
+
+fn meaning(trace: &ProbeTrace, on: Option<bool>) -> ProbeOutcome {
+    classify(trace, &forwarding(on), &Limits::default())
+}
+
+#[rstest]
+#[case::leaked(Some(Stage::Arrived), ProbeSightings { leaked: true, ..NOTHING }, true, Failed(Leaked))]
+#[case::misrouted(Some(Stage::Arrived), ProbeSightings { misrouted: true, ..NOTHING }, true, Failed(Misrouted))]
+#[case::refused(Some(Stage::Arrived), ProbeSightings { refused: true, ..NOTHING }, true, Failed(Refused))]
+#[case::unreachable(Some(Stage::Arrived), ProbeSightings { unreachable: true, ..NOTHING }, true, Failed(Unreachable))]
+#[case::stale(Some(Stage::Arrived), ProbeSightings { stale: true, ..NOTHING }, true, Failed(Stale))]
+#[case::lost(Some(Stage::Arrived), NOTHING, true, Failed(LostBeforeLeaving))]
+#[case::forwarding_off(Some(Stage::Arrived), NOTHING, false, Failed(ForwardingOff))]
+#[case::leaked_says_more(Some(Stage::Arrived), ProbeSightings { leaked: true, ..NOTHING }, false, Failed(Leaked))]
+#[case::answer_lost(Some(Stage::Returned), NOTHING, true, Failed(AnswerLost))]
+#[case::answer_lost_whatever_the_kernel_says(
+    Some(Stage::Returned),
+    NOTHING,
+    false,
+    Failed(AnswerLost)
+)]
+#[case::client_device(None, NOTHING, true, Void(VoidReason::NotArrived))]
+#[case::client_device_beside_forwarding_off(None, NOTHING, false, Void(VoidReason::NotArrived))]
+#[case::echo_silent(Some(Stage::Translated), NOTHING, true, Void(VoidReason::NotEchoed))]
+#[case::echo_unheard(Some(Stage::Echoed), NOTHING, true, Void(VoidReason::NotEchoed))]
+fn the_first_missing_stage_names_the_cause(
+    #[case] last: Option<Stage>,
+    #[case] sightings: ProbeSightings,
+    #[case] on: bool,
+    #[case] expected: ProbeOutcome,
+    #[values(tcp(ProbePath::OffCluster), udp(ProbePath::NodePort))] lane: crate::trace::Lane,
+) {
+    let mut trace = stuck(lane, SENT, last);
+    trace.sightings = sightings;
+    assert_eq!(meaning(&trace, Some(on)), expected);
+}
+
+#[test]
+fn what_the_kernel_does_not_say_is_not_assumed() {
+    let trace = stuck(tcp(ProbePath::Pod), SENT, Some(Stage::Arrived));
+    assert_eq!(meaning(&trace, None), Failed(LostBeforeLeaving));
+    let mut other = trace;
+    other.lane.family = Family::V6;
+    assert_eq!(
+        meaning(&other, Some(false)),
+        Failed(LostBeforeLeaving),
+        "IPv4 is off, IPv6 forwards"
+    );
+}
+
+#[rstest]
+#[case::dropped(Some(Stage::Arrived), Failed(NoData))]
+#[case::answer_dropped(Some(Stage::Returned), Failed(NoData))]
+#[case::never_sent(None, Void(VoidReason::NotArrived))]
+#[case::echo_silent(Some(Stage::Translated), Void(VoidReason::NotEchoed))]
+fn a_handshake_without_data(#[case] last: Option<Stage>, #[case] expected: ProbeOutcome) {
+    let mut trace = passed(tcp(ProbePath::NodePort), SENT);
+    trace.data = until(SENT, last);
+    assert_eq!(meaning(&trace, Some(true)), expected);
+    // Forwarding that was switched off in between makes no difference.
+    assert_eq!(meaning(&trace, Some(false)), expected);
+}
+
+#[test]
+fn the_host_has_no_arrival_and_needs_no_forwarding() {
+    let lane = tcp(ProbePath::Host);
+    assert_eq!(
+        meaning(&stuck(lane, SENT, None), Some(false)),
+        Failed(LostBeforeLeaving)
+    );
+    let mut refused = stuck(lane, SENT, None);
+    refused.sightings.refused = true;
+    assert_eq!(meaning(&refused, Some(true)), Failed(Refused));
+    let mut mute = passed(lane, SENT);
+    mute.data = [None; STAGES];
+    assert_eq!(meaning(&mute, Some(true)), Failed(NoData));
+    let mut whole = passed(lane, SENT);
+    whole.handshake[Stage::Arrived as usize] = None;
+    whole.data[Stage::Arrived as usize] = None;
+    assert_eq!(meaning(&whole, Some(true)), Passed { masqueraded: false });
+}
+
+#[test]
+fn masquerade_is_another_address_not_another_notation() {
+    let mut trace = passed(tcp(ProbePath::OffCluster), SENT);
+    assert_eq!(meaning(&trace, Some(true)), Passed { masqueraded: true });
+    trace.echo_saw = Some("[::ffff:198.18.0.1]:999".parse().unwrap());
+    assert_eq!(
+        meaning(&trace, Some(true)),
+        Passed { masqueraded: false },
+        "the port may change"
+    );
+}
+
+/// Starved, damaged, or never sent: no failure, whatever was seen.
+#[rstest]
+#[case::control(VoidReason::ControlFailed, |trace: &mut ProbeTrace| trace.control = Control::Failed)]
+#[case::sent_late(VoidReason::SentLate, |trace: &mut ProbeTrace| {
+    trace.due = trace.sent.minus(Duration::from_millis(201));
+})]
+#[case::ended_late(VoidReason::EndedLate, |trace: &mut ProbeTrace| {
+    trace.ended = trace.sent.plus(Duration::from_millis(501));
+})]
+#[case::not_sent(VoidReason::NotSent, |trace: &mut ProbeTrace| {
+    trace.unsent = Some("network is down".to_owned());
+})]
+fn void_outranks_every_failure(
+    #[case] reason: VoidReason,
+    #[case] spoil: fn(&mut ProbeTrace),
+    #[values(true, false)] leaked: bool,
+) {
+    let mut trace = stuck(tcp(ProbePath::OffCluster), SENT, Some(Stage::Arrived));
+    trace.sightings.leaked = leaked;
+    spoil(&mut trace);
+    assert_eq!(meaning(&trace, Some(false)), Void(reason));
+}
+
+#[test]
+fn what_came_back_got_through_however_late() {
+    let mut trace = passed(tcp(ProbePath::OffCluster), SENT);
+    trace.control = Control::Failed;
+    trace.ended = SENT.plus(Duration::from_secs(10));
+    assert_eq!(meaning(&trace, Some(true)), Passed { masqueraded: true });
+}
+
+#[test]
+fn names_are_stable_and_indexes_are_places() {
+    for (place, cause) in ProbeCause::ALL.into_iter().enumerate() {
+        assert_eq!(cause.index(), place);
+        let json = serde_json::to_value(cause).unwrap();
+        assert_eq!(json, cause.name());
+    }
+    assert_eq!(ProbeCause::ALL.len(), PROBE_CAUSES);
+    for reason in VoidReason::ALL {
+        assert_eq!(serde_json::to_value(reason).unwrap(), reason.name());
+        assert!(!reason.to_string().is_empty());
+    }
+}

@@ -1,0 +1,84 @@
+//! Probes as a script: how far each phase came, and what was seen beside it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use agent_common::probe::{STAGES, Stage};
+use agent_common::service::Family;
+
+use crate::time::Mono;
+use crate::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport};
+
+/// How long a probe takes that comes back.
+const QUICK: Duration = Duration::from_micros(80);
+/// How long one that does not is waited for.
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(200);
+
+/// A lane over TCP and IPv4.
+pub(crate) fn tcp(path: ProbePath) -> Lane {
+    Lane {
+        path,
+        family: Family::V4,
+        transport: Transport::Tcp,
+    }
+}
+
+/// A lane over UDP and IPv4.
+pub(crate) fn udp(path: ProbePath) -> Lane {
+    Lane {
+        transport: Transport::Udp,
+        ..tcp(path)
+    }
+}
+
+/// The stages up to this one, 10 us apart.
+pub(crate) fn until(sent: Mono, last: Option<Stage>) -> Stamps {
+    let mut stamps = [None; STAGES];
+    for stage in Stage::ALL.into_iter().filter(|stage| Some(*stage) <= last) {
+        let after = Duration::from_micros(10 * (stage as u64 + 1));
+        stamps[stage as usize] = Some(sent.plus(after));
+    }
+    stamps
+}
+
+/// A probe that passed, sent when it was due, masqueraded unless its path is not.
+pub(crate) fn passed(lane: Lane, sent: Mono) -> ProbeTrace {
+    let masqueraded = matches!(lane.path, ProbePath::OffCluster | ProbePath::NodePort);
+    let saw: [u8; 4] = if masqueraded {
+        [10, 0, 0, 5]
+    } else {
+        [198, 18, 0, 1]
+    };
+    let whole = until(sent, Some(Stage::Collected));
+    ProbeTrace {
+        lane,
+        due: sent,
+        sent,
+        ended: sent.plus(QUICK),
+        client: SocketAddr::from(([198, 18, 0, 1], 40_000)),
+        frontend: SocketAddr::from(([10, 96, 0, 9], 80)),
+        handshake: match lane.transport {
+            Transport::Tcp => whole,
+            Transport::Udp => [None; STAGES],
+        },
+        data: whole,
+        echo_saw: Some(SocketAddr::from((saw, 40_000))),
+        generation: Some(7_001),
+        sightings: ProbeSightings::default(),
+        control: Control::Passed,
+        unsent: None,
+    }
+}
+
+/// A probe of which the first packet came so far and no further.
+pub(crate) fn stuck(lane: Lane, sent: Mono, last: Option<Stage>) -> ProbeTrace {
+    let mut trace = passed(lane, sent);
+    trace.ended = sent.plus(TIMEOUT);
+    trace.echo_saw = None;
+    let stamps = until(sent, last);
+    match lane.transport {
+        Transport::Tcp => (trace.handshake, trace.data) = (stamps, [None; STAGES]),
+        Transport::Udp => trace.data = stamps,
+    }
+    trace
+}

@@ -1,0 +1,353 @@
+//! What an agent says about itself and its node: the document behind `/verdict`, which
+//! `pathproof status` reads back.
+//!
+//! Plain data, assembled by `app` and published whole; nothing here decides anything. Names are
+//! stable within a [`SCHEMA`]: fields are added, never renamed. Monotonic times are nanoseconds of
+//! `CLOCK_MONOTONIC`; ages are differences to `verdict.at`, which is the moment `written`.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use agent_common::evidence::{OUTCOMES, Outcome};
+use serde::{Deserialize, Serialize};
+
+use crate::answer::Answer;
+use crate::cause::Failure;
+use crate::drain::DrainView;
+use crate::evidence::Sighting;
+use crate::names;
+use crate::policy::{Enforcement, UnknownPolicy};
+use crate::shape::Shape;
+use crate::time::Mono;
+use crate::verdict::Verdict;
+
+pub mod check;
+pub mod drain;
+pub mod hardening;
+pub mod page;
+pub mod publish;
+pub mod sentinel;
+pub mod udp;
+pub mod upstream;
+
+pub use sentinel::{SentinelReport, SentinelState};
+
+/// Version of the document.
+pub const SCHEMA: u32 = 1;
+
+/// Services shown beside those in trouble, by traffic.
+pub const BUSIEST_SHOWN: usize = 50;
+
+/// Sightings shown, the latest first.
+pub const SIGHTINGS_SHOWN: usize = 20;
+
+/// The whole document.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// `metadata.name` of the node.
+    pub node: String,
+    /// Its `metadata.uid`, where the Node is known and has one. For those who write to it; no part
+    /// of the document.
+    #[serde(skip)]
+    pub node_uid: Option<std::sync::Arc<str>>,
+    /// When this was written: `verdict.at` on the wall clock.
+    pub written: jiff::Timestamp,
+    /// The agent that wrote it.
+    pub agent: AgentInfo,
+    /// What it has given up.
+    #[serde(default)]
+    pub hardening: hardening::HardeningReport,
+    /// The judgement, with its reasons, eligibility and coverage.
+    pub verdict: Verdict,
+    /// The sentinel; what its probes found is in the verdict's lanes.
+    #[serde(default)]
+    pub sentinel: SentinelReport,
+    /// What the node's own proxy says, where it is asked (--upstream).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub upstream: Option<upstream::UpstreamReport>,
+    /// What is answered because of it.
+    pub answers: Answers,
+    /// How connections to the healthz port come here.
+    #[serde(default)]
+    pub port: PortReport,
+    /// Services by outcome: all in trouble, then the busiest.
+    pub services: Vec<ServiceReport>,
+    /// Services with traffic beyond those.
+    pub services_omitted: u32,
+    /// UDP Services, judged apart.
+    #[serde(default)]
+    pub udp: udp::UdpReport,
+    /// Single failures, the latest first.
+    pub sightings: Vec<SightingReport>,
+    /// Interfaces that are watched, or should be.
+    pub devices: Vec<DeviceReport>,
+    /// The datapath's shape: who translates which path, and what of it is seen.
+    #[serde(default)]
+    pub datapath: Shape,
+    /// Size of what is expected of the datapath.
+    pub expectations: ExpectationReport,
+    /// Where the cluster view comes from, and how it is.
+    pub cluster: ClusterReport,
+    /// What is written to the API server; empty where nothing is to be.
+    #[serde(default)]
+    pub publish: publish::PublishReport,
+    /// What the programs in the kernel could not do, by name, since they were loaded.
+    pub faults: BTreeMap<String, u64>,
+    /// New connections from outside, which /drainz answers from.
+    #[serde(default)]
+    pub drain: DrainView,
+}
+
+/// The agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentInfo {
+    /// Of the binary.
+    pub version: String,
+    /// Version of the layouts shared with the kernel.
+    pub abi: u32,
+    /// When it started.
+    pub started: jiff::Timestamp,
+    /// Whether the verdict has consequences.
+    pub enforcement: Enforcement,
+    /// What Unknown is answered with.
+    pub unknown_policy: UnknownPolicy,
+}
+
+/// What is answered now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answers {
+    /// Of /healthz.
+    pub healthz: AnswerReport,
+    /// Of /livez.
+    pub livez: AnswerReport,
+}
+
+/// How connections to the healthz port come to the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortReport {
+    /// By which way.
+    pub way: PortWay,
+    /// Whether another process listens at the port as well; unknown where the kernel does not tell.
+    /// Where it does and connections are steered, the node's own are that process's.
+    pub owner: Option<bool>,
+    /// Another agent has taken the connections over.
+    pub succeeded: bool,
+    /// Whoever answered load balancers before still does, while the agent reads the cluster.
+    #[serde(default)]
+    pub waits: bool,
+    /// Why connections are not steered though that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub problem: Option<String>,
+}
+
+/// See [`PortReport`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortWay {
+    /// The agent holds the port.
+    #[default]
+    Bound,
+    /// Connections are given to a listener aside; the agent holds no port.
+    Steered,
+}
+
+/// One answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerReport {
+    /// 200 or 503.
+    pub status: u16,
+    /// Whether the datapath is answered as healthy.
+    pub healthy: bool,
+    /// It would be 503 if audit did not hold it back.
+    pub would_fail: bool,
+}
+
+impl From<&Answer> for AnswerReport {
+    fn from(answer: &Answer) -> Self {
+        Self {
+            status: answer.status,
+            healthy: answer.healthy,
+            would_fail: answer.would_fail,
+        }
+    }
+}
+
+/// A Service port and family with traffic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceReport {
+    /// `namespace/name`, and `:port` where the port has a name; as in `verdict.services`.
+    pub service: String,
+    /// `IPv4` or `IPv6`.
+    pub family: String,
+    /// Current endpoints.
+    pub endpoints: u32,
+    /// Whether it is in `verdict.services`.
+    pub trouble: bool,
+    /// Connections by outcome since the agent started, all paths together.
+    pub outcomes: OutcomeCounts,
+}
+
+/// Connections by outcome. Failures exclude one another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OutcomeCounts {
+    /// A first SYN arrived.
+    pub arrived: u64,
+    /// It left for a current endpoint.
+    pub forwarded: u64,
+    /// Proven.
+    pub proven: u64,
+    /// Answered by an endpoint.
+    pub answered: u64,
+    /// Refused by the node.
+    pub refused: u64,
+    /// Left untranslated.
+    pub leaked: u64,
+    /// Left for an address that is no endpoint.
+    pub misrouted: u64,
+    /// Left for an endpoint that has left its slice.
+    pub stale: u64,
+    /// The same SYN came again after its answer.
+    pub unheard: u64,
+    /// Did not get through, and nothing was owed.
+    pub rejected: u64,
+    /// SYNs that came again.
+    pub retransmitted: u64,
+    /// Arrived and was not seen again.
+    pub lost: u64,
+}
+
+impl OutcomeCounts {
+    /// Of counts by [`Outcome`], and those lost.
+    pub fn new(counts: &[u64; OUTCOMES], lost: u64) -> Self {
+        let of = |outcome: Outcome| counts[outcome as usize];
+        Self {
+            arrived: of(Outcome::Arrived),
+            forwarded: of(Outcome::Forwarded),
+            proven: of(Outcome::Proven),
+            answered: of(Outcome::Answered),
+            refused: of(Outcome::Refused),
+            leaked: of(Outcome::Leaked),
+            misrouted: of(Outcome::Misrouted),
+            stale: of(Outcome::Stale),
+            unheard: of(Outcome::Unheard),
+            rejected: of(Outcome::Rejected),
+            retransmitted: of(Outcome::Retransmitted),
+            lost,
+        }
+    }
+
+    /// Connections that failed, by name, none left out.
+    pub fn failures(&self) -> [(Failure, u64); 6] {
+        [
+            (Failure::Leaked, self.leaked),
+            (Failure::Refused, self.refused),
+            (Failure::Misrouted, self.misrouted),
+            (Failure::Stale, self.stale),
+            (Failure::Lost, self.lost),
+            (Failure::Unheard, self.unheard),
+        ]
+    }
+}
+
+/// A connection that did not go as owed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SightingReport {
+    /// When the failure was seen.
+    pub at: Mono,
+    /// As in `verdict.services`; the id where the Service is gone.
+    pub service: String,
+    /// `pod`, `host` or `external`.
+    pub path: String,
+    /// What went wrong.
+    pub failure: Failure,
+    /// The client.
+    pub client: IpAddr,
+    /// What it dialled.
+    pub frontend: SocketAddr,
+    /// Where its SYN went, where that was seen.
+    pub destination: Option<SocketAddr>,
+    /// Name of the interface of the sighting.
+    pub device: String,
+}
+
+impl SightingReport {
+    /// Of a sighting, with the names that it carries as numbers.
+    pub fn new(sighting: &Sighting, service: String, device: String) -> Self {
+        Self {
+            at: sighting.at,
+            service,
+            path: names::of_path(sighting.class).to_owned(),
+            failure: sighting.failure,
+            client: sighting.client,
+            frontend: sighting.frontend,
+            destination: sighting.destination,
+            device,
+        }
+    }
+}
+
+/// How programs are attached to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attached {
+    /// TCX links.
+    Tcx,
+    /// clsact filters.
+    Clsact,
+    /// Not, or not in both directions.
+    None,
+}
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// Name.
+    pub name: String,
+    /// Index.
+    pub index: u32,
+    /// How programs are attached.
+    pub attached: Attached,
+    /// Whether ours is the first at ingress; unknown where it was not asked yet.
+    pub ingress_head: Option<bool>,
+    /// The same at egress.
+    pub egress_head: Option<bool>,
+    /// A default route leaves by it.
+    pub uplink: bool,
+    /// What stands in the way, where something does.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub problem: Option<String>,
+}
+
+/// Size of what is expected of the datapath.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpectationReport {
+    /// Services.
+    pub services: u64,
+    /// Frontends.
+    pub frontends: u64,
+    /// Endpoints, once for every Service port that has them.
+    pub endpoints: u64,
+    /// Entries that found no place in a map.
+    pub missing: u64,
+}
+
+/// The cluster view.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterReport {
+    /// Where it comes from, in words: `folder /etc/pathproof/manifests`.
+    pub source: String,
+    /// Whether it was complete once.
+    pub synced: bool,
+    /// When it last changed.
+    pub changed: Option<Mono>,
+    /// What is wrong with the source: file, line and reason in a sentence each.
+    pub problems: Vec<String>,
+    /// Objects of other kinds, left out.
+    pub ignored: u64,
+}
+
+#[cfg(any(test, feature = "testing"))]
+pub mod sample;

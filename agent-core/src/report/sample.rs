@@ -1,0 +1,474 @@
+//! Reports as they look in the field, for tests.
+
+use agent_common::service::{Family, SourceClass};
+
+use super::hardening::{FilesReport, HardeningReport};
+use super::udp::{AnswerTimes, UdpReport, UdpServiceReport};
+use super::*;
+use crate::cause::{Cause, State, Why};
+use crate::eligibility::Eligibility;
+use crate::evidence::CoverageLoss;
+use crate::owners::Owner;
+use crate::shape::{DeviceFacts, Facts, Role, Strangers};
+use crate::verdict::{Coverage, FamilyVerdict, Loss, PathState, PathView, ServiceTrouble};
+
+pub mod probed;
+
+/// The moment of every sample: an hour after boot.
+const AT: Mono = Mono(3_600_000_000_000);
+
+/// Milliseconds before that.
+pub fn ago(ms: u64) -> Mono {
+    Mono(AT.0 - ms * 1_000_000)
+}
+
+/// The same moment on the wall clock.
+pub fn written() -> jiff::Timestamp {
+    "2026-11-21T13:00:00.25Z".parse().unwrap()
+}
+
+/// The same beside Cilium that replaces kube-proxy.
+pub fn beside_cilium() -> Report {
+    let device = |name: &str, role, programs: [&str; 2]| DeviceFacts {
+        name: name.to_owned(),
+        role,
+        xdp: name == "eth0",
+        hooks: Some(programs.map(|name| {
+            Strangers {
+                links: (!name.is_empty())
+                    .then(|| Some(name.to_owned()))
+                    .into_iter()
+                    .collect(),
+                filters: Vec::new(),
+            }
+        })),
+    };
+    let socket = Strangers {
+        links: vec![Some("cil_sock4_connect".to_owned())],
+        filters: Vec::new(),
+    };
+    let facts = Facts {
+        devices: vec![
+            device("eth0", Role::Uplink, ["cil_from_netdev", "cil_to_netdev"]),
+            device(
+                "cilium_host",
+                Role::Cilium,
+                ["cil_to_host", "cil_from_host"],
+            ),
+            device("pathproof-c0", Role::Sentinel, ["", ""]),
+            device("pathproof-s0", Role::Sentinel, ["", ""]),
+        ],
+        netkit: 0,
+        connect: [Some(socket.clone()), Some(socket)],
+        bound: [None, None],
+        owners: [[Owner::Cilium].into_iter().collect(); 2],
+    };
+    Report {
+        datapath: Shape::of(&facts),
+        ..proven()
+    }
+}
+
+/// A sound node under steady traffic.
+pub fn proven() -> Report {
+    let proven = AnswerReport {
+        status: 200,
+        healthy: true,
+        would_fail: false,
+    };
+    Report {
+        schema: SCHEMA,
+        node: "worker-1".to_owned(),
+        node_uid: None,
+        udp: udp(),
+        written: written(),
+        agent: AgentInfo {
+            version: "0.1.0".to_owned(),
+            abi: 1,
+            started: "2026-11-21T09:48:12Z".parse().unwrap(),
+            enforcement: Enforcement::Enforce,
+            unknown_policy: UnknownPolicy::Open,
+        },
+        hardening: HardeningReport {
+            wanted: true,
+            capabilities: vec!["CAP_NET_ADMIN".to_owned(), "CAP_NET_RAW".to_owned()],
+            no_new_privs: true,
+            seccomp_filters: 5,
+            files: FilesReport::Confined,
+            missing: Vec::new(),
+        },
+        verdict: Verdict {
+            at: AT,
+            state: State::Proven,
+            since: ago(3_540_000),
+            cause: None,
+            why: None,
+            reason: "new connections to Services get through, last seen 40 ms ago".to_owned(),
+            eligibility: Eligibility::Eligible,
+            families: vec![
+                family(
+                    Family::V4,
+                    State::Proven,
+                    [Some(40), None, Some(310)],
+                    [None; 3],
+                ),
+                family(
+                    Family::V6,
+                    State::Proven,
+                    [Some(1_200), None, None],
+                    [None; 3],
+                ),
+            ],
+            services: Vec::new(),
+            services_omitted: 0,
+            coverage: Coverage {
+                attached: 5,
+                wanted: 5,
+                sampled: Some(AT),
+                ..Coverage::default()
+            },
+        },
+        sentinel: probed::sentinel(),
+        port: PortReport {
+            way: PortWay::Steered,
+            owner: Some(true),
+            ..PortReport::default()
+        },
+        upstream: None,
+        answers: Answers {
+            healthz: proven,
+            livez: proven,
+        },
+        services: vec![
+            service("shop/web:http", "IPv4", 3, 148_210, 148_207, 0),
+            service("shop/cart:grpc", "IPv4", 4, 52_044, 52_044, 0),
+            service("shop/web:http", "IPv6", 3, 9_811, 9_811, 0),
+            service("kube-system/kube-dns:dns-tcp", "IPv4", 2, 1_204, 1_204, 0),
+        ],
+        services_omitted: 0,
+        sightings: Vec::new(),
+        devices: vec![
+            device("eth0", 2, true),
+            device("cni0", 3, false),
+            device("veth7d0a11", 9, false),
+            device("veth7d0a12", 11, false),
+            device("veth9a11fe", 12, false),
+        ],
+        datapath: Shape::default(),
+        expectations: ExpectationReport {
+            services: 121,
+            frontends: 342,
+            endpoints: 907,
+            missing: 0,
+        },
+        cluster: ClusterReport {
+            source: "folder /etc/pathproof/cluster".to_owned(),
+            synced: true,
+            changed: Some(ago(192_000)),
+            problems: Vec::new(),
+            ignored: 17,
+        },
+        publish: publish::PublishReport::default(),
+        faults: [("truncated", 0), ("later_fragment", 12), ("over_budget", 0)]
+            .map(|(name, count)| (name.to_owned(), count))
+            .into(),
+        drain: DrainView {
+            counted: [91_204, 3_310],
+            ignored: 720,
+            last: Some(ago(310)),
+            watched: Some(ago(3_540_000)),
+            seen: Some(ago(60)),
+            ..DrainView::default()
+        },
+    }
+}
+
+/// The Service chain was flushed a moment ago.
+pub fn broken() -> Report {
+    let failing = AnswerReport {
+        status: 503,
+        healthy: false,
+        would_fail: false,
+    };
+    let mut report = proven();
+    let verdict = &mut report.verdict;
+    verdict.state = State::Broken;
+    verdict.since = ago(8_700);
+    verdict.cause = Some(Cause::Leaked);
+    verdict.reason = "no new connection to a Service gets through on IPv4: leaked, VIP left \
+                      untranslated (212 connections to 2 Services from 6 clients in 12 s)"
+        .to_owned();
+    let failures = [Some(110), None, Some(420)];
+    verdict.families[0] = family(
+        Family::V4,
+        State::Broken,
+        [Some(12_300), None, Some(12_450)],
+        failures,
+    );
+    verdict.families[0].cause = Some(Cause::Leaked);
+    probed::flush(&mut verdict.families[0].lanes);
+    verdict.families[0].reason = verdict.reason.clone();
+    verdict.services = vec![
+        ServiceTrouble {
+            service: "shop/web:http".to_owned(),
+            family: Family::V4,
+            confirmed: true,
+            cause: Cause::Leaked,
+            failures: vec![(Failure::Refused, 4), (Failure::Leaked, 160)],
+            since: ago(12_200),
+            last_failure: ago(110),
+            last_proof: None,
+            endpoints: 3,
+            example: Some(
+                "10.244.1.17 dialled 10.96.14.201:80, which left by eth0 untranslated".to_owned(),
+            ),
+        },
+        ServiceTrouble {
+            service: "shop/cart:grpc".to_owned(),
+            family: Family::V4,
+            confirmed: false,
+            cause: Cause::Refused,
+            failures: vec![(Failure::Refused, 48)],
+            since: ago(11_900),
+            last_failure: ago(420),
+            last_proof: None,
+            endpoints: 4,
+            example: Some(
+                "198.51.100.23 dialled 192.0.2.10:31080, refused by the node itself".to_owned(),
+            ),
+        },
+    ];
+    report.services[0].trouble = true;
+    report.services[0].outcomes.leaked = 160;
+    report.services[1].trouble = true;
+    report.services[1].outcomes.refused = 48;
+    report.answers = Answers {
+        healthz: failing,
+        livez: failing,
+    };
+    report.sightings = vec![SightingReport {
+        at: ago(110),
+        service: "shop/web:http".to_owned(),
+        path: "pod".to_owned(),
+        failure: Failure::Leaked,
+        client: "10.244.1.17".parse().unwrap(),
+        frontend: "10.96.14.201:80".parse().unwrap(),
+        destination: Some("10.96.14.201:80".parse().unwrap()),
+        device: "eth0".to_owned(),
+    }];
+    report
+}
+
+/// DNS that is asked and answers, and what sends metrics to nobody.
+fn udp() -> UdpReport {
+    let service = |service: &str, arrived, answered, lost| UdpServiceReport {
+        service: service.to_owned(),
+        family: "IPv4".to_owned(),
+        endpoints: 2,
+        dns: false,
+        outcomes: OutcomeCounts {
+            arrived,
+            forwarded: arrived - lost,
+            proven: arrived - lost,
+            answered,
+            lost,
+            ..OutcomeCounts::default()
+        },
+        answers: None,
+    };
+    UdpReport {
+        services: vec![
+            UdpServiceReport {
+                dns: true,
+                answers: Some(AnswerTimes {
+                    count: 41_201,
+                    half_ns: 1 << 19,
+                    most_ns: 1 << 24,
+                }),
+                ..service("kube-system/kube-dns:dns", 41_230, 41_214, 0)
+            },
+            service("monitoring/statsd:udp", 9_120, 0, 0),
+            service("telephony/sip:sip", 412, 409, 3),
+        ],
+        omitted: 0,
+    }
+}
+
+/// An agent that may not load its programs, on a node that is being removed, in audit.
+pub fn blind() -> Report {
+    let mut report = proven();
+    let verdict = &mut report.verdict;
+    verdict.state = State::Unknown;
+    verdict.since = ago(3_541_000);
+    verdict.why = Some(Why::ObserverBlind);
+    verdict.reason = "the observer is attached nowhere, so nothing is known".to_owned();
+    verdict.eligibility = Eligibility::Tainted {
+        taint: "ToBeDeletedByClusterAutoscaler".to_owned(),
+    };
+    report.drain.since = Some(ago(95_000));
+    report.drain.connections = 1_720;
+    report.drain.blind = Some("the observer is attached nowhere".to_owned());
+    verdict.families = vec![family(Family::V4, State::Unknown, [None; 3], [None; 3])];
+    verdict.families[0].reason = verdict.reason.clone();
+    verdict.families[0].lanes.clear();
+    verdict.coverage.attached = 0;
+    let loss = CoverageLoss::NotLoaded {
+        why: "permission denied: the agent needs CAP_BPF and CAP_NET_ADMIN (docs/capabilities.md)"
+            .to_owned(),
+    };
+    verdict.coverage.losses = vec![Loss {
+        sentence: loss.to_string(),
+        loss,
+    }];
+    report.sentinel = probed::unprobed(
+        SentinelState::Off,
+        "CAP_NET_RAW is missing; the sentinel is off until the agent is given it",
+    );
+    report.agent.enforcement = Enforcement::Audit;
+    report.answers.healthz.status = 503;
+    report.services.clear();
+    report.udp.services.clear();
+    for device in &mut report.devices {
+        device.attached = Attached::None;
+    }
+    report.expectations.missing = 3;
+    report.cluster.problems = vec![
+        "/etc/pathproof/cluster/services.yaml:41: Service shop/web: spec.ports[0].port: 99999 is no port".to_owned(),
+    ];
+    report
+}
+
+fn family(
+    family: Family,
+    state: State,
+    proofs: [Option<u64>; 3],
+    failures: [Option<u64>; 3],
+) -> FamilyVerdict {
+    let paths: Vec<PathView> = SourceClass::ALL
+        .into_iter()
+        .zip(proofs.into_iter().zip(failures))
+        .map(|(path, (proof, failure))| PathView {
+            path,
+            state: match (proof, failure) {
+                (_, Some(_)) => PathState::Failing,
+                (Some(_), None) => PathState::Proven,
+                (None, None) => PathState::Quiet,
+            },
+            last_proof: proof.map(ago),
+            last_failure: failure.map(ago),
+        })
+        .collect();
+    FamilyVerdict {
+        family,
+        state,
+        cause: None,
+        why: None,
+        reason: "new connections to Services get through".to_owned(),
+        last_proof: paths.iter().filter_map(|path| path.last_proof).max(),
+        last_failure: paths.iter().filter_map(|path| path.last_failure).max(),
+        failing_since: None,
+        paths,
+        by_sentinel: false,
+        lanes: probed::passing(family),
+    }
+}
+
+fn service(
+    name: &str,
+    family: &str,
+    endpoints: u32,
+    arrived: u64,
+    proven: u64,
+    lost: u64,
+) -> ServiceReport {
+    ServiceReport {
+        service: name.to_owned(),
+        family: family.to_owned(),
+        endpoints,
+        trouble: false,
+        outcomes: OutcomeCounts {
+            arrived,
+            forwarded: proven,
+            proven,
+            answered: proven,
+            lost,
+            ..OutcomeCounts::default()
+        },
+    }
+}
+
+fn device(name: &str, index: u32, uplink: bool) -> DeviceReport {
+    DeviceReport {
+        name: name.to_owned(),
+        index,
+        attached: Attached::Tcx,
+        ingress_head: Some(true),
+        egress_head: Some(true),
+        uplink,
+        problem: None,
+    }
+}
+
+/// A busy node with single Services broken, many interfaces, and clsact beside TCX.
+pub fn degraded() -> Report {
+    let mut report = proven();
+    let verdict = &mut report.verdict;
+    verdict.state = State::Degraded;
+    verdict.since = ago(190_000);
+    verdict.cause = Some(Cause::Stale);
+    verdict.reason = "shop/checkout-with-a-rather-long-name-for-a-service:https is misrouted, \
+                      still sent to an endpoint that left its slice; other Services get through"
+        .to_owned();
+    verdict.families[0].state = State::Degraded;
+    verdict.families[0].reason = verdict.reason.clone();
+    verdict.services = (0..15)
+        .map(|index| ServiceTrouble {
+            service: match index {
+                0 => "shop/checkout-with-a-rather-long-name-for-a-service:https".to_owned(),
+                index => format!("team-{index}/api"),
+            },
+            family: Family::V4,
+            confirmed: index < 3,
+            cause: Cause::Stale,
+            failures: vec![(Failure::Stale, 40 - index)],
+            since: ago(188_000),
+            last_failure: ago(900),
+            last_proof: Some(ago(1_000)),
+            endpoints: 2,
+            example: (index == 0).then(|| {
+                "10.244.1.17 dialled 10.96.14.201:443 and was sent to 10.244.3.9:8443".to_owned()
+            }),
+        })
+        .collect();
+    for family in &mut verdict.families {
+        family.lanes.clear();
+    }
+    verdict.coverage.attached = 249;
+    verdict.coverage.wanted = 250;
+    let loss = CoverageLoss::NotFirst {
+        device: "eth1".to_owned(),
+    };
+    verdict.coverage.losses = vec![Loss {
+        sentence: loss.to_string(),
+        loss,
+    }];
+    report
+        .devices
+        .extend((0..240).map(|index| device(&format!("lxc{index:04x}"), 40 + index, false)));
+    report.devices.push(DeviceReport {
+        attached: Attached::Clsact,
+        egress_head: Some(false),
+        ..device("eth1", 4, true)
+    });
+    report.devices.push(DeviceReport {
+        attached: Attached::None,
+        problem: Some("TCX: too many programs on the hook (64)".to_owned()),
+        ..device("bond0", 5, false)
+    });
+    report.sentinel = probed::unprobed(
+        SentinelState::Absent,
+        "Service pathproof/pathproof-sentinel is not in the cluster",
+    );
+    report.services_omitted = 31;
+    report
+}

@@ -1,0 +1,286 @@
+//! The sentinel of sample reports: its block and its lanes.
+
+use super::*;
+use crate::cause::ProbeCause;
+use crate::report::sentinel::{SentinelAddresses, SentinelDevices};
+use crate::trace::{ProbePath, Transport};
+use crate::verdict::{LaneState, LaneView, StageDelays};
+
+/// It is probed in both families, without pods' own path.
+pub fn sentinel() -> SentinelReport {
+    SentinelReport {
+        state: SentinelState::Probing,
+        sentence: "Service pathproof/pathproof-sentinel is probed".to_owned(),
+        service: Some("pathproof/pathproof-sentinel".to_owned()),
+        devices: Some(SentinelDevices {
+            client_far: "pathproof-c1".to_owned(),
+            client_near: "pathproof-c0".to_owned(),
+            server_near: "pathproof-s0".to_owned(),
+            server_far: "pathproof-s1".to_owned(),
+        }),
+        families: vec![
+            addresses(
+                Family::V4,
+                "198.18.0.1",
+                "10.96.240.1:80",
+                "192.0.2.10:30999",
+                "198.18.0.2:20001",
+            ),
+            addresses(
+                Family::V6,
+                "2001:2::1",
+                "[fd00:96::f0]:80",
+                "[2001:db8::10]:30999",
+                "[2001:2::2]:20001",
+            ),
+        ],
+    }
+}
+
+/// It is not probed.
+pub fn unprobed(state: SentinelState, sentence: &str) -> SentinelReport {
+    SentinelReport {
+        state,
+        sentence: sentence.to_owned(),
+        families: Vec::new(),
+        ..sentinel()
+    }
+}
+
+fn addresses(
+    family: Family,
+    client: &str,
+    cluster_ip: &str,
+    node_port: &str,
+    endpoint: &str,
+) -> SentinelAddresses {
+    let socket = |text: &str| -> SocketAddr { text.parse().unwrap() };
+    SentinelAddresses {
+        family,
+        client: client.parse().unwrap(),
+        pod_client: None,
+        cluster_ip: socket(cluster_ip),
+        cluster_ip_udp: Some(socket(cluster_ip)),
+        node_port: Some(socket(node_port)),
+        node_port_udp: Some(socket(node_port)),
+        endpoint: socket(endpoint),
+    }
+}
+
+/// Lanes of a sound family.
+pub fn passing(family: Family) -> Vec<LaneView> {
+    [
+        (ProbePath::OffCluster, Transport::Tcp),
+        (ProbePath::NodePort, Transport::Tcp),
+        (ProbePath::Host, Transport::Tcp),
+        (ProbePath::OffCluster, Transport::Udp),
+        (ProbePath::NodePort, Transport::Udp),
+    ]
+    .into_iter()
+    .enumerate()
+    .map(|(index, (path, transport))| {
+        let ms = 40 + 50 * index as u64;
+        LaneView {
+            path,
+            transport,
+            armed: true,
+            state: LaneState::Passing,
+            cause: None,
+            failures: 0,
+            failing_since: None,
+            last_pass: Some(ago(ms)),
+            last_failure: None,
+            delays: StageDelays {
+                arrived: (path != ProbePath::Host).then_some(9_000),
+                translated: Some(31_000),
+                echoed: Some(4_000),
+                returned: Some(6_000),
+                collected: Some(22_000),
+                round_trip: Some(118_000 + 7_000 * index as u64),
+            },
+            generation: Some(20_001),
+            wanted: Some(20_001),
+            lag: Some(180_000_000),
+            late: None,
+            passed: 14_200,
+            failed: 0,
+            void: 2,
+            sentence: format!(
+                "{} {}: a probe of the sentinel got through {ms} ms ago",
+                names::of_family(family),
+                said(path, transport),
+            ),
+        }
+    })
+    .collect()
+}
+
+/// How the sentences of the verdict name a lane.
+fn said(path: ProbePath, transport: Transport) -> String {
+    let path = match path {
+        ProbePath::Pod => "cluster IPs from pods",
+        ProbePath::OffCluster => "cluster IPs",
+        ProbePath::NodePort => "node ports",
+        ProbePath::Host => "cluster IPs from the node itself",
+    };
+    match transport {
+        Transport::Tcp => path.to_owned(),
+        Transport::Udp => format!("{path} (UDP)"),
+    }
+}
+
+/// The lane fails for so many probes.
+pub fn fail(lane: &mut LaneView, family: Family, cause: ProbeCause, failures: u32, sentence: &str) {
+    let since = 250 * u64::from(failures) + 110;
+    lane.state = LaneState::Failing;
+    lane.cause = Some(cause);
+    lane.failures = failures;
+    lane.failing_since = Some(ago(since));
+    lane.last_failure = Some(ago(110));
+    lane.last_pass = Some(ago(since + 190));
+    lane.failed = u64::from(failures);
+    lane.delays = reached(cause, lane.delays);
+    lane.sentence = format!(
+        "{} {}: the last {failures} probes {sentence}",
+        names::of_family(family),
+        said(lane.path, lane.transport),
+    );
+}
+
+/// It never worked in this boot.
+pub fn never(lane: &mut LaneView, family: Family, cause: ProbeCause, sentence: &str) {
+    fail(lane, family, cause, 0, "");
+    lane.state = LaneState::NeverWorked;
+    lane.armed = false;
+    lane.failing_since = None;
+    lane.last_pass = None;
+    lane.passed = 0;
+    lane.failed = 240;
+    lane.sentence = format!(
+        "{} {}: no probe got through yet, {sentence}",
+        names::of_family(family),
+        said(lane.path, lane.transport),
+    );
+}
+
+/// Stages that a probe with this cause reaches.
+fn reached(cause: ProbeCause, delays: StageDelays) -> StageDelays {
+    match cause {
+        ProbeCause::NoData | ProbeCause::NotMasqueraded => delays,
+        ProbeCause::AnswerLost => StageDelays {
+            collected: None,
+            ..delays
+        },
+        _ => StageDelays {
+            arrived: delays.arrived,
+            ..StageDelays::default()
+        },
+    }
+}
+
+/// An idle node whose Service chain was flushed two seconds ago: nothing but probes tells.
+pub fn flushed() -> Report {
+    let mut report = proven();
+    report.services.clear();
+    let verdict = &mut report.verdict;
+    verdict.state = State::Broken;
+    verdict.since = ago(1_100);
+    verdict.cause = Some(Cause::Leaked);
+    verdict.reason = "IPv4 cluster IPs: the last 8 probes left untranslated (leaked): the Service \
+                      chain is missing or empty; IPv4 node ports too (refused)"
+        .to_owned();
+    let family = &mut verdict.families[0];
+    family.state = State::Broken;
+    family.cause = verdict.cause;
+    family.reason = verdict.reason.clone();
+    family.by_sentinel = true;
+    family.failing_since = Some(ago(2_110));
+    family.last_failure = Some(ago(110));
+    flush(&mut family.lanes);
+    let answer = AnswerReport {
+        status: 503,
+        healthy: false,
+        would_fail: false,
+    };
+    report.answers = Answers {
+        healthz: answer,
+        livez: answer,
+    };
+    report
+}
+
+/// The lanes of a node whose IPv4 Service chain is empty.
+pub fn flush(lanes: &mut [LaneView]) {
+    for lane in lanes {
+        let (cause, sentence) = match lane.path {
+            ProbePath::NodePort => (
+                ProbeCause::Refused,
+                "were refused by the node itself (refused): no rule takes what is sent to the \
+                 frontend",
+            ),
+            _ => (
+                ProbeCause::Leaked,
+                "left untranslated (leaked): the Service chain is missing or empty",
+            ),
+        };
+        fail(lane, Family::V4, cause, 8, sentence);
+    }
+}
+
+/// A filter drops the sentinel's addresses, and no real connection failed: not confirmed.
+pub fn filtered() -> Report {
+    let mut report = proven();
+    let verdict = &mut report.verdict;
+    verdict.state = State::Suspect;
+    verdict.since = ago(40_000);
+    verdict.cause = Some(Cause::Lost);
+    let sentence = "arrived and were not sent on (lost): the FORWARD policy or a filter drops \
+                    traffic from 198.18.0.1";
+    verdict.reason = format!(
+        "IPv4 cluster IPs: the last 160 probes {sentence}; not confirmed: a filter of the \
+         sentinel's own addresses would look the same, and no real connection failed beside them"
+    );
+    let family = &mut verdict.families[0];
+    family.state = State::Suspect;
+    family.cause = verdict.cause;
+    family.reason = verdict.reason.clone();
+    let lane = &mut family.lanes[0];
+    fail(
+        lane,
+        Family::V4,
+        ProbeCause::LostBeforeLeaving,
+        160,
+        sentence,
+    );
+    report
+}
+
+/// No probe ever came through in this boot, and there is no traffic.
+pub fn never_worked() -> Report {
+    let mut report = proven();
+    report.services.clear();
+    let verdict = &mut report.verdict;
+    verdict.state = State::Unknown;
+    verdict.since = ago(3_400_000);
+    verdict.why = Some(Why::NothingProven);
+    verdict.reason = "IPv4 cluster IPs: no probe got through yet, they arrived and were not sent \
+                      on (lost): most likely the FORWARD policy or a filter drops traffic from \
+                      198.18.0.1"
+        .to_owned();
+    let sentence = "they arrived and were not sent on (lost): most likely the FORWARD policy or a \
+                    filter drops traffic from 198.18.0.1";
+    for family in &mut verdict.families {
+        family.state = State::Unknown;
+        family.why = verdict.why;
+        family.reason = verdict.reason.clone();
+        for path in &mut family.paths {
+            path.state = PathState::Quiet;
+            path.last_proof = None;
+        }
+        let of = family.family;
+        for lane in &mut family.lanes {
+            never(lane, of, ProbeCause::LostBeforeLeaving, sentence);
+        }
+    }
+    report
+}

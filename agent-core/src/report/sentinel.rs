@@ -1,0 +1,98 @@
+//! The sentinel in the document behind `/verdict`: whether it is probed, through what, and where
+//! its probes go. What its probes found is in `verdict.families[].lanes`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use agent_common::service::Family;
+use serde::{Deserialize, Serialize};
+
+use crate::names;
+
+/// The sentinel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentinelReport {
+    /// Whether it is probed.
+    pub state: SentinelState,
+    /// The same for a person, with the reason where it is not.
+    pub sentence: String,
+    /// Its Service, `namespace/name`; nothing where it is turned off.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub service: Option<String>,
+    /// Its interfaces; nothing where it is turned off.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub devices: Option<SentinelDevices>,
+    /// What is probed, by family.
+    #[serde(default)]
+    pub families: Vec<SentinelAddresses>,
+}
+
+/// Whether the sentinel is probed.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum SentinelState {
+    /// It is probed.
+    Probing,
+    /// It is there and cannot be probed from this node.
+    Off,
+    /// Its Service is not in the cluster.
+    Absent,
+    /// Its Service or slices are not as they were installed.
+    Altered,
+    /// It was turned off.
+    #[default]
+    Disabled,
+}
+
+impl SentinelState {
+    /// Name as `/verdict` shows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            SentinelState::Probing => "probing",
+            SentinelState::Off => "off",
+            SentinelState::Absent => "absent",
+            SentinelState::Altered => "altered",
+            SentinelState::Disabled => "disabled",
+        }
+    }
+}
+
+/// Names of the sentinel's four interfaces, in the order in which a probe meets them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentinelDevices {
+    /// Where probes are written, and where their answers end.
+    pub client_far: String,
+    /// Where they enter the node.
+    pub client_near: String,
+    /// Where they leave it, translated, and where the answers enter.
+    pub server_near: String,
+    /// Where the echo is.
+    pub server_far: String,
+}
+
+/// What is probed in a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentinelAddresses {
+    /// Which.
+    #[serde(with = "names::family")]
+    pub family: Family,
+    /// Source of probes from outside the cluster, of node ports and cluster IPs.
+    pub client: IpAddr,
+    /// Source of pods' probes, where one is reserved.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pod_client: Option<IpAddr>,
+    /// What is dialled of the cluster IP, by TCP.
+    pub cluster_ip: SocketAddr,
+    /// The same by UDP.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cluster_ip_udp: Option<SocketAddr>,
+    /// What is dialled of the node port, by TCP.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub node_port: Option<SocketAddr>,
+    /// The same by UDP.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub node_port_udp: Option<SocketAddr>,
+    /// The endpoint, where the echo answers.
+    pub endpoint: SocketAddr,
+}

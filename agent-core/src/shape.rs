@@ -1,0 +1,445 @@
+//! The datapath's shape: which proxy translates which path of this node, what of it crosses the
+//! observer's hooks, and which of the sentinel's paths it serves.
+//!
+//! [`Shape::of`] makes it of plain facts; reading them is `datapath`'s part. What could not be read
+//! is a fact too, and leads to a weaker statement, never to a stronger one. What Cilium attaches
+//! where was measured with two of its versions (docs/cilium.md).
+
+use agent_common::service::{FAMILIES, Family, SourceClass};
+use serde::{Deserialize, Serialize};
+
+use crate::names;
+use crate::owners::{DatapathOwners, Owner};
+
+mod words;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+/// What a program of Cilium's that translates what leaves by an uplink is called; it is there with
+/// the kube-proxy replacement, and for some of its other features.
+const TO_NETDEV: &str = "cil_to_netdev";
+/// What the names of all of Cilium's programs begin with.
+const CILIUM: &str = "cil_";
+
+/// What was read of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Interfaces that tell something: uplinks, the sentinel's, Cilium's.
+    pub devices: Vec<DeviceFacts>,
+    /// How many interfaces are netkit pairs.
+    pub netkit: u32,
+    /// Programs of others that run when this process calls `connect`, by [`Family`]; nothing where
+    /// that could not be read.
+    pub connect: [Option<Strangers>; FAMILIES],
+    /// The same of those that run when it has bound a socket.
+    pub bound: [Option<Strangers>; FAMILIES],
+    /// Whose rules are there, by [`Family`].
+    pub owners: [DatapathOwners; FAMILIES],
+}
+
+/// An interface that tells something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// Its name.
+    pub name: String,
+    /// What it is to the node.
+    pub role: Role,
+    /// An XDP program is attached to it.
+    pub xdp: bool,
+    /// Programs of others at ingress and egress; nothing where that could not be read.
+    pub hooks: Option<[Strangers; 2]>,
+}
+
+/// What an interface is to the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A default route leaves by it.
+    Uplink,
+    /// One of the sentinel's two ends that face the node.
+    Sentinel,
+    /// One that Cilium makes.
+    Cilium,
+}
+
+/// Programs that are not pathproof's, at one hook.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Strangers {
+    /// Attached as links: their names, where the kernel told them (that takes CAP_SYS_ADMIN).
+    pub links: Vec<Option<String>>,
+    /// Filters of the clsact qdisc.
+    pub filters: Vec<Option<String>>,
+}
+
+impl Strangers {
+    fn all(&self) -> impl Iterator<Item = Option<&str>> {
+        let all = self.links.iter().chain(&self.filters);
+        all.map(|name| name.as_deref())
+    }
+
+    /// Whether one whose name begins so is there: one whose name is not known may be it.
+    fn may_have(&self, prefix: &str) -> bool {
+        self.all()
+            .any(|name| name.is_none_or(|name| name.starts_with(prefix)))
+    }
+}
+
+/// Yes, no, or not to be told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Told {
+    /// It is so.
+    Yes,
+    /// It is not so.
+    No,
+    /// It could not be read.
+    #[default]
+    Unknown,
+}
+
+impl Told {
+    fn from_bool(is_so: bool) -> Self {
+        if is_so { Told::Yes } else { Told::No }
+    }
+
+    /// Name as metrics and `/verdict` show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Told::Yes => "yes",
+            Told::No => "no",
+            Told::Unknown => "unknown",
+        }
+    }
+}
+
+impl From<Option<bool>> for Told {
+    fn from(known: Option<bool>) -> Self {
+        known.map_or(Told::Unknown, Told::from_bool)
+    }
+}
+
+/// How pods of different nodes reach one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Routing {
+    /// By the node network's routes.
+    Native,
+    /// Through a VXLAN device.
+    Vxlan,
+    /// Through a Geneve device, all of them or those that are answered directly (DSR).
+    Geneve,
+}
+
+impl Routing {
+    /// Name as metrics and `/verdict` show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Routing::Native => "native",
+            Routing::Vxlan => "vxlan",
+            Routing::Geneve => "geneve",
+        }
+    }
+}
+
+/// What can be told of Cilium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cilium {
+    /// Whether it takes node ports and the like from kube-proxy.
+    pub replacement: Told,
+    /// Whether it translates when a socket connects.
+    pub socket_lb: Told,
+    /// Of pods of other nodes.
+    pub routing: Routing,
+    /// Nodes encrypt what they send one another by WireGuard.
+    pub wireguard: bool,
+    /// Its programs are filters of clsact, not links.
+    pub clsact: bool,
+}
+
+/// How much of a path crosses the observer's hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Seen {
+    /// All of it.
+    Full,
+    /// A part.
+    Partial,
+    /// Nothing but what goes wrong, if that.
+    Hidden,
+}
+
+impl Seen {
+    /// Name as metrics and `/verdict` show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Seen::Full => "full",
+            Seen::Partial => "partial",
+            Seen::Hidden => "hidden",
+        }
+    }
+}
+
+/// One path of one family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathShape {
+    /// Which family.
+    #[serde(with = "names::family")]
+    pub family: Family,
+    /// Where its connections come from.
+    #[serde(with = "names::path")]
+    pub path: SourceClass,
+    /// Who translates it.
+    pub owners: DatapathOwners,
+    /// How much of it is seen.
+    pub seen: Seen,
+    /// The same for a person.
+    pub sentence: String,
+}
+
+/// The datapath of this node, as far as it can be told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Cilium, where it is.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cilium: Option<Cilium>,
+    /// Uplinks with an XDP program, which may answer or translate before the observer sees it.
+    #[serde(default)]
+    pub accelerated: Vec<String>,
+    /// How many interfaces are netkit pairs, which no program of the observer's can follow.
+    #[serde(default)]
+    pub netkit: u32,
+    /// Whether programs of others stand at both of the sentinel's interfaces.
+    #[serde(default)]
+    pub sentinel_managed: Told,
+    /// Programs of others on uplinks that are not known as Cilium's: `name at interface`.
+    #[serde(default)]
+    pub strangers: Vec<String>,
+    /// Every path of both families.
+    pub paths: Vec<PathShape>,
+    /// What else a reader of the verdict has to know, in sentences.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+impl Shape {
+    /// Makes it of what was read.
+    pub fn of(facts: &Facts) -> Self {
+        Self::after(Told::Unknown, facts)
+    }
+
+    /// The same, where it was told `managed` before whether programs of others stand at both of the
+    /// sentinel's interfaces: while these are away, as during their repair, that is not told anew.
+    pub fn after(managed: Told, facts: &Facts) -> Self {
+        let mut shape = Shape {
+            cilium: facts.cilium(),
+            accelerated: facts.accelerated(),
+            netkit: facts.netkit,
+            sentinel_managed: facts.sentinel_managed().map_or(managed, Told::from_bool),
+            strangers: facts.strangers(),
+            ..Shape::default()
+        };
+        for family in Family::ALL {
+            for path in SourceClass::ALL {
+                let owners = shape.owners(facts.owners[family as usize], path);
+                let seen = shape.seen(path);
+                shape.paths.push(PathShape {
+                    family,
+                    path,
+                    owners,
+                    seen,
+                    sentence: words::path(&shape, path, owners),
+                });
+            }
+        }
+        shape.notes = words::notes(&shape, facts);
+        shape
+    }
+
+    /// Whether Cilium takes all of kube-proxy's part, or may.
+    fn may_replace(&self) -> bool {
+        self.cilium
+            .is_some_and(|cilium| cilium.replacement != Told::No)
+    }
+
+    /// Whether the sentinel's probes from outside the node take the way of real connections. Where
+    /// Cilium replaces kube-proxy it translates at the interfaces that it manages: what comes in by
+    /// others is translated by nobody, or by rules that kube-proxy left behind, and says nothing of
+    /// what users meet.
+    pub fn probes_stand(&self) -> bool {
+        !self.may_replace() || self.sentinel_managed == Told::Yes
+    }
+
+    /// Whether what comes in from outside is translated by another proxy than what pods send.
+    pub fn is_mixed(&self) -> bool {
+        self.cilium
+            .is_some_and(|cilium| cilium.replacement == Told::No)
+    }
+
+    /// Who owns the datapath of a family, with what only the shape tells.
+    pub fn owners_with(&self, owners: DatapathOwners) -> DatapathOwners {
+        let replaces = self
+            .cilium
+            .is_some_and(|cilium| cilium.replacement == Told::Yes);
+        let more = replaces.then_some(Owner::CiliumReplacement);
+        owners.iter().chain(more).collect()
+    }
+
+    /// Who translates a path, of those that are there.
+    fn owners(&self, there: DatapathOwners, path: SourceClass) -> DatapathOwners {
+        let kube_proxy = || there.iter().filter(|owner| *owner != Owner::Cilium);
+        let Some(cilium) = self.cilium else {
+            return kube_proxy().collect();
+        };
+        let own = Some(Owner::Cilium).into_iter();
+        match (path, cilium.replacement, cilium.socket_lb) {
+            (SourceClass::Pod, ..) | (_, Told::Yes, _) | (SourceClass::Host, _, Told::Yes) => {
+                own.collect()
+            }
+            (_, Told::No, _) => kube_proxy().collect(),
+            // One of them; which, cannot be told.
+            (_, Told::Unknown, _) => own.chain(kube_proxy()).collect(),
+        }
+    }
+
+    fn seen(&self, path: SourceClass) -> Seen {
+        let socket_lb = self.cilium.map_or(Told::No, |cilium| cilium.socket_lb);
+        match path {
+            SourceClass::Host => Seen::Hidden,
+            SourceClass::Pod if self.netkit > 0 || socket_lb != Told::No => Seen::Partial,
+            SourceClass::External if self.netkit > 0 || !self.accelerated.is_empty() => {
+                Seen::Partial
+            }
+            SourceClass::Pod | SourceClass::External => Seen::Full,
+        }
+    }
+}
+
+/// Whether one of Cilium's programs is there for a family. Those whose names are not known are taken
+/// for its own, since it owns the root of the hierarchy. A family that cannot be read may have one.
+fn has_cilium(by_family: &[Option<Strangers>; FAMILIES]) -> Option<bool> {
+    let known = by_family.iter().flatten();
+    let has_one = known
+        .into_iter()
+        .any(|strangers| strangers.may_have(CILIUM));
+    (has_one || by_family.iter().all(Option::is_some)).then_some(has_one)
+}
+
+impl Facts {
+    fn with(&self, role: Role) -> impl Iterator<Item = &DeviceFacts> {
+        self.devices
+            .iter()
+            .filter(move |device| device.role == role)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.with(Role::Cilium).any(|device| device.name == name)
+    }
+
+    fn cilium(&self) -> Option<Cilium> {
+        if !self.has("cilium_host") {
+            return None;
+        }
+        let hooks = self
+            .devices
+            .iter()
+            .filter_map(|device| device.hooks.as_ref());
+        let (mut links, mut filters) = (false, false);
+        for strangers in hooks.flatten() {
+            links |= !strangers.links.is_empty();
+            filters |= !strangers.filters.is_empty();
+        }
+        Some(Cilium {
+            replacement: self.replacement(),
+            socket_lb: self.socket_lb().into(),
+            routing: if self.has("cilium_vxlan") {
+                Routing::Vxlan
+            } else if self.has("cilium_geneve") {
+                Routing::Geneve
+            } else {
+                Routing::Native
+            },
+            wireguard: self.has("cilium_wg0"),
+            clsact: filters && !links,
+        })
+    }
+
+    /// Whether Cilium translates at `connect`.
+    fn socket_lb(&self) -> Option<bool> {
+        has_cilium(&self.connect)
+    }
+
+    /// Whether Cilium keeps processes from binding node ports, which it does where it serves these
+    /// (`node-port-bind-protection`, on unless switched off).
+    fn guards_node_ports(&self) -> Option<bool> {
+        has_cilium(&self.bound)
+    }
+
+    /// The replacement needs both: a program at what leaves by the uplinks, and translation at
+    /// `connect`. Either alone has other reasons, and so may both have beside kube-proxy: there it
+    /// must guard node ports too.
+    fn replacement(&self) -> Told {
+        let mut uplinks = self.with(Role::Uplink).peekable();
+        let unread = uplinks.peek().is_none();
+        let mut leaves = Some(false);
+        for uplink in uplinks {
+            match &uplink.hooks {
+                Some([_, egress]) if egress.may_have(TO_NETDEV) => leaves = Some(true),
+                Some(_) => {}
+                None => leaves = leaves.filter(|leaves| *leaves),
+            }
+        }
+        match (leaves, self.socket_lb()) {
+            (Some(true), Some(true))
+                if self.guards_node_ports() == Some(true) || !self.has_kube_proxy() =>
+            {
+                Told::Yes
+            }
+            // A program at the uplinks, and nobody else who could serve node ports.
+            (Some(true), Some(false)) if !self.has_kube_proxy() => Told::Unknown,
+            (_, Some(false)) => Told::No,
+            (Some(false), _) if !unread => Told::No,
+            _ => Told::Unknown,
+        }
+    }
+
+    fn has_kube_proxy(&self) -> bool {
+        let cilium = DatapathOwners::from_iter([Owner::Cilium]);
+        let others = |owners: &DatapathOwners| !owners.beyond(cilium).is_empty();
+        self.owners.iter().any(others)
+    }
+
+    fn accelerated(&self) -> Vec<String> {
+        let with_xdp = self.with(Role::Uplink).filter(|device| device.xdp);
+        with_xdp.map(|device| device.name.clone()).collect()
+    }
+
+    fn sentinel_managed(&self) -> Option<bool> {
+        let ends = self.with(Role::Sentinel);
+        let managed = |device: &DeviceFacts| {
+            let [ingress, _] = device.hooks.as_ref()?;
+            Some(ingress.all().next().is_some())
+        };
+        let managed: Vec<Option<bool>> = ends.map(managed).collect();
+        if managed.contains(&Some(false)) {
+            Some(false)
+        } else {
+            // One alone, of a pair that is being made, tells nothing.
+            (managed == [Some(true); 2]).then_some(true)
+        }
+    }
+
+    fn strangers(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for device in self.with(Role::Uplink) {
+            let all = device.hooks.iter().flatten().flat_map(Strangers::all);
+            let others = all.filter(|name| name.is_none_or(|name| !name.starts_with(CILIUM)));
+            found.extend(others.map(|name| {
+                let name = name.unwrap_or("a program whose name cannot be read");
+                format!("{name} at {}", device.name)
+            }));
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+}

@@ -1,0 +1,147 @@
+//! The sentences of a shape: who translates a path, how much of it is seen, what to do about it.
+
+use agent_common::service::SourceClass;
+
+use super::{Facts, Role, Routing, Shape, Told};
+use crate::owners::DatapathOwners;
+
+fn owned(owners: DatapathOwners) -> String {
+    let labels: Vec<&str> = owners.iter().map(|owner| owner.label()).collect();
+    match labels.as_slice() {
+        [] => "translated by nobody that is known".to_owned(),
+        some => format!("translated by {}", some.join(" or ")),
+    }
+}
+
+/// What is said of one path.
+pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> String {
+    let mut parts = vec![owned(owners)];
+    match path {
+        SourceClass::Pod => pods(shape, &mut parts),
+        SourceClass::Host => host(shape, &mut parts),
+        SourceClass::External => external(shape, &mut parts),
+    }
+    parts.join("; ")
+}
+
+fn pods(shape: &Shape, parts: &mut Vec<String>) {
+    let socket_lb = shape.cilium.map(|cilium| cilium.socket_lb);
+    match socket_lb {
+        Some(Told::Yes) => parts.push(
+            "where Cilium translates when a pod's socket connects (unless bpf-lb-sock-hostns-only) \
+             its connections never carry a cluster IP and are not seen"
+                .to_owned(),
+        ),
+        Some(Told::Unknown) => parts.push(
+            "whether Cilium translates when a socket connects cannot be read: such connections \
+             are not seen"
+                .to_owned(),
+        ),
+        Some(Told::No) | None => {}
+    }
+    if shape.netkit > 0 {
+        parts.push(netkit(shape));
+    } else if parts.len() == 1 {
+        parts.push("seen arriving, and leaving or answered".to_owned());
+    }
+}
+
+fn host(shape: &Shape, parts: &mut Vec<String>) {
+    let where_ = match shape.cilium.map(|cilium| cilium.socket_lb) {
+        Some(Told::Yes) => "translated when the socket connects, before any packet",
+        _ => "translated before any interface",
+    };
+    parts.push(format!(
+        "{where_}: only what leaks is seen, and the sentinel's host path tells the rest"
+    ));
+}
+
+fn external(shape: &Shape, parts: &mut Vec<String>) {
+    if !shape.accelerated.is_empty() {
+        parts.push(format!(
+            "an XDP program at {} may answer or translate before the observer: what it takes is not \
+             seen",
+            shape.accelerated.join(", ")
+        ));
+    }
+    if shape.netkit > 0 {
+        parts.push(netkit(shape));
+    }
+    if parts.len() == 1 {
+        parts.push("seen arriving, and leaving or answered".to_owned());
+    }
+    if shape.may_replace() {
+        parts.push(
+            "with DSR answers of other nodes' endpoints go past this node: those connections are \
+             seen forwarded and never proven"
+                .to_owned(),
+        );
+    }
+}
+
+fn netkit(shape: &Shape) -> String {
+    format!(
+        "{} netkit interfaces are not supported: what crosses them is not seen",
+        shape.netkit
+    )
+}
+
+/// What else a reader has to know.
+pub(super) fn notes(shape: &Shape, facts: &Facts) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(cilium) = shape.cilium {
+        let replacement = match cilium.replacement {
+            Told::Yes => "replaces kube-proxy",
+            Told::No => "does not replace kube-proxy",
+            Told::Unknown => "may replace kube-proxy, which cannot be read here",
+        };
+        let routing = match cilium.routing {
+            Routing::Native => "native routing",
+            Routing::Vxlan => "a VXLAN tunnel",
+            Routing::Geneve => "a Geneve tunnel, or DSR by Geneve",
+        };
+        notes.push(format!("Cilium {replacement}; {routing}"));
+        if shape.is_mixed() {
+            notes.push(
+                "two proxies share this node: Cilium serves pods, kube-proxy what comes from \
+                 outside; probes of the sentinel tell of kube-proxy, pods are judged by their own \
+                 connections"
+                    .to_owned(),
+            );
+        }
+        if !shape.probes_stand() {
+            notes.push(unprobed(shape, cilium.replacement, facts));
+        }
+    }
+    if shape.cilium.is_none() && !shape.strangers.is_empty() {
+        notes.push(format!(
+            "programs of others run behind the observer: {}",
+            shape.strangers.join(", ")
+        ));
+    }
+    notes
+}
+
+fn unprobed(shape: &Shape, replacement: Told, facts: &Facts) -> String {
+    let ends: Vec<&str> = facts
+        .with(Role::Sentinel)
+        .map(|device| device.name.as_str())
+        .collect();
+    let ends = match ends.as_slice() {
+        [] => "the sentinel's interfaces".to_owned(),
+        ends => ends.join(" and "),
+    };
+    let why = match (shape.sentinel_managed, replacement) {
+        (Told::Unknown | Told::Yes, _) => {
+            format!("whether Cilium translates what enters by {ends} cannot be read")
+        }
+        (Told::No, Told::Yes) => format!("Cilium does not translate what enters by {ends}"),
+        (Told::No, _) => {
+            format!("if Cilium replaces kube-proxy, it does not translate what enters by {ends}")
+        }
+    };
+    format!(
+        "the sentinel's paths from outside the node say nothing: {why}; with them on its list of \
+         devices these paths are armed (docs/cilium.md)"
+    )
+}

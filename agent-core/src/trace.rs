@@ -1,0 +1,142 @@
+//! What a probe of the sentinel brought, as plain values. `sentinel` (the I/O) makes a
+//! [`ProbeTrace`]; [`crate::probes`] judges it.
+
+use std::net::SocketAddr;
+
+use agent_common::probe::STAGES;
+use agent_common::service::Family;
+use serde::{Deserialize, Serialize};
+
+use crate::time::Mono;
+
+/// Which way a probe takes through the datapath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProbePath {
+    /// From an address of this node's podCIDR to the cluster IP; only where one is reserved.
+    Pod,
+    /// From outside the cluster's ranges to the cluster IP. It is masqueraded and accepted where
+    /// pods may be dropped, so it never stands for pods.
+    OffCluster,
+    /// From outside to the node port on an address of this node.
+    NodePort,
+    /// From the node itself to the cluster IP: blind to forwarding.
+    Host,
+}
+
+/// How many paths there are.
+pub const PROBE_PATHS: usize = 4;
+
+impl ProbePath {
+    /// All, in their order.
+    pub const ALL: [ProbePath; PROBE_PATHS] = [
+        ProbePath::Pod,
+        ProbePath::OffCluster,
+        ProbePath::NodePort,
+        ProbePath::Host,
+    ];
+
+    /// Name as metrics and `/verdict` show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ProbePath::Pod => "pod",
+            ProbePath::OffCluster => "off_cluster",
+            ProbePath::NodePort => "node_port",
+            ProbePath::Host => "host",
+        }
+    }
+}
+
+/// What a probe speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// A handshake, then data.
+    Tcp,
+    /// One datagram each way.
+    Udp,
+}
+
+impl Transport {
+    /// Both.
+    pub const ALL: [Transport; 2] = [Transport::Tcp, Transport::Udp];
+
+    /// Name as metrics and `/verdict` show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Udp => "udp",
+        }
+    }
+}
+
+/// What is probed apart: one path, in one family, by one transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane {
+    /// Which way.
+    pub path: ProbePath,
+    /// Which family.
+    pub family: Family,
+    /// Which transport.
+    pub transport: Transport,
+}
+
+/// When each stage was passed, by [`Stage`](agent_common::probe::Stage).
+pub type Stamps = [Option<Mono>; STAGES];
+
+/// Everything that is known of one probe, once it passed, failed or its time was up. Facts, no
+/// judgement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeTrace {
+    /// Which way it took.
+    pub lane: Lane,
+    /// When it should have been sent.
+    pub due: Mono,
+    /// When it was sent.
+    pub sent: Mono,
+    /// When it was given up or complete.
+    pub ended: Mono,
+    /// Its source as it was sent.
+    pub client: SocketAddr,
+    /// What it dialled.
+    pub frontend: SocketAddr,
+    /// Stages of SYN and SYN-ACK; all empty for UDP. [`ProbePath::Host`] has no `Arrived`, and
+    /// `Collected` is when `connect` returned.
+    pub handshake: Stamps,
+    /// Stages of the data and its echo.
+    pub data: Stamps,
+    /// Source that the echo saw.
+    pub echo_saw: Option<SocketAddr>,
+    /// Port at which the echo was dialled: the generation on the wire.
+    pub generation: Option<u16>,
+    /// What the observer saw of it at any device, and the client of refusals.
+    pub sightings: ProbeSightings,
+    /// How the control probe of the same interval fared.
+    pub control: Control,
+    /// Why it could not be sent, in words.
+    pub unsent: Option<String>,
+}
+
+/// How a probe went wrong before anyone's eyes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProbeSightings {
+    /// Left by an uplink untranslated.
+    pub leaked: bool,
+    /// Left for an address that is no endpoint of the sentinel.
+    pub misrouted: bool,
+    /// Left for an endpoint that has left the sentinel's slice: an old generation.
+    pub stale: bool,
+    /// Refused by RST.
+    pub refused: bool,
+    /// Refused by an ICMP error.
+    pub unreachable: bool,
+}
+
+/// A probe that goes to the echo past the datapath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Came back.
+    Passed,
+    /// Did not: the devices are damaged, or the agent is starved. Nothing may be concluded.
+    Failed,
+}

@@ -1,0 +1,162 @@
+//! The judgement: a pure function of the evidence, the inputs beside it, and now.
+//!
+//! [`verdict()`] decides, [`limits`] holds its numbers, [`report`] what it says. Reading changes
+//! nothing, and the same inputs always give the same verdict. Statuses are not decided here
+//! (`answer`), nor is flapping (`damping`).
+
+mod judge;
+mod lane_words;
+mod lanes;
+pub mod last;
+pub mod report;
+mod upstream;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use agent_common::service::{FAMILIES, Family};
+
+use crate::cause::{Cause, State, Why};
+use crate::eligibility::Eligibility;
+use crate::ledger::Ledger;
+use crate::time::Mono;
+use crate::upstream::Voice;
+pub use last::LastVerdict;
+pub use report::{
+    Coverage, FamilyVerdict, LaneState, LaneView, Loss, PathState, PathView, ServiceTrouble,
+    StageDelays, Verdict,
+};
+
+/// What the verdict rests on beside the evidence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inputs {
+    /// From the Node object. It is carried, not judged: `answer` joins it.
+    pub eligibility: Eligibility,
+    /// Everything that was there at the start has been delivered.
+    pub view_synced: bool,
+    /// Families that have a frontend on this node, by [`Family`].
+    pub families: [bool; FAMILIES],
+    /// What is known of this boot.
+    pub boot: BootState,
+    /// How far this node's datapath usually lags behind the API, where that is known.
+    pub usual_lag: Option<Duration>,
+    /// What the node's own proxy says against it, where it is asked.
+    pub upstream: Option<Voice>,
+}
+
+/// What is known of this boot of the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BootState {
+    /// A sentinel is there, so that something should be proven soon after boot.
+    pub sentinel_exists: bool,
+    /// When the node booted; `CLOCK_MONOTONIC` begins there.
+    pub booted: Mono,
+}
+
+/// Judges the node as of `now`. The numbers are those of the ledger.
+pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
+    let unknown = unknown(ledger, inputs, now);
+    let families: Vec<FamilyVerdict> = judged_families(ledger, inputs)
+        .map(|family| judge::family(ledger, inputs, family, unknown, now))
+        .collect();
+    let (state, cause, why, reason) = worst(&families, unknown, ledger, now);
+    let (services, services_omitted) = judge::troubles(ledger, now);
+    Verdict {
+        at: now,
+        state,
+        since: now,
+        cause,
+        why,
+        reason,
+        eligibility: inputs.eligibility.clone(),
+        families,
+        services,
+        services_omitted,
+        coverage: coverage(ledger),
+    }
+}
+
+/// What keeps everything from being judged. This outranks all evidence.
+fn unknown(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Option<Why> {
+    let since = ledger.sampled().or(ledger.restored());
+    if since.is_none_or(|since| now.since(since) > ledger.limits().sample_gap) {
+        return Some(Why::NotSampled);
+    }
+    if ledger.sampled().is_some() && ledger.observer().attached == 0 {
+        return Some(Why::ObserverBlind);
+    }
+    // A restarted agent begins from what it knew, also while the API server is away.
+    if !inputs.view_synced && ledger.restored().is_none() {
+        return Some(Why::ViewNotSynced);
+    }
+    None
+}
+
+/// Families with frontends, or with a sentinel that worked; before the view is synced, those that were judged before a restart.
+fn judged_families(ledger: &Ledger, inputs: &Inputs) -> impl Iterator<Item = Family> {
+    Family::ALL.into_iter().filter(|family| {
+        inputs.families[*family as usize]
+            || lanes::is_judged(ledger.sentinel(), *family)
+            || (!inputs.view_synced && ledger.family(*family).is_known())
+    })
+}
+
+type Judgement = (State, Option<Cause>, Option<Why>, String);
+
+/// The worst family speaks for the node; among equals the first.
+fn worst(
+    families: &[FamilyVerdict],
+    unknown: Option<Why>,
+    ledger: &Ledger,
+    now: Mono,
+) -> Judgement {
+    if let Some(why) = unknown {
+        return (
+            State::Unknown,
+            None,
+            Some(why),
+            words::blind(why, ledger, now),
+        );
+    }
+    let severest = families.iter().map(|family| family.state).max();
+    match families
+        .iter()
+        .find(|family| Some(family.state) == severest)
+    {
+        Some(family) => (
+            family.state,
+            family.cause,
+            family.why,
+            family.reason.clone(),
+        ),
+        None => {
+            let why = Why::NothingExpected;
+            (
+                State::Unknown,
+                None,
+                Some(why),
+                words::blind(why, ledger, now),
+            )
+        }
+    }
+}
+
+fn coverage(ledger: &Ledger) -> Coverage {
+    let observer = ledger.observer();
+    let loss = |loss: &super::evidence::CoverageLoss| Loss {
+        loss: loss.clone(),
+        sentence: loss.to_string(),
+    };
+    Coverage {
+        attached: observer.attached,
+        wanted: observer.wanted,
+        sampled: ledger.sampled(),
+        lost_suspended: observer.lost_suspended,
+        misrouted_suspended: observer.misrouted_suspended,
+        services_untracked: ledger.untracked(),
+        losses: observer.reasons.iter().map(loss).collect(),
+    }
+}

@@ -1,0 +1,182 @@
+//! What the datapath's shape makes of probes: those that do not take the way of users accuse nobody.
+
+use agent_common::service::{Family, SourceClass};
+use rstest::rstest;
+
+use super::scene::*;
+use super::world::*;
+use crate::cause::Failure;
+use crate::cause::State;
+use crate::limits::Limits;
+use crate::owners::Owner;
+use crate::probes::SentinelLedger;
+use crate::shape::tests::{mixed, replacing, replacing_with};
+use crate::shape::{Shape, Told};
+use crate::trace::ProbePath;
+
+impl World {
+    /// The shape was read, and whose rules are there beside Cilium.
+    fn shaped(&mut self, shape: &Shape, rules: &[Owner], at: u64) -> &mut Self {
+        let there: Vec<Owner> = rules.iter().copied().chain([Owner::Cilium]).collect();
+        let sentinel = self.ledger.sentinel_mut();
+        sentinel.shape_seen(shape, ms(at));
+        for family in Family::ALL {
+            sentinel.owner_seen(family, shape.owners_with(owners(&there)), ms(at));
+        }
+        self
+    }
+}
+
+const KUBE_PROXY: &[Owner] = &[Owner::KubeProxyIptables];
+
+/// Probes pass by rules that kube-proxy left behind; then these go.
+#[rstest]
+#[case::taken_over(replacing(), State::Unknown)]
+#[case::not_taken_over(mixed(), State::Broken)]
+fn rules_left_behind_accuse_nobody(#[case] shape: Shape, #[case] expected: State) {
+    let mut world = World::probed(&USUAL);
+    world.shaped(&shape, KUBE_PROXY, 2_100);
+    let paths = [ProbePath::OffCluster, ProbePath::NodePort];
+    world.rounds(2_250, 14_000, &paths, |_| Fate::Pass);
+    world.shaped(&shape, &[], 14_100);
+    world.rounds(14_250, 20_000, &paths, |_| Fate::Leak);
+    let verdict = world.verdict(20_200);
+    let accused = verdict.state == State::Broken;
+    assert_eq!(
+        accused,
+        expected == State::Broken,
+        "{:?}: {}",
+        verdict.state,
+        verdict.reason
+    );
+    let lanes = &verdict.families[0].lanes;
+    let silent = lanes
+        .iter()
+        .filter(|lane| lane.path != ProbePath::Host)
+        .all(|lane| lane.sentence.contains("says nothing here"));
+    assert_eq!(silent, !accused, "{lanes:#?}");
+}
+
+/// What failed while nobody's users met it accuses nobody when that ends: neither when Cilium lets go
+/// nor while programs of another agent's, during an upgrade, look like Cilium's.
+#[test]
+fn what_begins_to_stand_for_users_has_to_pass_first() {
+    let mut world = World::probed(&USUAL);
+    world.shaped(&replacing(), KUBE_PROXY, 2_100);
+    let paths = [ProbePath::OffCluster, ProbePath::NodePort];
+    world.rounds(2_250, 14_000, &paths, |_| Fate::Pass);
+    world.rounds(14_250, 20_000, &paths, |_| Fate::Leak);
+    world.shaped(&mixed(), &[], 20_100);
+    world.rounds(20_250, 24_000, &paths, |_| Fate::Leak);
+    let verdict = world.verdict(24_200);
+    assert_ne!(verdict.state, State::Broken, "{}", verdict.reason);
+    world.rounds(24_250, 24_500, &paths, |_| Fate::Pass);
+    world.rounds(24_750, 27_000, &paths, |_| Fate::Leak);
+    assert_eq!(world.verdict(27_200).state, State::Broken);
+}
+
+/// Beside the replacement the node's own path speaks alone.
+#[test]
+fn the_nodes_own_path_speaks_where_no_other_can() {
+    let mut world = World::with_sentinel();
+    world.shaped(&replacing(), &[], 100);
+    world.rounds(250, 3_000, &USUAL, outside(Fate::Leak, Fate::Pass));
+    let verdict = world.verdict(3_200);
+    assert_eq!(verdict.state, State::Proven, "{}", verdict.reason);
+    let mut busy = world.clone();
+    world.rounds(3_250, 6_000, &USUAL, |_| Fate::Leak);
+    assert_eq!(world.verdict(6_200).state, State::Broken);
+    // Real connections get through all the while: from wherever, they say more.
+    for class in [SourceClass::External, SourceClass::Pod] {
+        let mut busy = busy.clone();
+        for at in (3_250..=6_000).step_by(250) {
+            busy.prove(WEB, class, at + 100);
+            busy.rounds(at, at, &USUAL, |_| Fate::Leak);
+        }
+        let verdict = busy.verdict(6_200);
+        assert_eq!(verdict.state, State::Degraded, "{}", verdict.reason);
+    }
+    // One that got through before the fault contradicts nothing.
+    busy.prove(WEB, SourceClass::External, 3_100);
+    busy.rounds(3_250, 6_000, &USUAL, |_| Fate::Leak);
+    assert_eq!(busy.verdict(6_200).state, State::Broken);
+}
+
+/// The sentinel's interfaces are on Cilium's list. While they are made anew the host's path does not
+/// speak in the others' place; where they are off the list for good, it does.
+#[test]
+fn the_nodes_own_path_takes_no_turn_of_others() {
+    let mut world = World::with_sentinel();
+    world.shaped(&replacing_with(Told::Yes), &[], 100);
+    world.rounds(250, 3_000, &USUAL, |_| Fate::Pass);
+    let host_leaks = || outside(Fate::Pass, Fate::Leak);
+    world.rounds(3_250, 6_000, &USUAL, host_leaks());
+    assert_eq!(world.verdict(6_200).state, State::Degraded);
+    // Cilium's programs do not stand there yet.
+    world.shaped(&replacing_with(Told::No), &[], 6_250);
+    let mut off = world.clone();
+    world.rounds(6_500, 9_000, &[ProbePath::Host], host_leaks());
+    let verdict = world.verdict(9_200);
+    assert_ne!(verdict.state, State::Broken, "{}", verdict.reason);
+    off.rounds(6_500, 38_000, &[ProbePath::Host], host_leaks());
+    let verdict = off.verdict(38_200);
+    assert_eq!(verdict.state, State::Broken, "{}", verdict.reason);
+}
+
+/// What is remembered of the interfaces outlives the agent with its lanes.
+#[test]
+fn a_restart_does_not_disarm_what_stood_for_users() {
+    let mut world = World::with_sentinel();
+    world.shaped(&replacing_with(Told::Yes), &[], 100);
+    world.rounds(250, 3_000, &USUAL, |_| Fate::Pass);
+    let memory = serde_json::to_string(&world.ledger.sentinel().memory()).unwrap();
+    let memory = serde_json::from_str(&memory).unwrap();
+    *world.ledger.sentinel_mut() = SentinelLedger::restore(Limits::default(), memory);
+    let managed = world.ledger.sentinel().managed();
+    world.shaped(&replacing_with(managed), &[], 3_100);
+    world.shaped(&replacing_with(Told::Yes), &[], 3_150);
+    world.rounds(3_250, 6_000, &USUAL, outside(Fate::Leak, Fate::Pass));
+    let verdict = world.verdict(6_200);
+    assert_eq!(verdict.state, State::Broken, "{}", verdict.reason);
+}
+
+/// Pods are served by Cilium: that they get through says nothing of kube-proxy's rules. Without
+/// Cilium they are the same rules.
+#[rstest]
+#[case::two_proxies(Some(mixed()), SourceClass::Pod, State::Broken)]
+#[case::served_by_kube_proxy(Some(mixed()), SourceClass::External, State::Degraded)]
+#[case::one_proxy(None, SourceClass::Pod, State::Degraded)]
+fn of_two_proxies_one_does_not_speak_for_the_other(
+    #[case] shape: Option<Shape>,
+    #[case] class: SourceClass,
+    #[case] expected: State,
+) {
+    let mut world = World::with_sentinel();
+    if let Some(shape) = &shape {
+        world.shaped(shape, KUBE_PROXY, 100);
+    }
+    let paths = [ProbePath::OffCluster];
+    world.rounds(250, 3_000, &paths, |_| Fate::Pass);
+    for at in (3_250..=6_000).step_by(250) {
+        world.prove(WEB, class, at + 100);
+        world.rounds(at, at, &paths, |_| Fate::Leak);
+    }
+    let verdict = world.verdict(6_200);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason);
+}
+
+/// Failing connections of pods beside a proxy that works for everybody else: told, and no 503.
+#[test]
+fn pods_alone_of_two_proxies_are_told() {
+    let mut world = World::new();
+    world.shaped(&mixed(), KUBE_PROXY, 100);
+    for at in (250..=8_000).step_by(250) {
+        for (service, client) in [(WEB, 1), (API, 2), (DB, 3)] {
+            world.fail(service, SourceClass::Pod, client, Failure::Misrouted, at);
+        }
+        world.prove(WEB, SourceClass::External, at + 50);
+        world.look(at + 100);
+    }
+    let verdict = world.verdict(8_150);
+    assert_eq!(verdict.state, State::Degraded, "{}", verdict.reason);
+}

@@ -1,0 +1,72 @@
+//! Filters that drop or refuse the sentinel's own addresses, and what tells them from a fault.
+
+use agent_common::service::{Family, SourceClass};
+use rstest::rstest;
+
+use super::scene::*;
+use super::world::*;
+use crate::cause::Failure;
+use crate::cause::State;
+use crate::owners::Owner;
+use crate::trace::ProbePath;
+
+/// `REJECT --reject-with tcp-reset` for our range refuses as the node does where nothing listens.
+#[rstest]
+#[case::cluster_ip(ProbePath::OffCluster, Owner::KubeProxyIptables, State::Suspect)]
+#[case::cluster_ip_in_nftables(ProbePath::OffCluster, Owner::KubeProxyNftables, State::Suspect)]
+#[case::cluster_ip_on_the_node(ProbePath::OffCluster, Owner::Ipvs, State::Broken)]
+#[case::from_pods(ProbePath::Pod, Owner::KubeProxyIptables, State::Suspect)]
+#[case::node_port(ProbePath::NodePort, Owner::KubeProxyIptables, State::Broken)]
+fn a_refusal_accuses_where_the_frontend_is_the_nodes_own(
+    #[case] path: ProbePath,
+    #[case] owner: Owner,
+    #[case] expected: State,
+) {
+    let mut world = World::with_sentinel();
+    let sentinel = world.ledger.sentinel_mut();
+    sentinel.owner_seen(Family::V4, owners(&[owner]), ms(0));
+    world.rounds(250, 2_000, &[path], |_| Fate::Pass);
+    world.rounds(2_250, 4_000, &[path], |_| Fate::Refuse);
+    let verdict = world.verdict(4_200);
+    assert_eq!((verdict.state, told(&verdict).1), (expected, "refused"));
+    assert_eq!(
+        verdict
+            .reason
+            .contains("a REJECT rule resets traffic from 198.18.0.1"),
+        expected == State::Suspect,
+        "{}",
+        verdict.reason
+    );
+    world.lose(4_100);
+    world.rounds(4_250, 5_250, &[path], |_| Fate::Refuse);
+    assert_eq!(world.verdict(5_450).state, State::Broken);
+}
+
+/// Anyone can send a SYN that a host firewall drops.
+#[rstest]
+#[case::a_scanner(SourceClass::External, &[(WEB, 1), (API, 1), (DB, 1)], State::Suspect)]
+#[case::one_service(SourceClass::External, &[(WEB, 1), (WEB_METRICS, 2)], State::Suspect)]
+#[case::two_clients_of_two(SourceClass::External, &[(WEB, 1), (API, 2)], State::Broken)]
+#[case::the_node_itself(SourceClass::Host, &[(WEB, 1)], State::Suspect)]
+#[case::a_pod(SourceClass::Pod, &[(WEB, 1)], State::Broken)]
+fn one_stranger_decides_nothing(
+    #[case] class: SourceClass,
+    #[case] lost: &[(u32, u8)],
+    #[case] expected: State,
+) {
+    let mut world = World::faulty(4_000, outside(Fate::Drop, Fate::Pass));
+    for (service, client) in lost {
+        world.fail(*service, class, *client, Failure::Lost, 4_100);
+    }
+    world.rounds(4_250, 5_000, &USUAL, outside(Fate::Drop, Fate::Pass));
+    let verdict = world.verdict(5_200);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason);
+    assert_eq!(
+        verdict
+            .reason
+            .ends_with("no pod is among the few clients that failed beside them"),
+        expected == State::Suspect,
+        "{}",
+        verdict.reason
+    );
+}

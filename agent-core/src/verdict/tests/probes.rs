@@ -1,0 +1,400 @@
+//! None of these may turn the answer: whatever is done to the sentinel itself, to its devices, to
+//! the agent, or to the datapath's owner. And what is said where a path never worked.
+
+use std::time::Duration;
+
+use agent_common::service::Family;
+use rstest::rstest;
+
+use super::scene::*;
+use super::world::*;
+use crate::cause::{State, Why};
+use crate::damping::Damping;
+use crate::ledger::Ledger;
+use crate::limits::Limits;
+use crate::memory::Remembered;
+use crate::owners::Owner;
+use crate::policy::UnknownPolicy;
+use crate::probes::SentinelView;
+use crate::time::Mono;
+use crate::trace::{Lane, ProbePath, Transport};
+use crate::verdict::{BootState, LastVerdict};
+
+/// Leaks from 2.25 s on, checked after every round until 14 s; `meddle` is asked before each.
+fn never_broken(meddle: impl Fn(&mut World, u64) -> Option<Fate>) -> World {
+    let mut world = World::probed(&USUAL);
+    let mut damping = Damping::new(Duration::from_secs(10));
+    for at in (2_250..=14_000).step_by(250) {
+        let Some(fate) = meddle(&mut world, at) else {
+            continue;
+        };
+        world.rounds(at, at, &USUAL, |_| fate);
+        for now in [at + 200, at + 249] {
+            let verdict = world.verdict(now);
+            assert_ne!(verdict.state, State::Broken, "at {now}: {}", verdict.reason);
+            assert!(damping.step(&verdict, UnknownPolicy::Open).healthy);
+        }
+    }
+    world
+}
+
+fn change(world: &mut World, now: u64, view: SentinelView) {
+    let changed_at = ms(now);
+    let view = SentinelView { changed_at, ..view };
+    world.ledger.sentinel_mut().view_changed(ms(now), view);
+}
+
+#[test]
+fn the_sentinel_deleted() {
+    let world = never_broken(|world, at| {
+        // We hear of it half a second after kube-proxy did.
+        if at == 2_750 {
+            change(world, at, SentinelView::default());
+        }
+        Some(Fate::Leak)
+    });
+    assert_eq!(world.verdict(40_000).state, State::Unknown);
+}
+
+#[test]
+fn the_sentinel_edited() {
+    never_broken(|world, at| {
+        if at == 2_750 {
+            change(
+                world,
+                at,
+                SentinelView {
+                    identity: 2,
+                    ..sentinel_view()
+                },
+            );
+        }
+        // The datapath follows late, but within the time.
+        Some(if at < 12_000 { Fate::Leak } else { Fate::Pass })
+    });
+}
+
+#[test]
+fn the_sentinel_altered() {
+    let mut world = never_broken(|world, at| {
+        if at == 2_750 {
+            let altered = Some("the selector app=web is set".to_owned());
+            change(
+                world,
+                at,
+                SentinelView {
+                    altered,
+                    identity: 2,
+                    ..sentinel_view()
+                },
+            );
+        }
+        Some(Fate::Leak)
+    });
+    world.idle(14_250, 40_000);
+    let verdict = world.verdict(40_000);
+    assert_eq!(verdict.why, Some(Why::SentinelAltered));
+    assert_eq!(
+        verdict.reason,
+        "IPv4: the sentinel is not as pathproof made it: the selector app=web is set"
+    );
+}
+
+#[rstest]
+#[case::dropped(Fate::Drop)]
+#[case::rejected(Fate::Reject)]
+#[case::answers_dropped(Fate::LoseAnswer)]
+fn a_policy_against_our_range(#[case] fate: Fate) {
+    let world = never_broken(|_, _| Some(fate));
+    assert_eq!(world.verdict(14_200).state, State::Suspect);
+}
+
+#[test]
+fn devices_taken_down() {
+    let world = never_broken(|_, _| Some(Fate::ControlFails));
+    let verdict = world.verdict(14_200);
+    assert_eq!(
+        verdict.state,
+        State::Proven,
+        "the proofs of before are young"
+    );
+    let mut world = world;
+    world.rounds(14_250, 40_000, &USUAL, |_| Fate::ControlFails);
+    let verdict = world.verdict(40_200);
+    assert_eq!(verdict.why, Some(Why::Inconclusive));
+    assert!(
+        verdict.reason.contains("the control probe"),
+        "{}",
+        verdict.reason
+    );
+}
+
+#[test]
+fn client_device_taken_down() {
+    never_broken(|_, _| Some(Fate::Vanish));
+}
+
+#[test]
+fn routes_flushed_and_found_damaged() {
+    let world = never_broken(|world, at| {
+        if at >= 2_750 {
+            let sentence = "the route to 198.18.0.2 is gone".to_owned();
+            world.ledger.sentinel_mut().damaged(ms(at), sentence);
+        }
+        Some(Fate::Misroute)
+    });
+    let lane = &world.verdict(14_200).families[0].lanes[0];
+    assert!(
+        lane.sentence.ends_with("the route to 198.18.0.2 is gone"),
+        "{}",
+        lane.sentence
+    );
+}
+
+#[test]
+fn stopped_for_ten_seconds_and_continued() {
+    never_broken(|_, at| match at {
+        // What was under way when it was stopped failed, and is looked at when it continues.
+        2_250..=2_750 => Some(Fate::Leak),
+        3_000..=12_999 => None,
+        13_000..=13_500 => Some(Fate::Leak),
+        _ => Some(Fate::Pass),
+    });
+}
+
+#[rstest]
+#[case::sent_late(Fate::Late)]
+#[case::seen_late(Fate::SeenLate)]
+fn a_starved_agent(#[case] fate: Fate) {
+    never_broken(|_, _| Some(fate));
+}
+
+#[test]
+fn another_owner_takes_over() {
+    let mut world = never_broken(|world, at| {
+        if at == 2_750 {
+            let new = owners(&[Owner::KubeProxyNftables]);
+            world
+                .ledger
+                .sentinel_mut()
+                .owner_seen(Family::V4, new, ms(at));
+        }
+        Some(Fate::Leak)
+    });
+    let verdict = world.verdict(14_200);
+    assert_eq!(
+        (verdict.state, verdict.why),
+        (State::Unknown, Some(Why::DatapathChanged))
+    );
+    assert_eq!(
+        verdict.reason,
+        "IPv4: the datapath changed hands (now kube-proxy (nftables)), and no probe got through since"
+    );
+    world.rounds(14_250, 14_250, &USUAL, |_| Fate::Pass);
+    assert_eq!(world.verdict(14_450).state, State::Proven);
+    world.rounds(14_500, 15_250, &USUAL, |_| Fate::Leak);
+    assert_eq!(world.verdict(15_450).state, State::Broken, "armed again");
+}
+
+#[test]
+fn the_owner_that_vanishes_is_a_fault() {
+    let mut world = World::probed(&USUAL);
+    world.rounds(2_250, 2_250, &USUAL, |_| Fate::Leak);
+    world
+        .ledger
+        .sentinel_mut()
+        .owner_seen(Family::V4, owners(&[]), ms(2_400));
+    world.rounds(2_500, 3_000, &USUAL, |_| Fate::Leak);
+    assert_eq!(world.verdict(3_200).state, State::Broken);
+}
+
+#[test]
+fn single_failures_between_passes() {
+    never_broken(|_, at| {
+        Some(if at % 1_000 == 0 {
+            Fate::Pass
+        } else {
+            Fate::Leak
+        })
+    });
+}
+
+#[test]
+fn misrouted_while_endpoints_are_not_known_for_certain() {
+    let mut world = World::probed(&USUAL);
+    world.next.observer.misrouted_suspended = true;
+    world.rounds(2_250, 6_000, &USUAL, |_| Fate::Misroute);
+    assert_eq!(world.verdict(6_200).state, State::Suspect);
+}
+
+#[test]
+fn a_path_that_never_worked_is_unknown_with_the_likely_reason() {
+    let mut world = World::with_sentinel();
+    let fate = |lane: Lane| match lane.path {
+        ProbePath::Host => Fate::Pass,
+        _ => Fate::Drop,
+    };
+    world.rounds(250, 20_000, &USUAL, fate);
+    let verdict = world.verdict(20_200);
+    assert_eq!(
+        (verdict.state, verdict.why),
+        (State::Unknown, Some(Why::NothingProven))
+    );
+    assert_eq!(
+        verdict.reason,
+        "IPv4 cluster IPs: no probe got through yet, they arrived and were not sent on (lost): most likely the \
+         FORWARD policy or a filter drops traffic from 198.18.0.1"
+    );
+    world.inputs.boot = BootState {
+        sentinel_exists: true,
+        booted: ms(0),
+    };
+    let verdict = world.verdict(20_200);
+    assert_eq!(verdict.state, State::Starting);
+    assert!(
+        verdict.reason.contains("FORWARD policy"),
+        "{}",
+        verdict.reason
+    );
+    world
+        .prove(WEB, agent_common::service::SourceClass::Pod, 20_200)
+        .look(20_450);
+    assert_eq!(
+        world.verdict(20_450).state,
+        State::Proven,
+        "by a real connection"
+    );
+}
+
+#[test]
+fn starting_ends_with_the_first_pass() {
+    let mut world = World::with_sentinel();
+    world.inputs.boot = BootState {
+        sentinel_exists: true,
+        booted: ms(0),
+    };
+    world.look(250);
+    assert_eq!(world.verdict(250).state, State::Starting);
+    world.probe(lane(ProbePath::Host, Transport::Tcp), Fate::Pass, 300);
+    world.probe(lane(ProbePath::OffCluster, Transport::Tcp), Fate::Leak, 300);
+    assert_eq!(
+        world.verdict(500).state,
+        State::Starting,
+        "the host path is blind to forwarding"
+    );
+    world.probe(lane(ProbePath::OffCluster, Transport::Tcp), Fate::Pass, 550);
+    assert_eq!(world.verdict(600).state, State::Proven);
+}
+
+/// The agent ends and another one begins from what was written down.
+fn restart(world: &mut World, at: u64) {
+    let verdict = world.verdict(at);
+    let remembered = Remembered {
+        ledger: world.ledger.memory(),
+        damping: Damping::new(Duration::from_secs(10)).memory(),
+        verdict: LastVerdict::of(&verdict),
+        eligibility: verdict.eligibility,
+        written: ms(at),
+    };
+    let written = serde_json::to_string(&remembered).unwrap();
+    let read: Remembered = serde_json::from_str(&written).unwrap();
+    world.ledger = Ledger::restore(Limits::default(), read.ledger, true, ms(at));
+}
+
+#[test]
+fn a_restart_changes_nothing() {
+    let mut world = World::faulty(4_000, |_| Fate::Leak);
+    restart(&mut world, 5_000);
+    let verdict = world.verdict(5_000);
+    assert_eq!(
+        verdict.state,
+        State::Suspect,
+        "until somebody looked: the answer stays"
+    );
+    assert!(
+        verdict
+            .reason
+            .ends_with("not confirmed: pathproof's own devices were not looked at since"),
+        "{}",
+        verdict.reason
+    );
+    world.look(5_050);
+    assert_eq!(world.verdict(5_050).state, State::Broken);
+    // The new agent reads the same view, at its own time.
+    change(&mut world, 5_100, sentinel_view());
+    world.rounds(5_250, 5_250, &USUAL, |_| Fate::Leak);
+    assert_eq!(world.verdict(5_450).state, State::Broken);
+    world.rounds(5_500, 5_500, &USUAL, |_| Fate::Pass);
+    assert_eq!(world.verdict(5_700).state, State::Proven);
+    restart(&mut world, 6_000);
+    world.rounds(6_250, 7_000, &USUAL, |_| Fate::Leak);
+    assert_eq!(
+        world.verdict(7_200).state,
+        State::Broken,
+        "armed by the agent before"
+    );
+}
+
+#[test]
+fn what_an_agent_before_the_sentinel_wrote_is_read() {
+    let mut world = World::new();
+    world.fail(
+        WEB,
+        agent_common::service::SourceClass::Pod,
+        1,
+        crate::cause::Failure::Leaked,
+        200,
+    );
+    world.look(250);
+    let mut written = serde_json::to_value(world.ledger.memory()).unwrap();
+    written.as_object_mut().unwrap().remove("sentinel");
+    written["families"][0]["streak"]
+        .as_object_mut()
+        .unwrap()
+        .remove("arrived");
+    let read = serde_json::from_value(written).unwrap();
+    let ledger = Ledger::restore(Limits::default(), read, true, ms(500));
+    assert!(!ledger.sentinel().is_failing(Family::V4));
+}
+
+#[test]
+fn a_rotation_while_broken_keeps_the_answer() {
+    let mut world = World::probed(&USUAL);
+    let mut damping = Damping::new(Duration::from_secs(10));
+    for at in (2_250..=60_000).step_by(250) {
+        if at == 40_000 {
+            change(
+                &mut world,
+                at,
+                SentinelView {
+                    identity: 2,
+                    ..sentinel_view()
+                },
+            );
+        }
+        world.rounds(at, at, &USUAL, |_| Fate::Leak);
+        let verdict = world.verdict(at + 200);
+        let served = damping.step(&verdict, UnknownPolicy::Open);
+        assert_eq!(served.healthy, at < 3_000, "at {at}: {}", verdict.reason);
+        if (40_000..50_000).contains(&(at + 200)) {
+            assert_eq!(verdict.state, State::Suspect);
+            assert!(
+                verdict
+                    .reason
+                    .ends_with("the sentinel changed a moment ago"),
+                "{}",
+                verdict.reason
+            );
+        }
+    }
+    assert_eq!(world.verdict(60_200).state, State::Broken);
+}
+
+#[test]
+fn probes_that_stop_are_too_old_after_a_while() {
+    let mut world = World::faulty(6_000, |_| Fate::Leak);
+    world.idle(6_250, 40_000);
+    let verdict = world.verdict(40_000);
+    assert_eq!(verdict.why, Some(Why::EvidenceTooOld));
+    assert_eq!(verdict.families[0].failing_since, None::<Mono>);
+}

@@ -1,0 +1,196 @@
+//! A world with a sentinel: rounds of probes every 250 ms beside the looks at the kernel.
+
+use agent_common::probe::Stage;
+use agent_common::service::Family;
+
+use super::world::*;
+use crate::cause::Failure;
+use crate::limits::Limits;
+use crate::owners::{DatapathOwners, Owner};
+use crate::probes::tests::traces::{passed, stuck};
+use crate::probes::{KernelFacts, SentinelView, classify};
+use crate::time::Mono;
+use crate::trace::{Control, Lane, ProbePath, ProbeTrace, Transport};
+use crate::verdict::Verdict;
+
+/// The lanes of a node without a reserved pod address.
+pub(super) const USUAL: [ProbePath; 3] =
+    [ProbePath::OffCluster, ProbePath::NodePort, ProbePath::Host];
+
+/// What happens to a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Pass,
+    /// Arrives, and is not sent on.
+    Drop,
+    Leak,
+    Refuse,
+    /// Refused by an ICMP error.
+    Reject,
+    Misroute,
+    /// Arrives while the kernel does not forward.
+    ForwardingOff,
+    /// The handshake is complete, the data is dropped.
+    Mute,
+    LoseAnswer,
+    /// Passes with the client's own address.
+    Unmasqueraded,
+    /// Fails, as does its control probe.
+    ControlFails,
+    /// Leaks, but sent 300 ms after it was due.
+    Late,
+    /// Leaks, seen 600 ms after it was sent.
+    SeenLate,
+    /// Does not even enter the node.
+    Vanish,
+}
+
+impl Fate {
+    pub(super) fn trace(self, lane: Lane, sent: Mono) -> ProbeTrace {
+        let arrives = || stuck(lane, sent, Some(Stage::Arrived));
+        let mut trace = match self {
+            Fate::Pass => return passed(lane, sent),
+            Fate::Unmasqueraded | Fate::Mute => passed(lane, sent),
+            Fate::LoseAnswer => stuck(lane, sent, Some(Stage::Returned)),
+            Fate::Vanish => stuck(lane, sent, None),
+            _ => arrives(),
+        };
+        match self {
+            Fate::Leak | Fate::ControlFails | Fate::Late | Fate::SeenLate => {
+                trace.sightings.leaked = true;
+            }
+            Fate::Refuse => trace.sightings.refused = true,
+            Fate::Reject => trace.sightings.unreachable = true,
+            Fate::Misroute => trace.sightings.misrouted = true,
+            Fate::Unmasqueraded => trace.echo_saw = Some(trace.client),
+            Fate::Mute => {
+                let arrived = stuck(lane, sent, Some(Stage::Arrived));
+                trace.ended = arrived.ended;
+                match lane.transport {
+                    Transport::Tcp => trace.data = arrived.handshake,
+                    Transport::Udp => trace.data = arrived.data,
+                }
+            }
+            _ => {}
+        }
+        match self {
+            Fate::ControlFails => trace.control = Control::Failed,
+            Fate::Late => trace.due = Mono(sent.0 - 300_000_000),
+            Fate::SeenLate => trace.ended = Mono(sent.0 + 600_000_000),
+            _ => {}
+        }
+        trace
+    }
+}
+
+/// A sentinel that was made long ago.
+pub(super) fn sentinel_view() -> SentinelView {
+    SentinelView {
+        exists: true,
+        altered: None,
+        off: None,
+        identity: 1,
+        changed_at: Mono(0),
+    }
+}
+
+pub(super) fn owners(owners: &[Owner]) -> DatapathOwners {
+    owners.iter().copied().collect()
+}
+
+/// A lane over IPv4.
+pub(super) fn lane(path: ProbePath, transport: Transport) -> Lane {
+    Lane {
+        path,
+        family: Family::V4,
+        transport,
+    }
+}
+
+impl World {
+    /// A sentinel is there for long, under kube-proxy; nothing was probed yet.
+    pub(super) fn with_sentinel() -> Self {
+        let mut world = Self::new();
+        world.inputs.boot.sentinel_exists = true;
+        let sentinel = world.ledger.sentinel_mut();
+        sentinel.view_changed(ms(0), sentinel_view());
+        for family in Family::ALL {
+            sentinel.owner_seen(family, owners(&[Owner::KubeProxyIptables]), ms(0));
+        }
+        world
+    }
+
+    /// The same, and probes of these paths, TCP and UDP, passed from 250 ms to 2 s.
+    pub(super) fn probed(paths: &[ProbePath]) -> Self {
+        let mut world = Self::with_sentinel();
+        world.rounds(250, 2_000, paths, |_| Fate::Pass);
+        world
+    }
+
+    /// One probe, judged when it ended.
+    pub(super) fn probe(&mut self, lane: Lane, fate: Fate, at: u64) -> &mut Self {
+        let trace = fate.trace(lane, ms(at));
+        let facts = KernelFacts {
+            forwarding: [Some(fate != Fate::ForwardingOff); 2],
+        };
+        let outcome = classify(&trace, &facts, &Limits::default());
+        let sentinel = self.ledger.sentinel_mut();
+        sentinel.absorb(&trace, outcome, trace.ended);
+        self
+    }
+
+    /// A round of probes every 250 ms over IPv4, TCP and UDP, and a look with each.
+    pub(super) fn rounds(
+        &mut self,
+        from: u64,
+        to: u64,
+        paths: &[ProbePath],
+        fate: impl Fn(Lane) -> Fate,
+    ) -> &mut Self {
+        for at in (from..=to).step_by(250) {
+            for path in paths {
+                for transport in Transport::ALL {
+                    let lane = lane(*path, transport);
+                    self.probe(lane, fate(lane), at);
+                }
+            }
+            self.look(at + 200);
+        }
+        self
+    }
+
+    /// Probed as usual until 2 s, then this happens to these lanes until `to`.
+    pub(super) fn faulty(to: u64, fate: impl Fn(Lane) -> Fate) -> Self {
+        let mut world = Self::probed(&USUAL);
+        world.rounds(2_250, to, &USUAL, fate);
+        world
+    }
+
+    /// A connection of a pod to `web` that is not seen again.
+    pub(super) fn lose(&mut self, arrived: u64) -> &mut Self {
+        self.fail(
+            WEB,
+            agent_common::service::SourceClass::Pod,
+            1,
+            Failure::Lost,
+            arrived + 1_000,
+        )
+    }
+}
+
+/// What a fault does to probes from outside; the host's own path may see something else.
+pub(super) fn outside(fate: Fate, host: Fate) -> impl Fn(Lane) -> Fate {
+    move |lane| {
+        if lane.path == ProbePath::Host {
+            host
+        } else {
+            fate
+        }
+    }
+}
+
+/// State, cause and sentence.
+pub(super) fn told(verdict: &Verdict) -> (crate::cause::State, &str, &str) {
+    let cause = verdict.cause.map_or("", |cause| cause.name());
+    (verdict.state, cause, &verdict.reason)
+}

@@ -1,0 +1,460 @@
+//! Faults that the sentinel finds alone, and their innocent twins: on an idle node, and beside
+//! real connections.
+
+use agent_common::service::{Family, SourceClass};
+use rstest::rstest;
+
+use super::scene::*;
+use super::world::*;
+use crate::cause::Failure;
+use crate::cause::{State, Why};
+use crate::trace::{Lane, ProbePath, Transport};
+use crate::verdict::LaneState;
+
+fn only(path: ProbePath, fate: Fate) -> impl Fn(Lane) -> Fate {
+    move |lane| if lane.path == path { fate } else { Fate::Pass }
+}
+
+#[test]
+fn an_idle_node_is_proven_by_its_probes() {
+    let world = World::probed(&USUAL);
+    let verdict = world.verdict(2_300);
+    assert_eq!(
+        told(&verdict),
+        (
+            State::Proven,
+            "",
+            "IPv4 cluster IPs: a probe of the sentinel got through 299 ms ago"
+        )
+    );
+    assert_eq!(
+        verdict.families[0].last_proof,
+        Some(crate::time::Mono(ms(2_000).0 + 80_000))
+    );
+    assert_eq!(world.verdict(4_000).state, State::Proven);
+}
+
+#[rstest]
+#[case::chain_flushed(
+    outside(Fate::Leak, Fate::Leak),
+    "leaked",
+    "IPv4 cluster IPs: the last 4 probes left untranslated (leaked): the Service chain is missing or empty; \
+     IPv4 node ports too (leaked)"
+)]
+#[case::forwarding_off(
+    outside(Fate::ForwardingOff, Fate::Pass),
+    "forwarding_off",
+    "IPv4 cluster IPs: the last 4 probes arrived and were not sent on (forwarding off): net.ipv4.ip_forward is 0; \
+     IPv4 node ports too (forwarding_off)"
+)]
+#[case::endpoint_rewritten(
+    outside(Fate::Misroute, Fate::Misroute),
+    "misrouted",
+    "IPv4 cluster IPs: the last 4 probes were sent to an address that is no endpoint (misrouted): the rule of the \
+     endpoint is wrong; IPv4 node ports too (misrouted)"
+)]
+#[case::data_dropped(
+    outside(Fate::Mute, Fate::Pass),
+    "no_data",
+    "IPv4 cluster IPs: the last 4 probes were accepted, but their data did not come back (no data): packets of \
+     connections that were just made are dropped, perhaps as INVALID; IPv4 node ports too (no_data)"
+)]
+#[case::masquerade_gone(
+    outside(Fate::Unmasqueraded, Fate::Pass),
+    "not_masqueraded",
+    "IPv4 node ports: the last 4 probes kept the client's own address (not masqueraded): the masquerade rule is \
+     missing"
+)]
+#[case::node_port_only(
+    only(ProbePath::NodePort, Fate::Refuse),
+    "refused",
+    "IPv4 node ports: the last 4 probes were refused by the node itself (refused): no rule takes what is sent to \
+     the frontend"
+)]
+fn four_unambiguous_failures_break_an_idle_node(
+    #[case] fate: impl Fn(Lane) -> Fate,
+    #[case] cause: &str,
+    #[case] reason: &str,
+) {
+    let early = World::faulty(2_750, &fate);
+    assert_eq!(
+        early.verdict(2_960).state,
+        State::Suspect,
+        "three are not enough"
+    );
+    // The fourth probe was sent 750 ms after the first, and given up after 200 ms.
+    let mut world = World::faulty(3_000, fate);
+    let verdict = world.verdict(3_210);
+    assert_eq!(told(&verdict), (State::Broken, cause, reason));
+    assert!(verdict.rests_on_sentinel());
+    world.idle(3_450, 13_000);
+    assert_eq!(
+        world.verdict(13_000).state,
+        State::Broken,
+        "until something passes"
+    );
+}
+
+#[test]
+fn a_pass_ends_it_at_once() {
+    let mut world = World::faulty(6_000, |_| Fate::Leak);
+    assert_eq!(world.verdict(6_200).state, State::Broken);
+    world.rounds(6_250, 6_250, &USUAL, |_| Fate::Pass);
+    assert_eq!(world.verdict(6_450).state, State::Proven);
+}
+
+#[test]
+fn every_path_must_pass_again() {
+    let mut world = World::faulty(6_000, |_| Fate::Leak);
+    world.rounds(6_250, 6_250, &USUAL, only(ProbePath::NodePort, Fate::Leak));
+    assert_eq!(world.verdict(6_450).state, State::Broken);
+}
+
+#[rstest]
+#[case::forward_drop(Fate::Drop, "lost")]
+#[case::forward_reject(Fate::Reject, "refused")]
+#[case::answer_dropped(Fate::LoseAnswer, "answer_lost")]
+fn what_a_filter_of_our_range_explains_is_suspect(#[case] fate: Fate, #[case] cause: &str) {
+    let mut world = World::faulty(30_000, outside(fate, Fate::Pass));
+    let verdict = world.verdict(30_200);
+    assert_eq!((verdict.state, told(&verdict).1), (State::Suspect, cause));
+    assert!(
+        verdict.reason.ends_with(
+            "not confirmed: a filter of the sentinel's own addresses would look the same, and no \
+             real connection failed beside them"
+        ),
+        "{}",
+        verdict.reason
+    );
+    assert!(verdict.reason.contains("198.18.0.1"), "{}", verdict.reason);
+    // The first real connection lost beside it decides.
+    world.lose(30_100);
+    world.rounds(30_250, 31_250, &USUAL, outside(fate, Fate::Pass));
+    let verdict = world.verdict(31_450);
+    assert_eq!((verdict.state, told(&verdict).1), (State::Broken, cause));
+    assert!(
+        verdict
+            .reason
+            .ends_with("; real connections fail beside them")
+    );
+}
+
+#[test]
+fn a_connection_lost_before_the_probes_decides_nothing() {
+    let mut world = World::probed(&USUAL);
+    // It arrived before the filter came, and is noticed after.
+    world.lose(1_500);
+    world.rounds(2_250, 6_000, &USUAL, outside(Fate::Drop, Fate::Pass));
+    assert_eq!(world.verdict(6_200).state, State::Suspect);
+}
+
+#[test]
+fn real_connections_that_get_through_say_that_the_range_is_filtered() {
+    let mut world = World::probed(&USUAL);
+    for at in (2_250..=12_000).step_by(250) {
+        if at % 1_000 == 0 {
+            world
+                .prove(WEB, SourceClass::Pod, at)
+                .prove(WEB, SourceClass::External, at);
+        }
+        world.rounds(at, at, &USUAL, outside(Fate::Drop, Fate::Pass));
+    }
+    let verdict = world.verdict(12_200);
+    assert_eq!((verdict.state, told(&verdict).1), (State::Degraded, "lost"));
+    assert!(
+        verdict
+            .reason
+            .ends_with("; but a real connection from a pod got through 200 ms ago"),
+        "{}",
+        verdict.reason
+    );
+}
+
+#[test]
+fn a_loss_beside_a_filter_is_outweighed_by_any_connection_that_gets_through() {
+    let mut world = World::faulty(6_000, outside(Fate::Drop, Fate::Pass));
+    world
+        .lose(5_000)
+        .rounds(6_250, 6_500, &USUAL, outside(Fate::Drop, Fate::Pass));
+    assert_eq!(world.verdict(6_700).state, State::Broken);
+    // From outside: it does not speak for cluster IPs, but no drop of everything let it through.
+    world.prove(WEB, SourceClass::External, 6_720);
+    world.rounds(6_750, 7_000, &USUAL, outside(Fate::Drop, Fate::Pass));
+    assert_eq!(world.verdict(7_200).state, State::Degraded);
+}
+
+#[rstest]
+#[case::pod_speaks_for_cluster_ips(SourceClass::Pod, ProbePath::OffCluster, State::Degraded)]
+#[case::outside_speaks_for_node_ports(SourceClass::External, ProbePath::NodePort, State::Degraded)]
+#[case::outside_does_not_for_cluster_ips(
+    SourceClass::External,
+    ProbePath::OffCluster,
+    State::Broken
+)]
+#[case::pods_do_not_for_node_ports(SourceClass::Pod, ProbePath::NodePort, State::Broken)]
+#[case::the_node_itself_does_for_neither(SourceClass::Host, ProbePath::OffCluster, State::Broken)]
+fn a_real_connection_speaks_for_its_own_path(
+    #[case] class: SourceClass,
+    #[case] path: ProbePath,
+    #[case] expected: State,
+) {
+    let mut world = World::faulty(3_500, only(path, Fate::Leak));
+    world.prove(WEB, class, 3_700);
+    world.rounds(3_750, 6_000, &USUAL, only(path, Fate::Leak));
+    assert_eq!(world.verdict(6_200).state, expected);
+}
+
+#[test]
+fn an_answer_under_way_when_the_fault_came_contradicts_nothing() {
+    let mut world = World::faulty(2_500, |_| Fate::Leak);
+    world.prove(WEB, SourceClass::Pod, 2_720);
+    world.rounds(
+        2_750,
+        3_250,
+        &USUAL,
+        only(ProbePath::OffCluster, Fate::Leak),
+    );
+    assert_eq!(world.verdict(3_450).state, State::Suspect, "three since");
+    world.rounds(
+        3_500,
+        3_500,
+        &USUAL,
+        only(ProbePath::OffCluster, Fate::Leak),
+    );
+    assert_eq!(world.verdict(3_700).state, State::Broken);
+}
+
+#[test]
+fn a_pod_address_that_passes_tells_that_only_our_range_is_filtered() {
+    let paths = [ProbePath::Pod, ProbePath::OffCluster];
+    let mut world = World::probed(&paths);
+    world.rounds(
+        2_250,
+        5_000,
+        &paths,
+        only(ProbePath::OffCluster, Fate::Drop),
+    );
+    let verdict = world.verdict(5_200);
+    assert_eq!((verdict.state, told(&verdict).1), (State::Degraded, "lost"));
+    assert!(
+        verdict
+            .reason
+            .contains("only the sentinel's range is filtered"),
+        "{}",
+        verdict.reason
+    );
+    // What no filter explains stays an accusation.
+    world.rounds(
+        5_250,
+        6_500,
+        &paths,
+        only(ProbePath::OffCluster, Fate::Leak),
+    );
+    assert_eq!(world.verdict(6_700).state, State::Broken);
+}
+
+#[test]
+fn the_host_path_alone_is_degraded() {
+    let world = World::faulty(5_000, only(ProbePath::Host, Fate::Leak));
+    let verdict = world.verdict(5_200);
+    assert_eq!(
+        told(&verdict),
+        (
+            State::Degraded,
+            "leaked",
+            "IPv4 cluster IPs from the node itself: the last 12 probes left untranslated (leaked): the Service \
+             chain is missing or empty; probes from outside the node get through"
+        )
+    );
+}
+
+#[test]
+fn where_only_the_host_path_exists_it_counts() {
+    let mut world = World::probed(&[ProbePath::Host]);
+    assert_eq!(world.verdict(2_300).state, State::Proven);
+    world.rounds(2_250, 3_000, &[ProbePath::Host], |_| Fate::Refuse);
+    assert_eq!(world.verdict(3_200).state, State::Broken);
+}
+
+#[test]
+fn udp_alone_is_degraded_and_with_tcp_it_is_broken() {
+    let udp = |lane: Lane| match lane.transport {
+        Transport::Udp => Fate::Leak,
+        Transport::Tcp => Fate::Pass,
+    };
+    let mut world = World::faulty(5_000, udp);
+    let verdict = world.verdict(5_200);
+    assert_eq!(
+        (verdict.state, told(&verdict).1),
+        (State::Degraded, "leaked")
+    );
+    assert!(
+        verdict.reason.starts_with("IPv4 cluster IPs (UDP): "),
+        "{}",
+        verdict.reason
+    );
+    assert!(
+        verdict.reason.ends_with("; probes over TCP get through"),
+        "{}",
+        verdict.reason
+    );
+    world.rounds(5_250, 6_500, &USUAL, |_| Fate::Leak);
+    assert_eq!(world.verdict(6_700).state, State::Broken);
+}
+
+#[test]
+fn one_family_breaks_alone() {
+    let mut world = World::with_sentinel();
+    let six = |path| Lane {
+        family: Family::V6,
+        ..lane(path, Transport::Tcp)
+    };
+    for at in (250..=4_000).step_by(250) {
+        let fate = if at <= 2_000 {
+            Fate::Pass
+        } else {
+            Fate::ForwardingOff
+        };
+        for path in USUAL {
+            world.probe(lane(path, Transport::Tcp), Fate::Pass, at);
+            world.probe(
+                six(path),
+                if path == ProbePath::Host {
+                    Fate::Pass
+                } else {
+                    fate
+                },
+                at,
+            );
+        }
+        world.look(at + 200);
+    }
+    let verdict = world.verdict(4_200);
+    assert_eq!(verdict.state, State::Broken);
+    assert_eq!(verdict.family(Family::V4).unwrap().state, State::Proven);
+    let broken = verdict.family(Family::V6).unwrap();
+    assert_eq!(
+        broken.state,
+        State::Broken,
+        "its frontends are those of the sentinel"
+    );
+    assert!(
+        broken.reason.contains("net.ipv6.conf.all.forwarding is 0"),
+        "{}",
+        broken.reason
+    );
+}
+
+#[test]
+fn routes_to_all_pods_gone_while_the_sentinel_passes() {
+    let mut world = World::probed(&USUAL);
+    for at in (2_250..=7_000).step_by(250) {
+        world
+            .fail(WEB, SourceClass::Pod, 1, Failure::Lost, at + 100)
+            .fail(
+                super::world::API,
+                SourceClass::Pod,
+                2,
+                Failure::Lost,
+                at + 100,
+            )
+            .rounds(at, at, &USUAL, |_| Fate::Pass);
+    }
+    let verdict = world.verdict(7_200);
+    assert_eq!((verdict.state, told(&verdict).1), (State::Broken, "lost"));
+    assert!(!verdict.rests_on_sentinel());
+}
+
+#[test]
+fn a_single_service_is_named_beside_probes_that_pass() {
+    let mut world = World::probed(&USUAL);
+    for at in (2_250..=7_000).step_by(250) {
+        world
+            .fail(DB, SourceClass::Pod, 1, Failure::Leaked, at + 100)
+            .rounds(at, at, &USUAL, |_| Fate::Pass);
+    }
+    let verdict = world.verdict(7_200);
+    assert_eq!(
+        (verdict.state, told(&verdict).1),
+        (State::Degraded, "leaked")
+    );
+    assert!(verdict.reason.contains("default/db"), "{}", verdict.reason);
+}
+
+#[test]
+fn connections_to_the_sentinel_itself_are_no_evidence() {
+    let mut world = World::new();
+    for at in (250..=4_000).step_by(250) {
+        world
+            .fail(SENTINEL, SourceClass::Pod, 1, Failure::Leaked, at - 10)
+            .fail(SENTINEL, SourceClass::Pod, 2, Failure::Leaked, at - 10)
+            .look(at);
+    }
+    let verdict = world.verdict(4_000);
+    assert_eq!(
+        (verdict.state, verdict.why),
+        (State::Unknown, Some(Why::Idle))
+    );
+    assert!(verdict.services.is_empty());
+    world.count(
+        SENTINEL,
+        SourceClass::Pod,
+        &[(agent_common::evidence::Outcome::Proven, 1)],
+        0,
+    );
+    world.look(4_250);
+    assert_eq!(world.verdict(4_250).state, State::Unknown);
+}
+
+#[test]
+fn lanes_are_shown_as_they_look() {
+    let mut world = World::faulty(3_000, only(ProbePath::NodePort, Fate::Refuse));
+    world.probe(lane(ProbePath::Pod, Transport::Tcp), Fate::Drop, 3_100);
+    world.probe(
+        lane(ProbePath::OffCluster, Transport::Tcp),
+        Fate::ControlFails,
+        3_100,
+    );
+    let verdict = world.verdict(3_310);
+    let lanes = &verdict.families[0].lanes;
+    let shown = |path, transport| {
+        let found = lanes
+            .iter()
+            .find(|lane| lane.path == path && lane.transport == transport);
+        let lane = found.unwrap();
+        (lane.state, lane.armed, lane.failures)
+    };
+    assert_eq!(
+        shown(ProbePath::Pod, Transport::Tcp),
+        (LaneState::NeverWorked, false, 1)
+    );
+    assert_eq!(
+        shown(ProbePath::OffCluster, Transport::Tcp),
+        (LaneState::Void, true, 0)
+    );
+    assert_eq!(
+        shown(ProbePath::OffCluster, Transport::Udp),
+        (LaneState::Passing, true, 0)
+    );
+    assert_eq!(
+        shown(ProbePath::NodePort, Transport::Tcp),
+        (LaneState::Failing, true, 4)
+    );
+    let json = serde_json::to_value(&verdict).unwrap();
+    let lane = &json["families"][0]["lanes"][2];
+    assert_eq!(lane["path"], "node_port");
+    assert_eq!(lane["transport"], "tcp");
+    assert_eq!(lane["state"], "failing");
+    assert_eq!(lane["cause"], "refused");
+    assert_eq!(lane["delays"]["arrived"], 10_000);
+    let back: crate::verdict::Verdict = serde_json::from_value(json).unwrap();
+    assert_eq!(back, verdict);
+    let later = world.verdict(40_000);
+    assert!(
+        later
+            .families
+            .iter()
+            .flat_map(|family| &family.lanes)
+            .all(|lane| lane.state == LaneState::Off)
+    );
+}

@@ -1,0 +1,250 @@
+//! A small world: named Services, samples as a script, a clock that is a number.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use agent_common::evidence::{OUTCOMES, Outcome};
+use agent_common::service::{Family, FrontendKind, SourceClass};
+
+use crate::cause::Failure;
+use crate::cluster::ObjectName;
+use crate::eligibility::Eligibility;
+use crate::evidence::{CountDelta, Directory, ObserverHealth, Sample, ServiceInfo, Sighting};
+use crate::ledger::Ledger;
+use crate::limits::Limits;
+use crate::time::Mono;
+use crate::verdict::{BootState, Inputs, Verdict, verdict};
+
+/// Boot was a while ago.
+const EPOCH_MS: u64 = 1_000_000;
+
+/// Milliseconds of the test's clock.
+pub(super) fn ms(ms: u64) -> Mono {
+    Mono((EPOCH_MS + ms) * 1_000_000)
+}
+
+/// Services by id: (namespace, name, port, family, endpoints).
+pub(super) struct Names(pub(super) Vec<(ObjectName, &'static str, Family, u32)>);
+
+impl Names {
+    /// Id 0 to 3: web:http, api, web:metrics, db over IPv4, each with two endpoints but db with
+    /// one; 9: the sentinel; from 10 on the same over IPv6.
+    pub(super) fn standard() -> Self {
+        let of = |name: &str, port, family, endpoints| {
+            (ObjectName::new("default", name), port, family, endpoints)
+        };
+        let mut all = Vec::new();
+        for family in Family::ALL {
+            all.push(of("web", "http", family, 2));
+            all.push(of("api", "", family, 2));
+            all.push(of("web", "metrics", family, 2));
+            all.push(of("db", "", family, 1));
+            for _ in 4..9 {
+                all.push(of("spare", "", family, 1));
+            }
+            all.push(of("sentinel", "", family, 1));
+        }
+        Self(all)
+    }
+}
+
+impl Directory for Names {
+    fn service(&self, id: u32) -> Option<ServiceInfo<'_>> {
+        let (name, port, family, endpoints) = self.0.get(id as usize)?;
+        Some(ServiceInfo {
+            name,
+            port,
+            family: *family,
+            endpoints: *endpoints,
+            udp: false,
+            dns: false,
+            sentinel: &*name.name == "sentinel",
+        })
+    }
+}
+
+/// web:http.
+pub(super) const WEB: u32 = 0;
+/// api.
+pub(super) const API: u32 = 1;
+/// web:metrics.
+pub(super) const WEB_METRICS: u32 = 2;
+/// db, one endpoint.
+pub(super) const DB: u32 = 3;
+/// The sentinel.
+pub(super) const SENTINEL: u32 = 9;
+/// Add to an id for the same Service over IPv6.
+pub(super) const V6: u32 = 10;
+
+/// A ledger under a script.
+#[derive(Clone)]
+pub(super) struct World {
+    pub(super) ledger: Ledger,
+    pub(super) inputs: Inputs,
+    pub(super) next: Sample,
+    /// Whether each look finds pathproof's own devices sound.
+    pub(super) sound: bool,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        let mut world = Self {
+            ledger: Ledger::new(Limits::default()),
+            inputs: Inputs {
+                eligibility: Eligibility::Eligible,
+                view_synced: true,
+                families: [true, false],
+                boot: BootState::default(),
+                usual_lag: None,
+                upstream: None,
+            },
+            next: Sample {
+                observer: attached(),
+                ..Sample::default()
+            },
+            sound: true,
+        };
+        world.look(0);
+        world
+    }
+
+    /// A connection got through.
+    pub(super) fn prove(&mut self, service: u32, class: SourceClass, at: u64) -> &mut Self {
+        let family = usize::from(service >= V6);
+        self.next.last_proofs[family][class as usize] = Some(ms(at));
+        let counts = [
+            (Outcome::Arrived, 1),
+            (Outcome::Forwarded, 1),
+            (Outcome::Proven, 1),
+        ];
+        self.count(service, class, &counts, 0)
+    }
+
+    /// A connection failed; reported with its addresses.
+    pub(super) fn fail(
+        &mut self,
+        service: u32,
+        class: SourceClass,
+        client: u8,
+        failure: Failure,
+        at: u64,
+    ) -> &mut Self {
+        self.sight(sighting(service, class, client, failure, at));
+        self.fail_unseen(service, class, failure)
+    }
+
+    /// A connection failed; only counted.
+    pub(super) fn fail_unseen(
+        &mut self,
+        service: u32,
+        class: SourceClass,
+        failure: Failure,
+    ) -> &mut Self {
+        let outcome = match failure {
+            Failure::Refused => Outcome::Refused,
+            Failure::Leaked => Outcome::Leaked,
+            Failure::Misrouted => Outcome::Misrouted,
+            Failure::Stale => Outcome::Stale,
+            Failure::Unheard => Outcome::Unheard,
+            Failure::Lost => return self.count(service, class, &[(Outcome::Arrived, 1)], 1),
+        };
+        self.count(service, class, &[(Outcome::Arrived, 1), (outcome, 1)], 0)
+    }
+
+    /// A new connection of a client to an endpoint that had left `age` ms before.
+    pub(super) fn stale(
+        &mut self,
+        service: u32,
+        class: SourceClass,
+        client: u8,
+        age: u64,
+        at: u64,
+    ) -> &mut Self {
+        let mut seen = sighting(service, class, client, Failure::Stale, at);
+        seen.left_since = Some(Mono(ms(at).0 - age * 1_000_000));
+        seen.destination = Some(SocketAddr::from(([10, 244, 0, 5], 8080)));
+        self.sight(seen);
+        self.fail_unseen(service, class, Failure::Stale)
+    }
+
+    pub(super) fn sight(&mut self, sighting: Sighting) -> &mut Self {
+        self.next.anomalies.push(sighting);
+        self
+    }
+
+    pub(super) fn count(
+        &mut self,
+        service: u32,
+        class: SourceClass,
+        outcomes: &[(Outcome, u32)],
+        lost: u32,
+    ) -> &mut Self {
+        let mut counts = [0; OUTCOMES];
+        for (outcome, n) in outcomes {
+            counts[*outcome as usize] = *n;
+        }
+        self.next.counts.push(CountDelta {
+            service,
+            class,
+            counts,
+            lost,
+        });
+        self
+    }
+
+    /// The agent looks: what was scripted since the last look is absorbed.
+    pub(super) fn look(&mut self, at: u64) -> &mut Self {
+        self.next.at = ms(at);
+        self.ledger.absorb(&self.next, &Names::standard());
+        if self.sound {
+            self.ledger.sentinel_mut().looked(ms(at));
+        }
+        self.next.counts.clear();
+        self.next.anomalies.clear();
+        self
+    }
+
+    /// Looks every 250 ms from `from` to `to`.
+    pub(super) fn idle(&mut self, from: u64, to: u64) -> &mut Self {
+        for at in (from..=to).step_by(250) {
+            self.look(at);
+        }
+        self
+    }
+
+    pub(super) fn verdict(&self, now: u64) -> Verdict {
+        verdict(&self.ledger, &self.inputs, ms(now))
+    }
+}
+
+pub(super) fn attached() -> ObserverHealth {
+    ObserverHealth {
+        attached: 3,
+        wanted: 3,
+        ..ObserverHealth::default()
+    }
+}
+
+pub(super) fn sighting(
+    service: u32,
+    class: SourceClass,
+    client: u8,
+    failure: Failure,
+    at: u64,
+) -> Sighting {
+    let lag = if failure == Failure::Lost { 1_000 } else { 0 };
+    Sighting {
+        at: ms(at),
+        arrived: Mono(ms(at).0 - lag * 1_000_000),
+        service,
+        class,
+        kind: FrontendKind::ClusterIp,
+        failure,
+        client: IpAddr::V4(Ipv4Addr::new(10, 244, 1, client)),
+        frontend: SocketAddr::from(([10, 96, 0, 1], 80)),
+        destination: None,
+        device: 2,
+        misdelivered: false,
+        icmp: false,
+        left_since: None,
+    }
+}

@@ -1,0 +1,198 @@
+//! The cluster as this node last heard of it: facts by Service, changed in batches.
+//!
+//! It keeps facts and nothing that follows from them: what is owed is computed from a
+//! [`ServiceState`] where it is needed (`domain::expect`), so that 100,000 endpoints stand here
+//! once. It must not decide anything about routing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::cluster::{Change, NodeFacts, ObjectName, ServiceFacts, SliceFacts};
+
+/// A Service and its slices at one moment. Cheap to clone: the facts are shared.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServiceState {
+    /// The Service; `None` where only slices are known so far (nothing is owed then).
+    pub service: Option<Arc<ServiceFacts>>,
+    /// Its slices in the order of their names.
+    pub slices: Vec<Arc<SliceFacts>>,
+}
+
+impl ServiceState {
+    /// Whether neither the Service nor a slice of it is known.
+    fn is_empty(&self) -> bool {
+        self.service.is_none() && self.slices.is_empty()
+    }
+
+    fn put_slice(&mut self, slice: Arc<SliceFacts>) -> bool {
+        match self
+            .slices
+            .binary_search_by(|known| known.name.cmp(&slice.name))
+        {
+            Ok(at) if self.slices[at] == slice => false,
+            Ok(at) => {
+                self.slices[at] = slice;
+                true
+            }
+            Err(at) => {
+                // One more at a time: most Services have one slice, and a grown vector has four.
+                self.slices.reserve_exact(1);
+                self.slices.insert(at, slice);
+                true
+            }
+        }
+    }
+
+    fn remove_slice(&mut self, name: &ObjectName) -> bool {
+        match self.slices.binary_search_by(|known| known.name.cmp(name)) {
+            Ok(at) => {
+                self.slices.remove(at);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// What a batch changed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Applied {
+    /// The Services it changed, each as it was before the batch.
+    pub before: BTreeMap<ObjectName, ServiceState>,
+    /// Whether this node's object changed in any way.
+    pub node_changed: bool,
+    /// Whether the batch completed the first delivery.
+    pub synced: bool,
+}
+
+impl Applied {
+    /// Whether nothing changed.
+    pub fn is_empty(&self) -> bool {
+        self.before.is_empty() && !self.node_changed && !self.synced
+    }
+}
+
+/// The cluster as far as this node's routing depends on it.
+#[derive(Debug, Default)]
+pub struct ClusterView {
+    node: Option<Arc<NodeFacts>>,
+    services: HashMap<ObjectName, ServiceState>,
+    synced: bool,
+}
+
+impl ClusterView {
+    /// A view of nothing, never synced.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Applies a batch whole and says what it changed. A slice that moved to another Service
+    /// comes as gone from the one and then as a slice of the other.
+    pub fn apply(&mut self, batch: Vec<Change>) -> Applied {
+        let mut applied = Applied::default();
+        for change in batch {
+            match change {
+                Change::Node(facts) => self.put_node(Some(facts), &mut applied),
+                Change::NodeGone => self.put_node(None, &mut applied),
+                Change::Service(facts) => self.put_service(facts, &mut applied),
+                Change::ServiceGone(name) => {
+                    self.change(name, &mut applied, |state| state.service.take().is_some())
+                }
+                Change::Slice(facts) => {
+                    let owner = ObjectName {
+                        namespace: Arc::clone(&facts.name.namespace),
+                        name: Arc::clone(&facts.service),
+                    };
+                    self.change(owner, &mut applied, |state| state.put_slice(facts));
+                }
+                Change::SliceGone { slice, service } => {
+                    let owner = ObjectName {
+                        namespace: Arc::clone(&slice.namespace),
+                        name: service,
+                    };
+                    self.change(owner, &mut applied, |state| state.remove_slice(&slice));
+                }
+                Change::Synced => {
+                    applied.synced |= !self.synced;
+                    self.synced = true;
+                }
+            }
+        }
+        self.forget_unchanged(&mut applied);
+        applied
+    }
+
+    /// This node, where its object is known.
+    pub fn node(&self) -> Option<&NodeFacts> {
+        self.node.as_deref()
+    }
+
+    /// Whether everything that was there at the start has been delivered.
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// A Service with its slices, where either is known.
+    pub fn state(&self, name: &ObjectName) -> Option<&ServiceState> {
+        self.services.get(name)
+    }
+
+    /// Every Service with its slices, in no order.
+    pub fn states(&self) -> impl Iterator<Item = (&ObjectName, &ServiceState)> {
+        self.services.iter()
+    }
+
+    /// How many Services are known (slices without a Service do not count).
+    pub fn service_count(&self) -> usize {
+        self.services
+            .values()
+            .filter(|state| state.service.is_some())
+            .count()
+    }
+
+    fn put_node(&mut self, facts: Option<Arc<NodeFacts>>, applied: &mut Applied) {
+        if self.node != facts {
+            self.node = facts;
+            applied.node_changed = true;
+        }
+    }
+
+    fn put_service(&mut self, facts: Arc<ServiceFacts>, applied: &mut Applied) {
+        self.change(facts.name.clone(), applied, |state| {
+            if state.service.as_ref() == Some(&facts) {
+                return false;
+            }
+            state.service = Some(facts);
+            true
+        });
+    }
+
+    /// Runs `edit` on the state of a Service and remembers how it was if that changed it.
+    fn change(
+        &mut self,
+        name: ObjectName,
+        applied: &mut Applied,
+        edit: impl FnOnce(&mut ServiceState) -> bool,
+    ) {
+        let state = self.services.entry(name.clone()).or_default();
+        let before = (!applied.before.contains_key(&name)).then(|| state.clone());
+        let changed = edit(state);
+        if state.is_empty() {
+            self.services.remove(&name);
+        }
+        if let (true, Some(before)) = (changed, before) {
+            applied.before.insert(name, before);
+        }
+    }
+
+    /// Drops from the account what a batch changed and changed back.
+    fn forget_unchanged(&self, applied: &mut Applied) {
+        let nothing = ServiceState::default();
+        applied
+            .before
+            .retain(|name, before| self.state(name).unwrap_or(&nothing) != before);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+use super::*;
+use crate::cluster::{EndpointFacts, SliceFacts};
+
+fn service(name: &str) -> Change {
+    Change::Service(Arc::new(ServiceFacts {
+        name: ObjectName::new("ns", name),
+        cluster_ips: vec![],
+        external_ips: vec![],
+        load_balancer_ips: vec![],
+        ports: vec![],
+        external_local: false,
+        internal_local: false,
+        has_source_ranges: false,
+        is_global: false,
+    }))
+}
+
+fn slice(name: &str, service: &str, endpoints: usize) -> Change {
+    let endpoint = EndpointFacts {
+        address: [1; 16],
+        ready: true,
+        serving: true,
+        terminating: false,
+        local: false,
+    };
+    Change::Slice(Arc::new(SliceFacts {
+        name: ObjectName::new("ns", name),
+        service: service.into(),
+        ports: vec![],
+        endpoints: vec![endpoint; endpoints],
+    }))
+}
+
+fn names(applied: &Applied) -> Vec<String> {
+    applied.before.keys().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_batch_names_what_it_changed_and_how_it_was() {
+    let mut view = ClusterView::new();
+    let applied = view.apply(vec![
+        service("a"),
+        slice("a-1", "a", 1),
+        slice("b-1", "b", 1),
+    ]);
+    assert_eq!(names(&applied), ["ns/a", "ns/b"]);
+    assert!(
+        applied
+            .before
+            .values()
+            .all(|before| *before == ServiceState::default())
+    );
+    let before = view.state(&ObjectName::new("ns", "a")).unwrap().clone();
+    let applied = view.apply(vec![slice("a-2", "a", 1), slice("a-1", "a", 2)]);
+    assert_eq!(
+        applied.before.get(&ObjectName::new("ns", "a")),
+        Some(&before)
+    );
+    let slices = &view.state(&ObjectName::new("ns", "a")).unwrap().slices;
+    assert!(slices.is_sorted_by_key(|slice| &slice.name) && slices.len() == 2);
+    assert_eq!(view.service_count(), 1);
+}
+
+#[test]
+fn what_changes_and_changes_back_did_not_change() {
+    let mut view = ClusterView::new();
+    view.apply(vec![service("a"), slice("a-1", "a", 1)]);
+    let gone = Change::ServiceGone(ObjectName::new("ns", "a"));
+    assert!(view.apply(vec![gone, service("a")]).is_empty());
+    assert!(
+        view.apply(vec![slice("a-1", "a", 2), slice("a-1", "a", 1)])
+            .is_empty()
+    );
+    assert!(
+        view.apply(vec![service("a"), slice("a-1", "a", 1)])
+            .is_empty()
+    );
+}
+
+#[test]
+fn nothing_is_kept_of_what_is_gone() {
+    let mut view = ClusterView::new();
+    view.apply(vec![service("a"), slice("a-1", "a", 1)]);
+    let slice = ObjectName::new("ns", "a-1");
+    let gone = Change::SliceGone {
+        slice,
+        service: "a".into(),
+    };
+    view.apply(vec![
+        Change::ServiceGone(ObjectName::new("ns", "a")),
+        gone.clone(),
+    ]);
+    assert_eq!(view.states().count(), 0);
+    assert!(view.apply(vec![gone]).is_empty());
+}
+
+#[test]
+fn synced_and_the_node_are_told_once() {
+    let mut view = ClusterView::new();
+    assert!(!view.is_synced());
+    assert!(view.apply(vec![Change::Synced]).synced);
+    assert!(!view.apply(vec![Change::Synced]).synced);
+    let node = Change::Node(Arc::new(NodeFacts::default()));
+    assert!(view.apply(vec![node.clone()]).node_changed);
+    assert!(!view.apply(vec![node]).node_changed);
+    assert!(view.apply(vec![Change::NodeGone]).node_changed);
+    assert_eq!(view.node(), None);
+}
