@@ -1,6 +1,7 @@
 //! Facts about the cluster, in our own types: what the node, a Service and an EndpointSlice say
 //! that matters for routing. No Kubernetes type comes here; `cluster::convert` makes these.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 /// Namespace and name of an object.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectName {
     /// Namespace; empty for a Node.
     pub namespace: Arc<str>,
@@ -37,7 +38,7 @@ impl fmt::Display for ObjectName {
 }
 
 /// What this node's Node object says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFacts {
     /// `metadata.name`.
     pub name: Arc<str>,

@@ -28,7 +28,7 @@ pub const DWELL_DEFAULT: Duration = Duration::from_secs(10);
 const SLOTS: usize = FAMILIES + 1;
 
 /// The state machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damping {
     dwell: Duration,
     memory: DampingMemory,

@@ -101,7 +101,7 @@ pub const PRESETS: [Preset; 4] = [
 ];
 
 /// Keys of the taints that announce a node's end. Effects do not count, as with kube-proxy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminatingTaints {
     keys: BTreeSet<String>,
 }

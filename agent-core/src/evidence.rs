@@ -31,11 +31,12 @@ pub struct Sample {
 }
 
 /// How often each outcome happened to one Service port, family and source class.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct CountDelta {
     /// Id of the Service port and family.
     pub service: u32,
     /// Where the connections came from.
+    #[serde(with = "crate::names::ClassName")]
     pub class: SourceClass,
     /// By [`Outcome`](agent_common::evidence::Outcome).
     pub counts: [u32; OUTCOMES],
@@ -45,7 +46,7 @@ pub struct CountDelta {
 }
 
 /// One connection that did not go as owed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sighting {
     /// When the failure was seen; for [`Failure::Lost`], when it was given up.
     pub at: Mono,
@@ -54,8 +55,10 @@ pub struct Sighting {
     /// Id of the Service port and family.
     pub service: u32,
     /// Where the client is.
+    #[serde(with = "crate::names::ClassName")]
     pub class: SourceClass,
     /// Which of the Service's addresses it dialled.
+    #[serde(with = "crate::names::KindName")]
     pub kind: FrontendKind,
     /// What went wrong.
     pub failure: Failure,
@@ -76,7 +79,7 @@ pub struct Sighting {
 }
 
 /// How well the observer sees. Its blindness is never the node's fault.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObserverHealth {
     /// Devices with a hook in both directions.
     pub attached: u32,

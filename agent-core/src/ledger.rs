@@ -32,7 +32,7 @@ pub(crate) use window::WINDOW;
 pub const SERVICES_TRACKED: usize = 4_096;
 
 /// All evidence so far.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ledger {
     limits: Limits,
     families: [FamilyLedger; FAMILIES],

@@ -1,9 +1,10 @@
 //! Every number that a judgement rests on, in one place.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The numbers of the verdict's rules. The defaults are what the promises are made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// A proof older than this proves nothing; nor do failures accuse.
     pub proof_age: Duration,

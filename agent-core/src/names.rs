@@ -1,6 +1,7 @@
 //! Families, paths and failures by the names that metrics and `/verdict` use.
 
-use agent_common::service::{Family, SourceClass};
+use agent_common::service::{Family, FrontendKind, SourceClass};
+use serde::{Deserialize, Serialize};
 
 /// `IPv4` or `IPv6`, as Kubernetes writes them.
 pub fn of_family(family: Family) -> &'static str {
@@ -20,58 +21,39 @@ pub fn of_path(path: SourceClass) -> &'static str {
 }
 
 /// For `#[serde(with)]`.
-pub(crate) mod family {
-    use super::*;
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(
-        family: &Family,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(of_family(*family))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Family, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        let found = Family::ALL
-            .into_iter()
-            .find(|family| of_family(*family) == name);
-        found.ok_or_else(|| D::Error::unknown_variant(&name, &["IPv4", "IPv6"]))
-    }
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Family")]
+pub(crate) enum FamilyName {
+    #[serde(rename = "IPv4")]
+    V4,
+    #[serde(rename = "IPv6")]
+    V6,
 }
 
 /// For `#[serde(with)]`.
-pub(crate) mod path {
-    use super::*;
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "SourceClass", rename_all = "snake_case")]
+pub(crate) enum ClassName {
+    Pod,
+    Host,
+    External,
+}
 
-    pub(crate) fn serialize<S: Serializer>(
-        path: &SourceClass,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(of_path(*path))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<SourceClass, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        let found = SourceClass::ALL
-            .into_iter()
-            .find(|path| of_path(*path) == name);
-        found.ok_or_else(|| D::Error::unknown_variant(&name, &["pod", "host", "external"]))
-    }
+/// For `#[serde(with)]`.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "FrontendKind", rename_all = "snake_case")]
+pub(crate) enum KindName {
+    ClusterIp,
+    NodePort,
+    LoadBalancer,
+    ExternalIp,
 }
 
 /// Counts by failure: an object in JSON, for `#[serde(with)]`.
 pub(super) mod by_failure {
     use std::collections::BTreeMap;
 
-    use serde::{Deserialize, Deserializer, Serializer};
+    use serde::{Deserialize as _, Deserializer, Serializer};
 
     use crate::cause::Failure;
 

@@ -60,7 +60,7 @@ impl SentinelView {
 }
 
 /// All that is known by probes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SentinelLedger {
     limits: Limits,
     lanes: [LaneLedger; LANES],
@@ -95,7 +95,7 @@ struct Ownership {
 }
 
 /// The sentinel's devices were damaged.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Damage {
     /// When that was last found.
     pub(crate) at: Mono,

@@ -23,7 +23,7 @@ const TO_NETDEV: &str = "cil_to_netdev";
 const CILIUM: &str = "cil_";
 
 /// What was read of the node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// Interfaces that tell something: uplinks, the sentinel's, Cilium's.
     pub devices: Vec<DeviceFacts>,
@@ -39,7 +39,7 @@ pub struct Facts {
 }
 
 /// An interface that tells something.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceFacts {
     /// Its name.
     pub name: String,
@@ -52,7 +52,7 @@ pub struct DeviceFacts {
 }
 
 /// What an interface is to the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// A default route leaves by it.
     Uplink,
@@ -63,7 +63,7 @@ pub enum Role {
 }
 
 /// Programs that are not pathproof's, at one hook.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strangers {
     /// Attached as links: their names, where the kernel told them (that takes CAP_SYS_ADMIN).
     pub links: Vec<Option<String>>,
@@ -183,10 +183,10 @@ impl Seen {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathShape {
     /// Which family.
-    #[serde(with = "names::family")]
+    #[serde(with = "names::FamilyName")]
     pub family: Family,
     /// Where its connections come from.
-    #[serde(with = "names::path")]
+    #[serde(with = "names::ClassName")]
     pub path: SourceClass,
     /// Who translates it.
     pub owners: DatapathOwners,

@@ -59,7 +59,7 @@ pub const GO_ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
 /// One instant on both clocks, read together. Keep one for as long as the wall clock is not
 /// stepped: a fresh pair shifts every translated time by the moment between its two readings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anchor {
     /// The monotonic clock at that instant.
     pub mono: Mono,

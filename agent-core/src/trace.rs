@@ -71,11 +71,12 @@ impl Transport {
 }
 
 /// What is probed apart: one path, in one family, by one transport.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Lane {
     /// Which way.
     pub path: ProbePath,
     /// Which family.
+    #[serde(with = "crate::names::FamilyName")]
     pub family: Family,
     /// Which transport.
     pub transport: Transport,
@@ -86,7 +87,7 @@ pub type Stamps = [Option<Mono>; STAGES];
 
 /// Everything that is known of one probe, once it passed, failed or its time was up. Facts, no
 /// judgement.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeTrace {
     /// Which way it took.
     pub lane: Lane,
@@ -118,7 +119,7 @@ pub struct ProbeTrace {
 }
 
 /// How a probe went wrong before anyone's eyes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeSightings {
     /// Left by an uplink untranslated.
     pub leaked: bool,
@@ -133,7 +134,7 @@ pub struct ProbeSightings {
 }
 
 /// A probe that goes to the echo past the datapath.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Control {
     /// Came back.
     Passed,

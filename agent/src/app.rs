@@ -1,9 +1,11 @@
 //! The one place that knows every part: builds them, wires them, and runs the main loop.
 //!
 //! ```text
-//! source ──changes──▶ Agent.view ─▶ planner ─▶ observer's maps
-//! devices ──────────▶ observer (attach)
-//! tick ─▶ observer.look ─▶ ledger ─▶ verdict ─▶ damping ─▶ answers ─▶ HTTP, metrics, report
+//! source ──changes──▶ ┐                      ┌─▶ observer's maps, hooks
+//! interfaces ────────▶ │                      ├─▶ sentinel's devices, prober
+//! samples ───────────▶ ├─ Event ▶ Node::step ─┤
+//! probes ────────────▶ │            ▲         ├─▶ answers ─▶ HTTP
+//! timers ────────────▶ ┘            └─ Event ─┴─▶ report, metrics, state file
 //! ```
 //!
 //! One task owns all state and is the only one that changes it; everything else gets published
@@ -18,16 +20,16 @@ use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::args::PortTakeover;
 use crate::causes::chain;
 use crate::clock;
-use crate::cluster::api::{self, Afresh, ClientError};
+use crate::cluster::api::{self, ClientError, Uncached};
 use crate::cluster::watch::{OpenError, Update};
 use crate::config::{Config, SentinelConfig};
 use crate::datapath::attach::Mode;
-use crate::datapath::devices::{self, DevicesError};
+use crate::datapath::devices::{self, DevicesError, Interfaces};
 use crate::datapath::pins::{Pins, PinsError};
 use crate::datapath::{Observer, ObserverError};
 use crate::hardening::LoaderError;
@@ -40,31 +42,28 @@ use crate::metrics::{Listener, Metrics};
 use crate::publish::{self, Client, Clocks, Publishing, Settings};
 use crate::sentinel;
 use crate::sentinel::devices::DeviceError;
-use crate::upstream;
-use agent_core::time::Mono;
-use agent_core::upstream::Heard;
+use agent_core::coverage::ObserverStart;
+use agent_core::limits::Limits;
+use agent_core::upgrade;
 
 mod agent;
 mod assemble;
 mod check;
 mod confine;
-mod coverage;
 pub mod fleet;
 mod memory;
 mod probing;
-mod shape;
 mod source;
 mod takeover;
-mod trial;
 
-use agent::{Agent, Published, TICK};
+use agent::{Agent, Loaded, Published};
+use agent_core::node::SAMPLE_INTERVAL;
 pub use check::{CheckError, check};
 pub use confine::{Confined, confine, confine_rotator};
-use probing::{Inbox, Probing};
+use probing::{Inbox, Message, Probing};
 use takeover::Takeover;
-use trial::Trial;
 
-/// Whether every hook still stands first is looked at this often.
+/// How often hooks and the sentinel are checked.
 const CHECK: Duration = Duration::from_secs(5);
 
 /// Why the agent could not run.
@@ -128,35 +127,33 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let (updates, client) = source::follow(&config).await?;
     tokio::task::yield_now().await;
     let wanted = config.clone();
-    let loaded = confined.loader.run(move || load(&wanted)).await?;
-    let (observer, blind, no_pins) = loaded?;
+    let loaded = confined.loader.run(move || load(&wanted)).await??;
     // Reading the object took more than all that follows.
     memory_of_process::give_back();
-    let afresh = |of: &SentinelConfig| {
+    let uncached = |of: &SentinelConfig| {
         let client = client.clone()?;
-        Some(Afresh::new(client, &config.node_name, of.service.clone()))
+        Some(Uncached::new(client, &config.node_name, of.service.clone()))
     };
-    let sentinel = config.sentinel.clone();
-    let probing = sentinel.map(|of| (afresh(&of), of));
-    let (probing, inbox) = probing.map(|(afresh, of)| Probing::new(of, afresh)).unzip();
+    let probing = (config.sentinel.clone()).map(|of| Probing::new(of.clone(), uncached(&of)));
+    let (probing, inbox) = probing.unzip();
+    let limits = Limits::default();
     let (mut agent, published) = Agent::new(
         config.clone(),
-        observer,
-        blind,
-        no_pins,
+        loaded,
         probing,
+        limits,
         Arc::clone(&metrics),
     );
-    agent.hardening = confined.report;
+    agent.output.hardening = confined.report;
     let (listeners, takeover) = opened.take_over(&config, agent.observer.as_mut(), port)?;
-    agent.port = Some(takeover.report.clone());
-    agent.succession.clone_from(&takeover.succession);
-    let trial = Trial::begin(readiness.clone(), agent.former, clock::mono());
-    // Answers stand before anyone is heard.
-    agent.publish(clock::mono());
-    agent.publishing = client
+    agent.succeeded.follow(&takeover);
+    agent.output.publishing = client
         .and_then(|client| begin_to_publish(&config, client, &published, Arc::clone(&metrics)));
-    if agent.state().is_some_and(trial::fails) {
+    if agent
+        .node
+        .last()
+        .is_some_and(|last| upgrade::fails(last.state))
+    {
         // What is remembered is worse than what whoever answers now may know.
         takeover.ready();
     }
@@ -164,23 +161,32 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let served = serve_all(
         &config, listeners, published, &metrics, &readiness, &heartbeat, ended,
     );
-    let beside = Beside {
+    let mut beside = Beside {
         pending,
-        trial,
+        readiness,
+        upgrade: None,
         heartbeat,
         takeover: &takeover,
     };
-    let result = turn(
-        &mut agent,
-        updates,
-        inbox,
-        config.upstream.as_ref().map(upstream::follow),
-        beside,
-        &mut shutdown,
-    )
-    .await;
-    let grace = match &result {
-        Ok("SIGTERM") => config.shutdown_grace,
+    let mut inputs = Inputs::new(updates, inbox).await?;
+    let result = loop {
+        tokio::select! {
+            biased;
+            name = shutdown.requested() => {
+                tracing::info!(signal = name, "ending");
+                break name;
+            }
+            input = inputs.next() => {
+                inputs.devices_known |= matches!(input, Input::Interfaces(_));
+                if let Some(pause) = agent.take(input) {
+                    inputs.sample.reset_after(pause);
+                }
+            }
+        }
+        beside.follow(&agent, inputs.devices_known);
+    };
+    let grace = match result {
+        "SIGTERM" => config.shutdown_grace,
         _ => Duration::ZERO,
     };
     let succeeded = takeover.close(grace, shutdown.requested()).await;
@@ -188,7 +194,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let _ = ending.send(true);
     // Requests under way are answered; a client that does not read must not keep us.
     let _ = tokio::time::timeout(Duration::from_secs(2), served).await;
-    result.map(drop)
+    Ok(())
 }
 
 /// `pathproof cleanup`: removes pinned links and maps (which detaches the programs), the state and
@@ -254,26 +260,103 @@ struct Pending {
     devices: Option<Guard>,
 }
 
-/// What is told of every turn of the main loop.
+/// What follows the main loop turn by turn.
 struct Beside<'a> {
     pending: Pending,
-    trial: Trial,
+    readiness: Readiness,
+    /// Held while the verdict fails that did not before this agent.
+    upgrade: Option<Guard>,
     heartbeat: Heartbeat,
     takeover: &'a Takeover,
 }
 
+/// What an agent waits for that closed its upgrade gate.
+const UPGRADE: &str = "node became unhealthy after this agent started";
+
 impl Beside<'_> {
-    fn follow(&mut self, agent: &Agent, now: Mono) {
+    fn follow(&mut self, agent: &Agent, devices_known: bool) {
         if agent.view_synced() {
             self.pending.view = None;
+        }
+        if devices_known {
+            self.pending.devices = None;
         }
         if self.pending.view.is_none() && self.pending.devices.is_none() {
             self.takeover.ready();
         }
-        if let Some(state) = agent.state() {
-            self.trial.judge(state, now);
+        match (agent.node.upgrade_failed(), &self.upgrade) {
+            (true, None) => self.upgrade = Some(self.readiness.guard(UPGRADE)),
+            (false, Some(_)) => self.upgrade = None,
+            _ => {}
         }
-        self.heartbeat.beat(now.0);
+        self.heartbeat.beat(clock::mono().0);
+    }
+}
+
+/// Everything that comes to the main loop.
+struct Inputs {
+    updates: Receiver<Update>,
+    inbox: Option<Inbox>,
+    devices: watch::Receiver<Interfaces>,
+    devices_known: bool,
+    sample: Interval,
+    check: Interval,
+}
+
+/// One thing that came.
+enum Input {
+    View(Update),
+    Message(Message),
+    Interfaces(Interfaces),
+    Check,
+    Sample,
+}
+
+impl Inputs {
+    async fn new(updates: Receiver<Update>, inbox: Option<Inbox>) -> Result<Self, DevicesError> {
+        let mut devices = devices::follow().await?;
+        devices.mark_changed();
+        let interval = |period| {
+            let mut interval = tokio::time::interval(period);
+            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            interval
+        };
+        Ok(Self {
+            updates,
+            inbox,
+            devices,
+            devices_known: false,
+            sample: interval(SAMPLE_INTERVAL),
+            check: interval(CHECK),
+        })
+    }
+
+    async fn next(&mut self) -> Input {
+        let inbox = OptionFuture::from(self.inbox.as_mut().map(Inbox::next));
+        tokio::select! {
+            biased;
+            Some(update) = self.updates.recv() => Input::View(update),
+            Some(message) = inbox => Input::Message(message),
+            Ok(()) = self.devices.changed() => {
+                Input::Interfaces(self.devices.borrow_and_update().clone())
+            }
+            _ = self.check.tick() => Input::Check,
+            _ = self.sample.tick() => Input::Sample,
+        }
+    }
+}
+
+impl Agent {
+    /// Takes one input in. Returns when the kernel's evidence is to be read again, where it was read.
+    fn take(&mut self, input: Input) -> Option<Duration> {
+        match input {
+            Input::View(update) => self.follow_view(update),
+            Input::Message(message) => self.take_in(message),
+            Input::Interfaces(interfaces) => self.follow_interfaces(interfaces),
+            Input::Check => self.check(),
+            Input::Sample => return Some(self.sample()),
+        }
+        None
     }
 }
 
@@ -299,8 +382,6 @@ impl Shutdown {
     }
 }
 
-type Loaded = (Option<Observer>, Option<String>, Option<String>);
-
 /// Loads the observer. A lack of privileges ends the agent, with the remedy; a kernel that cannot
 /// do it does not: the node's eligibility is still worth answering for, and the verdict is Unknown.
 fn load(config: &Config) -> Result<Loaded, AppError> {
@@ -317,13 +398,26 @@ fn load(config: &Config) -> Result<Loaded, AppError> {
             if let Some(why) = &no_pins {
                 tracing::warn!(%why, "nothing is pinned: a restart will leave a gap in observation");
             }
-            Ok((Some(observer), None, no_pins))
+            Ok(Loaded {
+                start: ObserverStart {
+                    blind: None,
+                    no_pins,
+                    continues: observer.continues(),
+                },
+                observer: Some(observer),
+            })
         }
         Err(error) if error.is_permission() => Err(error.into()),
         Err(error) => {
             let why = chain(&error);
             tracing::error!(%why, "there is no observer: the datapath is Unknown");
-            Ok((None, Some(why), None))
+            Ok(Loaded {
+                observer: None,
+                start: ObserverStart {
+                    blind: Some(why),
+                    ..ObserverStart::default()
+                },
+            })
         }
     }
 }
@@ -402,64 +496,3 @@ fn serve_all(
         tokio::join!(OptionFuture::from(health), OptionFuture::from(admin));
     })
 }
-
-/// The main loop; gives the name of the signal that ended it.
-async fn turn(
-    agent: &mut Agent,
-    mut updates: Receiver<Update>,
-    mut inbox: Option<Inbox>,
-    mut upstream: Option<Receiver<Heard>>,
-    mut beside: Beside<'_>,
-    shutdown: &mut Shutdown,
-) -> Result<&'static str, AppError> {
-    let mut devices = devices::follow().await?;
-    devices.mark_changed();
-    let mut tick = tokio::time::interval(TICK);
-    let mut check = tokio::time::interval(CHECK);
-    for interval in [&mut tick, &mut check] {
-        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    }
-    loop {
-        tokio::select! {
-            biased;
-            name = shutdown.requested() => {
-                tracing::info!(signal = name, "ending");
-                return Ok(name);
-            }
-            Some(update) = updates.recv() => {
-                agent.follow_view(update, clock::mono());
-            }
-            Some(heard) = hear(&mut upstream) => agent.hear_upstream(heard, clock::mono()),
-            message = next(&mut inbox) => agent.take_in(message, clock::mono()),
-            Ok(()) = devices.changed() => {
-                let interfaces = devices.borrow_and_update().clone();
-                let wanted = agent.watched(&interfaces);
-                agent.see(interfaces, clock::mono());
-                agent.follow_devices(wanted, clock::mono());
-                beside.pending.devices = None;
-            }
-            _ = check.tick() => agent.check(clock::mono()),
-            _ = tick.tick() => tick.reset_after(agent.tick(clock::mono())),
-        }
-        beside.follow(agent, clock::mono());
-    }
-}
-
-/// The next message of the sentinel's parts; never one where it is off.
-async fn next(inbox: &mut Option<Inbox>) -> probing::Message {
-    match inbox {
-        Some(inbox) => inbox.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// What the node's own proxy says next; never anything where it is not asked.
-async fn hear(upstream: &mut Option<Receiver<Heard>>) -> Option<Heard> {
-    match upstream {
-        Some(upstream) => upstream.recv().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// What a source delivers.
-type Delivered = Update;

@@ -18,7 +18,7 @@ use pins::{Pins, PinsError};
 use probe_hooks::{ProbeEnds, ProbeHooks, ProbeHooksError};
 use probes::{ProbeMapError, ProbeMaps};
 use program::{Outcome, Programmer};
-use sample::{Look, SampleError, Sampler};
+use sample::{Read, SampleError, Sampler};
 use steer::{Owners, Steer, SteerError, Steering};
 
 pub mod attach;
@@ -235,16 +235,15 @@ impl Observer {
         self.programmer.apply(plan)
     }
 
-    /// See [`Sampler::look`].
-    pub fn look(
-        &mut self,
-        now: Mono,
-        left_since: impl Fn(u32, &[u8; 16], [u8; 2]) -> Option<u64>,
-    ) -> Result<Look, SampleError> {
+    /// See [`Sampler::sample`].
+    ///
+    /// # Errors
+    /// A map could not be read.
+    pub fn sample(&mut self, now: Mono) -> Result<Read, SampleError> {
         if let Some(flush) = &mut self.diagnostics {
             flush();
         }
-        self.sampler.look(now, left_since)
+        self.sampler.sample(now)
     }
 
     /// Detaches what would outlive this process unpinned.

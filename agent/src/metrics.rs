@@ -92,20 +92,24 @@ impl Metrics {
         Arc::new(Self { registry, shared })
     }
 
-    /// Counts what happened since the last turn. Services beyond the first
-    /// [`MAX_SERVICES_SHOWN`] with traffic are counted together.
-    pub fn record(&self, counts: &[CountDelta], directory: &dyn Directory) {
-        self.current().connections.record(counts, directory);
-    }
-
-    /// Counts datagrams of UDP Services, and how many microseconds after one its answer came.
-    pub fn record_datagrams(
+    /// Counts what a sample brought: connections, and apart from them datagrams of UDP Services, with
+    /// how many microseconds after one its answer came.
+    pub fn record_sample(
         &self,
         counts: &[CountDelta],
         answers: impl Iterator<Item = (u32, u32)>,
         directory: &dyn Directory,
     ) {
-        self.current().datagrams.record(counts, answers, directory);
+        let is_udp = |delta: &CountDelta| {
+            let info = directory.service(delta.service);
+            info.is_some_and(|info| info.udp)
+        };
+        let (datagrams, connections) = counts
+            .iter()
+            .partition::<Vec<CountDelta>, _>(|delta| is_udp(delta));
+        let mut current = self.current();
+        current.connections.record(&connections, directory);
+        current.datagrams.record(&datagrams, answers, directory);
     }
 
     /// Counts a probe of the sentinel under its outcome.

@@ -7,12 +7,15 @@ use std::net::{IpAddr, SocketAddr};
 use agent_common::service::{FAMILIES, Family};
 
 use super::node::address;
+use serde::{Deserialize, Serialize};
+
 use crate::cluster::{EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, SlicePort};
 use crate::freshness::{FIRST_GENERATION, LAST_GENERATION, is_generation};
+use crate::trace::Transport;
 use crate::view::ServiceState;
 
 /// What the configuration says of the sentinel.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelRule {
     /// Its Service.
     pub service: ObjectName,
@@ -21,7 +24,7 @@ pub struct SentinelRule {
 }
 
 /// The sentinel as the view has it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sentinel {
     /// The Service is there.
     pub exists: bool,
@@ -31,8 +34,27 @@ pub struct Sentinel {
     pub families: [Option<SentinelFamily>; FAMILIES],
 }
 
+impl Sentinel {
+    /// What of it stays when its endpoint moves: as long as this stays, the sentinel has not changed.
+    pub fn fixed(&self) -> (bool, [Option<SentinelFamily>; FAMILIES]) {
+        let fixed = |family: Option<SentinelFamily>| family.map(SentinelFamily::without_generation);
+        (self.exists, self.families.map(fixed))
+    }
+
+    /// The generations that its endpoint has in the API.
+    pub fn generations(&self) -> impl Iterator<Item = (Family, Transport, u16)> {
+        let families = Family::ALL.into_iter().zip(self.families);
+        families.flat_map(|(family, found)| {
+            let tcp = found.map(|found| (family, Transport::Tcp, found.tcp.generation));
+            let udp = found.and_then(|found| found.udp);
+            let udp = udp.map(|udp| (family, Transport::Udp, udp.generation));
+            [tcp, udp].into_iter().flatten()
+        })
+    }
+}
+
 /// What of the sentinel may be probed in one family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SentinelFamily {
     /// Its cluster IP.
     pub cluster_ip: IpAddr,
@@ -47,7 +69,7 @@ pub struct SentinelFamily {
 }
 
 /// One port of the sentinel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SentinelPort {
     /// Port of the cluster IP.
     pub port: u16,

@@ -8,6 +8,8 @@ use agent_common::service::{Family, SourceClass};
 
 use super::streak::commonest;
 use super::window::{WINDOW, Window};
+use serde::{Deserialize, Serialize};
+
 use crate::cause::{FAILURES, Failure};
 use crate::cluster::ObjectName;
 use crate::evidence::{ServiceInfo, Sighting};
@@ -21,12 +23,13 @@ const KEPT: Duration = Duration::from_secs(30);
 const STALE_KEPT: usize = 16;
 
 /// A Service port and family with failures.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Track {
     name: ObjectName,
     port: Box<str>,
     /// `namespace/name`, and `:port` where the port has a name.
     pub(crate) label: Box<str>,
+    #[serde(with = "crate::names::FamilyName")]
     pub(crate) family: Family,
     pub(crate) endpoints: u32,
     /// The first failure that is remembered.
@@ -47,7 +50,7 @@ pub(crate) struct Track {
     pub(crate) example: Option<Example>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Run {
     first: Mono,
     last: Mono,
@@ -55,7 +58,7 @@ struct Run {
 }
 
 /// A new connection to an endpoint that has left its slice.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct StaleConnection {
     pub(crate) at: Mono,
     /// How long ago the endpoint had left when the connection arrived.
@@ -65,7 +68,7 @@ pub(crate) struct StaleConnection {
 }
 
 /// The addresses of a failure.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Example {
     client: IpAddr,
     frontend: SocketAddr,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::time::Mono;
 
 /// How far back a [`Window`] counts; the last second is counted as far as it has come.
@@ -10,7 +12,7 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(SECONDS as u64);
 const SECONDS: usize = 10;
 
 /// Counts by second.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Window {
     /// The second and its count, at the second's place modulo [`SECONDS`].
     buckets: [(u64, u32); SECONDS],

@@ -2,6 +2,8 @@
 
 use agent_common::service::{EndpointKey, EndpointValue, FrontendKey, FrontendValue, SourceClass};
 
+use serde::{Deserialize, Serialize};
+
 use crate::cluster::ObjectName;
 use crate::expect::SourcePrefix;
 
@@ -59,7 +61,7 @@ pub enum MapChange {
 }
 
 /// How much found no place. All zero is full coverage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     /// Frontends that are not in the map, those withheld because endpoints are missing included.
     pub frontends: u64,

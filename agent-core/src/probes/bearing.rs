@@ -3,12 +3,14 @@
 use agent_common::service::{FAMILIES, Family};
 
 use super::{SentinelLedger, all_lanes, place};
+use serde::{Deserialize, Serialize};
+
 use crate::shape::{Shape, Told};
 use crate::time::Mono;
 use crate::trace::ProbePath;
 
 /// What the datapath's shape makes of probes; the same as ever before it was read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Bearing {
     /// Probes from outside the node do not take the way of real connections.
     aside: bool,

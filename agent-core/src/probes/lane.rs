@@ -16,7 +16,7 @@ use crate::time::Mono;
 use crate::trace::{Lane, ProbePath, ProbeTrace, Transport};
 
 /// One lane.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct LaneLedger {
     /// It worked once on this node in this boot, with this sentinel and under this owner.
     pub(crate) armed: bool,
@@ -254,7 +254,7 @@ fn delays(trace: &ProbeTrace) -> [Option<u64>; STAGES] {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LaneMemory {
     path: ProbePath,
-    #[serde(with = "names::family")]
+    #[serde(with = "names::FamilyName")]
     family: Family,
     transport: Transport,
     last_pass: Option<Mono>,

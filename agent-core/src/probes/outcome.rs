@@ -14,7 +14,7 @@ use crate::limits::Limits;
 use crate::trace::{Control, ProbePath, ProbeTrace, Stamps, Transport};
 
 /// What the kernel says of itself, read beside the probes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelFacts {
     /// Whether it forwards, by [`Family`](agent_common::service::Family); `None` where that could
     /// not be read.
@@ -22,7 +22,7 @@ pub struct KernelFacts {
 }
 
 /// What a probe means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProbeOutcome {
     /// Handshake and data (or the datagram) came back.
     Passed {
@@ -33,6 +33,17 @@ pub enum ProbeOutcome {
     Failed(ProbeCause),
     /// It says nothing.
     Void(VoidReason),
+}
+
+impl ProbeOutcome {
+    /// Label in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            ProbeOutcome::Passed { .. } => "passed",
+            ProbeOutcome::Failed(cause) => cause.name(),
+            ProbeOutcome::Void(_) => "void",
+        }
+    }
 }
 
 /// Why a probe says nothing.

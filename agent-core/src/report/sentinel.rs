@@ -75,7 +75,7 @@ pub struct SentinelDevices {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelAddresses {
     /// Which.
-    #[serde(with = "names::family")]
+    #[serde(with = "names::FamilyName")]
     pub family: Family,
     /// Source of probes from outside the cluster, of node ports and cluster IPs.
     pub client: IpAddr,

@@ -67,7 +67,7 @@ impl Verdict {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FamilyVerdict {
     /// Which.
-    #[serde(with = "names::family")]
+    #[serde(with = "names::FamilyName")]
     pub family: Family,
     /// Its state.
     pub state: State,
@@ -100,7 +100,7 @@ pub struct FamilyVerdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathView {
     /// Where the connections come from.
-    #[serde(with = "names::path")]
+    #[serde(with = "names::ClassName")]
     pub path: SourceClass,
     /// What the path looks like.
     pub state: PathState,
@@ -128,7 +128,7 @@ pub struct ServiceTrouble {
     /// `namespace/name`, and `:port` where the port has a name.
     pub service: String,
     /// Which family.
-    #[serde(with = "names::family")]
+    #[serde(with = "names::FamilyName")]
     pub family: Family,
     /// Whether the trouble is confirmed; else these are single failures.
     pub confirmed: bool,

@@ -1,50 +1,37 @@
-//! The state of the main loop, and what each event does to it.
+//! The shell around the node: takes what its sources bring, feeds it to the core as events, and
+//! performs the effects that come of them. Nothing is decided here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_common::evidence::FAULTS;
 use agent_common::service::FAMILIES;
+use agent_core::coverage::{Hook, Hooks, ObserverStart};
+use agent_core::effect::{Answers, Effect, Judged, Notice};
+use agent_core::event::{Event, Parts, Successor, ViewUpdate};
+use agent_core::limits::Limits;
+use agent_core::node::{Node, SAMPLE_INTERVAL, Settings, Start};
+use agent_core::owners::DatapathOwners;
+use agent_core::plan::MapChange;
+use agent_core::report::Report;
+use agent_core::report::hardening::HardeningReport;
+use agent_core::time::{Mono, Wall};
 use tokio::sync::watch;
 
-use super::Delivered;
-use super::coverage::Eyesight;
 use super::memory::Memory;
-use super::probing::Probing;
-use super::shape::Surroundings;
+use super::probing::{Message, Probing};
+use super::takeover::Succeeded;
 use crate::clock;
+use crate::cluster::watch::Update;
 use crate::config::Config;
 use crate::datapath::Observer;
+use crate::datapath::attach::Attachment;
 use crate::datapath::devices::{Device, Interfaces};
-use crate::datapath::sample::Look;
-use crate::datapath::steer::Succession;
-use crate::http::health::Answers;
-use crate::lifecycle::memory;
+use crate::datapath::shape::Seen;
 use crate::metrics::Metrics;
 use crate::publish::Publishing;
-use agent_core::answer::{Answer, Endpoint, answer};
-use agent_core::cause::State;
-use agent_core::cluster::Change;
-use agent_core::damping::Damping;
-use agent_core::drain::Drain;
-use agent_core::eligibility::{Eligibility, TerminatingTaints, eligibility};
-use agent_core::evidence::{Sample, Sighting};
-use agent_core::ledger::Ledger;
-use agent_core::limits::Limits;
-use agent_core::memory::Remembered;
-use agent_core::plan::Planner;
-use agent_core::report::hardening::HardeningReport;
-use agent_core::report::{PortReport, Report};
-use agent_core::time::{Anchor, Mono};
-use agent_core::upstream::{Heard, Upstream};
-use agent_core::verdict::{BootState, Inputs, LastVerdict, Verdict, verdict};
-use agent_core::view::ClusterView;
-
-mod drain;
-mod look;
-mod planning;
-
-pub(super) use look::TICK;
+use crate::sentinel::owners::owners;
 
 /// What others read.
 pub(super) struct Published {
@@ -52,359 +39,288 @@ pub(super) struct Published {
     pub(super) report: watch::Receiver<Option<Arc<Report>>>,
 }
 
-/// What stands is written down at least this often while all is well, and where it is not: a kill
-/// loses no more of a run of failures. A change is written at once.
-const REMEMBER: Duration = Duration::from_secs(10);
-const REMEMBER_TROUBLE: Duration = Duration::from_secs(1);
-/// A change of so many objects leaves memory behind that is worth giving back.
-const LARGE: usize = 1_000;
+/// The observer as it was loaded.
+#[derive(Default)]
+pub(super) struct Loaded {
+    pub(super) observer: Option<Observer>,
+    pub(super) start: ObserverStart,
+}
 
-/// Everything the main loop knows.
 pub(super) struct Agent {
     pub(super) config: Config,
+    pub(super) node: Node,
     pub(super) observer: Option<Observer>,
-    pub(super) view: ClusterView,
-    pub(super) planner: Planner,
-    pub(super) eyesight: Eyesight,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) problems: Vec<String>,
-    /// The source of the view does not tell what happens now.
-    pub(super) source_silent: bool,
-    pub(super) ignored: u64,
-    pub(super) view_changed: Option<Mono>,
-    pub(super) view_changes: u64,
-    pub(super) anomalies: u64,
-    pub(super) sightings: VecDeque<Sighting>,
-    pub(super) faults: Option<Look>,
-    pub(super) started: agent_core::time::Wall,
-    /// Both clocks at start: what turns proofs into wall-clock times.
-    pub(super) anchor: Anchor,
-    /// The sentinel, unless it is turned off.
+    /// The sentinel's parts, unless it is turned off.
     pub(super) probing: Option<Probing>,
-    /// How connections to the healthz port come here.
-    pub(super) port: Option<watch::Receiver<PortReport>>,
-    /// What is asked for a successor, where connections are steered.
-    pub(super) succession: Option<Arc<Succession>>,
-    /// Devices as they came or went while a successor had the hooks.
-    postponed: Option<(Vec<Device>, usize)>,
-    /// A successor kept the maps since what was planned here: they are read before the next plan.
-    unread_maps: bool,
-    /// The datapath's shape.
-    pub(super) surroundings: Surroundings,
-    /// What is written to the API server, where something is.
-    pub(super) publishing: Option<Publishing>,
-    /// What the process has given up.
-    pub(super) hardening: HardeningReport,
-    /// Why there is no observer.
-    blind: Option<String>,
-    no_pins: Option<String>,
-    /// Families with frontends.
-    families: [bool; FAMILIES],
-    taints: TerminatingTaints,
-    eligibility: Eligibility,
-    pub(super) ledger: Ledger,
-    pub(super) drain: Drain,
-    /// What the node's own proxy says, where it is asked.
-    pub(super) upstream: Upstream,
-    damping: Damping,
-    last: Option<LastVerdict>,
-    /// The former agent's verdict, and when that was last said.
-    pub(super) former: Option<(State, Mono)>,
-    /// Statuses of the last answers.
-    kept: [u16; 2],
+    pub(super) interfaces: Interfaces,
+    pub(super) succeeded: Succeeded,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) output: Output,
     memory: Memory,
-    remembered: Option<Mono>,
-    expired: Option<Mono>,
-    /// What start needed was let go.
-    lean: bool,
+    /// When the kernel's evidence is read again.
+    next_sample: Duration,
+}
+
+/// What goes out beside metrics, and what is shown of the shell itself.
+pub(super) struct Output {
+    pub(super) publishing: Option<Publishing>,
+    pub(super) hardening: HardeningReport,
+    pub(super) started: Wall,
+    pub(super) faults: Option<[u64; FAULTS]>,
+    pub(super) anomalies: u64,
     answers: watch::Sender<Arc<Answers>>,
     report: watch::Sender<Option<Arc<Report>>>,
 }
 
 impl Agent {
-    /// Begins where an agent of this boot stopped, if one did.
+    /// Begins where an agent of this boot stopped, if one did, and publishes at once: answers are
+    /// there before anyone is heard.
     pub(super) fn new(
         config: Config,
-        observer: Option<Observer>,
-        blind: Option<String>,
-        no_pins: Option<String>,
+        loaded: Loaded,
         probing: Option<Probing>,
+        limits: Limits,
         metrics: Arc<Metrics>,
     ) -> (Self, Published) {
-        let now = clock::mono();
         let memory = Memory::in_dir(config.state_dir.as_deref());
-        let recalled = memory.recall();
-        let pinned = observer.as_ref().is_some_and(Observer::continues);
-        let limits = Limits::default();
-        let (ledger, damping) = match &recalled {
-            None => (Ledger::new(limits), Damping::new(config.flap_dwell)),
-            Some(known) => (
-                Ledger::restore(limits, known.ledger.clone(), pinned, now),
-                Damping::restore(config.flap_dwell, known.damping.clone()),
-            ),
+        let start = Start {
+            now: clock::mono(),
+            wall: clock::wall(),
+            observer: loaded.start,
+            remembered: memory.recall(),
         };
-        let eligibility = recalled
-            .as_ref()
-            .map_or(Eligibility::NeverSeen, |known| known.eligibility.clone());
-        let taints = config.terminating_taints.clone();
-        let (answers, answers_seen) = watch::channel(Arc::new(unasked()));
+        let started = start.wall;
+        let rereads = probing.as_ref().is_some_and(Probing::rereads);
+        let node = Node::new(settings(&config, limits, rereads), start);
+        let (answers, answers_seen) = watch::channel(Arc::new(Answers::before_the_first()));
         let (report, report_seen) = watch::channel(None);
-        let wall = clock::wall();
-        let mut eyesight = Eyesight::default();
-        eyesight.settle(now);
-        let sentinel = config.sentinel.as_ref().map(|of| of.service.clone());
-        let agent = Self {
-            drain: Drain::new(config.drain_ignore.clone()),
-            upstream: Upstream::default(),
-            probing,
-            port: None,
-            succession: None,
-            postponed: None,
-            unread_maps: false,
-            surroundings: Surroundings::default(),
-            publishing: None,
-            hardening: HardeningReport::default(),
+        let mut agent = Self {
             config,
-            observer,
-            view: ClusterView::new(),
-            planner: Planner::new().with_sentinel(sentinel),
-            eyesight,
+            node,
+            observer: loaded.observer,
+            probing,
+            interfaces: Interfaces::default(),
+            succeeded: Succeeded::default(),
             metrics,
-            problems: Vec::new(),
-            source_silent: false,
-            ignored: 0,
-            view_changed: None,
-            view_changes: 0,
-            anomalies: 0,
-            sightings: VecDeque::new(),
-            faults: None,
-            started: wall,
-            anchor: Anchor { mono: now, wall },
-            blind,
-            no_pins,
-            families: [false; FAMILIES],
-            taints,
-            eligibility,
-            ledger,
-            damping,
-            former: recalled
-                .as_ref()
-                .map(|known| (known.verdict.state, known.written)),
-            last: recalled.map(|known| known.verdict),
-            kept: [0; 2],
-            memory,
-            remembered: None,
-            expired: None,
-            lean: false,
-            answers,
-            report,
-        };
-        (
-            agent,
-            Published {
-                answers: answers_seen,
-                report: report_seen,
+            output: Output {
+                publishing: None,
+                hardening: HardeningReport::default(),
+                started,
+                faults: None,
+                anomalies: 0,
+                answers,
+                report,
             },
-        )
+            memory,
+            next_sample: SAMPLE_INTERVAL,
+        };
+        agent.feed(Event::Tick);
+        let published = Published {
+            answers: answers_seen,
+            report: report_seen,
+        };
+        (agent, published)
     }
 
-    /// State of the last verdict; before the first, that of a former agent's.
-    pub(super) fn state(&self) -> Option<State> {
-        self.last.as_ref().map(|last| last.state)
-    }
-
-    /// Whether everything that was there at the start has been delivered.
     pub(super) fn view_synced(&self) -> bool {
-        self.view.is_synced()
+        self.node.view().is_synced()
     }
 
     /// The cluster view changed, or what is wrong with it did.
-    pub(super) fn follow_view(&mut self, update: Delivered, now: Mono) {
-        self.ignored = update.ignored.values().sum();
-        let problems: Vec<_> = update.problems.iter().map(ToString::to_string).collect();
-        for problem in problems
-            .iter()
-            .filter(|problem| !self.problems.contains(problem))
-        {
-            tracing::warn!(%problem, "the cluster view has a problem; the last good view stays");
+    pub(super) fn follow_view(&mut self, update: Update) {
+        self.follow_successor();
+        let changed = !update.changes.is_empty();
+        self.feed(Event::View(ViewUpdate {
+            problems: update.problems.iter().map(ToString::to_string).collect(),
+            silent: update.problems.iter().any(|of| of.reason.is_silence()),
+            ignored: update.ignored.values().sum(),
+            changes: update.changes,
+        }));
+        if changed {
+            self.metrics.retain(self.node.planner());
         }
-        self.problems = problems;
-        self.source_silent = update.problems.iter().any(|of| of.reason.is_silence());
-        self.eyesight.hear(self.source_silent, now);
-        if !update.changes.is_empty() {
-            self.apply(update.changes, now);
-        } else if self.view.is_synced() {
-            let sentinel = self.ledger.sentinel_mut();
-            sentinel.follow_source(self.source_silent, self.view.node(), now);
-        }
-        if self.source_silent {
-            self.ledger.sentinel_mut().source_away(now);
-        }
-        self.publish(now);
     }
 
-    fn apply(&mut self, changes: Vec<Change>, now: Mono) {
-        let large = changes.len() >= LARGE;
-        self.view_changes += changes.len() as u64;
-        self.view_changed = Some(now);
-        let applied = self.view.apply(changes);
-        if let Some(node) = self.view.node() {
-            self.eligibility = eligibility(Some(node), &self.taints);
+    /// Interfaces came or went. Their hooks are the successor's to keep, where there is one.
+    pub(super) fn follow_interfaces(&mut self, interfaces: Interfaces) {
+        self.interfaces = interfaces;
+        if let Some(shape) = self.read_shape(None) {
+            self.feed(shape);
         }
-        let plan = self.plan(&applied, now);
-        self.program(&plan);
-        self.follow_plan();
-        self.follow_sentinel(now);
+        self.follow_devices();
+    }
+
+    fn follow_devices(&mut self) {
+        if self.follow_successor() {
+            self.succeeded.postponed = true;
+            return;
+        }
+        let (wanted, left_out) = self.watched();
+        let Some(observer) = &mut self.observer else {
+            return self.feed(Event::Tick);
+        };
+        observer.follow(&wanted);
         tracing::debug!(
-            services = self.view.service_count(),
-            changes = plan.len(),
-            "the cluster view changed"
+            devices = wanted.len(),
+            left_out,
+            "the interfaces were followed"
         );
-        drop((applied, plan));
-        if large {
-            memory::give_back();
-        }
+        let hooks = hooks(observer.attachments(), left_out);
+        self.feed(Event::Hooks(hooks));
     }
 
-    /// The devices that the rule wants, and how many it leaves out. The sentinel's far ends are
-    /// neither: what crosses them is on no node's way.
-    pub(super) fn watched(&self, interfaces: &Interfaces) -> (Vec<Device>, usize) {
+    /// The devices that the configuration wants, and how many it leaves out. The sentinel's far ends
+    /// are neither: what crosses them is on no node's way.
+    fn watched(&self) -> (Vec<Device>, usize) {
         let own = self.probing.as_ref().map(Probing::far_ends);
         let of_node =
             |device: &&Device| own.as_ref().is_none_or(|ends| !ends.contains(&device.name));
-        let devices: Vec<&Device> = interfaces.devices.iter().filter(of_node).collect();
-        let wanted: Vec<Device> = devices
-            .iter()
-            .filter(|device| self.config.interfaces.watches(&device.name))
-            .map(|device| (*device).clone())
-            .collect();
-        let left_out = devices.len() - wanted.len() + interfaces.unfollowed;
-        (wanted, left_out)
+        let devices = self.interfaces.devices.iter().filter(of_node);
+        let (wanted, others): (Vec<&Device>, Vec<_>) =
+            devices.partition(|device| self.config.interfaces.watches(&device.name));
+        let wanted = wanted.into_iter().cloned().collect();
+        (wanted, others.len() + self.interfaces.unfollowed)
     }
 
-    /// Interfaces came or went. They are the successor's to follow, where there is one.
-    pub(super) fn follow_devices(&mut self, devices: (Vec<Device>, usize), now: Mono) {
-        if self.is_succeeded() {
-            self.postponed = Some(devices);
+    /// Every few seconds: are the hooks still there, and first? Two agents that both insist on being
+    /// first would fight, so a successor has them.
+    pub(super) fn check(&mut self) {
+        self.feed(Event::Check);
+        if self.follow_successor() {
             return;
         }
-        self.postponed = None;
-        let (wanted, left_out) = devices;
-        self.eyesight.left_out = left_out;
+        let (wanted, left_out) = self.watched();
         if let Some(observer) = &mut self.observer {
-            observer.follow(&wanted);
-        }
-        tracing::debug!(devices = wanted.len(), left_out, "the interfaces changed");
-        self.publish(now);
-    }
-
-    /// Looks whether every hook still stands. A successor has the hooks: two agents that both insist
-    /// on being first would fight. One that dies gives them back.
-    pub(super) fn check(&mut self, now: Mono) {
-        if self.is_succeeded() {
-            return;
-        }
-        if let Some(devices) = self.postponed.take() {
-            self.follow_devices(devices, now);
-        }
-        if let Some(observer) = &mut self.observer {
+            let now = clock::mono();
             let before = observer.repairs();
+            // Devices may have come while a successor had the hooks.
+            if std::mem::take(&mut self.succeeded.postponed) {
+                observer.follow(&wanted);
+            }
             observer.check(now);
-            if observer.repairs() != before {
-                self.eyesight.settle(now);
-                self.drain.missed(clock::mono());
+            let repaired = observer.repairs() != before;
+            let hooks = hooks(observer.attachments(), left_out);
+            if repaired {
+                self.feed(Event::HooksRepaired(now));
+            }
+            self.feed(Event::Hooks(hooks));
+        }
+        if self.probing.as_ref().is_some_and(Probing::has_ended) {
+            self.feed(Event::Parts(Parts::Ended));
+        }
+    }
+
+    /// Reads the kernel's evidence. Returns when to read it again.
+    pub(super) fn sample(&mut self) -> Duration {
+        let now = clock::mono();
+        let event = match self.observer.as_mut().map(|observer| observer.sample(now)) {
+            None => Event::Tick,
+            Some(Err(error)) => Event::SampleFailed(error.to_string()),
+            Some(Ok(read)) => {
+                let answers = read.answers.iter().map(|of| (of.service, of.after_us));
+                self.metrics
+                    .record_sample(&read.sample.counts, answers, self.node.planner());
+                self.output.faults = Some(read.sample.faults);
+                self.output.anomalies += read.sample.sightings.len() as u64;
+                Event::Sample(Box::new(read.sample))
+            }
+        };
+        self.feed_at(event, now);
+        self.next_sample
+    }
+
+    /// Something came from the sentinel's parts.
+    pub(super) fn take_in(&mut self, message: Message) {
+        if let Some(event) = message.into_event(self.probing.as_mut()) {
+            self.feed(event);
+        }
+    }
+
+    pub(super) fn feed(&mut self, event: Event) {
+        self.feed_at(event, clock::mono());
+    }
+
+    /// Steps the node, and on with what its effects bring, in the order in which it comes.
+    fn feed_at(&mut self, event: Event, now: Mono) {
+        let mut events = VecDeque::from([event]);
+        let mut now = now;
+        while let Some(event) = events.pop_front() {
+            for effect in self.node.step(event, now) {
+                self.perform(effect, &mut events);
+            }
+            now = clock::mono();
+        }
+    }
+
+    fn perform(&mut self, effect: Effect, events: &mut VecDeque<Event>) {
+        match effect {
+            Effect::Program(plan) => self.program(&plan, events),
+            Effect::ReadMaps => {
+                self.succeeded.plan();
+                let installed = self.observer.as_ref().map(Observer::installed);
+                events.push_back(Event::Installed(installed.unwrap_or_default()));
+            }
+            Effect::Publish(judged) => self.publish(*judged),
+            Effect::Remember(remembered) => {
+                if !self.succeeded.ask().exists() {
+                    self.memory.remember(*remembered);
+                }
+            }
+            Effect::SampleAfter(pause) => self.next_sample = pause,
+            Effect::ReadShape(owners) => events.extend(self.read_shape(owners)),
+            Effect::Probed {
+                trace,
+                outcome,
+                lag,
+            } => {
+                self.metrics.record_probe(&trace, outcome.name());
+                if let Some(lag) = lag {
+                    self.metrics.record_rotation(trace.lane.family, lag);
+                }
+            }
+            Effect::StaleConnection(family, age) => self.metrics.record_left(family, age),
+            Effect::Log(notice) => log(&notice),
+            Effect::CheckParts if self.succeeded.ask().exists() => {}
+            effect => {
+                if let Some(probing) = &mut self.probing {
+                    events.extend(probing.perform(effect, self.observer.as_mut(), &self.node));
+                }
             }
         }
-        self.check_shape(now);
-        self.check_sentinel(now);
     }
 
-    /// The node's own proxy answered, or did not.
-    pub(super) fn hear_upstream(&mut self, heard: Heard, now: Mono) {
-        let before = self.upstream.last().map(|(_, before)| before.clone());
-        if before.as_ref() != Some(&heard)
-            && let Heard::Unusable(why) = &heard
-        {
-            tracing::warn!(%why, "--upstream: that is no health server of a proxy; it is left out");
-        }
-        let leaving = matches!(
-            self.eligibility,
-            Eligibility::Deleting | Eligibility::Tainted { .. }
-        );
-        self.upstream.hear(heard, leaving, now);
-        self.publish(now);
-    }
-
-    /// Judges, and publishes what follows from it.
-    pub(super) fn publish(&mut self, now: Mono) {
-        if self.observer.is_none() {
-            self.absorb_blindness(now);
-        }
-        self.follow_drain(now);
-        let verdict = verdict(&self.ledger, &self.inputs(now), now).following(self.last.as_ref());
-        self.log(&verdict);
-        let served = self.damping.step(&verdict, self.config.unknown_policy);
-        let of = |endpoint| {
-            answer(
-                endpoint,
-                &verdict,
-                &served,
-                self.config.unknown_policy,
-                self.config.enforcement,
-                &self.anchor,
-            )
+    fn program(&mut self, plan: &[MapChange], events: &mut VecDeque<Event>) {
+        let Some(observer) = self.observer.as_mut().filter(|_| !plan.is_empty()) else {
+            return;
         };
-        let answers = Answers {
-            healthz: of(Endpoint::Healthz),
-            livez: of(Endpoint::Livez),
-        };
-        // What a restart must not change, beside the verdict.
-        let kept = [answers.healthz.status, answers.livez.status];
-        let changed = self.last != Some(LastVerdict::of(&verdict)) || self.kept != kept;
-        self.kept = kept;
-        self.last = Some(LastVerdict::of(&verdict));
-        self.remember(&verdict, changed, now);
-        let report = Arc::new(self.assemble(verdict, &answers));
-        self.answers.send_replace(Arc::new(answers));
-        self.report.send_replace(Some(Arc::clone(&report)));
-        self.metrics.update(self.snapshot(report));
-    }
-
-    fn inputs(&self, now: Mono) -> Inputs {
-        Inputs {
-            eligibility: self.eligibility.clone(),
-            view_synced: self.view.is_synced(),
-            families: self.families,
-            boot: BootState {
-                sentinel_exists: self.probing.as_ref().is_some_and(Probing::exists),
-                ..BootState::default()
-            },
-            usual_lag: self.ledger.sentinel().usual_lag(),
-            upstream: self.upstream.voice(now),
+        let outcome = observer.apply(plan);
+        if let Some(error) = &outcome.error {
+            tracing::warn!(%error, "a map could not be changed");
+        }
+        if !outcome.full.is_empty() {
+            events.push_back(Event::Full(outcome.full));
         }
     }
 
-    /// Without an observer nothing is looked at, and that is the evidence.
-    fn absorb_blindness(&mut self, now: Mono) {
-        let observer = self.eyesight.health(
-            None,
-            self.planner.missing(),
-            self.blind.as_deref(),
-            self.no_pins.as_deref(),
-            now,
-        );
-        self.ledger.absorb(
-            &Sample {
-                at: now,
-                observer,
-                ..Sample::default()
-            },
-            &self.planner,
-        );
+    /// Reads the datapath's shape; `read` are its owners where they were just read.
+    fn read_shape(&self, read: Option<[DatapathOwners; FAMILIES]>) -> Option<Event> {
+        let observer = self.observer.as_ref()?;
+        let ends = self.probing.as_ref().map(Probing::near_ends);
+        let seen = Seen {
+            interfaces: &self.interfaces,
+            sentinel: ends.as_ref().map_or(&[], |ends| ends),
+            owners: read.unwrap_or_else(owners),
+        };
+        Some(Event::Shape(Box::new(observer.shape(&seen))))
     }
 
-    fn log(&self, verdict: &Verdict) {
-        if self.last.as_ref().is_none_or(|last| verdict.differs(last)) {
+    fn publish(&mut self, judged: Judged) {
+        let Judged {
+            verdict,
+            answers,
+            changed,
+        } = judged;
+        if changed {
             tracing::info!(
                 state = verdict.state.name(),
                 eligibility = verdict.eligibility.name(),
@@ -412,27 +328,19 @@ impl Agent {
                 "the verdict changed"
             );
         }
+        let report = Arc::new(self.assemble(verdict, &answers));
+        self.output.answers.send_replace(Arc::new(answers));
+        self.output.report.send_replace(Some(Arc::clone(&report)));
+        self.metrics.update(self.snapshot(report));
     }
 
-    fn remember(&mut self, verdict: &Verdict, changed: bool, now: Mono) {
-        let pause = if self.is_well() {
-            REMEMBER
-        } else {
-            REMEMBER_TROUBLE
-        };
-        let due = self.remembered.is_none_or(|at| now.since(at) >= pause);
-        // What a successor has seen is newer than what is seen here.
-        if (!changed && !due) || self.is_succeeded() {
-            return;
+    /// Tells the node whether a successor is there, where that changed. Returns whether one is.
+    fn follow_successor(&mut self) -> bool {
+        let now = self.succeeded.ask();
+        if self.succeeded.is_news(now) {
+            self.feed(Event::Successor(now));
         }
-        self.remembered = Some(now);
-        self.memory.remember(Remembered {
-            ledger: self.ledger.memory(),
-            damping: self.damping.memory(),
-            verdict: LastVerdict::of(verdict),
-            eligibility: self.eligibility.clone(),
-            written: now,
-        });
+        now != Successor::None
     }
 
     /// The last thing before the process ends. Pinned links stay: the next agent finds them. So do
@@ -447,17 +355,55 @@ impl Agent {
     }
 }
 
-/// Stands in the channel until the first verdict, which comes before anyone can ask.
-fn unasked() -> Answers {
-    let answer = |node_eligible| Answer {
-        status: 200,
-        healthy: true,
-        node_eligible,
-        families: Vec::new(),
-        would_fail: false,
+fn settings(config: &Config, limits: Limits, rereads: bool) -> Settings {
+    Settings {
+        node: config.node_name.to_string(),
+        limits,
+        taints: config.terminating_taints.clone(),
+        unknown_policy: config.unknown_policy,
+        enforcement: config.enforcement,
+        flap_dwell: config.flap_dwell,
+        drain_ignore: config.drain_ignore.clone(),
+        watches_services: config.source.has_services(),
+        sentinel: config.sentinel.as_ref().map(|of| of.rule()),
+        rereads,
+    }
+}
+
+fn hooks<'a>(attachments: impl Iterator<Item = &'a Attachment>, left_out: usize) -> Hooks {
+    let hook = |attachment: &Attachment| Hook {
+        device: attachment.device.name.clone(),
+        uplink: attachment.device.uplink,
+        attached: attachment.mechanism().is_some(),
+        first: !attachment.first.contains(&Some(false)),
+        problem: attachment.problem.clone(),
     };
-    Answers {
-        healthz: answer(Some(true)),
-        livez: answer(None),
+    Hooks {
+        devices: attachments.map(hook).collect(),
+        left_out: left_out as u64,
+    }
+}
+
+fn log(notice: &Notice) {
+    match notice {
+        Notice::ViewProblem(problem) => {
+            tracing::warn!(%problem, "the cluster view has a problem; the last good view stays");
+        }
+        Notice::Unreadable(why) => tracing::warn!(%why, "the evidence cannot be read"),
+        Notice::Altered(altered) => tracing::warn!(%altered, "the sentinel is not probed"),
+        Notice::SentinelOff(why) => {
+            tracing::warn!(%why, "the sentinel is off; the node is judged by real traffic alone");
+        }
+        Notice::SentinelOn => tracing::info!("the sentinel is on again"),
+        Notice::Damaged(sentence) => {
+            tracing::warn!(%sentence, "the sentinel's devices are damaged");
+        }
+        Notice::Detached => tracing::warn!("the sentinel's programs are put back"),
+        Notice::Rechecked(differs) => tracing::warn!(?differs, "the sentinel was read uncached"),
+        Notice::Shape(notes) => tracing::info!(%notes, "the datapath's shape changed"),
+        Notice::Lane(outcome) => tracing::debug!(outcome, "a path begins or ceases to fail"),
+        Notice::UpgradeFailed => tracing::warn!(
+            "the verdict began to fail with this agent, which is therefore not ready: a rolling update stops here"
+        ),
     }
 }

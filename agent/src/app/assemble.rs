@@ -8,18 +8,17 @@ use agent_common::evidence::Fault;
 use super::agent::Agent;
 use crate::datapath::ABI;
 use crate::datapath::attach::{Attachment, Mechanism};
-use crate::http::health::Answers;
 use crate::metrics::Snapshot;
 use crate::publish::Publishing;
+use agent_core::effect::Answers;
 use agent_core::evidence::Directory as _;
 use agent_core::report::publish::PublishReport;
 use agent_core::report::udp::UDP_SHOWN;
-use agent_core::report::upstream::UpstreamReport;
 use agent_core::report::{
     AgentInfo, AnswerReport, Answers as AnswersReport, Attached, BUSIEST_SHOWN, ClusterReport,
     DeviceReport, ExpectationReport, Report, SCHEMA, SentinelReport, SentinelState, SightingReport,
 };
-use agent_core::time::{Mono, Wall};
+use agent_core::time::Wall;
 use agent_core::verdict::Verdict;
 
 impl Agent {
@@ -27,54 +26,50 @@ impl Agent {
     pub(super) fn assemble(&self, verdict: Verdict, answers: &Answers) -> Report {
         let (services, services_omitted) =
             self.metrics
-                .services(&self.planner, &verdict.services, BUSIEST_SHOWN);
+                .services(self.node.planner(), &verdict.services, BUSIEST_SHOWN);
         Report {
             schema: SCHEMA,
             node: self.config.node_name.to_string(),
-            node_uid: self.node_uid(),
-            written: timestamp(self.anchor.wall_of(verdict.at)),
+            node_uid: self.node.uid(),
+            written: timestamp(self.node.anchor().wall_of(verdict.at)),
             agent: AgentInfo {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 abi: ABI,
-                started: timestamp(self.started),
+                started: timestamp(self.output.started),
                 enforcement: self.config.enforcement,
                 unknown_policy: self.config.unknown_policy,
             },
-            hardening: self.hardening.clone(),
-            upstream: self.upstream_report(verdict.at),
+            hardening: self.output.hardening.clone(),
             answers: AnswersReport {
                 healthz: AnswerReport::from(&answers.healthz),
                 livez: AnswerReport::from(&answers.livez),
             },
-            port: (self.port.as_ref()).map_or_else(Default::default, |port| port.borrow().clone()),
+            port: (self.succeeded.port.as_ref())
+                .map_or_else(Default::default, |port| port.borrow().clone()),
+            upstream: None,
             sentinel: self.sentinel_report(),
             services,
             services_omitted,
-            udp: self.metrics.udp(&self.planner, UDP_SHOWN),
+            udp: self.metrics.udp(self.node.planner(), UDP_SHOWN),
             sightings: self.sighting_reports(),
             devices: self.device_reports(),
-            datapath: self.surroundings.shape.clone(),
+            datapath: self.node.shape().clone(),
             expectations: self.expectation_report(),
             cluster: self.cluster_report(),
             publish: self.publish_report(),
             faults: self.fault_counts(),
-            drain: self.drain.view().clone(),
+            drain: self.node.drain().clone(),
             verdict,
         }
     }
 
     /// Name of a Service as reports show it.
     pub(super) fn service_name(&self, id: u32) -> String {
-        match self.planner.service(id) {
+        match self.node.planner().service(id) {
             Some(info) if info.port.is_empty() => info.name.to_string(),
             Some(info) => format!("{}:{}", info.name, info.port),
             None => format!("service id {id}"),
         }
-    }
-
-    fn node_uid(&self) -> Option<Arc<str>> {
-        let uid = &self.view.node()?.uid;
-        (!uid.is_empty()).then(|| Arc::clone(uid))
     }
 
     /// What metrics show beside the report.
@@ -86,25 +81,20 @@ impl Agent {
                 .and_then(|observer| observer.sampler.delays().ok())
                 .unwrap_or_default(),
             reattached: observer.map_or(0, |observer| observer.repairs()),
-            anomalies: self.anomalies,
-            view_changes: self.view_changes,
+            anomalies: self.output.anomalies,
+            view_changes: self.node.view_state().changes,
         }
     }
 
     fn sentinel_report(&self) -> SentinelReport {
         match &self.probing {
-            Some(probing) => probing.report(self.view.is_synced()),
+            Some(probing) => probing.report(&self.node),
             None => SentinelReport {
                 state: SentinelState::Disabled,
                 sentence: "turned off by --sentinel".to_owned(),
                 ..SentinelReport::default()
             },
         }
-    }
-
-    fn upstream_report(&self, now: Mono) -> Option<UpstreamReport> {
-        let url = self.config.upstream.as_ref()?;
-        Some(UpstreamReport::new(url.to_string(), &self.upstream, now))
     }
 
     fn sighting_reports(&self) -> Vec<SightingReport> {
@@ -115,8 +105,8 @@ impl Agent {
                 .and_then(|observer| observer.device_name(index));
             name.map_or_else(|| format!("interface {index}"), str::to_owned)
         };
-        self.sightings
-            .iter()
+        self.node
+            .sightings()
             .map(|sighting| {
                 let service = self.service_name(sighting.service);
                 SightingReport::new(sighting, service, device(sighting.device))
@@ -133,17 +123,17 @@ impl Agent {
     }
 
     fn expectation_report(&self) -> ExpectationReport {
-        let missing = self.planner.missing();
+        let missing = self.node.planner().missing();
         ExpectationReport {
-            services: self.view.service_count() as u64,
-            frontends: self.planner.frontend_count() as u64,
-            endpoints: self.planner.endpoint_count(),
+            services: self.node.view().service_count() as u64,
+            frontends: self.node.planner().frontend_count() as u64,
+            endpoints: self.node.planner().endpoint_count(),
             missing: missing.frontends + missing.endpoints + missing.sources + missing.services,
         }
     }
 
     fn cluster_report(&self) -> ClusterReport {
-        let conflicts = self.planner.conflicts().take(20).map(|conflict| {
+        let conflicts = self.node.planner().conflicts().take(20).map(|conflict| {
             format!(
                 "{} and {} claim the same frontend; the first is expected to be served",
                 conflict.holder, conflict.claimant
@@ -151,26 +141,31 @@ impl Agent {
         });
         ClusterReport {
             source: self.config.source.to_string(),
-            synced: self.view.is_synced(),
-            changed: self.view_changed,
-            problems: self.problems.iter().cloned().chain(conflicts).collect(),
-            ignored: self.ignored,
+            synced: self.node.view().is_synced(),
+            changed: self.node.view_state().changed,
+            problems: self
+                .node
+                .view_state()
+                .problems
+                .iter()
+                .cloned()
+                .chain(conflicts)
+                .collect(),
+            ignored: self.node.view_state().ignored,
         }
     }
 
     fn publish_report(&self) -> PublishReport {
-        let publishing = self.publishing.as_ref();
+        let publishing = self.output.publishing.as_ref();
         publishing.map(Publishing::report).unwrap_or_default()
     }
 
     fn fault_counts(&self) -> BTreeMap<String, u64> {
-        let Some(look) = &self.faults else {
+        let Some(faults) = &self.output.faults else {
             return BTreeMap::new();
         };
-        Fault::ALL
-            .iter()
-            .map(|fault| (fault.name().to_owned(), look.faults[*fault as usize]))
-            .collect()
+        let named = |fault: &Fault| (fault.name().to_owned(), faults[*fault as usize]);
+        Fault::ALL.iter().map(named).collect()
     }
 }
 

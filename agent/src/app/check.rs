@@ -2,24 +2,20 @@
 //! for a few seconds; then everything is removed.
 
 use std::fs;
-use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
-use super::agent::{Agent, Published};
-use super::probing::{Inbox, Message, Probing};
-use super::{AppError, CHECK, Delivered, Shutdown, TICK, load, next, source};
-use crate::clock;
+use super::agent::Agent;
+use super::probing::Probing;
+use super::{AppError, Input, Inputs, Shutdown, load, source};
 use crate::config::Config;
-use crate::datapath::devices::{self, Interfaces};
+use crate::datapath::devices::Interfaces;
 use crate::metrics::Metrics;
-use agent_core::report::check::{Observed, Tally};
-use agent_core::report::{Report, SentinelState};
-use agent_core::time::Mono;
-use agent_core::trace::{Lane, ProbeTrace};
+use agent_core::limits::Limits;
+use agent_core::node::Condition;
+use agent_core::report::check::Observed;
 
 /// The cluster view is read and devices are made within this, or never.
 const SETUP: Duration = Duration::from_secs(10);
@@ -62,135 +58,58 @@ impl CheckError {
 /// What kept it from probing. Whatever happens, nothing is left behind.
 pub async fn check(config: Config, time: Duration) -> Result<Observed, CheckError> {
     let mut shutdown = Shutdown::listen()?;
-    let devices = devices::follow().await.map_err(AppError::from)?;
-    let (probing, inbox) = config
-        .sentinel
-        .clone()
+    let (probing, inbox) = (config.sentinel.clone())
         .map(|of| Probing::new(of, None))
         .unzip();
-    let beside = probing
-        .as_ref()
-        .and_then(|probing| in_use(probing, &devices.borrow()));
+    let (updates, _) = source::follow(&config).await?;
+    let mut inputs = Inputs::new(updates, inbox).await.map_err(AppError::from)?;
+    let interfaces = inputs.devices.borrow().clone();
+    let beside = (probing.as_ref()).and_then(|probing| in_use(probing, &interfaces));
     if let Some(device) = beside {
         return Err(CheckError::InUse { device });
     }
-    let (updates, _) = source::follow(&config).await?;
-    let (observer, blind, no_pins) = load(&config)?;
+    let loaded = load(&config)?;
     let (mut agent, published) =
-        Agent::new(config, observer, blind, no_pins, probing, Metrics::new());
-    let mut checking = Checking {
-        agent: &mut agent,
-        published,
-        tallies: Vec::new(),
-        time,
-        end: Instant::now() + SETUP,
-        begun: None,
+        Agent::new(config, loaded, probing, Limits::default(), Metrics::new());
+    let begun = tokio::select! {
+        signal = shutdown.requested() => Err(CheckError::Interrupted { signal }),
+        begun = turn(&mut agent, &mut inputs, time) => Ok(begun),
     };
-    let done = checking.turn(updates, devices, inbox, &mut shutdown).await;
-    let observed = checking.observed();
+    // What came last counts, and is judged.
+    agent.take(Input::Sample);
+    let report = published.report.borrow().clone();
     agent.end(false).await;
-    done?;
-    observed.ok_or(CheckError::Nothing)
+    let begun = begun?;
+    Ok(Observed {
+        report: report.as_deref().cloned().ok_or(CheckError::Nothing)?,
+        time: begun.map_or(Duration::ZERO, |begun| begun.elapsed()),
+        tallies: Vec::new(),
+    })
 }
 
-struct Checking<'a> {
-    agent: &'a mut Agent,
-    published: Published,
-    tallies: Vec<Tally>,
-    time: Duration,
-    /// Until when it is waited or probed.
-    end: Instant,
-    /// When the first probe was to be sent.
-    begun: Option<Instant>,
-}
-
-impl Checking<'_> {
-    /// As the agent's main loop, without what serves.
-    async fn turn(
-        &mut self,
-        mut updates: mpsc::Receiver<Delivered>,
-        mut devices: watch::Receiver<Interfaces>,
-        mut inbox: Option<Inbox>,
-        shutdown: &mut Shutdown,
-    ) -> Result<(), CheckError> {
-        devices.mark_changed();
-        let mut tick = tokio::time::interval(TICK);
-        let mut check = tokio::time::interval(CHECK);
-        for interval in [&mut tick, &mut check] {
-            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        }
-        while !self.is_over() {
-            tokio::select! {
-                biased;
-                signal = shutdown.requested() => return Err(CheckError::Interrupted { signal }),
-                Some(update) = updates.recv() => self.agent.follow_view(update, clock::mono()),
-                message = next(&mut inbox) => self.take_in(message, clock::mono()),
-                Ok(()) = devices.changed() => {
-                    let interfaces = devices.borrow_and_update().clone();
-                    let wanted = self.agent.watched(&interfaces);
-                    self.agent.see(interfaces, clock::mono());
-                    self.agent.follow_devices(wanted, clock::mono());
-                }
-                _ = check.tick() => self.agent.check(clock::mono()),
-                _ = tick.tick() => tick.reset_after(self.agent.tick(clock::mono())),
-            }
-        }
-        // What came last counts, and is judged.
-        self.agent.tick(clock::mono());
-        Ok(())
-    }
-
-    fn take_in(&mut self, message: Message, now: Mono) {
-        if let (Some(trace), Some(probing)) = (message.trace(), &self.agent.probing) {
-            let outcome = probing.judge(trace);
-            tally(&mut self.tallies, trace).count(outcome);
-        }
-        self.agent.take_in(message, now);
-    }
-
-    /// The time is up, or there is nothing to wait for.
-    fn is_over(&mut self) -> bool {
-        if Instant::now() >= self.end {
-            return true;
-        }
-        let Some(probing) = &self.agent.probing else {
-            return true;
+/// The agent's loop until the time is up, or there is nothing to wait for. Returns when the first
+/// probe was to be sent.
+async fn turn(agent: &mut Agent, inputs: &mut Inputs, time: Duration) -> Option<Instant> {
+    let mut begun = None;
+    let mut end = Instant::now() + SETUP;
+    loop {
+        let Ok(input) = tokio::time::timeout_at(end, inputs.next()).await else {
+            return begun;
         };
-        if self.begun.is_none() && probing.is_running() {
-            let now = Instant::now();
-            self.begun = Some(now);
-            self.end = now + self.time;
+        if let Some(pause) = agent.take(input) {
+            inputs.sample.reset_after(pause);
         }
-        let synced = self.agent.view_synced();
-        synced && probing.report(synced).state != SentinelState::Probing
-    }
-
-    fn observed(&self) -> Option<Observed> {
-        let report = self.published.report.borrow().as_ref().map(Arc::clone)?;
-        Some(Observed {
-            report: Report::clone(&report),
-            time: self.begun.map_or(Duration::ZERO, |begun| begun.elapsed()),
-            tallies: self.tallies.clone(),
-        })
-    }
-}
-
-fn tally<'a>(tallies: &'a mut Vec<Tally>, trace: &ProbeTrace) -> &'a mut Tally {
-    let Lane {
-        path,
-        family,
-        transport,
-    } = trace.lane;
-    let same =
-        |tally: &Tally| (tally.path, tally.family, tally.transport) == (path, family, transport);
-    let index = match tallies.iter().position(same) {
-        Some(index) => index,
-        None => {
-            tallies.push(Tally::new(trace.lane));
-            tallies.len() - 1
+        let condition = agent.node.sentinel().map(|of| of.condition(false));
+        match condition {
+            Some(Condition::Probing | Condition::Suspect) if begun.is_none() => {
+                begun = Some(Instant::now());
+                end = Instant::now() + time;
+            }
+            Some(Condition::Probing | Condition::Suspect | Condition::Settling) => {}
+            _ if agent.view_synced() => return begun,
+            _ => {}
         }
-    };
-    &mut tallies[index]
+    }
 }
 
 /// The sentinel's client end, where a process other than this one writes probes to it: its packet

@@ -1,49 +1,48 @@
-//! The sentinel's parts, wired: what the view says of it, its devices, programs and prober, and
-//! where its evidence goes. Owned by the main loop, like everything else that has state.
+//! The sentinel's parts, held: its devices (kept by a task), programs, prober and uncached reader.
+//! What they bring becomes events of the node, and the node's effects reach them here.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use agent_common::service::{FAMILIES, Family};
+use agent_common::service::Family;
+use agent_core::cluster::Change;
+use agent_core::effect::{DesiredDevices, Effect};
+use agent_core::event::{Event, Parts};
+use agent_core::expect::sentinel::Sentinel;
+use agent_core::node::Node;
+use agent_core::time::Mono;
+use agent_core::trace::ProbeTrace;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::clock;
-use crate::cluster::api::Afresh;
+use crate::cluster::api::Uncached;
 use crate::config::SentinelConfig;
 use crate::datapath::Observer;
 use crate::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
 use crate::sentinel::devices::{Role, SentinelDevices, Settings};
 use crate::sentinel::prober::{FamilyTargets, Frontend, Prober, Targets};
-use addresses::{settings, wire};
-use afresh::{Reader, Reading};
-use agent_core::cluster::NodeFacts;
-use agent_core::expect::sentinel::{Sentinel, SentinelFamily, SentinelRule};
-use agent_core::probes::{KernelFacts, SentinelView};
-use agent_core::time::Mono;
-use agent_core::trace::ProbeTrace;
-use keeper::{News, Wish};
+use addresses::{settings, taken, wire};
+use keeper::{DesiredState, Observed};
 
 mod addresses;
-mod afresh;
-mod block;
-mod follow;
 mod keeper;
 mod maps;
+mod report;
 
 /// What comes to the main loop from the sentinel's parts.
 pub(super) struct Inbox {
-    news: mpsc::UnboundedReceiver<News>,
+    observed: mpsc::UnboundedReceiver<Observed>,
     traces: mpsc::UnboundedReceiver<ProbeTrace>,
     readings: mpsc::UnboundedReceiver<Reading>,
 }
 
-/// One thing that came.
-pub(super) struct Message(Content);
+/// When the API server was asked, and what it answered, where it did.
+type Reading = (Mono, Option<Vec<Change>>);
 
-enum Content {
-    News(News),
+/// One thing that came.
+pub(in crate::app) enum Message {
+    Observed(Observed),
     Trace(Box<ProbeTrace>),
     Reading(Reading),
 }
@@ -52,196 +51,180 @@ impl Inbox {
     /// The next message; never one where there is no sentinel.
     pub(super) async fn next(&mut self) -> Message {
         tokio::select! {
-            Some(news) = self.news.recv() => Message(Content::News(news)),
-            Some(trace) = self.traces.recv() => Message(Content::Trace(Box::new(trace))),
-            Some(reading) = self.readings.recv() => Message(Content::Reading(reading)),
+            Some(observed) = self.observed.recv() => Message::Observed(observed),
+            Some(trace) = self.traces.recv() => Message::Trace(Box::new(trace)),
+            Some(reading) = self.readings.recv() => Message::Reading(reading),
             else => std::future::pending().await,
         }
     }
 }
 
-/// What of a sentinel stays when its endpoint moves.
-fn fixed(found: &Sentinel) -> [Option<SentinelFamily>; FAMILIES] {
-    let fixed = |family: Option<SentinelFamily>| family.map(SentinelFamily::without_generation);
-    found.families.map(fixed)
+impl Message {
+    /// As an event of the node.
+    pub(super) fn into_event(self, probing: Option<&mut Probing>) -> Option<Event> {
+        Some(match self {
+            Message::Trace(trace) => Event::Trace(trace),
+            Message::Reading((began, found)) => Event::Reread(began, found),
+            Message::Observed(Observed::Ready(devices)) => {
+                probing?.ready = Some(devices);
+                Event::Parts(Parts::Ready)
+            }
+            Message::Observed(Observed::Off(why)) => {
+                probing?.ready = None;
+                Event::Parts(Parts::Off(why))
+            }
+            Message::Observed(Observed::Damaged(why)) => Event::Parts(Parts::Damaged(why)),
+            Message::Observed(Observed::Kernel(state)) => Event::Parts(Parts::Kernel(state)),
+        })
+    }
 }
 
-/// The sentinel as far as the main loop holds it.
 pub(super) struct Probing {
     config: SentinelConfig,
     settings: Settings,
-    rule: SentinelRule,
-    /// As the view has it.
-    found: Sentinel,
-    /// Why nothing is probed though the sentinel is there.
-    off: Option<String>,
-    /// The same, for reasons that lie in the cluster.
-    taken: Option<String>,
+    /// The devices that the keeper made; `devices` are those that are probed through.
+    ready: Option<SentinelDevices>,
     devices: Option<SentinelDevices>,
     hooks: Option<ProbeHooks>,
     prober: Option<Prober>,
-    kernel: KernelFacts,
-    suspected: Option<Mono>,
-    /// The devices that the keeper made; `devices` are those that are probed through.
-    ready: Option<SentinelDevices>,
-    /// When the kernel's facts were told.
-    told: Option<Mono>,
-    /// Damage that was said last.
-    damage: Option<String>,
-    /// Reads the sentinel afresh, where it comes from an API server.
-    reader: Option<Reader>,
-    /// When the last look began that found the sentinel's parts sound.
-    sound: Option<Mono>,
-    /// Changes of the view when it was last searched for the sentinel's addresses.
-    searched: Option<u64>,
-    wishes: watch::Sender<Wish>,
     traces: mpsc::UnboundedSender<ProbeTrace>,
+    desired: watch::Sender<DesiredState>,
     keeper: JoinHandle<()>,
+    /// Asks for an uncached reading, where the sentinel comes from an API server.
+    rereads: Option<watch::Sender<()>>,
 }
 
 impl Probing {
-    /// With its keeper, which does nothing yet. `afresh` is how the sentinel is read once more, if
+    /// With its keeper, which does nothing yet. `uncached` reads the sentinel past the watches, where
     /// it comes from an API server.
-    pub(super) fn new(config: SentinelConfig, afresh: Option<Afresh>) -> (Self, Inbox) {
+    pub(super) fn new(config: SentinelConfig, uncached: Option<Uncached>) -> (Self, Inbox) {
         let settings = settings(&config);
-        let (wishes, wished) = watch::channel(Wish::default());
-        let (news, news_read) = mpsc::unbounded_channel();
+        let (desired, desires) = watch::channel(DesiredState::default());
+        let (observed, observations) = mpsc::unbounded_channel();
         let (traces, traces_read) = mpsc::unbounded_channel();
-        let (told, readings) = mpsc::unbounded_channel();
-        let reader = afresh.map(|afresh| Reader::start(afresh, told));
-        let keeper = keeper::start(settings.clone(), wished, news);
+        let (read, readings) = mpsc::unbounded_channel();
+        let keeper = keeper::start(settings.clone(), desires, observed);
         let probing = Self {
-            rule: SentinelRule {
-                service: config.service.clone(),
-                echo: config.echo,
-            },
             config,
             settings,
-            found: Sentinel::default(),
-            off: None,
-            taken: None,
+            ready: None,
             devices: None,
             hooks: None,
             prober: None,
-            kernel: KernelFacts::default(),
-            suspected: None,
-            ready: None,
-            told: None,
-            damage: None,
-            reader,
-            sound: None,
-            searched: None,
-            wishes,
             traces,
+            desired,
             keeper,
+            rereads: uncached.map(|uncached| follow_requests(uncached, read)),
         };
         let inbox = Inbox {
-            news: news_read,
+            observed: observations,
             traces: traces_read,
             readings,
         };
         (probing, inbox)
     }
 
-    /// Names of devices that the observer leaves alone: their packets are on no node's way.
+    pub(super) fn rereads(&self) -> bool {
+        self.rereads.is_some()
+    }
+
+    /// Names of the devices that the observer leaves alone: their packets are on no node's way.
     pub(super) fn far_ends(&self) -> [String; 2] {
         [Role::ClientFar, Role::ServerFar].map(|role| self.settings.name(role))
     }
 
-    /// Name of one of the sentinel's devices.
-    pub(super) fn device_name(&self, role: Role) -> String {
-        self.settings.name(role)
+    /// Names of those that face the node.
+    pub(super) fn near_ends(&self) -> [String; 2] {
+        [Role::ClientNear, Role::ServerNear].map(|role| self.settings.name(role))
     }
 
-    /// Whether probes are to be expected.
-    pub(super) fn exists(&self) -> bool {
-        self.found.exists && self.off().is_none()
+    /// Whether the devices are there and nothing probes through them, or through others.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ready.is_some() && !self.runs()
     }
 
-    /// Why nothing is probed though the sentinel is there, in words.
-    pub(super) fn off(&self) -> Option<&str> {
-        self.taken.as_deref().or(self.off.as_deref())
+    /// Performs an effect. Returns what the node is told of it.
+    pub(super) fn perform(
+        &mut self,
+        effect: Effect,
+        observer: Option<&mut Observer>,
+        node: &Node,
+    ) -> Option<Event> {
+        match effect {
+            Effect::Devices(desired) => self.desire(desired, node),
+            Effect::StartProbes { anew } => {
+                let started = self.start(anew, observer);
+                return Some(Event::Parts(Parts::Started(started.err())));
+            }
+            Effect::StopProbes => self.stop(),
+            Effect::Retarget => self.retarget(node),
+            Effect::CheckParts => {
+                self.desired.send_modify(|desired| desired.asked += 1);
+                let attached = self.hooks.as_ref().is_none_or(ProbeHooks::stand);
+                return (!attached).then_some(Event::Parts(Parts::Detached));
+            }
+            Effect::ReadSentinel => {
+                if let Some(rereads) = &self.rereads {
+                    rereads.send_replace(());
+                }
+            }
+            Effect::SearchAddresses => {
+                let taken = taken(&self.settings, &self.config.service, node.view());
+                return Some(Event::AddressesTaken(taken));
+            }
+            _ => {}
+        }
+        None
     }
 
-    /// What the ledger is told of the view.
-    fn view(&self, now: Mono) -> SentinelView {
-        let mut hasher = DefaultHasher::new();
-        fixed(&self.found).hash(&mut hasher);
-        SentinelView {
-            exists: self.found.exists,
-            off: self.off().map(str::to_owned),
-            altered: self
-                .differs()
-                .or(self.found.altered.as_deref())
-                .map(str::to_owned),
-            identity: hasher.finish(),
-            changed_at: now,
+    fn desire(&self, devices: DesiredDevices, node: &Node) {
+        self.desired.send_if_modified(|desired| {
+            let mut next = desired.clone();
+            next.known = true;
+            next.devices = devices;
+            if let Some(node) = node.view().node() {
+                next.pod_cidrs.clone_from(&node.pod_cidrs);
+                next.node_addresses.clone_from(&node.addresses);
+            }
+            let changed = *desired != next;
+            *desired = next;
+            changed
+        });
+    }
+
+    fn retarget(&self, node: &Node) {
+        if let (Some(prober), Some(watched)) = (&self.prober, node.sentinel()) {
+            let probed = watched.off().is_none().then(|| watched.found());
+            prober.retarget(self.targets(probed));
         }
     }
 
-    fn targets(&self) -> Targets {
+    fn targets(&self, probed: Option<&Sentinel>) -> Targets {
         let mut targets = Targets::default();
-        for family in Family::ALL {
-            let (Some(found), Some(devices)) =
-                (self.found.families[family as usize], &self.devices)
-            else {
+        let (Some(probed), Some(devices)) = (probed, &self.devices) else {
+            return targets;
+        };
+        for family in Family::ALL
+            .into_iter()
+            .filter(|family| devices.has(*family))
+        {
+            let Some(found) = probed.families[family as usize] else {
                 continue;
             };
-            if !devices.has(family) || self.off().is_some() {
-                continue;
-            }
             let frontend =
                 |address: IpAddr, tcp: u16, udp: Option<u16>| Frontend { address, tcp, udp };
             let node_port = found.node_address.zip(found.tcp.node_port);
+            let udp_port = found.udp.map(|udp| udp.port);
+            let udp_node_port = found.udp.and_then(|udp| udp.node_port);
             targets.families[family as usize] = Some(FamilyTargets {
-                cluster_ip: Some(frontend(
-                    found.cluster_ip,
-                    found.tcp.port,
-                    found.udp.map(|udp| udp.port),
-                )),
-                node_port: node_port.map(|(address, tcp)| {
-                    frontend(address, tcp, found.udp.and_then(|udp| udp.node_port))
-                }),
+                cluster_ip: Some(frontend(found.cluster_ip, found.tcp.port, udp_port)),
+                node_port: node_port.map(|(address, tcp)| frontend(address, tcp, udp_node_port)),
                 client: self.config.client[family as usize],
                 pod_client: self.config.pod[family as usize],
                 echo: found.echo,
             });
         }
         targets
-    }
-
-    /// Tells the keeper what is wanted now.
-    fn wish(&self, node: Option<&NodeFacts>) {
-        let families = Family::ALL.into_iter();
-        let families = families.filter(|family| self.found.families[*family as usize].is_some());
-        let families: Vec<Family> = families.collect();
-        self.wishes.send_if_modified(|wish| {
-            let mut wanted = wish.clone();
-            wanted.known = true;
-            // Once made, the devices stay while the sentinel is deleted or edited.
-            wanted.needed = (wish.needed || !families.is_empty()) && self.taken.is_none();
-            if !families.is_empty() {
-                wanted.families = families;
-            }
-            if let Some(node) = node {
-                wanted.pod_cidrs.clone_from(&node.pod_cidrs);
-                wanted.node_addresses.clone_from(&node.addresses);
-            }
-            let changed = *wish != wanted;
-            *wish = wanted;
-            changed
-        });
-    }
-
-    /// Asks for a look at the devices at once.
-    fn ask(&self) {
-        self.wishes.send_modify(|wish| wish.asked += 1);
-    }
-
-    fn retarget(&self) {
-        if let Some(prober) = &self.prober {
-            prober.retarget(self.targets());
-        }
     }
 
     /// Whether everything runs on the devices that the keeper made.
@@ -251,8 +234,12 @@ impl Probing {
             && self.prober.as_ref().is_some_and(Prober::is_running)
     }
 
-    /// Programs and prober for the devices that stand, if they do not run already.
-    fn start(&mut self, observer: &mut Observer) -> Result<(), String> {
+    /// Programs and prober for the devices that are ready, if they do not run already.
+    fn start(&mut self, anew: bool, observer: Option<&mut Observer>) -> Result<(), String> {
+        let observer = observer.ok_or("there is no observer")?;
+        if anew {
+            self.hooks = None;
+        }
         let Some(devices) = self.ready.clone().filter(|_| !self.runs()) else {
             return Ok(());
         };
@@ -290,13 +277,29 @@ impl Probing {
     /// Ends everything, and takes the devices away unless a successor has them.
     pub(super) async fn end(mut self, succeeded: bool) {
         self.stop();
-        let Self { wishes, keeper, .. } = self;
+        let Self {
+            desired, keeper, ..
+        } = self;
         if succeeded {
             keeper.abort();
             return;
         }
-        drop(wishes);
+        drop(desired);
         // Netlink answers in milliseconds, or is broken.
         let _ = tokio::time::timeout(Duration::from_secs(5), keeper).await;
     }
+}
+
+/// Reads the sentinel whenever that is asked for, from a task that ends with whoever asks.
+fn follow_requests(uncached: Uncached, read: mpsc::UnboundedSender<Reading>) -> watch::Sender<()> {
+    let (requests, mut requested) = watch::channel(());
+    tokio::spawn(async move {
+        while requested.changed().await.is_ok() {
+            let began = clock::mono();
+            if read.send((began, uncached.read().await)).is_err() {
+                return;
+            }
+        }
+    });
+    requests
 }

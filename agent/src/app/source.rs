@@ -2,15 +2,15 @@
 
 use tokio::sync::mpsc::Receiver;
 
-use super::{AppError, Delivered};
+use super::AppError;
 use crate::cluster::api::client::client;
 use crate::cluster::api::{ApiAccess, ApiServer, Scope};
-use crate::cluster::watch::Folder;
+use crate::cluster::watch::{Folder, Update};
 use crate::config::{Config, Source};
 use crate::publish::Client;
 
 /// Updates of the view, and the client that they come by, where they come from an API server.
-pub(super) type Followed = (Receiver<Delivered>, Option<Client>);
+pub(super) type Followed = (Receiver<Update>, Option<Client>);
 
 /// Opens the source and follows it.
 ///

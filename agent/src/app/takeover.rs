@@ -17,7 +17,6 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::agent::Agent;
 use crate::args::PortTakeover;
 use crate::config::Config;
 use crate::datapath::Observer;
@@ -25,6 +24,7 @@ use crate::datapath::listeners::{is_opening, sharers};
 use crate::datapath::steer::{Behind, Owners, Steer, SteerError, Steering, Succession};
 use crate::http::bind::{self, BindAddress, BindError};
 use crate::lifecycle::ready::Guard;
+use agent_core::event::Successor;
 use agent_core::report::{PortReport, PortWay};
 
 /// Who else listens at the port is looked at this often.
@@ -48,7 +48,7 @@ type Opening = Result<TcpListener, BindError>;
 pub(super) struct Opened {
     listeners: Listeners,
     aside: bool,
-    /// See [`Door`].
+    /// See [`PortSteering`].
     before: BTreeSet<u32>,
 }
 
@@ -120,7 +120,7 @@ impl Opened {
                 }
             }
         }
-        let door = Door {
+        let steering = PortSteering {
             port: port_of(config.healthz.address),
             serves: listeners.0.is_some(),
             inode: listeners.0.as_ref().and_then(inode),
@@ -130,25 +130,51 @@ impl Opened {
             pending: Some(pending),
             report: watch::Sender::new(report),
         };
-        Ok((listeners, Takeover::start(door)))
+        Ok((listeners, Takeover::start(steering)))
     }
 }
 
-impl Agent {
-    /// Whether a successor keeps the maps of expectations: two that write them, each with ids of its
-    /// own, would count one Service's connections as another's.
-    pub(super) fn is_planned_by_another(&self) -> bool {
-        let behind = self.succession.as_ref().map(|succession| succession.ask());
-        matches!(behind, Some(Behind::Agent { plans: true, .. }))
+/// Whether another agent has taken over, and what was last known of that.
+#[derive(Default)]
+pub(super) struct Succeeded {
+    /// What is asked, where connections are steered.
+    succession: Option<Arc<Succession>>,
+    /// How connections to the healthz port come here.
+    pub(super) port: Option<watch::Receiver<PortReport>>,
+    last: Successor,
+    /// Interfaces came or went while a successor had the hooks.
+    pub(super) postponed: bool,
+}
+
+impl Succeeded {
+    pub(super) fn follow(&mut self, takeover: &Takeover) {
+        self.port = Some(takeover.report.clone());
+        self.succession.clone_from(&takeover.succession);
     }
 
-    /// Whether another agent has taken over: as the kernel says now, where connections are steered.
-    /// A successor steers them before it touches anything else that is ours.
-    pub(super) fn is_succeeded(&self) -> bool {
+    /// As the kernel says now, where connections are steered. A successor steers them before it
+    /// touches anything else that is ours.
+    pub(super) fn ask(&self) -> Successor {
         match (&self.succession, &self.port) {
-            (Some(succession), _) => matches!(succession.ask(), Behind::Agent { .. }),
-            (None, Some(port)) => port.borrow().succeeded,
-            (None, None) => false,
+            (Some(succession), _) => match succession.ask() {
+                Behind::Agent { plans: true, .. } => Successor::Plans,
+                Behind::Agent { .. } => Successor::Observes,
+                Behind::Nobody | Behind::Stranger => Successor::None,
+            },
+            (None, Some(port)) if port.borrow().succeeded => Successor::Observes,
+            (None, _) => Successor::None,
+        }
+    }
+
+    /// Whether that differs from what was last known.
+    pub(super) fn is_news(&mut self, now: Successor) -> bool {
+        std::mem::replace(&mut self.last, now) != now
+    }
+
+    /// The maps of expectations are kept from here from now on.
+    pub(super) fn plan(&self) {
+        if let Some(succession) = &self.succession {
+            succession.plan();
         }
     }
 }
@@ -228,27 +254,27 @@ pub(super) struct Takeover {
     pub(super) succession: Option<Arc<Succession>>,
     ready: watch::Sender<bool>,
     stop: oneshot::Sender<()>,
-    door: JoinHandle<Door>,
+    steering: JoinHandle<PortSteering>,
 }
 
 impl Takeover {
-    fn start(mut door: Door) -> Self {
-        let report = door.report.subscribe();
-        let steered = door.steered.as_ref();
+    fn start(mut steering: PortSteering) -> Self {
+        let report = steering.report.subscribe();
+        let steered = steering.steered.as_ref();
         let succession = steered.map(|(steering, _)| Arc::clone(steering.succession()));
         let (stop, stopped) = oneshot::channel();
         let (ready, readied) = watch::channel(false);
-        door.look();
-        if !door.waits() {
-            door.pending = None;
+        steering.look();
+        if !steering.waits() {
+            steering.pending = None;
         }
-        let door = tokio::spawn(door.keep(readied, stopped));
+        let steering = tokio::spawn(steering.keep(readied, stopped));
         Self {
             report,
             succession,
             ready,
             stop,
-            door,
+            steering,
         }
     }
 
@@ -263,18 +289,21 @@ impl Takeover {
     /// this returns. Says whether there is a successor.
     pub(super) async fn close(self, grace: Duration, hurry: impl Future) -> bool {
         let Self {
-            stop, door, ready, ..
+            stop,
+            steering,
+            ready,
+            ..
         } = self;
         drop((stop, ready));
-        let Ok(mut door) = door.await else {
+        let Ok(mut steering) = steering.await else {
             return false;
         };
-        door.wait(grace, hurry).await;
-        door.give_up().await
+        steering.wait(grace, hurry).await;
+        steering.give_up().await
     }
 }
 
-struct Door {
+struct PortSteering {
     port: u16,
     /// Whether /healthz and /livez are served: else nobody waits for who does it next.
     serves: bool,
@@ -291,7 +320,7 @@ struct Door {
     report: watch::Sender<PortReport>,
 }
 
-impl Door {
+impl PortSteering {
     async fn keep(
         mut self,
         mut ready: watch::Receiver<bool>,

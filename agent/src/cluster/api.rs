@@ -21,7 +21,6 @@ use tokio::time::{Instant, sleep_until};
 use super::manifests::Update;
 use agent_core::cluster::ObjectName;
 
-mod afresh;
 pub mod client;
 mod desk;
 pub mod files;
@@ -32,11 +31,12 @@ mod routes;
 mod store;
 #[cfg(test)]
 mod tests;
+mod uncached;
 
-pub use afresh::Afresh;
 pub use client::{ApiAccess, ClientError};
 pub use desk::{Desk, desk_client};
 pub use routes::forget;
+pub use uncached::Uncached;
 
 use follow::{Follower, Pace};
 use store::{Event, Store};

@@ -9,6 +9,7 @@ use super::{ConfigError, parse};
 use crate::args::SentinelArgs;
 use agent_core::cluster::ObjectName;
 use agent_core::expect::node::address;
+use agent_core::expect::sentinel::SentinelRule;
 
 /// The sentinel as it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +24,16 @@ pub struct SentinelConfig {
     pub echo: [IpAddr; FAMILIES],
     /// Where pods' probes come from, where an address is reserved, by [`Family`].
     pub pod: [Option<IpAddr>; FAMILIES],
+}
+
+impl SentinelConfig {
+    /// What the node has to know of it.
+    pub(crate) fn rule(&self) -> SentinelRule {
+        SentinelRule {
+            service: self.service.clone(),
+            echo: self.echo,
+        }
+    }
 }
 
 impl fmt::Display for SentinelConfig {

@@ -21,7 +21,7 @@ use super::datagrams::{Datagrams, UdpAnswer};
 use super::load::LoadError;
 use super::sweep::{Sweeper, Swept};
 use agent_core::cause::Failure;
-use agent_core::drain::Outside;
+use agent_core::event::KernelSample;
 use agent_core::evidence::{CountDelta, Sighting};
 use agent_core::time::Mono;
 
@@ -49,32 +49,15 @@ pub enum SampleError {
     },
 }
 
-/// What one look brought.
+/// What one reading of the maps brought.
 #[derive(Debug, Default)]
-pub struct Look {
-    /// Services whose counts moved.
-    pub counts: Vec<CountDelta>,
-    /// Single failures.
-    pub sightings: Vec<Sighting>,
-    /// By family and class.
-    pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
-    /// What the programs could not do, in total.
-    pub faults: [u64; FAULTS],
-    /// Connections under way, and those forgotten early.
-    pub swept: SweptCounts,
-    /// New connections from outside the node.
-    pub outside: Outside,
+pub struct Read {
+    /// The evidence.
+    pub sample: KernelSample,
     /// Answers to datagrams.
     pub answers: Vec<UdpAnswer>,
-}
-
-/// See [`Swept`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SweptCounts {
-    /// Entries under way.
+    /// Connections under way.
     pub under_way: usize,
-    /// Entries forgotten before their time.
-    pub forgotten_early: usize,
 }
 
 /// The maps that hold evidence.
@@ -152,13 +135,9 @@ impl Sampler {
         self.sweeper.set_uplinks(uplinks);
     }
 
-    /// One look. `left_since` tells when an endpoint left its slice.
-    pub fn look(
-        &mut self,
-        now: Mono,
-        left_since: impl Fn(u32, &Address, Port) -> Option<u64>,
-    ) -> Result<Look, SampleError> {
-        // Nothing is taken before everything is read: a look that fails half-way loses nothing.
+    /// Reads all of them. Nothing is taken before everything is read: a reading that fails half-way
+    /// loses nothing.
+    pub fn sample(&mut self, now: Mono) -> Result<Read, SampleError> {
         let read = self.read_counts()?;
         let last_proofs = self.last_proofs()?;
         let faults = self.fault_counts()?;
@@ -170,22 +149,20 @@ impl Sampler {
         Self::add_lost(&datagrams.lost, &mut counts);
         let mut sightings: Vec<Sighting> = Vec::new();
         while let Some(record) = self.anomalies.next() {
-            if let Some(anomaly) = read_anomaly(&record) {
-                sightings.extend(sighting_of(&anomaly, &left_since));
-            }
+            sightings.extend(read_anomaly(&record).and_then(|anomaly| sighting_of(&anomaly)));
         }
         sightings.extend(swept.lost.iter().map(|pending| lost_sighting(pending, now)));
-        Ok(Look {
-            counts,
-            sightings,
-            last_proofs,
-            faults,
-            swept: SweptCounts {
-                under_way: swept.under_way,
+        Ok(Read {
+            sample: KernelSample {
+                counts,
+                sightings,
+                last_proofs,
+                faults,
                 forgotten_early: swept.forgotten_early,
+                outside: swept.outside,
             },
-            outside: swept.outside,
             answers: datagrams.answers,
+            under_way: swept.under_way,
         })
     }
 
@@ -358,10 +335,8 @@ fn socket_of(address: &Address, port: Port) -> SocketAddr {
     SocketAddr::new(ip_of(address), u16::from_be_bytes(port))
 }
 
-fn sighting_of(
-    anomaly: &Anomaly,
-    left_since: &impl Fn(u32, &Address, Port) -> Option<u64>,
-) -> Option<Sighting> {
+/// When the endpoint of a stale connection left its slice, the core adds.
+fn sighting_of(anomaly: &Anomaly) -> Option<Sighting> {
     let failure = match Outcome::from_byte(anomaly.outcome)? {
         Outcome::Refused => Failure::Refused,
         Outcome::Leaked => Failure::Leaked,
@@ -372,14 +347,6 @@ fn sighting_of(
     };
     let destination = (anomaly.destination != [0; 16])
         .then(|| socket_of(&anomaly.destination, anomaly.destination_port));
-    let left = match failure {
-        Failure::Stale => left_since(
-            anomaly.service,
-            &anomaly.destination,
-            anomaly.destination_port,
-        ),
-        _ => None,
-    };
     Some(Sighting {
         at: Mono(anomaly.at_ns),
         arrived: Mono(anomaly.arrived_ns),
@@ -393,7 +360,7 @@ fn sighting_of(
         device: anomaly.device,
         misdelivered: anomaly.flags & anomaly_flag::MISDELIVERED != 0,
         icmp: anomaly.flags & anomaly_flag::ICMP != 0,
-        left_since: left.map(Mono),
+        left_since: None,
     })
 }
 

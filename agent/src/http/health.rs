@@ -27,17 +27,9 @@ use tokio::sync::watch;
 use crate::lifecycle::heartbeat::Heartbeat;
 use crate::metrics::Metrics;
 use agent_core::answer::{Answer, Endpoint};
+use agent_core::effect::Answers;
 use agent_core::time::{Mono, Wall};
 use agent_core::upstream::HEADER;
-
-/// Both answers, computed together.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answers {
-    /// To `/healthz`.
-    pub healthz: Answer,
-    /// To `/livez`.
-    pub livez: Answer,
-}
 
 /// What a request needs.
 #[derive(Clone)]

@@ -203,7 +203,7 @@ fn the_exposition_keeps_the_bounds() {
             lost: 1,
         };
         let counts: Vec<CountDelta> = (0..3 * MAX_SERVICES_SHOWN as u32).map(one).collect();
-        metrics.record(&counts, &names);
+        metrics.record_sample(&counts, std::iter::empty(), &names);
     }
     let values = label_values(&metrics.encode());
     for ((metric, label), values) in &values {
@@ -295,7 +295,11 @@ fn before_the_first_turn_there_is_the_process() {
 fn a_service_begins_at_zero_and_ends_with_its_name() {
     let metrics = Metrics::new();
     let mut names = Names::of(2);
-    metrics.record(&[delta(1, Outcome::Proven, 5, 2)], &names);
+    metrics.record_sample(
+        &[delta(1, Outcome::Proven, 5, 2)],
+        std::iter::empty(),
+        &names,
+    );
     let series = |outcome| {
         format!(
             r#"pathproof_service_connections_total{{namespace="shop",service="s1",port="http",family="IPv4",path="pod",outcome="{outcome}"}}"#
@@ -312,7 +316,11 @@ fn a_service_begins_at_zero_and_ends_with_its_name() {
     names
         .0
         .insert(1, (ObjectName::new("shop", "new"), "", Family::V4));
-    metrics.record(&[delta(1, Outcome::Proven, 1, 0)], &names);
+    metrics.record_sample(
+        &[delta(1, Outcome::Proven, 1, 0)],
+        std::iter::empty(),
+        &names,
+    );
     let page = metrics.encode();
     assert_eq!(value(&page, &series("proven")), None);
     assert_eq!(
@@ -335,7 +343,7 @@ fn the_trouble_comes_first_then_the_busiest() {
     let counts: Vec<CountDelta> = (0..10)
         .map(|id| delta(id, Outcome::Arrived, id + 1, 0))
         .collect();
-    metrics.record(&counts, &names);
+    metrics.record_sample(&counts, std::iter::empty(), &names);
     let mut trouble = sample::broken().verdict.services;
     trouble.truncate(1);
     trouble[0].service = "shop/s0:http".to_owned();
@@ -362,7 +370,7 @@ proptest! {
         let names = Names::of(3_000);
         let counts: Vec<CountDelta> =
             ids.iter().map(|id| delta(*id, Outcome::Proven, 1, 0)).collect();
-        metrics.record(&counts, &names);
+        metrics.record_sample(&counts, std::iter::empty(), &names);
         let page = metrics.encode();
         let proven: Vec<f64> = page
             .lines()

@@ -11,8 +11,6 @@ use crate::sentinel::devices::{
 };
 use crate::sentinel::prober::{End, Wire};
 use agent_core::cluster::ObjectName;
-use agent_core::expect::sentinel::Sentinel;
-use agent_core::trace::Transport;
 use agent_core::view::ClusterView;
 
 /// Whether the cluster uses one of the sentinel's addresses otherwise.
@@ -42,19 +40,6 @@ pub(super) fn taken(settings: &Settings, own: &ObjectName, view: &ClusterView) -
     };
     let nothing = NodeState::default();
     conflict(settings, &Family::ALL, known, &nothing).map(|conflict| conflict.to_string())
-}
-
-/// What the view holds of the sentinel's endpoint.
-pub(super) fn generations(found: &Sentinel) -> Vec<(Family, Transport, u16)> {
-    let mut generations = Vec::new();
-    for (family, found) in Family::ALL.into_iter().zip(&found.families) {
-        let Some(found) = found else { continue };
-        generations.push((family, Transport::Tcp, found.tcp.generation));
-        if let Some(udp) = found.udp {
-            generations.push((family, Transport::Udp, udp.generation));
-        }
-    }
-    generations
 }
 
 fn ip_of(address: Address) -> IpAddr {

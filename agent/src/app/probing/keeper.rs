@@ -5,7 +5,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use agent_common::service::{FAMILIES, Family};
+use agent_common::service::Family;
+use agent_core::effect::DesiredDevices;
+use agent_core::event::KernelState;
 use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -16,8 +18,6 @@ use crate::sentinel::devices::{
     overridden, remove, verify,
 };
 use crate::sentinel::owners::owners;
-use agent_core::owners::DatapathOwners;
-use agent_core::time::Mono;
 
 /// The devices are looked at this often while all is well.
 const LOOK: Duration = Duration::from_secs(5);
@@ -26,66 +26,54 @@ const STUCK: Duration = Duration::from_secs(3);
 /// And at most this often while probes fail.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What the main loop wants.
+/// What the node wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct DesiredState {
     /// The view is known: what is not needed may be removed.
     pub(super) known: bool,
-    /// There is something to probe.
-    pub(super) needed: bool,
-    /// In these families.
-    pub(super) families: Vec<Family>,
+    pub(super) devices: DesiredDevices,
     /// Ranges of this node's pods.
     pub(super) pod_cidrs: Vec<IpNet>,
-    /// Addresses of this node, as its Node object says.
+    /// Addresses of this node, as its Node object has them.
     pub(super) node_addresses: Vec<IpAddr>,
-    /// Counts how often a look was asked for.
+    /// Counts how often a check was asked for.
     pub(super) asked: u64,
 }
 
 /// What the keeper found.
-pub(super) enum News {
-    /// The devices stand; they may be others than before.
+pub(in crate::app) enum Observed {
+    /// The devices are there; they may be others than before.
     Ready(SentinelDevices),
     /// They cannot be had, in words.
     Off(String),
     /// They were damaged, in words; what comes next tells whether they could be mended.
     Damaged(String),
     /// What the kernel says of itself.
-    Facts(Facts),
+    Kernel(KernelState),
 }
 
-/// Beside the devices, by [`Family`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Facts {
-    /// When the look began that found the devices sound; nothing where it did not.
-    pub(super) sound_since: Option<Mono>,
-    pub(super) forwarding: [Option<bool>; FAMILIES],
-    pub(super) owners: [DatapathOwners; FAMILIES],
-}
-
-/// The task; it ends, and removes the devices, when `wishes` has no sender any more.
+/// The task; it ends, and removes the devices, when `desires` has no sender any more.
 pub(super) fn start(
     settings: Settings,
-    wishes: watch::Receiver<Wish>,
-    news: mpsc::UnboundedSender<News>,
+    desires: watch::Receiver<DesiredState>,
+    observed: mpsc::UnboundedSender<Observed>,
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
         let mut keeper = Keeper {
             settings,
-            news,
+            observed,
             devices: None,
             families: Vec::new(),
             off: None,
             removed: false,
         };
-        keeper.run(wishes).await;
+        keeper.run(desires).await;
     })
 }
 
 struct Keeper {
     settings: Settings,
-    news: mpsc::UnboundedSender<News>,
+    observed: mpsc::UnboundedSender<Observed>,
     devices: Option<SentinelDevices>,
     families: Vec<Family>,
     /// What was said last of why there are none.
@@ -95,19 +83,23 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn run(&mut self, mut wishes: watch::Receiver<Wish>) {
+    async fn run(&mut self, mut desires: watch::Receiver<DesiredState>) {
         loop {
-            let wish = wishes.borrow_and_update().clone();
-            if wish.needed {
+            let desired = desires.borrow_and_update().clone();
+            if desired.devices.needed {
                 // Netlink answers in milliseconds, or is broken.
-                if tokio::time::timeout(STUCK, self.look(&wish)).await.is_err() {
+                if tokio::time::timeout(STUCK, self.look(&desired))
+                    .await
+                    .is_err()
+                {
                     tracing::warn!("the sentinel's devices could not be looked at in time");
                 }
-            } else if wish.known && !self.removed {
+            } else if desired.known && !self.removed {
                 self.remove().await;
+                self.off = None;
             }
             tokio::time::sleep(PAUSE).await;
-            if let Ok(Err(_)) = tokio::time::timeout(LOOK, wishes.changed()).await {
+            if let Ok(Err(_)) = tokio::time::timeout(LOOK, desires.changed()).await {
                 break;
             }
         }
@@ -125,78 +117,85 @@ impl Keeper {
         }
     }
 
-    async fn look(&mut self, wish: &Wish) {
+    async fn look(&mut self, desired: &DesiredState) {
         let began = clock::mono();
         let sound = match &self.devices {
-            Some(devices) if self.families == wish.families && !has_more(devices, wish) => {
+            Some(devices)
+                if self.families == desired.devices.families && !has_more(devices, desired) =>
+            {
                 let mut damages = sentences(&verify(devices, &self.settings).await);
                 damages.extend(overridden(devices));
                 if !damages.is_empty() {
-                    self.tell(News::Damaged(damages.join("; ")));
+                    self.report(Observed::Damaged(damages.join("; ")));
                 }
                 damages.is_empty()
             }
             _ => false,
         };
         if !sound {
-            self.make(wish).await;
+            self.make(desired).await;
         }
         if let Some(devices) = &self.devices {
-            let facts = Facts {
+            let state = KernelState {
                 sound_since: sound.then_some(began),
                 forwarding: Family::ALL.map(|family| forwarding(devices, family)),
                 owners: owners(),
             };
-            self.tell(News::Facts(facts));
+            self.report(Observed::Kernel(state));
         }
     }
 
-    async fn make(&mut self, wish: &Wish) {
-        match self.try_make(wish).await {
+    async fn make(&mut self, desired: &DesiredState) {
+        match self.try_make(desired).await {
             Ok(devices) => {
                 for note in &devices.notes {
                     tracing::info!(%note, "the sentinel's devices");
                 }
                 self.off = None;
                 self.removed = false;
-                self.families.clone_from(&wish.families);
+                self.families.clone_from(&desired.devices.families);
                 self.devices = Some(devices.clone());
-                self.tell(News::Ready(devices));
+                self.report(Observed::Ready(devices));
             }
             Err(why) => {
                 // Addresses that are somebody else's must not lead to us, nor half a pair stay.
                 self.remove().await;
                 if self.off.as_ref() != Some(&why) {
-                    self.tell(News::Off(why.clone()));
+                    self.report(Observed::Off(why.clone()));
                     self.off = Some(why);
                 }
             }
         }
     }
 
-    async fn try_make(&self, wish: &Wish) -> Result<SentinelDevices, String> {
+    async fn try_make(&self, desired: &DesiredState) -> Result<SentinelDevices, String> {
         let node = NodeState::read(&self.settings)
             .await
             .map_err(|error| error.to_string())?;
-        if let Some(conflict) = conflict(&self.settings, &wish.families, known(wish), &node) {
+        if let Some(conflict) = conflict(
+            &self.settings,
+            &desired.devices.families,
+            known(desired),
+            &node,
+        ) {
             return Err(conflict.to_string());
         }
-        ensure(&self.settings, &wish.families)
+        ensure(&self.settings, &desired.devices.families)
             .await
             .map_err(|error| error.to_string())
     }
 
-    fn tell(&self, news: News) {
+    fn report(&self, observed: Observed) {
         // The main loop ends before the keeper does: then nobody needs to know.
-        let _ = self.news.send(news);
+        let _ = self.observed.send(observed);
     }
 }
 
 /// The main loop looks into the cluster's Services, this one at the node alone.
-fn known(wish: &Wish) -> Known<'_> {
+fn known(desired: &DesiredState) -> Known<'_> {
     Known {
-        pod_cidrs: &wish.pod_cidrs,
-        node_addresses: &wish.node_addresses,
+        pod_cidrs: &desired.pod_cidrs,
+        node_addresses: &desired.node_addresses,
         services: Box::new(std::iter::empty()),
         endpoints: Box::new(std::iter::empty()),
     }
@@ -207,8 +206,10 @@ fn sentences(damages: &[Damage]) -> Vec<String> {
 }
 
 /// Whether a family that was not to be had can be had now.
-fn has_more(devices: &SentinelDevices, wish: &Wish) -> bool {
-    wish.families
+fn has_more(devices: &SentinelDevices, desired: &DesiredState) -> bool {
+    desired
+        .devices
+        .families
         .iter()
         .any(|family| !devices.has(*family) && is_enabled(devices, *family))
 }

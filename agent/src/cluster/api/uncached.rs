@@ -20,13 +20,13 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const TRIES: usize = 3;
 
 /// Asks for the sentinel.
-pub struct Afresh {
+pub struct Uncached {
     client: Client,
     node_name: String,
     scope: Scope,
 }
 
-impl Afresh {
+impl Uncached {
     /// By that client, for that Service.
     pub fn new(client: Client, node_name: &str, service: ObjectName) -> Self {
         Self {

@@ -1,0 +1,303 @@
+//! How well the observer sees: what is missing, what is suspended, and why. Blindness of pathproof's
+//! own is never the node's fault.
+
+use std::time::Duration;
+
+use agent_common::evidence::{FAULTS, Fault};
+use serde::{Deserialize, Serialize};
+
+use crate::evidence::{CoverageLoss, ObserverHealth};
+use crate::plan::Missing;
+use crate::time::Mono;
+
+/// After programs were loaded or exchanged, connections may have been seen in part only.
+const SETTLING: Duration = Duration::from_secs(2);
+/// A loss of connections is reported for this long.
+const RECENT: Duration = Duration::from_secs(10);
+/// How long clients send a SYN again: as long as one may be that was forgotten.
+const RETRIES: Duration = Duration::from_secs(130);
+/// How long misrouted connections are not judged after a silent source is back: its resources come
+/// back one by one, and kube-proxy may be later than the agent.
+const CATCH_UP: Duration = Duration::from_secs(30);
+
+/// The observer's hooks at the node's interfaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hooks {
+    /// Interfaces that are to be observed.
+    pub devices: Vec<Hook>,
+    /// Interfaces that the configuration leaves out, or whose headers are not followed.
+    pub left_out: u64,
+}
+
+/// One interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hook {
+    /// Its name.
+    pub device: String,
+    /// A default route leaves by it.
+    pub uplink: bool,
+    /// Both directions are attached.
+    pub attached: bool,
+    /// No other program runs before the observer's, as far as is known.
+    pub first: bool,
+    /// What the kernel reported, where it is not attached.
+    pub problem: Option<String>,
+}
+
+/// What the shell knows of the observer when it starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObserverStart {
+    /// Why there is no observer.
+    pub blind: Option<String>,
+    /// Why nothing can be pinned.
+    pub no_pins: Option<String>,
+    /// It goes on with a former agent's maps: nothing was missed since.
+    pub continues: bool,
+}
+
+/// What is remembered from sample to sample.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Coverage {
+    observer: ObserverStart,
+    hooks: Hooks,
+    settling_until: Option<Mono>,
+    uncertain_until: Option<Mono>,
+    source: Source,
+    pending_full: Recent,
+    over_budget: Recent,
+    /// Why the last sample could not be read.
+    unread: Option<String>,
+}
+
+/// Whether the source of the cluster view reports what happens now.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+enum Source {
+    #[default]
+    Live,
+    Silent,
+    /// Live again, since then.
+    Back(Mono),
+}
+
+/// A count of which only the recent growth matters.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Recent {
+    last: Option<u64>,
+    missed: u64,
+    until: Option<Mono>,
+}
+
+impl Recent {
+    fn note(&mut self, count: u64, now: Mono) {
+        if self.until.is_some_and(|until| now >= until) {
+            (self.missed, self.until) = (0, None);
+        }
+        let grown = count.saturating_sub(self.last.unwrap_or(count));
+        self.last = Some(count);
+        if grown > 0 {
+            self.missed += grown;
+            self.until = Some(now.plus(RECENT));
+        }
+    }
+
+    fn missed(&self) -> Option<u64> {
+        self.until.map(|_| self.missed)
+    }
+}
+
+impl Coverage {
+    pub(crate) fn new(observer: ObserverStart, now: Mono) -> Self {
+        let mut coverage = Self {
+            observer,
+            ..Self::default()
+        };
+        coverage.settle(now);
+        coverage
+    }
+
+    pub(crate) fn is_blind(&self) -> bool {
+        self.observer.blind.is_some()
+    }
+
+    /// Programs were loaded or exchanged.
+    pub(crate) fn settle(&mut self, now: Mono) {
+        self.settling_until = Some(now.plus(SETTLING));
+    }
+
+    pub(crate) fn hooks(&mut self, hooks: Hooks) {
+        self.hooks = hooks;
+    }
+
+    /// The source of the cluster view is silent, or is not.
+    pub(crate) fn source(&mut self, is_silent: bool, now: Mono) {
+        self.source = match (is_silent, self.source) {
+            (true, _) => Source::Silent,
+            (false, Source::Silent) => Source::Back(now),
+            (false, before) => before,
+        };
+    }
+
+    /// Whether endpoints may have come and gone that nobody reported.
+    fn is_behind(&self, now: Mono) -> bool {
+        match self.source {
+            Source::Live => false,
+            Source::Silent => true,
+            Source::Back(since) => now.since(since) < CATCH_UP,
+        }
+    }
+
+    /// A sample was read: what the programs could not do, in total, and how many connections were
+    /// forgotten before their time.
+    pub(crate) fn read(&mut self, faults: &[u64; FAULTS], forgotten_early: usize, now: Mono) {
+        self.unread = None;
+        self.pending_full
+            .note(faults[Fault::PendingFull as usize], now);
+        self.over_budget
+            .note(faults[Fault::OverBudget as usize], now);
+        if forgotten_early > 0 {
+            self.uncertain_until = Some(now.plus(RETRIES));
+        }
+    }
+
+    /// No sample could be read. Returns whether that is new.
+    pub(crate) fn unread(&mut self, why: &str) -> bool {
+        let is_new = self.unread.as_deref() != Some(why);
+        self.unread = Some(why.to_owned());
+        is_new
+    }
+
+    /// How well the observer sees now.
+    pub(crate) fn health(&self, missing: Missing, now: Mono) -> ObserverHealth {
+        let mut reasons = Vec::new();
+        let (attached, wanted) = self.devices(&mut reasons);
+        let ObserverStart { blind, no_pins, .. } = &self.observer;
+        let owned = |why: &String| why.clone();
+        reasons.extend((blind.as_ref()).map(|why| CoverageLoss::NotLoaded { why: owned(why) }));
+        reasons.extend((no_pins.as_ref()).map(|why| CoverageLoss::NoPins { why: owned(why) }));
+        reasons.extend((self.unread.as_ref()).map(|why| CoverageLoss::NotRead { why: owned(why) }));
+        let left_out = self.hooks.left_out;
+        if left_out > 0 {
+            reasons.push(CoverageLoss::LeftOut { devices: left_out });
+        }
+        absent(missing, &mut reasons);
+        let lasts = |until: Option<Mono>| until.is_some_and(|until| now < until);
+        let settling = lasts(self.settling_until);
+        let uncertain = lasts(self.uncertain_until);
+        let behind = self.is_behind(now);
+        reasons.extend(settling.then_some(CoverageLoss::Settling));
+        reasons.extend(uncertain.then_some(CoverageLoss::FirstSynUncertain));
+        reasons.extend(behind.then_some(CoverageLoss::SourceSilent));
+        let full = self.pending_full.missed();
+        reasons.extend(full.map(|missed| CoverageLoss::PendingFull { missed }));
+        let over = self.over_budget.missed();
+        reasons.extend(over.map(|missed| CoverageLoss::OverBudget { missed }));
+        ObserverHealth {
+            attached,
+            wanted,
+            reasons,
+            // A connection that leaves by a device that is not seen looks lost.
+            lost_suspended: settling || full.is_some() || attached < wanted || left_out > 0,
+            // An endpoint that found no place in the map, or that only kube-proxy knows of, looks
+            // like an unknown destination.
+            misrouted_suspended: settling || uncertain || behind || missing.endpoints > 0,
+        }
+    }
+
+    fn devices(&self, reasons: &mut Vec<CoverageLoss>) -> (u32, u32) {
+        let mut attached = 0;
+        for hook in &self.hooks.devices {
+            let device = hook.device.clone();
+            if !hook.attached {
+                let why = hook.problem.clone().unwrap_or_default();
+                reasons.push(CoverageLoss::Detached { device, why });
+                continue;
+            }
+            attached += 1;
+            if !hook.first {
+                reasons.push(CoverageLoss::NotFirst { device });
+            }
+        }
+        let wanted = u32::try_from(self.hooks.devices.len()).unwrap_or(u32::MAX);
+        (attached, wanted)
+    }
+
+    /// Why connections from outside may go unseen. What is missing of pods' interfaces and of
+    /// outcomes does not matter here.
+    pub(crate) fn hides_outside(&self, health: &ObserverHealth, synced: bool) -> Option<String> {
+        if !synced && !self.observer.continues {
+            return Some("the cluster view was never complete".to_owned());
+        }
+        let missed = health.reasons.iter().find(|loss| hides(loss));
+        missed
+            .map(ToString::to_string)
+            .or_else(|| self.no_uplink(health))
+    }
+
+    /// Why there is nothing to see at all.
+    pub(crate) fn blindness(&self) -> Option<String> {
+        let why = self.observer.blind.as_ref()?;
+        Some(format!("the observer is not in the kernel: {why}"))
+    }
+
+    /// Why the interfaces to the outside, those of default routes, are not observed.
+    fn no_uplink(&self, health: &ObserverHealth) -> Option<String> {
+        let mut uplinks = (self.hooks.devices.iter())
+            .filter(|hook| hook.uplink)
+            .peekable();
+        if health.attached == 0 {
+            return Some("no interface is observed".to_owned());
+        }
+        if uplinks.peek().is_none() && self.hooks.left_out > 0 {
+            return Some(
+                "no interface of a default route is observed, and some are left out".to_owned(),
+            );
+        }
+        let detached = uplinks.find(|hook| !hook.attached)?;
+        Some(format!("{} is not observed", detached.device))
+    }
+}
+
+/// Whether connections from outside may go unseen for this. A source that is over its budget is seen
+/// all the same, up to it.
+fn hides(loss: &CoverageLoss) -> bool {
+    matches!(
+        loss,
+        CoverageLoss::FrontendsFull { .. }
+            | CoverageLoss::ServicesFull { .. }
+            | CoverageLoss::PendingFull { .. }
+    )
+}
+
+fn absent(missing: Missing, reasons: &mut Vec<CoverageLoss>) {
+    let losses = [
+        (
+            missing.frontends,
+            CoverageLoss::FrontendsFull {
+                missing: missing.frontends,
+            },
+        ),
+        (
+            missing.endpoints,
+            CoverageLoss::EndpointsFull {
+                missing: missing.endpoints,
+            },
+        ),
+        (
+            missing.sources,
+            CoverageLoss::SourcesFull {
+                missing: missing.sources,
+            },
+        ),
+        (
+            missing.services,
+            CoverageLoss::ServicesFull {
+                missing: missing.services,
+            },
+        ),
+    ];
+    let found = losses.into_iter().filter(|(count, _)| *count > 0);
+    reasons.extend(found.map(|(_, loss)| loss));
+}
+
+#[cfg(test)]
+mod tests;

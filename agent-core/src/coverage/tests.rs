@@ -1,0 +1,129 @@
+//! What a silent source suspends, and what hides connections from outside.
+
+use super::*;
+
+fn at(seconds: u64) -> Mono {
+    Mono(seconds * 1_000_000_000)
+}
+
+/// Whether misrouted connections are judged, and whether it is reported why not.
+fn judged(coverage: &Coverage, seconds: u64) -> (bool, bool) {
+    let health = coverage.health(Missing::default(), at(seconds));
+    let reported = health.reasons.contains(&CoverageLoss::SourceSilent);
+    (!health.misrouted_suspended, reported)
+}
+
+#[test]
+fn a_silent_source_suspends_judgement_of_where_connections_go() {
+    let mut coverage = Coverage::default();
+    coverage.source(false, at(1));
+    assert_eq!(judged(&coverage, 1), (true, false), "it was never silent");
+    coverage.source(true, at(10));
+    assert_eq!(judged(&coverage, 500), (false, true));
+    coverage.source(false, at(500));
+    coverage.source(false, at(520));
+    assert_eq!(judged(&coverage, 529), (false, true), "still catching up");
+    assert_eq!(judged(&coverage, 530), (true, false));
+}
+
+#[test]
+fn a_fresh_observer_settles() {
+    let coverage = Coverage::new(ObserverStart::default(), at(10));
+    let suspended = |seconds| {
+        let health = coverage.health(Missing::default(), at(seconds));
+        (health.lost_suspended, health.misrouted_suspended)
+    };
+    assert_eq!(suspended(11), (true, true));
+    assert_eq!(suspended(12), (false, false));
+}
+
+#[test]
+fn connections_forgotten_early_make_first_syns_uncertain_for_as_long_as_clients_retry() {
+    let mut coverage = Coverage::default();
+    coverage.read(&[0; FAULTS], 1, at(10));
+    let uncertain = |seconds| {
+        let health = coverage.health(Missing::default(), at(seconds));
+        (health.misrouted_suspended, health.lost_suspended)
+    };
+    assert_eq!(uncertain(139), (true, false));
+    assert_eq!(uncertain(140), (false, false));
+}
+
+#[test]
+fn a_full_map_suspends_lost_for_as_long_as_it_is_recent() {
+    let mut coverage = Coverage::default();
+    let mut faults = [0; FAULTS];
+    faults[Fault::PendingFull as usize] = 7;
+    coverage.read(&faults, 0, at(10));
+    let health = |coverage: &Coverage, seconds| coverage.health(Missing::default(), at(seconds));
+    assert!(
+        !health(&coverage, 10).lost_suspended,
+        "counted before this agent"
+    );
+    faults[Fault::PendingFull as usize] = 9;
+    coverage.read(&faults, 0, at(11));
+    let full = health(&coverage, 11);
+    assert!(full.lost_suspended);
+    assert!(
+        full.reasons
+            .contains(&CoverageLoss::PendingFull { missed: 2 })
+    );
+    coverage.read(&faults, 0, at(21));
+    assert!(!health(&coverage, 21).lost_suspended);
+}
+
+#[test]
+fn an_unobserved_uplink_hides_connections_from_outside() {
+    let hook = |device: &str, uplink, attached| Hook {
+        device: device.to_owned(),
+        uplink,
+        attached,
+        first: true,
+        problem: None,
+    };
+    let hidden = |devices: Vec<Hook>, left_out| {
+        let mut coverage = Coverage::default();
+        coverage.hooks(Hooks { devices, left_out });
+        let health = coverage.health(Missing::default(), at(1));
+        coverage.hides_outside(&health, true)
+    };
+    let pod = || hook("veth1", false, true);
+    assert_eq!(hidden(vec![pod(), hook("eth0", true, true)], 0), None);
+    let detached = hidden(vec![pod(), hook("eth0", true, false)], 0);
+    assert_eq!(detached.as_deref(), Some("eth0 is not observed"));
+    assert_eq!(
+        hidden(vec![pod()], 0),
+        None,
+        "no default route, nothing left out"
+    );
+    assert!(hidden(vec![pod()], 1).is_some_and(|why| why.contains("left out")));
+    assert_eq!(
+        hidden(vec![], 0).as_deref(),
+        Some("no interface is observed")
+    );
+}
+
+#[test]
+fn an_incomplete_view_hides_connections_unless_a_former_agents_maps_go_on() {
+    let hidden = |continues| {
+        let start = ObserverStart {
+            continues,
+            ..ObserverStart::default()
+        };
+        let mut coverage = Coverage::new(start, at(0));
+        coverage.hooks(Hooks {
+            devices: vec![Hook {
+                device: "eth0".to_owned(),
+                uplink: true,
+                attached: true,
+                first: true,
+                problem: None,
+            }],
+            left_out: 0,
+        });
+        let health = coverage.health(Missing::default(), at(9));
+        coverage.hides_outside(&health, false).is_some()
+    };
+    assert!(hidden(false));
+    assert!(!hidden(true));
+}

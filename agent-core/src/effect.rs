@@ -1,0 +1,139 @@
+//! Everything that a node can want done. The shell performs effects in order, and feeds what comes
+//! of them back as events.
+
+use std::time::Duration;
+
+use agent_common::service::{FAMILIES, Family};
+
+use crate::answer::Answer;
+use crate::memory::Remembered;
+use crate::owners::DatapathOwners;
+use crate::plan::MapChange;
+use crate::probes::ProbeOutcome;
+use crate::trace::ProbeTrace;
+use crate::verdict::Verdict;
+
+/// One thing to do.
+#[derive(Debug)]
+pub enum Effect {
+    /// Change the maps of expectations; what finds no place comes back as
+    /// [`Event::Full`](super::event::Event::Full).
+    Program(Vec<MapChange>),
+    /// Claim the maps of expectations, read what is in them and feed
+    /// [`Event::Installed`](super::event::Event::Installed).
+    ReadMaps,
+    /// Make the sentinel's devices, or remove them.
+    Devices(DesiredDevices),
+    /// Start the sentinel's programs and its prober on the devices that are ready, the programs
+    /// anew where they were detached. The answer is `Parts::Started`.
+    StartProbes {
+        /// The programs have to be attached again.
+        anew: bool,
+    },
+    /// Stop them.
+    StopProbes,
+    /// Tell the prober what to dial now.
+    Retarget,
+    /// Check at once whether the sentinel's devices and programs are sound, unless a successor has
+    /// them.
+    CheckParts,
+    /// Read the sentinel past every cache. The answer is `Event::Reread`.
+    ReadSentinel,
+    /// Search the view for the sentinel's addresses. The answer is `Event::AddressesTaken`.
+    SearchAddresses,
+    /// Read the datapath's shape, with these owners where they were just read. The answer is
+    /// `Event::Shape`.
+    ReadShape(Option<[DatapathOwners; FAMILIES]>),
+    /// The verdict and what is answered because of it.
+    Publish(Box<Judged>),
+    /// Write down what outlives the agent.
+    Remember(Box<Remembered>),
+    /// Read the kernel's evidence again after this time.
+    SampleAfter(Duration),
+    /// A probe ended and means this.
+    Probed {
+        /// The probe.
+        trace: Box<ProbeTrace>,
+        /// What it means.
+        outcome: ProbeOutcome,
+        /// How long the datapath took to follow the API, where this probe measured it.
+        lag: Option<Duration>,
+    },
+    /// A new connection went to an endpoint that had left its slice so long before.
+    StaleConnection(Family, Duration),
+    /// Worth a line in the log.
+    Log(Notice),
+}
+
+/// A verdict and its consequences.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// What the health port answers.
+    pub answers: Answers,
+    /// State, cause or reason for not knowing changed.
+    pub changed: bool,
+}
+
+/// What is answered now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answers {
+    /// On /healthz.
+    pub healthz: Answer,
+    /// On /livez.
+    pub livez: Answer,
+}
+
+impl Answers {
+    /// Holds until the first verdict, which comes before anyone can ask.
+    pub fn before_the_first() -> Self {
+        let answer = |node_eligible| Answer {
+            status: 200,
+            healthy: true,
+            node_eligible,
+            families: Vec::new(),
+            would_fail: false,
+        };
+        Self {
+            healthz: answer(Some(true)),
+            livez: answer(None),
+        }
+    }
+}
+
+/// What the sentinel's devices should be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DesiredDevices {
+    /// There is something to probe: once made, the devices stay while the sentinel is edited.
+    pub needed: bool,
+    /// In these families; empty where that is not known.
+    pub families: Vec<Family>,
+}
+
+/// A line for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The cluster view has a problem; the last good view stays.
+    ViewProblem(String),
+    /// The kernel's evidence cannot be read.
+    Unreadable(String),
+    /// The sentinel is not as it was installed, and is not probed.
+    Altered(String),
+    /// The sentinel is off: the node is judged by real traffic alone.
+    SentinelOff(String),
+    /// It is on again.
+    SentinelOn,
+    /// The sentinel's devices or programs were damaged.
+    Damaged(String),
+    /// A program of the sentinel's was detached by something else, and is put back.
+    Detached,
+    /// The API server has another sentinel than the watches reported, or has the same again.
+    Rechecked(Option<String>),
+    /// The datapath's shape changed.
+    Shape(String),
+    /// A lane begins or ceases to fail.
+    Lane(&'static str),
+    /// The verdict began to fail with this agent, which is not ready therefore.
+    UpgradeFailed,
+}

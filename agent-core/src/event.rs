@@ -1,0 +1,198 @@
+//! Everything that can reach a node. A recording holds these, one a line, so every event but those
+//! of the whole cluster view can be written down.
+
+use agent_common::evidence::FAULTS;
+use agent_common::service::{FAMILIES, SOURCE_CLASSES};
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::{Change, NodeFacts, ObjectName};
+use crate::coverage::Hooks;
+use crate::drain::Outside;
+use crate::evidence::{CountDelta, Sighting};
+use crate::expect::sentinel::Sentinel;
+use crate::owners::DatapathOwners;
+use crate::plan::{Installed, MapChange, Missing};
+use crate::shape;
+use crate::time::Mono;
+use crate::trace::ProbeTrace;
+
+/// One thing that reached the node. The shell feeds them in order, each with the time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// The cluster view changed, or what is wrong with its source did. In a recording
+    /// [`Event::Facts`] and [`Event::Services`] stand for it: a view may be 40 MB.
+    #[serde(skip)]
+    View(ViewUpdate),
+    /// What a former agent left in the maps: the answer to [`Effect::ReadMaps`](super::effect::Effect).
+    #[serde(skip)]
+    Installed(Installed),
+    /// Changes of a plan that found no place.
+    #[serde(skip)]
+    Full(Vec<MapChange>),
+    /// The uncached sentinel: the answer to [`Effect::ReadSentinel`](super::effect::Effect), asked
+    /// for at that time; nothing where the API server did not answer.
+    #[serde(skip)]
+    Reread(Mono, Option<Vec<Change>>),
+    /// In what way the cluster uses an address of the sentinel's, in words: the answer to
+    /// [`Effect::SearchAddresses`](super::effect::Effect).
+    #[serde(skip)]
+    AddressesTaken(Option<String>),
+    /// What the view comes to for the judge.
+    Facts(Box<Facts>),
+    /// What ids of Services stand for, before they first occur in a recording.
+    Services(Vec<Service>),
+    /// Whether the uncached sentinel, read at that time, differs from the one that watches reported.
+    Rechecked(Mono, Option<bool>),
+    /// Another agent is about to replace this one.
+    Successor(Successor),
+    /// Interfaces came or went, or their hooks were checked.
+    Hooks(Hooks),
+    /// Hooks that had been removed or displaced were put back at that time.
+    HooksRepaired(Mono),
+    /// The kernel's evidence was read.
+    Sample(Box<KernelSample>),
+    /// It could not be read.
+    SampleFailed(String),
+    /// There is nothing to read, and time went by.
+    Tick,
+    /// A few seconds went by: what is checked from time to time is due.
+    Check,
+    /// What tells the datapath's shape was read.
+    Shape(Box<shape::Facts>),
+    /// The sentinel's own devices, programs and prober.
+    Parts(Parts),
+    /// A probe ended.
+    Trace(Box<ProbeTrace>),
+}
+
+/// A change of the cluster view.
+#[derive(Clone, Debug, Default)]
+pub struct ViewUpdate {
+    /// Changes of objects, in order.
+    pub changes: Vec<Change>,
+    /// What is wrong with the source, in sentences.
+    pub problems: Vec<String>,
+    /// The source does not report what happens now.
+    pub silent: bool,
+    /// Objects of other kinds that were left out.
+    pub ignored: u64,
+}
+
+/// What the judge needs of the cluster view.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Everything that was there at the start has been delivered.
+    pub synced: bool,
+    /// The source does not report what happens now.
+    pub silent: bool,
+    /// This node's object, where it is known.
+    pub node: Option<NodeFacts>,
+    /// Families with frontends.
+    pub families: [bool; FAMILIES],
+    /// What found no place in the maps.
+    pub missing: Missing,
+    /// The sentinel.
+    pub sentinel: Sentinel,
+    /// In what way the cluster uses an address of the sentinel's, in words.
+    pub taken: Option<String>,
+}
+
+/// What an id of evidence stands for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
+    /// The id.
+    pub id: u32,
+    /// Nothing where the id is not in use any more.
+    pub known: Option<KnownService>,
+}
+
+/// As [`ServiceInfo`](crate::evidence::ServiceInfo), with its own names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownService {
+    /// Namespace and name.
+    pub name: ObjectName,
+    /// Name of the port; empty for the single unnamed one.
+    pub port: String,
+    /// Family of the frontends.
+    #[serde(with = "crate::names::FamilyName")]
+    pub family: agent_common::service::Family,
+    /// Current endpoints.
+    pub endpoints: u32,
+    /// A UDP port.
+    pub udp: bool,
+    /// A DNS port.
+    pub dns: bool,
+    /// The sentinel.
+    pub sentinel: bool,
+}
+
+/// Another agent on this node that was started later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Successor {
+    /// There is none.
+    #[default]
+    None,
+    /// It has the hooks; the maps of expectations are still kept from here.
+    Observes,
+    /// It keeps the maps too, with ids of its own.
+    Plans,
+}
+
+impl Successor {
+    /// Whether there is one.
+    pub fn exists(self) -> bool {
+        self != Successor::None
+    }
+}
+
+/// What one reading of the kernel's maps brought.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct KernelSample {
+    /// Services whose counts moved.
+    pub counts: Vec<CountDelta>,
+    /// Single failures.
+    pub sightings: Vec<Sighting>,
+    /// When a connection was last proven, by family and source class.
+    pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
+    /// What the programs could not do, in total.
+    pub faults: [u64; FAULTS],
+    /// Connections that were forgotten before their time.
+    pub forgotten_early: usize,
+    /// New connections from outside, which concern the drain insight alone and are not recorded.
+    #[serde(skip)]
+    pub outside: Outside,
+}
+
+/// The sentinel's own parts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Parts {
+    /// The devices are there; they may be others than before.
+    Ready,
+    /// The devices cannot be had, in words.
+    Off(String),
+    /// The devices were damaged, in words.
+    Damaged(String),
+    /// A program of the sentinel's was detached by something else.
+    Detached,
+    /// Programs and prober were started, or why not: the answer to
+    /// [`Effect::StartProbes`](super::effect::Effect).
+    Started(Option<String>),
+    /// The prober ended by itself.
+    Ended,
+    /// What the kernel says of itself, read with the devices.
+    Kernel(KernelState),
+}
+
+/// Read beside the sentinel's devices, by family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelState {
+    /// When the check began that found the devices sound; nothing where it did not.
+    pub sound_since: Option<Mono>,
+    /// Whether the kernel forwards.
+    pub forwarding: [Option<bool>; FAMILIES],
+    /// Whose rules are there.
+    pub owners: [DatapathOwners; FAMILIES],
+}

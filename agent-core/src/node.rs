@@ -1,0 +1,232 @@
+//! One node: [`Node::step`] takes an event and the time, and returns what is to be done. Everything
+//! that the agent decides is decided below it; the shell feeds events and performs effects.
+//!
+//! Two halves, in the order in which an event passes them: [`setting`] keeps the cluster view and
+//! plans the maps, [`judge`] keeps the evidence and judges. The judge sees of the view only
+//! [`Facts`](crate::event::Facts) and what single ids of Services stand for: that is what a
+//! recording holds, so that a replay drives the same judge with the same events.
+
+mod judge;
+mod sentinel;
+mod setting;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::coverage::ObserverStart;
+use crate::drain::{DrainView, ProbeRanges};
+use crate::effect::Effect;
+use crate::eligibility::TerminatingTaints;
+use crate::event::{Event, KnownService, Service};
+use crate::evidence::{Directory, Sighting};
+use crate::expect::sentinel::SentinelRule;
+use crate::limits::Limits;
+use crate::memory::Remembered;
+use crate::plan::Planner;
+use crate::policy::{Enforcement, UnknownPolicy};
+use crate::shape::Shape;
+use crate::time::{Anchor, Mono, Wall};
+use crate::verdict::LastVerdict;
+use crate::view::ClusterView;
+pub use judge::{Judge, SAMPLE_INTERVAL};
+pub use sentinel::{Condition, Watched};
+use setting::Setting;
+pub use setting::ViewState;
+
+/// What the operator decided.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    /// Name of the node.
+    pub node: String,
+    /// The numbers of every rule.
+    pub limits: Limits,
+    /// Taints that announce the node's end.
+    pub taints: TerminatingTaints,
+    /// What Unknown is answered with.
+    pub unknown_policy: UnknownPolicy,
+    /// Whether the datapath's health decides answers.
+    pub enforcement: Enforcement,
+    /// The first dwell at 503 of a flapping node.
+    pub flap_dwell: std::time::Duration,
+    /// Where load balancers probe from.
+    #[serde(skip)]
+    pub drain_ignore: ProbeRanges,
+    /// Services are watched, not the sentinel alone.
+    pub watches_services: bool,
+    /// The sentinel, unless it is turned off.
+    pub sentinel: Option<SentinelRule>,
+    /// It can be read past the watches: it comes from an API server.
+    pub rereads: bool,
+}
+
+/// How a node begins.
+#[derive(Clone, Debug, Default)]
+pub struct Start {
+    /// The monotonic clock.
+    pub now: Mono,
+    /// The wall clock at the same moment.
+    pub wall: Wall,
+    /// What the shell knows of the observer.
+    pub observer: ObserverStart,
+    /// What an agent of the same boot left.
+    pub remembered: Option<Remembered>,
+}
+
+/// A node as one agent knows it.
+pub struct Node {
+    setting: Setting,
+    judge: Judge,
+    /// What ids stand for, in a replay.
+    recorded: Option<Recorded>,
+}
+
+/// Ids of Services as a recording names them.
+#[derive(Clone, Debug, Default)]
+struct Recorded(std::collections::BTreeMap<u32, KnownService>);
+
+impl Directory for Recorded {
+    fn service(&self, id: u32) -> Option<crate::evidence::ServiceInfo<'_>> {
+        self.0.get(&id).map(KnownService::info)
+    }
+}
+
+impl Node {
+    /// Begins where an agent of this boot stopped, if one did.
+    pub fn new(settings: Settings, start: Start) -> Self {
+        Self {
+            setting: Setting::new(settings.sentinel.clone()),
+            judge: Judge::new(settings, start),
+            recorded: None,
+        }
+    }
+
+    /// Goes on from a judge of a recording, with its recorded events.
+    pub fn replay(judge: Judge) -> Self {
+        Self {
+            setting: Setting::new(None),
+            judge,
+            recorded: Some(Recorded::default()),
+        }
+    }
+
+    /// Takes in one event. Time never goes back: an earlier `now` counts as the latest one.
+    pub fn step(&mut self, event: Event, now: Mono) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let now = self.judge.advance(now);
+        let event = match self.setting.take(event, now, &mut effects) {
+            Some(event) => event,
+            None => return effects,
+        };
+        match event {
+            Event::Services(services) => self.learn(services),
+            event => {
+                if matches!(event, Event::Check) && self.recorded.is_none() {
+                    let facts = Box::new(self.setting.facts());
+                    if facts != self.judge.facts {
+                        self.pass(Event::Facts(facts), now, &mut effects);
+                    }
+                }
+                self.pass(event, now, &mut effects);
+            }
+        }
+        effects
+    }
+
+    fn pass(&mut self, event: Event, now: Mono, effects: &mut Vec<Effect>) {
+        let directory: &dyn Directory = match &self.recorded {
+            Some(recorded) => recorded,
+            None => self.setting.planner(),
+        };
+        self.judge.step(event, directory, now, effects);
+    }
+
+    /// A recording names Services.
+    fn learn(&mut self, services: Vec<Service>) {
+        let Recorded(known) = self.recorded.get_or_insert_default();
+        for Service { id, known: service } in services {
+            match service {
+                Some(service) => known.insert(id, service),
+                None => known.remove(&id),
+            };
+        }
+    }
+
+    /// Everything that verdicts depend on.
+    pub fn judge(&self) -> &Judge {
+        &self.judge
+    }
+
+    /// The cluster as last reported.
+    pub fn view(&self) -> &ClusterView {
+        self.setting.view()
+    }
+
+    /// What is known of the view beside its objects.
+    pub fn view_state(&self) -> &ViewState {
+        self.setting.state()
+    }
+
+    /// What stands in the maps of expectations, and what ids stand for.
+    pub fn planner(&self) -> &Planner {
+        self.setting.planner()
+    }
+
+    /// The last verdict in short; before the first, a former agent's.
+    pub fn last(&self) -> Option<LastVerdict> {
+        self.judge.last
+    }
+
+    /// Whether the agent is not ready because the verdict began to fail with it.
+    pub fn upgrade_failed(&self) -> bool {
+        self.judge.gate.is_closed()
+    }
+
+    /// The sentinel, unless it is turned off.
+    pub fn sentinel(&self) -> Option<&Watched> {
+        self.judge.sentinel.as_ref()
+    }
+
+    /// Who translates which path.
+    pub fn shape(&self) -> &Shape {
+        &self.judge.shape
+    }
+
+    /// Connections from outside.
+    pub fn drain(&self) -> &DrainView {
+        self.judge.drain.view()
+    }
+
+    /// The latest single failures, the last one first.
+    pub fn sightings(&self) -> impl Iterator<Item = &Sighting> {
+        self.judge.sightings.iter()
+    }
+
+    /// Both clocks at start: what turns monotonic into wall-clock times.
+    pub fn anchor(&self) -> Anchor {
+        self.judge.anchor
+    }
+
+    /// This node's UID, where it has one.
+    pub fn uid(&self) -> Option<Arc<str>> {
+        let uid = &self.view().node()?.uid;
+        (!uid.is_empty()).then(|| Arc::clone(uid))
+    }
+}
+
+impl KnownService {
+    fn info(&self) -> crate::evidence::ServiceInfo<'_> {
+        crate::evidence::ServiceInfo {
+            name: &self.name,
+            port: &self.port,
+            family: self.family,
+            endpoints: self.endpoints,
+            udp: self.udp,
+            dns: self.dns,
+            sentinel: self.sentinel,
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! The judge: evidence in, verdict out. Plain data, which a recording keeps whole from time to time.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use agent_common::service::Family;
+use serde::{Deserialize, Serialize};
+
+use super::sentinel::Watched;
+use super::{Settings, Start};
+use crate::answer::{Endpoint, answer};
+use crate::cause::{Failure, State};
+use crate::coverage::Coverage;
+use crate::damping::Damping;
+use crate::drain::{Drain, Outside};
+use crate::effect::{Answers, Effect, Judged, Notice};
+use crate::eligibility::{Eligibility, eligibility};
+use crate::event::{Event, Facts, KernelSample, Successor};
+use crate::evidence::{CountDelta, Directory, Sample, Sighting};
+use crate::ledger::Ledger;
+use crate::memory::Remembered;
+use crate::shape::{self, Shape};
+use crate::time::{Anchor, Mono};
+use crate::upgrade::UpgradeGate;
+use crate::verdict::{BootState, Inputs, LastVerdict, Verdict, verdict};
+
+/// How often the kernel's evidence is read.
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
+/// The same while all is well and no connection came since the last sample: an idle node pays half,
+/// and nothing that takes seconds to confirm comes late.
+const IDLE_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the state is written down while all is well, and while it is not: a kill loses no more
+/// of a run of failures. A change is written at once.
+const REMEMBER: Duration = Duration::from_secs(10);
+const REMEMBER_TROUBLE: Duration = Duration::from_secs(1);
+/// How often the datapath's shape is read where nothing else asks for it.
+const SHAPE_INTERVAL: Duration = Duration::from_secs(30);
+/// How many single failures are kept for those who look.
+const SIGHTINGS_KEPT: usize = 20;
+
+/// Everything that verdicts depend on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Judge {
+    pub(super) settings: Settings,
+    pub(super) anchor: Anchor,
+    now: Mono,
+    pub(super) facts: Box<Facts>,
+    pub(super) eligibility: Eligibility,
+    pub(super) coverage: Coverage,
+    pub(super) ledger: Ledger,
+    pub(super) sentinel: Option<Watched>,
+    pub(super) shape: Shape,
+    shape_read: Option<Mono>,
+    pub(super) successor: Successor,
+    #[serde(skip)]
+    pub(super) drain: Drain,
+    damping: Damping,
+    pub(super) last: Option<LastVerdict>,
+    /// Statuses of the last answers.
+    statuses: [u16; 2],
+    remembered: Option<Mono>,
+    pub(super) gate: UpgradeGate,
+    pub(super) sightings: VecDeque<Sighting>,
+}
+
+impl Judge {
+    pub(super) fn new(settings: Settings, start: Start) -> Self {
+        let Start {
+            now,
+            wall,
+            observer,
+            remembered,
+        } = start;
+        let limits = settings.limits;
+        let (ledger, damping) = match &remembered {
+            None => (Ledger::new(limits), Damping::new(settings.flap_dwell)),
+            Some(known) => (
+                Ledger::restore(limits, known.ledger.clone(), observer.continues, now),
+                Damping::restore(settings.flap_dwell, known.damping.clone()),
+            ),
+        };
+        let before = remembered
+            .as_ref()
+            .map(|known| (known.verdict.state, known.written));
+        Self {
+            anchor: Anchor { mono: now, wall },
+            now,
+            facts: Box::default(),
+            eligibility: remembered
+                .as_ref()
+                .map_or(Eligibility::NeverSeen, |known| known.eligibility.clone()),
+            coverage: Coverage::new(observer, now),
+            ledger,
+            sentinel: settings
+                .sentinel
+                .clone()
+                .map(|rule| Watched::new(rule, settings.rereads)),
+            shape: Shape::default(),
+            shape_read: None,
+            successor: Successor::None,
+            drain: Drain::new(settings.drain_ignore.clone()),
+            damping,
+            last: remembered.map(|known| known.verdict),
+            statuses: [0; 2],
+            remembered: None,
+            gate: UpgradeGate::new(before, now),
+            sightings: VecDeque::new(),
+            settings,
+        }
+    }
+
+    /// The time as of an event: never earlier than the one before.
+    pub(super) fn advance(&mut self, now: Mono) -> Mono {
+        self.now = self.now.max(now);
+        self.now
+    }
+
+    /// The numbers of every rule.
+    pub fn limits(&self) -> &crate::limits::Limits {
+        &self.settings.limits
+    }
+
+    pub(super) fn step(
+        &mut self,
+        event: Event,
+        directory: &dyn Directory,
+        now: Mono,
+        effects: &mut Vec<Effect>,
+    ) {
+        match event {
+            Event::Facts(facts) => self.know(facts, now, effects),
+            Event::Rechecked(began, differs) => self.rechecked(began, differs, now, effects),
+            Event::Successor(successor) => return self.successor = successor,
+            Event::Hooks(hooks) => self.coverage.hooks(hooks),
+            Event::HooksRepaired(at) => {
+                self.coverage.settle(at);
+                return self.drain.missed(now);
+            }
+            Event::Sample(sample) => return self.sample(*sample, directory, now, effects),
+            Event::SampleFailed(why) => {
+                if self.coverage.unread(&why) {
+                    effects.push(Effect::Log(Notice::Unreadable(why)));
+                }
+                self.publish(now, effects);
+                return effects.push(Effect::SampleAfter(self.pace(true)));
+            }
+            Event::Tick => {
+                self.publish(now, effects);
+                return effects.push(Effect::SampleAfter(self.pace(true)));
+            }
+            Event::Check => return self.check(now, effects),
+            Event::Shape(facts) => return self.shape(&facts, now, effects),
+            Event::Parts(parts) => {
+                if !self.parts(parts, now, effects) {
+                    return;
+                }
+            }
+            Event::Trace(trace) => return self.trace(trace, now, effects),
+            // The setting and the directory have taken these.
+            Event::View(_)
+            | Event::Installed(_)
+            | Event::Full(_)
+            | Event::Reread(..)
+            | Event::AddressesTaken(_)
+            | Event::Services(_) => return,
+        }
+        self.publish(now, effects);
+    }
+
+    fn know(&mut self, facts: Box<Facts>, now: Mono, effects: &mut Vec<Effect>) {
+        self.facts = facts;
+        if let Some(node) = &self.facts.node {
+            self.eligibility = eligibility(Some(node), &self.settings.taints);
+        }
+        self.coverage.source(self.facts.silent, now);
+        self.follow_sentinel(now, effects);
+        let ledger = self.ledger.sentinel_mut();
+        if self.facts.synced {
+            ledger.follow_source(self.facts.silent, self.facts.node.as_ref(), now);
+        }
+        if self.facts.silent {
+            ledger.source_away(now);
+        }
+    }
+
+    fn check(&mut self, now: Mono, effects: &mut Vec<Effect>) {
+        let due = |at: Mono| now.since(at) >= SHAPE_INTERVAL;
+        if self.shape_read.is_none_or(due) {
+            effects.push(Effect::ReadShape(None));
+        }
+    }
+
+    fn shape(&mut self, facts: &shape::Facts, now: Mono, effects: &mut Vec<Effect>) {
+        let shape = Shape::after(self.ledger.sentinel().managed(), facts);
+        self.shape_read = Some(now);
+        let ledger = self.ledger.sentinel_mut();
+        ledger.shape_seen(&shape, now);
+        for (family, owners) in Family::ALL.into_iter().zip(facts.owners) {
+            ledger.owner_seen(family, shape.owners_with(owners), now);
+        }
+        if shape != self.shape {
+            effects.push(Effect::Log(Notice::Shape(shape.notes.join("; "))));
+            self.shape = shape;
+        }
+    }
+
+    fn outside(&mut self, outside: &Outside, now: Mono) {
+        let health = self.coverage.health(self.facts.missing, now);
+        let blind = match self.settings.watches_services {
+            true => self.coverage.hides_outside(&health, self.facts.synced),
+            false => {
+                Some("Services are not watched, only the sentinel (--view=sentinel)".to_owned())
+            }
+        };
+        self.drain.look(outside, blind);
+    }
+
+    fn sample(
+        &mut self,
+        sample: KernelSample,
+        directory: &dyn Directory,
+        now: Mono,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.coverage
+            .read(&sample.faults, sample.forgotten_early, now);
+        self.outside(&sample.outside, now);
+        for sighting in &sample.sightings {
+            effects.extend(stale(sighting, directory));
+            self.sightings.push_front(sighting.clone());
+        }
+        self.sightings.truncate(SIGHTINGS_KEPT);
+        let info = |delta: &CountDelta| directory.service(delta.service);
+        let is_ours = |delta: &CountDelta| info(delta).is_some_and(|info| info.sentinel);
+        let mut counts = sample.counts;
+        // Datagrams are judged apart.
+        counts.retain(|delta| info(delta).is_none_or(|info| !info.udp));
+        let calm = sample.sightings.is_empty() && counts.iter().all(is_ours);
+        let sample = Sample {
+            at: now,
+            counts,
+            anomalies: sample.sightings,
+            last_proofs: sample.last_proofs,
+            observer: self.coverage.health(self.facts.missing, now),
+        };
+        self.ledger.absorb(&sample, directory);
+        self.publish(now, effects);
+        effects.push(Effect::SampleAfter(self.pace(calm)));
+    }
+
+    fn pace(&self, calm: bool) -> Duration {
+        match calm && self.is_well() {
+            true => IDLE_INTERVAL,
+            false => SAMPLE_INTERVAL,
+        }
+    }
+
+    /// Everything is proven, nothing fails, and that is what is answered.
+    fn is_well(&self) -> bool {
+        let failing = |family| self.ledger.sentinel().is_failing(family);
+        self.last.is_some_and(|last| last.state == State::Proven)
+            && self.statuses == [200; 2]
+            && !Family::ALL.into_iter().any(failing)
+    }
+
+    /// The node is Broken or Stale already, whatever is answered for it: 200 in audit.
+    pub(super) fn is_accused(&self) -> bool {
+        self.last
+            .is_some_and(|last| crate::upgrade::fails(last.state))
+    }
+
+    /// Judges, and says what follows from it.
+    pub(super) fn publish(&mut self, now: Mono, effects: &mut Vec<Effect>) {
+        if self.coverage.is_blind() {
+            self.absorb_blindness(now);
+        }
+        self.drain.follow(&self.eligibility, now);
+        if let Some(why) = self.coverage.blindness() {
+            self.drain.cannot_see(&why);
+        }
+        let verdict = verdict(&self.ledger, &self.inputs(), now).following(self.last.as_ref());
+        let answers = self.answer(&verdict);
+        let statuses = [answers.healthz.status, answers.livez.status];
+        let changed = self.last.is_none_or(|last| verdict.differs(&last));
+        let news = self.last != Some(LastVerdict::of(&verdict)) || self.statuses != statuses;
+        self.statuses = statuses;
+        self.last = Some(LastVerdict::of(&verdict));
+        if self.gate.judge(verdict.state, now) {
+            effects.push(Effect::Log(Notice::UpgradeFailed));
+        }
+        self.remember(news, now, effects);
+        effects.push(Effect::Publish(Box::new(Judged {
+            verdict,
+            answers,
+            changed,
+        })));
+    }
+
+    fn answer(&mut self, verdict: &Verdict) -> Answers {
+        let Settings {
+            unknown_policy,
+            enforcement,
+            ..
+        } = self.settings;
+        let served = self.damping.step(verdict, unknown_policy);
+        let of = |endpoint| {
+            answer(
+                endpoint,
+                verdict,
+                &served,
+                unknown_policy,
+                enforcement,
+                &self.anchor,
+            )
+        };
+        Answers {
+            healthz: of(Endpoint::Healthz),
+            livez: of(Endpoint::Livez),
+        }
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs {
+            eligibility: self.eligibility.clone(),
+            view_synced: self.facts.synced,
+            families: self.facts.families,
+            boot: BootState {
+                sentinel_exists: self.sentinel.as_ref().is_some_and(Watched::exists),
+                ..BootState::default()
+            },
+            usual_lag: self.ledger.sentinel().usual_lag(),
+            upstream: None,
+        }
+    }
+
+    /// Without an observer nothing is read, and that is the evidence.
+    fn absorb_blindness(&mut self, now: Mono) {
+        struct Nobody;
+        impl Directory for Nobody {
+            fn service(&self, _: u32) -> Option<crate::evidence::ServiceInfo<'_>> {
+                None
+            }
+        }
+        let sample = Sample {
+            at: now,
+            observer: self.coverage.health(self.facts.missing, now),
+            ..Sample::default()
+        };
+        self.ledger.absorb(&sample, &Nobody);
+    }
+
+    fn remember(&mut self, changed: bool, now: Mono, effects: &mut Vec<Effect>) {
+        let pause = match self.is_well() {
+            true => REMEMBER,
+            false => REMEMBER_TROUBLE,
+        };
+        let due = self.remembered.is_none_or(|at| now.since(at) >= pause);
+        let (true, Some(verdict)) = (changed || due, self.last) else {
+            return;
+        };
+        // What a successor has seen is newer.
+        if self.successor.exists() {
+            return;
+        }
+        self.remembered = Some(now);
+        effects.push(Effect::Remember(Box::new(Remembered {
+            ledger: self.ledger.memory(),
+            damping: self.damping.memory(),
+            verdict,
+            eligibility: self.eligibility.clone(),
+            written: now,
+        })));
+    }
+}
+
+/// A new connection to an endpoint that had left: for how long the rules keep it.
+fn stale(sighting: &Sighting, directory: &dyn Directory) -> Option<Effect> {
+    let (Failure::Stale, Some(left)) = (sighting.failure, sighting.left_since) else {
+        return None;
+    };
+    let family = directory.service(sighting.service)?.family;
+    let age = sighting.arrived.since(left);
+    Some(Effect::StaleConnection(family, age))
+}

@@ -1,0 +1,420 @@
+//! The sentinel as the node follows it: what of it there is to probe, whether pathproof's own parts
+//! are sound, and what each probe means. What the devices and programs are is the shell's.
+
+use std::hash::Hasher as _;
+use std::time::Duration;
+
+use agent_common::service::Family;
+use serde::{Deserialize, Serialize};
+
+use super::judge::Judge;
+use crate::effect::{DesiredDevices, Effect, Notice};
+use crate::event::{KernelState, Parts};
+use crate::expect::sentinel::{Sentinel, SentinelRule};
+use crate::probes::{KernelFacts, ProbeOutcome, SentinelView, VoidReason, classify};
+use crate::time::Mono;
+use crate::trace::{ProbeTrace, Transport};
+
+/// How often devices and programs are checked while probes begin to fail.
+const SUSPECT_INTERVAL: Duration = Duration::from_millis(100);
+/// The same while they go on failing, or say nothing for reasons that lie there.
+const FAILING_INTERVAL: Duration = Duration::from_secs(2);
+/// Failures in a row that are judged at once; the last of them may confirm.
+const SOON: u32 = 5;
+/// What the kernel said of itself this long ago says nothing.
+const KERNEL_AGE: Duration = Duration::from_secs(15);
+/// How long one uncached reading serves: paths come and go, and the API server is asked by every
+/// node at once.
+const READING_SERVES: Duration = Duration::from_secs(10);
+
+/// The sentinel as far as the node follows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Watched {
+    rule: SentinelRule,
+    /// As the view has it.
+    found: Sentinel,
+    parts: Own,
+    #[serde(skip)]
+    desired: DesiredDevices,
+    /// An address of its own that the cluster uses otherwise, in words.
+    taken: Option<String>,
+    kernel: Option<(KernelFacts, Mono)>,
+    /// When its parts were last checked because probes failed.
+    suspected: Option<Mono>,
+    /// Damage that was logged last.
+    damage: Option<String>,
+    /// Where it can be read past the watches.
+    recheck: Option<Recheck>,
+    /// When the last check began that found its parts sound.
+    sound: Option<Mono>,
+}
+
+/// Devices, programs and prober.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Own {
+    /// The devices are not made yet.
+    Unmade,
+    /// The devices are there, programs and prober are not running.
+    Ready,
+    /// Everything runs.
+    Running,
+    /// They cannot be had, in words.
+    Off(String),
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Recheck {
+    asked: Option<Mono>,
+    /// When the question was asked that was answered last.
+    answered: Option<Mono>,
+    /// In what way the sentinel is not as the watches reported it.
+    differs: Option<String>,
+}
+
+/// What is to be said of the sentinel as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Condition<'a> {
+    /// Its Service is not in the cluster, or the view is not complete.
+    Absent,
+    /// It is not as it was installed.
+    Altered(&'a str),
+    /// It cannot be probed, for reasons of pathproof's own.
+    Off(&'a str),
+    /// Its devices are being made.
+    Settling,
+    /// It is probed.
+    Probing,
+    /// Its probes fail, and its own parts are checked.
+    Suspect,
+}
+
+impl Watched {
+    pub(super) fn new(rule: SentinelRule, rereads: bool) -> Self {
+        Self {
+            rule,
+            found: Sentinel::default(),
+            parts: Own::Unmade,
+            desired: DesiredDevices::default(),
+            taken: None,
+            kernel: None,
+            suspected: None,
+            damage: None,
+            recheck: rereads.then(Recheck::default),
+            sound: None,
+        }
+    }
+
+    /// As the view has it.
+    pub fn found(&self) -> &Sentinel {
+        &self.found
+    }
+
+    /// Whether probes are to be expected.
+    pub fn exists(&self) -> bool {
+        self.found.exists && self.off().is_none()
+    }
+
+    /// Why nothing is probed though it is there, in words.
+    pub fn off(&self) -> Option<&str> {
+        let parts = match &self.parts {
+            Own::Off(why) => Some(why),
+            Own::Unmade | Own::Ready | Own::Running => None,
+        };
+        self.taken.as_ref().or(parts).map(String::as_str)
+    }
+
+    /// Whether probes are sent.
+    pub fn is_running(&self) -> bool {
+        self.parts == Own::Running && self.taken.is_none()
+    }
+
+    /// What is to be said of it as a whole.
+    pub fn condition(&self, failing: bool) -> Condition<'_> {
+        if let Some(altered) = &self.found.altered {
+            Condition::Altered(altered)
+        } else if !self.found.exists {
+            Condition::Absent
+        } else if let Some(why) = self.off() {
+            Condition::Off(why)
+        } else if !self.is_running() {
+            Condition::Settling
+        } else if failing {
+            Condition::Suspect
+        } else {
+            Condition::Probing
+        }
+    }
+
+    /// What the ledger takes of the view.
+    fn view(&self, now: Mono) -> SentinelView {
+        let differs = self.recheck.as_ref().and_then(|of| of.differs.as_ref());
+        SentinelView {
+            exists: self.found.exists,
+            off: self.off().map(str::to_owned),
+            altered: differs.or(self.found.altered.as_ref()).cloned(),
+            identity: identity(&self.found),
+            changed_at: now,
+        }
+    }
+
+    /// Once made, the devices stay while the sentinel is deleted or edited.
+    fn desire(&mut self) -> DesiredDevices {
+        let families = Family::ALL.into_iter();
+        let families = families.filter(|family| self.found.families[*family as usize].is_some());
+        let families: Vec<Family> = families.collect();
+        self.desired.needed = (self.desired.needed || !families.is_empty()) && self.taken.is_none();
+        if !families.is_empty() {
+            self.desired.families = families;
+        }
+        self.desired.clone()
+    }
+
+    /// Addresses that the cluster uses otherwise are left to it.
+    fn take_addresses(&mut self, taken: Option<String>, effects: &mut Vec<Effect>) {
+        if self.taken == taken {
+            return;
+        }
+        if let Some(why) = &taken {
+            effects.push(Effect::Log(Notice::SentinelOff(why.clone())));
+            effects.push(Effect::StopProbes);
+        }
+        // The devices go with the addresses, and are made anew without the conflict.
+        self.parts = Own::Unmade;
+        self.taken = taken;
+    }
+
+    fn kernel(&self, now: Mono) -> KernelFacts {
+        let fresh = |(_, read): &(KernelFacts, Mono)| now.since(*read) <= KERNEL_AGE;
+        (self.kernel.filter(fresh)).map_or_else(KernelFacts::default, |(facts, _)| facts)
+    }
+}
+
+/// The same after a restart, and with another compiler: it is written down.
+fn identity(found: &Sentinel) -> u64 {
+    let mut hasher = fnv::FnvHasher::default();
+    let (_, families) = found.fixed();
+    hasher.write(&serde_json::to_vec(&families).unwrap_or_default());
+    hasher.finish()
+}
+
+impl Judge {
+    /// The view changed: what it says of the sentinel now.
+    pub(super) fn follow_sentinel(&mut self, now: Mono, effects: &mut Vec<Effect>) {
+        let Some(watched) = self.sentinel.as_mut().filter(|_| self.facts.synced) else {
+            return;
+        };
+        let found = self.facts.sentinel.clone();
+        let before = std::mem::replace(&mut watched.found, found);
+        if before != watched.found
+            && let Some(recheck) = &mut watched.recheck
+        {
+            // The watches reported something: they count again.
+            recheck.differs = None;
+        }
+        if let Some(altered) = &watched.found.altered
+            && before.altered.as_ref() != Some(altered)
+        {
+            effects.push(Effect::Log(Notice::Altered(altered.clone())));
+        }
+        watched.take_addresses(self.facts.taken.clone(), effects);
+        let desired = watched.desire();
+        let ledger = self.ledger.sentinel_mut();
+        ledger.view_changed(now, watched.view(now));
+        for (family, transport, generation) in watched.found.generations() {
+            ledger.want(family, transport, generation, now);
+        }
+        effects.push(Effect::Devices(desired));
+        effects.push(Effect::Retarget);
+    }
+
+    /// Something came from the sentinel's own parts. Returns whether it may change the verdict.
+    pub(super) fn parts(&mut self, parts: Parts, now: Mono, effects: &mut Vec<Effect>) -> bool {
+        let Some(watched) = &mut self.sentinel else {
+            return false;
+        };
+        match parts {
+            Parts::Ready => {
+                watched.parts = match watched.parts {
+                    Own::Running => Own::Running,
+                    _ => Own::Ready,
+                };
+                effects.push(Effect::StartProbes { anew: false });
+            }
+            Parts::Ended => {
+                watched.parts = Own::Ready;
+                effects.push(Effect::StartProbes { anew: false });
+            }
+            Parts::Started(None) => self.turn(Own::Running, now, effects),
+            Parts::Started(Some(why)) | Parts::Off(why) => self.turn(Own::Off(why), now, effects),
+            Parts::Damaged(sentence) => {
+                if watched.damage.as_ref() != Some(&sentence) {
+                    effects.push(Effect::Log(Notice::Damaged(sentence.clone())));
+                    watched.damage = Some(sentence.clone());
+                }
+                self.ledger.sentinel_mut().damaged(now, sentence);
+            }
+            Parts::Detached => {
+                let sentence = "a program of the sentinel's was detached by something else";
+                effects.push(Effect::Log(Notice::Detached));
+                self.ledger.sentinel_mut().damaged(now, sentence.to_owned());
+                effects.push(Effect::StartProbes { anew: true });
+            }
+            Parts::Kernel(state) => {
+                self.read_kernel(state, now, effects);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn read_kernel(&mut self, state: KernelState, now: Mono, effects: &mut Vec<Effect>) {
+        let Some(watched) = &mut self.sentinel else {
+            return;
+        };
+        let facts = KernelFacts {
+            forwarding: state.forwarding,
+        };
+        watched.kernel = Some((facts, now));
+        effects.push(Effect::ReadShape(Some(state.owners)));
+        if let Some(began) = state.sound_since {
+            watched.damage = None;
+            watched.sound = Some(began);
+            self.conclude_check();
+        }
+    }
+
+    /// The sentinel is on from now on, or off for a reason.
+    fn turn(&mut self, parts: Own, now: Mono, effects: &mut Vec<Effect>) {
+        let Some(watched) = &mut self.sentinel else {
+            return;
+        };
+        let before = std::mem::replace(&mut watched.parts, parts);
+        match (&before, &watched.parts) {
+            (Own::Off(old), Own::Off(why)) if old == why => {}
+            (_, Own::Off(why)) => effects.push(Effect::Log(Notice::SentinelOff(why.clone()))),
+            (Own::Off(_), _) => effects.push(Effect::Log(Notice::SentinelOn)),
+            _ => {}
+        }
+        if matches!(watched.parts, Own::Off(_)) {
+            effects.push(Effect::StopProbes);
+        }
+        let view = watched.view(now);
+        self.ledger.sentinel_mut().view_changed(now, view);
+        effects.push(Effect::Retarget);
+    }
+
+    /// A probe ended.
+    pub(super) fn trace(&mut self, trace: Box<ProbeTrace>, now: Mono, effects: &mut Vec<Effect>) {
+        let Some(watched) = &self.sentinel else {
+            return;
+        };
+        let outcome = classify(&trace, &watched.kernel(now), &self.settings.limits);
+        let lane = trace.lane;
+        let ledger = self.ledger.sentinel_mut();
+        let before = ledger.failures(lane);
+        let outcome = ledger.absorb(&trace, outcome, now);
+        let after = ledger.failures(lane);
+        let lag = ledger
+            .measured()
+            .filter(|_| lane.transport == Transport::Tcp);
+        effects.push(Effect::Probed {
+            trace,
+            outcome,
+            lag,
+        });
+        if after > 0 {
+            let pause = match after <= SOON {
+                true => SUSPECT_INTERVAL,
+                false => FAILING_INTERVAL,
+            };
+            self.suspect(pause, now, effects);
+        } else if is_own_fault(outcome) {
+            self.suspect(FAILING_INTERVAL, now, effects);
+        }
+        // Everything else waits for the next sample: a path that always fails must cost no more than
+        // one that works.
+        if before != after && after <= SOON {
+            effects.push(Effect::Log(Notice::Lane(outcome.name())));
+            self.publish(now, effects);
+        }
+    }
+
+    /// A probe did not come back: are the sentinel's own parts sound?
+    fn suspect(&mut self, pause: Duration, now: Mono, effects: &mut Vec<Effect>) {
+        let accused = self.is_accused();
+        // A successor has them.
+        let Some(watched) = self.sentinel.as_mut().filter(|_| !self.successor.exists()) else {
+            return;
+        };
+        if watched.suspected.is_some_and(|at| now.since(at) < pause) {
+            return;
+        }
+        watched.suspected = Some(now);
+        effects.push(Effect::CheckParts);
+        // A verdict that holds needs no proof.
+        if let Some(recheck) = watched.recheck.as_mut().filter(|_| !accused)
+            && recheck
+                .asked
+                .is_none_or(|at| now.since(at) >= READING_SERVES)
+        {
+            recheck.asked = Some(now);
+            effects.push(Effect::ReadSentinel);
+        }
+    }
+
+    /// The API server answered, or did not.
+    pub(super) fn rechecked(
+        &mut self,
+        began: Mono,
+        differs: Option<bool>,
+        now: Mono,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(watched) = &mut self.sentinel else {
+            return;
+        };
+        let service = &watched.rule.service;
+        let differs = (differs == Some(true)).then(|| {
+            format!(
+                "Service {service} or its slices are not as the watches reported: they lag behind"
+            )
+        });
+        if let Some(recheck) = &mut watched.recheck {
+            recheck.answered = Some(began);
+            let before = std::mem::replace(&mut recheck.differs, differs);
+            if before != recheck.differs {
+                effects.push(Effect::Log(Notice::Rechecked(recheck.differs.clone())));
+                let view = watched.view(now);
+                self.ledger.sentinel_mut().view_changed(now, view);
+            }
+        }
+        self.conclude_check();
+    }
+
+    /// Failures that follow both a check of our own parts and an uncached reading count.
+    fn conclude_check(&mut self) {
+        let accused = self.is_accused();
+        let Some(watched) = &self.sentinel else {
+            return;
+        };
+        let read = match &watched.recheck {
+            Some(recheck) if !accused => recheck.answered.map(|at| at.plus(READING_SERVES)),
+            _ => watched.sound,
+        };
+        if let (Some(sound), Some(read)) = (watched.sound, read) {
+            self.ledger.sentinel_mut().looked(sound.min(read));
+        }
+    }
+}
+
+/// Whether a probe was lost between our own devices, where only our own programs answer it. It says
+/// nothing of the node, and without a check of them none would again.
+fn is_own_fault(outcome: ProbeOutcome) -> bool {
+    matches!(
+        outcome,
+        ProbeOutcome::Void(
+            VoidReason::ControlFailed | VoidReason::NotEchoed | VoidReason::NotArrived
+        )
+    )
+}

@@ -1,0 +1,244 @@
+//! From the cluster view to the maps, and who of two agents keeps them.
+
+use agent_common::service::Family;
+
+use crate::cluster::Change;
+use crate::effect::{Effect, Notice};
+use crate::event::{Event, Facts, Successor, ViewUpdate};
+use crate::expect::sentinel::{Sentinel, SentinelRule, sentinel};
+use crate::plan::Planner;
+use crate::time::Mono;
+use crate::view::{Applied, ClusterView};
+
+/// What is known of the view beside its objects.
+#[derive(Clone, Debug, Default)]
+pub struct ViewState {
+    /// What is wrong with its source, in sentences.
+    pub problems: Vec<String>,
+    /// Objects of other kinds that were left out.
+    pub ignored: u64,
+    /// When it last changed.
+    pub changed: Option<Mono>,
+    /// Changes of objects so far.
+    pub changes: u64,
+    silent: bool,
+}
+
+/// The view and the plan that follows from it.
+pub(super) struct Setting {
+    rule: Option<SentinelRule>,
+    view: ClusterView,
+    planner: Planner,
+    state: ViewState,
+    successor: Successor,
+    /// A successor kept the maps since what was planned here: they are read before the next plan.
+    unread_maps: bool,
+    /// The maps are being read: the whole view is planned once that is done.
+    adopting: bool,
+    /// Changes of the view when it was last searched for the sentinel's addresses.
+    searched: Option<u64>,
+    /// The search has not answered yet.
+    searching: bool,
+    taken: Option<String>,
+}
+
+impl Setting {
+    pub(super) fn new(rule: Option<SentinelRule>) -> Self {
+        Self {
+            planner: planner(rule.as_ref()),
+            rule,
+            view: ClusterView::new(),
+            state: ViewState::default(),
+            successor: Successor::None,
+            unread_maps: false,
+            adopting: false,
+            searched: None,
+            searching: false,
+            taken: None,
+        }
+    }
+
+    pub(super) fn view(&self) -> &ClusterView {
+        &self.view
+    }
+
+    pub(super) fn state(&self) -> &ViewState {
+        &self.state
+    }
+
+    pub(super) fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
+    /// Takes in what concerns the view, and gives what the judge has to know of the event.
+    pub(super) fn take(
+        &mut self,
+        event: Event,
+        now: Mono,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Event> {
+        match event {
+            Event::View(update) => self.follow(update, now, effects),
+            Event::Installed(installed) => {
+                if std::mem::take(&mut self.unread_maps) {
+                    self.planner = planner(self.rule.as_ref());
+                }
+                self.adopting = false;
+                let plan = self.planner.adopt(&self.view, installed, now);
+                effects.push(Effect::Program(plan));
+            }
+            Event::Full(failed) => {
+                let next = self.planner.report_full(&self.view, &failed);
+                effects.push(Effect::Program(next));
+            }
+            Event::AddressesTaken(taken) => {
+                self.searching = false;
+                self.taken = taken;
+            }
+            Event::Reread(began, found) => {
+                let differs = found.map(|changes| self.differs(changes));
+                return Some(Event::Rechecked(began, differs));
+            }
+            Event::Sample(mut sample) => {
+                for sighting in &mut sample.sightings {
+                    self.date(sighting);
+                }
+                return Some(Event::Sample(sample));
+            }
+            Event::Successor(successor) => {
+                self.successor = successor;
+                return Some(event);
+            }
+            Event::Check => {
+                self.expire(now, effects);
+                self.search(effects);
+                return Some(event);
+            }
+            event => return Some(event),
+        }
+        // Half a plan would look like a view without frontends; and devices whose addresses are
+        // somebody else's are not to be made.
+        let whole = !self.adopting && !self.searching;
+        whole.then(|| Event::Facts(Box::new(self.facts())))
+    }
+
+    fn follow(&mut self, update: ViewUpdate, now: Mono, effects: &mut Vec<Effect>) {
+        let ViewUpdate {
+            changes,
+            problems,
+            silent,
+            ignored,
+        } = update;
+        let new = problems
+            .iter()
+            .filter(|problem| !self.state.problems.contains(problem));
+        effects.extend(new.map(|problem| Effect::Log(Notice::ViewProblem(problem.clone()))));
+        self.state.problems = problems;
+        self.state.ignored = ignored;
+        self.state.silent = silent;
+        if changes.is_empty() {
+            return;
+        }
+        self.state.changes += changes.len() as u64;
+        self.state.changed = Some(now);
+        let applied = self.view.apply(changes);
+        self.plan(&applied, now, effects);
+        if self.searched.is_none() {
+            self.search(effects);
+        }
+    }
+
+    /// Nothing is planned before the view is whole: what it does not know yet must not be taken out
+    /// of maps that a former agent filled.
+    fn plan(&mut self, applied: &Applied, now: Mono, effects: &mut Vec<Effect>) {
+        if self.successor_plans() {
+            return;
+        }
+        let synced = self.view.is_synced();
+        if applied.synced || (self.unread_maps && synced) {
+            self.adopting = true;
+            effects.push(Effect::ReadMaps);
+        } else if synced && !self.adopting {
+            let plan = self.planner.plan(&self.view, applied, now);
+            effects.push(Effect::Program(plan));
+        }
+    }
+
+    /// Endpoints that left long ago go; the maps are taken back from a successor that died.
+    fn expire(&mut self, now: Mono, effects: &mut Vec<Effect>) {
+        if self.successor_plans() || self.adopting {
+            return;
+        }
+        if self.unread_maps && self.view.is_synced() {
+            self.adopting = true;
+            effects.push(Effect::ReadMaps);
+        } else {
+            let plan = self.planner.expire(&self.view, now);
+            effects.push(Effect::Program(plan));
+        }
+    }
+
+    /// A successor that keeps the maps has ids of its own: two agents that both write them would
+    /// count one Service's connections as another's.
+    fn successor_plans(&mut self) -> bool {
+        let plans = self.successor == Successor::Plans;
+        self.unread_maps |= plans;
+        plans
+    }
+
+    fn sentinel(&self) -> Sentinel {
+        let of = |rule| sentinel(rule, self.view.state(&rule.service), self.view.node());
+        self.rule.as_ref().map(of).unwrap_or_default()
+    }
+
+    /// Searching takes time that grows with the cluster: once at first, then at checks after which
+    /// the view changed.
+    fn search(&mut self, effects: &mut Vec<Effect>) {
+        let due = self.searched != Some(self.state.changes);
+        if due && self.view.is_synced() && self.sentinel().exists {
+            self.searched = Some(self.state.changes);
+            self.searching = true;
+            effects.push(Effect::SearchAddresses);
+        }
+    }
+
+    /// Whether the sentinel, read uncached, is another than the watches reported.
+    fn differs(&self, changes: Vec<Change>) -> bool {
+        let mut view = ClusterView::new();
+        view.apply(changes);
+        let read = |view: &ClusterView| {
+            let of = |rule: &SentinelRule| {
+                sentinel(rule, view.state(&rule.service), self.view.node()).fixed()
+            };
+            self.rule.as_ref().map(of)
+        };
+        read(&view) != read(&self.view)
+    }
+
+    /// When the endpoint of a stale connection left its slice.
+    fn date(&self, sighting: &mut crate::evidence::Sighting) {
+        if let (crate::cause::Failure::Stale, None, Some(to)) =
+            (sighting.failure, sighting.left_since, sighting.destination)
+        {
+            let address = crate::expect::node::address(&to.ip());
+            let port = to.port().to_be_bytes();
+            sighting.left_since = self.planner.left_since(sighting.service, address, port);
+        }
+    }
+
+    pub(super) fn facts(&self) -> Facts {
+        Facts {
+            synced: self.view.is_synced(),
+            silent: self.state.silent,
+            node: self.view.node().cloned(),
+            families: Family::ALL.map(|family| self.planner.has_frontends(family)),
+            missing: self.planner.missing(),
+            sentinel: self.sentinel(),
+            taken: self.taken.clone(),
+        }
+    }
+}
+
+fn planner(rule: Option<&SentinelRule>) -> Planner {
+    Planner::new().with_sentinel(rule.map(|rule| rule.service.clone()))
+}
