@@ -27,6 +27,5 @@ pub mod report;
 pub mod shape;
 pub mod time;
 pub mod trace;
-pub mod upstream;
 pub mod verdict;
 pub mod view;

@@ -40,9 +40,7 @@ use crate::metrics::{Listener, Metrics};
 use crate::publish::{self, Client, Clocks, Publishing, Settings};
 use crate::sentinel;
 use crate::sentinel::devices::DeviceError;
-use crate::upstream;
 use agent_core::time::Mono;
-use agent_core::upstream::Heard;
 
 mod agent;
 mod assemble;
@@ -170,15 +168,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
         heartbeat,
         takeover: &takeover,
     };
-    let result = turn(
-        &mut agent,
-        updates,
-        inbox,
-        config.upstream.as_ref().map(upstream::follow),
-        beside,
-        &mut shutdown,
-    )
-    .await;
+    let result = turn(&mut agent, updates, inbox, beside, &mut shutdown).await;
     let grace = match &result {
         Ok("SIGTERM") => config.shutdown_grace,
         _ => Duration::ZERO,
@@ -408,7 +398,6 @@ async fn turn(
     agent: &mut Agent,
     mut updates: Receiver<Update>,
     mut inbox: Option<Inbox>,
-    mut upstream: Option<Receiver<Heard>>,
     mut beside: Beside<'_>,
     shutdown: &mut Shutdown,
 ) -> Result<&'static str, AppError> {
@@ -429,7 +418,6 @@ async fn turn(
             Some(update) = updates.recv() => {
                 agent.follow_view(update, clock::mono());
             }
-            Some(heard) = hear(&mut upstream) => agent.hear_upstream(heard, clock::mono()),
             message = next(&mut inbox) => agent.take_in(message, clock::mono()),
             Ok(()) = devices.changed() => {
                 let interfaces = devices.borrow_and_update().clone();
@@ -449,14 +437,6 @@ async fn turn(
 async fn next(inbox: &mut Option<Inbox>) -> probing::Message {
     match inbox {
         Some(inbox) => inbox.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// What the node's own proxy says next; never anything where it is not asked.
-async fn hear(upstream: &mut Option<Receiver<Heard>>) -> Option<Heard> {
-    match upstream {
-        Some(upstream) => upstream.recv().await,
         None => std::future::pending().await,
     }
 }

@@ -36,7 +36,6 @@ use agent_core::plan::Planner;
 use agent_core::report::hardening::HardeningReport;
 use agent_core::report::{PortReport, Report};
 use agent_core::time::{Anchor, Mono};
-use agent_core::upstream::{Heard, Upstream};
 use agent_core::verdict::{BootState, Inputs, LastVerdict, Verdict, verdict};
 use agent_core::view::ClusterView;
 
@@ -104,8 +103,6 @@ pub(super) struct Agent {
     eligibility: Eligibility,
     pub(super) ledger: Ledger,
     pub(super) drain: Drain,
-    /// What the node's own proxy says, where it is asked.
-    pub(super) upstream: Upstream,
     damping: Damping,
     last: Option<LastVerdict>,
     /// The former agent's verdict, and when that was last said.
@@ -155,7 +152,6 @@ impl Agent {
         let sentinel = config.sentinel.as_ref().map(|of| of.service.clone());
         let agent = Self {
             drain: Drain::new(config.drain_ignore.clone()),
-            upstream: Upstream::default(),
             probing,
             port: None,
             succession: None,
@@ -319,29 +315,13 @@ impl Agent {
         self.check_sentinel(now);
     }
 
-    /// The node's own proxy answered, or did not.
-    pub(super) fn hear_upstream(&mut self, heard: Heard, now: Mono) {
-        let before = self.upstream.last().map(|(_, before)| before.clone());
-        if before.as_ref() != Some(&heard)
-            && let Heard::Unusable(why) = &heard
-        {
-            tracing::warn!(%why, "--upstream: that is no health server of a proxy; it is left out");
-        }
-        let leaving = matches!(
-            self.eligibility,
-            Eligibility::Deleting | Eligibility::Tainted { .. }
-        );
-        self.upstream.hear(heard, leaving, now);
-        self.publish(now);
-    }
-
     /// Judges, and publishes what follows from it.
     pub(super) fn publish(&mut self, now: Mono) {
         if self.observer.is_none() {
             self.absorb_blindness(now);
         }
         self.follow_drain(now);
-        let verdict = verdict(&self.ledger, &self.inputs(now), now).following(self.last.as_ref());
+        let verdict = verdict(&self.ledger, &self.inputs(), now).following(self.last.as_ref());
         self.log(&verdict);
         let served = self.damping.step(&verdict, self.config.unknown_policy);
         let of = |endpoint| {
@@ -370,7 +350,7 @@ impl Agent {
         self.metrics.update(self.snapshot(report));
     }
 
-    fn inputs(&self, now: Mono) -> Inputs {
+    fn inputs(&self) -> Inputs {
         Inputs {
             eligibility: self.eligibility.clone(),
             view_synced: self.view.is_synced(),
@@ -380,7 +360,6 @@ impl Agent {
                 ..BootState::default()
             },
             usual_lag: self.ledger.sentinel().usual_lag(),
-            upstream: self.upstream.voice(now),
         }
     }
 

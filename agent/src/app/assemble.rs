@@ -14,12 +14,11 @@ use crate::publish::Publishing;
 use agent_core::evidence::Directory as _;
 use agent_core::report::publish::PublishReport;
 use agent_core::report::udp::UDP_SHOWN;
-use agent_core::report::upstream::UpstreamReport;
 use agent_core::report::{
     AgentInfo, AnswerReport, Answers as AnswersReport, Attached, BUSIEST_SHOWN, ClusterReport,
     DeviceReport, ExpectationReport, Report, SCHEMA, SentinelReport, SentinelState, SightingReport,
 };
-use agent_core::time::{Mono, Wall};
+use agent_core::time::Wall;
 use agent_core::verdict::Verdict;
 
 impl Agent {
@@ -41,7 +40,6 @@ impl Agent {
                 unknown_policy: self.config.unknown_policy,
             },
             hardening: self.hardening.clone(),
-            upstream: self.upstream_report(verdict.at),
             answers: AnswersReport {
                 healthz: AnswerReport::from(&answers.healthz),
                 livez: AnswerReport::from(&answers.livez),
@@ -100,11 +98,6 @@ impl Agent {
                 ..SentinelReport::default()
             },
         }
-    }
-
-    fn upstream_report(&self, now: Mono) -> Option<UpstreamReport> {
-        let url = self.config.upstream.as_ref()?;
-        Some(UpstreamReport::new(url.to_string(), &self.upstream, now))
     }
 
     fn sighting_reports(&self) -> Vec<SightingReport> {
