@@ -23,11 +23,9 @@ pub enum Failure {
     Lost,
 }
 
-/// How many ways to fail there are.
 pub const FAILURES: usize = 6;
 
 impl Failure {
-    /// All, in the order of their indexes.
     pub const ALL: [Failure; FAILURES] = [
         Failure::Refused,
         Failure::Leaked,
@@ -70,11 +68,9 @@ pub enum ProbeCause {
     NotMasqueraded,
 }
 
-/// How many causes there are.
 pub const PROBE_CAUSES: usize = 10;
 
 impl ProbeCause {
-    /// All, in the order of their indexes.
     pub const ALL: [ProbeCause; PROBE_CAUSES] = [
         ProbeCause::Leaked,
         ProbeCause::Refused,
@@ -109,7 +105,6 @@ impl ProbeCause {
         }
     }
 
-    /// The verdict's cause for it.
     pub fn cause(self) -> Cause {
         match self {
             ProbeCause::Leaked => Cause::Leaked,
@@ -165,7 +160,6 @@ pub enum State {
 }
 
 impl State {
-    /// All, in their order.
     pub const ALL: [State; 7] = [
         State::Unknown,
         State::Starting,
@@ -214,15 +208,10 @@ pub enum Cause {
     NotMasqueraded,
     /// Probes are answered, and the answers do not get back.
     AnswerLost,
-    /// The node's own proxy says that it is unhealthy.
-    UpstreamUnhealthy,
-    /// The node's own proxy does not answer.
-    UpstreamSilent,
 }
 
 impl Cause {
-    /// All of them.
-    pub const ALL: [Cause; 12] = [
+    pub const ALL: [Cause; 10] = [
         Cause::Leaked,
         Cause::Refused,
         Cause::Misrouted,
@@ -233,11 +222,8 @@ impl Cause {
         Cause::ForwardingOff,
         Cause::NotMasqueraded,
         Cause::AnswerLost,
-        Cause::UpstreamUnhealthy,
-        Cause::UpstreamSilent,
     ];
 
-    /// The cause of a failure.
     pub fn of(failure: Failure) -> Cause {
         match failure {
             Failure::Refused => Cause::Refused,
@@ -262,8 +248,6 @@ impl Cause {
             Cause::ForwardingOff => "forwarding_off",
             Cause::NotMasqueraded => "not_masqueraded",
             Cause::AnswerLost => "answer_lost",
-            Cause::UpstreamUnhealthy => "upstream_unhealthy",
-            Cause::UpstreamSilent => "upstream_silent",
         }
     }
 }
@@ -281,8 +265,6 @@ impl fmt::Display for Cause {
             Cause::ForwardingOff => "forwarding off, the kernel sends nothing on",
             Cause::NotMasqueraded => "not masqueraded, sent on with the client's own address",
             Cause::AnswerLost => "answer lost, it came back into the node and no further",
-            Cause::UpstreamUnhealthy => "unhealthy, as the node's own proxy says",
-            Cause::UpstreamSilent => "silent, the node's own proxy does not answer",
         })
     }
 }
@@ -314,7 +296,6 @@ pub enum Why {
 }
 
 impl Why {
-    /// All of them.
     pub const ALL: [Why; 10] = [
         Why::ObserverBlind,
         Why::NotSampled,

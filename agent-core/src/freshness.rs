@@ -67,8 +67,6 @@ pub(crate) struct Freshness {
     seen: Option<(u16, Mono)>,
     /// What was measured last.
     lag: Option<Duration>,
-    /// When the newest generation was received that a probe met.
-    followed: Option<Mono>,
 }
 
 /// A generation that this node was told of.
@@ -95,7 +93,6 @@ impl Freshness {
             && at.since(when) <= gap
         {
             self.pending.clear();
-            self.followed = Some(at);
             self.lag = Some(Duration::ZERO);
             return;
         }
@@ -114,7 +111,6 @@ impl Freshness {
         let met = |received: &Received| received.generation == generation;
         if let Some(place) = self.pending.iter().rposition(met) {
             let received = self.pending.drain(..=place).next_back()?;
-            self.followed = Some(received.at);
             // Seen already, in the wait for an older one: no first probe.
             let (_, before) = before.filter(|(seen, _)| *seen != generation)?;
             if at.since(before) > gap {
@@ -132,7 +128,6 @@ impl Freshness {
         {
             // The datapath is ahead of what we heard: whatever we wait for, it has done.
             self.pending.clear();
-            self.followed = Some(at);
         }
         None
     }
@@ -147,11 +142,6 @@ impl Freshness {
         self.pending.front().map(|received| received.at)
     }
 
-    /// When the newest generation was received that a probe met.
-    pub(crate) fn followed(&self) -> Option<Mono> {
-        self.followed
-    }
-
     /// What was measured last.
     pub(crate) fn lag(&self) -> Option<Duration> {
         self.lag
@@ -160,12 +150,10 @@ impl Freshness {
     /// The time from `away` to `now` does not count: what is unmet was received so much later, and
     /// what was received in between, now.
     pub(crate) fn excuse(&mut self, away: Mono, now: Mono) {
-        let later = |at: Mono| at.plus(now.since(away.max(at)));
         for received in &mut self.pending {
-            received.at = later(received.at);
+            let counted = away.max(received.at);
+            received.at = received.at.plus(now.since(counted));
         }
-        // Nothing could be followed meanwhile.
-        self.followed = self.followed.map(later);
     }
 }
 

@@ -32,6 +32,5 @@ pub mod shape;
 pub mod time;
 pub mod trace;
 pub mod upgrade;
-pub mod upstream;
 pub mod verdict;
 pub mod view;

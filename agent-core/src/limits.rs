@@ -57,11 +57,6 @@ pub struct Limits {
     pub proof_overlap: Duration,
     /// A generation of the sentinel that was received this long ago and is not on the wire is stale.
     pub lag_after: Duration,
-    /// One that was received this long ago bears out an upstream that says that it is unhealthy.
-    pub upstream_lag: Duration,
-    /// One that was followed within this time outweighs it: longer than the rotator pauses after an
-    /// outage of the API (10 min), and a rotation.
-    pub upstream_measured: Duration,
     /// With a sentinel, nothing proven for this long after boot is still a start.
     pub boot_deadline: Duration,
 }
@@ -92,8 +87,6 @@ impl Default for Limits {
             sentinel_settled: Duration::from_secs(10),
             proof_overlap: Duration::from_secs(1),
             lag_after: Duration::from_secs(120),
-            upstream_lag: Duration::from_secs(30),
-            upstream_measured: Duration::from_secs(900),
             boot_deadline: Duration::from_secs(120),
         }
     }

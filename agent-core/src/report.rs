@@ -28,11 +28,9 @@ pub mod page;
 pub mod publish;
 pub mod sentinel;
 pub mod udp;
-pub mod upstream;
 
 pub use sentinel::{SentinelReport, SentinelState};
 
-/// Version of the document.
 pub const SCHEMA: u32 = 1;
 
 /// Services shown beside those in trouble, by traffic.
@@ -41,10 +39,8 @@ pub const BUSIEST_SHOWN: usize = 50;
 /// Sightings shown, the latest first.
 pub const SIGHTINGS_SHOWN: usize = 20;
 
-/// The whole document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// [`SCHEMA`].
     pub schema: u32,
     /// `metadata.name` of the node.
     pub node: String,
@@ -64,9 +60,6 @@ pub struct Report {
     /// The sentinel; what its probes found is in the verdict's lanes.
     #[serde(default)]
     pub sentinel: SentinelReport,
-    /// What the node's own proxy says, where it is asked (--upstream).
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub upstream: Option<upstream::UpstreamReport>,
     /// What is answered because of it.
     pub answers: Answers,
     /// How connections to the healthz port come here.
@@ -100,14 +93,12 @@ pub struct Report {
     pub drain: DrainView,
 }
 
-/// The agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentInfo {
     /// Of the binary.
     pub version: String,
     /// Version of the layouts shared with the kernel.
     pub abi: u32,
-    /// When it started.
     pub started: jiff::Timestamp,
     /// Whether the verdict has consequences.
     pub enforcement: Enforcement,
@@ -153,7 +144,6 @@ pub enum PortWay {
     Steered,
 }
 
-/// One answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerReport {
     /// 200 or 503.
@@ -197,7 +187,6 @@ pub struct OutcomeCounts {
     pub arrived: u64,
     /// It left for a current endpoint.
     pub forwarded: u64,
-    /// Proven.
     pub proven: u64,
     /// Answered by an endpoint.
     pub answered: u64,
@@ -261,9 +250,7 @@ pub struct SightingReport {
     pub service: String,
     /// `pod`, `host` or `external`.
     pub path: String,
-    /// What went wrong.
     pub failure: Failure,
-    /// The client.
     pub client: IpAddr,
     /// What it dialled.
     pub frontend: SocketAddr,
@@ -301,14 +288,10 @@ pub enum Attached {
     None,
 }
 
-/// An interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceReport {
-    /// Name.
     pub name: String,
-    /// Index.
     pub index: u32,
-    /// How programs are attached.
     pub attached: Attached,
     /// Whether ours is the first at ingress; unknown where it was not asked yet.
     pub ingress_head: Option<bool>,
@@ -324,9 +307,7 @@ pub struct DeviceReport {
 /// Size of what is expected of the datapath.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpectationReport {
-    /// Services.
     pub services: u64,
-    /// Frontends.
     pub frontends: u64,
     /// Endpoints, once for every Service port that has them.
     pub endpoints: u64,

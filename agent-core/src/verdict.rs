@@ -9,7 +9,6 @@ mod lane_words;
 mod lanes;
 pub mod last;
 pub mod report;
-mod upstream;
 mod words;
 
 #[cfg(test)]
@@ -23,7 +22,6 @@ use crate::cause::{Cause, State, Why};
 use crate::eligibility::Eligibility;
 use crate::ledger::Ledger;
 use crate::time::Mono;
-use crate::upstream::Voice;
 pub use last::LastVerdict;
 pub use report::{
     Coverage, FamilyVerdict, LaneState, LaneView, Loss, PathState, PathView, ServiceTrouble,
@@ -43,8 +41,6 @@ pub struct Inputs {
     pub boot: BootState,
     /// How far this node's datapath usually lags behind the API, where that is known.
     pub usual_lag: Option<Duration>,
-    /// What the node's own proxy says against it, where it is asked.
-    pub upstream: Option<Voice>,
 }
 
 /// What is known of this boot of the node.

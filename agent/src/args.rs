@@ -201,20 +201,6 @@ pub struct RunArgs {
     )]
     pub flap_dwell: String,
 
-    /// Health server of the node's own proxy, as one more voice: http://HOST:PORT
-    ///
-    /// kube-proxy's is http://127.0.0.1:10256, and so is Cilium's where it is turned on
-    /// (kubeProxyReplacementHealthzBindAddr). Asked for /livez, or /healthz where there is none. Its
-    /// 503 counts like old rules unless the sentinel shows that they are not; that it is silent is
-    /// told.
-    #[arg(
-        long,
-        env = "PATHPROOF_UPSTREAM",
-        value_name = "URL",
-        help_heading = ANSWERS
-    )]
-    pub upstream: Option<String>,
-
     /// Where /metrics, /verdict, /drainz and /agent/* are served: IP:PORT, IP, or :PORT; "none" serves
     /// none of them
     ///

@@ -43,7 +43,6 @@ pub const MAX_SHUTDOWN_GRACE: Duration = Duration::from_secs(600);
 /// The longest dwell of a flapping datapath.
 pub const MAX_FLAP_DWELL: Duration = Duration::from_secs(300);
 
-/// Everything `pathproof run` needs to know.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Where the cluster view comes from.
@@ -72,9 +71,6 @@ pub struct Config {
     pub terminating_taints: TerminatingTaints,
     /// First dwell of a flapping datapath; zero is off.
     pub flap_dwell: Duration,
-    /// Health server of the node's own proxy, where it is asked.
-    pub upstream: Option<hyper::Uri>,
-    /// How programs are attached.
     pub attach: Attach,
     /// The sentinel, unless it is off.
     pub sentinel: Option<SentinelConfig>,
@@ -89,7 +85,6 @@ pub struct Config {
     pub pin_dir: Option<PathBuf>,
     /// Where state outlives a restart, if it does.
     pub state_dir: Option<PathBuf>,
-    /// Format of the log.
     pub log_format: Format,
     /// Directives of the log's filter.
     pub log_filter: String,
@@ -100,7 +95,6 @@ pub struct Config {
 pub struct Listen {
     /// The address; nothing where nothing is served.
     pub address: Option<BindAddress>,
-    /// Who may ask.
     pub allow: AllowList,
 }
 
@@ -118,16 +112,13 @@ pub enum NodeNameSource {
 /// What the machine says about itself, beside the command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Surroundings {
-    /// NODE_NAME.
     pub node_name: Option<String>,
-    /// The host's name.
     pub hostname: Option<String>,
     /// Whether this is a pod that was told of its API server.
     pub in_cluster: bool,
 }
 
 impl Surroundings {
-    /// Reads them.
     pub fn read() -> Self {
         Self {
             node_name: std::env::var("NODE_NAME").ok(),
@@ -188,7 +179,6 @@ impl Config {
             enforcement: args.enforcement.into(),
             terminating_taints: taints::resolve(&args.cluster.terminating_taints)?,
             flap_dwell: parse::duration("--flap-dwell", &args.flap_dwell, (MAX_FLAP_DWELL, "5m"))?,
-            upstream: parse::upstream(args.upstream.as_deref())?,
             attach: args.attach,
             hardening: args.hardening == Hardening::On,
             sentinel,
@@ -227,7 +217,6 @@ impl Config {
             enforcement: Enforcement::Enforce,
             terminating_taints: taints::resolve(&args.cluster.terminating_taints)?,
             flap_dwell: Duration::ZERO,
-            upstream: None,
             attach: Attach::Auto,
             sentinel: Some(sentinel),
             publish: PublishConfig::default(),
@@ -287,7 +276,6 @@ impl Config {
             enforcement = ?self.enforcement,
             terminating_taints = self.terminating_taints.keys().collect::<Vec<_>>().join(","),
             flap_dwell = ?self.flap_dwell,
-            upstream = self.upstream.as_ref().map_or("none".to_owned(), ToString::to_string),
             attach = ?self.attach,
             sentinel = self.sentinel.as_ref().map_or("off".to_owned(), ToString::to_string),
             publish_condition = self.publish.condition,

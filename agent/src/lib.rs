@@ -21,4 +21,3 @@ pub mod publish;
 pub mod rotate;
 pub mod sentinel;
 pub mod telemetry;
-pub mod upstream;

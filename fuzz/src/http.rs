@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::answer::Answer;
+use agent_core::effect::Answers;
 use agent_core::report::Report;
 use agent_core::time::{Mono, Wall};
 use pathproof::http::admin::{self, AdminState};
 use pathproof::http::allow::AllowList;
-use pathproof::http::health::{self, Answers, HealthState};
+use pathproof::http::health::{self, HealthState};
 use pathproof::http::serve::{Limits, Listener, Rules, serve};
 use pathproof::lifecycle::heartbeat::Heartbeat;
 use pathproof::lifecycle::ready::Readiness;

@@ -41,7 +41,6 @@ fn go_on(known: &Remembered, observed: bool, now: Mono) {
         families: [observed, true],
         boot: BootState::default(),
         usual_lag: None,
-        upstream: None,
     };
     let anchor = Anchor {
         mono: now,

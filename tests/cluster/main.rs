@@ -20,4 +20,3 @@ mod rotate;
 mod scene;
 mod shipped;
 mod takeover;
-mod upstream;

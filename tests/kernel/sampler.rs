@@ -6,16 +6,16 @@ use std::thread;
 use agent_common::abi::program;
 use agent_common::evidence::Outcome;
 use agent_core::cause::Failure;
+use agent_core::event::KernelSample;
 use agent_core::time::Mono;
 use node_tests::observer::monotonic;
 use node_tests::packet;
 use node_tests::world::OldKernel;
-use pathproof::datapath::sample::Look;
 use rstest::rstest;
 
 use crate::on_stage;
 
-fn counted(look: &Look, outcome: Outcome) -> u32 {
+fn counted(look: &KernelSample, outcome: Outcome) -> u32 {
     let counts = look.counts.iter();
     counts.map(|delta| delta.counts[outcome as usize]).sum()
 }
@@ -27,9 +27,8 @@ fn counted(look: &Look, outcome: Outcome) -> u32 {
 fn a_failed_look_loses_nothing(#[case] kernel: OldKernel) {
     on_stage(&[], |observer, sandbox| {
         let mut sampler = observer.sampler().expect("the maps");
-        let never_left = |_, _: &[u8; 16], _| None;
         let now = || Mono(monotonic());
-        sampler.look(now(), never_left).expect("a first look");
+        sampler.sample(now()).expect("a first look");
         let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
         let web = address("10.96.0.1:80");
         for (hook, client, number, device) in [
@@ -45,12 +44,12 @@ fn a_failed_look_loses_nothing(#[case] kernel: OldKernel) {
         thread::scope(|scope| {
             let refused = scope.spawn(|| {
                 kernel.begin().expect("a filter");
-                sampler.look(later, never_left).map(drop)
+                sampler.sample(later).map(drop)
             });
             let failed = refused.join().expect("a look");
             failed.expect_err("the kernel refuses");
         });
-        let look = sampler.look(later, never_left).expect("a look");
+        let look = sampler.sample(later).expect("a look").sample;
         assert_eq!(counted(&look, Outcome::Arrived), 1, "{look:?}");
         assert_eq!(counted(&look, Outcome::Leaked), 1, "{look:?}");
         assert_eq!(look.counts.iter().map(|delta| delta.lost).sum::<u32>(), 1);
@@ -58,11 +57,12 @@ fn a_failed_look_loses_nothing(#[case] kernel: OldKernel) {
         failures.sort_unstable();
         assert_eq!(failures, [Failure::Leaked, Failure::Lost]);
 
-        let look = sampler.look(later, never_left).expect("a look");
+        let read = sampler.sample(later).expect("a look");
+        let look = &read.sample;
         assert!(
             look.counts.is_empty() && look.sightings.is_empty(),
             "{look:?}"
         );
-        assert_eq!(look.swept.under_way, 0, "forgotten");
+        assert_eq!(read.under_way, 0, "forgotten");
     });
 }

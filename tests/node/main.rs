@@ -42,4 +42,3 @@ mod sentinel_twins;
 mod steer;
 mod steer_upgrade;
 mod successor;
-mod upstream;

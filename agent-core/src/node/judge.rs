@@ -329,7 +329,6 @@ impl Judge {
                 ..BootState::default()
             },
             usual_lag: self.ledger.sentinel().usual_lag(),
-            upstream: None,
         }
     }
 

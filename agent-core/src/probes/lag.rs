@@ -47,11 +47,6 @@ impl SentinelLedger {
         }
     }
 
-    /// Whether nothing can be heard of the API.
-    pub(crate) fn is_source_away(&self) -> bool {
-        self.away.is_some()
-    }
-
     /// What the probe that was taken in last measured, if it was the first to meet a generation:
     /// how long after its receipt.
     pub fn measured(&self) -> Option<Duration> {

@@ -134,7 +134,6 @@ pub fn proven() -> Report {
             owner: Some(true),
             ..PortReport::default()
         },
-        upstream: None,
         answers: Answers {
             healthz: proven,
             livez: proven,

@@ -296,25 +296,6 @@ impl<'a> Case<'a> {
         self.sentinel().lateness(lane, self.now).filter(|_| counts)
     }
 
-    /// For how long the rules of a path that stands for the node have not followed, where that is
-    /// long enough to bear out what the upstream says.
-    pub(super) fn late_generation(&self) -> Option<Duration> {
-        let limit = self.ledger.limits().upstream_lag;
-        let late = |(lane, ledger): (Lane, &'a LaneLedger)| self.lateness(lane, ledger);
-        let late = self.accusing().into_iter().filter_map(late).max();
-        late.filter(|late| *late >= limit)
-    }
-
-    /// A path that stands for the node was seen to follow the API, lately.
-    pub(super) fn follows(&self) -> bool {
-        let limit = self.ledger.limits().upstream_measured;
-        let followed = |(_, lane): &(Lane, &LaneLedger)| {
-            let at = lane.freshness.followed();
-            self.is_passing(lane) && at.is_some_and(|at| self.now.since(at) <= limit)
-        };
-        self.sentinel().view().counts() && self.accusing().iter().any(followed)
-    }
-
     pub(super) fn suspect_by_probes(&self) -> Option<Finding> {
         let failing = self.failing();
         // The one that began first: counts change places with every probe.

@@ -12,5 +12,4 @@ mod restart;
 mod scene;
 mod sentinel;
 mod states;
-mod upstream;
 mod world;

@@ -46,7 +46,6 @@ impl Agent {
             },
             port: (self.succeeded.port.as_ref())
                 .map_or_else(Default::default, |port| port.borrow().clone()),
-            upstream: None,
             sentinel: self.sentinel_report(),
             services,
             services_omitted,

@@ -118,9 +118,6 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
             of_api(&mut needs, &access)
         }
     };
-    if config.upstream.is_some() {
-        needs.read.extend(SYSTEM.map(PathBuf::from));
-    }
     // Rules are for what is there. Where it cannot be made, whoever writes there says why.
     if let Some(dir) = &config.pin_dir
         && Pins::make_root(dir).is_ok()

@@ -18,26 +18,12 @@ pub enum ConfigError {
     NoClusterView,
     /// Two sources for one view.
     #[error("--manifests and {option} are two sources of one cluster view: give one of them")]
-    TwoClusterViews {
-        /// The other option.
-        option: &'static str,
-    },
+    TwoClusterViews { option: &'static str },
     /// Not the URL of an API server.
     #[error(
         "--server: {value:?} is no URL of an API server: give http://HOST:PORT or https://HOST:PORT"
     )]
-    Server {
-        /// What was said.
-        value: String,
-    },
-    /// Not the URL of a health server.
-    #[error(
-        "--upstream: {value:?} is no URL of a proxy's health server: give http://HOST:PORT, without a path (/livez or /healthz is asked as it is there)"
-    )]
-    Upstream {
-        /// What was said.
-        value: String,
-    },
+    Server { value: String },
     /// A view of the sentinel alone, without the sentinel.
     #[error(
         "--view: \"sentinel\" watches the sentinel alone, and --sentinel is off: give --view=full"
@@ -46,11 +32,8 @@ pub enum ConfigError {
     /// A file that cannot be read.
     #[error("{option}: the file {path} cannot be read; create it, or let the agent's user read it", path = path.display())]
     File {
-        /// The option.
         option: &'static str,
-        /// The file.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
     /// The node's name could not be found.
@@ -60,18 +43,12 @@ pub enum ConfigError {
     #[error(
         "--node-name: {value:?} is no name of a Node: lower-case letters, digits, '-' and '.', at most 253"
     )]
-    NodeName {
-        /// What was said.
-        value: String,
-    },
-    /// Not an address.
+    NodeName { value: String },
     #[error(
         "{option}: {value:?} is no address: give IP:PORT, IP, :PORT or none, for example {example} (names are not looked up)"
     )]
     Address {
-        /// The option.
         option: &'static str,
-        /// What was said.
         value: String,
         /// One that works.
         example: String,
@@ -80,20 +57,12 @@ pub enum ConfigError {
     #[error(
         "{option}: {value:?} is no range of addresses: give a CIDR such as 10.0.0.0/8 or 2001:db8::/32, or an IP"
     )]
-    Cidr {
-        /// The option.
-        option: &'static str,
-        /// What was said.
-        value: String,
-    },
+    Cidr { option: &'static str, value: String },
     /// Not a pattern that an interface can match.
     #[error("{option}: {value:?} is no pattern for interfaces: {reason}")]
     Pattern {
-        /// The option.
         option: &'static str,
-        /// What was said.
         value: String,
-        /// What is wrong with it.
         reason: &'static str,
     },
     /// Neither a taint's key nor a preset.
@@ -102,7 +71,6 @@ pub enum ConfigError {
     /// Nearly a preset.
     #[error("--terminating-taint: {value:?} is no preset: did you mean {preset:?}?")]
     Misspelt {
-        /// What was said.
         value: String,
         /// What was probably meant.
         preset: &'static str,
@@ -112,47 +80,29 @@ pub enum ConfigError {
         "{option}: {value:?} is no duration between 0 and {max}: give a number with a unit, for example 10s, 1m30s or 250ms"
     )]
     Duration {
-        /// The option.
         option: &'static str,
-        /// What was said.
         value: String,
         /// The most there may be.
         max: &'static str,
     },
     /// Not a folder that pathproof can keep things in.
     #[error("{option}: {value:?} is no absolute path: give one that begins with '/', or none")]
-    RelativePath {
-        /// The option.
-        option: &'static str,
-        /// What was said.
-        value: String,
-    },
+    RelativePath { option: &'static str, value: String },
     /// A folder that cannot be read.
     #[error("{option}: the folder {path} cannot be read; {remedy}", path = path.display())]
     Directory {
-        /// The option.
         option: &'static str,
-        /// The folder.
         path: PathBuf,
-        /// What to do.
         remedy: &'static str,
-        /// What the system said.
         source: io::Error,
     },
     /// Not the name of a namespaced object.
     #[error("{option}: {value:?} is no name of a Service: give NAMESPACE/NAME")]
-    ObjectName {
-        /// The option.
-        option: &'static str,
-        /// What was said.
-        value: String,
-    },
+    ObjectName { option: &'static str, value: String },
     /// Addresses that do not do for what they are for.
     #[error("{option}: {value:?}: {reason}")]
     SentinelAddress {
-        /// The option.
         option: &'static str,
-        /// What was said.
         value: String,
         /// What is wanted.
         reason: &'static str,
@@ -161,28 +111,16 @@ pub enum ConfigError {
     #[error(
         "--sentinel-devices: {value:?} is no beginning of interface names: give 1 to 12 letters, digits, '-' or '_'"
     )]
-    DevicePrefix {
-        /// What was said.
-        value: String,
-    },
+    DevicePrefix { value: String },
     /// Something is to be written, and there is no API server.
     #[error(
         "{option}: there is no API server to write to where --manifests gives the cluster view: leave it out, or give --kubeconfig or --server instead of --manifests"
     )]
-    NowhereToPublish {
-        /// The option.
-        option: &'static str,
-    },
+    NowhereToPublish { option: &'static str },
     /// A request that would be waited for without an end.
     #[error("{option}: 0 would wait for ever: give a duration such as 10s")]
-    NoTimeout {
-        /// The option.
-        option: &'static str,
-    },
+    NoTimeout { option: &'static str },
     /// Not the name of a namespace.
     #[error("--namespace: {value:?} is no name of a namespace")]
-    Namespace {
-        /// What was said.
-        value: String,
-    },
+    Namespace { value: String },
 }

@@ -51,7 +51,6 @@ fn bracketed(text: &str) -> &str {
         .unwrap_or(text)
 }
 
-/// Who may ask.
 pub(super) fn allow_list(
     option: &'static str,
     values: &[String],
@@ -82,7 +81,6 @@ fn ranges(option: &'static str, values: &[String]) -> Result<Vec<IpNet>, ConfigE
         .collect()
 }
 
-/// Patterns of interface names.
 pub(super) fn patterns(
     option: &'static str,
     values: &[String],
@@ -155,23 +153,4 @@ pub(super) fn entries(values: &[String]) -> impl Iterator<Item = &str> {
         .iter()
         .map(|value| value.trim())
         .filter(|value| !value.is_empty())
-}
-
-/// The URL of a proxy's health server. An empty one is a manifest's way of leaving it out.
-pub(super) fn upstream(text: Option<&str>) -> Result<Option<hyper::Uri>, ConfigError> {
-    let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else {
-        return Ok(None);
-    };
-    let uri = text.parse::<hyper::Uri>().ok();
-    let sound = uri.filter(|uri| {
-        uri.scheme_str() == Some("http")
-            && uri.host().is_some_and(|host| !host.is_empty())
-            && uri.port().is_some()
-            // A password would be shown in the log.
-            && uri.authority().is_some_and(|all| !all.as_str().contains('@'))
-            && uri.path_and_query().is_none_or(|path| path == "/")
-    });
-    sound.map(Some).ok_or_else(|| ConfigError::Upstream {
-        value: text.to_owned(),
-    })
 }

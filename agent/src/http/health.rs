@@ -6,8 +6,6 @@
 //! | `/livez` | 200 or 503: does the node route Service traffic? |
 //! | anything else | 404, as Go's net/http says it |
 //!
-//! pathproof's own question (`--upstream`) is answered 421: nobody else listens at the port.
-//!
 //! Any method is answered alike. The answer is the published one; a request only adds the time.
 //!
 //! Where the agent stands in for kube-proxy, who asks `/healthz` from a loopback address is told of
@@ -19,7 +17,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::Router;
 use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use tokio::sync::watch;
@@ -29,16 +27,11 @@ use crate::metrics::Metrics;
 use agent_core::answer::{Answer, Endpoint};
 use agent_core::effect::Answers;
 use agent_core::time::{Mono, Wall};
-use agent_core::upstream::HEADER;
 
-/// What a request needs.
 #[derive(Clone)]
 pub struct HealthState {
-    /// The published answers.
     pub answers: watch::Receiver<Arc<Answers>>,
-    /// The wall clock.
     pub now: fn() -> Wall,
-    /// Where requests are counted.
     pub metrics: Arc<Metrics>,
     /// What loopback is told of at `/healthz`, where that is not the verdict.
     pub loopback: Option<Alive>,
@@ -49,7 +42,6 @@ pub struct HealthState {
 pub struct Alive {
     /// When the main loop last turned.
     pub heartbeat: Heartbeat,
-    /// The monotonic clock.
     pub now: fn() -> Mono,
 }
 
@@ -57,18 +49,12 @@ pub struct Alive {
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub IpAddr);
 
-/// The router of the health port.
 pub fn router(state: HealthState) -> Router {
     let answer = |endpoint| {
         let state = state.clone();
-        any(
-            move |headers: HeaderMap, peer: Option<Extension<Peer>>| async move {
-                match headers.contains_key(HEADER) {
-                    true => StatusCode::MISDIRECTED_REQUEST.into_response(),
-                    false => state.answer(endpoint, peer.map(|Extension(peer)| peer)),
-                }
-            },
-        )
+        any(move |peer: Option<Extension<Peer>>| async move {
+            state.answer(endpoint, peer.map(|Extension(peer)| peer))
+        })
     };
     let unknown = {
         let metrics = Arc::clone(&state.metrics);

@@ -97,8 +97,6 @@ definitions! {
         "When a new connection was last proven, as Unix time; absent if never";
     LAST_FAILURE = Gauge "pathproof_last_failure_timestamp" in Seconds ["family", "path"]
         "When a new connection last failed, as Unix time; absent if never";
-    UPSTREAM = Gauge "pathproof_upstream_state" ["state"]
-        "1 for how the health server of the node's own proxy answered last (--upstream), 0 for the others; absent where it is not asked";
     TROUBLED = Gauge "pathproof_troubled_services" ["confirmed"]
         "Service ports in trouble; not confirmed are single failures";
 

@@ -24,7 +24,6 @@ use agent_core::eligibility::Eligibility;
 use agent_core::names;
 use agent_core::policy::Enforcement;
 use agent_core::report::Report;
-use agent_core::report::upstream::UpstreamState;
 use agent_core::time::Mono;
 use agent_core::trace::ProbePath;
 use agent_core::verdict::{FamilyVerdict, LaneView};
@@ -33,7 +32,6 @@ mod counted;
 mod datapath;
 mod lanes;
 
-/// The one collector.
 #[derive(Debug)]
 pub(super) struct Exposition(pub(super) Arc<Shared>);
 
@@ -133,13 +131,6 @@ impl Page<'_, '_> {
                     ("state", state.name()),
                 ];
                 states.gauge(&labels, flag(state == family.state))?;
-            }
-        }
-        if let Some(upstream) = &report.upstream {
-            let mut states = self.family(define::UPSTREAM)?;
-            for state in UpstreamState::ALL {
-                let value = flag(state == upstream.state);
-                states.gauge(&[("state", state.name())], value)?;
             }
         }
         self.causes(&verdict.families)?;

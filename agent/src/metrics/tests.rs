@@ -9,7 +9,6 @@ use super::*;
 use agent_core::cluster::ObjectName;
 use agent_core::evidence::ServiceInfo;
 use agent_core::report::sample;
-use agent_core::report::upstream::{UpstreamReport, UpstreamState};
 
 /// Services by id.
 struct Names(BTreeMap<u32, (ObjectName, &'static str, Family)>);
@@ -64,13 +63,6 @@ fn snapshot() -> Snapshot {
     delays[0].sum_ns = 1_500_000_000;
     let mut report = sample::broken();
     report.verdict.coverage.losses = sample::blind().verdict.coverage.losses;
-    report.upstream = Some(UpstreamReport {
-        url: "http://127.0.0.1:10256".to_owned(),
-        state: UpstreamState::Healthy,
-        heard: None,
-        said: None,
-        counts: false,
-    });
     Snapshot {
         report: Arc::new(report),
         delays,

@@ -9,7 +9,7 @@ use super::tree::Tree;
 /// Modules of the agent and the modules each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet in app alone, through values of agent-core.
-const MODULES: [(&str, &[&str]); 22] = [
+const MODULES: [(&str, &[&str]); 21] = [
     ("causes", &[]),
     ("args", &["telemetry"]),
     ("config", &["args", "http", "telemetry"]),
@@ -22,7 +22,6 @@ const MODULES: [(&str, &[&str]); 22] = [
     ("datapath", &["causes"]),
     ("netfilter", &[]),
     ("sentinel", &["clock", "netfilter"]),
-    ("upstream", &[]),
     ("publish", &["causes", "clock", "metrics"]),
     ("rotate", &["clock", "cluster", "config", "telemetry"]),
     ("fleet", &["causes"]),
@@ -49,7 +48,7 @@ const ALL: &[&str] = &["*"];
 
 /// Rooms of agent-core, the lowest first: each may name those before it, so that no arrow runs up
 /// and there is no circle.
-const CORE: [&str; 26] = [
+const CORE: [&str; 25] = [
     "time",
     "cause",
     "names",
@@ -64,7 +63,6 @@ const CORE: [&str; 26] = [
     "view",
     "expect",
     "plan",
-    "upstream",
     "eligibility",
     "drain",
     "probes",

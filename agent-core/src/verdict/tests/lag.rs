@@ -15,8 +15,8 @@ use crate::probes::{KernelFacts, SentinelView, classify};
 use crate::trace::{Lane, ProbePath, Transport};
 use crate::verdict::{LaneView, Verdict};
 
-pub(super) const OLD: u16 = 20_001;
-pub(super) const NEW: u16 = 20_002;
+const OLD: u16 = 20_001;
+const NEW: u16 = 20_002;
 
 /// Probes of a whole minute are many: one round in two seconds says the same here.
 const STEP: u64 = 900;
@@ -58,7 +58,7 @@ impl World {
 }
 
 /// The rules have followed the first generation; the next one is received at 10 s.
-pub(super) fn followed() -> World {
+fn followed() -> World {
     let mut world = World::with_sentinel();
     world.moved(OLD, 100);
     world.meet((250, 9_900), 400, |_| Some(OLD));

@@ -95,7 +95,6 @@ impl World {
                 families: [true, false],
                 boot: BootState::default(),
                 usual_lag: None,
-                upstream: None,
             },
             next: Sample {
                 observer: attached(),

@@ -27,15 +27,12 @@ const OLD_AFTER_S: f64 = 3.0;
 /// How a report is looked at.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
-    /// Whether colours are used.
     pub colour: bool,
-    /// The wall clock.
     pub now: Timestamp,
     /// The report shown before, for rates.
     pub previous: Option<&'a Report>,
 }
 
-/// The page.
 pub fn render(report: &Report, view: &View<'_>) -> String {
     let mut page = Page {
         paper: Paper::new(view.colour),
@@ -45,7 +42,6 @@ pub fn render(report: &Report, view: &View<'_>) -> String {
     page.head();
     page.answers();
     page.port();
-    page.upstream();
     page.eligible();
     page.drain();
     page.paper.line();

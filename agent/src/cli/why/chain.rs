@@ -188,10 +188,6 @@ fn next(report: &Report, lanes: &[LaneStep]) -> Vec<Remedy> {
         .into_iter()
         .map(|(cause, families)| remedies::of_cause(cause, &families))
         .collect();
-    if let Some(upstream) = &report.upstream {
-        next.iter_mut()
-            .for_each(|remedy| remedy.ask_at(&upstream.url));
-    }
     if let Some(why) = verdict.why {
         next.insert(0, remedies::of_why(why));
     }

@@ -19,23 +19,10 @@ pub struct Remedy {
     pub commands: Vec<String>,
     /// What to look for, and what mends it.
     pub advice: String,
-    /// Where more is written.
     pub page: String,
 }
 
-/// The node's own proxy is asked so, unless the report says that it is asked elsewhere.
-const UPSTREAM: &str = "curl -s http://127.0.0.1:10256/livez";
-
 impl Remedy {
-    /// The node's own proxy is asked there (`--upstream`).
-    pub(super) fn ask_at(&mut self, url: &str) {
-        let asks = self
-            .commands
-            .iter_mut()
-            .filter(|command| *command == UPSTREAM);
-        asks.for_each(|command| *command = format!("curl -s {}/livez", url.trim_end_matches('/')));
-    }
-
     /// Writes all of them, in a section of its own that begins at a column.
     pub(in crate::cli) fn write_all(remedies: &[Remedy], paper: &mut Paper, column: usize) {
         let mut shown: Vec<&str> = Vec::new();
@@ -124,16 +111,6 @@ fn entry(cause: Cause) -> Entry {
             FILTERS,
             "The way back is filtered, or its conntrack entry was deleted (`conntrack -D`, \
              `conntrack -F` by a script), so that the answer is not translated back.",
-        ),
-        Cause::UpstreamUnhealthy => (
-            &[UPSTREAM],
-            "The proxy has changes that it cannot apply: its log says why (a held lock, a refused \
-             restore, no API server). Connections go by old rules until it can.",
-        ),
-        Cause::UpstreamSilent => (
-            &[UPSTREAM],
-            "The proxy is down or hangs: connections go by the rules that it left, and no change is \
-             followed. Look at its container, then restart it.",
         ),
         Cause::NotMasqueraded => (
             &[
@@ -280,18 +257,6 @@ mod tests {
     fn commands_are_those_of_the_family(#[case] families: &[Family], #[case] expected: &str) {
         let said = of_cause(Cause::Lost, families).commands.join("; ");
         assert!(said.starts_with(expected), "{said}");
-    }
-
-    #[test]
-    fn the_proxy_is_asked_where_the_agent_asks_it() {
-        let mut unhealthy = of_cause(Cause::UpstreamUnhealthy, &Family::ALL);
-        assert_eq!(unhealthy.commands, [UPSTREAM]);
-        unhealthy.ask_at("http://127.0.0.1:9879/");
-        assert_eq!(unhealthy.commands, ["curl -s http://127.0.0.1:9879/livez"]);
-        let mut other = of_cause(Cause::Lost, &[Family::V4]);
-        let before = other.clone();
-        other.ask_at("http://127.0.0.1:9879/");
-        assert_eq!(other, before);
     }
 
     #[test]

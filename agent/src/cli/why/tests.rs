@@ -5,10 +5,7 @@ use super::{Chain, render};
 use agent_core::cause::Cause;
 use agent_core::cause::ProbeCause;
 use agent_core::report::sample::probed;
-use agent_core::report::upstream::UpstreamReport;
 use agent_core::report::{Report, sample};
-use agent_core::time::Mono;
-use agent_core::upstream::Upstream;
 
 fn page(report: &Report) -> String {
     render(&Chain::of(report), false)
@@ -82,20 +79,4 @@ fn a_path_is_told_once() {
 fn leaving_is_expected() {
     let page = page(&sample::blind());
     assert!(page.contains("as it should be"), "{page}");
-}
-
-/// The address is the report's, not the usual one.
-#[test]
-fn the_proxy_is_to_be_asked_where_upstream_says() {
-    let mut report = sample::broken();
-    report.verdict.families[0].cause = Some(Cause::UpstreamSilent);
-    let url = "http://127.0.0.1:9879/".to_owned();
-    let asked = UpstreamReport::new(url, &Upstream::default(), Mono(0));
-    report.upstream = Some(asked);
-    let page = page(&report);
-    assert!(
-        page.contains("curl -s http://127.0.0.1:9879/livez"),
-        "{page}"
-    );
-    assert!(!page.contains(":10256"), "{page}");
 }

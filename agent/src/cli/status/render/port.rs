@@ -3,7 +3,6 @@
 use super::{Page, TEXT};
 use crate::cli::paper::{Ink, grouped};
 use agent_core::report::PortWay;
-use agent_core::report::upstream::UpstreamState;
 use agent_core::time::Spoken;
 
 impl Page<'_> {
@@ -33,28 +32,6 @@ impl Page<'_> {
             let said = format!("not steered: {problem}");
             self.paper.to(TEXT).wrapped(Ink::Warn, TEXT, &said);
         }
-    }
-
-    /// What the node's own proxy says, where it is asked.
-    pub(super) fn upstream(&mut self) {
-        let Some(upstream) = &self.report.upstream else {
-            return;
-        };
-        let (ink, mut said) = match upstream.state {
-            UpstreamState::Unasked => (Ink::Unsure, "not asked yet".to_owned()),
-            UpstreamState::Healthy => (Ink::Good, "healthy".to_owned()),
-            UpstreamState::Unhealthy => (Ink::Warn, "unhealthy".to_owned()),
-            UpstreamState::Silent => (Ink::Warn, "does not answer".to_owned()),
-            UpstreamState::Unusable => (Ink::Warn, "left out".to_owned()),
-        };
-        if let Some(why) = &upstream.said {
-            said.push_str(&format!(": {why}"));
-        }
-        said.push_str(&format!("  ({})", upstream.url));
-        self.paper
-            .put(Ink::Heading, "upstream")
-            .to(TEXT)
-            .wrapped(ink, TEXT, &said);
     }
 
     /// Of a node that leaves: whether load balancers still send new connections.
