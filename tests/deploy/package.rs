@@ -38,12 +38,12 @@ fn versions_are_those_of_the_binary() {
     }
 }
 
-/// Load balancers ask every node, and each that ran the agent is cleaned; that the chart's rendering
-/// is the same, `same` shows.
+/// Load balancers probe tainted nodes too, and cleanup must reach every node that ran the agent.
+/// `same` compares the chart with this base.
 #[rstest]
 #[case::agent("base/agent.yaml")]
 #[case::cleanup("cleanup/cleanup.yaml")]
-fn no_taint_keeps_a_node_without(#[case] file: &str) {
+fn every_taint_is_tolerated(#[case] file: &str) {
     let text = fs::read_to_string(folder().join(file)).expect("a file");
     let objects = documents(&text).expect("YAML");
     let set = objects.iter().find(|object| object["kind"] == "DaemonSet");

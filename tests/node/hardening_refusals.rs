@@ -1,6 +1,5 @@
-//! What is refused once an agent's configuration is in force, in a thread of the test: files beside
-//! their innocent twins, and a call for each filter. Which calls a filter refuses, its own tests show
-//! (`agent/src/hardening/calls/tests.rs`).
+//! Files and calls that are refused in a thread of the test, confined by an agent's configuration,
+//! beside those that are allowed. `agent/src/hardening/calls/tests.rs` tries every kind of call.
 
 use std::fs::{self, File};
 use std::io;

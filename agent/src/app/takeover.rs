@@ -415,7 +415,7 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    // Milliseconds until the last handshake ends, and the range in which waiting for it does.
+    // Time until the last handshake completes, and bounds of the wait, in milliseconds.
     #[rstest]
     #[case::none_is_open(0, 1..=100)]
     #[case::an_answer_was_lost_once(1_000, 1_000..=1_100)]

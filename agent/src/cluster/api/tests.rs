@@ -406,8 +406,7 @@ async fn a_server_that_is_away_is_a_problem_and_no_view() {
     );
 }
 
-/// However long the server was away, its return is noticed within 15 s; and until then it is not
-/// asked much more often than that.
+/// The agent notices within 15 s that an API server is back, and does not poll it much faster.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_stays_away_is_asked_at_a_bounded_pace() {
     let asked = Arc::new(Mutex::new(Vec::new()));

@@ -1,10 +1,10 @@
-//! What the filters refuse and what they let through, each call in a thread of its own.
+//! Calls that the filters refuse and calls that they allow, each tried in its own thread.
 
 use rstest::rstest;
 
 use super::*;
 
-/// The kernel gives this error to no call: a filter alone does.
+/// The kernel returns this error for no call: only a filter can have returned it.
 const OURS: i32 = 4_000;
 
 const WX: i64 = (libc::PROT_WRITE | libc::PROT_EXEC) as i64;
@@ -19,7 +19,7 @@ fn call(number: c_long, [a, b, c, d]: [i64; 4]) -> i32 {
     }
 }
 
-/// The same once all is loaded.
+/// The same call with both filters installed, as after start-up.
 fn filtered(number: c_long, arguments: [i64; 4]) -> i32 {
     let thread = std::thread::spawn(move || {
         install(common(false), OURS).unwrap();

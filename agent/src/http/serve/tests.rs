@@ -333,7 +333,7 @@ async fn a_newcomer_is_served_however_many_there_are() {
     server.finish().await;
 }
 
-/// In a process of its own: the limit is for all of it.
+/// Runs in a child process: RLIMIT_NOFILE applies to all threads of one.
 #[test]
 fn where_files_run_out_the_oldest_makes_room() {
     const ALONE: &str = "PATHPROOF_TEST_ALONE";
@@ -362,15 +362,13 @@ fn where_files_run_out_the_oldest_makes_room() {
             rlim_max: next as u64,
         };
         // SAFETY: the pointer is to a local that outlives the call, which only reads it.
-        assert_eq!(
-            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) },
-            0
-        );
+        let limited = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+        assert_eq!(limited, 0);
         let mut newcomer = Client(newcomer.connect(server.address).await.unwrap());
         let served = tokio::time::timeout(Duration::from_secs(10), newcomer.ask(GET));
         served.await.expect("a newcomer is accepted");
         assert_eq!(crowd[0].rest().await, "");
-        // accept(2) wants a file before it looks whether somebody waits: the second may go as well.
+        // accept(2) allocates a file before it checks the queue: the second may be closed as well.
         crowd[2].ask(GET).await;
     });
 }

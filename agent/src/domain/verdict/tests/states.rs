@@ -313,7 +313,7 @@ fn stale(
     );
 }
 
-/// One client that kept an address it had looked up makes one or two.
+/// A client that reuses an address it resolved earlier makes one or two.
 #[rstest]
 #[case::two(2, State::Proven)]
 #[case::three(3, State::Stale)]
