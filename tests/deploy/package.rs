@@ -5,7 +5,8 @@ use std::process::Command;
 
 use node_tests::cluster::documents;
 use node_tests::deploy::{Tool, folder, said};
-use serde_json::Value;
+use rstest::rstest;
+use serde_json::{Value, json};
 
 fn chart() -> Value {
     let text = fs::read_to_string(folder().join("chart/Chart.yaml")).expect("Chart.yaml");
@@ -35,6 +36,19 @@ fn versions_are_those_of_the_binary() {
             path.display()
         );
     }
+}
+
+/// Load balancers probe tainted nodes too, and cleanup must reach every node that ran the agent.
+/// `same` compares the chart with this base.
+#[rstest]
+#[case::agent("base/agent.yaml")]
+#[case::cleanup("cleanup/cleanup.yaml")]
+fn every_taint_is_tolerated(#[case] file: &str) {
+    let text = fs::read_to_string(folder().join(file)).expect("a file");
+    let objects = documents(&text).expect("YAML");
+    let set = objects.iter().find(|object| object["kind"] == "DaemonSet");
+    let tolerations = &set.expect("a DaemonSet")["spec"]["template"]["spec"]["tolerations"];
+    assert_eq!(*tolerations, json!([{ "operator": "Exists" }]));
 }
 
 /// Artifact Hub reads YAML out of these.

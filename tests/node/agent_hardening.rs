@@ -5,9 +5,13 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::process::Command;
+use std::time::Duration;
 
+use node_tests::cluster::Process;
 use node_tests::rules::Backend;
 use node_tests::skip;
+use node_tests::world::agent_binary;
 use serde_json::{Value, json};
 
 use crate::agent_scene::Scene;
@@ -113,6 +117,27 @@ fn every_thread_keeps_what_it_needs_alone() {
     scene.take_agent().terminate().expect("an end in order");
     scene.start(&["--sentinel", "off"]);
     assert_left(&scene, NET_ADMIN);
+}
+
+/// The rotator is confined before its first request, and needs no capability.
+#[test]
+fn the_rotator_keeps_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new(agent_binary().expect("a binary"));
+    command.args(["rotate", "--server", "http://127.0.0.1:1"]);
+    let mut rotator = Process::start(command, "rotator", folder.path()).expect("a rotator");
+    let log = folder.path().join("rotator.log");
+    let asked = || fs::read_to_string(&log).is_ok_and(|log| log.contains("Lease"));
+    let waited = rotator.wait("first request", Duration::from_secs(30), asked);
+    waited.expect("a first request");
+    for thread in threads(rotator.pid()) {
+        for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+            assert_eq!(thread.capabilities(set), 0, "{set} of {}", thread.name);
+        }
+        assert_eq!(thread.number("NoNewPrivs"), 1, "{}", thread.name);
+        let filters = own().number("Seccomp_filters") + 3;
+        assert_eq!(thread.number("Seccomp_filters"), filters);
+    }
 }
 
 /// The twin: who turns it off keeps everything.

@@ -1,5 +1,5 @@
-//! What is refused once an agent's configuration is in force, in a thread of the test: each call and
-//! file beside its innocent twin, and each tried without it first.
+//! Files and calls that are refused in a thread of the test, confined by an agent's configuration,
+//! beside those that are allowed. `agent/src/hardening/calls/tests.rs` tries every kind of call.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,7 +12,6 @@ use node_tests::skip;
 use pathproof::app::{Confined, confine};
 use pathproof::args::{Args, Command as Said};
 use pathproof::config::{Config, Surroundings};
-use rstest::rstest;
 use tempfile::TempDir;
 
 /// Folders of an agent, and one that is none of its business.
@@ -78,50 +77,7 @@ fn call(number: libc::c_long, arguments: [i64; 4]) -> i32 {
     errno(unsafe { libc::syscall(number, a, b, c, d, 0, 0) })
 }
 
-const BPF_MAP_LOOKUP_ELEM: i64 = 1;
 const BPF_PROG_LOAD: i64 = 5;
-const WX: i64 = (libc::PROT_WRITE | libc::PROT_EXEC) as i64;
-const PRIVATE: i64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as i64;
-
-#[rstest]
-#[case::execve(libc::SYS_execve, [0; 4])]
-#[case::ptrace_of_nobody(libc::SYS_ptrace, [libc::PTRACE_PEEKDATA as i64, i32::MAX as i64, 0, 0])]
-#[case::unshare_of_nothing(libc::SYS_unshare, [0; 4])]
-#[case::setns_of_nothing(libc::SYS_setns, [-1, 0, 0, 0])]
-#[case::perf_event_open(libc::SYS_perf_event_open, [0; 4])]
-#[case::keyctl(libc::SYS_keyctl, [-1, 0, 0, 0])]
-#[case::personality(libc::SYS_personality, [0xffff_ffff, 0, 0, 0])]
-#[case::open_by_handle(libc::SYS_name_to_handle_at, [-1, 0, 0, 0])]
-#[case::fanotify(libc::SYS_fanotify_init, [-1, 0, 0, 0])]
-#[case::io_uring(libc::SYS_io_uring_enter, [-1, 0, 0, 0])]
-#[case::a_user(libc::SYS_setfsuid, [-1, 0, 0, 0])]
-#[case::a_socket_to_the_kernels_ciphers(libc::SYS_socket, [libc::AF_ALG as i64, -1, 0, 0])]
-#[case::memory_that_is_written_and_run(libc::SYS_mmap, [0, 4096, WX, PRIVATE])]
-#[case::memory_that_becomes_code(libc::SYS_mprotect, [0, 4096, libc::PROT_EXEC as i64, 0])]
-#[case::loading_a_program(libc::SYS_bpf, [BPF_PROG_LOAD, 0, 0, 0])]
-#[case::a_new_process_in_a_namespace(libc::SYS_clone, [libc::CLONE_NEWNET as i64 | libc::CLONE_SIGHAND as i64, 0, 0, 0])]
-fn a_call_that_agents_never_make_is_refused(
-    #[case] number: libc::c_long,
-    #[case] arguments: [i64; 4],
-) {
-    let before = call(number, arguments);
-    assert_ne!(before, libc::EPERM, "the machine refuses it anyway");
-    let scene = Scene::new();
-    let after = confined(&scene.of_folder(), |_| call(number, arguments));
-    assert_eq!(after, libc::EPERM, "it was {before} before");
-}
-
-#[rstest]
-#[case::reading_a_map(libc::SYS_bpf, [BPF_MAP_LOOKUP_ELEM, 0, 0, 0])]
-#[case::memory(libc::SYS_mmap, [0, 4096, libc::PROT_WRITE as i64, PRIVATE])]
-#[case::a_packet_socket_of_no_kind(libc::SYS_socket, [libc::AF_PACKET as i64, -1, 0, 0])]
-#[case::a_netlink_socket(libc::SYS_socket, [libc::AF_NETLINK as i64, libc::SOCK_RAW as i64, 0, 0])]
-fn what_agents_do_says_the_same(#[case] number: libc::c_long, #[case] arguments: [i64; 4]) {
-    let before = call(number, arguments);
-    let scene = Scene::new();
-    let after = confined(&scene.of_folder(), |_| call(number, arguments));
-    assert_eq!(after, before);
-}
 
 /// C libraries go on with clone(2) by this answer; any other would mean no more threads.
 #[test]

@@ -429,12 +429,11 @@ proptest! {
     }
 
     #[test]
-    fn whatever_happens_there_is_a_pause_between_writes(course in any_course()) {
+    fn whatever_happens_ten_seconds_pass_between_writes(course in any_course()) {
         let mut schedule = schedule("node-1", None);
         let written = writes(&mut schedule, 2 * HOUR, |second| stands_at(&course, second));
-        let pace = Pace::default();
         for pair in written.windows(2) {
-            prop_assert!(pair[1] - pair[0] >= pace.gap.as_secs(), "{written:?}");
+            prop_assert!(pair[1] - pair[0] >= 10, "{written:?}");
         }
     }
 

@@ -425,12 +425,38 @@ impl PortSteering {
         if self.steered.take().is_none() {
             return succeeded;
         }
-        let end = Instant::now() + HANDSHAKES;
-        // Once at least: one may be on its way through the kernel.
-        tokio::time::sleep(WAIT).await;
-        while Instant::now() < end && is_opening(self.port).unwrap_or(true) {
-            tokio::time::sleep(WAIT).await;
-        }
+        finish_handshakes(|| is_opening(self.port).unwrap_or(true)).await;
         succeeded
+    }
+}
+
+async fn finish_handshakes(is_opening: impl Fn() -> bool) {
+    let end = Instant::now() + HANDSHAKES;
+    // Once at least: one may be on its way through the kernel.
+    tokio::time::sleep(WAIT).await;
+    while Instant::now() < end && is_opening() {
+        tokio::time::sleep(WAIT).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    // Time until the last handshake completes, and bounds of the wait, in milliseconds.
+    #[rstest]
+    #[case::none_is_open(0, 1..=100)]
+    #[case::an_answer_was_lost_once(1_000, 1_000..=1_100)]
+    #[case::a_client_that_never_answers(u64::MAX, 1_000..=2_000)]
+    #[tokio::test(start_paused = true)]
+    async fn handshakes_are_waited_for(
+        #[case] last: u64,
+        #[case] waits: std::ops::RangeInclusive<u64>,
+    ) {
+        let start = Instant::now();
+        finish_handshakes(|| start.elapsed() < Duration::from_millis(last)).await;
+        let waited = start.elapsed().as_millis() as u64;
+        assert!(waits.contains(&waited), "{waited} ms");
     }
 }

@@ -247,3 +247,6 @@ const NEVER: &[c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_uselib,
 ];
+
+#[cfg(test)]
+mod tests;

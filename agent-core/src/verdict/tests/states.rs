@@ -315,6 +315,19 @@ fn stale(
     );
 }
 
+/// A client that reuses an address it resolved earlier makes one or two.
+#[rstest]
+#[case::two(2, State::Proven)]
+#[case::three(3, State::Stale)]
+fn a_few_stale_connections_accuse_no_node(#[case] count: u64, #[case] expected: State) {
+    let mut world = World::new();
+    for at in (1..=count).map(|number| number * 250) {
+        world.stale(WEB, Pod, 1, 20_000, at).look(at);
+    }
+    world.prove(API, Pod, 990).look(1_000);
+    assert_eq!(world.verdict(1_000).state, expected);
+}
+
 #[test]
 fn stale_is_over_when_none_is_seen_any_more() {
     let mut world = World::new();

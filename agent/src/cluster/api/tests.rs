@@ -1,8 +1,12 @@
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{future, io};
 
+use hyper::{Request, Response};
+use kube::client::Body;
 use rstest::rstest;
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::cluster::api::client::client;
@@ -400,6 +404,32 @@ async fn a_server_that_is_away_is_a_problem_and_no_view() {
         told[0].starts_with("API server: cannot be reached (Connection refused"),
         "{told:?}"
     );
+}
+
+/// The agent notices within 15 s that an API server is back, and does not poll it much faster.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_stays_away_is_asked_at_a_bounded_pace() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&asked);
+    let nobody = tower::service_fn(move |request: Request<Body>| {
+        if request.uri().path().ends_with("/services") {
+            noted.lock().unwrap().push(Instant::now());
+        }
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        future::ready(Err::<Response<Body>, _>(refused))
+    });
+    let client = kube::Client::new(nobody, "default");
+    let mut updates = ApiServer::new(client, "here", Scope::Full).follow();
+    let drain = async { while updates.recv().await.is_some() {} };
+    timeout(Duration::from_secs(3_600), drain)
+        .await
+        .unwrap_err();
+    let asked = asked.lock().unwrap();
+    let pauses = asked.windows(2).map(|pair| pair[1] - pair[0]);
+    let pauses: Vec<_> = pauses.map(|pause| pause.as_secs_f64()).collect();
+    assert!(pauses.iter().all(|pause| *pause <= 15.1), "{pauses:?}");
+    let later = &pauses[10..];
+    assert!(later.iter().all(|pause| *pause >= 5.0), "{pauses:?}");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Real sockets, raw bytes: what strangers may send.
 
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd as _;
 
 use axum::routing::any;
 use rstest::rstest;
@@ -330,6 +331,46 @@ async fn a_newcomer_is_served_however_many_there_are() {
     assert_eq!(server.counted("accepted"), 41);
     // Those that are left have not begun a request: nothing is under way.
     server.finish().await;
+}
+
+/// Runs in a child process: RLIMIT_NOFILE applies to all threads of one.
+#[test]
+fn where_files_run_out_the_oldest_makes_room() {
+    const ALONE: &str = "PATHPROOF_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let own = std::thread::current().name().unwrap().to_owned();
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        let alone = alone.args(["--exact", &own]).env(ALONE, "1").output();
+        let alone = alone.unwrap();
+        assert!(alone.status.success(), "{alone:?}");
+        return;
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let server = Server::start(Limits::default(), &[]).await;
+        let mut crowd = Vec::new();
+        for _ in 0..3 {
+            crowd.push(server.connect().await);
+        }
+        while server.counted("accepted") < 3 {
+            tokio::task::yield_now().await;
+        }
+        let newcomer = tokio::net::TcpSocket::new_v4().unwrap();
+        let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+        let limit = libc::rlimit {
+            rlim_cur: next as u64,
+            rlim_max: next as u64,
+        };
+        // SAFETY: the pointer is to a local that outlives the call, which only reads it.
+        let limited = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+        assert_eq!(limited, 0);
+        let mut newcomer = Client(newcomer.connect(server.address).await.unwrap());
+        let served = tokio::time::timeout(Duration::from_secs(10), newcomer.ask(GET));
+        served.await.expect("a newcomer is accepted");
+        assert_eq!(crowd[0].rest().await, "");
+        // accept(2) allocates a file before it checks the queue: the second may be closed as well.
+        crowd[2].ask(GET).await;
+    });
 }
 
 #[tokio::test]

@@ -1,0 +1,69 @@
+//! Calls that the filters refuse and calls that they allow, each tried in its own thread.
+
+use rstest::rstest;
+
+use super::*;
+
+/// The kernel returns this error for no call: only a filter can have returned it.
+const OURS: i32 = 4_000;
+
+const WX: i64 = (libc::PROT_WRITE | libc::PROT_EXEC) as i64;
+const PRIVATE: i64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as i64;
+
+/// Makes a call with arguments that change nothing wherever it is allowed; 0 where it succeeds.
+fn call(number: c_long, [a, b, c, d]: [i64; 4]) -> i32 {
+    // SAFETY: no argument is a pointer to memory of this process.
+    match unsafe { libc::syscall(number, a, b, c, d, 0, 0) } {
+        -1 => std::io::Error::last_os_error().raw_os_error().unwrap_or(-1),
+        _ => 0,
+    }
+}
+
+/// The same call with both filters installed, as after start-up.
+fn filtered(number: c_long, arguments: [i64; 4]) -> i32 {
+    let thread = std::thread::spawn(move || {
+        install(common(false), OURS).unwrap();
+        install(loading(), OURS).unwrap();
+        call(number, arguments)
+    });
+    thread.join().unwrap()
+}
+
+#[rstest]
+#[case::a_program(libc::SYS_execve, [0; 4])]
+#[case::a_process(libc::SYS_clone, [libc::CLONE_SIGHAND as i64, 0, 0, 0])]
+#[case::a_thread_in_a_namespace(libc::SYS_clone, [libc::CLONE_NEWNET as i64 | libc::CLONE_THREAD as i64, 0, 0, 0])]
+#[case::a_namespace(libc::SYS_unshare, [0; 4])]
+#[case::anothers_namespace(libc::SYS_setns, [-1; 4])]
+#[case::anothers_registers(libc::SYS_ptrace, [libc::PTRACE_PEEKDATA as i64, i32::MAX as i64, 0, 0])]
+#[case::reading_anothers_memory(libc::SYS_process_vm_readv, [-1; 4])]
+#[case::writing_anothers_memory(libc::SYS_process_vm_writev, [-1; 4])]
+#[case::counting_events(libc::SYS_perf_event_open, [0; 4])]
+#[case::a_module_in_memory(libc::SYS_init_module, [0; 4])]
+#[case::a_module_in_a_file(libc::SYS_finit_module, [-1, 0, 0, 0])]
+#[case::keys(libc::SYS_keyctl, [-1; 4])]
+#[case::a_personality(libc::SYS_personality, [0xffff_ffff, 0, 0, 0])]
+#[case::a_file_system(libc::SYS_mount, [0; 4])]
+#[case::a_file_by_its_handle(libc::SYS_name_to_handle_at, [-1; 4])]
+#[case::others_files(libc::SYS_fanotify_init, [-1; 4])]
+#[case::calls_past_the_filter(libc::SYS_io_uring_enter, [-1; 4])]
+#[case::another_user(libc::SYS_setfsuid, [-1; 4])]
+#[case::a_socket_to_the_kernels_ciphers(libc::SYS_socket, [libc::AF_ALG as i64, -1, 0, 0])]
+#[case::memory_that_is_written_and_run(libc::SYS_mmap, [0, 4096, WX, PRIVATE])]
+#[case::memory_that_becomes_code(libc::SYS_mprotect, [0, 4096, libc::PROT_EXEC as i64, 0])]
+#[case::a_map(libc::SYS_bpf, [0; 4])]
+#[case::a_program_in_the_kernel(libc::SYS_bpf, [5, 0, 0, 0])]
+fn what_agents_never_do_is_refused(#[case] number: c_long, #[case] arguments: [i64; 4]) {
+    let before = call(number, arguments);
+    let after = filtered(number, arguments);
+    assert_eq!(after, OURS, "it was {before} before");
+}
+
+#[rstest]
+#[case::reading_a_map(libc::SYS_bpf, [1, 0, 0, 0])]
+#[case::memory(libc::SYS_mmap, [0, 4096, libc::PROT_WRITE as i64, PRIVATE])]
+#[case::a_packet_socket_of_no_kind(libc::SYS_socket, [libc::AF_PACKET as i64, -1, 0, 0])]
+#[case::a_netlink_socket(libc::SYS_socket, [libc::AF_NETLINK as i64, libc::SOCK_RAW as i64, 0, 0])]
+fn what_agents_do_says_the_same(#[case] number: c_long, #[case] arguments: [i64; 4]) {
+    assert_eq!(filtered(number, arguments), call(number, arguments));
+}
