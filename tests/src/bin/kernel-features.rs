@@ -67,7 +67,7 @@ const FEATURES: [(&str, Try); 9] = [
     (
         "maps read and emptied many elements at a time",
         |objects, _| {
-            objects.observer()?.look(clock::mono(), |_, _, _| None)?;
+            objects.observer()?.sample(clock::mono())?;
             Ok(())
         },
     ),
