@@ -11,7 +11,7 @@ use crate::{host, run};
 
 /// Architectures of the image, by the names that images have for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(crate) enum Arch {
+pub(super) enum Arch {
     /// x86-64
     Amd64,
     /// 64-bit ARM
@@ -20,7 +20,7 @@ pub(crate) enum Arch {
 
 impl Arch {
     /// This machine's.
-    pub(crate) fn here() -> Result<Self> {
+    pub(super) fn here() -> Result<Self> {
         match std::env::consts::ARCH {
             "x86_64" => Ok(Arch::Amd64),
             "aarch64" => Ok(Arch::Arm64),
@@ -28,7 +28,7 @@ impl Arch {
         }
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Arch::Amd64 => "amd64",
             Arch::Arm64 => "arm64",
@@ -44,7 +44,7 @@ impl Arch {
     }
 
     /// What rustc calls it.
-    pub(crate) fn target(self) -> &'static str {
+    pub(super) fn target(self) -> &'static str {
         match self {
             Arch::Amd64 => "x86_64-unknown-linux-gnu",
             Arch::Arm64 => "aarch64-unknown-linux-gnu",
