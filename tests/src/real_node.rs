@@ -149,7 +149,7 @@ impl RealNode {
         fs::remove_file(&file).context("remove an archive")
     }
 
-    /// Imports an image from an archive in the OCI layout.
+    /// Imports an image from an archive.
     pub fn load(&self, archive: &Path) -> Result<()> {
         // Where containerd looks for it, and the node sees it.
         let ctr = self.tools.containerd.join("ctr");

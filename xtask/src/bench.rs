@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// The agent as it is shipped.
 fn agent() -> Result<PathBuf> {
-    image::program("dist")
+    image::program()
 }
 
 fn measure(program: &str, rest: &Rest, agent: Option<PathBuf>) -> Result<()> {

@@ -26,7 +26,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     eprintln!("building the agent and the demo (some minutes the first time)");
     let agent = match needs_agent(&args.options) {
         false => None,
-        true if on_cluster(&args.options) => Some(("--image", image::archive("dist")?)),
+        true if on_cluster(&args.options) => Some(("--image", image::archive()?)),
         true => {
             let program = run::build_program("pathproof", "pathproof", "release")?;
             Some(("--agent", program))

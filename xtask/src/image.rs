@@ -1,252 +1,231 @@
-//! `cargo xtask image`: the container image, FROM scratch with one static program, written as an
-//! OCI layout and as archives that can be loaded. No container engine takes part
-//! (docs/adr/0013-image.md).
+//! `cargo xtask image`: the container image, FROM scratch with one static program, built from
+//! deploy/image/Dockerfile by buildah (docs/adr/0027-buildah.md).
 
-mod blobs;
-mod check;
-mod facts;
-mod layout;
-mod pack;
 mod program;
 mod proof;
 mod sbom;
 mod trial;
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result};
-use oci_spec::image::Descriptor;
+use anyhow::{Context, Result, ensure};
 
-use crate::run;
-use blobs::Blobs;
-use facts::{Facts, NAME};
+use crate::tidy::tracked;
+use crate::{host, run};
 use program::Arch;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The name that container runtimes complete `pathproof:VERSION` to. Kubelet finds an imported
+/// image under no other name.
+const REFERENCE: &str = concat!("docker.io/library/pathproof:", env!("CARGO_PKG_VERSION"));
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Architectures, by default this machine's
     #[arg(long, value_enum, value_delimiter = ',', value_name = "ARCH,...")]
     arch: Vec<Arch>,
-    /// Profile to build with; what is shipped is built with dist
-    #[arg(long, default_value = "dist")]
-    profile: String,
-    /// Build a second time in a copy of the sources elsewhere and compare the bytes
+    /// Build a second time from a copy of the sources elsewhere and compare the bytes
     #[arg(long)]
     check: bool,
-    /// Only the static program, for deploy/image/Dockerfile
+    /// Only the static program, which deploy/image/Dockerfile copies
     #[arg(long, conflicts_with = "check")]
     program_only: bool,
 }
 
-/// What was written for one architecture.
-#[derive(Debug)]
-struct Written {
-    arch: Arch,
-    program: Vec<u8>,
-    archive: PathBuf,
-    manifest: Descriptor,
-    sbom: PathBuf,
-    components: usize,
-    /// How the program was tried, in words.
-    tried: String,
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut arches = args.arch.clone();
-    if arches.is_empty() {
-        arches.push(Arch::here()?);
-    }
-    arches.sort();
-    arches.dedup();
-    if args.program_only {
-        for arch in arches {
-            println!("{}", program_only(arch, &args.profile)?.display());
+    let here = [Arch::here()];
+    let arches = match args.arch.as_slice() {
+        [] => here.into_iter().collect::<Result<_>>()?,
+        named => named.to_vec(),
+    };
+    for arch in arches {
+        let program = placed(arch)?;
+        if args.program_only {
+            println!("{}", program.display());
+            continue;
         }
-        return Ok(());
-    }
-    let facts = Facts::read()?;
-    let (written, named) = build(&facts, &arches, &args.profile)?;
-    summary(&facts, &args.profile, &written, &named);
-    if args.check {
-        check::twice(&written, &args.profile)?;
+        let archive = pack(arch)?;
+        let tried = proof::of(arch, &archive, &program)?;
+        let sboms = sbom::write(arch)?;
+        if args.check {
+            twice(arch, &program)?;
+        }
+        let size = fs::metadata(&program)?.len() as f64 / f64::from(1 << 20);
+        println!("\n{REFERENCE} for linux/{}", arch.name());
+        println!("  program  {size:.1} MiB, static; {tried}");
+        println!("  image    {}", archive.display());
+        for sbom in sboms {
+            println!("  SBOM     {}", sbom.display());
+        }
+        println!("load it:");
+        let archive = archive.display();
+        println!("  node     ctr --namespace k8s.io images import {archive}");
+        println!("  desk     podman load --input {archive}    (or docker load)");
+        println!(
+            "  registry skopeo copy docker-archive:{archive} docker://REGISTRY/pathproof:{VERSION}"
+        );
     }
     Ok(())
 }
 
-/// Builds the image for this machine and gives the archive: `ctr images import`, `podman load` and
-/// `docker load` read it, under the name that deploy/base asks for.
-pub(crate) fn archive(profile: &str) -> Result<PathBuf> {
-    let (mut written, _) = build(&Facts::read()?, &[Arch::here()?], profile)?;
-    let one = written.pop().context("no image was built")?;
-    Ok(one.archive)
+/// The image for this machine, as an archive that `ctr images import` reads.
+pub(crate) fn archive() -> Result<PathBuf> {
+    let arch = Arch::here()?;
+    placed(arch)?;
+    pack(arch)
 }
 
 /// The image of this machine, as CI proves it.
 pub(crate) fn for_ci() -> Result<()> {
     run(&Args {
         arch: Vec::new(),
-        profile: "dist".to_owned(),
         check: false,
         program_only: false,
     })
 }
 
-/// The static program for this machine alone, where cargo built it.
-pub(crate) fn program(profile: &str) -> Result<PathBuf> {
+/// The static program for this machine, where cargo built it.
+pub(crate) fn program() -> Result<PathBuf> {
     let arch = Arch::here()?;
     program::prepare(arch)?;
-    program::build(arch, profile, &run::root(), None)
+    program::build(arch, &run::root(), None)
 }
 
-/// Builds, writes and proves images, and gives what their common name stands for.
-fn build(facts: &Facts, arches: &[Arch], profile: &str) -> Result<(Vec<Written>, Descriptor)> {
-    let folder = folder(profile);
-    fs::create_dir_all(&folder)?;
-    let mut blobs = Blobs::default();
-    let (mut images, mut referrers, mut written) = (Vec::new(), Vec::new(), Vec::new());
-    for arch in arches {
-        program::prepare(*arch)?;
-        let file = program::build(*arch, profile, &run::root(), None)?;
-        let program = fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
-        let mut own = Blobs::default();
-        let image = pack::image(&mut own, facts, *arch, &program)?;
-        blobs.extend(own.clone());
-
-        let stem = format!("{NAME}-{}-linux-{}", facts.version, arch.name());
-        let archive = folder.join(format!("{stem}.tar"));
-        let bytes = layout::tar(&layout::loadable(own, facts, &image)?, facts.created)?;
-        write(&archive, &bytes)?;
-
-        let (document, components) = sbom::document(facts, *arch, &program)?;
-        let sbom = folder.join(format!("{stem}.cdx.json"));
-        write(&sbom, &document)?;
-        referrers.push(pack::sbom(&mut blobs, facts, &image.manifest, document)?);
-
-        prove(
-            &layout::untar(&fs::read(&archive)?)?,
-            facts,
-            &[*arch],
-            profile,
-        )
-        .with_context(|| format!("{} is not sound", archive.display()))?;
-        written.push(Written {
-            arch: *arch,
-            tried: trial::trial(*arch, &file)?,
-            program,
-            archive,
-            manifest: image.manifest.clone(),
-            sbom,
-            components,
-        });
-        images.push(image);
-    }
-    let (files, named) = layout::folder(blobs, facts, &images, referrers)?;
-    let to = folder.join("oci");
-    layout::write_folder(&files, &to)?;
-    prove(&layout::read_folder(&to)?, facts, arches, profile)
-        .with_context(|| format!("{} is not sound", to.display()))?;
-    Ok((written, named))
-}
-
-/// What was written keeps what is promised of it.
-fn prove(files: &blobs::Files, facts: &Facts, arches: &[Arch], profile: &str) -> Result<()> {
-    let programs = proof::layout(files, facts)?;
-    let found: Vec<Arch> = programs.iter().map(|(arch, _)| *arch).collect();
-    anyhow::ensure!(
-        found == arches,
-        "it has images for {found:?}, not for {arches:?}"
-    );
-    for (arch, program) in &programs {
-        proof::is_static(*arch, program)?;
-        if profile == "dist" {
-            proof::is_small(program)?;
-            let home = std::env::home_dir().unwrap_or_default();
-            let paths = [run::root(), home.join(".cargo"), home.join(".rustup")];
-            // One name alone, such as /src, is found in paths of libraries too.
-            let long = paths.iter().filter(|path| path.components().count() > 2);
-            let paths: Vec<&str> = long.filter_map(|path| path.to_str()).collect();
-            proof::names_no_path(program, &paths)?;
-        }
-    }
-    Ok(())
-}
-
-/// Where images lie: those that are shipped apart from those of tests.
-fn folder(profile: &str) -> PathBuf {
-    let folder = run::root().join("target/image");
-    match profile {
-        "dist" => folder,
-        other => folder.join(other),
-    }
-}
-
-fn program_only(arch: Arch, profile: &str) -> Result<PathBuf> {
+/// The static program, where the Dockerfile expects it.
+fn placed(arch: Arch) -> Result<PathBuf> {
     program::prepare(arch)?;
-    let built = program::build(arch, profile, &run::root(), None)?;
-    let folder = folder(profile);
-    fs::create_dir_all(&folder)?;
-    let to = folder.join(format!("{NAME}-linux-{}", arch.name()));
+    let built = program::build(arch, &run::root(), None)?;
+    let to = folder().join(format!("pathproof-linux-{}", arch.name()));
+    fs::create_dir_all(folder())?;
     fs::copy(&built, &to).with_context(|| format!("cannot write {}", to.display()))?;
     Ok(to)
 }
 
-fn write(file: &Path, bytes: &[u8]) -> Result<()> {
-    fs::write(file, bytes).with_context(|| format!("cannot write {}", file.display()))
+/// Builds the image twice, which takes a second, and compares the archives.
+fn pack(arch: Arch) -> Result<PathBuf> {
+    let archive = folder().join(format!("pathproof-{VERSION}-linux-{}.tar", arch.name()));
+    let again = archive.with_extension("again.tar");
+    buildah(arch, &archive)?;
+    buildah(arch, &again)?;
+    ensure!(
+        fs::read(&archive)? == fs::read(&again)?,
+        "two builds of the image differ: {} and {}",
+        archive.display(),
+        again.display()
+    );
+    fs::remove_file(again)?;
+    Ok(archive)
 }
 
-/// What a person wants to know after it.
-fn summary(facts: &Facts, profile: &str, written: &[Written], named: &Descriptor) {
-    let revision = facts.revision.as_deref().unwrap_or("unknown");
-    println!(
-        "\n{} at {revision}, of {}",
-        facts.reference(),
-        facts.created
-    );
-    for one in written {
-        println!("\nlinux/{}", one.arch.name());
-        println!(
-            "  program  {} of at most {}, static; {}",
-            mebibytes(one.program.len()),
-            mebibytes(proof::LIMIT),
-            one.tried
-        );
-        println!("  digest   {}", one.manifest.digest());
-        let size = fs::metadata(&one.archive).map_or(0, |file| file.len() as usize);
-        println!("  archive  {}  {}", shown(&one.archive), mebibytes(size));
-        println!(
-            "  SBOM     {}  {} components",
-            shown(&one.sbom),
-            one.components
+/// Builds the image with a store of its own, so that no other image or cached layer has a part in it.
+fn buildah(arch: Arch, archive: &Path) -> Result<()> {
+    if host::find("buildah").is_none() {
+        host::install("the image", &["buildah"])?;
+    }
+    if archive.exists() {
+        // buildah adds to no archive and replaces none.
+        fs::remove_file(archive)?;
+    }
+    let store = tempfile::tempdir()?;
+    run::run(
+        Command::new("buildah")
+            .current_dir(run::root())
+            .arg("--root")
+            .arg(store.path().join("images"))
+            .arg("--runroot")
+            .arg(store.path().join("run"))
+            .args(["--storage-driver", "vfs", "build", "--quiet"])
+            .args(["--isolation", "chroot"])
+            // The history names the owner of the program, and the label the version of buildah.
+            .args(["--omit-history", "--identity-label=false"])
+            .args(["--timestamp", &created()])
+            .arg(format!("--platform=linux/{}", arch.name()))
+            .arg(format!("--build-arg=VERSION={VERSION}"))
+            .arg(format!("--build-arg=REVISION={}", revision()))
+            .arg("--file=deploy/image/Dockerfile")
+            .arg(format!(
+                "--tag=docker-archive:{}:{REFERENCE}",
+                archive.display()
+            ))
+            .arg(folder()),
+    )
+}
+
+/// Builds the program again, from a copy of the sources with a target folder of its own.
+fn twice(arch: Arch, program: &Path) -> Result<()> {
+    let elsewhere = tempfile::tempdir_in(folder())?;
+    let (sources, target) = (elsewhere.path().join("a"), elsewhere.path().join("b"));
+    copy_sources(&sources)?;
+    let again = program::build(arch, &sources, Some(&target))?;
+    if fs::read(program)? != fs::read(&again)? {
+        let kept = elsewhere.keep();
+        anyhow::bail!(
+            "linux/{}: the second build, in {}, differs; compare the programs with diffoscope",
+            arch.name(),
+            kept.display()
         );
     }
-    let oci = shown(&folder(profile).join("oci"));
-    println!("\nall of it  {oci}  an OCI layout, {}", named.digest());
-    let first = written
-        .first()
-        .map_or_else(String::new, |one| shown(&one.archive));
-    println!("\nload it:");
-    println!("  on a node     ctr --namespace k8s.io images import {first}");
-    println!("  at a desk     podman load --input {first}    (or docker load)");
-    println!(
-        "  in a registry skopeo copy --all oci:{oci}:{} docker://YOUR-REGISTRY/{}",
-        facts.version,
-        facts.reference()
-    );
+    println!("linux/{}: a second build gave the same bytes", arch.name());
+    Ok(())
 }
 
-/// A path as it is seen from the repository.
-fn shown(path: &Path) -> String {
+fn copy_sources(to: &Path) -> Result<()> {
     let root = run::root();
-    path.strip_prefix(&root)
-        .unwrap_or(path)
-        .display()
-        .to_string()
+    for path in tracked(&root)? {
+        let file = to.join(&path);
+        fs::create_dir_all(file.parent().unwrap_or(to))?;
+        fs::copy(root.join(&path), file)?;
+    }
+    Ok(())
 }
 
-fn mebibytes(bytes: usize) -> String {
-    format!("{:.1} MiB", bytes as f64 / (1024.0 * 1024.0))
+fn folder() -> PathBuf {
+    run::root().join("target/image")
+}
+
+/// The commit, marked where files differ from it; "unknown" outside a clone.
+fn revision() -> String {
+    git(&[
+        "describe",
+        "--always",
+        "--abbrev=40",
+        "--exclude=*",
+        "--dirty",
+    ])
+    .unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// The only time in an image, in seconds: `SOURCE_DATE_EPOCH` where it is set
+/// (reproducible-builds.org), else the commit's.
+fn created() -> String {
+    let said = env::var("SOURCE_DATE_EPOCH").ok();
+    said.or_else(|| git(&["log", "-1", "--format=%ct"]))
+        .unwrap_or_else(|| "0".to_owned())
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    // A clone that belongs to another user is still this clone: CI often runs as root.
+    let safe = format!("safe.directory={}", run::root().display());
+    run::first_line(
+        Command::new("git")
+            .current_dir(run::root())
+            .args(["-c", &safe])
+            .args(arguments),
+    )
 }
 
 #[cfg(test)]
-mod dockerfile;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_objects_of_deploy_ask_for_this_image() {
+        let file = run::root().join("deploy/base/agent.yaml");
+        let text = fs::read_to_string(file).unwrap();
+        let line = format!("image: pathproof:{VERSION}");
+        assert!(text.lines().any(|l| l.trim() == line), "no line {line:?}");
+    }
+}

@@ -62,7 +62,7 @@ enum Task {
     SetupEbpf,
     /// Build agent/ebpf/pathproof.bpf.o from its sources, or check that it is what they give
     BuildEbpf(build_ebpf::Args),
-    /// Build the container image: an OCI layout, archives to load, an SBOM; no engine needed
+    /// Build the container image with buildah: an archive to load, and its SBOM
     Image(image::Args),
     /// Check the rules of this repository: dependencies, module docs, links, metrics
     Tidy,

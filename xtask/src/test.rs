@@ -208,14 +208,14 @@ fn deploy_tests(args: &Args) -> Result<Counted> {
 /// why it could not be had is said here.
 fn install_tests(args: &Args) -> Result<Counted> {
     host::install_world("the real node tests")?;
-    let image = image::archive("dist")?;
+    let image = image::archive()?;
     let mut command = run::cargo();
     command
         .args(["test", "--package", "node-tests"])
         .args(INSTALL_TARGET)
         .env("PATHPROOF_IMAGE", image)
         // The same program, for those who run it at their desks.
-        .env("PATHPROOF_AGENT", image::program("dist")?)
+        .env("PATHPROOF_AGENT", image::program()?)
         .env("RUST_TEST_THREADS", "1");
     match setup_cluster::real_node() {
         Ok(servers) => {

@@ -50,6 +50,15 @@ pub(crate) const TYPOS: Tool = Tool {
     env: QUICK_BUILD,
 };
 
+/// Bills of materials.
+pub(crate) const CARGO_CYCLONEDX: Tool = Tool {
+    package: "cargo-cyclonedx",
+    program: "cargo-cyclonedx",
+    version: "0.5.9",
+    arguments: &["--locked"],
+    env: QUICK_BUILD,
+};
+
 /// The linker of eBPF objects, linked with Debian's LLVM 22: its default features want LLVM 23.
 pub(crate) const BPF_LINKER: Tool = Tool {
     package: "bpf-linker",
@@ -71,7 +80,10 @@ impl Tool {
             .into_iter()
             .flatten()
             .find(|file| {
-                let line = run::first_line(Command::new(file).arg("--version")).unwrap_or_default();
+                let mut ask = Command::new(file);
+                // As cargo calls it: some know no option without the name of the subcommand.
+                ask.args(self.program.strip_prefix("cargo-"));
+                let line = run::first_line(ask.arg("--version")).unwrap_or_default();
                 line.split_whitespace().any(|word| word == self.version)
             })
     }

@@ -1,187 +1,119 @@
-//! What must be true of an image that was written, read back from the file: digests, the one file
-//! in it, its facts, and that its program is static and small enough.
+//! What must be true of an image, read back from the archive: one static program below the limit,
+//! with no path of this machine in it, that runs where nothing else is.
 
-use std::collections::BTreeSet;
-use std::io::Read as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
-use flate2::read::GzDecoder;
-use object::Endianness;
-use object::elf::{DT_NEEDED, EM_AARCH64, EM_X86_64, ET_DYN, FileHeader64, PT_DYNAMIC, PT_INTERP};
-use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _};
-use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType};
-use serde::de::DeserializeOwned;
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
-use super::blobs::{self, FOLDER, Files, sha256};
-use super::facts::Facts;
-use super::layout::{INDEX, MARKER};
-use super::pack::{ENVIRONMENT, PROGRAM};
 use super::program::Arch;
+use super::{REFERENCE, trial};
+use crate::run;
 
-/// What the program may weigh (docs/specification.md): 15 MiB.
-pub(super) const LIMIT: usize = 15 * 1024 * 1024;
+/// Limit of the program's size (docs/specification.md).
+const LIMIT: usize = 25 * 1024 * 1024;
 
-/// Checks a layout against the facts, and gives the programs of its images.
-pub(super) fn layout(files: &Files, facts: &Facts) -> Result<Vec<(Arch, Vec<u8>)>> {
-    ensure!(files.contains_key(MARKER), "there is no {MARKER}");
-    let index: ImageIndex = document(files, INDEX)?;
-    let mut seen = BTreeSet::new();
-    let mut programs = Vec::new();
-    let mut open: Vec<Descriptor> = index.manifests().clone();
-    while let Some(descriptor) = open.pop() {
-        blob(files, &descriptor, &mut seen)?;
-        if *descriptor.media_type() == MediaType::ImageIndex {
-            let index: ImageIndex = document(files, &blobs::path(&descriptor))?;
-            open.extend(index.manifests().iter().cloned());
-            continue;
-        }
-        let manifest: ImageManifest = document(files, &blobs::path(&descriptor))?;
-        blob(files, manifest.config(), &mut seen)?;
-        for layer in manifest.layers() {
-            blob(files, layer, &mut seen)?;
-        }
-        match manifest.subject() {
-            Some(subject) => blob(files, subject, &mut seen)?,
-            None => programs.push(image(files, &manifest, facts)?),
-        }
+/// Checks the image in an archive, and gives how its program was tried.
+pub(super) fn of(arch: Arch, archive: &Path, program: &Path) -> Result<String> {
+    let bytes = fs::read(program)?;
+    ensure!(
+        bytes.len() <= LIMIT,
+        "the program has {} bytes, more than the limit of {LIMIT}",
+        bytes.len()
+    );
+    let home = std::env::home_dir().unwrap_or_default();
+    for folder in [run::root(), home.join(".cargo"), home.join(".rustup")] {
+        // One name alone, such as /src, is found in paths of libraries too.
+        ensure!(
+            folder.components().count() < 3 || !names(&bytes, &folder),
+            "the program contains a path of this machine: {}",
+            folder.display()
+        );
     }
-    let all: BTreeSet<&String> = files
-        .keys()
-        .filter(|path| path.starts_with(FOLDER))
-        .collect();
-    if let Some(path) = all.into_iter().find(|path| !seen.contains(*path)) {
-        bail!("nothing names {path}");
-    }
-    programs.sort();
-    Ok(programs)
-}
+    is_static(arch, program)?;
 
-/// The blob is there, and is what its name says.
-fn blob(files: &Files, of: &Descriptor, seen: &mut BTreeSet<String>) -> Result<()> {
-    let path = blobs::path(of);
-    let bytes = files
-        .get(&path)
-        .with_context(|| format!("there is no {path}"))?;
-    ensure!(
-        sha256(bytes) == of.digest().digest() && bytes.len() as u64 == of.size(),
-        "{path} is not what its name says"
-    );
-    seen.insert(path);
-    Ok(())
-}
-
-/// One image: what it says of itself, and its only file.
-fn image(files: &Files, manifest: &ImageManifest, facts: &Facts) -> Result<(Arch, Vec<u8>)> {
-    let configuration: ImageConfiguration = document(files, &blobs::path(manifest.config()))?;
-    let config = configuration
-        .config()
-        .as_ref()
-        .context("it says not what to run")?;
-    let labels = Some(facts.labels());
-    ensure!(
-        *config.labels() == labels && *manifest.annotations() == labels,
-        "its labels are not those of this build"
-    );
-    ensure!(
-        *config.entrypoint() == Some(vec![PROGRAM.to_owned()])
-            && *config.env() == Some(vec![ENVIRONMENT.to_owned()]),
-        "its entry point is not {PROGRAM}, or its environment not {ENVIRONMENT}"
-    );
-    let arch = [Arch::Amd64, Arch::Arm64]
-        .into_iter()
-        .find(|arch| arch.oci() == *configuration.architecture())
-        .with_context(|| format!("it is for {}", configuration.architecture()))?;
-    let [layer] = manifest.layers().as_slice() else {
-        bail!("it has {} layers, not one", manifest.layers().len());
+    let folder = tempfile::tempdir()?;
+    let root = folder.path().join("root");
+    fs::create_dir(&root)?;
+    untar(archive, folder.path())?;
+    let manifest = document(&folder.path().join("manifest.json"))?;
+    let [image] = manifest.as_array().map_or(&[][..], Vec::as_slice) else {
+        anyhow::bail!("{} has more than one image", archive.display());
     };
-    let mut tar = Vec::new();
-    GzDecoder::new(files[&blobs::path(layer)].as_slice()).read_to_end(&mut tar)?;
+    let config = image["Config"].as_str().context("no configuration")?;
+    let config = document(&folder.path().join(config))?;
     ensure!(
-        configuration.rootfs().diff_ids() == &[format!("sha256:{}", sha256(&tar))],
-        "its layer is not the one that its configuration names"
+        image["RepoTags"] == serde_json::json!([REFERENCE])
+            && config["architecture"] == arch.name(),
+        "the image has another name or architecture: {image}"
     );
-    Ok((arch, only_file(&tar)?))
-}
-
-/// The program is all there is in the layer.
-fn only_file(tar: &[u8]) -> Result<Vec<u8>> {
-    let mut tar = tar::Archive::new(tar);
-    let mut entries = tar.entries()?;
-    let mut file = entries.next().context("the layer is empty")??;
-    ensure!(
-        file.path()?.to_string_lossy() == PROGRAM.trim_start_matches('/')
-            && file.header().mode()? == 0o755,
-        "the layer's first file is not an executable {PROGRAM}"
-    );
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    ensure!(entries.next().is_none(), "the layer has more than one file");
-    Ok(bytes)
-}
-
-/// The program runs without any other file: position-independent, no loader, no libraries.
-pub(super) fn is_static(arch: Arch, program: &[u8]) -> Result<()> {
-    let header = FileHeader64::<Endianness>::parse(program).context("it is no ELF file")?;
-    let endian = header.endian()?;
-    let machine = match arch {
-        Arch::Amd64 => EM_X86_64,
-        Arch::Arm64 => EM_AARCH64,
+    let [Value::String(layer)] = image["Layers"].as_array().map_or(&[][..], Vec::as_slice) else {
+        anyhow::bail!("the image has more than one layer: {image}");
     };
+    untar(&folder.path().join(layer), &root)?;
+    let entries: Vec<_> = fs::read_dir(&root)?.collect::<Result<_, _>>()?;
     ensure!(
-        header.e_machine(endian) == machine,
-        "it is not for {}",
+        entries.len() == 1 && fs::read(root.join("pathproof"))? == bytes,
+        "the image has more in it than the program: {entries:?}"
+    );
+    trial::trial(arch, &root)
+}
+
+fn names(program: &[u8], folder: &Path) -> bool {
+    let folder = folder.as_os_str().as_encoded_bytes();
+    program.windows(folder.len()).any(|window| window == folder)
+}
+
+/// The program is position-independent and needs neither a loader nor libraries.
+fn is_static(arch: Arch, program: &Path) -> Result<()> {
+    let mut readelf = Command::new("readelf");
+    readelf.env("LC_ALL", "C").arg("--wide").arg("--dynamic");
+    readelf.args(["--file-header", "--segments"]).arg(program);
+    let text = String::from_utf8(run::output(&mut readelf)?)?;
+    ensure!(
+        text.contains(arch.machine()) && text.contains("DYN (Position-Independent"),
+        "the program is not position-independent code for {}",
         arch.name()
     );
     ensure!(
-        header.e_type(endian) == ET_DYN,
-        "it is not position-independent"
-    );
-    for segment in header.program_headers(endian, program)? {
-        ensure!(
-            segment.p_type(endian) != PT_INTERP,
-            "it wants a loader: it is not static"
-        );
-        if segment.p_type(endian) == PT_DYNAMIC {
-            let entries = segment.dynamic(endian, program)?.unwrap_or_default();
-            ensure!(
-                entries.iter().all(|entry| entry.tag(endian) != DT_NEEDED),
-                "it wants libraries: it is not static"
-            );
-        }
-    }
-    Ok(())
-}
-
-/// The program is no larger than promised.
-pub(super) fn is_small(program: &[u8]) -> Result<()> {
-    ensure!(
-        program.len() <= LIMIT,
-        "the program has {} bytes, {LIMIT} are the limit; docs/adr/0013-image.md says where they go",
-        program.len()
+        !text.contains("INTERP") && !text.contains("(NEEDED)"),
+        "the program is not static: it needs a loader or libraries"
     );
     Ok(())
 }
 
-/// No path of the machine that built it: those differ from machine to machine.
-pub(super) fn names_no_path(program: &[u8], paths: &[&str]) -> Result<()> {
-    for path in paths {
-        let found = program
-            .windows(path.len())
-            .any(|window| window == path.as_bytes());
-        ensure!(
-            !found,
-            "the program has a path of this machine in it: {path}"
-        );
-    }
-    Ok(())
+fn untar(archive: &Path, to: &Path) -> Result<()> {
+    run::run_quietly(
+        Command::new("tar")
+            .arg("-xf")
+            .arg(archive)
+            .arg("-C")
+            .arg(to),
+    )
 }
 
-fn document<T: DeserializeOwned>(files: &Files, path: &str) -> Result<T> {
-    let bytes = files
-        .get(path)
-        .with_context(|| format!("there is no {path}"))?;
-    serde_json::from_slice(bytes).with_context(|| format!("{path} is not what it should be"))
+fn document(file: &Path) -> Result<Value> {
+    let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+    Ok(serde_json::from_slice(&bytes)?)
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_with_libraries_is_refused() {
+        let own = std::env::current_exe().unwrap();
+        let error = is_static(Arch::here().unwrap(), &own).unwrap_err();
+        assert!(error.to_string().contains("not static"), "{error}");
+    }
+
+    #[test]
+    fn a_path_of_this_machine_is_found() {
+        let program = b"at /home/me/src/main.rs";
+        assert!(names(program, Path::new("/home/me")));
+        assert!(!names(program, Path::new("/home/you")));
+    }
+}

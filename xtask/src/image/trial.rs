@@ -1,4 +1,4 @@
-//! Running the program where nothing else is: an empty root with `/etc/hosts` and a kubeconfig.
+//! Runs the program of the image where nothing else is but `/etc/hosts` and a kubeconfig.
 //!
 //! Shows that it needs no loader and no library, and that the C library in it finds a host by name
 //! without files of its own. Another architecture's runs in qemu where that is installed.
@@ -16,31 +16,30 @@ use anyhow::{Context, Result, bail, ensure};
 use super::program::Arch;
 use crate::{host, run};
 
-/// A name that no resolver knows (RFC 6761): only the empty root's own /etc/hosts has it.
+/// A name that no resolver knows (RFC 6761): only the /etc/hosts beside the program has it.
 const SERVER: &str = "api.pathproof.test";
 /// Until the program has asked the server at that name, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs the program as far as this machine can, and says how.
-pub(super) fn trial(arch: Arch, program: &Path) -> Result<String> {
+/// Runs the program of an unpacked image as far as this machine can, and gives how.
+pub(super) fn trial(arch: Arch, root: &Path) -> Result<String> {
+    let program = root.join("pathproof");
     if arch != Arch::here()? {
-        return emulated(arch, program);
+        return emulated(arch, &program);
     }
     if !host::is_root() {
         says_version(&mut Command::new(program))?;
-        return Ok("runs here (not tried in an empty root, which needs root)".to_owned());
+        return Ok("runs here (not tried in the image's root, which needs root)".to_owned());
     }
-    let root = tempfile::tempdir()?;
-    fs::copy(program, root.path().join("pathproof"))?;
     let chroot = || {
         let mut command = Command::new(host::find("chroot").unwrap_or_else(|| "chroot".into()));
-        command.arg(root.path()).arg("/pathproof");
+        command.arg(root).arg("/pathproof");
         command
     };
-    says_version(&mut chroot()).context("in an empty root")?;
-    finds_its_server(root.path(), chroot()).context("in an empty root")?;
-    says_what_it_lacks(root.path(), chroot()).context("in an empty root")?;
-    Ok("runs in an empty root and finds its server by name".to_owned())
+    says_version(&mut chroot()).context("in the image's root")?;
+    finds_its_server(root, chroot()).context("in the image's root")?;
+    says_what_it_lacks(root, chroot()).context("in the image's root")?;
+    Ok("runs in the image's root and finds its server by name".to_owned())
 }
 
 fn says_version(command: &mut Command) -> Result<()> {
