@@ -49,7 +49,6 @@ mod assemble;
 mod check;
 mod confine;
 mod coverage;
-pub mod fleet;
 mod memory;
 mod probing;
 mod shape;

@@ -17,7 +17,6 @@ use crate::http::bind::BindAddress;
 use crate::telemetry::Format;
 
 mod error;
-mod fleet;
 mod interfaces;
 mod parse;
 mod publish;
@@ -27,7 +26,6 @@ mod source;
 mod taints;
 
 pub use error::ConfigError;
-pub use fleet::FleetConfig;
 pub use interfaces::{InterfaceRule, Pattern};
 pub use publish::PublishConfig;
 pub use rotate::RotateConfig;

@@ -12,7 +12,6 @@ pub mod config;
 pub mod datapath;
 pub mod domain;
 pub mod dropin;
-pub mod fleet;
 pub mod hardening;
 pub mod http;
 pub mod lifecycle;

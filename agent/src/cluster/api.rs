@@ -23,7 +23,6 @@ use crate::domain::cluster::ObjectName;
 
 mod afresh;
 pub mod client;
-mod desk;
 pub mod files;
 mod follow;
 mod objects;
@@ -35,7 +34,6 @@ mod tests;
 
 pub use afresh::Afresh;
 pub use client::{ApiAccess, ClientError};
-pub use desk::{Desk, desk_client};
 pub use routes::forget;
 
 use follow::{Follower, Pace};

@@ -173,16 +173,4 @@ pub enum ConfigError {
         /// The option.
         option: &'static str,
     },
-    /// A request that would be waited for without an end.
-    #[error("{option}: 0 would wait for ever: give a duration such as 10s")]
-    NoTimeout {
-        /// The option.
-        option: &'static str,
-    },
-    /// Not the name of a namespace.
-    #[error("--namespace: {value:?} is no name of a namespace")]
-    Namespace {
-        /// What was said.
-        value: String,
-    },
 }

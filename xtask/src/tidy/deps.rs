@@ -9,7 +9,7 @@ use super::tree::Tree;
 /// Modules of the agent and the modules each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet in app alone, through values of domain.
-const MODULES: [(&str, &[&str]); 24] = [
+const MODULES: [(&str, &[&str]); 23] = [
     ("domain", &[]),
     ("causes", &[]),
     ("args", &["domain", "telemetry"]),
@@ -33,7 +33,6 @@ const MODULES: [(&str, &[&str]); 24] = [
         "rotate",
         &["clock", "cluster", "config", "domain", "telemetry"],
     ),
-    ("fleet", &["causes", "domain", "report"]),
     ("dropin", &["args", "config", "domain", "netfilter"]),
     ("http", &["domain", "lifecycle", "metrics", "report"]),
     (
@@ -81,7 +80,7 @@ const NOT_IN_DOMAIN: [&str; 17] = [
 /// Libraries that stay in one module of the agent.
 const HOMES: [(&str, &[&str]); 4] = [
     ("k8s_openapi", &["cluster", "publish", "rotate"]),
-    ("kube", &["cluster", "fleet", "publish", "rotate"]),
+    ("kube", &["cluster", "publish", "rotate"]),
     ("aya", &["datapath"]),
     ("aya_log", &["datapath"]),
 ];

@@ -18,7 +18,7 @@ const GAP: usize = 2;
 const INDENT: usize = 2;
 
 /// The page.
-pub fn render(fleet: &Fleet, view: &View<'_>) -> String {
+pub(super) fn render(fleet: &Fleet, view: &View<'_>) -> String {
     let shown: Vec<&Row> = fleet
         .rows
         .iter()
@@ -57,8 +57,6 @@ struct Columns {
     verdict: usize,
     why: usize,
     since: usize,
-    lag: usize,
-    coverage: usize,
     eligible: usize,
 }
 
@@ -71,15 +69,11 @@ impl Columns {
         let verdict = INDENT + width("node", &|row| row.node.clone());
         let why = verdict + width("verdict", &|row| row.judged.name().to_owned());
         let since = why + width("why", &|row| row.reason.clone());
-        let lag = since + width("since", &|row| since_of(row, now));
-        let coverage = lag + width("lag", &lag_of);
-        let eligible = coverage + width("coverage", &coverage_of);
+        let eligible = since + width("since", &|row| since_of(row, now));
         Self {
             verdict,
             why,
             since,
-            lag,
-            coverage,
             eligible,
         }
     }
@@ -121,8 +115,6 @@ impl Page<'_> {
             (columns.verdict, "verdict"),
             (columns.why, "why"),
             (columns.since, "since"),
-            (columns.lag, "lag"),
-            (columns.coverage, "coverage"),
             (columns.eligible, "eligible"),
         ] {
             self.paper.to(column).put(Ink::Faint, title);
@@ -158,12 +150,6 @@ impl Page<'_> {
         paper.to(columns.why).put(Ink::Plain, &row.reason);
         let since = since_of(row, self.view.now);
         paper.to(columns.since).put(faint(&since), &since);
-        let lag = lag_of(row);
-        paper.to(columns.lag).put(faint(&lag), &lag);
-        let coverage = coverage_of(row);
-        let partial = row.coverage.as_ref().is_some_and(|seen| !seen.is_full());
-        let ink = if partial { Ink::Warn } else { faint(&coverage) };
-        paper.to(columns.coverage).put(ink, &coverage);
         paper.to(columns.eligible);
         match &row.eligible {
             Eligible::Yes => paper.put(Ink::Plain, "yes"),
@@ -179,51 +165,40 @@ impl Page<'_> {
         if self.sentences > SENTENCES {
             return;
         }
-        let audit = match row.audit {
-            true => " It answers 200 all the same (audit).",
-            false => "",
-        };
-        let text = format!("{}{audit}", sentence(text));
         self.paper.to(INDENT + 4);
-        self.paper.wrapped(Ink::Faint, INDENT + 4, &text);
+        self.paper.wrapped(Ink::Faint, INDENT + 4, &sentence(text));
     }
 
     fn notes(&mut self, fleet: &Fleet, shown: &[&Row]) {
         let left_out = fleet.rows.len() - shown.len();
-        let program = self.view.program;
-        let mut lines: Vec<(Ink, String)> = Vec::new();
+        let mut lines = Vec::new();
         if left_out > 0 {
             let nodes = counted(left_out as u64, "sound node");
-            lines.push((Ink::Faint, format!("{nodes} left out (--sick)")));
+            lines.push(format!("{nodes} left out (--sick)"));
         }
         if let Some(first) = shown.first().filter(|row| row.group == Group::Sick) {
-            let line = format!(
-                "{program} why {} tells how its verdict came about",
-                first.node
-            );
-            lines.push((Ink::Faint, line));
+            let (program, node) = (self.view.program, &first.node);
+            lines.push(format!(
+                "{program} why {node} tells how its verdict came about"
+            ));
         }
-        lines.extend(fleet.notes.iter().map(|note| (Ink::Warn, sentence(note))));
         if !lines.is_empty() {
             self.paper.line();
         }
-        for (ink, line) in lines {
-            let mark = if ink == Ink::Warn { "! " } else { "  " };
-            self.paper.put(ink, mark);
-            self.paper.wrapped(ink, INDENT, &line);
+        for line in lines {
+            self.paper.to(INDENT);
+            self.paper.wrapped(Ink::Faint, INDENT, &line);
         }
     }
 }
 
 fn ink(row: &Row) -> Ink {
     match row.judged {
-        // Nobody is missed on another system.
-        Judged::NoAgent if row.group == Group::Sound => Ink::Faint,
         Judged::State(state) => Ink::of(state),
         Judged::Recovering | Judged::NotReady => Ink::Bad,
         Judged::Ready => Ink::Good,
-        Judged::NoAnswer | Judged::OutOfDate => Ink::Warn,
-        Judged::NoAgent => Ink::Unsure,
+        Judged::OutOfDate => Ink::Warn,
+        Judged::NoAgent => Ink::Faint,
     }
 }
 
@@ -256,20 +231,4 @@ fn since_of(row: &Row, now: Wall) -> String {
         0 | 1 => Spoken(Duration::from_secs(age.as_secs())).to_string(),
         days => format!("{days} d"),
     }
-}
-
-fn lag_of(row: &Row) -> String {
-    row.lag
-        .map_or("-".to_owned(), |lag| Spoken(lag).to_string())
-}
-
-fn coverage_of(row: &Row) -> String {
-    let Some(seen) = &row.coverage else {
-        return "-".to_owned();
-    };
-    let gaps = match seen.losses.len() {
-        0 => String::new(),
-        number => format!(", {}", counted(number as u64, "gap")),
-    };
-    format!("{}/{}{gaps}", seen.attached, seen.wanted)
 }
