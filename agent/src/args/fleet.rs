@@ -73,10 +73,6 @@ pub struct FleetArgs {
     #[command(subcommand)]
     pub command: Option<FleetCommand>,
 
-    /// What kubectl is given.
-    #[command(flatten)]
-    pub kubectl: KubectlOptions,
-
     /// Namespace that pathproof is installed in
     #[arg(
         long,
@@ -98,6 +94,10 @@ pub struct FleetArgs {
         global = true
     )]
     pub output: Output,
+
+    /// What kubectl is given.
+    #[command(flatten)]
+    pub kubectl: KubectlOptions,
 
     /// Nodes to list, by label, such as `node-role.kubernetes.io/worker=`
     #[arg(long, short = 'l', value_name = "SELECTOR", help_heading = LIST)]
