@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{Exit, colours};
 use crate::args::{FleetArgs, FleetCommand, Output};
-use crate::domain::fleet::{NodeSeen, Row, Tally, rows};
+use crate::domain::fleet::{Group, NodeSeen, Row, Tally, rows};
 use crate::domain::time::Wall;
 
 mod document;
@@ -44,6 +44,12 @@ impl Fleet {
             tally: Tally::of(&rows),
             rows,
         }
+    }
+
+    fn shown(&self, view: &View<'_>) -> Vec<&Row> {
+        let rows = self.rows.iter();
+        rows.filter(|row| !view.sick_alone || row.group != Group::Sound)
+            .collect()
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::condition::Status;
 use super::time::Wall;
-pub use row::{Eligible, Group, Judged, Row, row};
+pub use row::{Group, Judged, Row, age, row};
 pub use tally::Tally;
 
 /// A condition this old is nobody's any more: an agent writes it every 5 min.
@@ -50,9 +50,6 @@ pub struct ConditionSeen {
 /// All nodes, in the order in which they are shown.
 pub fn rows(nodes: &[NodeSeen], now: Wall) -> Vec<Row> {
     let mut rows: Vec<Row> = nodes.iter().map(|node| row(node, now)).collect();
-    rows.sort_by(|a, b| {
-        let place = |row: &Row| (row.group, std::cmp::Reverse(row.judged.severity()));
-        place(a).cmp(&place(b)).then_with(|| a.node.cmp(&b.node))
-    });
+    rows.sort_by(|a, b| (a.group, a.judged, &a.node).cmp(&(b.group, b.judged, &b.node)));
     rows
 }

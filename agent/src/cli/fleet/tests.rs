@@ -191,7 +191,8 @@ fn the_document_names_what_the_page_shows() {
     assert_eq!(first["node"], "worker-3");
     assert_eq!(first["group"], "sick");
     assert_eq!(first["verdict"], "broken");
-    assert_eq!(first["eligible"], true);
+    assert_eq!(first["since"], "2026-11-21T23:55:50Z");
+    assert_eq!(first["leaving"], serde_json::Value::Null);
     let leaving = document["nodes"].as_array().unwrap().iter();
     let leaving: Vec<_> = leaving.filter(|node| node["group"] == "leaving").collect();
     assert_eq!(leaving.len(), 1);

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use serde::{Serialize, Serializer};
+
 use super::{ConditionSeen, NodeSeen, OUT_OF_DATE};
 use crate::domain::condition::{Reason, Status, says_leaving};
 use crate::domain::node::PRESETS;
 use crate::domain::time::{Spoken, Wall};
-use crate::domain::verdict::State;
 
 /// Where a row belongs, in the order of the page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
     /// Broken or stale: its traffic is lost.
@@ -22,91 +23,86 @@ pub enum Group {
     Sound,
 }
 
-/// What is said of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The verdict on a node, the worst first.
+#[expect(missing_docs, reason = "most are the states of a verdict")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Judged {
-    /// The verdict's state.
-    State(State),
-    /// Proven again, and still answered 503 until that lasts.
-    Recovering,
-    /// The condition is True and does not say of which state.
-    Ready,
+    Broken,
+    Stale,
     /// The condition is False, by a reason that this release does not know.
     NotReady,
+    /// Proven again, and still answered 503 until that lasts.
+    Recovering,
+    Degraded,
+    Suspect,
     /// The condition is no longer renewed.
     OutOfDate,
+    Unknown,
+    Starting,
     /// The node's system is one that has no agent.
     NoAgent,
+    /// The condition is True, by a reason that names no state.
+    Ready,
+    Proven,
 }
 
 impl Judged {
     /// As it is printed.
     pub fn name(self) -> &'static str {
         match self {
-            Judged::State(state) => state.name(),
-            Judged::Recovering => "recovering",
-            Judged::Ready => "ready",
+            Judged::Broken => "broken",
+            Judged::Stale => "stale",
             Judged::NotReady => "not ready",
+            Judged::Recovering => "recovering",
+            Judged::Degraded => "degraded",
+            Judged::Suspect => "suspect",
             Judged::OutOfDate => "out of date",
+            Judged::Unknown => "unknown",
+            Judged::Starting => "starting",
             Judged::NoAgent => "no agent",
-        }
-    }
-
-    /// The worst has the most.
-    pub fn severity(self) -> u8 {
-        match self {
-            Judged::State(State::Broken) => 12,
-            Judged::State(State::Stale) => 11,
-            Judged::NotReady => 10,
-            Judged::Recovering => 9,
-            Judged::State(State::Degraded) => 8,
-            Judged::State(State::Suspect) => 7,
-            Judged::OutOfDate => 5,
-            Judged::State(State::Unknown) => 4,
-            Judged::NoAgent => 3,
-            Judged::State(State::Starting) => 2,
-            Judged::Ready => 1,
-            Judged::State(State::Proven) => 0,
+            Judged::Ready => "ready",
+            Judged::Proven => "proven",
         }
     }
 
     fn group(self) -> Group {
         match self {
-            Judged::State(State::Broken | State::Stale) | Judged::NotReady | Judged::Recovering => {
-                Group::Sick
-            }
-            Judged::State(State::Proven) | Judged::Ready | Judged::NoAgent => Group::Sound,
+            Judged::Broken | Judged::Stale | Judged::NotReady | Judged::Recovering => Group::Sick,
+            Judged::Proven | Judged::Ready | Judged::NoAgent => Group::Sound,
             _ => Group::Doubtful,
         }
     }
 }
 
-/// Whether the node may be sent new connections, apart from its datapath.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Eligible {
-    /// It stays.
-    Yes,
-    /// It leaves: one word for why, such as a taint's key.
-    No(String),
+impl Serialize for Judged {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
 }
 
-/// The row.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The row. Names in JSON are stable: fields are added, never renamed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
     /// The node's name.
     pub node: String,
     /// Where it belongs.
     pub group: Group,
-    /// What is said of it.
+    /// What is known of its datapath.
+    #[serde(rename = "verdict")]
     pub judged: Judged,
     /// Why, in a word or two; nothing of a node that is proven.
     pub reason: String,
     /// Why, in a sentence, where there is something to tell.
     pub sentence: Option<String>,
     /// When the condition's status last changed; of one that is out of date, the last heartbeat.
+    #[serde(serialize_with = "as_text")]
     pub since: Option<Wall>,
-    /// Whether the node stays.
-    pub eligible: Eligible,
+    /// Why the node leaves, in a word such as a taint's key; nothing of one that stays.
+    pub leaving: Option<String>,
+}
+
+fn as_text<S: Serializer>(at: &Option<Wall>, serializer: S) -> Result<S::Ok, S::Error> {
+    at.map(|at| at.to_string()).serialize(serializer)
 }
 
 /// Of one node, as of `now`.
@@ -115,7 +111,7 @@ pub fn row(node: &NodeSeen, now: Wall) -> Row {
         Some(condition) => of_condition(node, condition, now),
         None => of_nothing(node),
     };
-    if row.eligible != Eligible::Yes {
+    if row.leaving.is_some() {
         row.group = Group::Leaving;
     }
     row
@@ -129,7 +125,7 @@ fn blank(node: &NodeSeen, judged: Judged) -> Row {
         reason: String::new(),
         sentence: None,
         since: None,
-        eligible: eligible(node),
+        leaving: leaving(node),
     }
 }
 
@@ -151,9 +147,8 @@ fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
     row.since = condition.transition;
     row.reason = reason.map_or_else(|| condition.reason.clone(), short);
     row.sentence = (row.group != Group::Sound).then(|| condition.message.clone());
-    let leaves = reason == Some(Reason::Leaving) || says_leaving(&condition.message);
-    if leaves && row.eligible == Eligible::Yes {
-        row.eligible = Eligible::No("leaving".to_owned());
+    if reason == Some(Reason::Leaving) || says_leaving(&condition.message) {
+        row.leaving.get_or_insert("leaving".to_owned());
     }
     row
 }
@@ -165,7 +160,7 @@ fn of_nothing(node: &NodeSeen) -> Row {
         row.reason = format!("{os} node");
         return row;
     }
-    let mut row = blank(node, Judged::State(State::Unknown));
+    let mut row = blank(node, Judged::Unknown);
     row.reason = "no condition".to_owned();
     row.sentence = Some(
         "the Node has no condition ServiceDatapathReady: no agent runs there, or it does not \
@@ -177,21 +172,18 @@ fn of_nothing(node: &NodeSeen) -> Row {
 
 /// What a condition's status and reason amount to.
 fn judged(status: Status, reason: Option<Reason>) -> Judged {
-    let by_status = match status {
-        Status::True => Judged::Ready,
-        Status::False => Judged::NotReady,
-        Status::Unknown => Judged::State(State::Unknown),
-    };
-    match reason {
-        None | Some(Reason::Leaving) => by_status,
-        Some(Reason::Proven) => Judged::State(State::Proven),
-        Some(Reason::Recovering) => Judged::Recovering,
-        Some(Reason::Starting) => Judged::State(State::Starting),
-        Some(Reason::Stale) => Judged::State(State::Stale),
-        Some(Reason::Broken(_)) => Judged::State(State::Broken),
-        Some(Reason::Degraded(_)) => Judged::State(State::Degraded),
-        Some(Reason::Suspect(_)) => Judged::State(State::Suspect),
-        Some(Reason::Unknown(_)) => Judged::State(State::Unknown),
+    match (reason, status) {
+        (Some(Reason::Proven), _) => Judged::Proven,
+        (Some(Reason::Recovering), _) => Judged::Recovering,
+        (Some(Reason::Starting), _) => Judged::Starting,
+        (Some(Reason::Stale), _) => Judged::Stale,
+        (Some(Reason::Broken(_)), _) => Judged::Broken,
+        (Some(Reason::Degraded(_)), _) => Judged::Degraded,
+        (Some(Reason::Suspect(_)), _) => Judged::Suspect,
+        (Some(Reason::Unknown(_)), _) => Judged::Unknown,
+        (None | Some(Reason::Leaving), Status::True) => Judged::Ready,
+        (None | Some(Reason::Leaving), Status::False) => Judged::NotReady,
+        (None | Some(Reason::Leaving), Status::Unknown) => Judged::Unknown,
     }
 }
 
@@ -208,19 +200,16 @@ fn short(reason: Reason) -> String {
     word.replace('_', " ")
 }
 
-/// Of the Node alone: deletion, and the taint that always counts.
-fn eligible(node: &NodeSeen) -> Eligible {
+/// By the Node alone: deletion, and the taint that always counts.
+fn leaving(node: &NodeSeen) -> Option<String> {
     if node.deleting {
-        return Eligible::No("deleted".to_owned());
+        return Some("deleted".to_owned());
     }
     let counts = |key: &&String| PRESETS[0].keys.contains(&key.as_str());
-    match node.taints.iter().find(counts) {
-        Some(key) => Eligible::No(key.clone()),
-        None => Eligible::Yes,
-    }
+    node.taints.iter().find(counts).cloned()
 }
 
 /// How long before `now`; zero where it lies ahead, as with clocks that differ.
-fn age(at: Wall, now: Wall) -> Duration {
+pub fn age(at: Wall, now: Wall) -> Duration {
     Duration::from_nanos(u64::try_from(now.0.saturating_sub(at.0)).unwrap_or(0))
 }

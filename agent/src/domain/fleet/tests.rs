@@ -135,7 +135,7 @@ fn a_node_that_leaves_stands_apart(#[case] change: fn(&mut NodeSeen), #[case] le
         change(&mut node);
         let row = row(&node, NOW);
         assert_eq!(row.group == Group::Leaving, leaves, "{row:?}");
-        assert_eq!(row.eligible == Eligible::Yes, !leaves);
+        assert_eq!(row.leaving.is_some(), leaves);
     }
 }
 
