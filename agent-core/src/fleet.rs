@@ -1,10 +1,6 @@
-//! All nodes of a cluster at a glance: rows out of what their Nodes and their agents say, which row
-//! comes first, and which agents are worth asking.
-//!
-//! A Node's condition says the verdict and little more, and is there for whoever may read Nodes. An
-//! agent that is asked says everything. Nothing here asks.
+//! The rows of the fleet list, built from Nodes and their condition `ServiceDatapathReady`, and the
+//! order in which they are shown. Nothing here reads a cluster.
 
-mod ask;
 pub mod rotation;
 mod row;
 mod tally;
@@ -16,9 +12,7 @@ use std::time::Duration;
 
 use crate::condition::Status;
 use crate::time::Wall;
-use crate::verdict::Verdict;
-pub use ask::{Ask, MOST, to_ask};
-pub use row::{CoverageSeen, Eligible, Group, Judged, Row, Source, row};
+pub use row::{Group, Judged, Row, age, row};
 pub use tally::Tally;
 
 /// A condition this old is nobody's any more: an agent writes it every 5 min.
@@ -54,50 +48,9 @@ pub struct ConditionSeen {
     pub heartbeat: Option<Wall>,
 }
 
-/// What is known of a node's agent beside the condition.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum AgentSeen {
-    /// It was not looked for.
-    #[default]
-    Unsought,
-    /// No pod of an agent is on the node.
-    Missing,
-    /// It has a pod, and was not asked.
-    Unasked,
-    /// It was asked and did not answer, or cannot be: one sentence.
-    Silent(String),
-    /// It answered.
-    Told(Box<Told>),
-}
-
-/// What an agent says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// Its verdict.
-    pub verdict: Verdict,
-    /// `verdict.at` on the wall clock.
-    pub written: Wall,
-    /// Whether /livez answers 200 for the datapath, or would without audit.
-    pub sound: bool,
-    /// Its verdict has no consequences.
-    pub audit: bool,
-}
-
-/// A node and its agent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeFacts {
-    /// The Node.
-    pub node: NodeSeen,
-    /// Its agent.
-    pub agent: AgentSeen,
-}
-
 /// All nodes, in the order in which they are shown.
-pub fn rows(facts: &[NodeFacts], now: Wall) -> Vec<Row> {
-    let mut rows: Vec<Row> = facts.iter().map(|facts| row(facts, now)).collect();
-    rows.sort_by(|a, b| {
-        let place = |row: &Row| (row.group, std::cmp::Reverse(row.judged.severity()));
-        place(a).cmp(&place(b)).then_with(|| a.node.cmp(&b.node))
-    });
+pub fn rows(nodes: &[NodeSeen], now: Wall) -> Vec<Row> {
+    let mut rows: Vec<Row> = nodes.iter().map(|node| row(node, now)).collect();
+    rows.sort_by(|a, b| (a.group, a.judged, &a.node).cmp(&(b.group, b.judged, &b.node)));
     rows
 }

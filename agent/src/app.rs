@@ -50,7 +50,6 @@ mod agent;
 mod assemble;
 mod check;
 mod confine;
-pub mod fleet;
 mod memory;
 mod probing;
 mod source;

@@ -21,7 +21,7 @@ pub use commands::{
     CheckArgs, CleanupArgs, DocsArgs, DocsPage, DrainArgs, KubeProxyArgs, RotateArgs, StatusArgs,
     VersionArgs, WhyArgs,
 };
-pub use fleet::{AskWhom, FleetAccess, FleetArgs, FleetCommand, NodeArgs, Plugin};
+pub use fleet::{FleetArgs, FleetCommand, KubectlOptions, NodeArgs, Plugin};
 pub use reference::reference;
 pub use sentinel::SentinelArgs;
 
@@ -87,9 +87,8 @@ pub enum Command {
     Rotate(RotateArgs),
     /// Show every node of a cluster: verdict, why, since when; also as `kubectl pathproof`
     ///
-    /// The sick come first, then those that are in doubt, those that leave, and the rest. Rights to
-    /// list Nodes are enough; with rights to reach the agents' pods it says how far rules lag and how
-    /// well each agent sees.
+    /// Runs kubectl, which must be in PATH. The list is that of the Nodes' conditions, the sick
+    /// first, then those in doubt, those that leave, and the rest.
     Fleet(Box<FleetArgs>),
     /// Remove what an agent leaves behind: programs, pinned maps, state, the sentinel's interfaces
     Cleanup(CleanupArgs),

@@ -17,7 +17,6 @@ use agent_core::eligibility::TerminatingTaints;
 use agent_core::policy::{Enforcement, UnknownPolicy};
 
 mod error;
-mod fleet;
 mod interfaces;
 mod parse;
 mod publish;
@@ -27,7 +26,6 @@ mod source;
 mod taints;
 
 pub use error::ConfigError;
-pub use fleet::FleetConfig;
 pub use interfaces::{InterfaceRule, Pattern};
 pub use publish::PublishConfig;
 pub use rotate::RotateConfig;

@@ -11,7 +11,6 @@ pub mod cluster;
 pub mod config;
 pub mod datapath;
 pub mod dropin;
-pub mod fleet;
 pub mod hardening;
 pub mod http;
 pub mod lifecycle;

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use pathproof::args::{CheckArgs, CleanupArgs, Command, FleetArgs, RotateArgs, RunArgs};
+use pathproof::args::{CheckArgs, CleanupArgs, Command, RotateArgs, RunArgs};
 use pathproof::cli::{self, Exit};
-use pathproof::config::{Config, FleetConfig, RotateConfig, Surroundings, device_prefix};
+use pathproof::config::{Config, RotateConfig, Surroundings, device_prefix};
 use pathproof::dropin::{self, DropInError, wanted::Wanted};
 use pathproof::lifecycle::memory;
 use pathproof::{app, clock, rotate, telemetry};
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
             Command::Why(said) => cli::why::run(&said),
             Command::Check(said) => check(&said),
             Command::Drain(said) => cli::drain::run(&said, clock::mono),
-            Command::Fleet(said) => list_fleet(&said),
+            Command::Fleet(said) => cli::fleet::run(&said, clock::wall()),
             Command::Rotate(said) => rotate_generations(&said),
             Command::Cleanup(said) => cleanup(&said),
             // Its words were taken above.
@@ -169,17 +169,6 @@ fn rotate_generations(said: &RotateArgs) -> Exit {
     };
     match runtime.block_on(rotate::run(config)) {
         Ok(()) => Exit::Success,
-        Err(error) => cli::fail(&error),
-    }
-}
-
-fn list_fleet(said: &FleetArgs) -> Exit {
-    let config = match FleetConfig::resolve(&said.access) {
-        Ok(config) => config,
-        Err(error) => return cli::fail(&error),
-    };
-    match current_thread() {
-        Ok(runtime) => runtime.block_on(app::fleet::run(said, &config)),
         Err(error) => cli::fail(&error),
     }
 }

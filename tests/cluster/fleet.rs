@@ -1,8 +1,7 @@
-//! `kubectl pathproof` against a real API server: what each right adds, and what is said of the
-//! rights that are missing.
+//! `kubectl pathproof` with the real kubectl against a real API server: what each right of
+//! deploy/examples allows.
 //!
-//! There is no kubelet here, so no agent can be reached: a port-forward gets as far as the API
-//! server's rules.
+//! There is no kubelet here: an exec ends at the API server's rules.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use std::process::Output;
 use node_tests::cluster::{
     self, Api, ControlPlane, Servers, account_kubeconfig, base, create, documents,
 };
+use node_tests::deploy::Tool;
 use node_tests::manifests::Manifests;
 use node_tests::skip;
 use node_tests::world::{World, agent_binary};
@@ -21,6 +21,8 @@ struct Desk {
     admin: Api,
     control: ControlPlane,
     plugin: PathBuf,
+    /// The folder of kubectl.
+    path: PathBuf,
     world: World,
 }
 
@@ -44,9 +46,10 @@ impl From<Output> for Said {
 
 impl Desk {
     fn or_skip(test: &str) -> Option<Self> {
-        if skip::without_root(test) {
+        if skip::without_root(test) || Tool::Kubectl.skip_without(test) {
             return None;
         }
+        let kubectl = Tool::Kubectl.find().expect("kubectl");
         let programs = Servers::or_skip(test)?;
         let world = World::builder().build().expect("build a world");
         let control = ControlPlane::start(&world, &programs).expect("a control plane");
@@ -59,6 +62,7 @@ impl Desk {
             admin,
             control,
             plugin,
+            path: kubectl.parent().expect("a folder").to_owned(),
             world,
         };
         desk.rights();
@@ -72,26 +76,14 @@ impl Desk {
         for object in documents(&text).expect("YAML") {
             create(&self.admin, object).expect("roles");
         }
-        for account in ["nobody", "lister", "getter", "asker"] {
+        for account in ["nobody", "lister", "asker"] {
             let object = json!({
                 "apiVersion": "v1", "kind": "ServiceAccount",
                 "metadata": { "name": account, "namespace": base::NAMESPACE },
             });
             create(&self.admin, object).expect("an account");
         }
-        // What sufficed before Kubernetes 1.35.
-        let getter = json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-            "metadata": { "name": "getter", "namespace": base::NAMESPACE },
-            "rules": [
-                { "apiGroups": [""], "resources": ["pods"], "verbs": ["list"] },
-                { "apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["get"] },
-            ],
-        });
-        create(&self.admin, getter).expect("a role");
-        self.bind("Role", "getter", &["getter"]);
-        let listers = ["lister", "getter", "asker"];
-        self.bind("ClusterRole", "pathproof-fleet", &listers);
+        self.bind("ClusterRole", "pathproof-fleet", &["lister", "asker"]);
         self.bind("Role", "pathproof-fleet-agents", &["asker"]);
     }
 
@@ -165,7 +157,8 @@ impl Desk {
         command
             .args(arguments)
             .arg("--kubeconfig")
-            .arg(config.expect("a kubeconfig"));
+            .arg(config.expect("a kubeconfig"))
+            .env("PATH", &self.path);
         command.output().expect("the program runs").into()
     }
 }
@@ -209,71 +202,42 @@ fn rights_on_nodes_are_enough_for_the_list() {
     assert!(line(page, "worker-3").ends_with("no, leaving"), "{page}");
     // No agent has written node-1's condition.
     assert!(line(page, "node-1").contains("unknown"), "{page}");
-    // What else there could be is named with the right that it takes.
-    let wrapped: Vec<&str> = page.split_whitespace().collect();
-    let flat = wrapped.join(" ");
-    let missing = "the right to list pods in namespace pathproof is missing";
-    assert!(flat.contains(missing), "{page}");
 
-    let said = desk.run(
-        "lister",
-        &[
-            "-o",
-            "json",
-            "--ask",
-            "none",
-            "-l",
-            "kubernetes.io/os=linux",
-        ],
-    );
+    let selector = ["-l", "kubernetes.io/os=linux", "-o", "json"];
+    let said = desk.run("lister", &selector);
     let document: Value = serde_json::from_str(&said.out).expect("JSON");
     assert_eq!(document["summary"]["sick"], 1, "{document:#}");
     assert_eq!(document["nodes"][0]["node"], "worker-2");
     assert_eq!(document["nodes"][0]["reason"], "leaked");
-    assert_eq!(document["notes"], json!([]));
 
     let said = desk.run("nobody", &[]);
-    assert_eq!(said.code, Some(77), "{}", said.err);
-    let missing = "the right to list nodes in the whole cluster is missing";
-    assert!(said.err.contains(missing), "{}", said.err);
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    // kubectl names the right, the plugin the roles.
+    for words in ["cannot list resource \"nodes\"", "fleet-rbac.yaml"] {
+        assert!(said.err.contains(words), "{}", said.err);
+    }
 }
 
 #[test]
-fn a_port_forward_takes_both_rights() {
-    let name = "a_port_forward_takes_both_rights";
+fn an_exec_takes_the_second_role() {
+    let name = "an_exec_takes_the_second_role";
     let Some(desk) = Desk::or_skip(name) else {
         return;
     };
     desk.agent_pod("node-1");
-    let (getter, asker) = (desk.run("getter", &[]), desk.run("asker", &[]));
-    let flat = |said: &Said| said.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    // Kubernetes 1.35 and newer want create beside get.
-    let missing = "the right to create pods/portforward in namespace pathproof is missing";
-    assert!(flat(&getter).contains(missing), "{}", getter.out);
-    assert!(!flat(&asker).contains("is missing"), "{}", asker.out);
-    // There is no kubelet behind it: the API server lets the request through, and it ends there.
-    assert!(
-        flat(&asker).contains("Its agent does not answer"),
-        "{}",
-        asker.out
-    );
-    assert!(
-        line(&asker.out, "node-1").contains("no answer"),
-        "{}",
-        asker.out
-    );
-
     let said = desk.run("lister", &["why", "node-1"]);
-    assert_eq!(said.code, Some(77), "{}", said.err);
-    let missing = "the right to list pods in namespace pathproof is missing";
-    assert!(said.err.contains(missing), "{}", said.err);
-    let said = desk.run("getter", &["status", "node-1"]);
-    assert_eq!(said.code, Some(77), "{}", said.err);
-    let said = desk.run("asker", &["why", "node-9"]);
     assert_eq!(said.code, Some(1), "{}", said.err);
-    assert!(
-        said.err.contains("no pod of an agent is on node node-9"),
-        "{}",
-        said.err
-    );
+    let missing = "cannot list resource \"pods\"";
+    assert!(said.err.contains(missing), "{}", said.err);
+
+    // The API server lets the exec through, which ends where a kubelet would begin.
+    let said = desk.run("asker", &["why", "node-1"]);
+    assert_ne!(said.code, Some(0), "{}", said.err);
+    assert!(!said.err.contains("forbidden"), "{}", said.err);
+    assert!(!said.err.contains("pathproof: "), "{}", said.err);
+
+    let said = desk.run("asker", &["status", "node-9"]);
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    let missing = "no pod of an agent is on node node-9";
+    assert!(said.err.contains(missing), "{}", said.err);
 }

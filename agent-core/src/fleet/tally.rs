@@ -15,8 +15,6 @@ pub struct Tally {
     pub leaving: usize,
     /// Proven, and staying.
     pub sound: usize,
-    /// Agents that answered.
-    pub asked: usize,
 }
 
 impl Tally {
@@ -29,7 +27,6 @@ impl Tally {
             doubtful: count(Group::Doubtful),
             leaving: count(Group::Leaving),
             sound: count(Group::Sound),
-            asked: rows.iter().filter(|row| row.coverage.is_some()).count(),
         }
     }
 }

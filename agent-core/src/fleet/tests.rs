@@ -1,11 +1,7 @@
 use rstest::rstest;
 
 use super::*;
-use crate::cause::{Cause, State};
 use crate::condition::Reason;
-use crate::eligibility::Eligibility;
-use crate::time::Mono;
-use crate::verdict::Coverage;
 
 const NOW: Wall = Wall(1_795_305_600_000_000_000);
 
@@ -30,43 +26,10 @@ fn condition(status: Status, reason: &str) -> ConditionSeen {
     }
 }
 
-fn with(status: Status, reason: &str) -> NodeFacts {
-    NodeFacts {
-        node: NodeSeen {
-            condition: Some(condition(status, reason)),
-            ..node("worker-1")
-        },
-        agent: AgentSeen::Unsought,
-    }
-}
-
-fn told(state: State, cause: Option<Cause>, eligibility: Eligibility) -> NodeFacts {
-    let verdict = Verdict {
-        at: Mono(100_000_000_000),
-        state,
-        since: Mono(70_000_000_000),
-        cause,
-        why: None,
-        reason: "a sentence".to_owned(),
-        eligibility,
-        families: Vec::new(),
-        services: Vec::new(),
-        services_omitted: 0,
-        coverage: Coverage {
-            attached: 4,
-            wanted: 5,
-            ..Coverage::default()
-        },
-    };
-    let told = Told {
-        verdict,
-        written: NOW,
-        sound: !matches!(state, State::Broken | State::Stale),
-        audit: false,
-    };
-    NodeFacts {
-        node: node("worker-1"),
-        agent: AgentSeen::Told(Box::new(told)),
+fn with(status: Status, reason: &str) -> NodeSeen {
+    NodeSeen {
+        condition: Some(condition(status, reason)),
+        ..node("worker-1")
     }
 }
 
@@ -125,8 +88,6 @@ fn what_a_condition_amounts_to(
     assert_eq!((row.group, row.judged.name()), (group, judged));
     assert_eq!(row.reason, short);
     assert_eq!(row.since, Some(before(Duration::from_secs(240))));
-    assert_eq!((row.lag, row.coverage), (None, None));
-    assert_eq!(row.source, Source::Condition);
 }
 
 #[test]
@@ -152,42 +113,17 @@ fn a_condition_that_nobody_keeps_says_nothing(
     #[case] group: Group,
     #[case] judged: &str,
 ) {
-    let mut facts = with(Status::True, "DatapathProven");
-    let condition = facts.node.condition.as_mut().unwrap();
-    condition.heartbeat = Some(before(age));
-    let row = row(&facts, NOW);
+    let mut node = with(Status::True, "DatapathProven");
+    node.condition.as_mut().unwrap().heartbeat = Some(before(age));
+    let row = row(&node, NOW);
     assert_eq!((row.group, row.judged.name()), (group, judged));
 }
 
 #[test]
 fn a_clock_that_is_ahead_makes_nothing_old() {
-    let mut facts = with(Status::True, "DatapathProven");
-    facts.node.condition.as_mut().unwrap().heartbeat = Some(Wall(NOW.0 + 3_600_000_000_000));
-    assert_eq!(row(&facts, NOW).group, Group::Sound);
-}
-
-#[test]
-fn an_agent_that_answers_outranks_the_condition() {
-    let mut facts = told(State::Broken, Some(Cause::Leaked), Eligibility::Eligible);
-    facts.node.condition = Some(condition(Status::True, "DatapathProven"));
-    let row = row(&facts, NOW);
-    assert_eq!((row.group, row.judged.name()), (Group::Sick, "broken"));
-    assert_eq!(row.reason, "leaked");
-    assert_eq!(row.since, Some(before(Duration::from_secs(30))));
-    let coverage = row.coverage.unwrap();
-    assert_eq!((coverage.attached, coverage.wanted), (4, 5));
-    assert!(!coverage.is_full());
-    assert_eq!(row.source, Source::Agent);
-}
-
-#[test]
-fn what_is_still_answered_503_is_recovering() {
-    let mut facts = told(State::Proven, None, Eligibility::Eligible);
-    if let AgentSeen::Told(told) = &mut facts.agent {
-        told.sound = false;
-    }
-    let row = row(&facts, NOW);
-    assert_eq!((row.group, row.judged), (Group::Sick, Judged::Recovering));
+    let mut node = with(Status::True, "DatapathProven");
+    node.condition.as_mut().unwrap().heartbeat = Some(Wall(NOW.0 + 3_600_000_000_000));
+    assert_eq!(row(&node, NOW).group, Group::Sound);
 }
 
 #[rstest]
@@ -195,93 +131,52 @@ fn what_is_still_answered_503_is_recovering() {
 #[case::deleted(|of: &mut NodeSeen| of.deleting = true, true)]
 #[case::cordoned(|of: &mut NodeSeen| of.taints.push("node.kubernetes.io/unschedulable".to_owned()), false)]
 fn a_node_that_leaves_stands_apart(#[case] change: fn(&mut NodeSeen), #[case] leaves: bool) {
-    for facts in [
-        told(State::Broken, Some(Cause::Leaked), Eligibility::Eligible),
-        with(Status::False, "DatapathBrokenLeaked"),
-        NodeFacts {
-            node: node("worker-1"),
-            agent: AgentSeen::Missing,
-        },
-    ] {
-        let mut facts = facts;
-        change(&mut facts.node);
-        let row = row(&facts, NOW);
+    for mut node in [with(Status::False, "DatapathBrokenLeaked"), node("bare")] {
+        change(&mut node);
+        let row = row(&node, NOW);
         assert_eq!(row.group == Group::Leaving, leaves, "{row:?}");
-        assert_eq!(row.eligible == Eligible::Yes, !leaves);
+        assert_eq!(row.leaving.is_some(), leaves);
     }
 }
 
 #[test]
-fn an_agent_knows_taints_that_it_was_told_of() {
-    let taint = "karpenter.sh/disrupted".to_owned();
-    let row = row(
-        &told(State::Proven, None, Eligibility::Tainted { taint }),
-        NOW,
-    );
-    assert_eq!(row.group, Group::Leaving);
-    assert_eq!(
-        row.eligible,
-        Eligible::No("karpenter.sh/disrupted".to_owned())
-    );
-}
-
-#[test]
-fn a_broken_node_that_leaves_is_told_by_its_message() {
-    let mut facts = with(Status::False, "DatapathBrokenLeaked");
-    facts.node.condition.as_mut().unwrap().message =
+fn a_broken_node_that_leaves_is_recognised_by_its_message() {
+    let mut node = with(Status::False, "DatapathBrokenLeaked");
+    node.condition.as_mut().unwrap().message =
         "the node is about to be removed: taint x/y. Its datapath: leaked".to_owned();
-    let row = row(&facts, NOW);
+    let row = row(&node, NOW);
     assert_eq!((row.group, row.judged.name()), (Group::Leaving, "broken"));
 }
 
-#[rstest]
-#[case(AgentSeen::Missing, "no agent")]
-#[case(AgentSeen::Silent("its agent does not answer".to_owned()), "no answer")]
-#[case(AgentSeen::Unsought, "unknown")]
-#[case(AgentSeen::Unasked, "unknown")]
-fn a_node_of_which_nothing_is_known_is_in_doubt(#[case] agent: AgentSeen, #[case] judged: &str) {
-    let facts = NodeFacts {
-        node: node("worker-1"),
-        agent,
-    };
-    let row = row(&facts, NOW);
-    assert_eq!((row.group, row.judged.name()), (Group::Doubtful, judged));
-    assert_eq!(row.source, Source::Nobody);
+#[test]
+fn a_node_without_a_condition_is_in_doubt() {
+    let row = row(&node("worker-1"), NOW);
+    assert_eq!((row.group, row.judged.name()), (Group::Doubtful, "unknown"));
+    assert_eq!(row.reason, "no condition");
 }
 
 #[test]
-fn a_silent_agent_is_named_beside_what_its_condition_says() {
-    let mut facts = with(Status::True, "DatapathProven");
-    facts.agent = AgentSeen::Silent("its agent does not answer: refused".to_owned());
-    let row = row(&facts, NOW);
-    assert_eq!((row.group, row.judged.name()), (Group::Doubtful, "proven"));
-    assert!(row.sentence.unwrap().contains("refused"));
-}
-
-#[test]
-fn no_agent_is_missed_on_other_systems() {
-    let facts = NodeFacts {
-        node: NodeSeen {
-            foreign_os: Some("windows".to_owned()),
-            ..node("win-1")
-        },
-        agent: AgentSeen::Missing,
+fn no_agent_is_expected_on_other_systems() {
+    let windows = NodeSeen {
+        foreign_os: Some("windows".to_owned()),
+        ..node("win-1")
     };
-    let row = row(&facts, NOW);
+    let row = row(&windows, NOW);
     assert_eq!((row.group, row.judged), (Group::Sound, Judged::NoAgent));
     assert_eq!(row.reason, "windows node");
 }
 
-fn named(name: &str, mut facts: NodeFacts) -> NodeFacts {
-    facts.node.name = name.to_owned();
-    facts
-}
-
 #[test]
 fn the_sick_come_first_and_the_leaving_stand_apart() {
-    let mut leaving = with(Status::False, "DatapathBroken");
-    leaving.node.deleting = true;
-    let facts = [
+    let named = |name: &str, node| NodeSeen {
+        name: name.to_owned(),
+        ..node
+    };
+    let leaving = NodeSeen {
+        deleting: true,
+        ..with(Status::False, "DatapathBroken")
+    };
+    let nodes = [
         named("c", with(Status::True, "DatapathProven")),
         named("b", with(Status::True, "DatapathProven")),
         named("leaving", leaving),
@@ -290,7 +185,7 @@ fn the_sick_come_first_and_the_leaving_stand_apart() {
         named("stale", with(Status::False, "DatapathStale")),
         named("broken", with(Status::False, "DatapathBroken")),
     ];
-    let rows = rows(&facts, NOW);
+    let rows = rows(&nodes, NOW);
     let order: Vec<&str> = rows.iter().map(|row| row.node.as_str()).collect();
     assert_eq!(
         order,
@@ -300,46 +195,5 @@ fn the_sick_come_first_and_the_leaving_stand_apart() {
     );
     let tally = Tally::of(&rows);
     assert_eq!((tally.nodes, tally.sick, tally.doubtful), (7, 2, 2));
-    assert_eq!((tally.leaving, tally.sound, tally.asked), (1, 2, 0));
-}
-
-/// So many proven nodes, then a broken, a leaving one and one without a condition.
-fn cluster(proven: usize) -> Vec<NodeSeen> {
-    let mut nodes: Vec<NodeSeen> = (0..proven)
-        .map(|index| NodeSeen {
-            name: format!("worker-{index}"),
-            ..with(Status::True, "DatapathProven").node
-        })
-        .collect();
-    nodes.push(NodeSeen {
-        deleting: true,
-        ..with(Status::True, "NodeLeaving").node
-    });
-    nodes.push(node("bare"));
-    nodes.push(with(Status::False, "DatapathBroken").node);
-    nodes
-}
-
-#[rstest]
-#[case(Ask::Auto, 97, 100)]
-#[case(Ask::Auto, 98, 3)]
-#[case(Ask::All, 4_997, 5_000)]
-#[case(Ask::Sick, 10, 3)]
-#[case(Ask::None, 10, 0)]
-fn so_many_agents_are_asked(#[case] ask: Ask, #[case] proven: usize, #[case] expected: usize) {
-    let nodes = cluster(proven);
-    let places = to_ask(ask, &nodes, NOW);
-    assert_eq!(places.len(), expected);
-    if let [first, second, third, ..] = places.as_slice() {
-        // The sick one, the one in doubt, the leaving one.
-        assert_eq!([*first, *second, *third], [proven + 2, proven + 1, proven]);
-    }
-}
-
-#[test]
-fn a_cluster_in_flames_is_not_asked_whole() {
-    let sick = with(Status::False, "DatapathBroken").node;
-    let nodes = vec![sick; 5_000];
-    assert_eq!(to_ask(Ask::Auto, &nodes, NOW).len(), MOST);
-    assert_eq!(to_ask(Ask::Sick, &nodes, NOW).len(), 5_000);
+    assert_eq!((tally.leaving, tally.sound), (1, 2));
 }

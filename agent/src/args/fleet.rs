@@ -1,18 +1,52 @@
 //! Options of `pathproof fleet`, which is `kubectl pathproof` where the binary is installed by that
-//! name: kubectl's own names for what kubectl has too.
+//! name. Options that kubectl has too bear kubectl's names.
 
-use std::path::PathBuf;
-
-use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgAction, ArgMatches, Args as ClapArgs, Command, FromArgMatches, Parser};
+use clap::{Error, Subcommand};
 
 use super::Output;
 
 const FLEET_CODES: &str = "\
-Exit codes: 0 listed or shown, whatever the verdicts; 1 failed, 64 an option is wrong, 77 rights \
-are missing.";
+Exit codes: 0 listed, whatever the verdicts; 1 failed, 64 an option is wrong. Of why and status: \
+that of kubectl exec, which is the command's own.";
 
-const API: &str = "API server";
+const KUBECTL: &str = "Passed on to kubectl";
 const LIST: &str = "List";
+
+/// kubectl's options for reaching the API server: name, value, help.
+const KUBECTL_OPTIONS: [(&str, &str, &str); 15] = [
+    ("kubeconfig", "FILE", "Kubeconfig file"),
+    ("context", "NAME", "Context of the kubeconfig"),
+    ("cluster", "NAME", "Cluster of the kubeconfig"),
+    ("user", "NAME", "User of the kubeconfig"),
+    ("server", "URL", "URL of the API server"),
+    (
+        "tls-server-name",
+        "NAME",
+        "Name in the API server's certificate",
+    ),
+    (
+        "certificate-authority",
+        "FILE",
+        "Certificate of the authority that signed the API server's",
+    ),
+    (
+        "insecure-skip-tls-verify",
+        "BOOL",
+        "Accept any certificate of the API server",
+    ),
+    ("client-certificate", "FILE", "Client certificate"),
+    ("client-key", "FILE", "Key of the client certificate"),
+    ("token", "TOKEN", "Bearer token"),
+    ("as", "NAME", "User to impersonate"),
+    ("as-group", "NAME", "Group to impersonate (repeatable)"),
+    ("as-uid", "UID", "UID to impersonate"),
+    (
+        "request-timeout",
+        "DURATION",
+        "Time limit of one request to the API server; 0 is none",
+    ),
+];
 
 /// The command line where the binary is called as kubectl's plugin.
 #[derive(Debug, Clone, PartialEq, Parser)]
@@ -39,85 +73,6 @@ pub struct FleetArgs {
     #[command(subcommand)]
     pub command: Option<FleetCommand>,
 
-    /// How the API server and the agents are reached.
-    #[command(flatten)]
-    pub access: FleetAccess,
-
-    /// Nodes to list, by label, such as `node-role.kubernetes.io/worker=`
-    #[arg(long, short = 'l', value_name = "SELECTOR", help_heading = LIST)]
-    pub selector: Option<String>,
-
-    /// Which agents are asked for lag, coverage and the newest verdict
-    #[arg(
-        long,
-        env = "PATHPROOF_ASK",
-        value_name = "WHOM",
-        value_enum,
-        default_value_t = AskWhom::Auto,
-        help_heading = LIST
-    )]
-    pub ask: AskWhom,
-
-    /// Leave nodes out that are proven and stay
-    #[arg(long, help_heading = LIST)]
-    pub sick: bool,
-}
-
-/// One node.
-#[derive(Debug, Clone, PartialEq, Subcommand)]
-pub enum FleetCommand {
-    /// Tell how a node's verdict came about, and where to look next: `pathproof why` of its agent
-    Why(NodeArgs),
-    /// Show a node's verdict and what it rests on: `pathproof status` of its agent
-    Status(NodeArgs),
-}
-
-/// Which node.
-#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
-pub struct NodeArgs {
-    /// Name of the node
-    #[arg(value_name = "NODE")]
-    pub node: String,
-}
-
-/// How the API server and the agents are reached.
-#[derive(Debug, Clone, PartialEq, ClapArgs)]
-pub struct FleetAccess {
-    /// Kubeconfig; without it those that KUBECONFIG names, ~/.kube/config, or this pod's ServiceAccount
-    #[arg(long, value_name = "FILE", global = true, help_heading = API)]
-    pub kubeconfig: Option<PathBuf>,
-
-    /// Context of the kubeconfig, instead of its current one
-    #[arg(long, value_name = "NAME", global = true, help_heading = API)]
-    pub context: Option<String>,
-
-    /// Cluster of the kubeconfig, instead of the context's
-    #[arg(long, value_name = "NAME", global = true, help_heading = API)]
-    pub cluster: Option<String>,
-
-    /// User of the kubeconfig, instead of the context's
-    #[arg(long, value_name = "NAME", global = true, help_heading = API)]
-    pub user: Option<String>,
-
-    /// URL of the API server, instead of the kubeconfig's
-    #[arg(long, short = 's', value_name = "URL", global = true, help_heading = API)]
-    pub server: Option<String>,
-
-    /// User to act as
-    #[arg(long = "as", value_name = "NAME", global = true, help_heading = API)]
-    pub act_as: Option<String>,
-
-    /// Group to act as (repeatable)
-    #[arg(
-        long = "as-group",
-        value_name = "NAME",
-        action = ArgAction::Append,
-        requires = "act_as",
-        global = true,
-        help_heading = API
-    )]
-    pub act_as_groups: Vec<String>,
-
     /// Namespace that pathproof is installed in
     #[arg(
         long,
@@ -125,33 +80,9 @@ pub struct FleetAccess {
         env = "PATHPROOF_NAMESPACE",
         value_name = "NAMESPACE",
         default_value = "pathproof",
-        global = true,
-        help_heading = API
+        global = true
     )]
     pub namespace: String,
-
-    /// Port of the agents' --admin-bind-address
-    #[arg(
-        long,
-        env = "PATHPROOF_AGENT_PORT",
-        value_name = "PORT",
-        default_value_t = 19256,
-        value_parser = clap::value_parser!(u16).range(1..),
-        global = true,
-        help_heading = API
-    )]
-    pub agent_port: u16,
-
-    /// How long one request may take, to the API server or to an agent: 1 to 600 seconds, or such
-    /// as 30s, 2m
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "10s",
-        global = true,
-        help_heading = API
-    )]
-    pub request_timeout: String,
 
     /// For people, or JSON
     #[arg(
@@ -163,28 +94,91 @@ pub struct FleetAccess {
         global = true
     )]
     pub output: Output,
+
+    /// What kubectl is given.
+    #[command(flatten)]
+    pub kubectl: KubectlOptions,
+
+    /// Nodes to list, by label, such as `node-role.kubernetes.io/worker=`
+    #[arg(long, short = 'l', value_name = "SELECTOR", help_heading = LIST)]
+    pub selector: Option<String>,
+
+    /// Leave nodes out that are proven and stay
+    #[arg(long, help_heading = LIST)]
+    pub sick: bool,
 }
 
-/// Which agents are asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum AskWhom {
-    /// All in a cluster of up to 100 nodes; in a larger one as sick, 100 at most
-    Auto,
-    /// All, however many
-    All,
-    /// Those whose condition does not say that the node is proven and stays
-    Sick,
-    /// None: the conditions of the Nodes alone, and no right but to list them
-    None,
+/// One node.
+#[derive(Debug, Clone, PartialEq, Subcommand)]
+pub enum FleetCommand {
+    /// Run `pathproof why` in the pod of a node's agent: how its verdict came about
+    Why(NodeArgs),
+    /// Run `pathproof status` in the pod of a node's agent: its verdict and what it rests on
+    Status(NodeArgs),
 }
 
-impl From<AskWhom> for agent_core::fleet::Ask {
-    fn from(said: AskWhom) -> Self {
-        match said {
-            AskWhom::Auto => Self::Auto,
-            AskWhom::All => Self::All,
-            AskWhom::Sick => Self::Sick,
-            AskWhom::None => Self::None,
-        }
+/// Which node.
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct NodeArgs {
+    /// Name of the node
+    #[arg(value_name = "NODE", value_parser = node_name)]
+    pub node: String,
+
+    /// Options of the agent's command, such as `-- --admin-address 127.0.0.1:9999`
+    #[arg(value_name = "OPTION", last = true)]
+    pub options: Vec<String>,
+}
+
+/// Words that are passed on to kubectl, each `--NAME=VALUE`, so that no value is taken for an option.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KubectlOptions(pub Vec<String>);
+
+impl ClapArgs for KubectlOptions {
+    fn augment_args(command: Command) -> Command {
+        command.args(KUBECTL_OPTIONS.map(|(name, value, help)| {
+            let arg = Arg::new(name)
+                .long(name)
+                .short((name == "server").then_some('s'))
+                .value_name(value)
+                .action(ArgAction::Append)
+                .help(help)
+                .help_heading(KUBECTL)
+                .global(true);
+            match value {
+                "BOOL" => arg
+                    .num_args(0..=1)
+                    .require_equals(true)
+                    .default_missing_value("true"),
+                _ => arg,
+            }
+        }))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for KubectlOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let words = |(name, ..): &(&str, &str, &str)| -> Vec<String> {
+            let values = matches.get_many::<String>(name).into_iter().flatten();
+            values.map(|value| format!("--{name}={value}")).collect()
+        };
+        Ok(Self(KUBECTL_OPTIONS.iter().flat_map(words).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// The name becomes part of a field selector, where a comma would begin another one.
+fn node_name(text: &str) -> Result<String, &'static str> {
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+    match text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(is_part) {
+        true => Ok(text.to_owned()),
+        false => Err("a Node's name has lower-case letters, digits, '-' and '.'"),
     }
 }

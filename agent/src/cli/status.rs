@@ -32,7 +32,7 @@ pub fn run(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
 }
 
 /// Prints the page of a report, or the text that it was read from.
-pub fn show(body: &str, report: &Report, output: Output, now: fn() -> Timestamp) -> Exit {
+fn show(body: &str, report: &Report, output: Output, now: fn() -> Timestamp) -> Exit {
     match output {
         Output::Json => super::print(body),
         Output::Text => {

@@ -26,8 +26,7 @@ pub fn run(said: &WhyArgs) -> Exit {
     }
 }
 
-/// Prints the page of a report.
-pub fn show(report: &Report, output: Output) -> Exit {
+fn show(report: &Report, output: Output) -> Exit {
     let chain = Chain::of(report);
     match output {
         Output::Text => super::print(&render(&chain, colours())),

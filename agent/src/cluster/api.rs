@@ -22,7 +22,6 @@ use super::manifests::Update;
 use agent_core::cluster::ObjectName;
 
 pub mod client;
-mod desk;
 pub mod files;
 mod follow;
 mod objects;
@@ -34,7 +33,6 @@ mod tests;
 mod uncached;
 
 pub use client::{ApiAccess, ClientError};
-pub use desk::{Desk, desk_client};
 pub use routes::forget;
 pub use uncached::Uncached;
 

@@ -117,10 +117,4 @@ pub enum ConfigError {
         "{option}: there is no API server to write to where --manifests gives the cluster view: leave it out, or give --kubeconfig or --server instead of --manifests"
     )]
     NowhereToPublish { option: &'static str },
-    /// A request that would be waited for without an end.
-    #[error("{option}: 0 would wait for ever: give a duration such as 10s")]
-    NoTimeout { option: &'static str },
-    /// Not the name of a namespace.
-    #[error("--namespace: {value:?} is no name of a namespace")]
-    Namespace { value: String },
 }

@@ -70,11 +70,13 @@ impl Desk {
         })
     }
 
-    /// Runs `kubectl`, words as they are, where a plugin lies; gives all that came of it.
+    /// Runs `kubectl`, words as they are, with a plugin's folder and its own in PATH; gives all that
+    /// came of it.
     pub fn kubectl_plugin(&self, folder: &Path, words: &[&str]) -> Result<Output> {
-        let mut path = folder.as_os_str().to_owned();
-        path.push(":");
-        path.push(std::env::var_os("PATH").unwrap_or_default());
+        let own = self.kubectl.parent().context("the folder of kubectl")?;
+        let rest = std::env::var_os("PATH").unwrap_or_default();
+        let path = [folder.to_owned(), own.to_owned()].into_iter();
+        let path = std::env::join_paths(path.chain(std::env::split_paths(&rest)))?;
         let mut command = self.command(&self.kubectl);
         command.args(words).env("PATH", path);
         command.output().context("start kubectl")

@@ -9,7 +9,7 @@ use super::tree::Tree;
 /// Modules of the agent and the modules each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet in app alone, through values of agent-core.
-const MODULES: [(&str, &[&str]); 21] = [
+const MODULES: [(&str, &[&str]); 20] = [
     ("causes", &[]),
     ("args", &["telemetry"]),
     ("config", &["args", "http", "telemetry"]),
@@ -24,7 +24,6 @@ const MODULES: [(&str, &[&str]); 21] = [
     ("sentinel", &["clock", "netfilter"]),
     ("publish", &["causes", "clock", "metrics"]),
     ("rotate", &["clock", "cluster", "config", "telemetry"]),
-    ("fleet", &["causes"]),
     ("dropin", &["args", "config", "netfilter"]),
     ("http", &["lifecycle", "metrics"]),
     (
@@ -90,7 +89,7 @@ const NOT_IN_CORE: [&str; 6] = [
 /// Libraries that stay in one module of the agent.
 const HOMES: [(&str, &[&str]); 4] = [
     ("k8s_openapi", &["cluster", "publish", "rotate"]),
-    ("kube", &["cluster", "fleet", "publish", "rotate"]),
+    ("kube", &["cluster", "publish", "rotate"]),
     ("aya", &["datapath"]),
     ("aya_log", &["datapath"]),
 ];

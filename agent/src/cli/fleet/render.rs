@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::paper::{Ink, Paper, counted, grouped, sentence};
 use super::{Fleet, View};
 use agent_core::eligibility::PRESETS;
-use agent_core::fleet::{Eligible, Group, Judged, Row, Tally};
+use agent_core::fleet::{Group, Judged, Row, Tally, age};
 use agent_core::time::{Spoken, Wall};
 
 /// Sentences beneath rows, so that a cluster in flames still fits a screen or two.
@@ -17,25 +17,33 @@ const GAP: usize = 2;
 /// Where a row's own text begins.
 const INDENT: usize = 2;
 
+/// Titles of the columns.
+const TITLES: [&str; 5] = ["node", "verdict", "why", "since", "eligible"];
+
 /// The page.
-pub fn render(fleet: &Fleet, view: &View<'_>) -> String {
-    let shown: Vec<&Row> = fleet
-        .rows
-        .iter()
-        .filter(|row| !view.sick_alone || row.group != Group::Sound)
-        .collect();
+pub(super) fn render(fleet: &Fleet, view: &View<'_>) -> String {
+    let shown = fleet.shown(view);
     let mut page = Page {
         paper: Paper::new(view.colour),
-        columns: Columns::of(&shown, view.now),
+        columns: columns(&shown, view.now),
         view,
         sentences: 0,
     };
     page.head(&fleet.tally);
     if !shown.is_empty() {
-        page.titles();
-        for group in [Group::Sick, Group::Doubtful, Group::Leaving, Group::Sound] {
-            page.group(group, &shown);
+        page.paper.line();
+        for (column, title) in page.columns.into_iter().zip(TITLES) {
+            page.paper.to(column).put(Ink::Faint, title);
         }
+        page.paper.line();
+    }
+    let mut group = None;
+    for row in &shown {
+        if group.replace(row.group) != Some(row.group) {
+            page.paper.line();
+            page.paper.put(Ink::Heading, title(row.group)).line();
+        }
+        page.row(row);
     }
     page.notes(fleet, &shown);
     if shown.len() >= LONG {
@@ -47,42 +55,39 @@ pub fn render(fleet: &Fleet, view: &View<'_>) -> String {
 
 struct Page<'a> {
     paper: Paper,
-    columns: Columns,
+    columns: [usize; TITLES.len()],
     view: &'a View<'a>,
     sentences: usize,
 }
 
 /// Where each column begins: as wide as what stands in it, so that no name is cut.
-struct Columns {
-    verdict: usize,
-    why: usize,
-    since: usize,
-    lag: usize,
-    coverage: usize,
-    eligible: usize,
-}
-
-impl Columns {
-    fn of(rows: &[&Row], now: Wall) -> Self {
-        let width = |title: &str, text: &dyn Fn(&Row) -> String| {
-            let longest = rows.iter().map(|row| text(row).chars().count()).max();
-            longest.unwrap_or(0).max(title.len()) + GAP
-        };
-        let verdict = INDENT + width("node", &|row| row.node.clone());
-        let why = verdict + width("verdict", &|row| row.judged.name().to_owned());
-        let since = why + width("why", &|row| row.reason.clone());
-        let lag = since + width("since", &|row| since_of(row, now));
-        let coverage = lag + width("lag", &lag_of);
-        let eligible = coverage + width("coverage", &coverage_of);
-        Self {
-            verdict,
-            why,
-            since,
-            lag,
-            coverage,
-            eligible,
+fn columns(rows: &[&Row], now: Wall) -> [usize; TITLES.len()] {
+    let mut widths = TITLES.map(str::len);
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(cells(row, now)) {
+            *width = (*width).max(cell.chars().count());
         }
     }
+    let mut next = INDENT;
+    widths.map(|width| {
+        let column = next;
+        next += width + GAP;
+        column
+    })
+}
+
+/// What stands in a row's columns.
+fn cells(row: &Row, now: Wall) -> [String; TITLES.len()] {
+    [
+        row.node.clone(),
+        row.judged.name().to_owned(),
+        row.reason.clone(),
+        since_of(row, now),
+        match &row.leaving {
+            None => "yes".to_owned(),
+            Some(why) => format!("no, {}", leaving(why)),
+        },
+    ]
 }
 
 impl Page<'_> {
@@ -113,63 +118,17 @@ impl Page<'_> {
         self.paper.line();
     }
 
-    fn titles(&mut self) {
-        self.paper.line();
-        self.paper.to(INDENT).put(Ink::Faint, "node");
-        let columns = &self.columns;
-        for (column, title) in [
-            (columns.verdict, "verdict"),
-            (columns.why, "why"),
-            (columns.since, "since"),
-            (columns.lag, "lag"),
-            (columns.coverage, "coverage"),
-            (columns.eligible, "eligible"),
-        ] {
-            self.paper.to(column).put(Ink::Faint, title);
-        }
-        self.paper.line();
-    }
-
-    fn group(&mut self, group: Group, rows: &[&Row]) {
-        let rows: Vec<&&Row> = rows.iter().filter(|row| row.group == group).collect();
-        if rows.is_empty() {
-            return;
-        }
-        let title = match group {
-            Group::Sick => "sick",
-            Group::Doubtful => "in doubt",
-            Group::Leaving => "leaving, as expected",
-            Group::Sound => "sound",
-        };
-        self.paper.line();
-        self.paper.put(Ink::Heading, title).line();
-        for row in rows {
-            self.row(row);
-        }
-    }
-
     fn row(&mut self, row: &Row) {
         let ink = ink(row);
-        let columns = &self.columns;
-        let paper = &mut self.paper;
-        paper.put(ink, mark(row.group)).put(Ink::Plain, " ");
-        paper.put(Ink::Plain, &row.node);
-        paper.to(columns.verdict).put(ink, row.judged.name());
-        paper.to(columns.why).put(Ink::Plain, &row.reason);
-        let since = since_of(row, self.view.now);
-        paper.to(columns.since).put(faint(&since), &since);
-        let lag = lag_of(row);
-        paper.to(columns.lag).put(faint(&lag), &lag);
-        let coverage = coverage_of(row);
-        let partial = row.coverage.as_ref().is_some_and(|seen| !seen.is_full());
-        let ink = if partial { Ink::Warn } else { faint(&coverage) };
-        paper.to(columns.coverage).put(ink, &coverage);
-        paper.to(columns.eligible);
-        match &row.eligible {
-            Eligible::Yes => paper.put(Ink::Plain, "yes"),
-            Eligible::No(why) => paper.put(Ink::Warn, &format!("no, {}", leaving(why))),
-        };
-        paper.line();
+        self.paper.put(ink, mark(row.group));
+        let eligible = row.leaving.as_ref().map_or(Ink::Plain, |_| Ink::Warn);
+        let since = row.since.map_or(Ink::Faint, |_| Ink::Plain);
+        let inks = [Ink::Plain, ink, Ink::Plain, since, eligible];
+        let cells = cells(row, self.view.now);
+        for ((column, ink), cell) in self.columns.into_iter().zip(inks).zip(&cells) {
+            self.paper.to(column).put(ink, cell);
+        }
+        self.paper.line();
         self.sentence(row);
     }
 
@@ -179,51 +138,49 @@ impl Page<'_> {
         if self.sentences > SENTENCES {
             return;
         }
-        let audit = match row.audit {
-            true => " It answers 200 all the same (audit).",
-            false => "",
-        };
-        let text = format!("{}{audit}", sentence(text));
         self.paper.to(INDENT + 4);
-        self.paper.wrapped(Ink::Faint, INDENT + 4, &text);
+        self.paper.wrapped(Ink::Faint, INDENT + 4, &sentence(text));
     }
 
     fn notes(&mut self, fleet: &Fleet, shown: &[&Row]) {
         let left_out = fleet.rows.len() - shown.len();
-        let program = self.view.program;
-        let mut lines: Vec<(Ink, String)> = Vec::new();
+        let mut lines = Vec::new();
         if left_out > 0 {
             let nodes = counted(left_out as u64, "sound node");
-            lines.push((Ink::Faint, format!("{nodes} left out (--sick)")));
+            lines.push(format!("{nodes} left out (--sick)"));
         }
         if let Some(first) = shown.first().filter(|row| row.group == Group::Sick) {
-            let line = format!(
-                "{program} why {} tells how its verdict came about",
-                first.node
-            );
-            lines.push((Ink::Faint, line));
+            let (program, node) = (self.view.program, &first.node);
+            lines.push(format!(
+                "{program} why {node} tells how its verdict came about"
+            ));
         }
-        lines.extend(fleet.notes.iter().map(|note| (Ink::Warn, sentence(note))));
         if !lines.is_empty() {
             self.paper.line();
         }
-        for (ink, line) in lines {
-            let mark = if ink == Ink::Warn { "! " } else { "  " };
-            self.paper.put(ink, mark);
-            self.paper.wrapped(ink, INDENT, &line);
+        for line in lines {
+            self.paper.to(INDENT);
+            self.paper.wrapped(Ink::Faint, INDENT, &line);
         }
     }
 }
 
 fn ink(row: &Row) -> Ink {
     match row.judged {
-        // Nobody is missed on another system.
-        Judged::NoAgent if row.group == Group::Sound => Ink::Faint,
-        Judged::State(state) => Ink::of(state),
-        Judged::Recovering | Judged::NotReady => Ink::Bad,
-        Judged::Ready => Ink::Good,
-        Judged::NoAnswer | Judged::OutOfDate => Ink::Warn,
-        Judged::NoAgent => Ink::Unsure,
+        Judged::Broken | Judged::Stale | Judged::NotReady | Judged::Recovering => Ink::Bad,
+        Judged::Degraded | Judged::Suspect | Judged::OutOfDate => Ink::Warn,
+        Judged::Unknown | Judged::Starting => Ink::Unsure,
+        Judged::NoAgent => Ink::Faint,
+        Judged::Ready | Judged::Proven => Ink::Good,
+    }
+}
+
+fn title(group: Group) -> &'static str {
+    match group {
+        Group::Sick => "sick",
+        Group::Doubtful => "in doubt",
+        Group::Leaving => "leaving, as expected",
+        Group::Sound => "sound",
     }
 }
 
@@ -242,34 +199,13 @@ fn leaving(why: &str) -> &str {
     preset.map_or(why, |preset| preset.name)
 }
 
-fn faint(text: &str) -> Ink {
-    if text == "-" { Ink::Faint } else { Ink::Plain }
-}
-
 fn since_of(row: &Row, now: Wall) -> String {
     let Some(since) = row.since else {
         return "-".to_owned();
     };
-    let age = u64::try_from(now.0.saturating_sub(since.0)).unwrap_or(0);
-    let age = Duration::from_nanos(age);
-    match age.as_secs() / 86_400 {
-        0 | 1 => Spoken(Duration::from_secs(age.as_secs())).to_string(),
+    let seconds = age(since, now).as_secs();
+    match seconds / 86_400 {
+        0 | 1 => Spoken(Duration::from_secs(seconds)).to_string(),
         days => format!("{days} d"),
     }
-}
-
-fn lag_of(row: &Row) -> String {
-    row.lag
-        .map_or("-".to_owned(), |lag| Spoken(lag).to_string())
-}
-
-fn coverage_of(row: &Row) -> String {
-    let Some(seen) = &row.coverage else {
-        return "-".to_owned();
-    };
-    let gaps = match seen.losses.len() {
-        0 => String::new(),
-        number => format!(", {}", counted(number as u64, "gap")),
-    };
-    format!("{}/{}{gaps}", seen.attached, seen.wanted)
 }

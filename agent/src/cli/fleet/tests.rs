@@ -1,148 +1,99 @@
-use std::time::Duration;
-
+use clap::Parser as _;
 use rstest::rstest;
 
 use super::*;
 use agent_core::condition::Status;
-use agent_core::fleet::{AgentSeen, ConditionSeen, NodeSeen, Told};
-use agent_core::report::{Report, sample};
+use agent_core::fleet::ConditionSeen;
 
-fn now() -> Wall {
-    let at = sample::written() + Duration::from_millis(200);
-    Wall(i64::try_from(at.as_nanosecond()).unwrap())
-}
+const NOW: Wall = Wall(1_795_305_600_000_000_000);
 
 fn before(seconds: i64) -> Wall {
-    Wall(now().0 - seconds * 1_000_000_000)
+    Wall(NOW.0 - seconds * 1_000_000_000)
 }
 
-fn told(name: &str, report: &Report) -> NodeFacts {
-    let livez = report.answers.livez;
-    let told = Told {
-        verdict: report.verdict.clone(),
-        written: Wall(i64::try_from(report.written.as_nanosecond()).unwrap()),
-        sound: livez.status == 200,
-        audit: livez.would_fail,
-    };
-    NodeFacts {
-        node: NodeSeen {
-            name: name.to_owned(),
-            ..NodeSeen::default()
-        },
-        agent: AgentSeen::Told(Box::new(told)),
+fn condition(name: &str, status: Status, reason: &str, message: &str, since: i64) -> NodeSeen {
+    NodeSeen {
+        name: name.to_owned(),
+        condition: Some(ConditionSeen {
+            status,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            transition: Some(before(since)),
+            heartbeat: Some(before(70)),
+        }),
+        ..NodeSeen::default()
     }
 }
 
-fn condition(name: &str, status: Status, reason: &str, message: &str, since: i64) -> NodeFacts {
-    NodeFacts {
-        node: NodeSeen {
-            name: name.to_owned(),
-            condition: Some(ConditionSeen {
-                status,
-                reason: reason.to_owned(),
-                message: message.to_owned(),
-                transition: Some(before(since)),
-                heartbeat: Some(before(70)),
-            }),
-            ..NodeSeen::default()
-        },
-        agent: AgentSeen::Unsought,
-    }
-}
-
-fn proven(name: &str, since: i64) -> NodeFacts {
+fn proven(name: &str, since: i64) -> NodeSeen {
     let message = "new connections to Services get through, last seen 40 ms ago";
     condition(name, Status::True, "DatapathProven", message, since)
 }
 
-/// Every kind of node, with rights for everything.
-fn asked() -> Fleet {
-    let mut leaving = told("worker-7", &sample::proven());
+/// Every kind of node.
+fn mixed() -> Fleet {
+    let leaked = "no new connection to a Service gets through on IPv4: leaked, VIP left \
+                  untranslated (212 connections to 2 Services from 6 clients in 12 s)";
+    let misrouted = "shop/checkout-with-a-rather-long-name-for-a-service:https is misrouted, still \
+                     sent to an endpoint that left its slice; other Services get through";
+    let mut leaving = proven("worker-7", 3_590);
     leaving
-        .node
         .taints
         .push("ToBeDeletedByClusterAutoscaler".to_owned());
-    let mut silent = proven("worker-5", 86_400 * 3);
-    silent.agent = AgentSeen::Silent(
-        "its agent does not answer: it did not answer within 10 s (--request-timeout)".to_owned(),
-    );
+    let mut old = proven("worker-5", 86_400 * 3);
+    old.condition.as_mut().unwrap().heartbeat = Some(before(11_000));
     let mut windows = proven("win-1", 0);
-    windows.node.condition = None;
-    windows.node.foreign_os = Some("windows".to_owned());
-    windows.agent = AgentSeen::Missing;
+    windows.condition = None;
+    windows.foreign_os = Some("windows".to_owned());
     let mut bare = windows.clone();
-    bare.node.name = "worker-6".to_owned();
-    bare.node.foreign_os = None;
+    bare.name = "worker-6".to_owned();
+    bare.foreign_os = None;
     let nodes = [
-        told("worker-1", &sample::proven()),
-        told("worker-2", &sample::proven()),
-        told("worker-3", &sample::probed::flushed()),
-        told("worker-4", &sample::degraded()),
-        silent,
-        bare,
-        leaving,
-        told("worker-8", &sample::blind()),
-        windows,
-    ];
-    Fleet::of(&nodes, Vec::new(), now())
-}
-
-/// With rights on Nodes alone.
-fn by_conditions() -> Fleet {
-    let broken = "no new connection to a Service gets through on IPv4: leaked, VIP left \
-                  untranslated (212 connections to 2 Services from 6 clients in 12 s)";
-    let mut leaving = condition(
-        "ip-10-0-31-7.eu-central-1.compute.internal",
-        Status::True,
-        "NodeLeaving",
-        "the node is about to be removed: taint karpenter.sh/disrupted. Its datapath: new \
-         connections to Services get through",
-        95,
-    );
-    leaving.node.deleting = true;
-    let mut old = proven("ip-10-0-31-9.eu-central-1.compute.internal", 900_000);
-    old.node.condition.as_mut().unwrap().heartbeat = Some(before(11_000));
-    let nodes = [
-        proven("ip-10-0-31-4.eu-central-1.compute.internal", 400_000),
+        proven("worker-1", 3_590),
+        proven("worker-2", 86_400 * 4),
         condition(
-            "ip-10-0-31-5.eu-central-1.compute.internal",
+            "worker-3",
             Status::False,
             "DatapathBrokenLeaked",
-            broken,
+            leaked,
             250,
         ),
-        leaving,
+        condition(
+            "worker-4",
+            Status::True,
+            "DatapathDegradedStale",
+            misrouted,
+            180,
+        ),
         old,
+        bare,
+        leaving,
+        windows,
     ];
-    let note = "lag and coverage are not known: the right to list pods in namespace pathproof is \
-                missing (the API server: pods is forbidden); deploy/examples/fleet-rbac.yaml has \
-                the roles";
-    Fleet::of(&nodes, vec![note.to_owned()], now())
+    Fleet::of(&nodes, NOW)
 }
 
 /// Nothing to worry about.
 fn sound() -> Fleet {
-    let nodes: Vec<NodeFacts> = (1..4)
-        .map(|index| told(&format!("worker-{index}"), &sample::proven()))
-        .collect();
-    Fleet::of(&nodes, Vec::new(), now())
+    let nodes = [1, 2, 3].map(|index| proven(&format!("worker-{index}"), 3_590));
+    Fleet::of(&nodes, NOW)
 }
 
 /// Longer than a screen.
 fn large() -> Fleet {
-    let nodes: Vec<NodeFacts> = (0..60)
+    let nodes: Vec<NodeSeen> = (0..60)
         .map(|index| match index {
             7 => condition("worker-7", Status::False, "DatapathStale", "too old", 40),
             index => proven(&format!("worker-{index}"), 100_000),
         })
         .collect();
-    Fleet::of(&nodes, Vec::new(), now())
+    Fleet::of(&nodes, NOW)
 }
 
 fn view(colour: bool) -> View<'static> {
     View {
         colour,
-        now: now(),
+        now: NOW,
         sick_alone: false,
         program: "kubectl pathproof",
     }
@@ -151,22 +102,26 @@ fn view(colour: bool) -> View<'static> {
 /// Pages as they are printed, to be looked at: agent/testdata/fleet. With PATHPROOF_BLESS set
 /// they are written anew.
 #[rstest]
-#[case("asked", asked())]
+#[case("mixed", mixed())]
 #[case("sound", sound())]
-#[case("empty", Fleet::of(&[], Vec::new(), now()))]
+#[case("empty", Fleet::of(&[], NOW))]
 fn pages(#[case] name: &str, #[case] fleet: Fleet) {
     crate::cli::paper::assert_page("fleet", name, &render(&fleet, &view(false)));
 }
 
-/// Names that are longer than a terminal is wide are printed whole all the same: they are copied.
+/// Names that are longer than a terminal is wide are printed whole: they are copied.
 #[test]
 fn long_names_are_never_cut() {
-    let page = render(&by_conditions(), &view(false));
-    crate::cli::paper::assert_text("fleet", "by_conditions", &page);
-    assert!(
-        page.contains(" ip-10-0-31-5.eu-central-1.compute.internal "),
-        "{page}"
-    );
+    let name = format!("ip-10-0-31-5.{}compute.internal", "eu-central-1.".repeat(8));
+    let nodes = [condition(
+        &name,
+        Status::False,
+        "DatapathBroken",
+        "lost",
+        250,
+    )];
+    let page = render(&Fleet::of(&nodes, NOW), &view(false));
+    assert!(page.contains(&format!(" {name} ")), "{page}");
 }
 
 #[test]
@@ -175,15 +130,15 @@ fn sound_nodes_can_be_left_out() {
         sick_alone: true,
         ..view(false)
     };
-    let page = render(&asked(), &view);
+    let page = render(&mixed(), &view);
     assert!(
         page.contains("worker-3") && !page.contains("worker-1 "),
         "{page}"
     );
     assert!(page.contains("3 sound nodes left out"), "{page}");
-    let document = serde_json::to_value(Document::of(&asked(), &view)).unwrap();
-    assert_eq!(document["summary"]["nodes"], 9);
-    assert_eq!(document["nodes"].as_array().unwrap().len(), 6);
+    let document = serde_json::to_value(Document::of(&mixed(), &view)).unwrap();
+    assert_eq!(document["summary"]["nodes"], 8);
+    assert_eq!(document["nodes"].as_array().unwrap().len(), 5);
 }
 
 #[test]
@@ -196,7 +151,7 @@ fn a_long_list_ends_as_it_begins() {
 
 #[test]
 fn a_cluster_in_flames_still_fits_a_screen_or_two() {
-    let nodes: Vec<NodeFacts> = (0..500)
+    let nodes: Vec<NodeSeen> = (0..500)
         .map(|index| {
             let name = format!("worker-{index}");
             condition(
@@ -208,15 +163,15 @@ fn a_cluster_in_flames_still_fits_a_screen_or_two() {
             )
         })
         .collect();
-    let page = render(&Fleet::of(&nodes, Vec::new(), now()), &view(false));
+    let page = render(&Fleet::of(&nodes, NOW), &view(false));
     assert_eq!(page.matches("Everything is lost.").count(), 20);
     assert_eq!(page.matches(" broken ").count(), 500);
 }
 
 #[test]
 fn colours_change_nothing_that_is_read() {
-    let plain = render(&asked(), &view(false));
-    let coloured = render(&asked(), &view(true));
+    let plain = render(&mixed(), &view(false));
+    let coloured = render(&mixed(), &view(true));
     let mut read = String::new();
     let mut rest = coloured.as_str();
     while let Some((before, code)) = rest.split_once('\x1b') {
@@ -231,18 +186,17 @@ fn colours_change_nothing_that_is_read() {
 
 #[test]
 fn the_document_names_what_the_page_shows() {
-    let document = serde_json::to_value(Document::of(&asked(), &view(false))).unwrap();
+    let document = serde_json::to_value(Document::of(&mixed(), &view(false))).unwrap();
     let first = &document["nodes"][0];
     assert_eq!(first["node"], "worker-3");
     assert_eq!(first["group"], "sick");
     assert_eq!(first["verdict"], "broken");
-    assert_eq!(first["source"], "agent");
-    assert_eq!(first["coverage"]["attached"], 5);
-    assert_eq!(first["eligible"], true);
+    assert_eq!(first["since"], "2026-11-21T23:55:50Z");
+    assert_eq!(first["leaving"], serde_json::Value::Null);
     let leaving = document["nodes"].as_array().unwrap().iter();
-    let leaving = leaving.filter(|node| node["group"] == "leaving");
-    let names: Vec<_> = leaving.map(|node| node["node"].as_str().unwrap()).collect();
-    assert_eq!(names, ["worker-8", "worker-7"]);
+    let leaving: Vec<_> = leaving.filter(|node| node["group"] == "leaving").collect();
+    assert_eq!(leaving.len(), 1);
+    assert_eq!(leaving[0]["leaving"], "ToBeDeletedByClusterAutoscaler");
 }
 
 #[rstest]
@@ -257,47 +211,43 @@ fn the_name_it_is_called_by(#[case] called: &str, #[case] plugin: bool) {
 
 #[test]
 fn the_plugins_command_line_is_sound() {
-    use clap::{CommandFactory as _, Parser as _};
+    use clap::CommandFactory as _;
 
     use crate::args::{Args, Command, FleetCommand, Plugin};
 
     Plugin::command().debug_assert();
-    let short = [
-        "kubectl-pathproof",
-        "why",
-        "worker-3",
-        "--context",
-        "prod",
-        "-o",
-        "json",
-    ];
-    let plugin = Plugin::try_parse_from(short).unwrap();
-    let long = [
-        "pathproof",
-        "fleet",
-        "why",
-        "worker-3",
-        "--context",
-        "prod",
-        "-o",
-        "json",
-    ];
-    let args = Args::try_parse_from(long).unwrap();
-    assert_eq!(args.command, Command::Fleet(Box::new(plugin.fleet.clone())));
-    assert!(matches!(plugin.fleet.command, Some(FleetCommand::Why(of)) if of.node == "worker-3"));
-    assert_eq!(plugin.fleet.access.context.as_deref(), Some("prod"));
-    // kubectl's way round, too.
-    let before = [
-        "kubectl-pathproof",
-        "--context",
-        "prod",
-        "-o",
-        "json",
-        "why",
-        "worker-3",
-    ];
-    let again = Plugin::try_parse_from(before).unwrap();
-    assert_eq!(again.fleet.access, plugin.fleet.access);
-    assert!(Plugin::try_parse_from(["kubectl-pathproof", "why"]).is_err());
-    assert!(Plugin::try_parse_from(["kubectl-pathproof", "--as-group", "x"]).is_err());
+    let words = ["why", "worker-3", "--context", "prod", "-o", "json"];
+    let short = Plugin::try_parse_from(["kubectl-pathproof"].iter().chain(&words)).unwrap();
+    let long = Args::try_parse_from(["pathproof", "fleet"].iter().chain(&words)).unwrap();
+    assert_eq!(long.command, Command::Fleet(Box::new(short.fleet.clone())));
+    assert!(matches!(&short.fleet.command, Some(FleetCommand::Why(of)) if of.node == "worker-3"));
+    assert_eq!(short.fleet.kubectl.0, ["--context=prod"]);
+    // Options before the command mean the same.
+    let words = ["--context", "prod", "-o", "json", "why", "worker-3"];
+    let again = Plugin::try_parse_from(["kubectl-pathproof"].iter().chain(&words)).unwrap();
+    assert_eq!(again.fleet, short.fleet);
+}
+
+#[rstest]
+#[case(&["-s", "https://x"], &["--server=https://x"])]
+#[case(&["--insecure-skip-tls-verify"], &["--insecure-skip-tls-verify=true"])]
+#[case(&["--insecure-skip-tls-verify=false"], &["--insecure-skip-tls-verify=false"])]
+#[case(&["--as-group", "a", "--as=me", "--as-group=b"], &["--as=me", "--as-group=a", "--as-group=b"])]
+#[case(&["--request-timeout", "3"], &["--request-timeout=3"])]
+fn kubectls_options_are_passed_on(#[case] said: &[&str], #[case] passed: &[&str]) {
+    let words = ["kubectl-pathproof"].iter().chain(said);
+    let plugin = crate::args::Plugin::try_parse_from(words).unwrap();
+    assert_eq!(plugin.fleet.kubectl.0, passed);
+}
+
+#[rstest]
+#[case(&["why"])]
+#[case(&["why", "-x"])]
+#[case(&["why", ""])]
+#[case(&["why", "worker-3,spec.nodeName=worker-4"])]
+#[case(&["status", ".worker"])]
+#[case(&["status", "worker-3", "--watch"])]
+fn what_is_no_node_is_refused(#[case] said: &[&str]) {
+    let words = ["kubectl-pathproof"].iter().chain(said);
+    assert!(crate::args::Plugin::try_parse_from(words).is_err());
 }

@@ -43,12 +43,6 @@ pub enum ClientError {
         /// What is wrong.
         source: Box<KubeconfigError>,
     },
-    /// There is no kubeconfig, or it does not do.
-    #[error("no kubeconfig can be used; give --kubeconfig FILE, or name it in KUBECONFIG")]
-    NoKubeconfig {
-        /// What is wrong.
-        source: Box<KubeconfigError>,
-    },
     /// The URL is none.
     #[error(
         "--server: {url:?} is no URL of an API server: give http://HOST:PORT or https://HOST:PORT"
@@ -149,7 +143,7 @@ fn tuned(mut config: Config) -> Config {
     config
 }
 
-pub(super) fn parse(url: &str) -> Result<Uri, ClientError> {
+fn parse(url: &str) -> Result<Uri, ClientError> {
     let fail = || ClientError::Url {
         url: url.to_owned(),
     };

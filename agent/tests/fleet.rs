@@ -1,0 +1,225 @@
+//! `kubectl pathproof` as a process beside a script in kubectl's place: which arguments kubectl is
+//! given, and what becomes of its output and its exit code.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/kubectl");
+/// `cat` and `sh` of the script.
+const SYSTEM: &str = "/usr/bin:/bin";
+
+/// What a run came to.
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+    /// The arguments of each call of kubectl, one after another.
+    arguments: Vec<String>,
+}
+
+/// What kubectl prints.
+struct Canned(TempDir);
+
+impl Canned {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn list(self, resource: &str, items: &Value) -> Self {
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+        fs::write(self.0.path().join(resource), list.to_string()).unwrap();
+        self
+    }
+
+    fn run(&self, path: &str, words: &[&str]) -> Said {
+        let output = Command::new(env!("CARGO_BIN_EXE_pathproof"))
+            .arg0("kubectl-pathproof")
+            .args(words)
+            .env_clear()
+            .env("PATH", path)
+            .env("CANNED", self.0.path())
+            .output()
+            .unwrap();
+        let arguments = fs::read_to_string(self.0.path().join("arguments")).unwrap_or_default();
+        Said {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+            arguments: arguments.lines().map(str::to_owned).collect(),
+        }
+    }
+
+    fn pathproof(&self, words: &[&str]) -> Said {
+        self.run(&format!("{SCRIPT}:{SYSTEM}"), words)
+    }
+}
+
+fn node(name: &str, status: &str, reason: &str) -> Value {
+    let now = pathproof::clock::wall();
+    let mut since = now;
+    since.0 -= 250_000_000_000;
+    json!({
+        "metadata": { "name": name, "labels": { "kubernetes.io/os": "linux" } },
+        "spec": { "podCIDR": "10.1.0.0/24" },
+        "status": { "conditions": [
+            { "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "it is" },
+            {
+                "type": "ServiceDatapathReady", "status": status, "reason": reason,
+                "message": "what the agent wrote", "lastHeartbeatTime": now.to_string(),
+                "lastTransitionTime": since.to_string(),
+            },
+        ] },
+    })
+}
+
+/// A pod of an agent whose container has that state.
+fn pod(name: &str, phase: &str, state: &Value) -> Value {
+    json!({
+        "metadata": { "name": name, "namespace": "pathproof" },
+        "spec": { "nodeName": "worker-3" },
+        "status": { "phase": phase, "containerStatuses": [{ "name": "agent", "state": state }] },
+    })
+}
+
+#[test]
+fn the_list_is_made_of_conditions() {
+    let mut leaving = node("worker-3", "False", "DatapathBrokenLeaked");
+    leaving["spec"]["taints"] = json!([{ "key": "ToBeDeletedByClusterAutoscaler" }]);
+    let mut windows = node("win-1", "True", "DatapathProven");
+    windows["metadata"]["labels"]["kubernetes.io/os"] = "windows".into();
+    windows["status"] = json!({});
+    let nodes = json!([
+        node("worker-1", "True", "DatapathProven"),
+        windows,
+        leaving,
+        node("worker-2", "False", "DatapathBrokenLeaked"),
+        { "metadata": { "name": "bare" } },
+    ]);
+    let canned = Canned::new().list("nodes", &nodes);
+
+    let said = canned.pathproof(&["--context", "prod", "--request-timeout=3s", "-l", "a=b"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    let head = "SICK  5 nodes: 1 sick, 1 in doubt, 1 leaving, 2 sound\n";
+    assert!(said.out.starts_with(head), "{}", said.out);
+    let sick = "✗ worker-2  broken    leaked        4 min  yes\n      What the agent wrote.\n";
+    assert!(said.out.contains(sick), "{}", said.out);
+    assert!(said.out.contains("kubectl pathproof why worker-2"));
+    let expected = [
+        "get",
+        "--context=prod",
+        "--request-timeout=3s",
+        "nodes",
+        "--output=json",
+        "--selector=a=b",
+    ];
+    assert_eq!(said.arguments, expected);
+
+    let said = canned.pathproof(&["-o", "json"]);
+    let document: Value = serde_json::from_str(&said.out).unwrap();
+    let nodes = document["nodes"].as_array().unwrap().iter();
+    let nodes: Vec<&str> = nodes.map(|node| node["node"].as_str().unwrap()).collect();
+    assert_eq!(nodes, ["worker-2", "bare", "worker-3", "win-1", "worker-1"]);
+}
+
+#[test]
+fn a_command_runs_in_the_pod_of_the_nodes_agent() {
+    let starts = json!({ "waiting": { "reason": "ContainerCreating" } });
+    let pods = json!([
+        pod("agent-new", "Pending", &starts),
+        pod("agent-old", "Running", &json!({ "running": {} })),
+    ]);
+    let canned = Canned::new().list("pods", &pods);
+    let words = [
+        "why",
+        "worker-3",
+        "-n",
+        "net",
+        "--context=prod",
+        "-o",
+        "json",
+    ];
+    let said = canned.pathproof(&[&words[..], &["--", "--admin-address", "127.0.0.1:1"]].concat());
+    assert_eq!(said.code, Some(3), "{}", said.err);
+    assert_eq!(said.out, "from the agent\n");
+    let expected = [
+        "get",
+        "--context=prod",
+        "pods",
+        "--output=json",
+        "--namespace=net",
+        "--selector=app.kubernetes.io/name=pathproof,app.kubernetes.io/component=agent",
+        "--field-selector=spec.nodeName=worker-3",
+        "exec",
+        "--context=prod",
+        "--namespace=net",
+        "agent-old",
+        "--container",
+        "agent",
+        "--",
+        "/pathproof",
+        "why",
+        "--output=json",
+        "--admin-address",
+        "127.0.0.1:1",
+    ];
+    assert_eq!(said.arguments, expected);
+}
+
+#[rstest]
+#[case(json!([]), "no pod of an agent is on node worker-3 in namespace pathproof")]
+#[case(
+    json!([pod("agent-x", "Running", &json!({ "waiting": { "reason": "CrashLoopBackOff" } }))]),
+    "the agent's pod agent-x is not running (Running, CrashLoopBackOff): kubectl describe pod"
+)]
+#[case(
+    json!([{ "metadata": { "name": "agent-x" }, "status": { "phase": "Pending" } }]),
+    "the agent's pod agent-x is not running (Pending)"
+)]
+fn a_node_without_a_running_agent_is_an_error(#[case] pods: Value, #[case] sentence: &str) {
+    let said = Canned::new()
+        .list("pods", &pods)
+        .pathproof(&["status", "worker-3"]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.err.contains(sentence), "{}", said.err);
+    assert!(!said.arguments.contains(&"exec".to_owned()));
+}
+
+#[rstest]
+#[case(&[], "kubectl get nodes failed (exit status: 1)")]
+#[case(&["why", "worker-3"], "kubectl get pods failed (exit status: 1)")]
+fn kubectl_gives_its_own_reason(#[case] words: &[&str], #[case] sentence: &str) {
+    let said = Canned::new().pathproof(words);
+    assert_eq!(said.code, Some(1));
+    // Of `cat`, in the script.
+    let reason = said.err.find("No such file").unwrap();
+    let ours = said
+        .err
+        .find(sentence)
+        .unwrap_or_else(|| panic!("{}", said.err));
+    assert!(reason < ours, "{}", said.err);
+}
+
+#[test]
+fn output_that_is_no_list_is_an_error() {
+    let canned = Canned::new();
+    fs::write(canned.0.path().join("nodes"), "Warning: something\n").unwrap();
+    let said = canned.pathproof(&[]);
+    assert_eq!(said.code, Some(1));
+    let sentence = "kubectl get nodes did not print a list in JSON";
+    assert!(said.err.contains(sentence), "{}", said.err);
+}
+
+#[rstest]
+#[case(&[])]
+#[case(&["why", "worker-3"])]
+fn without_kubectl_there_is_one_sentence(#[case] words: &[&str]) {
+    let said = Canned::new().run("/nowhere", words);
+    assert_eq!(said.code, Some(1));
+    let sentence = "pathproof: kubectl is not in PATH: install it, or add its folder to PATH\n";
+    assert_eq!(said.err, sentence);
+}
