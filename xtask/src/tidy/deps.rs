@@ -47,7 +47,7 @@ const ALL: &[&str] = &["*"];
 
 /// Rooms of agent-core, the lowest first: each may name those before it, so that no arrow runs up
 /// and there is no circle.
-const CORE: [&str; 25] = [
+const CORE: [&str; 30] = [
     "time",
     "cause",
     "names",
@@ -62,6 +62,7 @@ const CORE: [&str; 25] = [
     "view",
     "expect",
     "plan",
+    "coverage",
     "eligibility",
     "drain",
     "probes",
@@ -71,6 +72,10 @@ const CORE: [&str; 25] = [
     "memory",
     "answer",
     "condition",
+    "event",
+    "effect",
+    "upgrade",
+    "node",
     "report",
     "fleet",
 ];
