@@ -48,6 +48,8 @@ pub enum Effect {
     Publish(Box<Judged>),
     /// Write down what outlives the agent.
     Remember(Box<Remembered>),
+    /// Write the recording to a file: /healthz changed, or would have while enforcing.
+    SaveRecording,
     /// Read the kernel's evidence again after this time.
     SampleAfter(Duration),
     /// A probe ended and means this.

@@ -27,6 +27,8 @@ pub mod owners;
 pub mod plan;
 pub mod policy;
 pub mod probes;
+pub mod record;
+pub mod replay;
 pub mod report;
 pub mod shape;
 pub mod time;

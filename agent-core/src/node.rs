@@ -28,6 +28,7 @@ use crate::limits::Limits;
 use crate::memory::Remembered;
 use crate::plan::Planner;
 use crate::policy::{Enforcement, UnknownPolicy};
+use crate::record::Recorder;
 use crate::shape::Shape;
 use crate::time::{Anchor, Mono, Wall};
 use crate::verdict::LastVerdict;
@@ -80,6 +81,7 @@ pub struct Start {
 pub struct Node {
     setting: Setting,
     judge: Judge,
+    recorder: Recorder,
     /// What ids stand for, in a replay.
     recorded: Option<Recorded>,
 }
@@ -100,6 +102,7 @@ impl Node {
         Self {
             setting: Setting::new(settings.sentinel.clone()),
             judge: Judge::new(settings, start),
+            recorder: Recorder::default(),
             recorded: None,
         }
     }
@@ -109,6 +112,7 @@ impl Node {
         Self {
             setting: Setting::new(None),
             judge,
+            recorder: Recorder::default(),
             recorded: Some(Recorded::default()),
         }
     }
@@ -141,7 +145,33 @@ impl Node {
             Some(recorded) => recorded,
             None => self.setting.planner(),
         };
+        if self.recorded.is_some() {
+            return self.judge.step(event, directory, now, effects);
+        }
+        self.recorder.note(&event, now, &self.judge, directory);
+        let before = effects.len();
         self.judge.step(event, directory, now, effects);
+        let judged = |effect: &Effect| match effect {
+            Effect::Publish(judged) => self.recorder.judged(judged),
+            _ => false,
+        };
+        if effects[before..]
+            .iter()
+            .map(judged)
+            .fold(false, |any, one| any | one)
+        {
+            effects.push(Effect::SaveRecording);
+        }
+    }
+
+    /// The events of the last minutes.
+    pub fn recording(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Time went by to when a part of a recording begins.
+    pub(crate) fn catch_up(&mut self, now: Mono) {
+        self.judge.advance(now);
     }
 
     /// A recording names Services.

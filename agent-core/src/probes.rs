@@ -226,6 +226,11 @@ impl SentinelLedger {
         self.view = SentinelView { changed_at, ..view };
     }
 
+    /// The same sentinel is told by another hash: its addresses were replaced.
+    pub(crate) fn identify(&mut self, identity: u64) {
+        self.view.identity = identity;
+    }
+
     /// The owners of a family's datapath were read. Another one disarms the lanes: its rules may
     /// take the traffic over at any moment. One that is gone is a fault, and changes nothing. Nor does
     /// the first: looks are seconds apart, and on a fresh node probes get through between its coming

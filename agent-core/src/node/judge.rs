@@ -115,6 +115,28 @@ impl Judge {
         self.now
     }
 
+    /// The time of the last event.
+    pub fn now(&self) -> Mono {
+        self.now
+    }
+
+    /// Both clocks at start.
+    pub fn anchor(&self) -> Anchor {
+        self.anchor
+    }
+
+    /// Name of the node.
+    pub fn name(&self) -> &str {
+        &self.settings.node
+    }
+
+    /// Addresses were replaced: what is told of the sentinel by them follows.
+    pub(crate) fn identify_again(&mut self) {
+        if let Some(watched) = &self.sentinel {
+            self.ledger.sentinel_mut().identify(watched.identity());
+        }
+    }
+
     /// The numbers of every rule.
     pub fn limits(&self) -> &crate::limits::Limits {
         &self.settings.limits

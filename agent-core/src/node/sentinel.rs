@@ -153,9 +153,17 @@ impl Watched {
             exists: self.found.exists,
             off: self.off().map(str::to_owned),
             altered: differs.or(self.found.altered.as_ref()).cloned(),
-            identity: identity(&self.found),
+            identity: self.identity(),
             changed_at: now,
         }
+    }
+
+    /// The same after a restart, and with another compiler: it is written down.
+    pub(super) fn identity(&self) -> u64 {
+        let mut hasher = fnv::FnvHasher::default();
+        let (_, families) = self.found.fixed();
+        hasher.write(&serde_json::to_vec(&families).unwrap_or_default());
+        hasher.finish()
     }
 
     /// Once made, the devices stay while the sentinel is deleted or edited.
@@ -188,14 +196,6 @@ impl Watched {
         let fresh = |(_, read): &(KernelFacts, Mono)| now.since(*read) <= KERNEL_AGE;
         (self.kernel.filter(fresh)).map_or_else(KernelFacts::default, |(facts, _)| facts)
     }
-}
-
-/// The same after a restart, and with another compiler: it is written down.
-fn identity(found: &Sentinel) -> u64 {
-    let mut hasher = fnv::FnvHasher::default();
-    let (_, families) = found.fixed();
-    hasher.write(&serde_json::to_vec(&families).unwrap_or_default());
-    hasher.finish()
 }
 
 impl Judge {

@@ -47,7 +47,7 @@ const ALL: &[&str] = &["*"];
 
 /// Rooms of agent-core, the lowest first: each may name those before it, so that no arrow runs up
 /// and there is no circle.
-const CORE: [&str; 30] = [
+const CORE: [&str; 32] = [
     "time",
     "cause",
     "names",
@@ -75,7 +75,9 @@ const CORE: [&str; 30] = [
     "event",
     "effect",
     "upgrade",
+    "record",
     "node",
+    "replay",
     "report",
     "fleet",
 ];

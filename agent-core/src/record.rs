@@ -1,0 +1,238 @@
+//! The flight recorder: the events of the last minutes in a bounded ring, written as a file that
+//! `replay` plays again bit for bit, so that a disputed 503 is answered with evidence.
+//!
+//! A recording is gzip of JSON, one [`Line`] a line. It consists of parts, each a gzip member of its
+//! own that begins with the judge as it was then: the oldest part is dropped whole, and what is left
+//! can still be replayed. A replay compares the judge at every later part, and every change of the
+//! verdict, with what was recorded.
+//!
+//! Cost: one serialisation per event, and a compressed MiB at most. It reads no clock and writes no
+//! file; the shell does.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::Write as _;
+use std::time::Duration;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde::{Deserialize, Serialize};
+
+use crate::effect::Judged;
+use crate::event::{Event, KernelSample, KnownService, Service};
+use crate::evidence::{Directory, ServiceInfo};
+use crate::time::Mono;
+use crate::verdict::LastVerdict;
+
+/// Version of the format.
+pub const VERSION: u32 = 1;
+/// The most that is kept, compressed.
+pub const RING: usize = 1 << 20;
+/// A part ends after this long...
+const PART_TIME: Duration = Duration::from_secs(60);
+/// ...or when it is this large, compressed.
+const PART_SIZE: usize = RING / 8;
+/// How much is compressed at a time.
+pub(crate) const CHUNK: usize = 64 << 10;
+
+/// One line of a recording: borrowed where it is written, owned where it is read.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Line<E, J> {
+    /// A part begins.
+    Part {
+        /// [`VERSION`].
+        recording: u32,
+        /// Version of the agent.
+        agent: String,
+        /// The judge as the part begins.
+        judge: J,
+    },
+    /// An event reached the node at this time.
+    At(Mono, E),
+    /// The event before changed the verdict or an answer to this.
+    Judged(Outcome),
+}
+
+pub(crate) type EventLine<'a> = Line<&'a Event, ()>;
+
+/// What a replay has to reproduce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    verdict: LastVerdict,
+    healthz: u16,
+    livez: u16,
+    /// The datapath would be answered with 503 while enforcing.
+    would_fail: bool,
+}
+
+impl Outcome {
+    pub(crate) fn of(judged: &Judged) -> Self {
+        Self {
+            verdict: LastVerdict::of(&judged.verdict),
+            healthz: judged.answers.healthz.status,
+            livez: judged.answers.livez.status,
+            would_fail: judged.answers.livez.would_fail,
+        }
+    }
+}
+
+/// The ring.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    parts: VecDeque<Segment>,
+    outcome: Option<Outcome>,
+}
+
+/// A part in the making, or made.
+#[derive(Debug)]
+struct Segment {
+    began: Mono,
+    /// Gzip members.
+    chunks: Vec<Vec<u8>>,
+    /// Lines that are not compressed yet.
+    raw: Vec<u8>,
+    /// Services as this part knows them.
+    services: BTreeMap<u32, KnownService>,
+}
+
+impl Segment {
+    fn begin(judge: &impl Serialize, now: Mono) -> Self {
+        let mut segment = Self {
+            began: now,
+            chunks: Vec::new(),
+            raw: Vec::new(),
+            services: BTreeMap::new(),
+        };
+        segment.write(&Line::<(), _>::Part {
+            recording: VERSION,
+            agent: env!("CARGO_PKG_VERSION").to_owned(),
+            judge,
+        });
+        segment
+    }
+
+    fn write(&mut self, line: &impl Serialize) {
+        // Every event that is noted can be serialised, and a vector takes any bytes.
+        if serde_json::to_writer(&mut self.raw, line).is_ok() {
+            self.raw.push(b'\n');
+        }
+        if self.raw.len() >= CHUNK {
+            self.chunks.push(compress(&std::mem::take(&mut self.raw)));
+        }
+    }
+
+    fn size(&self) -> usize {
+        self.chunks.iter().map(Vec::len).sum()
+    }
+
+    fn is_full(&self, now: Mono) -> bool {
+        now.since(self.began) >= PART_TIME || self.size() >= PART_SIZE
+    }
+
+    /// Names the Services of a sample that this part does not know, or knows otherwise.
+    fn name(&mut self, sample: &KernelSample, directory: &dyn Directory, now: Mono) {
+        let counted = sample.counts.iter().map(|delta| delta.service);
+        let sighted = sample.sightings.iter().map(|sighting| sighting.service);
+        let ids: BTreeSet<u32> = counted.chain(sighted).collect();
+        let mut services = Vec::new();
+        for id in ids {
+            let known = directory.service(id).map(|info| known(&info));
+            if known.as_ref() == self.services.get(&id) {
+                continue;
+            }
+            match &known {
+                Some(service) => self.services.insert(id, service.clone()),
+                None => self.services.remove(&id),
+            };
+            services.push(Service { id, known });
+        }
+        if !services.is_empty() {
+            self.write(&EventLine::At(now, &Event::Services(services)));
+        }
+    }
+}
+
+impl Recorder {
+    /// Notes an event that is about to reach the judge.
+    pub(crate) fn note(
+        &mut self,
+        event: &Event,
+        now: Mono,
+        judge: &impl Serialize,
+        directory: &dyn Directory,
+    ) {
+        if self.parts.back().is_none_or(|part| part.is_full(now)) {
+            self.turn(judge, now);
+        }
+        let Some(part) = self.parts.back_mut() else {
+            return;
+        };
+        if let Event::Sample(sample) = event {
+            part.name(sample, directory, now);
+        }
+        part.write(&EventLine::At(now, event));
+    }
+
+    /// Notes what came of it. Returns whether /healthz changed, or would have while enforcing.
+    pub(crate) fn judged(&mut self, judged: &Judged) -> bool {
+        let outcome = Outcome::of(judged);
+        let before = self.outcome.replace(outcome);
+        if before == Some(outcome) {
+            return false;
+        }
+        if let Some(part) = self.parts.back_mut() {
+            part.write(&EventLine::Judged(outcome));
+        }
+        let shown = |outcome: Outcome| (outcome.healthz, outcome.would_fail);
+        before.is_some_and(|before| shown(before) != shown(outcome))
+    }
+
+    fn turn(&mut self, judge: &impl Serialize, now: Mono) {
+        if let Some(part) = self.parts.back_mut() {
+            let raw = std::mem::take(&mut part.raw);
+            part.chunks.push(compress(&raw));
+        }
+        // Room for one more part and what is not compressed of it.
+        while self.size() > RING - PART_SIZE - CHUNK {
+            self.parts.pop_front();
+        }
+        self.parts.push_back(Segment::begin(judge, now));
+    }
+
+    /// How many bytes are held, compressed.
+    pub fn size(&self) -> usize {
+        self.parts.iter().map(Segment::size).sum()
+    }
+
+    /// The recording as a file.
+    pub fn file(&self) -> Vec<u8> {
+        let mut file = Vec::with_capacity(self.size() + CHUNK);
+        for part in &self.parts {
+            file.extend(part.chunks.iter().flatten());
+            if !part.raw.is_empty() {
+                file.extend(compress(&part.raw));
+            }
+        }
+        file
+    }
+}
+
+fn known(info: &ServiceInfo<'_>) -> KnownService {
+    KnownService {
+        name: info.name.clone(),
+        port: info.port.to_owned(),
+        family: info.family,
+        endpoints: info.endpoints,
+        udp: info.udp,
+        dns: info.dns,
+        sentinel: info.sentinel,
+    }
+}
+
+/// One gzip member.
+pub(crate) fn compress(lines: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    // A vector takes any bytes.
+    let _ = encoder.write_all(lines);
+    encoder.finish().unwrap_or_default()
+}

@@ -1,0 +1,250 @@
+//! Plays a recording again, and holds it against what was recorded.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+
+use flate2::bufread::MultiGzDecoder;
+use thiserror::Error;
+
+use crate::effect::{Effect, Judged};
+use crate::event::Event;
+use crate::node::{Judge, Node};
+use crate::record::{Line, Outcome, VERSION};
+use crate::time::{Mono, Wall};
+
+mod redact;
+
+#[cfg(test)]
+mod tests;
+
+pub use redact::redact;
+
+/// The most that a recording may come to, uncompressed.
+const MOST: u64 = 256 << 20;
+
+/// Why bytes are no recording that can be replayed.
+#[derive(Debug, Error)]
+pub enum RecordingError {
+    /// They are something else.
+    #[error("this is no recording of pathproof: it does not begin with one as gzip")]
+    Foreign,
+    /// Another version wrote it.
+    #[error(
+        "the recording has format {found}, and this pathproof reads format {VERSION}: replay it with the version that wrote it, {agent}"
+    )]
+    Version {
+        /// Its format.
+        found: u32,
+        /// Version of the agent.
+        agent: String,
+    },
+    /// It ends too early.
+    #[error("the recording is cut off after line {line}: copy it again, whole")]
+    CutOff {
+        /// The last whole line.
+        line: usize,
+    },
+    /// A line is damaged.
+    #[error("line {line} of the recording cannot be read: {source}")]
+    Damaged {
+        /// Which.
+        line: usize,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// It is too large.
+    #[error("the recording comes to more than {} MiB uncompressed: the agent writes none of that size", MOST >> 20)]
+    TooLarge,
+}
+
+/// A recording, played.
+pub struct Replayed {
+    /// Name of the node.
+    pub node: String,
+    /// Version of the agent that wrote it.
+    pub agent: String,
+    /// Times of the first and the last event.
+    pub span: (Wall, Wall),
+    /// Events that were played.
+    pub events: usize,
+    /// Every change of the verdict or an answer, in order; the first is how the recording begins.
+    pub moments: Vec<Moment>,
+    /// Where the replay first came to something else than was recorded.
+    pub differs: Option<Wall>,
+    /// The node as the recording ends.
+    pub last: Node,
+}
+
+/// A change of the verdict or of an answer.
+#[derive(Clone, Debug)]
+pub struct Moment {
+    /// When.
+    pub at: Wall,
+    /// To what.
+    pub judged: Judged,
+}
+
+/// Plays a recording, up to a moment or to its end.
+///
+/// # Errors
+/// It is none, is cut off, damaged, or of another version.
+pub fn replay(bytes: &[u8], until: Option<Wall>) -> Result<Replayed, RecordingError> {
+    let mut lines = Lines::new(bytes);
+    let first = lines.next()?.ok_or(RecordingError::Foreign)?;
+    let Line::Part { agent, judge, .. } = first else {
+        return Err(RecordingError::Foreign);
+    };
+    let start = judge.anchor().wall_of(judge.now());
+    let mut player = Player {
+        node: Node::replay(*judge),
+        agent,
+        span: (start, start),
+        events: 0,
+        moments: Vec::new(),
+        outcome: None,
+        differs: None,
+    };
+    while let Some(line) = lines.next()? {
+        if !player.play(line, until) {
+            break;
+        }
+    }
+    Ok(player.end())
+}
+
+struct Player {
+    node: Node,
+    agent: String,
+    span: (Wall, Wall),
+    events: usize,
+    moments: Vec<Moment>,
+    outcome: Option<Outcome>,
+    differs: Option<Wall>,
+}
+
+impl Player {
+    /// Plays a line. Returns whether to go on.
+    fn play(&mut self, line: Line<Event, Box<Judge>>, until: Option<Wall>) -> bool {
+        match line {
+            Line::At(at, event) => {
+                let wall = self.node.anchor().wall_of(at);
+                if until.is_some_and(|until| wall > until) {
+                    return false;
+                }
+                self.span.1 = wall;
+                self.events += 1;
+                self.step(event, at, wall);
+            }
+            Line::Judged(outcome) if self.outcome != Some(outcome) => {
+                self.differs.get_or_insert(self.span.1);
+            }
+            Line::Judged(_) => {}
+            Line::Part { judge, .. } => {
+                self.node.catch_up(judge.now());
+                // Maps in it are ordered, so equal judges are equal bytes.
+                let bytes = |judge: &Judge| serde_json::to_vec(judge).unwrap_or_default();
+                if bytes(&judge) != bytes(self.node.judge()) {
+                    self.differs.get_or_insert(self.span.1);
+                }
+            }
+        }
+        true
+    }
+
+    fn step(&mut self, event: Event, at: Mono, wall: Wall) {
+        for effect in self.node.step(event, at) {
+            let Effect::Publish(judged) = effect else {
+                continue;
+            };
+            let outcome = Outcome::of(&judged);
+            if self.outcome.replace(outcome) != Some(outcome) {
+                self.moments.push(Moment {
+                    at: wall,
+                    judged: *judged,
+                });
+            } else if let Some(last) = self.moments.last_mut() {
+                // Findings go on while the state lasts.
+                last.judged = *judged;
+            }
+        }
+    }
+
+    fn end(self) -> Replayed {
+        Replayed {
+            node: self.node.judge().name().to_owned(),
+            agent: self.agent,
+            span: self.span,
+            events: self.events,
+            moments: self.moments,
+            differs: self.differs,
+            last: self.node,
+        }
+    }
+}
+
+/// The lines of a recording.
+struct Lines<'a> {
+    reader: BufReader<std::io::Take<MultiGzDecoder<&'a [u8]>>>,
+    line: usize,
+}
+
+impl<'a> Lines<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self {
+            reader: BufReader::new(MultiGzDecoder::new(bytes).take(MOST)),
+            line: 0,
+        }
+    }
+
+    /// The next line as it is written.
+    fn text(&mut self) -> Result<Option<Vec<u8>>, RecordingError> {
+        let mut text = Vec::new();
+        let cut_off = RecordingError::CutOff { line: self.line };
+        match self.reader.read_until(b'\n', &mut text) {
+            Err(_) if self.line == 0 => return Err(RecordingError::Foreign),
+            Err(_) => return Err(cut_off),
+            Ok(0) if self.reader.get_ref().limit() == 0 => return Err(RecordingError::TooLarge),
+            Ok(0) => return Ok(None),
+            Ok(_) if text.last() != Some(&b'\n') => return Err(cut_off),
+            Ok(_) => self.line += 1,
+        }
+        Ok(Some(text))
+    }
+
+    fn next(&mut self) -> Result<Option<Line<Event, Box<Judge>>>, RecordingError> {
+        let Some(text) = self.text()? else {
+            return Ok(None);
+        };
+        if let Some(error) = other_version(&text) {
+            return Err(error);
+        }
+        match serde_json::from_slice(&text) {
+            Ok(line) => Ok(Some(line)),
+            Err(_) if self.line == 1 => Err(RecordingError::Foreign),
+            Err(source) => Err(RecordingError::Damaged {
+                line: self.line,
+                source,
+            }),
+        }
+    }
+}
+
+/// A part of another version need not be readable beyond its first fields.
+fn other_version(text: &[u8]) -> Option<RecordingError> {
+    if !text.starts_with(b"{\"part\"") {
+        return None;
+    }
+    #[derive(serde::Deserialize)]
+    struct Head {
+        part: Version,
+    }
+    #[derive(serde::Deserialize)]
+    struct Version {
+        recording: u32,
+        agent: String,
+    }
+    let Head { part } = serde_json::from_slice(text).ok()?;
+    (part.recording != VERSION).then_some(RecordingError::Version {
+        found: part.recording,
+        agent: part.agent,
+    })
+}

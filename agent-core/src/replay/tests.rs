@@ -1,0 +1,402 @@
+//! A recording replays to the same verdicts, and what is none is refused in a sentence.
+
+use std::io::Read as _;
+use std::time::Duration;
+
+use agent_common::evidence::{OUTCOMES, Outcome};
+use agent_common::probe::Stage;
+use agent_common::service::{Family, FrontendKind, SourceClass};
+use flate2::read::MultiGzDecoder;
+
+use super::*;
+use crate::cause::{Failure, State};
+use crate::cluster::{NodeFacts, ObjectName};
+use crate::coverage::{Hook, Hooks};
+use crate::eligibility::TerminatingTaints;
+use crate::event::{Facts, KernelSample, KernelState, KnownService, Parts, Service};
+use crate::evidence::{CountDelta, Sighting};
+use crate::expect::sentinel::{Sentinel, SentinelFamily, SentinelPort, SentinelRule};
+use crate::limits::Limits;
+use crate::node::{Settings, Start};
+use crate::policy::{Enforcement, UnknownPolicy};
+use crate::probes::tests::traces::{passed, stuck, tcp};
+use crate::record::{EventLine, RING, compress};
+use crate::trace::ProbePath;
+
+fn ms(ms: u64) -> Mono {
+    Mono(ms * 1_000_000)
+}
+
+fn settings() -> Settings {
+    Settings {
+        node: "node-1".to_owned(),
+        limits: Limits::default(),
+        taints: TerminatingTaints::default(),
+        unknown_policy: UnknownPolicy::Open,
+        enforcement: Enforcement::Enforce,
+        flap_dwell: Duration::from_secs(10),
+        drain_ignore: Default::default(),
+        watches_services: true,
+        sentinel: Some(SentinelRule {
+            service: ObjectName::new("pathproof", "pathproof-sentinel"),
+            echo: ["198.18.0.2".parse().unwrap(), "2001:2::2".parse().unwrap()],
+        }),
+        rereads: false,
+    }
+}
+
+/// A node that has been up for an hour, and what was published of it.
+struct Scene {
+    node: Node,
+    now: u64,
+    judged: Vec<Judged>,
+    saves: usize,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let start = Start {
+            now: ms(3_600_000),
+            wall: Wall(1_795_266_000_000_000_000),
+            ..Start::default()
+        };
+        let mut scene = Self {
+            node: Node::new(settings(), start),
+            now: 3_600_000,
+            judged: Vec::new(),
+            saves: 0,
+        };
+        scene.feed(Event::Hooks(Hooks {
+            devices: vec![Hook {
+                device: "eth0".to_owned(),
+                uplink: true,
+                attached: true,
+                first: true,
+                problem: None,
+            }],
+            left_out: 0,
+        }));
+        scene.feed(Event::Facts(Box::new(facts())));
+        scene.feed(Event::Parts(Parts::Ready));
+        scene.feed(Event::Parts(Parts::Started(None)));
+        scene
+    }
+
+    fn feed(&mut self, event: Event) {
+        for effect in self.node.step(event, ms(self.now)) {
+            match effect {
+                Effect::Publish(judged) => self.judged.push(*judged),
+                Effect::SaveRecording => self.saves += 1,
+                _ => {}
+            }
+        }
+    }
+
+    /// Probes four times a second and samples as often, for so many seconds.
+    fn run(&mut self, seconds: u64, works: bool) {
+        for _ in 0..seconds * 4 {
+            self.now += 250;
+            for path in [ProbePath::OffCluster, ProbePath::NodePort, ProbePath::Host] {
+                let sent = ms(self.now - 210);
+                let lane = tcp(path);
+                let trace = match works {
+                    true => passed(lane, sent),
+                    false => {
+                        let mut trace = stuck(lane, sent, Some(Stage::Arrived));
+                        trace.sightings.leaked = true;
+                        trace
+                    }
+                };
+                self.feed(Event::Trace(Box::new(trace)));
+            }
+            self.feed(Event::Parts(Parts::Kernel(KernelState {
+                sound_since: Some(ms(self.now - 1)),
+                forwarding: [Some(true); 2],
+                ..KernelState::default()
+            })));
+            self.feed(Event::Sample(Box::new(KernelSample::default())));
+        }
+    }
+
+    fn states(&self) -> Vec<State> {
+        let mut states: Vec<_> = self.judged.iter().map(|of| of.verdict.state).collect();
+        states.dedup();
+        states
+    }
+}
+
+fn facts() -> Facts {
+    let port = SentinelPort {
+        port: 80,
+        node_port: Some(30_080),
+        generation: 20_001,
+    };
+    Facts {
+        synced: true,
+        node: Some(NodeFacts {
+            name: "node-1".into(),
+            addresses: vec!["10.0.0.5".parse().unwrap()],
+            ..NodeFacts::default()
+        }),
+        families: [true, false],
+        sentinel: Sentinel {
+            exists: true,
+            altered: None,
+            families: [
+                Some(SentinelFamily {
+                    cluster_ip: "10.96.0.53".parse().unwrap(),
+                    tcp: port,
+                    udp: None,
+                    node_address: Some("10.0.0.5".parse().unwrap()),
+                    echo: "198.18.0.2:20001".parse().unwrap(),
+                }),
+                None,
+            ],
+        },
+        ..Facts::default()
+    }
+}
+
+/// Broken for ten seconds, and mended.
+fn incident() -> Scene {
+    let mut scene = Scene::new();
+    scene.run(30, true);
+    scene.run(10, false);
+    scene.run(10, true);
+    let states = scene.states();
+    assert!(states.contains(&State::Broken), "{states:?}");
+    assert_eq!(states.last(), Some(&State::Proven), "{states:?}");
+    assert_eq!(scene.saves, 2, "into 503 and out of it");
+    scene
+}
+
+/// What a replay goes through, as the live node published it.
+fn changes(judged: &[Judged]) -> Vec<(crate::verdict::LastVerdict, u16, u16)> {
+    let of = |judged: &Judged| {
+        let answers = &judged.answers;
+        let short = crate::verdict::LastVerdict::of(&judged.verdict);
+        (short, answers.healthz.status, answers.livez.status)
+    };
+    let mut changes: Vec<_> = judged.iter().map(of).collect();
+    changes.dedup();
+    changes
+}
+
+#[test]
+fn a_replay_is_the_run_bit_for_bit() {
+    let scene = incident();
+    let replayed = replay(&scene.node.recording().file(), None).unwrap();
+    assert_eq!(replayed.differs, None);
+    assert_eq!(replayed.node, "node-1");
+    let moments: Vec<Judged> = replayed
+        .moments
+        .iter()
+        .map(|of| of.judged.clone())
+        .collect();
+    assert_eq!(changes(&moments), changes(&scene.judged));
+    let bytes = |node: &Node| serde_json::to_string(node.judge()).unwrap();
+    assert_eq!(bytes(&replayed.last), bytes(&scene.node));
+    let last = &moments.last().unwrap().verdict;
+    assert_eq!(Some(last), scene.judged.last().map(|of| &of.verdict));
+}
+
+#[test]
+fn a_replay_stops_at_the_time_that_is_asked_for() {
+    let scene = incident();
+    let file = scene.node.recording().file();
+    let whole = replay(&file, None).unwrap();
+    let broken = whole
+        .moments
+        .iter()
+        .find(|of| of.judged.answers.livez.status == 503);
+    let at = broken.unwrap().at;
+    let part = replay(&file, Some(at)).unwrap();
+    assert_eq!(part.span.1, at);
+    assert_eq!(
+        part.moments.last().unwrap().judged.verdict.state,
+        State::Broken
+    );
+    assert!(part.events < whole.events);
+}
+
+#[test]
+fn another_answer_than_the_recorded_one_is_told() {
+    let scene = incident();
+    let file = scene.node.recording().file();
+    let mut text = String::new();
+    MultiGzDecoder::new(&file[..])
+        .read_to_string(&mut text)
+        .unwrap();
+    let forged = text.replacen("\"livez\":503", "\"livez\":200", 1);
+    assert_ne!(forged, text);
+    assert!(
+        replay(&compress(forged.as_bytes()), None)
+            .unwrap()
+            .differs
+            .is_some()
+    );
+    assert_eq!(
+        replay(&compress(text.as_bytes()), None).unwrap().differs,
+        None
+    );
+}
+
+#[test]
+fn the_ring_is_bounded_and_what_is_left_replays() {
+    let mut scene = Scene::new();
+    for round in 0..40 {
+        scene.run(20, round % 7 != 3);
+        assert!(scene.node.recording().size() <= RING, "round {round}");
+    }
+    // An hour of it would not fit: the oldest parts are gone.
+    let replayed = replay(&scene.node.recording().file(), None).unwrap();
+    assert_eq!(replayed.differs, None);
+    let last = &replayed.moments.last().unwrap().judged.verdict;
+    assert_eq!(Some(last), scene.judged.last().map(|of| &of.verdict));
+}
+
+#[test]
+fn events_of_many_services_fill_the_ring_and_no_more() {
+    let mut scene = Scene::new();
+    for round in 0..400u32 {
+        scene.now += 250;
+        let counts = (0..2_000).map(|service| CountDelta {
+            service,
+            class: SourceClass::Pod,
+            counts: std::array::from_fn::<u32, OUTCOMES, _>(|i| (round * 31 + i as u32) ^ service),
+            lost: 0,
+        });
+        scene.feed(Event::Sample(Box::new(KernelSample {
+            counts: counts.collect(),
+            ..KernelSample::default()
+        })));
+        assert!(scene.node.recording().size() <= RING, "round {round}");
+    }
+    assert_eq!(
+        replay(&scene.node.recording().file(), None)
+            .unwrap()
+            .differs,
+        None
+    );
+}
+
+/// A recording from a live node names Services before their ids occur.
+#[test]
+fn services_are_named_before_they_occur() {
+    let known = KnownService {
+        name: ObjectName::new("shop", "cart"),
+        port: String::new(),
+        family: Family::V4,
+        endpoints: 3,
+        udp: false,
+        dns: false,
+        sentinel: false,
+    };
+    let mut node = Node::replay(Scene::new().node.judge().clone());
+    node.step(
+        Event::Services(vec![Service {
+            id: 7,
+            known: Some(known),
+        }]),
+        ms(3_601_000),
+    );
+    let sighting = Sighting {
+        at: ms(3_601_400),
+        arrived: ms(3_601_300),
+        service: 7,
+        class: SourceClass::Pod,
+        kind: FrontendKind::ClusterIp,
+        failure: Failure::Leaked,
+        client: "10.244.0.7".parse().unwrap(),
+        frontend: "10.96.0.7:80".parse().unwrap(),
+        destination: None,
+        device: 3,
+        misdelivered: false,
+        icmp: false,
+        left_since: None,
+    };
+    let mut counts = [0; OUTCOMES];
+    counts[Outcome::Leaked as usize] = 1;
+    let delta = CountDelta {
+        service: 7,
+        class: SourceClass::Pod,
+        counts,
+        lost: 0,
+    };
+    let sample = KernelSample {
+        counts: vec![delta],
+        sightings: vec![sighting],
+        ..KernelSample::default()
+    };
+    let effects = node.step(Event::Sample(Box::new(sample)), ms(3_601_500));
+    let judged = effects.iter().find_map(|effect| match effect {
+        Effect::Publish(judged) => Some(judged),
+        _ => None,
+    });
+    assert!(
+        judged
+            .unwrap()
+            .verdict
+            .services
+            .iter()
+            .any(|of| of.service == "shop/cart")
+    );
+}
+
+#[test]
+fn redacted_recordings_come_to_the_same() {
+    let scene = incident();
+    let file = scene.node.recording().file();
+    let redacted = redact(&file).unwrap();
+    let mut text = String::new();
+    MultiGzDecoder::new(&redacted[..])
+        .read_to_string(&mut text)
+        .unwrap();
+    for address in ["10.96.0.53", "10.0.0.5", "198.18.0.2:"] {
+        let kept = text.contains(&format!("\"{address}"));
+        assert!(!kept || address.starts_with("198.18"), "{address}");
+    }
+    let (before, after) = (
+        replay(&file, None).unwrap(),
+        replay(&redacted, None).unwrap(),
+    );
+    assert_eq!(after.differs, None);
+    let short = |replayed: &Replayed| {
+        let judged: Vec<Judged> = replayed
+            .moments
+            .iter()
+            .map(|of| of.judged.clone())
+            .collect();
+        changes(&judged)
+    };
+    assert_eq!(short(&after), short(&before));
+}
+
+#[test]
+fn what_is_no_recording_is_refused_in_a_sentence() {
+    let file = incident().node.recording().file();
+    let why = |bytes: &[u8]| replay(bytes, None).err().map(|error| error.to_string());
+    let foreign =
+        Some("this is no recording of pathproof: it does not begin with one as gzip".to_owned());
+    assert_eq!(why(b""), foreign);
+    assert_eq!(why(b"hello"), foreign);
+    assert_eq!(why(&compress(b"{}\n")), foreign);
+    let line = serde_json::to_string(&EventLine::At(ms(1), &Event::Tick)).unwrap() + "\n";
+    assert_eq!(
+        why(&compress(line.as_bytes())),
+        foreign,
+        "it begins in the middle"
+    );
+    let cut = why(&file[..file.len() / 2]).unwrap();
+    assert!(cut.contains("cut off after line"), "{cut}");
+    let newer = compress(b"{\"part\":{\"recording\":9,\"agent\":\"7.1.0\",\"judge\":null}}\n");
+    let newer = why(&newer).unwrap();
+    assert!(
+        newer.contains("format 9") && newer.contains("7.1.0"),
+        "{newer}"
+    );
+    let mut damaged = file.clone();
+    damaged.extend(compress(b"{\"at\":[1,\"nonsense\"]}\n"));
+    let damaged = why(&damaged).unwrap();
+    assert!(damaged.contains("cannot be read"), "{damaged}");
+}
