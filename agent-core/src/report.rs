@@ -17,8 +17,9 @@ use crate::drain::DrainView;
 use crate::evidence::Sighting;
 use crate::names;
 use crate::policy::{Enforcement, UnknownPolicy};
+use crate::replay::{Moment, Replayed};
 use crate::shape::Shape;
-use crate::time::Mono;
+use crate::time::{Mono, Wall};
 use crate::verdict::Verdict;
 
 pub mod check;
@@ -328,6 +329,49 @@ pub struct ClusterReport {
     pub problems: Vec<String>,
     /// Objects of other kinds, left out.
     pub ignored: u64,
+}
+
+impl Report {
+    /// What a replay came to at a moment. Of what only the shell knows (interfaces, listeners, the
+    /// counts of Services) it says nothing.
+    pub fn replayed(replayed: &Replayed, moment: &Moment) -> Self {
+        let node = &replayed.last;
+        let settings = node.judge().settings();
+        let time = |at: Wall| jiff::Timestamp::from_nanosecond(at.0.into()).unwrap_or_default();
+        let answers = &moment.judged.answers;
+        Self {
+            schema: SCHEMA,
+            node: replayed.node.clone(),
+            node_uid: None,
+            written: time(moment.at),
+            agent: AgentInfo {
+                version: replayed.agent.clone(),
+                abi: agent_common::abi::ABI_VERSION,
+                started: time(node.anchor().wall),
+                enforcement: settings.enforcement,
+                unknown_policy: settings.unknown_policy,
+            },
+            hardening: hardening::HardeningReport::default(),
+            verdict: moment.judged.verdict.clone(),
+            sentinel: SentinelReport::default(),
+            answers: Answers {
+                healthz: AnswerReport::from(&answers.healthz),
+                livez: AnswerReport::from(&answers.livez),
+            },
+            port: PortReport::default(),
+            services: Vec::new(),
+            services_omitted: 0,
+            udp: udp::UdpReport::default(),
+            sightings: Vec::new(),
+            devices: Vec::new(),
+            datapath: node.shape().clone(),
+            expectations: ExpectationReport::default(),
+            cluster: ClusterReport::default(),
+            publish: publish::PublishReport::default(),
+            faults: BTreeMap::new(),
+            drain: DrainView::default(),
+        }
+    }
 }
 
 #[cfg(any(test, feature = "testing"))]

@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::{self, Receiver};
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 
@@ -33,6 +33,7 @@ use crate::datapath::devices::{self, DevicesError, Interfaces};
 use crate::datapath::pins::{Pins, PinsError};
 use crate::datapath::{Observer, ObserverError};
 use crate::hardening::LoaderError;
+use crate::http::admin::RecordingRequest;
 use crate::http::bind::BindError;
 use crate::http::{admin, health, serve};
 use crate::lifecycle::heartbeat::Heartbeat;
@@ -42,7 +43,9 @@ use crate::metrics::{Listener, Metrics};
 use crate::publish::{self, Client, Clocks, Publishing, Settings};
 use crate::sentinel;
 use crate::sentinel::devices::DeviceError;
+use crate::state;
 use agent_core::coverage::ObserverStart;
+use agent_core::effect::Answers;
 use agent_core::limits::Limits;
 use agent_core::upgrade;
 
@@ -50,7 +53,6 @@ mod agent;
 mod assemble;
 mod check;
 mod confine;
-mod memory;
 mod probing;
 mod source;
 mod takeover;
@@ -157,9 +159,16 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
         takeover.ready();
     }
     let (ending, ended) = watch::channel(false);
-    let served = serve_all(
-        &config, listeners, published, &metrics, &readiness, &heartbeat, ended,
-    );
+    let (recordings, wanted_recordings) = mpsc::channel(1);
+    let admin = admin::AdminState {
+        report: published.report.clone(),
+        metrics: Arc::clone(&metrics),
+        readiness: readiness.clone(),
+        heartbeat: heartbeat.clone(),
+        recordings,
+        now: clock::mono,
+    };
+    let served = serve_all(&config, listeners, published.answers, admin, ended);
     let mut beside = Beside {
         pending,
         readiness,
@@ -167,7 +176,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
         heartbeat,
         takeover: &takeover,
     };
-    let mut inputs = Inputs::new(updates, inbox).await?;
+    let mut inputs = Inputs::new(updates, inbox, wanted_recordings).await?;
     let result = loop {
         tokio::select! {
             biased;
@@ -213,7 +222,7 @@ pub async fn cleanup(
     let devices = sentinel::devices::remove(&settings).await;
     let pins = pin_dir.map_or(Ok(0), Pins::remove_all);
     if let Some(dir) = state_dir {
-        let forgotten = api::forget(dir).and_then(|()| memory::remove(dir));
+        let forgotten = api::forget(dir).and_then(|()| state::remove(dir));
         forgotten.map_err(|source| PinsError::Io {
             operation: "remove",
             path: dir.to_owned(),
@@ -298,6 +307,7 @@ struct Inputs {
     inbox: Option<Inbox>,
     devices: watch::Receiver<Interfaces>,
     devices_known: bool,
+    recordings: Receiver<RecordingRequest>,
     sample: Interval,
     check: Interval,
 }
@@ -307,12 +317,17 @@ enum Input {
     View(Update),
     Message(Message),
     Interfaces(Interfaces),
+    Recording(RecordingRequest),
     Check,
     Sample,
 }
 
 impl Inputs {
-    async fn new(updates: Receiver<Update>, inbox: Option<Inbox>) -> Result<Self, DevicesError> {
+    async fn new(
+        updates: Receiver<Update>,
+        inbox: Option<Inbox>,
+        recordings: Receiver<RecordingRequest>,
+    ) -> Result<Self, DevicesError> {
         let mut devices = devices::follow().await?;
         devices.mark_changed();
         let interval = |period| {
@@ -325,6 +340,7 @@ impl Inputs {
             inbox,
             devices,
             devices_known: false,
+            recordings,
             sample: interval(SAMPLE_INTERVAL),
             check: interval(CHECK),
         })
@@ -339,6 +355,7 @@ impl Inputs {
             Ok(()) = self.devices.changed() => {
                 Input::Interfaces(self.devices.borrow_and_update().clone())
             }
+            Some(wanted) = self.recordings.recv() => Input::Recording(wanted),
             _ = self.check.tick() => Input::Check,
             _ = self.sample.tick() => Input::Sample,
         }
@@ -352,6 +369,10 @@ impl Agent {
             Input::View(update) => self.follow_view(update),
             Input::Message(message) => self.take_in(message),
             Input::Interfaces(interfaces) => self.follow_interfaces(interfaces),
+            Input::Recording(wanted) => {
+                // Whoever asked may be gone.
+                let _ = wanted.send(self.node.recording().file());
+            }
             Input::Check => self.check(),
             Input::Sample => return Some(self.sample()),
         }
@@ -448,10 +469,8 @@ fn begin_to_publish(
 fn serve_all(
     config: &Config,
     (health_listener, admin_listener): takeover::Listeners,
-    published: Published,
-    metrics: &Arc<Metrics>,
-    readiness: &Readiness,
-    heartbeat: &Heartbeat,
+    answers: watch::Receiver<Arc<Answers>>,
+    admin: admin::AdminState,
     ended: watch::Receiver<bool>,
 ) -> tokio::task::JoinHandle<()> {
     let open_files = limits::raise_open_files().unwrap_or(1024);
@@ -459,7 +478,7 @@ fn serve_all(
         listener,
         allow,
         limits,
-        metrics: Arc::clone(metrics),
+        metrics: Arc::clone(&admin.metrics),
     };
     // Strangers come to the health port.
     let health_limits = serve::Limits::default().within(open_files / 4 * 3);
@@ -468,25 +487,19 @@ fn serve_all(
         let _ = ended.wait_for(|ended| *ended).await;
     };
     let alive = health::Alive {
-        heartbeat: heartbeat.clone(),
+        heartbeat: admin.heartbeat.clone(),
         now: clock::mono,
     };
     let health = health::router(health::HealthState {
-        answers: published.answers,
+        answers,
         now: clock::wall,
-        metrics: Arc::clone(metrics),
+        metrics: Arc::clone(&admin.metrics),
         loopback: config.drop_in.then_some(alive),
-    });
-    let admin = admin::router(admin::AdminState {
-        report: published.report,
-        metrics: Arc::clone(metrics),
-        readiness: readiness.clone(),
-        heartbeat: heartbeat.clone(),
-        now: clock::mono,
     });
     let health_allow = config.healthz.allow.clone();
     let health_rules = rules(Listener::Healthz, health_allow, health_limits);
     let admin_rules = rules(Listener::Admin, config.admin.allow.clone(), admin_limits);
+    let admin = admin::router(admin.clone());
     let health = health_listener
         .map(|listener| serve::serve(listener, health, health_rules, end(ended.clone())));
     let admin =

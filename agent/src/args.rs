@@ -18,8 +18,8 @@ pub use choices::{
     UnknownPolicy, View,
 };
 pub use commands::{
-    CheckArgs, CleanupArgs, DocsArgs, DocsPage, DrainArgs, KubeProxyArgs, RotateArgs, StatusArgs,
-    VersionArgs, WhyArgs,
+    CheckArgs, CleanupArgs, DocsArgs, DocsPage, DrainArgs, KubeProxyArgs, RecordArgs, ReplayArgs,
+    RotateArgs, StatusArgs, VersionArgs, WhyArgs,
 };
 pub use fleet::{FleetArgs, FleetCommand, KubectlOptions, NodeArgs, Plugin};
 pub use reference::reference;
@@ -67,6 +67,10 @@ pub enum Command {
     Status(StatusArgs),
     /// Tell how a running agent's verdict came about, and where to look next
     Why(WhyArgs),
+    /// Take the events of the last minutes from a running agent, for a bug report
+    Record(RecordArgs),
+    /// Play a recording again: the timeline of its verdicts, and whether they are the same
+    Replay(ReplayArgs),
     /// Prove the datapath once, now, without an agent
     ///
     /// Makes the sentinel's interfaces, probes every path for a few seconds, says which of them

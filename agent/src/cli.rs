@@ -20,6 +20,7 @@ mod fetch;
 pub mod fleet;
 mod lanes;
 mod paper;
+pub mod recording;
 pub mod status;
 pub mod version;
 pub mod why;

@@ -19,4 +19,5 @@ pub mod netfilter;
 pub mod publish;
 pub mod rotate;
 pub mod sentinel;
+pub mod state;
 pub mod telemetry;

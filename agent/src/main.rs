@@ -21,6 +21,8 @@ fn main() -> ExitCode {
             Command::Run(said) => run(&said),
             Command::Status(said) => cli::status::run(&said, wall_clock),
             Command::Why(said) => cli::why::run(&said),
+            Command::Record(said) => cli::recording::record(&said),
+            Command::Replay(said) => cli::recording::run_replay(&said),
             Command::Check(said) => check(&said),
             Command::Drain(said) => cli::drain::run(&said, clock::mono),
             Command::Fleet(said) => cli::fleet::run(&said, clock::wall()),

@@ -124,6 +124,7 @@ async fn admin_port() -> Port {
         metrics: Arc::clone(&metrics),
         readiness: Readiness::new(),
         heartbeat: Heartbeat::new(0),
+        recordings: tokio::sync::mpsc::channel(1).0,
         now: || Mono(0),
     };
     let address = listen(Listener::Admin, admin::router(state), metrics).await;

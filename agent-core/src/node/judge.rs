@@ -125,6 +125,11 @@ impl Judge {
         self.anchor
     }
 
+    /// What the operator decided.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Name of the node.
     pub fn name(&self) -> &str {
         &self.settings.node

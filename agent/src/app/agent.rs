@@ -19,7 +19,6 @@ use agent_core::report::hardening::HardeningReport;
 use agent_core::time::{Mono, Wall};
 use tokio::sync::watch;
 
-use super::memory::Memory;
 use super::probing::{Message, Probing};
 use super::takeover::Succeeded;
 use crate::clock;
@@ -32,6 +31,8 @@ use crate::datapath::shape::Seen;
 use crate::metrics::Metrics;
 use crate::publish::Publishing;
 use crate::sentinel::owners::owners;
+use crate::state::Memory;
+use crate::state::recordings::Recordings;
 
 /// What others read.
 pub(super) struct Published {
@@ -266,6 +267,7 @@ impl Agent {
                     self.memory.remember(*remembered);
                 }
             }
+            Effect::SaveRecording => self.save_recording(),
             Effect::SampleAfter(pause) => self.next_sample = pause,
             Effect::ReadShape(owners) => events.extend(self.read_shape(owners)),
             Effect::Probed {
@@ -286,6 +288,19 @@ impl Agent {
                     events.extend(probing.perform(effect, self.observer.as_mut(), &self.node));
                 }
             }
+        }
+    }
+
+    fn save_recording(&self) {
+        let Some(dir) = &self.config.state_dir else {
+            return;
+        };
+        let recording = self.node.recording().file();
+        match Recordings::below(dir).write(clock::wall(), &recording) {
+            Ok(path) => {
+                tracing::info!(path = %path.display(), "the events that led here are recorded")
+            }
+            Err(error) => tracing::warn!(%error, "the recording cannot be written"),
         }
     }
 

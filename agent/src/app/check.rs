@@ -5,6 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use thiserror::Error;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::agent::Agent;
@@ -62,7 +63,9 @@ pub async fn check(config: Config, time: Duration) -> Result<Observed, CheckErro
         .map(|of| Probing::new(of, None))
         .unzip();
     let (updates, _) = source::follow(&config).await?;
-    let mut inputs = Inputs::new(updates, inbox).await.map_err(AppError::from)?;
+    let mut inputs = Inputs::new(updates, inbox, mpsc::channel(1).1)
+        .await
+        .map_err(AppError::from)?;
     let interfaces = inputs.devices.borrow().clone();
     let beside = (probing.as_ref()).and_then(|probing| in_use(probing, &interfaces));
     if let Some(device) = beside {

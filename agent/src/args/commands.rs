@@ -45,7 +45,62 @@ pub struct WhyArgs {
     )]
     pub admin_address: String,
 
+    /// A past moment, such as 2026-11-23T04:05:06Z: explained from the recording that it is in
+    #[arg(long, value_name = "TIME")]
+    pub at: Option<String>,
+
+    /// Recording for --at [default: the first below the state folder that reaches that time]
+    #[arg(long, value_name = "FILE", requires = "at")]
+    pub recording: Option<PathBuf>,
+
+    /// State folder of the agent, for --at
+    #[arg(
+        long,
+        env = "PATHPROOF_STATE_DIR",
+        value_name = "FOLDER",
+        default_value = "/run/pathproof"
+    )]
+    pub state_dir: PathBuf,
+
     /// For people, or the chain of evidence as JSON
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// Options of `pathproof record`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct RecordArgs {
+    /// The agent's admin port
+    #[arg(
+        long,
+        env = "PATHPROOF_ADMIN_ADDRESS",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:19256"
+    )]
+    pub admin_address: String,
+
+    /// File to write
+    #[arg(
+        long,
+        short,
+        value_name = "FILE",
+        default_value = "recording.pathproof"
+    )]
+    pub output: PathBuf,
+
+    /// Replace addresses, the same one by the same one: the recording still comes to the same verdicts
+    #[arg(long)]
+    pub redact: bool,
+}
+
+/// Options of `pathproof replay`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct ReplayArgs {
+    /// Recording to play
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// For people, or the timeline as JSON
     #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }

@@ -133,6 +133,17 @@ pub(super) fn drain(address: &str, ask: &Ask) -> Result<(DrainReport, String), F
     }
 }
 
+/// The recording of a running agent.
+pub(super) fn recording(address: &str) -> Result<Vec<u8>, FetchError> {
+    let answer = exchange(address, "/recording", PATIENT)?;
+    let end = (answer.windows(4)).position(|bytes| bytes == b"\r\n\r\n");
+    let head = String::from_utf8_lossy(&answer[..end.unwrap_or(answer.len())]).into_owned();
+    match (page::split(&format!("{head}\r\n\r\n")), end) {
+        (Ok(("200", _)), Some(end)) => Ok(answer[end + 4..].to_vec()),
+        _ => Err(FetchError::of(address, page::stranger(&head))),
+    }
+}
+
 /// The report in a body.
 pub(super) fn parse(address: &str, body: &str) -> Result<Report, FetchError> {
     page::report(body).map_err(|OtherSchema { theirs, source }| FetchError::Schema {
@@ -143,6 +154,11 @@ pub(super) fn parse(address: &str, body: &str) -> Result<Report, FetchError> {
 }
 
 fn get(address: &str, page: &str, patience: Patience) -> Result<String, FetchError> {
+    let answer = exchange(address, page, patience)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+fn exchange(address: &str, page: &str, patience: Patience) -> Result<Vec<u8>, FetchError> {
     let broken = |source| FetchError::Broken {
         address: address.to_owned(),
         source,
@@ -163,7 +179,7 @@ fn get(address: &str, page: &str, patience: Patience) -> Result<String, FetchErr
         _ if answer.is_empty() => Err(FetchError::Denied {
             address: address.to_owned(),
         }),
-        _ => Ok(String::from_utf8_lossy(&answer).into_owned()),
+        _ => Ok(answer),
     }
 }
 

@@ -19,6 +19,12 @@ pub(super) use stages::meaning;
 
 /// Runs the command.
 pub fn run(said: &WhyArgs) -> Exit {
+    if let Some(at) = &said.at {
+        return match super::recording::report_at(at, said) {
+            Ok(report) => show(&report, said.output),
+            Err(error) => super::fail(&error),
+        };
+    }
     let address = &said.admin_address;
     match fetch::fetch(address).and_then(|body| fetch::parse(address, &body)) {
         Ok(report) => show(&report, said.output),

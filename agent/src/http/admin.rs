@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `/metrics` | OpenMetrics |
 //! | `/verdict` | the whole report as JSON: verdict, reasons, evidence, coverage |
+//! | `/recording` | the events of the last minutes, as `pathproof replay` reads them |
 //! | `/drainz` | 200 once no new connection came from outside for `quiet` seconds, else 503; `waited` seconds say that the node leaves |
 //! | `/agent/readyz` | 200 once every part of the agent is ready, else 503 and the parts missing |
 //! | `/agent/livez` | 200 while the main loop turns; a broken datapath is no reason to restart |
@@ -19,7 +20,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::health::not_found;
 use crate::lifecycle::heartbeat::Heartbeat;
@@ -41,9 +42,14 @@ pub struct AdminState {
     pub readiness: Readiness,
     /// When the main loop last turned.
     pub heartbeat: Heartbeat,
+    /// Takes requests for the recording to the main loop.
+    pub recordings: mpsc::Sender<RecordingRequest>,
     /// The monotonic clock.
     pub now: fn() -> Mono,
 }
+
+/// Where the recording is wanted.
+pub type RecordingRequest = oneshot::Sender<Vec<u8>>;
 
 /// The router of the admin port.
 pub fn router(state: AdminState) -> Router {
@@ -51,6 +57,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/", get(index))
         .route("/metrics", get(metrics))
         .route("/verdict", get(verdict))
+        .route("/recording", get(recording))
         .route("/drainz", get(drainz))
         .route("/agent/readyz", get(readyz))
         .route("/agent/livez", get(livez))
@@ -71,6 +78,16 @@ async fn verdict(State(state): State<AdminState>) -> Response {
     match report {
         Some(report) => document(StatusCode::OK, &*report),
         None => too_early(&state),
+    }
+}
+
+async fn recording(State(state): State<AdminState>) -> Response {
+    let (wanted, recording) = oneshot::channel();
+    // A main loop that is gone drops the request.
+    let _ = state.recordings.send(wanted).await;
+    match recording.await {
+        Ok(recording) => ([(CONTENT_TYPE, "application/gzip")], recording).into_response(),
+        Err(_) => too_early(&state),
     }
 }
 
@@ -157,6 +174,7 @@ async fn index(State(state): State<AdminState>) -> Response {
          <h1>pathproof</h1>\n<p>{heading}</p>\n<ul>\n\
          <li><a href=\"/verdict\">/verdict</a>: the verdict, its reasons and evidence (JSON)</li>\n\
          <li><a href=\"/metrics\">/metrics</a>: OpenMetrics</li>\n\
+         <li><a href=\"/recording\">/recording</a>: the events of the last minutes (pathproof replay)</li>\n\
          <li><a href=\"/drainz\">/drainz</a>: whether new connections still come (JSON)</li>\n\
          <li><a href=\"/agent/readyz\">/agent/readyz</a>: whether the agent is ready</li>\n\
          <li><a href=\"/agent/livez\">/agent/livez</a>: whether the agent is alive</li>\n</ul>\n\

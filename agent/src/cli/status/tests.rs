@@ -125,6 +125,7 @@ async fn what_the_admin_port_serves_is_what_is_shown() {
         metrics: Arc::clone(&metrics),
         readiness: Readiness::new(),
         heartbeat: Heartbeat::new(0),
+        recordings: tokio::sync::mpsc::channel(1).0,
         now: || Mono(0),
     });
     let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();

@@ -31,6 +31,7 @@ fn fixture() -> Fixture {
         metrics: Arc::clone(&metrics),
         readiness,
         heartbeat: heartbeat.clone(),
+        recordings: tokio::sync::mpsc::channel(1).0,
         now: || NOW,
     };
     Fixture {

@@ -1,5 +1,5 @@
-//! What outlives the agent within one boot of the node: a small JSON file below /run, keyed by the
-//! boot's id (design rule: a restart of the agent changes nothing).
+//! What outlives the agent below its state folder: within one boot of the node a small JSON file,
+//! keyed by the boot's id (a restart of the agent changes nothing), and [`recordings`].
 
 use std::fs;
 use std::io;
@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+pub mod recordings;
 
 use crate::clock;
 use agent_core::memory::Remembered;
@@ -30,7 +32,7 @@ struct Stored {
 const SCHEMA: u32 = 1;
 
 /// The file, and what was last written to it.
-pub(super) struct Memory {
+pub(crate) struct Memory {
     path: Option<PathBuf>,
     /// Where it is written first. Of two agents at once each has its own.
     fresh: PathBuf,
@@ -40,7 +42,7 @@ pub(super) struct Memory {
 
 impl Memory {
     /// In this directory, or nowhere.
-    pub(super) fn in_dir(dir: Option<&Path>) -> Self {
+    pub(crate) fn in_dir(dir: Option<&Path>) -> Self {
         let boot_id = fs::read_to_string(BOOT_ID)
             .unwrap_or_default()
             .trim()
@@ -67,7 +69,7 @@ impl Memory {
     }
 
     /// What an agent of this boot left. Anything unreadable is as good as nothing, and said.
-    pub(super) fn recall(&self) -> Option<Remembered> {
+    pub(crate) fn recall(&self) -> Option<Remembered> {
         let path = self.path.as_ref()?;
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -90,7 +92,7 @@ impl Memory {
     }
 
     /// Writes, whole or not at all. A full disk is said once.
-    pub(super) fn remember(&mut self, remembered: Remembered) {
+    pub(crate) fn remember(&mut self, remembered: Remembered) {
         let Some(path) = &self.path else { return };
         let stored = Stored {
             schema: SCHEMA,
@@ -133,11 +135,12 @@ fn sweep(dir: &Path, age: Duration) {
 }
 
 /// Removes the file, and its directory where nothing else is in it.
-pub(super) fn remove(dir: &Path) -> io::Result<()> {
+pub(crate) fn remove(dir: &Path) -> io::Result<()> {
     match fs::remove_file(dir.join(FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
+    recordings::Recordings::below(dir).remove()?;
     sweep(dir, Duration::ZERO);
     let _ = fs::remove_dir(dir);
     Ok(())

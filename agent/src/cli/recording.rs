@@ -1,0 +1,277 @@
+//! `pathproof record` takes a recording from a running agent, `pathproof replay` plays one again, and
+//! `pathproof why --at` finds the one that a past moment is in.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use agent_core::replay::{Moment, RecordingError, Replayed, redact, replay};
+use agent_core::report::Report;
+use agent_core::time::Wall;
+use jiff::Timestamp;
+use serde::Serialize;
+use thiserror::Error;
+
+use super::{Exit, fetch};
+use crate::args::{Output, RecordArgs, ReplayArgs, WhyArgs};
+use crate::state::recordings::Recordings;
+
+/// What stands in the way of a recording.
+#[derive(Debug, Error)]
+pub enum Problem {
+    /// It cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is none.
+    #[error("{}: {source}", path.display())]
+    Recording {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: RecordingError,
+    },
+    /// No time.
+    #[error("--at: {text:?} is no time; give one such as 2026-11-23T04:05:06Z")]
+    Time {
+        /// What was given.
+        text: String,
+    },
+    /// Nothing was recorded then.
+    #[error(
+        "no recording in {} reaches {at}: the agent writes one when /healthz changes; take one from a running agent with `pathproof record`, and give it with --recording",
+        folder.display()
+    )]
+    NotRecorded {
+        /// Where it was looked for.
+        folder: PathBuf,
+        /// The time that was asked for.
+        at: Wall,
+    },
+    /// The recording begins later.
+    #[error("{} begins at {begins}, after {at}", path.display())]
+    TooLate {
+        /// Which.
+        path: PathBuf,
+        /// Its first event.
+        begins: Wall,
+        /// The time that was asked for.
+        at: Wall,
+    },
+}
+
+/// Runs `pathproof record`.
+pub fn record(args: &RecordArgs) -> Exit {
+    let recording = match fetch::recording(&args.admin_address) {
+        Ok(recording) => recording,
+        Err(error) => return super::fail(&error),
+    };
+    let path = args.output.clone();
+    let recording = match args.redact.then(|| redact(&recording)) {
+        None => recording,
+        Some(Ok(redacted)) => redacted,
+        Some(Err(source)) => return super::fail(&Problem::Recording { path, source }),
+    };
+    match fs::write(&path, &recording) {
+        Err(source) => super::fail(&Problem::File { path, source }),
+        Ok(()) => super::print(&format!(
+            "{}: {} KiB{}; play it with `pathproof replay {}`\n",
+            path.display(),
+            recording.len() / 1024,
+            if args.redact {
+                ", addresses replaced"
+            } else {
+                ""
+            },
+            path.display(),
+        )),
+    }
+}
+
+/// Runs `pathproof replay`.
+pub fn run_replay(args: &ReplayArgs) -> Exit {
+    let replayed = match load(&args.file, None) {
+        Ok(replayed) => replayed,
+        Err(problem) => return super::fail(&problem),
+    };
+    let timeline = Timeline::of(&replayed);
+    let printed = match args.output {
+        Output::Text => super::print(&timeline.text()),
+        Output::Json => super::print_json(&timeline),
+    };
+    match replayed.differs {
+        None => printed,
+        Some(_) => Exit::Failure,
+    }
+}
+
+/// The report of a past moment, out of the recording that it is in.
+///
+/// # Errors
+/// There is none, or it cannot be read.
+pub(super) fn report_at(text: &str, args: &WhyArgs) -> Result<Report, Problem> {
+    let at = time(text)?;
+    let path = match &args.recording {
+        Some(path) => path.clone(),
+        None => recorded(&args.state_dir, at)?,
+    };
+    let replayed = load(&path, Some(at))?;
+    let begins = replayed.span.0;
+    let reached = (replayed.moments.last()).filter(|_| begins <= at);
+    let report = reached.map(|moment| Report::replayed(&replayed, moment));
+    report.ok_or(Problem::TooLate { path, begins, at })
+}
+
+fn time(text: &str) -> Result<Wall, Problem> {
+    let wrong = || Problem::Time {
+        text: text.to_owned(),
+    };
+    let time: Timestamp = text.parse().map_err(|_| wrong())?;
+    let nanoseconds = i64::try_from(time.as_nanosecond()).map_err(|_| wrong())?;
+    Ok(Wall(nanoseconds))
+}
+
+/// The first file that ends at that time or after it.
+fn recorded(state_dir: &Path, at: Wall) -> Result<PathBuf, Problem> {
+    let files = Recordings::below(state_dir).files().unwrap_or_default();
+    let reaches = |path: &PathBuf| load(path, None).is_ok_and(|replayed| replayed.span.1 >= at);
+    files
+        .into_iter()
+        .find(reaches)
+        .ok_or_else(|| Problem::NotRecorded {
+            folder: state_dir.to_owned(),
+            at,
+        })
+}
+
+fn load(path: &Path, until: Option<Wall>) -> Result<Replayed, Problem> {
+    let file = |source| Problem::File {
+        path: path.to_owned(),
+        source,
+    };
+    let bytes = fs::read(path).map_err(file)?;
+    replay(&bytes, until).map_err(|source| Problem::Recording {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// What a replay went through.
+#[derive(Debug, Serialize)]
+struct Timeline {
+    node: String,
+    agent: String,
+    from: String,
+    to: String,
+    events: usize,
+    /// The replay came to the verdicts that were recorded.
+    same: bool,
+    changes: Vec<Change>,
+}
+
+#[derive(Debug, Serialize)]
+struct Change {
+    at: String,
+    state: &'static str,
+    cause: Option<&'static str>,
+    healthz: u16,
+    livez: u16,
+    reason: String,
+}
+
+impl Timeline {
+    fn of(replayed: &Replayed) -> Self {
+        let change = |moment: &Moment| {
+            let verdict = &moment.judged.verdict;
+            Change {
+                at: moment.at.to_string(),
+                state: verdict.state.name(),
+                cause: verdict.cause.map(|cause| cause.name()),
+                healthz: moment.judged.answers.healthz.status,
+                livez: moment.judged.answers.livez.status,
+                reason: verdict.reason.clone(),
+            }
+        };
+        let (from, to) = replayed.span;
+        Self {
+            node: replayed.node.clone(),
+            agent: replayed.agent.clone(),
+            from: from.to_string(),
+            to: to.to_string(),
+            events: replayed.events,
+            same: replayed.differs.is_none(),
+            changes: replayed.moments.iter().map(change).collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!(
+            "{}, pathproof {}, {} events from {} to {}\n\n",
+            self.node, self.agent, self.events, self.from, self.to
+        );
+        for change in &self.changes {
+            let cause = change.cause.map(|cause| format!(" ({cause})"));
+            text.push_str(&format!(
+                "{}  /healthz {}  /livez {}  {}{}\n    {}\n",
+                change.at,
+                change.healthz,
+                change.livez,
+                change.state,
+                cause.unwrap_or_default(),
+                change.reason
+            ));
+        }
+        text.push_str(match self.same {
+            true => "\nThe replay came to the same verdicts as the agent did.\n",
+            false => {
+                "\nThe replay came to OTHER verdicts than the agent did: this pathproof judges otherwise, or the recording was changed.\n"
+            }
+        });
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_no_recording_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let message = load(&path, None).err().unwrap().to_string();
+        assert!(
+            message.ends_with("x: No such file or directory (os error 2)"),
+            "{message}"
+        );
+        fs::write(&path, "hello").unwrap();
+        let message = load(&path, None).err().unwrap().to_string();
+        assert!(
+            message.contains("x: this is no recording of pathproof"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn times_are_rfc_3339() {
+        assert_eq!(time("1970-01-01T00:00:01.5Z").unwrap(), Wall(1_500_000_000));
+        let message = time("yesterday").unwrap_err().to_string();
+        assert!(
+            message.starts_with("--at: \"yesterday\" is no time"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn where_nothing_was_recorded_the_remedy_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let message = recorded(dir.path(), Wall(0)).unwrap_err().to_string();
+        assert!(
+            message.contains("1970-01-01T00:00:00Z") && message.contains("pathproof record"),
+            "{message}"
+        );
+    }
+}
