@@ -25,10 +25,8 @@ pub struct Limits {
     pub stale_after: Duration,
     /// And they must have been seen within this time.
     pub stale_fresh: Duration,
-    /// At least so many of them.
+    /// At least so many of them, from pods of this node.
     pub stale_connections: usize,
-    /// From at least so many clients, all of them pods of this node.
-    pub stale_sources: usize,
     /// A Service is broken after so many failures.
     pub service_failures: u32,
     /// Refused and lost connections of a Service must stretch over this long.
@@ -74,7 +72,6 @@ impl Default for Limits {
             stale_after: Duration::from_secs(15),
             stale_fresh: Duration::from_secs(5),
             stale_connections: 3,
-            stale_sources: 1,
             service_failures: 3,
             service_spread: Duration::from_secs(1),
             service_quiet: Duration::from_secs(3),

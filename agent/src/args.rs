@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
 
+use crate::telemetry::DEFAULT_FILTER;
+
 mod choices;
 mod commands;
 mod fleet;
@@ -378,7 +380,7 @@ pub struct RunArgs {
         long,
         env = "PATHPROOF_LOG_FILTER",
         value_name = "FILTER",
-        default_value = "info,kube_client=off",
+        default_value = DEFAULT_FILTER,
         help_heading = LOG
     )]
     pub log_filter: String,

@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
 use crate::clock;
-use crate::cluster::api::client::{ApiAccess, ClientError, client};
+use crate::cluster::api::client::{ApiAccess, ClientError, client, root_cause};
 use crate::config::RotateConfig;
 use agent_core::fleet::rotation::{Candidate, LeaseStep, Plan, Rotation, Write, slice_name};
 use agent_core::time::Mono;
@@ -60,9 +60,10 @@ enum Trouble {
     /// The API server answered, and refuses.
     #[error("the API server refuses to {what}: {why}")]
     Refused { what: String, why: String },
-    /// The API server does not answer, or cannot.
-    #[error("the API server cannot {what}: {why}")]
-    Away { what: String, why: String },
+    /// The API server does not answer, or cannot. Which request failed is left out: the same
+    /// outage is one problem.
+    #[error("the API server is not available: {why}")]
+    Away { why: String },
 }
 
 /// Runs the rotator until SIGTERM or SIGINT; then it gives the lease up, so that another one leads
@@ -335,23 +336,16 @@ async fn ask<T>(
     let what = what.to_owned();
     let Ok(answer) = tokio::time::timeout(REQUEST, request).await else {
         let why = format!("no answer within {} s", REQUEST.as_secs());
-        return Err(Trouble::Away { what, why });
+        return Err(Trouble::Away { why });
     };
     answer.map_err(|error| match error {
-        kube::Error::Api(status) => match status.code {
-            404 | 409 => Trouble::Raced { what },
-            429 | 500.. => Trouble::Away {
-                what,
-                why: status.message,
-            },
-            _ => Trouble::Refused {
-                what,
-                why: status.message,
-            },
+        kube::Error::Api(status) => match (status.code, status.message) {
+            (404 | 409, _) => Trouble::Raced { what },
+            (429 | 500.., why) => Trouble::Away { why },
+            (_, why) => Trouble::Refused { what, why },
         },
         other => Trouble::Away {
-            what,
-            why: other.to_string(),
+            why: root_cause(&other),
         },
     })
 }

@@ -8,6 +8,9 @@ use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
+/// Without the client's own lines: whoever sends a request reports its failure once.
+pub(crate) const DEFAULT_FILTER: &str = "info,kube_client=off";
+
 /// How lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
@@ -61,7 +64,7 @@ pub fn init(format: Format, filter: &str) -> Result<(), TelemetryError> {
     Ok(())
 }
 
-fn parse(filter: &str) -> Result<EnvFilter, TelemetryError> {
+pub(crate) fn parse(filter: &str) -> Result<EnvFilter, TelemetryError> {
     EnvFilter::builder()
         .parse(filter)
         .map_err(|source| TelemetryError::Filter {

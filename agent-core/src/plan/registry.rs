@@ -1,6 +1,6 @@
 //! Service ids: which Service port and family each stands for, and which may be given out.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,8 +55,8 @@ pub(super) struct Registry {
     by_name: Vec<u32>,
     /// Ids that were used and have rested, the longest rested first.
     free: VecDeque<u32>,
-    /// Ids at rest, the longest first; entries of ids that came back are stale.
-    resting: VecDeque<(Mono, u32)>,
+    /// Ids at rest, the longest first.
+    resting: BTreeSet<(Mono, u32)>,
     /// Whether even ids that this registry never gave out may have counts (pinned maps).
     all_dirty: bool,
     endpoints: u64,
@@ -69,7 +69,7 @@ impl Registry {
             slots: Vec::new(),
             by_name: Vec::new(),
             free: VecDeque::new(),
-            resting: VecDeque::new(),
+            resting: BTreeSet::new(),
             all_dirty: false,
             endpoints: 0,
         }
@@ -107,8 +107,9 @@ impl Registry {
         port: &PortExpectation,
     ) -> Option<Acquired> {
         if let Some(id) = self.known(name, port) {
-            if let Some(slot) = self.slots[id as usize].as_mut() {
-                slot.resting = None;
+            let slot = self.slots[id as usize].as_mut();
+            if let Some(since) = slot.and_then(|slot| slot.resting.take()) {
+                self.resting.remove(&(since, id));
             }
             return Some(Acquired { id, dirty: false });
         }
@@ -208,31 +209,28 @@ impl Registry {
         self.set_endpoints(id, 0);
         if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
             slot.resting = Some(now);
-            self.resting.push_back((now, id));
+            self.resting.insert((now, id));
         }
     }
 
     /// Frees the ids that have rested for `rest`.
     pub(super) fn free_rested(&mut self, now: Mono, rest: Duration) {
-        while let Some((since, id)) = self.resting.front().copied() {
+        while let Some((since, id)) = self.resting.first().copied() {
             if now.since(since) < rest {
                 break;
             }
-            self.resting.pop_front();
-            match self.slots.get_mut(id as usize) {
-                // Nobody's, found in the maps of an earlier agent.
-                Some(None) => self.free.push_back(id),
-                Some(Some(slot)) if slot.resting == Some(since) => self.free(id),
-                _ => {}
-            }
+            self.resting.pop_first();
+            self.free(id);
         }
     }
 
     fn free(&mut self, id: u32) {
-        let Some(slot) = self.slot(id) else { return };
-        let from = self.position(&slot.name);
-        if let Some(at) = self.by_name[from..].iter().position(|other| *other == id) {
-            self.by_name.remove(from + at);
+        // An id that was found in the maps of an earlier agent has no slot.
+        if let Some(slot) = self.slot(id) {
+            let from = self.position(&slot.name);
+            if let Some(at) = self.by_name[from..].iter().position(|other| *other == id) {
+                self.by_name.remove(from + at);
+            }
         }
         self.slots[id as usize] = None;
         self.free.push_back(id);

@@ -217,6 +217,27 @@ fn a_rested_id_is_given_out_again_after_a_reset() {
 }
 
 #[test]
+fn an_id_that_rested_twice_at_one_moment_is_given_to_one_service() {
+    let mut world = World::new();
+    world.planner = Planner::with_ids(1);
+    let named = |port: &str| {
+        let mut facts = service_facts("d", "10.96.0.1");
+        facts.ports[0].name = port.into();
+        Change::Service(Arc::new(facts))
+    };
+    world.apply(vec![named("")]);
+    world.apply(vec![service("a", "10.96.0.1")]);
+    for port in ["x", "", "x"] {
+        world.apply(vec![named(port)]);
+    }
+    let plan = world.expire(REST);
+    assert_eq!(words(&plan), ["reset 0", "0 = 10.96.0.1 [3, 3, 3]"]);
+    let info = world.planner.service(0).unwrap();
+    assert_eq!(info.name.to_string(), "ns/a");
+    assert_eq!(world.planner.missing().services, 1);
+}
+
+#[test]
 fn the_first_claim_to_a_frontend_holds() {
     let mut world = World::new();
     let mut rival = service_facts("b", "10.96.0.2");

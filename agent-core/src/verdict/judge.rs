@@ -1,8 +1,6 @@
 //! The rules, in the order of severity. Each one is a function from evidence to a finding.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use agent_common::service::{Family, SourceClass};
 
@@ -154,20 +152,16 @@ impl<'a> Case<'a> {
     fn stale(&self) -> Option<Finding> {
         let limits = self.ledger.limits();
         let age = limits.stale_age(self.inputs.usual_lag);
-        let mut clients: BTreeSet<IpAddr> = BTreeSet::new();
         let mut connections = 0;
         let mut tracks: Vec<&Track> = Vec::new();
         for track in self.tracks() {
-            let before = connections;
-            for seen in track.stale_pods(age, limits.stale_fresh, self.now) {
-                connections += 1;
-                clients.insert(seen.client);
-            }
-            if connections > before {
+            let seen = track.stale_pods(age, limits.stale_fresh, self.now).count();
+            connections += seen;
+            if seen > 0 {
                 tracks.push(track);
             }
         }
-        if connections < limits.stale_connections || clients.len() < limits.stale_sources {
+        if connections < limits.stale_connections {
             return None;
         }
         let reason = words::stale(self, &tracks, age);

@@ -8,6 +8,7 @@ use clap::{ArgAction, Args as ClapArgs, ValueEnum};
 use super::{
     CLUSTER, ClusterArgs, EXIT_CODES, Hardening, LOG, LogFormat, Output, SENTINEL, SentinelArgs,
 };
+use crate::telemetry::DEFAULT_FILTER;
 use agent_core::drain;
 
 const CHECK: &str = "Check";
@@ -245,7 +246,7 @@ pub struct RotateArgs {
         long,
         env = "PATHPROOF_LOG_FILTER",
         value_name = "FILTER",
-        default_value = "info",
+        default_value = DEFAULT_FILTER,
         help_heading = LOG
     )]
     pub log_filter: String,

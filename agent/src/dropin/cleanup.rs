@@ -47,7 +47,7 @@ pub enum CleanupError {
     },
     /// A program of iptables failed.
     #[error(
-        "{program} failed on table {table}: {said}; kube-proxy's chains in it are as they were"
+        "{program} failed on table {table}: {source}; kube-proxy's chains in it are as they were"
     )]
     Program {
         /// Which.
@@ -55,7 +55,7 @@ pub enum CleanupError {
         /// On which table.
         table: &'static str,
         /// What it said.
-        said: String,
+        source: std::io::Error,
     },
     /// iptables-save leaves a table out, and calls that a success.
     #[error(
@@ -162,10 +162,10 @@ impl Cleaned {
         program: &Program,
         table: &'static rules::Table,
     ) -> Result<(), CleanupError> {
-        let fail = |said: String| CleanupError::Program {
+        let fail = |source| CleanupError::Program {
             program: program.to_string(),
             table: table.name,
-            said,
+            source,
         };
         let saved = program.save(table.name).map_err(fail)?;
         let family = program.family;

@@ -1,6 +1,7 @@
 //! The rotator against an API server in this process: as much of one as it asks for.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use axum::Router;
@@ -11,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::telemetry::Format;
+use crate::telemetry::{self, Format};
 use agent_core::cluster::ObjectName;
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices";
@@ -323,23 +324,51 @@ async fn whoever_wrote_in_between_wins() {
 }
 
 #[tokio::test]
-async fn an_api_that_is_away_is_said_once_and_survived() {
+async fn an_api_that_is_away_is_survived() {
     let server = Server::start().await;
     let mut rotator = server.rotator("a", Duration::ZERO).await;
     rotator.look().await;
     server.store().away = true;
     for _ in 0..3 {
         rotator.look().await;
-        assert!(
-            rotator.said.as_ref().unwrap().contains("cannot"),
-            "{:?}",
-            rotator.said
+        assert_eq!(
+            rotator.said.as_deref(),
+            Some("the API server is not available: ServiceUnavailable")
         );
     }
     server.store().away = false;
     rotator.look().await;
     assert_eq!(rotator.said, None);
     assert_eq!(server.generations().len(), 4);
+}
+
+#[tokio::test]
+async fn an_outage_is_logged_once_with_its_root_cause() {
+    let (mut log, write) = std::io::pipe().unwrap();
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(telemetry::parse(telemetry::DEFAULT_FILTER).unwrap())
+        .with_ansi(false)
+        .with_writer(Arc::new(write));
+    let logging = tracing::subscriber::set_default(lines.finish());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = Server {
+        url: format!("http://{}", listener.local_addr().unwrap()),
+        ..Server::default()
+    };
+    drop(listener);
+    let mut rotator = server.rotator("a", HOUR).await;
+    for _ in 0..3 {
+        rotator.look().await;
+    }
+    drop(logging);
+    let mut text = [0; 16_384];
+    let length = log.read(&mut text).unwrap();
+    let text = str::from_utf8(&text[..length]).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(
+        text.contains("the API server is not available: Connection refused"),
+        "{text}"
+    );
 }
 
 #[tokio::test]

@@ -105,6 +105,15 @@ pub async fn client(access: &ApiAccess) -> Result<Client, ClientError> {
     direct(config)
 }
 
+/// The cause at the bottom of an error: it says most, and is the same the next time.
+pub(crate) fn root_cause(error: &kube::Error) -> String {
+    let mut last: &dyn std::error::Error = error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    last.to_string()
+}
+
 /// A client that knows one address.
 pub(super) fn direct(config: Config) -> Result<Client, ClientError> {
     let config = tuned(config);

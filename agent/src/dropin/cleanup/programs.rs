@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -78,14 +78,13 @@ impl Program {
     }
 
     /// A table as -save prints it.
-    pub(super) fn save(&self, table: &str) -> Result<String, String> {
-        let output = self.command("-save").args(["-t", table]).output();
-        let output = success(output.map_err(|error| error.to_string())?)?;
+    pub(super) fn save(&self, table: &str) -> io::Result<String> {
+        let output = success(self.command("-save").args(["-t", table]).output()?)?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Gives a script to -restore, which takes it whole or not at all.
-    pub(super) fn restore(&self, table: &str, script: &str) -> Result<(), String> {
+    pub(super) fn restore(&self, table: &str, script: &str) -> io::Result<()> {
         let mut command = self.command("-restore");
         // Five seconds for the lock, as kube-proxy waits for it.
         command.args(["-w", "5", "-T", table, "--noflush", "--counters"]);
@@ -93,16 +92,13 @@ impl Program {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| error.to_string())?;
+        let mut child = command.spawn()?;
         let written = match child.stdin.take() {
             Some(mut stdin) => stdin.write_all(script.as_bytes()),
             None => Ok(()),
         };
-        let output = child
-            .wait_with_output()
-            .map_err(|error| error.to_string())?;
-        success(output)?;
-        written.map_err(|error| error.to_string())
+        success(child.wait_with_output()?)?;
+        written
     }
 
     fn command(&self, suffix: &str) -> Command {
@@ -112,16 +108,16 @@ impl Program {
     }
 }
 
-fn success(output: Output) -> Result<Output, String> {
+fn success(output: Output) -> io::Result<Output> {
     if output.status.success() {
         return Ok(output);
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    Err(match said.is_empty() {
+    Err(io::Error::other(match said.is_empty() {
         true => output.status.to_string(),
         false => said,
-    })
+    }))
 }
 
 #[cfg(test)]

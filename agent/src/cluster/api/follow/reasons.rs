@@ -1,8 +1,8 @@
 //! Why a resource cannot be followed, in words that stay the same while the cause does.
 
-use std::error::Error as _;
 use std::time::Duration;
 
+use crate::cluster::api::client::root_cause;
 use crate::cluster::manifests::Reason;
 
 pub(super) fn silent(reply: Duration) -> Reason {
@@ -24,16 +24,9 @@ pub(super) fn mute(resource: &'static str) -> Reason {
     }
 }
 
-/// The cause at the bottom says most, and is the same the next time.
 pub(super) fn away(error: &kube::Error) -> Reason {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = cause.to_string();
-        source = cause.source();
-    }
     Reason::Away {
-        error: one_line(&text, 0),
+        error: one_line(&root_cause(error), 0),
     }
 }
 
