@@ -22,6 +22,7 @@ mod agent_options;
 mod agent_packets;
 mod agent_pins;
 mod agent_proofs;
+mod agent_recording;
 mod agent_restart;
 mod agent_rights;
 mod agent_scene;

@@ -303,8 +303,36 @@ fn healthz_address(family: Family) -> IpAddr {
     layout::pick(layout::NODE, family)
 }
 
+impl Agent {
+    /// Keeps the recording of a test that fails, and of every test where [`RECORDINGS`] is set.
+    fn keep_recording(&self) {
+        let wanted = std::env::var_os(RECORDINGS).map(PathBuf::from);
+        let failed = thread::panicking().then(|| std::env::temp_dir().join("pathproof-recordings"));
+        let Some(folder) = wanted.or(failed) else {
+            return;
+        };
+        let test = thread::current()
+            .name()
+            .unwrap_or("main")
+            .replace("::", "-");
+        let file = folder.join(format!("{test}.pathproof"));
+        let path = file.to_string_lossy().into_owned();
+        let _ = fs::create_dir_all(&folder);
+        let recorded = self.command(&["record", "--output", &path]).output();
+        if recorded.is_ok_and(|output| output.status.success()) {
+            eprintln!("recorded: pathproof replay {path}");
+        }
+    }
+}
+
+/// Folder where the recordings of all tests are kept.
+const RECORDINGS: &str = "PATHPROOF_KEEP_RECORDINGS";
+
 impl Drop for Agent {
     fn drop(&mut self) {
+        if self.child.is_some() {
+            self.keep_recording();
+        }
         if let Some(mut child) = self.child.take() {
             signal(child.id(), libc::SIGTERM);
             if !matches!(wait(&mut child, Duration::from_secs(3)), Ok(Some(_))) {

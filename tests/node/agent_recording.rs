@@ -1,0 +1,94 @@
+//! A 503 that somebody doubts is played again from its recording, and explained.
+
+use std::fs;
+use std::path::PathBuf;
+
+use node_tests::rules::Backend;
+use serde_json::Value;
+
+use crate::agent_scene::{Scene, eventually, wait_answers};
+
+/// What a command of the agent's binary prints, and whether it succeeded.
+fn run(scene: &Scene, args: &[&str]) -> (bool, String) {
+    let output = scene.agent().command(args).output().expect("a command");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let problem = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.success(), text + &problem)
+}
+
+fn recordings(scene: &Scene) -> Vec<PathBuf> {
+    let folder = scene.agent().dir().join("state/recordings");
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn a_503_is_recorded_replayed_and_explained() {
+    let name = "a_503_is_recorded_replayed_and_explained";
+    let Some(scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    scene.wait_probed();
+    let watch = scene.watch();
+    assert!(recordings(&scene).is_empty(), "nothing happened yet");
+    scene.rules.flush_services().expect("flush");
+    wait_answers(&watch, 503);
+    scene.rules.install().expect("install");
+    wait_answers(&watch, 200);
+    eventually("both changes are recorded", || {
+        recordings(&scene).len() >= 2
+    });
+
+    let files = recordings(&scene);
+    let [into, out_of] = [&files[0], &files[1]].map(|path| path.to_string_lossy().into_owned());
+    let (same, text) = run(&scene, &["replay", &into]);
+    assert!(same, "{text}");
+    assert!(
+        text.contains("/healthz 503") && text.contains("broken"),
+        "{text}"
+    );
+    assert!(text.contains("came to the same verdicts"), "{text}");
+
+    let (same, text) = run(&scene, &["replay", &out_of, "--output", "json"]);
+    assert!(same, "{text}");
+    let timeline: Value = serde_json::from_str(&text).expect("JSON");
+    let changes = timeline["changes"].as_array().expect("changes");
+    let broken = changes.iter().find(|change| change["livez"] == 503);
+    let broken = broken.expect("the 503 is in it too");
+    assert_eq!(changes.last().expect("a change")["livez"], 200);
+
+    let at = broken["at"].as_str().expect("a time");
+    let state = scene.agent().dir().join("state");
+    let (found, text) = run(
+        &scene,
+        &["why", "--at", at, "--state-dir", &state.to_string_lossy()],
+    );
+    assert!(found, "{text}");
+    assert!(text.contains("BROKEN") || text.contains("broken"), "{text}");
+}
+
+/// The innocent counterpart: a node that only works writes no file, and its recording, taken by hand
+/// and without its addresses, comes to the same.
+#[test]
+fn a_sound_node_records_nothing_by_itself() {
+    let name = "a_sound_node_records_nothing_by_itself";
+    let Some(mut scene) = Scene::busy(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    scene.wait_proven();
+    let path = scene.agent().dir().join("taken.pathproof");
+    let path = path.to_string_lossy().into_owned();
+    let (taken, text) = run(&scene, &["record", "--redact", "--output", &path]);
+    assert!(taken && text.contains("addresses replaced"), "{text}");
+    let (same, text) = run(&scene, &["replay", &path]);
+    assert!(same && !text.contains("503"), "{text}");
+    assert!(recordings(&scene).is_empty());
+    let (found, text) = run(
+        &scene,
+        &["why", "--at", "2001-01-01T00:00:00Z", "--recording", &path],
+    );
+    assert!(!found && text.contains("begins at"), "{text}");
+    scene.traffic();
+}
