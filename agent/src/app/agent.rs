@@ -114,8 +114,6 @@ pub(super) struct Agent {
     memory: Memory,
     remembered: Option<Mono>,
     expired: Option<Mono>,
-    /// What start needed was let go.
-    lean: bool,
     answers: watch::Sender<Arc<Answers>>,
     report: watch::Sender<Option<Arc<Report>>>,
 }
@@ -194,7 +192,6 @@ impl Agent {
             memory,
             remembered: None,
             expired: None,
-            lean: false,
             answers,
             report,
         };

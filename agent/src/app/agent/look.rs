@@ -9,7 +9,6 @@ use crate::datapath::sample::Look;
 use crate::domain::evidence::{CountDelta, Directory as _, Sample, Sighting};
 use crate::domain::time::Mono;
 use crate::domain::verdict::{LastVerdict, State};
-use crate::lifecycle::memory;
 use crate::report::SIGHTINGS_SHOWN;
 
 /// The kernel's evidence is looked at this often.
@@ -17,8 +16,6 @@ pub(in crate::app) const TICK: Duration = Duration::from_millis(250);
 /// And this often while all is well and no connection came since the last look: an idle node pays
 /// half, and nothing that takes seconds to confirm comes late.
 const REST: Duration = Duration::from_millis(500);
-/// What start needed is let go so long after the view last changed.
-const STARTED: Duration = Duration::from_secs(1);
 /// Endpoints that left long ago are looked for this often.
 const EXPIRE: Duration = Duration::from_secs(5);
 
@@ -37,17 +34,7 @@ impl Agent {
             self.ledger.absorb(&sample, &self.planner);
         }
         self.publish(now);
-        self.give_back_code(now);
         if calm && self.is_well() { REST } else { TICK }
-    }
-
-    /// Once, when the first view has been taken in.
-    fn give_back_code(&mut self, now: Mono) {
-        let taken_in = |at: Mono| now.since(at) >= STARTED;
-        if !self.lean && self.view.is_synced() && self.view_changed.is_some_and(taken_in) {
-            self.lean = true;
-            memory::give_back_code();
-        }
     }
 
     /// Nobody but the sentinel was dialled.
