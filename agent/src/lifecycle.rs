@@ -3,5 +3,5 @@
 
 pub mod heartbeat;
 pub mod limits;
-pub mod memory;
+pub(crate) mod memory;
 pub mod ready;

@@ -7,11 +7,9 @@ use pathproof::args::{CheckArgs, CleanupArgs, Command, RotateArgs, RunArgs};
 use pathproof::cli::{self, Exit};
 use pathproof::config::{Config, RotateConfig, Surroundings, device_prefix};
 use pathproof::dropin::{self, DropInError, wanted::Wanted};
-use pathproof::lifecycle::memory;
 use pathproof::{app, clock, rotate, telemetry};
 
 fn main() -> ExitCode {
-    memory::keep_small();
     if let Some(words) = dropin::words(std::env::args_os()) {
         return stand_in(words).into();
     }

@@ -176,7 +176,7 @@ fn pipelined_requests_are_answered_in_order() {
     );
 }
 
-/// The agent's container is limited to 128 MiB (deploy/base), of which it holds at most 56 itself
+/// The agent's container is limited to 128 MiB (deploy/base), of which it holds at most 72 itself
 /// (docs/specification.md): as many strangers as it lets in fit into what is left, with what their
 /// sockets take in the kernel.
 #[test]
@@ -192,7 +192,7 @@ fn strangers_fit_into_the_memory_that_is_left() {
         }
     };
     group.take(scene.agent().pid()).expect("a group");
-    group.limit((128 - 56) << 20).expect("a limit");
+    group.limit((128 - 72) << 20).expect("a limit");
     let before = group.held().expect("bytes");
     // A few more than it lets wait.
     let (target, many) = (health_port(&scene, Family::V4), 10_240 + 1_000);

@@ -28,6 +28,7 @@ use crate::datapath::Observer;
 use crate::datapath::attach::Attachment;
 use crate::datapath::devices::{Device, Interfaces};
 use crate::datapath::shape::Seen;
+use crate::lifecycle::memory;
 use crate::metrics::Metrics;
 use crate::publish::Publishing;
 use crate::sentinel::owners::owners;
@@ -39,6 +40,9 @@ pub(super) struct Published {
     pub(super) answers: watch::Receiver<Arc<Answers>>,
     pub(super) report: watch::Receiver<Option<Arc<Report>>>,
 }
+
+/// A change of so many objects leaves memory behind that is worth giving back.
+const LARGE: usize = 1_000;
 
 /// The observer as it was loaded.
 #[derive(Default)]
@@ -130,15 +134,18 @@ impl Agent {
     /// The cluster view changed, or what is wrong with it did.
     pub(super) fn follow_view(&mut self, update: Update) {
         self.follow_successor();
-        let changed = !update.changes.is_empty();
+        let changes = update.changes.len();
         self.feed(Event::View(ViewUpdate {
             problems: update.problems.iter().map(ToString::to_string).collect(),
             silent: update.problems.iter().any(|of| of.reason.is_silence()),
             ignored: update.ignored.values().sum(),
             changes: update.changes,
         }));
-        if changed {
+        if changes > 0 {
             self.metrics.retain(self.node.planner());
+        }
+        if changes >= LARGE {
+            memory::give_back();
         }
     }
 

@@ -120,7 +120,7 @@ fn print_table(peer: &[Figures], size: &[Figures]) {
     println!("|---|---:|---:|---:|---|---:|---|---:|---:|");
     let mib = |kib: u64| kib as f64 / 1024.0;
     let seconds = |duration: Duration| duration.as_secs_f64();
-    row("RSS", "MiB", Some(24.0), peer, size, |f| mib(f.rss_kib));
+    row("RSS", "MiB", Some(40.0), peer, size, |f| mib(f.rss_kib));
     row("RSS, peak while loading", "MiB", None, peer, size, |f| {
         mib(f.peak_kib)
     });
@@ -128,7 +128,7 @@ fn print_table(peer: &[Figures], size: &[Figures]) {
     row(
         "RSS and maps together",
         "MiB",
-        Some(56.0),
+        Some(72.0),
         peer,
         size,
         |f| mib(f.rss_kib + f.maps_kib),
@@ -136,10 +136,10 @@ fn print_table(peer: &[Figures], size: &[Figures]) {
     row("start to first answer", "s", None, peer, size, |f| {
         seconds(f.first_answer)
     });
-    row("start to first verdict", "s", Some(1.0), peer, size, |f| {
+    row("start to first verdict", "s", Some(3.0), peer, size, |f| {
         seconds(f.first_verdict)
     });
-    row("RSS, empty view", "MiB", Some(12.0), peer, peer, |f| {
+    row("RSS, empty view", "MiB", Some(24.0), peer, peer, |f| {
         mib(f.rss_kib)
     });
 }

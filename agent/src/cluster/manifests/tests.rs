@@ -313,3 +313,16 @@ fn text_that_is_not_utf8_is_a_problem_of_its_file() {
         world.problems()
     );
 }
+
+#[test]
+fn a_file_that_is_too_large_is_not_read() {
+    let mut world = World::new();
+    world.write("a.yaml", &service("a"));
+    assert_eq!(world.services(), ["a"]);
+    let file = fs::File::create(world.folder.path().join("a.yaml")).unwrap();
+    file.set_len(MAX_FILE + 1).unwrap();
+    assert_eq!(world.services(), ["a"]);
+    let words = "a.yaml: cannot be read (it is larger than 64 MiB: split it into several files); \
+                 what it said before stays";
+    assert_eq!(world.problems(), [words]);
+}

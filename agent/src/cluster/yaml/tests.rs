@@ -20,7 +20,7 @@ fn told(text: &str) -> Vec<String> {
                 )
             }
             Item::Ignored { kind } => format!("{} ignored {kind}", place.line),
-            Item::Broken(Broken { place, reason }) => {
+            Item::Broken(reason) => {
                 format!(
                     "{}:{} in {} broken {reason}",
                     place.line, place.column, place.document
@@ -57,7 +57,7 @@ const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n";
     &["4 Service a", "8 ignored Pod", "10 Node n"])]
 #[case::indented_list(
     "apiVersion: v1\nitems:\n  - apiVersion: v1\n    kind: Service\n    metadata:\n      name: a\n      labels:\n        x: y\n    spec:\n      ports:\n      - port: 80\n  - {apiVersion: v1, kind: Node, metadata: {name: n}}\nkind: List\n",
-    &["3 Service a", "12:0 in 1 broken an item of the list has no kind"])]
+    &["3 Service a", "12 Node n"])]
 #[case::typed_list(
     "apiVersion: discovery.k8s.io/v1\nkind: EndpointSliceList\nitems:\n- addressType: IPv4\n  metadata:\n    name: s\n",
     &["4 EndpointSlice s"])]
@@ -66,8 +66,22 @@ const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n";
     &["1 Service a"])]
 #[case::empty_list("apiVersion: v1\nkind: List\nitems: []\n", &[])]
 #[case::json(
-    "\n{\"apiVersion\":\"v1\",\"kind\":\"List\",\"items\":[{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{\"name\":\"a\"}}]}\n{\"kind\":\"Pod\"}\n",
-    &["2 Service a", "3 ignored Pod"])]
+    "\n{\"apiVersion\":\"v1\",\"kind\":\"List\",\"items\":[{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{\"name\":\"a\"}}]}\n---\n{\"kind\":\"Pod\"}\n",
+    &["2 Service a", "4 ignored Pod"])]
+#[case::indented_json(
+    "{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"Node\",\n\t\"metadata\": {\"name\": \"\\u006e\\/\"}\n}\n",
+    &["1 Node n/"])]
+#[case::end_marker("apiVersion: v1\nkind: Pod\n...\n# x\nkind: Pod\n", &["1 ignored Pod", "5 ignored Pod"])]
+#[case::directive("%YAML 1.2\n---\nkind: Pod\n", &["3 ignored Pod"])]
+#[case::items_without_kind(
+    "apiVersion: v1\nitems:\n- metadata: {name: a}\nkind: ServiceList\n",
+    &["3 ignored without a kind"])]
+#[case::kind_at_the_end(
+    "spec: {clusterIP: 10.96.0.1}\nmetadata: {name: a}\nkind: Service\napiVersion: v1\n",
+    &["1 Service a"])]
+#[case::plain_scalars_that_are_strings(
+    "apiVersion: v1\nkind: Service\nmetadata: {name: no, labels: {a: 1.10, b: true}}\n",
+    &["1 Service no"])]
 #[case::wrong_version(
     "apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\n",
     &["1:1 in 1 broken invalid value: string \"discovery.k8s.io/v1beta1\", expected discovery.k8s.io/v1"])]
@@ -121,7 +135,20 @@ items:
   metadata:
     name: n
 ";
-    let told = told(text);
-    assert!(told[0].starts_with("7:12 in 1 broken"), "{told:?}");
-    assert_eq!(told[1], "8 Node n");
+    let broken = "4:0 in 1 broken invalid type: integer `7`, expected a sequence";
+    assert_eq!(told(text), [broken, "8 Node n"]);
+}
+
+#[test]
+fn what_would_grow_without_end_is_refused() {
+    let aliases: String = (1..12)
+        .map(|n| format!("a{n}: &a{n} [{}]\n", format!("*a{},", n - 1).repeat(9)))
+        .collect();
+    let aliases = format!("a0: &a0 [x]\n{aliases}");
+    let deep = "[".repeat(100_000);
+    for text in [aliases, deep] {
+        let told = told(&format!("{text}\n---\n{SERVICE}"));
+        assert!(told[0].contains(" in 1 broken "), "{told:?}");
+        assert!(told[1].ends_with("Service a"), "{told:?}");
+    }
 }

@@ -126,21 +126,21 @@ fn main() -> Result<()> {
         "RSS before the changes",
         mib(with.rss[0]),
         "MiB",
-        Some(24.0),
+        Some(40.0),
         proxy(proxy_rss),
     );
     row(
         "RSS at most during them",
         mib(with.rss[1]),
         "MiB",
-        Some(24.0),
+        Some(40.0),
         proxy(proxy_rss),
     );
     row(
         "RSS after them",
         mib(with.rss[2]),
         "MiB",
-        Some(24.0),
+        Some(40.0),
         proxy(proxy_rss),
     );
     row("maps", mib(maps), "MiB", Some(32.0), None);
