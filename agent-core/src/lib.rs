@@ -13,6 +13,7 @@ pub mod drain;
 pub mod eligibility;
 pub mod evidence;
 pub mod expect;
+pub mod explain;
 pub mod fleet;
 pub mod freshness;
 pub mod ledger;

@@ -20,26 +20,43 @@ pub fn of_path(path: SourceClass) -> &'static str {
 }
 
 /// For `#[serde(with)]`.
-pub(crate) mod family {
+pub mod family {
     use super::*;
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(crate) fn serialize<S: Serializer>(
-        family: &Family,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(family: &Family, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(of_family(*family))
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Family, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Family, D::Error> {
         let name = String::deserialize(deserializer)?;
         let found = Family::ALL
             .into_iter()
             .find(|family| of_family(*family) == name);
         found.ok_or_else(|| D::Error::unknown_variant(&name, &["IPv4", "IPv6"]))
+    }
+}
+
+/// For `#[serde(with)]`.
+pub(crate) mod some_family {
+    use super::*;
+    use serde::{Deserialize, Deserializer, Serialize as _, Serializer};
+
+    #[derive(Deserialize)]
+    struct Named(#[serde(with = "super::family")] Family);
+
+    pub(crate) fn serialize<S: Serializer>(
+        family: &Option<Family>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        family.map(of_family).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Family>, D::Error> {
+        Ok(Option::deserialize(deserializer)?.map(|Named(family)| family))
     }
 }
 

@@ -201,7 +201,10 @@ fn a_check_of_a_flushed_node_names_the_cause() {
     assert_eq!(checked.status.code(), Some(1), "{page}");
     assert!(page.starts_with("BROKEN"), "{page}");
     assert!(page.contains("leaked"), "{page}");
-    assert!(page.contains("Did not work during the check"), "{page}");
+    assert!(
+        page.contains("The Service chain is missing or empty."),
+        "{page}"
+    );
     assert_eq!(settled(&scene.world), before);
 }
 

@@ -6,6 +6,7 @@ use super::{AgentSeen, ConditionSeen, NodeFacts, NodeSeen, OUT_OF_DATE, Told};
 use crate::cause::State;
 use crate::condition::{Reason, Status, says_leaving};
 use crate::eligibility::{Eligibility, PRESETS};
+use crate::explain;
 use crate::time::{Anchor, Spoken, Wall};
 use crate::verdict::Verdict;
 
@@ -193,7 +194,7 @@ fn of_agent(node: &NodeSeen, told: &Told) -> Row {
     };
     let mut row = blank(node, judged, Source::Agent);
     row.reason = short(Reason::of(verdict.state, verdict.cause, verdict.why));
-    row.sentence = (verdict.state != State::Proven).then(|| verdict.reason.clone());
+    row.sentence = (verdict.state != State::Proven).then(|| verdict.reason());
     row.since = Some(clocks.wall_of(verdict.since));
     row.lag = lag(verdict);
     row.coverage = Some(coverage(verdict));
@@ -309,7 +310,7 @@ fn short(reason: Reason) -> String {
         Reason::Stale => "rules too old",
         Reason::Proven | Reason::Recovering | Reason::Starting | Reason::Leaving => "",
     };
-    word.replace('_', " ")
+    explain::label(word)
 }
 
 /// The longest lag of any lane.

@@ -4,8 +4,9 @@ use super::*;
 use crate::cause::{Cause, State};
 use crate::condition::Reason;
 use crate::eligibility::Eligibility;
+use crate::limits::Limits;
 use crate::time::Mono;
-use crate::verdict::Coverage;
+use crate::verdict::{Coverage, Evidence, Finding, Rule};
 
 const NOW: Wall = Wall(1_795_305_600_000_000_000);
 
@@ -47,7 +48,8 @@ fn told(state: State, cause: Option<Cause>, eligibility: Eligibility) -> NodeFac
         since: Mono(70_000_000_000),
         cause,
         why: None,
-        reason: "a sentence".to_owned(),
+        finding: Finding::new(Rule::NotSampled, Evidence::Nothing),
+        limits: Limits::default(),
         eligibility,
         families: Vec::new(),
         services: Vec::new(),

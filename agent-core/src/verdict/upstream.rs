@@ -4,10 +4,9 @@
 
 use std::time::Duration;
 
-use super::judge::{Case, Finding};
-use crate::cause::{Cause, State};
-use crate::names;
-use crate::time::Spoken;
+use super::finding::{Evidence, Finding, Rule};
+use super::judge::Case;
+use crate::cause::Cause;
 use crate::upstream::{Kind, Voice};
 
 impl<'a> Case<'a> {
@@ -24,42 +23,22 @@ impl<'a> Case<'a> {
         let late = self.late_generation();
         // While the API is away it says so on every node at once, and nothing has to be followed.
         let unmeasured = !self.follows() && !self.ledger.sentinel().is_source_away();
-        (late.is_some() || unmeasured).then(|| self.finding(State::Stale, voice, late))
+        (late.is_some() || unmeasured).then(|| self.finding(Rule::StaleByUpstream, voice, late))
     }
 
     /// The upstream says so alone: worth knowing, where new connections get through.
     pub(super) fn degraded_by_upstream(&self) -> Option<Finding> {
         let voice = self.voice()?;
         self.is_proven()
-            .then(|| self.finding(State::Degraded, voice, None))
+            .then(|| self.finding(Rule::DegradedByUpstream, voice, None))
     }
 
-    fn finding(&self, state: State, voice: &Voice, late: Option<Duration>) -> Finding {
-        let family = names::of_family(self.family);
-        let span = Spoken(self.now.since(voice.since));
-        let said = &voice.said;
-        let (cause, mut reason) = match voice.kind {
-            Kind::Unhealthy => (
-                Cause::UpstreamUnhealthy,
-                format!(
-                    "{family}: the node's own proxy has said for {span} that it is unhealthy ({said})"
-                ),
-            ),
-            Kind::Silent => (
-                Cause::UpstreamSilent,
-                format!("{family}: the node's own proxy has not answered for {span} ({said})"),
-            ),
+    fn finding(&self, rule: Rule, voice: &Voice, late: Option<Duration>) -> Finding {
+        let cause = match voice.kind {
+            Kind::Unhealthy => Cause::UpstreamUnhealthy,
+            Kind::Silent => Cause::UpstreamSilent,
         };
-        match (late, state) {
-            (Some(late), _) => reason.push_str(&format!(
-                "; its rules have not followed the sentinel for {}",
-                Spoken(late)
-            )),
-            (None, State::Degraded) => {
-                reason.push_str("; connections get through, and changes may not be followed");
-            }
-            (None, _) => {}
-        }
-        Finding::caused(state, cause, reason)
+        let evidence = Evidence::upstream(voice.kind, &voice.said, voice.since, late);
+        Finding::caused(rule, cause, evidence)
     }
 }

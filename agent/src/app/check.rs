@@ -10,16 +10,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::agent::{Agent, Published};
-use super::probing::{Inbox, Message, Probing};
+use super::probing::{Inbox, Probing};
 use super::{AppError, CHECK, Delivered, Shutdown, TICK, load, next, source};
 use crate::clock;
 use crate::config::Config;
 use crate::datapath::devices::{self, Interfaces};
 use crate::metrics::Metrics;
-use agent_core::report::check::{Observed, Tally};
+use agent_core::ledger::Ledger;
+use agent_core::limits::Limits;
 use agent_core::report::{Report, SentinelState};
-use agent_core::time::Mono;
-use agent_core::trace::{Lane, ProbeTrace};
 
 /// The cluster view is read and devices are made within this, or never.
 const SETUP: Duration = Duration::from_secs(10);
@@ -56,11 +55,11 @@ impl CheckError {
     }
 }
 
-/// Probes for so long.
+/// Probes for so long. Gives the last report, and how long it really was.
 ///
 /// # Errors
 /// What kept it from probing. Whatever happens, nothing is left behind.
-pub async fn check(config: Config, time: Duration) -> Result<Observed, CheckError> {
+pub async fn check(config: Config, time: Duration) -> Result<(Report, Duration), CheckError> {
     let mut shutdown = Shutdown::listen()?;
     let devices = devices::follow().await.map_err(AppError::from)?;
     let (probing, inbox) = config
@@ -78,10 +77,10 @@ pub async fn check(config: Config, time: Duration) -> Result<Observed, CheckErro
     let (observer, blind, no_pins) = load(&config)?;
     let (mut agent, published) =
         Agent::new(config, observer, blind, no_pins, probing, Metrics::new());
+    agent.ledger = Ledger::new(Limits::one_shot());
     let mut checking = Checking {
         agent: &mut agent,
         published,
-        tallies: Vec::new(),
         time,
         end: Instant::now() + SETUP,
         begun: None,
@@ -96,7 +95,6 @@ pub async fn check(config: Config, time: Duration) -> Result<Observed, CheckErro
 struct Checking<'a> {
     agent: &'a mut Agent,
     published: Published,
-    tallies: Vec<Tally>,
     time: Duration,
     /// Until when it is waited or probed.
     end: Instant,
@@ -124,7 +122,7 @@ impl Checking<'_> {
                 biased;
                 signal = shutdown.requested() => return Err(CheckError::Interrupted { signal }),
                 Some(update) = updates.recv() => self.agent.follow_view(update, clock::mono()),
-                message = next(&mut inbox) => self.take_in(message, clock::mono()),
+                message = next(&mut inbox) => self.agent.take_in(message, clock::mono()),
                 Ok(()) = devices.changed() => {
                     let interfaces = devices.borrow_and_update().clone();
                     let wanted = self.agent.watched(&interfaces);
@@ -138,14 +136,6 @@ impl Checking<'_> {
         // What came last counts, and is judged.
         self.agent.tick(clock::mono());
         Ok(())
-    }
-
-    fn take_in(&mut self, message: Message, now: Mono) {
-        if let (Some(trace), Some(probing)) = (message.trace(), &self.agent.probing) {
-            let outcome = probing.judge(trace);
-            tally(&mut self.tallies, trace).count(outcome);
-        }
-        self.agent.take_in(message, now);
     }
 
     /// The time is up, or there is nothing to wait for.
@@ -165,32 +155,11 @@ impl Checking<'_> {
         synced && probing.report(synced).state != SentinelState::Probing
     }
 
-    fn observed(&self) -> Option<Observed> {
+    fn observed(&self) -> Option<(Report, Duration)> {
         let report = self.published.report.borrow().as_ref().map(Arc::clone)?;
-        Some(Observed {
-            report: Report::clone(&report),
-            time: self.begun.map_or(Duration::ZERO, |begun| begun.elapsed()),
-            tallies: self.tallies.clone(),
-        })
+        let time = self.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+        Some((Report::clone(&report), time))
     }
-}
-
-fn tally<'a>(tallies: &'a mut Vec<Tally>, trace: &ProbeTrace) -> &'a mut Tally {
-    let Lane {
-        path,
-        family,
-        transport,
-    } = trace.lane;
-    let same =
-        |tally: &Tally| (tally.path, tally.family, tally.transport) == (path, family, transport);
-    let index = match tallies.iter().position(same) {
-        Some(index) => index,
-        None => {
-            tallies.push(Tally::new(trace.lane));
-            tallies.len() - 1
-        }
-    };
-    &mut tallies[index]
 }
 
 /// The sentinel's client end, where a process other than this one writes probes to it: its packet

@@ -49,7 +49,7 @@ const ALL: &[&str] = &["*"];
 
 /// Rooms of agent-core, the lowest first: each may name those before it, so that no arrow runs up
 /// and there is no circle.
-const CORE: [&str; 26] = [
+const CORE: [&str; 27] = [
     "time",
     "cause",
     "names",
@@ -70,6 +70,7 @@ const CORE: [&str; 26] = [
     "probes",
     "ledger",
     "verdict",
+    "explain",
     "damping",
     "memory",
     "answer",

@@ -43,7 +43,7 @@ fn without_a_measure_it_is_believed_as_load_balancers_did(
         (verdict.state, verdict.cause),
         (state, cause),
         "{}",
-        verdict.reason
+        verdict.reason()
     );
     assert!(!verdict.rests_on_sentinel());
 }
@@ -63,12 +63,12 @@ fn rules_that_are_seen_to_follow_outweigh_it() {
     world.inputs.upstream = voice(Kind::Unhealthy, [true; 2]);
     world.meet((10_050, 15_000), 400, |_| Some(NEW));
     let verdict = world.verdict(15_250);
-    assert_eq!(verdict.state, State::Degraded, "{}", verdict.reason);
+    assert_eq!(verdict.state, State::Degraded, "{}", verdict.reason());
     assert_eq!(verdict.cause, Some(Cause::UpstreamUnhealthy));
     assert!(
-        verdict.reason.contains("unhealthy (503, last"),
+        verdict.reason().contains("unhealthy (503, last"),
         "{}",
-        verdict.reason
+        verdict.reason()
     );
 }
 
@@ -85,11 +85,11 @@ fn rules_that_do_not_follow_bear_it_out() {
     );
     world.meet((35_400, 41_000), 400, |_| Some(OLD));
     let verdict = world.verdict(41_250);
-    assert_eq!(verdict.state, State::Stale, "{}", verdict.reason);
+    assert_eq!(verdict.state, State::Stale, "{}", verdict.reason());
     assert!(
-        verdict.reason.contains("not followed the sentinel"),
+        verdict.reason().contains("not followed the sentinel"),
         "{}",
-        verdict.reason
+        verdict.reason()
     );
     // A proxy that is upgraded is silent, and its rules lag meanwhile.
     world.inputs.upstream = voice(Kind::Silent, [true; 2]);

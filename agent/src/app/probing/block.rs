@@ -4,15 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use agent_common::service::Family;
 
-use super::{Content, Message, Probing};
+use super::Probing;
 use crate::sentinel::devices::Role;
 use agent_core::expect::sentinel::SentinelFamily;
-use agent_core::limits::Limits;
-use agent_core::probes::{ProbeOutcome, classify};
 use agent_core::report::sentinel::{
     SentinelAddresses, SentinelDevices, SentinelReport, SentinelState,
 };
-use agent_core::trace::ProbeTrace;
 
 impl Probing {
     /// The block of the report.
@@ -52,11 +49,6 @@ impl Probing {
             .as_ref()
             .is_some_and(|prober| prober.is_running())
             && self.devices.is_some()
-    }
-
-    /// What a probe means by itself.
-    pub(in crate::app) fn judge(&self, trace: &ProbeTrace) -> ProbeOutcome {
-        classify(trace, &self.kernel, &Limits::default())
     }
 
     fn device_names(&self) -> SentinelDevices {
@@ -100,16 +92,6 @@ impl Probing {
             node_port: node_port(found.tcp.node_port),
             node_port_udp: node_port(found.udp.and_then(|udp| udp.node_port)),
             endpoint: found.echo,
-        }
-    }
-}
-
-impl Message {
-    /// The probe, where it is one.
-    pub(in crate::app) fn trace(&self) -> Option<&ProbeTrace> {
-        match &self.0 {
-            Content::Trace(trace) => Some(trace),
-            Content::News(_) | Content::Reading(_) => None,
         }
     }
 }
