@@ -128,39 +128,6 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All of them, the worst first.
-    pub const ALL: [Rule; 29] = [
-        Rule::BrokenByProbes,
-        Rule::BrokenByConnections,
-        Rule::StaleByConnections,
-        Rule::StaleByProbes,
-        Rule::StaleByUpstream,
-        Rule::DegradedServices,
-        Rule::DegradedUnheard,
-        Rule::DegradedContradicted,
-        Rule::DegradedFiltered,
-        Rule::DegradedAside,
-        Rule::DegradedByLag,
-        Rule::DegradedByUpstream,
-        Rule::SuspectByProbes,
-        Rule::SuspectByConnections,
-        Rule::SuspectByStale,
-        Rule::ProvenByConnection,
-        Rule::ProvenByProbe,
-        Rule::Starting,
-        Rule::NotSampled,
-        Rule::ObserverBlind,
-        Rule::ViewNotSynced,
-        Rule::NothingExpected,
-        Rule::EvidenceTooOld,
-        Rule::SentinelAltered,
-        Rule::DatapathChanged,
-        Rule::NeverWorked,
-        Rule::Inconclusive,
-        Rule::NothingProven,
-        Rule::Idle,
-    ];
-
     /// The state that it gives a family or the node.
     pub fn state(self) -> State {
         match self {
