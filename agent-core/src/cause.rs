@@ -1,8 +1,6 @@
 //! The vocabulary of every judgement: how connections and probes fail, what that is called on a node,
 //! and the states a node can be in. Below everything else: it names nothing but `serde`.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 /// How a connection failed. The names are those of metrics and `/verdict`.
@@ -249,23 +247,6 @@ impl Cause {
             Cause::NotMasqueraded => "not_masqueraded",
             Cause::AnswerLost => "answer_lost",
         }
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Cause::Leaked => "leaked, VIP left untranslated",
-            Cause::Refused => "refused by the node itself",
-            Cause::Misrouted => "misrouted, sent where no endpoint is",
-            Cause::Lost => "lost, arrived and not seen again",
-            Cause::Stale => "misrouted, still sent to an endpoint that left its slice",
-            Cause::Unheard => "unheard, the answers do not reach the clients",
-            Cause::NoData => "no data, connections are made but carry none",
-            Cause::ForwardingOff => "forwarding off, the kernel sends nothing on",
-            Cause::NotMasqueraded => "not masqueraded, sent on with the client's own address",
-            Cause::AnswerLost => "answer lost, it came back into the node and no further",
-        })
     }
 }
 

@@ -118,7 +118,7 @@ pub fn message(verdict: &Verdict, standing: Standing, enforcement: Enforcement) 
     if standing.reason == Reason::Recovering {
         text.push_str("works again, which has to last before it counts: ");
     }
-    text.push_str(&verdict.reason);
+    text.push_str(&verdict.reason());
     if standing.status == Status::False && enforcement == Enforcement::Audit {
         text.push_str(" (with --enforcement=audit, /livez answers 200 all the same)");
     }

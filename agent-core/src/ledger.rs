@@ -24,8 +24,9 @@ use crate::probes::{SentinelLedger, SentinelMemory};
 use crate::time::Mono;
 pub(crate) use absorb::LOST_NOTICED;
 pub(crate) use family::FamilyLedger;
-pub(crate) use service::Track;
-pub(crate) use streak::{Lacking, Streak};
+pub(crate) use service::{StaleConnection, Track};
+pub use streak::Lacking;
+pub(crate) use streak::Streak;
 pub(crate) use window::WINDOW;
 
 /// Services with failures that are followed one by one; more are counted.

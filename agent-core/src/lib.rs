@@ -16,6 +16,7 @@ pub mod eligibility;
 pub mod event;
 pub mod evidence;
 pub mod expect;
+pub mod explain;
 pub mod fleet;
 pub mod freshness;
 pub mod ledger;

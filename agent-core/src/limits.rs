@@ -1,16 +1,24 @@
 //! Every number that a judgement rests on, in one place.
 
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The numbers of the verdict's rules. The defaults are what the promises are made for.
+use serde::{Deserialize, Serialize};
+
+use crate::time::ns;
+
+/// The numbers of the verdict's rules; times are nanoseconds in JSON. The defaults are what the
+/// promises are made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Limits {
     /// A proof older than this proves nothing; nor do failures accuse.
+    #[serde(with = "ns")]
     pub proof_age: Duration,
     /// Everything must have failed for this long.
+    #[serde(with = "ns")]
     pub broken_after: Duration,
     /// And the last failure must not be older than this when that time is up.
+    #[serde(with = "ns")]
     pub broken_fresh: Duration,
     /// At least so many Services must fail.
     pub broken_services: usize,
@@ -19,44 +27,60 @@ pub struct Limits {
     /// Seen from at least so many clients, a pod of this node among them.
     pub broken_sources: usize,
     /// An endpoint that left may still be dialled for this long without a word.
+    #[serde(with = "ns")]
     pub left_grace: Duration,
     /// New connections to an endpoint that left this long ago (or three times the node's usual
     /// lag, if that is longer) are stale.
+    #[serde(with = "ns")]
     pub stale_after: Duration,
     /// And they must have been seen within this time.
+    #[serde(with = "ns")]
     pub stale_fresh: Duration,
     /// At least so many of them, from pods of this node.
     pub stale_connections: usize,
     /// A Service is broken after so many failures.
     pub service_failures: u32,
     /// Refused and lost connections of a Service must stretch over this long.
+    #[serde(with = "ns")]
     pub service_spread: Duration,
     /// Once connections get through again, a Service is repaired after so long without a failure.
+    #[serde(with = "ns")]
     pub service_quiet: Duration,
     /// Answers must be unheard by so many clients.
     pub unheard_sources: usize,
     /// A gap between two looks at the kernel longer than this (a stopped or starved agent, a
     /// suspended machine) ends every unconfirmed run of failures.
+    #[serde(with = "ns")]
     pub sample_gap: Duration,
     /// So many probes in a row must fail.
     pub probe_failures: u32,
     /// A probe sent this long after it was due says nothing if it fails.
+    #[serde(with = "ns")]
     pub probe_late: Duration,
     /// Nor does one that was given up this long after it was sent, which is more than its timeout.
+    #[serde(with = "ns")]
     pub probe_overdue: Duration,
     /// Nothing heard of any probe for longer than this (a stopped or starved agent) ends every
     /// unconfirmed run of failed probes. Several times the interval of probes.
+    #[serde(with = "ns")]
     pub probe_gap: Duration,
     /// Failed probes accuse only when the sentinel has not changed for this long, and its devices
     /// were not found damaged.
+    #[serde(with = "ns")]
     pub sentinel_settled: Duration,
     /// A real connection that was let through before a fault may be answered this long after the
     /// first probe failed, and contradicts nothing.
+    #[serde(with = "ns")]
     pub proof_overlap: Duration,
     /// A generation of the sentinel that was received this long ago and is not on the wire is stale.
+    #[serde(with = "ns")]
     pub lag_after: Duration,
     /// With a sentinel, nothing proven for this long after boot is still a start.
+    #[serde(with = "ns")]
     pub boot_deadline: Duration,
+    /// A lane counts from its first probe on, as if it had worked before. Of a lane that really
+    /// never worked, a failure may be how the cluster is made.
+    pub assume_armed: bool,
 }
 
 impl Default for Limits {
@@ -85,11 +109,22 @@ impl Default for Limits {
             proof_overlap: Duration::from_secs(1),
             lag_after: Duration::from_secs(120),
             boot_deadline: Duration::from_secs(120),
+            assume_armed: false,
         }
     }
 }
 
 impl Limits {
+    /// For a check that begins and ends within seconds: it has no memory of lanes that worked, and
+    /// it made the sentinel's devices itself.
+    pub fn one_shot() -> Self {
+        Self {
+            assume_armed: true,
+            sentinel_settled: Duration::ZERO,
+            ..Self::default()
+        }
+    }
+
     /// How long ago an endpoint must have left for a connection to it to be stale.
     pub fn stale_age(&self, usual_lag: Option<Duration>) -> Duration {
         let lag = usual_lag.map_or(Duration::ZERO, |lag| lag.saturating_mul(3));

@@ -23,7 +23,7 @@ pub fn of_path(path: SourceClass) -> &'static str {
 /// For `#[serde(with)]`.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Family")]
-pub(crate) enum FamilyName {
+pub enum FamilyName {
     #[serde(rename = "IPv4")]
     V4,
     #[serde(rename = "IPv6")]
@@ -33,7 +33,7 @@ pub(crate) enum FamilyName {
 /// For `#[serde(with)]`.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "SourceClass", rename_all = "snake_case")]
-pub(crate) enum ClassName {
+pub enum ClassName {
     Pod,
     Host,
     External,
@@ -47,6 +47,28 @@ pub(crate) enum KindName {
     NodePort,
     LoadBalancer,
     ExternalIp,
+}
+
+/// For `#[serde(with)]`.
+pub(crate) mod some_family {
+    use super::*;
+    use serde::{Deserializer, Serializer};
+
+    #[derive(Deserialize)]
+    struct Named(#[serde(with = "FamilyName")] Family);
+
+    pub(crate) fn serialize<S: Serializer>(
+        family: &Option<Family>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        family.map(of_family).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Family>, D::Error> {
+        Ok(Option::deserialize(deserializer)?.map(|Named(family)| family))
+    }
 }
 
 /// Counts by failure: an object in JSON, for `#[serde(with)]`.

@@ -169,7 +169,11 @@ impl SentinelLedger {
     pub fn absorb(&mut self, trace: &ProbeTrace, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
         self.close_gap(now);
         self.measured = None;
-        self.lanes[place(trace.lane)].dial(trace.frontend);
+        let lane = &mut self.lanes[place(trace.lane)];
+        lane.dial(trace.frontend);
+        if self.limits.assume_armed && self.view.counts() {
+            (lane.armed, lane.frontend) = (true, Some(trace.frontend));
+        }
         let outcome = self.with_memory(trace.lane, outcome, now);
         let counts = self.counts(trace.sent);
         let local = self.is_refusal_clear(trace.lane, now);

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use agent_common::evidence::{OUTCOMES, Outcome};
+use agent_common::service::{Family, SourceClass};
 use serde::{Deserialize, Serialize};
 
 use crate::answer::Answer;
@@ -22,13 +23,13 @@ use crate::shape::Shape;
 use crate::time::{Mono, Wall};
 use crate::verdict::Verdict;
 
-pub mod check;
 pub mod drain;
 pub mod hardening;
 pub mod page;
 pub mod publish;
 pub mod sentinel;
 pub mod udp;
+mod worded;
 
 pub use sentinel::{SentinelReport, SentinelState};
 
@@ -56,7 +57,9 @@ pub struct Report {
     /// What it has given up.
     #[serde(default)]
     pub hardening: hardening::HardeningReport,
-    /// The judgement, with its reasons, eligibility and coverage.
+    /// The judgement, with its findings, eligibility and coverage; in the document with its
+    /// sentences beside them (`reason`, `sentence`).
+    #[serde(serialize_with = "worded::serialize")]
     pub verdict: Verdict,
     /// The sentinel; what its probes found is in the verdict's lanes.
     #[serde(default)]
@@ -170,8 +173,9 @@ impl From<&Answer> for AnswerReport {
 pub struct ServiceReport {
     /// `namespace/name`, and `:port` where the port has a name; as in `verdict.services`.
     pub service: String,
-    /// `IPv4` or `IPv6`.
-    pub family: String,
+    /// Which family.
+    #[serde(with = "names::FamilyName")]
+    pub family: Family,
     /// Current endpoints.
     pub endpoints: u32,
     /// Whether it is in `verdict.services`.
@@ -249,8 +253,10 @@ pub struct SightingReport {
     pub at: Mono,
     /// As in `verdict.services`; the id where the Service is gone.
     pub service: String,
-    /// `pod`, `host` or `external`.
-    pub path: String,
+    /// Where the client is.
+    #[serde(with = "names::ClassName")]
+    pub path: SourceClass,
+    /// What went wrong.
     pub failure: Failure,
     pub client: IpAddr,
     /// What it dialled.
@@ -267,7 +273,7 @@ impl SightingReport {
         Self {
             at: sighting.at,
             service,
-            path: names::of_path(sighting.class).to_owned(),
+            path: sighting.class,
             failure: sighting.failure,
             client: sighting.client,
             frontend: sighting.frontend,

@@ -35,6 +35,21 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// A span as nanoseconds, for `#[serde(with)]`.
+pub(crate) mod ns {
+    use std::time::Duration;
+
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(span: &Duration, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_u64(super::nanos(*span))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
+        u64::deserialize(d).map(Duration::from_nanos)
+    }
+}
+
 /// Wall-clock time: nanoseconds since 1970-01-01T00:00:00Z. Only bodies and logs carry it, no
 /// judgement does.
 #[derive(

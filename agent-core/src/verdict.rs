@@ -1,15 +1,14 @@
 //! The judgement: a pure function of the evidence, the inputs beside it, and now.
 //!
-//! [`verdict()`] decides, [`limits`] holds its numbers, [`report`] what it says. Reading changes
-//! nothing, and the same inputs always give the same verdict. Statuses are not decided here
-//! (`answer`), nor is flapping (`damping`).
+//! [`verdict()`] decides, [`finding`] is what each rule gives, [`report`] the whole of it. Reading
+//! changes nothing, and the same inputs always give the same verdict. It holds no sentence
+//! (`explain`), statuses are not decided here (`answer`), nor is flapping (`damping`).
 
+pub mod finding;
 mod judge;
-mod lane_words;
 mod lanes;
 pub mod last;
 pub mod report;
-mod words;
 
 #[cfg(test)]
 mod tests;
@@ -18,10 +17,10 @@ use std::time::Duration;
 
 use agent_common::service::{FAMILIES, Family};
 
-use crate::cause::{Cause, State, Why};
 use crate::eligibility::Eligibility;
 use crate::ledger::Ledger;
 use crate::time::Mono;
+pub use finding::{Evidence, Finding, Rule};
 pub use last::LastVerdict;
 pub use report::{
     Coverage, FamilyVerdict, LaneState, LaneView, Loss, PathState, PathView, ServiceTrouble,
@@ -54,19 +53,20 @@ pub struct BootState {
 
 /// Judges the node as of `now`. The numbers are those of the ledger.
 pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
-    let unknown = unknown(ledger, inputs, now);
+    let blind = blind(ledger, inputs, now);
     let families: Vec<FamilyVerdict> = judged_families(ledger, inputs)
-        .map(|family| judge::family(ledger, inputs, family, unknown, now))
+        .map(|family| judge::family(ledger, inputs, family, blind.as_ref(), now))
         .collect();
-    let (state, cause, why, reason) = worst(&families, unknown, ledger, now);
+    let finding = blind.unwrap_or_else(|| worst(&families));
     let (services, services_omitted) = judge::troubles(ledger, now);
     Verdict {
         at: now,
-        state,
+        state: finding.rule.state(),
         since: now,
-        cause,
-        why,
-        reason,
+        cause: finding.cause,
+        why: finding.rule.why(),
+        finding,
+        limits: *ledger.limits(),
         eligibility: inputs.eligibility.clone(),
         families,
         services,
@@ -76,19 +76,20 @@ pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
 }
 
 /// What keeps everything from being judged. This outranks all evidence.
-fn unknown(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Option<Why> {
+fn blind(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Option<Finding> {
     let since = ledger.sampled().or(ledger.restored());
     if since.is_none_or(|since| now.since(since) > ledger.limits().sample_gap) {
-        return Some(Why::NotSampled);
+        let at = ledger.sampled();
+        return Some(Finding::new(Rule::NotSampled, Evidence::Read { at }));
     }
-    if ledger.sampled().is_some() && ledger.observer().attached == 0 {
-        return Some(Why::ObserverBlind);
+    let observer = ledger.observer();
+    if ledger.sampled().is_some() && observer.attached == 0 {
+        let loss = observer.reasons.first().cloned();
+        return Some(Finding::new(Rule::ObserverBlind, Evidence::Unseen { loss }));
     }
     // A restarted agent begins from what it knew, also while the API server is away.
-    if !inputs.view_synced && ledger.restored().is_none() {
-        return Some(Why::ViewNotSynced);
-    }
-    None
+    let unsynced = !inputs.view_synced && ledger.restored().is_none();
+    unsynced.then(|| Finding::new(Rule::ViewNotSynced, Evidence::Nothing))
 }
 
 /// Families with frontends, or with a sentinel that worked; before the view is synced, those that were judged before a restart.
@@ -100,43 +101,13 @@ fn judged_families(ledger: &Ledger, inputs: &Inputs) -> impl Iterator<Item = Fam
     })
 }
 
-type Judgement = (State, Option<Cause>, Option<Why>, String);
-
 /// The worst family speaks for the node; among equals the first.
-fn worst(
-    families: &[FamilyVerdict],
-    unknown: Option<Why>,
-    ledger: &Ledger,
-    now: Mono,
-) -> Judgement {
-    if let Some(why) = unknown {
-        return (
-            State::Unknown,
-            None,
-            Some(why),
-            words::blind(why, ledger, now),
-        );
-    }
+fn worst(families: &[FamilyVerdict]) -> Finding {
     let severest = families.iter().map(|family| family.state).max();
-    match families
-        .iter()
-        .find(|family| Some(family.state) == severest)
-    {
-        Some(family) => (
-            family.state,
-            family.cause,
-            family.why,
-            family.reason.clone(),
-        ),
-        None => {
-            let why = Why::NothingExpected;
-            (
-                State::Unknown,
-                None,
-                Some(why),
-                words::blind(why, ledger, now),
-            )
-        }
+    let mut families = families.iter();
+    match families.find(|family| Some(family.state) == severest) {
+        Some(family) => family.finding.clone(),
+        None => Finding::new(Rule::NothingExpected, Evidence::Nothing),
     }
 }
 

@@ -139,7 +139,7 @@ fn check(said: &CheckArgs) -> Exit {
         Err(error) => return cli::fail(&error),
     };
     match runtime.block_on(app::check(config, time)) {
-        Ok(observed) => cli::check::show(said, &observed),
+        Ok((report, time)) => cli::check::show(said, &report, time),
         Err(error) if error.is_permission() => {
             cli::fail(&error);
             Exit::Permission

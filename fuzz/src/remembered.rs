@@ -49,7 +49,7 @@ fn go_on(known: &Remembered, observed: bool, now: Mono) {
     for round in 0..3 {
         let now = now.plus(Duration::from_millis(250 * round));
         let judged = verdict(&ledger, &inputs, now).following(Some(&known.verdict));
-        assert!(!judged.reason.is_empty() && judged.since <= now.max(known.verdict.since));
+        assert!(!judged.reason().is_empty() && judged.since <= now.max(known.verdict.since));
         let served = damping.step(&judged, UnknownPolicy::Open);
         for endpoint in [Endpoint::Healthz, Endpoint::Livez] {
             let policy = UnknownPolicy::Open;

@@ -5,8 +5,10 @@ use rstest::rstest;
 
 use super::*;
 use crate::damping::Damping;
+use crate::limits::Limits;
 use crate::time::Mono;
 use crate::verdict::report::{Coverage, PathView};
+use crate::verdict::{Evidence, Finding, Rule};
 
 const BEHAVIOUR: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/behaviour.md"));
 
@@ -21,7 +23,7 @@ fn family(family: Family, state: State, last_proof: Option<Mono>) -> FamilyVerdi
         state,
         cause: None,
         why: None,
-        reason: String::new(),
+        finding: Finding::new(Rule::Idle, Evidence::Nothing),
         last_proof,
         last_failure: None,
         failing_since: None,
@@ -43,7 +45,8 @@ fn verdict(families: Vec<FamilyVerdict>, eligibility: Eligibility) -> Verdict {
         since: Mono(0),
         cause: None,
         why: None,
-        reason: String::new(),
+        finding: Finding::new(Rule::Idle, Evidence::Nothing),
+        limits: Limits::default(),
         eligibility,
         families,
         services: Vec::new(),

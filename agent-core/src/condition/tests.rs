@@ -10,8 +10,9 @@ use rstest::rstest;
 
 use super::*;
 use crate::cause::{Cause, Why};
+use crate::limits::Limits;
 use crate::time::{Mono, Wall};
-use crate::verdict::Coverage;
+use crate::verdict::{Coverage, Evidence, Finding, Rule};
 
 const BEHAVIOUR: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/behaviour.md"));
 
@@ -25,7 +26,8 @@ fn verdict(state: State, cause: Option<Cause>, why: Option<Why>, node: Eligibili
         since: Mono(0),
         cause,
         why,
-        reason: "IPv4: the sentence".to_owned(),
+        finding: Finding::new(Rule::NotSampled, Evidence::Nothing),
+        limits: Limits::default(),
         eligibility: node,
         families: Vec::new(),
         services: Vec::new(),
@@ -191,16 +193,16 @@ fn the_message_holds_what_is_to_be_known() {
     let enforce = Enforcement::Enforce;
     assert_eq!(
         of(Eligibility::Eligible, State::Broken, false, enforce),
-        "IPv4: the sentence"
+        "the observer was not read yet"
     );
     assert_eq!(
         of(tainted(), State::Broken, false, enforce),
         "the node is about to be removed: taint ToBeDeletedByClusterAutoscaler. Its datapath: \
-         IPv4: the sentence"
+         the observer was not read yet"
     );
     assert_eq!(
         of(Eligibility::Eligible, State::Proven, false, enforce),
-        "works again, which has to last before it counts: IPv4: the sentence"
+        "works again, which has to last before it counts: the observer was not read yet"
     );
     assert_eq!(
         of(
@@ -209,7 +211,7 @@ fn the_message_holds_what_is_to_be_known() {
             false,
             Enforcement::Audit
         ),
-        "IPv4: the sentence (with --enforcement=audit, /livez answers 200 all the same)"
+        "the observer was not read yet (with --enforcement=audit, /livez answers 200 all the same)"
     );
 }
 

@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 use super::{ConditionSeen, NodeSeen, OUT_OF_DATE};
 use crate::condition::{Reason, Status, says_leaving};
 use crate::eligibility::PRESETS;
+use crate::explain;
 use crate::time::{Spoken, Wall};
 
 /// Where a row belongs, in the order of the page.
@@ -197,7 +198,7 @@ fn short(reason: Reason) -> String {
         Reason::Stale => "rules too old",
         Reason::Proven | Reason::Recovering | Reason::Starting | Reason::Leaving => "",
     };
-    word.replace('_', " ")
+    explain::label(word)
 }
 
 /// By the Node alone: deletion, and the taint that always counts.

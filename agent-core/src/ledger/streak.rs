@@ -60,8 +60,9 @@ pub(crate) struct Entry<'a> {
 }
 
 /// What a run lacks to be a broken datapath.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lacking {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lacking {
     /// Too few Services fail.
     Services,
     /// Too few endpoints behind them.

@@ -3,8 +3,6 @@
 //! The first stage that is missing and what the observer saw name the cause. A failure between
 //! pathproof's own devices, or of an agent that was starved, is void: it accuses nobody.
 
-use std::fmt;
-
 use agent_common::probe::Stage;
 use agent_common::service::FAMILIES;
 use serde::{Deserialize, Serialize};
@@ -97,29 +95,6 @@ impl VoidReason {
             VoidReason::Damaged => "damaged",
             VoidReason::Unsettled => "unsettled",
         }
-    }
-}
-
-impl fmt::Display for VoidReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            VoidReason::NotSent => "the probe could not be sent",
-            VoidReason::SentLate => "the probe was sent too late, the agent was starved",
-            VoidReason::EndedLate => "the probe was looked at too late, the agent was starved",
-            VoidReason::ControlFailed => {
-                "the control probe past the datapath failed, the sentinel's devices are damaged or \
-                 the agent is starved"
-            }
-            VoidReason::NotArrived => {
-                "the probe did not enter the node, the sentinel's client devices are damaged"
-            }
-            VoidReason::NotEchoed => {
-                "the probe left for the echo, which did not answer, the sentinel's server devices \
-                 are damaged"
-            }
-            VoidReason::Damaged => "the sentinel's devices were damaged a moment ago",
-            VoidReason::Unsettled => "the sentinel changed a moment ago",
-        })
     }
 }
 

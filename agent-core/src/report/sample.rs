@@ -1,18 +1,22 @@
 //! Reports as they look in the field, for tests.
 
-use agent_common::service::{Family, SourceClass};
-
 use super::hardening::{FilesReport, HardeningReport};
 use super::udp::{AnswerTimes, UdpReport, UdpServiceReport};
 use super::*;
-use crate::cause::{Cause, State, Why};
+use crate::cause::{Cause, State};
 use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
+use crate::limits::Limits;
 use crate::owners::Owner;
 use crate::shape::{DeviceFacts, Facts, Role, Strangers};
+use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule};
 use crate::verdict::{Coverage, FamilyVerdict, Loss, PathState, PathView, ServiceTrouble};
 
+mod found;
 pub mod probed;
+
+pub use found::judge;
+use found::{connected, of};
 
 /// The moment of every sample: an hour after boot.
 const AT: Mono = Mono(3_600_000_000_000);
@@ -103,7 +107,8 @@ pub fn proven() -> Report {
             since: ago(3_540_000),
             cause: None,
             why: None,
-            reason: "new connections to Services get through, last seen 40 ms ago".to_owned(),
+            finding: connected(Family::V4, 40),
+            limits: Limits::default(),
             eligibility: Eligibility::Eligible,
             families: vec![
                 family(
@@ -139,10 +144,17 @@ pub fn proven() -> Report {
             livez: proven,
         },
         services: vec![
-            service("shop/web:http", "IPv4", 3, 148_210, 148_207, 0),
-            service("shop/cart:grpc", "IPv4", 4, 52_044, 52_044, 0),
-            service("shop/web:http", "IPv6", 3, 9_811, 9_811, 0),
-            service("kube-system/kube-dns:dns-tcp", "IPv4", 2, 1_204, 1_204, 0),
+            service("shop/web:http", Family::V4, 3, 148_210, 148_207, 0),
+            service("shop/cart:grpc", Family::V4, 4, 52_044, 52_044, 0),
+            service("shop/web:http", Family::V6, 3, 9_811, 9_811, 0),
+            service(
+                "kube-system/kube-dns:dns-tcp",
+                Family::V4,
+                2,
+                1_204,
+                1_204,
+                0,
+            ),
         ],
         services_omitted: 0,
         sightings: Vec::new(),
@@ -191,12 +203,7 @@ pub fn broken() -> Report {
     };
     let mut report = proven();
     let verdict = &mut report.verdict;
-    verdict.state = State::Broken;
     verdict.since = ago(8_700);
-    verdict.cause = Some(Cause::Leaked);
-    verdict.reason = "no new connection to a Service gets through on IPv4: leaked, VIP left \
-                      untranslated (212 connections to 2 Services from 6 clients in 12 s)"
-        .to_owned();
     let failures = [Some(110), None, Some(420)];
     verdict.families[0] = family(
         Family::V4,
@@ -204,9 +211,8 @@ pub fn broken() -> Report {
         [Some(12_300), None, Some(12_450)],
         failures,
     );
-    verdict.families[0].cause = Some(Cause::Leaked);
     probed::flush(&mut verdict.families[0].lanes);
-    verdict.families[0].reason = verdict.reason.clone();
+    judge(verdict, 0, probed::flushed_finding(true));
     verdict.services = vec![
         ServiceTrouble {
             service: "shop/web:http".to_owned(),
@@ -248,7 +254,7 @@ pub fn broken() -> Report {
     report.sightings = vec![SightingReport {
         at: ago(110),
         service: "shop/web:http".to_owned(),
-        path: "pod".to_owned(),
+        path: SourceClass::Pod,
         failure: Failure::Leaked,
         client: "10.244.1.17".parse().unwrap(),
         frontend: "10.96.14.201:80".parse().unwrap(),
@@ -262,7 +268,7 @@ pub fn broken() -> Report {
 fn udp() -> UdpReport {
     let service = |service: &str, arrived, answered, lost| UdpServiceReport {
         service: service.to_owned(),
-        family: "IPv4".to_owned(),
+        family: Family::V4,
         endpoints: 2,
         dns: false,
         outcomes: OutcomeCounts {
@@ -297,10 +303,7 @@ fn udp() -> UdpReport {
 pub fn blind() -> Report {
     let mut report = proven();
     let verdict = &mut report.verdict;
-    verdict.state = State::Unknown;
     verdict.since = ago(3_541_000);
-    verdict.why = Some(Why::ObserverBlind);
-    verdict.reason = "the observer is attached nowhere, so nothing is known".to_owned();
     verdict.eligibility = Eligibility::Tainted {
         taint: "ToBeDeletedByClusterAutoscaler".to_owned(),
     };
@@ -308,13 +311,16 @@ pub fn blind() -> Report {
     report.drain.connections = 1_720;
     report.drain.blind = Some("the observer is attached nowhere".to_owned());
     verdict.families = vec![family(Family::V4, State::Unknown, [None; 3], [None; 3])];
-    verdict.families[0].reason = verdict.reason.clone();
     verdict.families[0].lanes.clear();
     verdict.coverage.attached = 0;
     let loss = CoverageLoss::NotLoaded {
         why: "permission denied: the agent needs CAP_BPF and CAP_NET_ADMIN (docs/capabilities.md)"
             .to_owned(),
     };
+    let evidence = Evidence::Unseen {
+        loss: Some(loss.clone()),
+    };
+    judge(verdict, 0, Finding::new(Rule::ObserverBlind, evidence));
     verdict.coverage.losses = vec![Loss {
         sentence: loss.to_string(),
         loss,
@@ -362,7 +368,7 @@ fn family(
         state,
         cause: None,
         why: None,
-        reason: "new connections to Services get through".to_owned(),
+        finding: connected(family, proofs[0].unwrap_or_default()),
         last_proof: paths.iter().filter_map(|path| path.last_proof).max(),
         last_failure: paths.iter().filter_map(|path| path.last_failure).max(),
         failing_since: None,
@@ -374,7 +380,7 @@ fn family(
 
 fn service(
     name: &str,
-    family: &str,
+    family: Family,
     endpoints: u32,
     arrived: u64,
     proven: u64,
@@ -382,7 +388,7 @@ fn service(
 ) -> ServiceReport {
     ServiceReport {
         service: name.to_owned(),
-        family: family.to_owned(),
+        family,
         endpoints,
         trouble: false,
         outcomes: OutcomeCounts {
@@ -412,18 +418,24 @@ fn device(name: &str, index: u32, uplink: bool) -> DeviceReport {
 pub fn degraded() -> Report {
     let mut report = proven();
     let verdict = &mut report.verdict;
-    verdict.state = State::Degraded;
     verdict.since = ago(190_000);
-    verdict.cause = Some(Cause::Stale);
-    verdict.reason = "shop/checkout-with-a-rather-long-name-for-a-service:https is misrouted, \
-                      still sent to an endpoint that left its slice; other Services get through"
-        .to_owned();
-    verdict.families[0].state = State::Degraded;
-    verdict.families[0].reason = verdict.reason.clone();
+    let first = "shop/checkout-with-a-rather-long-name-for-a-service:https";
+    let services = Named::of([first].into_iter());
+    let example = "10.244.1.17 dialled 10.96.14.201:443 and was sent to 10.244.3.9:8443";
+    let cause = Cause::Stale;
+    let (failures, more) = (40, 2);
+    let broken = vec![BrokenServices {
+        cause,
+        services,
+        failures,
+    }];
+    let evidence = Evidence::Services { broken, more };
+    let finding = of(Family::V4, Some(cause), Rule::DegradedServices, evidence);
+    judge(verdict, 0, finding);
     verdict.services = (0..15)
         .map(|index| ServiceTrouble {
             service: match index {
-                0 => "shop/checkout-with-a-rather-long-name-for-a-service:https".to_owned(),
+                0 => first.to_owned(),
                 index => format!("team-{index}/api"),
             },
             family: Family::V4,
@@ -434,9 +446,7 @@ pub fn degraded() -> Report {
             last_failure: ago(900),
             last_proof: Some(ago(1_000)),
             endpoints: 2,
-            example: (index == 0).then(|| {
-                "10.244.1.17 dialled 10.96.14.201:443 and was sent to 10.244.3.9:8443".to_owned()
-            }),
+            example: (index == 0).then(|| example.to_owned()),
         })
         .collect();
     for family in &mut verdict.families {

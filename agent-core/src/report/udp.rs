@@ -3,9 +3,11 @@
 
 use std::cmp::Reverse;
 
+use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
 
 use super::OutcomeCounts;
+use crate::names;
 
 /// UDP Services that are shown.
 pub const UDP_SHOWN: usize = 20;
@@ -20,12 +22,13 @@ pub struct UdpReport {
 }
 
 /// A UDP Service port and family with traffic.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UdpServiceReport {
     /// `namespace/name`, and `:port` where the port has a name.
     pub service: String,
-    /// `IPv4` or `IPv6`.
-    pub family: String,
+    /// Which family.
+    #[serde(with = "names::FamilyName")]
+    pub family: Family,
     /// Current endpoints.
     pub endpoints: u32,
     /// Its port is 53 or is named dns.

@@ -1,57 +1,19 @@
 //! The rules, in the order of severity. Each one is a function from evidence to a finding.
+//! Those that read the sentinel's lanes are in `lanes`.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use agent_common::service::{Family, SourceClass};
 
+use super::finding::{BrokenServices, Evidence, Finding, NAMED, Named, Rule};
 use super::report::{FamilyVerdict, PathState, PathView, SERVICES_SHOWN, ServiceTrouble};
-use super::{Inputs, lane_words, words};
-use crate::cause::Failure;
-use crate::cause::{Cause, State, Why};
-use crate::ledger::{FamilyLedger, LOST_NOTICED, Ledger, Track, WINDOW};
+use super::{BootState, Inputs};
+use crate::cause::{Cause, Failure};
+use crate::ledger::{
+    FamilyLedger, LOST_NOTICED, Lacking, Ledger, StaleConnection, Streak, Track, WINDOW,
+};
 use crate::time::Mono;
-
-/// What a rule found.
-pub(super) struct Finding {
-    pub(super) state: State,
-    pub(super) cause: Option<Cause>,
-    pub(super) why: Option<Why>,
-    pub(super) reason: String,
-    /// It rests on probes alone.
-    pub(super) by_sentinel: bool,
-}
-
-impl Finding {
-    pub(super) fn caused(state: State, cause: Cause, reason: String) -> Self {
-        Self {
-            state,
-            cause: Some(cause),
-            why: None,
-            reason,
-            by_sentinel: false,
-        }
-    }
-
-    fn plain(state: State, reason: String) -> Self {
-        Self {
-            state,
-            cause: None,
-            why: None,
-            reason,
-            by_sentinel: false,
-        }
-    }
-
-    fn unknown(why: Why, reason: String) -> Self {
-        Self {
-            state: State::Unknown,
-            cause: None,
-            why: Some(why),
-            reason,
-            by_sentinel: false,
-        }
-    }
-}
 
 /// Everything a rule looks at.
 pub(super) struct Case<'a> {
@@ -62,12 +24,12 @@ pub(super) struct Case<'a> {
     pub(super) now: Mono,
 }
 
-/// Judges one family. `unknown` outranks all evidence.
+/// Judges one family. `blind` outranks all evidence.
 pub(super) fn family(
     ledger: &Ledger,
     inputs: &Inputs,
     family: Family,
-    unknown: Option<Why>,
+    blind: Option<&Finding>,
     now: Mono,
 ) -> FamilyVerdict {
     let evidence = ledger.family(family);
@@ -78,18 +40,16 @@ pub(super) fn family(
         evidence,
         now,
     };
-    let finding = match unknown {
-        Some(why) => Finding::unknown(why, words::blind(why, ledger, now)),
-        None => case.judge(),
-    };
+    let finding = blind.cloned().unwrap_or_else(|| case.judge());
     let probes = case.probe_failures();
     let since = evidence.streak.as_ref().map(|streak| streak.since);
     FamilyVerdict {
         family,
-        state: finding.state,
+        state: finding.rule.state(),
         cause: finding.cause,
-        why: finding.why,
-        reason: finding.reason,
+        why: finding.rule.why(),
+        by_sentinel: finding.is_by_sentinel(),
+        finding,
         last_proof: evidence.last_proof().max(case.last_pass()),
         last_failure: evidence.last_failure().max(probes.map(|(_, last)| last)),
         failing_since: since
@@ -97,181 +57,221 @@ pub(super) fn family(
             .chain(probes.map(|(since, _)| since))
             .min(),
         paths: SourceClass::ALL.map(|path| case.path(path)).to_vec(),
-        by_sentinel: finding.by_sentinel,
         lanes: case.lanes(),
     }
 }
 
 impl<'a> Case<'a> {
+    /// The first rule that finds something. Probes name a cause best, so they come first in their
+    /// state.
     fn judge(&self) -> Finding {
-        self.broken()
-            .or_else(|| self.stale())
-            .or_else(|| self.stale_by_probes())
-            .or_else(|| self.degraded())
-            .or_else(|| self.degraded_by_probes())
-            .or_else(|| self.degraded_by_lag())
-            .or_else(|| self.suspect_by_probes())
-            .or_else(|| self.suspect())
-            .or_else(|| self.proven())
-            .or_else(|| self.starting())
-            .unwrap_or_else(|| self.nothing_known())
-    }
-
-    /// Probes name the cause best; that real connections say it too is no less worth knowing.
-    fn broken(&self) -> Option<Finding> {
-        let real = self.broken_by_connections();
-        match self.broken_by_probes() {
-            Some(mut probes) => {
-                probes.by_sentinel = real.is_none();
-                Some(probes)
-            }
-            None => real,
+        let rules: [fn(&Self) -> Option<Finding>; 22] = [
+            Self::broken_by_probes,
+            Self::broken_by_connections,
+            Self::stale_by_connections,
+            Self::stale_by_probes,
+            Self::degraded_services,
+            Self::degraded_unheard,
+            Self::degraded_by_probes,
+            Self::degraded_aside,
+            Self::degraded_by_lag,
+            Self::suspect_by_probes,
+            Self::suspect_by_connections,
+            Self::suspect_by_stale,
+            Self::proven_by_connection,
+            Self::proven_by_probe,
+            Self::starting,
+            Self::evidence_too_old,
+            Self::sentinel_altered,
+            Self::datapath_changed,
+            Self::never_worked,
+            Self::inconclusive,
+            Self::nothing_proven,
+            Self::idle,
+        ];
+        let found = rules.iter().find_map(|rule| rule(self));
+        let finding = found.unwrap_or(Finding::new(Rule::Idle, Evidence::Nothing));
+        Finding {
+            family: Some(self.family),
+            ..finding
         }
     }
 
     /// Every Service with new connections failed, and nothing got through meanwhile. It holds
     /// until something does, or until the evidence is too old.
-    fn broken_by_connections(&self) -> Option<Finding> {
+    pub(super) fn broken_by_connections(&self) -> Option<Finding> {
         let streak = self.evidence.streak.as_ref()?;
-        let limits = self.ledger.limits();
-        if !self.is_within_proof_age(streak.last) {
-            return None;
-        }
+        let young = self.is_within_proof_age(streak.last);
         // "Nothing got through" is known up to the last look, not up to now.
-        match streak.lacking(self.ledger.seen(self.now), limits) {
-            None => Some(Finding::caused(
-                State::Broken,
-                Cause::of(streak.commonest()),
-                words::broken(self, streak),
-            )),
-            Some(_) => None,
-        }
+        let lacking = streak.lacking(self.ledger.seen(self.now), self.ledger.limits());
+        (young && lacking.is_none()).then(|| failing(Rule::BrokenByConnections, streak, None))
     }
 
     /// New connections of pods still go to an endpoint that left long ago.
-    fn stale(&self) -> Option<Finding> {
+    fn stale_by_connections(&self) -> Option<Finding> {
         let limits = self.ledger.limits();
         let age = limits.stale_age(self.inputs.usual_lag);
         let mut connections = 0;
         let mut tracks: Vec<&Track> = Vec::new();
+        let mut oldest: Option<&StaleConnection> = None;
         for track in self.tracks() {
-            let seen = track.stale_pods(age, limits.stale_fresh, self.now).count();
-            connections += seen;
-            if seen > 0 {
+            let before = connections;
+            for seen in track.stale_pods(age, limits.stale_fresh, self.now) {
+                connections += 1;
+                // Among equals the later one.
+                if oldest.is_none_or(|oldest| seen.age >= oldest.age) {
+                    oldest = Some(seen);
+                }
+            }
+            if connections > before {
                 tracks.push(track);
             }
         }
         if connections < limits.stale_connections {
             return None;
         }
-        let reason = words::stale(self, &tracks, age);
-        Some(Finding::caused(State::Stale, Cause::Stale, reason))
+        let oldest = oldest?;
+        let evidence = Evidence::LeftEndpoint {
+            services: named(&tracks),
+            age: oldest.age,
+            destination: oldest.destination,
+        };
+        let rule = Rule::StaleByConnections;
+        Some(Finding::caused(rule, Cause::Stale, evidence))
     }
 
-    /// Single Services are broken, or answers are not heard, while the family is proven.
-    fn degraded(&self) -> Option<Finding> {
-        if !self.is_proven() {
-            return None;
-        }
-        // While nothing gets through at all, a run of failures may yet become Broken.
+    /// Something gets through. While nothing does, a run of failures may yet become Broken.
+    fn gets_through(&self) -> bool {
         let young = |since: Mono| self.now.since(since) < self.ledger.limits().broken_after;
-        if self
-            .evidence
-            .streak
-            .as_ref()
-            .is_some_and(|streak| young(streak.since))
-        {
-            return None;
-        }
+        let streak = self.evidence.streak.as_ref();
+        self.is_proven() && !streak.is_some_and(|streak| young(streak.since))
+    }
+
+    /// Single Services are broken while the family is proven.
+    fn degraded_services(&self) -> Option<Finding> {
         let broken = self.confirmed();
-        if let Some((_, failure)) = broken.first() {
-            let cause = Cause::of(*failure);
-            return Some(Finding::caused(
-                State::Degraded,
-                cause,
-                words::degraded(self, &broken),
-            ));
+        let (_, first) = broken.first().filter(|_| self.gets_through())?;
+        let mut by_cause: BTreeMap<Cause, Vec<&Track>> = BTreeMap::new();
+        for (track, failure) in broken.iter().take(NAMED) {
+            by_cause.entry(Cause::of(*failure)).or_default().push(track);
         }
-        let recent = |at: &Mono| self.now.since(*at) <= WINDOW;
-        let deaf = self
-            .evidence
-            .unheard
-            .iter()
-            .filter(|(_, at)| recent(at))
-            .count();
-        if deaf < self.ledger.limits().unheard_sources {
+        let alike = |(cause, tracks): (Cause, Vec<&Track>)| BrokenServices {
+            cause,
+            services: named(&tracks),
+            failures: tracks.iter().flat_map(|track| track.failures).sum(),
+        };
+        let evidence = Evidence::Services {
+            broken: by_cause.into_iter().map(alike).collect(),
+            more: broken.len().saturating_sub(NAMED),
+        };
+        let rule = Rule::DegradedServices;
+        Some(Finding::caused(rule, Cause::of(*first), evidence))
+    }
+
+    /// Answers do not reach their clients while the family is proven.
+    fn degraded_unheard(&self) -> Option<Finding> {
+        let recent = |at: Mono| self.now.since(at) <= WINDOW;
+        let unheard = self.evidence.unheard.iter();
+        let clients = unheard.filter(|(_, at)| recent(*at)).count();
+        if clients < self.ledger.limits().unheard_sources || !self.gets_through() {
             return None;
         }
-        let reason = words::unheard(self, deaf);
-        Some(Finding::caused(State::Degraded, Cause::Unheard, reason))
+        let asked_again =
+            |track: &&Track| track.failures[Failure::Unheard.index()] > 0 && recent(track.last);
+        let tracks: Vec<&Track> = self.tracks().filter(asked_again).collect();
+        let services = named(&tracks);
+        let evidence = Evidence::Unheard { services, clients };
+        let rule = Rule::DegradedUnheard;
+        Some(Finding::caused(rule, Cause::Unheard, evidence))
     }
 
     /// Failures with nothing proven after them, and no more to be said.
-    fn suspect(&self) -> Option<Finding> {
-        if let Some(streak) = &self.evidence.streak
-            && self.now.since(streak.last) <= WINDOW
-        {
-            let cause = Cause::of(streak.commonest());
-            return Some(Finding::caused(
-                State::Suspect,
-                cause,
-                words::suspect(self, streak),
-            ));
-        }
+    fn suspect_by_connections(&self) -> Option<Finding> {
+        let recent = |streak: &&Streak| self.now.since(streak.last) <= WINDOW;
+        let streak = self.evidence.streak.as_ref().filter(recent)?;
+        let lacking = streak.lacking(self.ledger.seen(self.now), self.ledger.limits());
+        let lacking = lacking.or(Some(Lacking::Time));
+        Some(failing(Rule::SuspectByConnections, streak, lacking))
+    }
+
+    /// The same of connections to endpoints that left.
+    fn suspect_by_stale(&self) -> Option<Finding> {
         let limits = self.ledger.limits();
         let after_proof =
             |at: &Mono| self.now.since(*at) <= WINDOW && Some(*at) > self.evidence.last_proof();
         let stale = |track: &&Track| track.last_stale(limits).as_ref().is_some_and(after_proof);
         let tracks: Vec<&Track> = self.tracks().filter(stale).collect();
-        if tracks.is_empty() {
-            return None;
-        }
-        let reason = words::suspect_stale(self, &tracks);
-        Some(Finding::caused(State::Suspect, Cause::Stale, reason))
+        let evidence = Evidence::Connections {
+            services: named(&tracks),
+            since: tracks.iter().map(|track| track.since).min()?,
+            lacking: None,
+        };
+        let rule = Rule::SuspectByStale;
+        Some(Finding::caused(rule, Cause::Stale, evidence))
     }
 
-    fn proven(&self) -> Option<Finding> {
-        let reason = match (self.fresh_proof(), self.fresh_pass()) {
-            (Some((path, at)), pass) if pass.is_none_or(|(_, passed)| passed < at) => {
-                words::proven(self, path, at)
-            }
-            (_, Some((lane, at))) => lane_words::proven(self, lane, at),
-            _ => return None,
-        };
-        Some(Finding::plain(State::Proven, reason))
+    /// A real connection got through, after the last probe that did.
+    fn proven_by_connection(&self) -> Option<Finding> {
+        let (path, at) = self.fresh_proof()?;
+        let later = self.fresh_pass().is_none_or(|(_, passed)| passed < at);
+        let evidence = Evidence::Connection { path, at };
+        later.then(|| Finding::new(Rule::ProvenByConnection, evidence))
     }
 
     fn starting(&self) -> Option<Finding> {
-        let boot = self.inputs.boot;
-        let proven = self.ever_proven();
-        let early = self.now.since(boot.booted) < self.ledger.limits().boot_deadline;
-        (boot.sentinel_exists && !proven && early)
-            .then(|| Finding::plain(State::Starting, words::starting(self)))
+        let BootState {
+            sentinel_exists,
+            booted: at,
+        } = self.inputs.boot;
+        let early = self.now.since(at) < self.ledger.limits().boot_deadline;
+        let never = self.never_worked_lane();
+        (sentinel_exists && !self.ever_proven() && early)
+            .then(|| Finding::new(Rule::Starting, Evidence::Boot { at, never }))
     }
 
-    fn nothing_known(&self) -> Finding {
-        let why = self.why();
-        Finding::unknown(why, words::nothing_known(self, why))
+    fn evidence_too_old(&self) -> Option<Finding> {
+        (self.evidence.streak.is_some() || self.had_failing_lane())
+            .then(|| Finding::new(Rule::EvidenceTooOld, Evidence::Nothing))
     }
 
-    fn why(&self) -> Why {
-        let sentinel = self.ledger.sentinel();
-        let exists = self.inputs.boot.sentinel_exists;
-        if self.evidence.streak.is_some() || self.had_failing_lane() {
-            Why::EvidenceTooOld
-        } else if sentinel.view().altered.is_some() {
-            Why::SentinelAltered
-        } else if sentinel.changed_hands(self.family).is_some() {
-            Why::DatapathChanged
-        } else if self.never_worked().is_some() && exists {
-            Why::NothingProven
-        } else if self.has_arrivals() || self.void_lane().is_some() {
-            Why::Inconclusive
-        } else if exists && !self.ever_proven() {
-            Why::NothingProven
-        } else {
-            Why::Idle
-        }
+    fn sentinel_altered(&self) -> Option<Finding> {
+        let said = Some(self.ledger.sentinel().view().altered.clone()?);
+        Some(Finding::new(
+            Rule::SentinelAltered,
+            Evidence::Sentinel { said },
+        ))
+    }
+
+    fn datapath_changed(&self) -> Option<Finding> {
+        let owners = self.ledger.sentinel().changed_hands(self.family)?;
+        Some(Finding::new(
+            Rule::DatapathChanged,
+            Evidence::Owners { owners },
+        ))
+    }
+
+    fn inconclusive(&self) -> Option<Finding> {
+        let evidence = match self.void_lane() {
+            Some(void) => void,
+            None if self.has_arrivals() => Evidence::Nothing,
+            None => return None,
+        };
+        Some(Finding::new(Rule::Inconclusive, evidence))
+    }
+
+    fn nothing_proven(&self) -> Option<Finding> {
+        (self.inputs.boot.sentinel_exists && !self.ever_proven())
+            .then(|| Finding::new(Rule::NothingProven, self.off()))
+    }
+
+    fn idle(&self) -> Option<Finding> {
+        Some(Finding::new(Rule::Idle, self.off()))
+    }
+
+    /// Why nothing is probed, where something should be.
+    fn off(&self) -> Evidence {
+        let said = self.ledger.sentinel().view().off.clone();
+        Evidence::Sentinel { said }
     }
 
     /// New connections came lately, after the last that was proven.
@@ -341,6 +341,19 @@ impl<'a> Case<'a> {
             last_failure,
         }
     }
+}
+
+fn failing(rule: Rule, streak: &Streak, lacking: Option<Lacking>) -> Finding {
+    let evidence = Evidence::Connections {
+        services: Named::of(streak.services.keys()),
+        since: streak.since,
+        lacking,
+    };
+    Finding::caused(rule, Cause::of(streak.commonest()), evidence)
+}
+
+fn named(tracks: &[&Track]) -> Named {
+    Named::of(tracks.iter().map(|track| &*track.label))
 }
 
 fn weight(track: &Track) -> u64 {

@@ -7,18 +7,18 @@
 //!
 //! A lane whose probes pass accuses too, where they have met an old generation for too long.
 
+mod view;
+
 use std::time::Duration;
 
 use agent_common::service::{Family, SourceClass};
 
-use super::judge::{Case, Finding};
-use super::lane_words as words;
-use super::report::{LaneState, LaneView, StageDelays};
-use crate::cause::ProbeCause;
-use crate::cause::{Cause, State};
+use super::finding::{Evidence, FailedLane, Finding, LaneLacking, NeverWorked, Rule, VoidCause};
+use super::judge::Case;
+use crate::cause::{Cause, ProbeCause};
 use crate::ledger::Streak;
-use crate::probes::{LaneLedger, ProbeOutcome, Run, SentinelLedger, lanes_of};
-use crate::time::{Mono, nanos};
+use crate::probes::{LaneLedger, ProbeOutcome, Run, SentinelLedger, VoidReason, lanes_of};
+use crate::time::Mono;
 use crate::trace::{Lane, ProbePath, Transport};
 
 /// What the failures of a lane come to.
@@ -203,33 +203,51 @@ impl<'a> Case<'a> {
         let mut broken = self.failing();
         broken.retain(|failing| self.standing(*failing) == Standing::Broken);
         let (_, run) = broken.first()?;
-        let mut finding = Finding::caused(
-            State::Broken,
-            run.cause().cause(),
-            words::broken(self, &broken),
-        );
-        finding.by_sentinel = true;
-        Some(finding)
+        let evidence = Evidence::Probes {
+            lanes: broken.iter().map(|lane| self.failed(*lane)).collect(),
+            real: self.broken_by_connections().is_some(),
+        };
+        Some(caused(Rule::BrokenByProbes, run, evidence))
     }
 
-    /// Probes fail where something else says that the path works, or on a lane that does not stand
-    /// for the node.
+    fn failed(&self, (lane, run): Failing<'_>) -> FailedLane {
+        let suspended = self.ledger.observer().misrouted_suspended;
+        FailedLane {
+            path: lane.path,
+            transport: lane.transport,
+            cause: run.cause(),
+            failures: run.failures,
+            local: run.local,
+            clear: run.is_unambiguous(suspended),
+            client: self.sentinel().lane(lane).client,
+        }
+    }
+
+    /// Probes fail where something else says that the path works.
     pub(super) fn degraded_by_probes(&self) -> Option<Finding> {
-        let failing = self.failing();
-        let explained = failing.iter().find_map(|failing| {
-            let standing = self.standing(*failing);
-            matches!(standing, Standing::Contradicted(..) | Standing::Filtered)
-                .then(|| (*failing, words::degraded(self, *failing, standing)))
-        });
-        let alone = || {
-            let aside = self.aside(&failing)?;
-            Some((aside, words::alone(self, aside)))
-        };
-        let ((_, run), reason) = explained.or_else(alone)?;
-        Some(Finding::caused(
-            State::Degraded,
-            run.cause().cause(),
-            reason,
+        self.failing().into_iter().find_map(|failing| {
+            let lane = || self.failed(failing);
+            let (rule, evidence) = match self.standing(failing) {
+                Standing::Contradicted(path, at) => {
+                    let lane = lane();
+                    let evidence = Evidence::Contradicted { lane, path, at };
+                    (Rule::DegradedContradicted, evidence)
+                }
+                Standing::Filtered => (Rule::DegradedFiltered, Evidence::Probe { lane: lane() }),
+                _ => return None,
+            };
+            Some(caused(rule, failing.1, evidence))
+        })
+    }
+
+    /// Probes fail on a lane that does not stand for the node.
+    pub(super) fn degraded_aside(&self) -> Option<Finding> {
+        let aside = self.aside(&self.failing())?;
+        let lane = self.failed(aside);
+        Some(caused(
+            Rule::DegradedAside,
+            aside.1,
+            Evidence::Probe { lane },
         ))
     }
 
@@ -252,11 +270,7 @@ impl<'a> Case<'a> {
     /// The rules of a path that stands for the node have not followed the API for too long: probes
     /// pass, and meet an old generation.
     pub(super) fn stale_by_probes(&self) -> Option<Finding> {
-        let lane = self.latest(self.accusing().into_iter())?;
-        let reason = words::stale(self, lane);
-        let mut finding = Finding::caused(State::Stale, Cause::Stale, reason);
-        finding.by_sentinel = true;
-        Some(finding)
+        self.late(Rule::StaleByProbes, self.accusing().into_iter())
     }
 
     /// The same of a path that does not stand for the node: UDP, or the host's own.
@@ -265,9 +279,24 @@ impl<'a> Case<'a> {
         let lanes = lanes_of(self.family)
             .filter(|lane| sentinel.stands(lane.path))
             .map(|lane| (lane, sentinel.lane(lane)));
-        let lane = self.latest(lanes)?;
-        let reason = words::stale(self, lane);
-        Some(Finding::caused(State::Degraded, Cause::Stale, reason))
+        self.late(Rule::DegradedByLag, lanes)
+    }
+
+    fn late(
+        &self,
+        rule: Rule,
+        lanes: impl Iterator<Item = (Lane, &'a LaneLedger)>,
+    ) -> Option<Finding> {
+        let (lane, ledger) = self.latest(lanes)?;
+        let evidence = Evidence::Late {
+            path: lane.path,
+            transport: lane.transport,
+            owners: self.sentinel().owners(lane.family),
+            late: self.lateness(lane, ledger)?,
+            generation: ledger.generation,
+            wanted: ledger.freshness.wanted(),
+        };
+        Some(Finding::caused(rule, Cause::Stale, evidence))
     }
 
     /// Of these lanes, the one that is late for longest, where that is too long.
@@ -299,10 +328,37 @@ impl<'a> Case<'a> {
     pub(super) fn suspect_by_probes(&self) -> Option<Finding> {
         let failing = self.failing();
         // The one that began first: counts change places with every probe.
-        let first = failing.iter().min_by_key(|(_, run)| run.since)?;
-        let reason = words::suspect(self, *first, self.standing(*first));
-        let (_, run) = first;
-        Some(Finding::caused(State::Suspect, run.cause().cause(), reason))
+        let first = *failing.iter().min_by_key(|(_, run)| run.since)?;
+        let evidence = Evidence::Unconfirmed {
+            lane: self.failed(first),
+            lacking: self.lacking(first),
+        };
+        Some(caused(Rule::SuspectByProbes, first.1, evidence))
+    }
+
+    fn lacking(&self, failing: Failing<'a>) -> LaneLacking {
+        match self.standing(failing) {
+            Standing::Few => LaneLacking::Failures,
+            Standing::Off => {
+                let off = self.sentinel().view().off.clone();
+                LaneLacking::Off(off.unwrap_or_default())
+            }
+            Standing::Unsettled => LaneLacking::Void(VoidReason::Unsettled),
+            Standing::Damaged => LaneLacking::Void(VoidReason::Damaged),
+            Standing::Unlooked => LaneLacking::Look,
+            _ if self.beside(failing.1).is_some() => LaneLacking::Pod,
+            _ => LaneLacking::Connection,
+        }
+    }
+
+    pub(super) fn proven_by_probe(&self) -> Option<Finding> {
+        let (lane, at) = self.fresh_pass()?;
+        let evidence = Evidence::Pass {
+            path: lane.path,
+            transport: lane.transport,
+            at,
+        };
+        Some(Finding::new(Rule::ProvenByProbe, evidence))
     }
 
     /// The last probe that proves the family, if it is young enough; among equals the first lane.
@@ -333,89 +389,60 @@ impl<'a> Case<'a> {
         self.accusing().iter().any(|(_, lane)| lane.run.is_some())
     }
 
-    /// The first lane that ought to work and never did.
-    pub(super) fn never_worked(&self) -> Option<(Lane, &'a LaneLedger)> {
-        let never = |(_, lane): &(Lane, &LaneLedger)| lane.never_worked().is_some();
-        ProbePath::ALL
+    /// A lane that ought to work and never did, on a node with a sentinel.
+    pub(super) fn never_worked(&self) -> Option<Finding> {
+        let never = self.never_worked_lane()?;
+        let exists = self.inputs.boot.sentinel_exists;
+        exists.then(|| Finding::new(Rule::NeverWorked, Evidence::Never(never)))
+    }
+
+    /// The first of them.
+    pub(super) fn never_worked_lane(&self) -> Option<NeverWorked> {
+        let mut paths = ProbePath::ALL
             .into_iter()
-            .filter(|path| self.sentinel().stands(*path))
-            .map(|path| self.tcp(path))
-            .find(never)
+            .filter(|path| self.sentinel().stands(*path));
+        paths.find_map(|path| {
+            let (lane, ledger) = self.tcp(path);
+            let cause = Some(ledger.never_worked()?);
+            Some(NeverWorked {
+                path,
+                transport: lane.transport,
+                cause,
+                client: ledger.client,
+            })
+        })
     }
 
     /// A lane whose probes say nothing, lately.
-    pub(super) fn void_lane(&self) -> Option<(Lane, &'a LaneLedger)> {
+    pub(super) fn void_lane(&self) -> Option<Evidence> {
         let void = |(_, lane): &(Lane, &LaneLedger)| {
             lane.last.is_some_and(|(at, outcome)| {
                 matches!(outcome, ProbeOutcome::Void(_)) && self.is_within_proof_age(at)
             })
         };
-        ProbePath::ALL
-            .into_iter()
-            .map(|path| self.tcp(path))
-            .find(void)
-    }
-
-    /// The lanes that were ever probed.
-    pub(super) fn lanes(&self) -> Vec<LaneView> {
-        let known = |lane: Lane| {
-            let ledger = self.sentinel().lane(lane);
-            ledger.is_known().then(|| self.lane_view(lane, ledger))
-        };
-        lanes_of(self.family).filter_map(known).collect()
-    }
-
-    fn lane_view(&self, lane: Lane, ledger: &'a LaneLedger) -> LaneView {
-        let state = match self.lane_state(ledger) {
-            // Where it passes, by rules that somebody left behind, that is worth a word.
-            state if state == LaneState::Passing || self.sentinel().stands(lane.path) => state,
-            _ => LaneState::Off,
-        };
-        let cause = match state {
-            LaneState::Failing => self.run(ledger).map(Run::cause),
-            LaneState::NeverWorked => ledger.never_worked(),
-            LaneState::Passing | LaneState::Void | LaneState::Off => None,
-        };
-        let [passed, failed, void] = ledger.totals;
-        LaneView {
+        let mut lanes = ProbePath::ALL.into_iter().map(|path| self.tcp(path));
+        let (lane, ledger) = lanes.find(void)?;
+        Some(Evidence::Void {
             path: lane.path,
             transport: lane.transport,
-            armed: ledger.armed,
-            state,
-            cause,
-            failures: ledger.run.as_ref().map_or(0, |run| run.failures),
-            failing_since: ledger.run.as_ref().map(|run| run.since),
-            last_pass: ledger.last_pass,
-            last_failure: ledger.last_failure,
-            delays: StageDelays::of(ledger.delays, ledger.round_trip),
-            generation: ledger.generation,
-            wanted: ledger.freshness.wanted(),
-            lag: ledger.freshness.lag().map(nanos),
-            late: self.lateness(lane, ledger).map(nanos),
-            passed,
-            failed,
-            void,
-            sentence: words::lane(self, lane, ledger, state),
-        }
+            why: self.void_cause(ledger),
+        })
     }
 
-    fn lane_state(&self, ledger: &'a LaneLedger) -> LaneState {
-        let view = self.sentinel().view();
-        let fresh = |(at, _): &(Mono, ProbeOutcome)| self.is_within_proof_age(*at);
-        if self.run(ledger).is_some() {
-            return LaneState::Failing;
-        }
-        let last = ledger.last.filter(fresh);
-        match last {
-            _ if !view.counts() => LaneState::Off,
-            None => LaneState::Off,
-            Some(_) if ledger.never_worked().is_some() => LaneState::NeverWorked,
-            Some((_, ProbeOutcome::Void(_))) => LaneState::Void,
-            Some(_) if !ledger.armed => LaneState::NeverWorked,
-            Some((_, ProbeOutcome::Failed(_))) => LaneState::Void,
-            Some((_, ProbeOutcome::Passed { .. })) => LaneState::Passing,
+    /// Why a lane's last probe says nothing.
+    fn void_cause(&self, ledger: &LaneLedger) -> VoidCause {
+        let damage = self.sentinel().damage(self.now);
+        match (damage, &ledger.unsent, ledger.last) {
+            (Some(damage), _, _) => VoidCause::Damage(damage.sentence.clone()),
+            (None, Some(unsent), _) => VoidCause::Unsent(unsent.to_string()),
+            (None, None, Some((_, ProbeOutcome::Void(reason)))) => VoidCause::Probe(reason),
+            (None, None, _) => VoidCause::Former,
         }
     }
+}
+
+fn caused(rule: Rule, run: &Run, evidence: Evidence) -> Finding {
+    Finding::caused(rule, run.cause().cause(), evidence)
 }
 
 /// Whether the sentinel alone makes a family worth judging.

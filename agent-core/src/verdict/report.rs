@@ -1,15 +1,16 @@
-//! What a verdict says. Plain data: `/verdict` prints it as JSON, whose names are stable, and
-//! `pathproof status` reads it back.
+//! What a verdict says, as plain data without a sentence: `explain` has those. `/verdict` prints
+//! both as JSON, whose names are stable, and `pathproof status` reads the data back.
 
 pub mod lanes;
 
 use agent_common::service::{Family, SourceClass};
 use serde::{Deserialize, Serialize};
 
-use crate::cause::Failure;
-use crate::cause::{Cause, State, Why};
+use super::finding::Finding;
+use crate::cause::{Cause, Failure, State, Why};
 use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
+use crate::limits::Limits;
 use crate::names;
 use crate::time::Mono;
 pub use lanes::{LaneState, LaneView, StageDelays};
@@ -29,8 +30,11 @@ pub struct Verdict {
     /// With [`State::Unknown`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub why: Option<Why>,
-    /// One sentence for a person.
-    pub reason: String,
+    /// What the worst family, or what keeps all from being judged, rests on.
+    pub finding: Finding,
+    /// The numbers that it was judged by.
+    #[serde(default)]
+    pub limits: Limits,
     /// Whether the node may be sent new connections, apart from its datapath.
     pub eligibility: Eligibility,
     /// By family, those that have frontends; IPv4 first.
@@ -77,8 +81,8 @@ pub struct FamilyVerdict {
     /// As in [`Verdict`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub why: Option<Why>,
-    /// One sentence for a person.
-    pub reason: String,
+    /// What it rests on.
+    pub finding: Finding,
     /// When a connection of any path was last proven.
     pub last_proof: Option<Mono>,
     /// When one last failed.

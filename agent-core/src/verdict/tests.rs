@@ -4,6 +4,7 @@
 mod cilium;
 mod filters;
 mod lag;
+mod one_shot;
 mod own_parts;
 mod probe_properties;
 mod probes;

@@ -346,7 +346,7 @@ impl Agent {
             tracing::info!(
                 state = verdict.state.name(),
                 eligibility = verdict.eligibility.name(),
-                reason = %verdict.reason,
+                reason = %verdict.reason(),
                 "the verdict changed"
             );
         }

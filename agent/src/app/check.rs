@@ -16,7 +16,7 @@ use crate::datapath::devices::Interfaces;
 use crate::metrics::Metrics;
 use agent_core::limits::Limits;
 use agent_core::node::Condition;
-use agent_core::report::check::Observed;
+use agent_core::report::Report;
 
 /// The cluster view is read and devices are made within this, or never.
 const SETUP: Duration = Duration::from_secs(10);
@@ -57,7 +57,7 @@ impl CheckError {
 ///
 /// # Errors
 /// What kept it from probing. Whatever happens, nothing is left behind.
-pub async fn check(config: Config, time: Duration) -> Result<Observed, CheckError> {
+pub async fn check(config: Config, time: Duration) -> Result<(Report, Duration), CheckError> {
     let mut shutdown = Shutdown::listen()?;
     let (probing, inbox) = (config.sentinel.clone())
         .map(|of| Probing::new(of, None))
@@ -73,7 +73,7 @@ pub async fn check(config: Config, time: Duration) -> Result<Observed, CheckErro
     }
     let loaded = load(&config)?;
     let (mut agent, published) =
-        Agent::new(config, loaded, probing, Limits::default(), Metrics::new());
+        Agent::new(config, loaded, probing, Limits::one_shot(), Metrics::new());
     let begun = tokio::select! {
         signal = shutdown.requested() => Err(CheckError::Interrupted { signal }),
         begun = turn(&mut agent, &mut inputs, time) => Ok(begun),
@@ -83,11 +83,11 @@ pub async fn check(config: Config, time: Duration) -> Result<Observed, CheckErro
     let report = published.report.borrow().clone();
     agent.end(false).await;
     let begun = begun?;
-    Ok(Observed {
-        report: report.as_deref().cloned().ok_or(CheckError::Nothing)?,
-        time: begun.map_or(Duration::ZERO, |begun| begun.elapsed()),
-        tallies: Vec::new(),
-    })
+    let report = report.as_deref().cloned().ok_or(CheckError::Nothing)?;
+    Ok((
+        report,
+        begun.map_or(Duration::ZERO, |begun| begun.elapsed()),
+    ))
 }
 
 /// The agent's loop until the time is up, or there is nothing to wait for. Returns when the first

@@ -125,7 +125,7 @@ pub struct CheckArgs {
     #[arg(long, conflicts_with_all = ["output", "seconds"], help_heading = CHECK)]
     pub npd: bool,
 
-    /// How long the paths are probed, in seconds
+    /// How long the paths are probed where no agent runs, in seconds
     #[arg(
         long,
         value_name = "N",

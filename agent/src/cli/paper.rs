@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use agent_core::cause::State;
+use agent_core::explain::{Remedy, label};
 
 /// Columns that a page keeps to.
 pub(super) const WIDTH: usize = 96;
@@ -130,6 +131,45 @@ impl Paper {
             self.put(ink, word);
         }
         self.line();
+    }
+
+    /// A paragraph of a section, whose text begins at a column.
+    pub(super) fn section(&mut self, column: usize, title: &str, ink: Ink, text: &str) {
+        self.put(Ink::Heading, title).to(column);
+        self.wrapped(ink, column, text);
+    }
+
+    /// What is not seen, in a section of its own; not more lines than that.
+    pub(super) fn losses(&mut self, losses: &[String], column: usize, most: usize) {
+        for (index, loss) in losses.iter().take(most).enumerate() {
+            let title = if index == 0 { "not seen" } else { "" };
+            self.section(column, title, Ink::Warn, &sentence(loss));
+        }
+    }
+
+    /// Where to look next, in a section of its own. What was shown before is not shown again.
+    pub(super) fn remedies(&mut self, remedies: &[Remedy], column: usize) {
+        let mut shown: Vec<&str> = Vec::new();
+        for (index, remedy) in remedies.iter().enumerate() {
+            let title = if index == 0 { "look next" } else { "" };
+            self.put(Ink::Heading, title).to(column);
+            if remedies.len() > 1 {
+                self.put(Ink::Heading, &format!("{}: ", label(&remedy.of)));
+            }
+            self.wrapped(Ink::Plain, column, &remedy.advice);
+            for command in &remedy.commands {
+                if shown.contains(&&**command) {
+                    continue;
+                }
+                shown.push(command);
+                // Never wrapped: it is to be copied.
+                self.to(column)
+                    .put(Ink::Faint, "$ ")
+                    .put(Ink::Unsure, command)
+                    .line();
+            }
+            self.to(column).put(Ink::Faint, &remedy.page).line();
+        }
     }
 
     pub(super) fn finish(self) -> String {

@@ -192,7 +192,7 @@ impl Timeline {
                 cause: verdict.cause.map(|cause| cause.name()),
                 healthz: moment.judged.answers.healthz.status,
                 livez: moment.judged.answers.livez.status,
-                reason: verdict.reason.clone(),
+                reason: verdict.reason(),
             }
         };
         let (from, to) = replayed.span;

@@ -6,16 +6,11 @@ use crate::args::{Output, WhyArgs};
 use agent_core::report::Report;
 
 mod chain;
-mod remedies;
 mod render;
-mod rules;
 mod stages;
 
 pub use chain::Chain;
-pub use remedies::Remedy;
-pub(super) use remedies::{looked_into, of_cause};
 pub use render::render;
-pub(super) use stages::meaning;
 
 /// Runs the command.
 pub fn run(said: &WhyArgs) -> Exit {

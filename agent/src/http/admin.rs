@@ -165,7 +165,7 @@ async fn index(State(state): State<AdminState>) -> Response {
             "{}: {}. {}",
             escape(&report.node),
             report.verdict.state.name(),
-            escape(&report.verdict.reason)
+            escape(&report.verdict.reason())
         ),
         None => "no verdict yet".to_owned(),
     };

@@ -88,7 +88,7 @@ impl Tally {
     pub(super) fn report(&self, endpoints: u32, trouble: bool) -> ServiceReport {
         ServiceReport {
             service: service_name(self),
-            family: names::of_family(self.family).to_owned(),
+            family: self.family,
             endpoints,
             trouble,
             outcomes: self.total(),

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::clock;
 use crate::metrics::WriteResult;
-use agent_core::cause::{Cause, State};
 use agent_core::condition::Pace;
 use agent_core::eligibility::Eligibility;
 use agent_core::report::sample;
@@ -79,11 +78,16 @@ fn sound() -> Report {
     sample::proven()
 }
 
+const FLUSHED: &str = "IPv4 cluster IPs: the last 8 probes left untranslated (leaked): the Service \
+                       chain is missing or empty; IPv4 node ports too (refused)";
+
 fn broken() -> Report {
     let mut report = sample::proven();
-    report.verdict.state = State::Broken;
-    report.verdict.cause = Some(Cause::Leaked);
-    report.verdict.reason = "IPv4: every Service fails".to_owned();
+    sample::judge(
+        &mut report.verdict,
+        0,
+        sample::probed::flushed_finding(true),
+    );
     report.answers.livez.would_fail = true;
     report
 }
@@ -113,7 +117,7 @@ async fn our_condition_alone_is_patched_by_its_type() {
         "type": "ServiceDatapathReady",
         "status": "False",
         "reason": "DatapathBrokenLeaked",
-        "message": "IPv4: every Service fails",
+        "message": FLUSHED,
         "lastHeartbeatTime": at,
         "lastTransitionTime": at,
     }]}});
@@ -253,7 +257,7 @@ async fn transitions_are_announced_about_the_node() {
     let body = &event.body;
     assert_eq!(body["type"], "Warning");
     assert_eq!(body["reason"], "DatapathBrokenLeaked");
-    assert_eq!(body["note"], "IPv4: every Service fails");
+    assert_eq!(body["note"], FLUSHED);
     assert_eq!(body["reportingController"], "pathproof");
     assert_eq!(body["reportingInstance"], "node-1");
     assert_eq!(

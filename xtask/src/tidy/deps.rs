@@ -47,7 +47,7 @@ const ALL: &[&str] = &["*"];
 
 /// Rooms of agent-core, the lowest first: each may name those before it, so that no arrow runs up
 /// and there is no circle.
-const CORE: [&str; 32] = [
+const CORE: [&str; 33] = [
     "time",
     "cause",
     "names",
@@ -68,6 +68,7 @@ const CORE: [&str; 32] = [
     "probes",
     "ledger",
     "verdict",
+    "explain",
     "damping",
     "memory",
     "answer",

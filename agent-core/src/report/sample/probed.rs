@@ -4,6 +4,7 @@ use super::*;
 use crate::cause::ProbeCause;
 use crate::report::sentinel::{SentinelAddresses, SentinelDevices};
 use crate::trace::{ProbePath, Transport};
+use crate::verdict::finding::{FailedLane, LaneLacking, NeverWorked};
 use crate::verdict::{LaneState, LaneView, StageDelays};
 
 /// It is probed in both families, without pods' own path.
@@ -105,32 +106,25 @@ pub fn passing(family: Family) -> Vec<LaneView> {
             passed: 14_200,
             failed: 0,
             void: 2,
-            sentence: format!(
-                "{} {}: a probe of the sentinel got through {ms} ms ago",
-                names::of_family(family),
-                said(path, transport),
-            ),
+            client: client(family, path),
+            local: false,
+            void_cause: None,
+            beside_cilium: false,
         }
     })
     .collect()
 }
 
-/// How the sentences of the verdict name a lane.
-fn said(path: ProbePath, transport: Transport) -> String {
-    let path = match path {
-        ProbePath::Pod => "cluster IPs from pods",
-        ProbePath::OffCluster => "cluster IPs",
-        ProbePath::NodePort => "node ports",
-        ProbePath::Host => "cluster IPs from the node itself",
+fn client(family: Family, path: ProbePath) -> Option<IpAddr> {
+    let client: IpAddr = match family {
+        Family::V4 => "198.18.0.1".parse().unwrap(),
+        Family::V6 => "2001:2::1".parse().unwrap(),
     };
-    match transport {
-        Transport::Tcp => path.to_owned(),
-        Transport::Udp => format!("{path} (UDP)"),
-    }
+    (path != ProbePath::Host).then_some(client)
 }
 
 /// The lane fails for so many probes.
-pub fn fail(lane: &mut LaneView, family: Family, cause: ProbeCause, failures: u32, sentence: &str) {
+pub fn fail(lane: &mut LaneView, cause: ProbeCause, failures: u32) {
     let since = 250 * u64::from(failures) + 110;
     lane.state = LaneState::Failing;
     lane.cause = Some(cause);
@@ -140,27 +134,31 @@ pub fn fail(lane: &mut LaneView, family: Family, cause: ProbeCause, failures: u3
     lane.last_pass = Some(ago(since + 190));
     lane.failed = u64::from(failures);
     lane.delays = reached(cause, lane.delays);
-    lane.sentence = format!(
-        "{} {}: the last {failures} probes {sentence}",
-        names::of_family(family),
-        said(lane.path, lane.transport),
-    );
+    lane.local = matches!(lane.path, ProbePath::NodePort | ProbePath::Host);
 }
 
 /// It never worked in this boot.
-pub fn never(lane: &mut LaneView, family: Family, cause: ProbeCause, sentence: &str) {
-    fail(lane, family, cause, 0, "");
+pub fn never(lane: &mut LaneView, cause: ProbeCause) {
+    fail(lane, cause, 0);
     lane.state = LaneState::NeverWorked;
     lane.armed = false;
     lane.failing_since = None;
     lane.last_pass = None;
     lane.passed = 0;
     lane.failed = 240;
-    lane.sentence = format!(
-        "{} {}: no probe got through yet, {sentence}",
-        names::of_family(family),
-        said(lane.path, lane.transport),
-    );
+}
+
+/// A lane that fails, as a finding has it.
+fn failed(lane: &LaneView, clear: bool) -> FailedLane {
+    FailedLane {
+        path: lane.path,
+        transport: lane.transport,
+        cause: lane.cause.unwrap(),
+        failures: lane.failures,
+        local: lane.local,
+        clear,
+        client: lane.client,
+    }
 }
 
 /// Stages that a probe with this cause reaches.
@@ -183,16 +181,9 @@ pub fn flushed() -> Report {
     let mut report = proven();
     report.services.clear();
     let verdict = &mut report.verdict;
-    verdict.state = State::Broken;
     verdict.since = ago(1_100);
-    verdict.cause = Some(Cause::Leaked);
-    verdict.reason = "IPv4 cluster IPs: the last 8 probes left untranslated (leaked): the Service \
-                      chain is missing or empty; IPv4 node ports too (refused)"
-        .to_owned();
+    judge(verdict, 0, flushed_finding(false));
     let family = &mut verdict.families[0];
-    family.state = State::Broken;
-    family.cause = verdict.cause;
-    family.reason = verdict.reason.clone();
     family.by_sentinel = true;
     family.failing_since = Some(ago(2_110));
     family.last_failure = Some(ago(110));
@@ -212,46 +203,38 @@ pub fn flushed() -> Report {
 /// The lanes of a node whose IPv4 Service chain is empty.
 pub fn flush(lanes: &mut [LaneView]) {
     for lane in lanes {
-        let (cause, sentence) = match lane.path {
-            ProbePath::NodePort => (
-                ProbeCause::Refused,
-                "were refused by the node itself (refused): no rule takes what is sent to the \
-                 frontend",
-            ),
-            _ => (
-                ProbeCause::Leaked,
-                "left untranslated (leaked): the Service chain is missing or empty",
-            ),
+        let cause = match lane.path {
+            ProbePath::NodePort => ProbeCause::Refused,
+            _ => ProbeCause::Leaked,
         };
-        fail(lane, Family::V4, cause, 8, sentence);
+        fail(lane, cause, 8);
     }
+}
+
+/// What that is; with real connections that fail as well, or without.
+pub fn flushed_finding(real: bool) -> Finding {
+    let mut lanes = passing(Family::V4);
+    flush(&mut lanes);
+    let lanes = lanes[..2].iter().map(|lane| failed(lane, true)).collect();
+    let evidence = Evidence::Probes { lanes, real };
+    let cause = Some(Cause::Leaked);
+    of(Family::V4, cause, Rule::BrokenByProbes, evidence)
 }
 
 /// A filter drops the sentinel's addresses, and no real connection failed: not confirmed.
 pub fn filtered() -> Report {
     let mut report = proven();
     let verdict = &mut report.verdict;
-    verdict.state = State::Suspect;
     verdict.since = ago(40_000);
-    verdict.cause = Some(Cause::Lost);
-    let sentence = "arrived and were not sent on (lost): the FORWARD policy or a filter drops \
-                    traffic from 198.18.0.1";
-    verdict.reason = format!(
-        "IPv4 cluster IPs: the last 160 probes {sentence}; not confirmed: a filter of the \
-         sentinel's own addresses would look the same, and no real connection failed beside them"
-    );
-    let family = &mut verdict.families[0];
-    family.state = State::Suspect;
-    family.cause = verdict.cause;
-    family.reason = verdict.reason.clone();
-    let lane = &mut family.lanes[0];
-    fail(
-        lane,
-        Family::V4,
-        ProbeCause::LostBeforeLeaving,
-        160,
-        sentence,
-    );
+    let lane = &mut verdict.families[0].lanes[0];
+    fail(lane, ProbeCause::LostBeforeLeaving, 160);
+    let evidence = Evidence::Unconfirmed {
+        lane: failed(lane, false),
+        lacking: LaneLacking::Connection,
+    };
+    let cause = Some(Cause::Lost);
+    let finding = of(Family::V4, cause, Rule::SuspectByProbes, evidence);
+    judge(verdict, 0, finding);
     report
 }
 
@@ -260,27 +243,26 @@ pub fn never_worked() -> Report {
     let mut report = proven();
     report.services.clear();
     let verdict = &mut report.verdict;
-    verdict.state = State::Unknown;
     verdict.since = ago(3_400_000);
-    verdict.why = Some(Why::NothingProven);
-    verdict.reason = "IPv4 cluster IPs: no probe got through yet, they arrived and were not sent \
-                      on (lost): most likely the FORWARD policy or a filter drops traffic from \
-                      198.18.0.1"
-        .to_owned();
-    let sentence = "they arrived and were not sent on (lost): most likely the FORWARD policy or a \
-                    filter drops traffic from 198.18.0.1";
-    for family in &mut verdict.families {
-        family.state = State::Unknown;
-        family.why = verdict.why;
-        family.reason = verdict.reason.clone();
+    // The first family speaks for the node.
+    for index in [1, 0] {
+        let family = &mut verdict.families[index];
         for path in &mut family.paths {
             path.state = PathState::Quiet;
             path.last_proof = None;
         }
-        let of = family.family;
         for lane in &mut family.lanes {
-            never(lane, of, ProbeCause::LostBeforeLeaving, sentence);
+            never(lane, ProbeCause::LostBeforeLeaving);
         }
+        let lane = &family.lanes[0];
+        let evidence = Evidence::Never(NeverWorked {
+            path: lane.path,
+            transport: lane.transport,
+            cause: lane.cause,
+            client: lane.client,
+        });
+        let finding = of(family.family, None, Rule::NeverWorked, evidence);
+        judge(verdict, index, finding);
     }
     report
 }

@@ -1,5 +1,6 @@
 //! The sentinel's lanes as a verdict shows them.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use agent_common::probe::{STAGES, Stage};
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::cause::ProbeCause;
 use crate::time::Mono;
 use crate::trace::{ProbePath, Transport};
+use crate::verdict::finding::VoidCause;
 
 /// One lane: a path by one transport, in the family that it is shown with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,8 +53,19 @@ pub struct LaneView {
     pub failed: u64,
     /// That say nothing.
     pub void: u64,
-    /// The same for a person.
-    pub sentence: String,
+    /// Where its probes come from.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub client: Option<IpAddr>,
+    /// Its frontend is an address of the node's own, which refuses what no rule takes.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub local: bool,
+    /// Why the last probe says nothing, where it does not.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub void_cause: Option<VoidCause>,
+    /// Cilium is not known to translate what enters by the sentinel's interfaces: it proves and
+    /// accuses nothing.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub beside_cilium: bool,
 }
 
 impl LaneView {

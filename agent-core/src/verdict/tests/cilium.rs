@@ -47,13 +47,13 @@ fn rules_left_behind_accuse_nobody(#[case] shape: Shape, #[case] expected: State
         expected == State::Broken,
         "{:?}: {}",
         verdict.state,
-        verdict.reason
+        verdict.reason()
     );
     let lanes = &verdict.families[0].lanes;
     let silent = lanes
         .iter()
         .filter(|lane| lane.path != ProbePath::Host)
-        .all(|lane| lane.sentence.contains("says nothing here"));
+        .all(|lane| said(lane, &verdict).contains("says nothing here"));
     assert_eq!(silent, !accused, "{lanes:#?}");
 }
 
@@ -69,7 +69,7 @@ fn what_begins_to_stand_for_users_has_to_pass_first() {
     world.shaped(&mixed(), &[], 20_100);
     world.rounds(20_250, 24_000, &paths, |_| Fate::Leak);
     let verdict = world.verdict(24_200);
-    assert_ne!(verdict.state, State::Broken, "{}", verdict.reason);
+    assert_ne!(verdict.state, State::Broken, "{}", verdict.reason());
     world.rounds(24_250, 24_500, &paths, |_| Fate::Pass);
     world.rounds(24_750, 27_000, &paths, |_| Fate::Leak);
     assert_eq!(world.verdict(27_200).state, State::Broken);
@@ -82,7 +82,7 @@ fn the_nodes_own_path_speaks_where_no_other_can() {
     world.shaped(&replacing(), &[], 100);
     world.rounds(250, 3_000, &USUAL, outside(Fate::Leak, Fate::Pass));
     let verdict = world.verdict(3_200);
-    assert_eq!(verdict.state, State::Proven, "{}", verdict.reason);
+    assert_eq!(verdict.state, State::Proven, "{}", verdict.reason());
     let mut busy = world.clone();
     world.rounds(3_250, 6_000, &USUAL, |_| Fate::Leak);
     assert_eq!(world.verdict(6_200).state, State::Broken);
@@ -94,7 +94,7 @@ fn the_nodes_own_path_speaks_where_no_other_can() {
             busy.rounds(at, at, &USUAL, |_| Fate::Leak);
         }
         let verdict = busy.verdict(6_200);
-        assert_eq!(verdict.state, State::Degraded, "{}", verdict.reason);
+        assert_eq!(verdict.state, State::Degraded, "{}", verdict.reason());
     }
     // One that got through before the fault contradicts nothing.
     busy.prove(WEB, SourceClass::External, 3_100);
@@ -117,10 +117,10 @@ fn the_nodes_own_path_takes_no_turn_of_others() {
     let mut off = world.clone();
     world.rounds(6_500, 9_000, &[ProbePath::Host], host_leaks());
     let verdict = world.verdict(9_200);
-    assert_ne!(verdict.state, State::Broken, "{}", verdict.reason);
+    assert_ne!(verdict.state, State::Broken, "{}", verdict.reason());
     off.rounds(6_500, 38_000, &[ProbePath::Host], host_leaks());
     let verdict = off.verdict(38_200);
-    assert_eq!(verdict.state, State::Broken, "{}", verdict.reason);
+    assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
 }
 
 /// What is remembered of the interfaces outlives the agent with its lanes.
@@ -137,7 +137,7 @@ fn a_restart_does_not_disarm_what_stood_for_users() {
     world.shaped(&replacing_with(Told::Yes), &[], 3_150);
     world.rounds(3_250, 6_000, &USUAL, outside(Fate::Leak, Fate::Pass));
     let verdict = world.verdict(6_200);
-    assert_eq!(verdict.state, State::Broken, "{}", verdict.reason);
+    assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
 }
 
 /// Pods are served by Cilium: that they get through says nothing of kube-proxy's rules. Without
@@ -162,7 +162,7 @@ fn of_two_proxies_one_does_not_speak_for_the_other(
         world.rounds(at, at, &paths, |_| Fate::Leak);
     }
     let verdict = world.verdict(6_200);
-    assert_eq!(verdict.state, expected, "{}", verdict.reason);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
 /// Failing connections of pods beside a proxy that works for everybody else: told, and no 503.
@@ -178,5 +178,5 @@ fn pods_alone_of_two_proxies_are_told() {
         world.look(at + 100);
     }
     let verdict = world.verdict(8_150);
-    assert_eq!(verdict.state, State::Degraded, "{}", verdict.reason);
+    assert_eq!(verdict.state, State::Degraded, "{}", verdict.reason());
 }

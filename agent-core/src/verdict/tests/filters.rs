@@ -31,11 +31,11 @@ fn a_refusal_accuses_where_the_frontend_is_the_nodes_own(
     assert_eq!((verdict.state, told(&verdict).1), (expected, "refused"));
     assert_eq!(
         verdict
-            .reason
+            .reason()
             .contains("a REJECT rule resets traffic from 198.18.0.1"),
         expected == State::Suspect,
         "{}",
-        verdict.reason
+        verdict.reason()
     );
     world.lose(4_100);
     world.rounds(4_250, 5_250, &[path], |_| Fate::Refuse);
@@ -60,13 +60,13 @@ fn one_stranger_decides_nothing(
     }
     world.rounds(4_250, 5_000, &USUAL, outside(Fate::Drop, Fate::Pass));
     let verdict = world.verdict(5_200);
-    assert_eq!(verdict.state, expected, "{}", verdict.reason);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
     assert_eq!(
         verdict
-            .reason
+            .reason()
             .ends_with("no pod is among the few clients that failed beside them"),
         expected == State::Suspect,
         "{}",
-        verdict.reason
+        verdict.reason()
     );
 }

@@ -82,12 +82,12 @@ fn rules_that_follow_are_measured() {
     let lane = off_cluster(&verdict);
     assert_eq!(lane.late, Some(300_000_000));
     assert!(
-        lane.sentence.ends_with(
+        said(lane, &verdict).ends_with(
             "; probes still go to generation 20001, 300 ms after this node heard of a newer one \
              (now 20002)"
         ),
         "{}",
-        lane.sentence
+        said(lane, &verdict)
     );
     world.meet((10_350, 12_000), 300, |_| Some(NEW));
     let verdict = world.verdict(12_100);
@@ -96,10 +96,9 @@ fn rules_that_follow_are_measured() {
     assert_eq!((lane.lag, lane.late), (Some(350_020_000), None));
     assert_eq!((lane.wanted, lane.generation), (Some(NEW), Some(NEW)));
     assert!(
-        lane.sentence
-            .ends_with("; the rules last followed the API within 350 ms"),
+        said(lane, &verdict).ends_with("; the rules last followed the API within 350 ms"),
         "{}",
-        lane.sentence
+        said(lane, &verdict)
     );
     assert_eq!(
         lane.programming_lag(),
@@ -152,7 +151,7 @@ fn one_path_that_stands_for_the_node_is_enough() {
     world.meet((10_050, 130_900), STEP, node_ports);
     let verdict = world.verdict(131_000);
     assert_eq!(verdict.state, State::Stale);
-    assert!(verdict.reason.starts_with("IPv4 node ports: "));
+    assert!(verdict.reason().starts_with("IPv4 node ports: "));
 }
 
 #[rstest]

@@ -23,9 +23,9 @@ fn broken_throughout(meddle: impl Fn(&mut World, u64) -> bool) -> Vec<(State, St
         }
         let verdict = world.verdict(at + 200);
         let served = damping.step(&verdict, UnknownPolicy::Open);
-        assert_eq!(served.healthy, at < 3_000, "at {at}: {}", verdict.reason);
+        assert_eq!(served.healthy, at < 3_000, "at {at}: {}", verdict.reason());
         if at >= 40_000 && told.last().is_none_or(|(last, _)| *last != verdict.state) {
-            told.push((verdict.state, verdict.reason));
+            told.push((verdict.state, verdict.reason()));
         }
     }
     told
@@ -97,7 +97,7 @@ fn why_the_sentinel_is_off_is_said() {
     let verdict = world.look(250).verdict(250);
     assert_eq!(verdict.why, Some(Why::Idle));
     assert_eq!(
-        verdict.reason,
+        verdict.reason(),
         "IPv4: no new connection to a Service within 30 s; the sentinel is off: 198.18.0.1 is an \
          address of this node"
     );

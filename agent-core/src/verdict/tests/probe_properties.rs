@@ -73,7 +73,7 @@ fn play(
 
 fn never_broken(world: &World, now: u64) {
     let verdict = world.verdict(now);
-    assert_ne!(verdict.state, State::Broken, "{}", verdict.reason);
+    assert_ne!(verdict.state, State::Broken, "{}", verdict.reason());
 }
 
 proptest! {
@@ -94,7 +94,7 @@ proptest! {
             let accused = |lane: &crate::verdict::LaneView| {
                 lane.armed && lane.failures >= 4 && lane.transport == Transport::Tcp
             };
-            assert!(verdict.state != State::Broken || lanes().any(accused), "{}", verdict.reason);
+            assert!(verdict.state != State::Broken || lanes().any(accused), "{}", verdict.reason());
         });
     }
 
@@ -176,7 +176,7 @@ proptest! {
         }, |world, now| {
             let expected = if now < 3_200 { State::Suspect } else { State::Broken };
             let verdict = world.verdict(now);
-            assert_eq!(verdict.state, expected, "{}", verdict.reason);
+            assert_eq!(verdict.state, expected, "{}", verdict.reason());
         });
     }
 
@@ -253,11 +253,11 @@ proptest! {
         let mut world = if armed { World::probed(&ProbePath::ALL) } else { World::with_sentinel() };
         play(&mut world, 2_250, &spells, |_, _| {}, |world, now| {
             let verdict = world.verdict(now + ahead);
-            assert!(verdict.reason.len() > 20);
+            assert!(verdict.reason().len() > 20);
             assert_eq!(verdict.why.is_some(), verdict.state == State::Unknown);
             assert_eq!(verdict.cause.is_some(), verdict.state >= State::Suspect);
             for lane in verdict.families.iter().flat_map(|family| &family.lanes) {
-                assert!(lane.sentence.starts_with("IPv4 "));
+                assert!(said(lane, &verdict).starts_with("IPv4 "));
             }
             let before = format!("{:?}", world.ledger);
             assert_eq!(verdict, world.verdict(now + ahead));

@@ -31,7 +31,12 @@ fn never_broken(meddle: impl Fn(&mut World, u64) -> Option<Fate>) -> World {
         world.rounds(at, at, &USUAL, |_| fate);
         for now in [at + 200, at + 249] {
             let verdict = world.verdict(now);
-            assert_ne!(verdict.state, State::Broken, "at {now}: {}", verdict.reason);
+            assert_ne!(
+                verdict.state,
+                State::Broken,
+                "at {now}: {}",
+                verdict.reason()
+            );
             assert!(damping.step(&verdict, UnknownPolicy::Open).healthy);
         }
     }
@@ -95,7 +100,7 @@ fn the_sentinel_altered() {
     let verdict = world.verdict(40_000);
     assert_eq!(verdict.why, Some(Why::SentinelAltered));
     assert_eq!(
-        verdict.reason,
+        verdict.reason(),
         "IPv4: the sentinel is not as pathproof made it: the selector app=web is set"
     );
 }
@@ -123,9 +128,9 @@ fn devices_taken_down() {
     let verdict = world.verdict(40_200);
     assert_eq!(verdict.why, Some(Why::Inconclusive));
     assert!(
-        verdict.reason.contains("the control probe"),
+        verdict.reason().contains("the control probe"),
         "{}",
-        verdict.reason
+        verdict.reason()
     );
 }
 
@@ -143,11 +148,12 @@ fn routes_flushed_and_found_damaged() {
         }
         Some(Fate::Misroute)
     });
-    let lane = &world.verdict(14_200).families[0].lanes[0];
+    let verdict = world.verdict(14_200);
+    let lane = &verdict.families[0].lanes[0];
     assert!(
-        lane.sentence.ends_with("the route to 198.18.0.2 is gone"),
+        said(lane, &verdict).ends_with("the route to 198.18.0.2 is gone"),
         "{}",
-        lane.sentence
+        said(lane, &verdict)
     );
 }
 
@@ -187,7 +193,7 @@ fn another_owner_takes_over() {
         (State::Unknown, Some(Why::DatapathChanged))
     );
     assert_eq!(
-        verdict.reason,
+        verdict.reason(),
         "IPv4: the datapath changed hands (now kube-proxy (nftables)), and no probe got through since"
     );
     world.rounds(14_250, 14_250, &USUAL, |_| Fate::Pass);
@@ -241,7 +247,7 @@ fn a_path_that_never_worked_is_unknown_with_the_likely_reason() {
         (State::Unknown, Some(Why::NothingProven))
     );
     assert_eq!(
-        verdict.reason,
+        verdict.reason(),
         "IPv4 cluster IPs: no probe got through yet, they arrived and were not sent on (lost): most likely the \
          FORWARD policy or a filter drops traffic from 198.18.0.1"
     );
@@ -252,9 +258,9 @@ fn a_path_that_never_worked_is_unknown_with_the_likely_reason() {
     let verdict = world.verdict(20_200);
     assert_eq!(verdict.state, State::Starting);
     assert!(
-        verdict.reason.contains("FORWARD policy"),
+        verdict.reason().contains("FORWARD policy"),
         "{}",
-        verdict.reason
+        verdict.reason()
     );
     world
         .prove(WEB, agent_common::service::SourceClass::Pod, 20_200)
@@ -313,10 +319,10 @@ fn a_restart_changes_nothing() {
     );
     assert!(
         verdict
-            .reason
+            .reason()
             .ends_with("not confirmed: pathproof's own devices were not looked at since"),
         "{}",
-        verdict.reason
+        verdict.reason()
     );
     world.look(5_050);
     assert_eq!(world.verdict(5_050).state, State::Broken);
@@ -375,15 +381,15 @@ fn a_rotation_while_broken_keeps_the_answer() {
         world.rounds(at, at, &USUAL, |_| Fate::Leak);
         let verdict = world.verdict(at + 200);
         let served = damping.step(&verdict, UnknownPolicy::Open);
-        assert_eq!(served.healthy, at < 3_000, "at {at}: {}", verdict.reason);
+        assert_eq!(served.healthy, at < 3_000, "at {at}: {}", verdict.reason());
         if (40_000..50_000).contains(&(at + 200)) {
             assert_eq!(verdict.state, State::Suspect);
             assert!(
                 verdict
-                    .reason
+                    .reason()
                     .ends_with("the sentinel changed a moment ago"),
                 "{}",
-                verdict.reason
+                verdict.reason()
             );
         }
     }

@@ -173,7 +173,7 @@ proptest! {
     fn every_verdict_is_explained(steps in steps(any_class(), any_event()), ahead in 0u64..40_000) {
         play(&mut World::new(), &steps, |world, now| {
             let verdict = world.verdict(now + ahead);
-            assert!(verdict.reason.len() > 20);
+            assert!(verdict.reason().len() > 20);
             assert_eq!(verdict.why.is_some(), verdict.state == State::Unknown);
             let caused = verdict.state >= State::Suspect;
             assert_eq!(verdict.cause.is_some(), caused);

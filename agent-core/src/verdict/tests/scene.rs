@@ -5,13 +5,14 @@ use agent_common::service::Family;
 
 use super::world::*;
 use crate::cause::Failure;
+use crate::ledger::Ledger;
 use crate::limits::Limits;
 use crate::owners::{DatapathOwners, Owner};
 use crate::probes::tests::traces::{passed, stuck};
 use crate::probes::{KernelFacts, SentinelView, classify};
 use crate::time::Mono;
 use crate::trace::{Control, Lane, ProbePath, ProbeTrace, Transport};
-use crate::verdict::Verdict;
+use crate::verdict::{LaneView, Verdict};
 
 /// The lanes of a node without a reserved pod address.
 pub(super) const USUAL: [ProbePath; 3] =
@@ -110,7 +111,14 @@ pub(super) fn lane(path: ProbePath, transport: Transport) -> Lane {
 impl World {
     /// A sentinel is there for long, under kube-proxy; nothing was probed yet.
     pub(super) fn with_sentinel() -> Self {
+        Self::limited(Limits::default())
+    }
+
+    /// The same, judged by these numbers.
+    pub(super) fn limited(limits: Limits) -> Self {
         let mut world = Self::new();
+        world.ledger = Ledger::new(limits);
+        world.look(0);
         world.inputs.boot.sentinel_exists = true;
         let sentinel = world.ledger.sentinel_mut();
         sentinel.view_changed(ms(0), sentinel_view());
@@ -190,7 +198,12 @@ pub(super) fn outside(fate: Fate, host: Fate) -> impl Fn(Lane) -> Fate {
 }
 
 /// State, cause and sentence.
-pub(super) fn told(verdict: &Verdict) -> (crate::cause::State, &str, &str) {
+pub(super) fn told(verdict: &Verdict) -> (crate::cause::State, &'static str, &'static str) {
     let cause = verdict.cause.map_or("", |cause| cause.name());
-    (verdict.state, cause, &verdict.reason)
+    (verdict.state, cause, verdict.reason().leak())
+}
+
+/// The sentence of a lane over IPv4.
+pub(super) fn said(lane: &LaneView, verdict: &Verdict) -> String {
+    crate::explain::sentence(Family::V4, lane, verdict.at)
 }

@@ -119,14 +119,18 @@ fn what_a_filter_of_our_range_explains_is_suspect(#[case] fate: Fate, #[case] ca
     let verdict = world.verdict(30_200);
     assert_eq!((verdict.state, told(&verdict).1), (State::Suspect, cause));
     assert!(
-        verdict.reason.ends_with(
+        verdict.reason().ends_with(
             "not confirmed: a filter of the sentinel's own addresses would look the same, and no \
              real connection failed beside them"
         ),
         "{}",
-        verdict.reason
+        verdict.reason()
     );
-    assert!(verdict.reason.contains("198.18.0.1"), "{}", verdict.reason);
+    assert!(
+        verdict.reason().contains("198.18.0.1"),
+        "{}",
+        verdict.reason()
+    );
     // The first real connection lost beside it decides.
     world.lose(30_100);
     world.rounds(30_250, 31_250, &USUAL, outside(fate, Fate::Pass));
@@ -134,7 +138,7 @@ fn what_a_filter_of_our_range_explains_is_suspect(#[case] fate: Fate, #[case] ca
     assert_eq!((verdict.state, told(&verdict).1), (State::Broken, cause));
     assert!(
         verdict
-            .reason
+            .reason()
             .ends_with("; real connections fail beside them")
     );
 }
@@ -163,10 +167,10 @@ fn real_connections_that_get_through_say_that_the_range_is_filtered() {
     assert_eq!((verdict.state, told(&verdict).1), (State::Degraded, "lost"));
     assert!(
         verdict
-            .reason
+            .reason()
             .ends_with("; but a real connection from a pod got through 200 ms ago"),
         "{}",
-        verdict.reason
+        verdict.reason()
     );
 }
 
@@ -238,10 +242,10 @@ fn a_pod_address_that_passes_tells_that_only_our_range_is_filtered() {
     assert_eq!((verdict.state, told(&verdict).1), (State::Degraded, "lost"));
     assert!(
         verdict
-            .reason
+            .reason()
             .contains("only the sentinel's range is filtered"),
         "{}",
-        verdict.reason
+        verdict.reason()
     );
     // What no filter explains stays an accusation.
     world.rounds(
@@ -289,14 +293,14 @@ fn udp_alone_is_degraded_and_with_tcp_it_is_broken() {
         (State::Degraded, "leaked")
     );
     assert!(
-        verdict.reason.starts_with("IPv4 cluster IPs (UDP): "),
+        verdict.reason().starts_with("IPv4 cluster IPs (UDP): "),
         "{}",
-        verdict.reason
+        verdict.reason()
     );
     assert!(
-        verdict.reason.ends_with("; probes over TCP get through"),
+        verdict.reason().ends_with("; probes over TCP get through"),
         "{}",
-        verdict.reason
+        verdict.reason()
     );
     world.rounds(5_250, 6_500, &USUAL, |_| Fate::Leak);
     assert_eq!(world.verdict(6_700).state, State::Broken);
@@ -339,9 +343,11 @@ fn one_family_breaks_alone() {
         "its frontends are those of the sentinel"
     );
     assert!(
-        broken.reason.contains("net.ipv6.conf.all.forwarding is 0"),
+        verdict
+            .reason_of(broken)
+            .contains("net.ipv6.conf.all.forwarding is 0"),
         "{}",
-        broken.reason
+        verdict.reason_of(broken)
     );
 }
 
@@ -378,7 +384,11 @@ fn a_single_service_is_named_beside_probes_that_pass() {
         (verdict.state, told(&verdict).1),
         (State::Degraded, "leaked")
     );
-    assert!(verdict.reason.contains("default/db"), "{}", verdict.reason);
+    assert!(
+        verdict.reason().contains("default/db"),
+        "{}",
+        verdict.reason()
+    );
 }
 
 #[test]

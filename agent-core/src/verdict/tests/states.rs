@@ -125,7 +125,7 @@ fn broken_says_what_for_how_long_and_for_whom() {
     let verdict = world.verdict(3_500);
     assert_eq!(verdict.cause, Some(Cause::Leaked));
     assert_eq!(
-        verdict.reason,
+        verdict.reason(),
         "IPv4: every Service with new connections failed for 3.2 s (default/api, \
          default/web:http: leaked, VIP left untranslated); no connection got through meanwhile"
     );
@@ -145,7 +145,7 @@ fn at_most_three_services_are_named() {
     let mut world = World::new();
     let clients: Vec<Client> = (0..5).map(|id| (id, Pod, id as u8, Leaked)).collect();
     failing(&mut world, &clients, 4_000);
-    let reason = world.verdict(4_000).reason;
+    let reason = world.verdict(4_000).reason();
     assert!(
         reason.contains("(default/api, default/db, default/spare and 2 more: leaked"),
         "{reason}"
@@ -233,10 +233,10 @@ fn blindness_is_unknown_and_says_why() {
     );
     assert!(
         verdict
-            .reason
+            .reason()
             .ends_with("not in the kernel: permission denied"),
         "{}",
-        verdict.reason
+        verdict.reason()
     );
     assert_eq!(verdict.families[0].state, State::Unknown);
     // Attached again: what happened meanwhile is not known, so the run begins anew.
@@ -311,7 +311,7 @@ fn stale(
         (verdict.state, verdict.cause),
         (expected, cause),
         "{}",
-        verdict.reason
+        verdict.reason()
     );
 }
 
@@ -335,7 +335,7 @@ fn stale_is_over_when_none_is_seen_any_more() {
         world.stale(WEB, Pod, 1, 20_000, at).look(at);
     }
     assert_eq!(
-        world.verdict(1_000).reason,
+        world.verdict(1_000).reason(),
         "IPv4: new connections of pods to default/web:http still go to an endpoint that left its \
          slice 20 s before (10.244.0.5:8080)"
     );
@@ -371,7 +371,7 @@ fn degraded(
     }
     world.prove(API, Pod, now + 200).look(now + 250);
     let verdict = world.verdict(now + 250);
-    assert_eq!(verdict.state, expected, "{}", verdict.reason);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
     assert_eq!(verdict.services.len(), 1, "it is reported in any case");
     assert_eq!(verdict.services[0].confirmed, expected == State::Degraded);
 }
@@ -387,7 +387,7 @@ fn degraded_names_services_causes_and_counts() {
     }
     let verdict = world.verdict(2_000);
     assert_eq!(
-        verdict.reason,
+        verdict.reason(),
         "IPv4: connections get through, but not to default/web:http (leaked, VIP left \
          untranslated; 8 failed so far), default/db (refused by the node itself; 8 failed so far)"
     );
@@ -425,7 +425,7 @@ fn unheard(#[case] clients: &[u8], #[case] expected: State) {
     }
     world.prove(WEB, External, 100).look(250);
     let verdict = world.verdict(250);
-    assert_eq!(verdict.state, expected, "{}", verdict.reason);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
     world.idle(500, 10_500);
     assert_eq!(
         world.verdict(10_500).state,
@@ -443,10 +443,10 @@ fn suspect_is_over_after_a_proof_or_a_while() {
     assert_eq!(verdict.state, State::Suspect);
     assert!(
         verdict
-            .reason
+            .reason()
             .ends_with("not confirmed: a single Service does not accuse the node"),
         "{}",
-        verdict.reason
+        verdict.reason()
     );
     let mut proven = world.clone();
     proven.prove(API, Pod, 600).look(750);
@@ -522,7 +522,7 @@ fn nothing_seen(
     world.idle(250, 2_000);
     let verdict = world.verdict(2_000);
     assert_eq!((verdict.state, verdict.why), (state, why));
-    assert!(!verdict.reason.is_empty());
+    assert!(!verdict.reason().is_empty());
 }
 
 #[test]
@@ -532,7 +532,7 @@ fn a_proof_ages() {
     let verdict = world.verdict(30_100);
     assert_eq!(verdict.state, State::Proven);
     assert_eq!(
-        verdict.reason,
+        verdict.reason(),
         "IPv4: a new connection from outside the node got through 30 s ago"
     );
     assert_eq!(world.verdict(30_101).why, Some(Why::Idle));
@@ -570,7 +570,11 @@ fn the_worst_family_speaks(
     assert_eq!(verdict.state, expected);
     assert_eq!(verdict.families.len(), 2);
     if v6_fails {
-        assert!(verdict.reason.starts_with("IPv6: "), "{}", verdict.reason);
+        assert!(
+            verdict.reason().starts_with("IPv6: "),
+            "{}",
+            verdict.reason()
+        );
         assert_ne!(
             verdict.family(Family::V4).map(|four| four.state),
             Some(State::Broken)

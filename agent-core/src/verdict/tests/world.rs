@@ -210,8 +210,13 @@ impl World {
         self
     }
 
+    /// Every verdict of every test is the same after JSON, and has a sentence.
     pub(super) fn verdict(&self, now: u64) -> Verdict {
-        verdict(&self.ledger, &self.inputs, ms(now))
+        let verdict = verdict(&self.ledger, &self.inputs, ms(now));
+        let json = serde_json::to_string(&verdict).unwrap();
+        assert_eq!(serde_json::from_str::<Verdict>(&json).unwrap(), verdict);
+        assert!(verdict.reason().len() > 20, "{verdict:?}");
+        verdict
     }
 }
 

@@ -14,6 +14,7 @@ use super::super::{Exit, FetchError};
 use crate::args::CheckArgs;
 use agent_core::condition::{Status, standing};
 use agent_core::eligibility::Eligibility;
+use agent_core::explain::label;
 use agent_core::report::Report;
 use agent_core::time::Spoken;
 
@@ -77,10 +78,10 @@ fn of_report(report: &Report, now: Timestamp) -> Said {
     };
     let cause = verdict.cause.map(|cause| cause.name());
     let why = cause.or(verdict.why.map(|why| why.name()));
-    let why = why.map_or(String::new(), |why| format!(" {}", why.replace('_', " ")));
+    let why = why.map_or(String::new(), |why| format!(" {}", label(why)));
     told(
         status,
-        &format!("{}{why}: {}", verdict.state.name(), verdict.reason),
+        &format!("{}{why}: {}", verdict.state.name(), verdict.reason()),
     )
 }
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::super::lanes;
-use super::super::paper::{Ink, Paper, counted, sentence};
-use super::super::why::Remedy;
-use super::judge::{Checked, CheckedPath, PathResult, Result, Source};
+use super::super::paper::{Ink, Paper, counted, grouped, sentence};
+use super::checked::{Checked, CheckedPath, PathResult, Result, Source};
+use agent_core::explain;
+use agent_core::names;
 use agent_core::time::Spoken;
 
 /// Where text begins that belongs to a path, or to a section.
@@ -15,9 +16,9 @@ const MARK: usize = 6;
 const PATH: usize = 8;
 const TRANSPORT: usize = 21;
 const RESULT: usize = 26;
-const PASSED: usize = 44;
-const ROUND_TRIP: usize = 56;
-const CAUSE: usize = 59;
+const PASSED: usize = 54;
+const ROUND_TRIP: usize = 66;
+const CAUSE: usize = 69;
 /// Lines of anything that may repeat.
 const LINES_SHOWN: usize = 6;
 
@@ -30,8 +31,11 @@ pub fn render(checked: &Checked, colour: bool) -> String {
     page.head();
     page.paths();
     page.services();
-    page.next();
-    page.coverage();
+    page.paper.remedies(&checked.next, TEXT);
+    if !checked.next.is_empty() && !checked.coverage.is_empty() {
+        page.paper.line();
+    }
+    page.paper.losses(&checked.coverage, TEXT, LINES_SHOWN);
     page.paper.finish()
 }
 
@@ -63,7 +67,7 @@ impl Page<'_> {
                 format!("Read from the agent at {address} (pathproof {version}).")
             }
             (Source::Agent { address, version }, false) => format!(
-                "Read for {time} from the agent at {address} (pathproof {version}), which probes."
+                "Read from the agent at {address} (pathproof {version}), which has run for {time}."
             ),
         };
         self.paper.wrapped(Ink::Faint, 0, &said);
@@ -80,12 +84,11 @@ impl Page<'_> {
             .right(Ink::Faint, PASSED, "passed")
             .right(Ink::Faint, ROUND_TRIP, "round trip")
             .line();
-        let mut family = "";
+        let mut family = None;
         let mut said: Vec<&str> = Vec::new();
         for path in &checked.paths {
-            if path.family != family {
-                self.paper.put(Ink::Plain, path.family);
-                family = path.family;
+            if family.replace(path.family) != Some(path.family) {
+                self.paper.put(Ink::Plain, names::of_family(path.family));
             }
             self.path(path);
             // What was said of a path before is not said again.
@@ -106,10 +109,13 @@ impl Page<'_> {
         };
         let paper = &mut self.paper;
         paper.to(MARK).put(ink, mark).to(PATH);
-        paper.put(Ink::Plain, lanes::path(path.path)).to(TRANSPORT);
+        paper
+            .put(Ink::Plain, explain::path_label(path.path))
+            .to(TRANSPORT);
         paper.put(Ink::Faint, path.transport.name()).to(RESULT);
         paper.put(ink, word);
-        let passed = format!("{} of {}", path.passed, path.passed + path.failed);
+        let probes = grouped(path.passed + path.failed);
+        let passed = format!("{} of {probes}", grouped(path.passed));
         paper.right(Ink::Plain, PASSED, &passed);
         if let (Some(ns), PathResult::Pass) = (path.delays.round_trip, path.result) {
             paper.right(
@@ -122,11 +128,10 @@ impl Page<'_> {
             None => paper.line(),
             Some(cause) => {
                 paper.to(CAUSE);
-                paper.put(ink, &cause.name().replace('_', " ")).line();
-                let steps = lanes::steps_of(path.path, path.cause, &path.delays, path.failed);
-                if !steps.is_empty() {
+                paper.put(ink, &explain::cause_label(cause)).line();
+                if !path.steps.is_empty() {
                     paper.to(PATH);
-                    lanes::chain(paper, &steps);
+                    lanes::chain(paper, &path.steps);
                     paper.line();
                 }
             }
@@ -143,30 +148,12 @@ impl Page<'_> {
                 "{}: {} of pods and others failed ({})",
                 trouble.service,
                 counted(failed, "connection"),
-                trouble.cause.name().replace('_', " ")
+                explain::label(trouble.cause.name())
             );
-            self.paper.put(Ink::Heading, title).to(TEXT);
-            self.paper.wrapped(Ink::Warn, TEXT, &text);
+            self.paper.section(TEXT, title, Ink::Warn, &text);
         }
         if !services.is_empty() {
             self.paper.line();
-        }
-    }
-
-    fn next(&mut self) {
-        let next = &self.checked.next;
-        Remedy::write_all(next, &mut self.paper, TEXT);
-        if !next.is_empty() && !self.checked.coverage.is_empty() {
-            self.paper.line();
-        }
-    }
-
-    fn coverage(&mut self) {
-        let losses = &self.checked.coverage;
-        for (index, loss) in losses.iter().take(LINES_SHOWN).enumerate() {
-            let title = if index == 0 { "not seen" } else { "" };
-            self.paper.put(Ink::Heading, title).to(TEXT);
-            self.paper.wrapped(Ink::Warn, TEXT, &sentence(loss));
         }
     }
 }

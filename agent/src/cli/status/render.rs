@@ -76,7 +76,7 @@ impl Page<'_> {
             .put(Ink::Faint, &format!("  for {since}"))
             .line();
         self.paper
-            .wrapped(Ink::Plain, 0, &sentence(&verdict.reason));
+            .wrapped(Ink::Plain, 0, &sentence(&verdict.reason()));
         let age = self
             .view
             .now
@@ -175,10 +175,11 @@ impl Page<'_> {
             self.paper.line();
         }
         // The head has said it already where one family speaks for the node.
-        if family.state != State::Proven && family.reason != self.report.verdict.reason {
+        let verdict = &self.report.verdict;
+        if family.state != State::Proven && family.finding != verdict.finding {
             self.paper.to(TEXT);
-            self.paper
-                .wrapped(Ink::Plain, TEXT, &sentence(&family.reason));
+            let reason = sentence(&verdict.reason_of(family));
+            self.paper.wrapped(Ink::Plain, TEXT, &reason);
         }
     }
 

@@ -4,14 +4,13 @@
 use agent_common::service::Family;
 use serde::Serialize;
 
-use super::remedies::{self, Remedy};
-use super::rules::rule;
 use super::stages::{self, LaneStep};
 use agent_core::cause::{Cause, State, Why};
 use agent_core::eligibility::Eligibility;
+use agent_core::explain::{self, Remedy};
 use agent_core::names;
 use agent_core::report::{AnswerReport, Answers, Report, SentinelReport, SentinelState};
-use agent_core::verdict::{LaneState, ServiceTrouble};
+use agent_core::verdict::{FamilyVerdict, ServiceTrouble};
 
 /// Version of the document; fields are added, never renamed.
 const SCHEMA: u32 = 1;
@@ -58,8 +57,9 @@ pub struct Chain {
 /// The judgement on a family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FamilyStep {
-    /// `IPv4` or `IPv6`.
-    pub family: &'static str,
+    /// Which.
+    #[serde(with = "names::FamilyName")]
+    pub family: Family,
     /// Its state.
     pub state: State,
     /// What goes wrong.
@@ -96,21 +96,20 @@ impl Chain {
             last_s: seconds(trouble.last_failure),
             trouble: trouble.clone(),
         };
-        let lanes = stages::lanes(report);
         Self {
             schema: SCHEMA,
             node: report.node.clone(),
             written: report.written,
             state: verdict.state,
             for_s: seconds(verdict.since),
-            reason: verdict.reason.clone(),
+            reason: verdict.reason(),
             answers: report.answers,
             answered: answered(report),
             eligible: verdict.eligibility == Eligibility::Eligible,
             eligibility: eligibility(report),
             families: families(report),
-            next: next(report, &lanes),
-            lanes,
+            next: next(report),
+            lanes: stages::lanes(report),
             services: verdict.services.iter().map(service).collect(),
             services_omitted: verdict.services_omitted,
             sentinel: report.sentinel.clone(),
@@ -143,15 +142,16 @@ fn eligibility(report: &Report) -> String {
 }
 
 fn families(report: &Report) -> Vec<FamilyStep> {
-    let step = |family: &agent_core::verdict::FamilyVerdict| FamilyStep {
-        family: names::of_family(family.family),
+    let verdict = &report.verdict;
+    let step = |family: &FamilyVerdict| FamilyStep {
+        family: family.family,
         state: family.state,
         cause: family.cause,
         why: family.why,
-        reason: family.reason.clone(),
-        rule: rule(report, family),
+        reason: verdict.reason_of(family),
+        rule: explain::rule(&family.finding, &verdict.limits),
     };
-    report.verdict.families.iter().map(step).collect()
+    verdict.families.iter().map(step).collect()
 }
 
 fn coverage(report: &Report) -> Vec<String> {
@@ -159,54 +159,12 @@ fn coverage(report: &Report) -> Vec<String> {
     losses.iter().map(|loss| loss.sentence.clone()).collect()
 }
 
-/// Where to look, what accuses the node first.
-fn next(report: &Report, lanes: &[LaneStep]) -> Vec<Remedy> {
-    let verdict = &report.verdict;
-    let mut causes: Vec<(Cause, Vec<Family>)> = Vec::new();
-    let mut add =
-        |cause: Cause, family: Family| match causes.iter_mut().find(|(known, _)| *known == cause) {
-            Some((_, families)) if families.contains(&family) => {}
-            Some((_, families)) => families.push(family),
-            None => causes.push((cause, vec![family])),
-        };
-    let never_matters = verdict.state == State::Unknown || verdict.state == State::Starting;
-    let told = |lane: &&LaneStep| (lane.counts || never_matters) && !lane.explained;
-    for lane in lanes.iter().filter(told) {
-        if let (Some(cause), Some(family)) = (lane.cause, family_of(lane.family)) {
-            add(remedies::looked_into(cause), family);
-        }
-    }
-    for trouble in &verdict.services {
-        add(trouble.cause, trouble.family);
-    }
-    for family in &verdict.families {
-        if let Some(cause) = family.cause {
-            add(cause, family.family);
-        }
-    }
-    let mut next: Vec<Remedy> = causes
-        .into_iter()
-        .map(|(cause, families)| remedies::of_cause(cause, &families))
-        .collect();
-    if let Some(why) = verdict.why {
-        next.insert(0, remedies::of_why(why));
-    }
-    if report.sentinel.state == SentinelState::Altered && verdict.why != Some(Why::SentinelAltered)
-    {
-        next.push(remedies::of_why(Why::SentinelAltered));
+/// Where to look for what the report says.
+fn next(report: &Report) -> Vec<Remedy> {
+    let mut next = explain::next(&report.verdict);
+    let altered = Why::SentinelAltered;
+    if report.sentinel.state == SentinelState::Altered && report.verdict.why != Some(altered) {
+        next.push(explain::of_why(altered));
     }
     next
-}
-
-fn family_of(name: &str) -> Option<Family> {
-    Family::ALL
-        .into_iter()
-        .find(|family| names::of_family(*family) == name)
-}
-
-impl LaneStep {
-    /// Whether it never worked in this boot.
-    pub(super) fn never_worked(&self) -> bool {
-        self.state == LaneState::NeverWorked
-    }
 }

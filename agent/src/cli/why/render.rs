@@ -5,10 +5,9 @@ use std::time::Duration;
 use super::super::lanes;
 use super::super::paper::{Ink, Paper, counted, grouped, sentence};
 use super::chain::{Chain, FamilyStep, ServiceStep};
-use super::remedies::Remedy;
 use super::stages::{LaneStep, Step};
-use agent_core::cause::ProbeCause;
 use agent_core::cause::{Cause, State};
+use agent_core::explain::{self, Stage};
 use agent_core::names;
 use agent_core::report::SentinelState;
 use agent_core::time::Spoken;
@@ -44,12 +43,6 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// A paragraph of a section.
-    fn section(&mut self, title: &str, ink: Ink, text: &str) {
-        self.paper.put(Ink::Heading, title).to(TEXT);
-        self.paper.wrapped(ink, TEXT, text);
-    }
-
     fn head(&mut self) {
         let chain = self.chain;
         self.paper
@@ -62,7 +55,8 @@ impl Page<'_> {
             .wrapped(Ink::Plain, 0, &format!("{}.", chain.answered));
         self.paper.line();
         if !chain.eligible {
-            self.section("leaving", Ink::Warn, &sentence(&chain.eligibility));
+            self.paper
+                .section(TEXT, "leaving", Ink::Warn, &sentence(&chain.eligibility));
             self.paper.line();
         }
     }
@@ -70,7 +64,8 @@ impl Page<'_> {
     fn rules(&mut self) {
         let chain = self.chain;
         if chain.families.is_empty() {
-            self.section("because", Ink::Plain, &sentence(&chain.reason));
+            self.paper
+                .section(TEXT, "because", Ink::Plain, &sentence(&chain.reason));
         }
         for (index, family) in chain.families.iter().enumerate() {
             let told = chain.families[..index]
@@ -88,7 +83,7 @@ impl Page<'_> {
         self.paper
             .put(Ink::Heading, title)
             .to(TEXT)
-            .put(Ink::Plain, family.family)
+            .put(Ink::Plain, names::of_family(family.family))
             .put(Ink::Plain, " is ")
             .put(Ink::of(family.state), family.state.name());
         if told {
@@ -133,27 +128,27 @@ impl Page<'_> {
 
     fn lane(&mut self, lane: &LaneStep, others: &[&LaneStep]) {
         let (title, ink) = match (lane.cause, lane.never_worked()) {
-            (Some(cause), false) => (cause.name().replace('_', " "), Ink::Bad),
+            (Some(cause), false) => (explain::cause_label(cause), Ink::Bad),
             (Some(_), true) => ("never worked".to_owned(), Ink::Warn),
             (None, _) => ("says nothing".to_owned(), Ink::Warn),
         };
         self.paper.put(ink, &title).to(TEXT);
-        let Some(cause) = lane.cause else {
+        if lane.cause.is_none() {
             self.paper
                 .wrapped(Ink::Plain, TEXT, &sentence(&lane.sentence));
             self.paper.line();
             return;
-        };
+        }
         let text = sent(lane);
         self.paper.wrapped(Ink::Plain, TEXT, &text);
         for step in &lane.steps {
             self.step(step);
         }
-        let meaning = meaning(lane, cause);
+        let meaning = meaning(lane);
         self.paper.to(TEXT);
         self.paper.wrapped(Ink::Heading, TEXT, &meaning);
         if !others.is_empty() {
-            let others: Vec<String> = others.iter().map(|lane| short(lane)).collect();
+            let others: Vec<String> = others.iter().map(|lane| lane.label()).collect();
             self.paper.to(TEXT);
             self.paper.wrapped(
                 Ink::Plain,
@@ -246,7 +241,7 @@ impl Page<'_> {
             sentinel.state.name(),
             sentinel.sentence
         );
-        self.section("sentinel", ink, &sentence(&text));
+        self.paper.section(TEXT, "sentinel", ink, &sentence(&text));
         if sentinel.state == SentinelState::Off {
             self.paper
                 .to(TEXT)
@@ -263,9 +258,9 @@ impl Page<'_> {
                 State::Proven => "Nothing to do.",
                 _ => "Nothing more is known.",
             };
-            self.section("look next", Ink::Faint, said);
+            self.paper.section(TEXT, "look next", Ink::Faint, said);
         }
-        Remedy::write_all(&chain.next, &mut self.paper, TEXT);
+        self.paper.remedies(&chain.next, TEXT);
         if !chain.coverage.is_empty() {
             self.paper.line();
         }
@@ -273,10 +268,7 @@ impl Page<'_> {
 
     fn coverage(&mut self) {
         let losses = &self.chain.coverage;
-        for (index, loss) in losses.iter().take(LOSSES_SHOWN).enumerate() {
-            let title = if index == 0 { "not seen" } else { "" };
-            self.section(title, Ink::Warn, &sentence(loss));
-        }
+        self.paper.losses(losses, TEXT, LOSSES_SHOWN);
         if losses.len() > LOSSES_SHOWN {
             let more = format!("and {} more", losses.len() - LOSSES_SHOWN);
             self.paper.to(TEXT).put(Ink::Faint, &more).line();
@@ -285,13 +277,13 @@ impl Page<'_> {
 }
 
 /// The stage at which a lane's probes end.
-fn stopped(lane: &LaneStep) -> Option<lanes::Stage> {
+fn stopped(lane: &LaneStep) -> Option<Stage> {
     lane.steps.last().map(|step| step.stage)
 }
 
 /// What was sent: from where to where, how many, when.
 fn sent(lane: &LaneStep) -> String {
-    let mut text = format!("Probes of {}", short(lane));
+    let mut text = format!("Probes of {}", lane.label());
     match (lane.from, lane.to) {
         (Some(from), Some(to)) => text.push_str(&format!(", from {from} to {to}")),
         (None, Some(to)) => text.push_str(&format!(", to {to}")),
@@ -313,19 +305,12 @@ fn sent(lane: &LaneStep) -> String {
     text
 }
 
-fn meaning(lane: &LaneStep, cause: ProbeCause) -> String {
-    let meaning = match &lane.meaning {
-        Some(meaning) => meaning.clone(),
-        None => cause.cause().to_string(),
-    };
+fn meaning(lane: &LaneStep) -> String {
+    let meaning = lane.meaning.as_deref().unwrap_or_default();
     match lane.never_worked() {
-        true => format!("Most likely {}.", meaning.trim_end_matches('.')),
-        false => format!("That means: {}.", meaning.trim_end_matches('.')),
+        true => format!("Most likely {meaning}."),
+        false => format!("That means: {meaning}."),
     }
-}
-
-fn short(lane: &LaneStep) -> String {
-    lanes::lane(lane.family, lane.path, lane.transport)
 }
 
 fn spoken(seconds: f64) -> Spoken {

@@ -5,20 +5,21 @@ use std::net::{IpAddr, SocketAddr};
 use agent_common::service::Family;
 use serde::Serialize;
 
-use super::super::lanes::{self, Stage};
 use agent_core::cause::ProbeCause;
+use agent_core::explain::{self, Seen, Stage};
 use agent_core::names;
 use agent_core::report::Report;
 use agent_core::report::sentinel::SentinelDevices;
 use agent_core::time::Mono;
-use agent_core::trace::{ProbePath, Transport};
-use agent_core::verdict::{LaneState, LaneView};
+use agent_core::trace::{Lane, ProbePath, Transport};
+use agent_core::verdict::{FamilyVerdict, LaneState, LaneView};
 
 /// A lane that does not pass.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LaneStep {
-    /// `IPv4` or `IPv6`.
-    pub family: &'static str,
+    /// Which family.
+    #[serde(with = "names::FamilyName")]
+    pub family: Family,
     /// Which way.
     pub path: ProbePath,
     /// By which transport.
@@ -72,16 +73,7 @@ pub(super) fn lanes(report: &Report) -> Vec<LaneStep> {
     for family in &report.verdict.families {
         for lane in &family.lanes {
             if !matches!(lane.state, LaneState::Passing | LaneState::Off) {
-                let tcp = family
-                    .lanes
-                    .iter()
-                    .find(|tcp| (tcp.path, tcp.transport) == (lane.path, Transport::Tcp));
-                let tcp = tcp.filter(|tcp| tcp.state == lane.state);
-                let tcp = tcp.and_then(|tcp| tcp.cause);
-                found.push(LaneStep {
-                    explained: lanes::is_explained(lane.transport, lane.cause, tcp),
-                    ..step(report, family.family, lane)
-                });
+                found.push(step(report, family, lane));
             }
         }
     }
@@ -90,25 +82,26 @@ pub(super) fn lanes(report: &Report) -> Vec<LaneStep> {
     found
 }
 
-fn step(report: &Report, family: Family, lane: &LaneView) -> LaneStep {
+fn step(report: &Report, of: &FamilyVerdict, lane: &LaneView) -> LaneStep {
+    let family = of.family;
     let ago = |at: Option<Mono>| at.map(|at| report.verdict.at.since(at).as_secs_f64());
     let (from, to) = addresses(report, family, lane);
     LaneStep {
-        family: names::of_family(family),
+        family,
         path: lane.path,
         transport: lane.transport,
         state: lane.state,
         counts: lane.state == LaneState::Failing && lane.armed,
         cause: lane.cause,
-        explained: false,
+        explained: explain::is_explained(lane, &of.lanes),
         from,
         to,
         failures: lane.failures,
         since_s: ago(lane.failing_since),
         last_s: ago(lane.last_failure),
         steps: told(report, lane),
-        sentence: lane.sentence.clone(),
-        meaning: meaning(lane),
+        sentence: explain::sentence(family, lane, report.verdict.at),
+        meaning: explain::meaning(family, lane),
     }
 }
 
@@ -135,28 +128,15 @@ fn addresses(
     (from, to)
 }
 
-/// What a lane's sentence says behind the failure itself.
-pub(in crate::cli) fn meaning(lane: &LaneView) -> Option<String> {
-    let behind = match lane.state {
-        LaneState::Failing => lane.sentence.rsplit_once("): "),
-        LaneState::NeverWorked => lane.sentence.rsplit_once("most likely "),
-        LaneState::Void => lane.sentence.split_once("says nothing: "),
-        LaneState::Passing | LaneState::Off => None,
-    };
-    behind.map(|(_, meaning)| meaning.to_owned())
-}
-
 fn told(report: &Report, lane: &LaneView) -> Vec<Step> {
-    let steps = lanes::steps(lane);
-    let step = |step: &lanes::Step| {
-        let device = report
-            .sentinel
-            .devices
-            .as_ref()
-            .and_then(|devices| device(devices, step.stage, lane.path));
-        let sentence = match step.reached {
-            true => reached(step.stage, lane.path, device.as_deref()),
-            false => missed(report, step.stage, lane, device.as_deref()),
+    let devices = report.sentinel.devices.as_ref();
+    let uplinks = report.devices.iter().filter(|device| device.uplink);
+    let uplinks: Vec<&str> = uplinks.map(|device| &*device.name).collect();
+    let step = |step: explain::Step| {
+        let device = devices.and_then(|devices| device(devices, step.stage, lane.path));
+        let seen = Seen {
+            device: device.as_deref(),
+            uplinks: &uplinks,
         };
         Step {
             stage: step.stage,
@@ -164,11 +144,11 @@ fn told(report: &Report, lane: &LaneView) -> Vec<Step> {
             after_ns: step
                 .after
                 .map(|after| u64::try_from(after.as_nanos()).unwrap_or(u64::MAX)),
+            sentence: explain::step(lane, &step, seen),
             device,
-            sentence,
         }
     };
-    steps.iter().map(step).collect()
+    explain::steps(lane).into_iter().map(step).collect()
 }
 
 fn device(devices: &SentinelDevices, stage: Stage, path: ProbePath) -> Option<String> {
@@ -183,63 +163,18 @@ fn device(devices: &SentinelDevices, stage: Stage, path: ProbePath) -> Option<St
     Some(name.clone())
 }
 
-fn at(preposition: &str, device: Option<&str>) -> String {
-    device.map_or_else(String::new, |device| format!(" {preposition} {device}"))
-}
-
-fn reached(stage: Stage, path: ProbePath, device: Option<&str>) -> String {
-    match stage {
-        Stage::Sent if path == ProbePath::Host => "dialled by the node itself".to_owned(),
-        Stage::Sent => format!("written{}", at("to", device)),
-        Stage::Arrived => format!("came into the node{}", at("at", device)),
-        Stage::Translated => format!("left for the endpoint{}, translated", at("by", device)),
-        Stage::Echoed => format!("reached the echo{} and was answered", at("at", device)),
-        Stage::Returned => format!("the answer came into the node{}", at("at", device)),
-        Stage::Collected if path == ProbePath::Host => "the answer reached the node".to_owned(),
-        Stage::Collected => format!("the answer reached the client{}", at("at", device)),
-        Stage::Data => "data went there and back".to_owned(),
-        Stage::Masqueraded => "the echo saw another source than the client's".to_owned(),
+impl LaneStep {
+    /// Whether it never worked in this boot.
+    pub(super) fn never_worked(&self) -> bool {
+        self.state == LaneState::NeverWorked
     }
-}
 
-fn missed(report: &Report, stage: Stage, lane: &LaneView, device: Option<&str>) -> String {
-    match stage {
-        Stage::Translated => not_translated(report, lane.cause, device),
-        Stage::Sent | Stage::Arrived => format!("did not come into the node{}", at("at", device)),
-        Stage::Echoed => format!("did not reach the echo{}", at("at", device)),
-        Stage::Returned => format!("no answer came into the node{}", at("at", device)),
-        Stage::Collected => format!("the answer did not reach the client{}", at("at", device)),
-        Stage::Data => "data sent behind the handshake did not come back".to_owned(),
-        Stage::Masqueraded => "the echo saw the client's own address".to_owned(),
-    }
-}
-
-/// It came in and did not leave for the endpoint: what was seen of it instead.
-fn not_translated(report: &Report, cause: Option<ProbeCause>, device: Option<&str>) -> String {
-    match cause {
-        Some(ProbeCause::Leaked) => format!("left by {} untranslated", uplinks(report)),
-        Some(ProbeCause::Refused) => "was refused by the node itself, by RST".to_owned(),
-        Some(ProbeCause::Unreachable) => "was refused by an ICMP error".to_owned(),
-        Some(ProbeCause::Misrouted) => "was sent to an address that is no endpoint".to_owned(),
-        Some(ProbeCause::Stale) => "was sent to an endpoint that has left".to_owned(),
-        Some(ProbeCause::ForwardingOff) => format!(
-            "did not leave{}, and the kernel does not forward",
-            at("by", device)
-        ),
-        _ => format!("did not leave{}, and was not seen again", at("by", device)),
-    }
-}
-
-fn uplinks(report: &Report) -> String {
-    let uplinks: Vec<&str> = report
-        .devices
-        .iter()
-        .filter(|device| device.uplink)
-        .map(|device| &*device.name)
-        .collect();
-    match uplinks.as_slice() {
-        [] => "an uplink".to_owned(),
-        [one] => (*one).to_owned(),
-        several => format!("an uplink ({})", several.join(", ")),
+    /// `IPv4 node port udp`.
+    pub(super) fn label(&self) -> String {
+        explain::lane_label(Lane {
+            path: self.path,
+            family: self.family,
+            transport: self.transport,
+        })
     }
 }

@@ -1,4 +1,3 @@
-use agent_common::service::Family;
 use rstest::rstest;
 
 use super::{Chain, render};
@@ -58,13 +57,7 @@ fn the_flushed_chain_is_told_stage_by_stage() {
 fn a_path_is_told_once() {
     let mut report = probed::flushed();
     for lane in &mut report.verdict.families[0].lanes[3..] {
-        probed::fail(
-            lane,
-            Family::V4,
-            ProbeCause::LostBeforeLeaving,
-            8,
-            "were lost",
-        );
+        probed::fail(lane, ProbeCause::LostBeforeLeaving, 8);
     }
     let page = page(&report);
     assert!(

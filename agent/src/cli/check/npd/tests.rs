@@ -4,6 +4,7 @@ use serde::Deserialize;
 use super::*;
 use agent_core::cause::{Cause, State, Why};
 use agent_core::report::sample;
+use agent_core::verdict::{self, Evidence, Finding};
 
 fn of(report: &Report) -> Said {
     of_report(report, sample::written())
@@ -18,17 +19,17 @@ fn is_one_short_line(said: &Said) -> bool {
 #[case(
     sample::proven(),
     0,
-    "proven: new connections to Services get through, last seen 40 ms ago"
+    "proven: IPv4: a new connection from a pod of this node got through 40 ms ago"
 )]
 #[case(
     sample::degraded(),
     0,
-    "degraded stale: shop/checkout-with-a-rather-long-name-for-a-service:https is …"
+    "degraded stale: IPv4: connections get through, but not to shop/checkout-with-…"
 )]
 #[case(
     sample::broken(),
     1,
-    "broken leaked: no new connection to a Service gets through on IPv4: leaked, V…"
+    "broken leaked: IPv4 cluster IPs: the last 8 probes left untranslated (leaked)…"
 )]
 #[case(
     sample::probed::flushed(),
@@ -53,7 +54,12 @@ fn every_verdict_has_its_code_and_fits() {
                     report.verdict.state = state;
                     report.verdict.cause = cause;
                     report.verdict.why = *why;
-                    report.verdict.reason = "ä".repeat(200);
+                    report.verdict.finding = Finding::new(
+                        verdict::Rule::SentinelAltered,
+                        Evidence::Sentinel {
+                            said: Some("ä".repeat(200)),
+                        },
+                    );
                     report.answers.livez.status = if healthy { 200 } else { 503 };
                     let said = of(&report);
                     let expected = match state {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::super::super::lanes;
 use super::super::super::paper::{Ink, grouped};
 use super::{Page, TEXT};
+use agent_core::explain;
 use agent_core::names;
 use agent_core::report::SentinelState;
 use agent_core::time::Spoken;
@@ -119,9 +120,11 @@ impl Page<'_> {
         let last_pass = self.ago(lane.last_pass);
         let paper = &mut self.paper;
         paper.to(TEXT).put(ink, mark).to(PATH);
-        paper.put(Ink::Plain, lanes::path(lane.path)).to(TRANSPORT);
+        paper
+            .put(Ink::Plain, explain::path_label(lane.path))
+            .to(TRANSPORT);
         paper.put(Ink::Faint, lane.transport.name()).to(NOW);
-        paper.put(ink, lanes::state(lane.state)).to(ARMED);
+        paper.put(ink, explain::state_label(lane.state)).to(ARMED);
         match lane.armed {
             true => paper.put(Ink::Plain, "yes"),
             false => paper.put(Ink::Faint, "no"),
@@ -134,11 +137,11 @@ impl Page<'_> {
             None => "-".to_owned(),
         };
         paper.right(Ink::Plain, ROUND_TRIP, &round_trip);
-        let ink = match lane.last_pass {
+        let pass_ink = match lane.last_pass {
             Some(_) => Ink::Plain,
             None => Ink::Faint,
         };
-        paper.to(LAST_PASS).put(ink, &last_pass).line();
+        paper.to(LAST_PASS).put(pass_ink, &last_pass).line();
         if let Some(late) = lane
             .late
             .map(Duration::from_nanos)
@@ -154,9 +157,8 @@ impl Page<'_> {
         }
         if let Some(cause) = lane.cause {
             self.paper.to(PATH);
-            lanes::chain(&mut self.paper, &lanes::steps(lane));
-            let cause = cause.name().replace('_', " ");
-            self.paper.put(ink_of(lane), &cause).line();
+            lanes::chain(&mut self.paper, &explain::steps(lane));
+            self.paper.put(ink, &explain::cause_label(cause)).line();
         }
     }
 }
@@ -164,11 +166,6 @@ impl Page<'_> {
 /// A generation.
 fn shown(generation: Option<u16>) -> String {
     generation.map_or_else(|| "-".to_owned(), |generation| generation.to_string())
-}
-
-/// Of a lane's mark.
-fn ink_of(lane: &LaneView) -> Ink {
-    look(lane.state).1
 }
 
 fn look(state: LaneState) -> (&'static str, Ink) {

@@ -1,5 +1,7 @@
 //! Services by outcome: those in trouble with what is known of it, then the busiest.
 
+use agent_common::service::Family;
+
 use super::super::super::paper::{Ink, fitted, grouped};
 use super::{Page, TEXT};
 use agent_core::names;
@@ -42,7 +44,7 @@ impl Page<'_> {
             .collect();
         for service in sound.iter().take(SOUND_SHOWN) {
             self.paper.put(Ink::Good, "  ●").to(NAME);
-            self.service(&service.service, &service.family, Some(service));
+            self.service(&service.service, service.family, Some(service));
             let failures: u64 = service
                 .outcomes
                 .failures()
@@ -97,7 +99,7 @@ impl Page<'_> {
         } else {
             Ink::Warn
         };
-        let family = names::of_family(trouble.family);
+        let family = trouble.family;
         let report = self.report;
         let counts = report
             .services
@@ -122,9 +124,11 @@ impl Page<'_> {
     }
 
     /// Name, family and counts, without failures.
-    fn service(&mut self, name: &str, family: &str, counts: Option<&ServiceReport>) {
+    fn service(&mut self, name: &str, family: Family, counts: Option<&ServiceReport>) {
         self.paper.put(Ink::Plain, &fitted(name, FAMILY - NAME - 1));
-        self.paper.to(FAMILY).put(Ink::Faint, family);
+        self.paper
+            .to(FAMILY)
+            .put(Ink::Faint, names::of_family(family));
         let Some(counts) = counts else { return };
         let new = match self.view.previous {
             Some(previous) => self.rate(previous, counts),
@@ -163,7 +167,9 @@ impl Page<'_> {
 }
 
 fn trouble_of<'a>(report: &'a Report, service: &ServiceReport) -> Option<&'a ServiceTrouble> {
-    report.verdict.services.iter().find(|trouble| {
-        trouble.service == service.service && names::of_family(trouble.family) == service.family
-    })
+    report
+        .verdict
+        .services
+        .iter()
+        .find(|trouble| trouble.service == service.service && trouble.family == service.family)
 }

@@ -3,6 +3,7 @@
 use super::super::super::paper::{Ink, fitted, grouped};
 use super::{Page, TEXT};
 use agent_core::cause::Cause;
+use agent_core::names;
 use agent_core::report::udp::UdpServiceReport;
 
 /// Services that are shown.
@@ -61,7 +62,7 @@ impl Page<'_> {
         self.paper
             .put(Ink::Plain, &fitted(&of.service, FAMILY - NAME - 1))
             .to(FAMILY)
-            .put(Ink::Faint, &of.family);
+            .put(Ink::Faint, names::of_family(of.family));
         for (column, count) in [
             (NEW, outcomes.arrived),
             (FORWARDED, outcomes.forwarded),

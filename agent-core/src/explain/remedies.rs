@@ -3,9 +3,10 @@
 use agent_common::service::Family;
 use serde::Serialize;
 
-use super::super::paper::{Ink, Paper};
-use agent_core::cause::ProbeCause;
-use agent_core::cause::{Cause, Why};
+use crate::cause::{Cause, ProbeCause, State, Why};
+use crate::verdict::{LaneState, Verdict};
+
+use super::is_explained;
 
 /// Where all of it is written at length.
 const PAGE: &str = "docs/operations.md";
@@ -22,38 +23,44 @@ pub struct Remedy {
     pub page: String,
 }
 
-impl Remedy {
-    /// Writes all of them, in a section of its own that begins at a column.
-    pub(in crate::cli) fn write_all(remedies: &[Remedy], paper: &mut Paper, column: usize) {
-        let mut shown: Vec<&str> = Vec::new();
-        for (index, remedy) in remedies.iter().enumerate() {
-            let title = if index == 0 { "look next" } else { "" };
-            paper.put(Ink::Heading, title).to(column);
-            if remedies.len() > 1 {
-                let name = remedy.of.replace('_', " ");
-                paper.put(Ink::Heading, &format!("{name}: "));
+/// Where to look for what a verdict says, what accuses the node first.
+pub fn next(verdict: &Verdict) -> Vec<Remedy> {
+    let mut causes: Vec<(Cause, Vec<Family>)> = Vec::new();
+    let mut add =
+        |cause: Cause, family: Family| match causes.iter_mut().find(|(known, _)| *known == cause) {
+            Some((_, families)) if families.contains(&family) => {}
+            Some((_, families)) => families.push(family),
+            None => causes.push((cause, vec![family])),
+        };
+    let mut states = vec![LaneState::Failing];
+    if matches!(verdict.state, State::Unknown | State::Starting) {
+        states.push(LaneState::NeverWorked);
+    }
+    for state in states {
+        for family in &verdict.families {
+            let lanes = family.lanes.iter().filter(|lane| lane.state == state);
+            for lane in lanes.filter(|lane| !is_explained(lane, &family.lanes)) {
+                if let Some(cause) = lane.cause {
+                    add(looked_into(cause), family.family);
+                }
             }
-            remedy.write(paper, column, &mut shown);
         }
     }
-
-    /// What was shown before is not shown again.
-    fn write<'a>(&'a self, paper: &mut Paper, column: usize, shown: &mut Vec<&'a str>) {
-        paper.wrapped(Ink::Plain, column, &self.advice);
-        for command in &self.commands {
-            if shown.contains(&&**command) {
-                continue;
-            }
-            shown.push(command);
-            // Never wrapped: it is to be copied.
-            paper
-                .to(column)
-                .put(Ink::Faint, "$ ")
-                .put(Ink::Unsure, command)
-                .line();
-        }
-        paper.to(column).put(Ink::Faint, &self.page).line();
+    for trouble in &verdict.services {
+        add(trouble.cause, trouble.family);
     }
+    for family in &verdict.families {
+        if let Some(cause) = family.cause {
+            add(cause, family.family);
+        }
+    }
+    let of_causes = causes.into_iter().map(|(cause, of)| of_cause(cause, &of));
+    verdict
+        .why
+        .map(of_why)
+        .into_iter()
+        .chain(of_causes)
+        .collect()
 }
 
 /// As for IPv4.
@@ -129,7 +136,7 @@ fn entry(cause: Cause) -> Entry {
 }
 
 /// For a cause, in these families.
-pub(in crate::cli) fn of_cause(cause: Cause, families: &[Family]) -> Remedy {
+fn of_cause(cause: Cause, families: &[Family]) -> Remedy {
     let entry = entry(cause);
     let mut commands = Vec::new();
     for command in entry.commands {
@@ -153,7 +160,7 @@ pub(in crate::cli) fn of_cause(cause: Cause, families: &[Family]) -> Remedy {
 }
 
 /// The cause under which a probe's failure is looked into: an ICMP error is what filters send.
-pub(in crate::cli) fn looked_into(cause: ProbeCause) -> Cause {
+fn looked_into(cause: ProbeCause) -> Cause {
     match cause {
         ProbeCause::Unreachable => Cause::Lost,
         cause => cause.cause(),
@@ -172,7 +179,7 @@ fn in_family(text: &str, family: Family) -> String {
 }
 
 /// For a node of which nothing is known.
-pub(super) fn of_why(why: Why) -> Remedy {
+pub fn of_why(why: Why) -> Remedy {
     let advice = match why {
         Why::ObserverBlind => {
             "The programs are attached nowhere: the agent's log says what the kernel refused; \
@@ -222,14 +229,14 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn page() -> String {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
-        std::fs::read_to_string(path).unwrap()
-    }
+    const OPERATIONS: &str = include_str!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../docs/operations.md"
+    ));
 
     #[test]
     fn the_page_has_a_heading_for_every_cause_and_its_commands() {
-        let page = page();
+        let page = OPERATIONS;
         for cause in Cause::ALL {
             let heading = format!("### {}", cause.name());
             let section = page.split_once(&format!("{heading}\n"));

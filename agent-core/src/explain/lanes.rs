@@ -1,0 +1,391 @@
+//! Sentences about the sentinel's probes: which path, how they failed, what that means.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use agent_common::service::{Family, SourceClass};
+
+use super::{Words, label, void};
+use crate::cause::ProbeCause;
+use crate::names;
+use crate::owners::DatapathOwners;
+use crate::time::{Mono, Spoken};
+use crate::trace::{Lane, ProbePath, Transport};
+use crate::verdict::finding::{Evidence, FailedLane, LaneLacking, NeverWorked, Rule, VoidCause};
+use crate::verdict::{LaneState, LaneView};
+
+/// `off-cluster`.
+pub fn path_label(path: ProbePath) -> &'static str {
+    match path {
+        ProbePath::Pod => "pod",
+        ProbePath::OffCluster => "off-cluster",
+        ProbePath::NodePort => "node port",
+        ProbePath::Host => "host",
+    }
+}
+
+/// `IPv4 node port udp`.
+pub fn lane_label(lane: Lane) -> String {
+    let (family, transport) = (names::of_family(lane.family), lane.transport.name());
+    format!("{family} {} {transport}", path_label(lane.path))
+}
+
+/// `never worked`.
+pub fn state_label(state: LaneState) -> &'static str {
+    match state {
+        LaneState::Passing => "passing",
+        LaneState::Failing => "failing",
+        LaneState::Void => "says nothing",
+        LaneState::NeverWorked => "never worked",
+        LaneState::Off => "not probed",
+    }
+}
+
+/// Whether a lane's failures are told with those of another, the TCP lane of the same path: the
+/// observer follows TCP alone, so of UDP it cannot tell a leak from a loss.
+pub fn is_explained(lane: &LaneView, lanes: &[LaneView]) -> bool {
+    let clear = |cause: Option<ProbeCause>| cause.is_some_and(ProbeCause::is_unambiguous);
+    let tells = |tcp: &LaneView| {
+        (tcp.path, tcp.transport, tcp.state) == (lane.path, Transport::Tcp, lane.state)
+            && clear(tcp.cause)
+    };
+    lane.transport == Transport::Udp
+        && lane.cause.is_some()
+        && !clear(lane.cause)
+        && lanes.iter().any(tells)
+}
+
+/// A lane of a family as it looks, seen from `now`.
+pub fn sentence(family: Family, view: &LaneView, now: Mono) -> String {
+    let name = name(family, view.path, view.transport);
+    match (view.state, view.last_pass) {
+        (LaneState::Failing, _) => match failed(view) {
+            Some(lane) => failing(family, &lane),
+            None => format!("{name}: not probed"),
+        },
+        (LaneState::Passing, Some(at)) => format!("{}{}", passed(&name, at, now), follows(view)),
+        (LaneState::Off, _) if view.beside_cilium => format!(
+            "{name}: says nothing here: Cilium is not known to translate what enters by the \
+             sentinel's interfaces"
+        ),
+        (LaneState::NeverWorked, _) => never_worked(family, &never(view)),
+        (LaneState::Void, _) => format!("{name}: the last probe says nothing: {}", why_void(view)),
+        _ => format!("{name}: not probed"),
+    }
+}
+
+/// What a lane that does not pass means, and so where to look.
+pub fn meaning(family: Family, view: &LaneView) -> Option<String> {
+    Some(match view.state {
+        LaneState::Failing => means(family, &failed(view)?).into_owned(),
+        LaneState::NeverWorked => never_means(family, &never(view))?.into_owned(),
+        LaneState::Void => why_void(view).into_owned(),
+        LaneState::Passing | LaneState::Off => return None,
+    })
+}
+
+fn failed(view: &LaneView) -> Option<FailedLane> {
+    Some(FailedLane {
+        path: view.path,
+        transport: view.transport,
+        cause: view.cause?,
+        failures: view.failures,
+        local: view.local,
+        clear: false,
+        client: view.client,
+    })
+}
+
+fn never(view: &LaneView) -> NeverWorked {
+    NeverWorked {
+        path: view.path,
+        transport: view.transport,
+        cause: view.cause,
+        client: view.client,
+    }
+}
+
+fn why_void(view: &LaneView) -> Cow<'_, str> {
+    view.void_cause.as_ref().map_or("".into(), void_cause)
+}
+
+fn void_cause(cause: &VoidCause) -> Cow<'_, str> {
+    match cause {
+        VoidCause::Damage(sentence) => sentence.as_str().into(),
+        VoidCause::Unsent(why) => format!("the probe could not be sent: {why}").into(),
+        VoidCause::Probe(reason) => void(*reason).into(),
+        VoidCause::Former => "what went wrong before does not count any more".into(),
+    }
+}
+
+/// `IPv4 cluster IPs`, `IPv6 node ports (UDP)`.
+fn name(family: Family, path: ProbePath, transport: Transport) -> String {
+    let path = match path {
+        ProbePath::Pod => "cluster IPs from pods",
+        ProbePath::OffCluster => "cluster IPs",
+        ProbePath::NodePort => "node ports",
+        ProbePath::Host => "cluster IPs from the node itself",
+    };
+    let transport = match transport {
+        Transport::Tcp => "",
+        Transport::Udp => " (UDP)",
+    };
+    format!("{} {path}{transport}", names::of_family(family))
+}
+
+/// What happened to probes.
+fn happened(cause: ProbeCause) -> &'static str {
+    match cause {
+        ProbeCause::Leaked => "left untranslated (leaked)",
+        ProbeCause::Refused => "were refused by the node itself (refused)",
+        ProbeCause::Unreachable => "were answered by an ICMP error (unreachable)",
+        ProbeCause::Misrouted => "were sent to an address that is no endpoint (misrouted)",
+        ProbeCause::Stale => "were sent to an endpoint that left its slice (stale)",
+        ProbeCause::ForwardingOff => "arrived and were not sent on (forwarding off)",
+        ProbeCause::LostBeforeLeaving => "arrived and were not sent on (lost)",
+        ProbeCause::NoData => "were accepted, but their data did not come back (no data)",
+        ProbeCause::AnswerLost => "were answered, but the answer did not get back (answer lost)",
+        ProbeCause::NotMasqueraded => "kept the client's own address (not masqueraded)",
+    }
+}
+
+/// What that means, and so where to look.
+fn means(family: Family, lane: &FailedLane) -> Cow<'static, str> {
+    let told = |preposition: &str| {
+        let client = |client: IpAddr| format!(" {preposition} {client}");
+        lane.client.map_or_else(String::new, client)
+    };
+    match lane.cause {
+        ProbeCause::Leaked => "the Service chain is missing or empty".into(),
+        ProbeCause::Refused if lane.local => "no rule takes what is sent to the frontend".into(),
+        ProbeCause::Refused => format!(
+            "a REJECT rule resets traffic{}, or no rule takes what is sent to the frontend",
+            told("from")
+        )
+        .into(),
+        ProbeCause::Unreachable => format!(
+            "a REJECT rule stops traffic{}, or a route is missing",
+            told("from")
+        )
+        .into(),
+        ProbeCause::Misrouted => "the rule of the endpoint is wrong".into(),
+        ProbeCause::Stale => "the rules are out of date".into(),
+        ProbeCause::ForwardingOff => match family {
+            Family::V4 => "net.ipv4.ip_forward is 0".into(),
+            Family::V6 => "net.ipv6.conf.all.forwarding is 0".into(),
+        },
+        ProbeCause::LostBeforeLeaving if lane.path == ProbePath::Host => {
+            "a filter in OUTPUT drops them, or the route to the echo is gone".into()
+        }
+        ProbeCause::LostBeforeLeaving => {
+            let from = told("from");
+            format!("the FORWARD policy or a filter drops traffic{from}").into()
+        }
+        ProbeCause::NoData => {
+            "packets of connections that were just made are dropped, perhaps as INVALID".into()
+        }
+        ProbeCause::AnswerLost => {
+            let to = told("to");
+            format!("a filter drops traffic{to}, or the route to it is gone").into()
+        }
+        ProbeCause::NotMasqueraded => "the masquerade rule is missing".into(),
+    }
+}
+
+/// `IPv4 cluster IPs: the last 6 probes left untranslated (leaked): the Service chain is missing or
+/// empty`.
+fn failing(family: Family, lane: &FailedLane) -> String {
+    let (probes, what) = match lane.failures {
+        1 => (
+            "the last probe".to_owned(),
+            happened(lane.cause).replacen("were ", "was ", 1),
+        ),
+        n => (
+            format!("the last {n} probes"),
+            happened(lane.cause).to_owned(),
+        ),
+    };
+    let name = name(family, lane.path, lane.transport);
+    format!("{name}: {probes} {what}: {}", means(family, lane))
+}
+
+fn never_means(family: Family, never: &NeverWorked) -> Option<Cow<'static, str>> {
+    let lane = FailedLane {
+        path: never.path,
+        transport: never.transport,
+        cause: never.cause?,
+        failures: 0,
+        local: matches!(never.path, ProbePath::NodePort | ProbePath::Host),
+        clear: false,
+        client: never.client,
+    };
+    Some(means(family, &lane))
+}
+
+/// Why a lane never worked, as far as it can be told.
+fn never_worked(family: Family, never: &NeverWorked) -> String {
+    let mut text = format!(
+        "{}: no probe got through yet",
+        name(family, never.path, never.transport)
+    );
+    if let (Some(cause), Some(means)) = (never.cause, never_means(family, never)) {
+        text.push_str(&format!(", they {}: most likely {means}", happened(cause)));
+    }
+    text
+}
+
+fn passed(name: &str, at: Mono, now: Mono) -> String {
+    let ago = Spoken(now.since(at));
+    format!("{name}: a probe of the sentinel got through {ago} ago")
+}
+
+/// How a lane that passes follows the API.
+fn follows(view: &LaneView) -> String {
+    let late = view.late.map(Duration::from_nanos);
+    match (behind(late, view.generation, view.wanted), view.lag) {
+        (Some(behind), _) => format!("; {behind}"),
+        (None, Some(lag)) => {
+            let lag = Spoken(Duration::from_nanos(lag));
+            format!("; the rules last followed the API within {lag}")
+        }
+        (None, None) => String::new(),
+    }
+}
+
+/// `probes still go to generation 20003, 45 s after this node heard of a newer one (now 20004)`.
+fn behind(late: Option<Duration>, met: Option<u16>, wanted: Option<u16>) -> Option<String> {
+    let (late, met, wanted) = (Spoken(late?), met?, wanted?);
+    Some(format!(
+        "probes still go to generation {met}, {late} after this node heard of a newer one (now \
+         {wanted})"
+    ))
+}
+
+pub(super) fn owners(owners: DatapathOwners) -> String {
+    let labels: Vec<&str> = owners.iter().map(|owner| owner.label()).collect();
+    labels.join(", ")
+}
+
+/// Why nothing is probed.
+pub(super) fn off(why: &str) -> String {
+    format!("the sentinel is off: {why}")
+}
+
+impl Words<'_> {
+    fn family(&self) -> Family {
+        self.finding.family.unwrap_or(Family::V4)
+    }
+
+    pub(super) fn never(&self, never: &NeverWorked) -> String {
+        never_worked(self.family(), never)
+    }
+
+    /// What is said of a lane, where the finding is about one.
+    pub(super) fn lane(&self) -> Option<String> {
+        let family = self.family();
+        Some(match &self.finding.evidence {
+            Evidence::Probes { lanes, .. } => self.probes(lanes),
+            Evidence::Probe { lane } => {
+                let others = match (self.finding.rule, lane.transport) {
+                    (Rule::DegradedFiltered, _) => {
+                        "probes from pods get through, so only the sentinel's range is filtered"
+                    }
+                    (_, Transport::Udp) => "probes over TCP get through",
+                    (_, Transport::Tcp) => "probes from outside the node get through",
+                };
+                format!("{}; {others}", failing(family, lane))
+            }
+            Evidence::Contradicted { lane, path, at } => {
+                let client = match path {
+                    SourceClass::Pod => "a pod",
+                    SourceClass::Host => "the node itself",
+                    SourceClass::External => "outside",
+                };
+                format!(
+                    "{}; but a real connection from {client} got through {} ago",
+                    failing(family, lane),
+                    self.ago(*at)
+                )
+            }
+            Evidence::Unconfirmed { lane, lacking } => {
+                let lacking = self.lane_lacking(lacking);
+                format!("{}; not confirmed: {lacking}", failing(family, lane))
+            }
+            Evidence::Late {
+                path,
+                transport,
+                owners: whose,
+                late,
+                generation,
+                wanted,
+            } => {
+                let of = match whose.is_empty() {
+                    true => String::new(),
+                    false => format!(" of {}", owners(*whose)),
+                };
+                format!(
+                    "{}: the rules{of} are out of date: {}",
+                    name(family, *path, *transport),
+                    behind(Some(*late), *generation, *wanted).unwrap_or_default()
+                )
+            }
+            Evidence::Pass {
+                path,
+                transport,
+                at,
+            } => passed(&name(family, *path, *transport), *at, self.now),
+            Evidence::Never(never) => self.never(never),
+            Evidence::Void {
+                path,
+                transport,
+                why,
+            } => format!(
+                "{}: the last probe says nothing: {}",
+                name(family, *path, *transport),
+                void_cause(why)
+            ),
+            _ => return None,
+        })
+    }
+
+    fn probes(&self, lanes: &[FailedLane]) -> String {
+        let family = self.family();
+        let mut said = Vec::new();
+        for (index, lane) in lanes.iter().enumerate() {
+            said.push(match index {
+                0 => failing(family, lane),
+                _ => {
+                    let name = name(family, lane.path, lane.transport);
+                    format!("{name} too ({})", lane.cause.name())
+                }
+            });
+        }
+        if lanes.iter().any(|lane| !lane.clear) {
+            said.push("real connections fail beside them".to_owned());
+        }
+        said.join("; ")
+    }
+
+    fn lane_lacking(&self, lacking: &LaneLacking) -> Cow<'_, str> {
+        match lacking {
+            LaneLacking::Failures => {
+                format!("fewer than {} in a row", self.limits.probe_failures).into()
+            }
+            LaneLacking::Off(why) => off(why).into(),
+            LaneLacking::Void(reason) => void(*reason).into(),
+            LaneLacking::Look => "pathproof's own devices were not looked at since".into(),
+            LaneLacking::Pod => "a filter of the sentinel's own addresses would look the same, \
+                                 and no pod is among the few clients that failed beside them"
+                .into(),
+            LaneLacking::Connection => "a filter of the sentinel's own addresses would look the \
+                                        same, and no real connection failed beside them"
+                .into(),
+        }
+    }
+}
+
+/// `leaked`, of a lane that fails.
+pub fn cause_label(cause: ProbeCause) -> String {
+    label(cause.name())
+}

@@ -1,0 +1,32 @@
+//! What the judge of sample reports found.
+
+use agent_common::service::{Family, SourceClass};
+
+use super::ago;
+use crate::cause::Cause;
+use crate::verdict::Verdict;
+use crate::verdict::finding::{Evidence, Finding, Rule};
+
+pub(super) fn of(family: Family, cause: Option<Cause>, rule: Rule, evidence: Evidence) -> Finding {
+    Finding {
+        rule,
+        family: Some(family),
+        cause,
+        evidence,
+    }
+}
+
+pub(super) fn connected(family: Family, ms: u64) -> Finding {
+    let (path, at) = (SourceClass::Pod, ago(ms));
+    let evidence = Evidence::Connection { path, at };
+    of(family, None, Rule::ProvenByConnection, evidence)
+}
+
+/// A family is judged so, and with it the node.
+pub fn judge(verdict: &mut Verdict, index: usize, finding: Finding) {
+    let family = &mut verdict.families[index];
+    (family.state, family.cause) = (finding.rule.state(), finding.cause);
+    (family.why, family.finding) = (finding.rule.why(), finding.clone());
+    (verdict.state, verdict.cause) = (finding.rule.state(), finding.cause);
+    (verdict.why, verdict.finding) = (finding.rule.why(), finding);
+}

@@ -1,0 +1,410 @@
+//! What a rule found, as plain data. It holds facts and no sentence: `explain` has the words.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use agent_common::service::{Family, SourceClass};
+use serde::{Deserialize, Serialize};
+
+use crate::cause::{Cause, ProbeCause, State, Why};
+use crate::evidence::CoverageLoss;
+use crate::ledger::Lacking;
+use crate::names;
+use crate::owners::DatapathOwners;
+use crate::probes::VoidReason;
+use crate::time::{Mono, ns};
+use crate::trace::{ProbePath, Transport};
+
+/// What a rule of the judge found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// The rule.
+    pub rule: Rule,
+    /// Which family it is about; of what keeps everything from being judged, none.
+    #[serde(
+        with = "names::some_family",
+        skip_serializing_if = "Option::is_none",
+        default
+    )]
+    pub family: Option<Family>,
+    /// What goes wrong.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cause: Option<Cause>,
+    /// What the rule rests on.
+    pub evidence: Evidence,
+}
+
+impl Finding {
+    /// Without a cause, of no family.
+    pub fn new(rule: Rule, evidence: Evidence) -> Self {
+        Self {
+            rule,
+            family: None,
+            cause: None,
+            evidence,
+        }
+    }
+
+    pub(super) fn caused(rule: Rule, cause: Cause, evidence: Evidence) -> Self {
+        Self {
+            cause: Some(cause),
+            ..Self::new(rule, evidence)
+        }
+    }
+
+    /// The node is broken or stale by probes alone: no real connection failed as well.
+    pub(super) fn is_by_sentinel(&self) -> bool {
+        match (self.rule, &self.evidence) {
+            (Rule::StaleByProbes, _) => true,
+            (Rule::BrokenByProbes, Evidence::Probes { real, .. }) => !real,
+            _ => false,
+        }
+    }
+}
+
+/// The rules of the judge. docs/behaviour.md has them in words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// Probes fail in a row on a path that stands for the node.
+    BrokenByProbes,
+    /// Every Service with new connections fails.
+    BrokenByConnections,
+    /// New connections of pods go to an endpoint that left.
+    StaleByConnections,
+    /// Probes meet an old generation for too long.
+    StaleByProbes,
+    /// Single Services fail.
+    DegradedServices,
+    /// Clients ask again as if no answer reached them.
+    DegradedUnheard,
+    /// Probes fail, and a real connection of the same path gets through.
+    DegradedContradicted,
+    /// Probes from outside the cluster's ranges fail, those of pods pass.
+    DegradedFiltered,
+    /// Probes fail on a path that does not stand for the node.
+    DegradedAside,
+    /// Probes of such a path meet an old generation.
+    DegradedByLag,
+    /// Probes fail, which is not confirmed.
+    SuspectByProbes,
+    /// Connections fail, which is not confirmed.
+    SuspectByConnections,
+    /// Connections go to an endpoint that left, which is not confirmed.
+    SuspectByStale,
+    /// A real connection got through.
+    ProvenByConnection,
+    /// A probe got through.
+    ProvenByProbe,
+    /// Nothing is proven yet, and the boot is young.
+    Starting,
+    /// The observer was not read for too long.
+    NotSampled,
+    /// The observer is attached nowhere.
+    ObserverBlind,
+    /// The cluster view was never complete.
+    ViewNotSynced,
+    /// No Service has a frontend on this node.
+    NothingExpected,
+    /// The failures are too old to accuse.
+    EvidenceTooOld,
+    /// Somebody edited the sentinel.
+    SentinelAltered,
+    /// Another program took the datapath over.
+    DatapathChanged,
+    /// A lane of the sentinel never worked.
+    NeverWorked,
+    /// Connections or probes came, and none says anything.
+    Inconclusive,
+    /// There is a sentinel, and nothing was proven.
+    NothingProven,
+    /// No new connection came.
+    Idle,
+}
+
+impl Rule {
+    /// The state that it gives a family or the node.
+    pub fn state(self) -> State {
+        match self {
+            Rule::BrokenByProbes | Rule::BrokenByConnections => State::Broken,
+            Rule::StaleByConnections | Rule::StaleByProbes => State::Stale,
+            Rule::DegradedServices
+            | Rule::DegradedUnheard
+            | Rule::DegradedContradicted
+            | Rule::DegradedFiltered
+            | Rule::DegradedAside
+            | Rule::DegradedByLag => State::Degraded,
+            Rule::SuspectByProbes | Rule::SuspectByConnections | Rule::SuspectByStale => {
+                State::Suspect
+            }
+            Rule::ProvenByConnection | Rule::ProvenByProbe => State::Proven,
+            Rule::Starting => State::Starting,
+            Rule::NotSampled
+            | Rule::ObserverBlind
+            | Rule::ViewNotSynced
+            | Rule::NothingExpected
+            | Rule::EvidenceTooOld
+            | Rule::SentinelAltered
+            | Rule::DatapathChanged
+            | Rule::NeverWorked
+            | Rule::Inconclusive
+            | Rule::NothingProven
+            | Rule::Idle => State::Unknown,
+        }
+    }
+
+    /// With [`State::Unknown`], why.
+    pub fn why(self) -> Option<Why> {
+        Some(match self {
+            Rule::NotSampled => Why::NotSampled,
+            Rule::ObserverBlind => Why::ObserverBlind,
+            Rule::ViewNotSynced => Why::ViewNotSynced,
+            Rule::NothingExpected => Why::NothingExpected,
+            Rule::EvidenceTooOld => Why::EvidenceTooOld,
+            Rule::SentinelAltered => Why::SentinelAltered,
+            Rule::DatapathChanged => Why::DatapathChanged,
+            Rule::NeverWorked | Rule::NothingProven => Why::NothingProven,
+            Rule::Inconclusive => Why::Inconclusive,
+            Rule::Idle => Why::Idle,
+            _ => return None,
+        })
+    }
+}
+
+/// What a finding rests on: as much as its sentence needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Evidence {
+    /// Nothing beside the rule.
+    Nothing,
+    /// When the observer was last read.
+    Read {
+        /// `None` where it never was.
+        at: Option<Mono>,
+    },
+    /// Why nothing is observed.
+    Unseen {
+        /// The first loss of coverage.
+        loss: Option<CoverageLoss>,
+    },
+    /// Connections that failed.
+    Connections {
+        /// To these Services.
+        services: Named,
+        /// When the first of them failed.
+        since: Mono,
+        /// What keeps them from accusing the node.
+        lacking: Option<Lacking>,
+    },
+    /// Connections of pods to an endpoint that left.
+    LeftEndpoint {
+        /// To these Services.
+        services: Named,
+        /// How long before the endpoint had left, at most.
+        #[serde(with = "ns")]
+        age: Duration,
+        /// That endpoint.
+        destination: Option<SocketAddr>,
+    },
+    /// Services that fail while others do not.
+    Services {
+        /// By cause.
+        broken: Vec<BrokenServices>,
+        /// Services beyond those.
+        more: usize,
+    },
+    /// Answers that did not reach their clients.
+    Unheard {
+        /// Of these Services.
+        services: Named,
+        /// How many clients asked again.
+        clients: usize,
+    },
+    /// Lanes that accuse the node.
+    Probes {
+        /// The lanes.
+        lanes: Vec<FailedLane>,
+        /// Real connections alone would accuse the node too.
+        real: bool,
+    },
+    /// A lane that does not accuse the node.
+    Probe {
+        /// The lane.
+        lane: FailedLane,
+    },
+    /// A lane that fails while a real connection of its path got through.
+    Contradicted {
+        /// The lane.
+        lane: FailedLane,
+        /// Where the connection came from.
+        #[serde(with = "names::ClassName")]
+        path: SourceClass,
+        /// When it got through.
+        at: Mono,
+    },
+    /// A lane that may come to accuse the node.
+    Unconfirmed {
+        /// The lane.
+        lane: FailedLane,
+        /// What keeps it from that.
+        lacking: LaneLacking,
+    },
+    /// A lane whose rules do not follow the API.
+    Late {
+        /// Its path.
+        path: ProbePath,
+        /// Its transport.
+        transport: Transport,
+        /// Whose rules they are.
+        owners: DatapathOwners,
+        /// For how long.
+        #[serde(with = "ns")]
+        late: Duration,
+        /// The generation that probes meet.
+        generation: Option<u16>,
+        /// The generation that they should meet.
+        wanted: Option<u16>,
+    },
+    /// A connection that got through.
+    Connection {
+        /// Where it came from.
+        #[serde(with = "names::ClassName")]
+        path: SourceClass,
+        /// When.
+        at: Mono,
+    },
+    /// A probe that passed.
+    Pass {
+        /// Its path.
+        path: ProbePath,
+        /// Its transport.
+        transport: Transport,
+        /// When.
+        at: Mono,
+    },
+    /// A boot that is young.
+    Boot {
+        /// When the node booted.
+        at: Mono,
+        /// The first lane that does not work.
+        never: Option<NeverWorked>,
+    },
+    /// A lane that never worked.
+    Never(NeverWorked),
+    /// A lane whose last probe says nothing.
+    Void {
+        /// Its path.
+        path: ProbePath,
+        /// Its transport.
+        transport: Transport,
+        /// Why.
+        why: VoidCause,
+    },
+    /// The sentinel is not as it was made, or is off.
+    Sentinel {
+        /// How or why, where that is known.
+        said: Option<String>,
+    },
+    /// Who owns the datapath now.
+    Owners {
+        /// These.
+        owners: DatapathOwners,
+    },
+}
+
+/// Services by name; not more of them than a sentence holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// `namespace/name`, and `:port` where the port has a name.
+    pub first: Vec<String>,
+    /// How many more there are.
+    pub more: usize,
+}
+
+/// Services that a sentence names; the rest is a number.
+pub(super) const NAMED: usize = 3;
+
+impl Named {
+    /// Of all of them.
+    pub fn of<T: Into<String>>(names: impl ExactSizeIterator<Item = T>) -> Self {
+        Self {
+            more: names.len().saturating_sub(NAMED),
+            first: names.take(NAMED).map(Into::into).collect(),
+        }
+    }
+}
+
+/// Services that fail alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokenServices {
+    /// How.
+    pub cause: Cause,
+    /// These.
+    pub services: Named,
+    /// Their failures so far.
+    pub failures: u64,
+}
+
+/// A lane and its run of failures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedLane {
+    /// Its path.
+    pub path: ProbePath,
+    /// Its transport.
+    pub transport: Transport,
+    /// How its probes fail.
+    pub cause: ProbeCause,
+    /// How many in a row.
+    pub failures: u32,
+    /// The frontend is an address of the node's own.
+    pub local: bool,
+    /// No filter of the sentinel's own addresses looks like it.
+    pub clear: bool,
+    /// Where the probes come from.
+    pub client: Option<IpAddr>,
+}
+
+/// What keeps a lane that fails from accusing the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LaneLacking {
+    /// Too few failures in a row.
+    Failures,
+    /// The sentinel is off, and why.
+    Off(String),
+    /// The sentinel changed, or its devices were damaged, a moment ago.
+    Void(VoidReason),
+    /// pathproof's own devices were not looked at since.
+    Look,
+    /// Real connections fail as well, but only of a few clients without a pod among them.
+    Pod,
+    /// No real connection fails as well.
+    Connection,
+}
+
+/// A lane without a probe that passed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NeverWorked {
+    /// Its path.
+    pub path: ProbePath,
+    /// Its transport.
+    pub transport: Transport,
+    /// How its probes fail most often.
+    pub cause: Option<ProbeCause>,
+    /// Where they come from.
+    pub client: Option<IpAddr>,
+}
+
+/// Why a lane's last probe says nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VoidCause {
+    /// The sentinel's devices were damaged, and how.
+    Damage(String),
+    /// The probe could not be sent, and why.
+    Unsent(String),
+    /// The probe itself says nothing.
+    Probe(VoidReason),
+    /// It failed before the sentinel changed.
+    Former,
+}
