@@ -18,26 +18,24 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc::{self, Receiver};
+use tokio::sync::mpsc::{self};
 use tokio::sync::watch;
-use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::args::PortTakeover;
 use crate::causes::chain;
 use crate::clock;
 use crate::cluster::api::{self, ClientError, Uncached};
-use crate::cluster::watch::{OpenError, Update};
+use crate::cluster::watch::OpenError;
 use crate::config::{Config, SentinelConfig};
 use crate::datapath::attach::Mode;
-use crate::datapath::devices::{self, DevicesError, Interfaces};
+use crate::datapath::devices::DevicesError;
 use crate::datapath::pins::{Pins, PinsError};
 use crate::datapath::{Observer, ObserverError};
 use crate::hardening::LoaderError;
-use crate::http::admin::RecordingRequest;
 use crate::http::bind::BindError;
 use crate::http::{admin, health, serve};
 use crate::lifecycle::heartbeat::Heartbeat;
-use crate::lifecycle::ready::{Guard, Readiness};
+use crate::lifecycle::ready::Readiness;
 use crate::lifecycle::{limits, memory as memory_of_process};
 use crate::metrics::{Listener, Metrics};
 use crate::publish::{self, Client, Clocks, Publishing, Settings};
@@ -55,17 +53,14 @@ mod check;
 mod confine;
 mod probing;
 mod source;
-mod takeover;
+mod turn;
 
+use crate::port::{self};
 use agent::{Agent, Loaded, Published};
-use agent_core::node::SAMPLE_INTERVAL;
 pub use check::{CheckError, check};
 pub use confine::{Confined, confine, confine_rotator};
-use probing::{Inbox, Message, Probing};
-use takeover::Takeover;
-
-/// How often hooks and the sentinel are checked.
-const CHECK: Duration = Duration::from_secs(5);
+use probing::Probing;
+use turn::{Beside, Input, Inputs, Pending};
 
 /// Why the agent could not run.
 #[derive(Debug, Error)]
@@ -122,7 +117,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     if config.drop_in {
         metrics.http().as_kube_proxy();
     }
-    let opened = takeover::open(&config)?;
+    let opened = port::open(&config)?;
     // The view is read while the observer is loaded. Where the loader is no thread it blocks, and a
     // task that was spawned here waits for this one to yield: the other worker does not take it.
     let (updates, client) = source::follow(&config).await?;
@@ -262,124 +257,6 @@ impl CleanupError {
     }
 }
 
-/// Guards of what is not ready yet.
-struct Pending {
-    view: Option<Guard>,
-    devices: Option<Guard>,
-}
-
-/// What follows the main loop turn by turn.
-struct Beside<'a> {
-    pending: Pending,
-    readiness: Readiness,
-    /// Held while the verdict fails that did not before this agent.
-    upgrade: Option<Guard>,
-    heartbeat: Heartbeat,
-    takeover: &'a Takeover,
-}
-
-/// What an agent waits for that closed its upgrade gate.
-const UPGRADE: &str = "node became unhealthy after this agent started";
-
-impl Beside<'_> {
-    fn follow(&mut self, agent: &Agent, devices_known: bool) {
-        if agent.view_synced() {
-            self.pending.view = None;
-        }
-        if devices_known {
-            self.pending.devices = None;
-        }
-        if self.pending.view.is_none() && self.pending.devices.is_none() {
-            self.takeover.ready();
-        }
-        match (agent.node.upgrade_failed(), &self.upgrade) {
-            (true, None) => self.upgrade = Some(self.readiness.guard(UPGRADE)),
-            (false, Some(_)) => self.upgrade = None,
-            _ => {}
-        }
-        self.heartbeat.beat(clock::mono().0);
-    }
-}
-
-/// Everything that comes to the main loop.
-struct Inputs {
-    updates: Receiver<Update>,
-    inbox: Option<Inbox>,
-    devices: watch::Receiver<Interfaces>,
-    devices_known: bool,
-    recordings: Receiver<RecordingRequest>,
-    sample: Interval,
-    check: Interval,
-}
-
-/// One thing that came.
-enum Input {
-    View(Update),
-    Message(Message),
-    Interfaces(Interfaces),
-    Recording(RecordingRequest),
-    Check,
-    Sample,
-}
-
-impl Inputs {
-    async fn new(
-        updates: Receiver<Update>,
-        inbox: Option<Inbox>,
-        recordings: Receiver<RecordingRequest>,
-    ) -> Result<Self, DevicesError> {
-        let mut devices = devices::follow().await?;
-        devices.mark_changed();
-        let interval = |period| {
-            let mut interval = tokio::time::interval(period);
-            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            interval
-        };
-        Ok(Self {
-            updates,
-            inbox,
-            devices,
-            devices_known: false,
-            recordings,
-            sample: interval(SAMPLE_INTERVAL),
-            check: interval(CHECK),
-        })
-    }
-
-    async fn next(&mut self) -> Input {
-        let inbox = OptionFuture::from(self.inbox.as_mut().map(Inbox::next));
-        tokio::select! {
-            biased;
-            Some(update) = self.updates.recv() => Input::View(update),
-            Some(message) = inbox => Input::Message(message),
-            Ok(()) = self.devices.changed() => {
-                Input::Interfaces(self.devices.borrow_and_update().clone())
-            }
-            Some(wanted) = self.recordings.recv() => Input::Recording(wanted),
-            _ = self.check.tick() => Input::Check,
-            _ = self.sample.tick() => Input::Sample,
-        }
-    }
-}
-
-impl Agent {
-    /// Takes one input in. Returns when the kernel's evidence is to be read again, where it was read.
-    fn take(&mut self, input: Input) -> Option<Duration> {
-        match input {
-            Input::View(update) => self.follow_view(update),
-            Input::Message(message) => self.take_in(message),
-            Input::Interfaces(interfaces) => self.follow_interfaces(interfaces),
-            Input::Recording(wanted) => {
-                // Whoever asked may be gone.
-                let _ = wanted.send(self.node.recording().file());
-            }
-            Input::Check => self.check(),
-            Input::Sample => return Some(self.sample()),
-        }
-        None
-    }
-}
-
 struct Shutdown {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
@@ -468,7 +345,7 @@ fn begin_to_publish(
 /// Starts what listens; the task ends when all of it has.
 fn serve_all(
     config: &Config,
-    (health_listener, admin_listener): takeover::Listeners,
+    (health_listener, admin_listener): port::Listeners,
     answers: watch::Receiver<Arc<Answers>>,
     admin: admin::AdminState,
     ended: watch::Receiver<bool>,

@@ -16,6 +16,7 @@ pub mod http;
 pub mod lifecycle;
 pub mod metrics;
 pub mod netfilter;
+pub mod port;
 pub mod publish;
 pub mod rotate;
 pub mod sentinel;

@@ -20,7 +20,6 @@ use agent_core::time::{Mono, Wall};
 use tokio::sync::watch;
 
 use super::probing::{Message, Probing};
-use super::takeover::Succeeded;
 use crate::clock;
 use crate::cluster::watch::Update;
 use crate::config::Config;
@@ -30,6 +29,7 @@ use crate::datapath::devices::{Device, Interfaces};
 use crate::datapath::shape::Seen;
 use crate::lifecycle::memory;
 use crate::metrics::Metrics;
+use crate::port::Succeeded;
 use crate::publish::Publishing;
 use crate::sentinel::owners::owners;
 use crate::state::Memory;

@@ -10,7 +10,8 @@ use tokio::time::Instant;
 
 use super::agent::Agent;
 use super::probing::Probing;
-use super::{AppError, Input, Inputs, Shutdown, load, source};
+use super::turn::{Input, Inputs};
+use super::{AppError, Shutdown, load, source};
 use crate::config::Config;
 use crate::datapath::devices::Interfaces;
 use crate::metrics::Metrics;

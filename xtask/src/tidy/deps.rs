@@ -9,7 +9,7 @@ use super::tree::Tree;
 /// Modules of the agent and the modules each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet in app alone, through values of agent-core.
-const MODULES: [(&str, &[&str]); 20] = [
+const MODULES: [(&str, &[&str]); 22] = [
     ("causes", &[]),
     ("args", &["telemetry"]),
     ("config", &["args", "http", "telemetry"]),
@@ -21,6 +21,8 @@ const MODULES: [(&str, &[&str]); 20] = [
     ("cluster", &[]),
     ("datapath", &["causes"]),
     ("netfilter", &[]),
+    ("port", &["args", "config", "datapath", "http", "lifecycle"]),
+    ("state", &["clock"]),
     ("sentinel", &["clock", "netfilter"]),
     ("publish", &["causes", "clock", "metrics"]),
     ("rotate", &["clock", "cluster", "config", "telemetry"]),
@@ -35,6 +37,7 @@ const MODULES: [(&str, &[&str]); 20] = [
             "http",
             "lifecycle",
             "metrics",
+            "state",
             "telemetry",
         ],
     ),

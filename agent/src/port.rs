@@ -40,12 +40,12 @@ const WATCH: Duration = Duration::from_millis(200);
 const HANDSHAKES: Duration = Duration::from_millis(1_200);
 
 /// /healthz and /livez, and the admin port; nothing for what is not served.
-pub(super) type Listeners = (Option<TcpListener>, Option<TcpListener>);
+pub(crate) type Listeners = (Option<TcpListener>, Option<TcpListener>);
 
 type Opening = Result<TcpListener, BindError>;
 
 /// The listeners, before anything is steered to them.
-pub(super) struct Opened {
+pub(crate) struct Opened {
     listeners: Listeners,
     aside: bool,
     /// See [`PortSteering`].
@@ -56,7 +56,7 @@ pub(super) struct Opened {
 ///
 /// # Errors
 /// An address cannot be had.
-pub(super) fn open(config: &Config) -> Result<Opened, BindError> {
+pub(crate) fn open(config: &Config) -> Result<Opened, BindError> {
     let healthz = config.healthz.address;
     let aside = config.port_takeover == PortTakeover::Steer && port_of(healthz) != 0;
     let listen = if aside {
@@ -91,7 +91,7 @@ impl Opened {
     ///
     /// # Errors
     /// Then it cannot be bound.
-    pub(super) fn take_over(
+    pub(crate) fn take_over(
         self,
         config: &Config,
         observer: Option<&mut Observer>,
@@ -136,25 +136,25 @@ impl Opened {
 
 /// Whether another agent has taken over, and what was last known of that.
 #[derive(Default)]
-pub(super) struct Succeeded {
+pub(crate) struct Succeeded {
     /// What is asked, where connections are steered.
     succession: Option<Arc<Succession>>,
     /// How connections to the healthz port come here.
-    pub(super) port: Option<watch::Receiver<PortReport>>,
+    pub(crate) port: Option<watch::Receiver<PortReport>>,
     last: Successor,
     /// Interfaces came or went while a successor had the hooks.
-    pub(super) postponed: bool,
+    pub(crate) postponed: bool,
 }
 
 impl Succeeded {
-    pub(super) fn follow(&mut self, takeover: &Takeover) {
+    pub(crate) fn follow(&mut self, takeover: &Takeover) {
         self.port = Some(takeover.report.clone());
         self.succession.clone_from(&takeover.succession);
     }
 
     /// As the kernel says now, where connections are steered. A successor steers them before it
     /// touches anything else that is ours.
-    pub(super) fn ask(&self) -> Successor {
+    pub(crate) fn ask(&self) -> Successor {
         match (&self.succession, &self.port) {
             (Some(succession), _) => match succession.ask() {
                 Behind::Agent { plans: true, .. } => Successor::Plans,
@@ -167,12 +167,12 @@ impl Succeeded {
     }
 
     /// Whether that differs from what was last known.
-    pub(super) fn is_news(&mut self, now: Successor) -> bool {
+    pub(crate) fn is_news(&mut self, now: Successor) -> bool {
         std::mem::replace(&mut self.last, now) != now
     }
 
     /// The maps of expectations are kept from here from now on.
-    pub(super) fn plan(&self) {
+    pub(crate) fn plan(&self) {
         if let Some(succession) = &self.succession {
             succession.plan();
         }
@@ -247,11 +247,11 @@ fn who_shares(listener: Option<&TcpListener>, address: Option<BindAddress>) -> B
 }
 
 /// The way that connections take, looked after by a task of its own until it is closed.
-pub(super) struct Takeover {
+pub(crate) struct Takeover {
     /// How connections come here, as last looked at.
-    pub(super) report: watch::Receiver<PortReport>,
+    pub(crate) report: watch::Receiver<PortReport>,
     /// What is asked for a successor, where connections are steered.
-    pub(super) succession: Option<Arc<Succession>>,
+    pub(crate) succession: Option<Arc<Succession>>,
     ready: watch::Sender<bool>,
     stop: oneshot::Sender<()>,
     steering: JoinHandle<PortSteering>,
@@ -279,7 +279,7 @@ impl Takeover {
     }
 
     /// What the agent answers is worth hearing: load balancers' connections come here from now on.
-    pub(super) fn ready(&self) {
+    pub(crate) fn ready(&self) {
         self.ready
             .send_if_modified(|ready| !std::mem::replace(ready, true));
     }
@@ -287,7 +287,7 @@ impl Takeover {
     /// Gives connections up to who answers next. Where that would be nobody, waits for a successor
     /// for `grace`, unless `hurry` completes. All that were begun are in the listener's queue when
     /// this returns. Says whether there is a successor.
-    pub(super) async fn close(self, grace: Duration, hurry: impl Future) -> bool {
+    pub(crate) async fn close(self, grace: Duration, hurry: impl Future) -> bool {
         let Self {
             stop,
             steering,
