@@ -116,10 +116,7 @@ impl Setting {
             }
             event => return Some(event),
         }
-        // Half a plan would look like a view without frontends; and devices whose addresses are
-        // somebody else's are not to be made.
-        let whole = !self.adopting && !self.searching;
-        whole.then(|| Event::Facts(Box::new(self.facts())))
+        self.facts().map(Event::Facts)
     }
 
     fn follow(&mut self, update: ViewUpdate, now: Mono, effects: &mut Vec<Effect>) {
@@ -226,7 +223,15 @@ impl Setting {
         }
     }
 
-    pub(super) fn facts(&self) -> Facts {
+    /// What the view comes to; nothing while the maps are read or the view is searched. Half a plan
+    /// would look like a view without frontends, and devices whose addresses are somebody else's are
+    /// not to be made.
+    pub(super) fn facts(&self) -> Option<Box<Facts>> {
+        let whole = !self.adopting && !self.searching;
+        whole.then(|| Box::new(self.read_facts()))
+    }
+
+    fn read_facts(&self) -> Facts {
         Facts {
             synced: self.view.is_synced(),
             silent: self.state.silent,
