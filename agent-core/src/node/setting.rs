@@ -111,7 +111,10 @@ impl Setting {
             }
             Event::Check => {
                 self.expire(now, effects);
-                self.search(effects);
+                // A successor has the devices, and removes them if their addresses are taken.
+                if !self.successor.exists() {
+                    self.search(effects);
+                }
                 return Some(event);
             }
             event => return Some(event),
