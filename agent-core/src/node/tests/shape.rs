@@ -1,0 +1,131 @@
+//! The datapath's shape: when it is read, and what of it reaches the verdict.
+
+use rstest::rstest;
+
+use super::scene::*;
+use crate::cause::{State, Why};
+use crate::effect::{Effect, Notice};
+use crate::event::Event;
+use crate::owners::{DatapathOwners, Owner};
+use crate::shape::{DeviceFacts, Facts, Role};
+
+fn owned(owners: &[Owner]) -> Event {
+    let owners: DatapathOwners = owners.iter().copied().collect();
+    Event::Shape(Box::new(Facts {
+        owners: [owners; 2],
+        ..Facts::default()
+    }))
+}
+
+#[test]
+fn it_is_read_at_checks_every_half_minute() {
+    let mut scene = Scene::new();
+    assert!(scene.check().has("read shape"), "it was never read");
+    assert!(scene.check().has("read shape"), "nor was that answered");
+    scene.shape();
+    for (at, due) in [
+        (5_000, false),
+        (29_999, false),
+        (30_000, true),
+        (30_001, true),
+    ] {
+        assert_eq!(scene.at(at).check().has("read shape"), due, "{at}");
+    }
+    scene.shape();
+    assert!(!scene.at(60_000).check().has("read shape"));
+    assert!(scene.at(60_001).check().has("read shape"));
+}
+
+#[test]
+fn what_was_just_read_of_the_kernel_is_not_read_twice() {
+    let mut scene = Scene::new();
+    scene.synced();
+    let effects = scene.sound();
+    let Effect::ReadShape(Some(owners)) = effects.0[0] else {
+        panic!("{effects:?}");
+    };
+    assert_eq!(owners, kube_proxy());
+    assert!(matches!(
+        scene.check().0.last(),
+        Some(Effect::ReadShape(None))
+    ));
+}
+
+#[test]
+fn a_change_is_logged_once() {
+    let mut scene = Scene::new();
+    let notices = |effects: Effects| {
+        let shape = |notice: &&Notice| matches!(notice, Notice::Shape(_));
+        effects.notices().into_iter().filter(shape).count()
+    };
+    assert_eq!(notices(scene.shape()), 1);
+    assert_eq!(notices(scene.shape()), 0);
+    let effects = scene.feed(owned(&[Owner::Ipvs]));
+    assert_eq!(effects.names(), ["log"], "the next sample judges it");
+    let owners = [Owner::Ipvs].into_iter().collect();
+    assert_eq!(scene.node.shape().paths[0].owners, owners);
+}
+
+#[rstest]
+#[case::the_same(&[Owner::KubeProxyIptables], State::Proven, None)]
+#[case::one_is_gone(&[], State::Proven, None)]
+#[case::another_took_over(&[Owner::Cilium], State::Unknown, Some(Why::DatapathChanged))]
+#[case::one_more(&[Owner::KubeProxyIptables, Owner::Unknown], State::Unknown, Some(Why::DatapathChanged))]
+fn lanes_that_worked_under_another_owner_prove_nothing(
+    #[case] owners: &[Owner],
+    #[case] state: State,
+    #[case] why: Option<Why>,
+) {
+    let mut scene = Scene::probed();
+    scene.feed(owned(owners));
+    let verdict = scene.later(250).idle().judged().verdict.clone();
+    assert_eq!((verdict.state, verdict.why), (state, why));
+    scene.fault();
+    let accused = scene.idle().state() == State::Broken;
+    assert_eq!(accused, state == State::Proven);
+}
+
+/// Whether Cilium replaces kube-proxy is a fact of the shape, not of its rules.
+#[test]
+fn the_replacement_counts_as_an_owner() {
+    let device = |name: &str, role| DeviceFacts {
+        name: name.to_owned(),
+        role,
+        xdp: false,
+        hooks: None,
+    };
+    let cilium = |egress: &str| {
+        let strangers = |name: &str| crate::shape::Strangers {
+            links: vec![Some(name.to_owned())],
+            filters: vec![],
+        };
+        let uplink = DeviceFacts {
+            hooks: Some([Default::default(), strangers(egress)]),
+            ..device("eth0", Role::Uplink)
+        };
+        Event::Shape(Box::new(Facts {
+            devices: vec![uplink, device("cilium_host", Role::Cilium)],
+            connect: [
+                Some(strangers("cil_sock4_connect")),
+                Some(Default::default()),
+            ],
+            bound: [
+                Some(strangers("cil_sock4_post_bind")),
+                Some(Default::default()),
+            ],
+            owners: [[Owner::Cilium].into_iter().collect(); 2],
+            ..Facts::default()
+        }))
+    };
+    let mut scene = Scene::probed();
+    scene.feed(cilium("cil_to_netdev"));
+    let replaced = scene.node.shape().cilium.unwrap().replacement;
+    assert_eq!(replaced, crate::shape::Told::Yes);
+    assert!(!scene.node.shape().probes_stand());
+    scene.fault();
+    assert_ne!(
+        scene.idle().state(),
+        State::Broken,
+        "probes do not take the users' way"
+    );
+}
