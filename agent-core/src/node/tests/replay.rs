@@ -97,6 +97,7 @@ fn facts_of_a_recording_stay() {
 fn an_id_that_was_given_up_stands_for_nothing() {
     let scene = Scene::probed();
     let mut replay = Node::replay(copied(scene.node.judge()));
+    replay.step(names(&scene), ms(PROBED));
     let mut troubles = |event: Event, at: u64| {
         replay.step(event, ms(at));
         let effects = Effects(replay.step(sampled(&scene, at), ms(at)));

@@ -7,7 +7,7 @@ use crate::cause::{State, Why};
 use crate::effect::{Effect, Notice};
 use crate::event::Event;
 use crate::owners::{DatapathOwners, Owner};
-use crate::shape::{DeviceFacts, Facts, Role};
+use crate::shape::{DeviceFacts, Facts, Role, Strangers, Told};
 
 fn owned(owners: &[Owner]) -> Event {
     let owners: DatapathOwners = owners.iter().copied().collect();
@@ -85,47 +85,54 @@ fn lanes_that_worked_under_another_owner_prove_nothing(
     assert_eq!(accused, state == State::Proven);
 }
 
-/// Whether Cilium replaces kube-proxy is a fact of the shape, not of its rules.
-#[test]
-fn the_replacement_counts_as_an_owner() {
-    let device = |name: &str, role| DeviceFacts {
+/// Cilium's device is there, beside kube-proxy's rules. Of its programs this is known.
+fn cilium(programs: Option<[&str; 3]>) -> Event {
+    let strangers = |name: &str| Strangers {
+        links: vec![Some(name.to_owned())],
+        filters: vec![],
+    };
+    let device = |name: &str, role, hooks| DeviceFacts {
         name: name.to_owned(),
         role,
         xdp: false,
-        hooks: None,
+        hooks,
     };
-    let cilium = |egress: &str| {
-        let strangers = |name: &str| crate::shape::Strangers {
-            links: vec![Some(name.to_owned())],
-            filters: vec![],
-        };
-        let uplink = DeviceFacts {
-            hooks: Some([Default::default(), strangers(egress)]),
-            ..device("eth0", Role::Uplink)
-        };
-        Event::Shape(Box::new(Facts {
-            devices: vec![uplink, device("cilium_host", Role::Cilium)],
-            connect: [
-                Some(strangers("cil_sock4_connect")),
-                Some(Default::default()),
-            ],
-            bound: [
-                Some(strangers("cil_sock4_post_bind")),
-                Some(Default::default()),
-            ],
-            owners: [[Owner::Cilium].into_iter().collect(); 2],
-            ..Facts::default()
-        }))
-    };
+    let egress = programs.map(|[egress, ..]| [Strangers::default(), strangers(egress)]);
+    let both = |name: Option<&str>| [name.map(strangers), name.map(strangers)];
+    Event::Shape(Box::new(Facts {
+        devices: vec![
+            device("eth0", Role::Uplink, egress),
+            device("cilium_host", Role::Cilium, None),
+        ],
+        connect: both(programs.map(|[_, connect, _]| connect)),
+        bound: both(programs.map(|[_, _, bound]| bound)),
+        owners: kube_proxy(),
+        ..Facts::default()
+    }))
+}
+
+/// Whether Cilium replaces kube-proxy is a fact of the shape, not of anybody's rules.
+#[test]
+fn a_replacement_of_kube_proxy_counts_as_an_owner() {
     let mut scene = Scene::probed();
-    scene.feed(cilium("cil_to_netdev"));
-    let replaced = scene.node.shape().cilium.unwrap().replacement;
-    assert_eq!(replaced, crate::shape::Told::Yes);
+    let programs = ["cil_to_netdev", "cil_sock4_connect", "cil_sock4_post_bind"];
+    scene.feed(cilium(Some(programs)));
+    let cilium = scene.node.shape().cilium.unwrap();
+    assert_eq!(cilium.replacement, Told::Yes);
+    let verdict = scene.idle().judged().verdict.clone();
+    assert_eq!(verdict.why, Some(Why::DatapathChanged));
+}
+
+/// Where Cilium may have replaced kube-proxy, probes from outside may not take the users' way.
+#[test]
+fn probes_that_take_another_way_accuse_nobody() {
+    let mut scene = Scene::probed();
+    scene.feed(cilium(None));
     assert!(!scene.node.shape().probes_stand());
     scene.fault();
-    assert_ne!(
+    assert_eq!(
         scene.idle().state(),
-        State::Broken,
-        "probes do not take the users' way"
+        State::Proven,
+        "by the node's own path"
     );
 }

@@ -5,11 +5,12 @@ use rstest::rstest;
 use super::scene::*;
 use super::world::*;
 use crate::cause::State;
-use crate::cluster::Protocol;
+use crate::cluster::{Change, ObjectName, Protocol};
 use crate::event::{Event, Successor};
+use crate::evidence::Directory as _;
 use crate::plan::{Installed, MapChange};
 
-fn edit(endpoint: &str) -> Vec<crate::cluster::Change> {
+fn edit(endpoint: &str) -> Vec<Change> {
     vec![slice("web", Protocol::Tcp, &[endpoint])]
 }
 
@@ -48,7 +49,9 @@ fn maps_of_a_successor_that_died_are_read_again(#[case] next: Next, #[case] now:
         Next::Check => scene.check(),
     };
     assert!(effects.has("read maps") && !effects.has("program"));
-    assert!(!scene.check().has("program"), "not before they were read");
+    for name in ["program", "read maps"] {
+        assert!(!scene.check().has(name), "{name} before they were read");
+    }
     let plan = scene.feed(Event::Installed(Installed::default())).plan();
     let puts = |change: &&MapChange| matches!(change, MapChange::PutFrontend { .. });
     assert_eq!(
@@ -68,6 +71,22 @@ fn maps_are_read_again_also_where_nothing_changed() {
     scene.check();
     scene.succeed(Successor::None);
     assert!(scene.check().has("read maps"));
+}
+
+/// What was planned here before is not what stands in the maps now.
+#[test]
+fn a_service_that_went_meanwhile_is_forgotten() {
+    let mut scene = Scene::probed();
+    let before = scene.node.planner().frontend_count();
+    scene.succeed(Successor::Plans);
+    let web = ObjectName::new("default", "web");
+    scene.view(vec![Change::ServiceGone(web)]);
+    scene.succeed(Successor::None);
+    scene.check();
+    scene.feed(Event::Installed(Installed::default()));
+    assert_eq!(scene.node.planner().frontend_count(), before - 1);
+    let left = (0..8).filter_map(|id| scene.node.planner().service(id));
+    assert!(left.into_iter().all(|info| &*info.name.name != "web"));
 }
 
 /// Its ids are not ours: what stands under another id is adopted with that id.
@@ -95,7 +114,7 @@ fn the_ids_of_the_successor_are_adopted() {
         frontends,
         ..Installed::default()
     }));
-    let info = crate::evidence::Directory::service(scene.node.planner(), web + 100);
+    let info = scene.node.planner().service(web + 100);
     assert_eq!(
         info.map(|info| info.name.to_string()).as_deref(),
         Some("default/web")
