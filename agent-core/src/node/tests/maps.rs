@@ -125,7 +125,7 @@ fn a_service_without_room_for_its_endpoints_is_withheld() {
     maps.settle(&mut scene, effects);
     let missing = scene.node.planner().missing();
     assert!(missing.endpoints > 0, "{missing:?}");
-    let losses = scene.idle().judged().verdict.coverage.clone();
+    let losses = scene.later(3_000).idle().judged().verdict.coverage.clone();
     assert!(losses.misrouted_suspended);
     let endpoints = missing.endpoints;
     let has = |loss: CoverageLoss| losses.losses.iter().any(|of| of.loss == loss);

@@ -143,6 +143,9 @@ fn nothing_is_started_at_addresses_that_are_taken(#[case] report: Parts) {
     let mut scene = after(&running());
     scene.feed(Event::AddressesTaken(Some("t".to_owned())));
     assert!(!scene.parts(report.clone()).has("start"));
+    // The answer to a start of before.
+    scene.parts(Parts::Started(None));
+    assert!(!scene.node.sentinel().unwrap().is_running());
     assert_eq!(scene.condition(), Condition::Off("t"));
     scene.feed(Event::AddressesTaken(None));
     assert_eq!(scene.condition(), Condition::Settling);

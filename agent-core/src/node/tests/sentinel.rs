@@ -14,7 +14,8 @@ use crate::event::{Event, Parts};
 use crate::freshness::FIRST_GENERATION;
 use crate::node::Condition;
 use crate::plan::Installed;
-use crate::trace::ProbePath;
+use crate::probes::tests::traces::{passed, tcp, udp};
+use crate::trace::{Lane, ProbePath};
 
 fn gone() -> Change {
     Change::ServiceGone(rule().service)
@@ -56,7 +57,7 @@ fn it_is_probed_once_its_programs_run() {
     service: "sentinel".into(),
 }])]
 fn an_edit_is_logged_once_and_nothing_is_concluded_from_probes(#[case] edit: Vec<Change>) {
-    let mut scene = Scene::probed();
+    let mut scene = Scene::probed_with(|settings, _| settings.rereads = false);
     let effects = scene.view(edit);
     let altered = |notice: &&Notice| matches!(notice, Notice::Altered(_));
     assert_eq!(effects.notices().into_iter().filter(altered).count(), 1);
@@ -67,6 +68,22 @@ fn an_edit_is_logged_once_and_nothing_is_concluded_from_probes(#[case] edit: Vec
     assert_eq!(scene.state(), State::Proven, "by what was proven before");
     scene.later(31_000).idle();
     assert_eq!(scene.node.last().unwrap().why, Some(Why::SentinelAltered));
+    scene.rest(11_000);
+    scene.fault();
+    assert_ne!(scene.state(), State::Broken, "however long it was so");
+}
+
+/// The datapath has to follow an edit; a rotation is none.
+#[rstest]
+#[case::another_node_port(sentinel_service(30_081), State::Proven)]
+#[case::rotated(sentinel_slice(FIRST_GENERATION + 1), State::Broken)]
+fn an_edited_sentinel_has_to_settle(#[case] change: Change, #[case] state: State) {
+    let mut scene = Scene::probed_with(|settings, _| settings.rereads = false);
+    scene.view(vec![change]);
+    scene.fault();
+    assert_eq!(scene.idle().state(), state);
+    scene.rest(10_000);
+    assert_eq!(scene.fault().state(), State::Broken);
 }
 
 #[test]
@@ -172,35 +189,27 @@ fn a_sentinel_that_comes_later_is_searched_for_then() {
     assert!(taken(&mut scene, None).has("devices"));
 }
 
-/// A lane that meets the new generation measures how far the datapath lags.
-#[test]
-fn a_rotation_measures_the_lag() {
+/// A lane that meets the new generation measures how far the datapath lags. Lags are told by TCP.
+#[rstest]
+#[case::by_tcp(tcp(ProbePath::OffCluster), Some(400))]
+#[case::by_udp(udp(ProbePath::OffCluster), None)]
+fn a_rotation_measures_the_lag(#[case] lane: Lane, #[case] measured: Option<u128>) {
     let mut scene = Scene::probed();
-    scene
-        .later(100)
-        .view(vec![sentinel_slice(FIRST_GENERATION + 1)]);
-    assert_eq!(scene.condition(), Condition::Probing);
-    let mut trace = passing(ProbePath::OffCluster, scene.now() + 150);
-    assert_eq!(scene.later(200).probe(trace.clone()).probed().1, None);
-    for (path, transport, measured) in [
-        (
-            ProbePath::OffCluster,
-            crate::trace::Transport::Tcp,
-            Some(400),
-        ),
-        (ProbePath::OffCluster, crate::trace::Transport::Udp, None),
-    ] {
-        trace = crate::probes::tests::traces::passed(
-            crate::trace::Lane {
-                transport,
-                ..crate::probes::tests::traces::tcp(path)
-            },
-            ms(PROBED + 500),
-        );
-        trace.generation = Some(FIRST_GENERATION + 1);
-        let (_, lag) = scene.at(PROBED + 501).probe(trace).probed();
-        assert_eq!(lag, measured, "{transport:?}");
-    }
+    let rotated = FIRST_GENERATION + 1;
+    let mut meets = |at: u64, generation| {
+        let mut trace = passed(lane, ms(PROBED + at));
+        trace.generation = Some(generation);
+        // It leaves for the echo 20 us after it was sent.
+        let (_, lag) = scene.at(PROBED + at + 1).probe(trace).probed();
+        if at == 50 {
+            scene.at(PROBED + 100).view(vec![sentinel_slice(rotated)]);
+        }
+        lag
+    };
+    assert_eq!(meets(50, FIRST_GENERATION), None);
+    assert_eq!(meets(250, FIRST_GENERATION), None);
+    assert_eq!(meets(500, rotated), measured);
+    assert_eq!(meets(750, rotated), None, "measured once");
     assert_eq!(scene.idle().state(), State::Proven);
 }
 

@@ -180,6 +180,30 @@ fn a_check_of_before_the_failures_does_not_count() {
     assert_eq!(scene.idle().state(), State::Broken, "it began with them");
 }
 
+/// What accuses beside a verdict that holds needs no reading of its own.
+#[test]
+fn a_second_path_accuses_after_the_first_recovered() {
+    let mut scene = Scene::probed();
+    scene.leak(PATH);
+    scene.sound();
+    scene.reread_same();
+    for step in 1..=40 {
+        scene.later(500).leak(PATH);
+        match step {
+            ..30 => scene.probe(passing(ProbePath::NodePort, PROBED + 500 * step)),
+            _ => scene.leak(ProbePath::NodePort),
+        };
+        scene.sound();
+        scene.idle();
+    }
+    assert_eq!(scene.state(), State::Broken);
+    let sent = scene.now() + 500;
+    scene.at(sent).probe(passing(PATH, sent));
+    assert_eq!(scene.idle().state(), State::Broken);
+    scene.probe(passing(ProbePath::NodePort, sent));
+    assert_eq!(scene.idle().state(), State::Proven);
+}
+
 /// One reading serves for ten seconds.
 #[rstest]
 #[case::lately(9_000, State::Broken)]
