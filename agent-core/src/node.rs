@@ -128,11 +128,12 @@ impl Node {
         match event {
             Event::Services(services) => self.learn(services),
             event => {
-                if matches!(event, Event::Check) && self.recorded.is_none() {
-                    let facts = Box::new(self.setting.facts());
-                    if facts != self.judge.facts {
-                        self.pass(Event::Facts(facts), now, &mut effects);
-                    }
+                if matches!(event, Event::Check)
+                    && self.recorded.is_none()
+                    && let Some(facts) = self.setting.facts()
+                    && facts != self.judge.facts
+                {
+                    self.pass(Event::Facts(facts), now, &mut effects);
                 }
                 self.pass(event, now, &mut effects);
             }
