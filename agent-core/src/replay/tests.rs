@@ -1,5 +1,7 @@
 //! A recording replays to the same verdicts, and what is none is refused in a sentence.
 
+mod recordings;
+
 use std::io::Read as _;
 use std::time::Duration;
 
@@ -258,7 +260,7 @@ fn the_ring_is_bounded_and_what_is_left_replays() {
 #[test]
 fn events_of_many_services_fill_the_ring_and_no_more() {
     let mut scene = Scene::new();
-    for round in 0..400u32 {
+    for round in 0..120u32 {
         scene.now += 250;
         let counts = (0..2_000).map(|service| CountDelta {
             service,

@@ -193,8 +193,10 @@ impl Agent {
     /// Every few seconds: are the hooks still there, and first? Two agents that both insist on being
     /// first would fight, so a successor has them.
     pub(super) fn check(&mut self) {
+        // What is due at a check is not, beside a successor.
+        let succeeded = self.follow_successor();
         self.feed(Event::Check);
-        if self.follow_successor() {
+        if succeeded {
             return;
         }
         let (wanted, left_out) = self.watched();

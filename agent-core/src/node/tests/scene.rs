@@ -443,6 +443,7 @@ fn name(effect: &Effect) -> &'static str {
         Effect::StartProbes { anew: false } => "start",
         Effect::StartProbes { anew: true } => "start anew",
         Effect::StopProbes => "stop",
+        Effect::SaveRecording => "save recording",
         Effect::Retarget => "retarget",
         Effect::CheckParts => "check parts",
         Effect::ReadSentinel => "read sentinel",
