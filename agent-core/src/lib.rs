@@ -29,6 +29,8 @@ pub mod policy;
 pub mod probes;
 pub mod report;
 pub mod shape;
+#[cfg(feature = "testing")]
+pub mod sim;
 pub mod time;
 pub mod trace;
 pub mod upgrade;
