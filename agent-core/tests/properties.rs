@@ -52,7 +52,7 @@ proptest! {
         let mut node = SimNode::new(0, world, seed);
         node.run(RUN);
         let pods = node.truth().pods;
-        prop_assert_eq!((pods.failed, pods.denied), (0, 0), "the world is not healthy");
+        prop_assert_eq!(pods.failed, 0, "the world is not healthy");
         let failed = node.answers().iter().find(|answered| answered.livez != 200);
         prop_assert_eq!(failed, None);
     }
@@ -78,6 +78,26 @@ proptest! {
         prop_assert!(recovered.is_some_and(|took| took <= REPAIRED), "200 after {:?}", recovered);
         let before = node.answers().iter().find(|answered| answered.livez != 200);
         prop_assert!(before.is_some_and(|answered| answered.at >= BEGIN.plus(at)));
+    }
+
+    #[test]
+    fn a_restart_changes_no_503(
+        world in worlds::repairable(),
+        seed: u64,
+        restart in 3_000_u64..20_000,
+        pause in 20_u64..4_000,
+    ) {
+        let broken = s(15);
+        let world = world
+            .with(broken, Act::Break(Fault::Flushed))
+            .with(broken + ms(restart), Act::Restart(ms(pause)));
+        let mut node = SimNode::new(0, world, seed);
+        node.run(RUN);
+        let failed = node.failed_after(BEGIN.plus(broken));
+        prop_assert!(failed.is_some_and(|took| took <= PROMISED), "503 after {:?}", failed);
+        let since = BEGIN.plus(broken + PROMISED);
+        let healthy = node.answers().iter().find(|of| of.at > since && of.livez == 200);
+        prop_assert_eq!(healthy, None);
     }
 
     #[test]
@@ -163,6 +183,27 @@ fn a_fleet_runs_in_step() {
     );
 }
 
+/// When /livez is 503, idle and busy, after a fault 20 s after the start.
+fn failed_after(fault: Fault) -> [Option<Duration>; 2] {
+    [World::default(), World::busy()].map(|world| {
+        let mut node = SimNode::new(0, world.with(s(20), Act::Break(fault)), 1);
+        node.run(s(60));
+        node.failed_after(BEGIN.plus(s(20)))
+    })
+}
+
+#[test]
+fn a_node_that_does_not_forward_is_503() {
+    for took in failed_after(Fault::ForwardingOff) {
+        assert!(took.is_some_and(|took| took <= s(2)), "{took:?}");
+    }
+}
+
+#[test]
+fn one_broken_service_leaves_the_node_in_service() {
+    assert_eq!(failed_after(Fault::Emptied(0)), [None, None]);
+}
+
 /// What the rules get wrong today, world by world: each test says in its comment what must hold.
 /// Whoever changes the rules turns its assertion round, and the switch in `worlds` with it.
 mod known {
@@ -229,6 +270,29 @@ mod known {
         let node = run(world, s(30));
         let truth = node.truth();
         assert_eq!((truth.pods.failed, truth.outsiders.failed), (0, 0));
+        assert!(has_failed(&node));
+    }
+
+    /// Must be 200: what fails is meant to. The sentinel's range is filtered, and a policy denies the
+    /// only pod that dials anything.
+    #[test]
+    fn known_false_503_filtered_sentinel_and_one_denied_pod() {
+        let mut world = quiet()
+            .with(s(15), Act::FilterSentinel)
+            .with(s(15), Act::Deny(Some(Client::Pod(0)), None, Denial::Drop));
+        world.streams = vec![Stream::of_pod(0, 0, s(1))];
+        let node = run(world, s(40));
+        assert_eq!(node.truth().pods.failed, 0);
+        assert!(has_failed(&node));
+    }
+
+    /// Must be 200: what fails is meant to. Policies deny everything to everyone, as when a default
+    /// deny is rolled out: a false 503 on every node at once.
+    #[test]
+    fn known_false_503_default_deny() {
+        let deny = Act::Deny(None, None, Denial::Drop);
+        let node = run(World::busy().with(s(15), deny), s(40));
+        assert_eq!(node.truth().pods.failed, 0);
         assert!(has_failed(&node));
     }
 

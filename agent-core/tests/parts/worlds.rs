@@ -83,10 +83,13 @@ pub(crate) fn repairable() -> impl Strategy<Value = World> {
     })
 }
 
+fn denial() -> impl Strategy<Value = Denial> {
+    prop_oneof![Just(Denial::Drop), Just(Denial::Reject)]
+}
+
 /// What may happen to a node without a pod of it going unanswered.
 fn harmless(services: usize) -> impl Strategy<Value = Act> {
     let grace = Duration::from_secs(30);
-    let denial = prop_oneof![Just(Denial::Drop), Just(Denial::Reject)];
     let noticed = if allowed::UNNOTICED_SILENCE {
         90_000_u64
     } else {
@@ -104,23 +107,40 @@ fn harmless(services: usize) -> impl Strategy<Value = Act> {
         1 => (10..20_000_u64).prop_map(|span| Act::LoseSightings(ms(span))),
         1 => (10..5_000_u64).prop_map(|span| Act::DamageDevices(ms(span))),
         1 => Just(Act::FilterSentinel),
-        2 => (5..8_u8, prop::option::of(0..services), denial).prop_map(|(client, service, denial)| {
+        2 => (5..8_u8, prop::option::of(0..services), denial()).prop_map(|(client, service, denial)| {
             Act::Deny(Some(Client::Outsider(client)), service, denial)
         }),
     ]
 }
 
+/// Pods that no policy denies anything, beside those that it does: they show that the node works.
+fn with_denied_pods(mut world: World, denied: Vec<(u8, Denial)>) -> World {
+    if denied.is_empty() {
+        return world;
+    }
+    world.streams.push(Stream::of_pod(9, 0, ms(300)));
+    for (pod, denial) in denied {
+        let denied = Act::Deny(Some(Client::Pod(pod)), None, denial);
+        world = world.with(ms(5_000), denied);
+    }
+    world
+}
+
 prop_compose! {
-    /// A world in which every connection of a pod is answered, whatever else happens.
+    /// A world in which every connection of a pod is answered that no policy denies.
     pub(crate) fn healthy()(world in undisturbed())(
         acts in prop::collection::vec((0..55_000_u64, harmless(world.services.len())), 0..8),
         // Longer than endpoints go on answering is no healthy world; longer than 15 s is known.
         proxy_delay in span(1..4_000, 8_000),
         mirrored in any::<bool>(),
+        denied in prop::collection::vec((0..4_u8, denial()), 0..3),
         world in Just(world),
     ) -> World {
+        let world = with_denied_pods(world, denied);
         World {
-            acts: acts.into_iter().map(|(at, act)| (ms(at), act)).collect(),
+            acts: (acts.into_iter().map(|(at, act)| (ms(at), act)))
+                .chain(world.acts)
+                .collect(),
             proxy_delay,
             mirrored: mirrored && allowed::MIRRORS,
             ..world
