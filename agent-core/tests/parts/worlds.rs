@@ -12,6 +12,8 @@ mod allowed {
     pub(super) const MIRRORS: bool = false;
     /// The API server is a black hole that the agent notices late, while endpoints move.
     pub(super) const UNNOTICED_SILENCE: bool = false;
+    /// The sentinel's range is filtered, and endpoints move before the agent's view does.
+    pub(super) const FILTER_WHILE_ENDPOINTS_MOVE: bool = false;
     /// So few real connections that none gets through soon after a repair.
     pub(super) const SPARSE_TRAFFIC_AT_REPAIR: bool = false;
 }
@@ -137,10 +139,15 @@ prop_compose! {
         world in Just(world),
     ) -> World {
         let world = with_denied_pods(world, denied);
+        let mut acts: Vec<(Duration, Act)> =
+            acts.into_iter().map(|(at, act)| (ms(at), act)).collect();
+        acts.extend(world.acts);
+        let moves = acts.iter().any(|(_, act)| matches!(act, Act::Roll(..)));
+        if moves && !allowed::FILTER_WHILE_ENDPOINTS_MOVE {
+            acts.retain(|(_, act)| !matches!(act, Act::FilterSentinel));
+        }
         World {
-            acts: (acts.into_iter().map(|(at, act)| (ms(at), act)))
-                .chain(world.acts)
-                .collect(),
+            acts,
             proxy_delay,
             mirrored: mirrored && allowed::MIRRORS,
             ..world
