@@ -292,6 +292,27 @@ mod known {
         assert!(has_failed(&node));
     }
 
+    /// Must be 200: as before, and another pod's connections are answered all the while. They do not
+    /// contradict the node port's lane, which the denied pod's failures bear out: a lasting 503.
+    #[test]
+    fn known_false_503_filtered_sentinel_and_a_denied_pod_beside_another() {
+        let mut world = quiet()
+            .with(ms(400), Act::FilterSentinel)
+            .with(s(5), Act::Deny(Some(Client::Pod(2)), None, Denial::Reject));
+        world.streams = vec![Stream::of_pod(2, 1, ms(120)), Stream::of_pod(9, 0, ms(300))];
+        let failed = |seed| {
+            let mut node = SimNode::new(0, world.clone(), seed);
+            node.run(s(30));
+            assert_eq!(node.truth().pods.failed, 0);
+            has_failed(&node)
+        };
+        let failed = (0..100).filter(|seed| failed(*seed)).count();
+        assert!(
+            failed > 0,
+            "mended: allow FILTER_WITH_DENIED_PODS in worlds"
+        );
+    }
+
     /// Must be 200: every connection is answered. The sentinel's range begins to be filtered, and a
     /// moment later endpoints move, which the rules learn before the agent does.
     #[test]

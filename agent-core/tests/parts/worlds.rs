@@ -14,6 +14,8 @@ mod allowed {
     pub(super) const UNNOTICED_SILENCE: bool = false;
     /// The sentinel's range is filtered, and endpoints move before the agent's view does.
     pub(super) const FILTER_WHILE_ENDPOINTS_MOVE: bool = false;
+    /// The same, and pods are denied something.
+    pub(super) const FILTER_WITH_DENIED_PODS: bool = false;
     /// So few real connections that none gets through soon after a repair.
     pub(super) const SPARSE_TRAFFIC_AT_REPAIR: bool = false;
 }
@@ -138,12 +140,15 @@ prop_compose! {
         denied in prop::collection::vec((0..4_u8, denial()), 0..3),
         world in Just(world),
     ) -> World {
+        let denies = !denied.is_empty();
         let world = with_denied_pods(world, denied);
         let mut acts: Vec<(Duration, Act)> =
             acts.into_iter().map(|(at, act)| (ms(at), act)).collect();
         acts.extend(world.acts);
         let moves = acts.iter().any(|(_, act)| matches!(act, Act::Roll(..)));
-        if moves && !allowed::FILTER_WHILE_ENDPOINTS_MOVE {
+        if moves && !allowed::FILTER_WHILE_ENDPOINTS_MOVE
+            || denies && !allowed::FILTER_WITH_DENIED_PODS
+        {
             acts.retain(|(_, act)| !matches!(act, Act::FilterSentinel));
         }
         World {
