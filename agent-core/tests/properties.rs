@@ -313,6 +313,27 @@ mod known {
         );
     }
 
+    /// Must be 200: two pods are denied everything, and another one's connections are answered. While
+    /// a proxy 4 s late sends these to endpoints that have left, they count as no proof.
+    #[test]
+    fn known_false_503_denied_pods_while_endpoints_move() {
+        let mut world = quiet()
+            .with(s(5), Act::Deny(Some(Client::Pod(1)), None, Denial::Drop))
+            .with(s(5), Act::Deny(Some(Client::Pod(2)), None, Denial::Reject))
+            .with(s(20), Act::Roll(0, s(30)));
+        world.services.push(ServiceSpec::new("bank", 1, 0));
+        world.streams = vec![
+            Stream::of_pod(1, 1, ms(150)),
+            Stream::of_pod(2, 2, ms(150)),
+            Stream::of_pod(9, 0, ms(300)),
+        ];
+        world.proxy_delay = (s(4), s(4));
+        let node = run(world, s(40));
+        assert!(is_healthy(&node));
+        let message = "mended: allow DENIED_PODS_WHILE_ENDPOINTS_MOVE in worlds";
+        assert!(has_failed(&node), "{message}");
+    }
+
     /// Must be 200: every connection is answered. The sentinel's range begins to be filtered, and a
     /// moment later endpoints move, which the rules learn before the agent does.
     #[test]

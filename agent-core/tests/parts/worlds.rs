@@ -16,6 +16,8 @@ mod allowed {
     pub(super) const FILTER_WHILE_ENDPOINTS_MOVE: bool = false;
     /// The same, and pods are denied something.
     pub(super) const FILTER_WITH_DENIED_PODS: bool = false;
+    /// Pods are denied something while a late proxy sends the others to endpoints that have left.
+    pub(super) const DENIED_PODS_WHILE_ENDPOINTS_MOVE: bool = false;
     /// So few real connections that none gets through soon after a repair.
     pub(super) const SPARSE_TRAFFIC_AT_REPAIR: bool = false;
 }
@@ -145,6 +147,9 @@ prop_compose! {
         let mut acts: Vec<(Duration, Act)> =
             acts.into_iter().map(|(at, act)| (ms(at), act)).collect();
         acts.extend(world.acts);
+        if denies && !allowed::DENIED_PODS_WHILE_ENDPOINTS_MOVE {
+            acts.retain(|(_, act)| !matches!(act, Act::Roll(..)));
+        }
         let moves = acts.iter().any(|(_, act)| matches!(act, Act::Roll(..)));
         if moves && !allowed::FILTER_WHILE_ENDPOINTS_MOVE
             || denies && !allowed::FILTER_WITH_DENIED_PODS
