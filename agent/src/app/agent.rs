@@ -304,7 +304,7 @@ impl Agent {
         let Some(dir) = &self.config.state_dir else {
             return;
         };
-        let recording = self.node.recording().file();
+        let recording = self.node.recording();
         match Recordings::below(dir).write(clock::wall(), &recording) {
             Ok(path) => {
                 tracing::info!(path = %path.display(), "the events that led here are recorded")
