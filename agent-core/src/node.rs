@@ -1,8 +1,8 @@
 //! One node: [`Node::step`] takes an event and the time, and returns what is to be done. Everything
 //! that the agent decides is decided below it; the shell feeds events and performs effects.
 //!
-//! Two halves, in the order in which an event passes them: [`setting`] keeps the cluster view and
-//! plans the maps, [`judge`] keeps the evidence and judges. The judge sees of the view only
+//! Two halves, in the order in which an event passes them: `setting` keeps the cluster view and
+//! plans the maps, `judge` keeps the evidence and judges. The judge sees of the view only
 //! [`Facts`](crate::event::Facts) and what single ids of Services stand for: that is what a
 //! recording holds, so that a replay drives the same judge with the same events.
 

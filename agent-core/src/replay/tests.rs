@@ -116,7 +116,7 @@ impl Scene {
                 forwarding: [Some(true); 2],
                 ..KernelState::default()
             })));
-            self.feed(Event::Sample(Box::new(KernelSample::default())));
+            self.feed(Event::Sample(Box::default()));
         }
     }
 
