@@ -95,7 +95,7 @@ impl Recent {
         let grown = count.saturating_sub(self.last.unwrap_or(count));
         self.last = Some(count);
         if grown > 0 {
-            self.missed += grown;
+            self.missed = self.missed.saturating_add(grown);
             self.until = Some(now.plus(RECENT));
         }
     }

@@ -32,6 +32,8 @@ pub mod record;
 pub mod replay;
 pub mod report;
 pub mod shape;
+#[cfg(feature = "testing")]
+pub mod sim;
 pub mod time;
 pub mod trace;
 pub mod upgrade;

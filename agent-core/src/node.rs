@@ -1,8 +1,8 @@
 //! One node: [`Node::step`] takes an event and the time, and returns what is to be done. Everything
 //! that the agent decides is decided below it; the shell feeds events and performs effects.
 //!
-//! Two halves, in the order in which an event passes them: [`setting`] keeps the cluster view and
-//! plans the maps, [`judge`] keeps the evidence and judges. The judge sees of the view only
+//! Two halves, in the order in which an event passes them: `setting` keeps the cluster view and
+//! plans the maps, `judge` keeps the evidence and judges. The judge sees of the view only
 //! [`Facts`](crate::event::Facts) and what single ids of Services stand for: that is what a
 //! recording holds, so that a replay drives the same judge with the same events.
 
@@ -81,7 +81,8 @@ pub struct Start {
 pub struct Node {
     setting: Setting,
     judge: Judge,
-    recorder: Recorder,
+    /// Nothing in a replay, and where nobody wants a recording.
+    recorder: Option<Recorder>,
     /// What ids stand for, in a replay.
     recorded: Option<Recorded>,
 }
@@ -102,7 +103,7 @@ impl Node {
         Self {
             setting: Setting::new(settings.sentinel.clone()),
             judge: Judge::new(settings, start),
-            recorder: Recorder::default(),
+            recorder: Some(Recorder::default()),
             recorded: None,
         }
     }
@@ -112,7 +113,7 @@ impl Node {
         Self {
             setting: Setting::new(None),
             judge,
-            recorder: Recorder::default(),
+            recorder: None,
             recorded: Some(Recorded::default()),
         }
     }
@@ -128,11 +129,12 @@ impl Node {
         match event {
             Event::Services(services) => self.learn(services),
             event => {
-                if matches!(event, Event::Check) && self.recorded.is_none() {
-                    let facts = Box::new(self.setting.facts());
-                    if facts != self.judge.facts {
-                        self.pass(Event::Facts(facts), now, &mut effects);
-                    }
+                if matches!(event, Event::Check)
+                    && self.recorded.is_none()
+                    && let Some(facts) = self.setting.facts()
+                    && facts != self.judge.facts
+                {
+                    self.pass(Event::Facts(facts), now, &mut effects);
                 }
                 self.pass(event, now, &mut effects);
             }
@@ -145,28 +147,36 @@ impl Node {
             Some(recorded) => recorded,
             None => self.setting.planner(),
         };
-        if self.recorded.is_some() {
+        let Some(recorder) = &mut self.recorder else {
             return self.judge.step(event, directory, now, effects);
-        }
-        self.recorder.note(&event, now, &self.judge, directory);
+        };
+        recorder.note(&event, now, &self.judge, directory);
         let before = effects.len();
         self.judge.step(event, directory, now, effects);
-        let judged = |effect: &Effect| match effect {
-            Effect::Publish(judged) => self.recorder.judged(judged),
-            _ => false,
-        };
-        if effects[before..]
-            .iter()
-            .map(judged)
-            .fold(false, |any, one| any | one)
-        {
+        let mut save = false;
+        for effect in &effects[before..] {
+            if let Effect::Publish(judged) = effect {
+                save |= recorder.judged(judged);
+            }
+        }
+        if save {
             effects.push(Effect::SaveRecording);
         }
     }
 
-    /// The events of the last minutes.
-    pub fn recording(&self) -> &Recorder {
-        &self.recorder
+    /// Without a flight recorder: of thousands of nodes in one process each would have a MiB.
+    #[must_use]
+    pub fn unrecorded(mut self) -> Self {
+        self.recorder = None;
+        self
+    }
+
+    /// The events of the last minutes as a file; empty without a flight recorder.
+    pub fn recording(&self) -> Vec<u8> {
+        self.recorder
+            .as_ref()
+            .map(Recorder::file)
+            .unwrap_or_default()
     }
 
     /// Time went by to when a part of a recording begins.

@@ -42,7 +42,7 @@ pub enum Wish {
 }
 
 /// The table: what each state asks for. [`State::Starting`] is 503 on `/healthz` besides, see
-/// [`answer()`].
+/// `answer`.
 pub fn wish(state: State, policy: UnknownPolicy) -> Wish {
     match (state, policy) {
         (State::Proven | State::Degraded, _) => Wish::Pass,

@@ -1,7 +1,7 @@
 //! The flight recorder: the events of the last minutes in a bounded ring, written as a file that
 //! `replay` plays again bit for bit, so that a disputed 503 is answered with evidence.
 //!
-//! A recording is gzip of JSON, one [`Line`] a line. It consists of parts, each a gzip member of its
+//! A recording is gzip of JSON, one `Line` a line. It consists of parts, each a gzip member of its
 //! own that begins with the judge as it was then: the oldest part is dropped whole, and what is left
 //! can still be replayed. A replay compares the judge at every later part, and every change of the
 //! verdict, with what was recorded.

@@ -1,7 +1,7 @@
 //! Every metric, defined and encoded in one place.
 //!
 //! Values come from what is published anyway: the main loop hands over a [`Snapshot`] with each
-//! turn and counts connections with [`Metrics::record`]; the listeners count through
+//! turn and counts connections with [`Metrics::record_sample`]; the listeners count through
 //! [`Metrics::http`]. Everything is written at the moment of a scrape, from one lock, so a scrape
 //! never mixes two turns. docs/metrics.md is [`reference()`], written from the same definitions.
 

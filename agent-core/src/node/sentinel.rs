@@ -187,9 +187,24 @@ impl Watched {
             effects.push(Effect::Log(Notice::SentinelOff(why.clone())));
             effects.push(Effect::StopProbes);
         }
-        // The devices go with the addresses, and are made anew without the conflict.
-        self.parts = Own::Unmade;
+        // The devices go with the addresses, and are made anew without the conflict. Those that could
+        // not be had before may not be had then either, which is not reported a second time.
+        if !matches!(self.parts, Own::Off(_)) {
+            self.parts = Own::Unmade;
+        }
         self.taken = taken;
+    }
+
+    /// Has programs and prober started, unless the devices are about to be removed. Until the answer
+    /// comes, parts that were off are off.
+    fn start(&mut self, parts: Own, effects: &mut Vec<Effect>) {
+        if self.taken.is_some() {
+            return;
+        }
+        if !matches!(self.parts, Own::Off(_)) {
+            self.parts = parts;
+        }
+        effects.push(Effect::StartProbes { anew: false });
     }
 
     fn kernel(&self, now: Mono) -> KernelFacts {
@@ -234,17 +249,8 @@ impl Judge {
             return false;
         };
         match parts {
-            Parts::Ready => {
-                watched.parts = match watched.parts {
-                    Own::Running => Own::Running,
-                    _ => Own::Ready,
-                };
-                effects.push(Effect::StartProbes { anew: false });
-            }
-            Parts::Ended => {
-                watched.parts = Own::Ready;
-                effects.push(Effect::StartProbes { anew: false });
-            }
+            Parts::Ready if watched.parts == Own::Running => watched.start(Own::Running, effects),
+            Parts::Ready | Parts::Ended => watched.start(Own::Ready, effects),
             Parts::Started(None) => self.turn(Own::Running, now, effects),
             Parts::Started(Some(why)) | Parts::Off(why) => self.turn(Own::Off(why), now, effects),
             Parts::Damaged(sentence) => {

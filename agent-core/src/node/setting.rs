@@ -111,15 +111,15 @@ impl Setting {
             }
             Event::Check => {
                 self.expire(now, effects);
-                self.search(effects);
+                // A successor has the devices, and removes them if their addresses are taken.
+                if !self.successor.exists() {
+                    self.search(effects);
+                }
                 return Some(event);
             }
             event => return Some(event),
         }
-        // Half a plan would look like a view without frontends; and devices whose addresses are
-        // somebody else's are not to be made.
-        let whole = !self.adopting && !self.searching;
-        whole.then(|| Event::Facts(Box::new(self.facts())))
+        self.facts().map(Event::Facts)
     }
 
     fn follow(&mut self, update: ViewUpdate, now: Mono, effects: &mut Vec<Effect>) {
@@ -226,7 +226,15 @@ impl Setting {
         }
     }
 
-    pub(super) fn facts(&self) -> Facts {
+    /// What the view comes to; nothing while the maps are read or the view is searched. Half a plan
+    /// would look like a view without frontends, and devices whose addresses are somebody else's are
+    /// not to be made.
+    pub(super) fn facts(&self) -> Option<Box<Facts>> {
+        let whole = !self.adopting && !self.searching;
+        whole.then(|| Box::new(self.read_facts()))
+    }
+
+    fn read_facts(&self) -> Facts {
         Facts {
             synced: self.view.is_synced(),
             silent: self.state.silent,

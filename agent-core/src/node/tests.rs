@@ -1,1 +1,19 @@
+//! The policy of the main loop: which effects follow from which events, and when.
 
+mod answers;
+mod coverage;
+mod drain;
+mod maps;
+mod parts;
+mod recheck;
+mod remembered;
+mod replay;
+mod restart;
+mod samples;
+mod scene;
+mod sentinel;
+mod shape;
+mod start;
+mod successor;
+mod suspicion;
+mod world;

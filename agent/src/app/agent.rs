@@ -193,8 +193,10 @@ impl Agent {
     /// Every few seconds: are the hooks still there, and first? Two agents that both insist on being
     /// first would fight, so a successor has them.
     pub(super) fn check(&mut self) {
+        // What is due at a check is not, beside a successor.
+        let succeeded = self.follow_successor();
         self.feed(Event::Check);
-        if self.follow_successor() {
+        if succeeded {
             return;
         }
         let (wanted, left_out) = self.watched();
@@ -302,7 +304,7 @@ impl Agent {
         let Some(dir) = &self.config.state_dir else {
             return;
         };
-        let recording = self.node.recording().file();
+        let recording = self.node.recording();
         match Recordings::below(dir).write(clock::wall(), &recording) {
             Ok(path) => {
                 tracing::info!(path = %path.display(), "the events that led here are recorded")

@@ -131,7 +131,7 @@ impl Agent {
             Input::Interfaces(interfaces) => self.follow_interfaces(interfaces),
             Input::Recording(wanted) => {
                 // Whoever asked may be gone.
-                let _ = wanted.send(self.node.recording().file());
+                let _ = wanted.send(self.node.recording());
             }
             Input::Check => self.check(),
             Input::Sample => return Some(self.sample()),

@@ -30,7 +30,7 @@ impl Recordings {
         }
     }
 
-    /// Writes one, whole or not at all, and drops the oldest beyond [`KEPT`].
+    /// Writes one, whole or not at all, and drops the oldest beyond six.
     ///
     /// # Errors
     /// The folder cannot be written.

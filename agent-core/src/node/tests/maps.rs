@@ -1,0 +1,228 @@
+//! From the view to the maps: what is programmed, and what finds no place in them.
+
+use std::collections::BTreeMap;
+
+use agent_common::abi::MAX_SERVICES;
+use agent_common::service::{EndpointKey, EndpointValue, FrontendKey, FrontendValue};
+use rstest::rstest;
+
+use super::scene::*;
+use super::world::*;
+use crate::cluster::{Change, ObjectName, Protocol};
+use crate::event::Event;
+use crate::evidence::CoverageLoss;
+use crate::plan::{Installed, MapChange};
+
+/// The maps of expectations, with room for so many frontends and endpoints.
+struct Maps {
+    room: [usize; 2],
+    frontends: BTreeMap<FrontendKey, FrontendValue>,
+    endpoints: BTreeMap<EndpointKey, EndpointValue>,
+}
+
+impl Maps {
+    fn new(frontends: usize, endpoints: usize) -> Self {
+        Self {
+            room: [frontends, endpoints],
+            frontends: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
+        }
+    }
+
+    /// What the observer's maps do with a plan. Returns what found no place.
+    fn apply(&mut self, plan: &[MapChange]) -> Vec<MapChange> {
+        let mut full = Vec::new();
+        for change in plan {
+            match *change {
+                MapChange::PutFrontend { key, .. }
+                    if self.frontends.len() == self.room[0]
+                        && !self.frontends.contains_key(&key) =>
+                {
+                    full.push(*change);
+                }
+                MapChange::PutEndpoint { key, .. }
+                    if self.endpoints.len() == self.room[1]
+                        && !self.endpoints.contains_key(&key) =>
+                {
+                    full.push(*change);
+                }
+                MapChange::PutFrontend { key, value } => drop(self.frontends.insert(key, value)),
+                MapChange::DeleteFrontend { key } => drop(self.frontends.remove(&key)),
+                MapChange::PutEndpoint { key, value }
+                | MapChange::RetireEndpoint { key, value } => {
+                    self.endpoints.insert(key, value);
+                }
+                MapChange::DeleteEndpoint { key } => drop(self.endpoints.remove(&key)),
+                _ => {}
+            }
+        }
+        full
+    }
+
+    /// Applies a plan and those that follow from it. Returns how many there were.
+    fn settle(&mut self, scene: &mut Scene, effects: Effects) -> usize {
+        let mut full = self.apply(&effects.plan());
+        let mut rounds = 1;
+        while !full.is_empty() {
+            let effects = scene.feed(Event::Full(full));
+            assert_eq!(effects.names()[0], "program");
+            assert!(effects.has("publish"), "what is missing is judged");
+            full = self.apply(&effects.plan());
+            rounds += 1;
+            assert!(rounds < 20, "each plan gives up an entry");
+        }
+        rounds
+    }
+
+    fn installed(&self) -> Installed {
+        let frontends = self.frontends.iter().map(|(key, value)| (*key, *value));
+        let endpoints = self.endpoints.iter().map(|(key, value)| (*key, *value));
+        Installed {
+            frontends: frontends.collect(),
+            endpoints: endpoints.collect(),
+            ..Installed::default()
+        }
+    }
+}
+
+fn without_sentinel() -> Scene {
+    Scene::with(|settings, _| settings.sentinel = None)
+}
+
+fn synced_services() -> Vec<Change> {
+    let mut changes = services();
+    changes.push(Change::Synced);
+    changes
+}
+
+#[rstest]
+#[case::room_for_all(9, 9, 1, [0, 0])]
+#[case::one_frontend_too_many(1, 9, 2, [1, 0])]
+#[case::no_frontend_at_all(0, 9, 2, [2, 0])]
+fn what_found_no_place_is_planned_again_until_nothing_is_full(
+    #[case] frontends: usize,
+    #[case] endpoints: usize,
+    #[case] rounds: usize,
+    #[case] missing: [u64; 2],
+) {
+    let mut scene = without_sentinel();
+    let mut maps = Maps::new(frontends, endpoints);
+    scene.view(synced_services());
+    let effects = scene.feed(Event::Installed(Installed::default()));
+    assert_eq!(maps.settle(&mut scene, effects), rounds);
+    let found = scene.node.planner().missing();
+    assert_eq!([found.frontends, found.endpoints], missing);
+    assert_eq!(maps.frontends.len(), frontends.min(2));
+}
+
+/// A frontend whose endpoints are not all there must not be watched: it would look misrouted.
+#[test]
+fn a_service_without_room_for_its_endpoints_is_withheld() {
+    let mut scene = without_sentinel();
+    let mut maps = Maps::new(9, 1);
+    scene.view(synced_services());
+    let effects = scene.feed(Event::Installed(Installed::default()));
+    maps.settle(&mut scene, effects);
+    let missing = scene.node.planner().missing();
+    assert!(missing.endpoints > 0, "{missing:?}");
+    let losses = scene.later(3_000).idle().judged().verdict.coverage.clone();
+    assert!(losses.misrouted_suspended);
+    let endpoints = missing.endpoints;
+    let has = |loss: CoverageLoss| losses.losses.iter().any(|of| of.loss == loss);
+    assert!(has(CoverageLoss::EndpointsFull { missing: endpoints }));
+}
+
+/// An id rests after its Service is gone. The check that frees it also has it judged what is missing.
+#[test]
+fn an_id_that_rested_is_used_at_a_check() {
+    let mut scene = without_sentinel();
+    let many = (0..=MAX_SERVICES).map(|n| {
+        let [_, _, high, low] = n.to_be_bytes();
+        service(&format!("s{n:05}"), &format!("10.96.{high}.{low}"))
+    });
+    let mut changes: Vec<Change> = many.collect();
+    changes.push(Change::Synced);
+    scene.view(changes);
+    let effects = scene.feed(Event::Installed(Installed::default()));
+    assert_eq!(effects.names(), ["program", "remember", "publish"]);
+    let missing = |scene: &mut Scene| {
+        let losses = scene.idle().judged().verdict.coverage.losses.clone();
+        let lost = |loss: &CoverageLoss| matches!(loss, CoverageLoss::ServicesFull { missing: 1 });
+        losses.iter().any(|of| lost(&of.loss))
+    };
+    assert!(missing(&mut scene));
+    scene.shape();
+    let gone = Change::ServiceGone(ObjectName::new("default", "s00000"));
+    scene.view(vec![gone]);
+    assert_eq!(scene.at(299_999).check().plan(), []);
+    assert!(missing(&mut scene));
+    scene.shape();
+    let effects = scene.at(300_000).check();
+    let frontends = |change: &MapChange| matches!(change, MapChange::PutFrontend { .. });
+    assert!(effects.plan().iter().any(frontends));
+    assert!(effects.has("publish"));
+    assert!(!missing(&mut scene));
+    assert!(
+        !scene.later(5_000).check().has("publish"),
+        "nothing changed"
+    );
+}
+
+#[test]
+fn later_changes_program_what_differs() {
+    let mut scene = Scene::new();
+    scene.synced();
+    let effects = scene.view(vec![slice("web", Protocol::Tcp, &["10.2.0.1", "10.2.0.3"])]);
+    assert_eq!(effects.names()[0], "program", "before it is judged");
+    let plan = effects.plan();
+    assert!(
+        matches!(
+            plan[..],
+            [
+                MapChange::PutEndpoint { .. },
+                MapChange::RetireEndpoint { .. }
+            ]
+        ),
+        "{plan:?}"
+    );
+    assert_eq!(scene.view(vec![tainted(&["x"])]).plan(), []);
+}
+
+/// A restart finds its maps as they were: nothing is written twice, and ids stay.
+#[test]
+fn maps_that_fit_the_view_are_adopted() {
+    let mut before = without_sentinel();
+    let mut maps = Maps::new(9, 9);
+    before.view(synced_services());
+    let effects = before.feed(Event::Installed(Installed::default()));
+    maps.settle(&mut before, effects);
+
+    let mut after = without_sentinel();
+    let mut changes = services();
+    changes.insert(1, service("earlier", "10.96.0.3"));
+    changes.push(Change::Synced);
+    after.view(changes);
+    let plan = after.feed(Event::Installed(maps.installed())).plan();
+    let untouched = |change: &&MapChange| match change {
+        MapChange::PutFrontend { key, .. } => !maps.frontends.contains_key(key),
+        MapChange::PutEndpoint { .. } | MapChange::DeleteEndpoint { .. } => false,
+        MapChange::DeleteFrontend { .. } | MapChange::RetireEndpoint { .. } => false,
+        _ => true,
+    };
+    assert!(plan.iter().all(|change| untouched(&change)), "{plan:?}");
+    assert_eq!(after.id("web"), before.id("web"));
+    assert_eq!(after.id("dns"), before.id("dns"));
+}
+
+#[test]
+fn what_left_long_ago_is_forgotten_at_a_check() {
+    let mut scene = Scene::new();
+    scene.synced();
+    scene.view(vec![slice("web", Protocol::Tcp, &["10.2.0.1"])]);
+    assert_eq!(scene.at(299_999).check().plan(), []);
+    let plan = scene.at(300_000).check().plan();
+    assert!(
+        matches!(plan[..], [MapChange::DeleteEndpoint { .. }]),
+        "{plan:?}"
+    );
+}

@@ -1,0 +1,181 @@
+//! The sentinel's own parts: what each report of them leads to.
+
+use rstest::rstest;
+
+use super::scene::*;
+use crate::cause::State;
+use crate::effect::Notice;
+use crate::event::{Event, KernelState, Parts};
+use crate::node::Condition;
+
+fn off(why: &str) -> Parts {
+    Parts::Off(why.to_owned())
+}
+
+fn failed(why: &str) -> Parts {
+    Parts::Started(Some(why.to_owned()))
+}
+
+/// A node whose parts reported this so far.
+fn after(reports: &[Parts]) -> Scene {
+    let mut scene = Scene::new();
+    scene.synced();
+    for parts in reports {
+        scene.parts(parts.clone());
+    }
+    scene
+}
+
+fn running() -> Vec<Parts> {
+    vec![Parts::Ready, Parts::Started(None)]
+}
+
+#[rstest]
+#[case::made(vec![], Parts::Ready, &["start", "publish"], Condition::Settling)]
+#[case::started(vec![Parts::Ready], Parts::Started(None), &["retarget", "publish"], Condition::Probing)]
+#[case::made_again(running(), Parts::Ready, &["start", "publish"], Condition::Probing)]
+#[case::cannot_start(vec![Parts::Ready], failed("e"), &["log", "stop", "retarget", "publish"], Condition::Off("e"))]
+#[case::not_to_be_had(vec![], off("e"), &["log", "stop", "retarget", "publish"], Condition::Off("e"))]
+#[case::lost(running(), off("e"), &["log", "stop", "retarget", "publish"], Condition::Off("e"))]
+#[case::the_same_again(vec![off("e")], off("e"), &["stop", "retarget", "publish"], Condition::Off("e"))]
+#[case::for_another_reason(vec![off("e")], off("f"), &["log", "stop", "retarget", "publish"], Condition::Off("f"))]
+#[case::made_after_all(vec![off("e")], Parts::Ready, &["start", "publish"], Condition::Off("e"))]
+#[case::on_again(vec![off("e"), Parts::Ready], Parts::Started(None), &["log", "retarget", "publish"], Condition::Probing)]
+#[case::fails_as_before(vec![failed("e"), Parts::Ready], failed("e"), &["stop", "retarget", "publish"], Condition::Off("e"))]
+#[case::ended(running(), Parts::Ended, &["start", "publish"], Condition::Settling)]
+#[case::ended_and_on_again(
+    vec![Parts::Ready, Parts::Started(None), Parts::Ended],
+    Parts::Started(None),
+    &["retarget", "publish"],
+    Condition::Probing
+)]
+#[case::never_began(vec![failed("e")], Parts::Ended, &["start", "publish"], Condition::Off("e"))]
+#[case::detached(running(), Parts::Detached, &["log", "start anew", "publish"], Condition::Probing)]
+#[case::damaged(running(), Parts::Damaged("d".to_owned()), &["log", "publish"], Condition::Probing)]
+#[case::damaged_alike(
+    vec![Parts::Ready, Parts::Damaged("d".to_owned())],
+    Parts::Damaged("d".to_owned()),
+    &["publish"],
+    Condition::Settling
+)]
+#[case::kernel(running(), Parts::Kernel(KernelState::default()), &["read shape"], Condition::Probing)]
+fn a_report_of_the_parts(
+    #[case] before: Vec<Parts>,
+    #[case] report: Parts,
+    #[case] effects: &[&str],
+    #[case] condition: Condition<'_>,
+) {
+    let mut scene = after(&before);
+    assert_eq!(scene.parts(report).names(), effects);
+    assert_eq!(scene.condition(), condition);
+}
+
+#[rstest]
+#[case::off(off("e"), Notice::SentinelOff("e".to_owned()))]
+#[case::damaged(Parts::Damaged("d".to_owned()), Notice::Damaged("d".to_owned()))]
+#[case::detached(Parts::Detached, Notice::Detached)]
+fn trouble_is_logged(#[case] report: Parts, #[case] notice: Notice) {
+    assert_eq!(after(&running()).parts(report).notices(), [&notice]);
+}
+
+#[test]
+fn recovery_is_logged_once() {
+    let mut scene = after(&[off("e"), Parts::Ready]);
+    assert_eq!(
+        scene.parts(Parts::Started(None)).notices(),
+        [&Notice::SentinelOn]
+    );
+    assert!(scene.parts(Parts::Started(None)).notices().is_empty());
+}
+
+/// A prober that cannot start is tried again every few seconds: that must neither fill the log nor
+/// make the sentinel exist for a moment.
+#[test]
+fn a_start_that_fails_again_and_again_changes_nothing() {
+    let mut scene = after(&[Parts::Ready, failed("e")]);
+    for _ in 0..3 {
+        scene.later(5_000);
+        for report in [Parts::Ended, failed("e")] {
+            let effects = scene.parts(report);
+            assert!(effects.notices().is_empty(), "{effects:?}");
+            let watched = scene.node.sentinel().unwrap();
+            assert_eq!((watched.exists(), watched.off()), (false, Some("e")));
+        }
+    }
+}
+
+#[test]
+fn damage_is_logged_again_once_the_parts_were_sound() {
+    let damaged = || Parts::Damaged("d".to_owned());
+    let mut scene = after(&running());
+    scene.parts(damaged());
+    scene.kernel(None, Some(true));
+    assert!(scene.parts(damaged()).notices().is_empty(), "damaged still");
+    scene.sound();
+    assert_eq!(scene.parts(damaged()).notices().len(), 1);
+}
+
+/// Failures that damage of our own explains accuse nobody, nor do those that follow it closely.
+#[rstest]
+#[case::damaged(Parts::Damaged("d".to_owned()), 0, State::Suspect)]
+#[case::detached(Parts::Detached, 0, State::Suspect)]
+#[case::long_ago(Parts::Damaged("d".to_owned()), 10_000, State::Broken)]
+fn failures_beside_damage_do_not_count(
+    #[case] report: Parts,
+    #[case] before: u64,
+    #[case] not_damaged: State,
+) {
+    let mut scene = Scene::probed();
+    scene.parts(report);
+    scene.rest(before);
+    scene.fault();
+    match before {
+        0 => assert_eq!(scene.idle().state(), State::Proven),
+        _ => assert_eq!(scene.idle().state(), not_damaged),
+    }
+}
+
+/// Addresses are taken: their devices are about to be removed.
+#[rstest]
+#[case::ready(Parts::Ready)]
+#[case::ended(Parts::Ended)]
+fn nothing_is_started_at_addresses_that_are_taken(#[case] report: Parts) {
+    let mut scene = after(&running());
+    scene.feed(Event::AddressesTaken(Some("t".to_owned())));
+    assert!(!scene.parts(report.clone()).has("start"));
+    // The answer to a start of before.
+    scene.parts(Parts::Started(None));
+    assert!(!scene.node.sentinel().unwrap().is_running());
+    assert_eq!(scene.condition(), Condition::Off("t"));
+    scene.feed(Event::AddressesTaken(None));
+    assert_eq!(scene.condition(), Condition::Settling);
+    assert!(scene.parts(report).has("start"));
+}
+
+/// The devices could not be had before the addresses were taken. Whoever makes them does not report
+/// that a second time.
+#[test]
+fn devices_that_cannot_be_had_stay_off_over_a_conflict() {
+    let mut scene = after(&[off("e")]);
+    scene.feed(Event::AddressesTaken(Some("t".to_owned())));
+    assert_eq!(scene.condition(), Condition::Off("t"));
+    scene.feed(Event::AddressesTaken(None));
+    assert_eq!(scene.condition(), Condition::Off("e"));
+}
+
+/// Lanes that worked stay armed while the sentinel is off, and what failed before it does not count.
+#[test]
+fn a_sentinel_that_was_off_has_to_settle() {
+    let mut scene = Scene::probed();
+    scene.parts(off("e"));
+    scene.started();
+    scene.later(1_000);
+    scene.fault();
+    assert_eq!(
+        scene.idle().state(),
+        State::Proven,
+        "it was turned on a moment ago"
+    );
+    scene.rest(10_000);
+    assert_eq!(scene.fault().state(), State::Broken);
+}

@@ -1,0 +1,106 @@
+//! The sentinel read past the watches: a watch that lags must not turn an edit into a broken node.
+
+use rstest::rstest;
+
+use super::scene::*;
+use super::world::*;
+use crate::cause::State;
+use crate::cluster::Change;
+use crate::effect::Notice;
+use crate::event::Event;
+use crate::freshness::FIRST_GENERATION;
+use crate::trace::ProbePath;
+
+const PATH: ProbePath = ProbePath::OffCluster;
+
+fn reread(scene: &mut Scene, found: Option<Vec<Change>>) -> Effects {
+    let now = ms(scene.now());
+    scene.feed(Event::Reread(now, found))
+}
+
+fn moved() -> Option<Vec<Change>> {
+    Some(vec![
+        sentinel_service(30_081),
+        sentinel_slice(FIRST_GENERATION),
+    ])
+}
+
+#[rstest]
+#[case::the_same(Some(sentinel_objects()), false)]
+#[case::rotated(Some(vec![sentinel_service(30_080), sentinel_slice(FIRST_GENERATION + 3)]), false)]
+#[case::no_answer(None, false)]
+#[case::another_node_port(moved(), true)]
+#[case::altered(Some(vec![sentinel_service(30_080), alteration()]), true)]
+#[case::gone(Some(vec![]), true)]
+fn a_sentinel_that_differs_accuses_nobody(
+    #[case] found: Option<Vec<Change>>,
+    #[case] differs: bool,
+) {
+    let mut scene = Scene::probed();
+    scene.leak(PATH);
+    scene.sound();
+    let effects = reread(&mut scene, found);
+    let logged = matches!(effects.notices()[..], [Notice::Rechecked(Some(_))]);
+    assert_eq!(logged, differs);
+    assert!(effects.has("publish"));
+    for _ in 0..4 {
+        scene.later(250).leak(PATH);
+        scene.sound();
+    }
+    let expected = match differs {
+        true => [State::Proven, State::Proven],
+        false => [State::Broken, State::Broken],
+    };
+    assert_eq!([scene.state(), scene.idle().state()], expected);
+}
+
+/// What the API server said of it holds until it says otherwise, or the watches report something.
+#[test]
+fn a_difference_ends_with_the_next_reading() {
+    let mut scene = Scene::probed();
+    reread(&mut scene, moved());
+    let again = reread(&mut scene, moved());
+    assert!(again.notices().is_empty(), "logged once");
+    let effects = scene.reread_same();
+    assert_eq!(effects.notices(), [&Notice::Rechecked(None)]);
+    scene.rest(11_000);
+    assert_eq!(scene.fault().state(), State::Broken);
+}
+
+/// It ends with what the watches report of the sentinel, not of anything else.
+#[test]
+fn a_difference_ends_with_what_the_watches_report() {
+    let mut scene = Scene::probed();
+    reread(&mut scene, moved());
+    scene.view(vec![tainted(&["x"])]);
+    assert!(reread(&mut scene, moved()).notices().is_empty(), "still so");
+    scene.view(vec![sentinel_service(30_081)]);
+    let effects = reread(&mut scene, moved());
+    assert!(effects.notices().is_empty(), "it was over before");
+    scene.rest(11_000);
+    scene.leak(PATH);
+    scene.sound();
+    reread(&mut scene, moved());
+    for _ in 0..4 {
+        scene.later(250).leak(PATH);
+    }
+    assert_eq!(scene.idle().state(), State::Broken);
+}
+
+/// A recording holds the answer instead of the objects.
+#[rstest]
+#[case::differs(Some(true), State::Proven)]
+#[case::same(Some(false), State::Broken)]
+#[case::no_answer(None, State::Broken)]
+fn a_recorded_answer_means_the_same(#[case] differs: Option<bool>, #[case] state: State) {
+    let mut scene = Scene::probed();
+    scene.leak(PATH);
+    scene.sound();
+    let effects = scene.feed(Event::Rechecked(ms(PROBED), differs));
+    assert!(effects.has("publish"));
+    for _ in 0..4 {
+        scene.later(250).leak(PATH);
+        scene.sound();
+    }
+    assert_eq!(scene.idle().state(), state);
+}

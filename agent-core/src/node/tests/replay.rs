@@ -1,0 +1,128 @@
+//! A recording drives the same judge: its events come to the same verdicts.
+
+use agent_common::evidence::Outcome;
+
+use super::scene::*;
+use super::world::*;
+use crate::cause::{Failure, State};
+use crate::event::{Event, KernelSample, KnownService, Service};
+use crate::evidence::Directory as _;
+use crate::node::{Judge, Node};
+use crate::verdict::LastVerdict;
+
+/// The judge as a recording holds it.
+fn copied(judge: &Judge) -> Judge {
+    serde_json::from_str(&serde_json::to_string(judge).unwrap()).unwrap()
+}
+
+/// What the ids of the scene's Services stand for.
+fn names(scene: &Scene) -> Event {
+    let known = |id| {
+        let info = scene.node.planner().service(id)?;
+        let known = KnownService {
+            name: info.name.clone(),
+            port: info.port.to_owned(),
+            family: info.family,
+            endpoints: info.endpoints,
+            udp: info.udp,
+            dns: info.dns,
+            sentinel: info.sentinel,
+        };
+        Some(Service {
+            id,
+            known: Some(known),
+        })
+    };
+    Event::Services((0..8).filter_map(known).collect())
+}
+
+fn run(node: &mut Node, events: &[(u64, Event)]) -> Vec<LastVerdict> {
+    let mut verdicts = Vec::new();
+    for (at, event) in events {
+        node.step(event.clone(), ms(*at));
+        verdicts.extend(node.last());
+    }
+    verdicts
+}
+
+/// A connection to `web` leaks.
+fn sampled(scene: &Scene, at: u64) -> Event {
+    let mut sighting = scene.sighting(Failure::Leaked);
+    (sighting.at, sighting.arrived) = (ms(at), ms(at));
+    Event::Sample(Box::new(KernelSample {
+        counts: vec![delta(scene.id("web"), &[Outcome::Arrived, Outcome::Leaked])],
+        sightings: vec![sighting],
+        ..KernelSample::default()
+    }))
+}
+
+#[test]
+fn a_replay_comes_to_the_same_verdicts() {
+    let mut scene = Scene::probed();
+    let mut replay = Node::replay(copied(scene.node.judge()));
+    assert_eq!(replay.last(), scene.node.last());
+    assert_eq!(replay.step(names(&scene), ms(PROBED)).len(), 0);
+    let mut events = Vec::new();
+    for n in 1..8 {
+        let at = PROBED + 250 * n;
+        events.push((at, Event::Trace(Box::new(leaking(PATHS[0], at)))));
+        events.push((at + 10, Event::Rechecked(ms(at), Some(false))));
+        events.push((at + 20, sampled(&scene, at)));
+    }
+    events.push((PROBED + 2_100, Event::Check));
+    events.push((PROBED + 2_200, Event::Tick));
+    let live = run(&mut scene.node, &events);
+    assert_eq!(live.last().unwrap().state, State::Suspect);
+    assert_eq!(run(&mut replay, &events), live);
+    let troubles = |node: &mut Node| {
+        let effects = Effects(node.step(Event::Tick, ms(PROBED + 2_300)));
+        effects.judged().verdict.services.clone()
+    };
+    assert_eq!(troubles(&mut replay), troubles(&mut scene.node));
+}
+
+/// Where the view is not recorded, a check has nothing to read it from.
+#[test]
+fn facts_of_a_recording_stay() {
+    let scene = Scene::probed();
+    let mut replay = Node::replay(copied(scene.node.judge()));
+    replay.step(Event::Services(Vec::new()), ms(PROBED));
+    replay.step(Event::Check, ms(PROBED + 10));
+    let effects = Effects(replay.step(Event::Tick, ms(PROBED + 20)));
+    assert_eq!(effects.state(), State::Proven);
+    assert!(replay.sentinel().unwrap().found().exists);
+}
+
+#[test]
+fn an_id_that_was_given_up_stands_for_nothing() {
+    let scene = Scene::probed();
+    let mut replay = Node::replay(copied(scene.node.judge()));
+    replay.step(names(&scene), ms(PROBED));
+    let mut troubles = |event: Event, at: u64| {
+        replay.step(event, ms(at));
+        let effects = Effects(replay.step(sampled(&scene, at), ms(at)));
+        effects.judged().verdict.services.len()
+    };
+    let gone = Event::Services(vec![Service {
+        id: scene.id("web"),
+        known: None,
+    }]);
+    assert_eq!(troubles(gone, PROBED + 10), 0);
+    assert_eq!(troubles(names(&scene), PROBED + 20), 1);
+}
+
+/// Recorded facts replace those of the view, and are judged at once.
+#[test]
+fn recorded_facts_are_judged_like_those_of_the_view() {
+    let scene = Scene::probed();
+    let mut live = Scene::probed();
+    live.view(vec![tainted(&[TAINT]), alteration()]);
+    let facts = live.node.judge().facts.clone();
+    let mut replay = Node::replay(copied(scene.node.judge()));
+    let effects = Effects(replay.step(Event::Facts(facts), ms(PROBED)));
+    assert_eq!(effects.statuses(), [503, 200]);
+    assert_eq!(
+        replay.sentinel().unwrap().condition(false),
+        live.condition()
+    );
+}

@@ -1,0 +1,230 @@
+//! A restart of the agent, in one boot: it changes no answer, and accuses of nothing that a former
+//! agent did not see.
+
+use rstest::rstest;
+
+use super::scene::*;
+use super::world::*;
+use crate::cause::{State, Why};
+use crate::coverage::ObserverStart;
+use crate::effect::Notice;
+use crate::event::Event;
+use crate::memory::Remembered;
+
+/// What a node left that ended a second later.
+fn written(scene: &mut Scene) -> Remembered {
+    scene.later(1_000).feed(Event::Tick);
+    scene
+        .remembered
+        .clone()
+        .expect("it was written at the start")
+}
+
+/// The next agent, begun so much later.
+fn next(scene: &mut Scene, remembered: Remembered, after: u64, continues: bool) -> Scene {
+    let now = scene.now() + after;
+    let mut next = Scene::with(|_, start| {
+        start.now = ms(now);
+        start.remembered = Some(remembered);
+        start.observer = ObserverStart {
+            continues,
+            ..ObserverStart::default()
+        };
+    });
+    next.at(now);
+    next
+}
+
+fn restarted(scene: &mut Scene, after: u64) -> Scene {
+    let remembered = written(scene);
+    next(scene, remembered, after, true)
+}
+
+fn broken() -> Scene {
+    let mut scene = Scene::probed();
+    scene.fault();
+    assert_eq!(scene.leak_and_sample().statuses(), [503, 503]);
+    scene
+}
+
+#[test]
+fn the_last_verdict_is_known_before_the_first() {
+    let mut before = broken();
+    let after = restarted(&mut before, 500);
+    assert_eq!(after.node.last(), before.node.last());
+    assert_eq!(after.state(), State::Broken);
+    assert_eq!(Scene::new().node.last(), None);
+}
+
+#[test]
+fn a_broken_node_stays_at_503() {
+    let mut before = broken();
+    let since = before.node.last().unwrap().since;
+    let mut after = restarted(&mut before, 500);
+    let effects = after.feed(Event::Tick);
+    assert_eq!(effects.statuses(), [503, 503]);
+    after.synced();
+    after.feed(Event::Hooks(hooks()));
+    assert_eq!(after.later(250).leak_and_sample().statuses(), [503, 503]);
+    after.started();
+    after.sound();
+    after.reread_same();
+    assert!(after.node.last().unwrap().since <= since.max(ms(after.now())));
+    for _ in 0..5 {
+        after.later(250).leak_and_sample();
+        after.sound();
+    }
+    let effects = after.idle();
+    assert_eq!(
+        (effects.state(), effects.statuses()),
+        (State::Broken, [503, 503])
+    );
+}
+
+/// Failures of lanes that a former agent saw working accuse at once.
+#[test]
+fn lanes_stay_armed() {
+    let mut before = Scene::probed();
+    let mut after = restarted(&mut before, 500);
+    assert_eq!(after.feed(Event::Tick).statuses(), [200, 200]);
+    after.synced();
+    after.feed(Event::Hooks(hooks()));
+    after.started();
+    after.idle();
+    assert_eq!(after.later(250).fault().state(), State::Broken);
+
+    let mut fresh = Scene::new();
+    fresh.synced();
+    fresh.feed(Event::Hooks(hooks()));
+    fresh.started();
+    fresh.later(12_000).idle();
+    fresh.later(250).fault();
+    let last = fresh.node.last().unwrap();
+    assert_eq!(
+        (last.state, last.why),
+        (State::Unknown, Some(Why::NothingProven))
+    );
+}
+
+/// An agent that goes on where another stopped waits for nothing.
+#[rstest]
+#[case::restarted(true, State::Proven)]
+#[case::first_of_its_boot(false, State::Unknown)]
+fn a_verdict_needs_no_view_where_one_was_known(#[case] remembers: bool, #[case] state: State) {
+    let mut before = Scene::probed();
+    let mut after = match remembers {
+        true => restarted(&mut before, 500),
+        false => Scene::new(),
+    };
+    after.feed(Event::Hooks(hooks()));
+    assert_eq!(after.idle().state(), state);
+}
+
+#[rstest]
+#[case::leaving(&[TAINT], 503)]
+#[case::not_leaving(&[], 200)]
+fn eligibility_is_remembered_until_the_node_is_seen(#[case] taints: &[&str], #[case] status: u16) {
+    let mut before = Scene::probed();
+    before.view(vec![tainted(taints)]);
+    let mut after = restarted(&mut before, 500);
+    assert_eq!(after.feed(Event::Tick).statuses(), [status, 200]);
+    assert_eq!(
+        after.source(false).statuses(),
+        [status, 200],
+        "still not seen"
+    );
+    assert_eq!(after.view(vec![tainted(&[])]).statuses(), [200, 200]);
+}
+
+/// A node that flaps is held at 503 for ten seconds, whoever answers.
+#[test]
+fn damping_is_remembered() {
+    let mut before = broken();
+    before.rest(250);
+    before.rest(1_000);
+    assert_eq!(before.fault().statuses(), [503, 503], "again, so soon");
+    before.rest(250);
+    let mut after = restarted(&mut before, 250);
+    after.feed(Event::Hooks(hooks()));
+    after.pass();
+    assert_eq!(after.idle().state(), State::Proven);
+    after.rest(2_000);
+    assert_eq!(after.idle().statuses(), [503, 503], "held");
+    after.rest(8_000);
+    assert_eq!(after.idle().statuses(), [200, 200]);
+}
+
+/// Where nobody observed meanwhile, real connections that failed before may have got through since.
+#[rstest]
+#[case::observed(true, State::Broken)]
+#[case::not_observed(false, State::Unknown)]
+fn runs_of_real_failures_go_on_where_they_were_observed(
+    #[case] continues: bool,
+    #[case] state: State,
+) {
+    let mut before = Scene::with(|settings, _| settings.sentinel = None);
+    let mut changes = services();
+    changes.push(service("api", "10.96.0.2"));
+    changes.push(slice(
+        "api",
+        crate::cluster::Protocol::Tcp,
+        &["10.2.0.8", "10.2.0.9"],
+    ));
+    changes.push(crate::cluster::Change::Synced);
+    before.view(changes);
+    before.feed(Event::Installed(Default::default()));
+    before.feed(Event::Hooks(hooks()));
+    before.later(3_000).idle();
+    for round in 0..20_u8 {
+        before.later(250);
+        let mut sighting = before.sighting(crate::cause::Failure::Leaked);
+        sighting.service = before.id(["web", "api"][usize::from(round % 2)]);
+        sighting.client = std::net::IpAddr::from([10, 1, 0, round % 2]);
+        before.sighted(sighting);
+    }
+    assert_eq!(before.state(), State::Broken);
+    let remembered = written(&mut before);
+    let mut after = next(&mut before, remembered, 500, continues);
+    after.feed(Event::Hooks(hooks()));
+    assert_eq!(after.idle().state(), state);
+}
+
+#[rstest]
+#[case::it_worked_before(false, 500, true)]
+#[case::it_failed_before(true, 500, false)]
+#[case::long_after(false, 61_000, false)]
+fn an_upgrade_that_breaks_a_node_closes_the_gate(
+    #[case] failed_before: bool,
+    #[case] after: u64,
+    #[case] closes: bool,
+) {
+    let mut before = match failed_before {
+        true => broken(),
+        false => Scene::probed(),
+    };
+    let mut scene = restarted(&mut before, 500);
+    scene.prove();
+    assert!(!scene.node.upgrade_failed());
+    scene.rest(after);
+    scene.rest(1_000);
+    let effects = scene.fault();
+    assert_eq!(effects.state(), State::Broken);
+    assert_eq!(effects.notices().contains(&&Notice::UpgradeFailed), closes);
+    assert_eq!(scene.node.upgrade_failed(), closes);
+    assert_eq!(
+        effects.statuses(),
+        [503, 503],
+        "answers do not change for it"
+    );
+    let effects = scene.leak_and_sample();
+    assert!(!effects.notices().contains(&&Notice::UpgradeFailed), "once");
+    scene.rest(250);
+    assert!(!scene.node.upgrade_failed(), "it ends with the failure");
+}
+
+#[test]
+fn a_first_agent_is_compared_with_nobody() {
+    let mut scene = Scene::probed();
+    scene.fault();
+    assert!(!scene.node.upgrade_failed());
+}

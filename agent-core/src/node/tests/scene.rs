@@ -1,0 +1,459 @@
+//! One node under a script: a fake clock, and the events that a shell would feed. Effects are
+//! collected; nothing performs them but the script.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use agent_common::evidence::{OUTCOMES, Outcome};
+use agent_common::probe::Stage;
+use agent_common::service::{Family, FrontendKind, SourceClass};
+
+use super::world::{cluster, hooks, ip, rule};
+use crate::cause::{Failure, State};
+use crate::cluster::Change;
+use crate::coverage::ObserverStart;
+use crate::effect::{DesiredDevices, Effect, Judged, Notice};
+use crate::event::{Event, KernelSample, KernelState, Parts, Successor, ViewUpdate};
+use crate::evidence::{CountDelta, Directory as _, Sighting};
+use crate::freshness::FIRST_GENERATION;
+use crate::limits::Limits;
+use crate::memory::Remembered;
+use crate::node::{Condition, Node, Settings, Start};
+use crate::owners::{DatapathOwners, Owner};
+use crate::plan::{Installed, MapChange};
+use crate::policy::{Enforcement, UnknownPolicy};
+use crate::probes::ProbeOutcome;
+use crate::probes::tests::traces::{passed, stuck, tcp};
+use crate::shape;
+use crate::time::{Mono, Wall};
+use crate::trace::{Control, ProbePath, ProbeTrace};
+
+/// The node booted so long before the script begins.
+const EPOCH_MS: u64 = 1_000_000;
+/// When [`Scene::probed`] ends: the sentinel has been the same for longer than failures need.
+pub(super) const PROBED: u64 = 12_250;
+/// No effect at all.
+pub(super) const NOTHING: [&str; 0] = [];
+/// Paths of a node without a reserved pod address.
+pub(super) const PATHS: [ProbePath; 3] =
+    [ProbePath::OffCluster, ProbePath::NodePort, ProbePath::Host];
+
+/// Milliseconds of the script's clock.
+pub(super) fn ms(ms: u64) -> Mono {
+    Mono((EPOCH_MS + ms) * 1_000_000)
+}
+
+pub(super) fn settings() -> Settings {
+    Settings {
+        node: "here".to_owned(),
+        limits: Limits::default(),
+        taints: Default::default(),
+        unknown_policy: UnknownPolicy::Open,
+        enforcement: Enforcement::Enforce,
+        flap_dwell: Duration::from_secs(10),
+        drain_ignore: Default::default(),
+        watches_services: true,
+        sentinel: Some(rule()),
+        rereads: true,
+    }
+}
+
+pub(super) fn start() -> Start {
+    Start {
+        now: ms(0),
+        wall: Wall(1_700_000_000_000_000_000),
+        observer: ObserverStart::default(),
+        remembered: None,
+    }
+}
+
+/// kube-proxy's rules in both families.
+pub(super) fn kube_proxy() -> [DatapathOwners; 2] {
+    [Owner::KubeProxyIptables; 2].map(|owner| [owner].into_iter().collect())
+}
+
+pub(super) struct Scene {
+    pub(super) node: Node,
+    /// What the node had written down last.
+    pub(super) remembered: Option<Remembered>,
+    now: u64,
+}
+
+impl Scene {
+    /// A node that began at 0 and received nothing.
+    pub(super) fn new() -> Self {
+        Self::with(|_, _| ())
+    }
+
+    pub(super) fn with(edit: impl FnOnce(&mut Settings, &mut Start)) -> Self {
+        let (mut settings, mut start) = (settings(), start());
+        edit(&mut settings, &mut start);
+        Self {
+            node: Node::new(settings, start),
+            remembered: None,
+            now: 0,
+        }
+    }
+
+    /// The next events come at this time.
+    pub(super) fn at(&mut self, ms: u64) -> &mut Self {
+        self.now = ms;
+        self
+    }
+
+    pub(super) fn later(&mut self, ms: u64) -> &mut Self {
+        self.at(self.now + ms)
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.now
+    }
+
+    pub(super) fn feed(&mut self, event: Event) -> Effects {
+        let effects = Effects(self.node.step(event, ms(self.now)));
+        self.remembered = effects.remembered().cloned().or(self.remembered.take());
+        effects
+    }
+
+    pub(super) fn view(&mut self, changes: Vec<Change>) -> Effects {
+        self.feed(Event::View(ViewUpdate {
+            changes,
+            ..ViewUpdate::default()
+        }))
+    }
+
+    /// The source reports what happens now, or does not.
+    pub(super) fn source(&mut self, silent: bool) -> Effects {
+        self.feed(Event::View(ViewUpdate {
+            silent,
+            ..ViewUpdate::default()
+        }))
+    }
+
+    pub(super) fn check(&mut self) -> Effects {
+        self.feed(Event::Check)
+    }
+
+    pub(super) fn parts(&mut self, parts: Parts) -> Effects {
+        self.feed(Event::Parts(parts))
+    }
+
+    pub(super) fn succeed(&mut self, successor: Successor) -> Effects {
+        self.feed(Event::Successor(successor))
+    }
+
+    /// The view is complete; the maps were empty and no address is taken.
+    pub(super) fn synced(&mut self) -> Effects {
+        self.view(cluster());
+        self.feed(Event::Installed(Installed::default()));
+        self.feed(Event::AddressesTaken(None))
+    }
+
+    /// The devices are there and everything runs.
+    pub(super) fn started(&mut self) -> Effects {
+        self.parts(Parts::Ready);
+        self.parts(Parts::Started(None))
+    }
+
+    /// A check that began now found the sentinel's parts sound.
+    pub(super) fn sound(&mut self) -> Effects {
+        let sound_since = Some(ms(self.now));
+        self.kernel(sound_since, Some(true))
+    }
+
+    pub(super) fn kernel(&mut self, sound_since: Option<Mono>, forwards: Option<bool>) -> Effects {
+        self.parts(Parts::Kernel(KernelState {
+            sound_since,
+            forwarding: [forwards; 2],
+            owners: kube_proxy(),
+        }))
+    }
+
+    pub(super) fn shape(&mut self) -> Effects {
+        self.feed(Event::Shape(Box::new(shape::Facts {
+            owners: kube_proxy(),
+            ..shape::Facts::default()
+        })))
+    }
+
+    /// Runs the whole start at 0, and has a round of probes pass later: everything is proven.
+    pub(super) fn probed() -> Self {
+        Self::probed_with(|_, _| ())
+    }
+
+    pub(super) fn probed_with(edit: impl FnOnce(&mut Settings, &mut Start)) -> Self {
+        let mut scene = Self::with(edit);
+        scene.feed(Event::Tick);
+        scene.prove();
+        scene
+    }
+
+    /// What a shell feeds from the start of an agent until its probes passed.
+    pub(super) fn prove(&mut self) -> Effects {
+        self.synced();
+        self.feed(Event::Hooks(hooks()));
+        self.started();
+        self.sound();
+        self.shape();
+        self.later(PROBED - 250).pass();
+        self.later(250).idle()
+    }
+
+    /// A round of probes passes.
+    pub(super) fn pass(&mut self) -> Vec<Effects> {
+        let sent = self.now;
+        let pass = |path| self.probe(passing(path, sent));
+        PATHS.into_iter().map(pass).collect()
+    }
+
+    /// So much later a round passes, and the evidence is read.
+    pub(super) fn rest(&mut self, ms: u64) -> Effects {
+        self.later(ms).pass();
+        self.idle()
+    }
+
+    /// A probe ends now.
+    pub(super) fn probe(&mut self, trace: ProbeTrace) -> Effects {
+        self.feed(Event::Trace(Box::new(trace)))
+    }
+
+    /// A probe leaks that was sent just now.
+    pub(super) fn leak(&mut self, path: ProbePath) -> Effects {
+        self.probe(leaking(path, self.now))
+    }
+
+    /// Both paths from outside leak, as often as it takes to confirm, and the checks that begin with
+    /// the first failure find nothing wrong. Returns what came of the last probe.
+    pub(super) fn fault(&mut self) -> Effects {
+        self.leak(ProbePath::OffCluster);
+        self.leak(ProbePath::NodePort);
+        self.sound();
+        self.reread_same();
+        for _ in 0..2 {
+            self.later(250).leak(ProbePath::OffCluster);
+            self.leak(ProbePath::NodePort);
+        }
+        self.later(250).leak(ProbePath::OffCluster)
+    }
+
+    /// The first path leaks still, and the evidence is read.
+    pub(super) fn leak_and_sample(&mut self) -> Effects {
+        self.leak(ProbePath::OffCluster);
+        self.idle()
+    }
+
+    /// The API server has the sentinel that the watches reported.
+    pub(super) fn reread_same(&mut self) -> Effects {
+        let objects = super::world::sentinel_objects();
+        self.feed(Event::Reread(ms(self.now), Some(objects)))
+    }
+
+    pub(super) fn sample(&mut self, sample: KernelSample) -> Effects {
+        self.feed(Event::Sample(Box::new(sample)))
+    }
+
+    /// A sample in which nothing happened.
+    pub(super) fn idle(&mut self) -> Effects {
+        self.sample(KernelSample::default())
+    }
+
+    /// A sample with these counts of one Service.
+    pub(super) fn counted(&mut self, service: &str, outcomes: &[Outcome]) -> Effects {
+        let counts = vec![delta(self.id(service), outcomes)];
+        self.sample(KernelSample {
+            counts,
+            ..KernelSample::default()
+        })
+    }
+
+    pub(super) fn sighted(&mut self, sighting: Sighting) -> Effects {
+        self.sample(KernelSample {
+            sightings: vec![sighting],
+            ..KernelSample::default()
+        })
+    }
+
+    /// A connection of a pod to `web` that failed now.
+    pub(super) fn sighting(&self, failure: Failure) -> Sighting {
+        Sighting {
+            at: ms(self.now),
+            arrived: ms(self.now),
+            service: self.id("web"),
+            class: SourceClass::Pod,
+            kind: FrontendKind::ClusterIp,
+            failure,
+            client: ip("10.1.0.7"),
+            frontend: SocketAddr::new(ip("10.96.0.1"), 80),
+            destination: None,
+            device: 2,
+            misdelivered: false,
+            icmp: false,
+            left_since: None,
+        }
+    }
+
+    /// The id of a Service's first port.
+    pub(super) fn id(&self, service: &str) -> u32 {
+        let is_it = |id: &u32| {
+            let info = self.node.planner().service(*id);
+            info.is_some_and(|info| &*info.name.name == service)
+        };
+        (0..32).find(is_it).expect("the Service has an id")
+    }
+
+    /// State of the last verdict.
+    pub(super) fn state(&self) -> State {
+        self.node.last().expect("there was a verdict").state
+    }
+
+    /// The sentinel's condition while no probe fails.
+    pub(super) fn condition(&self) -> Condition<'_> {
+        self.node.sentinel().expect("there is one").condition(false)
+    }
+}
+
+/// Connections of pods, one of each outcome.
+pub(super) fn delta(service: u32, outcomes: &[Outcome]) -> CountDelta {
+    let mut counts = [0; OUTCOMES];
+    for outcome in outcomes {
+        counts[*outcome as usize] += 1;
+    }
+    CountDelta {
+        service,
+        class: SourceClass::Pod,
+        counts,
+        lost: 0,
+    }
+}
+
+/// A probe that passes and meets the first generation.
+pub(super) fn passing(path: ProbePath, sent: u64) -> ProbeTrace {
+    let mut trace = passed(tcp(path), ms(sent));
+    trace.generation = Some(FIRST_GENERATION);
+    trace
+}
+
+/// A probe that leaves untranslated: it accuses the datapath alone.
+pub(super) fn leaking(path: ProbePath, sent: u64) -> ProbeTrace {
+    let mut trace = arriving(path, sent);
+    trace.sightings.leaked = true;
+    trace
+}
+
+/// A probe that arrives and is not seen again.
+pub(super) fn arriving(path: ProbePath, sent: u64) -> ProbeTrace {
+    stuck(tcp(path), ms(sent), Some(Stage::Arrived))
+}
+
+/// A probe whose control probe failed too: it says nothing.
+pub(super) fn void(path: ProbePath, sent: u64) -> ProbeTrace {
+    let mut trace = arriving(path, sent);
+    trace.control = Control::Failed;
+    trace
+}
+
+/// What came of one event.
+#[derive(Debug)]
+pub(super) struct Effects(pub(super) Vec<Effect>);
+
+impl Effects {
+    /// In their order.
+    pub(super) fn names(&self) -> Vec<&'static str> {
+        self.0.iter().map(name).collect()
+    }
+
+    pub(super) fn has(&self, wanted: &str) -> bool {
+        self.names().contains(&wanted)
+    }
+
+    /// The verdict that was published, and its answers.
+    pub(super) fn judged(&self) -> &Judged {
+        let judged = self.0.iter().rev().find_map(|effect| match effect {
+            Effect::Publish(judged) => Some(&**judged),
+            _ => None,
+        });
+        judged.expect("a verdict was published")
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.judged().verdict.state
+    }
+
+    /// Statuses of /healthz and /livez.
+    pub(super) fn statuses(&self) -> [u16; 2] {
+        let answers = &self.judged().answers;
+        [answers.healthz.status, answers.livez.status]
+    }
+
+    /// Every change of the maps.
+    pub(super) fn plan(&self) -> Vec<MapChange> {
+        let changes = self.0.iter().filter_map(|effect| match effect {
+            Effect::Program(plan) => Some(plan),
+            _ => None,
+        });
+        changes.flatten().copied().collect()
+    }
+
+    pub(super) fn devices(&self) -> Option<(bool, &[Family])> {
+        self.0.iter().find_map(|effect| match effect {
+            Effect::Devices(DesiredDevices { needed, families }) => Some((*needed, &families[..])),
+            _ => None,
+        })
+    }
+
+    pub(super) fn notices(&self) -> Vec<&Notice> {
+        let notices = self.0.iter().filter_map(|effect| match effect {
+            Effect::Log(notice) => Some(notice),
+            _ => None,
+        });
+        notices.collect()
+    }
+
+    pub(super) fn remembered(&self) -> Option<&Remembered> {
+        self.0.iter().find_map(|effect| match effect {
+            Effect::Remember(remembered) => Some(&**remembered),
+            _ => None,
+        })
+    }
+
+    /// What a probe meant, and the lag that it measured in ms.
+    pub(super) fn probed(&self) -> (ProbeOutcome, Option<u128>) {
+        let probed = self.0.iter().find_map(|effect| match effect {
+            Effect::Probed { outcome, lag, .. } => Some((*outcome, lag.map(|lag| lag.as_millis()))),
+            _ => None,
+        });
+        probed.expect("a probe ended")
+    }
+
+    /// When the evidence is to be read again, in ms.
+    pub(super) fn pause(&self) -> u128 {
+        let pause = self.0.iter().find_map(|effect| match effect {
+            Effect::SampleAfter(pause) => Some(pause.as_millis()),
+            _ => None,
+        });
+        pause.expect("a sample follows")
+    }
+}
+
+fn name(effect: &Effect) -> &'static str {
+    match effect {
+        Effect::Program(_) => "program",
+        Effect::ReadMaps => "read maps",
+        Effect::Devices(_) => "devices",
+        Effect::StartProbes { anew: false } => "start",
+        Effect::StartProbes { anew: true } => "start anew",
+        Effect::StopProbes => "stop",
+        Effect::SaveRecording => "save recording",
+        Effect::Retarget => "retarget",
+        Effect::CheckParts => "check parts",
+        Effect::ReadSentinel => "read sentinel",
+        Effect::SearchAddresses => "search",
+        Effect::ReadShape(_) => "read shape",
+        Effect::Publish(_) => "publish",
+        Effect::Remember(_) => "remember",
+        Effect::SampleAfter(_) => "sample after",
+        Effect::Probed { .. } => "probed",
+        Effect::StaleConnection(..) => "stale",
+        Effect::Log(_) => "log",
+    }
+}

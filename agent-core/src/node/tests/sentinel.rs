@@ -1,0 +1,249 @@
+//! The sentinel as the view has it: its condition, and the devices that are wanted for it.
+
+use std::sync::Arc;
+
+use agent_common::service::Family;
+use rstest::rstest;
+
+use super::scene::*;
+use super::world::*;
+use crate::cause::{State, Why};
+use crate::cluster::{Change, NodeFacts};
+use crate::effect::Notice;
+use crate::event::{Event, Parts};
+use crate::freshness::FIRST_GENERATION;
+use crate::node::Condition;
+use crate::plan::Installed;
+use crate::probes::tests::traces::{passed, tcp, udp};
+use crate::trace::{Lane, ProbePath};
+
+fn gone() -> Change {
+    Change::ServiceGone(rule().service)
+}
+
+#[test]
+fn it_is_absent_until_the_view_is_complete() {
+    let mut scene = Scene::new();
+    scene.view(sentinel_objects());
+    assert_eq!(scene.condition(), Condition::Absent);
+    assert!(!scene.node.sentinel().unwrap().exists());
+    scene.view(services());
+    assert_eq!(scene.condition(), Condition::Absent);
+    let mut scene = Scene::new();
+    scene.synced();
+    assert_eq!(scene.condition(), Condition::Settling);
+    assert!(scene.node.sentinel().unwrap().exists());
+}
+
+#[test]
+fn it_is_probed_once_its_programs_run() {
+    let mut scene = Scene::new();
+    scene.synced();
+    scene.parts(Parts::Ready);
+    assert_eq!(scene.condition(), Condition::Settling);
+    scene.parts(Parts::Started(None));
+    assert_eq!(scene.condition(), Condition::Probing);
+    let watched = scene.node.sentinel().unwrap();
+    assert!(watched.is_running());
+    assert_eq!(watched.condition(true), Condition::Suspect);
+    scene.view(vec![gone()]);
+    assert_eq!(scene.condition(), Condition::Absent);
+}
+
+#[rstest]
+#[case::altered(vec![alteration()])]
+#[case::its_slice_is_gone(vec![Change::SliceGone {
+    slice: crate::cluster::ObjectName::new("pathproof", "sentinel-v4"),
+    service: "sentinel".into(),
+}])]
+fn an_edit_is_logged_once_and_nothing_is_concluded_from_probes(#[case] edit: Vec<Change>) {
+    let mut scene = Scene::probed_with(|settings, _| settings.rereads = false);
+    let effects = scene.view(edit);
+    let altered = |notice: &&Notice| matches!(notice, Notice::Altered(_));
+    assert_eq!(effects.notices().into_iter().filter(altered).count(), 1);
+    assert!(matches!(scene.condition(), Condition::Altered(_)));
+    let effects = scene.view(vec![tainted(&["x"])]);
+    assert!(effects.notices().is_empty(), "it is the same still");
+    scene.fault();
+    assert_eq!(scene.state(), State::Proven, "by what was proven before");
+    scene.later(31_000).idle();
+    assert_eq!(scene.node.last().unwrap().why, Some(Why::SentinelAltered));
+    scene.rest(11_000);
+    scene.fault();
+    assert_ne!(scene.state(), State::Broken, "however long it was so");
+}
+
+/// The datapath has to follow an edit; a rotation is none.
+#[rstest]
+#[case::another_node_port(sentinel_service(30_081), State::Proven)]
+#[case::rotated(sentinel_slice(FIRST_GENERATION + 1), State::Broken)]
+fn an_edited_sentinel_has_to_settle(#[case] change: Change, #[case] state: State) {
+    let mut scene = Scene::probed_with(|settings, _| settings.rereads = false);
+    scene.view(vec![change]);
+    scene.fault();
+    assert_eq!(scene.idle().state(), state);
+    scene.rest(10_000);
+    assert_eq!(scene.fault().state(), State::Broken);
+}
+
+#[test]
+fn the_devices_are_wanted_in_the_families_of_the_sentinel() {
+    let mut scene = Scene::new();
+    assert_eq!(scene.synced().devices(), Some((true, &[Family::V4][..])));
+    let mut scene = Scene::new();
+    let mut changes = services();
+    changes.push(Change::Synced);
+    scene.view(changes);
+    let effects = scene.feed(Event::Installed(Installed::default()));
+    assert_eq!(effects.devices(), Some((false, &[][..])), "there is none");
+}
+
+/// Somebody who edits the sentinel may edit it back.
+#[rstest]
+#[case::deleted(gone())]
+#[case::altered(alteration())]
+fn devices_stay_once_they_were_wanted(#[case] change: Change) {
+    let mut scene = Scene::new();
+    scene.synced();
+    let effects = scene.view(vec![change]);
+    assert_eq!(effects.devices(), Some((true, &[Family::V4][..])));
+    let mut before = Scene::new();
+    let mut changes = services();
+    changes.extend([sentinel_service(30_080), alteration(), Change::Synced]);
+    before.view(changes);
+    before.feed(Event::Installed(Installed::default()));
+    let effects = before.feed(Event::AddressesTaken(None));
+    assert_eq!(
+        effects.devices(),
+        Some((false, &[][..])),
+        "never sound so far"
+    );
+}
+
+fn taken(scene: &mut Scene, why: Option<&str>) -> Effects {
+    scene.feed(Event::AddressesTaken(why.map(str::to_owned)))
+}
+
+#[test]
+fn addresses_that_the_cluster_uses_are_left_to_it() {
+    let mut scene = Scene::probed();
+    let effects = taken(&mut scene, Some("used by default/web"));
+    assert_eq!(effects.names()[..3], ["log", "stop", "devices"]);
+    assert_eq!(effects.devices(), Some((false, &[Family::V4][..])));
+    assert_eq!(scene.condition(), Condition::Off("used by default/web"));
+    let watched = scene.node.sentinel().unwrap();
+    assert!(!watched.exists() && !watched.is_running());
+    let effects = taken(&mut scene, Some("used by default/web"));
+    assert!(!effects.has("stop") && effects.notices().is_empty(), "once");
+
+    let effects = taken(&mut scene, None);
+    assert_eq!(effects.devices(), Some((true, &[Family::V4][..])));
+    assert_eq!(scene.condition(), Condition::Settling, "they are made anew");
+    scene.started();
+    assert_eq!(scene.condition(), Condition::Probing);
+}
+
+#[test]
+fn probes_that_fail_while_it_is_off_accuse_nobody() {
+    let mut scene = Scene::probed();
+    taken(&mut scene, Some("used"));
+    scene.fault();
+    assert_eq!(scene.state(), State::Proven);
+}
+
+/// A search that answers before the devices are made keeps them from being made.
+#[test]
+fn devices_are_not_made_at_addresses_that_are_taken() {
+    let mut scene = Scene::new();
+    scene.view(cluster());
+    scene.feed(Event::Installed(Installed::default()));
+    let effects = taken(&mut scene, Some("used"));
+    assert_eq!(effects.devices(), Some((false, &[Family::V4][..])));
+}
+
+#[test]
+fn addresses_are_searched_for_at_once_and_then_at_checks() {
+    let mut scene = Scene::new();
+    scene.synced();
+    assert!(!scene.check().has("search"), "nothing changed since");
+    assert!(!scene.view(vec![service("late", "10.96.0.2")]).has("search"));
+    assert!(scene.check().has("search"));
+    assert!(!scene.check().has("search"));
+    let effects = scene.view(vec![service("later", "10.96.0.4")]);
+    assert_eq!(effects.names(), ["program"], "judged after the answer");
+    assert!(taken(&mut scene, None).has("publish"));
+}
+
+#[test]
+fn a_sentinel_that_comes_later_is_searched_for_then() {
+    let mut scene = Scene::new();
+    let mut changes = services();
+    changes.push(Change::Synced);
+    scene.view(changes);
+    scene.feed(Event::Installed(Installed::default()));
+    assert!(!scene.check().has("search"), "there is none");
+    assert_eq!(
+        scene.view(sentinel_objects()).names(),
+        ["program", "search"]
+    );
+    assert!(taken(&mut scene, None).has("devices"));
+}
+
+/// A lane that meets the new generation measures how far the datapath lags. Lags are told by TCP.
+#[rstest]
+#[case::by_tcp(tcp(ProbePath::OffCluster), Some(400))]
+#[case::by_udp(udp(ProbePath::OffCluster), None)]
+fn a_rotation_measures_the_lag(#[case] lane: Lane, #[case] measured: Option<u128>) {
+    let mut scene = Scene::probed();
+    let rotated = FIRST_GENERATION + 1;
+    let mut meets = |at: u64, generation| {
+        let mut trace = passed(lane, ms(PROBED + at));
+        trace.generation = Some(generation);
+        // It leaves for the echo 20 us after it was sent.
+        let (_, lag) = scene.at(PROBED + at + 1).probe(trace).probed();
+        if at == 50 {
+            scene.at(PROBED + 100).view(vec![sentinel_slice(rotated)]);
+        }
+        lag
+    };
+    assert_eq!(meets(50, FIRST_GENERATION), None);
+    assert_eq!(meets(250, FIRST_GENERATION), None);
+    assert_eq!(meets(500, rotated), measured);
+    assert_eq!(meets(750, rotated), None, "measured once");
+    assert_eq!(scene.idle().state(), State::Proven);
+}
+
+#[test]
+fn a_generation_that_is_not_met_makes_the_node_stale() {
+    let mut scene = Scene::probed();
+    scene.view(vec![sentinel_slice(FIRST_GENERATION + 1)]);
+    scene.rest(119_900);
+    assert_eq!(scene.idle().state(), State::Proven);
+    scene.rest(200);
+    assert_eq!(scene.idle().state(), State::Stale);
+}
+
+/// While the control plane does not hear the kubelet, kube-proxy may not hear of changes either.
+#[rstest]
+#[case::the_source_is_silent(true, false)]
+#[case::the_node_is_unheard(false, true)]
+fn time_in_which_nobody_could_follow_does_not_count(#[case] silent: bool, #[case] unheard: bool) {
+    let mut scene = Scene::probed();
+    scene.view(vec![sentinel_slice(FIRST_GENERATION + 1)]);
+    let heard = |unheard| {
+        Change::Node(Arc::new(NodeFacts {
+            unheard,
+            ..node_facts()
+        }))
+    };
+    scene.later(60_000);
+    scene.view(vec![heard(unheard)]);
+    scene.source(silent);
+    scene.later(60_000);
+    scene.view(vec![heard(false)]);
+    scene.source(false);
+    scene.rest(200);
+    assert_eq!(scene.idle().state(), State::Proven, "60 s of 120 s count");
+    scene.rest(59_900);
+    assert_eq!(scene.idle().state(), State::Stale);
+}

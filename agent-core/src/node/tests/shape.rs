@@ -1,0 +1,138 @@
+//! The datapath's shape: when it is read, and what of it reaches the verdict.
+
+use rstest::rstest;
+
+use super::scene::*;
+use crate::cause::{State, Why};
+use crate::effect::{Effect, Notice};
+use crate::event::Event;
+use crate::owners::{DatapathOwners, Owner};
+use crate::shape::{DeviceFacts, Facts, Role, Strangers, Told};
+
+fn owned(owners: &[Owner]) -> Event {
+    let owners: DatapathOwners = owners.iter().copied().collect();
+    Event::Shape(Box::new(Facts {
+        owners: [owners; 2],
+        ..Facts::default()
+    }))
+}
+
+#[test]
+fn it_is_read_at_checks_every_half_minute() {
+    let mut scene = Scene::new();
+    assert!(scene.check().has("read shape"), "it was never read");
+    assert!(scene.check().has("read shape"), "nor was that answered");
+    scene.shape();
+    for (at, due) in [
+        (5_000, false),
+        (29_999, false),
+        (30_000, true),
+        (30_001, true),
+    ] {
+        assert_eq!(scene.at(at).check().has("read shape"), due, "{at}");
+    }
+    scene.shape();
+    assert!(!scene.at(60_000).check().has("read shape"));
+    assert!(scene.at(60_001).check().has("read shape"));
+}
+
+#[test]
+fn what_was_just_read_of_the_kernel_is_not_read_twice() {
+    let mut scene = Scene::new();
+    scene.synced();
+    let effects = scene.sound();
+    let Effect::ReadShape(Some(owners)) = effects.0[0] else {
+        panic!("{effects:?}");
+    };
+    assert_eq!(owners, kube_proxy());
+    assert!(matches!(
+        scene.check().0.last(),
+        Some(Effect::ReadShape(None))
+    ));
+}
+
+#[test]
+fn a_change_is_logged_once() {
+    let mut scene = Scene::new();
+    let notices = |effects: Effects| {
+        let shape = |notice: &&Notice| matches!(notice, Notice::Shape(_));
+        effects.notices().into_iter().filter(shape).count()
+    };
+    assert_eq!(notices(scene.shape()), 1);
+    assert_eq!(notices(scene.shape()), 0);
+    let effects = scene.feed(owned(&[Owner::Ipvs]));
+    assert_eq!(effects.names(), ["log"], "the next sample judges it");
+    let owners = [Owner::Ipvs].into_iter().collect();
+    assert_eq!(scene.node.shape().paths[0].owners, owners);
+}
+
+#[rstest]
+#[case::the_same(&[Owner::KubeProxyIptables], State::Proven, None)]
+#[case::one_is_gone(&[], State::Proven, None)]
+#[case::another_took_over(&[Owner::Cilium], State::Unknown, Some(Why::DatapathChanged))]
+#[case::one_more(&[Owner::KubeProxyIptables, Owner::Unknown], State::Unknown, Some(Why::DatapathChanged))]
+fn lanes_that_worked_under_another_owner_prove_nothing(
+    #[case] owners: &[Owner],
+    #[case] state: State,
+    #[case] why: Option<Why>,
+) {
+    let mut scene = Scene::probed();
+    scene.feed(owned(owners));
+    let verdict = scene.later(250).idle().judged().verdict.clone();
+    assert_eq!((verdict.state, verdict.why), (state, why));
+    scene.fault();
+    let accused = scene.idle().state() == State::Broken;
+    assert_eq!(accused, state == State::Proven);
+}
+
+/// Cilium's device is there, beside kube-proxy's rules. Of its programs this is known.
+fn cilium(programs: Option<[&str; 3]>) -> Event {
+    let strangers = |name: &str| Strangers {
+        links: vec![Some(name.to_owned())],
+        filters: vec![],
+    };
+    let device = |name: &str, role, hooks| DeviceFacts {
+        name: name.to_owned(),
+        role,
+        xdp: false,
+        hooks,
+    };
+    let egress = programs.map(|[egress, ..]| [Strangers::default(), strangers(egress)]);
+    let both = |name: Option<&str>| [name.map(strangers), name.map(strangers)];
+    Event::Shape(Box::new(Facts {
+        devices: vec![
+            device("eth0", Role::Uplink, egress),
+            device("cilium_host", Role::Cilium, None),
+        ],
+        connect: both(programs.map(|[_, connect, _]| connect)),
+        bound: both(programs.map(|[_, _, bound]| bound)),
+        owners: kube_proxy(),
+        ..Facts::default()
+    }))
+}
+
+/// Whether Cilium replaces kube-proxy is a fact of the shape, not of anybody's rules.
+#[test]
+fn a_replacement_of_kube_proxy_counts_as_an_owner() {
+    let mut scene = Scene::probed();
+    let programs = ["cil_to_netdev", "cil_sock4_connect", "cil_sock4_post_bind"];
+    scene.feed(cilium(Some(programs)));
+    let cilium = scene.node.shape().cilium.unwrap();
+    assert_eq!(cilium.replacement, Told::Yes);
+    let verdict = scene.idle().judged().verdict.clone();
+    assert_eq!(verdict.why, Some(Why::DatapathChanged));
+}
+
+/// Where Cilium may have replaced kube-proxy, probes from outside may not take the users' way.
+#[test]
+fn probes_that_take_another_way_accuse_nobody() {
+    let mut scene = Scene::probed();
+    scene.feed(cilium(None));
+    assert!(!scene.node.shape().probes_stand());
+    scene.fault();
+    assert_eq!(
+        scene.idle().state(),
+        State::Proven,
+        "by the node's own path"
+    );
+}

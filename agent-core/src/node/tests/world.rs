@@ -1,0 +1,175 @@
+//! The cluster of the scene: a node, a TCP Service, a UDP Service and the sentinel.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::cluster::{
+    Change, EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SliceFacts,
+    SlicePort,
+};
+use crate::coverage::{Hook, Hooks};
+use crate::expect::node::address;
+use crate::expect::sentinel::SentinelRule;
+use crate::freshness::FIRST_GENERATION;
+
+/// Taint of the cluster autoscaler, which announces the end of a node.
+pub(super) const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+pub(super) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+pub(super) fn rule() -> SentinelRule {
+    SentinelRule {
+        service: ObjectName::new("pathproof", "sentinel"),
+        echo: [ip("198.18.0.2"), ip("2001:2::2")],
+    }
+}
+
+pub(super) fn node_facts() -> NodeFacts {
+    NodeFacts {
+        name: "here".into(),
+        uid: "u-1".into(),
+        addresses: vec![ip("192.0.2.10")],
+        pod_cidrs: vec!["10.1.0.0/16".parse().unwrap()],
+        ..NodeFacts::default()
+    }
+}
+
+/// The Node object with these taints.
+pub(super) fn tainted(taints: &[&str]) -> Change {
+    Change::Node(Arc::new(NodeFacts {
+        taints: taints.iter().map(|taint| (*taint).into()).collect(),
+        ..node_facts()
+    }))
+}
+
+fn port(name: &str, protocol: Protocol, number: u16, node_port: Option<u16>) -> ServicePort {
+    ServicePort {
+        name: name.into(),
+        protocol,
+        port: number,
+        node_port,
+    }
+}
+
+fn facts(name: ObjectName, cluster_ip: &str, ports: Vec<ServicePort>) -> ServiceFacts {
+    ServiceFacts {
+        name,
+        cluster_ips: vec![ip(cluster_ip)],
+        external_ips: vec![],
+        load_balancer_ips: vec![],
+        ports,
+        external_local: false,
+        internal_local: false,
+        has_source_ranges: false,
+        is_global: false,
+    }
+}
+
+pub(super) fn service(name: &str, cluster_ip: &str) -> Change {
+    let name = ObjectName::new("default", name);
+    let ports = vec![port("", Protocol::Tcp, 80, None)];
+    Change::Service(Arc::new(facts(name, cluster_ip, ports)))
+}
+
+fn dns() -> Change {
+    let name = ObjectName::new("default", "dns");
+    let ports = vec![port("", Protocol::Udp, 53, None)];
+    Change::Service(Arc::new(facts(name, "10.96.0.53", ports)))
+}
+
+/// A slice of a Service in `default`, with these endpoints.
+pub(super) fn slice(service: &str, protocol: Protocol, endpoints: &[&str]) -> Change {
+    Change::Slice(Arc::new(SliceFacts {
+        name: ObjectName::new("default", &format!("{service}-1")),
+        service: service.into(),
+        ports: vec![SlicePort {
+            name: "".into(),
+            protocol,
+            port: 8080,
+        }],
+        endpoints: endpoints.iter().map(|text| endpoint(text)).collect(),
+    }))
+}
+
+fn endpoint(text: &str) -> EndpointFacts {
+    EndpointFacts {
+        address: address(&ip(text)),
+        ready: true,
+        serving: true,
+        terminating: false,
+        local: false,
+    }
+}
+
+/// The sentinel's Service with this node port.
+pub(super) fn sentinel_service(node_port: u16) -> Change {
+    let ports = vec![
+        port("tcp", Protocol::Tcp, 80, Some(node_port)),
+        port("udp", Protocol::Udp, 80, None),
+    ];
+    Change::Service(Arc::new(facts(rule().service, "10.96.0.9", ports)))
+}
+
+/// The sentinel's slice: its endpoint is at this port, which is its generation.
+pub(super) fn sentinel_slice(generation: u16) -> Change {
+    let port = |name: &str, protocol| SlicePort {
+        name: name.into(),
+        protocol,
+        port: generation,
+    };
+    Change::Slice(Arc::new(SliceFacts {
+        name: ObjectName::new("pathproof", "sentinel-v4"),
+        service: "sentinel".into(),
+        ports: vec![port("tcp", Protocol::Tcp), port("udp", Protocol::Udp)],
+        endpoints: vec![endpoint("198.18.0.2")],
+    }))
+}
+
+/// The sentinel as it was installed.
+pub(super) fn sentinel_objects() -> Vec<Change> {
+    vec![sentinel_service(30_080), sentinel_slice(FIRST_GENERATION)]
+}
+
+/// An edit that alters the sentinel: its endpoint is at a port that is no generation.
+pub(super) fn alteration() -> Change {
+    sentinel_slice(9_001)
+}
+
+/// Everything but the sentinel, not yet complete.
+pub(super) fn services() -> Vec<Change> {
+    vec![
+        tainted(&[]),
+        service("web", "10.96.0.1"),
+        slice("web", Protocol::Tcp, &["10.2.0.1", "10.2.0.2"]),
+        dns(),
+        slice("dns", Protocol::Udp, &["10.2.0.53"]),
+    ]
+}
+
+/// The whole cluster.
+pub(super) fn cluster() -> Vec<Change> {
+    let mut changes = services();
+    changes.extend(sentinel_objects());
+    changes.push(Change::Synced);
+    changes
+}
+
+fn hook(device: &str, uplink: bool) -> Hook {
+    Hook {
+        device: device.to_owned(),
+        uplink,
+        attached: true,
+        first: true,
+        problem: None,
+    }
+}
+
+/// An uplink and a pod's interface, both observed.
+pub(super) fn hooks() -> Hooks {
+    Hooks {
+        devices: vec![hook("eth0", true), hook("veth1", false)],
+        left_out: 0,
+    }
+}

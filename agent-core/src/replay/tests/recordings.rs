@@ -1,0 +1,91 @@
+//! Recordings of real nodes (network namespaces, real rules and packets), taken by tests/node: real
+//! faults that have to be named, and harmless worlds that must not be accused. A change of the rules
+//! that changes one of these is told here first.
+//!
+//! To take one again: `PATHPROOF_KEEP_RECORDINGS=folder cargo test -p node-tests --test node NAME`.
+
+use rstest::rstest;
+
+use super::super::*;
+use crate::cause::{Cause, State};
+
+/// The worst that a recording comes to, whether it was ever answered with 503, and how it ends.
+fn played(name: &str) -> (State, Option<Cause>, bool, State) {
+    let path = format!(
+        "{}/testdata/recordings/{name}.pathproof",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let bytes = std::fs::read(&path).unwrap();
+    let replayed = replay(&bytes, None).unwrap();
+    assert_eq!(
+        replayed.differs, None,
+        "{name} was judged otherwise when it was recorded"
+    );
+    let moments = &replayed.moments;
+    // The last of the worst: causes change places while a fault sets in.
+    let worst = moments
+        .iter()
+        .max_by_key(|of| of.judged.verdict.state)
+        .unwrap();
+    let verdict = &worst.judged.verdict;
+    let failed = moments
+        .iter()
+        .any(|of| of.judged.answers.healthz.status == 503);
+    let last = moments.last().unwrap().judged.verdict.state;
+    (verdict.state, verdict.cause, failed, last)
+}
+
+#[rstest]
+#[case("fault-flushed-idle", Cause::Refused)]
+#[case("fault-flushed-busy", Cause::Leaked)]
+#[case("fault-rules-removed-iptables", Cause::Refused)]
+#[case("fault-rewritten", Cause::Misrouted)]
+#[case("fault-forwarding-off", Cause::ForwardingOff)]
+#[case("fault-data-dropped", Cause::NoData)]
+#[case("fault-node-ports-gone", Cause::Refused)]
+#[case("fault-masquerade-missing", Cause::NotMasqueraded)]
+fn a_real_fault_is_named_and_forgiven(#[case] name: &str, #[case] cause: Cause) {
+    assert_eq!(
+        played(name),
+        (State::Broken, Some(cause), true, State::Proven)
+    );
+}
+
+#[test]
+fn a_fault_of_one_family_is_the_nodes() {
+    let (state, cause, failed, _) = played("fault-ipv6-alone");
+    assert_eq!((state, failed), (State::Broken, true));
+    assert!(
+        matches!(cause, Some(Cause::Refused | Cause::Leaked)),
+        "{cause:?}"
+    );
+}
+
+/// A filter of the sentinel's own range would look the same, and nobody else was dialled.
+#[test]
+fn lost_answers_alone_are_no_503() {
+    let (state, cause, failed, _) = played("fault-answers-lost");
+    assert_eq!(
+        (state, cause, failed),
+        (State::Suspect, Some(Cause::AnswerLost), false)
+    );
+}
+
+#[rstest]
+#[case("harmless-agent-stopped", State::Proven, None)]
+#[case("harmless-backends-killed", State::Proven, None)]
+#[case("harmless-datapath-changes-hands", State::Proven, None)]
+#[case("harmless-own-routes-flushed", State::Proven, None)]
+#[case("harmless-policy-for-one-client", State::Proven, None)]
+#[case("harmless-sentinel-edited", State::Proven, None)]
+#[case("harmless-one-service-broken", State::Degraded, Some(Cause::Misrouted))]
+#[case("harmless-range-dropped", State::Suspect, Some(Cause::Lost))]
+#[case("harmless-range-reset", State::Suspect, Some(Cause::Refused))]
+fn a_harmless_world_is_not_accused(
+    #[case] name: &str,
+    #[case] worst: State,
+    #[case] cause: Option<Cause>,
+) {
+    let (state, named, failed, _) = played(name);
+    assert_eq!((state, named, failed), (worst, cause, false));
+}

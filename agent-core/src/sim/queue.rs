@@ -1,0 +1,113 @@
+//! What is due at a simulated node, in the order of its time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::traffic::Dialled;
+use crate::time::Mono;
+use crate::trace::ProbeTrace;
+
+/// Something that is due at a simulated node.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// An act of the world, by its place.
+    Act(usize),
+    /// What an act did ends.
+    Ended(Passing),
+    /// A client of this stream dials.
+    Dial(usize),
+    /// A SYN is sent again.
+    Again(Dialled),
+    /// The sentinel's endpoint moves.
+    Rotate,
+    /// The proxy writes its rules.
+    Proxy,
+    /// The agent starts.
+    Start,
+    /// The API delivers what changed.
+    Deliver,
+    /// Those below are the agent's own: they wait while it is not scheduled, and end with it.
+    Agent(u32, Own),
+    /// A round of probes, by its plan and when it was due.
+    Round(u32, Mono),
+    /// Probes of this agent ended.
+    Traces(u32, Vec<ProbeTrace>),
+}
+
+/// What an agent does by timers of its own.
+#[derive(Debug)]
+pub(super) enum Own {
+    Sample,
+    Check,
+    /// The keeper looks at the sentinel's devices.
+    Look,
+    /// An uncached reading that began then is answered.
+    Reread(Mono),
+    /// A new watch lists everything.
+    List,
+    /// The watches failed.
+    Silent,
+}
+
+/// A state of the world that passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passing {
+    Silence,
+    LoseSightings,
+}
+
+/// A task and its time; among equals in the order in which they came.
+#[derive(Debug)]
+struct Due {
+    at: Mono,
+    place: u64,
+    task: Task,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.place == other.place
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.place).cmp(&(other.at, other.place))
+    }
+}
+
+/// Tasks by their times.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    due: BinaryHeap<Reverse<Due>>,
+    pushed: u64,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, at: Mono, task: Task) {
+        self.pushed += 1;
+        self.due.push(Reverse(Due {
+            at,
+            place: self.pushed,
+            task,
+        }));
+    }
+
+    /// The next that is due by then.
+    pub(super) fn pop(&mut self, until: Mono) -> Option<(Mono, Task)> {
+        let Reverse(next) = self.due.peek()?;
+        if next.at > until {
+            return None;
+        }
+        let Reverse(Due { at, task, .. }) = self.due.pop()?;
+        Some((at, task))
+    }
+}

@@ -1,0 +1,373 @@
+//! The shell around a simulated node's agent: timers, view, the sentinel's keeper, and every effect.
+//! It decides nothing, as the real one.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use agent_common::service::FAMILIES;
+
+use super::datapath::sentinel_rule;
+use super::{Answered, Own, SimNode, Task, ms};
+use crate::coverage::{Hook, Hooks, ObserverStart};
+use crate::damping::DWELL_DEFAULT;
+use crate::drain::ProbeRanges;
+use crate::effect::{Effect, Judged};
+use crate::eligibility::TerminatingTaints;
+use crate::event::{Event, KernelState, Parts, ViewUpdate};
+use crate::limits::Limits;
+use crate::node::{Node, SAMPLE_INTERVAL, Settings, Start};
+use crate::owners::{DatapathOwners, Owner};
+use crate::policy::{Enforcement, UnknownPolicy};
+use crate::shape::{DeviceFacts, Facts, Role};
+use crate::time::{Mono, Wall};
+use crate::trace::ProbeTrace;
+
+const CHECK: Duration = Duration::from_secs(5);
+/// The keeper looks at the devices this often, and at most this often where it is asked to.
+const LOOK: Duration = Duration::from_millis(5_100);
+const PAUSE: Duration = ms(100);
+/// How long a look and an uncached reading take, and how long a reading is waited for.
+const LOOKED: Duration = ms(3);
+const READ: Duration = ms(5);
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a new watch takes to list everything.
+const LISTED: Duration = ms(100);
+
+/// An agent that runs.
+pub(super) struct Agent {
+    pub(super) node: Node,
+    /// The sentinel's devices are made.
+    made: bool,
+    /// When the keeper last looked.
+    looked: Mono,
+    /// A look is due then.
+    next_look: Option<Mono>,
+    /// The view was listed.
+    listed: bool,
+    /// The watches failed, as far as the agent has noticed.
+    knows_silence: bool,
+    /// Damage was reported.
+    knows_damage: bool,
+    next_sample: Duration,
+}
+
+impl std::fmt::Debug for Agent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Agent")
+    }
+}
+
+impl SimNode {
+    fn settings(&self) -> Settings {
+        Settings {
+            node: self.datapath.node.name.to_string(),
+            limits: Limits::default(),
+            taints: TerminatingTaints::default(),
+            unknown_policy: UnknownPolicy::Open,
+            enforcement: Enforcement::Enforce,
+            flap_dwell: DWELL_DEFAULT,
+            drain_ignore: ProbeRanges::default(),
+            watches_services: true,
+            sentinel: Some(sentinel_rule()),
+            rereads: true,
+        }
+    }
+
+    /// An agent starts, and goes on from what the last one wrote down.
+    pub(super) fn start(&mut self, now: Mono) {
+        self.epoch += 1;
+        let start = Start {
+            now,
+            wall: Wall(1_700_000_000_000_000_000 + i64::try_from(now.0).unwrap_or(0)),
+            observer: ObserverStart {
+                continues: self.epoch > 1,
+                ..ObserverStart::default()
+            },
+            remembered: self.remembered.clone(),
+        };
+        self.kernel.open();
+        self.follow_pods();
+        self.agent = Some(Agent {
+            node: match self.log {
+                Some(_) => Node::new(self.settings(), start),
+                None => Node::new(self.settings(), start).unrecorded(),
+            },
+            made: false,
+            looked: now,
+            next_look: None,
+            listed: false,
+            knows_silence: false,
+            knows_damage: false,
+            next_sample: SAMPLE_INTERVAL,
+        });
+        self.feed(Event::Tick, now);
+        let shape = self.shape(self.owners());
+        self.feed(shape, now);
+        let hooks = self.hooks();
+        self.feed(Event::Hooks(hooks), now);
+        self.push_own(now, Own::Sample);
+        self.push_own(now, Own::Check);
+        self.push_own(now.plus(LISTED), Own::List);
+    }
+
+    /// The agent ends, with all that is its own.
+    pub(super) fn stop(&mut self) {
+        self.agent = None;
+        self.prober = self.prober.anew();
+    }
+
+    pub(super) fn take_own(&mut self, own: Own, now: Mono) {
+        match own {
+            Own::Sample => {
+                let event = if now < self.unreadable_until {
+                    Event::SampleFailed("the map cannot be read".to_owned())
+                } else {
+                    Event::Sample(Box::new(self.kernel.sample(now)))
+                };
+                self.feed(event, now);
+                let next = self.agent.as_ref().map(|agent| agent.next_sample);
+                self.push_own(now.plus(next.unwrap_or(SAMPLE_INTERVAL)), Own::Sample);
+            }
+            Own::Check => {
+                self.feed(Event::Check, now);
+                let hooks = self.hooks();
+                self.feed(Event::Hooks(hooks), now);
+                self.push_own(now.plus(CHECK), Own::Check);
+            }
+            Own::Look => self.look(now),
+            Own::Reread(began) => {
+                let found = (!self.silent).then(|| self.datapath.read_sentinel());
+                self.feed(Event::Reread(began, found), now);
+            }
+            Own::List if self.silent => {
+                self.notice_silence(now);
+                self.push_own(now.plus(LISTED), Own::List);
+            }
+            Own::List => {
+                if let Some(agent) = &mut self.agent {
+                    agent.listed = true;
+                    agent.knows_silence = false;
+                }
+                self.undelivered.clear();
+                let changes = self.datapath.list();
+                self.feed(
+                    Event::View(ViewUpdate {
+                        changes,
+                        ..ViewUpdate::default()
+                    }),
+                    now,
+                );
+            }
+            Own::Silent if self.silent => self.notice_silence(now),
+            Own::Silent => {}
+        }
+    }
+
+    fn notice_silence(&mut self, now: Mono) {
+        let Some(agent) = self.agent.as_mut().filter(|agent| !agent.knows_silence) else {
+            return;
+        };
+        agent.knows_silence = true;
+        self.feed(
+            Event::View(ViewUpdate {
+                problems: vec!["the API server does not answer".to_owned()],
+                silent: true,
+                ..ViewUpdate::default()
+            }),
+            now,
+        );
+    }
+
+    /// The API delivers what changed, if it is there and the agent runs.
+    pub(super) fn deliver_view(&mut self, now: Mono) {
+        if now < self.starved_until {
+            return self.push(self.starved_until, Task::Deliver);
+        }
+        let Some(agent) = self.agent.as_mut().filter(|agent| agent.listed) else {
+            return;
+        };
+        let is_news = !self.undelivered.is_empty() || agent.knows_silence;
+        if self.silent || !is_news {
+            return;
+        }
+        agent.knows_silence = false;
+        let changes = std::mem::take(&mut self.undelivered);
+        self.feed(
+            Event::View(ViewUpdate {
+                changes,
+                ..ViewUpdate::default()
+            }),
+            now,
+        );
+    }
+
+    /// Probes ended; those of a starved agent are seen to end late.
+    pub(super) fn traces(&mut self, traces: Vec<ProbeTrace>, now: Mono) {
+        if !self.prober.runs {
+            return;
+        }
+        for mut trace in traces {
+            trace.ended = trace.ended.max(now);
+            self.note(&trace, now);
+            self.feed(Event::Trace(Box::new(trace)), now);
+        }
+    }
+
+    /// The keeper looks at the sentinel's devices.
+    fn look(&mut self, now: Mono) {
+        let damaged = self.damaged(now);
+        let Some(agent) = &mut self.agent else { return };
+        if agent.next_look.is_none_or(|next| now < next) {
+            return;
+        }
+        (agent.looked, agent.next_look) = (now, None);
+        let began = Mono(now.0.saturating_sub(LOOKED.as_nanos() as u64));
+        let news = damaged.then(|| Parts::Damaged("an address is gone".to_owned()));
+        agent.knows_damage = damaged;
+        let is_new = !std::mem::replace(&mut agent.made, true);
+        let state = KernelState {
+            sound_since: (!damaged && !is_new).then_some(began),
+            forwarding: [Some(self.datapath.forwards()), Some(true)],
+            owners: self.owners(),
+        };
+        if let Some(parts) = news {
+            self.feed(Event::Parts(parts), now);
+        }
+        if is_new {
+            self.feed(Event::Parts(Parts::Ready), now);
+        }
+        self.feed(Event::Parts(Parts::Kernel(state)), now);
+        self.plan_look(now.plus(LOOK));
+    }
+
+    fn plan_look(&mut self, at: Mono) {
+        let Some(agent) = &mut self.agent else { return };
+        if agent.next_look.is_some_and(|next| next <= at) {
+            return;
+        }
+        // The one that was planned for later is not held.
+        agent.next_look = Some(at);
+        self.push_own(at, Own::Look);
+    }
+
+    fn owners(&self) -> [DatapathOwners; FAMILIES] {
+        let gone = self.datapath.faults.contains(&super::Fault::TablesGone);
+        let owner = (!gone).then_some(Owner::KubeProxyNftables);
+        [owner.into_iter().collect(); FAMILIES]
+    }
+
+    fn shape(&self, owners: [DatapathOwners; FAMILIES]) -> Event {
+        let device = |name: &str, role| DeviceFacts {
+            name: name.to_owned(),
+            role,
+            xdp: false,
+            hooks: Some(Default::default()),
+        };
+        Event::Shape(Box::new(Facts {
+            devices: vec![
+                device("eth0", Role::Uplink),
+                device("pathproof-c0", Role::Sentinel),
+                device("pathproof-s0", Role::Sentinel),
+            ],
+            netkit: 0,
+            connect: [Some(Default::default()), Some(Default::default())],
+            bound: [Some(Default::default()), Some(Default::default())],
+            owners,
+        }))
+    }
+
+    fn hooks(&self) -> Hooks {
+        let hook = |device: &str| Hook {
+            device: device.to_owned(),
+            uplink: device == "eth0",
+            attached: true,
+            first: true,
+            problem: None,
+        };
+        Hooks {
+            devices: ["eth0", "cni0", "pathproof-c0", "pathproof-s0"]
+                .map(hook)
+                .into(),
+            left_out: 0,
+        }
+    }
+
+    /// Steps the agent's node, and on with what its effects bring.
+    pub(super) fn feed(&mut self, event: Event, now: Mono) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            if let Some(log) = &mut self.log {
+                log.events.push((now, event.clone()));
+            }
+            let Some(agent) = &mut self.agent else { return };
+            for effect in agent.node.step(event, now) {
+                self.perform(effect, now, &mut events);
+            }
+        }
+    }
+
+    fn perform(&mut self, effect: Effect, now: Mono, events: &mut VecDeque<Event>) {
+        match effect {
+            Effect::SaveRecording => {}
+            Effect::Program(plan) => self.kernel.program(plan),
+            Effect::ReadMaps => events.push_back(Event::Installed(self.kernel.installed())),
+            Effect::Devices(desired) => {
+                let made = self.agent.as_ref().is_some_and(|agent| agent.made);
+                if desired.needed && !made {
+                    self.plan_look(now.plus(ms(20)));
+                }
+            }
+            Effect::StartProbes { .. } => {
+                self.prober.runs = true;
+                events.push_back(Event::Parts(Parts::Started(None)));
+            }
+            Effect::StopProbes => self.prober.runs = false,
+            Effect::Retarget => self.retarget(now),
+            Effect::CheckParts => {
+                let looked = self.agent.as_ref().map_or(now, |agent| agent.looked);
+                let at = now.max(looked.plus(PAUSE));
+                self.plan_look(at.plus(LOOKED));
+            }
+            Effect::ReadSentinel => {
+                let takes = if self.silent { READ_TIMEOUT } else { READ };
+                self.push_own(now.plus(takes), Own::Reread(now));
+            }
+            Effect::SearchAddresses => events.push_back(Event::AddressesTaken(None)),
+            Effect::ReadShape(owners) => {
+                let owners = owners.unwrap_or_else(|| self.owners());
+                let shape = self.shape(owners);
+                events.push_back(shape);
+            }
+            Effect::Publish(judged) => self.publish(*judged),
+            Effect::Remember(remembered) => self.remembered = Some(*remembered),
+            Effect::SampleAfter(pause) => {
+                if let Some(agent) = &mut self.agent {
+                    agent.next_sample = pause;
+                }
+            }
+            Effect::Probed { .. } | Effect::StaleConnection(..) | Effect::Log(_) => {}
+        }
+    }
+
+    fn publish(&mut self, judged: Judged) {
+        let answered = Answered {
+            at: judged.verdict.at,
+            livez: judged.answers.livez.status,
+            healthz: judged.answers.healthz.status,
+            state: judged.verdict.state,
+            cause: judged.verdict.cause,
+        };
+        let same = |last: &Answered| {
+            Answered {
+                at: answered.at,
+                ..*last
+            } == answered
+        };
+        if !self.answers.last().is_some_and(same) {
+            self.answers.push(answered);
+        }
+        if let Some(log) = &mut self.log {
+            log.judged.push(judged);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Connections of clients: the packets of each, at every device that they cross, and whether it was
+//! answered in truth.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use agent_common::classify::Direction::{Egress, Ingress};
+use agent_common::packet::{Kind, Segment};
+use agent_common::service::{Family, FrontendKind};
+
+use super::datapath::{PORT, Pod, Way};
+use super::kernel::{BRIDGE, Device, FIRST_POD, Kernel, MIRROR, UPLINK};
+use super::world::Client;
+use super::{SimNode, Task};
+use crate::expect::node::address;
+use crate::time::Mono;
+
+/// How long a packet takes from one device to the next.
+const HOP: Duration = Duration::from_micros(40);
+/// When a SYN is sent again, after the one before.
+const RETRIES: [Duration; 3] = [
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+];
+
+/// A connection that was not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dialled {
+    client: Client,
+    service: usize,
+    kind: FrontendKind,
+    ends: (SocketAddr, SocketAddr),
+    isn: u32,
+    /// Where it was taken: what conntrack holds.
+    way: Option<Way>,
+    tried: usize,
+}
+
+/// What became of connections in truth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Truth {
+    /// Dialled.
+    pub dialled: u64,
+    /// Answered, at whichever try.
+    pub answered: u64,
+    /// Of those dialled: a policy meant them to fail.
+    pub denied: u64,
+    /// Neither answered nor denied, and given up.
+    pub failed: u64,
+}
+
+/// A packet of a connection. `ends` are source and destination.
+pub(super) fn packet(kind: Kind, (from, to): (SocketAddr, SocketAddr), isn: u32) -> Segment {
+    let port = |at: SocketAddr| match kind {
+        Kind::Unreachable => [0; 2],
+        _ => at.port().to_be_bytes(),
+    };
+    Segment {
+        source: address(&from.ip()),
+        destination: address(&to.ip()),
+        kind,
+        family: Family::V4,
+        isn,
+        payload: 0,
+        source_port: port(from),
+        destination_port: port(to),
+        tag: [0; 2],
+    }
+}
+
+/// The way of one packet through the node: each device a hop after the one before.
+pub(super) struct Trip<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) now: Mono,
+}
+
+impl Trip<'_> {
+    pub(super) fn enters(&mut self, device: Device, packet: &Segment) -> Mono {
+        self.now = self.now.plus(HOP);
+        self.kernel.cross(device, Ingress, packet, self.now);
+        self.now
+    }
+
+    pub(super) fn leaves(&mut self, device: Device, packet: &Segment) -> Mono {
+        self.now = self.now.plus(HOP);
+        self.kernel.cross(device, Egress, packet, self.now);
+        self.now
+    }
+}
+
+impl SimNode {
+    /// A client dials, unless the Service is not there yet.
+    pub(super) fn dial(&mut self, stream: usize, now: Mono) {
+        let stream = &self.world.streams[stream];
+        let (client, service, kind) = (stream.client, stream.service, stream.kind);
+        let Some(frontend) = self.datapath.frontend(service, kind) else {
+            return;
+        };
+        self.port = if self.port < 60_000 {
+            self.port + 1
+        } else {
+            20_000
+        };
+        let source = SocketAddr::new(self.datapath.client(client).into(), self.port);
+        self.truth_of(client).dialled += 1;
+        let isn = self.dice.word() as u32;
+        self.try_dial(
+            Dialled {
+                client,
+                service,
+                kind,
+                ends: (source, frontend),
+                isn,
+                way: None,
+                tried: 0,
+            },
+            now,
+        );
+    }
+
+    fn truth_of(&mut self, client: Client) -> &mut Truth {
+        match client {
+            Client::Outsider(_) => &mut self.truth.outsiders,
+            Client::Pod(_) | Client::Host => &mut self.truth.pods,
+        }
+    }
+
+    /// Sends a SYN, for the first time or again.
+    pub(super) fn try_dial(&mut self, mut dialled: Dialled, now: Mono) {
+        let Dialled {
+            client,
+            service,
+            kind,
+            ..
+        } = dialled;
+        let way = match dialled.way {
+            // Nothing is kept of what was dropped or refused.
+            Some(way @ (Way::To(_) | Way::Untranslated)) => way,
+            _ => self.datapath.way(client, service, kind, &mut self.dice),
+        };
+        dialled.way = Some(way);
+        if self.send(&dialled, way, now) {
+            self.truth_of(client).answered += 1;
+            return;
+        }
+        let Some(pause) = RETRIES.get(dialled.tried) else {
+            match self.datapath.denial(client, service) {
+                Some(_) => self.truth_of(client).denied += 1,
+                None => self.truth_of(client).failed += 1,
+            }
+            return;
+        };
+        dialled.tried += 1;
+        self.push(now.plus(*pause), Task::Again(dialled));
+    }
+
+    fn device_of(&self, client: Client) -> Option<Device> {
+        match client {
+            Client::Pod(pod) => Some(FIRST_POD + 10_000 + u32::from(pod)),
+            Client::Outsider(_) => Some(UPLINK),
+            Client::Host => None,
+        }
+    }
+
+    /// One SYN and what follows it. Whether it was answered.
+    fn send(&self, dialled: &Dialled, way: Way, now: Mono) -> bool {
+        let (source, frontend) = dialled.ends;
+        let door = self.device_of(dialled.client);
+        let bridged = self.world.bridged && matches!(dialled.client, Client::Pod(_));
+        let mut trip = Trip {
+            kernel: &self.kernel,
+            now,
+        };
+        let syn = packet(Kind::Syn, dialled.ends, dialled.isn);
+        if let Some(door) = door {
+            trip.enters(door, &syn);
+            if self.world.mirrored {
+                trip.leaves(MIRROR, &syn);
+            }
+            if bridged {
+                trip.enters(BRIDGE, &syn);
+            }
+        }
+        let refusal = match way {
+            Way::To(pod) => return self.deliver(dialled, pod, &mut trip),
+            Way::Untranslated => {
+                trip.leaves(UPLINK, &syn);
+                return false;
+            }
+            Way::Dropped => return false,
+            Way::Reset => packet(Kind::Reset, (frontend, source), dialled.isn),
+            Way::Rejected => {
+                let node = SocketAddr::new(self.datapath.address.into(), 0);
+                packet(Kind::Unreachable, (node, source), dialled.isn)
+            }
+        };
+        if let Some(door) = door {
+            trip.leaves(door, &refusal);
+        }
+        false
+    }
+
+    /// To an endpoint and back.
+    fn deliver(&self, dialled: &Dialled, pod: Pod, trip: &mut Trip<'_>) -> bool {
+        let (source, _) = dialled.ends;
+        let from_outside = matches!(dialled.client, Client::Outsider(_));
+        let masqueraded = from_outside && self.datapath.masquerades();
+        let seen_as = match masqueraded {
+            true => SocketAddr::new(self.datapath.address.into(), source.port()),
+            false => source,
+        };
+        let endpoint = SocketAddr::new(IpAddr::V4(pod.ip), PORT);
+        let syn = packet(Kind::Syn, (seen_as, endpoint), dialled.isn);
+        let device = self.datapath.devices.get(&pod.ip).copied();
+        let Some(device) = device.filter(|_| self.datapath.routes_pods()) else {
+            trip.leaves(UPLINK, &syn);
+            // Another node's endpoint answers whom it saw: a client that dialled this node takes no
+            // answer from it.
+            let reached = !pod.local && (masqueraded || !from_outside);
+            return reached && self.answered(dialled, pod, (UPLINK, endpoint, seen_as), trip);
+        };
+        if self.world.bridged {
+            trip.leaves(BRIDGE, &syn);
+        }
+        trip.leaves(device, &syn);
+        self.answered(dialled, pod, (device, endpoint, seen_as), trip)
+    }
+
+    fn answered(
+        &self,
+        dialled: &Dialled,
+        pod: Pod,
+        (device, endpoint, seen_as): (Device, SocketAddr, SocketAddr),
+        trip: &mut Trip<'_>,
+    ) -> bool {
+        if !self.datapath.answers(pod, trip.now) {
+            return false;
+        }
+        let (source, frontend) = dialled.ends;
+        trip.enters(
+            device,
+            &packet(Kind::SynAck, (endpoint, seen_as), dialled.isn),
+        );
+        if let Some(door) = self.device_of(dialled.client) {
+            trip.leaves(door, &packet(Kind::SynAck, (frontend, source), dialled.isn));
+        }
+        true
+    }
+}

@@ -1,0 +1,188 @@
+//! Random worlds, and the switches that keep out what the rules are known to get wrong.
+
+use std::time::Duration;
+
+use agent_core::sim::{Act, Client, Denial, ServiceSpec, Span, Stream, World};
+use proptest::prelude::*;
+
+/// Worlds in which the rules give a false or a lasting 503 today. Each has a test of its own in `known`; the
+/// change of the rules that mends one sets its switch to true.
+mod allowed {
+    /// SYNs are copied, untranslated, to another device.
+    pub(super) const MIRRORS: bool = false;
+    /// The API server is a black hole that the agent notices late, while endpoints move.
+    pub(super) const UNNOTICED_SILENCE: bool = false;
+    /// The sentinel's range is filtered, and endpoints move before the agent's view does.
+    pub(super) const FILTER_WHILE_ENDPOINTS_MOVE: bool = false;
+    /// The same, and pods are denied something.
+    pub(super) const FILTER_WITH_DENIED_PODS: bool = false;
+    /// Pods are denied something while a late proxy sends the others to endpoints that have left.
+    pub(super) const DENIED_PODS_WHILE_ENDPOINTS_MOVE: bool = false;
+    /// So few real connections that none gets through soon after a repair.
+    pub(super) const SPARSE_TRAFFIC_AT_REPAIR: bool = false;
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+prop_compose! {
+    fn span(least: std::ops::Range<u64>, more: u64)(from in least, more in 0..=more) -> Span {
+        (ms(from), ms(from + more))
+    }
+}
+
+prop_compose! {
+    fn service()(namespace in 0..3_u8, local in 0..3_usize, remote in 0..4_usize) -> ServiceSpec {
+        // One without endpoints is owed nothing.
+        ServiceSpec::new(&format!("namespace-{namespace}"), local, remote.max(1 - local.min(1)))
+    }
+}
+
+prop_compose! {
+    fn stream(services: usize)(
+        client in 0..8_u8,
+        service in 0..services,
+        every in prop_oneof![100..1_000_u64, 1_000..10_000_u64],
+    ) -> Stream {
+        match client {
+            0..4 => Stream::of_pod(client, service, ms(every)),
+            4 => Stream { client: Client::Host, ..Stream::of_pod(0, service, ms(every)) },
+            _ => Stream::of_outsider(client, service, ms(every)),
+        }
+    }
+}
+
+prop_compose! {
+    /// A world with traffic or none, to which nothing happens.
+    pub(crate) fn undisturbed()(services in prop::collection::vec(service(), 1..6))(
+        streams in prop::collection::vec(stream(services.len()), 0..12),
+        services in Just(services),
+        view_delay in span(1..500, 500),
+        proxy_delay in span(1..500, 1_500),
+        rotation in prop::option::of(20_u64..90),
+        pod_lane in any::<bool>(),
+        bridged in any::<bool>(),
+        no_node_ports in any::<bool>(),
+    ) -> World {
+        World {
+            services,
+            streams,
+            view_delay,
+            proxy_delay,
+            rotation: rotation.map(Duration::from_secs),
+            pod_lane,
+            bridged,
+            no_node_ports,
+            ..World::default()
+        }
+    }
+}
+
+/// A world to be broken and repaired: idle, or with connections that soon show the repair.
+pub(crate) fn repairable() -> impl Strategy<Value = World> {
+    undisturbed().prop_map(|mut world| {
+        if !world.streams.is_empty() && !allowed::SPARSE_TRAFFIC_AT_REPAIR {
+            world.streams.push(Stream::of_pod(0, 0, ms(300)));
+        }
+        world
+    })
+}
+
+fn denial() -> impl Strategy<Value = Denial> {
+    prop_oneof![Just(Denial::Drop), Just(Denial::Reject)]
+}
+
+/// What may happen to a node without a pod of it going unanswered.
+fn harmless(services: usize) -> impl Strategy<Value = Act> {
+    let grace = Duration::from_secs(30);
+    let noticed = if allowed::UNNOTICED_SILENCE {
+        90_000_u64
+    } else {
+        1
+    };
+    prop_oneof![
+        3 => (0..services).prop_map(move |service| Act::Roll(service, grace)),
+        1 => (10..6_000_u64).prop_map(|span| Act::Restart(ms(span))),
+        1 => (10..9_000_u64).prop_map(|span| Act::Starve(ms(span))),
+        1 => (100..40_000_u64, 0..noticed).prop_map(|(span, noticed)| Act::Silence {
+            span: ms(span),
+            noticed: ms(noticed),
+        }),
+        1 => (10..9_000_u64).prop_map(|span| Act::Unreadable(ms(span))),
+        1 => (10..20_000_u64).prop_map(|span| Act::LoseSightings(ms(span))),
+        1 => (10..5_000_u64).prop_map(|span| Act::DamageDevices(ms(span))),
+        1 => Just(Act::FilterSentinel),
+        2 => (5..8_u8, prop::option::of(0..services), denial()).prop_map(|(client, service, denial)| {
+            Act::Deny(Some(Client::Outsider(client)), service, denial)
+        }),
+    ]
+}
+
+/// Pods that no policy denies anything, beside those that it does: they show that the node works.
+fn with_denied_pods(mut world: World, denied: Vec<(u8, Denial)>) -> World {
+    if denied.is_empty() {
+        return world;
+    }
+    world.streams.push(Stream::of_pod(9, 0, ms(300)));
+    for (pod, denial) in denied {
+        let denied = Act::Deny(Some(Client::Pod(pod)), None, denial);
+        world = world.with(ms(5_000), denied);
+    }
+    world
+}
+
+prop_compose! {
+    /// A world in which every connection of a pod is answered that no policy denies.
+    pub(crate) fn healthy()(world in undisturbed())(
+        acts in prop::collection::vec((0..55_000_u64, harmless(world.services.len())), 0..8),
+        // Longer than endpoints go on answering is no healthy world; longer than 15 s is known.
+        proxy_delay in span(1..4_000, 8_000),
+        mirrored in any::<bool>(),
+        denied in prop::collection::vec((0..4_u8, denial()), 0..3),
+        world in Just(world),
+    ) -> World {
+        let denies = !denied.is_empty();
+        let world = with_denied_pods(world, denied);
+        let mut acts: Vec<(Duration, Act)> =
+            acts.into_iter().map(|(at, act)| (ms(at), act)).collect();
+        acts.extend(world.acts);
+        if denies && !allowed::DENIED_PODS_WHILE_ENDPOINTS_MOVE {
+            acts.retain(|(_, act)| !matches!(act, Act::Roll(..)));
+        }
+        let moves = acts.iter().any(|(_, act)| matches!(act, Act::Roll(..)));
+        if moves && !allowed::FILTER_WHILE_ENDPOINTS_MOVE
+            || denies && !allowed::FILTER_WITH_DENIED_PODS
+        {
+            acts.retain(|(_, act)| !matches!(act, Act::FilterSentinel));
+        }
+        World {
+            acts,
+            proxy_delay,
+            mirrored: mirrored && allowed::MIRRORS,
+            ..world
+        }
+    }
+}
+
+/// Any world at all, with faults.
+pub(crate) fn any_at_all() -> impl Strategy<Value = World> {
+    use agent_core::sim::Fault;
+    let fault = prop_oneof![
+        Just(Fault::Flushed),
+        Just(Fault::TablesGone),
+        Just(Fault::Emptied(0)),
+        Just(Fault::PodRoutesGone),
+        Just(Fault::ForwardingOff),
+        Just(Fault::NotMasqueraded),
+    ];
+    let faults = prop::collection::vec((fault, 0..25_000_u64, 0..15_000_u64), 0..3);
+    (healthy(), faults, any::<bool>()).prop_map(|(world, faults, mirrored)| {
+        let world = World { mirrored, ..world };
+        faults.into_iter().fold(world, |world, (fault, at, lasts)| {
+            world
+                .with(ms(at), Act::Break(fault))
+                .with(ms(at + lasts), Act::Repair(fault))
+        })
+    })
+}

@@ -1,0 +1,480 @@
+//! Properties of a node over simulated worlds, in which the truth is known: which connections were
+//! answered.
+//!
+//! Worlds that are healthy and turn a node to 503 all the same, and faults that go unnoticed, are
+//! tests of their own in `known`: a change of the rules has to turn them round.
+
+mod parts {
+    pub(crate) mod nonsense;
+    pub(crate) mod worlds;
+}
+
+use std::time::Duration;
+
+use agent_core::effect::{Effect, Judged};
+use agent_core::node::Node;
+use agent_core::replay::replay;
+use agent_core::sim::{Act, BEGIN, Fault, Fleet, SimNode, World};
+use agent_core::time::Mono;
+use parts::{nonsense, worlds};
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+
+fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// The promise for a fault with an unambiguous cause.
+const PROMISED: Duration = Duration::from_millis(1_500);
+/// From a first repair to 200.
+const REPAIRED: Duration = Duration::from_secs(2);
+/// How long a random world runs.
+const RUN: Duration = Duration::from_secs(60);
+
+/// The same worlds in every run, so that no change fails by another's fault. PROPTEST_CASES searches
+/// among others: four for one case, which is a minute of a node. What is found becomes a test.
+fn config() -> ProptestConfig {
+    let searches = std::env::var_os("PROPTEST_CASES").is_some();
+    let config = ProptestConfig::default();
+    ProptestConfig {
+        cases: config.cases / 4,
+        failure_persistence: None,
+        rng_seed: match searches {
+            true => config.rng_seed,
+            false => RngSeed::Fixed(1),
+        },
+        ..config
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn a_node_whose_pods_are_answered_is_never_503(world in worlds::healthy(), seed: u64) {
+        let mut node = SimNode::new(0, world, seed);
+        node.run(RUN);
+        let pods = node.truth().pods;
+        prop_assert_eq!(pods.failed, 0, "the world is not healthy");
+        let failed = node.answers().iter().find(|answered| answered.livez != 200);
+        prop_assert_eq!(failed, None);
+    }
+
+    #[test]
+    fn a_flush_is_503_within_the_promise_and_its_repair_200(
+        world in worlds::repairable(),
+        seed: u64,
+        at in 11_000_u64..40_000,
+        lasts in 2_000_u64..15_000,
+        tables in any::<bool>(),
+    ) {
+        let fault = if tables { Fault::TablesGone } else { Fault::Flushed };
+        let (at, repaired) = (ms(at), ms(at + lasts));
+        let world = world
+            .with(at, Act::Break(fault))
+            .with(repaired, Act::Repair(fault));
+        let mut node = SimNode::new(0, world, seed);
+        node.run(RUN);
+        let failed = node.failed_after(BEGIN.plus(at));
+        prop_assert!(failed.is_some_and(|took| took <= PROMISED), "503 after {:?}", failed);
+        let recovered = node.recovered_after(BEGIN.plus(repaired));
+        prop_assert!(recovered.is_some_and(|took| took <= REPAIRED), "200 after {:?}", recovered);
+        let before = node.answers().iter().find(|answered| answered.livez != 200);
+        prop_assert!(before.is_some_and(|answered| answered.at >= BEGIN.plus(at)));
+    }
+
+    #[test]
+    fn a_restart_changes_no_503(
+        world in worlds::repairable(),
+        seed: u64,
+        restart in 3_000_u64..20_000,
+        pause in 20_u64..4_000,
+    ) {
+        let broken = s(15);
+        let world = world
+            .with(broken, Act::Break(Fault::Flushed))
+            .with(broken + ms(restart), Act::Restart(ms(pause)));
+        let mut node = SimNode::new(0, world, seed);
+        node.run(RUN);
+        let failed = node.failed_after(BEGIN.plus(broken));
+        prop_assert!(failed.is_some_and(|took| took <= PROMISED), "503 after {:?}", failed);
+        let since = BEGIN.plus(broken + PROMISED);
+        let healthy = node.answers().iter().find(|of| of.at > since && of.livez == 200);
+        prop_assert_eq!(healthy, None);
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_verdicts(world in worlds::any_at_all(), seed: u64) {
+        let judged = || {
+            let mut node = SimNode::new(0, world.clone(), seed).logged();
+            node.run(s(30));
+            let log = node.log().map(|log| log.judged.clone());
+            (log, node.truth())
+        };
+        let (first, second) = (judged(), judged());
+        prop_assert!(first == second);
+    }
+
+    #[test]
+    fn a_replay_is_the_run(world in worlds::any_at_all(), seed: u64) {
+        let mut node = SimNode::new(0, world, seed).logged();
+        node.run(s(30));
+        let log = node.log().map(|log| log.judged.clone()).unwrap_or_default();
+        let Some(agent) = node.node() else {
+            return Ok(());
+        };
+        let replayed = replay(&agent.recording(), None).map_err(|error| {
+            TestCaseError::fail(error.to_string())
+        })?;
+        prop_assert_eq!(replayed.differs, None);
+        let last = replayed.moments.last().map(|moment| &moment.judged);
+        prop_assert_eq!(last, log.last());
+        let judge = |node: &Node| serde_json::to_string(node.judge()).unwrap_or_default();
+        prop_assert!(judge(&replayed.last) == judge(agent));
+    }
+
+    #[test]
+    fn no_events_make_a_node_panic_and_time_never_goes_back(
+        events in prop::collection::vec((nonsense::time(), nonsense::event()), 1..120),
+        start in nonsense::time(),
+    ) {
+        let mut node = Node::new(nonsense::settings(), nonsense::start(start));
+        let mut last: Option<Judged> = None;
+        for (now, event) in events {
+            for effect in node.step(event, now) {
+                if let Effect::Publish(judged) = effect {
+                    follows(last.as_ref(), &judged)?;
+                    last = Some(*judged);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn time_never_goes_back_in_a_world_whose_clock_does(
+        world in worlds::any_at_all(),
+        seed: u64,
+        jumps in prop::collection::vec(0_u64..30_000, 1..8),
+    ) {
+        let mut node = SimNode::new(0, world, seed).logged();
+        node.run(s(30));
+        let log = node.log().expect("kept");
+        let mut again = Node::new(nonsense::settings(), nonsense::start(BEGIN));
+        let mut last: Option<Judged> = None;
+        for (place, (now, event)) in log.events.iter().enumerate() {
+            let back = jumps[place % jumps.len()] * u64::from(place % 7 == 0);
+            for effect in again.step(event.clone(), now.minus(ms(back))) {
+                if let Effect::Publish(judged) = effect {
+                    follows(last.as_ref(), &judged)?;
+                    last = Some(*judged);
+                }
+            }
+        }
+        prop_assert!(last.is_some());
+    }
+}
+
+/// A verdict comes no sooner than the one before, and holds since no later than it was judged and no
+/// sooner than the one before began.
+fn follows(last: Option<&Judged>, judged: &Judged) -> Result<(), TestCaseError> {
+    let now = &judged.verdict;
+    prop_assert!(now.since <= now.at);
+    if let Some(before) = last.map(|judged| &judged.verdict) {
+        prop_assert!(before.at <= now.at, "{:?} after {:?}", now.at, before.at);
+        prop_assert!(before.since <= now.since);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_fleet_runs_in_step() {
+    let mut fleet = Fleet::of((0..20).map(|_| World::default()), 7);
+    fleet.run(s(20));
+    for node in &mut fleet.nodes_mut()[..5] {
+        node.act(Act::Break(Fault::Flushed));
+    }
+    fleet.run(s(5));
+    let failing = |node: &&SimNode| node.answer().is_some_and(|answered| answered.livez == 503);
+    assert_eq!(fleet.nodes().iter().filter(failing).count(), 5);
+    assert!(
+        fleet
+            .nodes()
+            .iter()
+            .all(|node| node.now() == Mono(BEGIN.0 + 25_000_000_000))
+    );
+}
+
+/// When /livez is 503, idle and busy, after a fault 20 s after the start.
+fn failed_after(fault: Fault) -> [Option<Duration>; 2] {
+    [World::default(), World::busy()].map(|world| {
+        let mut node = SimNode::new(0, world.with(s(20), Act::Break(fault)), 1);
+        node.run(s(60));
+        node.failed_after(BEGIN.plus(s(20)))
+    })
+}
+
+#[test]
+fn a_node_that_does_not_forward_is_503() {
+    for took in failed_after(Fault::ForwardingOff) {
+        assert!(took.is_some_and(|took| took <= s(2)), "{took:?}");
+    }
+}
+
+#[test]
+fn one_broken_service_leaves_the_node_in_service() {
+    assert_eq!(failed_after(Fault::Emptied(0)), [None, None]);
+}
+
+/// What the rules get wrong today, world by world: each test says in its comment what must hold.
+/// Whoever changes the rules turns its assertion round, and the switch in `worlds` with it.
+mod known {
+    use agent_core::sim::{Client, Denial, ServiceSpec, Stream};
+
+    use super::*;
+
+    fn run(world: World, span: Duration) -> SimNode {
+        let mut node = SimNode::new(0, world, 1);
+        node.run(span);
+        node
+    }
+
+    fn has_failed(node: &SimNode) -> bool {
+        node.failed_after(BEGIN).is_some()
+    }
+
+    fn is_healthy(node: &SimNode) -> bool {
+        let pods = node.truth().pods;
+        pods.answered > 0 && pods.failed == 0
+    }
+
+    /// Quiet, with two Services of two namespaces.
+    fn quiet() -> World {
+        World {
+            services: vec![
+                ServiceSpec::new("shop", 1, 2),
+                ServiceSpec::new("bank", 2, 1),
+            ],
+            ..World::default()
+        }
+    }
+
+    /// Must be 200: every connection is answered. A copy that leaves untranslated by a mirror's
+    /// device counts as leaked, and ends the account of the connection.
+    #[test]
+    fn known_false_503_mirrored_packets() {
+        let node = run(
+            World {
+                mirrored: true,
+                ..World::busy()
+            },
+            s(20),
+        );
+        assert!(is_healthy(&node));
+        assert!(has_failed(&node), "mended: allow MIRRORS in worlds");
+    }
+
+    /// Must be 200: what fails is meant to. A scanner tries filtered node ports, and a policy denies
+    /// the only pod that dials anything.
+    #[test]
+    fn known_false_503_scanner_and_one_denied_pod() {
+        let mut world = quiet()
+            .with(
+                s(1),
+                Act::Deny(Some(Client::Outsider(1)), None, Denial::Drop),
+            )
+            .with(s(1), Act::Deny(Some(Client::Pod(0)), None, Denial::Drop));
+        world.streams = vec![
+            Stream::of_outsider(1, 0, s(1)),
+            Stream::of_outsider(1, 1, s(1)),
+            Stream::of_pod(0, 0, s(1)),
+        ];
+        let node = run(world, s(30));
+        let truth = node.truth();
+        assert_eq!((truth.pods.failed, truth.outsiders.failed), (0, 0));
+        assert!(has_failed(&node));
+    }
+
+    /// Must be 200: what fails is meant to. The sentinel's range is filtered, and a policy denies the
+    /// only pod that dials anything.
+    #[test]
+    fn known_false_503_filtered_sentinel_and_one_denied_pod() {
+        let mut world = quiet()
+            .with(s(15), Act::FilterSentinel)
+            .with(s(15), Act::Deny(Some(Client::Pod(0)), None, Denial::Drop));
+        world.streams = vec![Stream::of_pod(0, 0, s(1))];
+        let node = run(world, s(40));
+        assert_eq!(node.truth().pods.failed, 0);
+        assert!(has_failed(&node));
+    }
+
+    /// Must be 200: as before, and another pod's connections are answered all the while. They do not
+    /// contradict the node port's lane, which the denied pod's failures bear out: a lasting 503.
+    #[test]
+    fn known_false_503_filtered_sentinel_and_a_denied_pod_beside_another() {
+        let mut world = quiet()
+            .with(ms(400), Act::FilterSentinel)
+            .with(s(5), Act::Deny(Some(Client::Pod(2)), None, Denial::Reject));
+        world.streams = vec![Stream::of_pod(2, 1, ms(120)), Stream::of_pod(9, 0, ms(300))];
+        let failed = |seed| {
+            let mut node = SimNode::new(0, world.clone(), seed);
+            node.run(s(30));
+            assert_eq!(node.truth().pods.failed, 0);
+            has_failed(&node)
+        };
+        let failed = (0..100).filter(|seed| failed(*seed)).count();
+        assert!(
+            failed > 0,
+            "mended: allow FILTER_WITH_DENIED_PODS in worlds"
+        );
+    }
+
+    /// Must be 200: two pods are denied everything, and another one's connections are answered. While
+    /// a proxy 4 s late sends these to endpoints that have left, they count as no proof.
+    #[test]
+    fn known_false_503_denied_pods_while_endpoints_move() {
+        let mut world = quiet()
+            .with(s(5), Act::Deny(Some(Client::Pod(1)), None, Denial::Drop))
+            .with(s(5), Act::Deny(Some(Client::Pod(2)), None, Denial::Reject))
+            .with(s(20), Act::Roll(0, s(30)));
+        world.services.push(ServiceSpec::new("bank", 1, 0));
+        world.streams = vec![
+            Stream::of_pod(1, 1, ms(150)),
+            Stream::of_pod(2, 2, ms(150)),
+            Stream::of_pod(9, 0, ms(300)),
+        ];
+        world.proxy_delay = (s(4), s(4));
+        let node = run(world, s(40));
+        assert!(is_healthy(&node));
+        let message = "mended: allow DENIED_PODS_WHILE_ENDPOINTS_MOVE in worlds";
+        assert!(has_failed(&node), "{message}");
+    }
+
+    /// Must be 200: every connection is answered. The sentinel's range begins to be filtered, and a
+    /// moment later endpoints move, which the rules learn before the agent does.
+    #[test]
+    fn known_false_503_filtered_sentinel_while_endpoints_move() {
+        let mut world = quiet()
+            .with(s(15), Act::FilterSentinel)
+            .with(s(16), Act::Roll(0, s(30)));
+        world.streams = vec![Stream::of_pod(0, 0, ms(200))];
+        (world.view_delay, world.proxy_delay) = ((ms(900), ms(900)), (ms(1), ms(1)));
+        let node = run(world, s(30));
+        assert!(is_healthy(&node));
+        assert!(
+            has_failed(&node),
+            "mended: allow FILTER_WHILE_ENDPOINTS_MOVE in worlds"
+        );
+    }
+
+    /// Must be 200: what fails is meant to. Policies deny everything to everyone, as when a default
+    /// deny is rolled out: a false 503 on every node at once.
+    #[test]
+    fn known_false_503_default_deny() {
+        let deny = Act::Deny(None, None, Denial::Drop);
+        let node = run(World::busy().with(s(15), deny), s(40));
+        assert_eq!(node.truth().pods.failed, 0);
+        assert!(has_failed(&node));
+    }
+
+    /// Must be 200: new frontends have a grace. Two new Services are dialled before a late proxy has
+    /// rules for them, on a node that is quiet otherwise.
+    #[test]
+    fn known_false_503_two_new_services_and_a_late_proxy() {
+        let mut world = quiet()
+            .with(s(20), Act::Create(0))
+            .with(s(20), Act::Create(1));
+        for service in &mut world.services {
+            service.later = true;
+        }
+        world.proxy_delay = (s(5), s(5));
+        world.rotation = None;
+        world.streams = vec![Stream::of_pod(0, 0, ms(300)), Stream::of_pod(1, 1, ms(300))];
+        let node = run(world, s(40));
+        assert!(has_failed(&node));
+        assert!(node.answer().is_some_and(|answered| answered.livez == 200));
+    }
+
+    /// Must be 200: nobody suffers. The proxy is frozen for 25 s, and endpoints that have left go on
+    /// answering meanwhile.
+    #[test]
+    fn known_false_503_graceful_termination_and_a_frozen_proxy() {
+        let world = World {
+            rotation: None,
+            ..World::busy()
+        }
+        .with(s(20), Act::FreezeProxy)
+        .with(s(20), Act::Roll(0, s(60)))
+        .with(s(45), Act::ThawProxy);
+        let node = run(world, s(60));
+        assert!(is_healthy(&node));
+        assert!(has_failed(&node));
+    }
+
+    /// Must be 200: the API server is a black hole, so the view is old while the proxy follows.
+    #[test]
+    fn known_false_503_unnoticed_silence() {
+        let silence = Act::Silence {
+            span: s(120),
+            noticed: s(90),
+        };
+        let mut world = World {
+            rotation: None,
+            ..World::busy()
+        }
+        .with(s(10), silence);
+        for service in 0..3 {
+            world = world.with(s(20), Act::Roll(service, s(60)));
+        }
+        let node = run(world, s(60));
+        assert!(is_healthy(&node));
+        assert!(
+            has_failed(&node),
+            "mended: allow UNNOTICED_SILENCE in worlds"
+        );
+    }
+
+    /// Must be 200 within 2 s of the repair: probes pass again. The last real connection before it
+    /// failed, and the node stays suspect, and at 503, until another gets through.
+    #[test]
+    fn known_late_200_after_a_repair_with_sparse_traffic() {
+        let (broken, repaired) = (s(20), s(30));
+        let mut world = quiet()
+            .with(broken, Act::Break(Fault::Flushed))
+            .with(repaired, Act::Repair(Fault::Flushed));
+        world.streams = vec![Stream::of_pod(0, 0, ms(4_500))];
+        let late = |seed| {
+            let mut node = SimNode::new(0, world.clone(), seed);
+            node.run(s(60));
+            node.recovered_after(BEGIN.plus(repaired)) > Some(REPAIRED)
+        };
+        let late = (0..20).filter(|seed| late(*seed)).count();
+        assert!(late > 5, "mended: allow SPARSE_TRAFFIC_AT_REPAIR in worlds");
+    }
+
+    /// Must be 503 while its pods cannot be reached: the sentinel needs no pod's route, and
+    /// connections to other nodes' endpoints get through.
+    #[test]
+    fn known_missed_pod_routes_gone() {
+        let fault = Act::Break(Fault::PodRoutesGone);
+        for world in [World::busy(), World::default()] {
+            let node = run(world.with(s(20), fault.clone()), s(60));
+            assert!(!has_failed(&node));
+        }
+    }
+
+    /// Must stay 503: two in three node ports to other nodes' endpoints fail. The first answer of a
+    /// local endpoint, which needs no masquerade, contradicts the sentinel a second later.
+    #[test]
+    fn known_missed_masquerade_while_local_endpoints_answer() {
+        let node = run(
+            World::busy().with(s(20), Act::Break(Fault::NotMasqueraded)),
+            s(60),
+        );
+        assert!(node.truth().outsiders.failed > 0);
+        assert!(node.answer().is_some_and(|answered| answered.livez == 200));
+    }
+}
