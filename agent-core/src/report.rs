@@ -17,6 +17,7 @@ use crate::cause::Failure;
 use crate::drain::DrainView;
 use crate::evidence::Sighting;
 use crate::names;
+use crate::node::Node;
 use crate::policy::{Enforcement, UnknownPolicy};
 use crate::replay::{Moment, Replayed};
 use crate::shape::Shape;
@@ -359,7 +360,7 @@ impl Report {
             },
             hardening: hardening::HardeningReport::default(),
             verdict: moment.judged.verdict.clone(),
-            sentinel: SentinelReport::default(),
+            sentinel: replayed_sentinel(node),
             answers: Answers {
                 healthz: AnswerReport::from(&answers.healthz),
                 livez: AnswerReport::from(&answers.livez),
@@ -378,6 +379,14 @@ impl Report {
             drain: DrainView::default(),
         }
     }
+}
+
+fn replayed_sentinel(node: &Node) -> SentinelReport {
+    let (Some(watched), Some(rule)) = (node.sentinel(), &node.judge().settings().sentinel) else {
+        return SentinelReport::disabled();
+    };
+    let synced = node.judge().facts().synced;
+    SentinelReport::of(&rule.service, &watched.condition(false), synced)
 }
 
 #[cfg(any(test, feature = "testing"))]

@@ -1,7 +1,7 @@
 //! The cluster as this node last heard of it: facts by Service, changed in batches.
 //!
 //! It keeps facts and nothing that follows from them: what is owed is computed from a
-//! [`ServiceState`] where it is needed (`domain::expect`), so that 100,000 endpoints stand here
+//! [`ServiceState`] where it is needed ([`crate::expect`]), so that 100,000 endpoints stand here
 //! once. It must not decide anything about routing.
 
 use std::collections::{BTreeMap, HashMap};

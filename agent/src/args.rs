@@ -206,8 +206,8 @@ pub struct RunArgs {
     )]
     pub flap_dwell: String,
 
-    /// Where /metrics, /verdict, /drainz and /agent/* are served: IP:PORT, IP, or :PORT; "none" serves
-    /// none of them
+    /// Where /metrics, /verdict, /recording, /drainz and /agent/* are served: IP:PORT, IP, or :PORT;
+    /// "none" serves none of them
     ///
     /// The default answers on this machine only. For Prometheus give the node's address, and say
     /// who may ask with --admin-allow-cidr.

@@ -1,6 +1,6 @@
 //! The kernel's side of the agent: loads and attaches the observer, writes plans into its maps and
 //! reads evidence out of them. All of aya is in here, and nothing else than I/O: what evidence
-//! means is `domain`'s to say. It must not name `cluster` or `http`.
+//! means is `agent-core`'s to say. It must not name `cluster` or `http`.
 
 use std::path::Path;
 use std::sync::Arc;

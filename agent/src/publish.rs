@@ -1,7 +1,7 @@
 //! Writes the verdict to the API server: the Node's condition and Events about it.
 //!
 //! Takes published reports and a client, and decides nothing: what is said and when is
-//! `domain::condition`. Nobody waits for it, and nothing is queued: what is written is what stands
+//! `agent_core::condition`. Nobody waits for it, and nothing is queued: what is written is what stands
 //! at that moment, also after the API server was away. What it cannot write is said once in the
 //! log, and for as long as it lasts in the report.
 //!

@@ -3,7 +3,7 @@
 //! the thread that sends probes and waits for them.
 //!
 //! It sends and collects; what a [`ProbeTrace`](agent_core::trace::ProbeTrace) means is
-//! `domain::sentinel`'s to say. It must not name `datapath`, `cluster` or `http`.
+//! `agent_core::probes`' to say. It must not name `datapath`, `cluster` or `http`.
 
 pub mod devices;
 pub mod frame;

@@ -11,6 +11,7 @@ mod http;
 mod kube_proxy_flags;
 mod manifests;
 mod packets;
+mod recordings;
 mod remembered;
 mod reports;
 
@@ -32,13 +33,14 @@ pub mod scenario;
 pub type Target = fn(&[u8]) -> bool;
 
 /// All, by the names of their folders in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("api_objects", api_objects::check),
     ("connections", connections::check),
     ("http", http::check),
     ("kube_proxy_flags", kube_proxy_flags::check),
     ("manifests", manifests::check),
     ("packets", packets::check),
+    ("recordings", recordings::check),
     ("remembered", remembered::check),
     ("reports", reports::check),
 ];

@@ -45,7 +45,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
 }
 
 /// Lines, and nothing that moves a terminal's cursor or colours it.
-fn assert_printable(page: &str) {
+pub(crate) fn assert_printable(page: &str) {
     let hidden = page.chars().find(|sign| sign.is_control() && *sign != '\n');
     assert_eq!(hidden, None, "{page:?}");
 }

@@ -127,7 +127,7 @@ fn the_rotator_keeps_nothing() {
     command.args(["rotate", "--server", "http://127.0.0.1:1"]);
     let mut rotator = Process::start(command, "rotator", folder.path()).expect("a rotator");
     let log = folder.path().join("rotator.log");
-    let asked = || fs::read_to_string(&log).is_ok_and(|log| log.contains("Lease"));
+    let asked = || fs::read_to_string(&log).is_ok_and(|log| log.contains("is not available"));
     let waited = rotator.wait("first request", Duration::from_secs(30), asked);
     waited.expect("a first request");
     for thread in threads(rotator.pid()) {

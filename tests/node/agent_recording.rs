@@ -67,6 +67,7 @@ fn a_503_is_recorded_replayed_and_explained() {
     );
     assert!(found, "{text}");
     assert!(text.contains("BROKEN") || text.contains("broken"), "{text}");
+    assert!(!text.contains("There are no probes"), "{text}");
 }
 
 /// The innocent counterpart: a node that only works writes no file, and its recording, taken by hand

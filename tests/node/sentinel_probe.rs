@@ -1,5 +1,5 @@
 //! The sentinel's probes on a real kernel: what each fault makes of each path. What that means is
-//! `domain::sentinel`'s to say.
+//! `agent_core::probes`' to say.
 //!
 //! Nothing here is timed: a trace is waited for until it is there.
 

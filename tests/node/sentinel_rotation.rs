@@ -1,6 +1,6 @@
 //! The sentinel's endpoint moves from one generation to the next: how far the rules lag is known,
 //! and a rotation disturbs nobody. That rules which never follow are stale after two minutes is
-//! tested where no time passes (`domain::verdict`).
+//! tested where no time passes (`agent_core::verdict`).
 
 use std::time::{Duration, Instant};
 

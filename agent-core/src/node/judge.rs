@@ -125,6 +125,11 @@ impl Judge {
         self.anchor
     }
 
+    /// What it takes of the cluster view.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
     /// What the operator decided.
     pub fn settings(&self) -> &Settings {
         &self.settings

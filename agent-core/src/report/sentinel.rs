@@ -6,7 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::ObjectName;
 use crate::names;
+use crate::node::Condition;
 
 /// The sentinel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +26,46 @@ pub struct SentinelReport {
     /// What is probed, by family.
     #[serde(default)]
     pub families: Vec<SentinelAddresses>,
+}
+
+impl SentinelReport {
+    /// Whether it is probed, and why not.
+    pub fn of(service: &ObjectName, condition: &Condition<'_>, synced: bool) -> Self {
+        let (state, sentence) = match condition {
+            Condition::Altered(altered) => (SentinelState::Altered, (*altered).to_owned()),
+            Condition::Absent if synced => (
+                SentinelState::Absent,
+                format!("Service {service} is not in the cluster"),
+            ),
+            Condition::Absent => (
+                SentinelState::Absent,
+                format!("Service {service} is not known: the cluster view is not complete"),
+            ),
+            Condition::Off(why) => (SentinelState::Off, (*why).to_owned()),
+            Condition::Settling => (
+                SentinelState::Probing,
+                "its interfaces are being made".to_owned(),
+            ),
+            Condition::Probing | Condition::Suspect => (
+                SentinelState::Probing,
+                format!("Service {service} is probed"),
+            ),
+        };
+        Self {
+            state,
+            sentence,
+            service: Some(service.to_string()),
+            ..Self::default()
+        }
+    }
+
+    /// Without probes, by `--sentinel`.
+    pub fn disabled() -> Self {
+        Self {
+            sentence: "turned off by --sentinel".to_owned(),
+            ..Self::default()
+        }
+    }
 }
 
 /// Whether the sentinel is probed.

@@ -16,7 +16,7 @@ use agent_core::report::publish::PublishReport;
 use agent_core::report::udp::UDP_SHOWN;
 use agent_core::report::{
     AgentInfo, AnswerReport, Answers as AnswersReport, Attached, BUSIEST_SHOWN, ClusterReport,
-    DeviceReport, ExpectationReport, Report, SCHEMA, SentinelReport, SentinelState, SightingReport,
+    DeviceReport, ExpectationReport, Report, SCHEMA, SentinelReport, SightingReport,
 };
 use agent_core::time::Wall;
 use agent_core::verdict::Verdict;
@@ -88,11 +88,7 @@ impl Agent {
     fn sentinel_report(&self) -> SentinelReport {
         match &self.probing {
             Some(probing) => probing.report(&self.node),
-            None => SentinelReport {
-                state: SentinelState::Disabled,
-                sentence: "turned off by --sentinel".to_owned(),
-                ..SentinelReport::default()
-            },
+            None => SentinelReport::disabled(),
         }
     }
 

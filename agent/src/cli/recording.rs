@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use thiserror::Error;
 
+use super::paper::visible;
 use super::{Exit, fetch};
 use crate::args::{Output, RecordArgs, ReplayArgs, WhyArgs};
 use crate::state::recordings::Recordings;
@@ -97,10 +98,9 @@ pub fn run_replay(args: &ReplayArgs) -> Exit {
         Ok(replayed) => replayed,
         Err(problem) => return super::fail(&problem),
     };
-    let timeline = Timeline::of(&replayed);
     let printed = match args.output {
-        Output::Text => super::print(&timeline.text()),
-        Output::Json => super::print_json(&timeline),
+        Output::Text => super::print(&timeline(&replayed)),
+        Output::Json => super::print_json(&Timeline::of(&replayed)),
     };
     match replayed.differs {
         None => printed,
@@ -159,6 +159,12 @@ fn load(path: &Path, until: Option<Wall>) -> Result<Replayed, Problem> {
     })
 }
 
+/// The page of a replay, for people. Names and reasons in a recording are somebody else's: they are
+/// printed without signs that a terminal would act on.
+pub fn timeline(replayed: &Replayed) -> String {
+    Timeline::of(replayed).text()
+}
+
 /// What a replay went through.
 #[derive(Debug, Serialize)]
 struct Timeline {
@@ -210,8 +216,8 @@ impl Timeline {
     fn text(&self) -> String {
         let mut text = format!(
             "{}, pathproof {}, {} events from {} to {}\n\n",
-            self.node,
-            self.agent,
+            visible(&self.node),
+            visible(&self.agent),
             self.events,
             readable(&self.from),
             readable(&self.to)
@@ -225,7 +231,7 @@ impl Timeline {
                 change.livez,
                 change.state,
                 cause.unwrap_or_default(),
-                change.reason
+                visible(&change.reason)
             ));
         }
         text.push_str(match self.same {

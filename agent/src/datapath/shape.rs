@@ -1,6 +1,6 @@
 //! Reads what tells the datapath's shape: which programs of others stand behind ours, and which
 //! run when a socket connects. Read-only, a few dozen microseconds; nothing is ever attached to a
-//! cgroup. What the kernel does not tell is left out, which `domain::shape` makes a weaker
+//! cgroup. What the kernel does not tell is left out, which `agent_core::shape` makes a weaker
 //! statement of.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 //! The thread that sends the sentinel's probes and waits for them. A few times a second (`pace`) it
 //! sends one probe on every path that has a target, with a control probe just before, and hands
-//! a [`ProbeTrace`] over for each. It judges nothing: what a trace means is `domain`'s to say.
+//! a [`ProbeTrace`] over for each. It judges nothing: what a trace means is `agent-core`'s to say.
 //!
 //! It is a thread of its own, not a task, so that nothing the agent is busy with makes a probe
 //! late. Everything about time is `CLOCK_MONOTONIC`: a stepped wall clock is not noticed, and what

@@ -1,5 +1,6 @@
 //! What happens in the demo, what is expected each time, and how fast.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -46,7 +47,8 @@ pub(super) fn play(stage: &mut Stage, timeline: &mut Timeline) -> Result<bool> {
         verdicts_told: 0,
     };
     play.comes_up()?;
-    play.flushed()?;
+    let doubted = play.flushed()?;
+    play.doubted(&doubted)?;
     play.forwarding_off()?;
     play.dropped()?;
     play.swapped()?;
@@ -89,7 +91,8 @@ impl Play<'_> {
         self.linger(seconds(11))
     }
 
-    fn flushed(&mut self) -> Result<()> {
+    /// Gives a time at which it was 503, as a load balancer's log has it.
+    fn flushed(&mut self) -> Result<String> {
         self.timeline.tell(
             Kind::Fault,
             "flush the Service chain (nft flush chain ip kube-proxy services): the datapath is \
@@ -107,12 +110,69 @@ impl Play<'_> {
             |view| view.is(503, 503) && view.verdict.state == "broken",
         )?;
         self.linger(seconds(1))?;
+        let failing = jiff::Timestamp::now();
         self.timeline.tell(Kind::Act, "put the rules back");
         let start = Instant::now();
         self.stage.rules.install()?;
         self.await_row(("rules repaired", "200 again", seconds(3)), start, |view| {
             view.is(200, 200) && view.verdict.state == "proven"
         })?;
+        self.linger(seconds(1))?;
+        Ok(failing.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+    }
+
+    /// The node works again, and somebody doubts that it did not.
+    fn doubted(&mut self, time: &str) -> Result<()> {
+        self.timeline.tell(
+            Kind::Act,
+            &format!("the node works, and somebody doubts that 503: pathproof why --at {time}"),
+        );
+        let agent = self.stage.agent.as_ref().context("the agent runs")?;
+        let state = agent.dir().join("state");
+        let printed = |args: &[&str]| -> Result<(bool, String)> {
+            let output = agent.command(args).output().context("run the agent")?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            Ok((output.status.success(), text))
+        };
+        let state_dir = state.to_string_lossy();
+        let (found, page) = printed(&["why", "--at", time, "--state-dir", &state_dir])?;
+        let mut parts = page.split("\n\n");
+        for line in parts.next().unwrap_or_default().lines() {
+            self.timeline.quote_as_is(line);
+        }
+        self.timeline.quote(parts.next().unwrap_or_default());
+        let folder = state.join("recordings");
+        let files = fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))?;
+        let mut files: Vec<_> = files.flatten().map(|file| file.path()).collect();
+        files.sort();
+        let file = files.last().context("a recording")?;
+        self.timeline.tell(
+            Kind::Act,
+            "pathproof replay plays the recorded events again",
+        );
+        let (same, timeline) = printed(&["replay", &file.to_string_lossy()])?;
+        let mut before = None;
+        for line in timeline.lines().filter(|line| line.contains("/healthz")) {
+            // The verdict changes more often than what a load balancer sees.
+            let code = line.split_whitespace().nth(2);
+            if before != code {
+                self.timeline.quote_as_is(line);
+            }
+            before = code;
+        }
+        self.timeline
+            .quote_as_is(timeline.lines().last().unwrap_or_default());
+        // As in "node-1, pathproof 0.1.0, 501 events from ... to ...".
+        let head = timeline.split(" from ").next().unwrap_or_default();
+        let events = head.rsplit(", ").next().unwrap_or_default();
+        self.row(Row {
+            what: "the 503 is doubted",
+            expected: "explained, same verdicts replayed",
+            seen: events.to_owned(),
+            took: None,
+            limit: seconds(0),
+            sound: found && same && page.contains("leaked"),
+        });
         self.linger(seconds(1))
     }
 

@@ -171,6 +171,13 @@ impl Timeline {
         }
     }
 
+    /// A line of a program's output below a line, as it is.
+    pub(super) fn quote_as_is(&mut self, line: &str) {
+        let indent = span(Style::Plain, " ".repeat(INDENT));
+        let line = span(Style::Dim, format!("│ {line}"));
+        self.print(Instant::now(), vec![indent, line]);
+    }
+
     fn print(&mut self, at: Instant, spans: Vec<Span>) {
         let line = Line {
             at: at.saturating_duration_since(self.start),

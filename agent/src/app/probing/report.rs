@@ -5,9 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use agent_common::service::Family;
 use agent_core::expect::sentinel::SentinelFamily;
 use agent_core::node::{Condition, Node};
-use agent_core::report::sentinel::{
-    SentinelAddresses, SentinelDevices, SentinelReport, SentinelState,
-};
+use agent_core::report::sentinel::{SentinelAddresses, SentinelDevices, SentinelReport};
 
 use super::Probing;
 use crate::sentinel::devices::Role;
@@ -18,31 +16,8 @@ impl Probing {
         let condition = node
             .sentinel()
             .map_or(Condition::Absent, |of| of.condition(false));
-        let (state, sentence) = match condition {
-            Condition::Altered(altered) => (SentinelState::Altered, altered.to_owned()),
-            Condition::Absent if node.view().is_synced() => (
-                SentinelState::Absent,
-                format!("Service {service} is not in the cluster"),
-            ),
-            Condition::Absent => (
-                SentinelState::Absent,
-                format!("Service {service} is not known: the cluster view is not complete"),
-            ),
-            Condition::Off(why) => (SentinelState::Off, why.to_owned()),
-            Condition::Settling => (
-                SentinelState::Probing,
-                "its interfaces are being made".to_owned(),
-            ),
-            Condition::Probing | Condition::Suspect => (
-                SentinelState::Probing,
-                format!("Service {service} is probed"),
-            ),
-        };
         let name = |role| self.settings.name(role);
         SentinelReport {
-            state,
-            sentence,
-            service: Some(service.to_string()),
             devices: Some(SentinelDevices {
                 client_far: name(Role::ClientFar),
                 client_near: name(Role::ClientNear),
@@ -50,6 +25,7 @@ impl Probing {
                 server_far: name(Role::ServerFar),
             }),
             families: self.addresses(node),
+            ..SentinelReport::of(service, &condition, node.view().is_synced())
         }
     }
 
