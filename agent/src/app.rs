@@ -44,6 +44,7 @@ use crate::sentinel::devices::DeviceError;
 use crate::state;
 use agent_core::coverage::ObserverStart;
 use agent_core::effect::Answers;
+use agent_core::event::Event;
 use agent_core::limits::Limits;
 use agent_core::upgrade;
 
@@ -143,6 +144,8 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     agent.output.hardening = confined.report;
     let (listeners, takeover) = opened.take_over(&config, agent.observer.as_mut(), port)?;
     agent.succeeded.follow(&takeover);
+    // Answers are there before anyone is heard.
+    agent.feed(Event::Tick);
     agent.output.publishing = client
         .and_then(|client| begin_to_publish(&config, client, &published, Arc::clone(&metrics)));
     if agent

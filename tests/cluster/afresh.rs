@@ -33,7 +33,7 @@ fn a_sentinel_that_is_deleted_while_watches_hang_is_no_fault() {
     scene.api.delete(SERVICE).expect("delete the Service");
     thread::sleep(Duration::from_secs(8));
     let log = scene.agent().log();
-    assert!(log.contains("read afresh"), "{log}");
+    assert!(log.contains("read uncached"), "{log}");
     let changes = watch.changes();
     assert!(
         changes.iter().all(|change| change.codes.healthz == 200),

@@ -123,7 +123,7 @@ fn an_update_stops_where_the_verdict_begins_to_fail() {
     next.wait_ready(PATIENCE).expect("ready");
     scene.rules.flush_services().expect("flush");
     eventually("it is not ready", || {
-        pending(&next).contains("a verdict that does not fail")
+        pending(&next).contains("node became unhealthy")
     });
     assert_eq!(scene.asked("/healthz"), 503, "its answers are its own");
     scene.rules.install().expect("install");

@@ -78,8 +78,7 @@ pub(super) struct Output {
 }
 
 impl Agent {
-    /// Begins where an agent of this boot stopped, if one did, and publishes at once: answers are
-    /// there before anyone is heard.
+    /// Begins where an agent of this boot stopped, if one did.
     pub(super) fn new(
         config: Config,
         loaded: Loaded,
@@ -99,7 +98,7 @@ impl Agent {
         let node = Node::new(settings(&config, limits, rereads), start);
         let (answers, answers_seen) = watch::channel(Arc::new(Answers::before_the_first()));
         let (report, report_seen) = watch::channel(None);
-        let mut agent = Self {
+        let agent = Self {
             config,
             node,
             observer: loaded.observer,
@@ -119,7 +118,6 @@ impl Agent {
             memory,
             next_sample: SAMPLE_INTERVAL,
         };
-        agent.feed(Event::Tick);
         let published = Published {
             answers: answers_seen,
             report: report_seen,
