@@ -68,6 +68,8 @@ pub struct Replayed {
     pub events: usize,
     /// Every change of the verdict or an answer, in order; the first is how the recording begins.
     pub moments: Vec<Moment>,
+    /// The last verdict, with its evidence as of then.
+    pub latest: Option<Moment>,
     /// Where the replay first came to something else than was recorded.
     pub differs: Option<Wall>,
     /// The node as the recording ends.
@@ -100,6 +102,7 @@ pub fn replay(bytes: &[u8], until: Option<Wall>) -> Result<Replayed, RecordingEr
         span: (start, start),
         events: 0,
         moments: Vec::new(),
+        latest: None,
         outcome: None,
         differs: None,
     };
@@ -117,6 +120,7 @@ struct Player {
     span: (Wall, Wall),
     events: usize,
     moments: Vec<Moment>,
+    latest: Option<Moment>,
     outcome: Option<Outcome>,
     differs: Option<Wall>,
 }
@@ -156,15 +160,14 @@ impl Player {
                 continue;
             };
             let outcome = Outcome::of(&judged);
+            let moment = Moment {
+                at: wall,
+                judged: *judged,
+            };
             if self.outcome.replace(outcome) != Some(outcome) {
-                self.moments.push(Moment {
-                    at: wall,
-                    judged: *judged,
-                });
-            } else if let Some(last) = self.moments.last_mut() {
-                // Findings go on while the state lasts.
-                last.judged = *judged;
+                self.moments.push(moment.clone());
             }
+            self.latest = Some(moment);
         }
     }
 
@@ -175,6 +178,7 @@ impl Player {
             span: self.span,
             events: self.events,
             moments: self.moments,
+            latest: self.latest,
             differs: self.differs,
             last: self.node,
         }

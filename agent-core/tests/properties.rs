@@ -131,7 +131,7 @@ proptest! {
             TestCaseError::fail(error.to_string())
         })?;
         prop_assert_eq!(replayed.differs, None);
-        let last = replayed.moments.last().map(|moment| &moment.judged);
+        let last = replayed.latest.as_ref().map(|moment| &moment.judged);
         prop_assert_eq!(last, log.last());
         let judge = |node: &Node| serde_json::to_string(node.judge()).unwrap_or_default();
         prop_assert!(judge(&replayed.last) == judge(agent));

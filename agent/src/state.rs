@@ -99,7 +99,13 @@ impl Memory {
             boot_id: self.boot_id.clone(),
             remembered,
         };
-        match write(path, &self.fresh, &stored) {
+        let written = write(path, &self.fresh, &stored).or_else(|error| {
+            // The state comes before what explains the past.
+            let folder = path.parent().filter(|_| is_full(&error)).ok_or(error)?;
+            recordings::Recordings::below(folder).remove()?;
+            write(path, &self.fresh, &stored)
+        });
+        match written {
             Ok(()) => self.broken = false,
             Err(error) if !self.broken => {
                 self.broken = true;
@@ -108,6 +114,10 @@ impl Memory {
             Err(_) => {}
         }
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::StorageFull
 }
 
 fn write(path: &Path, fresh: &Path, stored: &Stored) -> io::Result<()> {

@@ -120,7 +120,7 @@ pub(super) fn report_at(text: &str, args: &WhyArgs) -> Result<Report, Problem> {
     };
     let replayed = load(&path, Some(at))?;
     let begins = replayed.span.0;
-    let reached = (replayed.moments.last()).filter(|_| begins <= at);
+    let reached = (replayed.latest.as_ref()).filter(|_| begins <= at);
     let report = reached.map(|moment| Report::replayed(&replayed, moment));
     report.ok_or(Problem::TooLate { path, begins, at })
 }
@@ -219,14 +219,14 @@ impl Timeline {
             visible(&self.node),
             visible(&self.agent),
             self.events,
-            self.from,
-            self.to
+            readable(&self.from),
+            readable(&self.to)
         );
         for change in &self.changes {
             let cause = change.cause.map(|cause| format!(" ({cause})"));
+            let at = readable(&change.at);
             text.push_str(&format!(
-                "{}  /healthz {}  /livez {}  {}{}\n    {}\n",
-                change.at,
+                "{at}  /healthz {}  /livez {}  {}{}\n    {}\n",
                 change.healthz,
                 change.livez,
                 change.state,
@@ -242,6 +242,16 @@ impl Timeline {
         });
         text
     }
+}
+
+/// In milliseconds, rounded up: what is copied to `why --at` must not come before its event.
+fn readable(time: &str) -> String {
+    let Ok(time) = time.parse::<Timestamp>() else {
+        return time.to_owned();
+    };
+    let up = (time.as_nanosecond() + 999_999) / 1_000_000 * 1_000_000;
+    let up = Timestamp::from_nanosecond(up).unwrap_or(time);
+    format!("{up:.3}")
 }
 
 #[cfg(test)]
@@ -262,6 +272,18 @@ mod tests {
         assert!(
             message.contains("x: this is no recording of pathproof"),
             "{message}"
+        );
+    }
+
+    #[test]
+    fn a_time_that_is_shown_is_not_before_its_event() {
+        assert_eq!(
+            readable("2026-11-23T03:58:33.435049597Z"),
+            "2026-11-23T03:58:33.436Z"
+        );
+        assert_eq!(
+            readable("2026-11-23T03:58:33.435Z"),
+            "2026-11-23T03:58:33.435Z"
         );
     }
 

@@ -39,8 +39,12 @@ impl Recordings {
         let time = Timestamp::from_nanosecond(now.0.into()).unwrap_or_default();
         let path = self.folder.join(format!("{}{ENDING}", time.strftime(NAME)));
         let fresh = path.with_extension("tmp");
-        fs::write(&fresh, recording)?;
-        fs::rename(&fresh, &path)?;
+        let written = fs::write(&fresh, recording).and_then(|()| fs::rename(&fresh, &path));
+        if let Err(error) = written {
+            // Half a recording is none, and takes the room of the state.
+            let _ = fs::remove_file(&fresh);
+            return Err(error);
+        }
         let files = self.files()?;
         for old in &files[..files.len().saturating_sub(KEPT)] {
             fs::remove_file(old)?;
@@ -79,6 +83,20 @@ impl Recordings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn half_a_recording_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let recordings = Recordings::below(dir.path());
+        let now = Wall(1_795_266_000_000_000_000);
+        let path = recordings.write(now, &[1]).unwrap();
+        fs::remove_file(&path).unwrap();
+        // A folder in its place: it cannot be renamed.
+        fs::create_dir_all(path.join("x")).unwrap();
+        recordings.write(now, &[2]).unwrap_err();
+        let left = fs::read_dir(path.parent().unwrap()).unwrap().count();
+        assert_eq!(left, 1, "the folder alone");
+    }
 
     #[test]
     fn the_oldest_are_dropped() {

@@ -72,6 +72,20 @@ pub fn storm(settings: &Settings) -> Result<Findings> {
             what: format!("everything is mended, and it is not proven again: {error:#}"),
         });
     }
+    if !findings.violations.is_empty() {
+        let file = std::env::temp_dir().join(format!("storm-{}.pathproof", settings.seed));
+        let path = file.to_string_lossy().into_owned();
+        let agent = hands
+            .stage
+            .world
+            .node
+            .command(&settings.binary)
+            .args(["record", "--output", &path])
+            .status();
+        if agent.is_ok_and(|status| status.success()) {
+            println!("recorded: pathproof replay {path}");
+        }
+    }
     Ok(findings)
 }
 
