@@ -49,7 +49,7 @@ fn play(file: &[u8]) -> bool {
     let page = recording::timeline(&replayed);
     assert_printable(&page);
     assert_eq!(recording::timeline(&again), page, "two replays differ");
-    for moment in &replayed.moments {
+    for moment in replayed.moments.iter().chain(&replayed.latest) {
         let report = Report::replayed(&replayed, moment);
         assert_printable(&why::render(&why::Chain::of(&report), false));
     }
