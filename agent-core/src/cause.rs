@@ -182,7 +182,7 @@ impl State {
     }
 }
 
-/// What goes wrong, in the commonest case among the failures.
+/// The cause of trouble: the commonest kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {

@@ -14,10 +14,11 @@ use crate::time::Mono;
 const SETTLING: Duration = Duration::from_secs(2);
 /// A loss of connections is reported for this long.
 const RECENT: Duration = Duration::from_secs(10);
-/// How long clients send a SYN again: as long as one may be that was forgotten.
+/// Maximum time for which a client retransmits a SYN (tcp_syn_retries 6): a first SYN cannot be told
+/// from a repeated one for this long.
 const RETRIES: Duration = Duration::from_secs(130);
-/// How long misrouted connections are not judged after a silent source is back: its resources come
-/// back one by one, and kube-proxy may be later than the agent.
+/// Grace period after a silent source is back, in which misrouted connections are not judged: its
+/// resources come back one by one, and kube-proxy may be later than the agent.
 const CATCH_UP: Duration = Duration::from_secs(30);
 
 /// The observer's hooks at the node's interfaces.
@@ -40,11 +41,11 @@ pub struct Hook {
     pub attached: bool,
     /// No other program runs before the observer's, as far as is known.
     pub first: bool,
-    /// What the kernel reported, where it is not attached.
+    /// Error of the kernel, if it is not attached.
     pub problem: Option<String>,
 }
 
-/// What the shell knows of the observer when it starts.
+/// Condition of the observer at the start of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObserverStart {
     /// Why there is no observer.
@@ -55,7 +56,7 @@ pub struct ObserverStart {
     pub continues: bool,
 }
 
-/// What is remembered from sample to sample.
+/// State that outlasts a sample.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Coverage {
     observer: ObserverStart,

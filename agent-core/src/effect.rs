@@ -56,9 +56,9 @@ pub enum Effect {
     Probed {
         /// The probe.
         trace: Box<ProbeTrace>,
-        /// What it means.
+        /// The outcome of the probe.
         outcome: ProbeOutcome,
-        /// How long the datapath took to follow the API, where this probe measured it.
+        /// Time the datapath took to follow the API, if this probe measured it.
         lag: Option<Duration>,
     },
     /// A new connection went to an endpoint that had left its slice so long before.
@@ -72,13 +72,13 @@ pub enum Effect {
 pub struct Judged {
     /// The verdict.
     pub verdict: Verdict,
-    /// What the health port answers.
+    /// Answers of the health port.
     pub answers: Answers,
     /// State, cause or reason for not knowing changed.
     pub changed: bool,
 }
 
-/// What is answered now.
+/// The current answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answers {
     /// On /healthz.
@@ -104,7 +104,7 @@ impl Answers {
     }
 }
 
-/// What the sentinel's devices should be.
+/// Desired state of the sentinel's devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredDevices {
     /// There is something to probe: once made, the devices stay while the sentinel is edited.

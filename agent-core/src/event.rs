@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{Change, NodeFacts, ObjectName};
 use crate::coverage::Hooks;
 use crate::drain::Outside;
-use crate::evidence::{CountDelta, Sighting};
+use crate::evidence::{CountDelta, ServiceInfo, Sighting};
 use crate::expect::sentinel::Sentinel;
 use crate::owners::DatapathOwners;
 use crate::plan::{Installed, MapChange, Missing};
@@ -125,6 +125,20 @@ pub struct KnownService {
     pub dns: bool,
     /// The sentinel.
     pub sentinel: bool,
+}
+
+impl From<&ServiceInfo<'_>> for KnownService {
+    fn from(info: &ServiceInfo<'_>) -> Self {
+        Self {
+            name: info.name.clone(),
+            port: info.port.to_owned(),
+            family: info.family,
+            endpoints: info.endpoints,
+            udp: info.udp,
+            dns: info.dns,
+            sentinel: info.sentinel,
+        }
+    }
 }
 
 /// Another agent on this node that was started later.

@@ -71,7 +71,7 @@ pub struct Start {
     pub now: Mono,
     /// The wall clock at the same moment.
     pub wall: Wall,
-    /// What the shell knows of the observer.
+    /// Condition of the observer.
     pub observer: ObserverStart,
     /// What an agent of the same boot left.
     pub remembered: Option<Remembered>,

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::effect::Judged;
 use crate::event::{Event, KernelSample, KnownService, Service};
-use crate::evidence::{Directory, ServiceInfo};
+use crate::evidence::Directory;
 use crate::time::Mono;
 use crate::verdict::LastVerdict;
 
@@ -136,7 +136,7 @@ impl Segment {
         let ids: BTreeSet<u32> = counted.chain(sighted).collect();
         let mut services = Vec::new();
         for id in ids {
-            let known = directory.service(id).map(|info| known(&info));
+            let known = directory.service(id).map(|info| KnownService::from(&info));
             if known.as_ref() == self.services.get(&id) {
                 continue;
             }
@@ -214,18 +214,6 @@ impl Recorder {
             }
         }
         file
-    }
-}
-
-fn known(info: &ServiceInfo<'_>) -> KnownService {
-    KnownService {
-        name: info.name.clone(),
-        port: info.port.to_owned(),
-        family: info.family,
-        endpoints: info.endpoints,
-        udp: info.udp,
-        dns: info.dns,
-        sentinel: info.sentinel,
     }
 }
 

@@ -111,7 +111,7 @@ pub struct AgentInfo {
     pub unknown_policy: UnknownPolicy,
 }
 
-/// What is answered now.
+/// The current answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answers {
     /// Of /healthz.

@@ -1,4 +1,4 @@
-//! What a silent source suspends, and what hides connections from outside.
+//! Suspended judgements, and reasons for which outside connections may go unseen.
 
 use super::*;
 

@@ -19,18 +19,9 @@ fn copied(judge: &Judge) -> Judge {
 fn names(scene: &Scene) -> Event {
     let known = |id| {
         let info = scene.node.planner().service(id)?;
-        let known = KnownService {
-            name: info.name.clone(),
-            port: info.port.to_owned(),
-            family: info.family,
-            endpoints: info.endpoints,
-            udp: info.udp,
-            dns: info.dns,
-            sentinel: info.sentinel,
-        };
         Some(Service {
             id,
-            known: Some(known),
+            known: Some(KnownService::from(&info)),
         })
     };
     Event::Services((0..8).filter_map(known).collect())
