@@ -107,7 +107,7 @@ pub struct Service {
     pub known: Option<KnownService>,
 }
 
-/// As [`ServiceInfo`](crate::evidence::ServiceInfo), with its own names.
+/// As [`ServiceInfo`], with its own names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownService {
     /// Namespace and name.
