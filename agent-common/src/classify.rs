@@ -11,8 +11,11 @@
 //! - Only a first SYN is evidence of misrouting or staleness; one that came again follows the old
 //!   conntrack entry (finding 11).
 //! - Another tuple under a live initial sequence number makes both ambiguous (finding 13).
-//! - Forwarded is progress. Proof is an answer, or leaving by the device that the route to the
-//!   endpoint names, unless that is an uplink: there the next hop may lead nowhere (finding 10).
+//! - Forwarded is progress. Proof is an answer that goes on to the client, or leaving for an endpoint
+//!   of this node by the device that the route names. By an uplink or a tunnel the way may lead
+//!   nowhere (finding 10).
+//! - What seems to go wrong may be a copy of the packet, or a part of a way that somebody else makes:
+//!   it counts when no answer came in time. Untranslated packets are evidence at uplinks alone.
 //! - The sentinel's probes are followed and counted as all connections are, and are no evidence of
 //!   real traffic: no proof of a path, no delay, no anomaly. What becomes of them the agent reads
 //!   from their own stamps and states, probe by probe.
@@ -275,18 +278,24 @@ fn leaves<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         leaves_unseen(world, segment, &key);
         return None;
     };
-    let sighting = departure(world, segment, connection.fields());
+    let sighting = departure(world, segment, connection.fields())?;
     Some((connection, sighting))
 }
 
-/// Where what is followed goes, as it goes out.
+/// Where what is followed goes, as it goes out. Untranslated it is under way, or a copy, at any
+/// device but an uplink.
 #[inline(always)]
-pub(crate) fn departure<W: World>(world: &W, segment: &Segment, fields: &Pending) -> Sighting {
+pub(crate) fn departure<W: World>(
+    world: &W,
+    segment: &Segment,
+    fields: &Pending,
+) -> Option<Sighting> {
+    let uplink = world.device_flags() & device_flag::UPLINK != 0;
     if same(
         (fields.frontend, fields.frontend_port),
         (segment.destination, segment.destination_port),
     ) {
-        return Sighting::Untranslated;
+        return uplink.then_some(Sighting::Untranslated);
     }
     let endpoint = world.endpoint(&EndpointKey {
         service: fields.service,
@@ -294,37 +303,41 @@ pub(crate) fn departure<W: World>(world: &W, segment: &Segment, fields: &Pending
         port: segment.destination_port,
         padding: [0; 2],
     });
-    match endpoint {
+    Some(match endpoint {
         None => Sighting::ToStranger,
-        Some(value) => to_endpoint(world, segment, fields, value.flags),
-    }
+        Some(value) => to_endpoint(world, segment, fields, value.flags, uplink),
+    })
 }
 
 #[inline(always)]
-fn to_endpoint<W: World>(world: &W, segment: &Segment, fields: &Pending, flags: u32) -> Sighting {
+fn to_endpoint<W: World>(
+    world: &W,
+    segment: &Segment,
+    fields: &Pending,
+    flags: u32,
+    uplink: bool,
+) -> Sighting {
     if flags & endpoint_flag::LEFT != 0 {
         return Sighting::ToLeft;
     }
     let local = flags & endpoint_flag::LOCAL != 0;
-    if !local && Owed::from_byte(fields.owed) == Owed::LocalOnly {
-        // Behind an internal traffic policy Local no other node's endpoint is right. Behind an
-        // external one it may be: kube-proxy takes pods of other nodes to every endpoint where it
-        // can tell them from the outside.
-        return match FrontendKind::from_byte(fields.kind) {
-            FrontendKind::ClusterIp => Sighting::ToStranger,
-            _ => Sighting::ToEndpoint { proven: false },
-        };
-    }
-    if world.device_flags() & device_flag::UPLINK == 0 {
-        return Sighting::ToEndpoint {
-            proven: world.route_names_device(segment),
-        };
-    }
     if local {
-        Sighting::Misdelivered
-    } else {
-        Sighting::ToEndpoint { proven: false }
+        return if uplink {
+            Sighting::Misdelivered
+        } else {
+            Sighting::ToEndpoint {
+                proven: world.route_names_device(segment),
+            }
+        };
     }
+    // Behind an internal traffic policy Local no other node's endpoint is right. Behind an external
+    // one it may be: kube-proxy takes pods of other nodes to every endpoint where it can tell them
+    // from the outside.
+    let cluster_ip = FrontendKind::from_byte(fields.kind) == FrontendKind::ClusterIp;
+    if Owed::from_byte(fields.owed) == Owed::LocalOnly && cluster_ip {
+        return Sighting::ToStranger;
+    }
+    Sighting::ToEndpoint { proven: false }
 }
 
 /// A SYN goes out whose arrival was not seen: clients on the node have none. A cluster IP that
@@ -353,7 +366,6 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) {
     let mut pending = pending_of(world, segment, &frontend, class);
     pending.state = state::LEAKED;
     if world.follow(key, &pending) {
-        world.count(frontend.service, class as u8, Outcome::Leaked);
         if is_probe(&pending) {
             return;
         }
@@ -376,28 +388,58 @@ fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> See
         key.isn = connection.fields().service;
         connection = world.connection(&key)?;
     }
+    let fields = connection.fields();
+    if direction == Direction::Egress && !reaches_client(world, segment, fields) {
+        return None;
+    }
     let sighting = match (direction, segment.kind) {
         (Direction::Ingress, Kind::Unreachable) => return None,
-        (Direction::Ingress, _) => Sighting::AnswerIn {
-            from_endpoint: world
-                .endpoint(&EndpointKey {
-                    service: connection.fields().service,
-                    address: segment.source,
-                    port: segment.source_port,
-                    padding: [0; 2],
-                })
-                .is_some_and(|value| value.flags & endpoint_flag::LEFT == 0),
-        },
-        (Direction::Egress, _)
-            if number(connection.fields().client) != number(segment.destination) =>
-        {
-            return None;
+        (Direction::Ingress, kind) => {
+            let (from_endpoint, last) = answer_in(world, segment, fields);
+            Sighting::AnswerIn {
+                from_endpoint,
+                accepts: kind == Kind::SynAck,
+                last,
+            }
         }
         (Direction::Egress, Kind::SynAck) => Sighting::AnswerOut,
         (Direction::Egress, Kind::Reset) => Sighting::RefusalOut { icmp: false },
         (Direction::Egress, _) => Sighting::RefusalOut { icmp: true },
     };
     Some((connection, sighting))
+}
+
+/// Of what comes in as an answer: whether its source is a current endpoint, and whether it passes no
+/// other hook on its way to the client.
+#[inline(always)]
+pub(crate) fn answer_in<W: World>(world: &W, segment: &Segment, fields: &Pending) -> (bool, bool) {
+    let endpoint = world.endpoint(&EndpointKey {
+        service: fields.service,
+        address: segment.source,
+        port: segment.source_port,
+        padding: [0; 2],
+    });
+    let last = match SourceClass::from_index(u32::from(fields.class)) {
+        SourceClass::Host => true,
+        SourceClass::Pod => world.device_flags() & device_flag::SHORTCUT != 0,
+        SourceClass::External => false,
+    };
+    let current = endpoint.is_some_and(|value| value.flags & endpoint_flag::LEFT == 0);
+    (current, last)
+}
+
+/// Whether what leaves here is on its way to the client: by the device that the client's packet
+/// came in by, for clients outside by any uplink, or by the device that the route names. A copy at
+/// another device, or an answer that still goes round, is none.
+#[inline(always)]
+pub(crate) fn reaches_client<W: World>(world: &W, segment: &Segment, fields: &Pending) -> bool {
+    if number(fields.client) != number(segment.destination) {
+        return false;
+    }
+    let outside = fields.class == SourceClass::External as u8;
+    world.device() == fields.device
+        || (outside && world.device_flags() & device_flag::UPLINK != 0)
+        || world.route_names_device(segment)
 }
 
 /// Whether a connection is a probe of the sentinel's; see the rules above.
@@ -447,23 +489,26 @@ fn account<W: World>(
     if sighting == Sighting::Shared && step.state != old {
         world.fault(Fault::Ambiguous);
     }
-    let Some(outcome) = step.outcome else { return };
-    world.count(fields.service, fields.class, outcome);
+    if let Some(outcome) = step.outcome {
+        world.count(fields.service, fields.class, outcome);
+    }
     if is_probe(fields) {
         return;
     }
-    match outcome {
-        Outcome::Forwarded if old & state::RETRANSMITTED == 0 => {
+    match step.doubt.or(step.outcome) {
+        Some(Outcome::Forwarded) if old & state::RETRANSMITTED == 0 => {
             world.delay(segment.family as u32, age);
         }
-        Outcome::Answered if step.state & state::PROVEN == 0 => {
+        Some(Outcome::Answered) if step.state & state::PROVEN == 0 => {
             world.fault(Fault::AnsweredLocally);
         }
-        Outcome::Refused
-        | Outcome::Leaked
-        | Outcome::Misrouted
-        | Outcome::Stale
-        | Outcome::Unheard => {
+        Some(
+            outcome @ (Outcome::Refused
+            | Outcome::Leaked
+            | Outcome::Misrouted
+            | Outcome::Stale
+            | Outcome::Unheard),
+        ) => {
             let flags = match sighting {
                 Sighting::Misdelivered => anomaly_flag::MISDELIVERED,
                 Sighting::RefusalOut { icmp: true } => anomaly_flag::ICMP,

@@ -54,11 +54,11 @@ pub mod state {
     pub const PROVEN: u32 = 1 << 1;
     /// An answer of the endpoint came in.
     pub const ANSWER_IN: u32 = 1 << 2;
-    /// An answer left towards the client.
+    /// An answer went on to the client, as far as that can be seen.
     pub const ANSWER_OUT: u32 = 1 << 3;
     /// Refused by the node.
     pub const REFUSED: u32 = 1 << 4;
-    /// Left untranslated.
+    /// Left by an uplink, untranslated.
     pub const LEAKED: u32 = 1 << 5;
     /// Left for an address that is no endpoint of the Service.
     pub const MISROUTED: u32 = 1 << 6;
@@ -75,21 +75,27 @@ pub mod state {
     /// Stands for the connection whose initial sequence number `service` holds: a SYN with
     /// payload (TCP fast open) may be acknowledged past it.
     pub const ALIAS: u32 = 1 << 12;
-    /// Its first progress came after the loss window: it was told as lost, and what it does after
-    /// that is no further outcome.
+    /// Got through after the loss window: it was told as failed, and what it does after that is no
+    /// further outcome.
     pub const LATE: u32 = 1 << 13;
+    /// Its first answer came in after the loss window: the endpoint was slow.
+    pub const SLOW: u32 = 1 << 14;
 
     /// Any answer.
     pub const ANSWERED: u32 = ANSWER_IN | ANSWER_OUT;
-    /// Any outcome that ends the connection's account.
-    pub const ENDED: u32 = REFUSED | LEAKED | MISROUTED | STALE | REJECTED;
+    /// Seen going wrong. An answer makes up for it.
+    pub const FAILING: u32 = REFUSED | LEAKED | MISROUTED | STALE;
     /// Anything but a mere arrival.
-    pub const PROGRESS: u32 = FORWARDED | PROVEN | ANSWERED | ENDED | UNHEARD | AMBIGUOUS | ALIAS;
+    pub const PROGRESS: u32 =
+        FORWARDED | PROVEN | ANSWERED | FAILING | REJECTED | UNHEARD | AMBIGUOUS | ALIAS;
 }
 
-/// What the kernel counts per Service and source class. A connection is counted at most once under
-/// each; the failures exclude one another. `lost` is not here: user space counts it, from
-/// connections that never moved on (see `agent`'s `datapath::sweep`).
+/// What is counted per Service and source class. A connection is counted at most once under each;
+/// the failures exclude one another.
+///
+/// Refused, leaked, misrouted and stale are counted by user space, when the loss window of the
+/// connection is over and no answer made up for it ([`failed`](crate::transition::failed)), as
+/// are those that were lost, which have no place here. All others are counted by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Outcome {

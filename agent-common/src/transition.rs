@@ -25,16 +25,21 @@ pub enum Sighting {
     ToStranger,
     /// An endpoint of this node leaves by an uplink.
     Misdelivered,
-    /// Left untranslated.
+    /// Left by an uplink, untranslated.
     Untranslated,
     /// An answer came in.
     AnswerIn {
         /// Its source is a current endpoint of the Service.
         from_endpoint: bool,
+        /// It accepts the connection; else it refuses it.
+        accepts: bool,
+        /// It passes no other hook on its way to the client: the client is on this node, or a
+        /// program behind this hook may carry it past all others.
+        last: bool,
     },
-    /// An answer leaves for the client.
+    /// An answer leaves for the client, by a device that leads there.
     AnswerOut,
-    /// A refusal leaves for the client.
+    /// A refusal leaves for the client, by a device that leads there.
     RefusalOut {
         /// By ICMP.
         icmp: bool,
@@ -48,44 +53,93 @@ pub struct Step {
     pub state: u32,
     /// Counted once, by whoever moves the state.
     pub outcome: Option<Outcome>,
+    /// What seems to go wrong, seen now for the first time. An answer still makes up for it, so it
+    /// is counted only when the loss window is over ([`failed`]).
+    pub doubt: Option<Outcome>,
     /// Whether this proves the connection.
     pub proof: bool,
 }
 
+impl Step {
+    #[inline(always)]
+    fn stay(old: u32) -> Self {
+        Self {
+            state: old,
+            outcome: None,
+            doubt: None,
+            proof: false,
+        }
+    }
+}
+
+/// How a connection failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Failed {
+    /// Refused by the node.
+    Refused,
+    /// Left by an uplink, untranslated.
+    Leaked,
+    /// Left for an address that is no endpoint of the Service.
+    Misrouted,
+    /// Left for an endpoint that has left its slice.
+    Stale,
+    /// Not seen again after its arrival, or its answer came in and did not go on to the client.
+    Lost,
+}
+
+/// How a connection failed, known once the loss window is over; nothing before that, and nothing
+/// where it got through or nothing was owed.
+///
+/// What was seen going wrong may have been another program's doing (a mirror, a router that turns
+/// the packet back, a second translator): only an answer that did not come tells. Silence of an
+/// endpoint on the node itself is the endpoint's own, since nothing leaves by a device for it.
+pub fn failed(fields: &Pending, age_ns: u64) -> Option<Failed> {
+    let has = |bits: u32| fields.state & bits != 0;
+    if age_ns <= LOSS_WINDOW_NS
+        || !Owed::from_byte(fields.owed).is_forward()
+        || has(state::ALIAS | state::AMBIGUOUS | state::REJECTED)
+        || is_through(fields.state)
+    {
+        return None;
+    }
+    if has(state::ANSWER_IN) {
+        return Some(Failed::Lost);
+    }
+    let seen = [
+        (state::LEAKED, Failed::Leaked),
+        (state::MISROUTED, Failed::Misrouted),
+        (state::STALE, Failed::Stale),
+        (state::REFUSED, Failed::Refused),
+    ];
+    if let Some((_, failed)) = seen.into_iter().find(|(bit, _)| has(*bit)) {
+        return Some(failed);
+    }
+    (fields.flags & frontend_flag::HOST_ENDPOINT == 0).then_some(Failed::Lost)
+}
+
+/// Whether a state is that of a connection that got through, or was given to an endpoint that may
+/// be silent.
+#[inline(always)]
+fn is_through(state: u32) -> bool {
+    let forwarded = state & state::FORWARDED != 0;
+    let answered_in_time = state & (state::ANSWER_IN | state::SLOW) == state::ANSWER_IN;
+    state & state::ANSWER_OUT != 0 || (forwarded && !answered_in_time)
+}
+
 /// The transition: pure, and the only writer of states. After the loss window a connection that had
-/// made no progress was given up as lost: what it does later is progress and may be proof, but is
-/// not counted as another outcome.
+/// not got through was told as failed: what it does later is progress and may be proof, but is not
+/// counted as another outcome.
 #[inline(always)]
 pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> Step {
     let late = age_ns > LOSS_WINDOW_NS;
-    let stay = Step {
-        state: old,
-        outcome: None,
-        proof: false,
-    };
+    let stay = Step::stay(old);
     if old & state::AMBIGUOUS != 0 {
         return stay;
     }
     let first = old & (state::PROGRESS | state::RETRANSMITTED) == 0 && !late;
-    let lost = old & state::LATE != 0 || (late && old & state::PROGRESS == 0);
-    let owed = Owed::from_byte(fields.owed).is_forward();
+    let through = state::FORWARDED | state::ANSWERED;
+    let told = old & state::LATE != 0 || (late && !is_through(old));
     let host = fields.flags & frontend_flag::HOST_ENDPOINT != 0;
-    // A failure of a connection to which nothing was owed is none.
-    let failed = |bit: u32, outcome: Outcome| {
-        if owed {
-            Step {
-                state: old | bit,
-                outcome: Some(outcome),
-                proof: false,
-            }
-        } else {
-            Step {
-                state: old | state::REJECTED,
-                outcome: Some(Outcome::Rejected),
-                proof: false,
-            }
-        }
-    };
     match sighting {
         Sighting::Shared => Step {
             state: old | state::AMBIGUOUS,
@@ -95,37 +149,69 @@ pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> S
         // are exchanged.
         Sighting::Again if age_ns < RETRANSMIT_NS => stay,
         Sighting::Again => again(old),
-        Sighting::ToEndpoint { proven } => to_endpoint_step(old, proven, lost),
-        Sighting::ToLeft if first => failed(state::STALE, Outcome::Stale),
+        Sighting::ToEndpoint { proven } => to_endpoint_step(old, proven, told),
+        Sighting::ToLeft if first => doubt(old, fields, state::STALE, Outcome::Stale),
         Sighting::ToStranger | Sighting::Misdelivered if first => {
-            failed(state::MISROUTED, Outcome::Misrouted)
+            doubt(old, fields, state::MISROUTED, Outcome::Misrouted)
         }
         Sighting::Untranslated if old & state::PROGRESS == 0 && !late => {
-            failed(state::LEAKED, Outcome::Leaked)
+            doubt(old, fields, state::LEAKED, Outcome::Leaked)
         }
-        Sighting::AnswerIn { from_endpoint } => {
-            answer_step(old, state::ANSWER_IN, from_endpoint, lost)
+        Sighting::AnswerIn {
+            from_endpoint,
+            accepts,
+            last,
+        } => {
+            // From somewhere else and never seen leaving: not an answer of this node's doing. One
+            // that went astray may have been brought to its endpoint by somebody else.
+            let astray = accepts && old & state::FAILING != 0;
+            if !from_endpoint && !astray && old & through == 0 {
+                return stay;
+            }
+            let out = if last { state::ANSWER_OUT } else { 0 };
+            let slow = late && old & state::ANSWER_IN == 0;
+            let slow = if slow { state::SLOW } else { 0 };
+            answer_step(old, state::ANSWER_IN | out | slow, true, told)
         }
-        Sighting::AnswerOut => answer_step(old, state::ANSWER_OUT, host, lost),
+        Sighting::AnswerOut => {
+            let trusted = host || old & (through | state::FAILING) != 0;
+            answer_step(old, state::ANSWER_OUT, trusted, told)
+        }
         // An ICMP error about what was sent on may come from any router behind: no answer of the
         // endpoint's, so no proof, and no refusal by this node [10].
-        Sighting::RefusalOut { icmp: true } if old & (state::FORWARDED | state::ANSWERED) != 0 => {
-            stay
-        }
-        Sighting::RefusalOut { .. } if old & (state::FORWARDED | state::ANSWERED) != 0 => {
-            // The endpoint's own refusal on its way back: the datapath works.
-            answer_step(old, state::ANSWER_OUT, false, lost)
+        Sighting::RefusalOut { icmp: true } if old & through != 0 => stay,
+        // The endpoint's own refusal on its way back: the datapath works.
+        Sighting::RefusalOut { .. } if old & through != 0 => {
+            answer_step(old, state::ANSWER_OUT, true, told)
         }
         Sighting::RefusalOut { .. } if old & state::PROGRESS == 0 && !host && !late => {
-            failed(state::REFUSED, Outcome::Refused)
+            doubt(old, fields, state::REFUSED, Outcome::Refused)
         }
         _ => stay,
     }
 }
 
+/// Something seems to go wrong. Where nothing was owed it is no failure, and known at once.
+#[inline(always)]
+fn doubt(old: u32, fields: &Pending, bit: u32, outcome: Outcome) -> Step {
+    if Owed::from_byte(fields.owed).is_forward() {
+        Step {
+            state: old | bit,
+            doubt: Some(outcome),
+            ..Step::stay(old)
+        }
+    } else {
+        Step {
+            state: old | state::REJECTED,
+            outcome: Some(Outcome::Rejected),
+            ..Step::stay(old)
+        }
+    }
+}
+
 #[inline(always)]
 fn again(old: u32) -> Step {
-    let unheard = old & state::ANSWERED != 0 && old & (state::UNHEARD | state::ENDED) == 0;
+    let unheard = old & state::ANSWER_OUT != 0 && old & (state::UNHEARD | state::REJECTED) == 0;
     let outcome = if unheard {
         Outcome::Unheard
     } else {
@@ -135,53 +221,44 @@ fn again(old: u32) -> Step {
     Step {
         state: old | state::RETRANSMITTED | bit,
         outcome: Some(outcome),
-        proof: false,
+        ..Step::stay(old)
     }
 }
 
 #[inline(always)]
-fn to_endpoint_step(old: u32, proven: bool, lost: bool) -> Step {
-    if old & state::ENDED != 0 {
-        return Step {
-            state: old,
-            outcome: None,
-            proof: false,
-        };
+fn to_endpoint_step(old: u32, proven: bool, told: bool) -> Step {
+    if old & state::REJECTED != 0 {
+        return Step::stay(old);
     }
     let proof = proven && old & state::PROVEN == 0;
     let bits = state::FORWARDED | if proof { state::PROVEN } else { 0 };
     let outcome =
-        (old & (state::FORWARDED | state::ANSWERED) == 0 && !lost).then_some(Outcome::Forwarded);
+        (old & (state::FORWARDED | state::ANSWERED) == 0 && !told).then_some(Outcome::Forwarded);
     Step {
-        state: old | bits | if lost { state::LATE } else { 0 },
+        state: old | bits | if told { state::LATE } else { 0 },
         outcome,
         proof,
+        ..Step::stay(old)
     }
 }
 
-/// `trusted`: the answer proves the datapath by itself, even where no departure was seen (a
-/// redirect to the peer skips egress; an endpoint on the node itself has none).
+/// `trusted`: it answers for the datapath. What is not has come from nowhere that is known (a local
+/// proxy, a SYN proxy), and proves nothing.
 #[inline(always)]
-fn answer_step(old: u32, bit: u32, trusted: bool, lost: bool) -> Step {
-    let stay = Step {
-        state: old,
-        outcome: None,
-        proof: false,
-    };
-    if old & state::ENDED != 0 || old & bit != 0 {
-        return stay;
+fn answer_step(old: u32, bits: u32, trusted: bool, told: bool) -> Step {
+    if old & state::REJECTED != 0 || old & bits == bits {
+        return Step::stay(old);
     }
-    let through = old & (state::FORWARDED | state::ANSWER_IN) != 0;
-    if !trusted && !through && bit == state::ANSWER_IN {
-        // From somewhere else and never seen leaving: not an answer of this node's doing.
-        return stay;
-    }
-    let proof = (trusted || through) && old & state::PROVEN == 0;
-    let outcome = (old & state::ANSWERED == 0 && !lost).then_some(Outcome::Answered);
-    let bits = bit | if proof { state::PROVEN } else { 0 };
+    let passed_on = bits & state::ANSWER_OUT != 0;
+    let proof = passed_on && trusted && old & state::PROVEN == 0;
+    let counts = passed_on && old & state::ANSWER_OUT == 0 && !told;
     Step {
-        state: old | bits | if lost { state::LATE } else { 0 },
-        outcome,
+        state: old
+            | bits
+            | if proof { state::PROVEN } else { 0 }
+            | if told { state::LATE } else { 0 },
+        outcome: counts.then_some(Outcome::Answered),
         proof,
+        ..Step::stay(old)
     }
 }

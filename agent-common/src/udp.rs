@@ -11,13 +11,15 @@
 //!
 //! [`payload_hash`]: crate::packet::udp::payload_hash
 
-use crate::classify::{Connection, Direction, MAX_TRIES, Seen, World, departure, pending_of, same};
+use crate::classify::{
+    Connection, Direction, MAX_TRIES, Seen, World, answer_in, departure, pending_of,
+    reaches_client, same,
+};
 use crate::evidence::{Fault, Outcome, Pending, PendingKey, state};
 use crate::packet::Segment;
 use crate::packet::udp::{Hash, MATCHABLE};
 use crate::service::{
-    Address, EndpointKey, FrontendKey, FrontendKind, Owed, Port, SourceClass, UDP, device_flag,
-    endpoint_flag,
+    Address, FrontendKey, FrontendKind, Owed, Port, SourceClass, UDP, device_flag,
 };
 use crate::transition::{Sighting, advance};
 
@@ -168,7 +170,7 @@ fn leaves<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         leaves_unseen(world, segment);
         return None;
     };
-    let sighting = departure(world, segment, datagram.fields());
+    let sighting = departure(world, segment, datagram.fields())?;
     Some((datagram, sighting))
 }
 
@@ -192,9 +194,7 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment) {
     }
     let mut pending = pending_of(world, segment, &frontend, class);
     pending.state = state::LEAKED;
-    if world.follow(&key_of(segment), &pending) {
-        world.count(frontend.service, class as u8, Outcome::Leaked);
-    }
+    world.follow(&key_of(segment), &pending);
 }
 
 /// What may be the answer of a followed flow. Once it is answered, the rest of it costs one lookup.
@@ -219,29 +219,29 @@ fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> See
     if !same(client, (segment.destination, segment.destination_port)) {
         return None;
     }
+    let (from_endpoint, last) = answer_in(world, segment, fields);
+    if direction == Direction::Ingress {
+        if !from_endpoint {
+            return None;
+        }
+        if last {
+            flow.swap(old, old | state::ANSWER_OUT);
+        }
+        let sighting = Sighting::AnswerIn {
+            from_endpoint,
+            accepts: true,
+            last,
+        };
+        return Some((datagram, sighting));
+    }
+    // A program behind this hook may translate the source back only there.
     let from = (segment.source, segment.source_port);
-    let sighting = match direction {
-        Direction::Ingress => {
-            let endpoint = world.endpoint(&EndpointKey {
-                service: fields.service,
-                address: segment.source,
-                port: segment.source_port,
-                padding: [0; 2],
-            })?;
-            if endpoint.flags & endpoint_flag::LEFT != 0 {
-                return None;
-            }
-            Sighting::AnswerIn {
-                from_endpoint: true,
-            }
-        }
-        Direction::Egress if same((fields.frontend, fields.frontend_port), from) => {
-            Sighting::AnswerOut
-        }
-        Direction::Egress => return None,
-    };
+    let known = from_endpoint || same((fields.frontend, fields.frontend_port), from);
+    if !known || !reaches_client(world, segment, fields) {
+        return None;
+    }
     flow.swap(old, old | state::ANSWER_OUT);
-    Some((datagram, sighting))
+    Some((datagram, Sighting::AnswerOut))
 }
 
 /// Moves a datagram's state and, for whoever moved it, counts.

@@ -15,8 +15,9 @@ use agent_common::evidence::Outcome::{
 use agent_common::evidence::{Fault, anomaly_flag};
 use agent_common::service::SourceClass::{self, External, Host, Pod};
 use agent_common::service::{Address, Family, FrontendKind, Owed, endpoint_flag, frontend_flag};
+use agent_common::transition::Failed;
 
-use self::Device::{Bridge, Client, Overlay, Pods, Uplink};
+use self::Device::{Bridge, Client, Overlay, Pods, Redirecting, Uplink};
 use self::Step::{Leaves, Wait};
 use crate::packet::{self, Packet, flag};
 
@@ -29,6 +30,8 @@ pub enum Device {
     Bridge,
     /// The routes to the pods of this node name it.
     Pods,
+    /// A pod's device, flagged: another program there may carry packets past all other hooks.
+    Redirecting,
     /// The routes to some pods of other nodes name it: a tunnel.
     Overlay,
     /// The default routes name it, and it is flagged so.
@@ -53,6 +56,8 @@ pub enum Step {
 pub struct Seen {
     /// By Service id, class and outcome; zeros left out.
     pub counts: BTreeMap<(u32, SourceClass, Outcome), u32>,
+    /// What became of the connections that failed, once the loss window is over.
+    pub failed: Vec<(u32, SourceClass, Failed)>,
     /// Paths with a proof.
     pub proven: Vec<SourceClass>,
     /// Zeros left out.
@@ -254,16 +259,32 @@ pub fn mapped(ip: IpAddr) -> Address {
 }
 
 impl Seen {
-    /// Outcomes of one Service and class, once each.
+    /// Outcomes of one Service and class, once each. What failed is under `failed`.
     fn of(service: u32, class: SourceClass, outcomes: &[Outcome]) -> Self {
         let mut seen = Self::default();
         for outcome in outcomes {
-            *seen.counts.entry((service, class, *outcome)).or_default() += 1;
+            let failed = match outcome {
+                Refused => Failed::Refused,
+                Leaked => Failed::Leaked,
+                Misrouted => Failed::Misrouted,
+                Stale => Failed::Stale,
+                _ => {
+                    *seen.counts.entry((service, class, *outcome)).or_default() += 1;
+                    continue;
+                }
+            };
+            seen.failed.push((service, class, failed));
         }
         if outcomes.contains(&Outcome::Proven) {
             seen.proven.push(class);
         }
         seen
+    }
+
+    /// Nothing was seen of it but its arrival, or its answer did not go on.
+    fn lost(mut self, service: u32, class: SourceClass) -> Self {
+        self.failed.push((service, class, Failed::Lost));
+        self
     }
 
     fn fault(mut self, fault: Fault) -> Self {
@@ -365,9 +386,19 @@ fn forwarding(s: &Stage) -> Vec<Scenario> {
             ),
         ),
         scenario(
-            "forwarded into the tunnel that the route names",
+            "forwarded into the tunnel that the route names, which may lead nowhere",
             vec![arrives.clone(), syn_out(Overlay, s.pod, s.tunnelled)],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven]),
+            Seen::of(WEB, Pod, &[Arrived, Forwarded]),
+        ),
+        scenario(
+            "forwarded into the tunnel, and answered",
+            vec![
+                arrives.clone(),
+                syn_out(Overlay, s.pod, s.tunnelled),
+                answer_in(Overlay, s.tunnelled, s.pod),
+                answer_out(Client, s.web, s.pod),
+            ],
+            Seen::of(WEB, Pod, &[Arrived, Forwarded, Answered, Proven]),
         ),
         scenario(
             "forwarded by a device that the route does not name [10]",
@@ -385,6 +416,7 @@ fn forwarding(s: &Stage) -> Vec<Scenario> {
                 arrives.clone(),
                 syn_out(Uplink, s.node, s.routed),
                 answer_in(Uplink, s.routed, s.node),
+                answer_out(Client, s.web, s.pod),
             ],
             Seen::of(WEB, Pod, &[Arrived, Forwarded, Answered, Proven]),
         ),
@@ -452,7 +484,7 @@ fn first_syns(s: &Stage) -> Vec<Scenario> {
                 arrives.clone(),
                 syn_out(Pods, s.pod, s.stranger),
             ],
-            Seen::of(WEB, Pod, &[Arrived, Retransmitted]),
+            Seen::of(WEB, Pod, &[Arrived, Retransmitted]).lost(WEB, Pod),
         ),
         scenario(
             "a SYN that came again, to an endpoint that left [11]",
@@ -462,7 +494,7 @@ fn first_syns(s: &Stage) -> Vec<Scenario> {
                 arrives,
                 syn_out(Pods, s.pod, s.former),
             ],
-            Seen::of(WEB, Pod, &[Arrived, Retransmitted]),
+            Seen::of(WEB, Pod, &[Arrived, Retransmitted]).lost(WEB, Pod),
         ),
     ]
 }
@@ -511,14 +543,22 @@ fn one_connection(s: &Stage) -> Vec<Scenario> {
             Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven]),
         ),
         scenario(
-            "a failure is the end of the account",
+            "leaked, turned back by a router, forwarded, and answered",
             vec![
                 arrives,
                 syn_out(Uplink, s.pod, s.web),
+                syn_in(Uplink, s.pod, s.web),
                 syn_out(Pods, s.pod, s.here),
                 answer_in(Pods, s.here, s.pod),
+                answer_out(Uplink, s.here, s.pod),
+                answer_in(Uplink, s.web, s.pod),
+                answer_out(Client, s.web, s.pod),
             ],
-            Seen::of(WEB, Pod, &[Arrived, Leaked]).reported(Leaked, 0, Some(s.web)),
+            Seen::of(WEB, Pod, &[Arrived, Forwarded, Answered, Proven]).reported(
+                Leaked,
+                0,
+                Some(s.web),
+            ),
         ),
     ]
 }
@@ -549,7 +589,7 @@ fn shared(s: &Stage) -> Vec<Scenario> {
         scenario(
             "the same number in the answer to somebody else",
             vec![arrives, reset_out(Client, s.web, s.pod2)],
-            Seen::of(WEB, Pod, &[Arrived]),
+            Seen::of(WEB, Pod, &[Arrived]).lost(WEB, Pod),
         ),
     ]
 }
@@ -600,7 +640,7 @@ fn owed(s: &Stage) -> Vec<Scenario> {
                 syn_in(Client, s.pod, s.local),
                 syn_out(Overlay, s.pod, s.tunnelled),
             ],
-            Seen::of(LOCAL, Pod, &[Arrived, Forwarded, Proven]),
+            Seen::of(LOCAL, Pod, &[Arrived, Forwarded]),
         ),
         scenario(
             "no endpoints: rejected",
@@ -624,7 +664,7 @@ fn fast_open(s: &Stage) -> Vec<Scenario> {
     };
     let flags = flag::SYN | flag::ACK;
     let accepts = packet::tcp(s.here, s.pod, flags, 1, ISN.wrapping_add(11), &[]);
-    let with = |last| [begins(), vec![last]].concat();
+    let with = |last| [begins(), vec![last, answer_out(Client, s.web, s.pod)]].concat();
     let seen = Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven, Answered]);
     vec![
         scenario(
@@ -726,14 +766,77 @@ fn answers(s: &Stage) -> Vec<Scenario> {
                 .reported(Unheard, 0, None),
         ),
         scenario(
-            "redirected to the peer: an endpoint answers that nothing was seen leaving for",
-            vec![arrives.clone(), answer_in(Pods, s.here, s.pod)],
+            "redirected to the peer: an endpoint answers, and a program may carry that past all hooks",
+            vec![arrives.clone(), answer_in(Redirecting, s.here, s.pod)],
             Seen::of(WEB, Pod, &[Arrived, Answered, Proven]),
+        ),
+        scenario(
+            "an endpoint answers, and that does not go on to the pod",
+            vec![arrives.clone(), answer_in(Pods, s.here, s.pod)],
+            Seen::of(WEB, Pod, &[Arrived]).lost(WEB, Pod),
+        ),
+        scenario(
+            "an endpoint answers a client outside, and that leaves by no uplink",
+            vec![
+                syn_in(Uplink, s.outside, s.local),
+                answer_in(Redirecting, s.here, s.outside),
+            ],
+            Seen::of(LOCAL, External, &[Arrived]).lost(LOCAL, External),
+        ),
+        scenario(
+            "an endpoint answers a client outside, and that leaves by an uplink",
+            vec![
+                syn_in(Uplink, s.outside, s.local),
+                answer_in(Redirecting, s.here, s.outside),
+                answer_out(Uplink, s.here, s.outside),
+            ],
+            Seen::of(LOCAL, External, &[Arrived, Answered, Proven]),
+        ),
+        scenario(
+            "a copy of an answer leaves by another device",
+            vec![
+                arrives.clone(),
+                syn_out(Pods, s.pod, s.here),
+                answer_in(Pods, s.here, s.pod),
+                answer_out(Bridge, s.web, s.pod),
+            ],
+            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven]).lost(WEB, Pod),
+        ),
+        scenario(
+            "a copy of a SYN leaves by another device",
+            vec![
+                arrives.clone(),
+                syn_out(Bridge, s.pod, s.web),
+                syn_out(Pods, s.pod, s.here),
+                answer_in(Pods, s.here, s.pod),
+                answer_out(Client, s.web, s.pod),
+            ],
+            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven, Answered]),
+        ),
+        scenario(
+            "an endpoint that left still answers",
+            vec![
+                arrives.clone(),
+                syn_out(Pods, s.pod, s.former),
+                answer_in(Pods, s.former, s.pod),
+                answer_out(Client, s.web, s.pod),
+            ],
+            Seen::of(WEB, Pod, &[Arrived, Answered, Proven]).reported(Stale, 0, Some(s.former)),
+        ),
+        scenario(
+            "who is no endpoint refuses",
+            vec![
+                arrives.clone(),
+                syn_out(Pods, s.pod, s.stranger),
+                Step::In(Pods, packet::reset(s.stranger, s.pod, ISN)),
+                reset_out(Client, s.web, s.pod),
+            ],
+            Seen::of(WEB, Pod, &[Arrived, Misrouted]).reported(Misrouted, 0, Some(s.stranger)),
         ),
         scenario(
             "a former endpoint answers that nothing was seen leaving for",
             vec![arrives.clone(), answer_in(Pods, s.former, s.pod)],
-            Seen::of(WEB, Pod, &[Arrived]),
+            Seen::of(WEB, Pod, &[Arrived]).lost(WEB, Pod),
         ),
         scenario(
             "answered on this node by something else",
@@ -804,23 +907,23 @@ fn lateness(s: &Stage) -> Vec<Scenario> {
         ),
         scenario(
             "lost, then redirected to the peer",
-            late(vec![answer_in(Pods, s.here, s.pod)]),
+            late(vec![answer_in(Redirecting, s.here, s.pod)]),
             Seen::of(WEB, Pod, &[Arrived, Proven]),
         ),
         scenario(
             "lost, then leaked",
             late(vec![syn_out(Uplink, s.pod, s.web)]),
-            Seen::of(WEB, Pod, &[Arrived]),
+            Seen::of(WEB, Pod, &[Arrived]).lost(WEB, Pod),
         ),
         scenario(
             "lost, then misrouted",
             late(vec![syn_out(Pods, s.pod, s.stranger)]),
-            Seen::of(WEB, Pod, &[Arrived]),
+            Seen::of(WEB, Pod, &[Arrived]).lost(WEB, Pod),
         ),
         scenario(
             "lost, then refused",
             late(vec![reset_out(Client, s.web, s.pod)]),
-            Seen::of(WEB, Pod, &[Arrived]),
+            Seen::of(WEB, Pod, &[Arrived]).lost(WEB, Pod),
         ),
         scenario(
             "forwarded in time, answered late",
@@ -829,6 +932,7 @@ fn lateness(s: &Stage) -> Vec<Scenario> {
                 syn_out(Pods, s.pod, s.here),
                 Wait(1_500),
                 answer_in(Pods, s.here, s.pod),
+                answer_out(Client, s.web, s.pod),
             ],
             Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven, Answered]),
         ),

@@ -15,6 +15,7 @@ use agent_common::service::{
     Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue, SourceClass, TCP,
     device_flag, endpoint_flag,
 };
+use agent_common::transition::failed;
 
 use crate::packet;
 use crate::scenario::{self, Device, ISN, Reported, Seen, Stage, Step, mapped};
@@ -132,9 +133,15 @@ impl Node {
         }
     }
 
-    /// All that was seen.
+    /// All that was seen, and what comes of it when nothing more does.
     pub fn seen(&self) -> Seen {
         let mut seen = self.seen.borrow().clone();
+        for (fields, state) in self.connections() {
+            let class = SourceClass::from_index(fields.class.into());
+            let failed = failed(&Pending { state, ..fields }, u64::MAX);
+            seen.failed
+                .extend(failed.map(|failed| (fields.service, class, failed)));
+        }
         for class in SourceClass::ALL {
             let slot = proof_slot(self.stage.family as u32, class as u8);
             if self.proofs.borrow().contains(&slot) {
@@ -184,6 +191,7 @@ impl World for Node {
     fn device_flags(&self) -> u32 {
         match self.device.get() {
             Device::Uplink => device_flag::UPLINK,
+            Device::Redirecting => device_flag::SHORTCUT,
             _ => 0,
         }
     }
