@@ -26,7 +26,7 @@ use crate::service::{
     Address, EndpointKey, EndpointValue, FrontendKey, FrontendKind, FrontendValue, Owed, Port,
     SourceClass, TCP, device_flag, endpoint_flag, frontend_flag,
 };
-use crate::transition::{Sighting, Step, advance};
+use crate::transition::{self, Sighting, Step, advance, detail};
 
 /// Which way a packet crosses the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,11 +263,11 @@ fn arrives_again<W: World>(world: &W, segment: &Segment, connection: W::Connecti
     );
     let same_device = fields.device == world.device();
     if !same_client || (same_device && !same_frontend) {
-        return Some((connection, Sighting::Shared));
+        return Some((connection, Sighting::new(transition::Kind::Shared, 0)));
     }
     // At another device it is the same packet further on, perhaps translated already (a bridge
     // whose ports run netfilter).
-    same_device.then_some((connection, Sighting::Again))
+    same_device.then_some((connection, Sighting::new(transition::Kind::Again, 0)))
 }
 
 /// A SYN goes out.
@@ -295,7 +295,7 @@ pub(crate) fn departure<W: World>(
         (fields.frontend, fields.frontend_port),
         (segment.destination, segment.destination_port),
     ) {
-        return uplink.then_some(Sighting::Untranslated);
+        return uplink.then_some(Sighting::new(transition::Kind::Untranslated, 0));
     }
     let endpoint = world.endpoint(&EndpointKey {
         service: fields.service,
@@ -303,41 +303,33 @@ pub(crate) fn departure<W: World>(
         port: segment.destination_port,
         padding: [0; 2],
     });
-    Some(match endpoint {
-        None => Sighting::ToStranger,
-        Some(value) => to_endpoint(world, segment, fields, value.flags, uplink),
-    })
+    let kind = match endpoint {
+        None => transition::Kind::ToStranger,
+        Some(value) => to_endpoint(fields, value.flags, uplink),
+    };
+    let local = endpoint.is_some_and(|value| value.flags & endpoint_flag::LOCAL != 0);
+    let proven = kind == transition::Kind::ToEndpoint && local && world.route_names_device(segment);
+    let details = if proven { detail::PROVEN } else { 0 };
+    Some(Sighting::new(kind, details))
 }
 
 #[inline(always)]
-fn to_endpoint<W: World>(
-    world: &W,
-    segment: &Segment,
-    fields: &Pending,
-    flags: u32,
-    uplink: bool,
-) -> Sighting {
+fn to_endpoint(fields: &Pending, flags: u32, uplink: bool) -> transition::Kind {
     if flags & endpoint_flag::LEFT != 0 {
-        return Sighting::ToLeft;
+        return transition::Kind::ToLeft;
     }
     let local = flags & endpoint_flag::LOCAL != 0;
-    if local {
-        return if uplink {
-            Sighting::Misdelivered
-        } else {
-            Sighting::ToEndpoint {
-                proven: world.route_names_device(segment),
-            }
-        };
+    if local && uplink {
+        return transition::Kind::Misdelivered;
     }
     // Behind an internal traffic policy Local no other node's endpoint is right. Behind an external
     // one it may be: kube-proxy takes pods of other nodes to every endpoint where it can tell them
     // from the outside.
     let cluster_ip = FrontendKind::from_byte(fields.kind) == FrontendKind::ClusterIp;
-    if Owed::from_byte(fields.owed) == Owed::LocalOnly && cluster_ip {
-        return Sighting::ToStranger;
+    if !local && Owed::from_byte(fields.owed) == Owed::LocalOnly && cluster_ip {
+        return transition::Kind::ToStranger;
     }
-    Sighting::ToEndpoint { proven: false }
+    transition::Kind::ToEndpoint
 }
 
 /// A SYN goes out whose arrival was not seen: clients on the node have none. A cluster IP that
@@ -394,38 +386,50 @@ fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> See
     }
     let sighting = match (direction, segment.kind) {
         (Direction::Ingress, Kind::Unreachable) => return None,
-        (Direction::Ingress, kind) => {
-            let (from_endpoint, last) = answer_in(world, segment, fields);
-            Sighting::AnswerIn {
-                from_endpoint,
-                accepts: kind == Kind::SynAck,
-                last,
-            }
+        (Direction::Ingress, kind) => answer_in(world, segment, fields, kind == Kind::SynAck),
+        (Direction::Egress, Kind::SynAck) => Sighting::new(transition::Kind::AnswerOut, 0),
+        (Direction::Egress, kind) => {
+            let icmp = kind != Kind::Reset;
+            let details = if icmp { detail::ICMP } else { 0 };
+            Sighting::new(transition::Kind::RefusalOut, details)
         }
-        (Direction::Egress, Kind::SynAck) => Sighting::AnswerOut,
-        (Direction::Egress, Kind::Reset) => Sighting::RefusalOut { icmp: false },
-        (Direction::Egress, _) => Sighting::RefusalOut { icmp: true },
     };
     Some((connection, sighting))
 }
 
-/// Of what comes in as an answer: whether its source is a current endpoint, and whether it passes no
-/// other hook on its way to the client.
+/// An answer comes in.
 #[inline(always)]
-pub(crate) fn answer_in<W: World>(world: &W, segment: &Segment, fields: &Pending) -> (bool, bool) {
+pub(crate) fn answer_in<W: World>(
+    world: &W,
+    segment: &Segment,
+    fields: &Pending,
+    accepts: bool,
+) -> Sighting {
+    let mut details = if accepts { detail::ACCEPTS } else { 0 };
+    if is_current(world, segment, fields) {
+        details |= detail::FROM_ENDPOINT;
+    }
+    let last = match SourceClass::from_index(u32::from(fields.class)) {
+        SourceClass::Host => true,
+        SourceClass::Pod => world.device_flags() & device_flag::SHORTCUT != 0,
+        SourceClass::External => false,
+    };
+    if last {
+        details |= detail::LAST;
+    }
+    Sighting::new(transition::Kind::AnswerIn, details)
+}
+
+/// Whether a packet comes from a current endpoint of the Service.
+#[inline(always)]
+pub(crate) fn is_current<W: World>(world: &W, segment: &Segment, fields: &Pending) -> bool {
     let endpoint = world.endpoint(&EndpointKey {
         service: fields.service,
         address: segment.source,
         port: segment.source_port,
         padding: [0; 2],
     });
-    let last = match SourceClass::from_index(u32::from(fields.class)) {
-        SourceClass::Host => true,
-        SourceClass::Pod => world.device_flags() & device_flag::SHORTCUT != 0,
-        SourceClass::External => false,
-    };
-    let current = endpoint.is_some_and(|value| value.flags & endpoint_flag::LEFT == 0);
-    (current, last)
+    endpoint.is_some_and(|value| value.flags & endpoint_flag::LEFT == 0)
 }
 
 /// Whether what leaves here is on its way to the client: by the device that the client's packet
@@ -486,7 +490,7 @@ fn account<W: World>(
         }
         world.count(fields.service, fields.class, Outcome::Proven);
     }
-    if sighting == Sighting::Shared && step.state != old {
+    if sighting.kind == transition::Kind::Shared && step.state != old {
         world.fault(Fault::Ambiguous);
     }
     if let Some(outcome) = step.outcome {
@@ -509,9 +513,9 @@ fn account<W: World>(
             | Outcome::Stale
             | Outcome::Unheard),
         ) => {
-            let flags = match sighting {
-                Sighting::Misdelivered => anomaly_flag::MISDELIVERED,
-                Sighting::RefusalOut { icmp: true } => anomaly_flag::ICMP,
+            let flags = match sighting.kind {
+                transition::Kind::Misdelivered => anomaly_flag::MISDELIVERED,
+                transition::Kind::RefusalOut if sighting.has(detail::ICMP) => anomaly_flag::ICMP,
                 _ => 0,
             };
             world.report(&Evidence {

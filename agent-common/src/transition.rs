@@ -7,18 +7,25 @@ use crate::abi::{LOSS_WINDOW_NS, RETRANSMIT_NS};
 use crate::evidence::{Outcome, Pending, state};
 use crate::service::{Owed, frontend_flag};
 
-/// What was seen of a connection that is followed.
+/// What was seen of a connection that is followed. Its bits stand beside the kind, and not inside:
+/// of what one kind lacks a compiled program would hold no value, and the verifier refuses that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sighting {
+pub struct Sighting {
+    /// What.
+    pub kind: Kind,
+    /// Bits of [`detail`].
+    pub details: u32,
+}
+
+/// Kinds of sightings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
     /// Its SYN came in again.
     Again,
     /// Another connection uses its initial sequence number.
     Shared,
-    /// Left for a current endpoint; `proven` if by the device that the route names.
-    ToEndpoint {
-        /// See above.
-        proven: bool,
-    },
+    /// Left for a current endpoint.
+    ToEndpoint,
     /// Left for an endpoint that left its slice.
     ToLeft,
     /// Left for an address that is no endpoint, or no local one where only those are owed.
@@ -28,22 +35,39 @@ pub enum Sighting {
     /// Left by an uplink, untranslated.
     Untranslated,
     /// An answer came in.
-    AnswerIn {
-        /// Its source is a current endpoint of the Service.
-        from_endpoint: bool,
-        /// It accepts the connection; else it refuses it.
-        accepts: bool,
-        /// It passes no other hook on its way to the client: the client is on this node, or a
-        /// program behind this hook may carry it past all others.
-        last: bool,
-    },
+    AnswerIn,
     /// An answer leaves for the client, by a device that leads there.
     AnswerOut,
     /// A refusal leaves for the client, by a device that leads there.
-    RefusalOut {
-        /// By ICMP.
-        icmp: bool,
-    },
+    RefusalOut,
+}
+
+/// Bits of a sighting.
+pub mod detail {
+    /// [`ToEndpoint`](super::Kind::ToEndpoint): of this node, by the device that the route names.
+    pub const PROVEN: u32 = 1;
+    /// [`AnswerIn`](super::Kind::AnswerIn): its source is a current endpoint of the Service.
+    pub const FROM_ENDPOINT: u32 = 2;
+    /// [`AnswerIn`](super::Kind::AnswerIn): it accepts the connection; else it refuses it.
+    pub const ACCEPTS: u32 = 4;
+    /// [`AnswerIn`](super::Kind::AnswerIn): it passes no other hook on its way to the client: the
+    /// client is on this node, or a program behind this hook may carry it past all others.
+    pub const LAST: u32 = 8;
+    /// [`RefusalOut`](super::Kind::RefusalOut): by ICMP.
+    pub const ICMP: u32 = 16;
+}
+
+impl Sighting {
+    /// Of a kind, with bits of [`detail`].
+    #[inline(always)]
+    pub fn new(kind: Kind, details: u32) -> Self {
+        Self { kind, details }
+    }
+
+    #[inline(always)]
+    pub(crate) fn has(&self, detail: u32) -> bool {
+        self.details & detail != 0
+    }
 }
 
 /// What a sighting makes of a state.
@@ -140,51 +164,51 @@ pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> S
     let through = state::FORWARDED | state::ANSWERED;
     let told = old & state::LATE != 0 || (late && !is_through(old));
     let host = fields.flags & frontend_flag::HOST_ENDPOINT != 0;
-    match sighting {
-        Sighting::Shared => Step {
+    match sighting.kind {
+        Kind::Shared => Step {
             state: old | state::AMBIGUOUS,
             ..stay
         },
         // Sooner than any stack retransmits: the same sighting by a second program, while links
         // are exchanged.
-        Sighting::Again if age_ns < RETRANSMIT_NS => stay,
-        Sighting::Again => again(old),
-        Sighting::ToEndpoint { proven } => to_endpoint_step(old, proven, told),
-        Sighting::ToLeft if first => doubt(old, fields, state::STALE, Outcome::Stale),
-        Sighting::ToStranger | Sighting::Misdelivered if first => {
+        Kind::Again if age_ns < RETRANSMIT_NS => stay,
+        Kind::Again => again(old),
+        Kind::ToEndpoint => to_endpoint_step(old, sighting.has(detail::PROVEN), told),
+        Kind::ToLeft if first => doubt(old, fields, state::STALE, Outcome::Stale),
+        Kind::ToStranger | Kind::Misdelivered if first => {
             doubt(old, fields, state::MISROUTED, Outcome::Misrouted)
         }
-        Sighting::Untranslated if old & state::PROGRESS == 0 && !late => {
+        Kind::Untranslated if old & state::PROGRESS == 0 && !late => {
             doubt(old, fields, state::LEAKED, Outcome::Leaked)
         }
-        Sighting::AnswerIn {
-            from_endpoint,
-            accepts,
-            last,
-        } => {
+        Kind::AnswerIn => {
             // From somewhere else and never seen leaving: not an answer of this node's doing. One
             // that went astray may have been brought to its endpoint by somebody else.
-            let astray = accepts && old & state::FAILING != 0;
-            if !from_endpoint && !astray && old & through == 0 {
+            let astray = sighting.has(detail::ACCEPTS) && old & state::FAILING != 0;
+            if !sighting.has(detail::FROM_ENDPOINT) && !astray && old & through == 0 {
                 return stay;
             }
-            let out = if last { state::ANSWER_OUT } else { 0 };
+            let last = sighting.has(detail::LAST);
             let slow = late && old & state::ANSWER_IN == 0;
-            let slow = if slow { state::SLOW } else { 0 };
-            answer_step(old, state::ANSWER_IN | out | slow, true, told)
+            let bits = state::ANSWER_IN
+                | if last { state::ANSWER_OUT } else { 0 }
+                | if slow { state::SLOW } else { 0 };
+            answer_step(old, bits, true, told)
         }
-        Sighting::AnswerOut => {
+        Kind::AnswerOut => {
             let trusted = host || old & (through | state::FAILING) != 0;
             answer_step(old, state::ANSWER_OUT, trusted, told)
         }
-        // An ICMP error about what was sent on may come from any router behind: no answer of the
-        // endpoint's, so no proof, and no refusal by this node [10].
-        Sighting::RefusalOut { icmp: true } if old & through != 0 => stay,
-        // The endpoint's own refusal on its way back: the datapath works.
-        Sighting::RefusalOut { .. } if old & through != 0 => {
+        // The endpoint's own refusal on its way back: the datapath works. An ICMP error about what
+        // was sent on may come from any router behind: no answer of the endpoint's, so no proof,
+        // and no refusal by this node [10].
+        Kind::RefusalOut if old & through != 0 => {
+            if sighting.has(detail::ICMP) {
+                return stay;
+            }
             answer_step(old, state::ANSWER_OUT, true, told)
         }
-        Sighting::RefusalOut { .. } if old & state::PROGRESS == 0 && !host && !late => {
+        Kind::RefusalOut if old & state::PROGRESS == 0 && !host && !late => {
             doubt(old, fields, state::REFUSED, Outcome::Refused)
         }
         _ => stay,

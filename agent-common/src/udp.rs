@@ -12,7 +12,7 @@
 //! [`payload_hash`]: crate::packet::udp::payload_hash
 
 use crate::classify::{
-    Connection, Direction, MAX_TRIES, Seen, World, answer_in, departure, pending_of,
+    Connection, Direction, MAX_TRIES, Seen, World, answer_in, departure, is_current, pending_of,
     reaches_client, same,
 };
 use crate::evidence::{Fault, Outcome, Pending, PendingKey, state};
@@ -21,7 +21,7 @@ use crate::packet::udp::{Hash, MATCHABLE};
 use crate::service::{
     Address, FrontendKey, FrontendKind, Owed, Port, SourceClass, UDP, device_flag,
 };
-use crate::transition::{Sighting, advance};
+use crate::transition::{Kind, Sighting, advance, detail};
 
 /// Which of a datagram's ports are those of Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         world.fault(Fault::UdpAmbiguous);
         // One that went on is told by its flow from now on; of one that did not, nothing is known.
         let unmoved = other.state() & state::PROGRESS == 0;
-        return unmoved.then_some((other, Sighting::Shared));
+        return unmoved.then_some((other, Sighting::new(Kind::Shared, 0)));
     }
     if !world.take_rate(frontend.service) {
         world.fault(Fault::UdpOverRate);
@@ -157,7 +157,7 @@ fn arrives_again<W: World>(world: &W, segment: &Segment, datagram: W::Connection
             (fields.frontend, fields.frontend_port),
             (segment.destination, segment.destination_port),
         );
-    again.then_some((datagram, Sighting::Again))
+    again.then_some((datagram, Sighting::new(Kind::Again, 0)))
 }
 
 /// A datagram goes out.
@@ -219,29 +219,25 @@ fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> See
     if !same(client, (segment.destination, segment.destination_port)) {
         return None;
     }
-    let (from_endpoint, last) = answer_in(world, segment, fields);
     if direction == Direction::Ingress {
-        if !from_endpoint {
+        let sighting = answer_in(world, segment, fields, true);
+        if !sighting.has(detail::FROM_ENDPOINT) {
             return None;
         }
-        if last {
+        if sighting.has(detail::LAST) {
             flow.swap(old, old | state::ANSWER_OUT);
         }
-        let sighting = Sighting::AnswerIn {
-            from_endpoint,
-            accepts: true,
-            last,
-        };
         return Some((datagram, sighting));
     }
     // A program behind this hook may translate the source back only there.
     let from = (segment.source, segment.source_port);
-    let known = from_endpoint || same((fields.frontend, fields.frontend_port), from);
+    let known =
+        same((fields.frontend, fields.frontend_port), from) || is_current(world, segment, fields);
     if !known || !reaches_client(world, segment, fields) {
         return None;
     }
     flow.swap(old, old | state::ANSWER_OUT);
-    Some((datagram, Sighting::AnswerOut))
+    Some((datagram, Sighting::new(Kind::AnswerOut, 0)))
 }
 
 /// Moves a datagram's state and, for whoever moved it, counts.

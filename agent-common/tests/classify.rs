@@ -13,7 +13,7 @@ use agent_common::service::{
     Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendKind, FrontendValue, Owed,
     SourceClass, frontend_flag,
 };
-use agent_common::transition::{Sighting, advance, failed};
+use agent_common::transition::{Kind, Sighting, advance, failed};
 use collections::{Handle, Node, steps};
 use proptest::prelude::*;
 use rstest::rstest;
@@ -265,25 +265,25 @@ proptest! {
     #[test]
     fn states_go_forward(
         old in 0..1_u32 << 15,
-        which in 0..12_usize,
+        which in 0..10_usize,
+        details in 0..1_u32 << 5,
         owed in 0..5_u8,
         host: bool,
         age in prop_oneof![Just(0), 0..2 * LOSS_WINDOW_NS],
     ) {
-        let sighting = [
-            Sighting::Again,
-            Sighting::Shared,
-            Sighting::ToEndpoint { proven: true },
-            Sighting::ToEndpoint { proven: false },
-            Sighting::ToLeft,
-            Sighting::ToStranger,
-            Sighting::Misdelivered,
-            Sighting::Untranslated,
-            Sighting::AnswerIn { from_endpoint: owed % 2 == 0, accepts: host, last: age % 2 == 0 },
-            Sighting::AnswerOut,
-            Sighting::RefusalOut { icmp: true },
-            Sighting::RefusalOut { icmp: false },
+        let kind = [
+            Kind::Again,
+            Kind::Shared,
+            Kind::ToEndpoint,
+            Kind::ToLeft,
+            Kind::ToStranger,
+            Kind::Misdelivered,
+            Kind::Untranslated,
+            Kind::AnswerIn,
+            Kind::AnswerOut,
+            Kind::RefusalOut,
         ][which];
+        let sighting = Sighting::new(kind, details);
         let fields = Pending {
             owed,
             flags: if host { frontend_flag::HOST_ENDPOINT } else { 0 },

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use agent_common::abi::program;
 use agent_common::evidence::Outcome;
 use agent_common::service::{Family, FrontendValue, SourceClass, device_flag, endpoint_flag};
+use agent_common::transition::failed;
 use node_tests::observer::{Observer, Sandbox, in_sandbox};
 use node_tests::packet::Packet;
 use node_tests::scenario::{self, Device, Reported, SERVICES, Seen, Stage, Step, WEB, mapped};
@@ -41,10 +42,13 @@ impl Node<'_> {
             let put = self.observer.put_source(mapped(source.ip()), 128, class);
             put.expect("room for a source");
         }
-        let put = self
-            .observer
-            .put_device(self.sandbox.uplink, device_flag::UPLINK);
-        put.expect("room for a device");
+        for (device, flags) in [
+            (self.sandbox.uplink, device_flag::UPLINK),
+            (self.sandbox.redirecting, device_flag::SHORTCUT),
+        ] {
+            let put = self.observer.put_device(device, flags);
+            put.expect("room for a device");
+        }
     }
 
     fn clear(&mut self) {
@@ -78,6 +82,7 @@ impl Node<'_> {
         let index = match device {
             Device::Client => self.sandbox.client,
             Device::Bridge => self.sandbox.bridge,
+            Device::Redirecting => self.sandbox.redirecting,
             Device::Pods => self.sandbox.pods,
             Device::Overlay => self.sandbox.overlay,
             Device::Uplink => self.sandbox.uplink,
@@ -105,6 +110,12 @@ impl Node<'_> {
             if proof.expect("proofs") != 0 {
                 seen.proven.push(class);
             }
+        }
+        for pending in self.observer.followed_whole().expect("connections") {
+            let class = SourceClass::from_index(pending.class.into());
+            let failed = failed(&pending, u64::MAX);
+            seen.failed
+                .extend(failed.map(|failed| (pending.service, class, failed)));
         }
         seen.faults = self
             .observer

@@ -319,6 +319,12 @@ impl Observer {
         Ok(pending.keys().flatten().map(|key| key.isn).collect())
     }
 
+    /// The same with all that is known of them.
+    pub fn followed_whole(&self) -> Result<Vec<Pending>> {
+        let pending: HashMap<_, PendingKey, Pending> = HashMap::try_from(self.map(map::PENDING)?)?;
+        Ok(pending.iter().flatten().map(|(_, pending)| pending).collect())
+    }
+
     /// Everything counted of a Service.
     pub fn counts(&self, service: u32) -> Result<ServiceCounts> {
         let counts: Array<_, ServiceCounts> = Array::try_from(self.map(map::COUNTS)?)?;
@@ -414,6 +420,8 @@ pub struct Sandbox {
     pub client: u32,
     /// No route names it.
     pub bridge: u32,
+    /// No route names it.
+    pub redirecting: u32,
     /// The routes to 10.244.0.0/16 and fd00:10:244::/48 name it.
     pub pods: u32,
     /// The routes to 10.245.0.0/16 and fd00:10:245::/48 name it.
@@ -448,7 +456,10 @@ fn build() -> Result<Sandbox> {
         "link set lo up",
         "link add client type veth peer name bridge",
         "link add pods type veth peer name overlay",
+        "link add redirecting type veth peer name redirect-far",
         "link add uplink type veth peer name uplink-far",
+        "link set redirecting up",
+        "link set redirect-far up",
         "link set client up",
         "link set bridge up",
         "link set pods up",
@@ -473,6 +484,7 @@ fn build() -> Result<Sandbox> {
     Ok(Sandbox {
         client: index_of("client")?,
         bridge: index_of("bridge")?,
+        redirecting: index_of("redirecting")?,
         overlay: index_of("overlay")?,
         pods: index_of("pods")?,
         uplink: index_of("uplink")?,

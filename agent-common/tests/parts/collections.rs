@@ -200,6 +200,7 @@ impl World for Node {
         let named = match segment.destination {
             to if to == mapped(self.stage.tunnelled.ip()) => Device::Overlay,
             to if to == mapped(self.stage.routed.ip()) => Device::Uplink,
+            to if to == mapped(self.stage.outside.ip()) => Device::Uplink,
             _ => Device::Pods,
         };
         named == self.device.get()
@@ -284,6 +285,7 @@ pub fn steps(stage: &Stage) -> Vec<Step> {
         Device::Client,
         Device::Bridge,
         Device::Pods,
+        Device::Redirecting,
         Device::Overlay,
         Device::Uplink,
     ];

@@ -65,7 +65,6 @@ fn probes_prove_nothing(#[values(V4, V6)] family: Family, #[case] flags: u8, #[c
             (Outcome::Arrived, 2),
             (Outcome::Forwarded, 1),
             (Outcome::Proven, 1),
-            (Outcome::Leaked, 1),
         ];
         assert_eq!(counted, expected);
         let last = observer
