@@ -411,7 +411,7 @@ pub(crate) fn answer_in<W: World>(
     }
     let last = match SourceClass::from_index(u32::from(fields.class)) {
         SourceClass::Host => true,
-        SourceClass::Pod => world.device_flags() & device_flag::SHORTCUT != 0,
+        SourceClass::Pod => world.device_flags() & device_flag::FOREIGN != 0,
         SourceClass::External => false,
     };
     if last {
@@ -433,14 +433,23 @@ pub(crate) fn is_current<W: World>(world: &W, segment: &Segment, fields: &Pendin
 }
 
 /// Whether what leaves here is on its way to the client: by the device that the client's packet
-/// came in by, for clients outside by any uplink, or by the device that the route names. A copy at
-/// another device, or an answer that still goes round, is none.
+/// came in by, for clients outside by any uplink, or by the device that the route names, and with
+/// the frontend as its source, which a program behind this hook may have still to put there. A copy
+/// at another device is none, nor is an answer that its client could not know as one.
 #[inline(always)]
 pub(crate) fn reaches_client<W: World>(world: &W, segment: &Segment, fields: &Pending) -> bool {
     if number(fields.client) != number(segment.destination) {
         return false;
     }
     let outside = fields.class == SourceClass::External as u8;
+    let foreign = world.device_flags() & device_flag::FOREIGN != 0;
+    let from = (segment.source, segment.source_port);
+    if segment.kind != Kind::Unreachable
+        && !same((fields.frontend, fields.frontend_port), from)
+        && !(foreign && is_current(world, segment, fields))
+    {
+        return false;
+    }
     world.device() == fields.device
         || (outside && world.device_flags() & device_flag::UPLINK != 0)
         || world.route_names_device(segment)

@@ -226,7 +226,7 @@ pub mod endpoint_flag {
 pub mod device_flag {
     /// A default route leaves by this device.
     pub const UPLINK: u32 = 1;
-    /// Another program at this device may carry packets that come in to a pod past the hooks of
-    /// the pod's device (`bpf_redirect_peer`).
-    pub const SHORTCUT: u32 = 2;
+    /// Another program runs behind the observer here. It may translate what leaves, and carry what
+    /// comes in to a pod past the hooks of the pod's device (`bpf_redirect_peer`).
+    pub const FOREIGN: u32 = 2;
 }

@@ -12,7 +12,7 @@
 //! [`payload_hash`]: crate::packet::udp::payload_hash
 
 use crate::classify::{
-    Connection, Direction, MAX_TRIES, Seen, World, answer_in, departure, is_current, pending_of,
+    Connection, Direction, MAX_TRIES, Seen, World, answer_in, departure, pending_of,
     reaches_client, same,
 };
 use crate::evidence::{Fault, Outcome, Pending, PendingKey, state};
@@ -229,11 +229,7 @@ fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> See
         }
         return Some((datagram, sighting));
     }
-    // A program behind this hook may translate the source back only there.
-    let from = (segment.source, segment.source_port);
-    let known =
-        same((fields.frontend, fields.frontend_port), from) || is_current(world, segment, fields);
-    if !known || !reaches_client(world, segment, fields) {
+    if !reaches_client(world, segment, fields) {
         return None;
     }
     flow.swap(old, old | state::ANSWER_OUT);

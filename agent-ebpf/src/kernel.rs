@@ -15,8 +15,8 @@ use agent_common::service::{
 };
 use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::{
-    BPF_FIB_LKUP_RET_FRAG_NEEDED, BPF_FIB_LKUP_RET_NO_NEIGH, BPF_FIB_LKUP_RET_SUCCESS, BPF_NOEXIST,
-    bpf_fib_lookup,
+    __sk_buff, BPF_FIB_LKUP_RET_FRAG_NEEDED, BPF_FIB_LKUP_RET_NO_NEIGH, BPF_FIB_LKUP_RET_SUCCESS,
+    BPF_NOEXIST, bpf_fib_lookup,
 };
 use aya_ebpf::helpers::{bpf_fib_lookup as fib_lookup, bpf_ktime_get_ns};
 use aya_ebpf::maps::lpm_trie::Key;
@@ -127,7 +127,7 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
 
     #[inline(always)]
     fn route_names_device(&self, segment: &Segment) -> bool {
-        routed_to(self.ctx, segment) == Some(self.device())
+        routed_to(self.ctx.skb.skb, segment) == self.device()
     }
 
     #[inline(always)]
@@ -259,9 +259,11 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
     }
 }
 
-/// The device that the route to a segment's destination names, as for a packet to be forwarded.
-#[inline(always)]
-fn routed_to(ctx: &TcContext, segment: &Segment) -> Option<u32> {
+/// The device that the route to a segment's destination names, as for a packet to be forwarded; 0
+/// where there is none. A function of its own, for it is large and asked for in two places.
+#[inline(never)]
+fn routed_to(skb: *mut __sk_buff, segment: &Segment) -> u32 {
+    let ctx = &TcContext::new(skb);
     const AF_INET: u8 = 2;
     const AF_INET6: u8 = 10;
     /// Aligned, so that it is filled with zeros by words and not by a call that goes byte by byte.
@@ -292,7 +294,7 @@ fn routed_to(ctx: &TcContext, segment: &Segment) -> Option<u32> {
     let named = result == i64::from(BPF_FIB_LKUP_RET_SUCCESS)
         || result == i64::from(BPF_FIB_LKUP_RET_NO_NEIGH)
         || result == i64::from(BPF_FIB_LKUP_RET_FRAG_NEEDED);
-    named.then_some(params.ifindex)
+    if named { params.ifindex } else { 0 }
 }
 
 #[inline(always)]

@@ -44,7 +44,7 @@ impl Node<'_> {
         }
         for (device, flags) in [
             (self.sandbox.uplink, device_flag::UPLINK),
-            (self.sandbox.redirecting, device_flag::SHORTCUT),
+            (self.sandbox.redirecting, device_flag::FOREIGN),
         ] {
             let put = self.observer.put_device(device, flags);
             put.expect("room for a device");

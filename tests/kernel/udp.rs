@@ -4,12 +4,11 @@ use std::net::SocketAddr;
 
 use agent_common::abi::program;
 use agent_common::evidence::Fault;
-use agent_common::evidence::Outcome::{
-    self, Answered, Arrived, Forwarded, Leaked, Misrouted, Proven, Retransmitted, Stale,
-};
+use agent_common::evidence::Outcome::{self, Answered, Arrived, Forwarded, Proven, Retransmitted};
 use agent_common::service::{
     Family, FrontendKind, FrontendValue, Owed, SourceClass, endpoint_flag,
 };
+use agent_common::transition::{Failed, failed};
 use node_tests::observer::{Observer, Sandbox};
 use node_tests::packet::{self, Extension, Packet, VLAN};
 use node_tests::scenario::mapped;
@@ -82,7 +81,10 @@ fn stage_with(
         for family in Family::ALL {
             let of = ends(family);
             put_frontend(observer, NAMES, of.frontend);
-            for (endpoint, flags) in [(of.endpoint, 0), (of.left, endpoint_flag::LEFT)] {
+            for (endpoint, flags) in [
+                (of.endpoint, endpoint_flag::LOCAL),
+                (of.left, endpoint_flag::LEFT),
+            ] {
                 observer
                     .put_endpoint(NAMES, mapped(endpoint.ip()), endpoint.port(), flags)
                     .expect("room for an endpoint");
@@ -127,6 +129,15 @@ fn outcomes(observer: &Observer) -> Vec<Outcome> {
     let counted = counted.into_iter();
     counted
         .flat_map(|(outcome, count)| (0..count).map(move |_| outcome))
+        .collect()
+}
+
+/// What became of those that failed, once the loss window is over.
+fn failures(observer: &Observer) -> Vec<Failed> {
+    let followed = observer.followed_datagrams().expect("datagrams");
+    followed
+        .iter()
+        .filter_map(|datagram| failed(datagram, u64::MAX))
         .collect()
 }
 
@@ -218,15 +229,17 @@ fn an_answer_behind_masquerade() {
 }
 
 #[rstest]
-#[case::leaked(|of: Ends| of.frontend, "uplink", &[Arrived, Leaked])]
-#[case::misrouted(|of: Ends| of.stranger, "pods", &[Arrived, Misrouted])]
-#[case::stale(|of: Ends| of.left, "pods", &[Arrived, Stale])]
-#[case::forwarded(|of: Ends| of.endpoint, "pods", &[Arrived, Forwarded, Proven])]
+#[case::leaked(|of: Ends| of.frontend, "uplink", &[Arrived], Some(Failed::Leaked))]
+#[case::misrouted(|of: Ends| of.stranger, "pods", &[Arrived], Some(Failed::Misrouted))]
+#[case::stale(|of: Ends| of.left, "pods", &[Arrived], Some(Failed::Stale))]
+#[case::copied(|of: Ends| of.frontend, "pods", &[Arrived], Some(Failed::Lost))]
+#[case::forwarded(|of: Ends| of.endpoint, "pods", &[Arrived, Forwarded, Proven], None)]
 fn where_it_goes(
     #[values(Family::V4, Family::V6)] family: Family,
     #[case] to: fn(Ends) -> SocketAddr,
     #[case] device: &str,
     #[case] expected: &[Outcome],
+    #[case] became: Option<Failed>,
 ) {
     stage(|observer, sandbox| {
         let of = ends(family);
@@ -246,6 +259,7 @@ fn where_it_goes(
             device,
         );
         assert_eq!(outcomes(observer), expected);
+        assert_eq!(failures(observer), Vec::from_iter(became));
         assert!(
             observer.anomalies().expect("a ring buffer").is_empty(),
             "judged apart"
@@ -263,13 +277,17 @@ fn leaked_without_an_arrival() {
             &packet::udp(of.client, of.frontend, &question(7)),
             sandbox.uplink,
         );
-        assert_eq!(outcomes(observer), [Leaked]);
+        assert_eq!(failures(observer), [Failed::Leaked]);
         goes(
             observer,
             &packet::udp(of.client, of.frontend, &question(8)),
             sandbox.pods,
         );
-        assert_eq!(outcomes(observer), [Leaked], "a device that is no uplink");
+        assert_eq!(
+            failures(observer),
+            [Failed::Leaked],
+            "a device that is no uplink"
+        );
     });
 }
 

@@ -321,8 +321,18 @@ impl Observer {
 
     /// The same with all that is known of them.
     pub fn followed_whole(&self) -> Result<Vec<Pending>> {
-        let pending: HashMap<_, PendingKey, Pending> = HashMap::try_from(self.map(map::PENDING)?)?;
-        Ok(pending.iter().flatten().map(|(_, pending)| pending).collect())
+        self.whole(map::PENDING)
+    }
+
+    /// The same of datagrams.
+    pub fn followed_datagrams(&self) -> Result<Vec<Pending>> {
+        self.whole(map::UDP_PENDING)
+    }
+
+    fn whole(&self, name: &str) -> Result<Vec<Pending>> {
+        let pending: HashMap<_, PendingKey, Pending> = HashMap::try_from(self.map(name)?)?;
+        let entries = pending.iter().flatten();
+        Ok(entries.map(|(_, pending)| pending).collect())
     }
 
     /// Everything counted of a Service.

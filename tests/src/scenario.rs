@@ -788,9 +788,29 @@ fn answers(s: &Stage) -> Vec<Scenario> {
             vec![
                 syn_in(Uplink, s.outside, s.local),
                 answer_in(Redirecting, s.here, s.outside),
-                answer_out(Uplink, s.here, s.outside),
+                answer_out(Uplink, s.local, s.outside),
             ],
             Seen::of(LOCAL, External, &[Arrived, Answered, Proven]),
+        ),
+        scenario(
+            "an answer that leaves as the endpoint's own, which its client could not know",
+            vec![
+                arrives.clone(),
+                syn_out(Pods, s.pod, s.here),
+                answer_in(Pods, s.here, s.pod),
+                answer_out(Client, s.here, s.pod),
+            ],
+            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven]).lost(WEB, Pod),
+        ),
+        scenario(
+            "an answer that leaves as the endpoint's own, and a program behind translates it",
+            vec![
+                syn_in(Redirecting, s.pod, s.web),
+                syn_out(Pods, s.pod, s.here),
+                answer_in(Pods, s.here, s.pod),
+                answer_out(Redirecting, s.here, s.pod),
+            ],
+            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven, Answered]),
         ),
         scenario(
             "a copy of an answer leaves by another device",

@@ -191,7 +191,7 @@ impl World for Node {
     fn device_flags(&self) -> u32 {
         match self.device.get() {
             Device::Uplink => device_flag::UPLINK,
-            Device::Redirecting => device_flag::SHORTCUT,
+            Device::Redirecting => device_flag::FOREIGN,
             _ => 0,
         }
     }

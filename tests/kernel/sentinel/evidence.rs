@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use agent_common::abi::program;
 use agent_common::evidence::{Outcome, state};
 use agent_common::service::Family::{self, V4, V6};
-use agent_common::service::{FrontendKind, FrontendValue, Owed, SourceClass, frontend_flag};
+use agent_common::service::{
+    FrontendKind, FrontendValue, Owed, SourceClass, endpoint_flag, frontend_flag,
+};
 use node_tests::observer::Observer;
 use node_tests::packet;
 use node_tests::scenario::mapped;
@@ -37,7 +39,9 @@ fn probes_prove_nothing(#[values(V4, V6)] family: Family, #[case] flags: u8, #[c
         let address = mapped(frontend.ip());
         observer.put_frontend(address, 80, value).expect("room");
         let to = mapped(endpoint.ip());
-        observer.put_endpoint(SERVICE, to, 8_080, 0).expect("room");
+        observer
+            .put_endpoint(SERVICE, to, 8_080, endpoint_flag::LOCAL)
+            .expect("room");
 
         let through = |observer: &Observer, isn, to: SocketAddr, device| {
             let arrives = packet::syn(pod, frontend, isn).bytes();
