@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use agent_common::classify::Direction;
 use agent_common::evidence::{Outcome, Pending, state};
 use agent_common::service::{Family, SourceClass};
+use agent_common::transition::failed;
 
 use crate::collections::{Node, steps};
 use crate::scenario::{Device, Step};
@@ -114,12 +115,8 @@ impl Script<'_> {
 }
 
 /// Outcomes that leave a bit, by which they are told from the end.
-const BITS: [(Outcome, u32); 7] = [
+const BITS: [(Outcome, u32); 3] = [
     (Outcome::Proven, state::PROVEN),
-    (Outcome::Refused, state::REFUSED),
-    (Outcome::Leaked, state::LEAKED),
-    (Outcome::Misrouted, state::MISROUTED),
-    (Outcome::Stale, state::STALE),
     (Outcome::Rejected, state::REJECTED),
     (Outcome::Unheard, state::UNHEARD),
 ];
@@ -134,9 +131,11 @@ fn recount(node: &Node) {
         if state & state::ALIAS != 0 {
             continue;
         }
+        let failed = failed(&Pending { state, ..fields }, u64::MAX);
+        let answered = state & (state::ANSWER_OUT | state::REJECTED) != 0;
         assert!(
-            (state & state::ENDED).count_ones() <= 1,
-            "two ends: {state:#x}"
+            failed.is_none() || !answered,
+            "answered and failed: {state:#x}"
         );
         let key = |outcome| key(&fields, outcome);
         for (outcome, bit) in BITS {
@@ -147,7 +146,7 @@ fn recount(node: &Node) {
         *at_most.entry(key(Outcome::Arrived)).or_default() += 1;
         for (outcome, bits) in [
             (Outcome::Forwarded, state::FORWARDED),
-            (Outcome::Answered, state::ANSWERED),
+            (Outcome::Answered, state::ANSWER_OUT),
         ] {
             if state & bits != 0 {
                 *at_most.entry(key(outcome)).or_default() += 1;
