@@ -11,7 +11,7 @@ use rstest::rstest;
 use serde_json::Value;
 
 use crate::agent_kernel::programs_at;
-use crate::agent_scene::{Scene, device_of, eventually, lacks, repairs};
+use node_tests::scene::{Scene, device_of, eventually, lacks, repairs};
 
 #[test]
 fn no_pins_is_told_and_works() {

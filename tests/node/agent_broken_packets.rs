@@ -4,7 +4,7 @@ use node_tests::rules::Backend;
 use node_tests::traffic::RawSender;
 
 use crate::agent_kernel::Tap;
-use crate::agent_scene::{PATIENCE, Scene, assert_never_503, eventually, until};
+use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, until};
 
 const SYN: u8 = 0x02;
 

@@ -10,7 +10,7 @@ use node_tests::rules::Backend;
 use node_tests::world::{NODE_NAME, World, agent_binary};
 use serde_json::Value;
 
-use crate::agent_scene::{Scene, eventually};
+use node_tests::scene::{Scene, eventually};
 
 /// A command of the agent's binary on the node, with none of the tester's settings.
 fn command(world: &World, args: &[&str]) -> Command {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use node_tests::rules::Backend;
 
-use crate::agent_scene::{Scene, assert_never_503, wait_answers};
+use node_tests::scene::{Scene, assert_never_503, wait_answers};
 
 /// Says that the machine is nobody else's.
 const OWN_CLOCK: &str = "PATHPROOF_TEST_OWN_CLOCK";

@@ -12,7 +12,7 @@ use rstest::rstest;
 use serde_json::Value;
 
 use crate::agent_kernel::{Foreign, detach, device_of_kind, link, link_id, links, programs_at};
-use crate::agent_scene::{
+use node_tests::scene::{
     PORT, Scene, assert_never_503, device_of, eventually, lacks, repairs, throughout,
 };
 

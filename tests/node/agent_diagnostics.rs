@@ -8,7 +8,7 @@ use node_tests::world::agent_binary;
 use pathproof::datapath::load;
 use pathproof::datapath::pins::Pins;
 
-use crate::agent_scene::{Scene, eventually};
+use node_tests::scene::{Scene, eventually};
 
 /// Said by the programs of each connection that finds no room.
 const SAID: &str = "connection not followed";

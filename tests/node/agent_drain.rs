@@ -8,7 +8,7 @@ use node_tests::traffic::{Plan, Tally};
 use node_tests::world::{Family, layout};
 use serde_json::Value;
 
-use crate::agent_scene::{PATIENCE, Scene, eventually, metric, until};
+use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 
 /// The outside client that stands for a load balancer's probes.
 const PROBER: u8 = 2;

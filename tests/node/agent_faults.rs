@@ -9,7 +9,7 @@ use node_tests::traffic::Server;
 use node_tests::world::Family;
 use rstest::rstest;
 
-use crate::agent_scene::{
+use node_tests::scene::{
     PATIENCE, PORT, Scene, assert_never_503, blames, eventually, family_of, path_of, services,
     throughout, wait_answers,
 };

@@ -14,7 +14,7 @@ use node_tests::skip;
 use node_tests::world::agent_binary;
 use serde_json::{Value, json};
 
-use crate::agent_scene::Scene;
+use node_tests::scene::Scene;
 
 /// Bits of the capabilities that are left (linux/capability.h).
 const NET_ADMIN: u64 = 1 << 12;

@@ -11,7 +11,7 @@ use node_tests::rules::Backend;
 use node_tests::world::{Family, HEALTHZ_PORT};
 use serde_json::Value;
 
-use crate::agent_scene::{PATIENCE, Scene, eventually, metric, until};
+use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 
 /// Order of the fields, times and header lines are kube-proxy's, over both families at the one
 /// default address.
@@ -224,5 +224,5 @@ fn a_restart_answers_nothing_but_the_verdict() {
         "it begins from what it knew: {first:#}"
     );
     scene.wait_proven();
-    crate::agent_scene::assert_never_503(&watch);
+    node_tests::scene::assert_never_503(&watch);
 }

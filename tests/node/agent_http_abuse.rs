@@ -14,7 +14,7 @@ use node_tests::world::{ADMIN_PORT, Family, HEALTHZ_PORT};
 use rstest::rstest;
 use socket2::{Domain, Socket, Type};
 
-use crate::agent_scene::{PATIENCE, Scene, eventually, metric, until};
+use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 
 fn health_port(scene: &Scene, family: Family) -> SocketAddr {
     SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT)

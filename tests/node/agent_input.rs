@@ -10,7 +10,7 @@ use node_tests::rules::Backend;
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::agent_scene::{PATIENCE, Scene, eventually, lacks, metric, throughout};
+use node_tests::scene::{PATIENCE, Scene, eventually, lacks, metric, throughout};
 
 fn problems(report: &Value) -> Vec<String> {
     let problems = report["cluster"]["problems"]
@@ -96,7 +96,7 @@ fn a_broken_file_leaves_the_last_good_view() {
         report["cluster"]["ignored"] == 1
     });
     scene.wait_proven();
-    crate::agent_scene::assert_never_503(&watch);
+    node_tests::scene::assert_never_503(&watch);
 }
 
 #[rstest]
@@ -174,7 +174,7 @@ fn audit_answers_200_and_says_what_it_would_do() {
     eventually("broken", broken);
     eventually("would fail", || would_fail() == [1, 1]);
     thread::sleep(Duration::from_millis(500));
-    crate::agent_scene::assert_never_503(&watch);
+    node_tests::scene::assert_never_503(&watch);
     assert!(
         watch
             .wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200)

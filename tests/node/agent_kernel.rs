@@ -19,7 +19,7 @@ use aya::programs::{SchedClassifier, TcAttachType};
 use node_tests::world::{Namespace, World};
 use pathproof::datapath::load;
 
-use crate::agent_scene::{PATIENCE, until};
+use node_tests::scene::{PATIENCE, until};
 
 /// Folder of the pinned links.
 pub(crate) fn links(world: &World) -> PathBuf {

@@ -9,7 +9,7 @@ use rstest::rstest;
 use serde_json::Value;
 
 use crate::agent_kernel::counted;
-use crate::agent_scene::{Scene, device_of, eventually, family_of, lacks, metric, throughout};
+use node_tests::scene::{Scene, device_of, eventually, family_of, lacks, metric, throughout};
 
 /// The verdict is Unknown for want of an observer, for this reason, and traffic changes nothing.
 fn assert_blind(scene: &Scene, loss: &str, why: &str) {

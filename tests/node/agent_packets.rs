@@ -14,7 +14,7 @@ use node_tests::world::Family;
 use rstest::rstest;
 
 use crate::agent_kernel::{Tap, pending};
-use crate::agent_scene::{
+use node_tests::scene::{
     PATIENCE, PORT, Scene, assert_never_503, eventually, lacks, throughout, until,
 };
 

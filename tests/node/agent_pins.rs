@@ -9,7 +9,7 @@ use node_tests::rules::Backend;
 use node_tests::world::agent_binary;
 
 use crate::agent_kernel::{Foreign, link, programs_at};
-use crate::agent_scene::{Scene, eventually, throughout};
+use node_tests::scene::{Scene, eventually, throughout};
 
 /// Names that are no layout version's, though some look like it.
 const OTHERS: [&str; 5] = ["theirs", "v1-old", "v", "version1/theirs", "vlan/v1/theirs"];
@@ -42,7 +42,7 @@ fn pins_of_others_are_left_alone() {
     scene.world.remove_pod("client-2").expect("remove a pod");
     let device = "veth-client-2";
     scene.wait("its device gone", |report| {
-        crate::agent_scene::device_of(report, device).is_none()
+        node_tests::scene::device_of(report, device).is_none()
     });
     all_there("a sweep of dead links");
 

@@ -9,7 +9,7 @@ use node_tests::traffic::{Client, Plan};
 use node_tests::world::Family;
 use rstest::rstest;
 
-use crate::agent_scene::{Scene, eventually, metric, name, path_of};
+use node_tests::scene::{Scene, eventually, metric, name, path_of};
 
 const FAILURES: [&str; 5] = ["refused", "leaked", "misrouted", "stale", "lost"];
 

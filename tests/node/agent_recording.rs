@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use node_tests::rules::Backend;
 use serde_json::Value;
 
-use crate::agent_scene::{Scene, eventually, wait_answers};
+use node_tests::scene::{Scene, eventually, wait_answers};
 
 /// What a command of the agent's binary prints, and whether it succeeded.
 fn run(scene: &Scene, args: &[&str]) -> (bool, String) {

@@ -17,7 +17,7 @@ use node_tests::world::{Family, HEALTHZ_PORT, Place, agent_binary};
 use rstest::rstest;
 
 use crate::agent_kernel::{counted, link, link_id, links, pending, programs_at};
-use crate::agent_scene::{PATIENCE, Scene, assert_never_503, eventually, until, wait_answers};
+use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, until, wait_answers};
 
 /// Fast clients on three ways through the node.
 fn fast_clients(scene: &mut Scene) {
@@ -247,7 +247,7 @@ fn a_dead_link_under_a_living_index_is_replaced() {
     scene.world.node.ip("link set veth-twin up").expect("up");
     scene.start(&[]);
     scene.wait("the new device watched", |report| {
-        crate::agent_scene::device_of(report, "veth-twin")
+        node_tests::scene::device_of(report, "veth-twin")
             .is_some_and(|device| device["attached"] == "tcx")
     });
     for direction in [TcAttachType::Ingress, TcAttachType::Egress] {

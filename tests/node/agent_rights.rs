@@ -11,7 +11,7 @@ use node_tests::skip;
 use node_tests::world::{agent_binary, copy_program};
 use rstest::rstest;
 
-use crate::agent_scene::{Scene, until};
+use node_tests::scene::{Scene, until};
 
 const ALL: &str = "-all,+bpf,+net_admin,+perfmon,+net_raw";
 
@@ -99,7 +99,7 @@ fn another_user_ends_it_with_77() {
 fn assert_refused(scene: &mut Scene, binary: PathBuf, named: &str) {
     scene.spawn_binary(binary, &[]);
     let agent = scene.agent.as_mut().expect("just started");
-    let status = until(crate::agent_scene::PATIENCE, || {
+    let status = until(node_tests::scene::PATIENCE, || {
         agent.exited().ok().flatten()
     });
     let log = agent.log();

@@ -10,7 +10,7 @@ use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::rules::Backend;
 use node_tests::world::Family;
 
-use crate::agent_scene::{PATIENCE, Scene, throughout};
+use node_tests::scene::{PATIENCE, Scene, throughout};
 
 fn leaving(codes: node_tests::watch::Codes) -> bool {
     codes.healthz == 503 && codes.livez == 200

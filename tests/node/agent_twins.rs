@@ -9,7 +9,7 @@ use node_tests::traffic::Plan;
 use node_tests::world::Family;
 use rstest::rstest;
 
-use crate::agent_scene::{Scene, assert_never_503, blames, eventually};
+use node_tests::scene::{Scene, assert_never_503, blames, eventually};
 
 /// As long as a confirmation takes, and as much again.
 const WATCHED: Duration = Duration::from_secs(6);

@@ -10,7 +10,7 @@ use node_tests::world::Family;
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::agent_scene::{Scene, assert_never_503, eventually};
+use node_tests::scene::{Scene, assert_never_503, eventually};
 
 /// Port of the Service.
 const DNS: u16 = 53;

@@ -16,7 +16,7 @@ use node_tests::world::{Family, agent_binary, write_script};
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::agent_scene::{
+use node_tests::scene::{
     PATIENCE, PORT, Scene, assert_never_503, family_of, lane_of, path_of, pods, repairs, services,
     throughout, wait_answers,
 };

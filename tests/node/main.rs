@@ -25,7 +25,6 @@ mod agent_proofs;
 mod agent_recording;
 mod agent_restart;
 mod agent_rights;
-mod agent_scene;
 mod agent_termination;
 mod agent_twins;
 mod agent_udp;

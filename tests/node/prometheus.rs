@@ -17,7 +17,7 @@ use node_tests::rules::Backend;
 use node_tests::watch::Watch;
 use node_tests::world::Family;
 
-use crate::agent_scene::{PORT, Scene, eventually, lane_of};
+use node_tests::scene::{PORT, Scene, eventually, lane_of};
 
 /// Asks for the long run, and says where its data go.
 const DATA: &str = "PATHPROOF_DASHBOARD_DATA";

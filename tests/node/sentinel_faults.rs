@@ -5,7 +5,7 @@ use node_tests::rules::Backend;
 use node_tests::world::Family;
 use rstest::rstest;
 
-use crate::agent_scene::{
+use node_tests::scene::{
     PATIENCE, PORT, Scene, blames, eventually, family_of, lane_of, metric, throughout, wait_answers,
 };
 

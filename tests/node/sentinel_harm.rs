@@ -21,7 +21,7 @@ use node_tests::traffic::RawSender;
 use node_tests::world::{Family, Namespace, World};
 use rstest::rstest;
 
-use crate::agent_scene::{PATIENCE, PORT, Scene, eventually, metric};
+use node_tests::scene::{PATIENCE, PORT, Scene, eventually, metric};
 
 /// Times that all flows are sent, so that several rounds of probes come among them.
 const ROUNDS: u16 = 12;

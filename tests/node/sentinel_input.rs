@@ -6,7 +6,7 @@ use node_tests::rules::Backend;
 use node_tests::world::Family;
 use rstest::rstest;
 
-use crate::agent_scene::{PATIENCE, Scene, eventually, family_of, lane_of, path_of, until};
+use node_tests::scene::{PATIENCE, Scene, eventually, family_of, lane_of, path_of, until};
 
 /// A world with a sentinel and no agent yet.
 fn scene(test: &str) -> Option<Scene> {
@@ -121,7 +121,7 @@ fn a_node_without_ipv6_is_probed_by_ipv4() {
     });
     let watch = scene.watch();
     std::thread::sleep(std::time::Duration::from_secs(3));
-    crate::agent_scene::assert_never_503(&watch);
+    node_tests::scene::assert_never_503(&watch);
 }
 
 /// An address of this node's podCIDR that IPAM leaves alone: probes that are treated as a pod's.

@@ -9,7 +9,7 @@ use node_tests::rules::Backend;
 use node_tests::world::Family;
 use serde_json::Value;
 
-use crate::agent_scene::{PATIENCE, Scene, assert_never_503, lane_of};
+use node_tests::scene::{PATIENCE, Scene, assert_never_503, lane_of};
 
 const PATHS: [&str; 3] = ["off_cluster", "node_port", "host"];
 

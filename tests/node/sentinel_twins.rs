@@ -11,7 +11,7 @@ use rstest::rstest;
 
 use crate::agent_attach::tc;
 use crate::agent_kernel::detach_all;
-use crate::agent_scene::{PATIENCE, Scene, assert_never_503, eventually, family_of};
+use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, family_of};
 
 /// Several times as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(6);

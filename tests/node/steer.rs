@@ -14,7 +14,7 @@ use node_tests::rules::Backend;
 use node_tests::world::{Agent, Family, HEALTHZ_PORT, Namespace, OldKernel, agent_binary};
 use rstest::rstest;
 
-use crate::agent_scene::{PATIENCE, Scene, eventually, metric, throughout, until};
+use node_tests::scene::{PATIENCE, Scene, eventually, metric, throughout, until};
 
 /// What the owner answers.
 const OWNER: &str = "owner";

@@ -20,8 +20,8 @@ use rstest::rstest;
 
 use crate::agent_attach::filters;
 use crate::agent_kernel::detach_all;
-use crate::agent_scene::{PATIENCE, Scene, eventually, repairs, until};
 use crate::steer::signal_end;
+use node_tests::scene::{PATIENCE, Scene, eventually, repairs, until};
 
 /// Asks without a pause, a new connection each time. Ends when told to.
 struct Poller {

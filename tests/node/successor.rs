@@ -10,7 +10,7 @@ use node_tests::world::{Agent, Family, agent_binary};
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::agent_scene::{PATIENCE, Scene, eventually, family_of, until};
+use node_tests::scene::{PATIENCE, Scene, eventually, family_of, until};
 
 /// An API server that nobody is.
 const NOWHERE: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "x",

@@ -31,6 +31,7 @@ pub mod real_node;
 pub mod rules;
 pub mod scale;
 pub mod scenario;
+pub mod scene;
 pub mod skip;
 pub mod soak;
 pub mod storm;

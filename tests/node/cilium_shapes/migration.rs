@@ -13,7 +13,7 @@ use super::{
     assert_served, bare, dial_from_outside, dial_from_pods, from_pods, owners, replacement,
     replacing, start_in, translate_sockets, wait_both,
 };
-use crate::agent_scene::{assert_never_503, lane_of, throughout, wait_answers};
+use node_tests::scene::{assert_never_503, lane_of, throughout, wait_answers};
 
 /// Cilium keeps the agent's cgroup from binding node ports, as where it serves these.
 fn guard_node_ports(cgroup: &Cgroup) -> Attached {

@@ -10,7 +10,7 @@ use super::{
     bare, dial_from_outside, dial_from_pods, from_pods, from_pods_to, owners, replacement, v4,
     wait_both,
 };
-use crate::agent_scene::{Scene, assert_never_503, lane_of, path_of, throughout, wait_answers};
+use node_tests::scene::{Scene, assert_never_503, lane_of, path_of, throughout, wait_answers};
 
 /// Two proxies: Cilium at the pods, kube-proxy for the rest.
 fn mixed(test: &str) -> Option<(Scene, Datapath)> {

@@ -10,7 +10,7 @@ use node_tests::world::Family;
 use serde_json::Value;
 
 use super::{FOUR_CAPABILITIES, bare, in_cgroup, replacement, start_in, translate_sockets};
-use crate::agent_scene::{PATIENCE, assert_never_503, lane_of, throughout};
+use node_tests::scene::{PATIENCE, assert_never_503, lane_of, throughout};
 
 /// Sockets are translated, so that one more program at what leaves by the uplink would look like the
 /// replacement. Without names of programs, as in a pod.

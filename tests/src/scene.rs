@@ -12,33 +12,33 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use node_tests::http::Response;
-use node_tests::manifests::{Manifests, Sentinel, Service};
-use node_tests::rules::{Backend, Rules};
-use node_tests::skip;
-use node_tests::traffic::{Client, Plan, Server};
-pub(crate) use node_tests::wait::until;
-use node_tests::watch::Watch;
-use node_tests::world::{Agent, Builder, Family, OldKernel, World, agent_binary, write_script};
+use crate::http::Response;
+use crate::manifests::{Manifests, Sentinel, Service};
+use crate::rules::{Backend, Rules};
+use crate::skip;
+use crate::traffic::{Client, Plan, Server};
+pub use crate::wait::until;
+use crate::watch::Watch;
+use crate::world::{Agent, Builder, Family, OldKernel, World, agent_binary, write_script};
 use serde_json::Value;
 
 /// Far longer than anything here takes, for machines that do much else.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+pub const PATIENCE: Duration = Duration::from_secs(40);
 /// The servers' port.
-pub(crate) const PORT: u16 = 8080;
+pub const PORT: u16 = 8080;
 
 /// Everything that is up. Dropped in this order: who dials, who answers, the agent, the world.
-pub(crate) struct Scene {
-    pub(crate) clients: Vec<Client>,
-    pub(crate) servers: BTreeMap<String, Server>,
-    pub(crate) agent: Option<Agent>,
-    pub(crate) rules: Rules,
-    pub(crate) manifests: Manifests,
-    pub(crate) world: World,
+pub struct Scene {
+    pub clients: Vec<Client>,
+    pub servers: BTreeMap<String, Server>,
+    pub agent: Option<Agent>,
+    pub rules: Rules,
+    pub manifests: Manifests,
+    pub world: World,
 }
 
 /// The world without Services and agent, for tests that need an unusual one.
-pub(crate) fn pods() -> Builder {
+pub fn pods() -> Builder {
     World::builder()
         .pods(&["web-1", "web-2", "api-1", "spare", "client-1", "client-2"])
         .bridged_pods(&["db-1", "db-2"])
@@ -46,7 +46,7 @@ pub(crate) fn pods() -> Builder {
 }
 
 /// The three Services.
-pub(crate) fn services(world: &World) -> Vec<Service> {
+pub fn services(world: &World) -> Vec<Service> {
     let pods = |names: &[&str]| names.iter().map(|name| world.pod(name)).collect::<Vec<_>>();
     vec![
         Service::new("web", 0, pods(&["web-1", "web-2", "web-3"])).load_balancer(30080),
@@ -60,7 +60,7 @@ pub(crate) fn services(world: &World) -> Vec<Service> {
 impl Scene {
     /// World, Services, servers and rules, without an agent. Nothing, loudly, where the machine
     /// lacks what it takes.
-    pub(crate) fn bare(test: &str, backend: Backend) -> Option<Self> {
+    pub fn bare(test: &str, backend: Backend) -> Option<Self> {
         if skip::without_root(test) || skip::without_tool(test, backend.tool()) {
             return None;
         }
@@ -83,14 +83,14 @@ impl Scene {
     }
 
     /// With a ready agent.
-    pub(crate) fn new(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
+    pub fn new(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
         let mut scene = Self::bare(test, backend)?;
         scene.start(extra);
         Some(scene)
     }
 
     /// With a ready agent and traffic, and the node proven in both families.
-    pub(crate) fn proven(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
+    pub fn proven(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
         let mut scene = Self::new(test, backend, extra)?;
         scene.traffic();
         scene.wait_proven();
@@ -98,7 +98,7 @@ impl Scene {
     }
 
     /// An idle node with a sentinel and an agent, proven in both families by probes alone.
-    pub(crate) fn idle(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
+    pub fn idle(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
         let mut scene = Self::bare(test, backend)?;
         scene.add_sentinel(&Sentinel::default());
         scene.start(extra);
@@ -107,7 +107,7 @@ impl Scene {
     }
 
     /// The same with the usual traffic.
-    pub(crate) fn busy(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
+    pub fn busy(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
         let mut scene = Self::idle(test, backend, extra)?;
         scene.traffic();
         scene.wait("pods' traffic proven", |report| {
@@ -119,13 +119,13 @@ impl Scene {
     }
 
     /// Writes the sentinel, and its rules.
-    pub(crate) fn add_sentinel(&self, sentinel: &Sentinel) {
+    pub fn add_sentinel(&self, sentinel: &Sentinel) {
         self.manifests.put_sentinel(sentinel).expect("the sentinel");
         self.rules.install().expect("its rules");
     }
 
     /// Waits until every path of the sentinel is armed and the node is proven in both families.
-    pub(crate) fn wait_probed(&self) -> Value {
+    pub fn wait_probed(&self) -> Value {
         self.wait("every path probed", |report| {
             report["verdict"]["state"] == "proven"
                 && Family::ALL.iter().all(|family| {
@@ -142,13 +142,13 @@ impl Scene {
     }
 
     /// Starts a server in a pod.
-    pub(crate) fn serve(&mut self, pod: &str) {
+    pub fn serve(&mut self, pod: &str) {
         let server = Server::start(self.world.pod(pod), PORT).expect("start a server");
         self.servers.insert(pod.to_owned(), server);
     }
 
     /// Starts the agent and waits until it is ready.
-    pub(crate) fn start(&mut self, extra: &[&str]) {
+    pub fn start(&mut self, extra: &[&str]) {
         self.spawn(extra);
         self.agent
             .as_mut()
@@ -158,18 +158,18 @@ impl Scene {
     }
 
     /// Starts the agent and does not wait.
-    pub(crate) fn spawn(&mut self, extra: &[&str]) {
+    pub fn spawn(&mut self, extra: &[&str]) {
         self.spawn_binary(agent_binary().expect("the agent's binary"), extra);
     }
 
     /// Starts another program as the agent.
-    pub(crate) fn spawn_binary(&mut self, binary: PathBuf, extra: &[&str]) {
+    pub fn spawn_binary(&mut self, binary: PathBuf, extra: &[&str]) {
         let agent = self.world.spawn_agent(&binary, self.manifests.dir(), extra);
         self.agent = Some(agent.expect("start the agent"));
     }
 
     /// A program that runs the agent (or a copy of it) by way of another one: "setpriv --no-new-privs".
-    pub(crate) fn wrapped(&self, wrapper: &str, agent: &Path) -> PathBuf {
+    pub fn wrapped(&self, wrapper: &str, agent: &Path) -> PathBuf {
         let file = self.world.dir().join("wrapped");
         let script = format!("#!/bin/sh\nexec {wrapper} {} \"$@\"\n", agent.display());
         write_script(&file, &script).expect("a script");
@@ -177,7 +177,7 @@ impl Scene {
     }
 
     /// Starts the agent on a kernel that can do less, and waits until it is ready.
-    pub(crate) fn start_on(&mut self, kernel: OldKernel, extra: &[&str]) {
+    pub fn start_on(&mut self, kernel: OldKernel, extra: &[&str]) {
         let binary = agent_binary().expect("the agent's binary");
         let folder = self.manifests.dir();
         let agent = self.world.spawn_agent_on(kernel, &binary, folder, extra);
@@ -186,24 +186,24 @@ impl Scene {
     }
 
     /// The agent.
-    pub(crate) fn agent(&self) -> &Agent {
+    pub fn agent(&self) -> &Agent {
         self.agent.as_ref().expect("an agent runs")
     }
 
     /// Takes the agent, to end it.
-    pub(crate) fn take_agent(&mut self) -> Agent {
+    pub fn take_agent(&mut self) -> Agent {
         self.agent.take().expect("an agent runs")
     }
 
     /// Starts the usual clients: 20 connections a second to each Service and family, from two pods
     /// and from outside.
-    pub(crate) fn traffic(&mut self) {
+    pub fn traffic(&mut self) {
         self.pod_traffic();
         self.outside_traffic();
     }
 
     /// The pods' half of it: two pods, ClusterIPs.
-    pub(crate) fn pod_traffic(&mut self) {
+    pub fn pod_traffic(&mut self) {
         for service in ["web", "api", "db"] {
             for family in Family::ALL {
                 let target = self.cluster_ip(service, family);
@@ -216,7 +216,7 @@ impl Scene {
     }
 
     /// The outsiders' half of it: two clients, load balancer address and node ports.
-    pub(crate) fn outside_traffic(&mut self) {
+    pub fn outside_traffic(&mut self) {
         for family in Family::ALL {
             let vip = self.manifests.service("web").load_balancer_ip(family);
             let targets = [
@@ -233,48 +233,48 @@ impl Scene {
     }
 
     /// Starts a client.
-    pub(crate) fn run(&mut self, plan: Plan) {
+    pub fn run(&mut self, plan: Plan) {
         self.clients.push(plan.start().expect("start a client"));
     }
 
     /// A client in a pod.
-    pub(crate) fn pod_plan(&self, pod: &str, target: SocketAddr) -> Plan {
+    pub fn pod_plan(&self, pod: &str, target: SocketAddr) -> Plan {
         Plan::from_pod(&self.world, self.world.pod(pod), target)
     }
 
     /// ClusterIP and port of a Service.
-    pub(crate) fn cluster_ip(&self, service: &str, family: Family) -> SocketAddr {
+    pub fn cluster_ip(&self, service: &str, family: Family) -> SocketAddr {
         SocketAddr::new(self.manifests.service(service).cluster_ip(family), 80)
     }
 
     /// A port of the node.
-    pub(crate) fn node_port(&self, port: u16, family: Family) -> SocketAddr {
+    pub fn node_port(&self, port: u16, family: Family) -> SocketAddr {
         SocketAddr::new(self.world.node_address(family), port)
     }
 
     /// What /verdict says.
-    pub(crate) fn report(&self) -> Value {
+    pub fn report(&self) -> Value {
         // A loaded machine may keep one question waiting for too long.
         until(PATIENCE, || self.agent().verdict().ok()).expect("a verdict")
     }
 
     /// An answer of /healthz or /livez, asked from outside.
-    pub(crate) fn get(&self, path: &str, family: Family) -> Response {
+    pub fn get(&self, path: &str, family: Family) -> Response {
         until(PATIENCE, || self.agent().outside(path, family).ok()).expect("an answer")
     }
 
     /// Its status.
-    pub(crate) fn asked(&self, path: &str) -> u16 {
+    pub fn asked(&self, path: &str) -> u16 {
         self.get(path, Family::V4).status
     }
 
     /// What /metrics says.
-    pub(crate) fn metrics(&self) -> String {
+    pub fn metrics(&self) -> String {
         until(PATIENCE, || self.agent().metrics().ok()).expect("metrics")
     }
 
     /// Waits until /verdict is so, and gives it.
-    pub(crate) fn wait(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub fn wait(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let mut last = Value::Null;
         let seen = until(PATIENCE, || {
             last = self.agent().verdict().ok()?;
@@ -284,7 +284,7 @@ impl Scene {
     }
 
     /// Waits until the node is proven in both families.
-    pub(crate) fn wait_proven(&self) -> Value {
+    pub fn wait_proven(&self) -> Value {
         self.wait("proven in both families", |report| {
             Family::ALL
                 .iter()
@@ -294,7 +294,7 @@ impl Scene {
     }
 
     /// Asks /healthz and /livez from outside from now on.
-    pub(crate) fn watch(&self) -> Watch {
+    pub fn watch(&self) -> Watch {
         let watch = Watch::start(&self.world, Duration::from_millis(50)).expect("a poller");
         watch
             .wait(PATIENCE, |codes| codes.healthz != 0)
@@ -303,7 +303,7 @@ impl Scene {
     }
 
     /// The Services' chain is flushed, which is 503 for both, and installed again, which is 200.
-    pub(crate) fn break_and_mend(&self, watch: &Watch) {
+    pub fn break_and_mend(&self, watch: &Watch) {
         self.rules.flush_services().expect("flush");
         wait_answers(watch, 503);
         self.rules.install().expect("install again");
@@ -311,7 +311,7 @@ impl Scene {
     }
 
     /// Connections of a Service by outcome, of one path or of all, since the agent started.
-    pub(crate) fn count(&self, service: &str, family: Family, path: &str, outcome: &str) -> u64 {
+    pub fn count(&self, service: &str, family: Family, path: &str, outcome: &str) -> u64 {
         let text = self.metrics();
         let labels = [
             format!("service=\"{service}\""),
@@ -327,13 +327,13 @@ impl Scene {
     }
 
     /// A count of what the programs in the kernel could not do.
-    pub(crate) fn fault(&self, fault: &str) -> u64 {
+    pub fn fault(&self, fault: &str) -> u64 {
         self.report()["faults"][fault].as_u64().unwrap_or_default()
     }
 }
 
 /// Sum of the series of a metric that bear all these labels.
-pub(crate) fn metric(text: &str, name: &str, labels: &[impl AsRef<str>]) -> u64 {
+pub fn metric(text: &str, name: &str, labels: &[impl AsRef<str>]) -> u64 {
     let series = text.lines().filter(|line| {
         line.strip_prefix(name)
             .is_some_and(|rest| rest.starts_with(['{', ' ']))
@@ -344,26 +344,21 @@ pub(crate) fn metric(text: &str, name: &str, labels: &[impl AsRef<str>]) -> u64 
 }
 
 /// Hooks that were put back.
-pub(crate) fn repairs(scene: &Scene) -> u64 {
+pub fn repairs(scene: &Scene) -> u64 {
     let none: [&str; 0] = [];
     let text = scene.metrics();
     metric(&text, "pathproof_observer_reattached_total", &none)
 }
 
 /// The verdict on a family, out of a report; null where there is none.
-pub(crate) fn family_of(report: &Value, family: Family) -> &Value {
+pub fn family_of(report: &Value, family: Family) -> &Value {
     let families = report["verdict"]["families"].as_array();
     let found = families.and_then(|all| all.iter().find(|one| one["family"] == name(family)));
     found.unwrap_or(&Value::Null)
 }
 
 /// A lane of the sentinel, out of a report.
-pub(crate) fn lane_of<'a>(
-    report: &'a Value,
-    family: Family,
-    path: &str,
-    transport: &str,
-) -> &'a Value {
+pub fn lane_of<'a>(report: &'a Value, family: Family, path: &str, transport: &str) -> &'a Value {
     let lanes = family_of(report, family)["lanes"].as_array();
     let found = lanes.and_then(|all| {
         all.iter()
@@ -373,14 +368,14 @@ pub(crate) fn lane_of<'a>(
 }
 
 /// The state of a path, out of a report.
-pub(crate) fn path_of<'a>(report: &'a Value, family: Family, path: &str) -> &'a Value {
+pub fn path_of<'a>(report: &'a Value, family: Family, path: &str) -> &'a Value {
     let paths = family_of(report, family)["paths"].as_array();
     let found = paths.and_then(|all| all.iter().find(|one| one["path"] == path));
     found.map_or(&Value::Null, |one| &one["state"])
 }
 
 /// The device of this name, out of a report.
-pub(crate) fn device_of<'a>(report: &'a Value, name: &str) -> Option<&'a Value> {
+pub fn device_of<'a>(report: &'a Value, name: &str) -> Option<&'a Value> {
     report["devices"]
         .as_array()?
         .iter()
@@ -388,7 +383,7 @@ pub(crate) fn device_of<'a>(report: &'a Value, name: &str) -> Option<&'a Value> 
 }
 
 /// Whether confirmed trouble names a Service ("namespace/name").
-pub(crate) fn blames(report: &Value, service: &str) -> bool {
+pub fn blames(report: &Value, service: &str) -> bool {
     let troubles = report["verdict"]["services"].as_array();
     troubles.is_some_and(|all| {
         all.iter().any(|one| {
@@ -402,14 +397,14 @@ pub(crate) fn blames(report: &Value, service: &str) -> bool {
 }
 
 /// Whether the coverage names a loss.
-pub(crate) fn lacks(report: &Value, loss: &str) -> bool {
+pub fn lacks(report: &Value, loss: &str) -> bool {
     report["verdict"]["coverage"]["losses"]
         .to_string()
         .contains(&format!("\"{loss}\""))
 }
 
 /// A family as reports name it.
-pub(crate) fn name(family: Family) -> &'static str {
+pub fn name(family: Family) -> &'static str {
     match family {
         Family::V4 => "IPv4",
         Family::V6 => "IPv6",
@@ -417,13 +412,13 @@ pub(crate) fn name(family: Family) -> &'static str {
 }
 
 /// Waits until something holds.
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let seen = until(PATIENCE, || holds().then_some(()));
     assert!(seen.is_some(), "never seen: {what}");
 }
 
 /// Watches for so long that something never happens.
-pub(crate) fn throughout(time: Duration, mut check: impl FnMut()) {
+pub fn throughout(time: Duration, mut check: impl FnMut()) {
     let end = Instant::now() + time;
     while Instant::now() < end {
         check();
@@ -432,7 +427,7 @@ pub(crate) fn throughout(time: Duration, mut check: impl FnMut()) {
 }
 
 /// Waits until both /healthz and /livez answer so.
-pub(crate) fn wait_answers(watch: &Watch, status: u16) {
+pub fn wait_answers(watch: &Watch, status: u16) {
     watch
         .wait(PATIENCE, |codes| {
             codes.healthz == status && codes.livez == status
@@ -441,7 +436,7 @@ pub(crate) fn wait_answers(watch: &Watch, status: u16) {
 }
 
 /// No 503 was ever seen. An answer that was too late for the poller is none.
-pub(crate) fn assert_never_503(watch: &Watch) {
+pub fn assert_never_503(watch: &Watch) {
     let changes = watch.changes();
     let bad = changes
         .iter()

@@ -1,0 +1,24 @@
+//! A proxy is frozen while an endpoint ends gracefully: it has left its slice, connections still go
+//! to it, and it answers them.
+
+use node_tests::rules::Backend;
+use node_tests::scene::Scene;
+
+use crate::parts::{NAMED, everybody_is_served, flushed, stays};
+
+#[test]
+fn who_left_and_still_answers_harms_nobody() {
+    let Some(mut scene) = Scene::busy("graceful_ending", Backend::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    let spare = scene.world.pod("spare").clone();
+    scene
+        .manifests
+        .swap_endpoint("api", "api-1", &spare)
+        .expect("swap");
+    stays(&scene, &watch, &NAMED);
+    everybody_is_served(&scene);
+    scene.rules.install().expect("the rules follow");
+    flushed(&scene, &watch);
+}

@@ -1,0 +1,40 @@
+//! A proxy that is late: two new Services are dialled as soon as they exist, and their rules come 5 s
+//! after. On a quiet node nobody dials anything else.
+
+use std::thread;
+use std::time::Duration;
+
+use node_tests::manifests::Service;
+use node_tests::rules::Backend;
+use node_tests::scene::Scene;
+use node_tests::world::Family;
+
+use crate::parts::{NAMED, SOUND, flushed, some_fail, stays};
+
+#[test]
+fn new_services_are_no_fault_of_the_node() {
+    let Some(mut scene) = Scene::idle("late_proxy", Backend::IptablesNft, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    for (name, index, pod, client) in [
+        ("new-one", 4, "web-1", "client-1"),
+        ("new-two", 5, "api-1", "client-2"),
+    ] {
+        let pod = scene.world.pod(pod).clone();
+        scene
+            .manifests
+            .add(Service::new(name, index, [&pod]))
+            .expect("add a Service");
+        for family in Family::ALL {
+            let plan = scene.pod_plan(client, scene.cluster_ip(name, family));
+            scene.run(plan.rate(5.0));
+        }
+    }
+    some_fail(&scene);
+    thread::sleep(Duration::from_secs(5));
+    scene.rules.install().expect("the rules follow");
+    stays(&scene, &watch, &NAMED);
+    stays(&scene, &watch, &SOUND);
+    flushed(&scene, &watch);
+}

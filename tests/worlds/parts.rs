@@ -1,0 +1,98 @@
+//! What every world is tried by.
+
+use std::time::Duration;
+
+use node_tests::rules::Backend;
+use node_tests::scene::{Scene, assert_never_503, eventually, throughout, wait_answers};
+use node_tests::traffic::Tally;
+use node_tests::watch::Watch;
+use node_tests::world::Namespace;
+
+/// How long a healthy world is watched, idle and busy.
+const WATCHED: Duration = Duration::from_secs(30);
+
+/// States of a node that serves its users.
+pub(crate) const SOUND: [&str; 1] = ["proven"];
+/// The same, where some connections fail on purpose.
+pub(crate) const NAMED: [&str; 3] = ["proven", "suspect", "degraded"];
+
+/// A healthy world: idle, then busy, the agent says so; and when the Service rules are flushed in
+/// it, the agent says that.
+pub(crate) fn healthy(test: &str, backend: Backend, make: impl FnOnce(&mut Scene)) {
+    let Some(mut scene) = Scene::idle(test, backend, &[]) else {
+        return;
+    };
+    make(&mut scene);
+    let watch = scene.watch();
+    stays(&scene, &watch, &SOUND);
+    scene.traffic();
+    stays(&scene, &watch, &SOUND);
+    everybody_is_served(&scene);
+    flushed(&scene, &watch);
+}
+
+/// Nothing but 200 is answered while the world is watched, and every verdict is one of these.
+pub(crate) fn stays(scene: &Scene, watch: &Watch, states: &[&str]) {
+    throughout(WATCHED, || {
+        let report = scene.report();
+        let state = report["verdict"]["state"].as_str().unwrap_or_default();
+        assert!(states.contains(&state), "{state}: {:#}", report["verdict"]);
+    });
+    assert_never_503(watch);
+}
+
+/// The fault twin: the chain of all Services is flushed, and installed again.
+pub(crate) fn flushed(scene: &Scene, watch: &Watch) {
+    scene.rules.flush_services().expect("flush");
+    wait_answers(watch, 503);
+    let cause = scene.report()["verdict"]["cause"].clone();
+    assert!(
+        ["leaked", "refused", "lost"].contains(&cause.as_str().unwrap_or_default()),
+        "{cause}"
+    );
+    scene.rules.install().expect("install again");
+    wait_answers(watch, 200);
+}
+
+/// The ground truth: all clients are answered, but for what a busy machine loses.
+pub(crate) fn everybody_is_served(scene: &Scene) {
+    let sum: Tally = scene.clients.iter().map(|client| client.tally()).sum();
+    assert!(sum.ok > 100, "{sum:?}");
+    assert!(sum.failed() * 200 <= sum.started, "not healthy: {sum:?}");
+}
+
+/// Runs tc in a namespace.
+pub(crate) fn tc(ns: &Namespace, words: &str) {
+    let mut command = ns.command("tc");
+    let output = command.args(words.split(' ')).output().expect("run tc");
+    assert!(
+        output.status.success(),
+        "tc {words}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Rules of a policy in the forward path: what matches is dropped or rejected.
+pub(crate) fn policy(ns: &Namespace, rules: &[String]) {
+    let rules = rules.join("\n");
+    ns.nft(&format!(
+        "table inet policy {{ chain forward {{ type filter hook forward priority -5; policy accept;\n\
+         {rules}\n}}\n}}\n"
+    ))
+    .expect("a policy");
+}
+
+/// The devices of the node's pods.
+pub(crate) fn pod_devices(scene: &Scene) -> Vec<String> {
+    let pods = scene.world.pods();
+    let here = pods.filter(|pod| pod.place != node_tests::world::Place::Remote);
+    here.map(|pod| pod.device.clone()).collect()
+}
+
+/// Waits until clients fail or are served, as the world is.
+pub(crate) fn some_fail(scene: &Scene) {
+    eventually("connections fail", || {
+        let sum: Tally = scene.clients.iter().map(|client| client.tally()).sum();
+        sum.failed() > 5
+    });
+}

@@ -1,0 +1,32 @@
+//! A total fault: the routes to pods are gone, here and to the other node, while the default route
+//! stays. Translated packets leave by the uplink, and nobody answers.
+
+use node_tests::rules::Backend;
+use node_tests::scene::{Scene, wait_answers};
+use node_tests::world::Family;
+
+fn cut(scene: &Scene) {
+    for pod in ["web-1", "web-2", "api-1", "spare", "client-1", "client-2"] {
+        scene.world.cut_route(pod).expect("cut a route");
+    }
+    let node = &scene.world.node;
+    node.ip("route del 10.244.1.0/24").expect("cut a route");
+    node.ip("-6 route del fd00:10:244:1::/64")
+        .expect("cut a route");
+    node.ip("link set cni0 down").expect("cut the bridge off");
+}
+
+#[test]
+fn pods_without_routes_are_a_fault() {
+    let Some(scene) = Scene::busy("routes_gone", Backend::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    cut(&scene);
+    wait_answers(&watch, 503);
+    let report = scene.report();
+    for family in Family::ALL {
+        let state = &node_tests::scene::family_of(&report, family)["state"];
+        assert_eq!(state, "broken", "{report:#}");
+    }
+}
