@@ -213,11 +213,7 @@ pub async fn cleanup(
     state_dir: Option<&Path>,
     prefix: String,
 ) -> Result<Removed, CleanupError> {
-    let settings = sentinel::devices::Settings {
-        prefix,
-        ..Default::default()
-    };
-    let devices = sentinel::devices::remove(&settings).await;
+    let devices = sentinel::devices::remove(&prefix).await;
     let pins = pin_dir.map_or(Ok(0), Pins::remove_all);
     if let Some(dir) = state_dir {
         let forgotten = api::forget(dir).and_then(|()| state::remove(dir));

@@ -31,7 +31,7 @@ use crate::lifecycle::memory;
 use crate::metrics::Metrics;
 use crate::port::Succeeded;
 use crate::publish::Publishing;
-use crate::sentinel::owners::owners;
+use crate::sentinel::kernel::owners;
 use crate::state::Memory;
 use crate::state::recordings::Recordings;
 

@@ -23,7 +23,7 @@ const MODULES: [(&str, &[&str]); 22] = [
     ("netfilter", &[]),
     ("port", &["args", "config", "datapath", "http", "lifecycle"]),
     ("state", &["clock"]),
-    ("sentinel", &["clock", "netfilter"]),
+    ("sentinel", &["config", "netfilter"]),
     ("publish", &["causes", "clock", "metrics"]),
     ("rotate", &["clock", "cluster", "config", "telemetry"]),
     ("dropin", &["args", "config", "netfilter"]),

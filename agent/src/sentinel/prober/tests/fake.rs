@@ -15,14 +15,15 @@ use agent_common::service::{Family, TCP};
 use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::dice::Dice;
-use super::engine::Engine;
-use super::wire::{Network, Side, Sockets};
-use super::{FamilyTargets, Frontend, Kernel, Targets};
-use crate::sentinel::frame::{self, Mac};
-use crate::sentinel::host::Socket;
+use agent_core::report::sentinel::SentinelAddresses;
 use agent_core::time::Mono;
 use agent_core::trace::ProbeTrace;
+
+use super::super::Kernel;
+use super::super::engine::Engine;
+use super::super::tools::{Dice, random};
+use super::super::wire::{Network, Side, Socket};
+use crate::sentinel::frame;
 
 /// Sequence number of the echo's SYN-ACK.
 pub(super) const ECHO_ISN: u32 = 0xffff_fffa;
@@ -160,12 +161,10 @@ impl World {
 }
 
 impl Kernel for World {
-    type Error = &'static str;
-
-    fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), Self::Error> {
+    fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), String> {
         let mut state = self.lock();
         if state.register_fails {
-            return Err("the map is full");
+            return Err("the map is full".to_owned());
         }
         let probe = Probe {
             flags,
@@ -175,7 +174,7 @@ impl Kernel for World {
         Ok(())
     }
 
-    fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, Self::Error> {
+    fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, String> {
         let state = self.lock();
         let found = state.probes.get(key).copied();
         Ok(found.filter(|_| state.gone != Some(key.token)))
@@ -185,7 +184,7 @@ impl Kernel for World {
         assert!(self.lock().probes.remove(key).is_some(), "removed twice");
     }
 
-    fn register_socket(&mut self, cookie: u64) -> Result<(), Self::Error> {
+    fn register_socket(&mut self, cookie: u64) -> Result<(), String> {
         self.lock().cookies.insert(cookie, HostProbe::default());
         Ok(())
     }
@@ -214,10 +213,6 @@ impl Kernel for World {
 impl Network for World {
     type Socket = FakeSocket;
 
-    fn link(&self, _: Side) -> (Mac, Mac) {
-        ([2; 6], [4; 6])
-    }
-
     fn send(&mut self, side: Side, frame: &[u8]) -> io::Result<()> {
         let mut state = self.lock();
         if let Some(error) = state.send_error {
@@ -238,8 +233,6 @@ impl Network for World {
         state.own_frames.push(seen);
         Ok(())
     }
-
-    fn rewire(&mut self, _: Sockets) {}
 
     fn socket(&mut self, family: Family) -> io::Result<FakeSocket> {
         let mut state = self.lock();
@@ -394,7 +387,7 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn new(path: Path) -> Self {
-        Self::with(path, Dice::of_the_kernel().unwrap())
+        Self::with(path, random)
     }
 
     pub(super) fn with(path: Path, dice: Dice) -> Self {
@@ -456,44 +449,57 @@ pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Every path and transport in both families.
-pub(super) fn everything() -> Targets {
-    Targets {
-        families: [
-            Some(FamilyTargets {
-                cluster_ip: Some(frontend("10.96.0.10", Some(8))),
-                node_port: Some(frontend("10.0.0.1", Some(30_008))),
-                client: ip("198.18.0.1"),
-                pod_client: Some(ip("10.244.1.254")),
-                echo: "198.18.0.2:9000".parse().unwrap(),
-            }),
-            Some(FamilyTargets {
-                cluster_ip: Some(frontend("fd00::10", Some(8))),
-                node_port: Some(frontend("fd01::1", Some(30_008))),
-                client: ip("2001:2::1"),
-                pod_client: Some(ip("fd02::fe")),
-                echo: "[2001:2::2]:9000".parse().unwrap(),
-            }),
-        ],
+fn family(family: Family, addresses: [&str; 7]) -> SentinelAddresses {
+    let socket = |at: usize| addresses[at].parse().unwrap();
+    SentinelAddresses {
+        family,
+        client: ip(addresses[0]),
+        pod_client: Some(ip(addresses[1])),
+        cluster_ip: socket(2),
+        cluster_ip_udp: Some(socket(3)),
+        node_port: Some(socket(4)),
+        node_port_udp: Some(socket(5)),
+        endpoint: socket(6),
     }
+}
+
+/// Every path and transport in both families.
+pub(super) fn everything() -> Vec<SentinelAddresses> {
+    vec![
+        family(
+            Family::V4,
+            [
+                "198.18.0.1",
+                "10.244.1.254",
+                "10.96.0.10:7",
+                "10.96.0.10:8",
+                "10.0.0.1:7",
+                "10.0.0.1:30008",
+                "198.18.0.2:9000",
+            ],
+        ),
+        family(
+            Family::V6,
+            [
+                "2001:2::1",
+                "fd02::fe",
+                "[fd00::10]:7",
+                "[fd00::10]:8",
+                "[fd01::1]:7",
+                "[fd01::1]:30008",
+                "[2001:2::2]:9000",
+            ],
+        ),
+    ]
 }
 
 /// Off-cluster TCP and the host's path over IPv4.
-pub(super) fn little() -> Targets {
-    let mut targets = Targets::default();
-    targets.families[0] = everything().families[0].map(|all| FamilyTargets {
-        cluster_ip: Some(frontend("10.96.0.10", None)),
+pub(super) fn little() -> Vec<SentinelAddresses> {
+    vec![SentinelAddresses {
+        cluster_ip_udp: None,
         node_port: None,
+        node_port_udp: None,
         pod_client: None,
-        ..all
-    });
-    targets
-}
-
-pub(super) fn frontend(address: &str, udp: Option<u16>) -> Frontend {
-    Frontend {
-        address: ip(address),
-        tcp: 7,
-        udp,
-    }
+        ..everything()[0]
+    }]
 }
