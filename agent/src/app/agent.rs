@@ -19,7 +19,7 @@ use agent_core::report::hardening::HardeningReport;
 use agent_core::time::{Mono, Wall};
 use tokio::sync::watch;
 
-use super::probing::{Message, Probing};
+use super::probing::Probing;
 use crate::clock;
 use crate::cluster::watch::Update;
 use crate::config::Config;
@@ -235,13 +235,6 @@ impl Agent {
         };
         self.feed_at(event, now);
         self.next_sample
-    }
-
-    /// Something came from the sentinel's parts.
-    pub(super) fn take_in(&mut self, message: Message) {
-        if let Some(event) = message.into_event(self.probing.as_mut()) {
-            self.feed(event);
-        }
     }
 
     pub(super) fn feed(&mut self, event: Event) {

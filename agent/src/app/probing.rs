@@ -24,44 +24,17 @@ mod report;
 
 /// What comes to the main loop from the sentinel's parts.
 pub(super) struct Inbox {
-    messages: mpsc::UnboundedReceiver<Message>,
+    events: mpsc::UnboundedReceiver<Event>,
     traces: mpsc::UnboundedReceiver<ProbeTrace>,
 }
 
-/// One thing that came.
-pub(in crate::app) enum Message {
-    /// The devices are there; they may be others than before.
-    Ready(SentinelDevices),
-    /// Anything else.
-    Event(Box<Event>),
-}
-
 impl Inbox {
-    /// The next message; never one where there is no sentinel.
-    pub(super) async fn next(&mut self) -> Message {
-        let event = tokio::select! {
-            Some(message) = self.messages.recv() => return message,
+    /// The next event; never one where there is no sentinel.
+    pub(super) async fn next(&mut self) -> Event {
+        tokio::select! {
+            Some(event) = self.events.recv() => event,
             Some(trace) = self.traces.recv() => Event::Trace(Box::new(trace)),
             else => std::future::pending().await,
-        };
-        Message::Event(Box::new(event))
-    }
-}
-
-impl Message {
-    /// As an event of the node.
-    pub(super) fn into_event(self, probing: Option<&mut Probing>) -> Option<Event> {
-        match self {
-            Message::Ready(devices) => {
-                probing?.ready = Some(devices);
-                Some(Event::Parts(Parts::Ready))
-            }
-            Message::Event(event) => {
-                if matches!(*event, Event::Parts(Parts::Off(_))) {
-                    probing?.ready = None;
-                }
-                Some(*event)
-            }
         }
     }
 }
@@ -69,7 +42,7 @@ impl Message {
 pub(super) struct Probing {
     config: SentinelConfig,
     /// The devices that the keeper made; `devices` are those that are probed through.
-    ready: Option<SentinelDevices>,
+    ready: watch::Receiver<Option<SentinelDevices>>,
     devices: Option<SentinelDevices>,
     hooks: Option<ProbeHooks>,
     prober: Option<Prober>,
@@ -85,12 +58,13 @@ impl Probing {
     /// it comes from an API server.
     pub(super) fn new(config: SentinelConfig, uncached: Option<Uncached>) -> (Self, Inbox) {
         let (desired, desires) = watch::channel(DesiredState::default());
-        let (sender, messages) = mpsc::unbounded_channel();
+        let (made, ready) = watch::channel(None);
+        let (sender, events) = mpsc::unbounded_channel();
         let (traces, traces_read) = mpsc::unbounded_channel();
-        let keeper = keeper::start(config.clone(), desires, sender.clone());
+        let keeper = keeper::start(config.clone(), desires, made, sender.clone());
         let probing = Self {
             config,
-            ready: None,
+            ready,
             devices: None,
             hooks: None,
             prober: None,
@@ -100,7 +74,7 @@ impl Probing {
             rereads: uncached.map(|uncached| follow_requests(uncached, sender)),
         };
         let inbox = Inbox {
-            messages,
+            events,
             traces: traces_read,
         };
         (probing, inbox)
@@ -122,7 +96,7 @@ impl Probing {
 
     /// Whether the devices are there and nothing probes through them, or through others.
     pub(super) fn has_ended(&self) -> bool {
-        self.ready.is_some() && !self.runs()
+        self.ready.borrow().is_some() && !self.runs()
     }
 
     /// Performs an effect. Returns what the node is told of it.
@@ -161,13 +135,8 @@ impl Probing {
 
     fn desire(&self, devices: DesiredDevices) {
         self.desired.send_if_modified(|desired| {
-            let next = DesiredState {
-                known: true,
-                devices,
-                asked: desired.asked,
-            };
-            let changed = *desired != next;
-            *desired = next;
+            let changed = desired.devices.as_ref() != Some(&devices);
+            desired.devices = Some(devices);
             changed
         });
     }
@@ -183,7 +152,7 @@ impl Probing {
 
     /// Whether everything runs on the devices that the keeper made.
     fn runs(&self) -> bool {
-        self.devices == self.ready
+        self.devices == *self.ready.borrow()
             && self.hooks.is_some()
             && self.prober.as_ref().is_some_and(Prober::is_running)
     }
@@ -194,7 +163,8 @@ impl Probing {
         if anew {
             self.hooks = None;
         }
-        let Some(devices) = self.ready.clone().filter(|_| !self.runs()) else {
+        let ready = self.ready.borrow().clone();
+        let Some(devices) = ready.filter(|_| !self.runs()) else {
             return Ok(());
         };
         // The old ones first: two echoes would answer twice.
@@ -236,16 +206,13 @@ impl Probing {
 }
 
 /// Reads the sentinel whenever that is asked for, from a task that ends with whoever asks.
-fn follow_requests(
-    uncached: Uncached,
-    messages: mpsc::UnboundedSender<Message>,
-) -> watch::Sender<()> {
+fn follow_requests(uncached: Uncached, events: mpsc::UnboundedSender<Event>) -> watch::Sender<()> {
     let (requests, mut requested) = watch::channel(());
     tokio::spawn(async move {
         while requested.changed().await.is_ok() {
             let began = clock::mono();
             let reread = Event::Reread(began, uncached.read().await);
-            if messages.send(Message::Event(Box::new(reread))).is_err() {
+            if events.send(reread).is_err() {
                 return;
             }
         }

@@ -7,10 +7,11 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 
+use agent_core::event::Event;
 use agent_core::node::SAMPLE_INTERVAL;
 
 use super::agent::Agent;
-use super::probing::{Inbox, Message};
+use super::probing::Inbox;
 use crate::clock;
 use crate::cluster::watch::Update;
 use crate::datapath::devices::{self, DevicesError, Interfaces};
@@ -75,7 +76,8 @@ pub(super) struct Inputs {
 /// One thing that came.
 pub(super) enum Input {
     View(Update),
-    Message(Message),
+    /// From the sentinel's parts.
+    Event(Event),
     Interfaces(Interfaces),
     Recording(RecordingRequest),
     Check,
@@ -111,7 +113,7 @@ impl Inputs {
         tokio::select! {
             biased;
             Some(update) = self.updates.recv() => Input::View(update),
-            Some(message) = inbox => Input::Message(message),
+            Some(event) = inbox => Input::Event(event),
             Ok(()) = self.devices.changed() => {
                 Input::Interfaces(self.devices.borrow_and_update().clone())
             }
@@ -127,7 +129,7 @@ impl Agent {
     pub(super) fn take(&mut self, input: Input) -> Option<Duration> {
         match input {
             Input::View(update) => self.follow_view(update),
-            Input::Message(message) => self.take_in(message),
+            Input::Event(event) => self.feed(event),
             Input::Interfaces(interfaces) => self.follow_interfaces(interfaces),
             Input::Recording(wanted) => {
                 // Whoever asked may be gone.

@@ -111,7 +111,9 @@ pub(super) fn service(value: &str) -> Result<ObjectName, ConfigError> {
 pub fn prefix(value: &str) -> Result<String, ConfigError> {
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let text = value.trim();
-    if (1..=PREFIX_LEN).contains(&text.len()) && text.bytes().all(sound) {
+    // A name that begins with '-' is an option to every tool that is given it.
+    let fits = (1..=PREFIX_LEN).contains(&text.len()) && !text.starts_with('-');
+    if fits && text.bytes().all(sound) {
         return Ok(text.to_owned());
     }
     Err(ConfigError::DevicePrefix {
@@ -143,7 +145,7 @@ fn by_family(
             reason,
         };
         let ip: IpAddr = text.parse().map_err(|_| fail("is no IP address"))?;
-        if ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() {
+        if is_martian(ip) {
             return Err(fail(
                 "packets for it are not forwarded: give a unicast address",
             ));
@@ -154,4 +156,21 @@ fn by_family(
         }
     }
     Ok(found)
+}
+
+/// Whether the kernel does not route it as an ordinary host's address.
+fn is_martian(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(v4) => {
+            let first = v4.octets()[0];
+            first == 0 || first >= 224 || v4.is_loopback() || v4.is_link_local()
+        }
+        IpAddr::V6(v6) => {
+            v6.is_unspecified()
+                || v6.is_loopback()
+                || v6.is_multicast()
+                || v6.is_unicast_link_local()
+                || v6.to_ipv4_mapped().is_some()
+        }
+    }
 }

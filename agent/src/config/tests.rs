@@ -89,7 +89,15 @@ fn addresses(#[case] said: &str, #[case] meant: &str) {
     "--sentinel-endpoint-address=198.18.0.2,198.18.0.3",
     "second of its family"
 )]
+#[case("--sentinel-devices=-a", "-a")]
+#[case("--sentinel-devices=", "1 to 12")]
 #[case("--sentinel-pod-address=127.0.0.1", "not forwarded")]
+#[case("--sentinel-pod-address=0.1.2.3", "not forwarded")]
+#[case("--sentinel-pod-address=169.254.1.1", "not forwarded")]
+#[case("--sentinel-pod-address=255.255.255.255", "not forwarded")]
+#[case("--sentinel-pod-address=fe80::1", "not forwarded")]
+#[case("--sentinel-pod-address=ff02::1", "not forwarded")]
+#[case("--sentinel-pod-address=::ffff:198.18.0.1", "not forwarded")]
 #[case("--sentinel-pod-address=198.18.0.1", "must differ")]
 #[case("--sentinel-pod-address=pod", "is no IP")]
 fn an_error_names_setting_value_and_remedy(#[case] option: &str, #[case] expected: &str) {

@@ -10,7 +10,6 @@ use agent_core::event::{Event, KernelState, Parts};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::Message;
 use crate::clock;
 use crate::config::SentinelConfig;
 use crate::sentinel::devices::{Role, SentinelDevices, conflict, ensure, remove, verify};
@@ -26,9 +25,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What the node wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DesiredState {
-    /// The view is known: what is not needed may be removed.
-    pub(super) known: bool,
-    pub(super) devices: DesiredDevices,
+    /// Nothing while the view is not known: then what is not needed may not be removed either.
+    pub(super) devices: Option<DesiredDevices>,
     /// Counts how often a check was asked for.
     pub(super) asked: u64,
 }
@@ -37,13 +35,14 @@ pub(super) struct DesiredState {
 pub(super) fn start(
     config: SentinelConfig,
     desires: watch::Receiver<DesiredState>,
-    messages: mpsc::UnboundedSender<Message>,
+    made: watch::Sender<Option<SentinelDevices>>,
+    events: mpsc::UnboundedSender<Event>,
 ) -> JoinHandle<()> {
     let mut keeper = Keeper {
         client: Role::ClientNear.name(&config.devices),
         config,
-        messages,
-        devices: None,
+        made,
+        events,
         families: Vec::new(),
         off: None,
         removed: false,
@@ -55,8 +54,9 @@ struct Keeper {
     config: SentinelConfig,
     /// Name of the device by which probes enter the node.
     client: String,
-    messages: mpsc::UnboundedSender<Message>,
-    devices: Option<SentinelDevices>,
+    /// The devices that are there.
+    made: watch::Sender<Option<SentinelDevices>>,
+    events: mpsc::UnboundedSender<Event>,
     families: Vec<Family>,
     /// What was said last of why there are none.
     off: Option<String>,
@@ -67,18 +67,20 @@ struct Keeper {
 impl Keeper {
     async fn run(&mut self, mut desires: watch::Receiver<DesiredState>) {
         loop {
-            let desired = desires.borrow_and_update().clone();
-            if desired.devices.needed {
-                // Netlink answers in milliseconds, or is broken.
-                if tokio::time::timeout(STUCK, self.look(&desired))
-                    .await
-                    .is_err()
-                {
-                    tracing::warn!("the sentinel's devices could not be looked at in time");
+            let desired = desires.borrow_and_update().devices.clone();
+            match desired {
+                Some(devices) if devices.needed => {
+                    // Netlink answers in milliseconds, or is broken.
+                    let looked = tokio::time::timeout(STUCK, self.look(&devices.families)).await;
+                    if looked.is_err() {
+                        tracing::warn!("the sentinel's devices could not be looked at in time");
+                    }
                 }
-            } else if desired.known && !self.removed {
-                self.remove().await;
-                self.off = None;
+                Some(_) if !self.removed => {
+                    self.remove().await;
+                    self.off = None;
+                }
+                _ => {}
             }
             tokio::time::sleep(PAUSE).await;
             if let Ok(Err(_)) = tokio::time::timeout(LOOK, desires.changed()).await {
@@ -89,7 +91,7 @@ impl Keeper {
     }
 
     async fn remove(&mut self) {
-        self.devices = None;
+        self.made.send_replace(None);
         self.removed = true;
         match remove(&self.config.devices).await {
             Ok(removed) => tracing::debug!(removed, "the sentinel's devices are removed"),
@@ -99,12 +101,11 @@ impl Keeper {
         }
     }
 
-    async fn look(&mut self, desired: &DesiredState) {
+    async fn look(&mut self, families: &[Family]) {
         let began = clock::mono();
-        let sound = match &self.devices {
-            Some(devices)
-                if self.families == desired.devices.families && !self.has_more(devices) =>
-            {
+        let made = self.made.borrow().clone();
+        let sound = match &made {
+            Some(devices) if self.families == families && !self.has_more(devices) => {
                 let mut damages = verify(devices, &self.config).await;
                 damages.extend(overridden(&self.client));
                 if !damages.is_empty() {
@@ -115,9 +116,9 @@ impl Keeper {
             _ => false,
         };
         if !sound {
-            self.make(desired).await;
+            self.make(families).await;
         }
-        if self.devices.is_some() {
+        if self.made.borrow().is_some() {
             self.report(Parts::Kernel(KernelState {
                 sound_since: sound.then_some(began),
                 forwarding: Family::ALL.map(|family| forwarding(&self.client, family)),
@@ -126,14 +127,14 @@ impl Keeper {
         }
     }
 
-    async fn make(&mut self, desired: &DesiredState) {
-        match self.try_make(&desired.devices.families).await {
+    async fn make(&mut self, families: &[Family]) {
+        match self.try_make(families).await {
             Ok(devices) => {
                 self.off = None;
                 self.removed = false;
-                self.families.clone_from(&desired.devices.families);
-                self.devices = Some(devices.clone());
-                self.send(Message::Ready(devices));
+                self.families = families.to_vec();
+                self.made.send_replace(Some(devices));
+                self.report(Parts::Ready);
             }
             Err(why) => {
                 // Addresses that are somebody else's must not lead to us, nor half a pair stay.
@@ -156,12 +157,8 @@ impl Keeper {
     }
 
     fn report(&self, parts: Parts) {
-        self.send(Message::Event(Box::new(Event::Parts(parts))));
-    }
-
-    fn send(&self, message: Message) {
         // The main loop ends before the keeper does: then nobody needs to know.
-        let _ = self.messages.send(message);
+        let _ = self.events.send(Event::Parts(parts));
     }
 
     /// Whether IPv6 was not to be had, is wanted, and can be had now.

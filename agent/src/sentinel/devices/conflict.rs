@@ -44,30 +44,34 @@ pub async fn conflict(
     for &family in families {
         let at = family as usize;
         let fixed = [config.client[at], config.echo[at]];
-        let user = |route: &Route| {
-            let fixed = fixed.into_iter().find(|address| uses(route, *address));
-            fixed.or(config.pod[at].filter(|pod| route.is_exactly(*pod)))
+        let exactly = |route: &Route| {
+            let mut all = fixed.into_iter().chain(config.pod[at]);
+            all.find(|address| route.is_exactly(*address))
         };
+        let user = |route: &Route| {
+            let used = || fixed.into_iter().find(|address| uses(route, *address));
+            exactly(route).or_else(used)
+        };
+        let is_address = |route: &Route| route.kind == RouteType::Local && exactly(route).is_some();
         let others = |route: &Route| route.device.is_none_or(|index| !ours.contains(&index));
         let routes = netlink.routes(family, |route| others(route) && user(route).is_some());
         let mut routes = routes.await?;
-        // An address has routes of its own, which say less.
-        routes.sort_by_key(|route| route.kind != RouteType::Local);
+        // An address of the node has further routes, which say less.
+        routes.sort_by_key(|route| !is_address(route));
         if let Some((route, address)) = routes.iter().find_map(|r| Some((r, user(r)?))) {
             let device = match route.device {
                 Some(index) => netlink.name_of(index).await,
                 None => "no device".to_owned(),
             };
-            return Ok(Some(if route.kind == RouteType::Local {
-                format!(
+            if is_address(route) {
+                return Ok(Some(format!(
                     "the sentinel's address {address} is an address of {device} on this node: {OTHERS}"
-                )
-            } else {
-                let (destination, table) = (route.destination, route.table);
-                format!(
-                    "the sentinel's address {address} lies where this node has a route of others, {destination} to {device} (table {table}): {OTHERS}, or remove the route"
-                )
-            }));
+                )));
+            }
+            let (destination, table) = (route.destination, route.table);
+            return Ok(Some(format!(
+                "the sentinel's address {address} lies where this node has a route of others, {destination} to {device} (table {table}): {OTHERS}, or remove the route"
+            )));
         }
         let Some(pod) = config.pod[at] else {
             continue;
