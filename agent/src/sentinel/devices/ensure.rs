@@ -37,13 +37,16 @@ pub async fn ensure(
 ) -> Result<SentinelDevices, DeviceError> {
     let netlink = Netlink::open()?;
     // Both pairs are looked at before anything is changed.
-    for near in Role::NEAR {
-        is_there(&netlink, config, near).await?;
-    }
+    let mut missing = Vec::with_capacity(Role::NEAR.len());
     for near in Role::NEAR {
         if !is_there(&netlink, config, near).await? {
-            create(&netlink, config, near).await?;
+            missing.push(near);
         }
+    }
+    for near in missing {
+        create(&netlink, config, near).await?;
+    }
+    for near in Role::NEAR {
         // The far end first: the near end's link is ready at once then.
         for role in [near.peer(), near] {
             let link = existing(&netlink, config, role).await?;

@@ -89,10 +89,11 @@ impl Ports {
     /// Each sequence begins somewhere else in its range: a former agent's entries may still be
     /// there. Without random numbers it begins at the first port.
     pub(super) fn new(dice: Dice) -> Self {
-        Self(
-            RANGES
-                .map(|range| range.start + dice().unwrap_or(0) as u16 % (range.end - range.start)),
-        )
+        let first = |range: Range<u16>| {
+            let offset = dice().unwrap_or(0) as u16 % (range.end - range.start);
+            range.start + offset
+        };
+        Self(RANGES.map(first))
     }
 
     /// The next port of a path, or of [`CONTROL`].

@@ -449,12 +449,14 @@ pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn family(family: Family, addresses: [&str; 7]) -> SentinelAddresses {
-    let socket = |at: usize| addresses[at].parse().unwrap();
+/// Its addresses, in their order.
+fn family(family: Family, addresses: &str) -> SentinelAddresses {
+    let all: Vec<_> = addresses.split(' ').collect();
+    let socket = |at: usize| all[at].parse().unwrap();
     SentinelAddresses {
         family,
-        client: ip(addresses[0]),
-        pod_client: Some(ip(addresses[1])),
+        client: ip(all[0]),
+        pod_client: Some(ip(all[1])),
         cluster_ip: socket(2),
         cluster_ip_udp: Some(socket(3)),
         node_port: Some(socket(4)),
@@ -465,32 +467,11 @@ fn family(family: Family, addresses: [&str; 7]) -> SentinelAddresses {
 
 /// Every path and transport in both families.
 pub(super) fn everything() -> Vec<SentinelAddresses> {
-    vec![
-        family(
-            Family::V4,
-            [
-                "198.18.0.1",
-                "10.244.1.254",
-                "10.96.0.10:7",
-                "10.96.0.10:8",
-                "10.0.0.1:7",
-                "10.0.0.1:30008",
-                "198.18.0.2:9000",
-            ],
-        ),
-        family(
-            Family::V6,
-            [
-                "2001:2::1",
-                "fd02::fe",
-                "[fd00::10]:7",
-                "[fd00::10]:8",
-                "[fd01::1]:7",
-                "[fd01::1]:30008",
-                "[2001:2::2]:9000",
-            ],
-        ),
-    ]
+    let v4 = "198.18.0.1 10.244.1.254 10.96.0.10:7 10.96.0.10:8 10.0.0.1:7 10.0.0.1:30008 \
+              198.18.0.2:9000";
+    let v6 = "2001:2::1 fd02::fe [fd00::10]:7 [fd00::10]:8 [fd01::1]:7 [fd01::1]:30008 \
+              [2001:2::2]:9000";
+    vec![family(Family::V4, v4), family(Family::V6, v6)]
 }
 
 /// Off-cluster TCP and the host's path over IPv4.
