@@ -133,9 +133,7 @@ fn brief() -> Limits {
     let brief = Duration::from_millis(50);
     Limits {
         waiting_time: brief,
-        header_time: brief,
-        idle_time: brief,
-        answer_time: brief,
+        talking_time: brief,
         ..Limits::default()
     }
 }
@@ -244,7 +242,7 @@ async fn a_slow_header_is_cut_off(#[case] bytes: &str) {
 #[tokio::test]
 async fn a_slow_long_header_is_cut_off() {
     let limits = Limits {
-        header_time: brief().header_time,
+        talking_time: brief().talking_time,
         ..Limits::default()
     };
     let server = Server::start(limits, &[]).await;
@@ -271,7 +269,6 @@ async fn who_begins_to_ask_and_says_no_more_is_let_go() {
 async fn those_in_the_middle_of_a_header_are_kept() {
     let limits = Limits {
         talking: 1,
-        kept: 1,
         ..Limits::default()
     };
     let server = Server::start(limits, &[]).await;
@@ -377,7 +374,6 @@ fn where_files_run_out_the_oldest_makes_room() {
 async fn of_those_that_talk_the_least_lately_used_makes_room() {
     let limits = Limits {
         talking: 2,
-        kept: 8,
         ..Limits::default()
     };
     let server = Server::start(limits, &[]).await;
@@ -391,25 +387,6 @@ async fn of_those_that_talk_the_least_lately_used_makes_room() {
     first.ask(GET).await;
     assert_eq!(server.counted("evicted"), 1);
     drop((first, third));
-    server.finish().await;
-}
-
-#[tokio::test]
-async fn in_a_crowd_nobody_is_kept() {
-    let server = Server::start(
-        Limits {
-            kept: 1,
-            ..Limits::default()
-        },
-        &[],
-    )
-    .await;
-    let mut first = server.connect().await;
-    assert!(!first.ask(GET).await.contains("Connection: close"));
-    let mut second = server.connect().await;
-    assert!(second.ask(GET).await.contains("Connection: close"));
-    assert_eq!(second.rest().await, "");
-    drop(first);
     server.finish().await;
 }
 
@@ -463,7 +440,109 @@ fn limits_fit_the_open_files() {
     let limits = Limits::default();
     assert_eq!(limits.within(1_048_576), limits);
     let small = limits.within(1_024);
-    assert_eq!((small.waiting, small.talking, small.kept), (256, 256, 128));
+    assert_eq!((small.waiting, small.talking), (256, 256));
     let least = limits.within(0);
     assert!(least.waiting > 0 && least.talking > 0);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_taken_is_cut_off() {
+    let router = Router::new().route("/healthz", any(|| async { "x".repeat(64 << 20) }));
+    let server = Server::serving(router, brief(), &[]).await;
+    let mut stream = server.connect().await;
+    stream.write_all(GET.as_bytes()).await.unwrap();
+    while server.counted("timed_out") == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(stream.rest().await.len() < 64 << 20);
+    server.finish().await;
+}
+
+/// As long as requests come, however little is between them.
+#[tokio::test]
+async fn who_goes_on_asking_is_kept() {
+    let server = Server::start(brief(), &[]).await;
+    let mut stream = server.connect().await;
+    for _ in 0..15 {
+        stream.ask(GET).await;
+        tokio::time::sleep(brief().talking_time / 5).await;
+    }
+    assert_eq!(server.counted("timed_out"), 0);
+    drop(stream);
+    server.finish().await;
+}
+
+#[test]
+fn the_least_lately_used_makes_room() {
+    let crowd = Crowd::new(2);
+    let (first, mut first_taken, _) = crowd.enter();
+    let (_second, mut second_taken, _) = crowd.enter();
+    first.use_now();
+    let (third, mut third_taken, made_room) = crowd.enter();
+    assert!(made_room);
+    let kept = Err(oneshot::error::TryRecvError::Empty);
+    assert_ne!(second_taken.try_recv(), kept);
+    assert_eq!(
+        (first_taken.try_recv(), third_taken.try_recv()),
+        (kept.clone(), kept)
+    );
+    drop(third);
+    assert_eq!(crowd.lock().by_use.len(), 1);
+}
+
+#[test]
+fn a_place_is_given_back() {
+    let crowd = Crowd::new(1);
+    drop(crowd.enter());
+    assert!(!crowd.enter().2);
+}
+
+#[rstest]
+#[case::nothing_but_a_letter("G", false)]
+#[case::a_line("GET /healthz HTTP/1.1\r\n", false)]
+#[case::a_header("GET /healthz HTTP/1.1\r\nHost: x\r\n", false)]
+#[case::whole("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", true)]
+#[case::whole_and_more("GET / HTTP/1.1\r\n\r\nGET", true)]
+#[case::bare_newlines("GET / HTTP/1.1\n\n", true)]
+#[case::tls("\x16\x03\x01\x02", true)]
+#[case::another_version("GET / HTTP/3.0", true)]
+fn what_is_to_be_answered(#[case] seen: &str, #[case] enough: bool) {
+    assert_eq!(is_enough(seen.as_bytes()), enough);
+}
+
+#[test]
+fn a_long_header_is_read() {
+    let long = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(LYING));
+    assert!(is_enough(&long.as_bytes()[..LYING]));
+    let many = format!("GET / HTTP/1.1\r\n{}", "A: b\r\n".repeat(HEADERS + 1));
+    assert!(is_enough(many.as_bytes()));
+}
+
+#[test]
+fn times_differ_by_at_most_half() {
+    let longest = Duration::from_secs(60);
+    assert_eq!(spread(longest, 64), longest);
+    let shortest = (0..u16::MAX).map(|port| spread(longest, port)).min();
+    assert!(shortest >= Some(longest / 2) && shortest < Some(longest * 3 / 5));
+}
+
+#[tokio::test]
+async fn who_waits_in_the_queue_of_a_closing_listener_is_answered() {
+    let server = Server::start(Limits::default(), &[]).await;
+    let Server {
+        address,
+        stop,
+        done,
+        ..
+    } = server;
+    // Blocking, so that nobody accepts them meanwhile.
+    let connect = |_| std::net::TcpStream::connect(address).unwrap();
+    let queue: Vec<std::net::TcpStream> = (0..20).map(connect).collect();
+    stop.send(()).unwrap();
+    for stream in queue {
+        stream.set_nonblocking(true).unwrap();
+        let mut client = Client(TcpStream::from_std(stream).unwrap());
+        client.ask(GET).await;
+    }
+    done.await.unwrap();
 }
