@@ -109,8 +109,6 @@ async fn metrics_are_openmetrics() {
         report: Arc::new(sample::proven()),
         delays: Default::default(),
         reattached: 0,
-        anomalies: 0,
-        view_changes: 0,
     });
     let (status, kind, body) = ask(&fixture.router, Method::GET, "/metrics").await;
     assert_eq!(

@@ -73,7 +73,9 @@ impl Server {
     async fn finish(self) {
         let _ = self.stop.send(());
         self.done.await.unwrap();
-        assert_eq!(self.metrics.http().open(Listener::Healthz), 0);
+        let page = self.metrics.encode();
+        let open = "pathproof_http_open_connections{listener=\"healthz\"} 0\n";
+        assert!(page.contains(open), "{page}");
     }
 }
 
