@@ -1,12 +1,12 @@
 //! Connections: accepts them, limits them, times them out, and hands their requests to a router.
 //!
-//! A health port is open to strangers, and must answer a load balancer within its second whatever
-//! they do, in little memory. So a connection is never waited for: each has [`Limits`] on the time
-//! it may take, a newcomer is always accepted, and where there are too many the one that was used
-//! least lately makes room. What a connection sends before its first request is whole stays in the
-//! socket: thousands of silent or slow ones cost a few hundred bytes each, are kept instead of being
-//! closed, and do not come back in front of the probes. Only one that has asked is given a buffer,
-//! and of those there are few.
+//! A health port is open to unauthenticated clients. It must answer a load balancer within a second
+//! whatever else is connected, in little memory. So each connection has [`Limits`] on its time, a new
+//! one is always accepted, and beyond a number the least recently used one is closed. Bytes that
+//! come before the first request is complete stay in the socket: thousands of silent or slow
+//! connections cost a few hundred bytes each. They are kept, since a client that is closed returns at
+//! once and competes with the probes. Only a connection with a complete request gets a buffer, and of
+//! those there are few.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -41,17 +41,17 @@ pub use crate::metrics::Listener;
 /// Bytes of a request's header.
 const HEADER_SIZE: usize = 16 * 1024;
 
-/// Bytes of a first header that may lie in the socket; one that is longer is read.
+/// Bytes of a first header that may stay in the socket; a longer one is read.
 const LYING: usize = 1024;
 
-/// Headers of a request that lies in the socket; one with more is read.
+/// Header fields of a request that stays in the socket; one with more is read.
 const HEADERS: usize = 32;
 
-/// How long connections that asked nothing yet are kept once the listener closes: they were
-/// accepted, and may be about to ask.
+/// Grace period for connections without a request once the listener closes: their client may be
+/// about to send one.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Once nobody came for this long, the queue of a listener that closes is empty.
+/// A closing listener's queue counts as empty when no connection came for this long.
 const QUEUE_GAP: Duration = Duration::from_millis(1);
 
 /// Connections that are accepted at most once the listener closes, more than wait in its queue.
@@ -63,17 +63,17 @@ const OWN_FILES: usize = 512;
 /// What a connection may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time that have asked nothing yet. One more, and the oldest is closed. Each
+    /// Connections at a time without a request so far. One more, and the oldest is closed. Each
     /// takes 4 KiB, most of it in the kernel, which counts for the container.
     pub waiting: usize,
-    /// Connections at a time that have: they hold a buffer. One more, and the one used least
-    /// lately is closed.
+    /// Connections at a time that sent a request: they hold a buffer. One more, and the least
+    /// recently used one is closed.
     pub talking: usize,
-    /// From accept to the first request, for which half as long as this is allowed at least. Long,
-    /// since to wait costs little, and who is closed comes back.
+    /// Time from accept to the first request, at least half of this. Long, since a waiting connection
+    /// costs little, and a client that is closed comes back.
     pub waiting_time: Duration,
-    /// A connection that has asked is closed once this, or up to twice as long, passes without a
-    /// further request: its answer is not taken, the next header does not end, or there is none.
+    /// Time without a further request after which a connection is closed, up to twice as long: the
+    /// client does not read its answer, does not complete the next header, or is idle.
     pub talking_time: Duration,
 }
 
@@ -115,8 +115,8 @@ pub struct Rules {
     pub metrics: Arc<Metrics>,
 }
 
-/// Serves until `shutdown` completes; then accepts who waits in the listener's queue and no more,
-/// lets requests that are under way finish, and returns.
+/// Serves until `shutdown` completes; then accepts the connections in the listener's queue and no
+/// more, lets requests that are under way finish, and returns.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -125,8 +125,8 @@ pub async fn serve(
 ) {
     let (stop, stopped) = watch::channel(false);
     let shared = Arc::new(Shared {
-        waiting: Crowd::new(rules.limits.waiting),
-        talking: Crowd::new(rules.limits.talking),
+        waiting: LruConnections::new(rules.limits.waiting),
+        talking: LruConnections::new(rules.limits.talking),
         router,
         rules,
         stopped,
@@ -150,7 +150,7 @@ pub async fn serve(
                     tracing::warn!(
                         %error,
                         listener = shared.rules.listener.name(),
-                        "connections cannot be accepted; closing the one used least lately"
+                        "connections cannot be accepted; closing the oldest one without a request"
                     );
                 }
                 shared.waiting.lock().by_use.pop_first();
@@ -169,7 +169,7 @@ pub async fn serve(
         }
     }
     drop(listener);
-    // Only fails when no connection is left to hear it.
+    // Only fails when no connection is left.
     let _ = stop.send(true);
     // Each connection holds the receiver inside `shared` until it ends.
     drop(shared);
@@ -189,8 +189,8 @@ struct Shared {
     router: Router,
     rules: Rules,
     stopped: watch::Receiver<bool>,
-    waiting: Arc<Crowd>,
-    talking: Arc<Crowd>,
+    waiting: Arc<LruConnections>,
+    talking: Arc<LruConnections>,
 }
 
 impl Shared {
@@ -212,7 +212,7 @@ impl Shared {
         });
     }
 
-    fn enter(&self, crowd: &Arc<Crowd>) -> (Arc<Place>, oneshot::Receiver<()>) {
+    fn enter(&self, crowd: &Arc<LruConnections>) -> (Arc<Place>, oneshot::Receiver<()>) {
         let (place, taken, made_room) = crowd.enter();
         if made_room {
             self.note(Turned::Evicted);
@@ -225,7 +225,7 @@ impl Shared {
         http.turned(self.rules.listener, turned);
     }
 
-    /// Until there is something to answer; false is the end of the connection.
+    /// Waits for the first request; false is the end of the connection.
     async fn wait(
         &self,
         stream: &TcpStream,
@@ -274,7 +274,7 @@ impl Shared {
         let mut last_use = place.stamp.load(Relaxed);
         loop {
             tokio::select! {
-                // First: a connection that is told to end and has read nothing ends without an answer.
+                // First: hyper ends a connection that has read nothing without an answer.
                 biased;
                 _ = connection.as_mut() => return,
                 _ = &mut taken => return,
@@ -293,15 +293,15 @@ impl Shared {
     }
 }
 
-/// Connections of a listener in the order of their last use, so that a newcomer can be given the
-/// place of the one that was used least lately.
+/// Connections of a listener in the order of their last use: a new one takes the place of the least
+/// recently used one.
 #[derive(Debug)]
-struct Crowd {
+struct LruConnections {
     limit: usize,
     order: Mutex<Order>,
 }
 
-/// By stamp; the lowest was used least lately.
+/// By stamp; the lowest is the least recently used one.
 #[derive(Debug, Default)]
 struct Order {
     next: u64,
@@ -309,7 +309,7 @@ struct Order {
     by_use: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
-impl Crowd {
+impl LruConnections {
     fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self {
             limit: limit.max(1),
@@ -317,8 +317,8 @@ impl Crowd {
         })
     }
 
-    /// A place for a newcomer, what completes once it is taken away, and whether another lost its
-    /// own for it.
+    /// A place for a new connection, what completes once the place is taken away, and whether
+    /// another connection lost its own for it.
     fn enter(self: &Arc<Self>) -> (Arc<Place>, oneshot::Receiver<()>, bool) {
         let (keep, taken) = oneshot::channel();
         let mut order = self.lock();
@@ -347,7 +347,7 @@ impl Order {
 /// A connection's place; given back when dropped.
 #[derive(Debug)]
 struct Place {
-    crowd: Arc<Crowd>,
+    crowd: Arc<LruConnections>,
     /// Of its last use. Written under the lock of the order only.
     stamp: AtomicU64,
 }
@@ -373,7 +373,7 @@ async fn something_to_answer(stream: &TcpStream) -> io::Result<()> {
     loop {
         let ready = stream.ready(Interest::READABLE).await?;
         match stream.try_io(Interest::READABLE, || look(stream)) {
-            // Who says no more has asked nothing.
+            // The client closed its side without a request.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if ready.is_read_closed() {
                     return Err(io::ErrorKind::UnexpectedEof.into());
@@ -397,15 +397,15 @@ fn look(stream: &TcpStream) -> io::Result<()> {
     }
 }
 
-/// A whole header, or what can never be one: what is wrong with it is said by who answers.
+/// A complete header, or bytes that cannot become one: hyper answers what is wrong with them.
 fn is_enough(seen: &[u8]) -> bool {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let parsed = httparse::Request::new(&mut headers).parse(seen);
     parsed != Ok(httparse::Status::Partial) || seen.len() >= LYING
 }
 
-/// `longest` for some, down to half of it for others, by their ports: who came together is not closed
-/// together, and does not come back together.
+/// `longest` for some, down to half of it for others, by their ports: clients that came together are
+/// not closed together, and do not return together.
 fn spread(longest: Duration, port: u16) -> Duration {
     longest - longest / 2 * u32::from(port % 64) / 64
 }

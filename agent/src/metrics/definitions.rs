@@ -62,7 +62,7 @@ definitions! {
     STATE = Gauge "pathproof_state" ["family", "state"]
         "1 for the state that the verdict on this family is in, 0 for the others; absent for a family without frontends";
     CAUSE = Gauge "pathproof_cause" ["family", "state", "cause"]
-        "1 for what this family is in its state for: the cause of its failures, or why nothing is known; absent while there is none. operations.md has an entry for each";
+        "1 for the active cause of this family's state: of its failures, or why nothing is known; absent while there is none. operations.md has an entry for each";
     SINCE = Gauge "pathproof_state_since_timestamp" in Seconds []
         "Since when the node is in its state, as Unix time";
     VERDICT_AT = Gauge "pathproof_verdict_timestamp" in Seconds []
@@ -70,7 +70,7 @@ definitions! {
     ANSWER = Gauge "pathproof_answer_ok" ["endpoint"]
         "1 if this endpoint answers 200, 0 if it answers 503";
     WOULD_FAIL = Gauge "pathproof_would_fail" ["endpoint"]
-        "1 if the datapath asks this endpoint for 503, which it gets with --enforcement=enforce alone";
+        "1 if this endpoint would return 503 when enforcing";
     ENFORCING = Gauge "pathproof_enforcing" []
         "1 with --enforcement=enforce, 0 with audit";
     ELIGIBLE = Gauge "pathproof_node_eligible" []

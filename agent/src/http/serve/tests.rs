@@ -476,7 +476,7 @@ async fn who_goes_on_asking_is_kept() {
 
 #[test]
 fn the_least_lately_used_makes_room() {
-    let crowd = Crowd::new(2);
+    let crowd = LruConnections::new(2);
     let (first, mut first_taken, _) = crowd.enter();
     let (_second, mut second_taken, _) = crowd.enter();
     first.use_now();
@@ -494,7 +494,7 @@ fn the_least_lately_used_makes_room() {
 
 #[test]
 fn a_place_is_given_back() {
-    let crowd = Crowd::new(1);
+    let crowd = LruConnections::new(1);
     drop(crowd.enter());
     assert!(!crowd.enter().2);
 }
