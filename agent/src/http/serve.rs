@@ -9,7 +9,6 @@
 //! those there are few.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::mem::MaybeUninit;
@@ -257,8 +256,7 @@ impl Shared {
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             visit.use_now();
             request.extensions_mut().insert(Peer(peer.ip()));
-            let answer = router.clone().oneshot(request.map(Body::new));
-            async move { Ok::<_, Infallible>(answer.await?) }
+            router.clone().oneshot(request.map(Body::new))
         });
         let mut connection = pin!(
             http1::Builder::new()

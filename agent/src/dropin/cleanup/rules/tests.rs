@@ -104,7 +104,7 @@ proptest! {
 /// As iptables-nft 1.8.9 says it, with success.
 #[test]
 fn a_table_that_is_left_out_is_not_an_empty_one() {
-    let shown = |saved| shows(&TABLES[0], saved);
+    let shown = |saved| shows(TABLES[0], saved);
     assert!(!shown("# Table `nat' is incompatible, use 'nft' tool.\n"));
     assert!(!shown(""));
     let name = TABLES[0].name;
