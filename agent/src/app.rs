@@ -356,9 +356,10 @@ fn serve_all(
         limits,
         metrics: Arc::clone(&admin.metrics),
     };
-    // Strangers come to the health port.
+    // Strangers come to the health port; few have a reason to ask the other.
     let health_limits = serve::Limits::default().within(open_files / 4 * 3);
-    let admin_limits = serve::Limits::of_few().within(open_files / 4);
+    let mut admin_limits = serve::Limits::default().within(open_files / 4);
+    admin_limits.waiting = admin_limits.waiting.min(1_024);
     let end = |mut ended: watch::Receiver<bool>| async move {
         let _ = ended.wait_for(|ended| *ended).await;
     };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::args::{Attach, CheckArgs, ClusterArgs, Hardening, PortTakeover, RunArgs, Sentinel};
-use crate::http::allow::AllowList;
+use crate::http::AllowList;
 use crate::http::bind::BindAddress;
 use crate::telemetry::Format;
 use agent_core::drain::ProbeRanges;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pathproof::args::{CheckArgs, CleanupArgs, Command, RotateArgs, RunArgs};
 use pathproof::cli::{self, Exit};
 use pathproof::config::{Config, RotateConfig, Surroundings, device_prefix};
-use pathproof::dropin::{self, DropInError, wanted::Wanted};
+use pathproof::dropin::{self, DropInError, Wanted};
 use pathproof::{app, clock, rotate, telemetry};
 
 fn main() -> ExitCode {
@@ -85,11 +85,11 @@ fn stand_in(words: Result<Vec<String>, DropInError>) -> Exit {
         Ok(Wanted::Version) => return cli::print(&dropin::version()),
         Ok(Wanted::InitOnly) => return Exit::Success,
         Ok(Wanted::Cleanup) => return remove_rules(),
-        Ok(Wanted::WriteConfig(path)) => return cli::fail(&DropInError::WriteConfig { path }),
+        Ok(Wanted::WriteConfig(path)) => return cli::fail(&DropInError::WriteConfig(path)),
         Err(error) => return cli::fail(&error),
     };
     let is_set = |name: &str| std::env::var_os(name).is_some();
-    let (config, notes) = match dropin::resolve(*settings, &Surroundings::read(), &is_set) {
+    let (config, notes) = match dropin::resolve(&settings, &Surroundings::read(), &is_set) {
         Ok(resolved) => resolved,
         Err(error) => return cli::fail(&error),
     };

@@ -72,7 +72,6 @@ pub(super) struct Output {
     pub(super) hardening: HardeningReport,
     pub(super) started: Wall,
     pub(super) faults: Option<[u64; FAULTS]>,
-    pub(super) anomalies: u64,
     answers: watch::Sender<Arc<Answers>>,
     report: watch::Sender<Option<Arc<Report>>>,
 }
@@ -111,7 +110,6 @@ impl Agent {
                 hardening: HardeningReport::default(),
                 started,
                 faults: None,
-                anomalies: 0,
                 answers,
                 report,
             },
@@ -229,7 +227,6 @@ impl Agent {
                 self.metrics
                     .record_sample(&read.sample.counts, answers, self.node.planner());
                 self.output.faults = Some(read.sample.faults);
-                self.output.anomalies += read.sample.sightings.len() as u64;
                 Event::Sample(Box::new(read.sample))
             }
         };

@@ -80,8 +80,6 @@ impl Agent {
                 .and_then(|observer| observer.sampler.delays().ok())
                 .unwrap_or_default(),
             reattached: observer.map_or(0, |observer| observer.repairs()),
-            anomalies: self.output.anomalies,
-            view_changes: self.node.view_state().changes,
         }
     }
 

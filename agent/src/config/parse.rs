@@ -8,8 +8,8 @@ use ipnet::IpNet;
 use jiff::SignedDuration;
 
 use super::{ConfigError, Pattern};
-use crate::http::allow::{AllowList, unmapped};
 use crate::http::bind::BindAddress;
+use crate::http::{AllowList, unmapped};
 use agent_core::drain::ProbeRanges;
 
 /// `IP:PORT`, `IP`, `[IP]`, `:PORT` or `[IP]:PORT`; without a port it is `port`. `none` is nowhere.

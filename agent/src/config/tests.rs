@@ -30,7 +30,7 @@ fn resolve(options: &[&str]) -> Result<Config, ConfigError> {
 fn defaults() {
     let config = resolve(&[]).unwrap();
     assert_eq!(config.healthz.address, Some(BindAddress::Everywhere(10256)));
-    assert!(config.healthz.allow.is_everyone());
+    assert_eq!(config.healthz.allow, AllowList::default());
     let loopback: SocketAddr = "127.0.0.1:19256".parse().unwrap();
     assert_eq!(config.admin.address, Some(BindAddress::One(loopback)));
     assert_eq!(config.flap_dwell, Duration::from_secs(10));

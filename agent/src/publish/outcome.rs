@@ -62,7 +62,7 @@ impl Outcomes {
         let word = result
             .as_ref()
             .map_or_else(Fault::result, |()| WriteResult::Ok);
-        self.metrics.publish().wrote(kind, word, wall);
+        self.metrics.publish().wrote(kind, word);
         let problem = result.err().map(|fault| sentence(kind, node, &fault));
         let mut current = self.current();
         let before = current.last[kind as usize].replace(word);

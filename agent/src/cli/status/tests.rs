@@ -113,7 +113,7 @@ async fn what_the_admin_port_serves_is_what_is_shown() {
     use std::net::SocketAddr;
     use std::sync::Arc;
 
-    use crate::http::{admin, allow::AllowList, bind, serve};
+    use crate::http::{AllowList, admin, bind, serve};
     use crate::lifecycle::{heartbeat::Heartbeat, ready::Readiness};
     use crate::metrics::Metrics;
     use agent_core::time::Mono;
