@@ -141,8 +141,12 @@ pub fn resolve(
         }
     };
     let words = options::of(&settings, is_set);
-    let args = Args::try_parse_from(words).map_err(|error| DropInError::Options {
-        said: options::in_their_words(error.to_string().trim()),
+    let args = Args::try_parse_from(words).map_err(|error| {
+        let text = error.to_string();
+        let said = text.lines().next().unwrap_or_default();
+        DropInError::Options {
+            said: options::in_their_words(said.trim_start_matches("error: ")),
+        }
     })?;
     let Command::Run(said) = args.command else {
         return Err(DropInError::Options {
