@@ -53,12 +53,14 @@ fn exit(outcome: Outcome) -> Exit {
 }
 
 fn run(said: &RunArgs) -> Outcome {
-    let config = Config::resolve(said, &Surroundings::read())?;
-    lifecycle::start_log(config.log_format, &config.log_filter);
-    run_with(config)
+    run_with(Config::resolve(said, &Surroundings::read())?, Vec::new())
 }
 
-fn run_with(config: Config) -> Outcome {
+fn run_with(config: Config, notes: Vec<String>) -> Outcome {
+    lifecycle::start_log(config.log_format, &config.log_filter);
+    for note in notes {
+        tracing::info!("in place of kube-proxy: {note}");
+    }
     config.check()?;
     config.log();
     // Before there are threads.
@@ -84,11 +86,7 @@ fn stand_in(words: Result<Vec<String>, DropInError>) -> Outcome {
     };
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let (config, notes) = dropin::resolve(*settings, &Surroundings::read(), &is_set)?;
-    lifecycle::start_log(config.log_format, &config.log_filter);
-    for note in notes {
-        tracing::info!("in place of kube-proxy: {note}");
-    }
-    run_with(config)
+    run_with(config, notes)
 }
 
 /// `--cleanup`: exits as kube-proxy does.

@@ -25,8 +25,6 @@ const SENTINEL: &str = "Sentinel";
 
 /// Port of /healthz and /livez where none is given: kube-proxy's.
 pub const HEALTHZ_PORT: u16 = 10256;
-/// Port of the admin endpoints where none is given.
-const ADMIN_PORT: u16 = 19256;
 
 /// What every option has: a variable, PATHPROOF_ and its name; and a list is separated by commas.
 pub(crate) fn as_option(mut arg: Arg) -> Arg {
@@ -235,7 +233,7 @@ pub struct AdminArgs {
         long,
         value_name = "ADDRESS",
         default_value = "127.0.0.1:19256",
-        value_parser = bind_address(ADMIN_PORT)
+        value_parser = bind_address(19256)
     )]
     pub address: OrNone<BindAddress>,
 
