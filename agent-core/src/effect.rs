@@ -114,28 +114,34 @@ pub struct DesiredDevices {
 }
 
 /// A line for the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Notice {
-    /// The cluster view has a problem; the last good view stays.
+    #[error("the cluster view has a problem; the last good view stays: {0}")]
     ViewProblem(String),
-    /// The kernel's evidence cannot be read.
+    #[error("the evidence cannot be read: {0}")]
     Unreadable(String),
-    /// The sentinel is not as it was installed, and is not probed.
+    /// The sentinel is not as it was installed.
+    #[error("the sentinel is not probed: {0}")]
     Altered(String),
-    /// The sentinel is off: the node is judged by real traffic alone.
+    #[error("the sentinel is off; the node is judged by real traffic alone: {0}")]
     SentinelOff(String),
-    /// It is on again.
+    #[error("the sentinel is on again")]
     SentinelOn,
-    /// The sentinel's devices or programs were damaged.
+    #[error("the sentinel's devices are damaged: {0}")]
     Damaged(String),
-    /// A program of the sentinel's was detached by something else, and is put back.
+    /// A program of the sentinel's was detached by something else.
+    #[error("the sentinel's programs are put back")]
     Detached,
     /// The API server has another sentinel than the watches reported, or has the same again.
+    #[error("the sentinel was read uncached: {}", .0.as_deref().unwrap_or("it is the same"))]
     Rechecked(Option<String>),
-    /// The datapath's shape changed.
+    #[error("the datapath's shape changed: {0}")]
     Shape(String),
-    /// A lane begins or ceases to fail.
+    #[error("a path begins or ceases to fail: {0}")]
     Lane(&'static str),
-    /// The verdict began to fail with this agent, which is not ready therefore.
+    /// The verdict began to fail with this agent.
+    #[error(
+        "the verdict began to fail with this agent, which is therefore not ready: a rolling update stops here"
+    )]
     UpgradeFailed,
 }

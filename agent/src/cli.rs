@@ -11,7 +11,6 @@ use crate::args::{Args, Command, DocsArgs, DocsPage, Plugin};
 use crate::causes::chain;
 use crate::config::ConfigError;
 use crate::http::bind::BindError;
-use crate::telemetry::TelemetryError;
 use crate::{args, metrics};
 
 pub mod check;
@@ -64,7 +63,7 @@ impl Exit {
             {
                 return Exit::Permission;
             }
-            configuration |= error.is::<ConfigError>() || error.is::<TelemetryError>();
+            configuration |= error.is::<ConfigError>();
             // An address or port that cannot be had is a setting that must change; what was short
             // at the moment is not.
             configuration |= error.downcast_ref::<BindError>().is_some_and(|error| {
@@ -179,10 +178,9 @@ mod tests {
 
     #[test]
     fn a_folder_that_may_not_be_read_is_a_permission() {
-        let error = ConfigError::Directory {
+        let error = ConfigError::Unreadable {
             option: "--manifests",
             path: "/secret".into(),
-            remedy: "let the agent's user read it",
             source: io::Error::from_raw_os_error(libc::EACCES),
         };
         assert_eq!(Exit::of(&error), Exit::Permission);

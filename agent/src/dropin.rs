@@ -130,7 +130,11 @@ pub fn resolve(
         }
     };
     let words = options::of(&effective, is_set);
-    let args = Args::try_parse_from(words).map_err(|error| options(error.to_string()))?;
+    let args = Args::try_parse_from(words).map_err(|error| {
+        let text = error.to_string();
+        let said = text.lines().next().unwrap_or_default();
+        options(said.trim_start_matches("error: ").to_owned())
+    })?;
     let Command::Run(said) = args.command else {
         let said = "the options are not those of `pathproof run`";
         return Err(options(said.to_owned()));

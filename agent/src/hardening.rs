@@ -2,7 +2,7 @@
 //! without it: capabilities, system calls, files (docs/adr/0021-privileges.md).
 //!
 //! Never an error: what a kernel or a container does not allow is left out and told. Nothing here
-//! knows what the agent is; `app` says what it needs.
+//! knows what the agent is; `confine` says what it needs.
 
 use std::io;
 use std::path::PathBuf;

@@ -76,8 +76,8 @@ pub async fn run(config: RotateConfig) -> Result<(), RotateError> {
     let mut terminate = listen(SignalKind::terminate())?;
     let mut interrupt = listen(SignalKind::interrupt())?;
     let access = ApiAccess {
-        kubeconfig: config.kubeconfig.clone(),
-        server: config.server.clone(),
+        kubeconfig: config.api.kubeconfig.clone(),
+        server: config.api.server.clone(),
         state_dir: None,
     };
     let mut rotator = Rotator::new(&client(&access).await?, config);

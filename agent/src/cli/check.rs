@@ -23,7 +23,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 
 /// Checks by the verdict of an agent, where one answers at the admin port; nothing where none does.
 pub fn beside_agent(said: &CheckArgs) -> Option<Exit> {
-    let address = &said.admin_address;
+    let address = &said.admin.address;
     match ask(address) {
         Ok(report) => {
             let source = Source::Agent {

@@ -31,7 +31,7 @@ pub fn run(said: &DrainArgs, now: fn() -> Mono) -> Exit {
         quiet: said.quiet,
         waited: None,
     };
-    match fetch::drain(&said.admin_address, &ask) {
+    match fetch::drain(&said.admin.address, &ask) {
         Ok((report, body)) => show(said, &report, &body),
         Err(error) => fail(&error),
     }
@@ -46,7 +46,7 @@ fn wait(said: &DrainArgs, now: fn() -> Mono) -> Exit {
             quiet: said.quiet,
             waited: Some(waited),
         };
-        let answer = fetch::drain(&said.admin_address, &ask);
+        let answer = fetch::drain(&said.admin.address, &ask);
         let elapsed = now().since(begun);
         match wait.step(answer, elapsed) {
             Step::Again { tell } => {

@@ -66,7 +66,7 @@ pub enum Problem {
 
 /// Runs `pathproof record`.
 pub fn record(args: &RecordArgs) -> Exit {
-    let recording = match fetch::recording(&args.admin_address) {
+    let recording = match fetch::recording(&args.admin.address) {
         Ok(recording) => recording,
         Err(error) => return super::fail(&error),
     };

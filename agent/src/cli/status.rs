@@ -23,7 +23,7 @@ pub fn run(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
     if said.watch {
         return watch(said, now);
     }
-    let address = &said.admin_address;
+    let address = &said.admin.address;
     let fetched = fetch::fetch(address).and_then(|body| Ok((fetch::parse(address, &body)?, body)));
     match fetched {
         Ok((report, body)) => show(&body, &report, said.output, now),
@@ -51,8 +51,8 @@ fn watch(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
     let redraw = io::stdout().is_terminal() && said.output == Output::Text;
     let mut previous: Option<Report> = None;
     loop {
-        let fetched = fetch::fetch(&said.admin_address)
-            .and_then(|body| Ok((fetch::parse(&said.admin_address, &body)?, body)));
+        let fetched = fetch::fetch(&said.admin.address)
+            .and_then(|body| Ok((fetch::parse(&said.admin.address, &body)?, body)));
         let page = match fetched {
             Ok((_, body)) if said.output == Output::Json => body,
             Ok((report, _)) => {

@@ -20,7 +20,7 @@ pub fn run(said: &WhyArgs) -> Exit {
             Err(error) => super::fail(&error),
         };
     }
-    let address = &said.admin_address;
+    let address = &said.admin.address;
     match fetch::fetch(address).and_then(|body| fetch::parse(address, &body)) {
         Ok(report) => show(&report, said.output),
         Err(error) => super::fail(&error),

@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStringExt as _;
 use rstest::rstest;
 
 use super::*;
-use crate::args::PortTakeover;
-use crate::config::Source;
+use crate::config::PortTakeover;
+use crate::config::{ApiArgs, Source};
 
 fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
@@ -62,7 +62,7 @@ fn the_style_of_rke_runs_an_agent() {
             "127.0.0.1:10249".to_owned()
         )
     );
-    assert_eq!(config.port_takeover, PortTakeover::Bind);
+    assert_eq!(config.healthz.port_takeover, PortTakeover::Bind);
     assert!(config.drop_in && !config.publish.any());
     assert_eq!(config.log_filter, "info,kube_client=off");
     assert_eq!(
@@ -155,8 +155,10 @@ fn where_the_api_server_is(
     #[case] url: Option<&str>,
 ) {
     let expected = Source::Api {
-        kubeconfig: file.map(Into::into),
-        server: url.map(str::to_owned),
+        api: ApiArgs {
+            kubeconfig: file.map(Into::into),
+            server: url.map(str::to_owned),
+        },
         only: None,
     };
     assert_eq!(config(text).source, expected);
@@ -226,17 +228,20 @@ fn what_cannot_be_meant_is_said(#[case] text: &str, #[case] expected: &str) {
 #[rstest]
 #[case(
     "--healthz-bind-address=nowhere",
-    "--healthz-bind-address: \"nowhere\" is no address"
+    "invalid value 'nowhere' for '--healthz-bind-address <ADDRESS>': it is no address"
 )]
 #[case(
     "--metrics-bind-address=x",
-    "--metrics-bind-address: \"x\" is no address"
+    "invalid value 'x' for '--metrics-bind-address <ADDRESS>': it is no address"
 )]
 #[case(
     "--hostname-override=a_b",
     "--hostname-override: \"a_b\" is no name of a Node"
 )]
-#[case("--master=nonsense", "--master: \"nonsense\" is no URL")]
+#[case(
+    "--master=nonsense",
+    "invalid value 'nonsense' for '--master <URL>': it is no URL"
+)]
 #[case("--config=/no/such/file", "--config: /no/such/file cannot be read")]
 fn settings_are_named_by_the_flags_of_kube_proxy(#[case] text: &str, #[case] expected: &str) {
     let text = format!("--kubeconfig=/k {text}");

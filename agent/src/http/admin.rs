@@ -23,8 +23,7 @@ use axum::routing::get;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::health::{JSON, not_found};
-use crate::lifecycle::heartbeat::Heartbeat;
-use crate::lifecycle::ready::Readiness;
+use crate::lifecycle::{Heartbeat, Readiness};
 use crate::metrics::{self, Metrics};
 use agent_core::drain::Ask;
 use agent_core::report::Report;

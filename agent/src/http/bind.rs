@@ -27,6 +27,14 @@ pub enum BindAddress {
 }
 
 impl BindAddress {
+    /// The port, 0 for one that the kernel picks.
+    pub fn port(&self) -> u16 {
+        match self {
+            BindAddress::Everywhere(port) => *port,
+            BindAddress::One(address) => address.port(),
+        }
+    }
+
     /// Whether nobody beside this machine reaches it.
     pub fn is_loopback(&self) -> bool {
         matches!(self, BindAddress::One(address) if address.ip().is_loopback())

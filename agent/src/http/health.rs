@@ -22,7 +22,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use tokio::sync::watch;
 
-use crate::lifecycle::heartbeat::Heartbeat;
+use crate::lifecycle::Heartbeat;
 use crate::metrics::Metrics;
 use agent_core::answer::{Answer, Endpoint};
 use agent_core::effect::Answers;

@@ -37,7 +37,7 @@ struct Said {
 
 /// Runs the command. `now` reads the wall clock.
 pub fn run(said: &CheckArgs, now: fn() -> Timestamp) -> Exit {
-    let address = &said.admin_address;
+    let address = &said.admin.address;
     let report = fetch::fetch_within(address, PATIENCE)
         .and_then(|body| fetch::parse(address, &body))
         .map_err(Box::new);

@@ -114,7 +114,7 @@ async fn what_the_admin_port_serves_is_what_is_shown() {
     use std::sync::Arc;
 
     use crate::http::{AllowList, admin, bind, serve};
-    use crate::lifecycle::{heartbeat::Heartbeat, ready::Readiness};
+    use crate::lifecycle::{Heartbeat, Readiness};
     use crate::metrics::Metrics;
     use agent_core::time::Mono;
 
@@ -123,7 +123,7 @@ async fn what_the_admin_port_serves_is_what_is_shown() {
     let router = admin::router(admin::AdminState {
         report,
         metrics: Arc::clone(&metrics),
-        readiness: Readiness::new(),
+        readiness: Readiness::default(),
         heartbeat: Heartbeat::new(0),
         recordings: tokio::sync::mpsc::channel(1).0,
         now: || Mono(0),

@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 
 use kube::config::{AuthInfo, Kubeconfig};
 
-use super::ApiAccess;
-
 /// Where the ServiceAccount of a pod is mounted.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Variables that name the certificate authorities of the system.
@@ -22,21 +20,21 @@ pub struct AccessFiles {
 }
 
 /// Of an access. A kubeconfig that cannot be read names nothing: whoever uses it says so.
-pub fn files(access: &ApiAccess) -> AccessFiles {
-    let mut files = named_by(access);
+pub fn files(kubeconfig: Option<&Path>) -> AccessFiles {
+    let mut files = named_by(kubeconfig);
     let authorities = AUTHORITIES.into_iter().filter_map(std::env::var_os);
     files.paths.extend(authorities.map(PathBuf::from));
     files
 }
 
 /// What the access itself names.
-fn named_by(access: &ApiAccess) -> AccessFiles {
+fn named_by(kubeconfig: Option<&Path>) -> AccessFiles {
     let mut files = AccessFiles::default();
-    let Some(path) = &access.kubeconfig else {
+    let Some(path) = kubeconfig else {
         files.paths.push(SERVICE_ACCOUNT.into());
         return files;
     };
-    files.paths.push(path.clone());
+    files.paths.push(path.to_owned());
     if let Ok(read) = Kubeconfig::read_from(path) {
         files.add(&read);
     }
@@ -91,10 +89,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config");
         std::fs::write(&path, kubeconfig).unwrap();
-        let mut found = named_by(&ApiAccess {
-            kubeconfig: Some(path.clone()),
-            ..ApiAccess::default()
-        });
+        let mut found = named_by(Some(&path));
         found.paths.retain(|named| *named != path);
         for named in &mut found.paths {
             *named = named

@@ -5,7 +5,6 @@ use rstest::rstest;
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::lifecycle::ready::Guard;
 use crate::metrics::Snapshot;
 use agent_core::report::sample;
 
@@ -17,13 +16,12 @@ struct Fixture {
     publish: watch::Sender<Option<Arc<Report>>>,
     metrics: Arc<Metrics>,
     heartbeat: Heartbeat,
-    guard: Guard,
 }
 
 fn fixture() -> Fixture {
     let (publish, report) = watch::channel(None);
-    let readiness = Readiness::new();
-    let guard = readiness.guard("cluster view");
+    let readiness = Readiness::default();
+    readiness.set("cluster view", false);
     let heartbeat = Heartbeat::new(NOW.0);
     let metrics = Metrics::new();
     let state = AdminState {
@@ -40,7 +38,6 @@ fn fixture() -> Fixture {
         publish,
         metrics,
         heartbeat,
-        guard,
     }
 }
 
@@ -79,13 +76,13 @@ async fn the_report_comes_back_whole() {
 
 #[tokio::test]
 async fn readiness_names_what_is_missing() {
-    let Fixture { router, guard, .. } = fixture();
+    let Fixture { router, state, .. } = fixture();
     let (status, _, body) = ask(&router, Method::GET, "/agent/readyz").await;
     assert_eq!(
         (status.as_u16(), body.as_str()),
         (503, "not ready, waiting for: cluster view\n")
     );
-    drop(guard);
+    state.readiness.set("cluster view", true);
     assert_eq!(ask(&router, Method::GET, "/agent/readyz").await.0, 200);
 }
 

@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 
 use caps::Capability;
 
-use crate::cluster::api::ApiAccess;
 use crate::cluster::api::files::{files, folders};
-use crate::config::{Config, RotateConfig, Source};
+use crate::config::{ApiArgs, Config, Source};
 use crate::datapath::pins::Pins;
 use crate::datapath::scratch::ScratchMap;
 use crate::hardening::{self, Loader, Needs, SYSTEM, can_without};
-use agent_core::report::hardening::{FilesReport, HardeningReport};
+use agent_core::report::hardening::HardeningReport;
 
 /// Why files cannot be confined where a kubeconfig names a program.
 const PROGRAM: &str =
@@ -20,26 +19,14 @@ const PROGRAM: &str =
 /// Links of a folder of manifests lead elsewhere from this deep at most.
 const DEPTH: usize = 4;
 
-/// What was given up, and who loads programs into the kernel.
+/// What was given up, and who loads programs into the kernel, once.
 pub struct Confined {
-    pub(super) report: HardeningReport,
-    pub(super) loader: Loader,
-}
-
-impl Confined {
-    /// What came of it.
-    pub fn report(&self) -> &HardeningReport {
-        &self.report
-    }
-
-    /// Who may load programs into the kernel, once.
-    pub fn into_loader(self) -> Loader {
-        self.loader
-    }
+    pub report: HardeningReport,
+    pub loader: Loader,
 }
 
 /// Gives up what the agent does not need, for good: call it before there are threads. What cannot be
-/// given up is told, and no error.
+/// given up is reported, and no error.
 pub fn confine(config: &Config) -> Confined {
     if !config.hardening {
         tracing::warn!("--hardening=off: the agent keeps all rights that it was started with");
@@ -50,43 +37,25 @@ pub fn confine(config: &Config) -> Confined {
     }
     let mut notes = Vec::new();
     let needs = of_agent(config, &mut notes);
-    let (mut report, loader) = hardening::confine(&needs);
-    report.missing.extend(notes);
-    tell(&report);
-    Confined { report, loader }
+    give_up(&needs, notes)
 }
 
 /// The same for the rotator, which needs no capability.
-pub fn confine_rotator(config: &RotateConfig) {
-    if !config.hardening {
-        return;
-    }
-    let mut needs = Needs::default();
-    let access = ApiAccess {
-        kubeconfig: config.kubeconfig.clone(),
-        server: config.server.clone(),
-        state_dir: None,
-    };
-    let named = of_api(&mut needs, &access);
-    let mut notes = Vec::new();
+pub fn confine_rotator(api: &ApiArgs) {
+    let (mut needs, mut notes) = (Needs::default(), Vec::new());
+    let named = of_api(&mut needs, api);
     search(&mut needs, &named, &mut notes);
-    let (mut report, _) = hardening::confine(&needs);
-    report.missing.extend(notes);
-    tell(&report);
+    give_up(&needs, notes);
 }
 
-fn tell(report: &HardeningReport) {
-    tracing::info!(
-        capabilities = report.capabilities.join(","),
-        no_new_privs = report.no_new_privs,
-        seccomp_filters = report.seccomp_filters,
-        files = ?report.files,
-        "what is not needed was given up"
-    );
+fn give_up(needs: &Needs, notes: Vec<String>) -> Confined {
+    let (mut report, loader) = hardening::confine(needs);
+    report.missing.extend(notes);
+    tracing::info!(?report, "what is not needed was given up");
     for missing in &report.missing {
-        let files = report.files == FilesReport::Open;
-        tracing::warn!(%missing, files_open = files, "not all that is not needed could be given up");
+        tracing::warn!(%missing, "not all that is not needed could be given up");
     }
+    Confined { report, loader }
 }
 
 fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
@@ -107,26 +76,17 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
     }
     let named = match &config.source {
         Source::Folder(folder) => of_folder(&mut needs, folder),
-        Source::Api {
-            kubeconfig, server, ..
-        } => {
-            let access = ApiAccess {
-                kubeconfig: kubeconfig.clone(),
-                server: server.clone(),
-                state_dir: config.state_dir.clone(),
-            };
-            of_api(&mut needs, &access)
-        }
+        Source::Api { api, .. } => of_api(&mut needs, api),
     };
     // Rules are for what is there. Where it cannot be made, whoever writes there says why.
-    if let Some(dir) = &config.pin_dir
+    if let Some(dir) = &config.kept.pin_dir
         && Pins::make_root(dir).is_ok()
     {
         needs.written.push(dir.clone());
         // Pins that somebody removed are put back, with their folder.
         needs.made.extend(dir.parent().map(Path::to_owned));
     }
-    if let Some(dir) = &config.state_dir {
+    if let Some(dir) = &config.kept.state_dir {
         let _ = fs::create_dir_all(dir);
         needs.written.push(dir.clone());
     }
@@ -162,8 +122,8 @@ fn gather(folder: &Path, depth: usize, into: &mut Vec<PathBuf>) {
 }
 
 /// What an API server is asked with; names of hosts are looked up.
-fn of_api(needs: &mut Needs, access: &ApiAccess) -> Vec<PathBuf> {
-    let files = files(access);
+fn of_api(needs: &mut Needs, api: &ApiArgs) -> Vec<PathBuf> {
+    let files = files(api.kubeconfig.as_deref());
     needs.read.extend(SYSTEM.map(PathBuf::from));
     needs
         .read
