@@ -4,7 +4,6 @@
 
 mod lanes;
 mod remedies;
-mod rules;
 mod stages;
 
 use std::fmt::Write as _;
@@ -15,16 +14,12 @@ use crate::cause::Cause;
 use crate::ledger::Lacking;
 use crate::limits::Limits;
 use crate::names;
-use crate::probes::VoidReason;
 use crate::time::{Mono, Spoken};
 use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule};
 use crate::verdict::{FamilyVerdict, Verdict};
-pub use lanes::{
-    cause_label, is_explained, lane_label, meaning, path_label, sentence, state_label,
-};
+pub use lanes::{is_explained, lane_label, meaning, path_label, sentence, state_label};
 pub use remedies::{Remedy, next, of_why};
-pub use rules::rule;
-pub use stages::{Seen, Stage, Step, step, steps};
+pub use stages::{Interfaces, Stage, Step, steps};
 
 impl Verdict {
     /// One sentence: why the node is in its state.
@@ -102,12 +97,7 @@ impl Words<'_> {
                 )
             }
             Evidence::Connection { path, at } => {
-                let client = match path {
-                    SourceClass::Pod => "a pod of this node",
-                    SourceClass::Host => "the node itself",
-                    SourceClass::External => "outside the node",
-                };
-                let ago = self.ago(*at);
+                let (client, ago) = (client(*path), self.ago(*at));
                 format!("a new connection from {client} got through {ago} ago")
             }
             Evidence::Boot { at, never } => {
@@ -231,6 +221,15 @@ fn broken_services(broken: &[BrokenServices], more: usize) -> String {
     )
 }
 
+/// Where a real connection came from.
+fn client(path: SourceClass) -> &'static str {
+    match path {
+        SourceClass::Pod => "a pod of this node",
+        SourceClass::Host => "the node itself",
+        SourceClass::External => "outside the node",
+    }
+}
+
 /// `a, b, c and 4 more`.
 fn listed(names: &Named) -> String {
     let first = names.first.join(", ");
@@ -261,24 +260,89 @@ pub fn label(name: &str) -> String {
     name.replace('_', " ")
 }
 
-/// Why a probe says nothing.
-pub fn void(reason: VoidReason) -> &'static str {
-    match reason {
-        VoidReason::NotSent => "the probe could not be sent",
-        VoidReason::SentLate => "the probe was sent too late, the agent was starved",
-        VoidReason::EndedLate => "the probe was looked at too late, the agent was starved",
-        VoidReason::ControlFailed => {
-            "the control probe past the datapath failed, the sentinel's devices are damaged or \
-             the agent is starved"
+/// The rule that gave a family its state: docs/behaviour.md in a sentence, with its numbers.
+pub fn rule(finding: &Finding, limits: &Limits) -> String {
+    let (probes, lag) = (limits.probe_failures, Spoken(limits.lag_after));
+    match finding.rule {
+        Rule::BrokenByProbes => broken_by_probes(finding, limits),
+        Rule::BrokenByConnections => broken_by_connections(limits),
+        Rule::StaleByProbes => format!(
+            "Probes of a path that stands for the node pass, but met an old generation of the \
+             sentinel's endpoint for at least {lag} after this node received a newer one."
+        ),
+        Rule::StaleByConnections => format!(
+            "New connections of pods still go to an endpoint that left its slice more than {} \
+             before.",
+            Spoken(limits.stale_after)
+        ),
+        Rule::DegradedUnheard => "Answers leave, but several clients asked again as if they had \
+                                  not heard them; the node itself forwards."
+            .to_owned(),
+        Rule::DegradedServices => "The family is proven, and single Services are not: that takes \
+                                   no node out of service."
+            .to_owned(),
+        Rule::DegradedContradicted | Rule::DegradedFiltered => format!(
+            "At least {probes} probes in a row failed, but a real connection of the same path, or \
+             the pods' own probes, came through meanwhile: a filter of the sentinel's addresses."
+        ),
+        Rule::DegradedAside => format!(
+            "At least {probes} probes in a row failed on a path that does not stand for the node \
+             (the node's own, or UDP), while the others pass."
+        ),
+        Rule::DegradedByLag => format!(
+            "Probes of a path that does not stand for the node (the node's own, or UDP) met an old \
+             generation of the sentinel's endpoint for at least {lag}."
+        ),
+        // The family's sentence says what is lacking.
+        Rule::SuspectByProbes => format!(
+            "Probes failed, which is not confirmed: that takes {probes} in a row that nothing of \
+             pathproof's own explains."
+        ),
+        Rule::SuspectByConnections | Rule::SuspectByStale => {
+            "Connections failed and none got through after them, which is not confirmed.".to_owned()
         }
-        VoidReason::NotArrived => {
-            "the probe did not enter the node, the sentinel's client devices are damaged"
-        }
-        VoidReason::NotEchoed => {
-            "the probe left for the echo, which did not answer, the sentinel's server devices \
-             are damaged"
-        }
-        VoidReason::Damaged => "the sentinel's devices were damaged a moment ago",
-        VoidReason::Unsettled => "the sentinel changed a moment ago",
+        Rule::ProvenByConnection | Rule::ProvenByProbe => format!(
+            "A new connection or a probe came through within the last {}.",
+            Spoken(limits.proof_age)
+        ),
+        Rule::Starting => format!(
+            "Nothing is proven yet, and the node booted less than {} ago.",
+            Spoken(limits.boot_deadline)
+        ),
+        _ => "No rule applies: nothing that was seen says anything.".to_owned(),
+    }
+}
+
+fn broken_by_connections(limits: &Limits) -> String {
+    format!(
+        "Every Service with new connections failed for at least {}, {} Services at least, seen by \
+         {} clients or more, a pod of this node among them.",
+        Spoken(limits.broken_after),
+        limits.broken_services,
+        limits.broken_sources,
+    )
+}
+
+fn broken_by_probes(finding: &Finding, limits: &Limits) -> String {
+    let (clear, real) = match &finding.evidence {
+        Evidence::Probes { lanes, real } => (lanes.iter().any(|lane| lane.clear), *real),
+        _ => (true, false),
+    };
+    let how = match clear {
+        true => "in a way that no filter of the sentinel's own addresses explains",
+        false => "and real connections that arrived after the first of them failed as well",
+    };
+    let path = match limits.assume_armed {
+        true => "a path",
+        false => "a path that worked before",
+    };
+    let probes = limits.probe_failures;
+    let rule = format!("At least {probes} probes in a row failed on {path}, {how}.");
+    match real {
+        true => format!(
+            "{rule} Real connections say the same. {}",
+            broken_by_connections(limits)
+        ),
+        false => rule,
     }
 }

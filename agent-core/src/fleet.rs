@@ -2,18 +2,16 @@
 //! order in which they are shown. Nothing here reads a cluster.
 
 pub mod rotation;
-mod row;
-mod tally;
-
-#[cfg(test)]
-mod tests;
 
 use std::time::Duration;
 
-use crate::condition::Status;
-use crate::time::Wall;
-pub use row::{Group, Judged, Row, age, row};
-pub use tally::Tally;
+use serde::{Serialize, Serializer};
+
+use crate::cause::{Cause, Why};
+use crate::condition::{Reason, Status, TYPE, says_leaving};
+use crate::eligibility::PRESETS;
+use crate::explain::label;
+use crate::time::{Spoken, Wall};
 
 /// A condition this old is nobody's any more: an agent writes it every 5 min.
 pub const OUT_OF_DATE: Duration = Duration::from_secs(15 * 60);
@@ -48,9 +46,194 @@ pub struct ConditionSeen {
     pub heartbeat: Option<Wall>,
 }
 
+/// Where a row belongs, in the order of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    /// Broken or stale: its traffic is lost.
+    Sick,
+    /// Not known to be sound.
+    Doubtful,
+    /// Being removed, which is expected; whatever else it is.
+    Leaving,
+    /// Proven, and staying.
+    Sound,
+}
+
+/// Verdicts as they are printed, the worst first, and where their nodes belong.
+const VERDICTS: [(&str, Group); 12] = [
+    ("broken", Group::Sick),
+    ("stale", Group::Sick),
+    // The condition is False, by a reason that this release does not know.
+    ("not ready", Group::Sick),
+    // Proven again, and still answered 503 until that lasts.
+    ("recovering", Group::Sick),
+    ("degraded", Group::Doubtful),
+    ("suspect", Group::Doubtful),
+    // The condition is no longer renewed.
+    ("out of date", Group::Doubtful),
+    ("unknown", Group::Doubtful),
+    ("starting", Group::Doubtful),
+    // The node's system is one that has no agent.
+    ("no agent", Group::Sound),
+    // The condition is True, by a reason that names no state.
+    ("ready", Group::Sound),
+    ("proven", Group::Sound),
+];
+
+/// Place in the table.
+fn rank(verdict: &str) -> usize {
+    let place = VERDICTS.iter().position(|(name, _)| *name == verdict);
+    place.unwrap_or(VERDICTS.len() - 1)
+}
+
+/// The row of a node. Names in JSON are stable: fields are added, never renamed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// The node's name.
+    pub node: String,
+    pub group: Group,
+    /// What is known of its datapath.
+    pub verdict: &'static str,
+    /// Why, in a word or two; nothing of a node that is proven.
+    pub reason: String,
+    /// Why, in a sentence, where there is something to tell.
+    pub sentence: Option<String>,
+    /// When the condition's status last changed; of one that is out of date, the last heartbeat.
+    #[serde(serialize_with = "as_text")]
+    pub since: Option<Wall>,
+    /// Why the node leaves, in a word such as a taint's key; nothing of one that stays.
+    pub leaving: Option<String>,
+}
+
+fn as_text<S: Serializer>(at: &Option<Wall>, serializer: S) -> Result<S::Ok, S::Error> {
+    at.map(|at| at.to_string()).serialize(serializer)
+}
+
 /// All nodes, in the order in which they are shown.
 pub fn rows(nodes: &[NodeSeen], now: Wall) -> Vec<Row> {
     let mut rows: Vec<Row> = nodes.iter().map(|node| row(node, now)).collect();
-    rows.sort_by(|a, b| (a.group, a.judged, &a.node).cmp(&(b.group, b.judged, &b.node)));
+    let order = |row: &Row| (row.group, rank(row.verdict));
+    rows.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.node.cmp(&b.node)));
     rows
 }
+
+/// Of one node, as of `now`.
+fn row(node: &NodeSeen, now: Wall) -> Row {
+    let mut row = match &node.condition {
+        Some(condition) => of_condition(node, condition, now),
+        None => of_nothing(node),
+    };
+    if row.leaving.is_some() {
+        row.group = Group::Leaving;
+    }
+    row
+}
+
+fn blank(node: &NodeSeen, verdict: &'static str, reason: String) -> Row {
+    // By the Node alone: deletion, and the taint that always counts.
+    let counts = |key: &&String| PRESETS[0].keys.contains(&key.as_str());
+    let tainted = node.taints.iter().find(counts).cloned();
+    let deleted = node.deleting.then(|| "deleted".to_owned());
+    Row {
+        node: node.name.clone(),
+        group: VERDICTS[rank(verdict)].1,
+        verdict,
+        reason,
+        sentence: None,
+        since: None,
+        leaving: deleted.or(tainted),
+    }
+}
+
+fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
+    let reason = Reason::parse(&condition.reason);
+    let age = condition.heartbeat.map(|at| age(at, now));
+    if age.is_none_or(|age| age > OUT_OF_DATE) {
+        let since = age.map_or("ever".to_owned(), |age| Spoken(age).to_string());
+        let sentence = format!(
+            "its agent has not written the condition for {since}; last message: {}",
+            condition.message
+        );
+        return Row {
+            since: condition.heartbeat,
+            sentence: Some(sentence),
+            ..blank(node, "out of date", "no heartbeat".to_owned())
+        };
+    }
+    let (verdict, why) = judged(condition.status, reason);
+    let why = match reason {
+        Some(_) => label(why),
+        None => condition.reason.clone(),
+    };
+    let mut row = blank(node, verdict, why);
+    row.since = condition.transition;
+    row.sentence = (row.group != Group::Sound).then(|| condition.message.clone());
+    if reason == Some(Reason::Leaving) || says_leaving(&condition.message) {
+        row.leaving.get_or_insert("leaving".to_owned());
+    }
+    row
+}
+
+fn of_nothing(node: &NodeSeen) -> Row {
+    // pathproof is for Linux: no agent is expected elsewhere.
+    if let Some(os) = &node.foreign_os {
+        return blank(node, "no agent", format!("{os} node"));
+    }
+    let sentence =
+        format!("the Node has no condition {TYPE}: no agent runs there, or it does not publish");
+    Row {
+        sentence: Some(sentence),
+        ..blank(node, "unknown", "no condition".to_owned())
+    }
+}
+
+/// What a condition's status and reason amount to, and the cause by its name in metrics.
+fn judged(status: Status, reason: Option<Reason>) -> (&'static str, &'static str) {
+    let of = |cause: Option<Cause>| cause.map_or("", Cause::name);
+    match (reason, status) {
+        (Some(Reason::Proven), _) => ("proven", ""),
+        (Some(Reason::Recovering), _) => ("recovering", ""),
+        (Some(Reason::Starting), _) => ("starting", ""),
+        (Some(Reason::Stale), _) => ("stale", "rules too old"),
+        (Some(Reason::Broken(cause)), _) => ("broken", of(cause)),
+        (Some(Reason::Degraded(cause)), _) => ("degraded", of(cause)),
+        (Some(Reason::Suspect(cause)), _) => ("suspect", of(cause)),
+        (Some(Reason::Unknown(why)), _) => ("unknown", why.map_or("", Why::name)),
+        (None | Some(Reason::Leaving), Status::True) => ("ready", ""),
+        (None | Some(Reason::Leaving), Status::False) => ("not ready", ""),
+        (None | Some(Reason::Leaving), Status::Unknown) => ("unknown", ""),
+    }
+}
+
+/// How many nodes there are of each kind: the one line that is read first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// All nodes.
+    pub nodes: usize,
+    pub sick: usize,
+    pub doubtful: usize,
+    pub leaving: usize,
+    pub sound: usize,
+}
+
+impl Tally {
+    pub fn of(rows: &[Row]) -> Self {
+        let count = |group| rows.iter().filter(|row| row.group == group).count();
+        Self {
+            nodes: rows.len(),
+            sick: count(Group::Sick),
+            doubtful: count(Group::Doubtful),
+            leaving: count(Group::Leaving),
+            sound: count(Group::Sound),
+        }
+    }
+}
+
+/// How long before `now`; zero where it lies ahead, as with clocks that differ.
+pub fn age(at: Wall, now: Wall) -> Duration {
+    Duration::from_nanos(u64::try_from(now.0.saturating_sub(at.0)).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests;

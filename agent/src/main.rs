@@ -28,7 +28,7 @@ fn main() -> ExitCode {
             Command::Cleanup(said) => cleanup(&said),
             // Its words were taken above.
             Command::KubeProxy(said) => stand_in(Ok(said.words)),
-            Command::Version(said) => cli::version::run(&said),
+            Command::Version(said) => cli::version(said.output),
             Command::Docs(said) => cli::docs(&said),
         },
     };

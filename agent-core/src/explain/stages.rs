@@ -1,7 +1,5 @@
 //! How far a lane's last probe came, stage by stage.
 
-use std::time::Duration;
-
 use crate::cause::ProbeCause;
 use crate::trace::ProbePath;
 use crate::verdict::LaneView;
@@ -45,19 +43,31 @@ impl Stage {
 }
 
 /// A stage that a lane's last probe reached, or the first that it did not reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Step {
-    /// Which.
     pub stage: Stage,
-    /// Whether it was reached.
     pub reached: bool,
-    /// Time since sending, where a stamp was made.
-    pub after: Option<Duration>,
+    /// Nanoseconds since sending, where a stamp was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_ns: Option<u64>,
+    /// The interface at which it was seen, or should have been.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    pub sentence: String,
+}
+
+/// Names of the interfaces that a probe meets.
+#[derive(Clone, Debug, Default)]
+pub struct Interfaces<'a> {
+    /// The sentinel's, in the order in which a probe meets them.
+    pub sentinel: Option<[&'a str; 4]>,
+    /// Those with a default route.
+    pub uplinks: Vec<&'a str>,
 }
 
 /// How far the last probe of a lane that does not pass came; empty where that is not known.
-pub fn steps(lane: &LaneView) -> Vec<Step> {
-    let (path, cause, delays) = (lane.path, lane.cause, &lane.delays);
+pub fn steps(lane: &LaneView, interfaces: &Interfaces<'_>) -> Vec<Step> {
+    let delays = &lane.delays;
     let mut stages = vec![
         (Stage::Arrived, delays.arrived),
         (Stage::Translated, delays.translated),
@@ -65,58 +75,56 @@ pub fn steps(lane: &LaneView) -> Vec<Step> {
         (Stage::Returned, delays.returned),
         (Stage::Collected, delays.collected),
     ];
-    if path == ProbePath::Host {
+    if lane.path == ProbePath::Host {
         stages.remove(0);
     }
     let last = stages.iter().rposition(|(_, delay)| delay.is_some());
     // Nothing was sent since the agent began, or nothing is known of it.
-    if cause.is_none() || last.is_none() && (lane.failed == 0 || path != ProbePath::Host) {
+    let unknown = last.is_none() && (lane.failed == 0 || lane.path != ProbePath::Host);
+    let Some(cause) = lane.cause.filter(|_| !unknown) else {
         return Vec::new();
-    }
-    let mut steps = vec![Step {
-        stage: Stage::Sent,
-        reached: true,
-        after: None,
-    }];
+    };
     let reached = last.map_or(0, |last| last + 1);
+    let missing = match (stages.get(reached), cause) {
+        (Some((stage, _)), _) => Some(*stage),
+        (None, ProbeCause::NotMasqueraded) => Some(Stage::Masqueraded),
+        (None, ProbeCause::NoData) => Some(Stage::Data),
+        (None, _) => None,
+    };
+    let step = |stage: Stage, reached: bool, after_ns: Option<u64>| {
+        let device = device(stage, lane.path, interfaces);
+        let sentence = match reached {
+            true => self::reached(stage, lane.path, device),
+            false => missed(stage, cause, device, &interfaces.uplinks),
+        };
+        Step {
+            stage,
+            reached,
+            after_ns,
+            device: device.map(str::to_owned),
+            sentence,
+        }
+    };
+    let mut steps = vec![step(Stage::Sent, true, None)];
     let mut after = 0;
     for (stage, delay) in &stages[..reached] {
         after += delay.unwrap_or_default();
-        steps.push(Step {
-            stage: *stage,
-            reached: true,
-            after: delay.map(|_| Duration::from_nanos(after)),
-        });
+        steps.push(step(*stage, true, delay.map(|_| after)));
     }
-    let missing = match (stages.get(reached), cause) {
-        (Some((stage, _)), _) => Some(*stage),
-        (None, Some(ProbeCause::NotMasqueraded)) => Some(Stage::Masqueraded),
-        (None, Some(ProbeCause::NoData)) => Some(Stage::Data),
-        (None, _) => None,
-    };
-    steps.extend(missing.map(|stage| Step {
-        stage,
-        reached: false,
-        after: None,
-    }));
+    steps.extend(missing.map(|stage| step(stage, false, None)));
     steps
 }
 
-/// Where and by what a step was seen.
-#[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
-    /// The interface at which it was seen, or should have been.
-    pub device: Option<&'a str>,
-    /// Interfaces with a default route.
-    pub uplinks: &'a [&'a str],
-}
-
-/// A step of a lane's last probe, in words.
-pub fn step(lane: &LaneView, step: &Step, seen: Seen<'_>) -> String {
-    match step.reached {
-        true => reached(step.stage, lane.path, seen.device),
-        false => missed(step.stage, lane.cause, seen),
-    }
+fn device<'a>(stage: Stage, path: ProbePath, of: &Interfaces<'a>) -> Option<&'a str> {
+    let index = match stage {
+        Stage::Sent | Stage::Arrived | Stage::Collected if path == ProbePath::Host => return None,
+        Stage::Sent | Stage::Collected => 0,
+        Stage::Arrived => 1,
+        Stage::Translated | Stage::Returned => 2,
+        Stage::Echoed | Stage::Masqueraded => 3,
+        Stage::Data => return None,
+    };
+    of.sentinel.map(|names| names[index])
 }
 
 fn at(preposition: &str, device: Option<&str>) -> String {
@@ -132,16 +140,13 @@ fn reached(stage: Stage, path: ProbePath, device: Option<&str>) -> String {
         Stage::Echoed => format!("reached the echo{} and was answered", at("at", device)),
         Stage::Returned => format!("the answer came into the node{}", at("at", device)),
         Stage::Collected if path == ProbePath::Host => "the answer reached the node".to_owned(),
-        Stage::Collected => format!("the answer reached the client{}", at("at", device)),
-        Stage::Data => "data went there and back".to_owned(),
-        Stage::Masqueraded => "the echo saw another source than the client's".to_owned(),
+        _ => format!("the answer reached the client{}", at("at", device)),
     }
 }
 
-fn missed(stage: Stage, cause: Option<ProbeCause>, seen: Seen<'_>) -> String {
-    let device = seen.device;
+fn missed(stage: Stage, cause: ProbeCause, device: Option<&str>, uplinks: &[&str]) -> String {
     match stage {
-        Stage::Translated => not_translated(cause, seen),
+        Stage::Translated => not_translated(cause, device, uplinks),
         Stage::Sent | Stage::Arrived => format!("did not come into the node{}", at("at", device)),
         Stage::Echoed => format!("did not reach the echo{}", at("at", device)),
         Stage::Returned => format!("no answer came into the node{}", at("at", device)),
@@ -152,22 +157,16 @@ fn missed(stage: Stage, cause: Option<ProbeCause>, seen: Seen<'_>) -> String {
 }
 
 /// It came in and did not leave for the endpoint: what was seen of it instead.
-fn not_translated(cause: Option<ProbeCause>, seen: Seen<'_>) -> String {
-    let by = at("by", seen.device);
-    match cause {
-        Some(ProbeCause::Leaked) => {
-            let uplink = match seen.uplinks {
-                [] => "an uplink".to_owned(),
-                [one] => (*one).to_owned(),
-                several => format!("an uplink ({})", several.join(", ")),
-            };
-            format!("left by {uplink} untranslated")
-        }
-        Some(ProbeCause::Refused) => "was refused by the node itself, by RST".to_owned(),
-        Some(ProbeCause::Unreachable) => "was refused by an ICMP error".to_owned(),
-        Some(ProbeCause::Misrouted) => "was sent to an address that is no endpoint".to_owned(),
-        Some(ProbeCause::Stale) => "was sent to an endpoint that has left".to_owned(),
-        Some(ProbeCause::ForwardingOff) => {
+fn not_translated(cause: ProbeCause, device: Option<&str>, uplinks: &[&str]) -> String {
+    let by = at("by", device);
+    match (cause, uplinks) {
+        (ProbeCause::Leaked, []) => "left by an uplink untranslated".to_owned(),
+        (ProbeCause::Leaked, uplinks) => format!("left by {} untranslated", uplinks.join(" or ")),
+        (ProbeCause::Refused, _) => "was refused by the node itself, by RST".to_owned(),
+        (ProbeCause::Unreachable, _) => "was refused by an ICMP error".to_owned(),
+        (ProbeCause::Misrouted, _) => "was sent to an address that is no endpoint".to_owned(),
+        (ProbeCause::Stale, _) => "was sent to an endpoint that has left".to_owned(),
+        (ProbeCause::ForwardingOff, _) => {
             format!("did not leave{by}, and the kernel does not forward")
         }
         _ => format!("did not leave{by}, and was not seen again"),
@@ -208,7 +207,7 @@ mod tests {
     fn chains(#[case] index: usize, #[case] cause: ProbeCause, #[case] expected: &str) {
         let mut lane = probed::passing(Family::V4).remove(index);
         probed::fail(&mut lane, cause, 4);
-        let said: Vec<String> = steps(&lane)
+        let said: Vec<String> = steps(&lane, &Interfaces::default())
             .iter()
             .map(|step| match step.reached {
                 true => step.stage.name().to_owned(),
@@ -221,11 +220,11 @@ mod tests {
     #[test]
     fn nothing_is_made_up() {
         let passing = probed::passing(Family::V4).remove(0);
-        assert!(steps(&passing).is_empty());
+        assert!(steps(&passing, &Interfaces::default()).is_empty());
         // A confirmed run that an agent before saw.
         let mut restored = passing.clone();
         probed::fail(&mut restored, ProbeCause::Leaked, 9);
         restored.delays = Default::default();
-        assert!(steps(&restored).is_empty());
+        assert!(steps(&restored, &Interfaces::default()).is_empty());
     }
 }

@@ -1,7 +1,5 @@
 //! Reports as they look in the field, for tests.
 
-use super::hardening::{FilesReport, HardeningReport};
-use super::udp::{AnswerTimes, UdpReport, UdpServiceReport};
 use super::*;
 use crate::cause::{Cause, State};
 use crate::eligibility::Eligibility;
@@ -179,7 +177,7 @@ pub fn proven() -> Report {
             problems: Vec::new(),
             ignored: 17,
         },
-        publish: publish::PublishReport::default(),
+        publish: PublishReport::default(),
         faults: [("truncated", 0), ("later_fragment", 12), ("over_budget", 0)]
             .map(|(name, count)| (name.to_owned(), count))
             .into(),

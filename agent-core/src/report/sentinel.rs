@@ -18,13 +18,10 @@ pub struct SentinelReport {
     /// The same for a person, with the reason where it is not.
     pub sentence: String,
     /// Its Service, `namespace/name`; nothing where it is turned off.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub service: Option<String>,
     /// Its interfaces; nothing where it is turned off.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub devices: Option<SentinelDevices>,
     /// What is probed, by family.
-    #[serde(default)]
     pub families: Vec<SentinelAddresses>,
 }
 
@@ -69,9 +66,7 @@ impl SentinelReport {
 }
 
 /// Whether the sentinel is probed.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SentinelState {
     /// It is probed.
@@ -122,18 +117,14 @@ pub struct SentinelAddresses {
     /// Source of probes from outside the cluster, of node ports and cluster IPs.
     pub client: IpAddr,
     /// Source of pods' probes, where one is reserved.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pod_client: Option<IpAddr>,
     /// What is dialled of the cluster IP, by TCP.
     pub cluster_ip: SocketAddr,
     /// The same by UDP.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cluster_ip_udp: Option<SocketAddr>,
     /// What is dialled of the node port, by TCP.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node_port: Option<SocketAddr>,
     /// The same by UDP.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node_port_udp: Option<SocketAddr>,
     /// The endpoint, where the echo answers.
     pub endpoint: SocketAddr,

@@ -14,8 +14,8 @@ use agent_core::limits::Limits;
 use agent_core::node::{Node, SAMPLE_INTERVAL, Settings, Start};
 use agent_core::owners::DatapathOwners;
 use agent_core::plan::MapChange;
+use agent_core::report::HardeningReport;
 use agent_core::report::Report;
-use agent_core::report::hardening::HardeningReport;
 use agent_core::time::{Mono, Wall};
 use tokio::sync::watch;
 

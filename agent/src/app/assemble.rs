@@ -12,11 +12,10 @@ use crate::metrics::Snapshot;
 use crate::publish::Publishing;
 use agent_core::effect::Answers;
 use agent_core::evidence::Directory as _;
-use agent_core::report::publish::PublishReport;
-use agent_core::report::udp::UDP_SHOWN;
 use agent_core::report::{
     AgentInfo, AnswerReport, Answers as AnswersReport, Attached, BUSIEST_SHOWN, ClusterReport,
-    DeviceReport, ExpectationReport, Report, SCHEMA, SentinelReport, SightingReport,
+    DeviceReport, ExpectationReport, PublishReport, Report, SCHEMA, SentinelReport, SightingReport,
+    UDP_SHOWN,
 };
 use agent_core::time::Wall;
 use agent_core::verdict::Verdict;

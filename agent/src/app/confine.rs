@@ -12,7 +12,7 @@ use crate::config::{Config, RotateConfig, Source};
 use crate::datapath::pins::Pins;
 use crate::datapath::scratch::ScratchMap;
 use crate::hardening::{self, Loader, Needs, SYSTEM, can_without};
-use agent_core::report::hardening::{FilesReport, HardeningReport};
+use agent_core::report::{FilesReport, HardeningReport};
 
 /// Why files cannot be confined where a kubeconfig names a program.
 const PROGRAM: &str =

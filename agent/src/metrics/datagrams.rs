@@ -7,7 +7,7 @@ use agent_common::service::FAMILIES;
 
 use super::connections::{Connections, MAX_SERVICES_SHOWN};
 use agent_core::evidence::{CountDelta, Directory};
-use agent_core::report::udp::{AnswerTimes, UdpReport, UdpServiceReport};
+use agent_core::report::{AnswerTimes, UdpReport, UdpServiceReport};
 
 /// Everything counted.
 #[derive(Debug, Default)]
