@@ -6,8 +6,6 @@ mod lanes;
 mod remedies;
 mod stages;
 
-use std::fmt::Write as _;
-
 use agent_common::service::SourceClass;
 
 use crate::cause::Cause;
@@ -17,7 +15,7 @@ use crate::names;
 use crate::time::{Mono, Spoken};
 use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule};
 use crate::verdict::{FamilyVerdict, Verdict};
-pub use lanes::{is_explained, lane_label, meaning, path_label, sentence, state_label};
+pub use lanes::{is_explained, lane_label, meaning, path_label, sentence};
 pub use remedies::{Remedy, next, of_why};
 pub use stages::{Interfaces, Stage, Step, steps};
 
@@ -101,12 +99,11 @@ impl Words<'_> {
                 format!("a new connection from {client} got through {ago} ago")
             }
             Evidence::Boot { at, never } => {
-                let boot = self.ago(*at);
-                let mut text = format!("nothing is proven yet, {boot} after boot");
-                if let Some(never) = never {
-                    let _ = write!(text, "; {}", self.never(never));
-                }
-                text
+                let never = never
+                    .as_ref()
+                    .map(|never| format!("; {}", self.never(never)));
+                let (boot, never) = (self.ago(*at), never.unwrap_or_default());
+                format!("nothing is proven yet, {boot} after boot{never}")
             }
             Evidence::Owners { owners } => {
                 let owners = match owners.is_empty() {
@@ -140,9 +137,6 @@ impl Words<'_> {
     fn lacking(&self, lacking: Lacking) -> String {
         let limits = self.limits;
         match lacking {
-            Lacking::Services if limits.broken_services == 2 => {
-                "a single Service does not accuse the node".to_owned()
-            }
             Lacking::Services => format!(
                 "fewer than {} Services do not accuse the node",
                 limits.broken_services
@@ -158,41 +152,42 @@ impl Words<'_> {
     }
 
     fn unknown(&self, evidence: &Evidence) -> String {
-        let limits = self.limits;
-        let age = Spoken(limits.proof_age);
+        let age = Spoken(self.limits.proof_age);
         let said = match evidence {
             Evidence::Sentinel { said } => said.as_deref(),
             _ => None,
         };
-        let text = match self.finding.rule {
-            Rule::NotSampled => match evidence {
-                Evidence::Read { at: Some(at) } => format!(
-                    "the observer was not read for {}; the agent was stopped or starved",
-                    self.ago(*at)
-                ),
-                _ => "the observer was not read yet".to_owned(),
-            },
-            Rule::ObserverBlind => match evidence {
-                Evidence::Unseen { loss: Some(loss) } => format!("nothing is observed: {loss}"),
-                _ => "nothing is observed: no device has the observer's hooks".to_owned(),
-            },
-            Rule::ViewNotSynced => "the cluster view was never complete: which connections are \
+        let text = match (self.finding.rule, evidence) {
+            (Rule::NotSampled, Evidence::Read { at: Some(at) }) => format!(
+                "the observer was not read for {}; the agent was stopped or starved",
+                self.ago(*at)
+            ),
+            (Rule::NotSampled, _) => "the observer was not read yet".to_owned(),
+            (Rule::ObserverBlind, Evidence::Unseen { loss: Some(loss) }) => {
+                format!("nothing is observed: {loss}")
+            }
+            (Rule::ObserverBlind, _) => {
+                "nothing is observed: no device has the observer's hooks".to_owned()
+            }
+            (Rule::ViewNotSynced, _) => {
+                "the cluster view was never complete: which connections are \
                                     owed what is not known"
-                .to_owned(),
-            Rule::NothingExpected => {
+                    .to_owned()
+            }
+            (Rule::NothingExpected, _) => {
                 "no Service has a TCP frontend on this node: there is nothing to prove".to_owned()
             }
-            Rule::EvidenceTooOld => {
+            (Rule::EvidenceTooOld, _) => {
                 format!("connections failed, but not within {age}, and none was seen since")
             }
-            Rule::Inconclusive => {
+            (Rule::Inconclusive, _) => {
                 format!("new connections came within {age}, but none whose outcome says anything")
             }
-            Rule::NothingProven => format!(
+            (Rule::NothingProven, _) => format!(
                 "nothing was proven within {} after boot",
-                Spoken(limits.boot_deadline)
+                Spoken(self.limits.boot_deadline)
             ),
-            Rule::SentinelAltered => {
+            (Rule::SentinelAltered, _) => {
                 let how = said.map_or(String::new(), |how| format!(": {how}"));
                 return format!("the sentinel is not as pathproof made it{how}");
             }
@@ -210,15 +205,9 @@ fn broken_services(broken: &[BrokenServices], more: usize) -> String {
         let (services, cause) = (listed(&alike.services), cause(alike.cause));
         format!("{services} ({cause}; {} failed so far)", alike.failures)
     };
-    let broken: Vec<String> = broken.iter().map(alike).collect();
-    let more = match more {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!(
-        "connections get through, but not to {}{more}",
-        broken.join(", ")
-    )
+    let first = broken.iter().map(alike).collect();
+    let services = listed(&Named { first, more });
+    format!("connections get through, but not to {services}")
 }
 
 /// Where a real connection came from.
@@ -260,89 +249,35 @@ pub fn label(name: &str) -> String {
     name.replace('_', " ")
 }
 
-/// The rule that gave a family its state: docs/behaviour.md in a sentence, with its numbers.
-pub fn rule(finding: &Finding, limits: &Limits) -> String {
-    let (probes, lag) = (limits.probe_failures, Spoken(limits.lag_after));
-    match finding.rule {
-        Rule::BrokenByProbes => broken_by_probes(finding, limits),
-        Rule::BrokenByConnections => broken_by_connections(limits),
-        Rule::StaleByProbes => format!(
+/// The rule by which a family takes the node out: docs/behaviour.md in a sentence, with its numbers.
+/// Where a family does not, its reason says what is lacking.
+pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
+    let (lag, stale) = (Spoken(limits.lag_after), Spoken(limits.stale_after));
+    Some(match (finding.rule, &finding.evidence) {
+        (Rule::BrokenByProbes, evidence) => {
+            let how = match evidence {
+                Evidence::Probes { lanes, .. } if lanes.iter().all(|lane| !lane.clear) => {
+                    "and real connections that arrived after the first of them failed as well"
+                }
+                _ => "in a way that no filter of the sentinel's own addresses explains",
+            };
+            let probes = limits.probe_failures;
+            format!("At least {probes} probes in a row failed on a path that worked before, {how}.")
+        }
+        (Rule::BrokenByConnections, _) => format!(
+            "Every Service with new connections failed for at least {}, {} Services at least, \
+             seen by {} clients or more, a pod of this node among them.",
+            Spoken(limits.broken_after),
+            limits.broken_services,
+            limits.broken_sources,
+        ),
+        (Rule::StaleByProbes, _) => format!(
             "Probes of a path that stands for the node pass, but met an old generation of the \
              sentinel's endpoint for at least {lag} after this node received a newer one."
         ),
-        Rule::StaleByConnections => format!(
-            "New connections of pods still go to an endpoint that left its slice more than {} \
-             before.",
-            Spoken(limits.stale_after)
-        ),
-        Rule::DegradedUnheard => "Answers leave, but several clients asked again as if they had \
-                                  not heard them; the node itself forwards."
-            .to_owned(),
-        Rule::DegradedServices => "The family is proven, and single Services are not: that takes \
-                                   no node out of service."
-            .to_owned(),
-        Rule::DegradedContradicted | Rule::DegradedFiltered => format!(
-            "At least {probes} probes in a row failed, but a real connection of the same path, or \
-             the pods' own probes, came through meanwhile: a filter of the sentinel's addresses."
-        ),
-        Rule::DegradedAside => format!(
-            "At least {probes} probes in a row failed on a path that does not stand for the node \
-             (the node's own, or UDP), while the others pass."
-        ),
-        Rule::DegradedByLag => format!(
-            "Probes of a path that does not stand for the node (the node's own, or UDP) met an old \
-             generation of the sentinel's endpoint for at least {lag}."
-        ),
-        // The family's sentence says what is lacking.
-        Rule::SuspectByProbes => format!(
-            "Probes failed, which is not confirmed: that takes {probes} in a row that nothing of \
-             pathproof's own explains."
-        ),
-        Rule::SuspectByConnections | Rule::SuspectByStale => {
-            "Connections failed and none got through after them, which is not confirmed.".to_owned()
+        (Rule::StaleByConnections, _) => {
+            format!("Pods still reach an endpoint that left its slice more than {stale} before.")
         }
-        Rule::ProvenByConnection | Rule::ProvenByProbe => format!(
-            "A new connection or a probe came through within the last {}.",
-            Spoken(limits.proof_age)
-        ),
-        Rule::Starting => format!(
-            "Nothing is proven yet, and the node booted less than {} ago.",
-            Spoken(limits.boot_deadline)
-        ),
-        _ => "No rule applies: nothing that was seen says anything.".to_owned(),
-    }
-}
-
-fn broken_by_connections(limits: &Limits) -> String {
-    format!(
-        "Every Service with new connections failed for at least {}, {} Services at least, seen by \
-         {} clients or more, a pod of this node among them.",
-        Spoken(limits.broken_after),
-        limits.broken_services,
-        limits.broken_sources,
-    )
-}
-
-fn broken_by_probes(finding: &Finding, limits: &Limits) -> String {
-    let (clear, real) = match &finding.evidence {
-        Evidence::Probes { lanes, real } => (lanes.iter().any(|lane| lane.clear), *real),
-        _ => (true, false),
-    };
-    let how = match clear {
-        true => "in a way that no filter of the sentinel's own addresses explains",
-        false => "and real connections that arrived after the first of them failed as well",
-    };
-    let path = match limits.assume_armed {
-        true => "a path",
-        false => "a path that worked before",
-    };
-    let probes = limits.probe_failures;
-    let rule = format!("At least {probes} probes in a row failed on {path}, {how}.");
-    match real {
-        true => format!(
-            "{rule} Real connections say the same. {}",
-            broken_by_connections(limits)
-        ),
-        false => rule,
-    }
+        _ => return None,
+    })
 }

@@ -60,33 +60,6 @@ pub enum Group {
     Sound,
 }
 
-/// Verdicts as they are printed, the worst first, and where their nodes belong.
-const VERDICTS: [(&str, Group); 12] = [
-    ("broken", Group::Sick),
-    ("stale", Group::Sick),
-    // The condition is False, by a reason that this release does not know.
-    ("not ready", Group::Sick),
-    // Proven again, and still answered 503 until that lasts.
-    ("recovering", Group::Sick),
-    ("degraded", Group::Doubtful),
-    ("suspect", Group::Doubtful),
-    // The condition is no longer renewed.
-    ("out of date", Group::Doubtful),
-    ("unknown", Group::Doubtful),
-    ("starting", Group::Doubtful),
-    // The node's system is one that has no agent.
-    ("no agent", Group::Sound),
-    // The condition is True, by a reason that names no state.
-    ("ready", Group::Sound),
-    ("proven", Group::Sound),
-];
-
-/// Place in the table.
-fn rank(verdict: &str) -> usize {
-    let place = VERDICTS.iter().position(|(name, _)| *name == verdict);
-    place.unwrap_or(VERDICTS.len() - 1)
-}
-
 /// The row of a node. Names in JSON are stable: fields are added, never renamed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
@@ -110,19 +83,25 @@ fn as_text<S: Serializer>(at: &Option<Wall>, serializer: S) -> Result<S::Ok, S::
     at.map(|at| at.to_string()).serialize(serializer)
 }
 
-/// All nodes, in the order in which they are shown.
+/// All nodes, in the order in which they are shown; within a group by verdict.
 pub fn rows(nodes: &[NodeSeen], now: Wall) -> Vec<Row> {
     let mut rows: Vec<Row> = nodes.iter().map(|node| row(node, now)).collect();
-    let order = |row: &Row| (row.group, rank(row.verdict));
-    rows.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.node.cmp(&b.node)));
+    rows.sort_by_cached_key(|row| (row.group, row.verdict, row.node.clone()));
     rows
 }
 
 /// Of one node, as of `now`.
 fn row(node: &NodeSeen, now: Wall) -> Row {
-    let mut row = match &node.condition {
-        Some(condition) => of_condition(node, condition, now),
-        None => of_nothing(node),
+    let mut row = match (&node.condition, &node.foreign_os) {
+        (Some(condition), _) => of_condition(node, condition, now),
+        // pathproof is for Linux: no agent is expected elsewhere.
+        (None, Some(os)) => blank(node, "no agent", format!("{os} node")),
+        (None, None) => Row {
+            sentence: Some(format!(
+                "the Node has no condition {TYPE}: no agent runs there, or it does not publish"
+            )),
+            ..blank(node, "unknown", "no condition".to_owned())
+        },
     };
     if row.leaving.is_some() {
         row.group = Group::Leaving;
@@ -137,7 +116,7 @@ fn blank(node: &NodeSeen, verdict: &'static str, reason: String) -> Row {
     let deleted = node.deleting.then(|| "deleted".to_owned());
     Row {
         node: node.name.clone(),
-        group: VERDICTS[rank(verdict)].1,
+        group: group(verdict),
         verdict,
         reason,
         sentence: None,
@@ -151,21 +130,17 @@ fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
     let age = condition.heartbeat.map(|at| age(at, now));
     if age.is_none_or(|age| age > OUT_OF_DATE) {
         let since = age.map_or("ever".to_owned(), |age| Spoken(age).to_string());
-        let sentence = format!(
-            "its agent has not written the condition for {since}; last message: {}",
-            condition.message
-        );
         return Row {
             since: condition.heartbeat,
-            sentence: Some(sentence),
+            sentence: Some(format!(
+                "its agent has not written the condition for {since}; last message: {}",
+                condition.message
+            )),
             ..blank(node, "out of date", "no heartbeat".to_owned())
         };
     }
     let (verdict, why) = judged(condition.status, reason);
-    let why = match reason {
-        Some(_) => label(why),
-        None => condition.reason.clone(),
-    };
+    let why = reason.map_or_else(|| condition.reason.clone(), |_| label(why));
     let mut row = blank(node, verdict, why);
     row.since = condition.transition;
     row.sentence = (row.group != Group::Sound).then(|| condition.message.clone());
@@ -175,16 +150,12 @@ fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
     row
 }
 
-fn of_nothing(node: &NodeSeen) -> Row {
-    // pathproof is for Linux: no agent is expected elsewhere.
-    if let Some(os) = &node.foreign_os {
-        return blank(node, "no agent", format!("{os} node"));
-    }
-    let sentence =
-        format!("the Node has no condition {TYPE}: no agent runs there, or it does not publish");
-    Row {
-        sentence: Some(sentence),
-        ..blank(node, "unknown", "no condition".to_owned())
+fn group(verdict: &str) -> Group {
+    match verdict {
+        // What recovers is still answered 503 until that lasts.
+        "broken" | "stale" | "not ready" | "recovering" => Group::Sick,
+        "proven" | "ready" | "no agent" => Group::Sound,
+        _ => Group::Doubtful,
     }
 }
 

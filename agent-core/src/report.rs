@@ -5,19 +5,16 @@
 //! stable within a [`SCHEMA`]: fields are added, never renamed. Monotonic times are nanoseconds of
 //! `CLOCK_MONOTONIC`; ages are differences to `verdict.at`, which is the moment `written`.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use agent_common::evidence::{OUTCOMES, Outcome};
 use agent_common::service::{Family, SourceClass};
-use serde::ser::Error as _;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::answer::Answer;
 use crate::cause::Failure;
 use crate::drain::DrainView;
-use crate::evidence::Sighting;
 use crate::explain;
 use crate::names;
 use crate::node::Node;
@@ -221,7 +218,7 @@ impl OutcomeCounts {
         }
     }
 
-    /// Connections that failed, by name, none left out.
+    /// Those that failed, by name, none left out.
     pub fn failures(&self) -> [(Failure, u64); 6] {
         [
             (Failure::Leaked, self.leaked),
@@ -253,22 +250,6 @@ pub struct SightingReport {
     pub destination: Option<SocketAddr>,
     /// Name of the interface of the sighting.
     pub device: String,
-}
-
-impl SightingReport {
-    /// Of a sighting, with the names that it carries as numbers.
-    pub fn new(sighting: &Sighting, service: String, device: String) -> Self {
-        Self {
-            at: sighting.at,
-            service,
-            path: sighting.class,
-            failure: sighting.failure,
-            client: sighting.client,
-            frontend: sighting.frontend,
-            destination: sighting.destination,
-            device,
-        }
-    }
 }
 
 /// How programs are attached to an interface.
@@ -331,7 +312,6 @@ impl Report {
         let node = &replayed.last;
         let settings = node.judge().settings();
         let time = |at: Wall| jiff::Timestamp::from_nanosecond(at.0.into()).unwrap_or_default();
-        let answers = &moment.judged.answers;
         Self {
             schema: SCHEMA,
             node: replayed.node.clone(),
@@ -348,8 +328,8 @@ impl Report {
             verdict: moment.judged.verdict.clone(),
             sentinel: replayed_sentinel(node),
             answers: Answers {
-                healthz: AnswerReport::from(&answers.healthz),
-                livez: AnswerReport::from(&answers.livez),
+                healthz: AnswerReport::from(&moment.judged.answers.healthz),
+                livez: AnswerReport::from(&moment.judged.answers.livez),
             },
             port: PortReport::default(),
             services: Vec::new(),
@@ -417,10 +397,8 @@ pub struct PublishReport {
 impl PublishReport {
     /// What keeps anything from being written.
     pub fn problems(&self) -> impl Iterator<Item = &str> {
-        [&self.condition, &self.events]
-            .into_iter()
-            .flatten()
-            .filter_map(|of| of.problem.as_deref())
+        let all = [&self.condition, &self.events].into_iter().flatten();
+        all.filter_map(|of| of.problem.as_deref())
     }
 }
 
@@ -445,44 +423,16 @@ pub struct UdpReport {
     pub omitted: u32,
 }
 
-/// A UDP Service port and family with traffic.
+/// A UDP Service port and family with traffic: followed datagrams, one of a flow at a time, and of
+/// those so many in time (docs/adr/0023-passive-udp.md).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UdpServiceReport {
-    /// `namespace/name`, and `:port` where the port has a name.
-    pub service: String,
-    /// Which family.
-    #[serde(with = "names::FamilyName")]
-    pub family: Family,
-    /// Current endpoints.
-    pub endpoints: u32,
+    #[serde(flatten)]
+    pub counted: ServiceReport,
     /// Its port is 53 or is named dns.
     pub dns: bool,
-    /// Followed datagrams by outcome since the agent started: one of a flow at a time, and of those
-    /// so many in time (docs/adr/0023-passive-udp.md).
-    pub outcomes: OutcomeCounts,
     /// How long answers took; absent without any.
     pub answers: Option<AnswerTimes>,
-}
-
-impl UdpServiceReport {
-    /// Datagrams that did not go as owed.
-    pub fn failed(&self) -> u64 {
-        self.outcomes
-            .failures()
-            .iter()
-            .map(|(_, count)| count)
-            .sum()
-    }
-
-    /// In a list: DNS, then the busiest; by name where that is the same.
-    pub fn order(&self) -> impl Ord + use<'_> {
-        (
-            !self.dns,
-            Reverse(self.outcomes.arrived),
-            &self.service,
-            &self.family,
-        )
-    }
 }
 
 /// Times from a datagram's arrival to its first answer, as bounds: powers of two.
@@ -499,14 +449,14 @@ pub struct AnswerTimes {
 /// The verdict with its sentences. They are for people and for `jq`: who reads a report back takes the
 /// findings.
 fn serialize_verdict<S: Serializer>(verdict: &Verdict, serializer: S) -> Result<S::Ok, S::Error> {
-    let mut document = serde_json::to_value(verdict).map_err(S::Error::custom)?;
+    let mut document = serde_json::to_value(verdict).map_err(serde::ser::Error::custom)?;
     document["reason"] = verdict.reason().into();
     for (index, family) in verdict.families.iter().enumerate() {
         let of = &mut document["families"][index];
         of["reason"] = verdict.reason_of(family).into();
         for (index, lane) in family.lanes.iter().enumerate() {
-            let sentence = explain::sentence(family.family, lane, verdict.at);
-            of["lanes"][index]["sentence"] = sentence.into();
+            of["lanes"][index]["sentence"] =
+                explain::sentence(family.family, lane, verdict.at).into();
         }
     }
     document.serialize(serializer)

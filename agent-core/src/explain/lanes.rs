@@ -1,7 +1,5 @@
 //! Sentences about the sentinel's probes: which path, how they failed, what that means.
 
-use std::time::Duration;
-
 use agent_common::service::Family;
 
 use super::{Words, client};
@@ -30,17 +28,6 @@ pub fn lane_label(lane: Lane) -> String {
     format!("{family} {} {transport}", path_label(lane.path))
 }
 
-/// `never worked`.
-pub fn state_label(state: LaneState) -> &'static str {
-    match state {
-        LaneState::Passing => "passing",
-        LaneState::Failing => "failing",
-        LaneState::Void => "says nothing",
-        LaneState::NeverWorked => "never worked",
-        LaneState::Off => "not probed",
-    }
-}
-
 /// Whether a lane's failures are told with those of another, the TCP lane of the same path: the
 /// observer follows TCP alone, so of UDP it cannot tell a leak from a loss.
 pub fn is_explained(lane: &LaneView, lanes: &[LaneView]) -> bool {
@@ -60,7 +47,7 @@ pub fn sentence(family: Family, view: &LaneView, now: Mono) -> String {
     let name = name(family, view.path, view.transport);
     match (view.state, failed(view), view.last_pass) {
         (LaneState::Failing, Some(lane), _) => failing(family, &lane),
-        (LaneState::Passing, _, Some(at)) => format!("{}{}", passed(&name, at, now), follows(view)),
+        (LaneState::Passing, _, Some(at)) => passed(&name, at, now),
         (LaneState::Off, ..) if view.beside_cilium => format!(
             "{name}: says nothing here: Cilium is not known to translate what enters by the \
              sentinel's interfaces"
@@ -232,28 +219,6 @@ fn passed(name: &str, at: Mono, now: Mono) -> String {
     format!("{name}: a probe of the sentinel got through {ago} ago")
 }
 
-/// How a lane that passes follows the API.
-fn follows(view: &LaneView) -> String {
-    let late = view.late.map(Duration::from_nanos);
-    match (behind(late, view.generation, view.wanted), view.lag) {
-        (Some(behind), _) => format!("; {behind}"),
-        (None, Some(lag)) => {
-            let lag = Spoken(Duration::from_nanos(lag));
-            format!("; the rules last followed the API within {lag}")
-        }
-        (None, None) => String::new(),
-    }
-}
-
-/// `probes still go to generation 20003, 45 s after this node heard of a newer one (now 20004)`.
-fn behind(late: Option<Duration>, met: Option<u16>, wanted: Option<u16>) -> Option<String> {
-    let (late, met, wanted) = (Spoken(late?), met?, wanted?);
-    Some(format!(
-        "probes still go to generation {met}, {late} after this node heard of a newer one (now \
-         {wanted})"
-    ))
-}
-
 pub(super) fn owners(owners: DatapathOwners) -> String {
     let labels: Vec<&str> = owners.iter().map(|owner| owner.label()).collect();
     labels.join(", ")
@@ -320,10 +285,14 @@ impl Words<'_> {
                     true => String::new(),
                     false => format!(" of {}", owners(*whose)),
                 };
+                let number = |of: &Option<u16>| of.map_or("none".to_owned(), |of| of.to_string());
                 format!(
-                    "{}: the rules{of} are out of date: {}",
+                    "{}: the rules{of} are out of date: probes still go to generation {}, {} after \
+                     this node heard of a newer one (now {})",
                     name(family, *path, *transport),
-                    behind(Some(*late), *generation, *wanted).unwrap_or_default()
+                    number(generation),
+                    Spoken(*late),
+                    number(wanted),
                 )
             }
             Evidence::Pass {
@@ -347,20 +316,20 @@ impl Words<'_> {
 
     fn probes(&self, lanes: &[FailedLane]) -> String {
         let family = self.family();
-        let mut said = Vec::new();
-        for (index, lane) in lanes.iter().enumerate() {
-            said.push(match index {
-                0 => failing(family, lane),
-                _ => {
+        let mut text = String::new();
+        for lane in lanes {
+            text.push_str(&match text.is_empty() {
+                true => failing(family, lane),
+                false => {
                     let name = name(family, lane.path, lane.transport);
-                    format!("{name} too ({})", lane.cause.name())
+                    format!("; {name} too ({})", lane.cause.name())
                 }
             });
         }
         if lanes.iter().any(|lane| !lane.clear) {
-            said.push("real connections fail beside them".to_owned());
+            text.push_str("; real connections fail beside them");
         }
-        said.join("; ")
+        text
     }
 
     fn lane_lacking(&self, lacking: &LaneLacking) -> String {

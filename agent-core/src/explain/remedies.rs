@@ -38,12 +38,8 @@ pub fn next(verdict: &Verdict) -> Vec<Remedy> {
         }
     }
     found.extend(verdict.services.iter().map(|of| (of.cause, of.family)));
-    found.extend(
-        verdict
-            .families
-            .iter()
-            .filter_map(|of| Some((of.cause?, of.family))),
-    );
+    let families = verdict.families.iter();
+    found.extend(families.filter_map(|of| Some((of.cause?, of.family))));
     let mut causes: Vec<(Cause, Vec<Family>)> = Vec::new();
     for (cause, family) in found {
         match causes.iter_mut().find(|(known, _)| *known == cause) {
@@ -52,13 +48,9 @@ pub fn next(verdict: &Verdict) -> Vec<Remedy> {
             None => causes.push((cause, vec![family])),
         }
     }
-    let of_causes = causes.into_iter().map(|(cause, of)| of_cause(cause, &of));
-    verdict
-        .why
-        .map(of_why)
-        .into_iter()
-        .chain(of_causes)
-        .collect()
+    let mut next: Vec<Remedy> = verdict.why.map(of_why).into_iter().collect();
+    next.extend(causes.iter().map(|(cause, of)| of_cause(*cause, of)));
+    next
 }
 
 /// Commands to run, and what to look for, as for IPv4.
@@ -175,40 +167,18 @@ fn in_family(text: &str, family: Family) -> String {
 /// For a node of which nothing is known.
 pub fn of_why(why: Why) -> Remedy {
     let advice = match why {
-        Why::ObserverBlind => {
-            "The programs are attached nowhere: the agent's log says what the kernel refused; \
-             docs/capabilities.md says what they need."
-        }
-        Why::NotSampled => {
-            "The agent was stopped or starved: look at its CPU limit and at what else runs on the \
-             node."
-        }
-        Why::ViewNotSynced => {
-            "The cluster view was never complete: look at the folder, or at the way to the API \
-             server."
-        }
+        Why::ObserverBlind => "The agent's log says what the kernel refused to attach.",
+        Why::NotSampled => "The agent was stopped or starved: look at its CPU limit and the node.",
+        Why::ViewNotSynced => "Look at the folder, or at the way to the API server.",
         Why::NothingExpected => {
-            "No Service has a frontend on this node. If there should be one, look at the cluster \
-             view and at the node's name."
+            "If there should be Services, look at the view and the node's name."
         }
-        Why::NothingProven => {
-            "No probe ever came through in this boot: its likeliest reason is above."
-        }
+        Why::NothingProven => "The likeliest reason why no probe came through is above.",
         Why::Idle => "No traffic and no sentinel: install the sentinel's Service.",
-        Why::Inconclusive => {
-            "Wait for a connection whose outcome says something; with a sentinel, look at why its \
-             probes say nothing."
-        }
-        Why::EvidenceTooOld => {
-            "Make a new connection to a Service from a pod of this node: its outcome tells. With a \
-             sentinel this does not last."
-        }
-        Why::SentinelAltered => {
-            "Somebody edited the sentinel's Service or slice: apply its manifest again."
-        }
-        Why::DatapathChanged => {
-            "Another proxy appeared. Probes count again once they come through."
-        }
+        Why::Inconclusive => "Wait for a connection whose outcome says something.",
+        Why::EvidenceTooOld => "Make a new connection to a Service from a pod of this node.",
+        Why::SentinelAltered => "Somebody edited the sentinel's objects: apply its manifest again.",
+        Why::DatapathChanged => "Another proxy appeared. Probes count once they come through.",
     };
     Remedy {
         of: why.name().to_owned(),

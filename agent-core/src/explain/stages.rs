@@ -92,10 +92,15 @@ pub fn steps(lane: &LaneView, interfaces: &Interfaces<'_>) -> Vec<Step> {
         (None, _) => None,
     };
     let step = |stage: Stage, reached: bool, after_ns: Option<u64>| {
-        let device = device(stage, lane.path, interfaces);
+        let (index, came) = words(stage, lane.path);
+        let device = interfaces
+            .sentinel
+            .zip(index)
+            .map(|(names, index)| names[index]);
+        let at = device.map_or(String::new(), |device| format!(" at {device}"));
         let sentence = match reached {
-            true => self::reached(stage, lane.path, device),
-            false => missed(stage, cause, device, &interfaces.uplinks),
+            true => came.replace("{at}", &at),
+            false => missed(stage, cause, &at, &interfaces.uplinks),
         };
         Step {
             stage,
@@ -115,62 +120,41 @@ pub fn steps(lane: &LaneView, interfaces: &Interfaces<'_>) -> Vec<Step> {
     steps
 }
 
-fn device<'a>(stage: Stage, path: ProbePath, of: &Interfaces<'a>) -> Option<&'a str> {
-    let index = match stage {
-        Stage::Sent | Stage::Arrived | Stage::Collected if path == ProbePath::Host => return None,
-        Stage::Sent | Stage::Collected => 0,
-        Stage::Arrived => 1,
-        Stage::Translated | Stage::Returned => 2,
-        Stage::Echoed | Stage::Masqueraded => 3,
-        Stage::Data => return None,
-    };
-    of.sentinel.map(|names| names[index])
-}
-
-fn at(preposition: &str, device: Option<&str>) -> String {
-    device.map_or_else(String::new, |device| format!(" {preposition} {device}"))
-}
-
-fn reached(stage: Stage, path: ProbePath, device: Option<&str>) -> String {
+/// The interface of a stage, by its place, and the words for a probe that reached it.
+fn words(stage: Stage, path: ProbePath) -> (Option<usize>, &'static str) {
+    let host = path == ProbePath::Host;
     match stage {
-        Stage::Sent if path == ProbePath::Host => "dialled by the node itself".to_owned(),
-        Stage::Sent => format!("written{}", at("to", device)),
-        Stage::Arrived => format!("came into the node{}", at("at", device)),
-        Stage::Translated => format!("left for the endpoint{}, translated", at("by", device)),
-        Stage::Echoed => format!("reached the echo{} and was answered", at("at", device)),
-        Stage::Returned => format!("the answer came into the node{}", at("at", device)),
-        Stage::Collected if path == ProbePath::Host => "the answer reached the node".to_owned(),
-        _ => format!("the answer reached the client{}", at("at", device)),
+        Stage::Sent if host => (None, "dialled by the node itself"),
+        Stage::Sent => (Some(0), "written{at}"),
+        Stage::Arrived => (Some(1), "came into the node{at}"),
+        Stage::Translated => (Some(2), "left for the endpoint{at}, translated"),
+        Stage::Echoed => (Some(3), "reached the echo{at} and was answered"),
+        Stage::Returned => (Some(2), "the answer came into the node{at}"),
+        Stage::Collected => ((!host).then_some(0), "the answer was received{at}"),
+        Stage::Data => (None, "data came back"),
+        Stage::Masqueraded => (Some(3), "the echo saw an address of the node{at}"),
     }
 }
 
-fn missed(stage: Stage, cause: ProbeCause, device: Option<&str>, uplinks: &[&str]) -> String {
-    match stage {
-        Stage::Translated => not_translated(cause, device, uplinks),
-        Stage::Sent | Stage::Arrived => format!("did not come into the node{}", at("at", device)),
-        Stage::Echoed => format!("did not reach the echo{}", at("at", device)),
-        Stage::Returned => format!("no answer came into the node{}", at("at", device)),
-        Stage::Collected => format!("the answer did not reach the client{}", at("at", device)),
-        Stage::Data => "data sent behind the handshake did not come back".to_owned(),
-        Stage::Masqueraded => "the echo saw the client's own address".to_owned(),
-    }
-}
-
-/// It came in and did not leave for the endpoint: what was seen of it instead.
-fn not_translated(cause: ProbeCause, device: Option<&str>, uplinks: &[&str]) -> String {
-    let by = at("by", device);
-    match (cause, uplinks) {
-        (ProbeCause::Leaked, []) => "left by an uplink untranslated".to_owned(),
-        (ProbeCause::Leaked, uplinks) => format!("left by {} untranslated", uplinks.join(" or ")),
-        (ProbeCause::Refused, _) => "was refused by the node itself, by RST".to_owned(),
-        (ProbeCause::Unreachable, _) => "was refused by an ICMP error".to_owned(),
-        (ProbeCause::Misrouted, _) => "was sent to an address that is no endpoint".to_owned(),
-        (ProbeCause::Stale, _) => "was sent to an endpoint that has left".to_owned(),
-        (ProbeCause::ForwardingOff, _) => {
-            format!("did not leave{by}, and the kernel does not forward")
+/// What was seen of a probe instead.
+fn missed(stage: Stage, cause: ProbeCause, at: &str, uplinks: &[&str]) -> String {
+    let text = match (stage, cause) {
+        (Stage::Data, _) => "data sent behind the handshake did not come back",
+        (Stage::Masqueraded, _) => "the echo saw the client's own address",
+        (Stage::Translated, ProbeCause::Leaked) if uplinks.is_empty() => {
+            "left by an uplink untranslated"
         }
-        _ => format!("did not leave{by}, and was not seen again"),
-    }
+        (Stage::Translated, ProbeCause::Leaked) => {
+            return format!("left by {} untranslated", uplinks.join(" or "));
+        }
+        (Stage::Translated, ProbeCause::Refused) => "was refused by the node itself, by RST",
+        (Stage::Translated, ProbeCause::Unreachable) => "was refused by an ICMP error",
+        (Stage::Translated, ProbeCause::Misrouted) => "was sent to an address that is no endpoint",
+        (Stage::Translated, ProbeCause::Stale) => "was sent to an endpoint that has left",
+        (Stage::Translated, ProbeCause::ForwardingOff) => "the kernel does not forward",
+        _ => return format!("not seen{at}"),
+    };
+    text.to_owned()
 }
 
 #[cfg(test)]

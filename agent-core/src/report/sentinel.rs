@@ -28,25 +28,18 @@ pub struct SentinelReport {
 impl SentinelReport {
     /// Whether it is probed, and why not.
     pub fn of(service: &ObjectName, condition: &Condition<'_>, synced: bool) -> Self {
+        let says = |what: &str| format!("Service {service} {what}");
         let (state, sentence) = match condition {
-            Condition::Altered(altered) => (SentinelState::Altered, (*altered).to_owned()),
-            Condition::Absent if synced => (
-                SentinelState::Absent,
-                format!("Service {service} is not in the cluster"),
-            ),
+            Condition::Altered(how) => (SentinelState::Altered, (*how).to_owned()),
+            Condition::Absent if synced => (SentinelState::Absent, says("is not in the cluster")),
             Condition::Absent => (
                 SentinelState::Absent,
-                format!("Service {service} is not known: the cluster view is not complete"),
+                says("is not known: the cluster view is not complete"),
             ),
             Condition::Off(why) => (SentinelState::Off, (*why).to_owned()),
-            Condition::Settling => (
-                SentinelState::Probing,
-                "its interfaces are being made".to_owned(),
-            ),
-            Condition::Probing | Condition::Suspect => (
-                SentinelState::Probing,
-                format!("Service {service} is probed"),
-            ),
+            Condition::Settling | Condition::Probing | Condition::Suspect => {
+                (SentinelState::Probing, says("is probed"))
+            }
         };
         Self {
             state,

@@ -101,9 +101,15 @@ impl Agent {
         };
         self.node
             .sightings()
-            .map(|sighting| {
-                let service = self.service_name(sighting.service);
-                SightingReport::new(sighting, service, device(sighting.device))
+            .map(|sighting| SightingReport {
+                at: sighting.at,
+                service: self.service_name(sighting.service),
+                path: sighting.class,
+                failure: sighting.failure,
+                client: sighting.client,
+                frontend: sighting.frontend,
+                destination: sighting.destination,
+                device: device(sighting.device),
             })
             .collect()
     }

@@ -33,14 +33,13 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// Checks by the verdict of an agent, where one answers at the admin port; nothing where none does.
 pub fn beside_agent(said: &CheckArgs) -> Option<Exit> {
     let address = &said.admin_address;
-    let mut attempts = 0;
-    let asked = loop {
-        match fetch::report(address) {
-            Err(FetchError::TooEarly(..)) if attempts < ATTEMPTS => thread::sleep(AGAIN),
-            asked => break asked,
+    let mut asked = fetch::report(address);
+    for _ in 0..ATTEMPTS {
+        if matches!(asked, Err(FetchError::TooEarly(..))) {
+            thread::sleep(AGAIN);
+            asked = fetch::report(address);
         }
-        attempts += 1;
-    };
+    }
     match asked {
         Ok((report, _)) => {
             let source = Source::Agent {

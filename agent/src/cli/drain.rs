@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::thread;
 use std::time::Duration;
 
-use super::paper::{counted, sentence};
+use super::paper::sentence;
 use super::{Exit, FetchError, fetch};
 use crate::args::{DrainArgs, Output};
 use agent_core::drain::{Ask, Reason};
@@ -64,16 +64,8 @@ fn show(said: &DrainArgs, answer: Answer) -> Exit {
 }
 
 fn text(report: &DrainReport) -> String {
-    let mut text = format!(
-        "{}  {}\n",
-        ending(report.reason).1,
-        sentence(&report.message)
-    );
-    if let Some(connections) = report.connections {
-        let counted = counted(connections, "new connection");
-        text.push_str(&format!("{counted} since the node is {}.\n", report.node));
-    }
-    text
+    let (_, word) = ending(report.reason);
+    format!("{word}  {}\n", sentence(&report.message))
 }
 
 fn ending(reason: Reason) -> (Exit, &'static str) {

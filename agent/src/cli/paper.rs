@@ -70,16 +70,6 @@ impl Paper {
         self.styled(ink.code(), text)
     }
 
-    /// Black on the colour of the ink: the one thing to see first.
-    pub(super) fn badge(&mut self, ink: Ink, text: &str) -> &mut Self {
-        let code = format!("1;7;{}", ink.code());
-        if self.colour {
-            self.styled(&code, &format!(" {text} "))
-        } else {
-            self.styled("", text)
-        }
-    }
-
     fn styled(&mut self, code: &str, text: &str) -> &mut Self {
         let text = &*visible(text);
         if self.colour && !code.is_empty() && !text.is_empty() {
@@ -132,7 +122,13 @@ impl Paper {
 
     /// What is to be seen first: a word, a name, and what there is to say of it.
     pub(super) fn head(&mut self, ink: Ink, word: &str, name: &str, rest: &str) {
-        self.badge(ink, &word.to_uppercase()).put(Ink::Plain, "  ");
+        let word = word.to_uppercase();
+        // Black on the colour of the ink.
+        match self.colour {
+            true => self.styled(&format!("1;7;{}", ink.code()), &format!(" {word} ")),
+            false => self.put(Ink::Plain, &word),
+        };
+        self.put(Ink::Plain, "  ");
         self.put(Ink::Heading, name).put(Ink::Plain, rest).line();
     }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::paper::{Ink, Paper, TEXT, counted, grouped, sentence};
-use agent_core::cause::Cause;
+use agent_core::cause::{Cause, Failure};
 use agent_core::eligibility::Eligibility;
 use agent_core::explain::{self, Interfaces, Remedy, label};
 use agent_core::names;
@@ -96,7 +96,7 @@ impl Paper {
         self.to(TEXT).put(ink, sign);
         self.to(PATH).put(Ink::Plain, path);
         self.to(TRANSPORT).put(Ink::Faint, transport);
-        self.to(NOW).put(ink, explain::state_label(lane.state));
+        self.to(NOW).put(ink, &label(lane.state.name()));
         let probes = grouped(lane.passed + lane.failed);
         let passed = format!("{} of {probes}", grouped(lane.passed));
         self.right(Ink::Plain, PASSED, &passed);
@@ -137,14 +137,10 @@ impl Paper {
             true => (Ink::Bad, ""),
             false => (Ink::Warn, "; not confirmed"),
         };
-        let failures = trouble.failures.iter().copied();
-        let counts: Vec<String> = failures
-            .map(|(failure, count)| format!("{} {}", grouped(count), Cause::of(failure).name()))
-            .collect();
         let text = format!(
             "on {}: {} in {}, the last {} ago; {}{confirmed}",
             names::of_family(trouble.family),
-            counts.join(", "),
+            counts(&trouble.failures),
             Spoken(now.since(trouble.since)),
             Spoken(now.since(trouble.last_failure)),
             counted(u64::from(trouble.endpoints), "endpoint"),
@@ -154,11 +150,6 @@ impl Paper {
         if let Some(example) = &trouble.example {
             self.to(TEXT + 2).wrapped(Ink::Faint, TEXT + 2, example);
         }
-    }
-
-    /// What is not seen.
-    pub(super) fn losses(&mut self, losses: &[String]) {
-        self.list("not seen", Ink::Warn, losses);
     }
 
     /// Where to look next. What was shown before is not shown again.
@@ -190,6 +181,15 @@ pub(super) fn mark(reached: bool) -> (Ink, &'static str) {
         true => (Ink::Good, " ✔ "),
         false => (Ink::Bad, " ✘ "),
     }
+}
+
+/// `4 refused, 160 leaked`.
+pub(super) fn counts(failures: &[(Failure, u64)]) -> String {
+    let counts = failures.iter();
+    let counts: Vec<String> = counts
+        .map(|(failure, count)| format!("{} {}", grouped(*count), Cause::of(*failure).name()))
+        .collect();
+    counts.join(", ")
 }
 
 /// `3 s ago`.

@@ -11,8 +11,9 @@ use super::paper::{Ink, Paper, counted, grouped, sentence};
 use super::{Exit, FetchError, colours, fetch, parts};
 use crate::args::{Output, StatusArgs};
 use crate::causes::chain;
-use agent_core::cause::{Cause, State};
+use agent_core::cause::State;
 use agent_core::names;
+use agent_core::policy::Enforcement;
 use agent_core::report::{PortReport, PortWay, Report, SentinelReport, SentinelState};
 use agent_core::shape::{Seen, Shape};
 use agent_core::time::Spoken;
@@ -90,7 +91,7 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     paper.services(verdict);
     let udp = udp_troubles(report);
     paper.list("udp", Ink::Warn, &udp);
-    paper.losses(&parts::unseen(verdict));
+    paper.list("not seen", Ink::Warn, &parts::unseen(verdict));
     paper.list("datapath", Ink::Plain, &datapath(&report.datapath));
     paper.list("problems", Ink::Warn, &problems(report));
     paper.section("port", Ink::Faint, port(&report.port));
@@ -147,16 +148,14 @@ fn sentinel(paper: &mut Paper, sentinel: &SentinelReport, verdict: &Verdict) {
 
 /// UDP Services whose datagrams fail: judged apart.
 fn udp_troubles(report: &Report) -> Vec<String> {
-    let failing = report.udp.services.iter().filter(|of| of.failed() > 0);
-    let trouble = failing.map(|of| {
-        let failures = of.outcomes.failures().into_iter();
-        let failures = failures.filter(|(_, count)| *count > 0);
-        let counts: Vec<String> = failures
-            .map(|(failure, count)| format!("{} {}", grouped(count), Cause::of(failure).name()))
-            .collect();
-        let (counts, all) = (counts.join(", "), grouped(of.outcomes.arrived));
+    let services = report.udp.services.iter().map(|of| &of.counted);
+    let trouble = services.filter_map(|of| {
+        let mut failures = of.outcomes.failures().to_vec();
+        failures.retain(|(_, count)| *count > 0);
+        let (counts, all) = (parts::counts(&failures), grouped(of.outcomes.arrived));
         let family = names::of_family(of.family);
-        format!("{} on {family}: {counts} of {all} datagrams", of.service)
+        let text = format!("{} on {family}: {counts} of {all} datagrams", of.service);
+        (!failures.is_empty()).then_some(text)
     });
     trouble.collect()
 }
@@ -217,7 +216,15 @@ fn agent(paper: &mut Paper, report: &Report) {
     paper.section("expected", Ink::Faint, &text);
     let agent = &report.agent;
     let up = report.written.duration_since(agent.started).unsigned_abs();
-    let text = format!("pathproof {}, running for {}", agent.version, Spoken(up));
+    let audit = match agent.enforcement {
+        Enforcement::Enforce => "",
+        Enforcement::Audit => ", audit only",
+    };
+    let text = format!(
+        "pathproof {}, running for {}{audit}",
+        agent.version,
+        Spoken(up)
+    );
     paper.section("agent", Ink::Faint, &text);
 }
 

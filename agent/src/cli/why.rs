@@ -253,13 +253,12 @@ fn because(paper: &mut Paper, chain: &Chain<'_>) {
         }
         paper.put(Ink::Plain, ". ");
         paper.wrapped(Ink::Plain, TEXT, &sentence(&verdict.reason_of(family)));
+        told.push(reason);
         let rule = explain::rule(&family.finding, &verdict.limits);
-        // What is sound beside what is not needs no grounds.
-        let of_interest = family.state != State::Proven || verdict.state == State::Proven;
-        if of_interest && !told.contains(&rule) {
+        if let Some(rule) = rule.filter(|rule| !told.contains(rule)) {
             paper.section("", Ink::Faint, &rule);
+            told.push(rule);
         }
-        told.extend([reason, rule]);
     }
     paper.line();
 }

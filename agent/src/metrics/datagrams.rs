@@ -1,5 +1,6 @@
 //! Datagrams of UDP Services by outcome, and how long answers took, since the agent started.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use agent_common::evidence::{DELAY_BUCKETS, Delays, delay_bucket};
@@ -57,18 +58,18 @@ impl Datagrams {
             .iter()
             .filter_map(|(id, tally)| {
                 let info = directory.service(*id)?;
-                let counted = tally.report(info.endpoints, false);
                 Some(UdpServiceReport {
-                    service: counted.service,
-                    family: counted.family,
-                    endpoints: counted.endpoints,
+                    counted: tally.report(info.endpoints, false),
                     dns: info.dns,
-                    outcomes: counted.outcomes,
                     answers: self.answers.get(id).and_then(times),
                 })
             })
             .collect();
-        services.sort_by(|a, b| a.order().cmp(&b.order()));
+        // DNS, then the busiest; by name where that is the same.
+        services.sort_by_cached_key(|UdpServiceReport { counted, dns, .. }| {
+            let busy = Reverse(counted.outcomes.arrived);
+            (!dns, busy, counted.service.clone(), counted.family)
+        });
         let omitted = services.len().saturating_sub(shown);
         services.truncate(shown);
         UdpReport {

@@ -90,16 +90,3 @@ fn endings(#[case] reason: Reason, #[case] expected: Exit, #[case] begins: &str)
     assert!(page.starts_with(begins), "{page}");
     assert_eq!(page.lines().count(), 1, "{page}");
 }
-
-#[test]
-fn connections_of_a_leaving_node_are_told() {
-    let leaving = DrainReport {
-        connections: Some(1),
-        ..report(Reason::Quiet, 9)
-    };
-    let page = text(&leaving);
-    assert!(
-        page.ends_with("\n1 new connection since the node is tainted.\n"),
-        "{page}"
-    );
-}

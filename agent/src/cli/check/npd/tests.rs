@@ -118,7 +118,7 @@ fn an_agent_that_stopped_judging_says_nothing(#[case] seconds: u64, #[case] expe
 #[rstest]
 #[case(
     "nobody listens",
-    "no agent answers at 127.0.0.1:1: is `pathproof run` running there? Where its…"
+    "no agent answers at 127.0.0.1:1: is `pathproof run` running there? Where its …"
 )]
 fn an_error_is_one_short_line(#[case] why: &str, #[case] expected: &str) {
     let source = std::io::Error::other(why);
