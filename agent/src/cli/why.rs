@@ -173,12 +173,12 @@ impl LaneStep<'_> {
     /// What was sent: from where to where, how many, when.
     fn sent(&self, now: Mono) -> String {
         let mut text = format!("Probes of {}", self.label());
-        if let Some(from) = self.view.client {
-            text.push_str(&format!(", from {from}"));
-        }
-        if let Some(to) = self.to {
-            text.push_str(&format!(", to {to}"));
-        }
+        text.push_str(&match (self.view.client, self.to) {
+            (Some(from), Some(to)) => format!(", from {from} to {to}"),
+            (Some(from), None) => format!(", from {from}"),
+            (None, Some(to)) => format!(", to {to}"),
+            (None, None) => String::new(),
+        });
         text.push_str(&match (self.view.failures, self.view.failing_since) {
             (1, _) => ": the last one failed".to_owned(),
             (failures, Some(since)) if failures > 1 => format!(
