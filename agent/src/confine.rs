@@ -11,7 +11,7 @@ use crate::config::{ApiArgs, Config, Source};
 use crate::datapath::pins::Pins;
 use crate::datapath::scratch::ScratchMap;
 use crate::hardening::{self, Loader, Needs, SYSTEM, can_without};
-use agent_core::report::hardening::HardeningReport;
+use agent_core::report::HardeningReport;
 
 /// Why files cannot be confined where a kubeconfig names a program.
 const PROGRAM: &str =

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use caps::Capability;
 
 use crate::causes::chain;
-use agent_core::report::hardening::{FilesReport, HardeningReport};
+use agent_core::report::{FilesReport, HardeningReport};
 
 mod calls;
 mod files;

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         Command::Cleanup(said) => exit(cleanup(said)),
         // Its words were taken above.
         Command::KubeProxy(said) => exit(stand_in(Ok(said.words))),
-        Command::Version(said) => cli::version::run(&said),
+        Command::Version(said) => cli::version(said.output),
         Command::Docs(said) => cli::docs(&said),
     };
     exit.into()

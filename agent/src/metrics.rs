@@ -14,8 +14,7 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
 use agent_core::evidence::{CountDelta, Directory};
-use agent_core::report::udp::UdpReport;
-use agent_core::report::{Report, ServiceReport};
+use agent_core::report::{Report, ServiceReport, UdpReport};
 use agent_core::trace::ProbeTrace;
 use agent_core::verdict::ServiceTrouble;
 

@@ -24,8 +24,8 @@ use tokio::task::JoinHandle;
 
 use crate::metrics::{Metrics, Published};
 use agent_core::condition::{Pace, Standing, Written, standing};
+use agent_core::report::PublishReport;
 use agent_core::report::Report;
-use agent_core::report::publish::PublishReport;
 use agent_core::time::{Mono, Wall};
 pub use kube::Client;
 use node::NodeApi;

@@ -1,7 +1,5 @@
 //! Reports as they look in the field, for tests.
 
-use super::hardening::{FilesReport, HardeningReport};
-use super::udp::{AnswerTimes, UdpReport, UdpServiceReport};
 use super::*;
 use crate::cause::{Cause, State};
 use crate::eligibility::Eligibility;
@@ -179,7 +177,7 @@ pub fn proven() -> Report {
             problems: Vec::new(),
             ignored: 17,
         },
-        publish: publish::PublishReport::default(),
+        publish: PublishReport::default(),
         faults: [("truncated", 0), ("later_fragment", 12), ("over_budget", 0)]
             .map(|(name, count)| (name.to_owned(), count))
             .into(),
@@ -266,20 +264,14 @@ pub fn broken() -> Report {
 
 /// DNS that is asked and answers, and what sends metrics to nobody.
 fn udp() -> UdpReport {
-    let service = |service: &str, arrived, answered, lost| UdpServiceReport {
-        service: service.to_owned(),
-        family: Family::V4,
-        endpoints: 2,
-        dns: false,
-        outcomes: OutcomeCounts {
-            arrived,
-            forwarded: arrived - lost,
-            proven: arrived - lost,
-            answered,
-            lost,
-            ..OutcomeCounts::default()
-        },
-        answers: None,
+    let of = |name: &str, arrived, answered, lost| {
+        let mut counted = service(name, Family::V4, 2, arrived, arrived - lost, lost);
+        counted.outcomes.answered = answered;
+        UdpServiceReport {
+            counted,
+            dns: false,
+            answers: None,
+        }
     };
     UdpReport {
         services: vec![
@@ -290,10 +282,10 @@ fn udp() -> UdpReport {
                     half_ns: 1 << 19,
                     most_ns: 1 << 24,
                 }),
-                ..service("kube-system/kube-dns:dns", 41_230, 41_214, 0)
+                ..of("kube-system/kube-dns:dns", 41_230, 41_214, 0)
             },
-            service("monitoring/statsd:udp", 9_120, 0, 0),
-            service("telephony/sip:sip", 412, 409, 3),
+            of("monitoring/statsd:udp", 9_120, 0, 0),
+            of("telephony/sip:sip", 412, 409, 3),
         ],
         omitted: 0,
     }

@@ -15,9 +15,7 @@ use agent_core::limits::Limits;
 use agent_core::node::{Node, SAMPLE_INTERVAL, Start};
 use agent_core::owners::DatapathOwners;
 use agent_core::plan::MapChange;
-use agent_core::report::hardening::HardeningReport;
-use agent_core::report::udp::UDP_SHOWN;
-use agent_core::report::{self, BUSIEST_SHOWN, Report, SCHEMA};
+use agent_core::report::{self, BUSIEST_SHOWN, HardeningReport, Report, SCHEMA, UDP_SHOWN};
 use agent_core::time::{Mono, Wall};
 use agent_core::verdict::Verdict;
 use tokio::sync::watch;
@@ -397,7 +395,16 @@ impl Agent {
             || format!("interface {}", sighting.device),
             ToOwned::to_owned,
         );
-        report::SightingReport::new(sighting, service, device)
+        report::SightingReport {
+            at: sighting.at,
+            service,
+            path: sighting.class,
+            failure: sighting.failure,
+            client: sighting.client,
+            frontend: sighting.frontend,
+            destination: sighting.destination,
+            device,
+        }
     }
 
     fn cluster(&self) -> report::ClusterReport {

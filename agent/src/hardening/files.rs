@@ -9,7 +9,7 @@ use landlock::{
 use thiserror::Error;
 
 use super::Needs;
-use agent_core::report::hardening::FilesReport;
+use agent_core::report::FilesReport;
 
 /// The newest rights that are asked for; a kernel that does not know them all holds those it does.
 const RIGHTS: ABI = ABI::V5;

@@ -11,7 +11,7 @@ use agent_common::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
 use agent_core::cluster::ObjectName;
 use agent_core::evidence::{CountDelta, Directory, ServiceInfo};
 use agent_core::names;
-use agent_core::report::udp::{AnswerTimes, UdpReport, UdpServiceReport};
+use agent_core::report::{AnswerTimes, UdpReport, UdpServiceReport};
 use agent_core::report::{OutcomeCounts, ServiceReport};
 use agent_core::verdict::ServiceTrouble;
 
@@ -72,6 +72,16 @@ struct Tally {
 }
 
 impl Tally {
+    fn report(&self, endpoints: u32, trouble: bool) -> ServiceReport {
+        ServiceReport {
+            service: self.service(),
+            family: self.family,
+            endpoints,
+            trouble,
+            outcomes: self.outcomes(),
+        }
+    }
+
     fn of(info: &ServiceInfo<'_>) -> Self {
         Self {
             name: info.name.clone(),
@@ -166,13 +176,7 @@ impl Connections {
         ranked.truncate(troubled + busiest);
         let shown = ranked
             .into_iter()
-            .map(|(tally, trouble, endpoints)| ServiceReport {
-                service: tally.service(),
-                family: tally.family,
-                endpoints,
-                trouble,
-                outcomes: tally.outcomes(),
-            });
+            .map(|(tally, trouble, endpoints)| tally.report(endpoints, trouble));
         (shown.collect(), u32::try_from(omitted).unwrap_or(u32::MAX))
     }
 
@@ -262,16 +266,17 @@ impl Datagrams {
             .filter_map(|(id, tally)| {
                 let info = directory.service(*id)?;
                 Some(UdpServiceReport {
-                    service: tally.service(),
-                    family: tally.family,
-                    endpoints: info.endpoints,
+                    counted: tally.report(info.endpoints, false),
                     dns: info.dns,
-                    outcomes: tally.outcomes(),
                     answers: self.answers.get(id).and_then(times),
                 })
             })
             .collect();
-        services.sort_by(|a, b| a.order().cmp(&b.order()));
+        // DNS, then the busiest; by name where that is the same.
+        services.sort_by_cached_key(|UdpServiceReport { counted, dns, .. }| {
+            let busy = Reverse(counted.outcomes.arrived);
+            (!dns, busy, counted.service.clone(), counted.family)
+        });
         let omitted = services.len().saturating_sub(shown);
         services.truncate(shown);
         UdpReport {

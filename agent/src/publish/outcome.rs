@@ -6,7 +6,7 @@ use super::Clocks;
 use super::fault::Fault;
 use crate::metrics::{Metrics, Published, WriteResult};
 use agent_core::condition::TYPE;
-use agent_core::report::publish::{PublishReport, WriteReport};
+use agent_core::report::{PublishReport, WriteReport};
 
 /// Shared by those who write and those who ask.
 #[derive(Clone, Debug)]

@@ -165,6 +165,5 @@ fn names_are_stable_and_indexes_are_places() {
     assert_eq!(ProbeCause::ALL.len(), PROBE_CAUSES);
     for reason in VoidReason::ALL {
         assert_eq!(serde_json::to_value(reason).unwrap(), reason.name());
-        assert!(!crate::explain::void(reason).is_empty());
     }
 }

@@ -81,25 +81,12 @@ fn rules_that_follow_are_measured() {
     assert_eq!(verdict.state, State::Proven);
     let lane = off_cluster(&verdict);
     assert_eq!(lane.late, Some(300_000_000));
-    assert!(
-        said(lane, &verdict).ends_with(
-            "; probes still go to generation 20001, 300 ms after this node heard of a newer one \
-             (now 20002)"
-        ),
-        "{}",
-        said(lane, &verdict)
-    );
     world.meet((10_350, 12_000), 300, |_| Some(NEW));
     let verdict = world.verdict(12_100);
     let lane = off_cluster(&verdict);
     // To the probe's departure for the echo, 20 us after it was sent.
     assert_eq!((lane.lag, lane.late), (Some(350_020_000), None));
     assert_eq!((lane.wanted, lane.generation), (Some(NEW), Some(NEW)));
-    assert!(
-        said(lane, &verdict).ends_with("; the rules last followed the API within 350 ms"),
-        "{}",
-        said(lane, &verdict)
-    );
     assert_eq!(
         lane.programming_lag(),
         Some(Duration::from_nanos(350_020_000))

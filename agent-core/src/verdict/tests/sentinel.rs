@@ -168,7 +168,7 @@ fn real_connections_that_get_through_say_that_the_range_is_filtered() {
     assert!(
         verdict
             .reason()
-            .ends_with("; but a real connection from a pod got through 200 ms ago"),
+            .ends_with("; but a real connection from a pod of this node got through 200 ms ago"),
         "{}",
         verdict.reason()
     );
