@@ -19,7 +19,7 @@ use pathproof::clock;
 use pathproof::datapath::Observer;
 use pathproof::datapath::attach::Mode;
 use pathproof::datapath::devices::Device;
-use pathproof::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
+use pathproof::datapath::probes::{ProbeEnds, ProbeHooks};
 use pathproof::sentinel::devices::{PodSources, SentinelDevices, Settings, ensure};
 use pathproof::sentinel::prober::{End, FamilyTargets, Frontend, Prober, Targets, Wire};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use agent_common::abi::ABI_VERSION;
 use agent_common::evidence::Fault;
 
 use super::agent::Agent;
-use crate::datapath::ABI;
 use crate::datapath::attach::{Attachment, Mechanism};
 use crate::metrics::Snapshot;
 use crate::publish::Publishing;
@@ -34,7 +34,7 @@ impl Agent {
             written: timestamp(self.node.anchor().wall_of(verdict.at)),
             agent: AgentInfo {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
-                abi: ABI,
+                abi: ABI_VERSION,
                 started: timestamp(self.output.started),
                 enforcement: self.config.enforcement,
                 unknown_policy: self.config.unknown_policy,

@@ -19,7 +19,7 @@ use crate::clock;
 use crate::cluster::api::Uncached;
 use crate::config::SentinelConfig;
 use crate::datapath::Observer;
-use crate::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
+use crate::datapath::probes::{ProbeEnds, ProbeHooks};
 use crate::sentinel::devices::{Role, SentinelDevices, Settings};
 use crate::sentinel::prober::{FamilyTargets, Frontend, Prober, Targets};
 use addresses::{settings, taken, wire};

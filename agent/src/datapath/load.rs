@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use agent_common::abi::{SEED, map, program};
-use aya::programs::{ProgramError, SchedClassifier};
+use aya::maps::{Array, Map, MapError};
+use aya::programs::{Program, ProgramError, SchedClassifier};
 use aya::{Ebpf, EbpfError, EbpfLoader};
+use caps::{CapSet, Capability};
 use thiserror::Error;
 
 use super::pins::Pins;
@@ -76,6 +78,61 @@ impl LoadError {
     }
 }
 
+/// A map of the object cannot be used.
+#[derive(Debug, Error)]
+pub enum MapsError {
+    /// The object lacks it.
+    #[error(transparent)]
+    Missing(#[from] LoadError),
+    /// The kernel refused.
+    #[error("cannot {operation} the map {map}: {}", chain(&**source))]
+    Refused {
+        /// `open`, `read`, `sweep`, `write to`.
+        operation: &'static str,
+        /// Its name.
+        map: &'static str,
+        /// What the kernel said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// What becomes of the kernel's refusal.
+pub(super) fn refused<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+    operation: &'static str,
+    map: &'static str,
+) -> impl FnOnce(E) -> MapsError {
+    move |source| MapsError::Refused {
+        operation,
+        map,
+        source: source.into(),
+    }
+}
+
+/// Takes a map out of the object as the type it is used as.
+pub(super) fn take<T: TryFrom<Map, Error = MapError>>(
+    ebpf: &mut Ebpf,
+    name: &'static str,
+) -> Result<T, MapsError> {
+    let map = ebpf.take_map(name).ok_or(missing("map", name))?;
+    T::try_from(map).map_err(refused("open", name))
+}
+
+fn missing(kind: &'static str, name: &'static str) -> LoadError {
+    LoadError::Missing { kind, name }
+}
+
+/// A map of no meaning, to find out whether this thread may read maps that are open already: what is
+/// returned tries. Before Linux 5.19 bpf(2) as a whole wants CAP_BPF where
+/// kernel.unprivileged_bpf_disabled is set, which is usual; since then only bringing something in
+/// does. Distributions carry the change back.
+///
+/// # Errors
+/// The kernel refused the map: for lack of CAP_BPF, as a rule.
+pub fn scratch_map() -> Result<impl Fn() -> bool, MapError> {
+    let map = Array::<_, u64>::create(1, 0)?;
+    Ok(move || map.get(&0, 0).is_ok())
+}
+
 /// The programs that are attached; `program::EMPTY` is for benchmarks.
 pub const ATTACHED: [&str; 4] = [
     program::INGRESS,
@@ -104,7 +161,7 @@ pub fn load_with(
     pins: Option<&Pins>,
     capacities: &[(&'static str, u32)],
 ) -> Result<Ebpf, LoadError> {
-    let mut ebpf = match with_memory(|| create(pins, capacities)) {
+    let mut ebpf = match insist(|| create(pins, capacities)) {
         // Maps that cannot be used are a former agent's of a layout that lied about its version,
         // or half-made by a crash: counting begins anew rather than not at all.
         Err(error) if pins.is_some() && !permission_denied(&error) && !out_of_memory(&error) => {
@@ -129,81 +186,54 @@ pub fn load_with(
 pub fn load_sentinel(ebpf: &mut Ebpf) -> Result<(), LoadError> {
     for name in SENTINEL {
         let classifier = classifier(ebpf, name)?;
-        if classifier.fd().is_ok() {
-            continue;
+        if classifier.fd().is_err() {
+            verify(classifier)?;
         }
-        verify(classifier)?;
     }
     Ok(())
 }
-
-/// How often a load is begun anew that a signal interrupted.
-const INTERRUPTED: usize = 20;
 
 /// Hands a program to the verifier.
 fn verify(classifier: &mut SchedClassifier) -> Result<(), LoadError> {
     insist(|| classifier.load()).map_err(|error| LoadError::of(EbpfError::ProgramError(error)))
 }
 
-/// How often memory that is short is asked for again, and the pause before that: 20 s for all maps and
-/// programs together, since nobody is answered meanwhile. An agent that gives up stays blind until its
-/// restart.
-static ASKED_AGAIN: AtomicUsize = AtomicUsize::new(100);
+/// How often something is tried again for all maps and programs together, and the pause before that
+/// where memory is short: 20 s at most, since nobody is answered meanwhile. An agent that gives up
+/// stays blind until its restart.
+static TRIES: AtomicUsize = AtomicUsize::new(100);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Tries again while the kernel has no memory: what it allocates for maps and programs counts for the
-/// container, and is not waited for.
-fn with_memory<T, E: std::error::Error + 'static>(
+/// container, and is not waited for. So it does where a signal interrupts the verifier, which stops
+/// with EAGAIN as soon as one waits for this thread (`bpf_check`, kernel/bpf/verifier.c).
+pub(super) fn insist<T, E: std::error::Error + 'static>(
     mut make: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
     let one_less = |left: usize| left.checked_sub(1);
     loop {
-        match make() {
-            Err(error)
-                if out_of_memory(&error)
-                    && ASKED_AGAIN.fetch_update(Relaxed, Relaxed, one_less).is_ok() =>
-            {
-                tracing::debug!(%error, "there is no memory; asking again");
-                std::thread::sleep(PAUSE);
-            }
+        let error = match make() {
+            Err(error) if out_of_memory(&error) || was_interrupted(&error) => error,
             other => return other,
+        };
+        if TRIES.fetch_update(Relaxed, Relaxed, one_less).is_err() {
+            return Err(error);
+        }
+        tracing::debug!(%error, "trying again");
+        if out_of_memory(&error) {
+            std::thread::sleep(PAUSE);
         }
     }
 }
 
-/// Loads a program, and begins anew where a signal interrupts that: the verifier stops with EAGAIN
-/// as soon as one waits for this thread (`bpf_check`, kernel/bpf/verifier.c), which says nothing of
-/// the program. Waits for memory, too.
-pub(super) fn insist(
-    mut load: impl FnMut() -> Result<(), ProgramError>,
-) -> Result<(), ProgramError> {
-    with_memory(|| {
-        for _ in 0..INTERRUPTED {
-            match load() {
-                Err(ProgramError::LoadError { io_error, .. })
-                    if io_error.raw_os_error() == Some(libc::EAGAIN) => {}
-                other => return other,
-            }
-        }
-        load()
-    })
-}
-
 fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebpf, EbpfError> {
-    let paths: Vec<_> = pins
-        .map(|pins| {
-            map::PINNED
-                .iter()
-                .map(|name| (*name, pins.map(name)))
-                .collect()
-        })
-        .unwrap_or_default();
+    let pinned = pins.map(|pins| map::PINNED.map(|name| (name, pins.map(name))));
     let level = log_level();
     let seed = RandomState::new().build_hasher().finish();
     let mut loader = EbpfLoader::new();
     // Nothing in the object is relocated against the kernel's types: they need not be kept.
     loader.btf(None);
-    for (name, path) in &paths {
+    for (name, path) in pinned.iter().flatten() {
         loader.map_pin_path(name, path.as_path());
     }
     for (name, entries) in capacities {
@@ -252,18 +282,28 @@ pub fn classifier<'a>(
     ebpf: &'a mut Ebpf,
     name: &'static str,
 ) -> Result<&'a mut SchedClassifier, LoadError> {
-    ebpf.program_mut(name)
+    program(ebpf, name)
+}
+
+/// A program of the object by name.
+pub(super) fn program<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut T, LoadError>
+where
+    &'a mut T: TryFrom<&'a mut Program>,
+{
+    let program = ebpf.program_mut(name);
+    program
         .and_then(|program| program.try_into().ok())
-        .ok_or(LoadError::Missing {
-            kind: "program",
-            name,
-        })
+        .ok_or(missing("program", name))
+}
+
+fn was_interrupted(error: &(dyn std::error::Error + 'static)) -> bool {
+    codes(error).any(|(code, verifier)| verifier && code == libc::EAGAIN)
 }
 
 /// Whether more privileges would help. `EPERM` says so. `EACCES` is the verifier's word for every
 /// refusal; without CAP_PERFMON it refuses the arithmetic with pointers that reading packets takes,
 /// in words that depend on where it meets it first.
-pub fn permission_denied(error: &(dyn std::error::Error + 'static)) -> bool {
+fn permission_denied(error: &(dyn std::error::Error + 'static)) -> bool {
     codes(error).any(|(code, verifier)| match code {
         libc::EPERM => true,
         libc::EACCES => verifier && !is_trusted(),
@@ -297,13 +337,8 @@ fn codes<'a>(
 /// Whether this thread has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it. Where that cannot be
 /// told, privileges are not what is blamed.
 fn is_trusted() -> bool {
-    const TRUSTED: u64 = 1 << 38 | 1 << 21;
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    effective.is_none_or(|mask| mask & TRUSTED != 0)
+    let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(true);
+    has(Capability::CAP_PERFMON) || has(Capability::CAP_SYS_ADMIN)
 }
 
 #[cfg(test)]
@@ -324,7 +359,7 @@ mod tests {
         insist(|| answers.next().map_or(Ok(()), |code| Err(refused(code)))).expect("loaded");
         assert!(answers.next().is_none());
         let mut tries = 0;
-        let no = insist(|| {
+        let no: Result<(), _> = insist(|| {
             tries += 1;
             Err(refused(libc::E2BIG))
         });

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use agent_common::abi::map;
 use agent_common::evidence::{
@@ -14,40 +14,14 @@ use agent_common::service::{
     Address, FAMILIES, Family, FrontendKind, Port, SOURCE_CLASSES, SourceClass,
 };
 use aya::Ebpf;
-use aya::maps::{Array, Map, MapData, MapError, PerCpuArray, RingBuf};
-use thiserror::Error;
+use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
 
-use super::datagrams::{Datagrams, UdpAnswer};
-use super::load::LoadError;
-use super::sweep::{Sweeper, Swept};
+use super::load::{MapsError, refused, take};
+use super::sweep::{Arrivals, Sweeper, UdpAnswer, answer_of};
 use agent_core::cause::Failure;
 use agent_core::event::KernelSample;
 use agent_core::evidence::{CountDelta, Sighting};
 use agent_core::time::Mono;
-
-/// A map could not be opened or read.
-#[derive(Debug, Error)]
-pub enum SampleError {
-    /// The object lacks it.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// The kernel refused.
-    #[error("cannot read the map {map}: {source}")]
-    Read {
-        /// Its name.
-        map: &'static str,
-        /// Why not.
-        source: MapError,
-    },
-    /// Many elements at a time could not be read.
-    #[error("cannot sweep the map {map}: {source}")]
-    Sweep {
-        /// Its name.
-        map: &'static str,
-        /// Why not.
-        source: std::io::Error,
-    },
-}
 
 /// What one reading of the maps brought.
 #[derive(Debug, Default)]
@@ -68,12 +42,9 @@ pub struct Sampler {
     delays: Array<MapData, Delays>,
     faults: PerCpuArray<MapData, u64>,
     anomalies: RingBuf<MapData>,
-    pending: MapData,
-    datagrams: Datagrams,
-    sweeper: Sweeper,
-    /// Whether a sweep was made: the first one finds what was lost under a former agent, which told
-    /// it already.
-    swept: bool,
+    connections: Sweeper,
+    datagrams: Sweeper,
+    arrivals: Arrivals,
     words: Box<Touched>,
     seen: HashMap<u32, ServiceCounts>,
 }
@@ -84,28 +55,10 @@ struct Counts {
     moved: Vec<(u32, ServiceCounts)>,
 }
 
-/// Takes a map out of the object as the type it is used as.
-pub(super) fn take<T: TryFrom<Map, Error = MapError>>(
-    ebpf: &mut Ebpf,
-    name: &'static str,
-) -> Result<T, SampleError> {
-    let map = ebpf
-        .take_map(name)
-        .ok_or(LoadError::Missing { kind: "map", name })?;
-    T::try_from(map).map_err(|source| SampleError::Read { map: name, source })
-}
-
 impl Sampler {
     /// Takes the maps. What was counted under a former agent is the base of what comes, and no
     /// evidence: it was judged already.
-    pub fn open(ebpf: &mut Ebpf) -> Result<Self, SampleError> {
-        let pending = match ebpf.take_map(map::PENDING) {
-            Some(Map::HashMap(data)) => data,
-            _ => Err(LoadError::Missing {
-                kind: "map",
-                name: map::PENDING,
-            })?,
-        };
+    pub fn open(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
         let mut sampler = Self {
             counts: take(ebpf, map::COUNTS)?,
             touched: take(ebpf, map::TOUCHED)?,
@@ -113,10 +66,9 @@ impl Sampler {
             delays: take(ebpf, map::DELAYS)?,
             faults: take(ebpf, map::FAULTS)?,
             anomalies: take(ebpf, map::ANOMALIES)?,
-            pending,
-            datagrams: Datagrams::open(ebpf)?,
-            sweeper: Sweeper::default(),
-            swept: false,
+            connections: Sweeper::open(ebpf, map::PENDING)?,
+            datagrams: Sweeper::open(ebpf, map::UDP_PENDING)?,
+            arrivals: Arrivals::default(),
             words: Box::default(),
             seen: HashMap::new(),
         };
@@ -127,23 +79,25 @@ impl Sampler {
 
     /// The map of connections under way.
     pub(super) fn pending(&self) -> BorrowedFd<'_> {
-        self.pending.fd().as_fd()
+        self.connections.fd()
     }
 
     /// The devices by which default routes leave: what comes in there comes from outside.
     pub(super) fn set_uplinks(&mut self, uplinks: BTreeSet<u32>) {
-        self.sweeper.set_uplinks(uplinks);
+        self.arrivals.uplinks = uplinks;
     }
 
     /// Reads all of them. Nothing is taken before everything is read: a reading that fails half-way
     /// loses nothing.
-    pub fn sample(&mut self, now: Mono) -> Result<Read, SampleError> {
+    pub fn sample(&mut self, now: Mono) -> Result<Read, MapsError> {
         let read = self.read_counts()?;
         let last_proofs = self.last_proofs()?;
         let faults = self.fault_counts()?;
-        // What cannot be read of datagrams judges nobody, and is no reason to read nothing.
-        let datagrams = self.datagrams.sweep_or_warn(now.0);
-        let swept = self.sweep(now)?;
+        let mut answers = Vec::new();
+        let datagrams = self.datagrams.sweep(now.0, |key, pending, is_over| {
+            answers.extend(answer_of(key, pending).filter(|_| is_over));
+        })?;
+        let (swept, outside) = self.arrivals.sweep(&mut self.connections, now.0)?;
         let mut counts = self.take_deltas(read);
         Self::add_lost(&swept.lost, &mut counts);
         Self::add_lost(&datagrams.lost, &mut counts);
@@ -159,26 +113,23 @@ impl Sampler {
                 last_proofs,
                 faults,
                 forgotten_early: swept.forgotten_early,
-                outside: swept.outside,
+                outside,
             },
-            answers: datagrams.answers,
+            answers,
             under_way: swept.under_way,
         })
     }
 
     /// Sets the counts of an id to zero that is given to another Service.
-    pub fn reset(&mut self, service: u32) -> Result<(), SampleError> {
+    pub fn reset(&mut self, service: u32) -> Result<(), MapsError> {
         self.seen.remove(&service);
         self.counts
             .set(service, ServiceCounts::default(), 0)
-            .map_err(|source| SampleError::Read {
-                map: map::COUNTS,
-                source,
-            })
+            .map_err(refused("write to", map::COUNTS))
     }
 
     /// Delays from arrival to departure, by family.
-    pub fn delays(&self) -> Result<[Delays; FAMILIES], SampleError> {
+    pub fn delays(&self) -> Result<[Delays; FAMILIES], MapsError> {
         let mut delays = [Delays::default(); FAMILIES];
         for family in Family::ALL {
             delays[family as usize] = read(&self.delays, map::DELAYS, family as u32)?;
@@ -186,22 +137,7 @@ impl Sampler {
         Ok(delays)
     }
 
-    fn sweep(&mut self, now: Mono) -> Result<Swept, SampleError> {
-        let fd = self.pending.fd();
-        let mut swept =
-            self.sweeper
-                .sweep(fd.as_fd(), now.0)
-                .map_err(|source| SampleError::Sweep {
-                    map: map::PENDING,
-                    source,
-                })?;
-        if !std::mem::replace(&mut self.swept, true) {
-            swept.lost.clear();
-        }
-        Ok(swept)
-    }
-
-    fn read_counts(&self) -> Result<Counts, SampleError> {
+    fn read_counts(&self) -> Result<Counts, MapsError> {
         let words = Box::new(read(&self.touched, map::TOUCHED, 0)?);
         let mut moved = Vec::new();
         for (word, (now, before)) in words.words.iter().zip(&self.words.words).enumerate() {
@@ -249,7 +185,7 @@ impl Sampler {
         }
     }
 
-    fn last_proofs(&self) -> Result<[[Option<Mono>; SOURCE_CLASSES]; FAMILIES], SampleError> {
+    fn last_proofs(&self) -> Result<[[Option<Mono>; SOURCE_CLASSES]; FAMILIES], MapsError> {
         let mut proofs = [[None; SOURCE_CLASSES]; FAMILIES];
         for family in Family::ALL {
             for class in SourceClass::ALL {
@@ -261,16 +197,11 @@ impl Sampler {
         Ok(proofs)
     }
 
-    fn fault_counts(&self) -> Result<[u64; FAULTS], SampleError> {
+    fn fault_counts(&self) -> Result<[u64; FAULTS], MapsError> {
         let mut counts = [0; FAULTS];
         for fault in Fault::ALL {
-            let per_cpu =
-                self.faults
-                    .get(&(fault as u32), 0)
-                    .map_err(|source| SampleError::Read {
-                        map: map::FAULTS,
-                        source,
-                    })?;
+            let per_cpu = self.faults.get(&(fault as u32), 0);
+            let per_cpu = per_cpu.map_err(refused("read", map::FAULTS))?;
             counts[fault as usize] = per_cpu.iter().sum();
         }
         Ok(counts)
@@ -281,10 +212,8 @@ fn read<T: aya::Pod>(
     array: &Array<MapData, T>,
     map: &'static str,
     index: u32,
-) -> Result<T, SampleError> {
-    array
-        .get(&index, 0)
-        .map_err(|source| SampleError::Read { map, source })
+) -> Result<T, MapsError> {
+    array.get(&index, 0).map_err(refused("read", map))
 }
 
 fn push_deltas(

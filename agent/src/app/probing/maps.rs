@@ -6,17 +6,18 @@ use std::os::fd::RawFd;
 use agent_common::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
 use agent_common::service::Family;
 
-use crate::datapath::probes::{ProbeMapError, ProbeMaps};
+use crate::datapath::load::MapsError;
+use crate::datapath::probes::ProbeMaps;
 use crate::sentinel::prober::Kernel;
 
 impl Kernel for ProbeMaps {
-    type Error = ProbeMapError;
+    type Error = MapsError;
 
-    fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), ProbeMapError> {
+    fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), MapsError> {
         ProbeMaps::register(self, key, flags)
     }
 
-    fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, ProbeMapError> {
+    fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, MapsError> {
         ProbeMaps::read(self, key)
     }
 
@@ -24,7 +25,7 @@ impl Kernel for ProbeMaps {
         ProbeMaps::remove(self, key);
     }
 
-    fn register_socket(&mut self, cookie: u64) -> Result<(), ProbeMapError> {
+    fn register_socket(&mut self, cookie: u64) -> Result<(), MapsError> {
         ProbeMaps::register_socket(self, cookie)
     }
 
