@@ -128,10 +128,10 @@ impl Agent {
     }
 
     fn cluster_report(&self) -> ClusterReport {
-        let conflicts = self.node.planner().conflicts().take(20).map(|conflict| {
+        let conflicts = self.node.planner().conflicts().take(20);
+        let conflicts = conflicts.map(|(holder, claimant)| {
             format!(
-                "{} and {} claim the same frontend; the first is expected to be served",
-                conflict.holder, conflict.claimant
+                "{holder} and {claimant} claim the same frontend; the first is expected to be served"
             )
         });
         ClusterReport {
