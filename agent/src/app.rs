@@ -27,10 +27,11 @@ use crate::clock;
 use crate::cluster::api::{self, ClientError, Uncached};
 use crate::cluster::watch::OpenError;
 use crate::config::{Config, SentinelConfig};
+use crate::datapath::Observer;
 use crate::datapath::attach::Mode;
 use crate::datapath::devices::DevicesError;
+use crate::datapath::load::MapsError;
 use crate::datapath::pins::{Pins, PinsError};
-use crate::datapath::{Observer, ObserverError};
 use crate::hardening::LoaderError;
 use crate::http::bind::BindError;
 use crate::http::{admin, health, serve};
@@ -78,7 +79,7 @@ pub enum AppError {
     Api(#[from] ClientError),
     /// The kernel refuses the observer for lack of privileges.
     #[error(transparent)]
-    Observer(#[from] ObserverError),
+    Observer(#[from] MapsError),
     /// The interfaces cannot be followed.
     #[error(transparent)]
     Devices(#[from] DevicesError),

@@ -12,7 +12,7 @@ use agent_core::shape::Facts;
 use agent_core::time::Mono;
 use attach::{Attacher, Attachment, Mode};
 use devices::Device;
-use load::{LoadError, MapsError};
+use load::MapsError;
 use pins::{Pins, PinsError};
 use probes::{ProbeEnds, ProbeHooks, ProbeHooksError, ProbeMaps};
 use program::{Outcome, Programmer};
@@ -48,24 +48,6 @@ pub struct Observer {
     no_steering: Option<SteerError>,
 }
 
-/// Why there is no observer.
-#[derive(Debug, thiserror::Error)]
-pub enum ObserverError {
-    /// It could not be loaded.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// Its maps could not be opened.
-    #[error(transparent)]
-    Maps(#[from] MapsError),
-}
-
-impl ObserverError {
-    /// Whether more privileges would help.
-    pub fn is_permission(&self) -> bool {
-        matches!(self, Self::Load(error) if error.is_permission())
-    }
-}
-
 impl Observer {
     /// Loads the programs, on a former agent's maps where `pin_dir` holds them. Attached to nothing
     /// new yet; what a former agent attached goes on running. The second value tells why nothing
@@ -73,7 +55,7 @@ impl Observer {
     pub fn load(
         mode: Mode,
         pin_dir: Option<&Path>,
-    ) -> Result<(Self, Option<PinsError>), ObserverError> {
+    ) -> Result<(Self, Option<PinsError>), MapsError> {
         let (pins, no_pins) = match pin_dir.map(Pins::open) {
             None => (None, None),
             Some(Ok(pins)) => (Some(pins), None),
@@ -105,9 +87,8 @@ impl Observer {
     /// [`Observer::open_sentinel`] and [`Observer::steer`].
     pub fn load_ahead(&mut self, sentinel: bool, steering: bool) {
         if sentinel {
-            self.no_sentinel = load::load_sentinel(&mut self.ebpf)
-                .err()
-                .map(|error| error.to_string());
+            let loaded = load::load_sentinel(&mut self.ebpf);
+            self.no_sentinel = loaded.err().map(|error| error.to_string());
         }
         if steering {
             self.no_steering = steer::load(&mut self.ebpf).err();

@@ -40,13 +40,10 @@ impl Planner {
         installed.endpoints.sort_unstable_by_key(|(key, _)| *key);
         let frontends: HashMap<FrontendKey, FrontendValue> =
             installed.frontends.iter().copied().collect();
-        let mut names: Vec<&ObjectName> = view.states().map(|(name, _)| name).collect();
-        names.sort_unstable();
+        let mut states: Vec<(&ObjectName, &ServiceState)> = view.states().collect();
+        states.sort_unstable_by_key(|(name, _)| *name);
         if !frontends.is_empty() {
-            for (name, state) in names
-                .iter()
-                .filter_map(|name| Some((*name, view.state(name)?)))
-            {
+            for (name, state) in &states {
                 for port in expectation(state, &self.node).ports {
                     self.adopt_id(name, &port, &frontends);
                 }
@@ -56,10 +53,7 @@ impl Planner {
         let used = used.chain(installed.endpoints.iter().map(|(key, _)| key.service));
         self.registry.finish_adoption(used, now);
         let mut kept = HashSet::new();
-        for name in names {
-            let Some(state) = view.state(name) else {
-                continue;
-            };
+        for (name, state) in states {
             self.sources.follow(&ServiceState::default(), state);
             for port in &expectation(state, &self.node).ports {
                 kept.extend(self.adopt_port(name, port, &installed, &frontends, now, &mut draft));
@@ -89,16 +83,16 @@ impl Planner {
         port: &PortExpectation,
         installed: &HashMap<FrontendKey, FrontendValue>,
     ) {
-        let standing = || {
-            let of = |key| Some((key, installed.get(&key)?.service));
-            port.frontends
-                .iter()
-                .filter_map(move |frontend| of(frontend.key))
-        };
-        let adopted = standing().find(|(_, id)| self.registry.adopt(*id, name, port));
-        if let Some((_, adopted)) = adopted {
-            let own = standing().filter(|(_, id)| *id == adopted);
-            self.owners.extend(own);
+        let keys = port.frontends.iter().map(|frontend| frontend.key);
+        let standing = keys.filter_map(|key| Some((key, installed.get(&key)?.service)));
+        let mut adopted = None;
+        for (key, id) in standing {
+            if adopted.is_none() && self.registry.adopt(id, name, port) {
+                adopted = Some(id);
+            }
+            if adopted == Some(id) {
+                self.owners.insert(key, id);
+            }
         }
     }
 

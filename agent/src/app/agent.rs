@@ -32,8 +32,7 @@ use crate::metrics::Metrics;
 use crate::port::Succeeded;
 use crate::publish::Publishing;
 use crate::sentinel::owners::owners;
-use crate::state::Memory;
-use crate::state::recordings::Recordings;
+use crate::state::{Memory, Recordings};
 
 /// What others read.
 pub(super) struct Published {

@@ -45,7 +45,7 @@ pub fn confine(config: &Config) -> Confined {
         tracing::warn!("--hardening=off: the agent keeps all rights that it was started with");
         return Confined {
             report: HardeningReport::default(),
-            loader: Loader::here(),
+            loader: Loader::default(),
         };
     }
     let mut notes = Vec::new();

@@ -24,30 +24,13 @@ pub static OBJECT: &[u8] =
 /// Why the observer could not be loaded.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// The kernel refused for lack of privileges.
-    #[error(
-        "the kernel refused the observer for lack of privileges ({}): run as root, or as uid 0 with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_NET_RAW (docs/capabilities.md)",
-        chain(source)
-    )]
-    Permission {
-        /// What the kernel said.
-        source: EbpfError,
-    },
-    /// There was no memory for it, for longer than this waits.
-    #[error(
-        "there is no memory for the observer ({}): raise the memory limit of the agent's container, or find what else takes the node's memory; then restart the agent",
-        chain(source)
-    )]
-    Memory {
-        /// What the kernel said.
-        source: EbpfError,
-    },
-    /// The kernel lacks something.
-    #[error(
-        "the kernel refused the observer ({}): it needs Linux 5.12 or newer with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT",
-        chain(source)
-    )]
-    Kernel {
+    /// The kernel refused it.
+    #[error("{lack} ({}): {remedy}", chain(source))]
+    Refused {
+        /// What is lacking, as far as the kernel tells.
+        lack: &'static str,
+        /// What to do about it.
+        remedy: &'static str,
         /// What the kernel said.
         source: EbpfError,
     },
@@ -63,27 +46,45 @@ pub enum LoadError {
 
 impl LoadError {
     fn of(source: EbpfError) -> Self {
-        if permission_denied(&source) {
-            Self::Permission { source }
+        let (lack, remedy) = if permission_denied(&source) {
+            NO_PRIVILEGES
         } else if out_of_memory(&source) {
-            Self::Memory { source }
+            NO_MEMORY
         } else {
-            Self::Kernel { source }
+            OLD_KERNEL
+        };
+        Self::Refused {
+            lack,
+            remedy,
+            source,
         }
     }
 
     /// Whether more privileges would help.
     pub fn is_permission(&self) -> bool {
-        matches!(self, Self::Permission { .. })
+        matches!(self, Self::Refused { lack, .. } if *lack == NO_PRIVILEGES.0)
     }
 }
+
+const NO_PRIVILEGES: (&str, &str) = (
+    "the kernel refused the observer for lack of privileges",
+    "run as root, or as uid 0 with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_NET_RAW (docs/capabilities.md)",
+);
+const NO_MEMORY: (&str, &str) = (
+    "there is no memory for the observer",
+    "raise the memory limit of the agent's container, or find what else takes the node's memory; then restart the agent",
+);
+const OLD_KERNEL: (&str, &str) = (
+    "the kernel refused the observer",
+    "it needs Linux 5.12 or newer with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT",
+);
 
 /// A map of the object cannot be used.
 #[derive(Debug, Error)]
 pub enum MapsError {
-    /// The object lacks it.
+    /// The object lacks it, or was not loaded.
     #[error(transparent)]
-    Missing(#[from] LoadError),
+    Load(#[from] LoadError),
     /// The kernel refused.
     #[error("cannot {operation} the map {map}: {}", chain(&**source))]
     Refused {
@@ -94,6 +95,13 @@ pub enum MapsError {
         /// What the kernel said.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+impl MapsError {
+    /// Whether more privileges would help.
+    pub fn is_permission(&self) -> bool {
+        matches!(self, Self::Load(error) if error.is_permission())
+    }
 }
 
 /// What becomes of the kernel's refusal.
@@ -213,14 +221,17 @@ pub(super) fn insist<T, E: std::error::Error + 'static>(
     let one_less = |left: usize| left.checked_sub(1);
     loop {
         let error = match make() {
-            Err(error) if out_of_memory(&error) || was_interrupted(&error) => error,
-            other => return other,
+            Ok(made) => return Ok(made),
+            Err(error) => error,
         };
-        if TRIES.fetch_update(Relaxed, Relaxed, one_less).is_err() {
+        let no_memory = out_of_memory(&error);
+        let interrupted = codes(&error).any(|code| code == (libc::EAGAIN, true));
+        let may_try = || TRIES.fetch_update(Relaxed, Relaxed, one_less).is_ok();
+        if !(no_memory || interrupted) || !may_try() {
             return Err(error);
         }
         tracing::debug!(%error, "trying again");
-        if out_of_memory(&error) {
+        if no_memory {
             std::thread::sleep(PAUSE);
         }
     }
@@ -248,10 +259,7 @@ fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebp
 /// Level of the programs' own diagnostics: none, or what PATHPROOF_EBPF_LOG names (1 error to 5
 /// trace), for developers.
 fn log_level() -> u8 {
-    std::env::var("PATHPROOF_EBPF_LOG")
-        .ok()
-        .and_then(|level| level.parse().ok())
-        .unwrap_or(0)
+    std::env::var("PATHPROOF_EBPF_LOG").map_or(0, |level| level.parse().unwrap_or(0))
 }
 
 /// Reads what the programs said into the log, each time it is called; nothing unless they were told
@@ -271,10 +279,8 @@ pub fn diagnostics(ebpf: &mut Ebpf) -> Option<Box<dyn FnMut() + Send>> {
 
 /// Ids of the programs that are loaded.
 pub(super) fn ids(ebpf: &Ebpf) -> BTreeSet<u32> {
-    let loaded = ebpf
-        .programs()
-        .filter_map(|(_, program)| program.info().ok());
-    loaded.map(|info| info.id()).collect()
+    let id = |(_, program): (_, &Program)| Some(program.info().ok()?.id());
+    ebpf.programs().filter_map(id).collect()
 }
 
 /// A classifier of the object by name.
@@ -296,35 +302,26 @@ where
         .ok_or(missing("program", name))
 }
 
-fn was_interrupted(error: &(dyn std::error::Error + 'static)) -> bool {
-    codes(error).any(|(code, verifier)| verifier && code == libc::EAGAIN)
-}
+type Cause<'a> = &'a (dyn std::error::Error + 'static);
 
 /// Whether more privileges would help. `EPERM` says so. `EACCES` is the verifier's word for every
 /// refusal; without CAP_PERFMON it refuses the arithmetic with pointers that reading packets takes,
 /// in words that depend on where it meets it first.
-fn permission_denied(error: &(dyn std::error::Error + 'static)) -> bool {
-    codes(error).any(|(code, verifier)| match code {
-        libc::EPERM => true,
-        libc::EACCES => verifier && !is_trusted(),
-        _ => false,
+fn permission_denied(error: Cause<'_>) -> bool {
+    codes(error).any(|code| match code {
+        (libc::EACCES, true) => !is_trusted(),
+        (code, _) => code == libc::EPERM,
     })
 }
 
 /// Whether memory would help. The verifier says `EFAULT`, too, where it has none for one more branch
 /// (`push_stack` and its callers, kernel/bpf/verifier.c); seen with 6.18.
-fn out_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
-    codes(error).any(|(code, verifier)| match code {
-        libc::ENOMEM => true,
-        libc::EFAULT => verifier,
-        _ => false,
-    })
+fn out_of_memory(error: Cause<'_>) -> bool {
+    codes(error).any(|code| matches!(code, (libc::ENOMEM, _) | (libc::EFAULT, true)))
 }
 
 /// The system's codes among the causes, and whether they are the verifier's.
-fn codes<'a>(
-    error: &'a (dyn std::error::Error + 'static),
-) -> impl Iterator<Item = (i32, bool)> + 'a {
+fn codes<'a>(error: Cause<'a>) -> impl Iterator<Item = (i32, bool)> + 'a {
     std::iter::successors(Some(error), |current| current.source()).filter_map(|error| {
         let (error, verifier) = match error.downcast_ref::<ProgramError>() {
             Some(ProgramError::LoadError { io_error, .. }) => (io_error, true),

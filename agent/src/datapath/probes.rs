@@ -33,7 +33,7 @@ impl ProbeMaps {
     /// Opens them. `pending` is the map of connections, which the object holds no more once a
     /// sampler took it.
     pub fn open(ebpf: &Ebpf, pending: BorrowedFd<'_>) -> Result<Self, MapsError> {
-        let connections = Map::HashMap(handle(map::PENDING, pending)?);
+        let connections = handle(map::PENDING, pending, Map::HashMap)?;
         Ok(Self {
             probes: open(ebpf, map::PROBES)?,
             sockets: open(ebpf, map::HOST_PROBES)?,
@@ -49,9 +49,8 @@ impl ProbeMaps {
             flags,
             ..Probe::default()
         };
-        self.probes
-            .insert(key, probe, 0)
-            .map_err(refused("write to", map::PROBES))
+        let inserted = self.probes.insert(key, probe, 0);
+        inserted.map_err(refused("write to", map::PROBES))
     }
 
     /// What was seen of a probe; nothing where none is registered.
@@ -71,9 +70,8 @@ impl ProbeMaps {
     /// Lets the first SYN of the socket with this cookie (`SO_COOKIE`) be a probe. To be called
     /// before its `connect`.
     pub fn register_socket(&mut self, cookie: u64) -> Result<(), MapsError> {
-        self.sockets
-            .insert(cookie, HostProbe::default(), 0)
-            .map_err(refused("write to", map::HOST_PROBES))
+        let inserted = self.sockets.insert(cookie, HostProbe::default(), 0);
+        inserted.map_err(refused("write to", map::HOST_PROBES))
     }
 
     /// What is known of a socket that was registered.
@@ -93,10 +91,8 @@ impl ProbeMaps {
             isn,
             family: family as u32,
         };
-        self.connections
-            .get(&key, 0)
-            .ok()
-            .map(|pending| pending.state)
+        let pending = self.connections.get(&key, 0).ok()?;
+        Some(pending.state)
     }
 
     /// Readable while [`next_event`](Self::next_event) has something to tell.
@@ -122,17 +118,22 @@ fn open<T: TryFrom<Map, Error = MapError>>(
     ebpf: &Ebpf,
     name: &'static str,
 ) -> Result<T, MapsError> {
-    let map = match ebpf.map(name) {
-        Some(Map::HashMap(data)) => Map::HashMap(handle(name, data.fd().as_fd())?),
-        Some(Map::RingBuf(data)) => Map::RingBuf(handle(name, data.fd().as_fd())?),
-        _ => Err(LoadError::Missing { kind: "map", name })?,
+    let missing = LoadError::Missing { kind: "map", name };
+    let map = match ebpf.map(name).ok_or(missing)? {
+        Map::HashMap(data) => handle(name, data.fd().as_fd(), Map::HashMap),
+        Map::RingBuf(data) => handle(name, data.fd().as_fd(), Map::RingBuf),
+        _ => Err(refused("open", name)("it is of another kind")),
     };
-    T::try_from(map).map_err(refused("open", name))
+    T::try_from(map?).map_err(refused("open", name))
 }
 
-fn handle(map: &'static str, fd: BorrowedFd<'_>) -> Result<MapData, MapsError> {
+fn handle(
+    map: &'static str,
+    fd: BorrowedFd<'_>,
+    kind: fn(MapData) -> Map,
+) -> Result<Map, MapsError> {
     let fd = fd.try_clone_to_owned().map_err(refused("open", map))?;
-    MapData::from_fd(fd).map_err(refused("open", map))
+    MapData::from_fd(fd).map(kind).map_err(refused("open", map))
 }
 
 /// A prober may take them to its own thread.
@@ -209,19 +210,18 @@ impl ProbeHooks {
     /// Loads the programs, if they are not, and attaches all five or none.
     pub fn attach(ebpf: &mut Ebpf, ends: &ProbeEnds, mode: Mode) -> Result<Self, ProbeHooksError> {
         Self::load(ebpf)?;
-        let places = ends.places().into_iter();
-        let hooks = places.map(|(program, index, direction)| {
+        let mut hooks = Vec::new();
+        for (program, index, direction) in ends.places() {
             let device = name_of(index);
             let device = device.map_err(|source| ProbeHooksError::Device { index, source })?;
-            attach(ebpf, program, (index, &device), direction, mode).map_err(|source| {
-                ProbeHooksError::Attach {
-                    program,
-                    device,
-                    source,
-                }
-            })
-        });
-        hooks.collect::<Result<_, _>>().map(Self)
+            let hook = attach(ebpf, program, (index, &device), direction, mode);
+            hooks.push(hook.map_err(|source| ProbeHooksError::Attach {
+                program,
+                device,
+                source,
+            })?);
+        }
+        Ok(Self(hooks))
     }
 
     /// How they are attached.

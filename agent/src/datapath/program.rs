@@ -108,15 +108,22 @@ impl Programmer {
 
     fn change_each(&mut self, changes: &[MapChange], outcome: &mut Outcome) {
         for change in changes {
-            match self.change(change) {
-                Ok(()) => {}
-                Err(error) if is_full(&error) => outcome.full.push(*change),
+            let Err(error) = self.change(change) else {
+                continue;
+            };
+            let code = match &error {
+                MapError::SyscallError(error) => error.io_error.raw_os_error(),
+                _ => None,
+            };
+            match code {
+                // E2BIG is a hash map's word for full, ENOSPC a trie's; without preallocation there
+                // is also ENOMEM.
+                Some(libc::E2BIG | libc::ENOSPC | libc::ENOMEM) => outcome.full.push(*change),
                 // What should go is gone.
-                Err(error) if errno(&error) == Some(libc::ENOENT) => {}
-                Err(error) => {
-                    outcome
-                        .error
-                        .get_or_insert_with(|| format!("{change:?}: {error}"));
+                Some(libc::ENOENT) => {}
+                _ => {
+                    let first = || format!("{change:?}: {error}");
+                    outcome.error.get_or_insert_with(first);
                 }
             }
         }
@@ -141,21 +148,15 @@ impl Programmer {
 
     /// What stands in the maps: of a former agent, if they were pinned.
     pub fn installed(&self) -> Installed {
+        let prefix = |key: Key<_>| SourcePrefix {
+            address: key.data(),
+            bits: key.prefix_len(),
+        };
+        let source = |(key, class)| (prefix(key), SourceClass::from_index(class));
         Installed {
             frontends: self.frontends.iter().flatten().collect(),
             endpoints: self.endpoints.iter().flatten().collect(),
-            sources: self
-                .sources
-                .iter()
-                .flatten()
-                .map(|(key, class)| {
-                    let prefix = SourcePrefix {
-                        address: key.data(),
-                        bits: key.prefix_len(),
-                    };
-                    (prefix, SourceClass::from_index(class))
-                })
-                .collect(),
+            sources: self.sources.iter().flatten().map(source).collect(),
         }
     }
 
@@ -201,20 +202,4 @@ fn udp_port(change: &MapChange) -> Option<Port> {
 
 fn key(prefix: &SourcePrefix) -> Key<[u8; 16]> {
     Key::new(prefix.bits, prefix.address)
-}
-
-/// E2BIG is a hash map's word for full, ENOSPC a trie's; without preallocation there is also
-/// ENOMEM.
-fn is_full(error: &MapError) -> bool {
-    matches!(
-        errno(error),
-        Some(libc::E2BIG | libc::ENOSPC | libc::ENOMEM)
-    )
-}
-
-fn errno(error: &MapError) -> Option<i32> {
-    match error {
-        MapError::SyscallError(error) => error.io_error.raw_os_error(),
-        _ => None,
-    }
 }

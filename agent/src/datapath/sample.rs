@@ -49,11 +49,8 @@ pub struct Sampler {
     seen: HashMap<u32, ServiceCounts>,
 }
 
-/// Counts as read, of the Services whose counts moved.
-struct Counts {
-    words: Box<Touched>,
-    moved: Vec<(u32, ServiceCounts)>,
-}
+/// Counts of the Services whose counts moved, and the words that say of which that may be.
+type Counts = (Box<Touched>, Vec<(u32, ServiceCounts)>);
 
 impl Sampler {
     /// Takes the maps. What was counted under a former agent is the base of what comes, and no
@@ -99,8 +96,7 @@ impl Sampler {
         })?;
         let (swept, outside) = self.arrivals.sweep(&mut self.connections, now.0)?;
         let mut counts = self.take_deltas(read);
-        Self::add_lost(&swept.lost, &mut counts);
-        Self::add_lost(&datagrams.lost, &mut counts);
+        Self::add_lost(swept.lost.iter().chain(&datagrams.lost), &mut counts);
         let mut sightings: Vec<Sighting> = Vec::new();
         while let Some(record) = self.anomalies.next() {
             sightings.extend(read_anomaly(&record).and_then(|anomaly| sighting_of(&anomaly)));
@@ -153,30 +149,41 @@ impl Sampler {
                 }
             }
         }
-        Ok(Counts { words, moved })
+        Ok((words, moved))
     }
 
     /// What moved since the counts that were taken before.
-    fn take_deltas(&mut self, counts: Counts) -> Vec<CountDelta> {
+    fn take_deltas(&mut self, (words, moved): Counts) -> Vec<CountDelta> {
         let mut deltas = Vec::new();
-        for (service, now) in counts.moved {
+        for (service, now) in moved {
             let before = self.seen.insert(service, now).unwrap_or_default();
-            push_deltas(service, &before, &now, &mut deltas);
+            for class in SourceClass::ALL {
+                let (before, now) = (before.counts[class as usize], now.counts[class as usize]);
+                let counts =
+                    std::array::from_fn(|outcome| counted_since(before[outcome], now[outcome]));
+                if counts != [0; OUTCOMES] {
+                    deltas.push(CountDelta {
+                        service,
+                        class,
+                        counts,
+                        lost: 0,
+                    });
+                }
+            }
         }
-        self.words = counts.words;
+        self.words = words;
         deltas
     }
 
-    fn add_lost(lost: &[Pending], deltas: &mut Vec<CountDelta>) {
+    fn add_lost<'a>(lost: impl Iterator<Item = &'a Pending>, deltas: &mut Vec<CountDelta>) {
         for pending in lost {
+            let service = pending.service;
             let class = SourceClass::from_index(u32::from(pending.class));
-            match deltas
-                .iter_mut()
-                .find(|delta| delta.service == pending.service && delta.class == class)
-            {
+            let mut known = deltas.iter_mut();
+            match known.find(|delta| delta.service == service && delta.class == class) {
                 Some(delta) => delta.lost += 1,
                 None => deltas.push(CountDelta {
-                    service: pending.service,
+                    service,
                     class,
                     counts: [0; OUTCOMES],
                     lost: 1,
@@ -214,29 +221,6 @@ fn read<T: aya::Pod>(
     index: u32,
 ) -> Result<T, MapsError> {
     array.get(&index, 0).map_err(refused("read", map))
-}
-
-fn push_deltas(
-    service: u32,
-    before: &ServiceCounts,
-    now: &ServiceCounts,
-    deltas: &mut Vec<CountDelta>,
-) {
-    for class in SourceClass::ALL {
-        let index = class as usize;
-        let mut counts = [0; OUTCOMES];
-        for (outcome, count) in counts.iter_mut().enumerate() {
-            *count = counted_since(before.counts[index][outcome], now.counts[index][outcome]);
-        }
-        if counts != [0; OUTCOMES] {
-            deltas.push(CountDelta {
-                service,
-                class,
-                counts,
-                lost: 0,
-            });
-        }
-    }
 }
 
 /// A sum that went back was set to zero meanwhile, by another agent that gave the id to another
