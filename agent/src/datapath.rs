@@ -56,30 +56,21 @@ impl Observer {
         mode: Mode,
         pin_dir: Option<&Path>,
     ) -> Result<(Self, Option<PinsError>), MapsError> {
-        let (pins, no_pins) = match pin_dir.map(Pins::open) {
-            None => (None, None),
-            Some(Ok(pins)) => (Some(pins), None),
-            Some(Err(error)) => (None, Some(error)),
-        };
+        let opened = pin_dir.map(Pins::open).transpose();
+        let (pins, no_pins) = opened.map_or_else(|error| (None, Some(error)), |pins| (pins, None));
         let mut ebpf = load::load(pins.as_ref())?;
-        let diagnostics = load::diagnostics(&mut ebpf);
-        let programmer = Programmer::open(&mut ebpf)?;
-        let sampler = Sampler::open(&mut ebpf)?;
-        let attacher = Attacher::new(mode, pins.clone());
-        Ok((
-            Self {
-                ebpf,
-                attacher,
-                programmer,
-                sampler,
-                pins,
-                diagnostics,
-                mode,
-                no_sentinel: None,
-                no_steering: None,
-            },
-            no_pins,
-        ))
+        let observer = Self {
+            diagnostics: load::diagnostics(&mut ebpf),
+            programmer: Programmer::open(&mut ebpf)?,
+            sampler: Sampler::open(&mut ebpf)?,
+            attacher: Attacher::new(mode, pins.clone()),
+            ebpf,
+            pins,
+            mode,
+            no_sentinel: None,
+            no_steering: None,
+        };
+        Ok((observer, no_pins))
     }
 
     /// Loads what the agent may attach later, where its kind is wanted: after this nothing is loaded

@@ -74,11 +74,7 @@ impl Pins {
             .ancestors()
             .find(|path| path.exists())
             .unwrap_or(Path::new("/"));
-        if !is_bpf_fs(parent)? {
-            return Err(PinsError::NotBpfFs {
-                path: root.to_owned(),
-            });
-        }
+        require_bpf_fs(parent, root)?;
         make(root.to_owned())
     }
 
@@ -171,11 +167,7 @@ impl Pins {
         if !root.exists() {
             return Ok(0);
         }
-        if !is_bpf_fs(root)? {
-            return Err(PinsError::NotBpfFs {
-                path: root.to_owned(),
-            });
-        }
+        require_bpf_fs(root, root)?;
         let mut count = 0;
         for version in versions(root) {
             let folders = entries(&version);
@@ -219,21 +211,27 @@ fn make(path: PathBuf) -> Result<(), PinsError> {
     })
 }
 
-fn is_bpf_fs(path: &Path) -> Result<bool, PinsError> {
+/// Whether `path`, which is there, is on a BPF file system: `root` is to be or is there.
+fn require_bpf_fs(path: &Path, root: &Path) -> Result<(), PinsError> {
     let failed = |source| PinsError::Io {
         operation: "look at",
         path: path.to_owned(),
         source,
     };
-    let name = CString::new(path.as_os_str().as_bytes())
-        .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
+    let name = CString::new(path.as_os_str().as_bytes());
+    let name = name.map_err(|error| failed(error.into()))?;
     // SAFETY: all zero is a sound `statfs`.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: a valid C string and a struct of the right size.
     if unsafe { libc::statfs(name.as_ptr(), &raw mut stat) } != 0 {
         return Err(failed(io::Error::last_os_error()));
     }
-    Ok(stat.f_type == BPF_FS_MAGIC)
+    match stat.f_type {
+        BPF_FS_MAGIC => Ok(()),
+        _ => Err(PinsError::NotBpfFs {
+            path: root.to_owned(),
+        }),
+    }
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use thiserror::Error;
 use super::attach::hook::{Hook, Place, Spot};
 use super::attach::{Direction, HookError, Mechanism, Mode};
 use super::load::{LoadError, MapsError, classifier, load_sentinel, refused};
+use super::sample::record;
 use crate::causes::chain;
 
 /// The maps of the sentinel's probes, and the observer's map of connections to look things up in: all
@@ -102,11 +103,9 @@ impl ProbeMaps {
 
     /// The oldest event that was not read yet.
     pub fn next_event(&mut self) -> Option<ProbeEvent> {
-        // A record of another size is not of this layout: there is none.
-        while let Some(record) = self.events.next() {
-            if record.len() >= size_of::<ProbeEvent>() {
-                // SAFETY: long enough, read unaligned, and `ProbeEvent` takes any bytes.
-                return Some(unsafe { record.as_ptr().cast::<ProbeEvent>().read_unaligned() });
+        while let Some(bytes) = self.events.next() {
+            if let Some(event) = record(&bytes) {
+                return Some(event);
             }
         }
         None

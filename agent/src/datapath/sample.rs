@@ -13,8 +13,8 @@ use agent_common::evidence::{
 use agent_common::service::{
     Address, FAMILIES, Family, FrontendKind, Port, SOURCE_CLASSES, SourceClass,
 };
-use aya::Ebpf;
 use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
+use aya::{Ebpf, Pod};
 
 use super::load::{MapsError, refused, take};
 use super::sweep::{Arrivals, Sweeper, UdpAnswer, answer_of};
@@ -99,9 +99,12 @@ impl Sampler {
         Self::add_lost(swept.lost.iter().chain(&datagrams.lost), &mut counts);
         let mut sightings: Vec<Sighting> = Vec::new();
         while let Some(record) = self.anomalies.next() {
-            sightings.extend(read_anomaly(&record).and_then(|anomaly| sighting_of(&anomaly)));
+            let anomaly = self::record::<Anomaly>(&record);
+            let failed = anomaly.and_then(|one| Some((failure_of(one.outcome)?, one)));
+            sightings.extend(failed.map(|(failure, anomaly)| sighting(failure, &anomaly)));
         }
-        sightings.extend(swept.lost.iter().map(|pending| lost_sighting(pending, now)));
+        let lost = swept.lost.iter();
+        sightings.extend(lost.map(|pending| sighting(Failure::Lost, &loss(pending, now))));
         Ok(Read {
             sample: KernelSample {
                 counts,
@@ -230,17 +233,15 @@ fn counted_since(before: u32, now: u32) -> u32 {
     if by <= u32::MAX / 2 { by } else { now }
 }
 
-/// A record of the ring buffer; nothing where it is of another size than ours.
-fn read_anomaly(bytes: &[u8]) -> Option<Anomaly> {
-    if bytes.len() < size_of::<Anomaly>() {
-        return None;
-    }
-    // SAFETY: long enough, read unaligned, and `Anomaly` takes any bytes (`layout`).
-    Some(unsafe { bytes.as_ptr().cast::<Anomaly>().read_unaligned() })
+/// A record of a ring buffer; nothing where it is of another size than ours.
+pub(super) fn record<T: Pod>(bytes: &[u8]) -> Option<T> {
+    // SAFETY: long enough, read unaligned, and `Pod` takes any bytes.
+    let read = || unsafe { bytes.as_ptr().cast::<T>().read_unaligned() };
+    (bytes.len() >= size_of::<T>()).then(read)
 }
 
 /// The address of either family that 16 mapped bytes stand for.
-pub fn ip_of(address: &Address) -> IpAddr {
+fn ip_of(address: &Address) -> IpAddr {
     Ipv6Addr::from(*address).to_canonical()
 }
 
@@ -248,19 +249,22 @@ fn socket_of(address: &Address, port: Port) -> SocketAddr {
     SocketAddr::new(ip_of(address), u16::from_be_bytes(port))
 }
 
-/// When the endpoint of a stale connection left its slice, the core adds.
-fn sighting_of(anomaly: &Anomaly) -> Option<Sighting> {
-    let failure = match Outcome::from_byte(anomaly.outcome)? {
+fn failure_of(outcome: u8) -> Option<Failure> {
+    Some(match Outcome::from_byte(outcome)? {
         Outcome::Refused => Failure::Refused,
         Outcome::Leaked => Failure::Leaked,
         Outcome::Misrouted => Failure::Misrouted,
         Outcome::Stale => Failure::Stale,
         Outcome::Unheard => Failure::Unheard,
         _ => return None,
-    };
+    })
+}
+
+/// When the endpoint of a stale connection left its slice, the core adds.
+fn sighting(failure: Failure, anomaly: &Anomaly) -> Sighting {
     let destination = (anomaly.destination != [0; 16])
         .then(|| socket_of(&anomaly.destination, anomaly.destination_port));
-    Some(Sighting {
+    Sighting {
         at: Mono(anomaly.at_ns),
         arrived: Mono(anomaly.arrived_ns),
         service: anomaly.service,
@@ -274,23 +278,21 @@ fn sighting_of(anomaly: &Anomaly) -> Option<Sighting> {
         misdelivered: anomaly.flags & anomaly_flag::MISDELIVERED != 0,
         icmp: anomaly.flags & anomaly_flag::ICMP != 0,
         left_since: None,
-    })
+    }
 }
 
-fn lost_sighting(pending: &Pending, now: Mono) -> Sighting {
-    Sighting {
-        at: now,
-        arrived: Mono(pending.arrived_ns),
+/// A lost connection as the programs would report it.
+fn loss(pending: &Pending, now: Mono) -> Anomaly {
+    Anomaly {
+        at_ns: now.0,
+        arrived_ns: pending.arrived_ns,
         service: pending.service,
-        class: SourceClass::from_index(u32::from(pending.class)),
-        kind: FrontendKind::from_byte(pending.kind),
-        failure: Failure::Lost,
-        client: ip_of(&pending.client),
-        frontend: socket_of(&pending.frontend, pending.frontend_port),
-        destination: None,
         device: pending.device,
-        misdelivered: false,
-        icmp: false,
-        left_since: None,
+        class: pending.class,
+        kind: pending.kind,
+        client: pending.client,
+        frontend: pending.frontend,
+        frontend_port: pending.frontend_port,
+        ..Anomaly::default()
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd, RawFd};
+use std::os::fd::{AsFd as _, RawFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::{Arc, OnceLock};
@@ -69,12 +69,6 @@ pub struct Steer {
     pub listener: RawFd,
 }
 
-impl AsRawFd for Steer {
-    fn as_raw_fd(&self) -> RawFd {
-        self.listener
-    }
-}
-
 /// The program, attached. Dropped, it is detached: the next connection is the port owner's.
 pub struct Steering {
     _link: SkLookupLink,
@@ -99,10 +93,13 @@ impl Steering {
     ) -> Result<(Self, Owners), SteerError> {
         let mut sockets: SockMap<MapData> = take(ebpf, map::STEER_SOCKETS)?;
         let mut rules: Array<MapData, SteerRule> = take(ebpf, map::STEER_RULES)?;
+        // Of the port that the node asks its load balancers to ask.
+        let healthz = steers.iter().find(|steer| steer.index == HEALTHZ);
+        let rule = healthz.map(|steer| steer.rule).unwrap_or_default();
         let mut owners = Owners {
             map: take(ebpf, map::STEER_OWNERS)?,
             port,
-            rule: rule_of(steers),
+            rule,
             known: BTreeSet::new(),
             assumed: false,
         };
@@ -112,7 +109,9 @@ impl Steering {
         }
         for steer in steers {
             let failed = refused("write to", map::STEER_SOCKETS);
-            sockets.set(steer.index, steer, 0).map_err(failed)?;
+            sockets
+                .set(steer.index, &steer.listener, 0)
+                .map_err(failed)?;
             if steer.index != HEALTHZ {
                 set(&mut rules, steer.index, steer.rule)?;
             }
@@ -125,7 +124,7 @@ impl Steering {
         let link = program.attach(&succession.namespace).map_err(failed)?;
         let link = program.take_link(link).map_err(failed)?;
         let mut steering = Self {
-            held: Some(owners.rule),
+            held: Some(rule),
             rules,
             _link: link,
             succession: Arc::new(succession),
@@ -169,12 +168,6 @@ fn set(
 ) -> Result<(), MapsError> {
     let failed = refused("write to", map::STEER_RULES);
     rules.set(index, rule, 0).map_err(failed)
-}
-
-/// The rule of the port that the node asks its load balancers to ask.
-fn rule_of(steers: &[Steer]) -> SteerRule {
-    let healthz = steers.iter().find(|steer| steer.index == HEALTHZ);
-    healthz.map(|steer| steer.rule).unwrap_or_default()
 }
 
 /// Loads the program, if it is not.
