@@ -250,12 +250,14 @@ fn hides(loss: &CoverageLoss) -> bool {
     )
 }
 
+type Loss = fn(u64) -> CoverageLoss;
+
 fn absent(missing: Missing) -> impl Iterator<Item = CoverageLoss> {
     let frontends = |missing| CoverageLoss::FrontendsFull { missing };
     let endpoints = |missing| CoverageLoss::EndpointsFull { missing };
     let sources = |missing| CoverageLoss::SourcesFull { missing };
     let services = |missing| CoverageLoss::ServicesFull { missing };
-    let losses: [(u64, fn(u64) -> CoverageLoss); 4] = [
+    let losses: [(u64, Loss); 4] = [
         (missing.frontends, frontends),
         (missing.endpoints, endpoints),
         (missing.sources, sources),

@@ -32,7 +32,7 @@ pub enum LoadError {
         /// What to do about it.
         remedy: &'static str,
         /// What the kernel said.
-        source: EbpfError,
+        source: Box<EbpfError>,
     },
     /// The object does not hold what this agent was built for.
     #[error("the eBPF object has no {kind} {name}: run cargo xtask build-ebpf")]
@@ -56,7 +56,7 @@ impl LoadError {
         Self::Refused {
             lack,
             remedy,
-            source,
+            source: Box::new(source),
         }
     }
 
