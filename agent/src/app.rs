@@ -29,10 +29,11 @@ use crate::cluster::api::{self, ApiAccess, ApiServer, Scope, Uncached};
 use crate::cluster::watch::{Folder, Update};
 use crate::config::{Attach, Config, KeptArgs, PortTakeover, Source};
 use crate::confine::Confined;
+use crate::datapath::Observer;
 use crate::datapath::attach::Mode;
 use crate::datapath::devices::{self, DevicesError, Interfaces};
+use crate::datapath::load::MapsError;
 use crate::datapath::pins::{Pins, PinsError};
-use crate::datapath::{Observer, ObserverError};
 use crate::http::AllowList;
 use crate::http::admin::RecordingRequest;
 use crate::http::{admin, health, serve};
@@ -63,10 +64,9 @@ pub type AppError = Box<dyn Error + Send + Sync>;
 
 /// Whether more privileges would help.
 pub fn is_permission(error: &(dyn Error + 'static)) -> bool {
-    let observer = error.downcast_ref::<ObserverError>();
+    let observer = error.downcast_ref::<MapsError>();
     let device = error.downcast_ref::<DeviceError>();
-    observer.is_some_and(ObserverError::is_permission)
-        || device.is_some_and(DeviceError::is_permission)
+    observer.is_some_and(MapsError::is_permission) || device.is_some_and(DeviceError::is_permission)
 }
 
 /// Parts that the agent waits for, as readiness names them.
@@ -265,7 +265,7 @@ type Loaded = (Option<Observer>, ObserverStart);
 
 /// Loads the observer. A lack of privileges ends the agent, with the remedy; a kernel that cannot
 /// do it does not: the node's eligibility is still worth answering for, and the verdict is Unknown.
-fn load(config: &Config) -> Result<Loaded, ObserverError> {
+fn load(config: &Config) -> Result<Loaded, MapsError> {
     let mode = match config.observer.attach {
         Attach::Auto => Mode::Auto,
         Attach::Tcx => Mode::Tcx,

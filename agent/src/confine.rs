@@ -8,8 +8,8 @@ use caps::Capability;
 
 use crate::cluster::api::files::{files, folders};
 use crate::config::{ApiArgs, Config, Source};
+use crate::datapath::load::scratch_map;
 use crate::datapath::pins::Pins;
-use crate::datapath::scratch::ScratchMap;
 use crate::hardening::{self, Loader, Needs, SYSTEM, can_without};
 use agent_core::report::HardeningReport;
 
@@ -32,7 +32,7 @@ pub fn confine(config: &Config) -> Confined {
         tracing::warn!("--hardening=off: the agent keeps all rights that it was started with");
         return Confined {
             report: HardeningReport::default(),
-            loader: Loader::here(),
+            loader: Loader::default(),
         };
     }
     let mut notes = Vec::new();
@@ -98,7 +98,7 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
 fn maps_want_more() -> bool {
     let privileges = [Capability::CAP_BPF, Capability::CAP_SYS_ADMIN];
     // Who cannot make one will load nothing either, and says why.
-    ScratchMap::create().is_ok_and(|map| !can_without(&privileges, || map.is_readable()))
+    scratch_map().is_ok_and(|is_readable| !can_without(&privileges, is_readable))
 }
 
 /// A folder of manifests may be replaced by another of its name, and its files may be links.

@@ -17,6 +17,7 @@ pub mod http;
 pub mod lifecycle;
 pub mod metrics;
 pub mod netfilter;
+mod netlink;
 pub mod port;
 pub mod publish;
 pub mod rotate;

@@ -22,7 +22,7 @@ use pathproof::config::SentinelConfig;
 use pathproof::datapath::Observer;
 use pathproof::datapath::attach::Mode;
 use pathproof::datapath::devices::Device;
-use pathproof::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
+use pathproof::datapath::probes::{ProbeEnds, ProbeHooks};
 use pathproof::sentinel::devices::{Role, SentinelDevices, ensure};
 use pathproof::sentinel::prober::Prober;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};

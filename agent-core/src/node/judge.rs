@@ -163,7 +163,7 @@ impl Judge {
             Event::Facts(facts) => self.know(facts, now, effects),
             Event::Rechecked(began, differs) => self.rechecked(began, differs, now, effects),
             Event::Successor(successor) => return self.successor = successor,
-            Event::Hooks(hooks) => self.coverage.hooks(hooks),
+            Event::Hooks(hooks) => self.coverage.hooks = hooks,
             Event::HooksRepaired(at) => {
                 self.coverage.settle(at);
                 return self.drain.missed(now);
@@ -303,7 +303,7 @@ impl Judge {
 
     /// Judges, and says what follows from it.
     pub(super) fn publish(&mut self, now: Mono, effects: &mut Vec<Effect>) {
-        if self.coverage.is_blind() {
+        if self.coverage.blindness().is_some() {
             self.absorb_blindness(now);
         }
         self.drain.follow(&self.eligibility, now);

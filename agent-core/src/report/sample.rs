@@ -6,7 +6,7 @@ use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
 use crate::limits::Limits;
 use crate::owners::Owner;
-use crate::shape::{DeviceFacts, Facts, Role, Strangers};
+use crate::shape::{DeviceFacts, Facts, Role, Strangers, Told};
 use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule};
 use crate::verdict::{Coverage, FamilyVerdict, Loss, PathState, PathView, ServiceTrouble};
 
@@ -66,7 +66,7 @@ pub fn beside_cilium() -> Report {
         owners: [[Owner::Cilium].into_iter().collect(); 2],
     };
     Report {
-        datapath: Shape::of(&facts),
+        datapath: Shape::after(Told::Unknown, &facts),
         ..proven()
     }
 }

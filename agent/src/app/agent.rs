@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_common::abi::ABI_VERSION;
 use agent_common::evidence::{FAULTS, Fault};
 use agent_common::service::FAMILIES;
 use agent_core::coverage::{Hook, Hooks};
@@ -25,17 +26,16 @@ use super::{Loaded, settings};
 use crate::clock;
 use crate::cluster::watch::Update;
 use crate::config::Config;
+use crate::datapath::Observer;
 use crate::datapath::attach::{Attachment, Mechanism};
 use crate::datapath::devices::{Device, Interfaces};
 use crate::datapath::shape::Seen;
-use crate::datapath::{ABI, Observer};
 use crate::lifecycle::give_back_memory;
 use crate::metrics::{Metrics, Snapshot};
 use crate::port::Succeeded;
 use crate::publish::Publishing;
 use crate::sentinel::kernel::owners;
-use crate::state::Memory;
-use crate::state::recordings::Recordings;
+use crate::state::{Memory, Recordings};
 
 /// A change of so many objects leaves memory behind that is worth giving back.
 const LARGE: usize = 1_000;
@@ -334,7 +334,7 @@ impl Agent {
             written: timestamp(node.anchor().wall_of(verdict.at)),
             agent: report::AgentInfo {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
-                abi: ABI,
+                abi: ABI_VERSION,
                 started: timestamp(self.started),
                 enforcement: options.enforcement,
                 unknown_policy: options.unknown_policy,
@@ -409,10 +409,10 @@ impl Agent {
 
     fn cluster(&self) -> report::ClusterReport {
         let state = self.node.view_state();
-        let conflicts = self.node.planner().conflicts().take(20).map(|conflict| {
+        let conflicts = self.node.planner().conflicts().take(20);
+        let conflicts = conflicts.map(|(holder, claimant)| {
             format!(
-                "{} and {} claim the same frontend; the first is expected to be served",
-                conflict.holder, conflict.claimant
+                "{holder} and {claimant} claim the same frontend; the first is expected to be served"
             )
         });
         report::ClusterReport {

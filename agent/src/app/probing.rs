@@ -14,7 +14,7 @@ use crate::clock;
 use crate::cluster::api::Uncached;
 use crate::config::SentinelConfig;
 use crate::datapath::Observer;
-use crate::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
+use crate::datapath::probes::{ProbeEnds, ProbeHooks};
 use crate::sentinel::devices::{Role, SentinelDevices, in_cluster};
 use crate::sentinel::prober::Prober;
 use keeper::DesiredState;

@@ -14,7 +14,7 @@ use thiserror::Error;
 use super::paper::visible;
 use super::{Exit, FetchError, fetch, wall};
 use crate::args::{Output, RecordArgs, ReplayArgs, WhyArgs};
-use crate::state::recordings::Recordings;
+use crate::state::Recordings;
 
 /// What stands in the way of a recording.
 #[derive(Debug, Error)]

@@ -9,7 +9,7 @@ use super::tree::Tree;
 /// Modules of the agent and the modules each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet in app alone, through values of agent-core.
-const MODULES: [(&str, &[&str]); 22] = [
+const MODULES: [(&str, &[&str]); 23] = [
     ("causes", &[]),
     ("args", &["config"]),
     ("config", &["http", "lifecycle"]),
@@ -19,8 +19,9 @@ const MODULES: [(&str, &[&str]); 22] = [
     ("hardening", &["causes"]),
     ("metrics", &[]),
     ("cluster", &[]),
-    ("datapath", &["causes"]),
-    ("netfilter", &[]),
+    ("netlink", &[]),
+    ("datapath", &["causes", "netlink"]),
+    ("netfilter", &["netlink"]),
     ("port", &["config", "datapath", "http", "lifecycle"]),
     ("state", &["clock"]),
     ("sentinel", &["config", "netfilter"]),

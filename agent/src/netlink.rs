@@ -1,5 +1,5 @@
-//! Netlink as far as the datapath asks it something between two events: one request, and every
-//! message of the answer. What goes on by itself (interfaces, routes) is followed elsewhere.
+//! Netlink as far as something is asked between two events: one request, and every message of the
+//! answer. What goes on by itself (interfaces, routes) is followed by `datapath::devices`.
 
 use std::io;
 use std::time::Duration;
@@ -8,54 +8,59 @@ use netlink_sys::{Socket, SocketAddr};
 use socket2::SockRef;
 
 /// Length of `struct nlmsghdr`.
-pub(super) const HEADER: usize = 16;
-/// `NLM_F_REQUEST | NLM_F_DUMP`.
-const DUMP: u16 = 0x301;
+const HEADER: usize = 16;
+pub(crate) const REQUEST: u16 = 1;
+const DUMP: u16 = 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// The kernel answers at once or not at all.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Asks for a dump, and hands over the body of every message of the kind `wanted`.
-///
-/// # Errors
-/// The kernel refuses, or its answer is cut short.
-pub(super) fn dump(
-    protocol: isize,
-    request: &[u8],
-    wanted: u16,
-    each: &mut impl FnMut(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
+/// A socket of this protocol whose reads wait for so long.
+pub(crate) fn open(protocol: isize, patience: Duration) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
-    SockRef::from(&socket).set_read_timeout(Some(PATIENCE))?;
-    socket.send(request, 0)?;
+    SockRef::from(&socket).set_read_timeout(Some(patience))?;
+    Ok(socket)
+}
+
+/// Asks for a dump, and hands over the body of every message of the answer.
+///
+/// # Errors
+/// The kernel refuses, or its answer is cut short.
+pub(crate) fn dump(
+    protocol: isize,
+    kind: u16,
+    body: &[u8],
+    mut each: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let socket = open(protocol, PATIENCE)?;
+    socket.send(&message(kind, REQUEST | DUMP, body), 0)?;
     let mut answer = Vec::with_capacity(32 * 1024);
     loop {
         answer.clear();
         socket.recv(&mut answer, 0)?;
-        if !messages(&answer, wanted, each)? {
+        if !messages(&answer, &mut each)? {
             return Ok(());
         }
     }
 }
 
-/// A request for a dump.
-pub(super) fn request(kind: u16, body: &[u8]) -> Vec<u8> {
-    let mut message = vec![0; HEADER];
+/// A message with its header.
+pub(crate) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+    let length = (HEADER + body.len()) as u32;
+    let mut message = length.to_ne_bytes().to_vec();
+    message.extend(kind.to_ne_bytes());
+    message.extend(flags.to_ne_bytes());
+    message.resize(HEADER, 0);
     message.extend(body);
-    let length = message.len() as u32;
-    message[..4].copy_from_slice(&length.to_ne_bytes());
-    message[4..6].copy_from_slice(&kind.to_ne_bytes());
-    message[6..8].copy_from_slice(&DUMP.to_ne_bytes());
     message
 }
 
-/// Takes one datagram of an answer; tells whether more follow.
-pub(super) fn messages(
+/// Takes one datagram of an answer; returns whether more follow.
+pub(crate) fn messages(
     mut bytes: &[u8],
-    wanted: u16,
     each: &mut impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<bool> {
     while !bytes.is_empty() {
@@ -64,12 +69,12 @@ pub(super) fn messages(
         let body = bytes.get(HEADER..length).ok_or_else(too_short)?;
         match kind {
             DONE => return Ok(false),
-            ERROR => {
-                let code = word(body, 0).ok_or_else(too_short)? as i32;
-                return Err(io::Error::from_raw_os_error(-code));
-            }
-            kind if kind == wanted => each(body)?,
-            _ => {}
+            ERROR => match word(body, 0).ok_or_else(too_short)? as i32 {
+                // An acknowledgement.
+                0 => {}
+                code => return Err(io::Error::from_raw_os_error(-code)),
+            },
+            _ => each(body)?,
         }
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
@@ -77,7 +82,7 @@ pub(super) fn messages(
 }
 
 /// The attributes in `bytes`, each with its kind. What is cut short is left out.
-pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(half(bytes, 0)?).max(4);
         // The two highest bits are flags.
@@ -88,22 +93,18 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-pub(super) fn too_short() -> io::Error {
+pub(crate) fn too_short() -> io::Error {
     io::ErrorKind::UnexpectedEof.into()
 }
 
-pub(super) fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes
-        .get(at..at + 2)?
-        .first_chunk()
-        .map(|half| u16::from_ne_bytes(*half))
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    let half = bytes.get(at..)?.first_chunk()?;
+    Some(u16::from_ne_bytes(*half))
 }
 
-pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes
-        .get(at..at + 4)?
-        .first_chunk()
-        .map(|word| u32::from_ne_bytes(*word))
+pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let word = bytes.get(at..)?.first_chunk()?;
+    Some(u32::from_ne_bytes(*word))
 }
 
 #[cfg(test)]
@@ -112,29 +113,29 @@ mod tests {
 
     #[test]
     fn answers_cut_short_are_errors() {
-        let whole = request(7, &[1; 20]);
+        let whole = message(7, REQUEST, &[1; 20]);
         let mut seen = 0;
         let mut count = |_: &[u8]| {
             seen += 1;
             Ok(())
         };
-        assert!(messages(&whole, 7, &mut count).unwrap());
-        assert!(messages(&whole, 8, &mut count).unwrap());
-        assert_eq!(seen, 1, "only of the kind that was asked for");
+        assert!(messages(&whole, &mut count).unwrap());
+        assert_eq!(seen, 1);
         for length in 1..whole.len() {
-            let error = messages(&whole[..length], 7, &mut |_| Ok(())).unwrap_err();
+            let error = messages(&whole[..length], &mut |_| Ok(())).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{length} bytes");
         }
     }
 
     #[test]
     fn errors_of_the_kernel_are_told() {
-        let bytes = request(
-            ERROR,
-            &[&(-libc::ENOENT).to_ne_bytes()[..], &[0; 16]].concat(),
-        );
-        let error = messages(&bytes, 7, &mut |_| Ok(())).unwrap_err();
+        let answer = |code: i32| {
+            let body = [&code.to_ne_bytes()[..], &[0; 16]].concat();
+            messages(&message(ERROR, 0, &body), &mut |_| Ok(()))
+        };
+        let error = answer(-libc::ENOENT).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+        answer(0).expect("an acknowledgement is no error");
     }
 
     #[test]
