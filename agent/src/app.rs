@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use crate::args::PortTakeover;
 use crate::causes::chain;
 use crate::clock;
-use crate::cluster::api::{self, ClientError, Uncached};
+use crate::cluster::api::{self, ApiServer, ClientError, Scope};
 use crate::cluster::watch::OpenError;
 use crate::config::{Config, SentinelConfig};
 use crate::datapath::attach::Mode;
@@ -129,7 +129,8 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     memory_of_process::give_back();
     let uncached = |of: &SentinelConfig| {
         let client = client.clone()?;
-        Some(Uncached::new(client, &config.node_name, of.service.clone()))
+        let scope = Scope::Sentinel(of.service.clone());
+        Some(ApiServer::new(client, &config.node_name, scope))
     };
     let probing = (config.sentinel.clone()).map(|of| Probing::new(of.clone(), uncached(&of)));
     let (probing, inbox) = probing.unzip();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use caps::Capability;
 
 use crate::cluster::api::ApiAccess;
-use crate::cluster::api::files::{files, folders};
+use crate::cluster::api::client::{files, folders};
 use crate::config::{Config, RotateConfig, Source};
 use crate::datapath::pins::Pins;
 use crate::datapath::scratch::ScratchMap;

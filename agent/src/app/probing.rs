@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::clock;
-use crate::cluster::api::Uncached;
+use crate::cluster::api::ApiServer;
 use crate::config::SentinelConfig;
 use crate::datapath::Observer;
 use crate::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
@@ -97,7 +97,7 @@ pub(super) struct Probing {
 impl Probing {
     /// With its keeper, which does nothing yet. `uncached` reads the sentinel past the watches, where
     /// it comes from an API server.
-    pub(super) fn new(config: SentinelConfig, uncached: Option<Uncached>) -> (Self, Inbox) {
+    pub(super) fn new(config: SentinelConfig, uncached: Option<ApiServer>) -> (Self, Inbox) {
         let settings = settings(&config);
         let (desired, desires) = watch::channel(DesiredState::default());
         let (observed, observations) = mpsc::unbounded_channel();
@@ -291,12 +291,12 @@ impl Probing {
 }
 
 /// Reads the sentinel whenever that is asked for, from a task that ends with whoever asks.
-fn follow_requests(uncached: Uncached, read: mpsc::UnboundedSender<Reading>) -> watch::Sender<()> {
+fn follow_requests(uncached: ApiServer, read: mpsc::UnboundedSender<Reading>) -> watch::Sender<()> {
     let (requests, mut requested) = watch::channel(());
     tokio::spawn(async move {
         while requested.changed().await.is_ok() {
             let began = clock::mono();
-            if read.send((began, uncached.read().await)).is_err() {
+            if read.send((began, uncached.read_uncached().await)).is_err() {
                 return;
             }
         }

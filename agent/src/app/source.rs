@@ -5,7 +5,7 @@ use tokio::sync::mpsc::Receiver;
 use super::AppError;
 use crate::cluster::api::client::client;
 use crate::cluster::api::{ApiAccess, ApiServer, Scope};
-use crate::cluster::watch::{Folder, Update};
+use crate::cluster::{Update, watch};
 use crate::config::{Config, Source};
 use crate::publish::Client;
 
@@ -18,7 +18,7 @@ pub(super) type Followed = (Receiver<Update>, Option<Client>);
 /// It cannot be opened. An API server that is away is no error: it is tried again.
 pub(super) async fn follow(config: &Config) -> Result<Followed, AppError> {
     match &config.source {
-        Source::Folder(path) => Ok((Folder::open(path, &config.node_name)?.follow(), None)),
+        Source::Folder(path) => Ok((watch::follow(path, &config.node_name)?, None)),
         Source::Api {
             kubeconfig,
             server,

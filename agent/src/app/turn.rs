@@ -12,7 +12,7 @@ use agent_core::node::SAMPLE_INTERVAL;
 use super::agent::Agent;
 use super::probing::{Inbox, Message};
 use crate::clock;
-use crate::cluster::watch::Update;
+use crate::cluster::Update;
 use crate::datapath::devices::{self, DevicesError, Interfaces};
 use crate::http::admin::RecordingRequest;
 use crate::lifecycle::heartbeat::Heartbeat;
