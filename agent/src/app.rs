@@ -38,7 +38,7 @@ use crate::lifecycle::heartbeat::Heartbeat;
 use crate::lifecycle::ready::Readiness;
 use crate::lifecycle::{limits, memory as memory_of_process};
 use crate::metrics::{Listener, Metrics};
-use crate::publish::{self, Client, Clocks, Publishing, Settings};
+use crate::publish::{self, Client, Publishing, Settings};
 use crate::sentinel;
 use crate::sentinel::devices::DeviceError;
 use crate::state;
@@ -336,14 +336,10 @@ fn begin_to_publish(
         wanted.condition,
         wanted.events,
     );
-    let clocks = Clocks {
-        mono: clock::mono,
-        wall: clock::wall,
-    };
     let reports = published.report.clone();
     wanted
         .any()
-        .then(|| publish::start(settings, client, reports, metrics, clocks))
+        .then(|| publish::start(settings, client, reports, metrics))
 }
 
 /// Starts what listens; the task ends when all of it has.

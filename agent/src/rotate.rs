@@ -12,6 +12,7 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
 use thiserror::Error;
@@ -21,11 +22,11 @@ use tokio::time::MissedTickBehavior;
 use crate::clock;
 use crate::cluster::api::client::{ApiAccess, ClientError, client, root_cause};
 use crate::config::RotateConfig;
-use agent_core::fleet::rotation::{Candidate, LeaseStep, Plan, Rotation, Write, slice_name};
-use agent_core::time::Mono;
-use slices::Shape;
+use agent_core::fleet::rotation::{
+    Candidate, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, Wanted, Write, slice_name,
+};
+use agent_core::time::{Mono, Wall};
 
-mod lease;
 mod slices;
 #[cfg(test)]
 mod tests;
@@ -177,11 +178,10 @@ impl Rotator {
         };
         let listed = ListParams::default().labels(&slices::selector(&name));
         let found = ask("list the sentinel's slices", self.slices.list(&listed)).await?;
-        let shape = Shape::of(&service, &self.config);
-        let seen: Vec<_> = found.items.iter().map(slices::seen).collect();
-        let now = clock::mono();
-        let plan = self.rotation.plan(&shape.wanted, &seen, nodes, now);
-        self.write(&shape, &plan).await?;
+        let wanted = slices::wanted(service, &self.config);
+        let seen: Vec<_> = found.items.into_iter().map(slices::seen).collect();
+        let plan = self.rotation.plan(&wanted, &seen, nodes, clock::mono());
+        self.write(&wanted, &plan).await?;
         match plan.strangers.first() {
             None => Ok(()),
             Some(stranger) => Err(Trouble::Refused {
@@ -194,12 +194,12 @@ impl Rotator {
     }
 
     /// Writes a plan, as long as we lead.
-    async fn write(&mut self, shape: &Shape, plan: &Plan) -> Result<(), Trouble> {
+    async fn write(&mut self, wanted: &Wanted, plan: &Plan) -> Result<(), Trouble> {
         for write in &plan.writes {
             if !self.candidate.leads(clock::mono()) {
                 break;
             }
-            let generation = self.write_one(shape, write).await?;
+            let generation = self.write_one(wanted, write).await?;
             if let Some(generation) = generation {
                 self.rotation.wrote(generation, plan.rotates, clock::mono());
             }
@@ -212,10 +212,10 @@ impl Rotator {
     }
 
     /// Returns the generation that was written.
-    async fn write_one(&self, shape: &Shape, write: &Write) -> Result<Option<u16>, Trouble> {
+    async fn write_one(&self, wanted: &Wanted, write: &Write) -> Result<Option<u16>, Trouble> {
         match write {
             Write::Create { family, generation } => {
-                let slice = shape.slice(*family, *generation);
+                let slice = slices::slice(wanted, *family, *generation);
                 let params = PostParams::default();
                 ask("create a slice", self.slices.create(&params, &slice)).await?;
                 Ok(Some(*generation))
@@ -225,21 +225,19 @@ impl Rotator {
                 version,
                 generation,
             } => {
-                let name = slice_name(&shape.wanted.service, *family);
-                let patch = Patch::Merge(shape.patch(*family, *generation, version));
+                let name = slice_name(&wanted.service, *family);
+                let slice = slices::slice(wanted, *family, *generation);
+                let patch = Patch::Merge(slices::patch(&slice, version));
                 let params = PatchParams::default();
                 let patched = self.slices.patch(&name, &params, &patch);
                 ask(&format!("update slice {name}"), patched).await?;
                 Ok(Some(*generation))
             }
             Write::Delete { name, version } => {
-                let params = DeleteParams {
-                    preconditions: Some(Preconditions {
-                        resource_version: Some(version.clone()),
-                        uid: None,
-                    }),
-                    ..DeleteParams::default()
-                };
+                let params = DeleteParams::default().preconditions(Preconditions {
+                    resource_version: Some(version.clone()),
+                    uid: None,
+                });
                 let deleted = self.slices.delete(name, &params);
                 ask(&format!("delete slice {name}"), deleted).await?;
                 Ok(None)
@@ -255,21 +253,16 @@ impl Rotator {
         }
         let name = &self.config.lease;
         let found = ask("read the Lease", self.leases.get_opt(name)).await?;
-        let seen = found.as_ref().map(lease::seen);
-        let params = PostParams::default();
-        let me = self.candidate.name();
-        let wall = clock::wall();
-        let ours = lease::ours(found.as_ref(), name, me, wall);
+        let seen = found.as_ref().map(lease_seen);
         let step = self.candidate.step(seen.as_ref(), asked);
+        let params = PostParams::default();
+        let ours = lease_of(found, name, Some(self.candidate.name()), clock::wall());
         let written = match step {
             LeaseStep::Wait => return Ok(()),
             LeaseStep::Create => ask("create the Lease", self.leases.create(&params, &ours)).await,
             LeaseStep::Take | LeaseStep::Seize | LeaseStep::Renew => {
-                ask(
-                    "update the Lease",
-                    self.leases.replace(name, &params, &ours),
-                )
-                .await
+                let replaced = self.leases.replace(name, &params, &ours);
+                ask("update the Lease", replaced).await
             }
         };
         match written {
@@ -279,14 +272,11 @@ impl Rotator {
                     tracing::info!(lease = %name, "the lease of another rotator ran out; nothing moves for ten minutes");
                     self.rotation.seized(asked);
                 }
-                Ok(())
             }
-            Err(Trouble::Raced { .. }) => {
-                self.candidate.lost();
-                Ok(())
-            }
-            Err(other) => Err(other),
+            Err(Trouble::Raced { .. }) => self.candidate.lost(),
+            Err(other) => return Err(other),
         }
+        Ok(())
     }
 
     /// Nodes of the cluster: one is read, and how many remain.
@@ -316,10 +306,10 @@ impl Rotator {
         let Ok(Some(found)) = ask("read the Lease", self.leases.get_opt(name)).await else {
             return;
         };
-        if lease::seen(&found).holder.as_deref() != Some(self.candidate.name()) {
+        if lease_seen(&found).holder.as_deref() != Some(self.candidate.name()) {
             return;
         }
-        let nobodys = lease::nobodys(found);
+        let nobodys = lease_of(Some(found), name, None, clock::wall());
         let params = PostParams::default();
         let written = self.leases.replace(name, &params, &nobodys);
         if let Err(error) = ask("give the Lease up", written).await {
@@ -348,4 +338,32 @@ async fn ask<T>(
             why: root_cause(&other),
         },
     })
+}
+
+/// A Lease as it was read.
+fn lease_seen(lease: &Lease) -> LeaseSeen {
+    let spec = lease.spec.clone().unwrap_or_default();
+    let seconds = spec.lease_duration_seconds.unwrap_or(0);
+    LeaseSeen {
+        holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
+        version: lease.metadata.resource_version.clone().unwrap_or_default(),
+        duration: Duration::from_secs(seconds.try_into().unwrap_or(0)),
+    }
+}
+
+/// The same in another name, or in nobody's; or a new one. The wall clock is for people who read it:
+/// no lease runs out by another machine's clock.
+fn lease_of(found: Option<Lease>, name: &str, holder: Option<&str>, now: Wall) -> Lease {
+    let mut lease = found.unwrap_or_default();
+    lease.metadata.name = Some(name.to_owned());
+    let spec = lease.spec.get_or_insert_default();
+    let now = jiff::Timestamp::from_nanosecond(i128::from(now.0)).unwrap_or_default();
+    if holder.is_some() && spec.holder_identity.as_deref() != holder {
+        spec.lease_transitions = Some(spec.lease_transitions.map_or(0, |n| n.saturating_add(1)));
+        spec.acquire_time = Some(MicroTime(now));
+    }
+    spec.holder_identity = holder.map(str::to_owned);
+    spec.lease_duration_seconds = i32::try_from(LEASE.as_secs()).ok();
+    spec.renew_time = Some(MicroTime(now));
+    lease
 }
