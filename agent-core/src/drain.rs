@@ -7,7 +7,6 @@
 //!
 //! Nothing here outlives the agent: a restarted one begins its quiet time anew.
 
-use std::fmt;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
@@ -54,16 +53,6 @@ impl ProbeRanges {
     pub fn contains(&self, client: &Address) -> bool {
         let client = Ipv6Addr::from(*client).to_canonical();
         self.0.iter().any(|range| range.contains(&client))
-    }
-}
-
-impl fmt::Display for ProbeRanges {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("none");
-        }
-        let ranges: Vec<String> = self.0.iter().map(ToString::to_string).collect();
-        f.write_str(&ranges.join(","))
     }
 }
 
@@ -142,8 +131,7 @@ impl Drain {
     /// Something may have come unseen up to `at`, and nothing does any more: quiet begins anew. The
     /// first look says itself since when somebody watches.
     pub fn missed(&mut self, at: Mono) {
-        let watched = &mut self.view.watched;
-        *watched = watched.map(|since| since.max(at));
+        self.view.watched = self.view.watched.map(|since| since.max(at));
     }
 
     /// There is nothing to look at, for the reason given.
@@ -198,12 +186,10 @@ impl DrainView {
         let told = ask.waited.map(|waited| now.minus(waited));
         let since = self.since.into_iter().chain(told).min();
         let quiet_for = since.map_or(Duration::ZERO, |since| self.quiet_since(since));
-        let (reason, message) = match since {
-            None => (Reason::NotLeaving, NOT_LEAVING.to_owned()),
-            Some(since) => match self.unseen(now) {
-                Some(why) => (Reason::Blind, format!("this cannot be told: {why}")),
-                None => self.tell(since, quiet_for, ask.quiet, now),
-            },
+        let (reason, message) = match (since, self.unseen(now)) {
+            (None, _) => (Reason::NotLeaving, NOT_LEAVING.to_owned()),
+            (_, Some(why)) => (Reason::Blind, format!("this cannot be told: {why}")),
+            (Some(since), None) => self.tell(since, quiet_for, ask.quiet, now),
         };
         Finding {
             reason,
@@ -219,23 +205,21 @@ impl DrainView {
     }
 
     fn quiet_since(&self, since: Mono) -> Duration {
-        let from = since
-            .max(self.watched.unwrap_or_default())
-            .max(self.last.unwrap_or_default());
-        self.watched
-            .and(self.seen)
-            .map_or(Duration::ZERO, |seen| seen.since(from))
+        let from = since.max(self.watched.unwrap_or_default());
+        let from = from.max(self.last.unwrap_or_default());
+        let seen = self.watched.and(self.seen);
+        seen.map_or(Duration::ZERO, |seen| seen.since(from))
     }
 
     fn unseen(&self, now: Mono) -> Option<String> {
-        if let Some(why) = &self.blind {
-            return Some(why.clone());
+        let age = self.seen.map(|seen| now.since(seen));
+        match (&self.blind, age) {
+            (Some(why), _) => Some(why.clone()),
+            (None, None) => Some("the agent has not looked yet".to_owned()),
+            (None, Some(age)) => {
+                (age > UNSEEN).then(|| format!("the agent last looked {} ago", Spoken(age)))
+            }
         }
-        let Some(seen) = self.seen else {
-            return Some("the agent has not looked yet".to_owned());
-        };
-        let age = now.since(seen);
-        (age > UNSEEN).then(|| format!("the agent last looked {} ago", Spoken(age)))
     }
 
     fn tell(&self, since: Mono, quiet: Duration, wanted: Duration, now: Mono) -> (Reason, String) {

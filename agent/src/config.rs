@@ -268,7 +268,7 @@ impl Config {
             shutdown_grace = ?self.shutdown_grace,
             admin = address(&self.admin),
             admin_allow = %self.admin.allow,
-            drain_ignore = %self.drain_ignore,
+            drain_ignore = ?self.drain_ignore,
             interfaces = self.interfaces.to_string(),
             unknown_policy = ?self.unknown_policy,
             enforcement = ?self.enforcement,

@@ -191,15 +191,14 @@ impl Publisher {
             let standing = standing(&report.verdict, !report.answers.livez.would_fail);
             let write = self.condition_due(&report, standing, now);
             let announce = self.event_due(&report, standing, now);
+            due = write.into_iter().chain(announce).min();
             if write.is_some_and(|due| due <= now) {
                 self.write(&report, standing).await;
-                return true;
-            }
-            if announce.is_some_and(|due| due <= now) {
+                due = Some(now);
+            } else if announce.is_some_and(|due| due <= now) {
                 self.announce(&report, standing).await;
-                return true;
+                due = Some(now);
             }
-            due = write.into_iter().chain(announce).min();
         }
         let until = async {
             match due {

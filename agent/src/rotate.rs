@@ -6,7 +6,6 @@
 //! what came of it. Nothing here ends the process but a signal: what goes wrong is said once, and
 //! tried again with the next look.
 
-use std::future::Future;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -17,7 +16,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Precon
 use kube::{Api, Client};
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{sleep, timeout};
 
 use crate::clock;
 use crate::cluster::api::client::{ApiAccess, ClientError, client, root_cause};
@@ -45,11 +44,8 @@ pub enum RotateError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// Signals cannot be received.
-    #[error("cannot receive signals: {source}")]
-    Signals {
-        /// Why not.
-        source: std::io::Error,
-    },
+    #[error("cannot receive signals: {0}")]
+    Signals(#[source] std::io::Error),
 }
 
 /// Why a request led to nothing.
@@ -73,7 +69,7 @@ enum Trouble {
 /// # Errors
 /// What kept it from starting.
 pub async fn run(config: RotateConfig) -> Result<(), RotateError> {
-    let listen = |kind| signal(kind).map_err(|source| RotateError::Signals { source });
+    let listen = |kind| signal(kind).map_err(RotateError::Signals);
     let mut terminate = listen(SignalKind::terminate())?;
     let mut interrupt = listen(SignalKind::interrupt())?;
     let access = ApiAccess {
@@ -82,12 +78,10 @@ pub async fn run(config: RotateConfig) -> Result<(), RotateError> {
         state_dir: None,
     };
     let mut rotator = Rotator::new(&client(&access).await?, config);
-    let mut tick = tokio::time::interval(LOOK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let turn = async {
-            tick.tick().await;
             rotator.look().await;
+            sleep(LOOK).await;
         };
         // A request that is cut off is written or not: the next leader reads which.
         tokio::select! {
@@ -139,22 +133,16 @@ impl Rotator {
     async fn look(&mut self) {
         let result = self.try_look().await;
         let now = clock::mono();
-        match &result {
-            Err(Trouble::Away { .. }) => self.rotation.failed(now),
-            _ if self.rotation.answered(now) => {
-                tracing::info!("the API server is back; nothing moves for ten minutes");
-            }
-            _ => {}
+        if let Err(Trouble::Away { .. }) = &result {
+            self.rotation.failed(now);
+        } else if self.rotation.answered(now) {
+            tracing::info!("the API server is back; nothing moves for ten minutes");
         }
         let leads = self.candidate.leads(now);
         if std::mem::replace(&mut self.led, leads) != leads {
             tracing::info!(leads, lease = %self.config.lease, "who leads has changed");
         }
-        self.say(result.err().map(|error| error.to_string()));
-    }
-
-    /// Says what is wrong, once.
-    fn say(&mut self, trouble: Option<String>) {
+        let trouble = result.err().map(|error| error.to_string());
         if let Some(why) = trouble.as_ref().filter(|_| trouble != self.said) {
             tracing::warn!(%why, "the sentinel's slices could not be looked after");
         }
@@ -176,7 +164,7 @@ impl Rotator {
                 why: format!("Service {} is not in the cluster", self.config.service),
             });
         };
-        let listed = ListParams::default().labels(&slices::selector(&name));
+        let listed = ListParams::default().labels(&format!("{}={name}", slices::SERVICE_NAME));
         let found = ask("list the sentinel's slices", self.slices.list(&listed)).await?;
         let wanted = slices::wanted(service, &self.config);
         let seen: Vec<_> = found.items.into_iter().map(slices::seen).collect();
@@ -199,9 +187,10 @@ impl Rotator {
             if !self.candidate.leads(clock::mono()) {
                 break;
             }
-            let generation = self.write_one(wanted, write).await?;
-            if let Some(generation) = generation {
-                self.rotation.wrote(generation, plan.rotates, clock::mono());
+            self.write_one(wanted, write).await?;
+            if let Write::Create { generation, .. } | Write::Update { generation, .. } = write {
+                let now = clock::mono();
+                self.rotation.wrote(*generation, plan.rotates, now);
             }
             match plan.rotates {
                 true => tracing::debug!(?write, "the endpoint moves"),
@@ -211,14 +200,13 @@ impl Rotator {
         Ok(())
     }
 
-    /// Returns the generation that was written.
-    async fn write_one(&self, wanted: &Wanted, write: &Write) -> Result<Option<u16>, Trouble> {
+    async fn write_one(&self, wanted: &Wanted, write: &Write) -> Result<(), Trouble> {
+        let (params, patch_params) = (PostParams::default(), PatchParams::default());
         match write {
             Write::Create { family, generation } => {
                 let slice = slices::slice(wanted, *family, *generation);
-                let params = PostParams::default();
-                ask("create a slice", self.slices.create(&params, &slice)).await?;
-                Ok(Some(*generation))
+                let created = self.slices.create(&params, &slice);
+                ask("create a slice", created).await?;
             }
             Write::Update {
                 family,
@@ -228,10 +216,8 @@ impl Rotator {
                 let name = slice_name(&wanted.service, *family);
                 let slice = slices::slice(wanted, *family, *generation);
                 let patch = Patch::Merge(slices::patch(&slice, version));
-                let params = PatchParams::default();
-                let patched = self.slices.patch(&name, &params, &patch);
+                let patched = self.slices.patch(&name, &patch_params, &patch);
                 ask(&format!("update slice {name}"), patched).await?;
-                Ok(Some(*generation))
             }
             Write::Delete { name, version } => {
                 let params = DeleteParams::default().preconditions(Preconditions {
@@ -240,9 +226,9 @@ impl Rotator {
                 });
                 let deleted = self.slices.delete(name, &params);
                 ask(&format!("delete slice {name}"), deleted).await?;
-                Ok(None)
             }
         }
+        Ok(())
     }
 
     /// Looks at the lease when that is due.
@@ -282,16 +268,15 @@ impl Rotator {
     /// Nodes of the cluster: one is read, and how many remain.
     async fn count(&mut self) -> Result<u32, Trouble> {
         let now = clock::mono();
-        if let Some((nodes, at)) = self.counted
-            && now.since(at) < COUNT
-        {
+        let recent = |(_, at): &(u32, Mono)| now.since(*at) < COUNT;
+        if let Some((nodes, _)) = self.counted.filter(recent) {
             return Ok(nodes);
         }
         let one = ListParams::default().limit(1);
         let listed = ask("count the nodes", self.nodes.list_metadata(&one)).await?;
         let remaining = listed.metadata.remaining_item_count.unwrap_or(0);
-        let remaining = u32::try_from(remaining).unwrap_or(0);
-        let nodes = remaining.saturating_add(u32::try_from(listed.items.len()).unwrap_or(1));
+        let nodes = remaining.saturating_add(listed.items.len() as i64);
+        let nodes = u32::try_from(nodes).unwrap_or(1);
         self.counted = Some((nodes, now));
         Ok(nodes)
     }
@@ -303,12 +288,12 @@ impl Rotator {
         }
         self.candidate.lost();
         let name = &self.config.lease;
-        let Ok(Some(found)) = ask("read the Lease", self.leases.get_opt(name)).await else {
+        let found = ask("read the Lease", self.leases.get_opt(name)).await;
+        let me = Some(self.candidate.name());
+        let is_ours = |lease: &Lease| lease_seen(lease).holder.as_deref() == me;
+        let Some(found) = found.ok().flatten().filter(is_ours) else {
             return;
         };
-        if lease_seen(&found).holder.as_deref() != Some(self.candidate.name()) {
-            return;
-        }
         let nobodys = lease_of(Some(found), name, None, clock::wall());
         let params = PostParams::default();
         let written = self.leases.replace(name, &params, &nobodys);
@@ -324,7 +309,7 @@ async fn ask<T>(
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Trouble> {
     let what = what.to_owned();
-    let Ok(answer) = tokio::time::timeout(REQUEST, request).await else {
+    let Ok(answer) = timeout(REQUEST, request).await else {
         let why = format!("no answer within {} s", REQUEST.as_secs());
         return Err(Trouble::Away { why });
     };

@@ -145,10 +145,7 @@ impl Schedule {
     pub fn due(&self) -> Option<Mono> {
         let current = self.current.as_ref()?;
         let change = self.change_due(current);
-        let at = match (change, self.heartbeat_at) {
-            (Some(change), Some(heartbeat)) => change.min(heartbeat),
-            (change, heartbeat) => change.or(heartbeat)?,
-        };
+        let at = change.into_iter().chain(self.heartbeat_at).min()?;
         let gap = self.last_write.map_or(Mono(0), |at| at.plus(self.pace.gap));
         Some(at.max(gap).max(self.retry.not_before))
     }
@@ -226,10 +223,7 @@ impl Schedule {
 /// Whether somebody may act on it: the node is accused, or found sound again. That nothing is known
 /// of an accused node is not urgent: an agent that begins without memory knows nothing either.
 fn is_urgent(before: Status, after: Status) -> bool {
-    matches!(
-        (before, after),
-        (Status::True | Status::Unknown, Status::False) | (Status::False, Status::True)
-    )
+    (before == Status::False) != (after == Status::False) && after != Status::Unknown
 }
 
 /// A budget of things that may be done: so many at once, and one more each while.

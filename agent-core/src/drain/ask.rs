@@ -75,11 +75,9 @@ impl Ask {
 
     /// As [`Ask::parse`] reads it.
     pub fn query(&self) -> String {
-        let quiet = format!("quiet={:.3}", self.quiet.as_secs_f64());
-        match self.waited {
-            Some(waited) => format!("{quiet}&waited={:.3}", waited.as_secs_f64()),
-            None => quiet,
-        }
+        let waited = |waited: Duration| format!("&waited={:.3}", waited.as_secs_f64());
+        let waited = self.waited.map_or_else(String::new, waited);
+        format!("quiet={:.3}{waited}", self.quiet.as_secs_f64())
     }
 }
 

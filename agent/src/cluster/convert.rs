@@ -105,17 +105,13 @@ impl Converter {
         if name != self.node_name {
             return Ok(None);
         }
-        let (spec, status) = (
-            node.spec.unwrap_or_default(),
-            node.status.unwrap_or_default(),
-        );
+        let spec = node.spec.unwrap_or_default();
+        let status = node.status.unwrap_or_default();
         let mut addresses = Vec::new();
         for (at, entry) in status.addresses.iter().flatten().enumerate() {
             if matches!(&*entry.type_, "InternalIP" | "ExternalIP") {
-                let ip = ip(
-                    format_args!("status.addresses[{at}].address"),
-                    &entry.address,
-                )?;
+                let field = format_args!("status.addresses[{at}].address");
+                let ip = ip(field, &entry.address)?;
                 if !addresses.contains(&ip) {
                     addresses.push(ip);
                 }

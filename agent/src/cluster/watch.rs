@@ -68,11 +68,17 @@ pub fn follow(path: &Path, node_name: &str) -> Result<mpsc::Receiver<Update>, Op
         });
     }
     let (sender, receiver) = mpsc::channel(4);
-    tokio::spawn(run(Manifests::new(path, node_name), sender));
+    let manifests = Manifests::new(path, node_name);
+    tokio::spawn(async move {
+        tokio::select! {
+            () = run(manifests, &sender) => {}
+            () = sender.closed() => {}
+        }
+    });
     Ok(receiver)
 }
 
-async fn run(mut manifests: Manifests, sender: mpsc::Sender<Update>) {
+async fn run(mut manifests: Manifests, sender: &mpsc::Sender<Update>) {
     let mut follower = Follower::new(manifests.folder());
     loop {
         let hints = follower.hints();
@@ -85,15 +91,11 @@ async fn run(mut manifests: Manifests, sender: mpsc::Sender<Update>) {
             return;
         };
         manifests = kept;
-        if let Some(update) = update
-            && sender.send(update).await.is_err()
-        {
-            return;
+        if let Some(update) = update {
+            // Where nobody listens any more, this task ends.
+            let _ = sender.send(update).await;
         }
-        tokio::select! {
-            () = follower.next() => {}
-            () = sender.closed() => return,
-        }
+        follower.next().await;
     }
 }
 

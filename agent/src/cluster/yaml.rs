@@ -29,6 +29,12 @@ pub struct Place {
     pub column: u64,
 }
 
+impl Place {
+    fn line(line: u64) -> Self {
+        Self { line, column: 0 }
+    }
+}
+
 /// What stands at one place of a file.
 #[derive(Debug)]
 pub enum Item {
@@ -78,10 +84,7 @@ struct Document<'a> {
 
 impl Document<'_> {
     fn complain(&self, error: &serde_saphyr::Error, see: &mut dyn FnMut(Place, Item)) {
-        let mut place = Place {
-            line: self.line,
-            column: 0,
-        };
+        let mut place = Place::line(self.line);
         let text = error.to_string();
         let mut reason = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if let Some(location) = error.location() {
@@ -184,11 +187,7 @@ impl<'de> Visitor<'de> for Root<'_> {
             }
             (item, _) => item,
         };
-        let place = Place {
-            line: document.line,
-            column: 0,
-        };
-        see(place, item);
+        see(Place::line(document.line), item);
         Ok(())
     }
 }
@@ -222,10 +221,7 @@ impl<'de> Visitor<'de> for Items<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         while let Some(item) = items.next_element::<Spanned<Map<String, Value>>>()? {
-            let place = Place {
-                line: self.document.above + item.referenced.line(),
-                column: 0,
-            };
+            let place = Place::line(self.document.above + item.referenced.line());
             let mut header = header(&item.value);
             if header.ends_with('/') {
                 // Items of a ServiceList need not say that they are Services.

@@ -165,7 +165,7 @@ definitions! {
     VIEW_PROBLEMS = Gauge "pathproof_view_problems" []
         "Things wrong with the source of the cluster view now, such as files that cannot be read";
     VIEW_IGNORED = Gauge "pathproof_view_ignored_objects" []
-        "Objects in the source of the cluster view that are of no use here";
+        "Objects in the folder of manifests that are of no use here";
     EXPECTED_SERVICES = Gauge "pathproof_expected_services" []
         "Services that this node must route";
     EXPECTED_FRONTENDS = Gauge "pathproof_expected_frontends" []

@@ -135,51 +135,37 @@ impl Fault {
 
 impl From<kube::Error> for Fault {
     fn from(error: kube::Error) -> Self {
-        let mut refusal = Refusal::Failed { wait: None };
-        let (result, why) = match error {
-            kube::Error::Api(status) => {
-                let (code, message) = (status.code, &status.message);
-                match code {
-                    403 => {
-                        refusal = Refusal::Denied;
-                        let why = format!("the API server does not allow it (403: {message})");
-                        (WriteResult::Forbidden, why)
-                    }
-                    404 => {
-                        let why = format!("the API server does not know it (404: {message})");
-                        (WriteResult::NotFound, why)
-                    }
-                    409 => {
-                        let why = "somebody else wrote at the same moment (409)";
-                        (WriteResult::Conflict, why.to_owned())
-                    }
-                    429 => {
-                        let details = status.details.as_ref();
-                        let wait =
-                            details.map(|of| Duration::from_secs(of.retry_after_seconds.into()));
-                        refusal = Refusal::Failed { wait };
-                        let why = "the API server is busy (429)";
-                        (WriteResult::Throttled, why.to_owned())
-                    }
-                    400..500 => {
-                        let why = format!("the API server refuses it ({code}: {message})");
-                        (WriteResult::Rejected, why)
-                    }
-                    _ => {
-                        let why = format!("the API server failed ({code}: {message})");
-                        (WriteResult::ServerError, why)
-                    }
-                }
-            }
-            error => {
-                let why = format!("the API server cannot be reached: {}", chain(&error));
-                (WriteResult::Unreachable, why)
-            }
+        let kube::Error::Api(status) = error else {
+            return Fault {
+                why: format!("the API server cannot be reached: {}", chain(&error)),
+                result: WriteResult::Unreachable,
+                refusal: Refusal::Failed { wait: None },
+            };
         };
-        Self {
-            why,
+        let (result, what) = match status.code {
+            403 => (WriteResult::Forbidden, "does not allow it"),
+            404 => (WriteResult::NotFound, "does not know it"),
+            409 => (
+                WriteResult::Conflict,
+                "took another write at the same moment",
+            ),
+            429 => (WriteResult::Throttled, "is busy"),
+            400..500 => (WriteResult::Rejected, "refuses it"),
+            _ => (WriteResult::ServerError, "failed"),
+        };
+        let details = status.details.as_ref();
+        let wait = details.map(|of| Duration::from_secs(of.retry_after_seconds.into()));
+        Fault {
+            why: format!(
+                "the API server {what} ({}: {})",
+                status.code, status.message
+            ),
             result,
-            refusal,
+            refusal: match result {
+                WriteResult::Forbidden => Refusal::Denied,
+                WriteResult::Throttled => Refusal::Failed { wait },
+                _ => Refusal::Failed { wait: None },
+            },
         }
     }
 }

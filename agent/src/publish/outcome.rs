@@ -24,13 +24,11 @@ struct Current {
 
 impl Outcomes {
     pub(super) fn new(condition: bool, events: bool, metrics: Arc<Metrics>) -> Self {
-        for (wanted, kind) in [
-            (condition, Published::Condition),
-            (events, Published::Event),
-        ] {
-            if wanted {
-                metrics.publish().want(kind);
-            }
+        if condition {
+            metrics.publish().want(Published::Condition);
+        }
+        if events {
+            metrics.publish().want(Published::Event);
         }
         let report = PublishReport {
             condition: condition.then(WriteReport::default),
@@ -63,10 +61,8 @@ impl Outcomes {
                 tracing::warn!(%problem, "the API server does not have the newest state");
             }
             None if before.is_some_and(|before| before != word) => {
-                tracing::info!(
-                    kind = kind.name(),
-                    "the API server has the newest state again"
-                );
+                let kind = kind.name();
+                tracing::info!(kind, "the API server has the newest state again");
             }
             _ => {}
         }

@@ -13,15 +13,11 @@ use agent_core::cluster::Protocol;
 use agent_core::expect::node::address;
 use agent_core::fleet::rotation::{SliceSeen, Wanted, slice_name};
 
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// Selects the slices of a Service.
+pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Any other value, or none, and a controller of the cluster's may take the slice for its own.
 const MANAGER: &str = "pathproof";
-
-/// Selects the slices of a Service.
-pub(super) fn selector(service: &str) -> String {
-    format!("{SERVICE_NAME}={service}")
-}
 
 const PROTOCOLS: [(Protocol, &str); 3] = [
     (Protocol::Tcp, "TCP"),

@@ -191,13 +191,13 @@ pub(super) struct Follower {
     newest: Option<String>,
     /// Whether streaming lists are tried.
     streams: bool,
-    /// A list is being told.
+    /// A list is under way.
     listing: bool,
     /// Failures in a row.
     failures: u32,
     /// Watches in a row that ended in silence, but for what a list had told before.
     silent: u32,
-    /// Something in the way was told of, and not that it is gone.
+    /// Something in the way was reported, and not that it is gone.
     troubled: bool,
 }
 
