@@ -25,7 +25,6 @@ fn settings(condition: bool, events: bool) -> Settings {
             retry: Duration::from_millis(1),
             retry_max: Duration::from_millis(5),
             denied: Duration::from_millis(5),
-            ..Pace::default()
         },
         patience: Duration::from_secs(60),
         ..Settings::new("node-1".into(), condition, events)

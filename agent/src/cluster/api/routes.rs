@@ -183,13 +183,14 @@ pub(super) async fn learn(routes: Arc<Routes>, client: Client) {
                 Ok(()) => (pause, is_refused) = (RELEARN, false),
                 Err(error) => tracing::warn!(%error, "the API server's addresses cannot be used"),
             },
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => {
-                if !std::mem::replace(&mut is_refused, true) {
-                    tracing::warn!(
-                        status = status.code,
-                        "the API server's addresses may not be read: grant list on endpointslices in the namespace default; until then it is reached by the ClusterIP alone"
-                    );
-                }
+            Ok(Err(kube::Error::Api(status)))
+                if matches!(status.code, 401 | 403)
+                    && !std::mem::replace(&mut is_refused, true) =>
+            {
+                tracing::warn!(
+                    status = status.code,
+                    "the API server's addresses may not be read: grant list on endpointslices in the namespace default; until then it is reached by the ClusterIP alone"
+                );
             }
             // The watches report that the server is away.
             _ => {}
