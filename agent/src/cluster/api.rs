@@ -14,6 +14,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use kube::Client;
+use kube::api::{ListParams, Request, WatchParams};
+use kube::core::request::Error as RequestError;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -32,7 +34,7 @@ mod tests;
 pub use client::{ApiAccess, ClientError};
 pub use routes::forget;
 
-use follow::{Follower, Pace, Requests};
+use follow::{Follower, Pace};
 use store::{Event, Store};
 
 /// Changes that come closer together than this are delivered as one...
@@ -46,6 +48,10 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// ...for so many times. After that, what the watches brought counts.
 const TRIES: usize = 3;
 
+/// What kube-proxy 1.36 asks Services and EndpointSlices for (cmd/kube-proxy/app/server.go).
+const SERVED: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
+const DISCOVERY: &str = "/apis/discovery.k8s.io/v1";
+
 /// How much of the cluster is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -53,6 +59,74 @@ pub enum Scope {
     Full,
     /// This Node, and the sentinel's Service and slices.
     Sentinel(ObjectName),
+}
+
+/// What is asked of the API server for one resource.
+#[derive(Clone, Debug)]
+struct Requests {
+    kind: Kind,
+    path: Request,
+    labels: Option<String>,
+    fields: Option<String>,
+}
+
+impl Requests {
+    /// For a resource, as far as it is watched.
+    fn new(kind: Kind, scope: &Scope, node_name: &str) -> Self {
+        let named = |name: &str| Some(format!("metadata.name={name}"));
+        let served = || Some(SERVED.to_owned());
+        let (path, labels, fields) = match (kind, scope) {
+            (Kind::Node, _) => ("/api/v1/nodes".to_owned(), None, named(node_name)),
+            (Kind::Service, Scope::Full) => ("/api/v1/services".to_owned(), served(), None),
+            (Kind::Slice, Scope::Full) => (format!("{DISCOVERY}/endpointslices"), served(), None),
+            (Kind::Service, Scope::Sentinel(of)) => {
+                let path = format!("/api/v1/namespaces/{}/services", of.namespace);
+                (path, None, named(&of.name))
+            }
+            (Kind::Slice, Scope::Sentinel(of)) => {
+                let path = format!("{DISCOVERY}/namespaces/{}/endpointslices", of.namespace);
+                let label = format!("kubernetes.io/service-name={}", of.name);
+                (path, Some(label), None)
+            }
+        };
+        Self {
+            kind,
+            path: Request::new(path),
+            labels,
+            fields,
+        }
+    }
+
+    /// One page of what is there: the newest, or what follows a page. One page is in memory at a
+    /// time, and a slice can have 1,000 endpoints.
+    fn list(&self, after: Option<String>) -> Result<hyper::Request<Vec<u8>>, RequestError> {
+        let params = ListParams {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields.clone(),
+            limit: Some(if self.kind == Kind::Slice { 50 } else { 250 }),
+            continue_token: after,
+            ..ListParams::default()
+        };
+        self.path.list(&params)
+    }
+
+    /// What changes from a version on; or what is there, at least as new as the version, and then
+    /// what changes.
+    fn watch(
+        &self,
+        version: &str,
+        is_list: bool,
+        seconds: u64,
+    ) -> Result<hyper::Request<Vec<u8>>, RequestError> {
+        let params = WatchParams {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields.clone(),
+            timeout: u32::try_from(seconds).ok(),
+            send_initial_events: is_list,
+            ..WatchParams::default()
+        };
+        self.path.watch(&params, version)
+    }
 }
 
 /// An API server that can be followed.

@@ -15,7 +15,6 @@ use std::time::Duration;
 use futures_util::AsyncBufReadExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use kube::Client;
-use kube::api::{ListParams, Request, WatchParams};
 use kube::core::Status;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -24,12 +23,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::client::root_cause;
 use super::store::Event;
-use super::{Kind, Scope, jitter};
+use super::{Kind, Requests, jitter};
 use crate::cluster::Problem;
-
-/// What kube-proxy 1.36 asks Services and EndpointSlices for (cmd/kube-proxy/app/server.go).
-const SERVED: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
-const DISCOVERY: &str = "/apis/discovery.k8s.io/v1";
 
 /// Marks the end of what was there when a streaming list began.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
@@ -74,71 +69,6 @@ impl Default for Pace {
         }
     }
 }
-
-/// What is asked of the API server for one resource.
-#[derive(Clone, Debug)]
-pub(super) struct Requests {
-    kind: Kind,
-    path: Request,
-    labels: Option<String>,
-    fields: Option<String>,
-}
-
-impl Requests {
-    /// For a resource, as far as it is watched.
-    pub(super) fn new(kind: Kind, scope: &Scope, node_name: &str) -> Self {
-        let named = |name: &str| Some(format!("metadata.name={name}"));
-        let served = || Some(SERVED.to_owned());
-        let (path, labels, fields) = match (kind, scope) {
-            (Kind::Node, _) => ("/api/v1/nodes".to_owned(), None, named(node_name)),
-            (Kind::Service, Scope::Full) => ("/api/v1/services".to_owned(), served(), None),
-            (Kind::Slice, Scope::Full) => (format!("{DISCOVERY}/endpointslices"), served(), None),
-            (Kind::Service, Scope::Sentinel(of)) => {
-                let path = format!("/api/v1/namespaces/{}/services", of.namespace);
-                (path, None, named(&of.name))
-            }
-            (Kind::Slice, Scope::Sentinel(of)) => {
-                let path = format!("{DISCOVERY}/namespaces/{}/endpointslices", of.namespace);
-                let label = format!("kubernetes.io/service-name={}", of.name);
-                (path, Some(label), None)
-            }
-        };
-        Self {
-            kind,
-            path: Request::new(path),
-            labels,
-            fields,
-        }
-    }
-
-    /// One page of what is there: the newest, or what follows a page. One page is in memory at a
-    /// time, and a slice can have 1,000 endpoints.
-    fn list(&self, after: Option<String>) -> Result<Get, End> {
-        let params = ListParams {
-            label_selector: self.labels.clone(),
-            field_selector: self.fields.clone(),
-            limit: Some(if self.kind == Kind::Slice { 50 } else { 250 }),
-            continue_token: after,
-            ..ListParams::default()
-        };
-        self.path.list(&params).map_err(unasked)
-    }
-
-    /// What changes from a version on; or what is there, at least as new as the version, and then
-    /// what changes.
-    fn watch(&self, version: &str, is_list: bool, seconds: u64) -> Result<Get, End> {
-        let params = WatchParams {
-            label_selector: self.labels.clone(),
-            field_selector: self.fields.clone(),
-            timeout: u32::try_from(seconds).ok(),
-            send_initial_events: is_list,
-            ..WatchParams::default()
-        };
-        self.path.watch(&params, version).map_err(unasked)
-    }
-}
-
-type Get = hyper::Request<Vec<u8>>;
 
 /// How a list or a watch ended.
 #[derive(Debug)]
@@ -202,7 +132,6 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Of a resource.
     pub(super) fn new(
         client: Client,
         requests: Requests,
@@ -350,7 +279,10 @@ impl Follower {
         let is_list = version.is_none();
         let from = version.or_else(|| self.newest.clone());
         let from = from.as_deref().unwrap_or("0");
-        let request = self.requests.watch(from, is_list, seconds)?;
+        let request = self
+            .requests
+            .watch(from, is_list, seconds)
+            .map_err(unasked)?;
         let asked = timeout(self.pace.reply, self.client.request_stream(request)).await;
         let stream = match asked {
             Err(_) => return Err(End::Failed(no_answer(self.pace.reply))),
@@ -376,10 +308,7 @@ impl Follower {
             };
             match timeout(patience, stream.read_until(b'\n', &mut line)).await {
                 Err(_) if self.listing => return Err(End::NotStreamed),
-                Err(_) => {
-                    tracing::debug!(resource = self.resource(), "nothing came; watching anew");
-                    return Err(End::Silent);
-                }
+                Err(_) => return Err(End::Silent),
                 Ok(Err(_) | Ok(0)) => return Err(End::Over),
                 Ok(Ok(_)) => self.hear(&line).await?,
             }
@@ -462,7 +391,7 @@ impl Follower {
         let mut after: Option<String> = None;
         loop {
             let is_first = after.is_none();
-            let request = self.requests.list(after)?;
+            let request = self.requests.list(after).map_err(unasked)?;
             let patience = self.pace.reply * 2;
             let text = match timeout(patience, self.client.request_text(request)).await {
                 Err(_) => return Err(End::Failed(no_answer(patience))),
@@ -544,8 +473,7 @@ fn metadata(text: &RawValue) -> ObjectMeta {
     stub.metadata
 }
 
-// What stands in the way, in words that stay the same while the cause does.
-
+/// Words that stay the same while the cause does.
 fn away(why: &str) -> Problem {
     let why = one_line(why);
     Problem::silence(format!(
@@ -569,47 +497,4 @@ fn unasked(error: kube::core::request::Error) -> End {
 
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use agent_core::cluster::ObjectName;
-
-    #[test]
-    fn selectors_are_those_of_kube_proxy() {
-        let watch = |kind, version, is_list| {
-            let requests = Requests::new(kind, &Scope::Full, "here");
-            requests
-                .watch(version, is_list, 300)
-                .unwrap()
-                .uri()
-                .to_string()
-        };
-        assert_eq!(
-            watch(Kind::Slice, "7", false),
-            "/apis/discovery.k8s.io/v1/endpointslices?&watch=true&timeoutSeconds=300&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name%2C%21service.kubernetes.io%2Fheadless&allowWatchBookmarks=true&resourceVersion=7"
-        );
-        assert_eq!(
-            watch(Kind::Node, "0", true),
-            "/api/v1/nodes?&watch=true&timeoutSeconds=300&fieldSelector=metadata.name%3Dhere&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=0"
-        );
-    }
-
-    #[test]
-    fn the_sentinel_alone_can_be_watched() {
-        let scope = Scope::Sentinel(ObjectName::new("pathproof", "sentinel"));
-        let list = |kind| {
-            let request = Requests::new(kind, &scope, "here").list(Some("a=b".to_owned()));
-            request.unwrap().uri().to_string()
-        };
-        assert_eq!(
-            list(Kind::Service),
-            "/api/v1/namespaces/pathproof/services?&fieldSelector=metadata.name%3Dsentinel&limit=250&continue=a%3Db"
-        );
-        assert_eq!(
-            list(Kind::Slice),
-            "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices?&labelSelector=kubernetes.io%2Fservice-name%3Dsentinel&limit=50&continue=a%3Db"
-        );
-    }
 }

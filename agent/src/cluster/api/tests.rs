@@ -14,6 +14,7 @@ use agent_core::cluster::Change;
 use agent_core::view::ClusterView;
 
 mod objects;
+mod requests;
 pub(super) mod server;
 
 use server::{Answer, Script, Server};
