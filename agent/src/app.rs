@@ -25,8 +25,8 @@ use tokio::time::{Interval, MissedTickBehavior};
 use crate::causes::chain;
 use crate::clock;
 use crate::cluster::api::client::client;
-use crate::cluster::api::{self, ApiAccess, ApiServer, Scope, Uncached};
-use crate::cluster::watch::{Folder, Update};
+use crate::cluster::api::{self, ApiAccess, ApiServer, Scope};
+use crate::cluster::{Update, watch as folder};
 use crate::config::{Attach, Config, KeptArgs, PortTakeover, Source};
 use crate::confine::Confined;
 use crate::datapath::Observer;
@@ -40,7 +40,7 @@ use crate::http::{admin, health, serve};
 use crate::lifecycle::{Heartbeat, Readiness, Shutdown, give_back_memory, raise_open_files};
 use crate::metrics::{Listener, Metrics};
 use crate::port::{self, Listeners};
-use crate::publish::{self, Client, Clocks, Settings};
+use crate::publish::{self, Client, Settings};
 use crate::sentinel::devices::{DeviceError, remove};
 use crate::state;
 use agent_core::coverage::ObserverStart;
@@ -98,7 +98,8 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let (listeners, takeover, succeeded) =
         port::take_over(&config, loaded.0.as_mut(), readiness.clone())?;
     let probing = config.sentinel.clone().map(|of| {
-        let uncached = |client| Uncached::new(client, &config.node_name, of.service.clone());
+        let scope = Scope::Sentinel(of.service.clone());
+        let uncached = |client| ApiServer::new(client, &config.node_name, scope);
         let uncached = client.clone().map(uncached);
         Probing::new(of, uncached)
     });
@@ -113,12 +114,8 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     agent.publishing = client.filter(|_| wanted.any()).map(|client| {
         let node = Arc::clone(&agent.config.node_name);
         let settings = Settings::new(node, wanted.condition, wanted.events);
-        let clocks = Clocks {
-            mono: clock::mono,
-            wall: clock::wall,
-        };
         let reports = agent.report.subscribe();
-        publish::start(settings, client, reports, Arc::clone(&metrics), clocks)
+        publish::start(settings, client, reports, Arc::clone(&metrics))
     });
     let last = agent.node.last();
     if last.is_some_and(|last| upgrade::fails(last.state)) {
@@ -225,7 +222,7 @@ impl Inputs {
 /// It cannot be opened. An API server that is away is no error: it is tried again.
 async fn follow(config: &Config) -> Result<(Receiver<Update>, Option<Client>), AppError> {
     match &config.source {
-        Source::Folder(path) => Ok((Folder::open(path, &config.node_name)?.follow(), None)),
+        Source::Folder(path) => Ok((folder::follow(path, &config.node_name)?, None)),
         Source::Api { api, only } => {
             let scope = only.clone().map_or(Scope::Full, Scope::Sentinel);
             let access = ApiAccess {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use caps::Capability;
 
-use crate::cluster::api::files::{files, folders};
+use crate::cluster::api::client::{files, folders};
 use crate::config::{ApiArgs, Config, Source};
 use crate::datapath::load::scratch_map;
 use crate::datapath::pins::Pins;

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use super::probing::Probing;
 use super::{Loaded, settings};
 use crate::clock;
-use crate::cluster::watch::Update;
+use crate::cluster::Update;
 use crate::config::Config;
 use crate::datapath::Observer;
 use crate::datapath::attach::{Attachment, Mechanism};
@@ -105,8 +105,8 @@ impl Agent {
         let changes = update.changes.len();
         self.feed(Event::View(ViewUpdate {
             problems: update.problems.iter().map(ToString::to_string).collect(),
-            silent: update.problems.iter().any(|of| of.reason.is_silence()),
-            ignored: update.ignored.values().sum(),
+            silent: update.problems.iter().any(|of| of.is_silence),
+            ignored: update.ignored,
             changes: update.changes,
         }));
         if changes > 0 {

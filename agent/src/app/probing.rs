@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::clock;
-use crate::cluster::api::Uncached;
+use crate::cluster::api::ApiServer;
 use crate::config::SentinelConfig;
 use crate::datapath::Observer;
 use crate::datapath::probes::{ProbeEnds, ProbeHooks};
@@ -56,7 +56,7 @@ pub(super) struct Probing {
 impl Probing {
     /// With its keeper, which does nothing yet. `uncached` reads the sentinel past the watches, where
     /// it comes from an API server.
-    pub(super) fn new(config: SentinelConfig, uncached: Option<Uncached>) -> (Self, Inbox) {
+    pub(super) fn new(config: SentinelConfig, uncached: Option<ApiServer>) -> (Self, Inbox) {
         let (desired, desires) = watch::channel(DesiredState::default());
         let (made, ready) = watch::channel(None);
         let (sender, events) = mpsc::unbounded_channel();
@@ -206,12 +206,12 @@ impl Probing {
 }
 
 /// Reads the sentinel whenever that is asked for, from a task that ends with whoever asks.
-fn follow_requests(uncached: Uncached, events: mpsc::UnboundedSender<Event>) -> watch::Sender<()> {
+fn follow_requests(uncached: ApiServer, events: mpsc::UnboundedSender<Event>) -> watch::Sender<()> {
     let (requests, mut requested) = watch::channel(());
     tokio::spawn(async move {
         while requested.changed().await.is_ok() {
             let began = clock::mono();
-            let reread = Event::Reread(began, uncached.read().await);
+            let reread = Event::Reread(began, uncached.read_uncached().await);
             if events.send(reread).is_err() {
                 return;
             }
