@@ -15,9 +15,9 @@ mod spread;
 #[cfg(test)]
 mod tests;
 
+use crate::answer::Enforcement;
 use crate::cause::State;
 use crate::eligibility::Eligibility;
-use crate::policy::Enforcement;
 use crate::verdict::Verdict;
 pub use announce::{Announcer, Severity};
 pub use reason::Reason;

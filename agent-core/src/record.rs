@@ -18,8 +18,8 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
 use crate::effect::Judged;
-use crate::event::{Event, KernelSample, KnownService, Service};
-use crate::evidence::Directory;
+use crate::event::{Event, KernelSample, Service};
+use crate::evidence::{Directory, ServiceInfo};
 use crate::time::Mono;
 use crate::verdict::LastVerdict;
 
@@ -92,7 +92,7 @@ struct Segment {
     /// Lines that are not compressed yet.
     raw: Vec<u8>,
     /// Services as this part knows them.
-    services: BTreeMap<u32, KnownService>,
+    services: BTreeMap<u32, ServiceInfo>,
 }
 
 impl Segment {
@@ -136,7 +136,7 @@ impl Segment {
         let ids: BTreeSet<u32> = counted.chain(sighted).collect();
         let mut services = Vec::new();
         for id in ids {
-            let known = directory.service(id).map(|info| KnownService::from(&info));
+            let known = directory.service(id);
             if known.as_ref() == self.services.get(&id) {
                 continue;
             }

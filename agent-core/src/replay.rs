@@ -74,6 +74,7 @@ pub struct Replayed {
     pub differs: Option<Wall>,
     /// The node as the recording ends.
     pub last: Node,
+    outcome: Option<Outcome>,
 }
 
 /// A change of the verdict or of an answer.
@@ -95,9 +96,10 @@ pub fn replay(bytes: &[u8], until: Option<Wall>) -> Result<Replayed, RecordingEr
     let Line::Part { agent, judge, .. } = first else {
         return Err(RecordingError::Foreign);
     };
-    let start = judge.anchor().wall_of(judge.now());
-    let mut player = Player {
-        node: Node::replay(*judge),
+    let start = judge.anchor.wall_of(judge.now);
+    let mut replayed = Replayed {
+        node: judge.settings.node.clone(),
+        last: Node::replay(*judge),
         agent,
         span: (start, start),
         events: 0,
@@ -107,30 +109,19 @@ pub fn replay(bytes: &[u8], until: Option<Wall>) -> Result<Replayed, RecordingEr
         differs: None,
     };
     while let Some(line) = lines.next()? {
-        if !player.play(line, until) {
+        if !replayed.play(line, until) {
             break;
         }
     }
-    Ok(player.end())
+    Ok(replayed)
 }
 
-struct Player {
-    node: Node,
-    agent: String,
-    span: (Wall, Wall),
-    events: usize,
-    moments: Vec<Moment>,
-    latest: Option<Moment>,
-    outcome: Option<Outcome>,
-    differs: Option<Wall>,
-}
-
-impl Player {
+impl Replayed {
     /// Plays a line. Returns whether to go on.
     fn play(&mut self, line: Line<Event, Box<Judge>>, until: Option<Wall>) -> bool {
         match line {
             Line::At(at, event) => {
-                let wall = self.node.anchor().wall_of(at);
+                let wall = self.last.anchor().wall_of(at);
                 if until.is_some_and(|until| wall > until) {
                     return false;
                 }
@@ -143,10 +134,10 @@ impl Player {
             }
             Line::Judged(_) => {}
             Line::Part { judge, .. } => {
-                self.node.catch_up(judge.now());
+                self.last.catch_up(judge.now);
                 // Maps in it are ordered, so equal judges are equal bytes.
                 let bytes = |judge: &Judge| serde_json::to_vec(judge).unwrap_or_default();
-                if bytes(&judge) != bytes(self.node.judge()) {
+                if bytes(&judge) != bytes(self.last.judge()) {
                     self.differs.get_or_insert(self.span.1);
                 }
             }
@@ -155,7 +146,7 @@ impl Player {
     }
 
     fn step(&mut self, event: Event, at: Mono, wall: Wall) {
-        for effect in self.node.step(event, at) {
+        for effect in self.last.step(event, at) {
             let Effect::Publish(judged) = effect else {
                 continue;
             };
@@ -168,19 +159,6 @@ impl Player {
                 self.moments.push(moment.clone());
             }
             self.latest = Some(moment);
-        }
-    }
-
-    fn end(self) -> Replayed {
-        Replayed {
-            node: self.node.judge().name().to_owned(),
-            agent: self.agent,
-            span: self.span,
-            events: self.events,
-            moments: self.moments,
-            latest: self.latest,
-            differs: self.differs,
-            last: self.node,
         }
     }
 }

@@ -13,12 +13,12 @@ use agent_common::service::{Family, SourceClass};
 use serde::{Deserialize, Serialize};
 
 use crate::answer::Answer;
+use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cause::Failure;
 use crate::drain::DrainView;
 use crate::evidence::Sighting;
 use crate::names;
 use crate::node::Node;
-use crate::policy::{Enforcement, UnknownPolicy};
 use crate::replay::{Moment, Replayed};
 use crate::shape::Shape;
 use crate::time::{Mono, Wall};
@@ -343,7 +343,7 @@ impl Report {
     /// counts of Services) it says nothing.
     pub fn replayed(replayed: &Replayed, moment: &Moment) -> Self {
         let node = &replayed.last;
-        let settings = node.judge().settings();
+        let settings = &node.judge().settings;
         let time = |at: Wall| jiff::Timestamp::from_nanosecond(at.0.into()).unwrap_or_default();
         let answers = &moment.judged.answers;
         Self {
@@ -382,11 +382,11 @@ impl Report {
 }
 
 fn replayed_sentinel(node: &Node) -> SentinelReport {
-    let (Some(watched), Some(rule)) = (node.sentinel(), &node.judge().settings().sentinel) else {
+    let (Some(watched), Some(rule)) = (node.sentinel(), &node.judge().settings.sentinel) else {
         return SentinelReport::disabled();
     };
-    let synced = node.judge().facts().synced;
-    SentinelReport::of(&rule.service, &watched.condition(false), synced)
+    let synced = node.judge().facts.synced;
+    SentinelReport::of(&rule.service, &watched.condition(), synced)
 }
 
 #[cfg(any(test, feature = "testing"))]

@@ -7,7 +7,6 @@
 pub mod finding;
 mod judge;
 mod lanes;
-pub mod last;
 pub mod report;
 
 #[cfg(test)]
@@ -18,13 +17,13 @@ use std::time::Duration;
 use agent_common::service::{FAMILIES, Family};
 
 use crate::eligibility::Eligibility;
+use crate::evidence::CoverageLoss;
 use crate::ledger::Ledger;
 use crate::time::Mono;
 pub use finding::{Evidence, Finding, Rule};
-pub use last::LastVerdict;
 pub use report::{
-    Coverage, FamilyVerdict, LaneState, LaneView, Loss, PathState, PathView, ServiceTrouble,
-    StageDelays, Verdict,
+    Coverage, FamilyVerdict, LaneState, LaneView, LastVerdict, Loss, PathState, PathView,
+    ServiceTrouble, StageDelays, Verdict,
 };
 
 /// What the verdict rests on beside the evidence.
@@ -66,7 +65,7 @@ pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
         cause: finding.cause,
         why: finding.rule.why(),
         finding,
-        limits: *ledger.limits(),
+        limits: ledger.limits,
         eligibility: inputs.eligibility.clone(),
         families,
         services,
@@ -77,18 +76,18 @@ pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
 
 /// What keeps everything from being judged. This outranks all evidence.
 fn blind(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Option<Finding> {
-    let since = ledger.sampled().or(ledger.restored());
-    if since.is_none_or(|since| now.since(since) > ledger.limits().sample_gap) {
-        let at = ledger.sampled();
+    let since = ledger.sampled.or(ledger.restored);
+    if since.is_none_or(|since| now.since(since) > ledger.limits.sample_gap) {
+        let at = ledger.sampled;
         return Some(Finding::new(Rule::NotSampled, Evidence::Read { at }));
     }
-    let observer = ledger.observer();
-    if ledger.sampled().is_some() && observer.attached == 0 {
+    let observer = &ledger.observer;
+    if ledger.sampled.is_some() && observer.attached == 0 {
         let loss = observer.reasons.first().cloned();
         return Some(Finding::new(Rule::ObserverBlind, Evidence::Unseen { loss }));
     }
     // A restarted agent begins from what it knew, also while the API server is away.
-    let unsynced = !inputs.view_synced && ledger.restored().is_none();
+    let unsynced = !inputs.view_synced && ledger.restored.is_none();
     unsynced.then(|| Finding::new(Rule::ViewNotSynced, Evidence::Nothing))
 }
 
@@ -96,7 +95,7 @@ fn blind(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Option<Finding> {
 fn judged_families(ledger: &Ledger, inputs: &Inputs) -> impl Iterator<Item = Family> {
     Family::ALL.into_iter().filter(|family| {
         inputs.families[*family as usize]
-            || lanes::is_judged(ledger.sentinel(), *family)
+            || lanes::is_judged(&ledger.sentinel, *family)
             || (!inputs.view_synced && ledger.family(*family).is_known())
     })
 }
@@ -105,25 +104,24 @@ fn judged_families(ledger: &Ledger, inputs: &Inputs) -> impl Iterator<Item = Fam
 fn worst(families: &[FamilyVerdict]) -> Finding {
     let severest = families.iter().map(|family| family.state).max();
     let mut families = families.iter();
-    match families.find(|family| Some(family.state) == severest) {
-        Some(family) => family.finding.clone(),
-        None => Finding::new(Rule::NothingExpected, Evidence::Nothing),
-    }
+    let worst = families.find(|family| Some(family.state) == severest);
+    let nothing = || Finding::new(Rule::NothingExpected, Evidence::Nothing);
+    worst.map_or_else(nothing, |family| family.finding.clone())
 }
 
 fn coverage(ledger: &Ledger) -> Coverage {
-    let observer = ledger.observer();
-    let loss = |loss: &super::evidence::CoverageLoss| Loss {
+    let observer = &ledger.observer;
+    let loss = |loss: &CoverageLoss| Loss {
         loss: loss.clone(),
         sentence: loss.to_string(),
     };
     Coverage {
         attached: observer.attached,
         wanted: observer.wanted,
-        sampled: ledger.sampled(),
+        sampled: ledger.sampled,
         lost_suspended: observer.lost_suspended,
         misrouted_suspended: observer.misrouted_suspended,
-        services_untracked: ledger.untracked(),
+        services_untracked: ledger.untracked,
         losses: observer.reasons.iter().map(loss).collect(),
     }
 }

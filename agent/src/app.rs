@@ -46,7 +46,6 @@ use agent_core::coverage::ObserverStart;
 use agent_core::effect::Answers;
 use agent_core::event::Event;
 use agent_core::limits::Limits;
-use agent_core::upgrade;
 
 mod agent;
 mod assemble;
@@ -151,7 +150,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     if agent
         .node
         .last()
-        .is_some_and(|last| upgrade::fails(last.state))
+        .is_some_and(|last| last.state.fails())
     {
         // What is remembered is worse than what whoever answers now may know.
         takeover.ready();

@@ -14,7 +14,7 @@ use crate::http::bind::BindAddress;
 use crate::telemetry::Format;
 use agent_core::drain::ProbeRanges;
 use agent_core::eligibility::TerminatingTaints;
-use agent_core::policy::{Enforcement, UnknownPolicy};
+use agent_core::answer::{Enforcement, UnknownPolicy};
 
 mod error;
 mod interfaces;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub mod recordings;
 
 use crate::clock;
-use agent_core::memory::Remembered;
+use agent_core::effect::Remembered;
 use agent_core::time::Mono;
 
 const FILE: &str = "state.json";

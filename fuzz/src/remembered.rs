@@ -10,8 +10,8 @@ use agent_core::damping::Damping;
 use agent_core::evidence::{Directory, ObserverHealth, Sample, ServiceInfo};
 use agent_core::ledger::Ledger;
 use agent_core::limits::Limits;
-use agent_core::memory::Remembered;
-use agent_core::policy::{Enforcement, UnknownPolicy};
+use agent_core::effect::Remembered;
+use agent_core::answer::{Enforcement, UnknownPolicy};
 use agent_core::time::{Anchor, Mono, Wall};
 use agent_core::verdict::{BootState, Inputs, verdict};
 
@@ -65,7 +65,7 @@ fn go_on(known: &Remembered, observed: bool, now: Mono) {
             serde_json::from_str::<serde_json::Value>(&body).expect("an answer is JSON");
         }
         ledger.absorb(&look(now), &Names(ObjectName::new("default", "web")));
-        ledger.sentinel_mut().looked(now);
+        ledger.sentinel.looked(now);
     }
     serde_json::to_string(&ledger.memory()).expect("what is known is written");
 }
@@ -86,7 +86,7 @@ fn look(at: Mono) -> Sample {
 struct Names(ObjectName);
 
 impl Directory for Names {
-    fn service(&self, _: u32) -> Option<ServiceInfo<'_>> {
+    fn service(&self, _: u32) -> Option<ServiceInfo> {
         Some(ServiceInfo {
             name: &self.0,
             port: "",

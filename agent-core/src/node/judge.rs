@@ -1,7 +1,6 @@
 //! The judge: evidence in, verdict out. Plain data, which a recording keeps whole from time to time.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
 
 use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
@@ -11,40 +10,30 @@ use super::{Settings, Start};
 use crate::answer::{Endpoint, answer};
 use crate::cause::{Failure, State};
 use crate::coverage::Coverage;
-use crate::damping::Damping;
+use crate::damping::{Damping, UpgradeGate};
 use crate::drain::{Drain, Outside};
-use crate::effect::{Answers, Effect, Judged, Notice};
+use crate::effect::{Answers, Effect, Judged, Notice, Remembered};
 use crate::eligibility::{Eligibility, eligibility};
 use crate::event::{Event, Facts, KernelSample, Successor};
 use crate::evidence::{CountDelta, Directory, Sample, Sighting};
 use crate::ledger::Ledger;
-use crate::memory::Remembered;
+use crate::limits::{
+    IDLE_INTERVAL, REMEMBER, REMEMBER_TROUBLE, SAMPLE_INTERVAL, SHAPE_INTERVAL, SIGHTINGS_KEPT,
+};
 use crate::shape::{self, Shape};
 use crate::time::{Anchor, Mono};
-use crate::upgrade::UpgradeGate;
 use crate::verdict::{BootState, Inputs, LastVerdict, Verdict, verdict};
-
-/// How often the kernel's evidence is read.
-pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// The same while all is well and no connection came since the last sample: an idle node pays half,
-/// and nothing that takes seconds to confirm comes late.
-const IDLE_INTERVAL: Duration = Duration::from_millis(500);
-/// How often the state is written down while all is well, and while it is not: a kill loses no more
-/// of a run of failures. A change is written at once.
-const REMEMBER: Duration = Duration::from_secs(10);
-const REMEMBER_TROUBLE: Duration = Duration::from_secs(1);
-/// How often the datapath's shape is read where nothing else asks for it.
-const SHAPE_INTERVAL: Duration = Duration::from_secs(30);
-/// How many single failures are kept for those who look.
-const SIGHTINGS_KEPT: usize = 20;
 
 /// Everything that verdicts depend on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Judge {
-    pub(super) settings: Settings,
-    pub(super) anchor: Anchor,
-    now: Mono,
-    pub(super) facts: Box<Facts>,
+    pub(crate) settings: Settings,
+    /// Both clocks at start.
+    pub(crate) anchor: Anchor,
+    /// The time of the last event.
+    pub(crate) now: Mono,
+    /// What it takes of the cluster view.
+    pub(crate) facts: Box<Facts>,
     pub(super) eligibility: Eligibility,
     pub(super) coverage: Coverage,
     pub(super) ledger: Ledger,
@@ -71,36 +60,39 @@ impl Judge {
             observer,
             remembered,
         } = start;
-        let limits = settings.limits;
-        let (ledger, damping) = match &remembered {
-            None => (Ledger::new(limits), Damping::new(settings.flap_dwell)),
-            Some(known) => (
-                Ledger::restore(limits, known.ledger.clone(), observer.continues, now),
-                Damping::restore(settings.flap_dwell, known.damping.clone()),
-            ),
-        };
+        let (limits, dwell) = (settings.limits, settings.flap_dwell);
+        let last = remembered.as_ref().map(|known| known.verdict);
         let before = remembered
             .as_ref()
             .map(|known| (known.verdict.state, known.written));
+        let (ledger, damping, eligibility) = match remembered {
+            None => (
+                Ledger::new(limits),
+                Damping::new(dwell),
+                Eligibility::NeverSeen,
+            ),
+            Some(known) => (
+                Ledger::restore(limits, known.ledger, observer.continues, now),
+                Damping::restore(dwell, known.damping),
+                known.eligibility,
+            ),
+        };
+        let watched = |rule| Watched::new(rule, settings.rereads);
+        let sentinel = settings.sentinel.clone().map(watched);
         Self {
             anchor: Anchor { mono: now, wall },
             now,
             facts: Box::default(),
-            eligibility: remembered
-                .as_ref()
-                .map_or(Eligibility::NeverSeen, |known| known.eligibility.clone()),
+            eligibility,
             coverage: Coverage::new(observer, now),
             ledger,
-            sentinel: settings
-                .sentinel
-                .clone()
-                .map(|rule| Watched::new(rule, settings.rereads)),
+            sentinel,
             shape: Shape::default(),
             shape_read: None,
             successor: Successor::None,
             drain: Drain::new(settings.drain_ignore.clone()),
             damping,
-            last: remembered.map(|known| known.verdict),
+            last,
             statuses: [0; 2],
             remembered: None,
             gate: UpgradeGate::new(before, now),
@@ -115,41 +107,11 @@ impl Judge {
         self.now
     }
 
-    /// The time of the last event.
-    pub fn now(&self) -> Mono {
-        self.now
-    }
-
-    /// Both clocks at start.
-    pub fn anchor(&self) -> Anchor {
-        self.anchor
-    }
-
-    /// What it takes of the cluster view.
-    pub fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
-    /// What the operator decided.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// Name of the node.
-    pub fn name(&self) -> &str {
-        &self.settings.node
-    }
-
     /// Addresses were replaced: what is told of the sentinel by them follows.
     pub(crate) fn identify_again(&mut self) {
         if let Some(watched) = &self.sentinel {
-            self.ledger.sentinel_mut().identify(watched.identity());
+            self.ledger.sentinel.view.identity = watched.identity();
         }
-    }
-
-    /// The numbers of every rule.
-    pub fn limits(&self) -> &crate::limits::Limits {
-        &self.settings.limits
     }
 
     pub(super) fn step(
@@ -173,20 +135,18 @@ impl Judge {
                 if self.coverage.unread(&why) {
                     effects.push(Effect::Log(Notice::Unreadable(why)));
                 }
-                self.publish(now, effects);
-                return effects.push(Effect::SampleAfter(self.pace(true)));
+                return self.wait(true, now, effects);
             }
-            Event::Tick => {
-                self.publish(now, effects);
-                return effects.push(Effect::SampleAfter(self.pace(true)));
-            }
-            Event::Check => return self.check(now, effects),
-            Event::Shape(facts) => return self.shape(&facts, now, effects),
-            Event::Parts(parts) => {
-                if !self.parts(parts, now, effects) {
-                    return;
+            Event::Tick => return self.wait(true, now, effects),
+            Event::Check => {
+                let due = |at: Mono| now.since(at) >= SHAPE_INTERVAL;
+                if self.shape_read.is_none_or(due) {
+                    effects.push(Effect::ReadShape(None));
                 }
+                return;
             }
+            Event::Shape(facts) => return self.shape(&facts, now, effects),
+            Event::Parts(parts) => return self.parts(parts, now, effects),
             Event::Trace(trace) => return self.trace(trace, now, effects),
             // The setting and the directory have taken these.
             Event::View(_)
@@ -206,7 +166,7 @@ impl Judge {
         }
         self.coverage.source(self.facts.silent, now);
         self.follow_sentinel(now, effects);
-        let ledger = self.ledger.sentinel_mut();
+        let ledger = &mut self.ledger.sentinel;
         if self.facts.synced {
             ledger.follow_source(self.facts.silent, self.facts.node.as_ref(), now);
         }
@@ -215,17 +175,10 @@ impl Judge {
         }
     }
 
-    fn check(&mut self, now: Mono, effects: &mut Vec<Effect>) {
-        let due = |at: Mono| now.since(at) >= SHAPE_INTERVAL;
-        if self.shape_read.is_none_or(due) {
-            effects.push(Effect::ReadShape(None));
-        }
-    }
-
     fn shape(&mut self, facts: &shape::Facts, now: Mono, effects: &mut Vec<Effect>) {
-        let shape = Shape::after(self.ledger.sentinel().managed(), facts);
+        let shape = Shape::after(self.ledger.sentinel.bearing.managed, facts);
         self.shape_read = Some(now);
-        let ledger = self.ledger.sentinel_mut();
+        let ledger = &mut self.ledger.sentinel;
         ledger.shape_seen(&shape, now);
         for (family, owners) in Family::ALL.into_iter().zip(facts.owners) {
             ledger.owner_seen(family, shape.owners_with(owners), now);
@@ -276,20 +229,22 @@ impl Judge {
             observer: self.coverage.health(self.facts.missing, now),
         };
         self.ledger.absorb(&sample, directory);
-        self.publish(now, effects);
-        effects.push(Effect::SampleAfter(self.pace(calm)));
+        self.wait(calm, now, effects);
     }
 
-    fn pace(&self, calm: bool) -> Duration {
-        match calm && self.is_well() {
+    /// Judges, and reads the kernel again after a while.
+    fn wait(&mut self, calm: bool, now: Mono, effects: &mut Vec<Effect>) {
+        self.publish(now, effects);
+        let pause = match calm && self.is_well() {
             true => IDLE_INTERVAL,
             false => SAMPLE_INTERVAL,
-        }
+        };
+        effects.push(Effect::SampleAfter(pause));
     }
 
     /// Everything is proven, nothing fails, and that is what is answered.
     fn is_well(&self) -> bool {
-        let failing = |family| self.ledger.sentinel().is_failing(family);
+        let failing = |family| self.ledger.sentinel.is_failing(family);
         self.last.is_some_and(|last| last.state == State::Proven)
             && self.statuses == [200; 2]
             && !Family::ALL.into_iter().any(failing)
@@ -297,8 +252,7 @@ impl Judge {
 
     /// The node is Broken or Stale already, whatever is answered for it: 200 in audit.
     pub(super) fn is_accused(&self) -> bool {
-        self.last
-            .is_some_and(|last| crate::upgrade::fails(last.state))
+        self.last.is_some_and(|last| last.state.fails())
     }
 
     /// Judges, and says what follows from it.
@@ -329,22 +283,10 @@ impl Judge {
     }
 
     fn answer(&mut self, verdict: &Verdict) -> Answers {
-        let Settings {
-            unknown_policy,
-            enforcement,
-            ..
-        } = self.settings;
-        let served = self.damping.step(verdict, unknown_policy);
-        let of = |endpoint| {
-            answer(
-                endpoint,
-                verdict,
-                &served,
-                unknown_policy,
-                enforcement,
-                &self.anchor,
-            )
-        };
+        let (policy, enforcement) = (self.settings.unknown_policy, self.settings.enforcement);
+        let anchor = &self.anchor;
+        let served = self.damping.step(verdict, policy);
+        let of = |endpoint| answer(endpoint, verdict, &served, policy, enforcement, anchor);
         Answers {
             healthz: of(Endpoint::Healthz),
             livez: of(Endpoint::Livez),
@@ -360,24 +302,18 @@ impl Judge {
                 sentinel_exists: self.sentinel.as_ref().is_some_and(Watched::exists),
                 ..BootState::default()
             },
-            usual_lag: self.ledger.sentinel().usual_lag(),
+            usual_lag: self.ledger.sentinel.usual_lag(),
         }
     }
 
     /// Without an observer nothing is read, and that is the evidence.
     fn absorb_blindness(&mut self, now: Mono) {
-        struct Nobody;
-        impl Directory for Nobody {
-            fn service(&self, _: u32) -> Option<crate::evidence::ServiceInfo<'_>> {
-                None
-            }
-        }
         let sample = Sample {
             at: now,
             observer: self.coverage.health(self.facts.missing, now),
             ..Sample::default()
         };
-        self.ledger.absorb(&sample, &Nobody);
+        self.ledger.absorb(&sample, &BTreeMap::new());
     }
 
     fn remember(&mut self, changed: bool, now: Mono, effects: &mut Vec<Effect>) {
@@ -406,10 +342,7 @@ impl Judge {
 
 /// A new connection to an endpoint that had left: for how long the rules keep it.
 fn stale(sighting: &Sighting, directory: &dyn Directory) -> Option<Effect> {
-    let (Failure::Stale, Some(left)) = (sighting.failure, sighting.left_since) else {
-        return None;
-    };
+    let age = (sighting.age()).filter(|_| sighting.failure == Failure::Stale)?;
     let family = directory.service(sighting.service)?.family;
-    let age = sighting.arrived.since(left);
     Some(Effect::StaleConnection(family, age))
 }

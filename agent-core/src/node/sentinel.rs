@@ -11,21 +11,10 @@ use super::judge::Judge;
 use crate::effect::{DesiredDevices, Effect, Notice};
 use crate::event::{KernelState, Parts};
 use crate::expect::sentinel::{Sentinel, SentinelRule};
+use crate::limits::{FAILING_INTERVAL, KERNEL_AGE, READING_SERVES, SOON, SUSPECT_INTERVAL};
 use crate::probes::{KernelFacts, ProbeOutcome, SentinelView, VoidReason, classify};
 use crate::time::Mono;
 use crate::trace::{ProbeTrace, Transport};
-
-/// How often devices and programs are checked while probes begin to fail.
-const SUSPECT_INTERVAL: Duration = Duration::from_millis(100);
-/// The same while they go on failing, or say nothing for reasons that lie there.
-const FAILING_INTERVAL: Duration = Duration::from_secs(2);
-/// Failures in a row that are judged at once; the last of them may confirm.
-const SOON: u32 = 5;
-/// What the kernel said of itself this long ago says nothing.
-const KERNEL_AGE: Duration = Duration::from_secs(15);
-/// How long one uncached reading serves: paths come and go, and the API server is asked by every
-/// node at once.
-const READING_SERVES: Duration = Duration::from_secs(10);
 
 /// The sentinel as far as the node follows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -85,8 +74,6 @@ pub enum Condition<'a> {
     Settling,
     /// It is probed.
     Probing,
-    /// Its probes fail, and its own parts are checked.
-    Suspect,
 }
 
 impl Watched {
@@ -130,7 +117,7 @@ impl Watched {
     }
 
     /// What is to be said of it as a whole.
-    pub fn condition(&self, failing: bool) -> Condition<'_> {
+    pub fn condition(&self) -> Condition<'_> {
         if let Some(altered) = &self.found.altered {
             Condition::Altered(altered)
         } else if !self.found.exists {
@@ -139,8 +126,6 @@ impl Watched {
             Condition::Off(why)
         } else if !self.is_running() {
             Condition::Settling
-        } else if failing {
-            Condition::Suspect
         } else {
             Condition::Probing
         }
@@ -168,9 +153,8 @@ impl Watched {
 
     /// Once made, the devices stay while the sentinel is deleted or edited.
     fn desire(&mut self) -> DesiredDevices {
-        let families = Family::ALL.into_iter();
-        let families = families.filter(|family| self.found.families[*family as usize].is_some());
-        let families: Vec<Family> = families.collect();
+        let mut families = Family::ALL.to_vec();
+        families.retain(|family| self.found.families[*family as usize].is_some());
         self.desired.needed = (self.desired.needed || !families.is_empty()) && self.taken.is_none();
         if !families.is_empty() {
             self.desired.families = families;
@@ -208,8 +192,10 @@ impl Watched {
     }
 
     fn kernel(&self, now: Mono) -> KernelFacts {
-        let fresh = |(_, read): &(KernelFacts, Mono)| now.since(*read) <= KERNEL_AGE;
-        (self.kernel.filter(fresh)).map_or_else(KernelFacts::default, |(facts, _)| facts)
+        match self.kernel {
+            Some((facts, read)) if now.since(read) <= KERNEL_AGE => facts,
+            _ => KernelFacts::default(),
+        }
     }
 }
 
@@ -234,7 +220,7 @@ impl Judge {
         }
         watched.take_addresses(self.facts.taken.clone(), effects);
         let desired = watched.desire();
-        let ledger = self.ledger.sentinel_mut();
+        let ledger = &mut self.ledger.sentinel;
         ledger.view_changed(now, watched.view(now));
         for (family, transport, generation) in watched.found.generations() {
             ledger.want(family, transport, generation, now);
@@ -243,10 +229,10 @@ impl Judge {
         effects.push(Effect::Retarget);
     }
 
-    /// Something came from the sentinel's own parts. Returns whether it may change the verdict.
-    pub(super) fn parts(&mut self, parts: Parts, now: Mono, effects: &mut Vec<Effect>) -> bool {
+    /// Something came from the sentinel's own parts.
+    pub(super) fn parts(&mut self, parts: Parts, now: Mono, effects: &mut Vec<Effect>) {
         let Some(watched) = &mut self.sentinel else {
-            return false;
+            return;
         };
         match parts {
             Parts::Ready if watched.parts == Own::Running => watched.start(Own::Running, effects),
@@ -258,30 +244,25 @@ impl Judge {
                     effects.push(Effect::Log(Notice::Damaged(sentence.clone())));
                     watched.damage = Some(sentence.clone());
                 }
-                self.ledger.sentinel_mut().damaged(now, sentence);
+                self.ledger.sentinel.damaged(now, sentence);
             }
             Parts::Detached => {
                 let sentence = "a program of the sentinel's was detached by something else";
                 effects.push(Effect::Log(Notice::Detached));
-                self.ledger.sentinel_mut().damaged(now, sentence.to_owned());
+                self.ledger.sentinel.damaged(now, sentence.to_owned());
                 effects.push(Effect::StartProbes { anew: true });
             }
-            Parts::Kernel(state) => {
-                self.read_kernel(state, now, effects);
-                return false;
-            }
+            Parts::Kernel(state) => return self.read_kernel(state, now, effects),
         }
-        true
+        self.publish(now, effects);
     }
 
     fn read_kernel(&mut self, state: KernelState, now: Mono, effects: &mut Vec<Effect>) {
         let Some(watched) = &mut self.sentinel else {
             return;
         };
-        let facts = KernelFacts {
-            forwarding: state.forwarding,
-        };
-        watched.kernel = Some((facts, now));
+        let forwarding = state.forwarding;
+        watched.kernel = Some((KernelFacts { forwarding }, now));
         effects.push(Effect::ReadShape(Some(state.owners)));
         if let Some(began) = state.sound_since {
             watched.damage = None;
@@ -306,7 +287,7 @@ impl Judge {
             effects.push(Effect::StopProbes);
         }
         let view = watched.view(now);
-        self.ledger.sentinel_mut().view_changed(now, view);
+        self.ledger.sentinel.view_changed(now, view);
         effects.push(Effect::Retarget);
     }
 
@@ -317,25 +298,19 @@ impl Judge {
         };
         let outcome = classify(&trace, &watched.kernel(now), &self.settings.limits);
         let lane = trace.lane;
-        let ledger = self.ledger.sentinel_mut();
+        let ledger = &mut self.ledger.sentinel;
         let before = ledger.failures(lane);
         let outcome = ledger.absorb(&trace, outcome, now);
         let after = ledger.failures(lane);
-        let lag = ledger
-            .measured()
-            .filter(|_| lane.transport == Transport::Tcp);
+        let lag = ledger.measured.filter(|_| lane.transport == Transport::Tcp);
         effects.push(Effect::Probed {
             trace,
             outcome,
             lag,
         });
-        if after > 0 {
-            let pause = match after <= SOON {
-                true => SUSPECT_INTERVAL,
-                false => FAILING_INTERVAL,
-            };
-            self.suspect(pause, now, effects);
-        } else if is_own_fault(outcome) {
+        if after > 0 && after <= SOON {
+            self.suspect(SUSPECT_INTERVAL, now, effects);
+        } else if after > 0 || is_own_fault(outcome) {
             self.suspect(FAILING_INTERVAL, now, effects);
         }
         // Everything else waits for the next sample: a path that always fails must cost no more than
@@ -359,10 +334,9 @@ impl Judge {
         watched.suspected = Some(now);
         effects.push(Effect::CheckParts);
         // A verdict that holds needs no proof.
+        let due = |at: Mono| now.since(at) >= READING_SERVES;
         if let Some(recheck) = watched.recheck.as_mut().filter(|_| !accused)
-            && recheck
-                .asked
-                .is_none_or(|at| now.since(at) >= READING_SERVES)
+            && recheck.asked.is_none_or(due)
         {
             recheck.asked = Some(now);
             effects.push(Effect::ReadSentinel);
@@ -392,7 +366,7 @@ impl Judge {
             if before != recheck.differs {
                 effects.push(Effect::Log(Notice::Rechecked(recheck.differs.clone())));
                 let view = watched.view(now);
-                self.ledger.sentinel_mut().view_changed(now, view);
+                self.ledger.sentinel.view_changed(now, view);
             }
         }
         self.conclude_check();
@@ -409,7 +383,7 @@ impl Judge {
             _ => watched.sound,
         };
         if let (Some(sound), Some(read)) = (watched.sound, read) {
-            self.ledger.sentinel_mut().looked(sound.min(read));
+            self.ledger.sentinel.looked(sound.min(read));
         }
     }
 }
@@ -417,10 +391,9 @@ impl Judge {
 /// Whether a probe was lost between our own devices, where only our own programs answer it. It says
 /// nothing of the node, and without a check of them none would again.
 fn is_own_fault(outcome: ProbeOutcome) -> bool {
+    use VoidReason::{ControlFailed, NotArrived, NotEchoed};
     matches!(
         outcome,
-        ProbeOutcome::Void(
-            VoidReason::ControlFailed | VoidReason::NotEchoed | VoidReason::NotArrived
-        )
+        ProbeOutcome::Void(ControlFailed | NotEchoed | NotArrived)
     )
 }

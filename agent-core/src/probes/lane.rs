@@ -4,16 +4,14 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use agent_common::probe::{STAGES, Stage};
-use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
 
 use super::outcome::{ProbeOutcome, VoidReason};
 use crate::cause::{PROBE_CAUSES, ProbeCause};
 use crate::freshness::Freshness;
 use crate::limits::Limits;
-use crate::names;
 use crate::time::Mono;
-use crate::trace::{Lane, ProbePath, ProbeTrace, Transport};
+use crate::trace::{Lane, ProbeTrace};
 
 /// One lane.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -51,7 +49,7 @@ pub(crate) struct LaneLedger {
 }
 
 /// Failures in a row.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Run {
     /// When the first of them was sent.
     pub(crate) since: Mono,
@@ -67,16 +65,6 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    fn begin(sent: Mono) -> Self {
-        Self {
-            since: sent,
-            last: sent,
-            failures: 0,
-            local: false,
-            recent: VecDeque::new(),
-        }
-    }
-
     fn enter(&mut self, sent: Mono, ended: Mono, cause: ProbeCause, limits: &Limits) {
         self.last = self.last.max(ended);
         self.failures = self.failures.saturating_add(1);
@@ -110,16 +98,11 @@ impl Run {
 
     /// The commonest of the last failures; among equals the later one.
     pub(crate) fn cause(&self) -> ProbeCause {
-        let mut counts = [0; PROBE_CAUSES];
-        let mut best = ProbeCause::LostBeforeLeaving;
-        for (_, cause) in &self.recent {
-            let count: &mut usize = &mut counts[cause.index()];
-            *count += 1;
-            if counts[cause.index()] >= counts[best.index()] {
-                best = *cause;
-            }
-        }
-        best
+        let count = |cause: &ProbeCause| self.recent.iter().filter(|(_, of)| of == cause).count();
+        let causes = self.recent.iter().map(|(_, cause)| *cause);
+        causes
+            .max_by_key(count)
+            .unwrap_or(ProbeCause::LostBeforeLeaving)
     }
 
     /// When the oldest of the failures that confirm it was sent.
@@ -170,7 +153,7 @@ impl LaneLedger {
         let ended = trace.ended.min(now);
         self.last_failure = self.last_failure.max(Some(ended));
         if !self.armed {
-            let never = &mut self.never[cause.index()];
+            let never = &mut self.never[cause as usize];
             *never = never.saturating_add(1);
         }
         if let Err(reason) = counts {
@@ -186,7 +169,11 @@ impl LaneLedger {
         };
         let run = match &mut self.run {
             Some(run) if follows(run) => run,
-            run => run.insert(Run::begin(trace.sent)),
+            run => run.insert(Run {
+                since: trace.sent,
+                last: trace.sent,
+                ..Run::default()
+            }),
         };
         run.local = local;
         run.enter(trace.sent, ended, cause, limits);
@@ -194,9 +181,9 @@ impl LaneLedger {
 
     /// Ends the run unless it was confirmed long before `at`.
     pub(super) fn end_young(&mut self, at: Mono, limits: &Limits) {
-        self.run.take_if(|run| {
-            !run.is_confirmed(limits) || run.since.plus(limits.sentinel_settled) > at
-        });
+        let long_before = |run: &Run| run.since.plus(limits.sentinel_settled) <= at;
+        self.run
+            .take_if(|run| !run.is_confirmed(limits) || !long_before(run));
     }
 
     /// Ends the run unless it is confirmed.
@@ -230,19 +217,15 @@ impl LaneLedger {
             return None;
         }
         let most = self.never.iter().max().copied().filter(|n| *n > 0)?;
-        let is_most = |cause: &ProbeCause| self.never[cause.index()] == most;
+        let is_most = |cause: &ProbeCause| self.never[*cause as usize] == most;
         ProbeCause::ALL.into_iter().find(is_most)
     }
 }
 
 /// From stage to stage; the first one from sending.
 fn delays(trace: &ProbeTrace) -> [Option<u64>; STAGES] {
-    let stamps = match trace.lane.transport {
-        Transport::Tcp => &trace.handshake,
-        Transport::Udp => &trace.data,
-    };
     let mut before = trace.sent;
-    stamps.map(|stamp| {
+    trace.first_packet().map(|stamp| {
         let at = stamp?;
         let delay = at.0.saturating_sub(before.0);
         before = at;
@@ -253,10 +236,8 @@ fn delays(trace: &ProbeTrace) -> [Option<u64>; STAGES] {
 /// The part of a lane that outlives the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LaneMemory {
-    path: ProbePath,
-    #[serde(with = "names::FamilyName")]
-    family: Family,
-    transport: Transport,
+    #[serde(flatten)]
+    lane: Lane,
     last_pass: Option<Mono>,
     #[serde(default)]
     frontend: Option<SocketAddr>,
@@ -273,9 +254,7 @@ impl LaneMemory {
     /// Of an armed lane; others have nothing to remember.
     pub(super) fn of(lane: Lane, ledger: &LaneLedger, limits: &Limits) -> Option<Self> {
         ledger.armed.then(|| Self {
-            path: lane.path,
-            family: lane.family,
-            transport: lane.transport,
+            lane,
             last_pass: ledger.last_pass,
             frontend: ledger.frontend,
             masquerade_seen: ledger.masquerade_seen,
@@ -285,11 +264,6 @@ impl LaneMemory {
     }
 
     pub(super) fn restore(self) -> (Lane, LaneLedger) {
-        let lane = Lane {
-            path: self.path,
-            family: self.family,
-            transport: self.transport,
-        };
         let ledger = LaneLedger {
             armed: true,
             last_pass: self.last_pass,
@@ -300,6 +274,6 @@ impl LaneMemory {
             run: self.run,
             ..LaneLedger::default()
         };
-        (lane, ledger)
+        (self.lane, ledger)
     }
 }

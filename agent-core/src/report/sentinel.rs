@@ -46,7 +46,7 @@ impl SentinelReport {
                 SentinelState::Probing,
                 "its interfaces are being made".to_owned(),
             ),
-            Condition::Probing | Condition::Suspect => (
+            Condition::Probing => (
                 SentinelState::Probing,
                 format!("Service {service} is probed"),
             ),

@@ -45,13 +45,6 @@ impl Finding {
         }
     }
 
-    pub(super) fn caused(rule: Rule, cause: Cause, evidence: Evidence) -> Self {
-        Self {
-            cause: Some(cause),
-            ..Self::new(rule, evidence)
-        }
-    }
-
     /// The node is broken or stale by probes alone: no real connection failed as well.
     pub(super) fn is_by_sentinel(&self) -> bool {
         match (self.rule, &self.evidence) {
@@ -139,17 +132,7 @@ impl Rule {
             }
             Rule::ProvenByConnection | Rule::ProvenByProbe => State::Proven,
             Rule::Starting => State::Starting,
-            Rule::NotSampled
-            | Rule::ObserverBlind
-            | Rule::ViewNotSynced
-            | Rule::NothingExpected
-            | Rule::EvidenceTooOld
-            | Rule::SentinelAltered
-            | Rule::DatapathChanged
-            | Rule::NeverWorked
-            | Rule::Inconclusive
-            | Rule::NothingProven
-            | Rule::Idle => State::Unknown,
+            _ => State::Unknown,
         }
     }
 

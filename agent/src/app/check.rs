@@ -103,7 +103,7 @@ async fn turn(agent: &mut Agent, inputs: &mut Inputs, time: Duration) -> Option<
         if let Some(pause) = agent.take(input) {
             inputs.sample.reset_after(pause);
         }
-        let condition = agent.node.sentinel().map(|of| of.condition(false));
+        let condition = agent.node.sentinel().map(|of| of.condition());
         match condition {
             Some(Condition::Probing | Condition::Suspect) if begun.is_none() => {
                 begun = Some(Instant::now());

@@ -7,7 +7,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 
-use agent_core::node::SAMPLE_INTERVAL;
+use agent_core::limits::SAMPLE_INTERVAL;
 
 use super::agent::Agent;
 use super::probing::{Inbox, Message};

@@ -95,7 +95,7 @@ pub enum Output {
     Json,
 }
 
-impl From<UnknownPolicy> for agent_core::policy::UnknownPolicy {
+impl From<UnknownPolicy> for agent_core::answer::UnknownPolicy {
     fn from(said: UnknownPolicy) -> Self {
         match said {
             UnknownPolicy::Open => Self::Open,
@@ -104,7 +104,7 @@ impl From<UnknownPolicy> for agent_core::policy::UnknownPolicy {
     }
 }
 
-impl From<Enforcement> for agent_core::policy::Enforcement {
+impl From<Enforcement> for agent_core::answer::Enforcement {
     fn from(said: Enforcement) -> Self {
         match said {
             Enforcement::Enforce => Self::Enforce,

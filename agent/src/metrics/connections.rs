@@ -63,7 +63,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    fn of(info: &ServiceInfo<'_>) -> Self {
+    fn of(info: &ServiceInfo) -> Self {
         Self {
             name: info.name.clone(),
             port: info.port.into(),
@@ -73,7 +73,7 @@ impl Tally {
     }
 
     /// Ids are given to other Services once theirs is gone.
-    fn is_of(&self, info: &ServiceInfo<'_>) -> bool {
+    fn is_of(&self, info: &ServiceInfo) -> bool {
         self.family == info.family && *self.port == *info.port && self.name == *info.name
     }
 
@@ -124,7 +124,7 @@ impl Connections {
         }
     }
 
-    fn tally(&mut self, id: u32, info: &ServiceInfo<'_>) -> Option<&mut Tally> {
+    fn tally(&mut self, id: u32, info: &ServiceInfo) -> Option<&mut Tally> {
         let room = self.services.len() < MAX_SERVICES_SHOWN;
         if !room && !self.services.contains_key(&id) {
             return None;

@@ -22,7 +22,7 @@ use agent_core::cause::{Cause, State, Why};
 use agent_core::drain::DrainView;
 use agent_core::eligibility::Eligibility;
 use agent_core::names;
-use agent_core::policy::Enforcement;
+use agent_core::answer::Enforcement;
 use agent_core::report::Report;
 use agent_core::time::Mono;
 use agent_core::trace::ProbePath;

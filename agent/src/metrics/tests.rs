@@ -30,7 +30,7 @@ impl Names {
 }
 
 impl Directory for Names {
-    fn service(&self, id: u32) -> Option<ServiceInfo<'_>> {
+    fn service(&self, id: u32) -> Option<ServiceInfo> {
         let (name, port, family) = self.0.get(&id)?;
         Some(ServiceInfo {
             name,

@@ -6,11 +6,11 @@ use rstest::rstest;
 
 use super::scene::*;
 use super::world::*;
+use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cause::State;
 use crate::cluster::{Change, NodeFacts};
 use crate::eligibility::{Eligibility, TerminatingTaints};
 use crate::event::Event;
-use crate::policy::{Enforcement, UnknownPolicy};
 
 fn deleting() -> Change {
     Change::Node(Arc::new(NodeFacts {

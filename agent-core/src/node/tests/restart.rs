@@ -8,8 +8,8 @@ use super::world::*;
 use crate::cause::{State, Why};
 use crate::coverage::ObserverStart;
 use crate::effect::Notice;
+use crate::effect::Remembered;
 use crate::event::Event;
-use crate::memory::Remembered;
 
 /// What a node left that ended a second later.
 fn written(scene: &mut Scene) -> Remembered {

@@ -3,9 +3,9 @@
 use rstest::rstest;
 
 use super::scene::*;
+use crate::answer::Enforcement;
 use crate::cause::{Cause, ProbeCause, State};
 use crate::event::Event;
-use crate::policy::Enforcement;
 use crate::probes::{ProbeOutcome, VoidReason};
 use crate::trace::{ProbePath, ProbeTrace};
 

@@ -48,11 +48,11 @@ impl Names {
 }
 
 impl Directory for Names {
-    fn service(&self, id: u32) -> Option<ServiceInfo<'_>> {
+    fn service(&self, id: u32) -> Option<ServiceInfo> {
         let (name, port, family, endpoints) = self.0.get(id as usize)?;
         Some(ServiceInfo {
-            name,
-            port,
+            name: name.clone(),
+            port: (*port).into(),
             family: *family,
             endpoints: *endpoints,
             udp: false,
@@ -195,7 +195,7 @@ impl World {
         self.next.at = ms(at);
         self.ledger.absorb(&self.next, &Names::standard());
         if self.sound {
-            self.ledger.sentinel_mut().looked(ms(at));
+            self.ledger.sentinel.looked(ms(at));
         }
         self.next.counts.clear();
         self.next.anomalies.clear();

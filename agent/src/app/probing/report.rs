@@ -15,7 +15,7 @@ impl Probing {
         let service = &self.config.service;
         let condition = node
             .sentinel()
-            .map_or(Condition::Absent, |of| of.condition(false));
+            .map_or(Condition::Absent, |of| of.condition());
         let name = |role| self.settings.name(role);
         SentinelReport {
             devices: Some(SentinelDevices {
