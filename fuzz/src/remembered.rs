@@ -88,8 +88,8 @@ struct Names(ObjectName);
 impl Directory for Names {
     fn service(&self, _: u32) -> Option<ServiceInfo> {
         Some(ServiceInfo {
-            name: &self.0,
-            port: "",
+            name: self.0.clone(),
+            port: "".into(),
             family: Family::V4,
             endpoints: 2,
             udp: false,

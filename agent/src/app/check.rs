@@ -105,11 +105,11 @@ async fn turn(agent: &mut Agent, inputs: &mut Inputs, time: Duration) -> Option<
         }
         let condition = agent.node.sentinel().map(|of| of.condition());
         match condition {
-            Some(Condition::Probing | Condition::Suspect) if begun.is_none() => {
+            Some(Condition::Probing) if begun.is_none() => {
                 begun = Some(Instant::now());
                 end = Instant::now() + time;
             }
-            Some(Condition::Probing | Condition::Suspect | Condition::Settling) => {}
+            Some(Condition::Probing | Condition::Settling) => {}
             _ if agent.view_synced() => return begun,
             _ => {}
         }

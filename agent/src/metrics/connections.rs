@@ -66,7 +66,7 @@ impl Tally {
     fn of(info: &ServiceInfo) -> Self {
         Self {
             name: info.name.clone(),
-            port: info.port.into(),
+            port: Arc::clone(&info.port),
             family: info.family,
             sums: Box::default(),
         }
@@ -74,7 +74,7 @@ impl Tally {
 
     /// Ids are given to other Services once theirs is gone.
     fn is_of(&self, info: &ServiceInfo) -> bool {
-        self.family == info.family && *self.port == *info.port && self.name == *info.name
+        self.family == info.family && self.port == info.port && self.name == info.name
     }
 
     fn arrived(&self) -> u64 {
