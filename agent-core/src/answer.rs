@@ -156,7 +156,7 @@ impl Answer {
         let last_updated = (self.status == 200).then_some(now).or(latest);
         let mut body = String::with_capacity(320);
         // Writing to a String cannot fail.
-        let last_updated = Time(last_updated);
+        let last_updated = marshalled(last_updated);
         let _ = write!(
             body,
             "{{\"lastUpdated\":{last_updated},\"currentTime\":\"{now}\""
@@ -171,7 +171,7 @@ impl Answer {
                 body,
                 "\"{}\":{{\"lastUpdated\":{},\"healthy\":{}}}",
                 names::of_family(family.family),
-                Time(family.last_updated),
+                marshalled(family.last_updated),
                 family.healthy
             );
         }
@@ -181,15 +181,8 @@ impl Answer {
 }
 
 /// A time as Go marshals it.
-struct Time(Option<Wall>);
-
-impl std::fmt::Display for Time {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(wall) => write!(f, "\"{wall}\""),
-            None => write!(f, "\"{GO_ZERO_TIME}\""),
-        }
-    }
+fn marshalled(at: Option<Wall>) -> String {
+    at.map_or_else(|| format!("\"{GO_ZERO_TIME}\""), |at| format!("\"{at}\""))
 }
 
 #[cfg(test)]

@@ -26,7 +26,8 @@ const SLOTS: usize = FAMILIES + 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damping {
     dwell: Duration,
-    memory: DampingMemory,
+    /// What to write down for [`Damping::restore`].
+    pub memory: DampingMemory,
 }
 
 /// Its state: plain data, which outlives the agent.
@@ -53,11 +54,6 @@ impl Damping {
     /// Continues where the agent before stopped, in the same boot of the node.
     pub fn restore(dwell: Duration, memory: DampingMemory) -> Self {
         Self { dwell, memory }
-    }
-
-    /// What to write down for [`Damping::restore`].
-    pub fn memory(&self) -> DampingMemory {
-        self.memory.clone()
     }
 
     /// Takes in a verdict. To be called for every verdict, a few times a second.
@@ -164,7 +160,8 @@ pub struct UpgradeGate {
     /// When this agent began; nothing where the former agent's verdict failed, or there was none
     /// lately.
     since: Option<Mono>,
-    closed: bool,
+    /// The agent is not ready because of it.
+    pub closed: bool,
 }
 
 impl UpgradeGate {
@@ -184,11 +181,6 @@ impl UpgradeGate {
         let early = self.since.is_some_and(|since| now.since(since) <= WATCHED);
         self.closed = state.fails() && (self.closed || early);
         self.closed && !before
-    }
-
-    /// Whether the agent is not ready because of it.
-    pub fn is_closed(&self) -> bool {
-        self.closed
     }
 }
 

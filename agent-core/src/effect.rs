@@ -30,10 +30,7 @@ pub enum Effect {
     Devices(DesiredDevices),
     /// Start the sentinel's programs and its prober on the devices that are ready, the programs
     /// anew where they were detached. The answer is `Parts::Started`.
-    StartProbes {
-        /// The programs have to be attached again.
-        anew: bool,
-    },
+    StartProbes { anew: bool },
     /// Stop them.
     StopProbes,
     /// Tell the prober what to dial now.
@@ -87,6 +84,9 @@ pub struct Remembered {
     #[serde(default)]
     pub written: Mono,
 }
+
+/// What is to be done because of one event, in order.
+pub type Effects = Vec<Effect>;
 
 /// A verdict and its consequences.
 #[derive(Clone, Debug, PartialEq, Eq)]

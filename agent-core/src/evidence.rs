@@ -109,12 +109,9 @@ pub struct ObserverHealth {
 pub enum CoverageLoss {
     /// The programs are not in the kernel.
     #[error("the observer is not in the kernel: {why}")]
-    NotLoaded {
-        /// What the kernel or the permissions said.
-        why: String,
-    },
+    NotLoaded { why: String },
     /// A device lacks a hook.
-    #[error("{device} is not observed{}", with_colon(why))]
+    #[error("{device} is not observed{}{why}", if why.is_empty() { "" } else { ": " })]
     Detached {
         /// Name of the device.
         device: String,
@@ -126,52 +123,28 @@ pub enum CoverageLoss {
     #[error(
         "{devices} interfaces are left out, by configuration or since they are neither Ethernet nor IP tunnels; lost connections are not counted"
     )]
-    LeftOut {
-        /// How many.
-        devices: u64,
-    },
+    LeftOut { devices: u64 },
     /// Another program runs before ours on a device, and may hide packets.
     #[error("on {device} another program runs before the observer and may hide packets")]
-    NotFirst {
-        /// Name of the device.
-        device: String,
-    },
+    NotFirst { device: String },
     /// Frontends that found no place in the map.
     #[error("{missing} frontends found no place in the map and are not watched")]
-    FrontendsFull {
-        /// How many.
-        missing: u64,
-    },
+    FrontendsFull { missing: u64 },
     /// Endpoints that found no place in the map.
     #[error("{missing} endpoints found no place in the map")]
-    EndpointsFull {
-        /// How many.
-        missing: u64,
-    },
+    EndpointsFull { missing: u64 },
     /// Prefixes of pods and nodes that found no place in the map.
     #[error("{missing} source prefixes found no place in the map")]
-    SourcesFull {
-        /// How many.
-        missing: u64,
-    },
+    SourcesFull { missing: u64 },
     /// Service ports without an id left for them.
     #[error("{missing} Service ports are beyond what is watched")]
-    ServicesFull {
-        /// How many.
-        missing: u64,
-    },
+    ServicesFull { missing: u64 },
     /// More new connections than can be followed at a time.
     #[error("{missed} new connections were not followed: more at a time than the map holds")]
-    PendingFull {
-        /// How many were not followed lately.
-        missed: u64,
-    },
+    PendingFull { missed: u64 },
     /// Sources that opened more connections than are followed per source.
     #[error("{missed} new connections were not followed: single sources opened too many")]
-    OverBudget {
-        /// How many connections were not followed lately.
-        missed: u64,
-    },
+    OverBudget { missed: u64 },
     /// First SYNs cannot be told from repeated ones yet.
     #[error("first SYNs cannot be told from repeated ones yet")]
     FirstSynUncertain,
@@ -180,10 +153,7 @@ pub enum CoverageLoss {
     Settling,
     /// Nothing can be pinned: an upgrade will leave a gap in observation.
     #[error("nothing can be pinned, an upgrade will leave a gap: {why}")]
-    NoPins {
-        /// What stood in the way.
-        why: String,
-    },
+    NoPins { why: String },
     /// The source of the cluster view is silent, or was a moment ago: endpoints may have come and
     /// gone that nobody told of.
     #[error(
@@ -192,10 +162,7 @@ pub enum CoverageLoss {
     SourceSilent,
     /// Counts could not be read from the kernel.
     #[error("counts cannot be read: {why}")]
-    NotRead {
-        /// What the kernel said.
-        why: String,
-    },
+    NotRead { why: String },
 }
 
 impl CoverageLoss {
@@ -218,14 +185,6 @@ impl CoverageLoss {
             CoverageLoss::SourceSilent => "source_silent",
             CoverageLoss::NotRead { .. } => "not_read",
         }
-    }
-}
-
-fn with_colon(why: &str) -> String {
-    if why.is_empty() {
-        String::new()
-    } else {
-        format!(": {why}")
     }
 }
 

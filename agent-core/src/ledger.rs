@@ -23,7 +23,7 @@ use crate::time::Mono;
 pub(crate) use absorb::LOST_NOTICED;
 pub use family::Lacking;
 pub(crate) use family::{FamilyLedger, Streak};
-pub(crate) use service::{Track, WINDOW};
+pub(crate) use service::{StaleConnection, Track, WINDOW};
 
 /// Services with failures that are followed one by one; more are counted.
 pub const SERVICES_TRACKED: usize = 4_096;
@@ -34,7 +34,7 @@ pub struct Ledger {
     /// The numbers it was made with; the verdict uses the same.
     pub(crate) limits: Limits,
     families: [FamilyLedger; FAMILIES],
-    tracks: BTreeMap<u32, Track>,
+    pub(crate) tracks: BTreeMap<u32, Track>,
     /// How often a failing Service found no place.
     pub(crate) untracked: u64,
     pub(crate) observer: ObserverHealth,
@@ -71,14 +71,9 @@ impl Ledger {
 
     /// One that continues where the agent before stopped, in the same boot of the node.
     ///
-    /// `observed_meanwhile` says that the programs stayed in the kernel and their maps were found
+    /// `observed` says that the programs stayed in the kernel and their maps were found
     /// again. Without that a proof may have been missed, and no run of failures continues.
-    pub fn restore(
-        limits: Limits,
-        memory: LedgerMemory,
-        observed_meanwhile: bool,
-        now: Mono,
-    ) -> Self {
+    pub fn restore(limits: Limits, memory: LedgerMemory, observed: bool, now: Mono) -> Self {
         let mut ledger = Self {
             limits,
             families: memory.families,
@@ -90,7 +85,7 @@ impl Ledger {
         // Until the view was delivered to this agent, its source is away.
         ledger.sentinel.source_away(now);
         match memory.sampled {
-            Some(sampled) if observed_meanwhile => ledger.close_gap(sampled, now),
+            Some(sampled) if observed => ledger.close_gap(sampled, now),
             _ => ledger.end_streaks(),
         }
         ledger

@@ -22,18 +22,16 @@ use serde::{Deserialize, Serialize};
 use crate::answer::{Enforcement, UnknownPolicy};
 use crate::coverage::ObserverStart;
 use crate::drain::{DrainView, ProbeRanges};
-use crate::effect::Effect;
 use crate::effect::Remembered;
+use crate::effect::{Effect, Effects};
 use crate::eligibility::TerminatingTaints;
 use crate::event::{Event, Service};
-use crate::evidence::{Directory, ServiceInfo, Sighting};
+use crate::evidence::{Directory, ServiceInfo};
 use crate::expect::sentinel::SentinelRule;
 use crate::limits::Limits;
 use crate::plan::Planner;
 use crate::record::Recorder;
-use crate::shape::Shape;
-use crate::time::{Anchor, Mono, Wall};
-use crate::verdict::LastVerdict;
+use crate::time::{Mono, Wall};
 use crate::view::ClusterView;
 pub use judge::Judge;
 pub use sentinel::{Condition, Watched};
@@ -82,7 +80,7 @@ pub struct Start {
 /// A node as one agent knows it.
 pub struct Node {
     setting: Setting,
-    judge: Judge,
+    pub(crate) judge: Judge,
     /// Nothing in a replay, and where nobody wants a recording.
     recorder: Option<Recorder>,
     /// What ids stand for, in a replay.
@@ -111,7 +109,7 @@ impl Node {
     }
 
     /// Takes in one event. Time never goes back: an earlier `now` counts as the latest one.
-    pub fn step(&mut self, event: Event, now: Mono) -> Vec<Effect> {
+    pub fn step(&mut self, event: Event, now: Mono) -> Effects {
         let mut effects = Vec::new();
         let now = self.judge.advance(now);
         match self.setting.take(event, now, &mut effects) {
@@ -131,21 +129,23 @@ impl Node {
         effects
     }
 
-    fn pass(&mut self, event: Event, now: Mono, effects: &mut Vec<Effect>) {
+    fn pass(&mut self, event: Event, now: Mono, effects: &mut Effects) {
         let directory: &dyn Directory = match &self.recorded {
             Some(recorded) => recorded,
             None => &self.setting.planner,
         };
         let Some(recorder) = &mut self.recorder else {
-            return self.judge.step(event, directory, now, effects);
+            return self.judge.step(event, directory, effects);
         };
         recorder.note(&event, now, &self.judge, directory);
         let before = effects.len();
-        self.judge.step(event, directory, now, effects);
-        let shown = effects[before..].iter().any(|effect| match effect {
-            Effect::Publish(judged) => recorder.judged(judged),
-            _ => false,
-        });
+        self.judge.step(event, directory, effects);
+        let mut shown = false;
+        for effect in &effects[before..] {
+            if let Effect::Publish(judged) = effect {
+                shown |= recorder.judged(judged);
+            }
+        }
         if shown {
             effects.push(Effect::SaveRecording);
         }
@@ -161,11 +161,6 @@ impl Node {
     /// The events of the last minutes as a file; empty without a flight recorder.
     pub fn recording(&self) -> Vec<u8> {
         self.recorder.as_ref().map_or_else(Vec::new, Recorder::file)
-    }
-
-    /// Time went by to when a part of a recording begins.
-    pub(crate) fn catch_up(&mut self, now: Mono) {
-        self.judge.advance(now);
     }
 
     /// A recording names Services.
@@ -199,39 +194,14 @@ impl Node {
         &self.setting.planner
     }
 
-    /// The last verdict in short; before the first, a former agent's.
-    pub fn last(&self) -> Option<LastVerdict> {
-        self.judge.last
-    }
-
-    /// Whether the agent is not ready because the verdict began to fail with it.
-    pub fn upgrade_failed(&self) -> bool {
-        self.judge.gate.is_closed()
-    }
-
     /// The sentinel, unless it is turned off.
     pub fn sentinel(&self) -> Option<&Watched> {
         self.judge.sentinel.as_ref()
     }
 
-    /// Who translates which path.
-    pub fn shape(&self) -> &Shape {
-        &self.judge.shape
-    }
-
     /// Connections from outside.
     pub fn drain(&self) -> &DrainView {
         self.judge.drain.view()
-    }
-
-    /// The latest single failures, the last one first.
-    pub fn sightings(&self) -> impl Iterator<Item = &Sighting> {
-        self.judge.sightings.iter()
-    }
-
-    /// Both clocks at start: what turns monotonic into wall-clock times.
-    pub fn anchor(&self) -> Anchor {
-        self.judge.anchor
     }
 
     /// This node's UID, where it has one.

@@ -171,10 +171,18 @@ impl SentinelLedger {
     /// Takes in a probe and what [`classify`] made of it. Returns what it means with all that is
     /// remembered: a probe that passed may be [`ProbeCause::NotMasqueraded`].
     pub fn absorb(&mut self, trace: &ProbeTrace, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
-        self.close_gap(now);
+        let before = self.absorbed.replace(now);
+        if before.is_some_and(|before| now.since(before) > self.limits.probe_gap) {
+            for lane in &mut self.lanes {
+                lane.run.take_if(|run| !run.is_confirmed(&self.limits));
+            }
+        }
         self.measured = None;
         let lane = &mut self.lanes[place(trace.lane)];
-        lane.dial(trace.frontend);
+        if lane.armed && lane.frontend != Some(trace.frontend) {
+            // What worked at one frontend says nothing of another.
+            lane.disarm();
+        }
         if self.limits.assume_armed && self.view.counts() {
             (lane.armed, lane.frontend) = (true, Some(trace.frontend));
         }
@@ -290,65 +298,48 @@ impl SentinelLedger {
         self.lane(lane).run.as_ref().map_or(0, |run| run.failures)
     }
 
-    fn close_gap(&mut self, now: Mono) {
-        let before = self.absorbed.replace(now);
-        if before.is_some_and(|before| now.since(before) > self.limits.probe_gap) {
-            for lane in &mut self.lanes {
-                lane.end_unconfirmed(&self.limits);
-            }
-        }
-    }
-
     /// Missing masquerade is a fault where kube-proxy owns the path and owes it, and did it before.
     fn with_memory(&self, lane: Lane, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
-        let kube_proxy = self.owners[lane.family as usize]
-            .known
-            .is_some_and(DatapathOwners::is_kube_proxy);
-        match outcome {
-            ProbeOutcome::Passed { masqueraded: false }
-                if kube_proxy
-                    && self.lane(lane).masquerade_seen
-                    && self.is_masquerade_owed(lane, now) =>
-            {
-                ProbeOutcome::Failed(ProbeCause::NotMasqueraded)
-            }
-            other => other,
+        if outcome == (ProbeOutcome::Passed { masqueraded: false })
+            && self.owners(lane.family).is_kube_proxy()
+            && self.lane(lane).masquerade_seen
+            && self.is_masquerade_owed(lane, now)
+        {
+            return ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
         }
+        outcome
     }
 
     /// What comes from outside to a node port is always masqueraded, to a cluster IP as kube-proxy
     /// was configured: that misses it only where node ports, which worked, miss it too.
     fn is_masquerade_owed(&self, lane: Lane, now: Mono) -> bool {
-        let path = ProbePath::NodePort;
+        let node_port = Lane {
+            path: ProbePath::NodePort,
+            ..lane
+        };
         match lane.path {
             ProbePath::NodePort => true,
-            ProbePath::OffCluster => {
-                self.lane(Lane { path, ..lane }).armed
-                    && self.failed_lately(Lane { path, ..lane }, ProbeCause::NotMasqueraded, now)
-            }
+            ProbePath::OffCluster if !self.lane(node_port).armed => false,
+            ProbePath::OffCluster => self.failed_lately(node_port, ProbeCause::NotMasqueraded, now),
             ProbePath::Pod | ProbePath::Host => false,
         }
     }
 
     /// Whether the last probe of a lane failed in this way, a moment ago.
     fn failed_lately(&self, lane: Lane, cause: ProbeCause, now: Mono) -> bool {
-        let failed = ProbeOutcome::Failed(cause);
-        self.lane(lane)
-            .last
-            .is_some_and(|(at, last)| last == failed && now.since(at) <= self.limits.probe_gap)
+        let last = self.lane(lane).last;
+        let last = last.filter(|(at, _)| now.since(*at) <= self.limits.probe_gap);
+        last.is_some_and(|(_, outcome)| outcome == ProbeOutcome::Failed(cause))
     }
 
     /// Whether a RST on this lane accuses the datapath: the frontend is an address of the node's own,
     /// which refuses what no rule takes. A cluster IP is one only with IPVS; elsewhere nobody but a
     /// filter refuses what is sent there, and such a filter refuses what goes to the node port too.
     fn is_refusal_clear(&self, lane: Lane, now: Mono) -> bool {
-        let owners = self.owners[lane.family as usize].known;
-        if owners.is_some_and(|owners| owners.contains(Owner::Ipvs)) {
-            return true;
-        }
         let path = ProbePath::OffCluster;
         let cluster_ip = Lane { path, ..lane };
         match lane.path {
+            _ if self.owners(lane.family).contains(Owner::Ipvs) => true,
             ProbePath::Host => true,
             ProbePath::NodePort => !self.failed_lately(cluster_ip, ProbeCause::Refused, now),
             ProbePath::Pod | ProbePath::OffCluster => false,

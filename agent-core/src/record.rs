@@ -84,7 +84,7 @@ pub struct Recorder {
 }
 
 /// A part in the making, or made.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Segment {
     began: Mono,
     /// Gzip members.
@@ -99,9 +99,7 @@ impl Segment {
     fn begin(judge: &impl Serialize, now: Mono) -> Self {
         let mut segment = Self {
             began: now,
-            chunks: Vec::new(),
-            raw: Vec::new(),
-            services: BTreeMap::new(),
+            ..Self::default()
         };
         segment.write(&Line::<(), _>::Part {
             recording: VERSION,

@@ -39,10 +39,7 @@ pub enum RecordingError {
     },
     /// It ends too early.
     #[error("the recording is cut off after line {line}: copy it again, whole")]
-    CutOff {
-        /// The last whole line.
-        line: usize,
-    },
+    CutOff { line: usize },
     /// A line is damaged.
     #[error("line {line} of the recording cannot be read: {source}")]
     Damaged {
@@ -121,7 +118,7 @@ impl Replayed {
     fn play(&mut self, line: Line<Event, Box<Judge>>, until: Option<Wall>) -> bool {
         match line {
             Line::At(at, event) => {
-                let wall = self.last.anchor().wall_of(at);
+                let wall = self.last.judge().anchor.wall_of(at);
                 if until.is_some_and(|until| wall > until) {
                     return false;
                 }
@@ -134,7 +131,7 @@ impl Replayed {
             }
             Line::Judged(_) => {}
             Line::Part { judge, .. } => {
-                self.last.catch_up(judge.now);
+                self.last.judge.advance(judge.now);
                 // Maps in it are ordered, so equal judges are equal bytes.
                 let bytes = |judge: &Judge| serde_json::to_vec(judge).unwrap_or_default();
                 if bytes(&judge) != bytes(self.last.judge()) {
@@ -202,10 +199,10 @@ impl<'a> Lines<'a> {
         match serde_json::from_slice(&text) {
             Ok(line) => Ok(Some(line)),
             Err(_) if self.line == 1 => Err(RecordingError::Foreign),
-            Err(source) => Err(RecordingError::Damaged {
-                line: self.line,
-                source,
-            }),
+            Err(source) => {
+                let line = self.line;
+                Err(RecordingError::Damaged { line, source })
+            }
         }
     }
 }
@@ -215,18 +212,8 @@ fn other_version(text: &[u8]) -> Option<RecordingError> {
     if !text.starts_with(b"{\"part\"") {
         return None;
     }
-    #[derive(serde::Deserialize)]
-    struct Head {
-        part: Version,
-    }
-    #[derive(serde::Deserialize)]
-    struct Version {
-        recording: u32,
-        agent: String,
-    }
-    let Head { part } = serde_json::from_slice(text).ok()?;
-    (part.recording != VERSION).then_some(RecordingError::Version {
-        found: part.recording,
-        agent: part.agent,
-    })
+    let line: serde_json::Value = serde_json::from_slice(text).ok()?;
+    let found = u32::try_from(line.pointer("/part/recording")?.as_u64()?).ok()?;
+    let agent = line.pointer("/part/agent")?.as_str()?.to_owned();
+    (found != VERSION).then_some(RecordingError::Version { found, agent })
 }

@@ -354,7 +354,7 @@ impl Report {
             agent: AgentInfo {
                 version: replayed.agent.clone(),
                 abi: agent_common::abi::ABI_VERSION,
-                started: time(node.anchor().wall),
+                started: time(node.judge().anchor.wall),
                 enforcement: settings.enforcement,
                 unknown_policy: settings.unknown_policy,
             },
@@ -371,7 +371,7 @@ impl Report {
             udp: udp::UdpReport::default(),
             sightings: Vec::new(),
             devices: Vec::new(),
-            datapath: node.shape().clone(),
+            datapath: node.judge().shape.clone(),
             expectations: ExpectationReport::default(),
             cluster: ClusterReport::default(),
             publish: publish::PublishReport::default(),

@@ -21,6 +21,7 @@ use crate::evidence::CoverageLoss;
 use crate::ledger::Ledger;
 use crate::time::Mono;
 pub use finding::{Evidence, Finding, Rule};
+use judge::Case;
 pub use report::{
     Coverage, FamilyVerdict, LaneState, LaneView, LastVerdict, Loss, PathState, PathView,
     ServiceTrouble, StageDelays, Verdict,
@@ -35,27 +36,29 @@ pub struct Inputs {
     pub view_synced: bool,
     /// Families that have a frontend on this node, by [`Family`].
     pub families: [bool; FAMILIES],
-    /// What is known of this boot.
-    pub boot: BootState,
-    /// How far this node's datapath usually lags behind the API, where that is known.
-    pub usual_lag: Option<Duration>,
-}
-
-/// What is known of this boot of the node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BootState {
     /// A sentinel is there, so that something should be proven soon after boot.
     pub sentinel_exists: bool,
     /// When the node booted; `CLOCK_MONOTONIC` begins there.
     pub booted: Mono,
+    /// How far this node's datapath usually lags behind the API, where that is known.
+    pub usual_lag: Option<Duration>,
 }
 
 /// Judges the node as of `now`. The numbers are those of the ledger.
 pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
     let blind = blind(ledger, inputs, now);
-    let families: Vec<FamilyVerdict> = judged_families(ledger, inputs)
-        .map(|family| judge::family(ledger, inputs, family, blind.as_ref(), now))
-        .collect();
+    let judged = |family| {
+        let evidence = ledger.family(family);
+        let case = Case {
+            ledger,
+            inputs,
+            family,
+            evidence,
+            now,
+        };
+        case.verdict(blind.as_ref())
+    };
+    let families: Vec<FamilyVerdict> = judged_families(ledger, inputs).map(judged).collect();
     let finding = blind.unwrap_or_else(|| worst(&families));
     let (services, services_omitted) = judge::troubles(ledger, now);
     Verdict {
@@ -102,9 +105,7 @@ fn judged_families(ledger: &Ledger, inputs: &Inputs) -> impl Iterator<Item = Fam
 
 /// The worst family speaks for the node; among equals the first.
 fn worst(families: &[FamilyVerdict]) -> Finding {
-    let severest = families.iter().map(|family| family.state).max();
-    let mut families = families.iter();
-    let worst = families.find(|family| Some(family.state) == severest);
+    let worst = families.iter().rev().max_by_key(|family| family.state);
     let nothing = || Finding::new(Rule::NothingExpected, Evidence::Nothing);
     worst.map_or_else(nothing, |family| family.finding.clone())
 }

@@ -13,7 +13,7 @@ use agent_core::limits::Limits;
 use agent_core::effect::Remembered;
 use agent_core::answer::{Enforcement, UnknownPolicy};
 use agent_core::time::{Anchor, Mono, Wall};
-use agent_core::verdict::{BootState, Inputs, verdict};
+use agent_core::verdict::{Inputs, verdict};
 
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Ok(known) = serde_json::from_slice::<Remembered>(bytes) else {
@@ -39,7 +39,8 @@ fn go_on(known: &Remembered, observed: bool, now: Mono) {
         eligibility: known.eligibility.clone(),
         view_synced: observed,
         families: [observed, true],
-        boot: BootState::default(),
+        sentinel_exists: false,
+        booted: Mono(0),
         usual_lag: None,
     };
     let anchor = Anchor {

@@ -116,7 +116,7 @@ fn a_restart_keeps_the_answer_and_the_dwell() {
     for (at, wish) in [(0, Fail), (100, Pass), (1_100, Pass), (1_200, Fail)] {
         damping.step_wishes([wish, Pass, Pass], ms(at));
     }
-    let written = serde_json::to_string(&damping.memory()).unwrap();
+    let written = serde_json::to_string(&damping.memory).unwrap();
     let memory = serde_json::from_str(&written).unwrap();
     let mut again = Damping::restore(DWELL_DEFAULT, memory);
     assert_eq!(again, damping);
@@ -202,9 +202,9 @@ fn only_a_failure_that_began_with_this_agent_closes_the_gate(
         !gate.judge(State::Stale, second(1000 + failed + 100)),
         "once"
     );
-    assert_eq!(gate.is_closed(), closed);
+    assert_eq!(gate.closed, closed);
     gate.judge(State::Proven, second(1000 + failed + 101));
-    assert!(!gate.is_closed());
+    assert!(!gate.closed);
 }
 
 #[rstest]

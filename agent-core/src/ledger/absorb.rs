@@ -11,6 +11,7 @@ use super::family::Entry;
 use super::{Ledger, SERVICES_TRACKED, Track};
 use crate::cause::Failure;
 use crate::evidence::{CountDelta, Directory, Sample, ServiceInfo, Sighting};
+use crate::limits::KEPT;
 use crate::time::Mono;
 
 /// A lost connection is noticed this long after its arrival at the latest, the look included.
@@ -24,7 +25,7 @@ impl Ledger {
         self.observer = sample.observer.clone();
         self.sampled = Some(at);
         self.seen = Some(at);
-        self.tracks.retain(|_, track| !track.is_over(at));
+        self.tracks.retain(|_, track| at.since(track.last) <= KEPT);
         if sample.observer.attached == 0 {
             // What was not seen may have been proven: no run of failures holds.
             return self.end_streaks();
@@ -34,21 +35,21 @@ impl Ledger {
         if let Some(before) = before {
             self.close_gap(before, at);
         }
-        let look = Look {
+        let mut look = Look {
             at,
             // After a gap the ring buffer holds old failures: they do not make a run any older.
             floor: if gap { at } else { at.minus(sample_gap) },
             before,
+            proven: [false; FAMILIES],
         };
         // A Service of real connections: those of the sentinel are probes, and strangers that dial it.
         let real = |id| directory.service(id).filter(|info| !info.sentinel);
         let counts = sample.counts.iter();
-        let counts: Vec<_> = counts
-            .filter_map(|delta| Some((delta, real(delta.service)?)))
-            .collect();
-        let proven = self.absorb_proofs(sample, &counts, &look);
+        let counts = counts.filter_map(|delta| Some((delta, real(delta.service)?)));
+        let counts: Vec<Counted<'_>> = counts.collect();
+        self.absorb_proofs(sample, &counts, &mut look);
         for (delta, info) in &counts {
-            self.absorb_failures(delta, info, &look, proven[info.family as usize]);
+            self.absorb_failures(delta, info, &look);
         }
         for sighting in &sample.anomalies {
             if !self.is_suspended(sighting.failure)
@@ -77,14 +78,9 @@ impl Ledger {
         }
     }
 
-    /// Proofs first: they end runs of failures. Returns the families with a proof in this look.
-    fn absorb_proofs(
-        &mut self,
-        sample: &Sample,
-        counts: &[(&CountDelta, ServiceInfo)],
-        look: &Look,
-    ) -> [bool; FAMILIES] {
-        let mut proven = Family::ALL.map(|family| {
+    /// Proofs first: they end runs of failures.
+    fn absorb_proofs(&mut self, sample: &Sample, counts: &[Counted<'_>], look: &mut Look) {
+        look.proven = Family::ALL.map(|family| {
             let ledger = &mut self.families[family as usize];
             let known = ledger.last_proof();
             for class in SourceClass::ALL {
@@ -106,21 +102,14 @@ impl Ledger {
             if ledger.proofs[delta.class as usize] <= look.before {
                 ledger.prove(delta.class, look.at);
             }
-            proven[info.family as usize] = true;
+            look.proven[info.family as usize] = true;
             if let Some(track) = self.tracks.get_mut(&delta.service) {
                 track.prove(look.at);
             }
         }
-        proven
     }
 
-    fn absorb_failures(
-        &mut self,
-        delta: &CountDelta,
-        info: &ServiceInfo,
-        look: &Look,
-        proven: bool,
-    ) {
+    fn absorb_failures(&mut self, delta: &CountDelta, info: &ServiceInfo, look: &Look) {
         let mut failures = self.failures_of(delta);
         if failures.is_empty() {
             return;
@@ -144,7 +133,7 @@ impl Ledger {
         let noticed = look.at.minus(LOST_NOTICED);
         let early = family.last_proof() >= Some(noticed);
         failures.retain(|(failure, _)| *failure != Failure::Lost || !early);
-        if proven || failures.is_empty() {
+        if look.proven[info.family as usize] || failures.is_empty() {
             return;
         }
         // Lost ones arrived long before the look, all others since the look before it.
@@ -237,6 +226,9 @@ impl Ledger {
     }
 }
 
+/// What happened to a Service, and which it is.
+type Counted<'a> = (&'a CountDelta, ServiceInfo);
+
 /// When a look was taken.
 struct Look {
     at: Mono,
@@ -244,4 +236,6 @@ struct Look {
     floor: Mono,
     /// The look before.
     before: Option<Mono>,
+    /// Families with a proof in this look.
+    proven: [bool; FAMILIES],
 }

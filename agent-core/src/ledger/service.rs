@@ -11,7 +11,7 @@ use super::family::commonest;
 use crate::cause::{FAILURES, Failure};
 use crate::cluster::ObjectName;
 use crate::evidence::{ServiceInfo, Sighting};
-use crate::limits::{KEPT, Limits};
+use crate::limits::Limits;
 use crate::time::Mono;
 
 /// Connections to endpoints that left, remembered per Service port and source class.
@@ -107,20 +107,18 @@ impl Track {
 
     /// Counts failures, all seen by `at`.
     pub(crate) fn count(&mut self, failure: Failure, n: u32, at: Mono) {
-        self.begin_anew(at);
+        // A failure after a quiet while is another trouble, with an account of its own.
+        if at.since(self.last) > WINDOW {
+            (self.since, self.failures, self.doubtful) = (at, [0; FAILURES], None);
+        }
         self.last = self.last.max(at);
         let total = &mut self.failures[failure as usize];
         *total = total.saturating_add(u64::from(n));
         match failure {
             Failure::Leaked | Failure::Misrouted => {
-                let [leaked, misrouted] = &mut self.certain;
-                let kind = if failure == Failure::Leaked {
-                    leaked
-                } else {
-                    misrouted
-                };
-                kind.1.add(at, n);
-                kind.2 = kind.2.max(Some(at));
+                let (_, window, last) = &mut self.certain[usize::from(failure != Failure::Leaked)];
+                window.add(at, n);
+                *last = (*last).max(Some(at));
             }
             Failure::Refused | Failure::Lost => {
                 let (first, last) = (at, at);
@@ -130,13 +128,6 @@ impl Track {
             }
             // What they mean depends on ages and clients: see `sight`.
             Failure::Stale | Failure::Unheard => {}
-        }
-    }
-
-    /// A failure after a quiet while is another trouble, with an account of its own.
-    fn begin_anew(&mut self, at: Mono) {
-        if at.since(self.last) > WINDOW {
-            (self.since, self.failures, self.doubtful) = (at, [0; FAILURES], None);
         }
     }
 
@@ -173,11 +164,6 @@ impl Track {
         self.doubtful = None;
     }
 
-    /// Whether nothing happened for so long that it may be forgotten.
-    pub(crate) fn is_over(&self, now: Mono) -> bool {
-        now.since(self.last) > KEPT
-    }
-
     /// Whether anything worth a word failed lately. Connections to an endpoint that left a moment
     /// ago are no trouble: every rollout has them.
     pub(crate) fn is_trouble(&self, now: Mono, limits: &Limits) -> bool {
@@ -186,17 +172,9 @@ impl Track {
         (other && recent(self.last)) || self.last_stale(limits).is_some_and(recent)
     }
 
-    /// New connections of pods to endpoints that had left at least `age` before, seen within
-    /// `fresh`.
-    pub(crate) fn stale_pods(
-        &self,
-        age: Duration,
-        fresh: Duration,
-        now: Mono,
-    ) -> Vec<&StaleConnection> {
-        let [pods, _] = &self.stale;
-        let counts = |seen: &&StaleConnection| seen.age >= age && now.since(seen.at) <= fresh;
-        pods.iter().filter(counts).collect()
+    /// New connections of pods to endpoints that had left.
+    pub(crate) fn stale_pods(&self) -> &VecDeque<StaleConnection> {
+        &self.stale[0]
     }
 
     /// When an endpoint that had left longer than the grace was last dialled, by anyone.

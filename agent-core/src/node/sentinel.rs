@@ -8,7 +8,7 @@ use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
 
 use super::judge::Judge;
-use crate::effect::{DesiredDevices, Effect, Notice};
+use crate::effect::{DesiredDevices, Effect, Effects, Notice};
 use crate::event::{KernelState, Parts};
 use crate::expect::sentinel::{Sentinel, SentinelRule};
 use crate::limits::{FAILING_INTERVAL, KERNEL_AGE, READING_SERVES, SOON, SUSPECT_INTERVAL};
@@ -163,7 +163,7 @@ impl Watched {
     }
 
     /// Addresses that the cluster uses otherwise are left to it.
-    fn take_addresses(&mut self, taken: Option<String>, effects: &mut Vec<Effect>) {
+    fn take_addresses(&mut self, taken: Option<String>, effects: &mut Effects) {
         if self.taken == taken {
             return;
         }
@@ -181,7 +181,7 @@ impl Watched {
 
     /// Has programs and prober started, unless the devices are about to be removed. Until the answer
     /// comes, parts that were off are off.
-    fn start(&mut self, parts: Own, effects: &mut Vec<Effect>) {
+    fn start(&mut self, parts: Own, effects: &mut Effects) {
         if self.taken.is_some() {
             return;
         }
@@ -201,7 +201,7 @@ impl Watched {
 
 impl Judge {
     /// The view changed: what it says of the sentinel now.
-    pub(super) fn follow_sentinel(&mut self, now: Mono, effects: &mut Vec<Effect>) {
+    pub(super) fn follow_sentinel(&mut self, effects: &mut Effects) {
         let Some(watched) = self.sentinel.as_mut().filter(|_| self.facts.synced) else {
             return;
         };
@@ -221,48 +221,48 @@ impl Judge {
         watched.take_addresses(self.facts.taken.clone(), effects);
         let desired = watched.desire();
         let ledger = &mut self.ledger.sentinel;
-        ledger.view_changed(now, watched.view(now));
+        ledger.view_changed(self.now, watched.view(self.now));
         for (family, transport, generation) in watched.found.generations() {
-            ledger.want(family, transport, generation, now);
+            ledger.want(family, transport, generation, self.now);
         }
         effects.push(Effect::Devices(desired));
         effects.push(Effect::Retarget);
     }
 
     /// Something came from the sentinel's own parts.
-    pub(super) fn parts(&mut self, parts: Parts, now: Mono, effects: &mut Vec<Effect>) {
+    pub(super) fn parts(&mut self, parts: Parts, effects: &mut Effects) {
         let Some(watched) = &mut self.sentinel else {
             return;
         };
         match parts {
             Parts::Ready if watched.parts == Own::Running => watched.start(Own::Running, effects),
             Parts::Ready | Parts::Ended => watched.start(Own::Ready, effects),
-            Parts::Started(None) => self.turn(Own::Running, now, effects),
-            Parts::Started(Some(why)) | Parts::Off(why) => self.turn(Own::Off(why), now, effects),
+            Parts::Started(None) => self.turn(Own::Running, effects),
+            Parts::Started(Some(why)) | Parts::Off(why) => self.turn(Own::Off(why), effects),
             Parts::Damaged(sentence) => {
                 if watched.damage.as_ref() != Some(&sentence) {
                     effects.push(Effect::Log(Notice::Damaged(sentence.clone())));
                     watched.damage = Some(sentence.clone());
                 }
-                self.ledger.sentinel.damaged(now, sentence);
+                self.ledger.sentinel.damaged(self.now, sentence);
             }
             Parts::Detached => {
                 let sentence = "a program of the sentinel's was detached by something else";
                 effects.push(Effect::Log(Notice::Detached));
-                self.ledger.sentinel.damaged(now, sentence.to_owned());
+                self.ledger.sentinel.damaged(self.now, sentence.to_owned());
                 effects.push(Effect::StartProbes { anew: true });
             }
-            Parts::Kernel(state) => return self.read_kernel(state, now, effects),
+            Parts::Kernel(state) => return self.read_kernel(state, effects),
         }
-        self.publish(now, effects);
+        self.publish(effects);
     }
 
-    fn read_kernel(&mut self, state: KernelState, now: Mono, effects: &mut Vec<Effect>) {
+    fn read_kernel(&mut self, state: KernelState, effects: &mut Effects) {
         let Some(watched) = &mut self.sentinel else {
             return;
         };
         let forwarding = state.forwarding;
-        watched.kernel = Some((KernelFacts { forwarding }, now));
+        watched.kernel = Some((KernelFacts { forwarding }, self.now));
         effects.push(Effect::ReadShape(Some(state.owners)));
         if let Some(began) = state.sound_since {
             watched.damage = None;
@@ -272,7 +272,7 @@ impl Judge {
     }
 
     /// The sentinel is on from now on, or off for a reason.
-    fn turn(&mut self, parts: Own, now: Mono, effects: &mut Vec<Effect>) {
+    fn turn(&mut self, parts: Own, effects: &mut Effects) {
         let Some(watched) = &mut self.sentinel else {
             return;
         };
@@ -286,21 +286,21 @@ impl Judge {
         if matches!(watched.parts, Own::Off(_)) {
             effects.push(Effect::StopProbes);
         }
-        let view = watched.view(now);
-        self.ledger.sentinel.view_changed(now, view);
+        let view = watched.view(self.now);
+        self.ledger.sentinel.view_changed(self.now, view);
         effects.push(Effect::Retarget);
     }
 
     /// A probe ended.
-    pub(super) fn trace(&mut self, trace: Box<ProbeTrace>, now: Mono, effects: &mut Vec<Effect>) {
+    pub(super) fn trace(&mut self, trace: Box<ProbeTrace>, effects: &mut Effects) {
         let Some(watched) = &self.sentinel else {
             return;
         };
-        let outcome = classify(&trace, &watched.kernel(now), &self.settings.limits);
+        let outcome = classify(&trace, &watched.kernel(self.now), &self.settings.limits);
         let lane = trace.lane;
         let ledger = &mut self.ledger.sentinel;
         let before = ledger.failures(lane);
-        let outcome = ledger.absorb(&trace, outcome, now);
+        let outcome = ledger.absorb(&trace, outcome, self.now);
         let after = ledger.failures(lane);
         let lag = ledger.measured.filter(|_| lane.transport == Transport::Tcp);
         effects.push(Effect::Probed {
@@ -309,48 +309,43 @@ impl Judge {
             lag,
         });
         if after > 0 && after <= SOON {
-            self.suspect(SUSPECT_INTERVAL, now, effects);
+            self.suspect(SUSPECT_INTERVAL, effects);
         } else if after > 0 || is_own_fault(outcome) {
-            self.suspect(FAILING_INTERVAL, now, effects);
+            self.suspect(FAILING_INTERVAL, effects);
         }
         // Everything else waits for the next sample: a path that always fails must cost no more than
         // one that works.
         if before != after && after <= SOON {
             effects.push(Effect::Log(Notice::Lane(outcome.name())));
-            self.publish(now, effects);
+            self.publish(effects);
         }
     }
 
     /// A probe did not come back: are the sentinel's own parts sound?
-    fn suspect(&mut self, pause: Duration, now: Mono, effects: &mut Vec<Effect>) {
+    fn suspect(&mut self, pause: Duration, effects: &mut Effects) {
         let accused = self.is_accused();
         // A successor has them.
         let Some(watched) = self.sentinel.as_mut().filter(|_| !self.successor.exists()) else {
             return;
         };
-        if watched.suspected.is_some_and(|at| now.since(at) < pause) {
+        let lately = |at: Mono| self.now.since(at) < pause;
+        if watched.suspected.is_some_and(lately) {
             return;
         }
-        watched.suspected = Some(now);
+        watched.suspected = Some(self.now);
         effects.push(Effect::CheckParts);
         // A verdict that holds needs no proof.
-        let due = |at: Mono| now.since(at) >= READING_SERVES;
+        let due = |at: Mono| self.now.since(at) >= READING_SERVES;
         if let Some(recheck) = watched.recheck.as_mut().filter(|_| !accused)
             && recheck.asked.is_none_or(due)
         {
-            recheck.asked = Some(now);
+            recheck.asked = Some(self.now);
             effects.push(Effect::ReadSentinel);
         }
     }
 
     /// The API server answered, or did not.
-    pub(super) fn rechecked(
-        &mut self,
-        began: Mono,
-        differs: Option<bool>,
-        now: Mono,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn rechecked(&mut self, began: Mono, differs: Option<bool>, effects: &mut Effects) {
         let Some(watched) = &mut self.sentinel else {
             return;
         };
@@ -365,8 +360,8 @@ impl Judge {
             let before = std::mem::replace(&mut recheck.differs, differs);
             if before != recheck.differs {
                 effects.push(Effect::Log(Notice::Rechecked(recheck.differs.clone())));
-                let view = watched.view(now);
-                self.ledger.sentinel.view_changed(now, view);
+                let view = watched.view(self.now);
+                self.ledger.sentinel.view_changed(self.now, view);
             }
         }
         self.conclude_check();

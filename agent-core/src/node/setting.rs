@@ -4,7 +4,7 @@ use agent_common::service::Family;
 
 use crate::cause::Failure;
 use crate::cluster::Change;
-use crate::effect::{Effect, Notice};
+use crate::effect::{Effect, Effects, Notice};
 use crate::event::{Event, Facts, Successor, ViewUpdate};
 use crate::evidence::Sighting;
 use crate::expect::node::address;
@@ -62,12 +62,7 @@ impl Setting {
     }
 
     /// Takes in what concerns the view, and gives what the judge has to know of the event.
-    pub(super) fn take(
-        &mut self,
-        event: Event,
-        now: Mono,
-        effects: &mut Vec<Effect>,
-    ) -> Option<Event> {
+    pub(super) fn take(&mut self, event: Event, now: Mono, effects: &mut Effects) -> Option<Event> {
         match event {
             Event::View(update) => self.follow(update, now, effects),
             Event::Installed(installed) => {
@@ -113,7 +108,7 @@ impl Setting {
         self.facts().map(Event::Facts)
     }
 
-    fn follow(&mut self, update: ViewUpdate, now: Mono, effects: &mut Vec<Effect>) {
+    fn follow(&mut self, update: ViewUpdate, now: Mono, effects: &mut Effects) {
         let known = std::mem::replace(&mut self.state.problems, update.problems);
         let new = self.state.problems.iter();
         let new = new.filter(|problem| !known.contains(problem));
@@ -134,7 +129,7 @@ impl Setting {
 
     /// Nothing is planned before the view is whole: what it does not know yet must not be taken out
     /// of maps that a former agent filled.
-    fn plan(&mut self, applied: &Applied, now: Mono, effects: &mut Vec<Effect>) {
+    fn plan(&mut self, applied: &Applied, now: Mono, effects: &mut Effects) {
         if self.successor_plans() {
             return;
         }
@@ -149,7 +144,7 @@ impl Setting {
     }
 
     /// Endpoints that left long ago go; the maps are taken back from a successor that died.
-    fn expire(&mut self, now: Mono, effects: &mut Vec<Effect>) {
+    fn expire(&mut self, now: Mono, effects: &mut Effects) {
         if self.successor_plans() || self.adopting {
             return;
         }
@@ -178,7 +173,7 @@ impl Setting {
 
     /// Searching takes time that grows with the cluster: once at first, then at checks after which
     /// the view changed.
-    fn search(&mut self, effects: &mut Vec<Effect>) {
+    fn search(&mut self, effects: &mut Effects) {
         let due = self.searched != Some(self.state.changes);
         if due && self.view.is_synced() && self.sentinel().exists {
             self.searched = Some(self.state.changes);

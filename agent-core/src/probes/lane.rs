@@ -100,9 +100,8 @@ impl Run {
     pub(crate) fn cause(&self) -> ProbeCause {
         let count = |cause: &ProbeCause| self.recent.iter().filter(|(_, of)| of == cause).count();
         let causes = self.recent.iter().map(|(_, cause)| *cause);
-        causes
-            .max_by_key(count)
-            .unwrap_or(ProbeCause::LostBeforeLeaving)
+        let commonest = causes.max_by_key(count);
+        commonest.unwrap_or(ProbeCause::LostBeforeLeaving)
     }
 
     /// When the oldest of the failures that confirm it was sent.
@@ -182,20 +181,8 @@ impl LaneLedger {
     /// Ends the run unless it was confirmed long before `at`.
     pub(super) fn end_young(&mut self, at: Mono, limits: &Limits) {
         let long_before = |run: &Run| run.since.plus(limits.sentinel_settled) <= at;
-        self.run
-            .take_if(|run| !run.is_confirmed(limits) || !long_before(run));
-    }
-
-    /// Ends the run unless it is confirmed.
-    pub(super) fn end_unconfirmed(&mut self, limits: &Limits) {
-        self.run.take_if(|run| !run.is_confirmed(limits));
-    }
-
-    /// What worked at one frontend says nothing of another.
-    pub(super) fn dial(&mut self, frontend: SocketAddr) {
-        if self.armed && self.frontend != Some(frontend) {
-            self.disarm();
-        }
+        let young = |run: &Run| !run.is_confirmed(limits) || !long_before(run);
+        self.run.take_if(|run| young(run));
     }
 
     /// It has to work again before it counts.

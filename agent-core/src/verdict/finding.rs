@@ -160,11 +160,8 @@ impl Rule {
 pub enum Evidence {
     /// Nothing beside the rule.
     Nothing,
-    /// When the observer was last read.
-    Read {
-        /// `None` where it never was.
-        at: Option<Mono>,
-    },
+    /// When the observer was last read; `None` where it never was.
+    Read { at: Option<Mono> },
     /// Why nothing is observed.
     Unseen {
         /// The first loss of coverage.
@@ -211,10 +208,7 @@ pub enum Evidence {
         real: bool,
     },
     /// A lane that does not accuse the node.
-    Probe {
-        /// The lane.
-        lane: FailedLane,
-    },
+    Probe { lane: FailedLane },
     /// A lane that fails while a real connection of its path got through.
     Contradicted {
         /// The lane.
@@ -283,16 +277,10 @@ pub enum Evidence {
         /// Why.
         why: VoidCause,
     },
-    /// The sentinel is not as it was made, or is off.
-    Sentinel {
-        /// How or why, where that is known.
-        said: Option<String>,
-    },
+    /// The sentinel is not as it was made, or is off: how or why, where that is known.
+    Sentinel { said: Option<String> },
     /// Who owns the datapath now.
-    Owners {
-        /// These.
-        owners: DatapathOwners,
-    },
+    Owners { owners: DatapathOwners },
 }
 
 /// Services by name; not more of them than a sentence holds.

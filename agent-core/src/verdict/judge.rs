@@ -10,7 +10,9 @@ use super::Inputs;
 use super::finding::{BrokenServices, Evidence, Finding, NAMED, Named, Rule};
 use super::report::{FamilyVerdict, PathState, PathView, SERVICES_SHOWN, ServiceTrouble};
 use crate::cause::{Cause, Failure};
-use crate::ledger::{FamilyLedger, LOST_NOTICED, Lacking, Ledger, Streak, Track, WINDOW};
+use crate::ledger::{
+    FamilyLedger, LOST_NOTICED, Lacking, Ledger, StaleConnection, Streak, Track, WINDOW,
+};
 use crate::time::Mono;
 
 /// What a rule found: the cause, where there is one, and what it rests on.
@@ -25,41 +27,28 @@ pub(super) struct Case<'a> {
     pub(super) now: Mono,
 }
 
-/// Judges one family. `blind` outranks all evidence.
-pub(super) fn family(
-    ledger: &Ledger,
-    inputs: &Inputs,
-    family: Family,
-    blind: Option<&Finding>,
-    now: Mono,
-) -> FamilyVerdict {
-    let evidence = ledger.family(family);
-    let case = Case {
-        ledger,
-        inputs,
-        family,
-        evidence,
-        now,
-    };
-    let finding = blind.cloned().unwrap_or_else(|| case.judge());
-    let (probes_since, last_probe) = case.probe_failures();
-    let since = evidence.streak.as_ref().map(|streak| streak.since);
-    FamilyVerdict {
-        family,
-        state: finding.rule.state(),
-        cause: finding.cause,
-        why: finding.rule.why(),
-        by_sentinel: finding.is_by_sentinel(),
-        finding,
-        last_proof: evidence.last_proof().max(case.last_pass()),
-        last_failure: evidence.last_failure().max(last_probe),
-        failing_since: since.into_iter().chain(probes_since).min(),
-        paths: SourceClass::ALL.map(|path| case.path(path)).to_vec(),
-        lanes: case.lanes(),
-    }
-}
-
 impl<'a> Case<'a> {
+    /// Judges the family. `blind` outranks all evidence.
+    pub(super) fn verdict(&self, blind: Option<&Finding>) -> FamilyVerdict {
+        let evidence = self.evidence;
+        let finding = blind.cloned().unwrap_or_else(|| self.judge());
+        let (probes_since, last_probe) = self.probe_failures();
+        let since = evidence.streak.as_ref().map(|streak| streak.since);
+        FamilyVerdict {
+            family: self.family,
+            state: finding.rule.state(),
+            cause: finding.cause,
+            why: finding.rule.why(),
+            by_sentinel: finding.is_by_sentinel(),
+            finding,
+            last_proof: evidence.last_proof().max(self.last_pass()),
+            last_failure: evidence.last_failure().max(last_probe),
+            failing_since: since.into_iter().chain(probes_since).min(),
+            paths: SourceClass::ALL.map(|path| self.path(path)).to_vec(),
+            lanes: self.lanes(),
+        }
+    }
+
     /// The first rule that finds something. Probes name a cause best, so they come first in their
     /// state.
     fn judge(&self) -> Finding {
@@ -112,16 +101,18 @@ impl<'a> Case<'a> {
     fn stale_by_connections(&self) -> Option<Found> {
         let limits = &self.ledger.limits;
         let age = limits.stale_age(self.inputs.usual_lag);
-        let stale = |track: &'a Track| (track, track.stale_pods(age, limits.stale_fresh, self.now));
-        let mut stale: Vec<_> = self.tracks().map(stale).collect();
-        stale.retain(|(_, connections)| !connections.is_empty());
-        let connections = stale.iter().flat_map(|(_, connections)| connections);
+        let counts = |seen: &&StaleConnection| {
+            seen.age >= age && self.now.since(seen.at) <= limits.stale_fresh
+        };
+        let stale = |track: &&Track| track.stale_pods().iter().any(|seen| counts(&seen));
+        let tracks: Vec<&Track> = self.tracks().filter(stale).collect();
+        let connections = tracks.iter().flat_map(|track| track.stale_pods());
+        let connections = connections.filter(counts);
         if connections.clone().count() < limits.stale_connections {
             return None;
         }
         // Among equals the later one.
         let oldest = connections.max_by_key(|seen| seen.age)?;
-        let tracks: Vec<&Track> = stale.iter().map(|(track, _)| *track).collect();
         let evidence = Evidence::LeftEndpoint {
             services: named(&tracks),
             age: oldest.age,
@@ -134,7 +125,8 @@ impl<'a> Case<'a> {
     fn gets_through(&self) -> bool {
         let young = |since: Mono| self.now.since(since) < self.ledger.limits.broken_after;
         let streak = self.evidence.streak.as_ref();
-        self.is_proven() && !streak.is_some_and(|streak| young(streak.since))
+        let proven = self.fresh_proof().is_some() || self.fresh_pass().is_some();
+        proven && !streak.is_some_and(|streak| young(streak.since))
     }
 
     /// Single Services are broken while the family is proven.
@@ -205,7 +197,7 @@ impl<'a> Case<'a> {
     }
 
     fn starting(&self) -> Option<Found> {
-        let at = self.inputs.boot.booted;
+        let at = self.inputs.booted;
         let early = self.now.since(at) < self.ledger.limits.boot_deadline;
         let never = self.never_worked_lane();
         (self.lacks_proof() && early).then_some((None, Evidence::Boot { at, never }))
@@ -244,17 +236,18 @@ impl<'a> Case<'a> {
     /// New connections came lately, after the last that was proven.
     fn has_arrivals(&self) -> bool {
         // The arrival of the connection that was proven last is counted with the look after it.
-        let late = |at: Mono, proof: Mono| at.since(proof) > LOST_NOTICED;
         let last_proof = self.evidence.last_proof();
-        self.evidence.arrival.is_some_and(|at| {
-            self.is_within_proof_age(at) && last_proof.is_none_or(|proof| late(at, proof))
-        })
+        let arrival = self
+            .evidence
+            .arrival
+            .filter(|at| self.is_within_proof_age(*at));
+        arrival.is_some_and(|at| last_proof.is_none_or(|proof| at.since(proof) > LOST_NOTICED))
     }
 
     /// There is a sentinel, and nothing was ever proven.
     fn lacks_proof(&self) -> bool {
         let proven = self.evidence.last_proof().is_some() || self.last_pass().is_some();
-        self.inputs.boot.sentinel_exists && !proven
+        self.inputs.sentinel_exists && !proven
     }
 
     /// Services whose trouble is confirmed, most failures first.
@@ -270,18 +263,12 @@ impl<'a> Case<'a> {
         self.ledger.tracks(self.family)
     }
 
-    /// Something got through, lately.
-    fn is_proven(&self) -> bool {
-        self.fresh_proof().is_some() || self.fresh_pass().is_some()
-    }
-
     /// The last proof and its path, if it is young enough.
     fn fresh_proof(&self) -> Option<(SourceClass, Mono)> {
         let proofs = SourceClass::ALL.into_iter().zip(self.evidence.proofs);
-        let proven = proofs.filter_map(|(path, at)| at.map(|at| (path, at)));
-        proven
-            .max_by_key(|(_, at)| *at)
-            .filter(|(_, at)| self.is_within_proof_age(*at))
+        let proven = proofs.filter_map(|(path, at)| Some((path, at?)));
+        let last = proven.max_by_key(|(_, at)| *at);
+        last.filter(|(_, at)| self.is_within_proof_age(*at))
     }
 
     pub(super) fn is_within_proof_age(&self, at: Mono) -> bool {
@@ -328,10 +315,7 @@ fn weight(track: &Track) -> u64 {
 /// Services in trouble of both families, confirmed and most failing first, and how many more.
 pub(super) fn troubles(ledger: &Ledger, now: Mono) -> (Vec<ServiceTrouble>, u32) {
     let limits = &ledger.limits;
-    let tracks = Family::ALL
-        .into_iter()
-        .flat_map(|family| ledger.tracks(family));
-    let mut tracks: Vec<(Option<Failure>, &Track)> = tracks
+    let mut tracks: Vec<(Option<Failure>, &Track)> = (ledger.tracks.values())
         .filter(|track| track.is_trouble(now, limits))
         .map(|track| (track.confirmed(now, limits), track))
         .collect();

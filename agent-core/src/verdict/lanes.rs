@@ -7,6 +7,7 @@
 //!
 //! A lane whose probes pass accuses too, where they have met an old generation for too long.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use agent_common::service::{Family, SourceClass};
@@ -41,10 +42,6 @@ type Probed<'a> = (Lane, &'a LaneLedger);
 /// A lane and its failures.
 type Failing<'a> = (Lane, &'a Run);
 
-fn is_armed((_, lane): &Probed<'_>) -> bool {
-    lane.armed
-}
-
 impl<'a> Case<'a> {
     fn tcp(&self, path: ProbePath) -> Probed<'a> {
         let lane = Lane {
@@ -64,25 +61,24 @@ impl<'a> Case<'a> {
 
     /// Lanes that stand for the node, by TCP.
     fn main(&self) -> impl Iterator<Item = Probed<'a>> {
-        let stands = |path: &ProbePath| self.ledger.sentinel.stands(*path);
-        MAIN.into_iter().filter(stands).map(|path| self.tcp(path))
+        let stands = |(lane, _): &Probed<'_>| self.ledger.sentinel.stands(lane.path);
+        MAIN.map(|path| self.tcp(path)).into_iter().filter(stands)
     }
 
     /// Lanes whose failures may accuse the node: that of the host only where no other is armed.
     fn accusing(&self) -> Vec<Probed<'a>> {
-        let mut lanes: Vec<_> = self.main().filter(is_armed).collect();
+        let mut lanes: Vec<_> = self.main().filter(|(_, lane)| lane.armed).collect();
         if lanes.is_empty() && !self.ledger.sentinel.fell_silent(self.family, self.now) {
-            lanes.extend(Some(self.tcp(ProbePath::Host)).filter(is_armed));
+            lanes.extend(Some(self.tcp(ProbePath::Host)).filter(|(_, lane)| lane.armed));
         }
         lanes
     }
 
     /// Lanes whose passes prove the family: that of the host only where no other is probed.
     fn proving(&self) -> Vec<Probed<'a>> {
-        if self.main().any(|(_, lane)| lane.is_known()) {
-            self.main().collect()
-        } else {
-            vec![self.tcp(ProbePath::Host)]
+        match self.main().any(|(_, lane)| lane.is_known()) {
+            true => self.main().collect(),
+            false => vec![self.tcp(ProbePath::Host)],
         }
     }
 
@@ -272,10 +268,7 @@ impl<'a> Case<'a> {
         let late = lanes.filter_map(late);
         let late = late.filter(|(late, ..)| *late >= self.ledger.limits.lag_after);
         // Among equals the first.
-        let (late, lane, ledger) = late.reduce(|most, next| match next.0 > most.0 {
-            true => next,
-            false => most,
-        })?;
+        let (late, lane, ledger) = late.min_by_key(|(late, ..)| Reverse(*late))?;
         let evidence = Evidence::Late {
             path: lane.path,
             transport: lane.transport,
@@ -298,10 +291,8 @@ impl<'a> Case<'a> {
     /// Probes fail, which is not confirmed.
     pub(super) fn suspect_by_probes(&self) -> Option<Found> {
         // The one that began first: counts change places with every probe.
-        let first = self
-            .failing()
-            .into_iter()
-            .min_by_key(|(_, run)| run.since)?;
+        let failing = self.failing().into_iter();
+        let first = failing.min_by_key(|(_, run)| run.since)?;
         let Standing::Lacks(lacking) = self.standing(first) else {
             return None;
         };
@@ -331,7 +322,7 @@ impl<'a> Case<'a> {
 
     /// The last probe that proved the family, however long ago.
     pub(super) fn last_pass(&self) -> Option<Mono> {
-        let passes = self.proving().into_iter().filter(is_armed);
+        let passes = self.proving().into_iter().filter(|(_, lane)| lane.armed);
         passes.filter_map(|(_, lane)| lane.last_pass).max()
     }
 
@@ -350,23 +341,23 @@ impl<'a> Case<'a> {
     /// A lane that ought to work and never did, on a node with a sentinel.
     pub(super) fn never_worked(&self) -> Option<Found> {
         let never = self.never_worked_lane()?;
-        let exists = self.inputs.boot.sentinel_exists;
+        let exists = self.inputs.sentinel_exists;
         exists.then_some((None, Evidence::Never(never)))
     }
 
     /// The first of them.
     pub(super) fn never_worked_lane(&self) -> Option<NeverWorked> {
-        let tcp = |(lane, _): &Probed<'_>| lane.transport == Transport::Tcp;
-        self.standing_lanes()
-            .filter(tcp)
-            .find_map(|(lane, ledger)| {
-                Some(NeverWorked {
-                    path: lane.path,
-                    transport: lane.transport,
-                    cause: Some(ledger.never_worked()?),
-                    client: ledger.client,
-                })
-            })
+        let mut lanes = self.standing_lanes();
+        let never = |(lane, ledger): &Probed<'_>| {
+            lane.transport == Transport::Tcp && ledger.never_worked().is_some()
+        };
+        let (lane, ledger) = lanes.find(never)?;
+        Some(NeverWorked {
+            path: lane.path,
+            transport: lane.transport,
+            cause: ledger.never_worked(),
+            client: ledger.client,
+        })
     }
 
     /// A lane whose probes say nothing, lately.
@@ -400,14 +391,13 @@ impl<'a> Case<'a> {
 impl<'a> Case<'a> {
     /// The lanes that were ever probed.
     pub(super) fn lanes(&self) -> Vec<LaneView> {
-        let known = |lane: Lane| {
-            let ledger = self.ledger.sentinel.lane(lane);
-            ledger.is_known().then(|| self.lane_view(lane, ledger))
-        };
-        lanes_of(self.family).filter_map(known).collect()
+        let probed = |lane| (lane, self.ledger.sentinel.lane(lane));
+        let known = lanes_of(self.family).map(probed);
+        let known = known.filter(|(_, ledger)| ledger.is_known());
+        known.map(|lane| self.lane_view(lane)).collect()
     }
 
-    fn lane_view(&self, lane: Lane, ledger: &'a LaneLedger) -> LaneView {
+    fn lane_view(&self, (lane, ledger): Probed<'a>) -> LaneView {
         let beside_cilium = !self.ledger.sentinel.stands(lane.path);
         let state = match self.lane_state(ledger) {
             // Where it passes, by rules that somebody left behind, that is worth a word.

@@ -1,6 +1,7 @@
 //! What a verdict says, as plain data without a sentence: `explain` has those. `/verdict` prints
 //! both as JSON, whose names are stable, and `pathproof status` reads the data back.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -53,14 +54,6 @@ pub struct Verdict {
 pub const SERVICES_SHOWN: usize = 100;
 
 impl Verdict {
-    /// The node is broken or stale, and every family that is says so by the sentinel alone. The
-    /// moment to read the sentinel afresh, before the first 503.
-    pub fn rests_on_sentinel(&self) -> bool {
-        let broken = |family: &&FamilyVerdict| matches!(family.state, State::Broken | State::Stale);
-        let mut families = self.families.iter().filter(broken).peekable();
-        families.peek().is_some() && families.all(|family| family.by_sentinel)
-    }
-
     /// The verdict on a family, where it has frontends.
     pub fn family(&self, family: Family) -> Option<&FamilyVerdict> {
         let mut families = self.families.iter();
@@ -181,8 +174,7 @@ pub struct ServiceTrouble {
     /// The commonest failure.
     pub cause: Cause,
     /// Failures by name, since they began.
-    #[serde(with = "names::by_failure")]
-    pub failures: Vec<(Failure, u64)>,
+    pub failures: BTreeMap<Failure, u64>,
     /// When they began.
     pub since: Mono,
     /// The last of them.

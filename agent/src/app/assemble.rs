@@ -31,7 +31,7 @@ impl Agent {
             schema: SCHEMA,
             node: self.config.node_name.to_string(),
             node_uid: self.node.uid(),
-            written: timestamp(self.node.anchor().wall_of(verdict.at)),
+            written: timestamp(self.node.judge().anchor.wall_of(verdict.at)),
             agent: AgentInfo {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 abi: ABI,
@@ -52,7 +52,7 @@ impl Agent {
             udp: self.metrics.udp(self.node.planner(), UDP_SHOWN),
             sightings: self.sighting_reports(),
             devices: self.device_reports(),
-            datapath: self.node.shape().clone(),
+            datapath: self.node.judge().shape.clone(),
             expectations: self.expectation_report(),
             cluster: self.cluster_report(),
             publish: self.publish_report(),
@@ -101,7 +101,9 @@ impl Agent {
             name.map_or_else(|| format!("interface {index}"), str::to_owned)
         };
         self.node
-            .sightings()
+            .judge()
+            .sightings
+            .iter()
             .map(|sighting| {
                 let service = self.service_name(sighting.service);
                 SightingReport::new(sighting, service, device(sighting.device))

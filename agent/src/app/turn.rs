@@ -52,7 +52,7 @@ impl Beside<'_> {
         if self.pending.view.is_none() && self.pending.devices.is_none() {
             self.takeover.ready();
         }
-        match (agent.node.upgrade_failed(), &self.upgrade) {
+        match (agent.node.judge().gate.closed, &self.upgrade) {
             (true, None) => self.upgrade = Some(self.readiness.guard(UPGRADE)),
             (false, Some(_)) => self.upgrade = None,
             _ => {}

@@ -31,7 +31,7 @@ fn run(node: &mut Node, events: &[(u64, Event)]) -> Vec<LastVerdict> {
     let mut verdicts = Vec::new();
     for (at, event) in events {
         node.step(event.clone(), ms(*at));
-        verdicts.extend(node.last());
+        verdicts.extend(node.judge().last);
     }
     verdicts
 }
@@ -51,7 +51,7 @@ fn sampled(scene: &Scene, at: u64) -> Event {
 fn a_replay_comes_to_the_same_verdicts() {
     let mut scene = Scene::probed();
     let mut replay = Node::replay(copied(scene.node.judge()));
-    assert_eq!(replay.last(), scene.node.last());
+    assert_eq!(replay.judge().last, scene.node.judge().last);
     assert_eq!(replay.step(names(&scene), ms(PROBED)).len(), 0);
     let mut events = Vec::new();
     for n in 1..8 {

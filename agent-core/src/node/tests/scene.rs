@@ -303,7 +303,7 @@ impl Scene {
 
     /// State of the last verdict.
     pub(super) fn state(&self) -> State {
-        self.node.last().expect("there was a verdict").state
+        self.node.judge().last.expect("there was a verdict").state
     }
 
     /// The sentinel's condition while no probe fails.

@@ -121,7 +121,7 @@ fn two_minutes_after_receipt_rules_are_stale() {
              go to generation 20001, 2 min after this node heard of a newer one (now 20002)"
         )
     );
-    assert!(verdict.rests_on_sentinel());
+    assert!(verdict.families[0].by_sentinel);
     // It holds until they follow.
     world.meet((130_050, 132_000), 400, |_| Some(NEW));
     assert_eq!(world.verdict(132_100).state, State::Proven);

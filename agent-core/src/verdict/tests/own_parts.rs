@@ -88,7 +88,7 @@ fn after_damage_one_more_has_to_fail() {
 #[test]
 fn why_the_sentinel_is_off_is_said() {
     let mut world = World::with_sentinel();
-    world.inputs.boot.sentinel_exists = false;
+    world.inputs.sentinel_exists = false;
     let view = SentinelView {
         off: Some("198.18.0.1 is an address of this node".to_owned()),
         ..sentinel_view()

@@ -18,7 +18,7 @@ use crate::owners::Owner;
 use crate::probes::SentinelView;
 use crate::time::Mono;
 use crate::trace::{Lane, ProbePath, Transport};
-use crate::verdict::{BootState, LastVerdict};
+use crate::verdict::LastVerdict;
 
 /// Leaks from 2.25 s on, checked after every round until 14 s; `meddle` is asked before each.
 fn never_broken(meddle: impl Fn(&mut World, u64) -> Option<Fate>) -> World {
@@ -248,10 +248,8 @@ fn a_path_that_never_worked_is_unknown_with_the_likely_reason() {
         "IPv4 cluster IPs: no probe got through yet, they arrived and were not sent on (lost): most likely the \
          FORWARD policy or a filter drops traffic from 198.18.0.1"
     );
-    world.inputs.boot = BootState {
-        sentinel_exists: true,
-        booted: ms(0),
-    };
+    world.inputs.sentinel_exists = true;
+    world.inputs.booted = ms(0);
     let verdict = world.verdict(20_200);
     assert_eq!(verdict.state, State::Starting);
     assert!(
@@ -272,10 +270,8 @@ fn a_path_that_never_worked_is_unknown_with_the_likely_reason() {
 #[test]
 fn starting_ends_with_the_first_pass() {
     let mut world = World::with_sentinel();
-    world.inputs.boot = BootState {
-        sentinel_exists: true,
-        booted: ms(0),
-    };
+    world.inputs.sentinel_exists = true;
+    world.inputs.booted = ms(0);
     world.look(250);
     assert_eq!(world.verdict(250).state, State::Starting);
     world.probe(lane(ProbePath::Host, Transport::Tcp), Fate::Pass, 300);
@@ -294,7 +290,7 @@ fn restart(world: &mut World, at: u64) {
     let verdict = world.verdict(at);
     let remembered = Remembered {
         ledger: world.ledger.memory(),
-        damping: Damping::new(Duration::from_secs(10)).memory(),
+        damping: Damping::new(Duration::from_secs(10)).memory,
         verdict: LastVerdict::of(&verdict),
         eligibility: verdict.eligibility,
         written: ms(at),

@@ -32,7 +32,7 @@ fn restart(world: &mut World, observed_meanwhile: bool, at: u64) {
     damping.step(&verdict, UnknownPolicy::Open);
     let remembered = Remembered {
         ledger: world.ledger.memory(),
-        damping: damping.memory(),
+        damping: damping.memory.clone(),
         verdict: LastVerdict::of(&verdict),
         eligibility: verdict.eligibility,
         written: ms(at),

@@ -119,7 +119,7 @@ impl World {
         let mut world = Self::new();
         world.ledger = Ledger::new(limits);
         world.look(0);
-        world.inputs.boot.sentinel_exists = true;
+        world.inputs.sentinel_exists = true;
         let sentinel = &mut world.ledger.sentinel;
         sentinel.view_changed(ms(0), sentinel_view());
         for family in Family::ALL {

@@ -12,7 +12,7 @@ use crate::evidence::{CountDelta, Directory, ObserverHealth, Sample, ServiceInfo
 use crate::ledger::Ledger;
 use crate::limits::Limits;
 use crate::time::Mono;
-use crate::verdict::{BootState, Inputs, Verdict, verdict};
+use crate::verdict::{Inputs, Verdict, verdict};
 
 /// Boot was a while ago.
 const EPOCH_MS: u64 = 1_000_000;
@@ -93,7 +93,8 @@ impl World {
                 eligibility: Eligibility::Eligible,
                 view_synced: true,
                 families: [true, false],
-                boot: BootState::default(),
+                sentinel_exists: false,
+                booted: Mono(0),
                 usual_lag: None,
             },
             next: Sample {
