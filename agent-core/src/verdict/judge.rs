@@ -17,6 +17,7 @@ use crate::time::Mono;
 
 /// What a rule found: the cause, where there is one, and what it rests on.
 pub(super) type Found = (Option<Cause>, Evidence);
+type Find<C> = fn(&C) -> Option<Found>;
 
 /// Everything a rule looks at.
 pub(super) struct Case<'a> {
@@ -52,7 +53,7 @@ impl<'a> Case<'a> {
     /// The first rule that finds something. Probes name a cause best, so they come first in their
     /// state.
     fn judge(&self) -> Finding {
-        let rules: [(Rule, fn(&Self) -> Option<Found>); 22] = [
+        let rules: [(Rule, Find<Self>); 22] = [
             (Rule::BrokenByProbes, Self::broken_by_probes),
             (Rule::BrokenByConnections, Self::broken_by_connections),
             (Rule::StaleByConnections, Self::stale_by_connections),
@@ -76,7 +77,7 @@ impl<'a> Case<'a> {
             (Rule::Inconclusive, Self::inconclusive),
             (Rule::NothingProven, Self::nothing_proven),
         ];
-        let found = |(rule, find): &(Rule, fn(&Self) -> Option<Found>)| Some((*rule, find(self)?));
+        let found = |(rule, find): &(Rule, Find<Self>)| Some((*rule, find(self)?));
         let (rule, (cause, evidence)) =
             (rules.iter().find_map(found)).unwrap_or_else(|| (Rule::Idle, (None, self.off())));
         Finding {
