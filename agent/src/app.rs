@@ -149,7 +149,8 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
         .and_then(|client| begin_to_publish(&config, client, &published, Arc::clone(&metrics)));
     if agent
         .node
-        .last()
+        .judge()
+        .last
         .is_some_and(|last| last.state.fails())
     {
         // What is remembered is worse than what whoever answers now may know.

@@ -12,9 +12,9 @@ use crate::args::{Attach, CheckArgs, ClusterArgs, Hardening, PortTakeover, RunAr
 use crate::http::allow::AllowList;
 use crate::http::bind::BindAddress;
 use crate::telemetry::Format;
+use agent_core::answer::{Enforcement, UnknownPolicy};
 use agent_core::drain::ProbeRanges;
 use agent_core::eligibility::TerminatingTaints;
-use agent_core::answer::{Enforcement, UnknownPolicy};
 
 mod error;
 mod interfaces;

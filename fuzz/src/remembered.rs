@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use agent_common::service::Family;
 use agent_core::answer::{Endpoint, answer};
+use agent_core::answer::{Enforcement, UnknownPolicy};
 use agent_core::cluster::ObjectName;
 use agent_core::damping::Damping;
+use agent_core::effect::Remembered;
 use agent_core::evidence::{Directory, ObserverHealth, Sample, ServiceInfo};
 use agent_core::ledger::Ledger;
 use agent_core::limits::Limits;
-use agent_core::effect::Remembered;
-use agent_core::answer::{Enforcement, UnknownPolicy};
 use agent_core::time::{Anchor, Mono, Wall};
 use agent_core::verdict::{Inputs, verdict};
 

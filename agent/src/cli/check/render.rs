@@ -143,7 +143,7 @@ impl Page<'_> {
         let services = &self.checked.services;
         for (index, trouble) in services.iter().take(LINES_SHOWN).enumerate() {
             let title = if index == 0 { "services" } else { "" };
-            let failed: u64 = trouble.failures.iter().map(|(_, count)| count).sum();
+            let failed: u64 = trouble.failures.values().sum();
             let text = format!(
                 "{}: {} of pods and others failed ({})",
                 trouble.service,

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 
 use super::super::paper::{Ink, Paper, counted, grouped, sentence};
+use agent_core::answer::{Enforcement, UnknownPolicy};
 use agent_core::cause::State;
 use agent_core::eligibility::Eligibility;
 use agent_core::names;
-use agent_core::answer::{Enforcement, UnknownPolicy};
 use agent_core::report::Report;
 use agent_core::time::{Mono, Spoken};
 use agent_core::verdict::{FamilyVerdict, PathState, PathView};

@@ -109,7 +109,7 @@ impl Page<'_> {
             .put(ink, if trouble.confirmed { "  ✗" } else { "  !" })
             .to(NAME);
         self.service(&trouble.service, family, counts);
-        let failed: u64 = trouble.failures.iter().map(|(_, count)| count).sum();
+        let failed: u64 = trouble.failures.values().sum();
         self.paper.right(ink, FAILED, &grouped(failed));
         let since = Spoken(report.verdict.at.since(trouble.since));
         self.paper
