@@ -10,8 +10,8 @@ mod schedule;
 
 use std::iter;
 
+use crate::answer::Enforcement;
 use crate::cause::{Cause, State, Why};
-use crate::policy::Enforcement;
 use crate::verdict::Verdict;
 pub use announce::Announcer;
 pub use schedule::{Pace, Refusal, Schedule, Written};

@@ -356,11 +356,11 @@ impl Planner {
 }
 
 impl Directory for Planner {
-    fn service(&self, id: u32) -> Option<ServiceInfo<'_>> {
+    fn service(&self, id: u32) -> Option<ServiceInfo> {
         let slot = self.registry.slot(id)?;
         Some(ServiceInfo {
-            name: &slot.name,
-            port: &slot.port,
+            name: slot.name.clone(),
+            port: slot.port.clone(),
             family: slot.family,
             endpoints: slot.endpoints,
             udp: slot.protocol == Protocol::Udp,

@@ -13,12 +13,12 @@ use agent_common::service::{Family, SourceClass};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::answer::Answer;
+use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cause::Failure;
 use crate::drain::DrainView;
 use crate::explain;
 use crate::names;
 use crate::node::Node;
-use crate::policy::{Enforcement, UnknownPolicy};
 use crate::replay::{Moment, Replayed};
 use crate::shape::Shape;
 use crate::time::{Mono, Wall};
@@ -310,7 +310,7 @@ impl Report {
     /// counts of Services) it says nothing.
     pub fn replayed(replayed: &Replayed, moment: &Moment) -> Self {
         let node = &replayed.last;
-        let settings = node.judge().settings();
+        let settings = &node.judge().settings;
         let time = |at: Wall| jiff::Timestamp::from_nanosecond(at.0.into()).unwrap_or_default();
         Self {
             schema: SCHEMA,
@@ -320,7 +320,7 @@ impl Report {
             agent: AgentInfo {
                 version: replayed.agent.clone(),
                 abi: agent_common::abi::ABI_VERSION,
-                started: time(node.anchor().wall),
+                started: time(node.judge().anchor.wall),
                 enforcement: settings.enforcement,
                 unknown_policy: settings.unknown_policy,
             },
@@ -337,7 +337,7 @@ impl Report {
             udp: UdpReport::default(),
             sightings: Vec::new(),
             devices: Vec::new(),
-            datapath: node.shape().clone(),
+            datapath: node.judge().shape.clone(),
             expectations: ExpectationReport::default(),
             cluster: ClusterReport::default(),
             publish: PublishReport::default(),
@@ -348,11 +348,11 @@ impl Report {
 }
 
 fn replayed_sentinel(node: &Node) -> SentinelReport {
-    let (Some(watched), Some(rule)) = (node.sentinel(), &node.judge().settings().sentinel) else {
+    let (Some(watched), Some(rule)) = (node.sentinel(), &node.judge().settings.sentinel) else {
         return SentinelReport::disabled();
     };
-    let synced = node.judge().facts().synced;
-    SentinelReport::of(&rule.service, &watched.condition(false), synced)
+    let synced = node.judge().facts.synced;
+    SentinelReport::of(&rule.service, &watched.condition(), synced)
 }
 
 /// What is in force in every thread of the agent, once the programs are loaded.

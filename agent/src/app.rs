@@ -48,8 +48,8 @@ use agent_core::drain::ProbeRanges;
 use agent_core::event::Event;
 use agent_core::expect::sentinel::SentinelRule;
 use agent_core::limits::Limits;
-use agent_core::node::{self, SAMPLE_INTERVAL};
-use agent_core::upgrade;
+use agent_core::limits::SAMPLE_INTERVAL;
+use agent_core::node;
 
 mod agent;
 mod check;
@@ -117,8 +117,8 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
         let reports = agent.report.subscribe();
         publish::start(settings, client, reports, Arc::clone(&metrics))
     });
-    let last = agent.node.last();
-    if last.is_some_and(|last| upgrade::fails(last.state)) {
+    let last = agent.node.judge().last;
+    if last.is_some_and(|last| last.state.fails()) {
         // What is remembered is worse than what the previous responder may know.
         takeover.ready();
     }
@@ -145,7 +145,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
             readiness.set(VIEW, true);
             takeover.ready();
         }
-        readiness.set(UPGRADE, !agent.node.upgrade_failed());
+        readiness.set(UPGRADE, !agent.node.judge().gate.closed);
         heartbeat.beat(clock::mono().0);
     };
     tracing::info!(signal, "ending");

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
-use agent_core::memory::Remembered;
+use agent_core::effect::Remembered;
 use agent_core::time::{Mono, Wall};
 
 const FILE: &str = "state.json";

@@ -37,9 +37,7 @@ impl SentinelReport {
                 says("is not known: the cluster view is not complete"),
             ),
             Condition::Off(why) => (SentinelState::Off, (*why).to_owned()),
-            Condition::Settling | Condition::Probing | Condition::Suspect => {
-                (SentinelState::Probing, says("is probed"))
-            }
+            Condition::Settling | Condition::Probing => (SentinelState::Probing, says("is probed")),
         };
         Self {
             state,

@@ -12,8 +12,8 @@ use agent_core::coverage::{Hook, Hooks};
 use agent_core::effect::{Answers, Effect, Judged, Notice};
 use agent_core::event::{Event, Parts, Successor, ViewUpdate};
 use agent_core::evidence::{Directory as _, Sighting};
-use agent_core::limits::Limits;
-use agent_core::node::{Node, SAMPLE_INTERVAL, Start};
+use agent_core::limits::{Limits, SAMPLE_INTERVAL};
+use agent_core::node::{Node, Start};
 use agent_core::owners::DatapathOwners;
 use agent_core::plan::MapChange;
 use agent_core::report::{self, BUSIEST_SHOWN, HardeningReport, Report, SCHEMA, UDP_SHOWN};
@@ -319,7 +319,11 @@ impl Agent {
         let (services, services_omitted) =
             self.metrics
                 .services(planner, &verdict.services, BUSIEST_SHOWN);
-        let sightings = node.sightings().map(|sighting| self.sighting(sighting));
+        let sightings = node
+            .judge()
+            .sightings
+            .iter()
+            .map(|sighting| self.sighting(sighting));
         let attachments = self.observer.iter().flat_map(Observer::attachments);
         let missing = planner.missing();
         let options = &self.config.healthz;
@@ -331,7 +335,7 @@ impl Agent {
             schema: SCHEMA,
             node: self.config.node_name.to_string(),
             node_uid: node.uid(),
-            written: timestamp(node.anchor().wall_of(verdict.at)),
+            written: timestamp(node.judge().anchor.wall_of(verdict.at)),
             agent: report::AgentInfo {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 abi: ABI_VERSION,
@@ -354,7 +358,7 @@ impl Agent {
             udp: self.metrics.udp(planner, UDP_SHOWN),
             sightings: sightings.collect(),
             devices: attachments.map(device).collect(),
-            datapath: node.shape().clone(),
+            datapath: node.judge().shape.clone(),
             expectations: report::ExpectationReport {
                 services: node.view().service_count() as u64,
                 frontends: planner.frontend_count() as u64,

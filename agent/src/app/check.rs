@@ -70,12 +70,12 @@ async fn turn(agent: &mut Agent, inputs: &mut Inputs, time: Duration) -> Option<
         .await
         .is_ok()
     {
-        match agent.node.sentinel().map(|of| of.condition(false)) {
-            Some(Condition::Probing | Condition::Suspect) if begun.is_none() => {
+        match agent.node.sentinel().map(|of| of.condition()) {
+            Some(Condition::Probing) if begun.is_none() => {
                 begun = Some(Instant::now());
                 end = Instant::now() + time;
             }
-            Some(Condition::Probing | Condition::Suspect | Condition::Settling) => {}
+            Some(Condition::Probing | Condition::Settling) => {}
             _ if agent.node.view().is_synced() => break,
             _ => {}
         }

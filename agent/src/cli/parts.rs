@@ -1,6 +1,7 @@
 //! What several pages show: the sentinel's lanes, Services that fail, what is not seen, and where to
 //! look next.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::paper::{Ink, Paper, TEXT, counted, grouped, sentence};
@@ -184,9 +185,9 @@ pub(super) fn mark(reached: bool) -> (Ink, &'static str) {
 }
 
 /// `4 refused, 160 leaked`.
-pub(super) fn counts(failures: &[(Failure, u64)]) -> String {
-    let counts = failures.iter();
-    let counts: Vec<String> = counts
+pub(super) fn counts(failures: &BTreeMap<Failure, u64>) -> String {
+    let counts: Vec<String> = failures
+        .iter()
         .map(|(failure, count)| format!("{} {}", grouped(*count), Cause::of(*failure).name()))
         .collect();
     counts.join(", ")

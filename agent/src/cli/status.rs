@@ -11,9 +11,9 @@ use super::paper::{Ink, Paper, counted, grouped, sentence};
 use super::{Exit, FetchError, colours, fetch, parts};
 use crate::args::{Output, StatusArgs};
 use crate::causes::chain;
+use agent_core::answer::Enforcement;
 use agent_core::cause::State;
 use agent_core::names;
-use agent_core::policy::Enforcement;
 use agent_core::report::{PortReport, PortWay, Report, SentinelReport, SentinelState};
 use agent_core::shape::{Seen, Shape};
 use agent_core::time::Spoken;
@@ -150,8 +150,8 @@ fn sentinel(paper: &mut Paper, sentinel: &SentinelReport, verdict: &Verdict) {
 fn udp_troubles(report: &Report) -> Vec<String> {
     let services = report.udp.services.iter().map(|of| &of.counted);
     let trouble = services.filter_map(|of| {
-        let mut failures = of.outcomes.failures().to_vec();
-        failures.retain(|(_, count)| *count > 0);
+        let failures = of.outcomes.failures().into_iter();
+        let failures = failures.filter(|(_, count)| *count > 0).collect();
         let (counts, all) = (parts::counts(&failures), grouped(of.outcomes.arrived));
         let family = names::of_family(of.family);
         let text = format!("{} on {family}: {counts} of {all} datagrams", of.service);

@@ -18,8 +18,8 @@ use super::values::{
 };
 use crate::http::bind::BindAddress;
 use crate::lifecycle::{DEFAULT_FILTER, LogFormat};
+use agent_core::answer::{Enforcement, UnknownPolicy};
 use agent_core::cluster::ObjectName;
-use agent_core::policy::{Enforcement, UnknownPolicy};
 
 const SENTINEL: &str = "Sentinel";
 

@@ -82,18 +82,18 @@ impl Tally {
         }
     }
 
-    fn of(info: &ServiceInfo<'_>) -> Self {
+    fn of(info: &ServiceInfo) -> Self {
         Self {
             name: info.name.clone(),
-            port: info.port.into(),
+            port: Arc::clone(&info.port),
             family: info.family,
             sums: Box::default(),
         }
     }
 
     /// Ids are given to other Services once theirs is gone.
-    fn is_of(&self, info: &ServiceInfo<'_>) -> bool {
-        self.family == info.family && *self.port == *info.port && self.name == *info.name
+    fn is_of(&self, info: &ServiceInfo) -> bool {
+        self.family == info.family && self.port == info.port && self.name == info.name
     }
 
     /// On all paths.
@@ -118,7 +118,7 @@ impl Tally {
 }
 
 impl Connections {
-    pub(super) fn record(&mut self, delta: &CountDelta, info: &ServiceInfo<'_>) {
+    pub(super) fn record(&mut self, delta: &CountDelta, info: &ServiceInfo) {
         let family = info.family as usize;
         add(&mut self.nodes[family], delta);
         match self.tally(delta.service, info) {
@@ -127,7 +127,7 @@ impl Connections {
         }
     }
 
-    fn tally(&mut self, id: u32, info: &ServiceInfo<'_>) -> Option<&mut Tally> {
+    fn tally(&mut self, id: u32, info: &ServiceInfo) -> Option<&mut Tally> {
         let room = self.services.len() < MAX_SERVICES_SHOWN;
         if !room && !self.services.contains_key(&id) {
             return None;

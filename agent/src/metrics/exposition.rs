@@ -13,10 +13,10 @@ use prometheus_client::metrics::MetricType;
 
 use super::definitions::{self as define, Definition};
 use super::{Shared, Snapshot};
+use agent_core::answer::Enforcement;
 use agent_core::cause::{Cause, State, Why};
 use agent_core::eligibility::Eligibility;
 use agent_core::names;
-use agent_core::policy::Enforcement;
 use agent_core::report::Report;
 use agent_core::shape::Cilium;
 use agent_core::time::Mono;

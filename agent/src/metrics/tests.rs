@@ -34,11 +34,11 @@ impl Names {
 }
 
 impl Directory for Names {
-    fn service(&self, id: u32) -> Option<ServiceInfo<'_>> {
+    fn service(&self, id: u32) -> Option<ServiceInfo> {
         let (name, port, family) = self.0.get(&id)?;
         Some(ServiceInfo {
-            name,
-            port,
+            name: name.clone(),
+            port: (*port).into(),
             family: *family,
             endpoints: 2,
             udp: false,
