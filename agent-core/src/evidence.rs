@@ -219,3 +219,13 @@ pub struct ServiceInfo {
     /// It is the sentinel: what its probes bring is kept apart, and no real connection of it counts.
     pub sentinel: bool,
 }
+
+impl ServiceInfo {
+    /// `namespace/name`, and `:port` where the port has a name.
+    pub fn label(&self) -> String {
+        match &*self.port {
+            "" => self.name.to_string(),
+            port => format!("{}:{port}", self.name),
+        }
+    }
+}

@@ -47,8 +47,7 @@ use agent_core::coverage::ObserverStart;
 use agent_core::drain::ProbeRanges;
 use agent_core::event::Event;
 use agent_core::expect::sentinel::SentinelRule;
-use agent_core::limits::Limits;
-use agent_core::limits::SAMPLE_INTERVAL;
+use agent_core::limits::{Limits, SAMPLE_INTERVAL};
 use agent_core::node;
 
 mod agent;
@@ -106,15 +105,15 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let (probing, inbox) = probing.unzip();
     let limits = Limits::default();
     let mut agent = Agent::new(config, loaded, probing, limits, Arc::clone(&metrics));
-    agent.hardening = confined.report;
+    agent.output.hardening = confined.report;
     agent.succeeded = succeeded;
     // Answers are there before anyone can ask.
     agent.feed(Event::Tick);
     let wanted = agent.config.publish;
-    agent.publishing = client.filter(|_| wanted.any()).map(|client| {
+    agent.output.publishing = client.filter(|_| wanted.any()).map(|client| {
         let node = Arc::clone(&agent.config.node_name);
         let settings = Settings::new(node, wanted.condition, wanted.events);
-        let reports = agent.report.subscribe();
+        let reports = agent.output.report.subscribe();
         publish::start(settings, client, reports, Arc::clone(&metrics))
     });
     let last = agent.node.judge().last;
@@ -125,7 +124,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let (ending, ended) = watch::channel(());
     let (recordings, wanted_recordings) = mpsc::channel(1);
     let admin = admin::AdminState {
-        report: agent.report.subscribe(),
+        report: agent.output.report.subscribe(),
         metrics,
         readiness: readiness.clone(),
         heartbeat: heartbeat.clone(),
@@ -334,7 +333,7 @@ fn serve_all(
         now: clock::mono,
     };
     let router = health::router(health::HealthState {
-        answers: agent.answers.subscribe(),
+        answers: agent.output.answers.subscribe(),
         now: clock::wall,
         metrics: Arc::clone(&metrics),
         loopback: agent.config.drop_in.then_some(alive),

@@ -7,7 +7,6 @@ use std::time::Duration;
 use agent_common::service::{SOURCE_CLASSES, SourceClass};
 use serde::{Deserialize, Serialize};
 
-use super::service::label;
 use crate::cause::{FAILURES, Failure};
 use crate::evidence::ServiceInfo;
 use crate::limits::Limits;
@@ -161,7 +160,7 @@ impl Streak {
             let count = &mut self.failures[*failure as usize];
             *count = count.saturating_add(u64::from(*n));
         }
-        let (label, endpoints) = (label(entry.info), entry.info.endpoints);
+        let (label, endpoints) = (entry.info.label(), entry.info.endpoints);
         if let Some(service) = self.services.get_mut(&label) {
             service.endpoints = endpoints;
         } else if self.services.len() < SERVICES_KEPT {

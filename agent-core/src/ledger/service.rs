@@ -85,7 +85,7 @@ impl Track {
         Self {
             name: info.name.clone(),
             port: (*info.port).into(),
-            label: label(info).into(),
+            label: info.label().into(),
             family: info.family,
             endpoints: info.endpoints,
             since: at,
@@ -223,14 +223,6 @@ impl Track {
     /// The commonest failure so far.
     pub(crate) fn commonest(&self) -> Failure {
         commonest(&self.failures).unwrap_or(Failure::Stale)
-    }
-}
-
-/// `namespace/name`, and `:port` where the port has a name.
-pub(crate) fn label(info: &ServiceInfo) -> String {
-    match &*info.port {
-        "" => info.name.to_string(),
-        port => format!("{}:{port}", info.name),
     }
 }
 

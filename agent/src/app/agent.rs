@@ -39,6 +39,7 @@ use crate::state::{Memory, Recordings};
 
 /// A change of so many objects leaves memory behind that is worth giving back.
 const LARGE: usize = 1_000;
+
 pub(super) struct Agent {
     pub(super) config: Config,
     pub(super) node: Node,
@@ -46,19 +47,24 @@ pub(super) struct Agent {
     /// The sentinel's parts, unless it is turned off.
     pub(super) probing: Option<Probing>,
     pub(super) succeeded: Succeeded,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) publishing: Option<Publishing>,
-    pub(super) hardening: HardeningReport,
-    pub(super) started: Wall,
-    pub(super) faults: Option<[u64; FAULTS]>,
-    pub(super) answers: watch::Sender<Arc<Answers>>,
-    pub(super) report: watch::Sender<Option<Arc<Report>>>,
+    pub(super) output: Output,
     interfaces: Interfaces,
     /// Interfaces came or went whose hooks were not followed yet.
     unfollowed: bool,
-    memory: Memory,
     /// When the kernel's evidence is read again.
     next_sample: Duration,
+}
+
+/// Where verdicts go, and what reports say beside them.
+pub(super) struct Output {
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) publishing: Option<Publishing>,
+    pub(super) hardening: HardeningReport,
+    pub(super) answers: watch::Sender<Arc<Answers>>,
+    pub(super) report: watch::Sender<Option<Arc<Report>>>,
+    started: Wall,
+    faults: Option<[u64; FAULTS]>,
+    memory: Memory,
 }
 
 impl Agent {
@@ -85,16 +91,18 @@ impl Agent {
             observer,
             probing,
             succeeded: Succeeded::default(),
-            metrics,
-            publishing: None,
-            hardening: HardeningReport::default(),
-            started,
-            faults: None,
-            answers: watch::Sender::new(Arc::new(Answers::before_the_first())),
-            report: watch::Sender::new(None),
+            output: Output {
+                metrics,
+                publishing: None,
+                hardening: HardeningReport::default(),
+                answers: watch::Sender::new(Arc::new(Answers::before_the_first())),
+                report: watch::Sender::new(None),
+                started,
+                faults: None,
+                memory,
+            },
             interfaces: Interfaces::default(),
             unfollowed: false,
-            memory,
             next_sample: SAMPLE_INTERVAL,
         }
     }
@@ -110,7 +118,7 @@ impl Agent {
             changes: update.changes,
         }));
         if changes > 0 {
-            self.metrics.retain(self.node.planner());
+            self.output.metrics.retain(self.node.planner());
         }
         if changes >= LARGE {
             give_back_memory();
@@ -190,9 +198,12 @@ impl Agent {
             Some(Err(error)) => Event::SampleFailed(error.to_string()),
             Some(Ok(read)) => {
                 let answers = read.answers.iter().map(|of| (of.service, of.after_us));
-                self.metrics
-                    .record_sample(&read.sample.counts, answers, self.node.planner());
-                self.faults = Some(read.sample.faults);
+                self.output.metrics.record_sample(
+                    &read.sample.counts,
+                    answers,
+                    self.node.planner(),
+                );
+                self.output.faults = Some(read.sample.faults);
                 Event::Sample(Box::new(read.sample))
             }
         };
@@ -227,7 +238,7 @@ impl Agent {
             Effect::Publish(judged) => self.publish(*judged),
             Effect::Remember(remembered) => {
                 if !self.succeeded.ask().exists() {
-                    self.memory.remember(*remembered);
+                    self.output.memory.remember(*remembered);
                 }
             }
             Effect::SaveRecording => self.save_recording(),
@@ -238,12 +249,12 @@ impl Agent {
                 outcome,
                 lag,
             } => {
-                self.metrics.record_probe(&trace, outcome.name());
+                self.output.metrics.record_probe(&trace, outcome.name());
                 if let Some(lag) = lag {
-                    self.metrics.record_rotation(trace.lane.family, lag);
+                    self.output.metrics.record_rotation(trace.lane.family, lag);
                 }
             }
-            Effect::StaleConnection(family, age) => self.metrics.record_left(family, age),
+            Effect::StaleConnection(family, age) => self.output.metrics.record_left(family, age),
             Effect::Log(notice) => log(&notice),
             Effect::CheckParts if self.succeeded.ask().exists() => {}
             effect => {
@@ -307,9 +318,9 @@ impl Agent {
             );
         }
         let report = Arc::new(self.assemble(verdict, &answers));
-        self.answers.send_replace(Arc::new(answers));
-        self.report.send_replace(Some(Arc::clone(&report)));
-        self.metrics.update(self.snapshot(report));
+        self.output.answers.send_replace(Arc::new(answers));
+        self.output.report.send_replace(Some(Arc::clone(&report)));
+        self.output.metrics.update(self.snapshot(report));
     }
 
     /// The document behind `/verdict`.
@@ -317,7 +328,8 @@ impl Agent {
         let node = &self.node;
         let planner = node.planner();
         let (services, services_omitted) =
-            self.metrics
+            self.output
+                .metrics
                 .services(planner, &verdict.services, BUSIEST_SHOWN);
         let sightings = node
             .judge()
@@ -330,7 +342,7 @@ impl Agent {
         let named = |counts: &[u64; FAULTS]| {
             Fault::ALL.map(|fault| (fault.name().to_owned(), counts[fault as usize]))
         };
-        let faults = self.faults.iter().flat_map(named);
+        let faults = self.output.faults.iter().flat_map(named);
         Report {
             schema: SCHEMA,
             node: self.config.node_name.to_string(),
@@ -339,11 +351,11 @@ impl Agent {
             agent: report::AgentInfo {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 abi: ABI_VERSION,
-                started: timestamp(self.started),
+                started: timestamp(self.output.started),
                 enforcement: options.enforcement,
                 unknown_policy: options.unknown_policy,
             },
-            hardening: self.hardening.clone(),
+            hardening: self.output.hardening.clone(),
             answers: report::Answers {
                 healthz: report::AnswerReport::from(&answers.healthz),
                 livez: report::AnswerReport::from(&answers.livez),
@@ -355,7 +367,7 @@ impl Agent {
                 }),
             services,
             services_omitted,
-            udp: self.metrics.udp(planner, UDP_SHOWN),
+            udp: self.output.metrics.udp(planner, UDP_SHOWN),
             sightings: sightings.collect(),
             devices: attachments.map(device).collect(),
             datapath: node.judge().shape.clone(),
@@ -366,7 +378,7 @@ impl Agent {
                 missing: missing.frontends + missing.endpoints + missing.sources + missing.services,
             },
             cluster: self.cluster(),
-            publish: (self.publishing.as_ref())
+            publish: (self.output.publishing.as_ref())
                 .map(Publishing::report)
                 .unwrap_or_default(),
             faults: faults.collect(),
@@ -388,11 +400,11 @@ impl Agent {
     }
 
     fn sighting(&self, sighting: &Sighting) -> report::SightingReport {
-        let service = match self.node.planner().service(sighting.service) {
-            Some(info) if info.port.is_empty() => info.name.to_string(),
-            Some(info) => format!("{}:{}", info.name, info.port),
-            None => format!("service id {}", sighting.service),
-        };
+        let info = self.node.planner().service(sighting.service);
+        let service = info.map_or_else(
+            || format!("service id {}", sighting.service),
+            |info| info.label(),
+        );
         let observer = self.observer.as_ref();
         let device = observer.and_then(|observer| observer.device_name(sighting.device));
         let device = device.map_or_else(

@@ -1,7 +1,6 @@
 //! `pathproof check` without an agent: the agent's own parts, without listeners, pins and state,
 //! for a few seconds; then everything is removed.
 
-use std::fs;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -11,9 +10,9 @@ use super::agent::Agent;
 use super::probing::Probing;
 use super::{AppError, Inputs, follow, load};
 use crate::config::Config;
-use crate::datapath::devices::Interfaces;
 use crate::lifecycle::Shutdown;
 use crate::metrics::Metrics;
+use crate::sentinel::kernel::is_written_to;
 use agent_core::limits::Limits;
 use agent_core::node::Condition;
 use agent_core::report::Report;
@@ -33,10 +32,9 @@ pub async fn check(config: Config, time: Duration) -> Result<(Report, Duration),
     let (updates, _) = follow(&config).await?;
     let mut inputs = Inputs::new(updates, inbox, mpsc::channel(1).1).await?;
     let interfaces = inputs.interfaces();
-    let beside = probing
-        .as_ref()
-        .and_then(|probing| in_use(probing, &interfaces));
-    if let Some(device) = beside {
+    let [device, _] = (probing.as_ref()).map_or_else(Default::default, Probing::far_ends);
+    let mut found = interfaces.devices.iter().filter(|of| of.name == device);
+    if found.any(|of| is_written_to(of.index)) {
         return Err(format!(
             "another process sends probes through {device}: an agent runs on this node; give its \
              admin port with --admin-address, or end it"
@@ -54,7 +52,7 @@ pub async fn check(config: Config, time: Duration) -> Result<(Report, Duration),
     };
     // What came last counts, and is judged.
     agent.sample();
-    let report = agent.report.borrow().clone();
+    let report = agent.output.report.borrow().clone();
     agent.end(false).await;
     let time = begun?.map_or(Duration::ZERO, |begun| begun.elapsed());
     let report = report.as_deref().cloned().ok_or("nothing was judged")?;
@@ -81,42 +79,4 @@ async fn turn(agent: &mut Agent, inputs: &mut Inputs, time: Duration) -> Option<
         }
     }
     begun
-}
-
-/// The sentinel's client end, where a process other than this one writes probes to it: its packet
-/// socket receives nothing, so its protocol is 0. A capture's is not.
-fn in_use(probing: &Probing, interfaces: &Interfaces) -> Option<String> {
-    let [name, _] = probing.far_ends();
-    let found = interfaces
-        .devices
-        .iter()
-        .find(|device| device.name == name)?;
-    let sockets = fs::read_to_string("/proc/net/packet").ok()?;
-    is_written_to(&sockets, found.index).then_some(name)
-}
-
-/// Columns of /proc/net/packet: sk RefCnt Type Proto Iface R Rmem User Inode.
-fn is_written_to(sockets: &str, index: u32) -> bool {
-    let index = index.to_string();
-    sockets.lines().skip(1).any(|line| {
-        let words = line.split_whitespace().skip(3).take(2);
-        words.eq(["0000", index.as_str()])
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn probers_are_told_from_captures() {
-        let sockets = "\
-sk               RefCnt Type Proto  Iface R Rmem   User   Inode
-000000001d2a5a7f 3      3    0000   12    1 0      0      4711
-000000001d2a5a80 3      3    0003   13    1 0      0      4712
-";
-        assert!(is_written_to(sockets, 12));
-        assert!(!is_written_to(sockets, 13));
-        assert!(!is_written_to(sockets, 1));
-    }
 }

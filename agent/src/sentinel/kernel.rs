@@ -98,3 +98,35 @@ fn read(path: &str) -> Option<bool> {
     let number: i64 = text.trim().parse().ok()?;
     Some(number != 0)
 }
+
+/// Whether a process other than this one writes probes to the device of this index: its packet socket
+/// receives nothing, so its protocol is 0. A capture's is not.
+pub fn is_written_to(index: u32) -> bool {
+    fs::read_to_string("/proc/net/packet").is_ok_and(|sockets| has_writer(&sockets, index))
+}
+
+/// Columns of /proc/net/packet: sk RefCnt Type Proto Iface R Rmem User Inode.
+fn has_writer(sockets: &str, index: u32) -> bool {
+    let index = index.to_string();
+    sockets.lines().skip(1).any(|line| {
+        let words = line.split_whitespace().skip(3).take(2);
+        words.eq(["0000", index.as_str()])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probers_are_told_from_captures() {
+        let sockets = "\
+sk               RefCnt Type Proto  Iface R Rmem   User   Inode
+000000001d2a5a7f 3      3    0000   12    1 0      0      4711
+000000001d2a5a80 3      3    0003   13    1 0      0      4712
+";
+        assert!(has_writer(sockets, 12));
+        assert!(!has_writer(sockets, 13));
+        assert!(!has_writer(sockets, 1));
+    }
+}

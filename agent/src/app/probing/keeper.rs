@@ -87,7 +87,10 @@ impl Keeper {
                 break;
             }
         }
-        self.remove().await;
+        // Devices that this agent did not make may be another's.
+        if self.made.borrow().is_some() {
+            self.remove().await;
+        }
     }
 
     async fn remove(&mut self) {
