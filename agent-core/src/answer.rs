@@ -3,15 +3,13 @@
 
 use std::fmt::Write as _;
 
-use agent_common::service::Family;
+use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
 use crate::cause::State;
-use crate::damping::Served;
 use crate::eligibility::Eligibility;
 use crate::names;
-use crate::policy::{Enforcement, UnknownPolicy};
-use crate::time::{Anchor, GO_ZERO_TIME, Wall};
+use crate::time::{Anchor, GO_ZERO_TIME, Mono, Wall};
 use crate::verdict::report::{FamilyVerdict, Verdict};
 
 /// Which of the two questions is asked.
@@ -22,6 +20,64 @@ pub enum Endpoint {
     Healthz,
     /// Does the node route Service traffic?
     Livez,
+}
+
+/// What an unknown verdict is answered with: `--unknown-policy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnknownPolicy {
+    /// 200.
+    #[default]
+    Open,
+    /// 503.
+    Closed,
+}
+
+/// Whether the datapath's health is enforced: `--enforcement`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Enforcement {
+    /// It decides.
+    #[default]
+    Enforce,
+    /// It is computed and published, and answered as healthy.
+    Audit,
+}
+
+/// What a state asks of the answer for the datapath, before [damping](super::damping).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// 200.
+    Pass,
+    /// Whatever it was.
+    Undecided,
+    /// 503.
+    Fail,
+}
+
+/// The table: what each state asks for. [`State::Starting`] is 503 on `/healthz` besides, see
+/// [`answer`].
+pub fn wish(state: State, policy: UnknownPolicy) -> Wish {
+    match (state, policy) {
+        (State::Proven | State::Degraded, _) => Wish::Pass,
+        (State::Suspect | State::Starting, _) => Wish::Undecided,
+        (State::Stale | State::Broken, _) => Wish::Fail,
+        (State::Unknown, UnknownPolicy::Open) => Wish::Pass,
+        (State::Unknown, UnknownPolicy::Closed) => Wish::Fail,
+    }
+}
+
+/// What is answered for the datapath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Served {
+    /// The datapath counts as healthy.
+    pub healthy: bool,
+    /// By [`Family`].
+    pub families: [bool; FAMILIES],
+    /// 503 stays until then, whatever is proven.
+    pub held_until: Option<Mono>,
+    /// Flaps in a row.
+    pub flaps: u32,
 }
 
 /// The answer to one of the two questions. `served` is what [damping](super::damping) made of this
@@ -47,12 +103,9 @@ pub fn answer(
         healthy: audit || (served.families[judged.family as usize] && !starting),
         last_updated: judged.last_proof.map(|at| anchor.wall_of(at)),
     };
+    let refused = !healthy || node_eligible == Some(false);
     Answer {
-        status: if healthy && node_eligible != Some(false) {
-            200
-        } else {
-            503
-        },
+        status: if refused { 503 } else { 200 },
         healthy,
         node_eligible,
         families: verdict.families.iter().map(of_family).collect(),
@@ -97,23 +150,16 @@ pub struct FamilyAnswer {
 impl Answer {
     /// The body as kube-proxy 1.36 writes it (Go's `json.Marshal` of `ProxyHealth`, no newline).
     pub fn body(&self, now: Wall) -> String {
-        let latest = self
-            .families
-            .iter()
-            .filter_map(|family| family.last_updated)
-            .max();
+        let proofs = self.families.iter().map(|family| family.last_updated);
+        let latest = proofs.max().flatten();
         // On 200 kube-proxy says "now", so that clients of older releases see it as recent.
-        let last_updated = if self.status == 200 {
-            Some(now)
-        } else {
-            latest
-        };
+        let last_updated = (self.status == 200).then_some(now).or(latest);
         let mut body = String::with_capacity(320);
         // Writing to a String cannot fail.
+        let last_updated = marshalled(last_updated);
         let _ = write!(
             body,
-            "{{\"lastUpdated\":{},\"currentTime\":\"{now}\"",
-            Time(last_updated)
+            "{{\"lastUpdated\":{last_updated},\"currentTime\":\"{now}\""
         );
         if let Some(eligible) = self.node_eligible {
             let _ = write!(body, ",\"nodeEligible\":{eligible}");
@@ -125,7 +171,7 @@ impl Answer {
                 body,
                 "\"{}\":{{\"lastUpdated\":{},\"healthy\":{}}}",
                 names::of_family(family.family),
-                Time(family.last_updated),
+                marshalled(family.last_updated),
                 family.healthy
             );
         }
@@ -135,15 +181,8 @@ impl Answer {
 }
 
 /// A time as Go marshals it.
-struct Time(Option<Wall>);
-
-impl std::fmt::Display for Time {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(wall) => write!(f, "\"{wall}\""),
-            None => write!(f, "\"{GO_ZERO_TIME}\""),
-        }
-    }
+fn marshalled(at: Option<Wall>) -> String {
+    at.map_or_else(|| format!("\"{GO_ZERO_TIME}\""), |at| format!("\"{at}\""))
 }
 
 #[cfg(test)]

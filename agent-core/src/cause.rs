@@ -3,6 +3,17 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The first column of a table, which has a row for every variant in order.
+pub(crate) const fn firsts<T: Copy, R: Copy, const N: usize>(table: &[(T, R); N]) -> [T; N] {
+    let mut all = [table[0].0; N];
+    let mut at = 0;
+    while at < N {
+        all[at] = table[at].0;
+        at += 1;
+    }
+    all
+}
+
 /// How a connection failed. The names are those of metrics and `/verdict`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -24,19 +35,15 @@ pub enum Failure {
 pub const FAILURES: usize = 6;
 
 impl Failure {
-    pub const ALL: [Failure; FAILURES] = [
-        Failure::Refused,
-        Failure::Leaked,
-        Failure::Misrouted,
-        Failure::Stale,
-        Failure::Unheard,
-        Failure::Lost,
+    const CAUSES: [(Failure, Cause); FAILURES] = [
+        (Failure::Refused, Cause::Refused),
+        (Failure::Leaked, Cause::Leaked),
+        (Failure::Misrouted, Cause::Misrouted),
+        (Failure::Stale, Cause::Stale),
+        (Failure::Unheard, Cause::Unheard),
+        (Failure::Lost, Cause::Lost),
     ];
-
-    /// Place in tables by failure.
-    pub fn index(self) -> usize {
-        self as usize
-    }
+    pub const ALL: [Failure; FAILURES] = firsts(&Self::CAUSES);
 }
 
 /// How a probe failed.
@@ -69,70 +76,47 @@ pub enum ProbeCause {
 pub const PROBE_CAUSES: usize = 10;
 
 impl ProbeCause {
-    pub const ALL: [ProbeCause; PROBE_CAUSES] = [
-        ProbeCause::Leaked,
-        ProbeCause::Refused,
-        ProbeCause::Unreachable,
-        ProbeCause::Misrouted,
-        ProbeCause::Stale,
-        ProbeCause::ForwardingOff,
-        ProbeCause::LostBeforeLeaving,
-        ProbeCause::NoData,
-        ProbeCause::AnswerLost,
-        ProbeCause::NotMasqueraded,
+    /// Its name, what it is called on a node, and whether it is unambiguous.
+    const TABLE: [(ProbeCause, (&'static str, Cause, bool)); PROBE_CAUSES] = [
+        (ProbeCause::Leaked, ("leaked", Cause::Leaked, true)),
+        (ProbeCause::Refused, ("refused", Cause::Refused, true)),
+        (
+            ProbeCause::Unreachable,
+            ("unreachable", Cause::Refused, false),
+        ),
+        (ProbeCause::Misrouted, ("misrouted", Cause::Misrouted, true)),
+        (ProbeCause::Stale, ("stale", Cause::Stale, false)),
+        (
+            ProbeCause::ForwardingOff,
+            ("forwarding_off", Cause::ForwardingOff, true),
+        ),
+        (ProbeCause::LostBeforeLeaving, ("lost", Cause::Lost, false)),
+        (ProbeCause::NoData, ("no_data", Cause::NoData, true)),
+        (
+            ProbeCause::AnswerLost,
+            ("answer_lost", Cause::AnswerLost, false),
+        ),
+        (
+            ProbeCause::NotMasqueraded,
+            ("not_masqueraded", Cause::NotMasqueraded, true),
+        ),
     ];
-
-    /// Place in tables by cause.
-    pub fn index(self) -> usize {
-        self as usize
-    }
+    pub const ALL: [ProbeCause; PROBE_CAUSES] = firsts(&Self::TABLE);
 
     /// Name as metrics and `/verdict` show it.
     pub fn name(self) -> &'static str {
-        match self {
-            ProbeCause::Leaked => "leaked",
-            ProbeCause::Refused => "refused",
-            ProbeCause::Unreachable => "unreachable",
-            ProbeCause::Misrouted => "misrouted",
-            ProbeCause::Stale => "stale",
-            ProbeCause::ForwardingOff => "forwarding_off",
-            ProbeCause::LostBeforeLeaving => "lost",
-            ProbeCause::NoData => "no_data",
-            ProbeCause::AnswerLost => "answer_lost",
-            ProbeCause::NotMasqueraded => "not_masqueraded",
-        }
+        Self::TABLE[self as usize].1.0
     }
 
     pub fn cause(self) -> Cause {
-        match self {
-            ProbeCause::Leaked => Cause::Leaked,
-            ProbeCause::Refused | ProbeCause::Unreachable => Cause::Refused,
-            ProbeCause::Misrouted => Cause::Misrouted,
-            ProbeCause::Stale => Cause::Stale,
-            ProbeCause::ForwardingOff => Cause::ForwardingOff,
-            ProbeCause::LostBeforeLeaving => Cause::Lost,
-            ProbeCause::NoData => Cause::NoData,
-            ProbeCause::AnswerLost => Cause::AnswerLost,
-            ProbeCause::NotMasqueraded => Cause::NotMasqueraded,
-        }
+        Self::TABLE[self as usize].1.1
     }
 
     /// Whether it accuses the datapath alone: no filter of the sentinel's own addresses looks like
     /// it. An ICMP error is what a REJECT rule sends; a lost answer is what a drop rule makes. A
     /// REJECT rule may send RST too: that counts only where the frontend is the node's own address.
     pub fn is_unambiguous(self) -> bool {
-        match self {
-            ProbeCause::Leaked
-            | ProbeCause::Refused
-            | ProbeCause::Misrouted
-            | ProbeCause::ForwardingOff
-            | ProbeCause::NoData
-            | ProbeCause::NotMasqueraded => true,
-            ProbeCause::Unreachable
-            | ProbeCause::Stale
-            | ProbeCause::LostBeforeLeaving
-            | ProbeCause::AnswerLost => false,
-        }
+        Self::TABLE[self as usize].1.2
     }
 }
 
@@ -158,27 +142,25 @@ pub enum State {
 }
 
 impl State {
-    pub const ALL: [State; 7] = [
-        State::Unknown,
-        State::Starting,
-        State::Proven,
-        State::Suspect,
-        State::Degraded,
-        State::Stale,
-        State::Broken,
+    /// Names as metrics and `/verdict` show them.
+    const NAMES: [(State, &'static str); 7] = [
+        (State::Unknown, "unknown"),
+        (State::Starting, "starting"),
+        (State::Proven, "proven"),
+        (State::Suspect, "suspect"),
+        (State::Degraded, "degraded"),
+        (State::Stale, "stale"),
+        (State::Broken, "broken"),
     ];
+    pub const ALL: [State; 7] = firsts(&Self::NAMES);
 
-    /// Name as metrics and `/verdict` show it.
+    /// Whether load balancers get 503 for it.
+    pub fn fails(self) -> bool {
+        matches!(self, State::Broken | State::Stale)
+    }
+
     pub fn name(self) -> &'static str {
-        match self {
-            State::Proven => "proven",
-            State::Unknown => "unknown",
-            State::Starting => "starting",
-            State::Suspect => "suspect",
-            State::Degraded => "degraded",
-            State::Stale => "stale",
-            State::Broken => "broken",
-        }
+        Self::NAMES[self as usize].1
     }
 }
 
@@ -209,44 +191,27 @@ pub enum Cause {
 }
 
 impl Cause {
-    pub const ALL: [Cause; 10] = [
-        Cause::Leaked,
-        Cause::Refused,
-        Cause::Misrouted,
-        Cause::Lost,
-        Cause::Stale,
-        Cause::Unheard,
-        Cause::NoData,
-        Cause::ForwardingOff,
-        Cause::NotMasqueraded,
-        Cause::AnswerLost,
+    /// Names as metrics and `/verdict` show them.
+    const NAMES: [(Cause, &'static str); 10] = [
+        (Cause::Leaked, "leaked"),
+        (Cause::Refused, "refused"),
+        (Cause::Misrouted, "misrouted"),
+        (Cause::Lost, "lost"),
+        (Cause::Stale, "stale"),
+        (Cause::Unheard, "unheard"),
+        (Cause::NoData, "no_data"),
+        (Cause::ForwardingOff, "forwarding_off"),
+        (Cause::NotMasqueraded, "not_masqueraded"),
+        (Cause::AnswerLost, "answer_lost"),
     ];
+    pub const ALL: [Cause; 10] = firsts(&Self::NAMES);
 
     pub fn of(failure: Failure) -> Cause {
-        match failure {
-            Failure::Refused => Cause::Refused,
-            Failure::Leaked => Cause::Leaked,
-            Failure::Misrouted => Cause::Misrouted,
-            Failure::Stale => Cause::Stale,
-            Failure::Unheard => Cause::Unheard,
-            Failure::Lost => Cause::Lost,
-        }
+        Failure::CAUSES[failure as usize].1
     }
 
-    /// Name as metrics and `/verdict` show it.
     pub fn name(self) -> &'static str {
-        match self {
-            Cause::Leaked => "leaked",
-            Cause::Refused => "refused",
-            Cause::Misrouted => "misrouted",
-            Cause::Lost => "lost",
-            Cause::Stale => "stale",
-            Cause::Unheard => "unheard",
-            Cause::NoData => "no_data",
-            Cause::ForwardingOff => "forwarding_off",
-            Cause::NotMasqueraded => "not_masqueraded",
-            Cause::AnswerLost => "answer_lost",
-        }
+        Self::NAMES[self as usize].1
     }
 }
 
@@ -277,32 +242,50 @@ pub enum Why {
 }
 
 impl Why {
-    pub const ALL: [Why; 10] = [
-        Why::ObserverBlind,
-        Why::NotSampled,
-        Why::ViewNotSynced,
-        Why::NothingExpected,
-        Why::NothingProven,
-        Why::Idle,
-        Why::Inconclusive,
-        Why::EvidenceTooOld,
-        Why::SentinelAltered,
-        Why::DatapathChanged,
+    /// Names as metrics and `/verdict` show them.
+    const NAMES: [(Why, &'static str); 10] = [
+        (Why::ObserverBlind, "observer_blind"),
+        (Why::NotSampled, "not_sampled"),
+        (Why::ViewNotSynced, "view_not_synced"),
+        (Why::NothingExpected, "nothing_expected"),
+        (Why::NothingProven, "nothing_proven"),
+        (Why::Idle, "idle"),
+        (Why::Inconclusive, "inconclusive"),
+        (Why::EvidenceTooOld, "evidence_too_old"),
+        (Why::SentinelAltered, "sentinel_altered"),
+        (Why::DatapathChanged, "datapath_changed"),
     ];
+    pub const ALL: [Why; 10] = firsts(&Self::NAMES);
 
-    /// Name as metrics and `/verdict` show it.
     pub fn name(self) -> &'static str {
-        match self {
-            Why::ObserverBlind => "observer_blind",
-            Why::NotSampled => "not_sampled",
-            Why::ViewNotSynced => "view_not_synced",
-            Why::NothingExpected => "nothing_expected",
-            Why::NothingProven => "nothing_proven",
-            Why::Idle => "idle",
-            Why::Inconclusive => "inconclusive",
-            Why::EvidenceTooOld => "evidence_too_old",
-            Why::SentinelAltered => "sentinel_altered",
-            Why::DatapathChanged => "datapath_changed",
+        Self::NAMES[self as usize].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_in_the_order_of_variants_and_names_are_those_of_json() {
+        for (at, failure) in Failure::ALL.into_iter().enumerate() {
+            assert_eq!(failure as usize, at);
+        }
+        for (at, cause) in ProbeCause::ALL.into_iter().enumerate() {
+            assert_eq!(cause as usize, at);
+            assert_eq!(serde_json::to_value(cause).unwrap(), cause.name());
+        }
+        for (at, state) in State::ALL.into_iter().enumerate() {
+            assert_eq!(state as usize, at);
+            assert_eq!(serde_json::to_value(state).unwrap(), state.name());
+        }
+        for (at, cause) in Cause::ALL.into_iter().enumerate() {
+            assert_eq!(cause as usize, at);
+            assert_eq!(serde_json::to_value(cause).unwrap(), cause.name());
+        }
+        for (at, why) in Why::ALL.into_iter().enumerate() {
+            assert_eq!(why as usize, at);
+            assert_eq!(serde_json::to_value(why).unwrap(), why.name());
         }
     }
 }

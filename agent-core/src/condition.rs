@@ -6,23 +6,15 @@
 //! Nothing here writes: `publish` does.
 
 mod announce;
-mod budget;
-mod reason;
-mod retry;
 mod schedule;
-mod spread;
 
-#[cfg(test)]
-mod tests;
+use std::iter;
 
-use crate::cause::State;
-use crate::eligibility::Eligibility;
-use crate::policy::Enforcement;
+use crate::answer::Enforcement;
+use crate::cause::{Cause, State, Why};
 use crate::verdict::Verdict;
-pub use announce::{Announcer, Severity};
-pub use reason::Reason;
-pub use retry::Refusal;
-pub use schedule::{Pace, Schedule, Written};
+pub use announce::Announcer;
+pub use schedule::{Pace, Refusal, Schedule, Written};
 
 /// The condition's type. The merge key of a Node's conditions: what is written under it touches no
 /// other.
@@ -61,6 +53,91 @@ impl Status {
     }
 }
 
+/// Why the condition has its status, and the reason of an Event: stable words in CamelCase, one for
+/// each state and cause of a verdict. docs/behaviour.md lists them; rules of other programs match
+/// them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// New connections get through.
+    Proven,
+    /// They get through again, and that has to last before /livez answers 200.
+    Recovering,
+    /// The node is being removed; its datapath is not known to be broken.
+    Leaving,
+    /// Nothing is proven yet in this boot.
+    Starting,
+    /// New connections go to endpoints that left.
+    Stale,
+    /// No new connection gets through.
+    Broken(Option<Cause>),
+    /// Single Services are broken.
+    Degraded(Option<Cause>),
+    /// Failures, not confirmed.
+    Suspect(Option<Cause>),
+    /// Nothing can be said.
+    Unknown(Option<Why>),
+}
+
+impl Reason {
+    /// Of a state, where nothing outranks it.
+    fn of(state: State, cause: Option<Cause>, why: Option<Why>) -> Self {
+        match state {
+            State::Proven => Reason::Proven,
+            State::Starting => Reason::Starting,
+            State::Stale => Reason::Stale,
+            State::Broken => Reason::Broken(cause),
+            State::Degraded => Reason::Degraded(cause),
+            State::Suspect => Reason::Suspect(cause),
+            State::Unknown => Reason::Unknown(why),
+        }
+    }
+
+    /// All of them.
+    pub fn all() -> Vec<Reason> {
+        let causes = || iter::once(None).chain(Cause::ALL.map(Some));
+        let whys = iter::once(None).chain(Why::ALL.map(Some));
+        let plain = [
+            Reason::Proven,
+            Reason::Recovering,
+            Reason::Leaving,
+            Reason::Starting,
+            Reason::Stale,
+        ];
+        let with_cause = [Reason::Broken, Reason::Degraded, Reason::Suspect];
+        let with_cause = with_cause.into_iter().flat_map(|of| causes().map(of));
+        let all = plain.into_iter().chain(with_cause);
+        all.chain(whys.map(Reason::Unknown)).collect()
+    }
+
+    /// As the API shows it.
+    pub fn name(self) -> String {
+        let (name, detail) = match self {
+            Reason::Proven => ("DatapathProven", None),
+            Reason::Recovering => ("DatapathRecovering", None),
+            Reason::Leaving => ("NodeLeaving", None),
+            Reason::Starting => ("DatapathStarting", None),
+            Reason::Stale => ("DatapathStale", None),
+            Reason::Broken(cause) => ("DatapathBroken", cause.map(Cause::name)),
+            Reason::Degraded(cause) => ("DatapathDegraded", cause.map(Cause::name)),
+            Reason::Suspect(cause) => ("DatapathSuspect", cause.map(Cause::name)),
+            Reason::Unknown(why) => ("DatapathUnknown", why.map(Why::name)),
+        };
+        // `no_data` to `NoData`.
+        let mut name = name.to_owned();
+        for word in detail.iter().flat_map(|detail| detail.split('_')) {
+            let (first, rest) = word.split_at(1);
+            name += &first.to_ascii_uppercase();
+            name += rest;
+        }
+        name
+    }
+
+    /// Of a name; `None` for one of another release.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::all().into_iter().find(|reason| reason.name() == name)
+    }
+}
+
 /// What is worth writing or announcing when it changes: everything but the words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Standing {
@@ -79,7 +156,7 @@ pub fn standing(verdict: &Verdict, sound: bool) -> Standing {
         _ if sound => Status::True,
         _ => Status::False,
     };
-    let leaving = is_leaving(&verdict.eligibility);
+    let leaving = verdict.eligibility.is_leaving();
     let reason = match (status, verdict.state) {
         // A datapath that is broken outranks it: batch jobs may run there for hours.
         (Status::True | Status::Unknown, _) if leaving => Reason::Leaving,
@@ -90,13 +167,6 @@ pub fn standing(verdict: &Verdict, sound: bool) -> Standing {
         status,
         reason,
         leaving,
-    }
-}
-
-fn is_leaving(eligibility: &Eligibility) -> bool {
-    match eligibility {
-        Eligibility::Deleting | Eligibility::Tainted { .. } => true,
-        Eligibility::Eligible | Eligibility::NeverSeen => false,
     }
 }
 
@@ -127,10 +197,12 @@ pub fn message(verdict: &Verdict, standing: Standing, enforcement: Enforcement) 
 
 /// Cut at a character, with an ellipsis.
 fn bounded(mut text: String) -> String {
-    const ELLIPSIS: &str = "…";
     if text.len() > MESSAGE_MAX {
-        text.truncate(text.floor_char_boundary(MESSAGE_MAX - ELLIPSIS.len()));
-        text.push_str(ELLIPSIS);
+        text.truncate(text.floor_char_boundary(MESSAGE_MAX - '…'.len_utf8()));
+        text.push('…');
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

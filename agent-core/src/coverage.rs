@@ -60,7 +60,7 @@ pub struct ObserverStart {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Coverage {
     observer: ObserverStart,
-    hooks: Hooks,
+    pub(crate) hooks: Hooks,
     settling_until: Option<Mono>,
     uncertain_until: Option<Mono>,
     source: Source,
@@ -108,25 +108,16 @@ impl Recent {
 
 impl Coverage {
     pub(crate) fn new(observer: ObserverStart, now: Mono) -> Self {
-        let mut coverage = Self {
+        Self {
             observer,
+            settling_until: Some(now.plus(SETTLING)),
             ..Self::default()
-        };
-        coverage.settle(now);
-        coverage
-    }
-
-    pub(crate) fn is_blind(&self) -> bool {
-        self.observer.blind.is_some()
+        }
     }
 
     /// Programs were loaded or exchanged.
     pub(crate) fn settle(&mut self, now: Mono) {
         self.settling_until = Some(now.plus(SETTLING));
-    }
-
-    pub(crate) fn hooks(&mut self, hooks: Hooks) {
-        self.hooks = hooks;
     }
 
     /// The source of the cluster view is silent, or is not.
@@ -151,10 +142,9 @@ impl Coverage {
     /// forgotten before their time.
     pub(crate) fn read(&mut self, faults: &[u64; FAULTS], forgotten_early: usize, now: Mono) {
         self.unread = None;
-        self.pending_full
-            .note(faults[Fault::PendingFull as usize], now);
-        self.over_budget
-            .note(faults[Fault::OverBudget as usize], now);
+        let count = |fault: Fault| faults[fault as usize];
+        self.pending_full.note(count(Fault::PendingFull), now);
+        self.over_budget.note(count(Fault::OverBudget), now);
         if forgotten_early > 0 {
             self.uncertain_until = Some(now.plus(RETRIES));
         }
@@ -162,9 +152,7 @@ impl Coverage {
 
     /// No sample could be read. Returns whether that is new.
     pub(crate) fn unread(&mut self, why: &str) -> bool {
-        let is_new = self.unread.as_deref() != Some(why);
-        self.unread = Some(why.to_owned());
-        is_new
+        self.unread.replace(why.to_owned()).as_deref() != Some(why)
     }
 
     /// How well the observer sees now.
@@ -172,15 +160,14 @@ impl Coverage {
         let mut reasons = Vec::new();
         let (attached, wanted) = self.devices(&mut reasons);
         let ObserverStart { blind, no_pins, .. } = &self.observer;
-        let owned = |why: &String| why.clone();
-        reasons.extend((blind.as_ref()).map(|why| CoverageLoss::NotLoaded { why: owned(why) }));
-        reasons.extend((no_pins.as_ref()).map(|why| CoverageLoss::NoPins { why: owned(why) }));
-        reasons.extend((self.unread.as_ref()).map(|why| CoverageLoss::NotRead { why: owned(why) }));
+        reasons.extend(blind.clone().map(|why| CoverageLoss::NotLoaded { why }));
+        reasons.extend(no_pins.clone().map(|why| CoverageLoss::NoPins { why }));
+        reasons.extend(self.unread.clone().map(|why| CoverageLoss::NotRead { why }));
         let left_out = self.hooks.left_out;
         if left_out > 0 {
             reasons.push(CoverageLoss::LeftOut { devices: left_out });
         }
-        absent(missing, &mut reasons);
+        reasons.extend(absent(missing));
         let lasts = |until: Option<Mono>| until.is_some_and(|until| now < until);
         let settling = lasts(self.settling_until);
         let uncertain = lasts(self.uncertain_until);
@@ -205,21 +192,18 @@ impl Coverage {
     }
 
     fn devices(&self, reasons: &mut Vec<CoverageLoss>) -> (u32, u32) {
-        let mut attached = 0;
-        for hook in &self.hooks.devices {
+        let devices = &self.hooks.devices;
+        for hook in devices {
             let device = hook.device.clone();
             if !hook.attached {
                 let why = hook.problem.clone().unwrap_or_default();
                 reasons.push(CoverageLoss::Detached { device, why });
-                continue;
-            }
-            attached += 1;
-            if !hook.first {
+            } else if !hook.first {
                 reasons.push(CoverageLoss::NotFirst { device });
             }
         }
-        let wanted = u32::try_from(self.hooks.devices.len()).unwrap_or(u32::MAX);
-        (attached, wanted)
+        let attached = devices.iter().filter(|hook| hook.attached).count();
+        (attached as u32, devices.len() as u32)
     }
 
     /// Why connections from outside may go unseen. What is missing of pods' interfaces and of
@@ -229,9 +213,8 @@ impl Coverage {
             return Some("the cluster view was never complete".to_owned());
         }
         let missed = health.reasons.iter().find(|loss| hides(loss));
-        missed
-            .map(ToString::to_string)
-            .or_else(|| self.no_uplink(health))
+        let missed = missed.map(ToString::to_string);
+        missed.or_else(|| self.no_uplink(health))
     }
 
     /// Why there is nothing to see at all.
@@ -242,13 +225,11 @@ impl Coverage {
 
     /// Why the interfaces to the outside, those of default routes, are not observed.
     fn no_uplink(&self, health: &ObserverHealth) -> Option<String> {
-        let mut uplinks = (self.hooks.devices.iter())
-            .filter(|hook| hook.uplink)
-            .peekable();
+        let mut uplinks = self.hooks.devices.iter().filter(|hook| hook.uplink);
         if health.attached == 0 {
             return Some("no interface is observed".to_owned());
         }
-        if uplinks.peek().is_none() && self.hooks.left_out > 0 {
+        if uplinks.clone().next().is_none() && self.hooks.left_out > 0 {
             return Some(
                 "no interface of a default route is observed, and some are left out".to_owned(),
             );
@@ -269,35 +250,21 @@ fn hides(loss: &CoverageLoss) -> bool {
     )
 }
 
-fn absent(missing: Missing, reasons: &mut Vec<CoverageLoss>) {
-    let losses = [
-        (
-            missing.frontends,
-            CoverageLoss::FrontendsFull {
-                missing: missing.frontends,
-            },
-        ),
-        (
-            missing.endpoints,
-            CoverageLoss::EndpointsFull {
-                missing: missing.endpoints,
-            },
-        ),
-        (
-            missing.sources,
-            CoverageLoss::SourcesFull {
-                missing: missing.sources,
-            },
-        ),
-        (
-            missing.services,
-            CoverageLoss::ServicesFull {
-                missing: missing.services,
-            },
-        ),
+type Loss = fn(u64) -> CoverageLoss;
+
+fn absent(missing: Missing) -> impl Iterator<Item = CoverageLoss> {
+    let frontends = |missing| CoverageLoss::FrontendsFull { missing };
+    let endpoints = |missing| CoverageLoss::EndpointsFull { missing };
+    let sources = |missing| CoverageLoss::SourcesFull { missing };
+    let services = |missing| CoverageLoss::ServicesFull { missing };
+    let losses: [(u64, Loss); 4] = [
+        (missing.frontends, frontends),
+        (missing.endpoints, endpoints),
+        (missing.sources, sources),
+        (missing.services, services),
     ];
     let found = losses.into_iter().filter(|(count, _)| *count > 0);
-    reasons.extend(found.map(|(_, loss)| loss));
+    found.map(|(count, loss)| loss(count))
 }
 
 #[cfg(test)]

@@ -10,17 +10,12 @@ use std::time::Duration;
 use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
+use crate::answer::{Served, UnknownPolicy, Wish, wish};
 use crate::cause::State;
-use crate::policy::{UnknownPolicy, Wish, wish};
+use crate::limits::{CLEAN, DWELL_MAX, FLAP_WINDOW, RECENT, WATCHED};
 use crate::time::Mono;
 use crate::verdict::report::Verdict;
 
-/// What is sound must have been so for this long before 200.
-pub const CLEAN: Duration = Duration::from_secs(1);
-/// Broken again this soon after 200 is a flap.
-pub const FLAP_WINDOW: Duration = Duration::from_secs(30);
-/// The longest dwell.
-pub const DWELL_MAX: Duration = Duration::from_secs(300);
 /// The first dwell where `--flap-dwell` says nothing.
 pub const DWELL_DEFAULT: Duration = Duration::from_secs(10);
 
@@ -31,7 +26,8 @@ const SLOTS: usize = FAMILIES + 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damping {
     dwell: Duration,
-    memory: DampingMemory,
+    /// What to write down for [`Damping::restore`].
+    pub memory: DampingMemory,
 }
 
 /// Its state: plain data, which outlives the agent.
@@ -49,19 +45,6 @@ pub struct DampingMemory {
     flaps: u32,
 }
 
-/// What is answered for the datapath.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Served {
-    /// The datapath counts as healthy.
-    pub healthy: bool,
-    /// By [`Family`].
-    pub families: [bool; FAMILIES],
-    /// 503 stays until then, whatever is proven.
-    pub held_until: Option<Mono>,
-    /// Flaps in a row.
-    pub flaps: u32,
-}
-
 impl Damping {
     /// Begins healthy. A `dwell` of zero turns the dwell off, not the second without failure.
     pub fn new(dwell: Duration) -> Self {
@@ -71,11 +54,6 @@ impl Damping {
     /// Continues where the agent before stopped, in the same boot of the node.
     pub fn restore(dwell: Duration, memory: DampingMemory) -> Self {
         Self { dwell, memory }
-    }
-
-    /// What to write down for [`Damping::restore`].
-    pub fn memory(&self) -> DampingMemory {
-        self.memory.clone()
     }
 
     /// Takes in a verdict. To be called for every verdict, a few times a second.
@@ -116,16 +94,14 @@ impl Damping {
 
     fn fall(&mut self, now: Mono) {
         let memory = &mut self.memory;
-        let again = memory
-            .recovered
-            .is_some_and(|at| now.since(at) <= FLAP_WINDOW);
-        if again && !self.dwell.is_zero() {
-            memory.flaps = memory.flaps.saturating_add(1);
-            memory.held_until = Some(now.plus(dwell(self.dwell, memory.flaps)));
+        let soon = |at: Mono| now.since(at) <= FLAP_WINDOW;
+        let again = memory.recovered.is_some_and(soon) && !self.dwell.is_zero();
+        memory.flaps = if again {
+            memory.flaps.saturating_add(1)
         } else {
-            memory.flaps = 0;
-            memory.held_until = None;
-        }
+            0
+        };
+        memory.held_until = again.then(|| now.plus(dwell(self.dwell, memory.flaps)));
     }
 
     fn recover(&mut self, now: Mono) {
@@ -157,9 +133,7 @@ impl Damping {
 
 /// The dwell of the n-th flap in a row, counted from one.
 fn dwell(first: Duration, flaps: u32) -> Duration {
-    let doubled = 1u32
-        .checked_shl(flaps.saturating_sub(1))
-        .unwrap_or(u32::MAX);
+    let doubled = 2u32.saturating_pow(flaps.saturating_sub(1));
     first.saturating_mul(doubled).min(DWELL_MAX.max(first))
 }
 
@@ -178,6 +152,36 @@ fn wishes(verdict: &Verdict, policy: UnknownPolicy) -> [Wish; SLOTS] {
         Wish::Pass
     };
     [v4, v6, whole]
+}
+
+/// Compares this agent's verdicts with its predecessor's.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct UpgradeGate {
+    /// When this agent began; nothing where the former agent's verdict failed, or there was none
+    /// lately.
+    since: Option<Mono>,
+    /// The agent is not ready because of it.
+    pub closed: bool,
+}
+
+impl UpgradeGate {
+    /// After an agent whose last verdict was `before`, given at that time of the same boot.
+    pub fn new(before: Option<(State, Mono)>, now: Mono) -> Self {
+        let sound = |(state, at): &(State, Mono)| !state.fails() && now.since(*at) <= RECENT;
+        Self {
+            since: before.filter(sound).map(|_| now),
+            closed: false,
+        }
+    }
+
+    /// Takes in a state. A failure that began in time keeps the gate closed for as long as it lasts.
+    /// Returns whether it has just closed.
+    pub fn judge(&mut self, state: State, now: Mono) -> bool {
+        let before = self.closed;
+        let early = self.since.is_some_and(|since| now.since(since) <= WATCHED);
+        self.closed = state.fails() && (self.closed || early);
+        self.closed && !before
+    }
 }
 
 #[cfg(test)]

@@ -7,21 +7,19 @@
 //!
 //! Nothing here outlives the agent: a restarted one begins its quiet time anew.
 
-use std::fmt;
 use std::net::Ipv6Addr;
+use std::time::Duration;
 
 use agent_common::service::{Address, FAMILIES, Family};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::eligibility::Eligibility;
-use crate::time::Mono;
+use crate::time::{Mono, Spoken};
 
 mod ask;
-mod judge;
 
 pub use ask::{Ask, AskError, DEFAULT_QUIET, MAX_QUIET, MIN_QUIET, quiet_time, timeout};
-pub use judge::{Finding, Reason};
 
 /// A new connection to a Service from outside the node; the sentinel's are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,19 +53,6 @@ impl ProbeRanges {
     pub fn contains(&self, client: &Address) -> bool {
         let client = Ipv6Addr::from(*client).to_canonical();
         self.0.iter().any(|range| range.contains(&client))
-    }
-}
-
-impl fmt::Display for ProbeRanges {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("none");
-        }
-        for (index, range) in self.0.iter().enumerate() {
-            let comma = if index > 0 { "," } else { "" };
-            write!(f, "{comma}{range}")?;
-        }
-        Ok(())
     }
 }
 
@@ -114,10 +99,7 @@ impl Drain {
     /// it did.
     pub fn follow(&mut self, eligibility: &Eligibility, now: Mono) {
         let view = &mut self.view;
-        let leaving = match eligibility {
-            Eligibility::Deleting | Eligibility::Tainted { .. } => true,
-            Eligibility::Eligible | Eligibility::NeverSeen => false,
-        };
+        let leaving = eligibility.is_leaving();
         if leaving != view.since.is_some() {
             view.since = leaving.then_some(now);
             view.connections = 0;
@@ -127,10 +109,18 @@ impl Drain {
     /// Takes in what a look brought. `blind` says why connections may have come unseen, where they
     /// may: then no time up to now was quiet for certain.
     pub fn look(&mut self, outside: &Outside, blind: Option<String>) {
-        for arrival in &outside.arrivals {
-            self.take(arrival);
-        }
         let view = &mut self.view;
+        for arrival in &outside.arrivals {
+            if self.ranges.contains(&arrival.client) {
+                view.ignored += 1;
+                continue;
+            }
+            view.counted[Family::of(&arrival.client) as usize] += 1;
+            if view.since.is_some_and(|since| arrival.at >= since) {
+                view.connections += 1;
+            }
+            view.last = view.last.max(Some(arrival.at));
+        }
         if blind.is_some() || view.watched.is_none() {
             view.watched = Some(outside.until);
         }
@@ -141,8 +131,7 @@ impl Drain {
     /// Something may have come unseen up to `at`, and nothing does any more: quiet begins anew. The
     /// first look says itself since when somebody watches.
     pub fn missed(&mut self, at: Mono) {
-        let watched = &mut self.view.watched;
-        *watched = watched.map(|since| since.max(at));
+        self.view.watched = self.view.watched.map(|since| since.max(at));
     }
 
     /// There is nothing to look at, for the reason given.
@@ -154,18 +143,101 @@ impl Drain {
     pub fn view(&self) -> &DrainView {
         &self.view
     }
+}
 
-    fn take(&mut self, arrival: &Arrival) {
-        let view = &mut self.view;
-        if self.ranges.contains(&arrival.client) {
-            view.ignored += 1;
-            return;
+/// What was not looked at for so long is not known: the agent was stopped or starved.
+const UNSEEN: Duration = Duration::from_secs(5);
+
+const NOT_LEAVING: &str = "the node is not being removed, so nothing is waited for; whoever drains it all \
+                           the same says how long by waited=SECONDS";
+
+/// Why the answer is what it is. Only [`Reason::Quiet`] is 200.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Reason {
+    /// Nothing came for the quiet time.
+    Quiet,
+    /// Something came, and the quiet time since then is not over.
+    Connections,
+    /// Nothing came so far, and the quiet time is not over.
+    Waiting,
+    /// Neither the Node object nor the caller says that the node leaves.
+    NotLeaving,
+    /// Connections may come unseen.
+    Blind,
+}
+
+/// The answer to a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Why.
+    pub reason: Reason,
+    /// Since when the node leaves: by its Node object or by the caller's word, whichever is earlier.
+    pub since: Option<Mono>,
+    /// How long nothing came, as far as that was seen; zero where it does not leave.
+    pub quiet_for: Duration,
+    /// The reason in a sentence, without its period.
+    pub message: String,
+}
+
+impl DrainView {
+    /// Answers. Time that nobody watched, and time before the node left, is not quiet.
+    pub fn judge(&self, ask: &Ask, now: Mono) -> Finding {
+        let told = ask.waited.map(|waited| now.minus(waited));
+        let since = self.since.into_iter().chain(told).min();
+        let quiet_for = since.map_or(Duration::ZERO, |since| self.quiet_since(since));
+        let (reason, message) = match (since, self.unseen(now)) {
+            (None, _) => (Reason::NotLeaving, NOT_LEAVING.to_owned()),
+            (_, Some(why)) => (Reason::Blind, format!("this cannot be told: {why}")),
+            (Some(since), None) => self.tell(since, quiet_for, ask.quiet, now),
+        };
+        Finding {
+            reason,
+            since,
+            quiet_for,
+            message,
         }
-        view.counted[Family::of(&arrival.client) as usize] += 1;
-        if view.since.is_some_and(|since| arrival.at >= since) {
-            view.connections += 1;
+    }
+
+    /// How long no connection came, up to the last look; nothing before somebody watched.
+    pub fn quiet(&self) -> Option<Duration> {
+        self.watched.map(|watched| self.quiet_since(watched))
+    }
+
+    fn quiet_since(&self, since: Mono) -> Duration {
+        let from = since.max(self.watched.unwrap_or_default());
+        let from = from.max(self.last.unwrap_or_default());
+        let seen = self.watched.and(self.seen);
+        seen.map_or(Duration::ZERO, |seen| seen.since(from))
+    }
+
+    fn unseen(&self, now: Mono) -> Option<String> {
+        let age = self.seen.map(|seen| now.since(seen));
+        match (&self.blind, age) {
+            (Some(why), _) => Some(why.clone()),
+            (None, None) => Some("the agent has not looked yet".to_owned()),
+            (None, Some(age)) => {
+                (age > UNSEEN).then(|| format!("the agent last looked {} ago", Spoken(age)))
+            }
         }
-        view.last = view.last.max(Some(arrival.at));
+    }
+
+    fn tell(&self, since: Mono, quiet: Duration, wanted: Duration, now: Mono) -> (Reason, String) {
+        if quiet >= wanted {
+            let message = format!("no new connection from outside for {}", Spoken(quiet));
+            return (Reason::Quiet, message);
+        }
+        // What came before the quiet time could begin is not what it waits for.
+        let begun = self.watched.map_or(since, |watched| since.max(watched));
+        if let Some(last) = self.last.filter(|last| *last >= begun) {
+            let ago = Spoken(now.since(last));
+            let message = format!("new connections from outside still come, the last {ago} ago");
+            return (Reason::Connections, message);
+        }
+        let (quiet, wanted) = (Spoken(quiet), Spoken(wanted));
+        let message =
+            format!("no new connection from outside so far: watched for {quiet} of {wanted}");
+        (Reason::Waiting, message)
     }
 }
 

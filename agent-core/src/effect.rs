@@ -4,14 +4,18 @@
 use std::time::Duration;
 
 use agent_common::service::{FAMILIES, Family};
+use serde::{Deserialize, Serialize};
 
 use crate::answer::Answer;
-use crate::memory::Remembered;
+use crate::damping::DampingMemory;
+use crate::eligibility::Eligibility;
+use crate::ledger::LedgerMemory;
 use crate::owners::DatapathOwners;
 use crate::plan::MapChange;
 use crate::probes::ProbeOutcome;
+use crate::time::Mono;
 use crate::trace::ProbeTrace;
-use crate::verdict::Verdict;
+use crate::verdict::{LastVerdict, Verdict};
 
 /// One thing to do.
 #[derive(Debug)]
@@ -26,10 +30,7 @@ pub enum Effect {
     Devices(DesiredDevices),
     /// Start the sentinel's programs and its prober on the devices that are ready, the programs
     /// anew where they were detached. The answer is `Parts::Started`.
-    StartProbes {
-        /// The programs have to be attached again.
-        anew: bool,
-    },
+    StartProbes { anew: bool },
     /// Stop them.
     StopProbes,
     /// Tell the prober what to dial now.
@@ -67,6 +68,26 @@ pub enum Effect {
     Log(Notice),
 }
 
+/// What outlives the agent within one boot of the node, so that a restart changes no answer. The
+/// shell writes it below /run, under the boot's id, and reads it back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remembered {
+    /// Proofs and runs of failures.
+    pub ledger: LedgerMemory,
+    /// What is being answered, and for how long it must be.
+    pub damping: DampingMemory,
+    /// The last verdict, in short.
+    pub verdict: LastVerdict,
+    /// What the last known Node object said.
+    pub eligibility: Eligibility,
+    /// When this was written; the boot's begin, where an older agent did not say so.
+    #[serde(default)]
+    pub written: Mono,
+}
+
+/// What is to be done because of one event, in order.
+pub type Effects = Vec<Effect>;
+
 /// A verdict and its consequences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judged {
@@ -90,17 +111,18 @@ pub struct Answers {
 impl Answers {
     /// Holds until the first verdict, which comes before anyone can ask.
     pub fn before_the_first() -> Self {
-        let answer = |node_eligible| Answer {
+        let livez = Answer {
             status: 200,
             healthy: true,
-            node_eligible,
+            node_eligible: None,
             families: Vec::new(),
             would_fail: false,
         };
-        Self {
-            healthz: answer(Some(true)),
-            livez: answer(None),
-        }
+        let healthz = Answer {
+            node_eligible: Some(true),
+            ..livez.clone()
+        };
+        Self { healthz, livez }
     }
 }
 
@@ -114,28 +136,34 @@ pub struct DesiredDevices {
 }
 
 /// A line for the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Notice {
-    /// The cluster view has a problem; the last good view stays.
+    #[error("the cluster view has a problem; the last good view stays: {0}")]
     ViewProblem(String),
-    /// The kernel's evidence cannot be read.
+    #[error("the evidence cannot be read: {0}")]
     Unreadable(String),
-    /// The sentinel is not as it was installed, and is not probed.
+    /// The sentinel is not as it was installed.
+    #[error("the sentinel is not probed: {0}")]
     Altered(String),
-    /// The sentinel is off: the node is judged by real traffic alone.
+    #[error("the sentinel is off; the node is judged by real traffic alone: {0}")]
     SentinelOff(String),
-    /// It is on again.
+    #[error("the sentinel is on again")]
     SentinelOn,
-    /// The sentinel's devices or programs were damaged.
+    #[error("the sentinel's devices are damaged: {0}")]
     Damaged(String),
-    /// A program of the sentinel's was detached by something else, and is put back.
+    /// A program of the sentinel's was detached by something else.
+    #[error("the sentinel's programs are put back")]
     Detached,
     /// The API server has another sentinel than the watches reported, or has the same again.
+    #[error("the sentinel was read uncached: {}", .0.as_deref().unwrap_or("it is the same"))]
     Rechecked(Option<String>),
-    /// The datapath's shape changed.
+    #[error("the datapath's shape changed: {0}")]
     Shape(String),
-    /// A lane begins or ceases to fail.
+    #[error("a path begins or ceases to fail: {0}")]
     Lane(&'static str),
-    /// The verdict began to fail with this agent, which is not ready therefore.
+    /// The verdict began to fail with this agent.
+    #[error(
+        "the verdict began to fail with this agent, which is therefore not ready: a rolling update stops here"
+    )]
     UpgradeFailed,
 }

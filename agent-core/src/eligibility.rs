@@ -26,6 +26,11 @@ pub enum Eligibility {
 }
 
 impl Eligibility {
+    /// Whether the Node object says that the node is being removed.
+    pub fn is_leaving(&self) -> bool {
+        matches!(self, Eligibility::Deleting | Eligibility::Tainted { .. })
+    }
+
     /// Name as metrics and `/verdict` show it.
     pub fn name(&self) -> &'static str {
         match self {

@@ -5,7 +5,7 @@ use agent_common::evidence::FAULTS;
 use agent_common::service::{FAMILIES, SOURCE_CLASSES};
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Change, NodeFacts, ObjectName};
+use crate::cluster::{Change, NodeFacts};
 use crate::coverage::Hooks;
 use crate::drain::Outside;
 use crate::evidence::{CountDelta, ServiceInfo, Sighting};
@@ -104,41 +104,7 @@ pub struct Service {
     /// The id.
     pub id: u32,
     /// Nothing where the id is not in use any more.
-    pub known: Option<KnownService>,
-}
-
-/// As [`ServiceInfo`], with its own names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KnownService {
-    /// Namespace and name.
-    pub name: ObjectName,
-    /// Name of the port; empty for the single unnamed one.
-    pub port: String,
-    /// Family of the frontends.
-    #[serde(with = "crate::names::FamilyName")]
-    pub family: agent_common::service::Family,
-    /// Current endpoints.
-    pub endpoints: u32,
-    /// A UDP port.
-    pub udp: bool,
-    /// A DNS port.
-    pub dns: bool,
-    /// The sentinel.
-    pub sentinel: bool,
-}
-
-impl From<&ServiceInfo<'_>> for KnownService {
-    fn from(info: &ServiceInfo<'_>) -> Self {
-        Self {
-            name: info.name.clone(),
-            port: info.port.to_owned(),
-            family: info.family,
-            endpoints: info.endpoints,
-            udp: info.udp,
-            dns: info.dns,
-            sentinel: info.sentinel,
-        }
-    }
+    pub known: Option<ServiceInfo>,
 }
 
 /// Another agent on this node that was started later.

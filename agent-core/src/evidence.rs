@@ -3,12 +3,15 @@
 //!
 //! `datapath` fills a [`Sample`] from the kernel; the [ledger](super::ledger) absorbs it.
 
-use std::fmt;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
 
 use agent_common::evidence::OUTCOMES;
 use agent_common::service::{FAMILIES, Family, FrontendKind, SOURCE_CLASSES, SourceClass};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::cause::Failure;
 use crate::cluster::ObjectName;
@@ -78,6 +81,13 @@ pub struct Sighting {
     pub left_since: Option<Mono>,
 }
 
+impl Sighting {
+    /// How long before the connection its endpoint had left.
+    pub(crate) fn age(&self) -> Option<Duration> {
+        self.left_since.map(|left| self.arrived.since(left))
+    }
+}
+
 /// How well the observer sees. Its blindness is never the node's fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObserverHealth {
@@ -94,15 +104,14 @@ pub struct ObserverHealth {
 }
 
 /// A part of the traffic that is not seen, or not judged in full.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
 #[serde(rename_all = "snake_case", tag = "loss")]
 pub enum CoverageLoss {
     /// The programs are not in the kernel.
-    NotLoaded {
-        /// What the kernel or the permissions said.
-        why: String,
-    },
+    #[error("the observer is not in the kernel: {why}")]
+    NotLoaded { why: String },
     /// A device lacks a hook.
+    #[error("{device} is not observed{}{why}", if why.is_empty() { "" } else { ": " })]
     Detached {
         /// Name of the device.
         device: String,
@@ -111,62 +120,49 @@ pub enum CoverageLoss {
     },
     /// Devices that the configuration leaves out, or whose headers are not followed (PPP,
     /// InfiniBand): what leaves by them is not seen leaving.
-    LeftOut {
-        /// How many.
-        devices: u64,
-    },
+    #[error(
+        "{devices} interfaces are left out, by configuration or since they are neither Ethernet nor IP tunnels; lost connections are not counted"
+    )]
+    LeftOut { devices: u64 },
     /// Another program runs before ours on a device, and may hide packets.
-    NotFirst {
-        /// Name of the device.
-        device: String,
-    },
+    #[error("on {device} another program runs before the observer and may hide packets")]
+    NotFirst { device: String },
     /// Frontends that found no place in the map.
-    FrontendsFull {
-        /// How many.
-        missing: u64,
-    },
+    #[error("{missing} frontends found no place in the map and are not watched")]
+    FrontendsFull { missing: u64 },
     /// Endpoints that found no place in the map.
-    EndpointsFull {
-        /// How many.
-        missing: u64,
-    },
+    #[error("{missing} endpoints found no place in the map")]
+    EndpointsFull { missing: u64 },
     /// Prefixes of pods and nodes that found no place in the map.
-    SourcesFull {
-        /// How many.
-        missing: u64,
-    },
+    #[error("{missing} source prefixes found no place in the map")]
+    SourcesFull { missing: u64 },
     /// Service ports without an id left for them.
-    ServicesFull {
-        /// How many.
-        missing: u64,
-    },
+    #[error("{missing} Service ports are beyond what is watched")]
+    ServicesFull { missing: u64 },
     /// More new connections than can be followed at a time.
-    PendingFull {
-        /// How many were not followed lately.
-        missed: u64,
-    },
+    #[error("{missed} new connections were not followed: more at a time than the map holds")]
+    PendingFull { missed: u64 },
     /// Sources that opened more connections than are followed per source.
-    OverBudget {
-        /// How many connections were not followed lately.
-        missed: u64,
-    },
+    #[error("{missed} new connections were not followed: single sources opened too many")]
+    OverBudget { missed: u64 },
     /// First SYNs cannot be told from repeated ones yet.
+    #[error("first SYNs cannot be told from repeated ones yet")]
     FirstSynUncertain,
     /// The observer was loaded a moment ago.
+    #[error("the observer was loaded a moment ago")]
     Settling,
     /// Nothing can be pinned: an upgrade will leave a gap in observation.
-    NoPins {
-        /// What stood in the way.
-        why: String,
-    },
+    #[error("nothing can be pinned, an upgrade will leave a gap: {why}")]
+    NoPins { why: String },
     /// The source of the cluster view is silent, or was a moment ago: endpoints may have come and
     /// gone that nobody told of.
+    #[error(
+        "the source of the cluster view is silent, or was a moment ago; misrouted and stale connections are not judged"
+    )]
     SourceSilent,
     /// Counts could not be read from the kernel.
-    NotRead {
-        /// What the kernel said.
-        why: String,
-    },
+    #[error("counts cannot be read: {why}")]
+    NotRead { why: String },
 }
 
 impl CoverageLoss {
@@ -192,81 +188,27 @@ impl CoverageLoss {
     }
 }
 
-impl fmt::Display for CoverageLoss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CoverageLoss::NotLoaded { why } => {
-                write!(f, "the observer is not in the kernel: {why}")
-            }
-            CoverageLoss::Detached { device, why } if why.is_empty() => {
-                write!(f, "{device} is not observed")
-            }
-            CoverageLoss::Detached { device, why } => write!(f, "{device} is not observed: {why}"),
-            CoverageLoss::LeftOut { devices } => write!(
-                f,
-                "{devices} interfaces are left out, by configuration or since they are neither Ethernet nor IP tunnels; lost connections are not counted"
-            ),
-            CoverageLoss::NotFirst { device } => {
-                write!(
-                    f,
-                    "on {device} another program runs before the observer and may hide packets"
-                )
-            }
-            CoverageLoss::FrontendsFull { missing } => {
-                write!(
-                    f,
-                    "{missing} frontends found no place in the map and are not watched"
-                )
-            }
-            CoverageLoss::EndpointsFull { missing } => {
-                write!(f, "{missing} endpoints found no place in the map")
-            }
-            CoverageLoss::SourcesFull { missing } => {
-                write!(f, "{missing} source prefixes found no place in the map")
-            }
-            CoverageLoss::ServicesFull { missing } => {
-                write!(f, "{missing} Service ports are beyond what is watched")
-            }
-            CoverageLoss::PendingFull { missed } => write!(
-                f,
-                "{missed} new connections were not followed: more at a time than the map holds"
-            ),
-            CoverageLoss::OverBudget { missed } => write!(
-                f,
-                "{missed} new connections were not followed: single sources opened too many"
-            ),
-            CoverageLoss::FirstSynUncertain => {
-                f.write_str("first SYNs cannot be told from repeated ones yet")
-            }
-            CoverageLoss::Settling => f.write_str("the observer was loaded a moment ago"),
-            CoverageLoss::NoPins { why } => {
-                write!(
-                    f,
-                    "nothing can be pinned, an upgrade will leave a gap: {why}"
-                )
-            }
-            CoverageLoss::SourceSilent => f.write_str(
-                "the source of the cluster view is silent, or was a moment ago; misrouted and stale connections are not judged",
-            ),
-            CoverageLoss::NotRead { why } => write!(f, "counts cannot be read: {why}"),
-        }
-    }
-}
-
 /// Names Services by the ids that evidence carries. Read-only; the registry of `plan` is one.
 pub trait Directory {
     /// The Service port and family of an id, as long as it is expected.
-    fn service(&self, id: u32) -> Option<ServiceInfo<'_>>;
+    fn service(&self, id: u32) -> Option<ServiceInfo>;
+}
+
+impl Directory for BTreeMap<u32, ServiceInfo> {
+    fn service(&self, id: u32) -> Option<ServiceInfo> {
+        self.get(&id).cloned()
+    }
 }
 
 /// What evidence needs to know of a Service port and family.
-#[derive(Clone, Copy, Debug)]
-pub struct ServiceInfo<'a> {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceInfo {
     /// Namespace and name of the Service.
-    pub name: &'a ObjectName,
+    pub name: ObjectName,
     /// Name of the port; empty for the single unnamed one.
-    pub port: &'a str,
+    pub port: Arc<str>,
     /// Family of the frontends.
+    #[serde(with = "crate::names::FamilyName")]
     pub family: Family,
     /// How many current endpoints it has.
     pub endpoints: u32,
@@ -276,4 +218,14 @@ pub struct ServiceInfo<'a> {
     pub dns: bool,
     /// It is the sentinel: what its probes bring is kept apart, and no real connection of it counts.
     pub sentinel: bool,
+}
+
+impl ServiceInfo {
+    /// `namespace/name`, and `:port` where the port has a name.
+    pub fn label(&self) -> String {
+        match &*self.port {
+            "" => self.name.to_string(),
+            port => format!("{}:{port}", self.name),
+        }
+    }
 }

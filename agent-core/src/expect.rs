@@ -14,15 +14,12 @@ use agent_common::service::{
     Port, SOURCE_CLASSES, TCP, UDP, endpoint_flag, frontend_flag,
 };
 
-use crate::cluster::{Protocol, ServiceFacts, ServicePort};
+use crate::cluster::{EndpointFacts, Protocol, ServiceFacts, ServicePort, SliceFacts};
 use crate::view::ServiceState;
 
-mod endpoints;
 pub mod node;
 pub mod sentinel;
 
-pub use endpoints::Endpoint;
-use endpoints::EndpointSets;
 pub use node::{NodeContext, SourcePrefix};
 
 /// A frontend and what is owed to it.
@@ -77,6 +74,19 @@ pub struct Expectation {
     pub not_followed: u32,
 }
 
+/// An endpoint that connections may be sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    /// Mapped address.
+    pub address: Address,
+    /// Port, network order.
+    pub port: Port,
+    /// Whether it is a pod of this node.
+    pub local: bool,
+    /// Whether it is a UDP port's.
+    pub udp: bool,
+}
+
 impl Endpoint {
     /// As the map's key, under a service id.
     pub fn key(&self, service: u32) -> EndpointKey {
@@ -106,9 +116,8 @@ pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
     };
     for (at, port) in service.ports.iter().enumerate() {
         match port.protocol {
-            Protocol::Tcp => {}
             Protocol::Udp if node.sentinel.as_ref() == Some(&service.name) => continue,
-            Protocol::Udp => {}
+            Protocol::Tcp | Protocol::Udp => {}
             Protocol::Sctp => {
                 expectation.not_followed += 1;
                 continue;
@@ -120,81 +129,47 @@ pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
             continue;
         }
         for family in Family::ALL {
-            // kube-proxy serves a family only where the Service has a cluster IP of it: a load
-            // balancer's address of the other family has no rules.
-            if let Some(cluster_ip) = cluster_ip(service, family) {
-                let addresses = Addresses::new(service, port, node, family, cluster_ip);
-                expectation
-                    .ports
-                    .push(port_expectation(state, service, port, node, &addresses));
+            let served = served(service, port, node, family);
+            if !served.is_empty() {
+                let expected = port_expectation(state, service, port, node, family, served);
+                expectation.ports.push(expected);
             }
         }
     }
     expectation
 }
 
-/// The addresses that a Service port is served at in one family.
-struct Addresses {
+/// What a Service port is served at.
+type Served = (FrontendKind, Address, u16);
+
+/// Where a Service port is served in one family. kube-proxy serves a family only where the Service
+/// has a cluster IP of it, the first (`GetClusterIPByFamily`): a load balancer's address of the
+/// other family has no rules.
+fn served(
+    service: &ServiceFacts,
+    port: &ServicePort,
+    node: &NodeContext,
     family: Family,
-    cluster_ip: Address,
-    external_ips: Vec<Address>,
-    load_balancer_ips: Vec<Address>,
-    /// Of this node; empty without a node port.
-    node_addresses: Vec<Address>,
-    node_port: Port,
-    port: Port,
-    has_node_port: bool,
-}
-
-impl Addresses {
-    fn new(
-        service: &ServiceFacts,
-        port: &ServicePort,
-        node: &NodeContext,
-        family: Family,
-        cluster_ip: Address,
-    ) -> Self {
-        let of_family = |addresses: &[std::net::IpAddr]| -> Vec<Address> {
-            addresses
-                .iter()
-                .map(node::address)
-                .filter(|a| Family::of(a) == family)
-                .collect()
-        };
-        let node_addresses = match port.node_port {
-            Some(_) => node
-                .addresses
-                .iter()
-                .copied()
-                .filter(|a| Family::of(a) == family)
-                .collect(),
-            None => Vec::new(),
-        };
-        Self {
-            family,
-            cluster_ip,
-            external_ips: of_family(&service.external_ips),
-            load_balancer_ips: of_family(&service.load_balancer_ips),
-            node_addresses,
-            node_port: port.node_port.unwrap_or(0).to_be_bytes(),
-            port: port.port.to_be_bytes(),
-            has_node_port: port.node_port.is_some(),
-        }
+) -> Vec<Served> {
+    let of_family = |address: &Address| Family::of(address) == family;
+    let mut served = Vec::new();
+    let cluster_ips = service.cluster_ips.iter().map(node::address);
+    let Some(cluster_ip) = cluster_ips.into_iter().find(of_family) else {
+        return served;
+    };
+    served.push((FrontendKind::ClusterIp, cluster_ip, port.port));
+    for (kind, ips) in [
+        (FrontendKind::ExternalIp, &service.external_ips),
+        (FrontendKind::LoadBalancer, &service.load_balancer_ips),
+    ] {
+        let addresses = ips.iter().map(node::address).filter(of_family);
+        served.extend(addresses.map(|address| (kind, address, port.port)));
     }
-
-    /// kube-proxy's `ExternallyAccessible`.
-    fn are_external(&self) -> bool {
-        self.has_node_port || !self.load_balancer_ips.is_empty() || !self.external_ips.is_empty()
+    if let Some(node_port) = port.node_port {
+        let addresses = node.addresses.iter().copied().filter(of_family);
+        served.extend(addresses.map(|address| (FrontendKind::NodePort, address, node_port)));
     }
-}
-
-/// kube-proxy's `GetClusterIPByFamily`: the first of the family.
-fn cluster_ip(service: &ServiceFacts, family: Family) -> Option<Address> {
-    service
-        .cluster_ips
-        .iter()
-        .map(node::address)
-        .find(|a| Family::of(a) == family)
+    served
 }
 
 fn port_expectation(
@@ -202,13 +177,15 @@ fn port_expectation(
     service: &ServiceFacts,
     port: &ServicePort,
     node: &NodeContext,
-    addresses: &Addresses,
+    family: Family,
+    served: Vec<Served>,
 ) -> PortExpectation {
-    let external = addresses.are_external();
+    // kube-proxy's `ExternallyAccessible`.
+    let external = port.node_port.is_some() || served.len() > 1;
     let sets = EndpointSets::collect(
         &state.slices,
         (&port.name, port.protocol),
-        addresses.family,
+        family,
         !service.internal_local || external,
         service.internal_local || (service.external_local && external),
     );
@@ -220,55 +197,28 @@ fn port_expectation(
     if node.sentinel.as_ref() == Some(&service.name) {
         flags |= frontend_flag::SENTINEL;
     }
+    let udp = port.protocol == Protocol::Udp;
+    let frontend = |(kind, address, port): Served| Frontend {
+        key: FrontendKey {
+            address,
+            port: port.to_be_bytes(),
+            protocol: if udp { UDP } else { TCP },
+            padding: 0,
+        },
+        kind,
+        owed: owed(service, kind, &sets),
+        flags,
+    };
+    let mut frontends: Vec<Frontend> = served.into_iter().map(frontend).collect();
+    merge_equal_keys(&mut frontends);
     PortExpectation {
         port: Arc::clone(&port.name),
         protocol: port.protocol,
         dns: port.port == 53 || &*port.name == "dns",
-        family: addresses.family,
-        frontends: frontends(service, port.protocol, addresses, &sets, flags),
+        family,
+        frontends,
         endpoints: sets.reachable,
     }
-}
-
-fn frontends(
-    service: &ServiceFacts,
-    protocol: Protocol,
-    addresses: &Addresses,
-    sets: &EndpointSets,
-    flags: u8,
-) -> Vec<Frontend> {
-    let protocol = if protocol == Protocol::Udp { UDP } else { TCP };
-    let mut frontends = Vec::new();
-    let mut add = |address: Address, port: Port, kind: FrontendKind| {
-        let key = FrontendKey {
-            address,
-            port,
-            protocol,
-            padding: 0,
-        };
-        frontends.push(Frontend {
-            key,
-            kind,
-            owed: owed(service, kind, sets),
-            flags,
-        });
-    };
-    add(
-        addresses.cluster_ip,
-        addresses.port,
-        FrontendKind::ClusterIp,
-    );
-    for &address in &addresses.external_ips {
-        add(address, addresses.port, FrontendKind::ExternalIp);
-    }
-    for &address in &addresses.load_balancer_ips {
-        add(address, addresses.port, FrontendKind::LoadBalancer);
-    }
-    for &address in &addresses.node_addresses {
-        add(address, addresses.node_port, FrontendKind::NodePort);
-    }
-    merge_equal_keys(&mut frontends);
-    frontends
 }
 
 /// One address may be a Service's external IP and its load balancer's: where the two are owed
@@ -313,6 +263,78 @@ fn owed(service: &ServiceFacts, kind: FrontendKind, sets: &EndpointSets) -> [Owe
         _ if service.external_local => [Owed::Forward, Owed::Forward, local],
         _ => [Owed::Forward; SOURCE_CLASSES],
     }
+}
+
+/// The endpoints of one Service port and family, by use: kube-proxy's `CategorizeEndpoints`.
+///
+/// Topology hints are left out on purpose: they only narrow the choice among ready endpoints, and
+/// an endpoint of another zone is still an endpoint of the Service.
+struct EndpointSets {
+    /// Whether there is a usable endpoint anywhere in the cluster.
+    has_any: bool,
+    /// Whether there is one that local traffic policy may use.
+    has_local: bool,
+    /// What cluster and local traffic policy use, together; each once, in order.
+    reachable: Vec<Endpoint>,
+}
+
+impl EndpointSets {
+    /// Collects the endpoints of `port` and `family` from a Service's slices. `uses_cluster` and
+    /// `uses_local` say which traffic policies the port has anything to do with.
+    fn collect(
+        slices: &[Arc<SliceFacts>],
+        port: (&str, Protocol),
+        family: Family,
+        uses_cluster: bool,
+        uses_local: bool,
+    ) -> Self {
+        let usable = || usable(slices, port, family);
+        let local = || usable().filter(|(facts, _)| facts.local);
+        // One that serves though it terminates is in use only while none is ready.
+        let cluster_ready = usable().any(|(facts, _)| facts.ready);
+        let local_ready = local().any(|(facts, _)| facts.ready);
+        let chosen = |(facts, _): &(&EndpointFacts, u16)| {
+            (uses_cluster && facts.ready == cluster_ready)
+                || (uses_local && facts.local && facts.ready == local_ready)
+        };
+        let endpoint = |(facts, number): (&EndpointFacts, u16)| Endpoint {
+            address: facts.address,
+            port: number.to_be_bytes(),
+            local: facts.local,
+            udp: port.1 == Protocol::Udp,
+        };
+        let mut reachable = Vec::with_capacity(usable().count());
+        reachable.extend(usable().filter(chosen).map(endpoint));
+        // An endpoint may be in two slices while it moves; kube-proxy prefers the local reading.
+        reachable.sort_unstable_by_key(|e| (e.address, e.port, !e.local));
+        reachable.dedup_by_key(|e| (e.address, e.port));
+        Self {
+            has_any: usable().next().is_some(),
+            has_local: uses_local && local().next().is_some(),
+            reachable,
+        }
+    }
+}
+
+/// Endpoints that may be in use, with the number of the port.
+fn usable<'a>(
+    slices: &'a [Arc<SliceFacts>],
+    (name, protocol): (&'a str, Protocol),
+    family: Family,
+) -> impl Iterator<Item = (&'a EndpointFacts, u16)> {
+    let usable = |facts: &EndpointFacts| facts.ready || (facts.serving && facts.terminating);
+    slices.iter().flat_map(move |slice| {
+        let ports = slice.ports.iter();
+        let ports = ports.filter(move |port| port.protocol == protocol && &*port.name == name);
+        ports.flat_map(move |port| {
+            let endpoints = slice.endpoints.iter();
+            let of_family = move |facts: &&EndpointFacts| Family::of(&facts.address) == family;
+            let endpoints = endpoints
+                .filter(of_family)
+                .filter(move |facts| usable(facts));
+            endpoints.map(move |facts| (facts, port.port))
+        })
+    })
 }
 
 #[cfg(test)]

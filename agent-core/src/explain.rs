@@ -4,10 +4,7 @@
 
 mod lanes;
 mod remedies;
-mod rules;
 mod stages;
-
-use std::fmt::Write as _;
 
 use agent_common::service::SourceClass;
 
@@ -15,16 +12,12 @@ use crate::cause::Cause;
 use crate::ledger::Lacking;
 use crate::limits::Limits;
 use crate::names;
-use crate::probes::VoidReason;
 use crate::time::{Mono, Spoken};
 use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule};
 use crate::verdict::{FamilyVerdict, Verdict};
-pub use lanes::{
-    cause_label, is_explained, lane_label, meaning, path_label, sentence, state_label,
-};
+pub use lanes::{is_explained, lane_label, meaning, path_label, sentence};
 pub use remedies::{Remedy, next, of_why};
-pub use rules::rule;
-pub use stages::{Seen, Stage, Step, step, steps};
+pub use stages::{Interfaces, Stage, Step, steps};
 
 impl Verdict {
     /// One sentence: why the node is in its state.
@@ -102,21 +95,15 @@ impl Words<'_> {
                 )
             }
             Evidence::Connection { path, at } => {
-                let client = match path {
-                    SourceClass::Pod => "a pod of this node",
-                    SourceClass::Host => "the node itself",
-                    SourceClass::External => "outside the node",
-                };
-                let ago = self.ago(*at);
+                let (client, ago) = (client(*path), self.ago(*at));
                 format!("a new connection from {client} got through {ago} ago")
             }
             Evidence::Boot { at, never } => {
-                let boot = self.ago(*at);
-                let mut text = format!("nothing is proven yet, {boot} after boot");
-                if let Some(never) = never {
-                    let _ = write!(text, "; {}", self.never(never));
-                }
-                text
+                let never = never
+                    .as_ref()
+                    .map(|never| format!("; {}", self.never(never)));
+                let (boot, never) = (self.ago(*at), never.unwrap_or_default());
+                format!("nothing is proven yet, {boot} after boot{never}")
             }
             Evidence::Owners { owners } => {
                 let owners = match owners.is_empty() {
@@ -150,9 +137,6 @@ impl Words<'_> {
     fn lacking(&self, lacking: Lacking) -> String {
         let limits = self.limits;
         match lacking {
-            Lacking::Services if limits.broken_services == 2 => {
-                "a single Service does not accuse the node".to_owned()
-            }
             Lacking::Services => format!(
                 "fewer than {} Services do not accuse the node",
                 limits.broken_services
@@ -168,41 +152,42 @@ impl Words<'_> {
     }
 
     fn unknown(&self, evidence: &Evidence) -> String {
-        let limits = self.limits;
-        let age = Spoken(limits.proof_age);
+        let age = Spoken(self.limits.proof_age);
         let said = match evidence {
             Evidence::Sentinel { said } => said.as_deref(),
             _ => None,
         };
-        let text = match self.finding.rule {
-            Rule::NotSampled => match evidence {
-                Evidence::Read { at: Some(at) } => format!(
-                    "the observer was not read for {}; the agent was stopped or starved",
-                    self.ago(*at)
-                ),
-                _ => "the observer was not read yet".to_owned(),
-            },
-            Rule::ObserverBlind => match evidence {
-                Evidence::Unseen { loss: Some(loss) } => format!("nothing is observed: {loss}"),
-                _ => "nothing is observed: no device has the observer's hooks".to_owned(),
-            },
-            Rule::ViewNotSynced => "the cluster view was never complete: which connections are \
+        let text = match (self.finding.rule, evidence) {
+            (Rule::NotSampled, Evidence::Read { at: Some(at) }) => format!(
+                "the observer was not read for {}; the agent was stopped or starved",
+                self.ago(*at)
+            ),
+            (Rule::NotSampled, _) => "the observer was not read yet".to_owned(),
+            (Rule::ObserverBlind, Evidence::Unseen { loss: Some(loss) }) => {
+                format!("nothing is observed: {loss}")
+            }
+            (Rule::ObserverBlind, _) => {
+                "nothing is observed: no device has the observer's hooks".to_owned()
+            }
+            (Rule::ViewNotSynced, _) => {
+                "the cluster view was never complete: which connections are \
                                     owed what is not known"
-                .to_owned(),
-            Rule::NothingExpected => {
+                    .to_owned()
+            }
+            (Rule::NothingExpected, _) => {
                 "no Service has a TCP frontend on this node: there is nothing to prove".to_owned()
             }
-            Rule::EvidenceTooOld => {
+            (Rule::EvidenceTooOld, _) => {
                 format!("connections failed, but not within {age}, and none was seen since")
             }
-            Rule::Inconclusive => {
+            (Rule::Inconclusive, _) => {
                 format!("new connections came within {age}, but none whose outcome says anything")
             }
-            Rule::NothingProven => format!(
+            (Rule::NothingProven, _) => format!(
                 "nothing was proven within {} after boot",
-                Spoken(limits.boot_deadline)
+                Spoken(self.limits.boot_deadline)
             ),
-            Rule::SentinelAltered => {
+            (Rule::SentinelAltered, _) => {
                 let how = said.map_or(String::new(), |how| format!(": {how}"));
                 return format!("the sentinel is not as pathproof made it{how}");
             }
@@ -220,15 +205,18 @@ fn broken_services(broken: &[BrokenServices], more: usize) -> String {
         let (services, cause) = (listed(&alike.services), cause(alike.cause));
         format!("{services} ({cause}; {} failed so far)", alike.failures)
     };
-    let broken: Vec<String> = broken.iter().map(alike).collect();
-    let more = match more {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!(
-        "connections get through, but not to {}{more}",
-        broken.join(", ")
-    )
+    let first = broken.iter().map(alike).collect();
+    let services = listed(&Named { first, more });
+    format!("connections get through, but not to {services}")
+}
+
+/// Where a real connection came from.
+fn client(path: SourceClass) -> &'static str {
+    match path {
+        SourceClass::Pod => "a pod of this node",
+        SourceClass::Host => "the node itself",
+        SourceClass::External => "outside the node",
+    }
 }
 
 /// `a, b, c and 4 more`.
@@ -261,24 +249,35 @@ pub fn label(name: &str) -> String {
     name.replace('_', " ")
 }
 
-/// Why a probe says nothing.
-pub fn void(reason: VoidReason) -> &'static str {
-    match reason {
-        VoidReason::NotSent => "the probe could not be sent",
-        VoidReason::SentLate => "the probe was sent too late, the agent was starved",
-        VoidReason::EndedLate => "the probe was looked at too late, the agent was starved",
-        VoidReason::ControlFailed => {
-            "the control probe past the datapath failed, the sentinel's devices are damaged or \
-             the agent is starved"
+/// The rule by which a family takes the node out: docs/behaviour.md in a sentence, with its numbers.
+/// Where a family does not, its reason says what is lacking.
+pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
+    let (lag, stale) = (Spoken(limits.lag_after), Spoken(limits.stale_after));
+    Some(match (finding.rule, &finding.evidence) {
+        (Rule::BrokenByProbes, evidence) => {
+            let how = match evidence {
+                Evidence::Probes { lanes, .. } if lanes.iter().all(|lane| !lane.clear) => {
+                    "and real connections that arrived after the first of them failed as well"
+                }
+                _ => "in a way that no filter of the sentinel's own addresses explains",
+            };
+            let probes = limits.probe_failures;
+            format!("At least {probes} probes in a row failed on a path that worked before, {how}.")
         }
-        VoidReason::NotArrived => {
-            "the probe did not enter the node, the sentinel's client devices are damaged"
+        (Rule::BrokenByConnections, _) => format!(
+            "Every Service with new connections failed for at least {}, {} Services at least, \
+             seen by {} clients or more, a pod of this node among them.",
+            Spoken(limits.broken_after),
+            limits.broken_services,
+            limits.broken_sources,
+        ),
+        (Rule::StaleByProbes, _) => format!(
+            "Probes of a path that stands for the node pass, but met an old generation of the \
+             sentinel's endpoint for at least {lag} after this node received a newer one."
+        ),
+        (Rule::StaleByConnections, _) => {
+            format!("Pods still reach an endpoint that left its slice more than {stale} before.")
         }
-        VoidReason::NotEchoed => {
-            "the probe left for the echo, which did not answer, the sentinel's server devices \
-             are damaged"
-        }
-        VoidReason::Damaged => "the sentinel's devices were damaged a moment ago",
-        VoidReason::Unsettled => "the sentinel changed a moment ago",
-    }
+        _ => return None,
+    })
 }

@@ -2,18 +2,16 @@
 //! order in which they are shown. Nothing here reads a cluster.
 
 pub mod rotation;
-mod row;
-mod tally;
-
-#[cfg(test)]
-mod tests;
 
 use std::time::Duration;
 
-use crate::condition::Status;
-use crate::time::Wall;
-pub use row::{Group, Judged, Row, age, row};
-pub use tally::Tally;
+use serde::{Serialize, Serializer};
+
+use crate::cause::{Cause, Why};
+use crate::condition::{Reason, Status, TYPE, says_leaving};
+use crate::eligibility::PRESETS;
+use crate::explain::label;
+use crate::time::{Spoken, Wall};
 
 /// A condition this old is nobody's any more: an agent writes it every 5 min.
 pub const OUT_OF_DATE: Duration = Duration::from_secs(15 * 60);
@@ -48,9 +46,165 @@ pub struct ConditionSeen {
     pub heartbeat: Option<Wall>,
 }
 
-/// All nodes, in the order in which they are shown.
+/// Where a row belongs, in the order of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    /// Broken or stale: its traffic is lost.
+    Sick,
+    /// Not known to be sound.
+    Doubtful,
+    /// Being removed, which is expected; whatever else it is.
+    Leaving,
+    /// Proven, and staying.
+    Sound,
+}
+
+/// The row of a node. Names in JSON are stable: fields are added, never renamed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// The node's name.
+    pub node: String,
+    pub group: Group,
+    /// What is known of its datapath.
+    pub verdict: &'static str,
+    /// Why, in a word or two; nothing of a node that is proven.
+    pub reason: String,
+    /// Why, in a sentence, where there is something to tell.
+    pub sentence: Option<String>,
+    /// When the condition's status last changed; of one that is out of date, the last heartbeat.
+    #[serde(serialize_with = "as_text")]
+    pub since: Option<Wall>,
+    /// Why the node leaves, in a word such as a taint's key; nothing of one that stays.
+    pub leaving: Option<String>,
+}
+
+fn as_text<S: Serializer>(at: &Option<Wall>, serializer: S) -> Result<S::Ok, S::Error> {
+    at.map(|at| at.to_string()).serialize(serializer)
+}
+
+/// All nodes, in the order in which they are shown; within a group by verdict.
 pub fn rows(nodes: &[NodeSeen], now: Wall) -> Vec<Row> {
     let mut rows: Vec<Row> = nodes.iter().map(|node| row(node, now)).collect();
-    rows.sort_by(|a, b| (a.group, a.judged, &a.node).cmp(&(b.group, b.judged, &b.node)));
+    rows.sort_by_cached_key(|row| (row.group, row.verdict, row.node.clone()));
     rows
 }
+
+/// Of one node, as of `now`.
+fn row(node: &NodeSeen, now: Wall) -> Row {
+    let mut row = match (&node.condition, &node.foreign_os) {
+        (Some(condition), _) => of_condition(node, condition, now),
+        // pathproof is for Linux: no agent is expected elsewhere.
+        (None, Some(os)) => blank(node, "no agent", format!("{os} node")),
+        (None, None) => Row {
+            sentence: Some(format!(
+                "the Node has no condition {TYPE}: no agent runs there, or it does not publish"
+            )),
+            ..blank(node, "unknown", "no condition".to_owned())
+        },
+    };
+    if row.leaving.is_some() {
+        row.group = Group::Leaving;
+    }
+    row
+}
+
+fn blank(node: &NodeSeen, verdict: &'static str, reason: String) -> Row {
+    // By the Node alone: deletion, and the taint that always counts.
+    let counts = |key: &&String| PRESETS[0].keys.contains(&key.as_str());
+    let tainted = node.taints.iter().find(counts).cloned();
+    let deleted = node.deleting.then(|| "deleted".to_owned());
+    Row {
+        node: node.name.clone(),
+        group: group(verdict),
+        verdict,
+        reason,
+        sentence: None,
+        since: None,
+        leaving: deleted.or(tainted),
+    }
+}
+
+fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
+    let reason = Reason::parse(&condition.reason);
+    let age = condition.heartbeat.map(|at| age(at, now));
+    if age.is_none_or(|age| age > OUT_OF_DATE) {
+        let since = age.map_or("ever".to_owned(), |age| Spoken(age).to_string());
+        return Row {
+            since: condition.heartbeat,
+            sentence: Some(format!(
+                "its agent has not written the condition for {since}; last message: {}",
+                condition.message
+            )),
+            ..blank(node, "out of date", "no heartbeat".to_owned())
+        };
+    }
+    let (verdict, why) = judged(condition.status, reason);
+    let why = reason.map_or_else(|| condition.reason.clone(), |_| label(why));
+    let mut row = blank(node, verdict, why);
+    row.since = condition.transition;
+    row.sentence = (row.group != Group::Sound).then(|| condition.message.clone());
+    if reason == Some(Reason::Leaving) || says_leaving(&condition.message) {
+        row.leaving.get_or_insert("leaving".to_owned());
+    }
+    row
+}
+
+fn group(verdict: &str) -> Group {
+    match verdict {
+        // What recovers is still answered 503 until that lasts.
+        "broken" | "stale" | "not ready" | "recovering" => Group::Sick,
+        "proven" | "ready" | "no agent" => Group::Sound,
+        _ => Group::Doubtful,
+    }
+}
+
+/// What a condition's status and reason amount to, and the cause by its name in metrics.
+fn judged(status: Status, reason: Option<Reason>) -> (&'static str, &'static str) {
+    let of = |cause: Option<Cause>| cause.map_or("", Cause::name);
+    match (reason, status) {
+        (Some(Reason::Proven), _) => ("proven", ""),
+        (Some(Reason::Recovering), _) => ("recovering", ""),
+        (Some(Reason::Starting), _) => ("starting", ""),
+        (Some(Reason::Stale), _) => ("stale", "rules too old"),
+        (Some(Reason::Broken(cause)), _) => ("broken", of(cause)),
+        (Some(Reason::Degraded(cause)), _) => ("degraded", of(cause)),
+        (Some(Reason::Suspect(cause)), _) => ("suspect", of(cause)),
+        (Some(Reason::Unknown(why)), _) => ("unknown", why.map_or("", Why::name)),
+        (None | Some(Reason::Leaving), Status::True) => ("ready", ""),
+        (None | Some(Reason::Leaving), Status::False) => ("not ready", ""),
+        (None | Some(Reason::Leaving), Status::Unknown) => ("unknown", ""),
+    }
+}
+
+/// How many nodes there are of each kind: the one line that is read first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// All nodes.
+    pub nodes: usize,
+    pub sick: usize,
+    pub doubtful: usize,
+    pub leaving: usize,
+    pub sound: usize,
+}
+
+impl Tally {
+    pub fn of(rows: &[Row]) -> Self {
+        let count = |group| rows.iter().filter(|row| row.group == group).count();
+        Self {
+            nodes: rows.len(),
+            sick: count(Group::Sick),
+            doubtful: count(Group::Doubtful),
+            leaving: count(Group::Leaving),
+            sound: count(Group::Sound),
+        }
+    }
+}
+
+/// How long before `now`; zero where it lies ahead, as with clocks that differ.
+pub fn age(at: Wall, now: Wall) -> Duration {
+    Duration::from_nanos(u64::try_from(now.0.saturating_sub(at.0)).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,47 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::ns;
 
+/// How often the kernel's evidence is read.
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
+/// The same while all is well and no connection came since the last sample: an idle node pays half,
+/// and nothing that takes seconds to confirm comes late.
+pub(crate) const IDLE_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the state is written down while all is well, and while it is not: a kill loses no more
+/// of a run of failures. A change is written at once.
+pub(crate) const REMEMBER: Duration = Duration::from_secs(10);
+pub(crate) const REMEMBER_TROUBLE: Duration = Duration::from_secs(1);
+/// How often the datapath's shape is read where nothing else asks for it.
+pub(crate) const SHAPE_INTERVAL: Duration = Duration::from_secs(30);
+/// How many single failures are kept for those who look.
+pub(crate) const SIGHTINGS_KEPT: usize = 20;
+
+/// How often devices and programs are checked while probes begin to fail.
+pub(crate) const SUSPECT_INTERVAL: Duration = Duration::from_millis(100);
+/// The same while they go on failing, or say nothing for reasons that lie there.
+pub(crate) const FAILING_INTERVAL: Duration = Duration::from_secs(2);
+/// Failures in a row that are judged at once; the last of them may confirm.
+pub(crate) const SOON: u32 = 5;
+/// What the kernel said of itself this long ago says nothing.
+pub(crate) const KERNEL_AGE: Duration = Duration::from_secs(15);
+/// How long one uncached reading serves: paths come and go, and the API server is asked by every
+/// node at once.
+pub(crate) const READING_SERVES: Duration = Duration::from_secs(10);
+
+/// What is sound must have been so for this long before 200.
+pub(crate) const CLEAN: Duration = Duration::from_secs(1);
+/// Broken again this soon after 200 is a flap.
+pub(crate) const FLAP_WINDOW: Duration = Duration::from_secs(30);
+/// The longest dwell.
+pub(crate) const DWELL_MAX: Duration = Duration::from_secs(300);
+/// Longer than a rollout waits at each node (minReadySeconds of the manifests, 30 s).
+pub(crate) const WATCHED: Duration = Duration::from_secs(60);
+/// A verdict that a former agent gave longer ago is not compared with: a pod is replaced, its image
+/// fetched, within this time.
+pub(crate) const RECENT: Duration = Duration::from_secs(600);
+
+/// A Service without a failure for this long is forgotten.
+pub(crate) const KEPT: Duration = Duration::from_secs(30);
+
 /// The numbers of the verdict's rules; times are nanoseconds in JSON. The defaults are what the
 /// promises are made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

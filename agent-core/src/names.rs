@@ -70,25 +70,3 @@ pub(crate) mod some_family {
         Ok(Option::deserialize(deserializer)?.map(|Named(family)| family))
     }
 }
-
-/// Counts by failure: an object in JSON, for `#[serde(with)]`.
-pub(super) mod by_failure {
-    use std::collections::BTreeMap;
-
-    use serde::{Deserialize as _, Deserializer, Serializer};
-
-    use crate::cause::Failure;
-
-    pub(in super::super) fn serialize<S: Serializer>(
-        counts: &[(Failure, u64)],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(counts.iter().copied())
-    }
-
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<(Failure, u64)>, D::Error> {
-        Ok(BTreeMap::deserialize(deserializer)?.into_iter().collect())
-    }
-}

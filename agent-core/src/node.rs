@@ -13,27 +13,27 @@ mod setting;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::answer::{Enforcement, UnknownPolicy};
 use crate::coverage::ObserverStart;
 use crate::drain::{DrainView, ProbeRanges};
-use crate::effect::Effect;
+use crate::effect::Remembered;
+use crate::effect::{Effect, Effects};
 use crate::eligibility::TerminatingTaints;
-use crate::event::{Event, KnownService, Service};
-use crate::evidence::{Directory, Sighting};
+use crate::event::{Event, Service};
+use crate::evidence::{Directory, ServiceInfo};
 use crate::expect::sentinel::SentinelRule;
 use crate::limits::Limits;
-use crate::memory::Remembered;
 use crate::plan::Planner;
-use crate::policy::{Enforcement, UnknownPolicy};
 use crate::record::Recorder;
-use crate::shape::Shape;
-use crate::time::{Anchor, Mono, Wall};
-use crate::verdict::LastVerdict;
+use crate::time::{Mono, Wall};
 use crate::view::ClusterView;
-pub use judge::{Judge, SAMPLE_INTERVAL};
+pub use judge::Judge;
 pub use sentinel::{Condition, Watched};
 use setting::Setting;
 pub use setting::ViewState;
@@ -52,7 +52,7 @@ pub struct Settings {
     /// Whether the datapath's health decides answers.
     pub enforcement: Enforcement,
     /// The first dwell at 503 of a flapping node.
-    pub flap_dwell: std::time::Duration,
+    pub flap_dwell: Duration,
     /// Where load balancers probe from.
     #[serde(skip)]
     pub drain_ignore: ProbeRanges,
@@ -80,21 +80,11 @@ pub struct Start {
 /// A node as one agent knows it.
 pub struct Node {
     setting: Setting,
-    judge: Judge,
+    pub(crate) judge: Judge,
     /// Nothing in a replay, and where nobody wants a recording.
     recorder: Option<Recorder>,
     /// What ids stand for, in a replay.
-    recorded: Option<Recorded>,
-}
-
-/// Ids of Services as a recording names them.
-#[derive(Clone, Debug, Default)]
-struct Recorded(std::collections::BTreeMap<u32, KnownService>);
-
-impl Directory for Recorded {
-    fn service(&self, id: u32) -> Option<crate::evidence::ServiceInfo<'_>> {
-        self.0.get(&id).map(KnownService::info)
-    }
+    recorded: Option<BTreeMap<u32, ServiceInfo>>,
 }
 
 impl Node {
@@ -114,21 +104,18 @@ impl Node {
             setting: Setting::new(None),
             judge,
             recorder: None,
-            recorded: Some(Recorded::default()),
+            recorded: Some(BTreeMap::new()),
         }
     }
 
     /// Takes in one event. Time never goes back: an earlier `now` counts as the latest one.
-    pub fn step(&mut self, event: Event, now: Mono) -> Vec<Effect> {
+    pub fn step(&mut self, event: Event, now: Mono) -> Effects {
         let mut effects = Vec::new();
         let now = self.judge.advance(now);
-        let event = match self.setting.take(event, now, &mut effects) {
-            Some(event) => event,
-            None => return effects,
-        };
-        match event {
-            Event::Services(services) => self.learn(services),
-            event => {
+        match self.setting.take(event, now, &mut effects) {
+            None => {}
+            Some(Event::Services(services)) => self.learn(services),
+            Some(event) => {
                 if matches!(event, Event::Check)
                     && self.recorded.is_none()
                     && let Some(facts) = self.setting.facts()
@@ -142,24 +129,24 @@ impl Node {
         effects
     }
 
-    fn pass(&mut self, event: Event, now: Mono, effects: &mut Vec<Effect>) {
+    fn pass(&mut self, event: Event, now: Mono, effects: &mut Effects) {
         let directory: &dyn Directory = match &self.recorded {
             Some(recorded) => recorded,
-            None => self.setting.planner(),
+            None => &self.setting.planner,
         };
         let Some(recorder) = &mut self.recorder else {
-            return self.judge.step(event, directory, now, effects);
+            return self.judge.step(event, directory, effects);
         };
         recorder.note(&event, now, &self.judge, directory);
         let before = effects.len();
-        self.judge.step(event, directory, now, effects);
-        let mut save = false;
+        self.judge.step(event, directory, effects);
+        let mut shown = false;
         for effect in &effects[before..] {
             if let Effect::Publish(judged) = effect {
-                save |= recorder.judged(judged);
+                shown |= recorder.judged(judged);
             }
         }
-        if save {
+        if shown {
             effects.push(Effect::SaveRecording);
         }
     }
@@ -173,24 +160,16 @@ impl Node {
 
     /// The events of the last minutes as a file; empty without a flight recorder.
     pub fn recording(&self) -> Vec<u8> {
-        self.recorder
-            .as_ref()
-            .map(Recorder::file)
-            .unwrap_or_default()
-    }
-
-    /// Time went by to when a part of a recording begins.
-    pub(crate) fn catch_up(&mut self, now: Mono) {
-        self.judge.advance(now);
+        self.recorder.as_ref().map_or_else(Vec::new, Recorder::file)
     }
 
     /// A recording names Services.
     fn learn(&mut self, services: Vec<Service>) {
-        let Recorded(known) = self.recorded.get_or_insert_default();
-        for Service { id, known: service } in services {
-            match service {
-                Some(service) => known.insert(id, service),
-                None => known.remove(&id),
+        let names = self.recorded.get_or_insert_default();
+        for Service { id, known } in services {
+            match known {
+                Some(known) => names.insert(id, known),
+                None => names.remove(&id),
             };
         }
     }
@@ -202,27 +181,17 @@ impl Node {
 
     /// The cluster as last reported.
     pub fn view(&self) -> &ClusterView {
-        self.setting.view()
+        &self.setting.view
     }
 
     /// What is known of the view beside its objects.
     pub fn view_state(&self) -> &ViewState {
-        self.setting.state()
+        &self.setting.state
     }
 
     /// What stands in the maps of expectations, and what ids stand for.
     pub fn planner(&self) -> &Planner {
-        self.setting.planner()
-    }
-
-    /// The last verdict in short; before the first, a former agent's.
-    pub fn last(&self) -> Option<LastVerdict> {
-        self.judge.last
-    }
-
-    /// Whether the agent is not ready because the verdict began to fail with it.
-    pub fn upgrade_failed(&self) -> bool {
-        self.judge.gate.is_closed()
+        &self.setting.planner
     }
 
     /// The sentinel, unless it is turned off.
@@ -230,43 +199,14 @@ impl Node {
         self.judge.sentinel.as_ref()
     }
 
-    /// Who translates which path.
-    pub fn shape(&self) -> &Shape {
-        &self.judge.shape
-    }
-
     /// Connections from outside.
     pub fn drain(&self) -> &DrainView {
         self.judge.drain.view()
-    }
-
-    /// The latest single failures, the last one first.
-    pub fn sightings(&self) -> impl Iterator<Item = &Sighting> {
-        self.judge.sightings.iter()
-    }
-
-    /// Both clocks at start: what turns monotonic into wall-clock times.
-    pub fn anchor(&self) -> Anchor {
-        self.judge.anchor
     }
 
     /// This node's UID, where it has one.
     pub fn uid(&self) -> Option<Arc<str>> {
         let uid = &self.view().node()?.uid;
         (!uid.is_empty()).then(|| Arc::clone(uid))
-    }
-}
-
-impl KnownService {
-    fn info(&self) -> crate::evidence::ServiceInfo<'_> {
-        crate::evidence::ServiceInfo {
-            name: &self.name,
-            port: &self.port,
-            family: self.family,
-            endpoints: self.endpoints,
-            udp: self.udp,
-            dns: self.dns,
-            sentinel: self.sentinel,
-        }
     }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cause::firsts;
+
 /// Something that translates Service traffic on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -22,26 +24,21 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// All of them.
-    pub const ALL: [Owner; 6] = [
-        Owner::KubeProxyIptables,
-        Owner::KubeProxyNftables,
-        Owner::Ipvs,
-        Owner::Cilium,
-        Owner::Unknown,
-        Owner::CiliumReplacement,
+    /// As a person writes them.
+    const LABELS: [(Owner, &'static str); 6] = [
+        (Owner::KubeProxyIptables, "kube-proxy (iptables)"),
+        (Owner::KubeProxyNftables, "kube-proxy (nftables)"),
+        (Owner::Ipvs, "kube-proxy (ipvs)"),
+        (Owner::Cilium, "Cilium"),
+        (Owner::Unknown, "an unknown program"),
+        (Owner::CiliumReplacement, "Cilium's kube-proxy replacement"),
     ];
+    /// All of them.
+    pub const ALL: [Owner; 6] = firsts(&Self::LABELS);
 
     /// As a person writes it.
     pub fn label(self) -> &'static str {
-        match self {
-            Owner::KubeProxyIptables => "kube-proxy (iptables)",
-            Owner::KubeProxyNftables => "kube-proxy (nftables)",
-            Owner::Ipvs => "kube-proxy (ipvs)",
-            Owner::Cilium => "Cilium",
-            Owner::Unknown => "an unknown program",
-            Owner::CiliumReplacement => "Cilium's kube-proxy replacement",
-        }
+        Self::LABELS[self as usize].1
     }
 }
 
@@ -53,7 +50,7 @@ pub struct DatapathOwners(u8);
 impl DatapathOwners {
     /// Whether it is among them.
     pub fn contains(self, owner: Owner) -> bool {
-        self.0 & bit(owner) != 0
+        self.0 & (1 << owner as u8) != 0
     }
 
     /// Those that are not among `known`.
@@ -81,13 +78,13 @@ impl DatapathOwners {
     }
 }
 
-fn bit(owner: Owner) -> u8 {
-    1 << owner as u8
-}
-
 impl FromIterator<Owner> for DatapathOwners {
     fn from_iter<I: IntoIterator<Item = Owner>>(owners: I) -> Self {
-        DatapathOwners(owners.into_iter().fold(0, |set, owner| set | bit(owner)))
+        DatapathOwners(
+            owners
+                .into_iter()
+                .fold(0, |set, owner| set | 1 << owner as u8),
+        )
     }
 }
 

@@ -9,32 +9,29 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use agent_common::abi;
 use agent_common::service::{
-    Address, EndpointKey, EndpointValue, FrontendKey, FrontendValue, Port, endpoint_flag,
+    Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue, Port, SourceClass,
+    TCP, endpoint_flag,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::cluster::{ObjectName, Protocol};
 use crate::evidence::{Directory, ServiceInfo};
-use crate::expect::{Expectation, NodeContext, PortExpectation, expectation};
+use crate::expect::{
+    Endpoint, Expectation, Frontend, NodeContext, PortExpectation, SourcePrefix, expectation,
+};
 use crate::time::Mono;
 use crate::view::{Applied, ClusterView, ServiceState};
 
 mod adopt;
-mod change;
-mod claims;
-mod diff;
-mod families;
+mod draft;
 mod registry;
-mod retired;
 mod shortage;
 mod sources;
 
 pub use adopt::Installed;
-pub use change::{Conflict, MapChange, Missing};
-use diff::{Claim, Draft, SortedEndpoints};
+use draft::{Claim, Draft};
 use registry::Registry;
-use retired::Retired;
 use shortage::Shortage;
 use sources::Sources;
 
@@ -42,8 +39,74 @@ use sources::Sources;
 /// Service port may have it: longer than connections take to fail and evidence to be read.
 pub const REST: Duration = Duration::from_secs(300);
 
+/// One change of a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapChange {
+    /// Set the counts of a service id to zero: it stands for another Service port from now on.
+    ResetCounts {
+        /// The id.
+        service: u32,
+    },
+    /// Put a source prefix.
+    PutSource {
+        /// The prefix.
+        prefix: SourcePrefix,
+        /// What it is.
+        class: SourceClass,
+    },
+    /// Delete a source prefix.
+    DeleteSource {
+        /// The prefix.
+        prefix: SourcePrefix,
+    },
+    /// Put an endpoint, or put back one that had left.
+    PutEndpoint {
+        /// Key.
+        key: EndpointKey,
+        /// Value.
+        value: EndpointValue,
+    },
+    /// Put a frontend, or change what is owed to it.
+    PutFrontend {
+        /// Key.
+        key: FrontendKey,
+        /// Value.
+        value: FrontendValue,
+    },
+    /// Delete a frontend.
+    DeleteFrontend {
+        /// Key.
+        key: FrontendKey,
+    },
+    /// Mark an endpoint as one that left its slice: an update of what stands.
+    RetireEndpoint {
+        /// Key.
+        key: EndpointKey,
+        /// Value, flagged `LEFT`.
+        value: EndpointValue,
+    },
+    /// Delete an endpoint.
+    DeleteEndpoint {
+        /// Key.
+        key: EndpointKey,
+    },
+}
+
+/// How much found no place. All zero is full coverage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Frontends that are not in the map, those withheld because endpoints are missing included.
+    pub frontends: u64,
+    /// Endpoints that are not in the map.
+    pub endpoints: u64,
+    /// Source prefixes that are not in the map.
+    pub sources: u64,
+    /// Service ports without an id.
+    pub services: u64,
+}
+
 /// Ids, and what stands in the maps as far as the view does not say it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Planner {
     node: NodeContext,
     registry: Registry,
@@ -52,35 +115,15 @@ pub struct Planner {
     /// Ids that claim a frontend which another holds.
     contested: BTreeMap<FrontendKey, BTreeSet<u32>>,
     sources: Sources,
-    retired: Retired,
+    /// Endpoints that left their slice and still stand in the map, marked, each with when it left.
+    retired: BTreeMap<EndpointKey, Mono>,
     shortage: Shortage,
-    not_followed: u64,
-}
-
-impl Default for Planner {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl Planner {
     /// For maps that are new and empty.
     pub fn new() -> Self {
-        Self::with_ids(abi::MAX_SERVICES)
-    }
-
-    /// As [`Planner::new`], with fewer ids than the maps have: tests run out of them sooner.
-    pub fn with_ids(ids: u32) -> Self {
-        Self {
-            node: NodeContext::default(),
-            registry: Registry::new(ids),
-            owners: HashMap::new(),
-            contested: BTreeMap::new(),
-            sources: Sources::default(),
-            retired: Retired::default(),
-            shortage: Shortage::default(),
-            not_followed: 0,
-        }
+        Self::default()
     }
 
     /// With the connections of this Service known as probes.
@@ -109,9 +152,13 @@ impl Planner {
     /// become free, and what found no place tries again.
     pub fn expire(&mut self, view: &ClusterView, now: Mono) -> Vec<MapChange> {
         let mut draft = Draft::default();
-        while let Some(key) = self.retired.pop_due(now, REST) {
-            draft.delete_endpoint(key);
-        }
+        self.retired.retain(|key, since| {
+            let stays = now.since(*since) < REST;
+            if !stays {
+                draft.push(MapChange::DeleteEndpoint { key: *key });
+            }
+            stays
+        });
         self.registry.free_rested(now, REST);
         self.use_room(view, &mut draft);
         draft.into_changes()
@@ -119,12 +166,13 @@ impl Planner {
 
     /// When an endpoint left its slice, if it has and is still remembered.
     pub fn left_since(&self, service: u32, address: Address, port: Port) -> Option<Mono> {
-        self.retired.since(&EndpointKey {
+        let key = EndpointKey {
             service,
             address,
             port,
             padding: [0; 2],
-        })
+        };
+        self.retired.get(&key).copied()
     }
 
     /// What found no place.
@@ -132,21 +180,13 @@ impl Planner {
         self.shortage.missing(self.sources.missing())
     }
 
-    /// Frontends claimed by more than one Service, each with its holder and every claimant.
-    pub fn conflicts(&self) -> impl Iterator<Item = Conflict<'_>> {
+    /// Names of two Services that claim the same frontend, its holder first.
+    pub fn conflicts(&self) -> impl Iterator<Item = (&ObjectName, &ObjectName)> {
+        let name = |id: u32| Some(&self.registry.slot(id)?.name);
         self.contested.iter().flat_map(move |(frontend, waiting)| {
-            let holder = self
-                .owners
-                .get(frontend)
-                .and_then(|id| self.registry.slot(*id));
-            waiting.iter().filter_map(move |id| {
-                let claimant = &self.registry.slot(*id)?.name;
-                Some(Conflict {
-                    frontend: *frontend,
-                    holder: &holder?.name,
-                    claimant,
-                })
-            })
+            let holder = self.owners.get(frontend).copied().and_then(name);
+            let pair = move |id: &u32| Some((holder?, name(*id)?));
+            waiting.iter().filter_map(pair)
         })
     }
 
@@ -162,14 +202,10 @@ impl Planner {
             .saturating_sub(self.shortage.endpoints.len() as u64)
     }
 
-    /// How many endpoints that left are still in the map.
-    pub fn retired_count(&self) -> usize {
-        self.retired.len()
-    }
-
-    /// How many Service ports are of other protocols than TCP and UDP and so not followed.
-    pub fn not_followed(&self) -> u64 {
-        self.not_followed
+    /// Whether a TCP frontend of this family stands in the map: datagrams are judged apart.
+    pub fn has_frontends(&self, family: Family) -> bool {
+        let mut keys = self.owners.keys();
+        keys.any(|key| key.protocol == TCP && Family::of(&key.address) == family)
     }
 
     /// This node as the view has it now.
@@ -195,20 +231,21 @@ impl Planner {
         if before == after {
             return;
         }
-        self.not_followed = (self.not_followed + u64::from(after.not_followed))
-            .saturating_sub(u64::from(before.not_followed));
         for port in &after.ports {
-            let was = find(&before, port);
-            self.change_port(name, was, port, draft);
+            self.change_port(name, find(&before, port), port, draft);
         }
-        for port in before
-            .ports
-            .iter()
-            .filter(|port| find(&after, port).is_none())
-        {
-            self.drop_port(name, port, now, draft);
+        for was in &before.ports {
+            match (find(&after, was), self.registry.active(name, was)) {
+                (None, _) => self.drop_port(name, was, now, draft),
+                (Some(is), Some(id)) => {
+                    let gone = was.endpoints.iter();
+                    for endpoint in gone.filter(|one| find_endpoint(&is.endpoints, one).is_none()) {
+                        self.retire(endpoint.key(id), endpoint.value(), now, draft);
+                    }
+                }
+                (Some(_), None) => {}
+            }
         }
-        self.retire_gone(name, &before, &after, now, draft);
     }
 
     /// A port that is expected now, and perhaps was before.
@@ -227,31 +264,24 @@ impl Planner {
         let before = if standing.is_some() { before } else { None };
         let endpoints = before.map_or(&[][..], |port| &port.endpoints);
         for endpoint in &after.endpoints {
-            if !SortedEndpoints(endpoints).has_same(endpoint) {
+            if find_endpoint(endpoints, endpoint) != Some(endpoint) {
                 self.put_endpoint(endpoint.key(id), endpoint.value(), draft);
             }
         }
         self.registry.set_endpoints(id, after.endpoints.len());
         let frontends = before.map_or(&[][..], |port| &port.frontends);
         for frontend in frontends {
-            if after
-                .frontends
-                .binary_search_by_key(&frontend.key, |f| f.key)
-                .is_err()
-            {
+            if find_frontend(&after.frontends, &frontend.key).is_none() {
                 self.release(id, frontend.key, draft);
             }
         }
         for frontend in &after.frontends {
-            let stands = frontends
-                .binary_search_by_key(&frontend.key, |f| f.key)
-                .ok()
-                .map(|at| frontends[at].value(id));
-            draft.claim(Claim {
+            let stands = find_frontend(frontends, &frontend.key);
+            draft.claims.push(Claim {
                 id,
                 key: frontend.key,
                 value: frontend.value(id),
-                stands,
+                stands: stands.map(|stands| stands.value(id)),
             });
         }
     }
@@ -277,92 +307,62 @@ impl Planner {
         self.registry.rest(id, now);
     }
 
-    /// Endpoints that left ports which are still expected.
-    fn retire_gone(
-        &mut self,
-        name: &ObjectName,
-        before: &Expectation,
-        after: &Expectation,
-        now: Mono,
-        draft: &mut Draft,
-    ) {
-        for was in &before.ports {
-            let (Some(is), Some(id)) = (find(after, was), self.registry.active(name, was)) else {
-                continue;
-            };
-            for endpoint in &was.endpoints {
-                if !SortedEndpoints(&is.endpoints).has(endpoint) {
-                    self.retire(endpoint.key(id), endpoint.value(), now, draft);
-                }
-            }
-        }
-    }
-
     fn acquire(
         &mut self,
         name: &ObjectName,
         port: &PortExpectation,
         draft: &mut Draft,
     ) -> Option<u32> {
-        match self.registry.acquire(name, port) {
-            Some(acquired) => {
-                self.shortage.forget_service(name, port);
-                if acquired.dirty {
-                    draft.reset(acquired.id);
-                }
-                Some(acquired.id)
-            }
-            None => {
-                self.shortage.want_service(name, port);
-                None
-            }
+        let Some((id, dirty)) = self.registry.acquire(name, port) else {
+            self.shortage.want_service(name, port);
+            return None;
+        };
+        self.shortage.forget_service(name, port);
+        if dirty {
+            draft.push(MapChange::ResetCounts { service: id });
         }
+        Some(id)
     }
 
     fn put_endpoint(&mut self, key: EndpointKey, value: EndpointValue, draft: &mut Draft) {
         self.retired.remove(&key);
-        if !self.shortage.amend_endpoint(key, value) {
-            draft.put_endpoint(key, value);
+        match self.shortage.endpoints.get_mut(&key) {
+            Some(missing) => *missing = value,
+            None => draft.push(MapChange::PutEndpoint { key, value }),
         }
     }
 
     fn retire(&mut self, key: EndpointKey, mut value: EndpointValue, now: Mono, draft: &mut Draft) {
-        if self.shortage.remove_endpoint(&key) {
+        if self.shortage.endpoints.remove(&key).is_some() {
             return;
         }
         value.flags |= endpoint_flag::LEFT;
         self.retired.insert(key, now);
-        draft.retire_endpoint(key, value);
+        draft.push(MapChange::RetireEndpoint { key, value });
     }
 
-    /// What a service id stands for, as the view has it now.
-    fn expected_port(&self, view: &ClusterView, id: u32) -> Option<PortExpectation> {
-        let slot = self.registry.slot(id)?;
-        let mut expected = expectation(view.state(&slot.name)?, &self.node);
-        let at = expected.ports.iter().position(|port| slot.is_of(port))?;
-        Some(expected.ports.swap_remove(at))
-    }
-
+    /// A frontend of a service id, as the view has it now.
     fn expected_frontend(
         &self,
         view: &ClusterView,
         id: u32,
         key: &FrontendKey,
     ) -> Option<FrontendValue> {
-        let port = self.expected_port(view, id)?;
-        let at = port.frontends.binary_search_by_key(key, |f| f.key).ok()?;
-        Some(port.frontends[at].value(id))
+        let slot = self.registry.slot(id)?;
+        let expected = expectation(view.state(&slot.name)?, &self.node);
+        let port = expected.ports.iter().find(|port| slot.is_of(port))?;
+        Some(find_frontend(&port.frontends, key)?.value(id))
     }
 }
 
 impl Directory for Planner {
-    fn service(&self, id: u32) -> Option<ServiceInfo<'_>> {
+    fn service(&self, id: u32) -> Option<ServiceInfo> {
         let slot = self.registry.slot(id)?;
         Some(ServiceInfo {
-            name: &slot.name,
-            port: &slot.port,
+            name: slot.name.clone(),
+            port: slot.port.clone(),
             family: slot.family,
-            endpoints: self.registry.endpoints(id),
+            endpoints: slot.endpoints,
             udp: slot.protocol == Protocol::Udp,
             dns: slot.dns,
             sentinel: self.node.sentinel.as_ref() == Some(&slot.name),
@@ -389,6 +389,19 @@ fn find<'a>(expectation: &'a Expectation, port: &PortExpectation) -> Option<&'a 
     expectation.ports.iter().find(|other| {
         other.port == port.port && other.protocol == port.protocol && other.family == port.family
     })
+}
+
+/// The same frontend among those of a port.
+fn find_frontend<'a>(sorted: &'a [Frontend], key: &FrontendKey) -> Option<&'a Frontend> {
+    let at = sorted.binary_search_by_key(key, |frontend| frontend.key);
+    at.ok().map(|at| &sorted[at])
+}
+
+/// The same address and port among the endpoints of a port.
+fn find_endpoint<'a>(sorted: &'a [Endpoint], endpoint: &Endpoint) -> Option<&'a Endpoint> {
+    let key = |endpoint: &Endpoint| (endpoint.address, endpoint.port);
+    let at = sorted.binary_search_by_key(&key(endpoint), key);
+    at.ok().map(|at| &sorted[at])
 }
 
 #[cfg(test)]

@@ -6,8 +6,6 @@
 //! for a while, and while its devices are sound. Proofs of the sentinel are kept apart from those
 //! of real connections.
 
-mod bearing;
-mod lag;
 mod lane;
 mod outcome;
 
@@ -23,13 +21,12 @@ use crate::cause::ProbeCause;
 use crate::freshness::Lags;
 use crate::limits::Limits;
 use crate::owners::{DatapathOwners, Owner};
-use crate::shape::Told;
+use crate::shape::{Shape, Told};
 use crate::time::Mono;
 use crate::trace::{Lane, PROBE_PATHS, ProbePath, ProbeTrace, Transport};
-use bearing::Bearing;
 use lane::LaneMemory;
 pub(crate) use lane::{LaneLedger, Run};
-pub use outcome::{KernelFacts, ProbeOutcome, VOID_REASONS, VoidReason, classify};
+pub use outcome::{KernelFacts, ProbeOutcome, VoidReason, classify};
 
 const TRANSPORTS: usize = Transport::ALL.len();
 const LANES: usize = PROBE_PATHS * FAMILIES * TRANSPORTS;
@@ -60,11 +57,11 @@ impl SentinelView {
 }
 
 /// All that is known by probes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SentinelLedger {
     limits: Limits,
     lanes: [LaneLedger; LANES],
-    view: SentinelView,
+    pub(crate) view: SentinelView,
     owners: [Ownership; FAMILIES],
     damage: Option<Damage>,
     /// When the last look began that found our own parts sound.
@@ -73,12 +70,26 @@ pub struct SentinelLedger {
     absorbed: Option<Mono>,
     /// Measured by TCP probes of late, by family.
     lags: [Lags; FAMILIES],
-    /// What the last probe that was taken in measured.
-    measured: Option<Duration>,
+    /// What the probe that was taken in last measured, if it was the first to meet a generation:
+    /// how long after its receipt.
+    pub(crate) measured: Option<Duration>,
     /// Since when the source of the view is away.
     away: Option<Mono>,
     /// What the datapath's shape makes of probes.
-    bearing: Bearing,
+    pub(crate) bearing: Bearing,
+}
+
+/// What the datapath's shape makes of probes; the same as ever before it was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Bearing {
+    /// Probes from outside the node do not take the way of real connections.
+    aside: bool,
+    /// They are translated by another proxy than pods' connections.
+    pub(crate) mixed: bool,
+    /// Whether programs of others stand at both of the sentinel's interfaces, as told last.
+    pub(crate) managed: Told,
+    /// When lanes that were armed ceased to stand for users, by family.
+    fell_silent: [Option<Mono>; FAMILIES],
 }
 
 /// Who owns the datapath of a family.
@@ -123,16 +134,7 @@ impl SentinelLedger {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            lanes: std::array::from_fn(|_| LaneLedger::default()),
-            view: SentinelView::default(),
-            owners: Default::default(),
-            damage: None,
-            looked: None,
-            absorbed: None,
-            lags: Default::default(),
-            measured: None,
-            away: None,
-            bearing: Bearing::default(),
+            ..Self::default()
         }
     }
 
@@ -167,21 +169,32 @@ impl SentinelLedger {
     /// Takes in a probe and what [`classify`] made of it. Returns what it means with all that is
     /// remembered: a probe that passed may be [`ProbeCause::NotMasqueraded`].
     pub fn absorb(&mut self, trace: &ProbeTrace, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
-        self.close_gap(now);
+        let before = self.absorbed.replace(now);
+        if before.is_some_and(|before| now.since(before) > self.limits.probe_gap) {
+            for lane in &mut self.lanes {
+                lane.run.take_if(|run| !run.is_confirmed(&self.limits));
+            }
+        }
         self.measured = None;
         let lane = &mut self.lanes[place(trace.lane)];
-        lane.dial(trace.frontend);
+        if lane.armed && lane.frontend != Some(trace.frontend) {
+            // What worked at one frontend says nothing of another.
+            lane.disarm();
+        }
         if self.limits.assume_armed && self.view.counts() {
             (lane.armed, lane.frontend) = (true, Some(trace.frontend));
         }
         let outcome = self.with_memory(trace.lane, outcome, now);
         let counts = self.counts(trace.sent);
         let local = self.is_refusal_clear(trace.lane, now);
-        let unchanged_since = self.unchanged_since(trace.lane.family);
+        let disarmed = self.owners[trace.lane.family as usize].disarmed;
+        let unchanged_since = self.view.changed_at.max(disarmed.unwrap_or_default());
         let lane = &mut self.lanes[place(trace.lane)];
         lane.note(trace, outcome, now);
+        if !self.view.counts() {
+            return outcome;
+        }
         match outcome {
-            _ if !self.view.counts() => {}
             // One that was under way when the sentinel or the owner changed says nothing of the new
             // one.
             ProbeOutcome::Passed { .. } if trace.sent < unchanged_since => {}
@@ -202,15 +215,11 @@ impl SentinelLedger {
     /// To be called whenever the view changed, and once after a start; one that says the same as
     /// the last changes nothing.
     pub fn view_changed(&mut self, now: Mono, view: SentinelView) {
-        let old = &self.view;
-        let same = (old.exists, &old.altered, old.off.is_some(), old.identity)
-            == (
-                view.exists,
-                &view.altered,
-                view.off.is_some(),
-                view.identity,
-            );
-        if same {
+        let told = |view: &SentinelView| {
+            let off = view.off.is_some();
+            (view.exists, view.altered.clone(), off, view.identity)
+        };
+        if told(&self.view) == told(&view) {
             self.view.off = view.off;
             return;
         }
@@ -228,11 +237,6 @@ impl SentinelLedger {
             lane.end_young(changed_at, &self.limits);
         }
         self.view = SentinelView { changed_at, ..view };
-    }
-
-    /// The same sentinel is told by another hash: its addresses were replaced.
-    pub(crate) fn identify(&mut self, identity: u64) {
-        self.view.identity = identity;
     }
 
     /// The owners of a family's datapath were read. Another one disarms the lanes: its rules may
@@ -253,13 +257,12 @@ impl SentinelLedger {
             return;
         }
         ownership.known = Some(owners);
-        let lanes = all_lanes().filter(|lane| lane.family == family);
-        let armed: Vec<Lane> = lanes.filter(|lane| self.lane(*lane).armed).collect();
-        if !armed.is_empty() {
-            self.owners[family as usize].disarmed = Some(now);
-        }
-        for lane in armed {
-            self.lanes[place(lane)].disarm();
+        for lane in lanes_of(family) {
+            let lane = &mut self.lanes[place(lane)];
+            if lane.armed {
+                lane.disarm();
+                ownership.disarmed = Some(now);
+            }
         }
     }
 
@@ -293,86 +296,63 @@ impl SentinelLedger {
         self.lane(lane).run.as_ref().map_or(0, |run| run.failures)
     }
 
-    fn close_gap(&mut self, now: Mono) {
-        let before = self.absorbed.replace(now);
-        if before.is_some_and(|before| now.since(before) > self.limits.probe_gap) {
-            let limits = &self.limits;
-            self.lanes
-                .iter_mut()
-                .for_each(|lane| lane.end_unconfirmed(limits));
-        }
-    }
-
     /// Missing masquerade is a fault where kube-proxy owns the path and owes it, and did it before.
     fn with_memory(&self, lane: Lane, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
-        let kube_proxy = self.owners[lane.family as usize]
-            .known
-            .is_some_and(DatapathOwners::is_kube_proxy);
-        let known = self.lane(lane);
-        match outcome {
-            ProbeOutcome::Passed { masqueraded: false }
-                if kube_proxy && known.masquerade_seen && self.is_masquerade_owed(lane, now) =>
-            {
-                ProbeOutcome::Failed(ProbeCause::NotMasqueraded)
-            }
-            other => other,
+        if outcome == (ProbeOutcome::Passed { masqueraded: false })
+            && self.owners(lane.family).is_kube_proxy()
+            && self.lane(lane).masquerade_seen
+            && self.is_masquerade_owed(lane, now)
+        {
+            return ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
         }
+        outcome
     }
 
     /// What comes from outside to a node port is always masqueraded, to a cluster IP as kube-proxy
     /// was configured: that misses it only where node ports, which worked, miss it too.
     fn is_masquerade_owed(&self, lane: Lane, now: Mono) -> bool {
-        let node_port = self.lane(Lane {
+        let node_port = Lane {
             path: ProbePath::NodePort,
             ..lane
-        });
-        let missing = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
-        let misses_it =
-            |(at, outcome)| outcome == missing && now.since(at) <= self.limits.probe_gap;
+        };
         match lane.path {
             ProbePath::NodePort => true,
-            ProbePath::OffCluster => node_port.armed && node_port.last.is_some_and(misses_it),
+            ProbePath::OffCluster if !self.lane(node_port).armed => false,
+            ProbePath::OffCluster => self.failed_lately(node_port, ProbeCause::NotMasqueraded, now),
             ProbePath::Pod | ProbePath::Host => false,
         }
+    }
+
+    /// Whether the last probe of a lane failed in this way, a moment ago.
+    fn failed_lately(&self, lane: Lane, cause: ProbeCause, now: Mono) -> bool {
+        let last = self.lane(lane).last;
+        let last = last.filter(|(at, _)| now.since(*at) <= self.limits.probe_gap);
+        last.is_some_and(|(_, outcome)| outcome == ProbeOutcome::Failed(cause))
     }
 
     /// Whether a RST on this lane accuses the datapath: the frontend is an address of the node's own,
     /// which refuses what no rule takes. A cluster IP is one only with IPVS; elsewhere nobody but a
     /// filter refuses what is sent there, and such a filter refuses what goes to the node port too.
     fn is_refusal_clear(&self, lane: Lane, now: Mono) -> bool {
-        let owners = self.owners[lane.family as usize].known;
-        if owners.is_some_and(|owners| owners.contains(Owner::Ipvs)) {
-            return true;
-        }
-        let refused = ProbeOutcome::Failed(ProbeCause::Refused);
-        let cluster_ip = self.lane(Lane {
-            path: ProbePath::OffCluster,
-            ..lane
-        });
-        let is_refused =
-            |(at, outcome)| outcome == refused && now.since(at) <= self.limits.probe_gap;
+        let path = ProbePath::OffCluster;
+        let cluster_ip = Lane { path, ..lane };
         match lane.path {
+            _ if self.owners(lane.family).contains(Owner::Ipvs) => true,
             ProbePath::Host => true,
-            ProbePath::NodePort => !cluster_ip.last.is_some_and(is_refused),
+            ProbePath::NodePort => !self.failed_lately(cluster_ip, ProbeCause::Refused, now),
             ProbePath::Pod | ProbePath::OffCluster => false,
         }
     }
 
-    fn unchanged_since(&self, family: Family) -> Mono {
-        let disarmed = self.owners[family as usize].disarmed;
-        self.view.changed_at.max(disarmed.unwrap_or_default())
-    }
-
     /// Whether a failure of a probe sent at `at` may accuse.
     fn counts(&self, at: Mono) -> Result<(), VoidReason> {
-        if !self.is_settled(at) {
-            return Err(VoidReason::Unsettled);
-        }
         let after = |damage: &Damage| at >= damage.at.plus(self.limits.sentinel_settled);
-        if self.damage.as_ref().is_none_or(after) {
-            Ok(())
-        } else {
+        if !self.is_settled(at) {
+            Err(VoidReason::Unsettled)
+        } else if !self.damage.as_ref().is_none_or(after) {
             Err(VoidReason::Damaged)
+        } else {
+            Ok(())
         }
     }
 }
@@ -381,10 +361,6 @@ impl SentinelLedger {
 impl SentinelLedger {
     pub(crate) fn lane(&self, lane: Lane) -> &LaneLedger {
         &self.lanes[place(lane)]
-    }
-
-    pub(crate) fn view(&self) -> &SentinelView {
-        &self.view
     }
 
     /// The sentinel is there, as pathproof made it, and has not changed for a while.
@@ -418,6 +394,42 @@ impl SentinelLedger {
     /// Whether a lane of this family ever worked.
     pub(crate) fn is_armed(&self, family: Family) -> bool {
         lanes_of(family).any(|lane| self.lane(lane).armed)
+    }
+}
+
+/// What the datapath's shape makes of the sentinel's probes: whether they take the way of users.
+impl SentinelLedger {
+    /// The datapath's shape was read: what probes from outside the node stand for. Where they begin
+    /// to stand for users they have to pass first: what failed before that says nothing.
+    pub fn shape_seen(&mut self, shape: &Shape, now: Mono) {
+        let bearing = Bearing {
+            aside: !shape.probes_stand(),
+            mixed: shape.is_mixed(),
+            managed: shape.sentinel_managed,
+            ..self.bearing
+        };
+        let before = std::mem::replace(&mut self.bearing, bearing);
+        let outside = all_lanes().filter(|lane| lane.path != ProbePath::Host);
+        match (before.aside, bearing.aside) {
+            (true, false) => outside.for_each(|lane| self.lanes[place(lane)].disarm()),
+            (false, true) => outside
+                .filter(|lane| self.lanes[place(*lane)].armed)
+                .for_each(|lane| self.bearing.fell_silent[lane.family as usize] = Some(now)),
+            _ => {}
+        }
+    }
+
+    /// Whether probes of a path take the way of real connections. The node's own always do.
+    pub(crate) fn stands(&self, path: ProbePath) -> bool {
+        path == ProbePath::Host || !self.bearing.aside
+    }
+
+    /// Whether lanes from outside the node spoke for this family until lately: where they fall silent
+    /// (their interfaces are made anew, and Cilium has yet to attach its programs), the node's own
+    /// path, which accuses only where no other does, takes no turn of theirs.
+    pub(crate) fn fell_silent(&self, family: Family, now: Mono) -> bool {
+        let at = self.bearing.fell_silent[family as usize];
+        at.is_some_and(|at| now.since(at) < self.limits.proof_age)
     }
 }
 

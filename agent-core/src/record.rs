@@ -18,8 +18,8 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
 use crate::effect::Judged;
-use crate::event::{Event, KernelSample, KnownService, Service};
-use crate::evidence::Directory;
+use crate::event::{Event, KernelSample, Service};
+use crate::evidence::{Directory, ServiceInfo};
 use crate::time::Mono;
 use crate::verdict::LastVerdict;
 
@@ -84,7 +84,7 @@ pub struct Recorder {
 }
 
 /// A part in the making, or made.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Segment {
     began: Mono,
     /// Gzip members.
@@ -92,16 +92,14 @@ struct Segment {
     /// Lines that are not compressed yet.
     raw: Vec<u8>,
     /// Services as this part knows them.
-    services: BTreeMap<u32, KnownService>,
+    services: BTreeMap<u32, ServiceInfo>,
 }
 
 impl Segment {
     fn begin(judge: &impl Serialize, now: Mono) -> Self {
         let mut segment = Self {
             began: now,
-            chunks: Vec::new(),
-            raw: Vec::new(),
-            services: BTreeMap::new(),
+            ..Self::default()
         };
         segment.write(&Line::<(), _>::Part {
             recording: VERSION,
@@ -136,7 +134,7 @@ impl Segment {
         let ids: BTreeSet<u32> = counted.chain(sighted).collect();
         let mut services = Vec::new();
         for id in ids {
-            let known = directory.service(id).map(|info| KnownService::from(&info));
+            let known = directory.service(id);
             if known.as_ref() == self.services.get(&id) {
                 continue;
             }

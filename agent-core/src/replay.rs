@@ -39,10 +39,7 @@ pub enum RecordingError {
     },
     /// It ends too early.
     #[error("the recording is cut off after line {line}: copy it again, whole")]
-    CutOff {
-        /// The last whole line.
-        line: usize,
-    },
+    CutOff { line: usize },
     /// A line is damaged.
     #[error("line {line} of the recording cannot be read: {source}")]
     Damaged {
@@ -74,6 +71,7 @@ pub struct Replayed {
     pub differs: Option<Wall>,
     /// The node as the recording ends.
     pub last: Node,
+    outcome: Option<Outcome>,
 }
 
 /// A change of the verdict or of an answer.
@@ -95,9 +93,10 @@ pub fn replay(bytes: &[u8], until: Option<Wall>) -> Result<Replayed, RecordingEr
     let Line::Part { agent, judge, .. } = first else {
         return Err(RecordingError::Foreign);
     };
-    let start = judge.anchor().wall_of(judge.now());
-    let mut player = Player {
-        node: Node::replay(*judge),
+    let start = judge.anchor.wall_of(judge.now);
+    let mut replayed = Replayed {
+        node: judge.settings.node.clone(),
+        last: Node::replay(*judge),
         agent,
         span: (start, start),
         events: 0,
@@ -107,30 +106,19 @@ pub fn replay(bytes: &[u8], until: Option<Wall>) -> Result<Replayed, RecordingEr
         differs: None,
     };
     while let Some(line) = lines.next()? {
-        if !player.play(line, until) {
+        if !replayed.play(line, until) {
             break;
         }
     }
-    Ok(player.end())
+    Ok(replayed)
 }
 
-struct Player {
-    node: Node,
-    agent: String,
-    span: (Wall, Wall),
-    events: usize,
-    moments: Vec<Moment>,
-    latest: Option<Moment>,
-    outcome: Option<Outcome>,
-    differs: Option<Wall>,
-}
-
-impl Player {
+impl Replayed {
     /// Plays a line. Returns whether to go on.
     fn play(&mut self, line: Line<Event, Box<Judge>>, until: Option<Wall>) -> bool {
         match line {
             Line::At(at, event) => {
-                let wall = self.node.anchor().wall_of(at);
+                let wall = self.last.judge().anchor.wall_of(at);
                 if until.is_some_and(|until| wall > until) {
                     return false;
                 }
@@ -143,10 +131,10 @@ impl Player {
             }
             Line::Judged(_) => {}
             Line::Part { judge, .. } => {
-                self.node.catch_up(judge.now());
+                self.last.judge.advance(judge.now);
                 // Maps in it are ordered, so equal judges are equal bytes.
                 let bytes = |judge: &Judge| serde_json::to_vec(judge).unwrap_or_default();
-                if bytes(&judge) != bytes(self.node.judge()) {
+                if bytes(&judge) != bytes(self.last.judge()) {
                     self.differs.get_or_insert(self.span.1);
                 }
             }
@@ -155,7 +143,7 @@ impl Player {
     }
 
     fn step(&mut self, event: Event, at: Mono, wall: Wall) {
-        for effect in self.node.step(event, at) {
+        for effect in self.last.step(event, at) {
             let Effect::Publish(judged) = effect else {
                 continue;
             };
@@ -168,19 +156,6 @@ impl Player {
                 self.moments.push(moment.clone());
             }
             self.latest = Some(moment);
-        }
-    }
-
-    fn end(self) -> Replayed {
-        Replayed {
-            node: self.node.judge().name().to_owned(),
-            agent: self.agent,
-            span: self.span,
-            events: self.events,
-            moments: self.moments,
-            latest: self.latest,
-            differs: self.differs,
-            last: self.node,
         }
     }
 }
@@ -224,10 +199,10 @@ impl<'a> Lines<'a> {
         match serde_json::from_slice(&text) {
             Ok(line) => Ok(Some(line)),
             Err(_) if self.line == 1 => Err(RecordingError::Foreign),
-            Err(source) => Err(RecordingError::Damaged {
-                line: self.line,
-                source,
-            }),
+            Err(source) => {
+                let line = self.line;
+                Err(RecordingError::Damaged { line, source })
+            }
         }
     }
 }
@@ -237,18 +212,8 @@ fn other_version(text: &[u8]) -> Option<RecordingError> {
     if !text.starts_with(b"{\"part\"") {
         return None;
     }
-    #[derive(serde::Deserialize)]
-    struct Head {
-        part: Version,
-    }
-    #[derive(serde::Deserialize)]
-    struct Version {
-        recording: u32,
-        agent: String,
-    }
-    let Head { part } = serde_json::from_slice(text).ok()?;
-    (part.recording != VERSION).then_some(RecordingError::Version {
-        found: part.recording,
-        agent: part.agent,
-    })
+    let line: serde_json::Value = serde_json::from_slice(text).ok()?;
+    let found = u32::try_from(line.pointer("/part/recording")?.as_u64()?).ok()?;
+    let agent = line.pointer("/part/agent")?.as_str()?.to_owned();
+    (found != VERSION).then_some(RecordingError::Version { found, agent })
 }

@@ -10,27 +10,22 @@ use std::net::{IpAddr, SocketAddr};
 
 use agent_common::evidence::{OUTCOMES, Outcome};
 use agent_common::service::{Family, SourceClass};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::answer::Answer;
+use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cause::Failure;
 use crate::drain::DrainView;
-use crate::evidence::Sighting;
+use crate::explain;
 use crate::names;
 use crate::node::Node;
-use crate::policy::{Enforcement, UnknownPolicy};
 use crate::replay::{Moment, Replayed};
 use crate::shape::Shape;
 use crate::time::{Mono, Wall};
 use crate::verdict::Verdict;
 
 pub mod drain;
-pub mod hardening;
-pub mod page;
-pub mod publish;
 pub mod sentinel;
-pub mod udp;
-mod worded;
 
 pub use sentinel::{SentinelReport, SentinelState};
 
@@ -56,45 +51,38 @@ pub struct Report {
     /// The agent that wrote it.
     pub agent: AgentInfo,
     /// What it has given up.
-    #[serde(default)]
-    pub hardening: hardening::HardeningReport,
+    pub hardening: HardeningReport,
     /// The judgement, with its findings, eligibility and coverage; in the document with its
     /// sentences beside them (`reason`, `sentence`).
-    #[serde(serialize_with = "worded::serialize")]
+    #[serde(serialize_with = "serialize_verdict")]
     pub verdict: Verdict,
     /// The sentinel; what its probes found is in the verdict's lanes.
-    #[serde(default)]
     pub sentinel: SentinelReport,
     /// What is answered because of it.
     pub answers: Answers,
     /// How connections to the healthz port come here.
-    #[serde(default)]
     pub port: PortReport,
     /// Services by outcome: all in trouble, then the busiest.
     pub services: Vec<ServiceReport>,
     /// Services with traffic beyond those.
     pub services_omitted: u32,
     /// UDP Services, judged apart.
-    #[serde(default)]
-    pub udp: udp::UdpReport,
+    pub udp: UdpReport,
     /// Single failures, the latest first.
     pub sightings: Vec<SightingReport>,
     /// Interfaces that are watched, or should be.
     pub devices: Vec<DeviceReport>,
     /// The datapath's shape: who translates which path, and what of it is seen.
-    #[serde(default)]
     pub datapath: Shape,
     /// Size of what is expected of the datapath.
     pub expectations: ExpectationReport,
     /// Where the cluster view comes from, and how it is.
     pub cluster: ClusterReport,
     /// What is written to the API server; empty where nothing is to be.
-    #[serde(default)]
-    pub publish: publish::PublishReport,
+    pub publish: PublishReport,
     /// What the programs in the kernel could not do, by name, since they were loaded.
     pub faults: BTreeMap<String, u64>,
     /// New connections from outside, which /drainz answers from.
-    #[serde(default)]
     pub drain: DrainView,
 }
 
@@ -114,9 +102,7 @@ pub struct AgentInfo {
 /// The current answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answers {
-    /// Of /healthz.
     pub healthz: AnswerReport,
-    /// Of /livez.
     pub livez: AnswerReport,
 }
 
@@ -131,10 +117,8 @@ pub struct PortReport {
     /// Another agent has taken the connections over.
     pub succeeded: bool,
     /// Whoever answered load balancers before still does, while the agent reads the cluster.
-    #[serde(default)]
     pub waits: bool,
     /// Why connections are not steered though that was asked for.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub problem: Option<String>,
 }
 
@@ -234,7 +218,7 @@ impl OutcomeCounts {
         }
     }
 
-    /// Connections that failed, by name, none left out.
+    /// Those that failed, by name, none left out.
     pub fn failures(&self) -> [(Failure, u64); 6] {
         [
             (Failure::Leaked, self.leaked),
@@ -268,22 +252,6 @@ pub struct SightingReport {
     pub device: String,
 }
 
-impl SightingReport {
-    /// Of a sighting, with the names that it carries as numbers.
-    pub fn new(sighting: &Sighting, service: String, device: String) -> Self {
-        Self {
-            at: sighting.at,
-            service,
-            path: sighting.class,
-            failure: sighting.failure,
-            client: sighting.client,
-            frontend: sighting.frontend,
-            destination: sighting.destination,
-            device,
-        }
-    }
-}
-
 /// How programs are attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -308,7 +276,6 @@ pub struct DeviceReport {
     /// A default route leaves by it.
     pub uplink: bool,
     /// What stands in the way, where something does.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub problem: Option<String>,
 }
 
@@ -343,9 +310,8 @@ impl Report {
     /// counts of Services) it says nothing.
     pub fn replayed(replayed: &Replayed, moment: &Moment) -> Self {
         let node = &replayed.last;
-        let settings = node.judge().settings();
+        let settings = &node.judge().settings;
         let time = |at: Wall| jiff::Timestamp::from_nanosecond(at.0.into()).unwrap_or_default();
-        let answers = &moment.judged.answers;
         Self {
             schema: SCHEMA,
             node: replayed.node.clone(),
@@ -354,27 +320,27 @@ impl Report {
             agent: AgentInfo {
                 version: replayed.agent.clone(),
                 abi: agent_common::abi::ABI_VERSION,
-                started: time(node.anchor().wall),
+                started: time(node.judge().anchor.wall),
                 enforcement: settings.enforcement,
                 unknown_policy: settings.unknown_policy,
             },
-            hardening: hardening::HardeningReport::default(),
+            hardening: HardeningReport::default(),
             verdict: moment.judged.verdict.clone(),
             sentinel: replayed_sentinel(node),
             answers: Answers {
-                healthz: AnswerReport::from(&answers.healthz),
-                livez: AnswerReport::from(&answers.livez),
+                healthz: AnswerReport::from(&moment.judged.answers.healthz),
+                livez: AnswerReport::from(&moment.judged.answers.livez),
             },
             port: PortReport::default(),
             services: Vec::new(),
             services_omitted: 0,
-            udp: udp::UdpReport::default(),
+            udp: UdpReport::default(),
             sightings: Vec::new(),
             devices: Vec::new(),
-            datapath: node.shape().clone(),
+            datapath: node.judge().shape.clone(),
             expectations: ExpectationReport::default(),
             cluster: ClusterReport::default(),
-            publish: publish::PublishReport::default(),
+            publish: PublishReport::default(),
             faults: BTreeMap::new(),
             drain: DrainView::default(),
         }
@@ -382,12 +348,145 @@ impl Report {
 }
 
 fn replayed_sentinel(node: &Node) -> SentinelReport {
-    let (Some(watched), Some(rule)) = (node.sentinel(), &node.judge().settings().sentinel) else {
+    let (Some(watched), Some(rule)) = (node.sentinel(), &node.judge().settings.sentinel) else {
         return SentinelReport::disabled();
     };
-    let synced = node.judge().facts().synced;
-    SentinelReport::of(&rule.service, &watched.condition(false), synced)
+    let synced = node.judge().facts.synced;
+    SentinelReport::of(&rule.service, &watched.condition(), synced)
+}
+
+/// What is in force in every thread of the agent, once the programs are loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HardeningReport {
+    /// Whether anything was to be given up (--hardening).
+    pub wanted: bool,
+    /// Capabilities that are left, sorted; empty where `wanted` is false, for none was looked for.
+    pub capabilities: Vec<String>,
+    /// Whether starting a program can bring new rights no more.
+    pub no_new_privs: bool,
+    /// Filters of system calls that stand, a container runtime's among them.
+    pub seccomp_filters: u32,
+    /// Whether files are confined.
+    pub files: FilesReport,
+    /// What was to be given up and could not be, in a sentence each, with the reason.
+    pub missing: Vec<String>,
+}
+
+/// What Landlock holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FilesReport {
+    /// Nothing.
+    #[default]
+    Open,
+    /// Writing: what is read lies right below the root.
+    WritesConfined,
+    /// Reading and writing.
+    Confined,
+}
+
+/// The condition and the Events. Absent is what was not asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishReport {
+    /// The Node's condition.
+    pub condition: Option<WriteReport>,
+    /// Events about the Node.
+    pub events: Option<WriteReport>,
+}
+
+impl PublishReport {
+    /// What keeps anything from being written.
+    pub fn problems(&self) -> impl Iterator<Item = &str> {
+        let all = [&self.condition, &self.events].into_iter().flatten();
+        all.filter_map(|of| of.problem.as_deref())
+    }
+}
+
+/// One of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteReport {
+    /// When it was last written, since the agent started.
+    pub written: Option<jiff::Timestamp>,
+    /// What keeps it from being written now: one sentence.
+    pub problem: Option<String>,
+}
+
+/// UDP Services that are shown.
+pub const UDP_SHOWN: usize = 20;
+
+/// UDP Services with traffic.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UdpReport {
+    /// Those of DNS first, then the busiest.
+    pub services: Vec<UdpServiceReport>,
+    /// Services with traffic beyond those.
+    pub omitted: u32,
+}
+
+/// A UDP Service port and family with traffic: followed datagrams, one of a flow at a time, and of
+/// those so many in time (docs/adr/0023-passive-udp.md).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UdpServiceReport {
+    #[serde(flatten)]
+    pub counted: ServiceReport,
+    /// Its port is 53 or is named dns.
+    pub dns: bool,
+    /// How long answers took; absent without any.
+    pub answers: Option<AnswerTimes>,
+}
+
+/// Times from a datagram's arrival to its first answer, as bounds: powers of two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerTimes {
+    /// How many answers were timed.
+    pub count: u64,
+    /// Half of them took less than this, in nanoseconds.
+    pub half_ns: u64,
+    /// 99 of 100 took less than this, in nanoseconds.
+    pub most_ns: u64,
+}
+
+/// The verdict with its sentences. They are for people and for `jq`: who reads a report back takes the
+/// findings.
+fn serialize_verdict<S: Serializer>(verdict: &Verdict, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut document = serde_json::to_value(verdict).map_err(serde::ser::Error::custom)?;
+    document["reason"] = verdict.reason().into();
+    for (index, family) in verdict.families.iter().enumerate() {
+        let of = &mut document["families"][index];
+        of["reason"] = verdict.reason_of(family).into();
+        for (index, lane) in family.lanes.iter().enumerate() {
+            of["lanes"][index]["sentence"] =
+                explain::sentence(family.family, lane, verdict.at).into();
+        }
+    }
+    document.serialize(serializer)
 }
 
 #[cfg(any(test, feature = "testing"))]
 pub mod sample;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_stand_beside_findings_and_a_reader_needs_none() {
+        for report in [
+            sample::broken(),
+            sample::blind(),
+            sample::probed::filtered(),
+        ] {
+            let json = serde_json::to_value(&report).unwrap();
+            let verdict = &json["verdict"];
+            assert_eq!(verdict["reason"], report.verdict.reason());
+            assert!(verdict["finding"]["rule"].is_string(), "{verdict}");
+            let family = &verdict["families"][0];
+            assert_eq!(family["reason"], verdict["reason"]);
+            for lane in family["lanes"].as_array().into_iter().flatten() {
+                assert!(lane["sentence"].as_str().unwrap().starts_with("IPv4 "));
+            }
+            let back: Report = serde_json::from_value(json).unwrap();
+            assert_eq!(back, report);
+        }
+    }
+}

@@ -1,9 +1,11 @@
 //! The datapath's shape: which proxy translates which path of this node, what of it crosses the
 //! observer's hooks, and which of the sentinel's paths it serves.
 //!
-//! [`Shape::of`] makes it of plain facts; reading them is `datapath`'s part. What could not be read
+//! [`Shape::after`] makes it of plain facts; reading them is `datapath`'s part. What could not be read
 //! is a fact too, and leads to a weaker statement, never to a stronger one. What Cilium attaches
 //! where was measured with two of its versions (docs/cilium.md).
+
+use std::collections::BTreeSet;
 
 use agent_common::service::{FAMILIES, Family, SourceClass};
 use serde::{Deserialize, Serialize};
@@ -98,23 +100,19 @@ pub enum Told {
 }
 
 impl Told {
-    fn from_bool(is_so: bool) -> Self {
-        if is_so { Told::Yes } else { Told::No }
-    }
-
     /// Name as metrics and `/verdict` show it.
     pub fn name(self) -> &'static str {
-        match self {
-            Told::Yes => "yes",
-            Told::No => "no",
-            Told::Unknown => "unknown",
-        }
+        ["yes", "no", "unknown"][self as usize]
     }
 }
 
 impl From<Option<bool>> for Told {
     fn from(known: Option<bool>) -> Self {
-        known.map_or(Told::Unknown, Told::from_bool)
+        match known {
+            Some(true) => Told::Yes,
+            Some(false) => Told::No,
+            None => Told::Unknown,
+        }
     }
 }
 
@@ -133,11 +131,7 @@ pub enum Routing {
 impl Routing {
     /// Name as metrics and `/verdict` show it.
     pub fn name(self) -> &'static str {
-        match self {
-            Routing::Native => "native",
-            Routing::Vxlan => "vxlan",
-            Routing::Geneve => "geneve",
-        }
+        ["native", "vxlan", "geneve"][self as usize]
     }
 }
 
@@ -150,10 +144,6 @@ pub struct Cilium {
     pub socket_lb: Told,
     /// Of pods of other nodes.
     pub routing: Routing,
-    /// Nodes encrypt what they send one another by WireGuard.
-    pub wireguard: bool,
-    /// Its programs are filters of clsact, not links.
-    pub clsact: bool,
 }
 
 /// How much of a path crosses the observer's hooks.
@@ -171,11 +161,7 @@ pub enum Seen {
 impl Seen {
     /// Name as metrics and `/verdict` show it.
     pub fn name(self) -> &'static str {
-        match self {
-            Seen::Full => "full",
-            Seen::Partial => "partial",
-            Seen::Hidden => "hidden",
-        }
+        ["full", "partial", "hidden"][self as usize]
     }
 }
 
@@ -198,43 +184,35 @@ pub struct PathShape {
 
 /// The datapath of this node, as far as it can be told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Shape {
     /// Cilium, where it is.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cilium: Option<Cilium>,
     /// Uplinks with an XDP program, which may answer or translate before the observer sees it.
-    #[serde(default)]
     pub accelerated: Vec<String>,
     /// How many interfaces are netkit pairs, which no program of the observer's can follow.
-    #[serde(default)]
     pub netkit: u32,
     /// Whether programs of others stand at both of the sentinel's interfaces.
-    #[serde(default)]
     pub sentinel_managed: Told,
     /// Programs of others on uplinks that are not known as Cilium's: `name at interface`.
-    #[serde(default)]
     pub strangers: Vec<String>,
     /// Every path of both families.
     pub paths: Vec<PathShape>,
     /// What else a reader of the verdict has to know, in sentences.
-    #[serde(default)]
     pub notes: Vec<String>,
 }
 
 impl Shape {
-    /// Makes it of what was read.
-    pub fn of(facts: &Facts) -> Self {
-        Self::after(Told::Unknown, facts)
-    }
-
-    /// The same, where it was told `managed` before whether programs of others stand at both of the
-    /// sentinel's interfaces: while these are away, as during their repair, that is not told anew.
+    /// Makes it of what was read. `managed` is what was known before of whether programs of others
+    /// stand at both of the sentinel's interfaces: it holds while these are away, as during their
+    /// repair.
     pub fn after(managed: Told, facts: &Facts) -> Self {
         let mut shape = Shape {
             cilium: facts.cilium(),
             accelerated: facts.accelerated(),
             netkit: facts.netkit,
-            sentinel_managed: facts.sentinel_managed().map_or(managed, Told::from_bool),
+            sentinel_managed: (facts.sentinel_managed()).map_or(managed, |is| Some(is).into()),
             strangers: facts.strangers(),
             ..Shape::default()
         };
@@ -255,10 +233,14 @@ impl Shape {
         shape
     }
 
-    /// Whether Cilium takes all of kube-proxy's part, or may.
+    /// Whether Cilium takes all of kube-proxy's part; nothing without Cilium.
+    fn replacement(&self) -> Option<Told> {
+        self.cilium.map(|cilium| cilium.replacement)
+    }
+
+    /// Whether it does, or may.
     fn may_replace(&self) -> bool {
-        self.cilium
-            .is_some_and(|cilium| cilium.replacement != Told::No)
+        matches!(self.replacement(), Some(Told::Yes | Told::Unknown))
     }
 
     /// Whether the sentinel's probes from outside the node take the way of real connections. Where
@@ -271,15 +253,12 @@ impl Shape {
 
     /// Whether what comes in from outside is translated by another proxy than what pods send.
     pub fn is_mixed(&self) -> bool {
-        self.cilium
-            .is_some_and(|cilium| cilium.replacement == Told::No)
+        self.replacement() == Some(Told::No)
     }
 
     /// Who owns the datapath of a family, with what only the shape tells.
     pub fn owners_with(&self, owners: DatapathOwners) -> DatapathOwners {
-        let replaces = self
-            .cilium
-            .is_some_and(|cilium| cilium.replacement == Told::Yes);
+        let replaces = self.replacement() == Some(Told::Yes);
         let more = replaces.then_some(Owner::CiliumReplacement);
         owners.iter().chain(more).collect()
     }
@@ -314,21 +293,23 @@ impl Shape {
     }
 }
 
+/// Whether one of these is so; nothing where none that is known is, and one is not known.
+fn any(known: impl Iterator<Item = Option<bool>> + Clone) -> Option<bool> {
+    let has_one = known.clone().any(|one| one == Some(true));
+    (has_one || !known.clone().any(|one| one.is_none())).then_some(has_one)
+}
+
 /// Whether one of Cilium's programs is there for a family. Those whose names are not known are taken
 /// for its own, since it owns the root of the hierarchy. A family that cannot be read may have one.
 fn has_cilium(by_family: &[Option<Strangers>; FAMILIES]) -> Option<bool> {
-    let known = by_family.iter().flatten();
-    let has_one = known
-        .into_iter()
-        .any(|strangers| strangers.may_have(CILIUM));
-    (has_one || by_family.iter().all(Option::is_some)).then_some(has_one)
+    let families = by_family.iter().map(Option::as_ref);
+    any(families.map(|strangers| Some(strangers?.may_have(CILIUM))))
 }
 
 impl Facts {
     fn with(&self, role: Role) -> impl Iterator<Item = &DeviceFacts> {
-        self.devices
-            .iter()
-            .filter(move |device| device.role == role)
+        let devices = self.devices.iter();
+        devices.filter(move |device| device.role == role)
     }
 
     fn has(&self, name: &str) -> bool {
@@ -339,18 +320,9 @@ impl Facts {
         if !self.has("cilium_host") {
             return None;
         }
-        let hooks = self
-            .devices
-            .iter()
-            .filter_map(|device| device.hooks.as_ref());
-        let (mut links, mut filters) = (false, false);
-        for strangers in hooks.flatten() {
-            links |= !strangers.links.is_empty();
-            filters |= !strangers.filters.is_empty();
-        }
         Some(Cilium {
             replacement: self.replacement(),
-            socket_lb: self.socket_lb().into(),
+            socket_lb: has_cilium(&self.connect).into(),
             routing: if self.has("cilium_vxlan") {
                 Routing::Vxlan
             } else if self.has("cilium_geneve") {
@@ -358,46 +330,24 @@ impl Facts {
             } else {
                 Routing::Native
             },
-            wireguard: self.has("cilium_wg0"),
-            clsact: filters && !links,
         })
-    }
-
-    /// Whether Cilium translates at `connect`.
-    fn socket_lb(&self) -> Option<bool> {
-        has_cilium(&self.connect)
-    }
-
-    /// Whether Cilium keeps processes from binding node ports, which it does where it serves these
-    /// (`node-port-bind-protection`, on unless switched off).
-    fn guards_node_ports(&self) -> Option<bool> {
-        has_cilium(&self.bound)
     }
 
     /// The replacement needs both: a program at what leaves by the uplinks, and translation at
     /// `connect`. Either alone has other reasons, and so may both have beside kube-proxy: there it
     /// must guard node ports too.
     fn replacement(&self) -> Told {
-        let mut uplinks = self.with(Role::Uplink).peekable();
-        let unread = uplinks.peek().is_none();
-        let mut leaves = Some(false);
-        for uplink in uplinks {
-            match &uplink.hooks {
-                Some([_, egress]) if egress.may_have(TO_NETDEV) => leaves = Some(true),
-                Some(_) => {}
-                None => leaves = leaves.filter(|leaves| *leaves),
-            }
-        }
-        match (leaves, self.socket_lb()) {
-            (Some(true), Some(true))
-                if self.guards_node_ports() == Some(true) || !self.has_kube_proxy() =>
-            {
-                Told::Yes
-            }
+        let uplinks: Vec<_> = self.with(Role::Uplink).collect();
+        let leaves = |uplink: &&DeviceFacts| Some(uplink.hooks.as_ref()?[1].may_have(TO_NETDEV));
+        let leaves = any(uplinks.iter().map(leaves)).filter(|_| !uplinks.is_empty());
+        // Cilium keeps processes from binding node ports where it serves these
+        // (`node-port-bind-protection`, on unless switched off).
+        let serves = || has_cilium(&self.bound) == Some(true) || !self.has_kube_proxy();
+        match (leaves, has_cilium(&self.connect)) {
+            (Some(true), Some(true)) if serves() => Told::Yes,
             // A program at the uplinks, and nobody else who could serve node ports.
             (Some(true), Some(false)) if !self.has_kube_proxy() => Told::Unknown,
-            (_, Some(false)) => Told::No,
-            (Some(false), _) if !unread => Told::No,
+            (_, Some(false)) | (Some(false), _) => Told::No,
             _ => Told::Unknown,
         }
     }
@@ -421,25 +371,21 @@ impl Facts {
         };
         let managed: Vec<Option<bool>> = ends.map(managed).collect();
         if managed.contains(&Some(false)) {
-            Some(false)
-        } else {
-            // One alone, of a pair that is being made, tells nothing.
-            (managed == [Some(true); 2]).then_some(true)
+            return Some(false);
         }
+        // One alone, of a pair that is being made, tells nothing.
+        (managed == [Some(true); 2]).then_some(true)
     }
 
     fn strangers(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        for device in self.with(Role::Uplink) {
+        let of = |device: &DeviceFacts| {
             let all = device.hooks.iter().flatten().flat_map(Strangers::all);
             let others = all.filter(|name| name.is_none_or(|name| !name.starts_with(CILIUM)));
-            found.extend(others.map(|name| {
-                let name = name.unwrap_or("a program whose name cannot be read");
-                format!("{name} at {}", device.name)
-            }));
-        }
-        found.sort_unstable();
-        found.dedup();
-        found
+            let named = others.map(|name| name.unwrap_or("a program whose name cannot be read"));
+            let at = |name| format!("{name} at {}", device.name);
+            named.map(at).collect::<BTreeSet<_>>()
+        };
+        let found: BTreeSet<String> = self.with(Role::Uplink).flat_map(of).collect();
+        found.into_iter().collect()
     }
 }

@@ -7,6 +7,7 @@ use agent_common::probe::STAGES;
 use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
 
+use crate::cause::firsts;
 use crate::time::Mono;
 
 /// Which way a probe takes through the datapath.
@@ -28,22 +29,19 @@ pub enum ProbePath {
 pub const PROBE_PATHS: usize = 4;
 
 impl ProbePath {
-    /// All, in their order.
-    pub const ALL: [ProbePath; PROBE_PATHS] = [
-        ProbePath::Pod,
-        ProbePath::OffCluster,
-        ProbePath::NodePort,
-        ProbePath::Host,
+    /// Names as metrics and `/verdict` show them.
+    const NAMES: [(ProbePath, &'static str); PROBE_PATHS] = [
+        (ProbePath::Pod, "pod"),
+        (ProbePath::OffCluster, "off_cluster"),
+        (ProbePath::NodePort, "node_port"),
+        (ProbePath::Host, "host"),
     ];
+    /// All, in their order.
+    pub const ALL: [ProbePath; PROBE_PATHS] = firsts(&Self::NAMES);
 
     /// Name as metrics and `/verdict` show it.
     pub fn name(self) -> &'static str {
-        match self {
-            ProbePath::Pod => "pod",
-            ProbePath::OffCluster => "off_cluster",
-            ProbePath::NodePort => "node_port",
-            ProbePath::Host => "host",
-        }
+        Self::NAMES[self as usize].1
     }
 }
 
@@ -116,6 +114,16 @@ pub struct ProbeTrace {
     pub control: Control,
     /// Why it could not be sent, in words.
     pub unsent: Option<String>,
+}
+
+impl ProbeTrace {
+    /// Stages of its first packet and the answer to that: of the SYN, or of the datagram.
+    pub(crate) fn first_packet(&self) -> &Stamps {
+        match self.lane.transport {
+            Transport::Tcp => &self.handshake,
+            Transport::Udp => &self.data,
+        }
+    }
 }
 
 /// How a probe went wrong before anyone's eyes.

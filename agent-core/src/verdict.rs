@@ -7,7 +7,6 @@
 pub mod finding;
 mod judge;
 mod lanes;
-pub mod last;
 pub mod report;
 
 #[cfg(test)]
@@ -18,13 +17,14 @@ use std::time::Duration;
 use agent_common::service::{FAMILIES, Family};
 
 use crate::eligibility::Eligibility;
+use crate::evidence::CoverageLoss;
 use crate::ledger::Ledger;
 use crate::time::Mono;
 pub use finding::{Evidence, Finding, Rule};
-pub use last::LastVerdict;
+use judge::Case;
 pub use report::{
-    Coverage, FamilyVerdict, LaneState, LaneView, Loss, PathState, PathView, ServiceTrouble,
-    StageDelays, Verdict,
+    Coverage, FamilyVerdict, LaneState, LaneView, LastVerdict, Loss, PathState, PathView,
+    ServiceTrouble, StageDelays, Verdict,
 };
 
 /// What the verdict rests on beside the evidence.
@@ -36,27 +36,29 @@ pub struct Inputs {
     pub view_synced: bool,
     /// Families that have a frontend on this node, by [`Family`].
     pub families: [bool; FAMILIES],
-    /// What is known of this boot.
-    pub boot: BootState,
-    /// How far this node's datapath usually lags behind the API, where that is known.
-    pub usual_lag: Option<Duration>,
-}
-
-/// What is known of this boot of the node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BootState {
     /// A sentinel is there, so that something should be proven soon after boot.
     pub sentinel_exists: bool,
     /// When the node booted; `CLOCK_MONOTONIC` begins there.
     pub booted: Mono,
+    /// How far this node's datapath usually lags behind the API, where that is known.
+    pub usual_lag: Option<Duration>,
 }
 
 /// Judges the node as of `now`. The numbers are those of the ledger.
 pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
     let blind = blind(ledger, inputs, now);
-    let families: Vec<FamilyVerdict> = judged_families(ledger, inputs)
-        .map(|family| judge::family(ledger, inputs, family, blind.as_ref(), now))
-        .collect();
+    let judged = |family| {
+        let evidence = ledger.family(family);
+        let case = Case {
+            ledger,
+            inputs,
+            family,
+            evidence,
+            now,
+        };
+        case.verdict(blind.as_ref())
+    };
+    let families: Vec<FamilyVerdict> = judged_families(ledger, inputs).map(judged).collect();
     let finding = blind.unwrap_or_else(|| worst(&families));
     let (services, services_omitted) = judge::troubles(ledger, now);
     Verdict {
@@ -66,7 +68,7 @@ pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
         cause: finding.cause,
         why: finding.rule.why(),
         finding,
-        limits: *ledger.limits(),
+        limits: ledger.limits,
         eligibility: inputs.eligibility.clone(),
         families,
         services,
@@ -77,18 +79,18 @@ pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
 
 /// What keeps everything from being judged. This outranks all evidence.
 fn blind(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Option<Finding> {
-    let since = ledger.sampled().or(ledger.restored());
-    if since.is_none_or(|since| now.since(since) > ledger.limits().sample_gap) {
-        let at = ledger.sampled();
+    let since = ledger.sampled.or(ledger.restored);
+    if since.is_none_or(|since| now.since(since) > ledger.limits.sample_gap) {
+        let at = ledger.sampled;
         return Some(Finding::new(Rule::NotSampled, Evidence::Read { at }));
     }
-    let observer = ledger.observer();
-    if ledger.sampled().is_some() && observer.attached == 0 {
+    let observer = &ledger.observer;
+    if ledger.sampled.is_some() && observer.attached == 0 {
         let loss = observer.reasons.first().cloned();
         return Some(Finding::new(Rule::ObserverBlind, Evidence::Unseen { loss }));
     }
     // A restarted agent begins from what it knew, also while the API server is away.
-    let unsynced = !inputs.view_synced && ledger.restored().is_none();
+    let unsynced = !inputs.view_synced && ledger.restored.is_none();
     unsynced.then(|| Finding::new(Rule::ViewNotSynced, Evidence::Nothing))
 }
 
@@ -96,34 +98,31 @@ fn blind(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Option<Finding> {
 fn judged_families(ledger: &Ledger, inputs: &Inputs) -> impl Iterator<Item = Family> {
     Family::ALL.into_iter().filter(|family| {
         inputs.families[*family as usize]
-            || lanes::is_judged(ledger.sentinel(), *family)
+            || lanes::is_judged(&ledger.sentinel, *family)
             || (!inputs.view_synced && ledger.family(*family).is_known())
     })
 }
 
 /// The worst family speaks for the node; among equals the first.
 fn worst(families: &[FamilyVerdict]) -> Finding {
-    let severest = families.iter().map(|family| family.state).max();
-    let mut families = families.iter();
-    match families.find(|family| Some(family.state) == severest) {
-        Some(family) => family.finding.clone(),
-        None => Finding::new(Rule::NothingExpected, Evidence::Nothing),
-    }
+    let worst = families.iter().rev().max_by_key(|family| family.state);
+    let nothing = || Finding::new(Rule::NothingExpected, Evidence::Nothing);
+    worst.map_or_else(nothing, |family| family.finding.clone())
 }
 
 fn coverage(ledger: &Ledger) -> Coverage {
-    let observer = ledger.observer();
-    let loss = |loss: &super::evidence::CoverageLoss| Loss {
+    let observer = &ledger.observer;
+    let loss = |loss: &CoverageLoss| Loss {
         loss: loss.clone(),
         sentence: loss.to_string(),
     };
     Coverage {
         attached: observer.attached,
         wanted: observer.wanted,
-        sampled: ledger.sampled(),
+        sampled: ledger.sampled,
         lost_suspended: observer.lost_suspended,
         misrouted_suspended: observer.misrouted_suspended,
-        services_untracked: ledger.untracked(),
+        services_untracked: ledger.untracked,
         losses: observer.reasons.iter().map(loss).collect(),
     }
 }

@@ -11,380 +11,342 @@
 //! One task owns all state and is the only one that changes it; everything else gets published
 //! values. Nothing names this module.
 
-use std::path::Path;
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
-use thiserror::Error;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc::{self};
+use ipnet::IpNet;
+use tokio::sync::mpsc::{self, Receiver};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Interval, MissedTickBehavior};
 
-use crate::args::PortTakeover;
 use crate::causes::chain;
 use crate::clock;
-use crate::cluster::api::{self, ClientError, Uncached};
-use crate::cluster::watch::OpenError;
-use crate::config::{Config, SentinelConfig};
+use crate::cluster::api::client::client;
+use crate::cluster::api::{self, ApiAccess, ApiServer, Scope};
+use crate::cluster::{Update, watch as folder};
+use crate::config::{Attach, Config, KeptArgs, PortTakeover, Source};
+use crate::confine::Confined;
+use crate::datapath::Observer;
 use crate::datapath::attach::Mode;
-use crate::datapath::devices::DevicesError;
+use crate::datapath::devices::{self, DevicesError, Interfaces};
+use crate::datapath::load::MapsError;
 use crate::datapath::pins::{Pins, PinsError};
-use crate::datapath::{Observer, ObserverError};
-use crate::hardening::LoaderError;
-use crate::http::bind::BindError;
+use crate::http::AllowList;
+use crate::http::admin::RecordingRequest;
 use crate::http::{admin, health, serve};
-use crate::lifecycle::heartbeat::Heartbeat;
-use crate::lifecycle::ready::Readiness;
-use crate::lifecycle::{limits, memory as memory_of_process};
+use crate::lifecycle::{Heartbeat, Readiness, Shutdown, give_back_memory, raise_open_files};
 use crate::metrics::{Listener, Metrics};
-use crate::publish::{self, Client, Clocks, Publishing, Settings};
-use crate::sentinel;
-use crate::sentinel::devices::DeviceError;
+use crate::port::{self, Listeners};
+use crate::publish::{self, Client, Settings};
+use crate::sentinel::devices::{DeviceError, remove};
 use crate::state;
 use agent_core::coverage::ObserverStart;
-use agent_core::effect::Answers;
+use agent_core::drain::ProbeRanges;
 use agent_core::event::Event;
-use agent_core::limits::Limits;
-use agent_core::upgrade;
+use agent_core::expect::sentinel::SentinelRule;
+use agent_core::limits::{Limits, SAMPLE_INTERVAL};
+use agent_core::node;
 
 mod agent;
-mod assemble;
 mod check;
-mod confine;
 mod probing;
-mod source;
-mod turn;
 
-use crate::port::{self};
-use agent::{Agent, Loaded, Published};
-pub use check::{CheckError, check};
-pub use confine::{Confined, confine, confine_rotator};
-use probing::Probing;
-use turn::{Beside, Input, Inputs, Pending};
+use agent::Agent;
+pub use check::check;
+use probing::{Inbox, Probing};
 
-/// Why the agent could not run.
-#[derive(Debug, Error)]
-pub enum AppError {
-    // Not transparent: the exit code is found by looking for the cause itself.
-    /// An address cannot be had.
-    #[error("{0}")]
-    Bind(#[from] BindError),
-    /// The folder cannot be followed.
-    #[error("{0}")]
-    Folder(#[from] OpenError),
-    /// The API server cannot be asked.
-    #[error("{0}")]
-    Api(#[from] ClientError),
-    /// The kernel refuses the observer for lack of privileges.
-    #[error(transparent)]
-    Observer(#[from] ObserverError),
-    /// The interfaces cannot be followed.
-    #[error(transparent)]
-    Devices(#[from] DevicesError),
-    /// The observer was not loaded.
-    #[error(transparent)]
-    Loader(#[from] LoaderError),
-    /// Signals cannot be received.
-    #[error("cannot receive signals: {source}")]
-    Signals {
-        /// Why not.
-        source: std::io::Error,
-    },
+/// Why a command could not do its work. Whoever reports it finds the cause by its type.
+pub type AppError = Box<dyn Error + Send + Sync>;
+
+/// Whether more privileges would help.
+pub fn is_permission(error: &(dyn Error + 'static)) -> bool {
+    let observer = error.downcast_ref::<MapsError>();
+    let device = error.downcast_ref::<DeviceError>();
+    observer.is_some_and(MapsError::is_permission) || device.is_some_and(DeviceError::is_permission)
 }
 
-impl AppError {
-    /// Whether more privileges would help.
-    pub fn is_permission(&self) -> bool {
-        matches!(self, Self::Observer(error) if error.is_permission())
-    }
-}
+/// Parts that the agent waits for, as readiness names them.
+const VIEW: &str = "cluster view";
+const UPGRADE: &str = "node became unhealthy after this agent started";
 
 /// Runs the agent until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// What kept it from starting. Once it runs, nothing ends it but a signal: what goes wrong then is
-/// said in the log, in `/verdict` and in the metrics.
+/// reported in the log, in `/verdict` and in the metrics.
 pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let mut shutdown = Shutdown::listen()?;
-    let readiness = Readiness::new();
-    let pending = Pending {
-        view: Some(readiness.guard("cluster view")),
-        devices: Some(readiness.guard("interfaces")),
-    };
-    let port = readiness.guard("healthz port");
+    let readiness = Readiness::default();
+    readiness.set(VIEW, false);
     let heartbeat = Heartbeat::new(clock::mono().0);
     let metrics = Metrics::new();
     if config.drop_in {
         metrics.http().as_kube_proxy();
     }
-    let opened = port::open(&config)?;
     // The view is read while the observer is loaded. Where the loader is no thread it blocks, and a
     // task that was spawned here waits for this one to yield: the other worker does not take it.
-    let (updates, client) = source::follow(&config).await?;
+    let (updates, client) = follow(&config).await?;
     tokio::task::yield_now().await;
     let wanted = config.clone();
-    let loaded = confined.loader.run(move || load(&wanted)).await??;
+    let mut loaded = confined.loader.run(move || load(&wanted)).await??;
     // Reading the object took more than all that follows.
-    memory_of_process::give_back();
-    let uncached = |of: &SentinelConfig| {
-        let client = client.clone()?;
-        Some(Uncached::new(client, &config.node_name, of.service.clone()))
-    };
-    let probing = (config.sentinel.clone()).map(|of| Probing::new(of.clone(), uncached(&of)));
+    give_back_memory();
+    let (listeners, takeover, succeeded) =
+        port::take_over(&config, loaded.0.as_mut(), readiness.clone())?;
+    let probing = config.sentinel.clone().map(|of| {
+        let scope = Scope::Sentinel(of.service.clone());
+        let uncached = |client| ApiServer::new(client, &config.node_name, scope);
+        let uncached = client.clone().map(uncached);
+        Probing::new(of, uncached)
+    });
     let (probing, inbox) = probing.unzip();
     let limits = Limits::default();
-    let (mut agent, published) = Agent::new(
-        config.clone(),
-        loaded,
-        probing,
-        limits,
-        Arc::clone(&metrics),
-    );
+    let mut agent = Agent::new(config, loaded, probing, limits, Arc::clone(&metrics));
     agent.output.hardening = confined.report;
-    let (listeners, takeover) = opened.take_over(&config, agent.observer.as_mut(), port)?;
-    agent.succeeded.follow(&takeover);
-    // Answers are there before anyone is heard.
+    agent.succeeded = succeeded;
+    // Answers are there before anyone can ask.
     agent.feed(Event::Tick);
-    agent.output.publishing = client
-        .and_then(|client| begin_to_publish(&config, client, &published, Arc::clone(&metrics)));
-    if agent
-        .node
-        .last()
-        .is_some_and(|last| upgrade::fails(last.state))
-    {
-        // What is remembered is worse than what whoever answers now may know.
+    let wanted = agent.config.publish;
+    agent.output.publishing = client.filter(|_| wanted.any()).map(|client| {
+        let node = Arc::clone(&agent.config.node_name);
+        let settings = Settings::new(node, wanted.condition, wanted.events);
+        let reports = agent.output.report.subscribe();
+        publish::start(settings, client, reports, Arc::clone(&metrics))
+    });
+    let last = agent.node.judge().last;
+    if last.is_some_and(|last| last.state.fails()) {
+        // What is remembered is worse than what the previous responder may know.
         takeover.ready();
     }
-    let (ending, ended) = watch::channel(false);
+    let (ending, ended) = watch::channel(());
     let (recordings, wanted_recordings) = mpsc::channel(1);
     let admin = admin::AdminState {
-        report: published.report.clone(),
-        metrics: Arc::clone(&metrics),
+        report: agent.output.report.subscribe(),
+        metrics,
         readiness: readiness.clone(),
         heartbeat: heartbeat.clone(),
         recordings,
         now: clock::mono,
     };
-    let served = serve_all(&config, listeners, published.answers, admin, ended);
-    let mut beside = Beside {
-        pending,
-        readiness,
-        upgrade: None,
-        heartbeat,
-        takeover: &takeover,
-    };
+    let served = serve_all(&agent, listeners, admin, &ended);
     let mut inputs = Inputs::new(updates, inbox, wanted_recordings).await?;
-    let result = loop {
+    agent.follow_interfaces(inputs.interfaces());
+    let signal = loop {
         tokio::select! {
             biased;
-            name = shutdown.requested() => {
-                tracing::info!(signal = name, "ending");
-                break name;
-            }
-            input = inputs.next() => {
-                inputs.devices_known |= matches!(input, Input::Interfaces(_));
-                if let Some(pause) = agent.take(input) {
-                    inputs.sample.reset_after(pause);
-                }
-            }
+            name = shutdown.requested() => break name,
+            () = inputs.turn(&mut agent) => {}
         }
-        beside.follow(&agent, inputs.devices_known);
+        if agent.node.view().is_synced() {
+            readiness.set(VIEW, true);
+            takeover.ready();
+        }
+        readiness.set(UPGRADE, !agent.node.judge().gate.closed);
+        heartbeat.beat(clock::mono().0);
     };
-    let grace = match result {
-        "SIGTERM" => config.shutdown_grace,
+    tracing::info!(signal, "ending");
+    let grace = match signal {
+        "SIGTERM" => agent.config.healthz.shutdown_grace,
         _ => Duration::ZERO,
     };
     let succeeded = takeover.close(grace, shutdown.requested()).await;
     agent.end(succeeded).await;
-    let _ = ending.send(true);
+    drop(ending);
     // Requests under way are answered; a client that does not read must not keep us.
-    let _ = tokio::time::timeout(Duration::from_secs(2), served).await;
+    let _ = tokio::time::timeout(Duration::from_secs(2), served.join_all()).await;
     Ok(())
 }
 
-/// `pathproof cleanup`: removes pinned links and maps (which detaches the programs), the state and
-/// the sentinel's interfaces, whose names begin with `prefix`.
-///
-/// # Errors
-/// The first that could not be removed; the others are.
-pub async fn cleanup(
-    pin_dir: Option<&Path>,
-    state_dir: Option<&Path>,
-    prefix: String,
-) -> Result<Removed, CleanupError> {
-    let settings = sentinel::devices::Settings {
-        prefix,
-        ..Default::default()
-    };
-    let devices = sentinel::devices::remove(&settings).await;
-    let pins = pin_dir.map_or(Ok(0), Pins::remove_all);
-    if let Some(dir) = state_dir {
-        let forgotten = api::forget(dir).and_then(|()| state::remove(dir));
-        forgotten.map_err(|source| PinsError::Io {
-            operation: "remove",
-            path: dir.to_owned(),
-            source,
-        })?;
-    }
-    Ok(Removed {
-        pins: pins?,
-        devices: devices?,
-    })
+/// How often hooks and the sentinel are checked.
+const CHECK: Duration = Duration::from_secs(5);
+
+/// Everything that comes to the main loop.
+struct Inputs {
+    updates: Receiver<Update>,
+    inbox: Option<Inbox>,
+    devices: watch::Receiver<Interfaces>,
+    recordings: Receiver<RecordingRequest>,
+    sample: Interval,
+    check: Interval,
 }
 
-/// What [`cleanup`] found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Removed {
-    /// Pinned links and maps.
-    pub pins: usize,
-    /// Interfaces of the sentinel.
-    pub devices: usize,
-}
-
-/// What stayed behind.
-#[derive(Debug, Error)]
-pub enum CleanupError {
-    /// A pin, or the state.
-    #[error(transparent)]
-    Pins(#[from] PinsError),
-    /// An interface of the sentinel.
-    #[error(transparent)]
-    Devices(#[from] DeviceError),
-}
-
-impl CleanupError {
-    /// Whether more privileges would help.
-    pub fn is_permission(&self) -> bool {
-        matches!(self, Self::Devices(error) if error.is_permission())
-    }
-}
-
-struct Shutdown {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Shutdown {
-    fn listen() -> Result<Self, AppError> {
-        let listen = |kind| signal(kind).map_err(|source| AppError::Signals { source });
+impl Inputs {
+    async fn new(
+        updates: Receiver<Update>,
+        inbox: Option<Inbox>,
+        recordings: Receiver<RecordingRequest>,
+    ) -> Result<Self, DevicesError> {
+        let mut check = tokio::time::interval(CHECK);
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
+            updates,
+            inbox,
+            devices: devices::follow().await?,
+            recordings,
+            sample: tokio::time::interval(SAMPLE_INTERVAL),
+            check,
         })
     }
 
-    async fn requested(&mut self) -> &'static str {
+    /// The interfaces that there are now.
+    fn interfaces(&mut self) -> Interfaces {
+        self.devices.borrow_and_update().clone()
+    }
+
+    /// Waits for one thing, and has the agent take it in.
+    async fn turn(&mut self, agent: &mut Agent) {
+        let inbox = OptionFuture::from(self.inbox.as_mut().map(Inbox::next));
         tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+            biased;
+            Some(update) = self.updates.recv() => agent.follow_view(update),
+            Some(event) = inbox => agent.feed(event),
+            Ok(()) = self.devices.changed() => agent.follow_interfaces(self.interfaces()),
+            Some(wanted) = self.recordings.recv() => {
+                // Whoever asked may be gone.
+                let _ = wanted.send(agent.node.recording());
+            }
+            _ = self.check.tick() => agent.check(),
+            _ = self.sample.tick() => self.sample.reset_after(agent.sample()),
         }
     }
 }
+
+/// Opens the source of the cluster view and follows it. Returns the client as well, where it is an
+/// API server.
+///
+/// # Errors
+/// It cannot be opened. An API server that is away is no error: it is tried again.
+async fn follow(config: &Config) -> Result<(Receiver<Update>, Option<Client>), AppError> {
+    match &config.source {
+        Source::Folder(path) => Ok((folder::follow(path, &config.node_name)?, None)),
+        Source::Api { api, only } => {
+            let scope = only.clone().map_or(Scope::Full, Scope::Sentinel);
+            let access = ApiAccess {
+                kubeconfig: api.kubeconfig.clone(),
+                server: api.server.clone(),
+                state_dir: config.kept.state_dir.clone(),
+            };
+            let client = client(&access).await?;
+            let updates = ApiServer::new(client.clone(), &config.node_name, scope).follow();
+            Ok((updates, Some(client)))
+        }
+    }
+}
+
+/// `pathproof cleanup`: removes pinned links and maps (which detaches the programs), the state and
+/// the sentinel's interfaces, whose names begin with `prefix`. Returns how many pins and how many
+/// interfaces there were.
+///
+/// # Errors
+/// The first that could not be removed; the others are.
+pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<(usize, usize), AppError> {
+    let devices = remove(&prefix).await;
+    let pins = kept.pin_dir.as_deref().map_or(Ok(0), Pins::remove_all);
+    if let Some(dir) = &kept.state_dir {
+        let forgotten = api::forget(dir).and_then(|()| state::remove(dir));
+        forgotten.map_err(|source| PinsError::Io {
+            operation: "remove",
+            path: dir.clone(),
+            source,
+        })?;
+    }
+    Ok((pins?, devices?))
+}
+
+/// The observer as it was loaded.
+type Loaded = (Option<Observer>, ObserverStart);
 
 /// Loads the observer. A lack of privileges ends the agent, with the remedy; a kernel that cannot
 /// do it does not: the node's eligibility is still worth answering for, and the verdict is Unknown.
-fn load(config: &Config) -> Result<Loaded, AppError> {
-    let mode = match config.attach {
-        crate::args::Attach::Auto => Mode::Auto,
-        crate::args::Attach::Tcx => Mode::Tcx,
-        crate::args::Attach::Clsact => Mode::Clsact,
+fn load(config: &Config) -> Result<Loaded, MapsError> {
+    let mode = match config.observer.attach {
+        Attach::Auto => Mode::Auto,
+        Attach::Tcx => Mode::Tcx,
+        Attach::Clsact => Mode::Clsact,
     };
-    match Observer::load(mode, config.pin_dir.as_deref()) {
+    let mut start = ObserverStart::default();
+    match Observer::load(mode, config.kept.pin_dir.as_deref()) {
         Ok((mut observer, no_pins)) => {
-            let steers = config.port_takeover == PortTakeover::Steer;
+            let steers = config.healthz.port_takeover == PortTakeover::Steer;
             observer.load_ahead(config.sentinel.is_some(), steers);
-            let no_pins = no_pins.map(|error| error.to_string());
-            if let Some(why) = &no_pins {
+            start.no_pins = no_pins.map(|error| error.to_string());
+            if let Some(why) = &start.no_pins {
                 tracing::warn!(%why, "nothing is pinned: a restart will leave a gap in observation");
             }
-            Ok(Loaded {
-                start: ObserverStart {
-                    blind: None,
-                    no_pins,
-                    continues: observer.continues(),
-                },
-                observer: Some(observer),
-            })
+            start.continues = observer.continues();
+            Ok((Some(observer), start))
         }
-        Err(error) if error.is_permission() => Err(error.into()),
+        Err(error) if error.is_permission() => Err(error),
         Err(error) => {
             let why = chain(&error);
             tracing::error!(%why, "there is no observer: the datapath is Unknown");
-            Ok(Loaded {
-                observer: None,
-                start: ObserverStart {
-                    blind: Some(why),
-                    ..ObserverStart::default()
-                },
-            })
+            start.blind = Some(why);
+            Ok((None, start))
         }
     }
 }
 
-/// Begins to write to the API server what is to be written there.
-fn begin_to_publish(
-    config: &Config,
-    client: Client,
-    published: &Published,
-    metrics: Arc<Metrics>,
-) -> Option<Publishing> {
-    let wanted = config.publish;
-    let settings = Settings::new(
-        Arc::clone(&config.node_name),
-        wanted.condition,
-        wanted.events,
-    );
-    let clocks = Clocks {
-        mono: clock::mono,
-        wall: clock::wall,
-    };
-    let reports = published.report.clone();
-    wanted
-        .any()
-        .then(|| publish::start(settings, client, reports, metrics, clocks))
+fn settings(config: &Config, limits: Limits, rereads: bool) -> node::Settings {
+    node::Settings {
+        node: config.node_name.to_string(),
+        limits,
+        taints: config.terminating_taints.clone(),
+        unknown_policy: config.healthz.unknown_policy,
+        enforcement: config.healthz.enforcement,
+        flap_dwell: config.healthz.flap_dwell,
+        drain_ignore: ProbeRanges::new(config.admin.drain_ignore.iter().flatten().copied()),
+        watches_services: config.source.has_services(),
+        sentinel: config.sentinel.as_ref().map(|of| SentinelRule {
+            service: of.service.clone(),
+            echo: of.echo,
+        }),
+        rereads,
+    }
 }
 
-/// Starts what listens; the task ends when all of it has.
+/// Starts what listens, until the sender of `ended` is dropped.
 fn serve_all(
-    config: &Config,
-    (health_listener, admin_listener): port::Listeners,
-    answers: watch::Receiver<Arc<Answers>>,
-    admin: admin::AdminState,
-    ended: watch::Receiver<bool>,
-) -> tokio::task::JoinHandle<()> {
-    let open_files = limits::raise_open_files().unwrap_or(1024);
-    let rules = |listener, allow, limits| serve::Rules {
-        listener,
-        allow,
-        limits,
-        metrics: Arc::clone(&admin.metrics),
-    };
-    // Strangers come to the health port.
-    let health_limits = serve::Limits::default().within(open_files / 4 * 3);
-    let admin_limits = serve::Limits::of_few().within(open_files / 4);
-    let end = |mut ended: watch::Receiver<bool>| async move {
-        let _ = ended.wait_for(|ended| *ended).await;
+    agent: &Agent,
+    (healthz, admin): Listeners,
+    state: admin::AdminState,
+    ended: &watch::Receiver<()>,
+) -> JoinSet<()> {
+    let metrics = Arc::clone(&state.metrics);
+    let mut served = JoinSet::new();
+    let mut serve = |which, listener, router, allow: &[Option<IpNet>], limits| {
+        let Some(listener) = listener else { return };
+        let rules = serve::Rules {
+            listener: which,
+            allow: AllowList::new(allow.iter().flatten().copied()),
+            limits,
+            metrics: Arc::clone(&metrics),
+        };
+        let mut ended = ended.clone();
+        let end = async move { while ended.changed().await.is_ok() {} };
+        served.spawn(serve::serve(listener, router, rules, end));
     };
     let alive = health::Alive {
-        heartbeat: admin.heartbeat.clone(),
+        heartbeat: state.heartbeat.clone(),
         now: clock::mono,
     };
-    let health = health::router(health::HealthState {
-        answers,
+    let router = health::router(health::HealthState {
+        answers: agent.output.answers.subscribe(),
         now: clock::wall,
-        metrics: Arc::clone(&admin.metrics),
-        loopback: config.drop_in.then_some(alive),
+        metrics: Arc::clone(&metrics),
+        loopback: agent.config.drop_in.then_some(alive),
     });
-    let health_allow = config.healthz.allow.clone();
-    let health_rules = rules(Listener::Healthz, health_allow, health_limits);
-    let admin_rules = rules(Listener::Admin, config.admin.allow.clone(), admin_limits);
-    let admin = admin::router(admin.clone());
-    let health = health_listener
-        .map(|listener| serve::serve(listener, health, health_rules, end(ended.clone())));
-    let admin =
-        admin_listener.map(|listener| serve::serve(listener, admin, admin_rules, end(ended)));
-    tokio::spawn(async move {
-        tokio::join!(OptionFuture::from(health), OptionFuture::from(admin));
-    })
+    // Unauthenticated clients come to the health port.
+    let open_files = raise_open_files();
+    let limits = serve::Limits::default().within(open_files / 4 * 3);
+    let allow = &agent.config.healthz.allow;
+    serve(Listener::Healthz, healthz, router, allow, limits);
+    let mut limits = serve::Limits::default().within(open_files / 4);
+    // Few have a reason to ask the other.
+    limits.waiting = limits.waiting.min(1_024);
+    let allow = &agent.config.admin.allow;
+    serve(Listener::Admin, admin, admin::router(state), allow, limits);
+    served
 }

@@ -4,28 +4,28 @@ use std::error::Error;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process;
 
+use agent_common::abi::ABI_VERSION;
 use clap::Parser as _;
 use clap::error::ErrorKind;
 
-use crate::args::{Args, Command, DocsArgs, DocsPage, Plugin};
+use crate::args::{Args, Command, DocsArgs, DocsPage, Output, Plugin};
 use crate::causes::chain;
 use crate::config::ConfigError;
 use crate::http::bind::BindError;
-use crate::telemetry::TelemetryError;
 use crate::{args, metrics};
+use agent_core::time::Wall;
 
 pub mod check;
 pub mod drain;
-mod fetch;
+pub mod fetch;
 pub mod fleet;
-mod lanes;
 mod paper;
+mod parts;
 pub mod recording;
 pub mod status;
-pub mod version;
 pub mod why;
 
-pub use fetch::FetchError;
+use fetch::FetchError;
 
 /// How the process ends. The numbers are those of sysexits(3) where it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Exit {
             {
                 return Exit::Permission;
             }
-            configuration |= error.is::<ConfigError>() || error.is::<TelemetryError>();
+            configuration |= error.is::<ConfigError>();
             // An address or port that cannot be had is a setting that must change; what was short
             // at the moment is not.
             configuration |= error.downcast_ref::<BindError>().is_some_and(|error| {
@@ -112,6 +112,27 @@ pub fn parse() -> Result<Args, Exit> {
 pub fn fail(error: &(dyn Error + 'static)) -> Exit {
     let _ = writeln!(io::stderr(), "pathproof: {}", paper::visible(&chain(error)));
     Exit::of(error)
+}
+
+fn wall(time: &str) -> Option<Wall> {
+    let time: jiff::Timestamp = time.parse().ok()?;
+    i64::try_from(time.as_nanosecond()).ok().map(Wall)
+}
+
+/// Says what went wrong, if anything did.
+fn end<E: Error + 'static>(result: Result<Exit, E>) -> Exit {
+    result.unwrap_or_else(|error| fail(&error))
+}
+
+/// `pathproof version`.
+pub fn version(output: Output) -> Exit {
+    let version = env!("CARGO_PKG_VERSION");
+    match output {
+        Output::Text => print(&format!(
+            "pathproof {version} (layouts shared with the kernel: {ABI_VERSION})\n"
+        )),
+        Output::Json => print_json(&serde_json::json!({ "version": version, "abi": ABI_VERSION })),
+    }
 }
 
 /// `pathproof docs`: a page of the reference on standard output.
@@ -179,10 +200,9 @@ mod tests {
 
     #[test]
     fn a_folder_that_may_not_be_read_is_a_permission() {
-        let error = ConfigError::Directory {
+        let error = ConfigError::Unreadable {
             option: "--manifests",
             path: "/secret".into(),
-            remedy: "let the agent's user read it",
             source: io::Error::from_raw_os_error(libc::EACCES),
         };
         assert_eq!(Exit::of(&error), Exit::Permission);

@@ -1,45 +1,30 @@
-//! The configuration: what was said on the command line, turned into values that are known to be
-//! sound. Printed at start; it holds no secrets.
+//! The configuration: options that were read by `args`, checked against each other and completed by
+//! what the machine reports. Printed at start; it holds no secrets.
 //!
-//! [`Config::resolve`] is pure; [`Config::check`] looks at the file system and nothing else here
-//! does. No port is bound and no kernel object touched before both have passed.
+//! [`Config::resolve`] is pure; [`Config::check`] reads the file system and nothing else here does.
+//! No port is bound and no kernel object touched before both have passed.
 
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::args::{Attach, CheckArgs, ClusterArgs, Hardening, PortTakeover, RunArgs, Sentinel};
-use crate::http::allow::AllowList;
-use crate::http::bind::BindAddress;
-use crate::telemetry::Format;
-use agent_core::drain::ProbeRanges;
-use agent_core::eligibility::TerminatingTaints;
-use agent_core::policy::{Enforcement, UnknownPolicy};
+use agent_common::service::FAMILIES;
+use thiserror::Error;
 
-mod error;
-mod interfaces;
-mod parse;
-mod publish;
-mod rotate;
-mod sentinel;
-mod source;
-mod taints;
+use crate::lifecycle::LogFormat;
+use agent_core::cluster::ObjectName;
+use agent_core::eligibility::{PRESETS, TaintError, TerminatingTaints};
+use values::dns_name;
 
-pub use error::ConfigError;
-pub use interfaces::{InterfaceRule, Pattern};
-pub use publish::PublishConfig;
-pub use rotate::RotateConfig;
-pub use sentinel::{SentinelConfig, prefix as device_prefix};
-pub use source::Source;
+mod options;
+pub(crate) mod values;
 
-/// Port of /healthz and /livez where none is given: kube-proxy's.
-pub const HEALTHZ_PORT: u16 = 10256;
-/// Port of the admin endpoints where none is given.
-pub const ADMIN_PORT: u16 = 19256;
-/// The longest time that SIGTERM waits for a successor.
-pub const MAX_SHUTDOWN_GRACE: Duration = Duration::from_secs(600);
-/// The longest dwell of a flapping datapath.
-pub const MAX_FLAP_DWELL: Duration = Duration::from_secs(300);
+pub(crate) use options::as_option;
+pub use options::{
+    AdminArgs, ApiArgs, Attach, ClusterArgs, HEALTHZ_PORT, HealthzArgs, KeptArgs, ObserverArgs,
+    PortTakeover, ProcessArgs, PublishArgs, RotateConfig, RunArgs, SentinelConfig, Switch, View,
+};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -47,29 +32,16 @@ pub struct Config {
     pub source: Source,
     /// `metadata.name` of this node.
     pub node_name: Arc<str>,
-    /// Where the node's name was found.
-    pub node_name_from: NodeNameSource,
-    /// /healthz and /livez.
-    pub healthz: Listen,
-    /// How connections to its port come to the agent.
-    pub port_takeover: PortTakeover,
-    /// How long SIGTERM waits for a successor, where nobody else would answer.
-    pub shutdown_grace: Duration,
-    /// /metrics, /verdict, /drainz, /agent/*.
-    pub admin: Listen,
-    /// Sources whose connections do not count for /drainz.
-    pub drain_ignore: ProbeRanges,
-    /// Which interfaces are watched; loopback never is.
-    pub interfaces: InterfaceRule,
-    /// Answer while the verdict is Unknown.
-    pub unknown_policy: UnknownPolicy,
-    /// Whether the verdict has consequences.
-    pub enforcement: Enforcement,
     /// Taints that make the node ineligible, presets resolved.
     pub terminating_taints: TerminatingTaints,
-    /// First dwell of a flapping datapath; zero is off.
-    pub flap_dwell: Duration,
-    pub attach: Attach,
+    /// /healthz and /livez.
+    pub healthz: HealthzArgs,
+    /// /metrics, /verdict, /drainz, /agent/*.
+    pub admin: AdminArgs,
+    /// How interfaces are watched; loopback never is.
+    pub observer: ObserverArgs,
+    /// What outlives the agent.
+    pub kept: KeptArgs,
     /// The sentinel, unless it is off.
     pub sentinel: Option<SentinelConfig>,
     /// What is written to the API server.
@@ -79,32 +51,59 @@ pub struct Config {
     pub drop_in: bool,
     /// Whether the process gives up what it does not need.
     pub hardening: bool,
-    /// Where links and maps are pinned, if they are.
-    pub pin_dir: Option<PathBuf>,
-    /// Where state outlives a restart, if it does.
-    pub state_dir: Option<PathBuf>,
-    pub log_format: Format,
+    pub log_format: LogFormat,
     /// Directives of the log's filter.
     pub log_filter: String,
 }
 
-/// One listener.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Listen {
-    /// The address; nothing where nothing is served.
-    pub address: Option<BindAddress>,
-    pub allow: AllowList,
+/// Where the cluster view comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A folder of Kubernetes YAML.
+    Folder(PathBuf),
+    /// An API server.
+    Api {
+        /// How it is reached; by the ServiceAccount of this pod, where nothing is given.
+        api: ApiArgs,
+        /// The sentinel's Service, where nothing else is watched.
+        only: Option<ObjectName>,
+    },
 }
 
-/// Where the node's name was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeNameSource {
-    /// --node-name or PATHPROOF_NODE_NAME.
-    Option,
-    /// NODE_NAME, as DaemonSets set it by the downward API.
-    Environment,
-    /// The host's name in lower case, as kubelet and kube-proxy take it.
-    Hostname,
+impl Source {
+    /// Whether it has Services beside the sentinel's.
+    pub fn has_services(&self) -> bool {
+        !matches!(self, Source::Api { only: Some(_), .. })
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Folder(path) => write!(f, "folder {}", path.display()),
+            Source::Api { api, .. } => match (&api.server, &api.kubeconfig) {
+                (Some(url), _) => write!(f, "API server {url}"),
+                (None, Some(path)) => write!(f, "API server of {}", path.display()),
+                (None, None) => f.write_str("API server of this cluster"),
+            },
+        }
+    }
+}
+
+/// What is written to the API server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PublishConfig {
+    /// The Node's condition.
+    pub condition: bool,
+    /// Events about the Node.
+    pub events: bool,
+}
+
+impl PublishConfig {
+    /// Whether anything is.
+    pub fn any(self) -> bool {
+        self.condition || self.events
+    }
 }
 
 /// What the machine says about itself, beside the command line.
@@ -127,63 +126,71 @@ impl Surroundings {
     }
 }
 
+/// Settings that are unsound together, or on this machine: the setting, what was given, the remedy.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// Nothing to take expectations from.
+    #[error(
+        "nothing says what this node must route: give --kubeconfig FILE or --server URL of an API server, run in a pod with a ServiceAccount, or give --manifests DIR, a folder of Kubernetes YAML with its Node, Services and EndpointSlices"
+    )]
+    NoClusterView,
+    /// A view of the sentinel alone, without the sentinel.
+    #[error(
+        "--view: \"sentinel\" watches the sentinel alone, and --sentinel is off: give --view=full"
+    )]
+    ViewOfNothing,
+    /// The node's name could not be found.
+    #[error("this node's name is not known: give --node-name, or set NODE_NAME from spec.nodeName")]
+    NoNodeName,
+    /// Not a name of a Node.
+    #[error("--node-name: {value:?} is no name of a Node: {remedy}")]
+    NodeName { value: String, remedy: &'static str },
+    /// Neither a taint's key nor a preset.
+    #[error("--terminating-taint: {0}")]
+    Taint(#[from] TaintError),
+    /// Nearly a preset.
+    #[error("--terminating-taint: {value:?} is no preset: did you mean {preset:?}?")]
+    Misspelt { value: String, preset: &'static str },
+    /// An address with two parts to play.
+    #[error(
+        "{option}: {address} has another part already: client, endpoint and pod must differ; give another address"
+    )]
+    SentinelAddress {
+        option: &'static str,
+        address: IpAddr,
+    },
+    /// A file or folder that cannot be read.
+    #[error("{option}: {path} cannot be read; create it, or let the agent's user read it", path = path.display())]
+    Unreadable {
+        option: &'static str,
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    /// Something is to be written, and there is no API server.
+    #[error(
+        "{option}: there is no API server to write to where --manifests gives the cluster view: leave it out, or give --kubeconfig or --server instead of --manifests"
+    )]
+    NowhereToPublish { option: &'static str },
+}
+
 impl Config {
-    /// Turns what was said into values.
+    /// Completes and checks the options of `pathproof run`.
     ///
     /// # Errors
     /// The first setting that is unsound, with the remedy.
     pub fn resolve(args: &RunArgs, around: &Surroundings) -> Result<Self, ConfigError> {
-        let (node_name, node_name_from) = node_name(&args.cluster, around)?;
-        let sentinel = match args.sentinel {
-            Sentinel::On => Some(sentinel::resolve(&args.sentinel_settings)?),
-            Sentinel::Off => None,
-        };
-        let service = sentinel.as_ref().map(|of| &of.service);
-        let source = source::resolve(&args.cluster, around.in_cluster, service)?;
+        let sentinel = (args.sentinel == Switch::On).then_some(&args.sentinel_settings);
+        let config = Self::of(&args.cluster, sentinel, around)?;
         Ok(Self {
-            publish: publish::resolve(args, &source)?,
-            drop_in: false,
-            source,
-            node_name,
-            node_name_from,
-            healthz: Listen {
-                address: parse::bind_address(
-                    "--healthz-bind-address",
-                    &args.healthz_bind_address,
-                    HEALTHZ_PORT,
-                )?,
-                allow: parse::allow_list("--healthz-allow-cidr", &args.healthz_allow_cidrs)?,
-            },
-            port_takeover: args.port_takeover,
-            shutdown_grace: parse::duration(
-                "--shutdown-grace",
-                &args.shutdown_grace,
-                (MAX_SHUTDOWN_GRACE, "10m"),
-            )?,
-            admin: Listen {
-                address: parse::bind_address(
-                    "--admin-bind-address",
-                    &args.admin_bind_address,
-                    ADMIN_PORT,
-                )?,
-                allow: parse::allow_list("--admin-allow-cidr", &args.admin_allow_cidrs)?,
-            },
-            drain_ignore: parse::probe_ranges("--drain-ignore-cidr", &args.drain_ignore_cidrs)?,
-            interfaces: InterfaceRule {
-                include: parse::patterns("--interface-include", &args.interface_includes)?,
-                exclude: parse::patterns("--interface-exclude", &args.interface_excludes)?,
-            },
-            unknown_policy: args.unknown_policy.into(),
-            enforcement: args.enforcement.into(),
-            terminating_taints: taints::resolve(&args.cluster.terminating_taints)?,
-            flap_dwell: parse::duration("--flap-dwell", &args.flap_dwell, (MAX_FLAP_DWELL, "5m"))?,
-            attach: args.attach,
-            hardening: args.hardening == Hardening::On,
-            sentinel,
-            pin_dir: parse::directory("--pin-dir", &args.pin_dir)?,
-            state_dir: parse::directory("--state-dir", &args.state_dir)?,
-            log_format: args.log_format.into(),
-            log_filter: args.log_filter.clone(),
+            publish: publish(&args.publish, &config.source)?,
+            healthz: args.healthz.clone(),
+            admin: args.admin.clone(),
+            observer: args.observer.clone(),
+            kept: args.kept.clone(),
+            hardening: args.process.hardening == Switch::On,
+            log_format: args.process.log_format,
+            log_filter: args.process.log_filter.clone(),
+            ..config
         })
     }
 
@@ -191,141 +198,168 @@ impl Config {
     ///
     /// # Errors
     /// The first setting that is unsound, with the remedy.
-    pub fn for_check(args: &CheckArgs, around: &Surroundings) -> Result<Self, ConfigError> {
-        let (node_name, node_name_from) = node_name(&args.cluster, around)?;
-        let nowhere = Listen {
-            address: None,
-            allow: AllowList::default(),
-        };
-        let sentinel = sentinel::resolve(&args.sentinel)?;
+    pub fn for_check(
+        cluster: &ClusterArgs,
+        sentinel: &SentinelConfig,
+        around: &Surroundings,
+    ) -> Result<Self, ConfigError> {
+        Self::of(cluster, Some(sentinel), around)
+    }
+
+    fn of(
+        cluster: &ClusterArgs,
+        sentinel: Option<&SentinelConfig>,
+        around: &Surroundings,
+    ) -> Result<Self, ConfigError> {
+        let node_name = node_name(cluster, around)?;
+        if let Some(sentinel) = sentinel {
+            different(sentinel)?;
+        }
         Ok(Self {
-            source: source::resolve(&args.cluster, around.in_cluster, Some(&sentinel.service))?,
+            source: source(cluster, around, sentinel)?,
             node_name,
-            node_name_from,
-            healthz: nowhere.clone(),
-            port_takeover: PortTakeover::Bind,
-            shutdown_grace: Duration::ZERO,
-            admin: nowhere,
-            drain_ignore: ProbeRanges::default(),
-            interfaces: InterfaceRule {
-                include: Vec::new(),
-                exclude: Vec::new(),
-            },
-            unknown_policy: UnknownPolicy::Open,
-            enforcement: Enforcement::Enforce,
-            terminating_taints: taints::resolve(&args.cluster.terminating_taints)?,
-            flap_dwell: Duration::ZERO,
-            attach: Attach::Auto,
-            sentinel: Some(sentinel),
+            terminating_taints: taints(&cluster.terminating_taints)?,
+            healthz: HealthzArgs::default(),
+            admin: AdminArgs::default(),
+            observer: ObserverArgs::default(),
+            kept: KeptArgs::default(),
+            sentinel: sentinel.cloned(),
             publish: PublishConfig::default(),
             drop_in: false,
             hardening: false,
-            pin_dir: None,
-            state_dir: None,
-            log_format: Format::Text,
+            log_format: LogFormat::default(),
             log_filter: String::new(),
         })
     }
 
-    /// Looks whether the folders and files that must exist do, and can be read.
+    /// Checks that the folders and files that must exist do, and can be read.
     ///
     /// # Errors
     /// The one that does not, with the remedy.
     pub fn check(&self) -> Result<(), ConfigError> {
-        match &self.source {
-            Source::Folder(folder) => readable_directory("--manifests", folder),
-            Source::Api {
-                kubeconfig: Some(path),
-                ..
-            } => std::fs::File::open(path)
-                .map(drop)
-                .map_err(|source| ConfigError::File {
-                    option: "--kubeconfig",
-                    path: path.clone(),
-                    source,
-                }),
-            Source::Api { .. } => Ok(()),
-        }
+        let (option, path, read) = match &self.source {
+            Source::Folder(folder) => ("--manifests", folder, std::fs::read_dir(folder).map(drop)),
+            Source::Api { api, .. } => match &api.kubeconfig {
+                Some(path) => ("--kubeconfig", path, std::fs::File::open(path).map(drop)),
+                None => return Ok(()),
+            },
+        };
+        read.map_err(|source| ConfigError::Unreadable {
+            option,
+            path: path.clone(),
+            source,
+        })
     }
 
     /// Writes every value into the log, once, at start.
     pub fn log(&self) {
-        let path = |path: &Option<PathBuf>| match path {
-            Some(path) => path.display().to_string(),
-            None => "none".to_owned(),
-        };
-        let address = |of: &Listen| match &of.address {
-            Some(address) => address.to_string(),
-            None => "none".to_owned(),
-        };
         tracing::info!(
             node = %self.node_name,
-            node_name_from = ?self.node_name_from,
-            cluster_view = self.source.to_string(),
-            healthz = address(&self.healthz),
-            healthz_allow = %self.healthz.allow,
-            port_takeover = ?self.port_takeover,
-            shutdown_grace = ?self.shutdown_grace,
-            admin = address(&self.admin),
-            admin_allow = %self.admin.allow,
-            drain_ignore = %self.drain_ignore,
-            interfaces = self.interfaces.to_string(),
-            unknown_policy = ?self.unknown_policy,
-            enforcement = ?self.enforcement,
-            terminating_taints = self.terminating_taints.keys().collect::<Vec<_>>().join(","),
-            flap_dwell = ?self.flap_dwell,
-            attach = ?self.attach,
-            sentinel = self.sentinel.as_ref().map_or("off".to_owned(), ToString::to_string),
-            publish_condition = self.publish.condition,
-            publish_events = self.publish.events,
-            drop_in = self.drop_in,
-            hardening = self.hardening,
-            pin_dir = path(&self.pin_dir),
-            state_dir = path(&self.state_dir),
+            cluster_view = %self.source,
+            configuration = ?self,
             "this is the configuration"
         );
     }
 }
 
-fn node_name(
-    args: &ClusterArgs,
-    around: &Surroundings,
-) -> Result<(Arc<str>, NodeNameSource), ConfigError> {
-    let candidates = [
-        (args.node_name.as_deref(), NodeNameSource::Option),
-        (around.node_name.as_deref(), NodeNameSource::Environment),
-    ];
-    for (name, from) in candidates {
-        // An empty variable is a manifest's way of leaving it out.
-        if let Some(name) = name.map(str::trim).filter(|name| !name.is_empty()) {
-            parse::node_name(name)?;
-            return Ok((name.into(), from));
-        }
+fn node_name(args: &ClusterArgs, around: &Surroundings) -> Result<Arc<str>, ConfigError> {
+    let named = [&args.node_name, &around.node_name].into_iter().flatten();
+    // An empty variable is a manifest's way of leaving it out.
+    if let Some(name) = named.map(|name| name.trim()).find(|name| !name.is_empty()) {
+        let name = dns_name(name).map_err(|remedy| ConfigError::NodeName {
+            value: name.to_owned(),
+            remedy,
+        })?;
+        return Ok(name.into());
     }
-    let host = around
-        .hostname
-        .as_deref()
-        .map(str::trim)
-        .unwrap_or_default()
-        .to_ascii_lowercase();
-    if host.is_empty() || parse::node_name(&host).is_err() {
-        return Err(ConfigError::NoNodeName);
-    }
-    Ok((host.into(), NodeNameSource::Hostname))
+    // As kubelet and kube-proxy take it.
+    let host = around.hostname.as_deref().unwrap_or_default();
+    let host = dns_name(&host.trim().to_ascii_lowercase());
+    Ok(host.map_err(|_| ConfigError::NoNodeName)?.into())
 }
 
-fn readable_directory(option: &'static str, path: &Path) -> Result<(), ConfigError> {
-    let fail = |source: std::io::Error| ConfigError::Directory {
-        option,
-        path: path.to_owned(),
-        remedy: match source.kind() {
-            std::io::ErrorKind::NotFound => "create it, or give the folder that holds the YAML",
-            std::io::ErrorKind::PermissionDenied => "let the agent's user read it",
-            _ => "give a readable folder",
-        },
-        source,
+fn source(
+    args: &ClusterArgs,
+    around: &Surroundings,
+    sentinel: Option<&SentinelConfig>,
+) -> Result<Source, ConfigError> {
+    if let Some(folder) = &args.manifests {
+        return Ok(Source::Folder(folder.clone()));
+    }
+    if !around.in_cluster && args.api == ApiArgs::default() {
+        return Err(ConfigError::NoClusterView);
+    }
+    let only = match args.view {
+        View::Full => None,
+        View::Sentinel => Some(sentinel.ok_or(ConfigError::ViewOfNothing)?.service.clone()),
     };
-    std::fs::read_dir(path).map(drop).map_err(fail)
+    Ok(Source::Api {
+        api: args.api.clone(),
+        only,
+    })
+}
+
+/// No address may have two parts to play.
+fn different(sentinel: &SentinelConfig) -> Result<(), ConfigError> {
+    let settings = [
+        ("--sentinel-client-address", sentinel.client.map(Some)),
+        ("--sentinel-endpoint-address", sentinel.echo.map(Some)),
+        ("--sentinel-pod-address", sentinel.pod),
+    ];
+    let mut seen = Vec::with_capacity(settings.len() * FAMILIES);
+    for (option, addresses) in settings {
+        for address in addresses.into_iter().flatten() {
+            if seen.contains(&address) {
+                return Err(ConfigError::SentinelAddress { option, address });
+            }
+            seen.push(address);
+        }
+    }
+    Ok(())
+}
+
+/// Both are on where there is an API server, and cannot be where there is none.
+fn publish(args: &PublishArgs, source: &Source) -> Result<PublishConfig, ConfigError> {
+    let has_api = matches!(source, Source::Api { .. });
+    let wanted = |option, said| match said {
+        Some(Switch::On) if !has_api => Err(ConfigError::NowhereToPublish { option }),
+        said => Ok(said.map_or(has_api, |said| said == Switch::On)),
+    };
+    Ok(PublishConfig {
+        condition: wanted("--publish-condition", args.publish_condition)?,
+        events: wanted("--publish-events", args.publish_events)?,
+    })
+}
+
+/// The keys that the default set and what was given stand for.
+fn taints(said: &[String]) -> Result<TerminatingTaints, ConfigError> {
+    let said = said.iter().map(|text| text.trim());
+    let said: Vec<&str> = said.filter(|text| !text.is_empty()).collect();
+    for value in &said {
+        // As a key it would match nothing, silently.
+        let is_nearly = |name: &&str| (1..=2).contains(&distance(name, value));
+        let mut names = PRESETS.iter().map(|preset| preset.name);
+        if let Some(preset) = names.find(is_nearly) {
+            let value = (*value).to_owned();
+            return Err(ConfigError::Misspelt { value, preset });
+        }
+    }
+    Ok(TerminatingTaints::parse(said)?)
+}
+
+/// Levenshtein distance: insertions, deletions and replacements from one to the other.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.bytes().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, to) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
 }
 
 #[cfg(test)]

@@ -2,10 +2,9 @@
 //! reads evidence out of them. All of aya is in here, and nothing else than I/O: what evidence
 //! means is `agent-core`'s to say. It must not name `cluster` or `http`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
 
-use agent_common::abi::ABI_VERSION;
 use aya::Ebpf;
 
 use agent_core::plan::{Installed, MapChange};
@@ -13,30 +12,24 @@ use agent_core::shape::Facts;
 use agent_core::time::Mono;
 use attach::{Attacher, Attachment, Mode};
 use devices::Device;
-use load::LoadError;
+use load::MapsError;
 use pins::{Pins, PinsError};
-use probe_hooks::{ProbeEnds, ProbeHooks, ProbeHooksError};
-use probes::{ProbeMapError, ProbeMaps};
+use probes::{ProbeEnds, ProbeHooks, ProbeHooksError, ProbeMaps};
 use program::{Outcome, Programmer};
-use sample::{Read, SampleError, Sampler};
+use sample::{Read, Sampler};
 use steer::{Owners, Steer, SteerError, Steering};
 
 pub mod attach;
-mod claims;
-pub mod datagrams;
 pub mod devices;
-mod dump;
 pub mod listeners;
 pub mod load;
 pub mod pins;
-pub mod probe_hooks;
 pub mod probes;
 pub mod program;
 pub mod sample;
-pub mod scratch;
 pub mod shape;
 pub mod steer;
-pub mod sweep;
+mod sweep;
 mod syscall;
 
 /// The observer in the kernel, and all that is held of it.
@@ -50,27 +43,9 @@ pub struct Observer {
     diagnostics: Option<Box<dyn FnMut() + Send>>,
     mode: Mode,
     /// Why the sentinel's programs could not be loaded ahead.
-    no_sentinel: Option<Arc<LoadError>>,
+    no_sentinel: Option<String>,
     /// The same of the program that steers.
     no_steering: Option<SteerError>,
-}
-
-/// Why there is no observer.
-#[derive(Debug, thiserror::Error)]
-pub enum ObserverError {
-    /// It could not be loaded.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// Its maps could not be opened.
-    #[error(transparent)]
-    Maps(#[from] SampleError),
-}
-
-impl ObserverError {
-    /// Whether more privileges would help.
-    pub fn is_permission(&self) -> bool {
-        matches!(self, Self::Load(error) if error.is_permission())
-    }
 }
 
 impl Observer {
@@ -80,31 +55,22 @@ impl Observer {
     pub fn load(
         mode: Mode,
         pin_dir: Option<&Path>,
-    ) -> Result<(Self, Option<PinsError>), ObserverError> {
-        let (pins, no_pins) = match pin_dir.map(Pins::open) {
-            None => (None, None),
-            Some(Ok(pins)) => (Some(pins), None),
-            Some(Err(error)) => (None, Some(error)),
-        };
+    ) -> Result<(Self, Option<PinsError>), MapsError> {
+        let opened = pin_dir.map(Pins::open).transpose();
+        let (pins, no_pins) = opened.map_or_else(|error| (None, Some(error)), |pins| (pins, None));
         let mut ebpf = load::load(pins.as_ref())?;
-        let diagnostics = load::diagnostics(&mut ebpf);
-        let programmer = Programmer::open(&mut ebpf)?;
-        let sampler = Sampler::open(&mut ebpf)?;
-        let attacher = Attacher::new(mode, pins.clone());
-        Ok((
-            Self {
-                ebpf,
-                attacher,
-                programmer,
-                sampler,
-                pins,
-                diagnostics,
-                mode,
-                no_sentinel: None,
-                no_steering: None,
-            },
-            no_pins,
-        ))
+        let observer = Self {
+            diagnostics: load::diagnostics(&mut ebpf),
+            programmer: Programmer::open(&mut ebpf)?,
+            sampler: Sampler::open(&mut ebpf)?,
+            attacher: Attacher::new(mode, pins.clone()),
+            ebpf,
+            pins,
+            mode,
+            no_sentinel: None,
+            no_steering: None,
+        };
+        Ok((observer, no_pins))
     }
 
     /// Loads what the agent may attach later, where its kind is wanted: after this nothing is loaded
@@ -112,7 +78,8 @@ impl Observer {
     /// [`Observer::open_sentinel`] and [`Observer::steer`].
     pub fn load_ahead(&mut self, sentinel: bool, steering: bool) {
         if sentinel {
-            self.no_sentinel = load::load_sentinel(&mut self.ebpf).err().map(Arc::new);
+            let loaded = load::load_sentinel(&mut self.ebpf);
+            self.no_sentinel = loaded.err().map(|error| error.to_string());
         }
         if steering {
             self.no_steering = steer::load(&mut self.ebpf).err();
@@ -127,12 +94,12 @@ impl Observer {
     /// Attaches to these devices and to no others.
     pub fn follow(&mut self, devices: &[Device]) {
         self.claim();
-        if let Some(error) = self.programmer.set_uplinks(devices) {
+        let uplinks = devices.iter().filter(|device| device.uplink);
+        let uplinks: BTreeSet<u32> = uplinks.map(|device| device.index).collect();
+        if let Err(error) = self.programmer.set_uplinks(&uplinks) {
             tracing::warn!(%error, "an uplink could not be flagged");
         }
-        let uplinks = devices.iter().filter(|device| device.uplink);
-        self.sampler
-            .set_uplinks(uplinks.map(|device| device.index).collect());
+        self.sampler.set_uplinks(uplinks);
         self.attacher.follow(&mut self.ebpf, devices);
         self.sweep_other_versions();
     }
@@ -140,7 +107,7 @@ impl Observer {
     /// Says which programs are ours, before they are attached.
     fn claim(&self) {
         let Some(pins) = &self.pins else { return };
-        if let Err(error) = claims::add(&pins.claims(), &load::ids(&self.ebpf)) {
+        if let Err(error) = pins.claim(&load::ids(&self.ebpf)) {
             tracing::debug!(%error, "another agent will take these programs for somebody else's");
         }
     }
@@ -158,17 +125,17 @@ impl Observer {
     /// Loads the sentinel's programs and attaches them to its devices, behind the observer's: follow
     /// the near ends first.
     pub fn open_sentinel(&mut self, ends: &ProbeEnds) -> Result<ProbeHooks, ProbeHooksError> {
-        if let Some(error) = &self.no_sentinel {
-            return Err(ProbeHooksError::Load(Arc::clone(error)));
+        if let Some(why) = &self.no_sentinel {
+            return Err(ProbeHooksError::Load(why.clone()));
         }
-        load::load_sentinel(&mut self.ebpf)?;
+        ProbeHooks::load(&mut self.ebpf)?;
         self.claim();
         ProbeHooks::attach(&mut self.ebpf, ends, self.mode)
     }
 
     /// The maps of the sentinel's probes, by handles of their own. There must be one reader of
     /// events at a time.
-    pub fn probe_maps(&self) -> Result<ProbeMaps, ProbeMapError> {
+    pub fn probe_maps(&self) -> Result<ProbeMaps, MapsError> {
         ProbeMaps::open(&self.ebpf, self.sampler.pending())
     }
 
@@ -177,9 +144,8 @@ impl Observer {
         // Somebody may have removed them.
         self.claim();
         shape::read(seen, || {
-            let claimed = self.pins.as_ref().map(|pins| claims::read(&pins.claims()));
             let mut ours = load::ids(&self.ebpf);
-            ours.extend(claimed.into_iter().flatten());
+            ours.extend(self.pins.iter().flat_map(Pins::claimed));
             ours
         })
     }
@@ -239,7 +205,7 @@ impl Observer {
     ///
     /// # Errors
     /// A map could not be read.
-    pub fn sample(&mut self, now: Mono) -> Result<Read, SampleError> {
+    pub fn sample(&mut self, now: Mono) -> Result<Read, MapsError> {
         if let Some(flush) = &mut self.diagnostics {
             flush();
         }
@@ -251,6 +217,3 @@ impl Observer {
         self.attacher.release();
     }
 }
-
-/// Version of the layouts shared with the programs.
-pub const ABI: u32 = ABI_VERSION;

@@ -2,12 +2,14 @@
 //! and restarts where something else routes Services (docs/rke1.md, docs/adr/0014-drop-in.md).
 //!
 //! ```text
-//! words ─parse─▶ Said ─wanted─▶ Settings ─(file)─▶ options of `pathproof run` ─▶ Config
+//! words ─flags::read─▶ Settings ─(file)─▶ options of `pathproof run` ─▶ Config
 //! ```
 //!
 //! Only the configuration's file and what `--cleanup` removes are touched here; the agent that runs
 //! is the same as ever.
 
+use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
@@ -18,17 +20,10 @@ use crate::args::{Args, Command};
 use crate::config::{Config, ConfigError, Surroundings};
 
 pub mod cleanup;
-mod file;
 pub mod flags;
-mod help;
 mod options;
-pub mod parse;
-pub mod wanted;
 
-pub use help::{help, version};
-
-use parse::WordError;
-use wanted::{Settings, Wanted};
+pub use flags::{Settings, Wanted, read};
 
 /// The name that kube-proxy is called by.
 pub const NAME: &str = "kube-proxy";
@@ -36,88 +31,84 @@ pub const NAME: &str = "kube-proxy";
 /// Why the agent cannot stand in for kube-proxy.
 #[derive(Debug, Error)]
 pub enum DropInError {
-    /// Bytes that are no text.
-    #[error("{word:?} is no text: give words in UTF-8")]
-    Bytes {
-        /// What was said, as far as it is text.
-        word: String,
-    },
-    /// A word that is no flag.
-    #[error("{0}")]
-    Word(#[from] WordError),
+    /// As far as it is text.
+    #[error("{0:?} is no text: give words in UTF-8")]
+    Bytes(String),
+    /// Neither a name nor a terminator.
+    #[error("{0:?} is no flag: give --NAME=VALUE")]
+    Syntax(String),
+    /// A single dash and no such letter.
+    #[error("{0:?}: there is no flag -{1}; flags of more than one letter begin with two dashes")]
+    Letter(String, char),
+    /// The last word, and it needs a value.
+    #[error("--{0} needs a value: give --{0}=VALUE")]
+    NoValue(&'static str),
     /// A word beside the flags.
-    #[error("kube-proxy takes no arguments, and {word:?} is one: give flags as --NAME=VALUE")]
-    Argument {
-        /// What was said.
-        word: String,
-    },
-    /// A value that the flag cannot have.
-    #[error("--{name}: {value:?} is not {wanted}")]
-    Value {
-        /// Which.
-        name: &'static str,
-        /// What was said.
-        value: String,
-        /// What can be.
-        wanted: &'static str,
-    },
-    /// The file of --config.
-    #[error("--config: {path} is no configuration of kube-proxy: {problem}")]
-    File {
-        /// Where it is.
-        path: String,
-        /// What is wrong with it.
-        problem: String,
-    },
+    #[error("kube-proxy takes no arguments, and {0:?} is one: give flags as --NAME=VALUE")]
+    Argument(String),
+    /// A flag, a value that it cannot have, and what can be.
+    #[error("--{0}: {1:?} is not {2}")]
+    Value(&'static str, String, &'static str),
+    /// The path of --config, and what is wrong with the file.
+    #[error("--config: {0} is no configuration of kube-proxy: {1}")]
+    File(String, String),
     /// The file of --config cannot be read.
-    #[error("--config: {path} cannot be read; give a file that can, or leave --config out")]
-    Read {
-        /// Where it is.
-        path: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    #[error("--config: {0} cannot be read; give a file that can, or leave --config out")]
+    Read(String, #[source] std::io::Error),
     /// There is no configuration to write.
     #[error(
-        "--write-config-to: pathproof has no configuration of kube-proxy's to write to {path}; call kube-proxy itself"
+        "--write-config-to: pathproof has no configuration of kube-proxy's to write to {0}; call kube-proxy itself"
     )]
-    WriteConfig {
-        /// Where it would go.
-        path: String,
-    },
-    /// The options of `pathproof run` that this comes to.
-    #[error("{said}")]
-    Options {
-        /// What is wrong with them, in kube-proxy's words.
-        said: String,
-    },
+    WriteConfig(String),
+    /// What is wrong with the options of `pathproof run` that this comes to, in kube-proxy's words.
+    #[error("{0}")]
+    Options(String),
+}
+
+const HELP: &str = "\
+pathproof in kube-proxy's place: proves on real packets that something else routes Service traffic, \
+and answers /healthz and /livez from what it saw. It writes no rules.
+
+Every flag of kube-proxy 1.36 is accepted. Those that mean nothing here are named once in the log. \
+What kube-proxy has no flag for is set by pathproof's own variables, such as PATHPROOF_ENFORCEMENT.
+
+Usage:
+  kube-proxy [flags]
+
+Flags:
+";
+
+/// The page of `--help`: every flag, as kube-proxy's own page lists them.
+pub fn help() -> String {
+    let shown = || flags::FLAGS.iter().filter(|flag| !flag.is_hidden());
+    let width = shown().map(|flag| flag.usage().len()).max().unwrap_or(0);
+    let mut page = HELP.to_owned();
+    for flag in shown() {
+        let meaning = flag.meaning().unwrap_or("accepted, and ignored");
+        // Writing to a String cannot fail.
+        let _ = writeln!(page, "{:width$}   {meaning}", flag.usage());
+    }
+    page
+}
+
+/// What `--version` prints.
+pub fn version() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!("pathproof {version} in place of kube-proxy\n")
 }
 
 /// The words that are meant for kube-proxy: of a call by its name, or by `pathproof kube-proxy`.
 ///
 /// # Errors
 /// One of them is no text.
-pub fn words(
-    mut call: impl Iterator<Item = std::ffi::OsString>,
-) -> Option<Result<Vec<String>, DropInError>> {
+pub fn words(mut call: impl Iterator<Item = OsString>) -> Option<Result<Vec<String>, DropInError>> {
     let program = call.next()?;
     if Path::new(&program).file_name()? != NAME && call.next()? != NAME {
         return None;
     }
-    let word = |word: std::ffi::OsString| {
-        word.into_string().map_err(|word| DropInError::Bytes {
-            word: word.to_string_lossy().into_owned(),
-        })
-    };
+    let bytes = |word: OsString| DropInError::Bytes(word.to_string_lossy().into_owned());
+    let word = |word: OsString| word.into_string().map_err(bytes);
     Some(call.map(word).collect())
-}
-
-/// What those words ask for.
-///
-/// # Errors
-/// They cannot be taken.
-pub fn read(words: &[String]) -> Result<Wanted, DropInError> {
-    wanted::wanted(&parse::parse(words)?)
 }
 
 /// The configuration to run with, and what is to be said of it once, in the log.
@@ -125,36 +116,33 @@ pub fn read(words: &[String]) -> Result<Wanted, DropInError> {
 /// # Errors
 /// A setting is unsound.
 pub fn resolve(
-    settings: Settings,
+    settings: &Settings,
     around: &Surroundings,
     is_set: &dyn Fn(&str) -> bool,
 ) -> Result<(Config, Vec<String>), DropInError> {
-    let settings = match &settings.config {
-        None => settings,
+    let options = |said: String| DropInError::Options(options::in_their_words(said.trim()));
+    let effective = match settings.get("config") {
+        None => settings.clone(),
         Some(path) => {
-            let path = path.clone();
-            let text = fs::read_to_string(&path).map_err(|source| DropInError::Read {
-                path: path.clone(),
-                source,
-            })?;
-            file::over(settings, &path, &text)?
+            let text = fs::read_to_string(path);
+            let text = text.map_err(|source| DropInError::Read(path.to_owned(), source))?;
+            options::over(settings.clone(), path, &text)?
         }
     };
-    let words = options::of(&settings, is_set);
-    let args = Args::try_parse_from(words).map_err(|error| DropInError::Options {
-        said: options::in_their_words(error.to_string().trim()),
+    let words = options::of(&effective, is_set);
+    let args = Args::try_parse_from(words).map_err(|error| {
+        let text = error.to_string();
+        let said = text.lines().next().unwrap_or_default();
+        options(said.trim_start_matches("error: ").to_owned())
     })?;
     let Command::Run(said) = args.command else {
-        return Err(DropInError::Options {
-            said: "the options are not those of `pathproof run`".to_owned(),
-        });
+        let said = "the options are not those of `pathproof run`";
+        return Err(options(said.to_owned()));
     };
-    let own_words = |error: ConfigError| DropInError::Options {
-        said: options::in_their_words(&error.to_string()),
-    };
+    let own_words = |error: ConfigError| options(error.to_string());
     let mut config = Config::resolve(&said, around).map_err(own_words)?;
     config.drop_in = true;
-    let notes = options::notes(&settings, &config);
+    let notes = options::notes(settings, &config);
     Ok((config, notes))
 }
 

@@ -2,24 +2,25 @@
 //! without it: capabilities, system calls, files (docs/adr/0021-privileges.md).
 //!
 //! Never an error: what a kernel or a container does not allow is left out and told. Nothing here
-//! knows what the agent is; `app` says what it needs.
+//! knows what the agent is; `confine` says what it needs.
 
+use std::error::Error;
 use std::io;
 use std::path::PathBuf;
+use std::sync::mpsc;
 
-use caps::Capability;
+use caps::errors::CapsError;
+use caps::{CapSet, Capability, CapsHashSet};
+use thiserror::Error;
+use tokio::sync::oneshot;
 
 use crate::causes::chain;
-use agent_core::report::hardening::{FilesReport, HardeningReport};
+use agent_core::report::{FilesReport, HardeningReport};
 
 mod calls;
 mod files;
-mod loader;
-mod rights;
 
 pub use files::SYSTEM;
-pub use loader::{Loader, LoaderError};
-pub use rights::can_without;
 
 /// What a process goes on needing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,61 +45,44 @@ pub struct Needs {
 /// programs into the kernel, and write anywhere.
 pub fn confine(needs: &Needs) -> (HardeningReport, Loader) {
     let mut missing = Missing::default();
-    missing.unless(
-        "new privileges cannot be ruled out",
-        rights::no_new_privileges(),
-    );
+    missing.unless("new privileges cannot be ruled out", no_new_privileges());
     let all = [&needs.loading[..], &needs.capabilities].concat();
-    missing.unless(NO_RIGHTS, rights::keep(&all));
+    missing.unless(NO_RIGHTS, keep(&all));
     let filtered = calls::forbid_common(needs.programs.is_some());
     let filtered = missing.unless("system calls cannot be filtered", filtered);
-    let loader = missing.unless(
-        "what loading takes is kept, for want of a thread",
-        Loader::start(),
-    );
+    let loader = Loader::start();
+    let loader = missing.unless("what loading takes is kept, for want of a thread", loader);
     if loader.is_some() {
-        missing.unless(NO_RIGHTS, rights::keep(&needs.capabilities));
+        missing.unless(NO_RIGHTS, keep(&needs.capabilities));
     }
     // Without the first filter there was a reason, and it was told.
     if loader.is_some() && filtered.is_some() {
-        let forbidden = calls::forbid_loading();
-        missing.unless(
-            "loading programs into the kernel cannot be forbidden",
-            forbidden,
-        );
+        let what = "loading programs into the kernel cannot be forbidden";
+        missing.unless(what, calls::forbid_loading());
     }
     let files = match needs.programs {
-        Some(why) => missing.because("files are not confined", why),
-        None => missing.unless("files are not confined", files::confine(needs)),
+        Some(why) => Err(why.into()),
+        None => files::confine(needs),
     };
-    let files = files.unwrap_or(FilesReport::Open);
-    (
-        report(files, missing.0),
-        loader.unwrap_or_else(Loader::here),
-    )
+    let files = missing.unless("files are not confined", files);
+    let report = report(files.unwrap_or(FilesReport::Open), missing.0);
+    (report, loader.unwrap_or_default())
 }
 
 const NO_RIGHTS: &str = "capabilities cannot be given up";
+
+/// Why something could not be given up.
+type Refused = Box<dyn Error>;
 
 /// What could not be given up, in sentences.
 #[derive(Default)]
 struct Missing(Vec<String>);
 
 impl Missing {
-    fn unless<T, E: std::error::Error + 'static>(
-        &mut self,
-        what: &str,
-        result: Result<T, E>,
-    ) -> Option<T> {
-        match result {
-            Ok(done) => Some(done),
-            Err(error) => self.because(what, &chain(&error)),
-        }
-    }
-
-    fn because<T>(&mut self, what: &str, why: &str) -> Option<T> {
-        self.0.push(format!("{what}: {why}"));
-        None
+    fn unless<T>(&mut self, what: &str, result: Result<T, impl Into<Refused>>) -> Option<T> {
+        let refused = result.map_err(|error| chain(&*error.into()));
+        let sentence = refused.map_err(|why| format!("{what}: {why}"));
+        sentence.map_err(|missing| self.0.push(missing)).ok()
     }
 }
 
@@ -111,20 +95,173 @@ fn report(files: FilesReport, missing: Vec<String>) -> HardeningReport {
     };
     HardeningReport {
         wanted: true,
-        capabilities: rights::held(),
+        capabilities: held(),
         no_new_privs: field("NoNewPrivs") == Some("1"),
-        seccomp_filters: field("Seccomp_filters")
-            .and_then(|count| count.parse().ok())
-            .unwrap_or_default(),
+        seccomp_filters: field("Seccomp_filters").map_or(0, |count| count.parse().unwrap_or(0)),
         files,
         missing,
     }
 }
 
-/// A call of the system that failed.
-fn failed(result: libc::c_int) -> io::Result<()> {
-    match result {
+/// No program that this process starts has more rights than it, whatever its file says.
+fn no_new_privileges() -> io::Result<()> {
+    // SAFETY: takes numbers alone.
+    match unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Keeps those of `wanted` that this thread has, and no other, in any set. The bounding set is
+/// emptied where that is allowed (CAP_SETPCAP); where it is not, a container's own holds.
+///
+/// # Errors
+/// What the kernel said.
+fn keep(wanted: &[Capability]) -> Result<(), CapsError> {
+    if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
+        caps::clear(None, CapSet::Bounding)?;
+    }
+    // Kernels before 4.3 have none; what is not permitted leaves this set by itself anyway.
+    let _ = caps::clear(None, CapSet::Ambient);
+    let wanted: CapsHashSet = wanted.iter().copied().collect();
+    for set in [CapSet::Effective, CapSet::Permitted] {
+        let held = caps::read(None, set)?;
+        let kept = held.intersection(&wanted).copied().collect();
+        caps::set(None, set, &kept)?;
+    }
+    caps::clear(None, CapSet::Inheritable)
+}
+
+/// Names of the capabilities that this thread has, sorted.
+fn held() -> Vec<String> {
+    let held = caps::read(None, CapSet::Permitted).unwrap_or_default();
+    let mut names: Vec<_> = held.iter().map(ToString::to_string).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Whether `act` succeeds without these capabilities, which this thread has again afterwards.
+/// Where that cannot be tried it is taken to fail.
+pub fn can_without(these: &[Capability], act: impl FnOnce() -> bool) -> bool {
+    let Ok(before) = caps::read(None, CapSet::Effective) else {
+        return false;
+    };
+    let less = before.iter().copied().filter(|one| !these.contains(one));
+    if caps::set(None, CapSet::Effective, &less.collect()).is_err() {
+        return false;
+    }
+    let done = act();
+    // Never refused: they were not given up, and what is permitted may be taken up.
+    let restored = caps::set(None, CapSet::Effective, &before);
+    done && restored.is_ok()
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The work was not done.
+#[derive(Debug, Error)]
+#[error(
+    "the thread that loads programs into the kernel ended early: this is a defect in pathproof"
+)]
+pub struct LoaderError;
+
+/// The one thread that may load programs into the kernel: it waits for its work, one piece, and ends.
+/// Dropped, it ends without any.
+#[derive(Default)]
+pub struct Loader(
+    /// Nothing where the work is done by who asks for it.
+    Option<mpsc::Sender<Job>>,
+);
+
+impl Loader {
+    /// Starts the thread, with the rights of this one.
+    ///
+    /// # Errors
+    /// There can be none.
+    fn start() -> io::Result<Self> {
+        let (jobs, work) = mpsc::channel::<Job>();
+        std::thread::Builder::new()
+            .name("loader".to_owned())
+            .spawn(move || {
+                // Where the kernel has no Landlock it takes longer, and nothing else.
+                let _ = files::confine_loader();
+                if let Ok(job) = work.recv() {
+                    job();
+                }
+            })?;
+        Ok(Self(Some(jobs)))
+    }
+
+    /// Has the work done, the first and last.
+    ///
+    /// # Errors
+    /// It panicked.
+    pub async fn run<T: Send + 'static>(
+        self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, LoaderError> {
+        let Some(jobs) = self.0 else {
+            return Ok(work());
+        };
+        let (done, result) = oneshot::channel();
+        let job = Box::new(move || {
+            // Who asked may be gone.
+            let _ = done.send(work());
+        });
+        jobs.send(job).map_err(|_| LoaderError)?;
+        result.await.map_err(|_| LoaderError)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a thread of its own: the others keep what they have.
+    fn apart<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+        std::thread::spawn(act).join().unwrap()
+    }
+
+    #[test]
+    fn nothing_is_gained() {
+        let before = caps::read(None, CapSet::Permitted).unwrap();
+        let after = apart(|| {
+            keep(&[Capability::CAP_NET_ADMIN]).unwrap();
+            caps::read(None, CapSet::Permitted).unwrap()
+        });
+        let wanted = CapsHashSet::from([Capability::CAP_NET_ADMIN]);
+        assert_eq!(after, before.intersection(&wanted).copied().collect());
+        let here = caps::read(None, CapSet::Permitted).unwrap();
+        assert_eq!(here, before, "this thread is none of its business");
+    }
+
+    #[test]
+    fn what_is_tried_without_is_had_again() {
+        let before = caps::read(None, CapSet::Effective).unwrap();
+        let all: Vec<_> = before.iter().copied().collect();
+        for succeeds in [true, false] {
+            let act = || {
+                let now = caps::read(None, CapSet::Effective).unwrap();
+                assert!(now.is_empty(), "{now:?}");
+                succeeds
+            };
+            assert_eq!(can_without(&all, act), succeeds);
+            assert_eq!(caps::read(None, CapSet::Effective).unwrap(), before);
+        }
+    }
+
+    #[tokio::test]
+    async fn work_is_done_apart_or_here() {
+        let name = || std::thread::current().name().map(str::to_owned);
+        let apart = Loader::start().unwrap();
+        assert_eq!(apart.run(name).await.unwrap().as_deref(), Some("loader"));
+        assert_eq!(Loader::default().run(name).await.unwrap(), name());
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_error() {
+        let loader = Loader::start().unwrap();
+        let result = loader.run(|| panic!("on purpose")).await;
+        assert!(matches!(result, Err(LoaderError)));
     }
 }

@@ -4,8 +4,78 @@
 //! Nothing here decides anything: answers and reports are computed ahead elsewhere and published;
 //! no request changes state.
 
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
 pub mod admin;
-pub mod allow;
 pub mod bind;
 pub mod health;
 pub mod serve;
+
+/// Ranges of sources that may connect. Empty: everyone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllowList(Vec<IpNet>);
+
+impl AllowList {
+    /// Of these ranges. IPv4 ranges written as IPv4-mapped IPv6 (`::ffff:10.0.0.0/104`) are taken
+    /// for the IPv4 ranges that they mean.
+    pub fn new(ranges: impl IntoIterator<Item = IpNet>) -> Self {
+        let ranges: Vec<IpNet> = ranges.into_iter().map(unmapped).collect();
+        Self(IpNet::aggregate(&ranges))
+    }
+
+    /// Whether this source may connect. A socket for both families sees IPv4 peers as IPv4-mapped
+    /// IPv6: they are matched as IPv4.
+    pub fn allows(&self, source: IpAddr) -> bool {
+        let source = source.to_canonical();
+        self.0.is_empty() || self.0.iter().any(|range| range.contains(&source))
+    }
+}
+
+/// The IPv4 range that an IPv4-mapped IPv6 one means; any other as it is.
+pub fn unmapped(range: IpNet) -> IpNet {
+    let IpNet::V6(v6) = range else { return range };
+    match (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96)) {
+        (Some(address), Some(prefix)) => IpNet::new(address.into(), prefix).unwrap_or(range),
+        _ => range,
+    }
+}
+
+impl fmt::Display for AllowList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("everyone");
+        }
+        let ranges: Vec<String> = self.0.iter().map(IpNet::to_string).collect();
+        f.write_str(&ranges.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("10.0.0.0/8", "10.1.2.3", true)]
+    #[case("10.0.0.0/8", "11.1.2.3", false)]
+    #[case("10.0.0.0/8", "::ffff:10.1.2.3", true)]
+    #[case("::ffff:10.0.0.0/104", "10.1.2.3", true)]
+    #[case("::ffff:10.0.0.0/104", "11.1.2.3", false)]
+    #[case("0.0.0.0/0", "2001:db8::1", false)]
+    #[case("::/0", "10.1.2.3", false)]
+    #[case("::/0", "::ffff:10.1.2.3", false)]
+    #[case("2001:db8::/32", "2001:db8::1", true)]
+    fn ranges(#[case] range: &str, #[case] source: &str, #[case] expected: bool) {
+        let list = AllowList::new([range.parse().unwrap()]);
+        assert_eq!(list.allows(source.parse().unwrap()), expected);
+    }
+
+    #[test]
+    fn an_empty_list_is_everyone() {
+        assert!(AllowList::default().allows("192.0.2.1".parse().unwrap()));
+        assert_eq!(AllowList::default().to_string(), "everyone");
+    }
+}

@@ -1,105 +1,92 @@
 //! The thin binary: arguments, configuration, log, app, exit code.
 
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use pathproof::args::{CheckArgs, CleanupArgs, Command, RotateArgs, RunArgs};
+use pathproof::args::{CheckArgs, CleanupArgs, Command};
 use pathproof::cli::{self, Exit};
-use pathproof::config::{Config, RotateConfig, Surroundings, device_prefix};
-use pathproof::dropin::{self, DropInError, wanted::Wanted};
-use pathproof::{app, clock, rotate, telemetry};
+use pathproof::config::{Config, RotateConfig, RunArgs, Surroundings, Switch};
+use pathproof::dropin::{self, DropInError, Wanted};
+use pathproof::{app, clock, confine, lifecycle, rotate};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinError;
+
+/// How a command ends, or why it failed.
+type Outcome = Result<Exit, app::AppError>;
 
 fn main() -> ExitCode {
     if let Some(words) = dropin::words(std::env::args_os()) {
-        return stand_in(words).into();
+        return exit(stand_in(words)).into();
     }
-    let exit = match cli::parse() {
-        Err(exit) => exit,
-        Ok(args) => match args.command {
-            Command::Run(said) => run(&said),
-            Command::Status(said) => cli::status::run(&said, wall_clock),
-            Command::Why(said) => cli::why::run(&said),
-            Command::Record(said) => cli::recording::record(&said),
-            Command::Replay(said) => cli::recording::run_replay(&said),
-            Command::Check(said) => check(&said),
-            Command::Drain(said) => cli::drain::run(&said, clock::mono),
-            Command::Fleet(said) => cli::fleet::run(&said, clock::wall()),
-            Command::Rotate(said) => rotate_generations(&said),
-            Command::Cleanup(said) => cleanup(&said),
-            // Its words were taken above.
-            Command::KubeProxy(said) => stand_in(Ok(said.words)),
-            Command::Version(said) => cli::version::run(&said),
-            Command::Docs(said) => cli::docs(&said),
-        },
+    let args = match cli::parse() {
+        Ok(args) => args,
+        Err(exit) => return exit.into(),
+    };
+    let exit = match args.command {
+        Command::Run(said) => exit(run(&said)),
+        Command::Status(said) => cli::status::run(&said, clock::now),
+        Command::Why(said) => cli::why::run(&said),
+        Command::Record(said) => cli::recording::record(&said),
+        Command::Replay(said) => cli::recording::run_replay(&said),
+        Command::Check(said) => check(&said),
+        Command::Drain(said) => cli::drain::run(&said, clock::mono),
+        Command::Fleet(said) => cli::fleet::run(&said, clock::wall()),
+        Command::Rotate(said) => exit(rotate_generations(*said)),
+        Command::Cleanup(said) => exit(cleanup(said)),
+        // Its words were taken above.
+        Command::KubeProxy(said) => exit(stand_in(Ok(said.words))),
+        Command::Version(said) => cli::version(said.output),
+        Command::Docs(said) => cli::docs(&said),
     };
     exit.into()
 }
 
-fn run(said: &RunArgs) -> Exit {
-    let config = match Config::resolve(said, &Surroundings::read()) {
-        Ok(config) => config,
-        Err(error) => return cli::fail(&error),
-    };
-    if let Err(error) = telemetry::init(config.log_format, &config.log_filter) {
-        return cli::fail(&error);
-    }
-    run_with(config)
+/// Reports a failure, and returns what to exit with.
+fn exit(outcome: Outcome) -> Exit {
+    outcome.unwrap_or_else(|error| match cli::fail(&*error) {
+        _ if app::is_permission(&*error) => Exit::Permission,
+        // The main loop panicked.
+        _ if error.is::<JoinError>() => Exit::Internal,
+        exit => exit,
+    })
 }
 
-fn run_with(config: Config) -> Exit {
-    if let Err(error) = config.check() {
-        return cli::fail(&error);
-    }
-    config.log();
-    // Before there are threads.
-    let confined = app::confine(&config);
-    // Two threads: the main loop, and one that answers while it is busy.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
-    match runtime {
-        Err(error) => cli::fail(&error),
-        Ok(runtime) => {
-            match runtime.block_on(async { tokio::spawn(app::run(config, confined)).await }) {
-                Ok(Ok(())) => Exit::Success,
-                Ok(Err(error)) if error.is_permission() => {
-                    cli::fail(&error);
-                    Exit::Permission
-                }
-                Ok(Err(error)) => cli::fail(&error),
-                Err(error) => {
-                    cli::fail(&error);
-                    Exit::Internal
-                }
-            }
-        }
-    }
+fn run(said: &RunArgs) -> Outcome {
+    run_with(Config::resolve(said, &Surroundings::read())?, Vec::new())
 }
 
-/// What kube-proxy's flags ask for.
-fn stand_in(words: Result<Vec<String>, DropInError>) -> Exit {
-    let settings = match words.and_then(|words| dropin::read(&words)) {
-        Ok(Wanted::Run(settings)) => settings,
-        Ok(Wanted::Help) => return cli::print(&dropin::help()),
-        Ok(Wanted::Version) => return cli::print(&dropin::version()),
-        Ok(Wanted::InitOnly) => return Exit::Success,
-        Ok(Wanted::Cleanup) => return remove_rules(),
-        Ok(Wanted::WriteConfig(path)) => return cli::fail(&DropInError::WriteConfig { path }),
-        Err(error) => return cli::fail(&error),
-    };
-    let is_set = |name: &str| std::env::var_os(name).is_some();
-    let (config, notes) = match dropin::resolve(*settings, &Surroundings::read(), &is_set) {
-        Ok(resolved) => resolved,
-        Err(error) => return cli::fail(&error),
-    };
-    if let Err(error) = telemetry::init(config.log_format, &config.log_filter) {
-        return cli::fail(&error);
-    }
+fn run_with(config: Config, notes: Vec<String>) -> Outcome {
+    lifecycle::start_log(config.log_format, &config.log_filter);
     for note in notes {
         tracing::info!("in place of kube-proxy: {note}");
     }
-    run_with(config)
+    config.check()?;
+    config.log();
+    // Before there are threads.
+    let confined = confine::confine(&config);
+    // Two threads: the main loop, and one that answers while it is busy.
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async { tokio::spawn(app::run(config, confined)).await })??;
+    Ok(Exit::Success)
+}
+
+/// What kube-proxy's flags ask for.
+fn stand_in(words: Result<Vec<String>, DropInError>) -> Outcome {
+    let settings = match dropin::read(&words?)? {
+        Wanted::Run(settings) => settings,
+        Wanted::Help => return Ok(cli::print(&dropin::help())),
+        Wanted::Version => return Ok(cli::print(&dropin::version())),
+        Wanted::InitOnly => return Ok(Exit::Success),
+        Wanted::Cleanup => return Ok(remove_rules()),
+        Wanted::WriteConfig(path) => return Err(DropInError::WriteConfig(path).into()),
+    };
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let (config, notes) = dropin::resolve(&settings, &Surroundings::read(), &is_set)?;
+    run_with(config, notes)
 }
 
 /// `--cleanup`: exits as kube-proxy does.
@@ -111,97 +98,57 @@ fn remove_rules() -> Exit {
         true => println!("nothing of kube-proxy's was removed"),
         false => println!("removed {removed}"),
     }
-    for problem in &cleaned.problems {
+    let problems = cleaned.problems.iter();
+    problems.fold(Exit::Success, |_, problem| {
         cli::fail(problem);
-    }
-    match cleaned.problems.is_empty() {
-        true => Exit::Success,
-        false => Exit::Failure,
-    }
+        Exit::Failure
+    })
 }
 
 /// An agent that runs is asked; else this process is one for a few seconds.
 fn check(said: &CheckArgs) -> Exit {
     if said.npd {
-        return cli::check::npd::run(said, wall_clock);
+        return cli::check::npd::run(said, clock::now);
     }
-    if let Some(exit) = cli::check::beside_agent(said) {
-        return exit;
-    }
-    let config = Config::for_check(said, &Surroundings::read());
-    let config = match config.and_then(|config| config.check().map(|()| config)) {
-        Ok(config) => config,
-        Err(error) => return cli::fail(&error),
-    };
+    cli::check::beside_agent(said).unwrap_or_else(|| {
+        check_here(said).unwrap_or_else(|error| match exit(Err(error)) {
+            // Only a datapath that was seen to be broken is a failure.
+            Exit::Failure => Exit::Unknown,
+            exit => exit,
+        })
+    })
+}
+
+fn check_here(said: &CheckArgs) -> Outcome {
+    let config = Config::for_check(&said.cluster, &said.sentinel, &Surroundings::read())?;
+    config.check()?;
     let time = Duration::from_secs(said.seconds);
-    let runtime = match current_thread() {
-        Ok(runtime) => runtime,
-        Err(error) => return cli::fail(&error),
-    };
-    match runtime.block_on(app::check(config, time)) {
-        Ok((report, time)) => cli::check::show(said, &report, time),
-        Err(error) if error.is_permission() => {
-            cli::fail(&error);
-            Exit::Permission
-        }
-        Err(error) => cli::check::fail(&error),
-    }
+    let (report, time) = current_thread()?.block_on(app::check(config, time))?;
+    Ok(cli::check::show(said, &report, time))
 }
 
-fn current_thread() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
+fn current_thread() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
 }
 
-fn rotate_generations(said: &RotateArgs) -> Exit {
-    let config = match RotateConfig::resolve(said, &Surroundings::read()) {
-        Ok(config) => config,
-        Err(error) => return cli::fail(&error),
-    };
-    if let Err(error) = telemetry::init(config.log_format, &config.log_filter) {
-        return cli::fail(&error);
+fn rotate_generations(mut config: RotateConfig) -> Outcome {
+    let host = Surroundings::read().hostname.unwrap_or_default();
+    host.trim().clone_into(&mut config.host);
+    let process = &config.process;
+    lifecycle::start_log(process.log_format, &process.log_filter);
+    if process.hardening == Switch::On {
+        confine::confine_rotator(&config.api);
     }
-    app::confine_rotator(&config);
-    let runtime = match current_thread() {
-        Ok(runtime) => runtime,
-        Err(error) => return cli::fail(&error),
-    };
-    match runtime.block_on(rotate::run(config)) {
-        Ok(()) => Exit::Success,
-        Err(error) => cli::fail(&error),
-    }
+    current_thread()?.block_on(rotate::run(config))?;
+    Ok(Exit::Success)
 }
 
-fn cleanup(said: &CleanupArgs) -> Exit {
-    let directory = |text: &str| (text != "none").then(|| std::path::PathBuf::from(text));
-    let (pins, state) = (directory(&said.pin_dir), directory(&said.state_dir));
-    let prefix = match device_prefix(&said.sentinel_devices) {
-        Ok(prefix) => prefix,
-        Err(error) => return cli::fail(&error),
-    };
-    let runtime = match current_thread() {
-        Ok(runtime) => runtime,
-        Err(error) => return cli::fail(&error),
-    };
-    match runtime.block_on(app::cleanup(pins.as_deref(), state.as_deref(), prefix)) {
-        Ok(removed) => {
-            println!(
-                "removed {} pinned links and maps and {} of the sentinel's interfaces; the \
-                 observer is detached",
-                removed.pins, removed.devices
-            );
-            Exit::Success
-        }
-        Err(error) if error.is_permission() => {
-            cli::fail(&error);
-            Exit::Permission
-        }
-        Err(error) => cli::fail(&error),
-    }
-}
-
-fn wall_clock() -> jiff::Timestamp {
-    let now = i128::from(clock::wall().0);
-    jiff::Timestamp::from_nanosecond(now).unwrap_or_default()
+fn cleanup(said: CleanupArgs) -> Outcome {
+    let removal = app::cleanup(&said.kept, said.sentinel_devices);
+    let (pins, devices) = current_thread()?.block_on(removal)?;
+    println!(
+        "removed {pins} pinned links and maps and {devices} of the sentinel's interfaces; the \
+         observer is detached"
+    );
+    Ok(Exit::Success)
 }

@@ -2,8 +2,8 @@
 //!
 //! Values come from what is published anyway: the main loop hands over a [`Snapshot`] with each
 //! turn and counts connections with [`Metrics::record_sample`]; the listeners count through
-//! [`Metrics::http`]. Everything is written at the moment of a scrape, from one lock, so a scrape
-//! never mixes two turns. docs/metrics.md is [`reference()`], written from the same definitions.
+//! [`Metrics::http`]. What the main loop knows is written at the moment of a scrape, from
+//! one lock, so a scrape never mixes two turns. docs/metrics.md is [`reference()`], written from the same definitions.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,32 +14,21 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
 use agent_core::evidence::{CountDelta, Directory};
-use agent_core::report::udp::UdpReport;
-use agent_core::report::{Report, ServiceReport};
+use agent_core::report::{Report, ServiceReport, UdpReport};
 use agent_core::trace::ProbeTrace;
 use agent_core::verdict::ServiceTrouble;
 
 mod connections;
-mod datagrams;
+mod counters;
 mod definitions;
 mod exposition;
-mod http;
-mod labels;
-mod lags;
-mod probes;
-mod process;
-mod publish;
 mod reference;
 
-pub use connections::MAX_SERVICES_SHOWN;
-pub use http::{HttpStats, Listener, Open, Turned};
-pub use publish::{PublishStats, Published, WriteResult};
+pub use counters::{HttpStats, Listener, Open, PublishStats, Published, Turned, WriteResult};
 pub use reference::reference;
 
-use connections::Connections;
-use datagrams::Datagrams;
-use lags::Freshness;
-use probes::Probes;
+use connections::{Connections, Datagrams};
+use counters::{Measured, of_family};
 
 /// Content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -49,26 +38,23 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub struct Metrics {
     registry: Registry,
     shared: Arc<Shared>,
-}
-
-/// What a scrape reads.
-#[derive(Debug, Default)]
-struct Shared {
-    current: Mutex<Current>,
+    measured: Measured,
     http: HttpStats,
     publish: PublishStats,
 }
+
+/// What a scrape reads beside the library's own counters.
+#[derive(Debug, Default)]
+struct Shared(Mutex<Current>);
 
 #[derive(Debug, Default)]
 struct Current {
     snapshot: Option<Snapshot>,
     connections: Connections,
     datagrams: Datagrams,
-    probes: Probes,
-    freshness: Freshness,
 }
 
-/// What one turn of the main loop knows, beside the connections it counted.
+/// What one turn of the main loop knows, beside what it counted.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// The published report.
@@ -77,10 +63,6 @@ pub struct Snapshot {
     pub delays: [Delays; FAMILIES],
     /// Links that were found detached and put back, since the agent started.
     pub reattached: u64,
-    /// Anomalies read from the ring buffer, since the agent started.
-    pub anomalies: u64,
-    /// Changes of the cluster view that were applied, since the agent started.
-    pub view_changes: u64,
 }
 
 impl Metrics {
@@ -89,7 +71,13 @@ impl Metrics {
         let shared = Arc::new(Shared::default());
         let mut registry = Registry::default();
         registry.register_collector(Box::new(exposition::Exposition(Arc::clone(&shared))));
-        Arc::new(Self { registry, shared })
+        Arc::new(Self {
+            measured: Measured::new(&mut registry),
+            http: HttpStats::new(&mut registry),
+            publish: PublishStats::new(&mut registry),
+            registry,
+            shared,
+        })
     }
 
     /// Counts what a sample brought: connections, and apart from them datagrams of UDP Services, with
@@ -100,37 +88,57 @@ impl Metrics {
         answers: impl Iterator<Item = (u32, u32)>,
         directory: &dyn Directory,
     ) {
-        let is_udp = |delta: &CountDelta| {
-            let info = directory.service(delta.service);
-            info.is_some_and(|info| info.udp)
-        };
-        let (datagrams, connections) = counts
-            .iter()
-            .partition::<Vec<CountDelta>, _>(|delta| is_udp(delta));
-        let mut current = self.current();
-        current.connections.record(&connections, directory);
-        current.datagrams.record(&datagrams, answers, directory);
+        let mut current = self.shared.current();
+        let Current {
+            connections,
+            datagrams,
+            ..
+        } = &mut *current;
+        for delta in counts {
+            // A Service that went away between the count and now is of no family that is known.
+            if let Some(info) = directory.service(delta.service) {
+                let counted = match info.udp {
+                    true => &mut datagrams.counted,
+                    false => &mut *connections,
+                };
+                counted.record(delta, &info);
+            }
+        }
+        for (service, us) in answers {
+            if let Some(info) = directory.service(service) {
+                datagrams.answered(service, u64::from(us) * 1_000);
+                if info.dns {
+                    let times = &self.measured.dns;
+                    let seconds = f64::from(us) / 1e6;
+                    times
+                        .get_or_create(&of_family(info.family))
+                        .observe(seconds);
+                }
+            }
+        }
     }
 
     /// Counts a probe of the sentinel under its outcome.
     pub fn record_probe(&self, trace: &ProbeTrace, outcome: &'static str) {
-        self.current().probes.record(trace, outcome);
+        self.measured.probe(trace, outcome);
     }
 
     /// Counts how long the rules took to follow a move of the sentinel's endpoint.
     pub fn record_rotation(&self, family: Family, lag: Duration) {
-        self.current().freshness.record_rotation(family, lag);
+        let lags = self.measured.rotations.get_or_create(&of_family(family));
+        lags.observe(lag.as_secs_f64());
     }
 
     /// Counts a new connection to an endpoint that had left its slice so long ago.
     pub fn record_left(&self, family: Family, age: Duration) {
-        self.current().freshness.record_left(family, age);
+        let ages = self.measured.left.get_or_create(&of_family(family));
+        ages.observe(age.as_secs_f64());
     }
 
     /// Forgets Services that are no longer expected. Call after the view changed: their ids may be
     /// given to others.
     pub fn retain(&self, directory: &dyn Directory) {
-        let mut current = self.current();
+        let mut current = self.shared.current();
         current.connections.retain(directory);
         current.datagrams.retain(directory);
     }
@@ -143,29 +151,30 @@ impl Metrics {
         trouble: &[ServiceTrouble],
         busiest: usize,
     ) -> (Vec<ServiceReport>, u32) {
-        self.current()
+        self.shared
+            .current()
             .connections
             .report(directory, trouble, busiest)
     }
 
     /// UDP Services with traffic for a report: those of DNS first, then the busiest.
     pub fn udp(&self, directory: &dyn Directory, shown: usize) -> UdpReport {
-        self.current().datagrams.report(directory, shown)
+        self.shared.current().datagrams.report(directory, shown)
     }
 
     /// What the turn that just ended knows.
     pub fn update(&self, snapshot: Snapshot) {
-        self.current().snapshot = Some(snapshot);
+        self.shared.current().snapshot = Some(snapshot);
     }
 
     /// Where the listeners count.
     pub fn http(&self) -> &HttpStats {
-        &self.shared.http
+        &self.http
     }
 
     /// Where writes to the API server are counted.
     pub fn publish(&self) -> &PublishStats {
-        &self.shared.publish
+        &self.publish
     }
 
     /// The exposition, in OpenMetrics text.
@@ -175,16 +184,12 @@ impl Metrics {
         let _ = text::encode(&mut page, &self.registry);
         page
     }
-
-    fn current(&self) -> MutexGuard<'_, Current> {
-        self.shared.current()
-    }
 }
 
 impl Shared {
     /// A holder that panicked left sums that may lack one turn; better than no metrics.
     fn current(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,13 +1,130 @@
 //! Which tables the kernel's netfilter holds, asked for by name and never listed: a large cluster has
 //! 100,000 chains. What they mean, and whether one goes, others decide.
+//!
+//! nf_tables is asked by netlink: one question, one answer, nothing dumped; one batch deletes a table,
+//! as nft has it done.
 
 use std::fs;
+use std::io;
+use std::time::Duration;
 
 use agent_common::service::Family;
+use netlink_sys::Socket;
+use netlink_sys::protocols::NETLINK_NETFILTER;
 
-mod nft;
+use crate::netlink::{self, REQUEST};
 
-pub use nft::{Name, Nft, name};
+/// Messages of linux/netfilter/nfnetlink.h and nf_tables.h: the subsystem is the upper byte.
+const SUBSYSTEM: u16 = 10;
+const BATCH_BEGIN: u16 = 16;
+const BATCH_END: u16 = 17;
+const GET_TABLE: u16 = SUBSYSTEM << 8 | 1;
+const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
+const GET_CHAIN: u16 = SUBSYSTEM << 8 | 4;
+const ACKNOWLEDGE: u16 = 4;
+const NAME_OF_TABLE: u16 = 1;
+const NAME_OF_CHAIN: u16 = 3;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub enum Name<'a> {
+    /// A table.
+    Table(&'a str),
+    /// A chain of a table.
+    Chain {
+        /// Its table.
+        table: &'a str,
+        /// The chain.
+        chain: &'a str,
+    },
+}
+
+/// A family as nft names it.
+pub fn name(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ip",
+        Family::V6 => "ip6",
+    }
+}
+
+/// A connection to nf_tables.
+pub struct Nft(Socket);
+
+impl Nft {
+    /// Nothing where the kernel has no nf_tables. An answer is waited for so long.
+    ///
+    /// # Errors
+    /// The kernel gives no socket.
+    pub fn open(patience: Duration) -> io::Result<Option<Self>> {
+        let there = has_nf_tables();
+        let socket = there.then(|| netlink::open(NETLINK_NETFILTER, patience));
+        Ok(socket.transpose()?.map(Self))
+    }
+
+    /// Whether it is there, in a family's tables.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn has(&self, family: Family, name: Name<'_>) -> io::Result<bool> {
+        let request = |kind, names: &[_]| message(kind, REQUEST, number(family), 0, names);
+        self.ask(&match name {
+            Name::Table(table) => request(GET_TABLE, &[(NAME_OF_TABLE, table)]),
+            Name::Chain { table, chain } => {
+                request(GET_CHAIN, &[(NAME_OF_TABLE, table), (NAME_OF_CHAIN, chain)])
+            }
+        })
+    }
+
+    /// Deletes a table with all that is in it; returns whether there was one.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn delete_table(&self, family: Family, table: &str) -> io::Result<bool> {
+        let (kind, flags) = (DELETE_TABLE, REQUEST | ACKNOWLEDGE);
+        let batch = [
+            message(BATCH_BEGIN, REQUEST, 0, SUBSYSTEM, &[]),
+            message(kind, flags, number(family), 0, &[(NAME_OF_TABLE, table)]),
+            message(BATCH_END, REQUEST, 0, SUBSYSTEM, &[]),
+        ];
+        self.ask(&batch.concat())
+    }
+
+    fn ask(&self, request: &[u8]) -> io::Result<bool> {
+        self.0.send(request, 0)?;
+        let mut answer = Vec::with_capacity(8192);
+        self.0.recv(&mut answer, 0)?;
+        is_there(&answer)
+    }
+}
+
+fn number(family: Family) -> u8 {
+    match family {
+        Family::V4 => libc::AF_INET as u8,
+        Family::V6 => libc::AF_INET6 as u8,
+    }
+}
+
+/// A message with nfgenmsg and strings.
+fn message(kind: u16, flags: u16, family: u8, resource: u16, names: &[(u16, &str)]) -> Vec<u8> {
+    let mut body = vec![family, 0];
+    body.extend(resource.to_be_bytes());
+    for (attribute, name) in names {
+        body.extend((4 + name.len() as u16 + 1).to_ne_bytes());
+        body.extend(attribute.to_ne_bytes());
+        body.extend(name.as_bytes());
+        body.push(0);
+        body.resize(body.len().next_multiple_of(4), 0);
+    }
+    netlink::message(kind, flags, &body)
+}
+
+/// An object answers for itself; `ENOENT` says that there is none.
+fn is_there(answer: &[u8]) -> io::Result<bool> {
+    match netlink::messages(answer, &mut |_| Ok(())) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        other => other.map(|_| true),
+    }
+}
 
 /// Whether the kernel has nf_tables already: a question to it would load the module. A kernel
 /// without modules has what it has.
@@ -27,4 +144,45 @@ pub fn has_legacy(family: Family, table: &str) -> bool {
         Family::V6 => "/proc/thread-self/net/ip6_tables_names",
     };
     fs::read_to_string(file).is_ok_and(|names| names.lines().any(|name| name == table))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_padded_and_counted() {
+        let chain = [(NAME_OF_TABLE, "nat"), (NAME_OF_CHAIN, "KUBE-SERVICES")];
+        let get = message(GET_CHAIN, REQUEST, 2, 0, &chain);
+        assert_eq!(get.len() % 4, 0);
+        assert_eq!(get[..4], (get.len() as u32).to_ne_bytes());
+        assert_eq!(&get[24..28], b"nat\0");
+        let delete = message(
+            DELETE_TABLE,
+            REQUEST,
+            2,
+            0,
+            &[(NAME_OF_TABLE, "kube-proxy")],
+        );
+        assert_eq!(delete.len(), 16 + 4 + 4 + 12);
+        assert_eq!(delete[..4], 36u32.to_ne_bytes());
+        assert_eq!(&delete[24..], b"kube-proxy\0\0");
+        let begin = message(BATCH_BEGIN, REQUEST, 0, SUBSYSTEM, &[]);
+        assert_eq!(&begin[18..], [0, 10]);
+    }
+
+    #[test]
+    fn answers_of_every_length_are_safe() {
+        const ERROR: u16 = 2;
+        let answer = |code: i32| netlink::message(ERROR, 0, &code.to_ne_bytes());
+        assert!(is_there(&answer(0)).unwrap());
+        assert!(is_there(&netlink::message(GET_TABLE, 0, &[])).unwrap());
+        let none = answer(-libc::ENOENT);
+        assert!(!is_there(&none).unwrap());
+        for length in 1..none.len() {
+            assert!(is_there(&none[..length]).is_err(), "{length}");
+        }
+        let refused = is_there(&answer(-libc::EPERM)).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+    }
 }

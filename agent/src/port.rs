@@ -13,125 +13,103 @@ use std::time::Duration;
 
 use agent_common::steer::{ADMIN, HEALTHZ, SteerRule, mapped, steer_flag};
 use tokio::net::TcpListener;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::args::PortTakeover;
 use crate::config::Config;
+use crate::config::PortTakeover;
 use crate::datapath::Observer;
 use crate::datapath::listeners::{is_opening, sharers};
 use crate::datapath::steer::{Behind, Owners, Steer, SteerError, Steering, Succession};
 use crate::http::bind::{self, BindAddress, BindError};
-use crate::lifecycle::ready::Guard;
+use crate::lifecycle::Readiness;
 use agent_core::event::Successor;
 use agent_core::report::{PortReport, PortWay};
 
-/// Who else listens at the port is looked at this often.
+/// Interval of checks of who else listens at the port.
 const LOOK: Duration = Duration::from_secs(1);
 /// The same while the agent waits for its successor.
 const WAIT: Duration = Duration::from_millis(50);
-/// Whoever answered before does so for this long at most, while the agent reads the cluster.
+/// Maximum time for which the previous responder keeps the port, while the agent reads the cluster.
 const SETTLE: Duration = Duration::from_secs(15);
-/// Who that is is looked at this often meanwhile.
+/// Interval of checks meanwhile.
 const WATCH: Duration = Duration::from_millis(200);
 /// Handshakes that began before the connections were given up are waited for this long: a client
 /// whose answer was lost gets it again after a second.
 const HANDSHAKES: Duration = Duration::from_millis(1_200);
+/// What a load balancer's connections wait for, as readiness names it.
+const PART: &str = "healthz port";
 
 /// /healthz and /livez, and the admin port; nothing for what is not served.
 pub(crate) type Listeners = (Option<TcpListener>, Option<TcpListener>);
 
-type Opening = Result<TcpListener, BindError>;
-
-/// The listeners, before anything is steered to them.
-pub(crate) struct Opened {
-    listeners: Listeners,
-    aside: bool,
-    /// See [`PortSteering`].
-    before: BTreeSet<u32>,
-}
-
-/// Opens the listeners.
+/// Opens the listeners and has connections come to them: from now on where nobody else answers, else
+/// once the agent is ready to. Where they cannot be steered the port is bound.
 ///
 /// # Errors
 /// An address cannot be had.
-pub(crate) fn open(config: &Config) -> Result<Opened, BindError> {
-    let healthz = config.healthz.address;
-    let aside = config.port_takeover == PortTakeover::Steer && port_of(healthz) != 0;
-    let listen = if aside {
-        bind::listen_aside
-    } else {
-        bind::listen
-    };
-    let admin = match config.drop_in {
+pub(crate) fn take_over(
+    config: &Config,
+    observer: Option<&mut Observer>,
+    readiness: Readiness,
+) -> Result<(Listeners, Takeover, Succeeded), BindError> {
+    let option = match config.drop_in {
         true => "--metrics-bind-address",
         false => "--admin-bind-address",
     };
-    let at = |address: Option<BindAddress>, open: &dyn Fn(BindAddress) -> Opening| {
-        address.map(open).transpose()
+    let admin = config.admin.address.map(|at| bind::listen(option, at));
+    let admin = admin.transpose()?;
+    let healthz = config.healthz.address;
+    let port = port(config);
+    let aside = config.healthz.port_takeover == PortTakeover::Steer && port != 0;
+    let open = |listen: fn(&'static str, BindAddress) -> Result<TcpListener, BindError>| {
+        healthz.map(|at| listen(bind::HEALTHZ, at)).transpose()
     };
-    let listeners = (
-        at(healthz, &|address| listen(bind::HEALTHZ, address))?,
-        at(config.admin.address, &|address| {
-            bind::listen(admin, address)
-        })?,
-    );
-    Ok(Opened {
-        before: who_shares(listeners.0.as_ref(), healthz),
-        listeners,
-        aside,
-    })
-}
-
-impl Opened {
-    /// Has connections come to the listeners: from now on where nobody else answers them, else once
-    /// the agent is ready to. `pending` is dropped then. Where they cannot be steered the port is bound
-    /// after all.
-    ///
-    /// # Errors
-    /// Then it cannot be bound.
-    pub(crate) fn take_over(
-        self,
-        config: &Config,
-        observer: Option<&mut Observer>,
-        pending: Guard,
-    ) -> Result<(Listeners, Takeover), BindError> {
-        let Self {
-            mut listeners,
-            aside,
-            mut before,
-        } = self;
-        let mut report = PortReport::default();
-        let mut steered = None;
-        if aside {
-            match steer(config, &listeners, observer) {
-                Ok(held) => {
-                    report.way = PortWay::Steered;
-                    steered = Some(held);
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the healthz port is bound instead");
-                    report.problem = Some(error.to_string());
-                    let healthz = config.healthz.address;
-                    let bound = healthz.map(|address| bind::listen(bind::HEALTHZ, address));
-                    listeners.0 = bound.transpose()?;
-                    before = who_shares(listeners.0.as_ref(), healthz);
-                }
+    let mut report = PortReport::default();
+    let mut steered = None;
+    let mut listener = match aside {
+        true => open(bind::listen_aside)?,
+        false => open(bind::listen)?,
+    };
+    if aside {
+        match steer(config, (&listener, &admin), observer) {
+            Ok(held) => {
+                report.way = PortWay::Steered;
+                steered = Some(held);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the healthz port is bound instead");
+                report.problem = Some(error.to_string());
+                listener = open(bind::listen)?;
             }
         }
-        let steering = PortSteering {
-            port: port_of(config.healthz.address),
-            serves: listeners.0.is_some(),
-            inode: listeners.0.as_ref().and_then(inode),
-            before,
-            steered,
-            stranger: false,
-            pending: Some(pending),
-            report: watch::Sender::new(report),
-        };
-        Ok((listeners, Takeover::start(steering)))
     }
+    let bound = listener.as_ref().filter(|_| port != 0 && steered.is_none());
+    let bound = bound.and_then(inode).map(|inode| Bound {
+        inode,
+        before: sharers(port, inode).unwrap_or_default(),
+    });
+    let report = watch::Sender::new(report);
+    let succeeded = Succeeded {
+        succession: (steered.as_ref()).map(|(steering, _)| Arc::clone(steering.succession())),
+        port: report.clone(),
+        last: Successor::None,
+    };
+    let mut steering = PortSteering {
+        port,
+        bound,
+        steered,
+        stranger: false,
+        readiness,
+        report,
+    };
+    steering.look();
+    steering.readiness.set(PART, !steering.waits());
+    let (ready, readied) = watch::channel(false);
+    let steering = tokio::spawn(steering.keep(readied));
+    let takeover = Takeover { ready, steering };
+    Ok(((listener, admin), takeover, succeeded))
 }
 
 /// Whether another agent has taken over, and what was last known of that.
@@ -140,29 +118,20 @@ pub(crate) struct Succeeded {
     /// What is asked, where connections are steered.
     succession: Option<Arc<Succession>>,
     /// How connections to the healthz port come here.
-    pub(crate) port: Option<watch::Receiver<PortReport>>,
+    pub(crate) port: watch::Sender<PortReport>,
     last: Successor,
-    /// Interfaces came or went while a successor had the hooks.
-    pub(crate) postponed: bool,
 }
 
 impl Succeeded {
-    pub(crate) fn follow(&mut self, takeover: &Takeover) {
-        self.port = Some(takeover.report.clone());
-        self.succession.clone_from(&takeover.succession);
-    }
-
     /// As the kernel says now, where connections are steered. A successor steers them before it
     /// touches anything else that is ours.
     pub(crate) fn ask(&self) -> Successor {
-        match (&self.succession, &self.port) {
-            (Some(succession), _) => match succession.ask() {
-                Behind::Agent { plans: true, .. } => Successor::Plans,
-                Behind::Agent { .. } => Successor::Observes,
-                Behind::Nobody | Behind::Stranger => Successor::None,
-            },
-            (None, Some(port)) if port.borrow().succeeded => Successor::Observes,
-            (None, _) => Successor::None,
+        match self.succession.as_ref().map(|succession| succession.ask()) {
+            Some(Behind::Agent { plans: true, .. }) => Successor::Plans,
+            Some(Behind::Agent { .. }) => Successor::Observes,
+            Some(Behind::Nobody | Behind::Stranger) => Successor::None,
+            None if self.port.borrow().succeeded => Successor::Observes,
+            None => Successor::None,
         }
     }
 
@@ -181,54 +150,46 @@ impl Succeeded {
 
 fn steer(
     config: &Config,
-    (healthz, admin): &Listeners,
+    (healthz, admin): (&Option<TcpListener>, &Option<TcpListener>),
     observer: Option<&mut Observer>,
 ) -> Result<(Steering, Owners), SteerError> {
     let observer = observer.ok_or(SteerError::NoObserver)?;
+    let mut steers = Vec::new();
     // The admin port is bound as well; of two agents at once the later answers.
-    let ports = [
+    for (index, listener, address, flags) in [
         (HEALTHZ, healthz, config.healthz.address, 0),
         (ADMIN, admin, config.admin.address, steer_flag::OURS),
-    ];
-    let steers = ports
-        .into_iter()
-        .filter_map(|(index, listener, address, flags)| {
-            Some(Steer {
+    ] {
+        if let (Some(listener), Some(address)) = (listener, address)
+            && address.port() != 0
+        {
+            steers.push(Steer {
                 index,
-                rule: rule(address.filter(|_| port_of(address) != 0)?, flags),
-                listener: listener.as_ref()?.as_raw_fd(),
-            })
-        });
-    let steers: Vec<Steer> = steers.collect();
-    observer.steer(port_of(config.healthz.address), &steers)
+                rule: rule(address, flags),
+                listener: listener.as_raw_fd(),
+            });
+        }
+    }
+    observer.steer(port(config), &steers)
+}
+
+/// Of /healthz and /livez; 0 where there is none, or the kernel picks it.
+fn port(config: &Config) -> u16 {
+    config.healthz.address.map_or(0, |address| address.port())
 }
 
 fn rule(address: BindAddress, flags: u32) -> SteerRule {
-    let port = u32::from(port_of(Some(address)));
+    let mut rule = SteerRule {
+        port: u32::from(address.port()),
+        flags,
+        ..SteerRule::default()
+    };
     match address {
-        BindAddress::Everywhere(_) => SteerRule {
-            port,
-            flags: flags | steer_flag::EVERYWHERE,
-            ..SteerRule::default()
-        },
-        BindAddress::One(one) => SteerRule {
-            address: match one {
-                SocketAddr::V4(v4) => mapped(v4.ip().octets()),
-                SocketAddr::V6(v6) => v6.ip().octets(),
-            },
-            port,
-            flags,
-        },
+        BindAddress::Everywhere(_) => rule.flags |= steer_flag::EVERYWHERE,
+        BindAddress::One(SocketAddr::V4(v4)) => rule.address = mapped(v4.ip().octets()),
+        BindAddress::One(SocketAddr::V6(v6)) => rule.address = v6.ip().octets(),
     }
-}
-
-/// 0 where there is none.
-fn port_of(address: Option<BindAddress>) -> u16 {
-    match address {
-        None => 0,
-        Some(BindAddress::Everywhere(port)) => port,
-        Some(BindAddress::One(address)) => address.port(),
-    }
+    rule
 }
 
 /// The kernel's number of a socket. Nothing where it cannot be told.
@@ -238,46 +199,14 @@ fn inode(listener: &TcpListener) -> Option<u32> {
     u32::try_from(file.metadata().ok()?.ino()).ok()
 }
 
-/// Who shares the listener's address and port with it, by their sockets.
-fn who_shares(listener: Option<&TcpListener>, address: Option<BindAddress>) -> BTreeSet<u32> {
-    let inode = listener.and_then(inode).filter(|_| port_of(address) != 0);
-    inode
-        .and_then(|inode| sharers(port_of(address), inode).ok())
-        .unwrap_or_default()
-}
-
 /// The way that connections take, looked after by a task of its own until it is closed.
 pub(crate) struct Takeover {
-    /// How connections come here, as last looked at.
-    pub(crate) report: watch::Receiver<PortReport>,
-    /// What is asked for a successor, where connections are steered.
-    pub(crate) succession: Option<Arc<Succession>>,
+    /// Dropped, it ends the task.
     ready: watch::Sender<bool>,
-    stop: oneshot::Sender<()>,
     steering: JoinHandle<PortSteering>,
 }
 
 impl Takeover {
-    fn start(mut steering: PortSteering) -> Self {
-        let report = steering.report.subscribe();
-        let steered = steering.steered.as_ref();
-        let succession = steered.map(|(steering, _)| Arc::clone(steering.succession()));
-        let (stop, stopped) = oneshot::channel();
-        let (ready, readied) = watch::channel(false);
-        steering.look();
-        if !steering.waits() {
-            steering.pending = None;
-        }
-        let steering = tokio::spawn(steering.keep(readied, stopped));
-        Self {
-            report,
-            succession,
-            ready,
-            stop,
-            steering,
-        }
-    }
-
     /// What the agent answers is worth hearing: load balancers' connections come here from now on.
     pub(crate) fn ready(&self) {
         self.ready
@@ -286,16 +215,10 @@ impl Takeover {
 
     /// Gives connections up to who answers next. Where that would be nobody, waits for a successor
     /// for `grace`, unless `hurry` completes. All that were begun are in the listener's queue when
-    /// this returns. Says whether there is a successor.
+    /// this returns. Returns whether there is a successor.
     pub(crate) async fn close(self, grace: Duration, hurry: impl Future) -> bool {
-        let Self {
-            stop,
-            steering,
-            ready,
-            ..
-        } = self;
-        drop((stop, ready));
-        let Ok(mut steering) = steering.await else {
+        drop(self.ready);
+        let Ok(mut steering) = self.steering.await else {
             return false;
         };
         steering.wait(grace, hurry).await;
@@ -303,40 +226,40 @@ impl Takeover {
     }
 }
 
+/// The listener at a port that the agent holds.
+struct Bound {
+    inode: u32,
+    /// Sockets that shared the port when this agent bound it: its predecessors'.
+    before: BTreeSet<u32>,
+}
+
 struct PortSteering {
     port: u16,
-    /// Whether /healthz and /livez are served: else nobody waits for who does it next.
-    serves: bool,
-    /// Of the listener.
-    inode: Option<u32>,
-    /// Who shared the port already when this agent bound it: predecessors.
-    before: BTreeSet<u32>,
+    /// Nothing where the port is steered, or of the kernel's choice.
+    bound: Option<Bound>,
     /// Nothing where the port is bound.
     steered: Option<(Steering, Owners)>,
-    /// Somebody else's program stands behind ours.
+    /// An unknown program was attached behind ours.
     stranger: bool,
-    /// Dropped once load balancers' connections come here.
-    pending: Option<Guard>,
+    /// Waits for load balancers' connections to come here.
+    readiness: Readiness,
     report: watch::Sender<PortReport>,
 }
 
 impl PortSteering {
-    async fn keep(
-        mut self,
-        mut ready: watch::Receiver<bool>,
-        mut stop: oneshot::Receiver<()>,
-    ) -> Self {
+    async fn keep(mut self, mut ready: watch::Receiver<bool>) -> Self {
         let end = Instant::now() + SETTLE;
         loop {
-            let waits = self.waits();
+            let pause = if self.waits() { WATCH } else { LOOK };
             tokio::select! {
                 biased;
-                _ = &mut stop => return self,
-                Ok(_) = ready.wait_for(|ready| *ready), if waits => self.answer(),
-                () = tokio::time::sleep(if waits { WATCH } else { LOOK }) => {}
+                changed = ready.changed() => if changed.is_err() {
+                    return self;
+                },
+                () = tokio::time::sleep(pause) => {}
             }
-            // Whoever answered may be gone.
-            if !self.look() || Instant::now() >= end {
+            // The previous responder may be gone.
+            if !self.look() || *ready.borrow() || Instant::now() >= end {
                 self.answer();
             }
         }
@@ -351,17 +274,16 @@ impl PortSteering {
     /// Has their connections come here. Where that fails it is tried again with the next look.
     fn answer(&mut self) {
         if let Some((steering, _)) = &mut self.steered
-            && !steering.answers()
             && let Err(error) = steering.answer()
         {
-            tracing::warn!(%error, "whoever answered load balancers before still does");
+            tracing::warn!(%error, "the previous responder still answers load balancers");
             return;
         }
-        self.pending = None;
+        self.readiness.set(PART, true);
     }
 
-    /// Looks who listens and who took over; says whether anyone but this agent answers outsiders, or
-    /// may: of a program of somebody else's that cannot be known.
+    /// Reads who listens and who took over. Returns whether anyone but this agent answers outsiders,
+    /// or may: of an unknown program that cannot be known.
     fn look(&mut self) -> bool {
         let waits = self.waits();
         let (owner, succeeded, answers) = match &mut self.steered {
@@ -369,7 +291,7 @@ impl PortSteering {
                 let owner = owners.look().ok();
                 let behind = steering.succession().ask();
                 let stranger = behind == Behind::Stranger;
-                if stranger && !std::mem::replace(&mut self.stranger, stranger) {
+                if stranger && !self.stranger {
                     tracing::warn!(
                         "another program of type sk_lookup was attached later, and no agent says that it is its own: it may take connections to the healthz port"
                     );
@@ -382,22 +304,18 @@ impl PortSteering {
             }
             // Who shares the port is of our kind: others were refused it, or we would be.
             None => {
-                let shared = self
-                    .inode
-                    .filter(|_| self.port != 0)
-                    .and_then(|inode| sharers(self.port, inode).ok());
-                let later = shared.is_some_and(|shared| !shared.is_subset(&self.before));
+                let later = self.bound.as_ref().is_some_and(|bound| {
+                    let shared = sharers(self.port, bound.inode);
+                    shared.is_ok_and(|shared| !shared.is_subset(&bound.before))
+                });
                 (None, later, later)
             }
         };
-        self.report.send_if_modified(|report| {
-            let now = (owner, succeeded, waits);
-            let changed = (report.owner, report.succeeded, report.waits) != now;
+        self.report.send_modify(|report| {
             if succeeded && !report.succeeded {
                 tracing::info!("another agent has taken over");
             }
-            (report.owner, report.succeeded, report.waits) = now;
-            changed
+            (report.owner, report.succeeded, report.waits) = (owner, succeeded, waits);
         });
         answers
     }
@@ -405,7 +323,9 @@ impl PortSteering {
     async fn wait(&mut self, grace: Duration, hurry: impl Future) {
         let end = Instant::now() + grace;
         let mut hurry = pin!(hurry);
-        while self.serves && !self.look() && Instant::now() < end {
+        // Without a known port nobody can answer next.
+        let serves = self.steered.is_some() || self.bound.is_some();
+        while serves && !self.look() && Instant::now() < end {
             tokio::select! {
                 () = tokio::time::sleep(WAIT) => {}
                 _ = &mut hurry => return,
@@ -413,18 +333,16 @@ impl PortSteering {
         }
     }
 
-    /// No connection comes any more; those that are being opened are waited for. Says whether there
+    /// No connection comes any more; those that are being opened are waited for. Returns whether there
     /// is a successor, whether or not it answers yet.
     async fn give_up(mut self) -> bool {
-        // Afresh: afterwards it cannot be told any more.
+        // Afterwards it cannot be told any more.
         self.look();
-        let succeeded = match &self.steered {
-            Some((steering, _)) => matches!(steering.succession().ask(), Behind::Agent { .. }),
-            None => self.report.borrow().succeeded,
+        let Some((steering, _)) = &self.steered else {
+            return self.report.borrow().succeeded;
         };
-        if self.steered.take().is_none() {
-            return succeeded;
-        }
+        let succeeded = matches!(steering.succession().ask(), Behind::Agent { .. });
+        self.steered = None;
         finish_handshakes(|| is_opening(self.port).unwrap_or(true)).await;
         succeeded
     }

@@ -2,14 +2,11 @@
 //!
 //! Takes published reports and a client, and decides nothing: what is said and when is
 //! `agent_core::condition`. Nobody waits for it, and nothing is queued: what is written is what stands
-//! at that moment, also after the API server was away. What it cannot write is said once in the
-//! log, and for as long as it lasts in the report.
+//! at that moment, also after the API server was away. What it cannot write is logged once, and is
+//! in the report for as long as it lasts.
 //!
 //! When the agent ends the condition stays as it is: its heartbeat tells its age.
 
-mod condition;
-mod events;
-mod fault;
 mod node;
 mod outcome;
 
@@ -19,16 +16,23 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
+use crate::clock;
 use crate::metrics::{Metrics, Published};
-use agent_core::condition::{Pace, Standing, Written, standing};
+use agent_core::condition::{
+    Announcer, Pace, Schedule, Standing, Status, Written, message, standing,
+};
+use agent_core::eligibility::Eligibility;
+use agent_core::report::PublishReport;
 use agent_core::report::Report;
-use agent_core::report::publish::PublishReport;
-use agent_core::time::{Mono, Wall};
+use agent_core::time::Mono;
 pub use kube::Client;
-use node::NodeApi;
+use node::{Fault, NodeApi};
 use outcome::Outcomes;
 
 /// Published reports, as `/verdict` gets them.
@@ -36,6 +40,12 @@ pub type Reports = watch::Receiver<Option<Arc<Report>>>;
 
 /// An answer comes within this, or the try has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The reporting controller.
+const REPORTER: &str = "pathproof";
+/// The API wants an action; ours is always the same.
+const ACTION: &str = "Judge";
+/// The longest name of a reporting instance that the API takes.
+const INSTANCE_MAX: usize = 128;
 
 /// What is written, about whom, and how often.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,15 +75,6 @@ impl Settings {
     }
 }
 
-/// Clocks, as `crate::clock` reads them.
-#[derive(Clone, Copy, Debug)]
-pub struct Clocks {
-    /// `CLOCK_MONOTONIC`.
-    pub mono: fn() -> Mono,
-    /// The wall clock: only what is written carries it.
-    pub wall: fn() -> Wall,
-}
-
 /// What runs. Dropping it ends it at once; so does the end of the reports.
 #[derive(Debug)]
 pub struct Publishing {
@@ -98,38 +99,22 @@ impl Drop for Publishing {
 pub fn start(
     settings: Settings,
     client: Client,
-    reports: Reports,
-    metrics: Arc<Metrics>,
-    clocks: Clocks,
-) -> Publishing {
-    let outcomes = Outcomes::new(settings.condition, settings.events, metrics, clocks);
-    let task = tokio::spawn(run(settings, client, reports, outcomes.clone(), clocks));
-    Publishing { outcomes, task }
-}
-
-async fn run(
-    settings: Settings,
-    client: Client,
     mut reports: Reports,
-    outcomes: Outcomes,
-    clocks: Clocks,
-) {
-    let node = NodeApi::new(client, Arc::clone(&settings.node), settings.patience);
-    let found = tokio::select! {
-        found = find(&node, settings.pace) => found,
-        () = ended(&mut reports) => return,
-    };
-    let condition = async {
-        if settings.condition {
-            condition::run(&settings, &node, found, reports.clone(), &outcomes, clocks).await;
-        }
-    };
-    let events = async {
-        if settings.events {
-            events::run(&settings, &node, found, reports.clone(), &outcomes, clocks).await;
-        }
-    };
-    tokio::join!(condition, events);
+    metrics: Arc<Metrics>,
+) -> Publishing {
+    let outcomes = Outcomes::new(settings.condition, settings.events, metrics);
+    let noted = outcomes.clone();
+    let task = tokio::spawn(async move {
+        let node = NodeApi::new(client.clone(), &settings);
+        let mut ended = reports.clone();
+        let found = tokio::select! {
+            found = find(&node, settings.pace) => found,
+            () = async { while ended.changed().await.is_ok() {} } => return,
+        };
+        let mut publisher = Publisher::new(&settings, client, node, found, noted);
+        while publisher.turn(&mut reports).await {}
+    });
+    Publishing { outcomes, task }
 }
 
 /// What an agent before wrote. Read once; only an API server that is away is asked again, since
@@ -141,7 +126,7 @@ async fn find(node: &NodeApi, pace: Pace) -> Option<Written> {
             Ok(found) => return found,
             Err(error) if error.is_passing() => {
                 tracing::debug!(%error, "the Node's condition cannot be read yet");
-                tokio::time::sleep(pause).await;
+                sleep(pause).await;
                 pause = (pause * 2).min(pace.retry_max);
             }
             Err(error) => {
@@ -152,27 +137,135 @@ async fn find(node: &NodeApi, pace: Pace) -> Option<Written> {
     }
 }
 
-async fn ended(reports: &mut Reports) {
-    while reports.changed().await.is_ok() {}
+/// Keeps the Node's condition as the reports say, and announces transitions by Events.
+struct Publisher {
+    /// None where the condition is not written.
+    schedule: Option<Schedule>,
+    /// None where Events are not.
+    announcer: Option<Announcer>,
+    node: NodeApi,
+    recorder: Recorder,
+    /// What Events are about.
+    regarding: ObjectReference,
+    outcomes: Outcomes,
 }
 
-/// What the newest report amounts to.
-fn newest(reports: &mut Reports) -> Option<(Arc<Report>, Standing)> {
-    let report = reports.borrow_and_update().clone()?;
-    let standing = standing(&report.verdict, !report.answers.livez.would_fail);
-    Some((report, standing))
-}
-
-/// Waits for a report, or until `due`. False when no more reports will come.
-async fn wait(reports: &mut Reports, due: Option<Mono>, now: Mono) -> bool {
-    let until = async {
-        match due {
-            Some(due) => tokio::time::sleep(due.since(now)).await,
-            None => std::future::pending().await,
+impl Publisher {
+    fn new(
+        settings: &Settings,
+        client: Client,
+        node: NodeApi,
+        found: Option<Written>,
+        outcomes: Outcomes,
+    ) -> Self {
+        let name = settings.node.to_string();
+        let schedule = || Schedule::new(&name, settings.pace, found, clock::mono());
+        let announcer = || Announcer::new(&name, settings.pace, found);
+        let reporter = Reporter {
+            controller: REPORTER.to_owned(),
+            instance: Some(name.chars().take(INSTANCE_MAX).collect()),
+        };
+        Self {
+            schedule: settings.condition.then(schedule),
+            announcer: settings.events.then(announcer),
+            node,
+            recorder: Recorder::new(client, reporter),
+            regarding: ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Node".to_owned()),
+                // As kubelet does, and as `kubectl describe node` looks for.
+                uid: Some(name.clone()),
+                name: Some(name),
+                ..ObjectReference::default()
+            },
+            outcomes,
         }
-    };
-    tokio::select! {
-        changed = reports.changed() => changed.is_ok(),
-        () = until => true,
+    }
+
+    /// Writes what is due, or waits. False when no more reports will come.
+    async fn turn(&mut self, reports: &mut Reports) -> bool {
+        let report = reports.borrow_and_update().clone();
+        let now = clock::mono();
+        let mut due = None;
+        if let Some(report) = report {
+            let standing = standing(&report.verdict, !report.answers.livez.would_fail);
+            let write = self.condition_due(&report, standing, now);
+            let announce = self.event_due(&report, standing, now);
+            due = write.into_iter().chain(announce).min();
+            if write.is_some_and(|due| due <= now) {
+                self.write(&report, standing).await;
+                due = Some(now);
+            } else if announce.is_some_and(|due| due <= now) {
+                self.announce(&report, standing).await;
+                due = Some(now);
+            }
+        }
+        let until = async {
+            match due {
+                Some(due) => sleep(due.since(now)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = reports.changed() => changed.is_ok(),
+            () = until => true,
+        }
+    }
+
+    fn condition_due(&mut self, report: &Report, standing: Standing, now: Mono) -> Option<Mono> {
+        let schedule = self.schedule.as_mut()?;
+        if let Some(uid) = &report.node_uid {
+            schedule.of(uid);
+        }
+        schedule.observe(standing, now, clock::wall());
+        schedule.due()
+    }
+
+    fn event_due(&mut self, report: &Report, standing: Standing, now: Mono) -> Option<Mono> {
+        // An agent that begins has not seen the Node yet: that it is not leaving is no news then.
+        let is_known = report.verdict.eligibility != Eligibility::NeverSeen;
+        let announcer = self.announcer.as_mut().filter(|_| is_known)?;
+        announcer.observe(standing, now);
+        announcer.due()
+    }
+
+    async fn write(&mut self, report: &Report, standing: Standing) {
+        let Some(schedule) = &mut self.schedule else {
+            return;
+        };
+        let wall = clock::wall();
+        let transition = schedule.transition().unwrap_or(wall);
+        let message = message(&report.verdict, standing, report.agent.enforcement);
+        let result = self.node.write(standing, message, wall, transition).await;
+        match &result {
+            Ok(()) => schedule.wrote(standing, transition, clock::mono()),
+            Err(fault) => schedule.failed(fault.refusal, clock::mono()),
+        }
+        self.outcomes
+            .note(Published::Condition, &report.node, result);
+    }
+
+    async fn announce(&mut self, report: &Report, standing: Standing) {
+        let Some(announcer) = &mut self.announcer else {
+            return;
+        };
+        let event = Event {
+            // Recovery and leaving are expected states.
+            type_: match standing.status {
+                Status::False => EventType::Warning,
+                Status::True | Status::Unknown => EventType::Normal,
+            },
+            reason: standing.reason.name(),
+            note: Some(message(&report.verdict, standing, report.agent.enforcement)),
+            action: ACTION.to_owned(),
+            secondary: None,
+        };
+        let published = self.recorder.publish(&event, &self.regarding);
+        let result: Result<(), Fault> = self.node.patient(published).await;
+        match &result {
+            Ok(()) => announcer.announced(standing, clock::mono()),
+            Err(fault) => announcer.failed(fault.refusal, clock::mono()),
+        }
+        self.outcomes.note(Published::Event, &report.node, result);
     }
 }

@@ -6,26 +6,26 @@
 //! what came of it. Nothing here ends the process but a signal: what goes wrong is said once, and
 //! tried again with the next look.
 
-use std::future::Future;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{sleep, timeout};
 
 use crate::clock;
 use crate::cluster::api::client::{ApiAccess, ClientError, client, root_cause};
 use crate::config::RotateConfig;
-use agent_core::fleet::rotation::{Candidate, LeaseStep, Plan, Rotation, Write, slice_name};
-use agent_core::time::Mono;
-use slices::Shape;
+use agent_core::fleet::rotation::{
+    Candidate, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, Wanted, Write, slice_name,
+};
+use agent_core::time::{Mono, Wall};
 
-mod lease;
 mod slices;
 #[cfg(test)]
 mod tests;
@@ -44,11 +44,8 @@ pub enum RotateError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// Signals cannot be received.
-    #[error("cannot receive signals: {source}")]
-    Signals {
-        /// Why not.
-        source: std::io::Error,
-    },
+    #[error("cannot receive signals: {0}")]
+    Signals(#[source] std::io::Error),
 }
 
 /// Why a request led to nothing.
@@ -72,21 +69,19 @@ enum Trouble {
 /// # Errors
 /// What kept it from starting.
 pub async fn run(config: RotateConfig) -> Result<(), RotateError> {
-    let listen = |kind| signal(kind).map_err(|source| RotateError::Signals { source });
+    let listen = |kind| signal(kind).map_err(RotateError::Signals);
     let mut terminate = listen(SignalKind::terminate())?;
     let mut interrupt = listen(SignalKind::interrupt())?;
     let access = ApiAccess {
-        kubeconfig: config.kubeconfig.clone(),
-        server: config.server.clone(),
+        kubeconfig: config.api.kubeconfig.clone(),
+        server: config.api.server.clone(),
         state_dir: None,
     };
     let mut rotator = Rotator::new(&client(&access).await?, config);
-    let mut tick = tokio::time::interval(LOOK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let turn = async {
-            tick.tick().await;
             rotator.look().await;
+            sleep(LOOK).await;
         };
         // A request that is cut off is written or not: the next leader reads which.
         tokio::select! {
@@ -138,22 +133,16 @@ impl Rotator {
     async fn look(&mut self) {
         let result = self.try_look().await;
         let now = clock::mono();
-        match &result {
-            Err(Trouble::Away { .. }) => self.rotation.failed(now),
-            _ if self.rotation.answered(now) => {
-                tracing::info!("the API server is back; nothing moves for ten minutes");
-            }
-            _ => {}
+        if let Err(Trouble::Away { .. }) = &result {
+            self.rotation.failed(now);
+        } else if self.rotation.answered(now) {
+            tracing::info!("the API server is back; nothing moves for ten minutes");
         }
         let leads = self.candidate.leads(now);
         if std::mem::replace(&mut self.led, leads) != leads {
             tracing::info!(leads, lease = %self.config.lease, "who leads has changed");
         }
-        self.say(result.err().map(|error| error.to_string()));
-    }
-
-    /// Says what is wrong, once.
-    fn say(&mut self, trouble: Option<String>) {
+        let trouble = result.err().map(|error| error.to_string());
         if let Some(why) = trouble.as_ref().filter(|_| trouble != self.said) {
             tracing::warn!(%why, "the sentinel's slices could not be looked after");
         }
@@ -175,13 +164,12 @@ impl Rotator {
                 why: format!("Service {} is not in the cluster", self.config.service),
             });
         };
-        let listed = ListParams::default().labels(&slices::selector(&name));
+        let listed = ListParams::default().labels(&format!("{}={name}", slices::SERVICE_NAME));
         let found = ask("list the sentinel's slices", self.slices.list(&listed)).await?;
-        let shape = Shape::of(&service, &self.config);
-        let seen: Vec<_> = found.items.iter().map(slices::seen).collect();
-        let now = clock::mono();
-        let plan = self.rotation.plan(&shape.wanted, &seen, nodes, now);
-        self.write(&shape, &plan).await?;
+        let wanted = slices::wanted(service, &self.config);
+        let seen: Vec<_> = found.items.into_iter().map(slices::seen).collect();
+        let plan = self.rotation.plan(&wanted, &seen, nodes, clock::mono());
+        self.write(&wanted, &plan).await?;
         match plan.strangers.first() {
             None => Ok(()),
             Some(stranger) => Err(Trouble::Refused {
@@ -194,14 +182,15 @@ impl Rotator {
     }
 
     /// Writes a plan, as long as we lead.
-    async fn write(&mut self, shape: &Shape, plan: &Plan) -> Result<(), Trouble> {
+    async fn write(&mut self, wanted: &Wanted, plan: &Plan) -> Result<(), Trouble> {
         for write in &plan.writes {
             if !self.candidate.leads(clock::mono()) {
                 break;
             }
-            let generation = self.write_one(shape, write).await?;
-            if let Some(generation) = generation {
-                self.rotation.wrote(generation, plan.rotates, clock::mono());
+            self.write_one(wanted, write).await?;
+            if let Write::Create { generation, .. } | Write::Update { generation, .. } = write {
+                let now = clock::mono();
+                self.rotation.wrote(*generation, plan.rotates, now);
             }
             match plan.rotates {
                 true => tracing::debug!(?write, "the endpoint moves"),
@@ -211,40 +200,35 @@ impl Rotator {
         Ok(())
     }
 
-    /// Returns the generation that was written.
-    async fn write_one(&self, shape: &Shape, write: &Write) -> Result<Option<u16>, Trouble> {
+    async fn write_one(&self, wanted: &Wanted, write: &Write) -> Result<(), Trouble> {
+        let (params, patch_params) = (PostParams::default(), PatchParams::default());
         match write {
             Write::Create { family, generation } => {
-                let slice = shape.slice(*family, *generation);
-                let params = PostParams::default();
-                ask("create a slice", self.slices.create(&params, &slice)).await?;
-                Ok(Some(*generation))
+                let slice = slices::slice(wanted, *family, *generation);
+                let created = self.slices.create(&params, &slice);
+                ask("create a slice", created).await?;
             }
             Write::Update {
                 family,
                 version,
                 generation,
             } => {
-                let name = slice_name(&shape.wanted.service, *family);
-                let patch = Patch::Merge(shape.patch(*family, *generation, version));
-                let params = PatchParams::default();
-                let patched = self.slices.patch(&name, &params, &patch);
+                let name = slice_name(&wanted.service, *family);
+                let slice = slices::slice(wanted, *family, *generation);
+                let patch = Patch::Merge(slices::patch(&slice, version));
+                let patched = self.slices.patch(&name, &patch_params, &patch);
                 ask(&format!("update slice {name}"), patched).await?;
-                Ok(Some(*generation))
             }
             Write::Delete { name, version } => {
-                let params = DeleteParams {
-                    preconditions: Some(Preconditions {
-                        resource_version: Some(version.clone()),
-                        uid: None,
-                    }),
-                    ..DeleteParams::default()
-                };
+                let params = DeleteParams::default().preconditions(Preconditions {
+                    resource_version: Some(version.clone()),
+                    uid: None,
+                });
                 let deleted = self.slices.delete(name, &params);
                 ask(&format!("delete slice {name}"), deleted).await?;
-                Ok(None)
             }
         }
+        Ok(())
     }
 
     /// Looks at the lease when that is due.
@@ -255,21 +239,16 @@ impl Rotator {
         }
         let name = &self.config.lease;
         let found = ask("read the Lease", self.leases.get_opt(name)).await?;
-        let seen = found.as_ref().map(lease::seen);
-        let params = PostParams::default();
-        let me = self.candidate.name();
-        let wall = clock::wall();
-        let ours = lease::ours(found.as_ref(), name, me, wall);
+        let seen = found.as_ref().map(lease_seen);
         let step = self.candidate.step(seen.as_ref(), asked);
+        let params = PostParams::default();
+        let ours = lease_of(found, name, Some(self.candidate.name()), clock::wall());
         let written = match step {
             LeaseStep::Wait => return Ok(()),
             LeaseStep::Create => ask("create the Lease", self.leases.create(&params, &ours)).await,
             LeaseStep::Take | LeaseStep::Seize | LeaseStep::Renew => {
-                ask(
-                    "update the Lease",
-                    self.leases.replace(name, &params, &ours),
-                )
-                .await
+                let replaced = self.leases.replace(name, &params, &ours);
+                ask("update the Lease", replaced).await
             }
         };
         match written {
@@ -279,29 +258,25 @@ impl Rotator {
                     tracing::info!(lease = %name, "the lease of another rotator ran out; nothing moves for ten minutes");
                     self.rotation.seized(asked);
                 }
-                Ok(())
             }
-            Err(Trouble::Raced { .. }) => {
-                self.candidate.lost();
-                Ok(())
-            }
-            Err(other) => Err(other),
+            Err(Trouble::Raced { .. }) => self.candidate.lost(),
+            Err(other) => return Err(other),
         }
+        Ok(())
     }
 
     /// Nodes of the cluster: one is read, and how many remain.
     async fn count(&mut self) -> Result<u32, Trouble> {
         let now = clock::mono();
-        if let Some((nodes, at)) = self.counted
-            && now.since(at) < COUNT
-        {
+        let recent = |(_, at): &(u32, Mono)| now.since(*at) < COUNT;
+        if let Some((nodes, _)) = self.counted.filter(recent) {
             return Ok(nodes);
         }
         let one = ListParams::default().limit(1);
         let listed = ask("count the nodes", self.nodes.list_metadata(&one)).await?;
         let remaining = listed.metadata.remaining_item_count.unwrap_or(0);
-        let remaining = u32::try_from(remaining).unwrap_or(0);
-        let nodes = remaining.saturating_add(u32::try_from(listed.items.len()).unwrap_or(1));
+        let nodes = remaining.saturating_add(listed.items.len() as i64);
+        let nodes = u32::try_from(nodes).unwrap_or(1);
         self.counted = Some((nodes, now));
         Ok(nodes)
     }
@@ -313,13 +288,13 @@ impl Rotator {
         }
         self.candidate.lost();
         let name = &self.config.lease;
-        let Ok(Some(found)) = ask("read the Lease", self.leases.get_opt(name)).await else {
+        let found = ask("read the Lease", self.leases.get_opt(name)).await;
+        let me = Some(self.candidate.name());
+        let is_ours = |lease: &Lease| lease_seen(lease).holder.as_deref() == me;
+        let Some(found) = found.ok().flatten().filter(is_ours) else {
             return;
         };
-        if lease::seen(&found).holder.as_deref() != Some(self.candidate.name()) {
-            return;
-        }
-        let nobodys = lease::nobodys(found);
+        let nobodys = lease_of(Some(found), name, None, clock::wall());
         let params = PostParams::default();
         let written = self.leases.replace(name, &params, &nobodys);
         if let Err(error) = ask("give the Lease up", written).await {
@@ -334,7 +309,7 @@ async fn ask<T>(
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Trouble> {
     let what = what.to_owned();
-    let Ok(answer) = tokio::time::timeout(REQUEST, request).await else {
+    let Ok(answer) = timeout(REQUEST, request).await else {
         let why = format!("no answer within {} s", REQUEST.as_secs());
         return Err(Trouble::Away { why });
     };
@@ -348,4 +323,32 @@ async fn ask<T>(
             why: root_cause(&other),
         },
     })
+}
+
+/// A Lease as it was read.
+fn lease_seen(lease: &Lease) -> LeaseSeen {
+    let spec = lease.spec.clone().unwrap_or_default();
+    let seconds = spec.lease_duration_seconds.unwrap_or(0);
+    LeaseSeen {
+        holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
+        version: lease.metadata.resource_version.clone().unwrap_or_default(),
+        duration: Duration::from_secs(seconds.try_into().unwrap_or(0)),
+    }
+}
+
+/// The same in another name, or in nobody's; or a new one. The wall clock is for people who read it:
+/// no lease runs out by another machine's clock.
+fn lease_of(found: Option<Lease>, name: &str, holder: Option<&str>, now: Wall) -> Lease {
+    let mut lease = found.unwrap_or_default();
+    lease.metadata.name = Some(name.to_owned());
+    let spec = lease.spec.get_or_insert_default();
+    let now = jiff::Timestamp::from_nanosecond(i128::from(now.0)).unwrap_or_default();
+    if holder.is_some() && spec.holder_identity.as_deref() != holder {
+        spec.lease_transitions = Some(spec.lease_transitions.map_or(0, |n| n.saturating_add(1)));
+        spec.acquire_time = Some(MicroTime(now));
+    }
+    spec.holder_identity = holder.map(str::to_owned);
+    spec.lease_duration_seconds = i32::try_from(LEASE.as_secs()).ok();
+    spec.renew_time = Some(MicroTime(now));
+    lease
 }

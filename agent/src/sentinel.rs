@@ -6,7 +6,6 @@
 //! `agent_core::probes`' to say. It must not name `datapath`, `cluster` or `http`.
 
 pub mod devices;
-pub mod frame;
-pub mod host;
-pub mod owners;
+mod frame;
+pub mod kernel;
 pub mod prober;

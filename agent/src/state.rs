@@ -1,18 +1,18 @@
 //! What outlives the agent below its state folder: within one boot of the node a small JSON file,
-//! keyed by the boot's id (a restart of the agent changes nothing), and [`recordings`].
+//! keyed by the boot's id (a restart of the agent changes nothing), and recordings of the flight
+//! recorder.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-pub mod recordings;
-
 use crate::clock;
-use agent_core::memory::Remembered;
-use agent_core::time::Mono;
+use agent_core::effect::Remembered;
+use agent_core::time::{Mono, Wall};
 
 const FILE: &str = "state.json";
 /// Files that become [`FILE`] have names like this one, with something of the agent's between.
@@ -43,14 +43,11 @@ pub(crate) struct Memory {
 impl Memory {
     /// In this directory, or nowhere.
     pub(crate) fn in_dir(dir: Option<&Path>) -> Self {
-        let boot_id = fs::read_to_string(BOOT_ID)
-            .unwrap_or_default()
-            .trim()
-            .to_owned();
+        let boot_id = fs::read_to_string(BOOT_ID).unwrap_or_default();
+        let boot_id = boot_id.trim().to_owned();
         // Without a boot id nothing can be known to be of this boot.
-        let path = dir
-            .filter(|_| !boot_id.is_empty())
-            .map(|dir| dir.join(FILE));
+        let path = dir.map(|dir| dir.join(FILE));
+        let path = path.filter(|_| !boot_id.is_empty());
         if let Some(dir) = dir {
             sweep(dir, LEFT);
         }
@@ -71,21 +68,17 @@ impl Memory {
     /// What an agent of this boot left. Anything unreadable is as good as nothing, and said.
     pub(crate) fn recall(&self) -> Option<Remembered> {
         let path = self.path.as_ref()?;
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "the state cannot be read");
-                return None;
-            }
-        };
-        match serde_json::from_str::<Stored>(&text) {
+        let read = || Ok(serde_json::from_slice::<Stored>(&fs::read(path)?)?);
+        match read() {
             Ok(stored) if stored.schema == SCHEMA && stored.boot_id == self.boot_id => {
                 Some(stored.remembered)
             }
             Ok(_) => None,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "the state is not understood");
+                let error: io::Error = error;
+                if error.kind() != io::ErrorKind::NotFound {
+                    tracing::warn!(path = %path.display(), %error, "the state cannot be read");
+                }
                 None
             }
         }
@@ -99,11 +92,13 @@ impl Memory {
             boot_id: self.boot_id.clone(),
             remembered,
         };
-        let written = write(path, &self.fresh, &stored).or_else(|error| {
+        let write = || write(path, &self.fresh, &serde_json::to_vec(&stored)?);
+        let written = write().or_else(|error| {
             // The state comes before what explains the past.
-            let folder = path.parent().filter(|_| is_full(&error)).ok_or(error)?;
-            recordings::Recordings::below(folder).remove()?;
-            write(path, &self.fresh, &stored)
+            let is_full = error.kind() == io::ErrorKind::StorageFull;
+            let folder = path.parent().filter(|_| is_full).ok_or(error)?;
+            Recordings::below(folder).remove()?;
+            write()
         });
         match written {
             Ok(()) => self.broken = false,
@@ -116,16 +111,16 @@ impl Memory {
     }
 }
 
-fn is_full(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::StorageFull
-}
-
-fn write(path: &Path, fresh: &Path, stored: &Stored) -> io::Result<()> {
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir)?;
+/// Writes a file, whole or not at all: `fresh` is where it is written first.
+fn write(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
     }
-    fs::write(fresh, serde_json::to_vec(stored)?)?;
-    fs::rename(fresh, path)
+    let written = fs::write(fresh, bytes).and_then(|()| fs::rename(fresh, path));
+    written.inspect_err(|_| {
+        // Half a file is none, and takes room.
+        let _ = fs::remove_file(fresh);
+    })
 }
 
 /// Removes what was begun and never became the file, where it is at least so old.
@@ -146,14 +141,78 @@ fn sweep(dir: &Path, age: Duration) {
 
 /// Removes the file, and its directory where nothing else is in it.
 pub(crate) fn remove(dir: &Path) -> io::Result<()> {
-    match fs::remove_file(dir.join(FILE)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    recordings::Recordings::below(dir).remove()?;
+    unless_missing(fs::remove_file(dir.join(FILE)))?;
+    Recordings::below(dir).remove()?;
     sweep(dir, Duration::ZERO);
     let _ = fs::remove_dir(dir);
     Ok(())
+}
+
+fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Below the state folder.
+const FOLDER: &str = "recordings";
+const ENDING: &str = ".pathproof";
+/// How many are kept: a MiB each at most.
+const KEPT: usize = 6;
+/// As RFC 3339, without the characters that file names should not have.
+const NAME: &str = "%Y-%m-%dT%H%M%S%.3fZ";
+
+/// Recordings of the flight recorder below the state folder: a few files, the oldest dropped. Their
+/// names are the wall-clock time at which each ends, so that they sort and can be found by time.
+#[derive(Clone, Debug)]
+pub struct Recordings {
+    folder: PathBuf,
+}
+
+impl Recordings {
+    /// Below this state folder.
+    pub fn below(state_dir: &Path) -> Self {
+        Self {
+            folder: state_dir.join(FOLDER),
+        }
+    }
+
+    /// Writes one, whole or not at all, and drops the oldest beyond six.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn write(&self, now: Wall, recording: &[u8]) -> io::Result<PathBuf> {
+        let time = Timestamp::from_nanosecond(now.0.into()).unwrap_or_default();
+        let path = self.folder.join(format!("{}{ENDING}", time.strftime(NAME)));
+        write(&path, &path.with_extension("tmp"), recording)?;
+        let files = self.files()?;
+        for old in &files[..files.len().saturating_sub(KEPT)] {
+            fs::remove_file(old)?;
+        }
+        Ok(path)
+    }
+
+    /// All of them, the oldest first.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn files(&self) -> io::Result<Vec<PathBuf>> {
+        let entries = fs::read_dir(&self.folder)?;
+        let paths = entries.map(|entry| Ok(entry?.path()));
+        let mut files = paths.collect::<io::Result<Vec<_>>>()?;
+        files.retain(|path| path.to_str().is_some_and(|path| path.ends_with(ENDING)));
+        files.sort();
+        Ok(files)
+    }
+
+    /// Removes all of them.
+    ///
+    /// # Errors
+    /// One stays.
+    pub fn remove(&self) -> io::Result<()> {
+        unless_missing(fs::remove_dir_all(&self.folder))
+    }
 }
 
 #[cfg(test)]
@@ -189,5 +248,40 @@ mod tests {
         assert_eq!(names(), ["other.tmp", "state.8-99.tmp", "state.json"]);
         remove(dir.path()).unwrap();
         assert_eq!(names(), ["other.tmp"]);
+    }
+
+    #[test]
+    fn half_a_recording_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let recordings = Recordings::below(dir.path());
+        let now = Wall(1_795_266_000_000_000_000);
+        let path = recordings.write(now, &[1]).unwrap();
+        fs::remove_file(&path).unwrap();
+        // A folder in its place: it cannot be renamed.
+        fs::create_dir_all(path.join("x")).unwrap();
+        recordings.write(now, &[2]).unwrap_err();
+        let left = fs::read_dir(path.parent().unwrap()).unwrap().count();
+        assert_eq!(left, 1, "the folder alone");
+    }
+
+    #[test]
+    fn the_oldest_are_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let recordings = Recordings::below(dir.path());
+        for second in 0..10 {
+            let now = Wall(1_795_266_000_000_000_000 + second * 1_000_000_000);
+            recordings.write(now, &[second as u8]).unwrap();
+        }
+        let files = recordings.files().unwrap();
+        let contents: Vec<u8> = files
+            .iter()
+            .flat_map(|file| fs::read(file).unwrap())
+            .collect();
+        assert_eq!(contents, [4, 5, 6, 7, 8, 9]);
+        let name = files[0].file_name().unwrap().to_str().unwrap();
+        assert_eq!(name, "2026-11-21T130004.000Z.pathproof");
+        recordings.remove().unwrap();
+        recordings.remove().unwrap();
+        assert!(recordings.files().is_err());
     }
 }

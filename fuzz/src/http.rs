@@ -12,12 +12,11 @@ use agent_core::answer::Answer;
 use agent_core::effect::Answers;
 use agent_core::report::Report;
 use agent_core::time::{Mono, Wall};
+use pathproof::http::AllowList;
 use pathproof::http::admin::{self, AdminState};
-use pathproof::http::allow::AllowList;
 use pathproof::http::health::{self, HealthState};
 use pathproof::http::serve::{Limits, Listener, Rules, serve};
-use pathproof::lifecycle::heartbeat::Heartbeat;
-use pathproof::lifecycle::ready::Readiness;
+use pathproof::lifecycle::{Heartbeat, Readiness};
 use pathproof::metrics::Metrics;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -122,7 +121,7 @@ async fn admin_port() -> Port {
     let state = AdminState {
         report,
         metrics: Arc::clone(&metrics),
-        readiness: Readiness::new(),
+        readiness: Readiness::default(),
         heartbeat: Heartbeat::new(0),
         recordings: tokio::sync::mpsc::channel(1).0,
         now: || Mono(0),

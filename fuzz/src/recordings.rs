@@ -51,7 +51,7 @@ fn play(file: &[u8]) -> bool {
     assert_eq!(recording::timeline(&again), page, "two replays differ");
     for moment in replayed.moments.iter().chain(&replayed.latest) {
         let report = Report::replayed(&replayed, moment);
-        assert_printable(&why::render(&why::Chain::of(&report), false));
+        assert_printable(&why::render(&report, false));
     }
     true
 }

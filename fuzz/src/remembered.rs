@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use agent_common::service::Family;
 use agent_core::answer::{Endpoint, answer};
+use agent_core::answer::{Enforcement, UnknownPolicy};
 use agent_core::cluster::ObjectName;
 use agent_core::damping::Damping;
+use agent_core::effect::Remembered;
 use agent_core::evidence::{Directory, ObserverHealth, Sample, ServiceInfo};
 use agent_core::ledger::Ledger;
 use agent_core::limits::Limits;
-use agent_core::memory::Remembered;
-use agent_core::policy::{Enforcement, UnknownPolicy};
 use agent_core::time::{Anchor, Mono, Wall};
-use agent_core::verdict::{BootState, Inputs, verdict};
+use agent_core::verdict::{Inputs, verdict};
 
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Ok(known) = serde_json::from_slice::<Remembered>(bytes) else {
@@ -39,7 +39,8 @@ fn go_on(known: &Remembered, observed: bool, now: Mono) {
         eligibility: known.eligibility.clone(),
         view_synced: observed,
         families: [observed, true],
-        boot: BootState::default(),
+        sentinel_exists: false,
+        booted: Mono(0),
         usual_lag: None,
     };
     let anchor = Anchor {
@@ -65,7 +66,7 @@ fn go_on(known: &Remembered, observed: bool, now: Mono) {
             serde_json::from_str::<serde_json::Value>(&body).expect("an answer is JSON");
         }
         ledger.absorb(&look(now), &Names(ObjectName::new("default", "web")));
-        ledger.sentinel_mut().looked(now);
+        ledger.sentinel.looked(now);
     }
     serde_json::to_string(&ledger.memory()).expect("what is known is written");
 }
@@ -86,10 +87,10 @@ fn look(at: Mono) -> Sample {
 struct Names(ObjectName);
 
 impl Directory for Names {
-    fn service(&self, _: u32) -> Option<ServiceInfo<'_>> {
+    fn service(&self, _: u32) -> Option<ServiceInfo> {
         Some(ServiceInfo {
-            name: &self.0,
-            port: "",
+            name: self.0.clone(),
+            port: "".into(),
             family: Family::V4,
             endpoints: 2,
             udp: false,

@@ -4,10 +4,9 @@
 
 use agent_core::drain::Ask;
 use agent_core::report::drain::DrainReport;
-use agent_core::report::page;
 use agent_core::time::Mono;
 use jiff::Timestamp;
-use pathproof::cli::status;
+use pathproof::cli::{fetch, status};
 
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
@@ -25,19 +24,14 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
-    match page::body(&text) {
-        Err(error) => assert_printable(&format!("{error:?}")),
-        Ok(body) => assert!(text.ends_with(body)),
+    match fetch::body("127.0.0.1:19256", bytes) {
+        Err(error) => assert_printable(&error.to_string()),
+        Ok(body) => assert!(text.ends_with(&body)),
     }
-    let Ok(report) = page::report(&text) else {
+    let Ok(report) = fetch::parse("127.0.0.1:19256", &text) else {
         return false;
     };
-    let view = status::View {
-        colour: false,
-        now: Timestamp::UNIX_EPOCH,
-        previous: Some(&report),
-    };
-    assert_printable(&status::render(&report, &view));
+    assert_printable(&status::render(&report, Timestamp::UNIX_EPOCH, false));
     let ask = ask.unwrap_or_default();
     let drain = DrainReport::of(&report, &ask, Mono(u64::MAX / 2));
     serde_json::to_string(&drain).expect("a report is written");

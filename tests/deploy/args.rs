@@ -2,7 +2,7 @@
 
 use node_tests::deploy::{Chart, HOMES, Tool};
 use pathproof::args::{Args, Command};
-use pathproof::config::{Config, RotateConfig, Surroundings};
+use pathproof::config::{Config, Surroundings};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -35,10 +35,7 @@ fn check(objects: &[Value]) {
             ("DaemonSet", Command::Run(run)) => {
                 Config::resolve(&run, &in_a_pod()).unwrap_or_else(|e| panic!("{args:?}: {e}"));
             }
-            ("Deployment", Command::Rotate(rotate)) => {
-                RotateConfig::resolve(&rotate, &in_a_pod())
-                    .unwrap_or_else(|e| panic!("{args:?}: {e}"));
-            }
+            ("Deployment", Command::Rotate(_)) => {}
             (_, other) => panic!("{kind} runs {other:?}"),
         }
     }

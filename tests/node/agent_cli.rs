@@ -121,7 +121,7 @@ fn why_tells_where_a_probe_was_last_seen() {
     assert_eq!(chain["state"], "broken", "{chain:#}");
     let lane = &chain["lanes"][0];
     assert_eq!(lane["cause"], "leaked", "{chain:#}");
-    assert_eq!(lane["from"], "198.18.0.1", "{chain:#}");
+    assert_eq!(lane["client"], "198.18.0.1", "{chain:#}");
     let steps = lane["steps"].as_array().expect("steps");
     let last = steps.last().expect("a step");
     assert_eq!(

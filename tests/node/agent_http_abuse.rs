@@ -225,7 +225,7 @@ fn who_asks_and_never_reads_is_cut_off() {
         after.rss_kib < before.rss_kib + 16 * 1024,
         "{before:?} {after:?}"
     );
-    // An answer has half a minute to be read.
+    // Closed when 30 to 60 s pass without a further request.
     let closed = until(3 * PATIENCE, || (open(&scene) < 10).then_some(()));
     assert!(closed.is_some(), "{} are open", open(&scene));
     assert_answers(&scene);

@@ -9,9 +9,9 @@ use std::process::Command;
 
 use clap::Parser;
 use node_tests::skip;
-use pathproof::app::{Confined, confine};
 use pathproof::args::{Args, Command as Said};
 use pathproof::config::{Config, Surroundings};
+use pathproof::confine::{Confined, confine};
 use tempfile::TempDir;
 
 /// Folders of an agent, and one that is none of its business.
@@ -92,7 +92,7 @@ fn threads_are_still_started() {
 
 /// Whether files are confined on this machine; says so where they are not.
 fn has_landlock(test: &str, confined: &Confined) -> bool {
-    let missing = confined.report().missing.join("; ");
+    let missing = confined.report.missing.join("; ");
     let absent = missing.contains("has no Landlock");
     if absent {
         eprintln!("SKIPPED: {test} needs a kernel with Landlock");
@@ -232,7 +232,7 @@ fn a_program_for_credentials_is_started() {
         assert!(status.success());
         fs::read(scene.elsewhere.path().join("secret")).expect("any file");
         assert_eq!(call(libc::SYS_unshare, [0; 4]), libc::EPERM);
-        let missing = confined.report().missing.join("; ");
+        let missing = confined.report.missing.join("; ");
         assert!(missing.contains("names a program"), "{missing}");
     });
     // The twin: nobody names one, and none is started.
@@ -255,7 +255,7 @@ fn the_loader_alone_loads() {
             let confined = confine(&config);
             let runtime = tokio::runtime::Builder::new_current_thread().build();
             let runtime = runtime.expect("a runtime");
-            let apart = runtime.block_on(confined.into_loader().run(load));
+            let apart = runtime.block_on(confined.loader.run(load));
             (apart.expect("the loader's answer"), load())
         });
         let (loader, others) = thread.join().expect("no panic");

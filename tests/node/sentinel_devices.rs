@@ -11,17 +11,20 @@ use std::thread;
 use std::time::Duration;
 
 use agent_common::service::Family;
+use agent_core::cluster::ObjectName;
 use node_tests::skip;
 use node_tests::world::World;
+use pathproof::config::SentinelConfig;
 use pathproof::sentinel::devices::{
-    Damage, DeviceError, Role, SentinelDevices, Settings, ensure, forwarding, remove, verify,
+    DeviceError, Role, SentinelDevices, ensure, remove, verify, written,
 };
+use pathproof::sentinel::kernel::forwarding;
 use rstest::rstest;
 
 /// A node without pods.
 pub(crate) struct Node {
     pub(crate) world: World,
-    pub(crate) settings: Settings,
+    pub(crate) config: SentinelConfig,
 }
 
 impl Node {
@@ -31,8 +34,15 @@ impl Node {
             return None;
         }
         let world = World::builder().build().expect("build a world");
-        let settings = Settings::default();
-        Some(Self { world, settings })
+        let ip = |text: &str| text.parse().expect("an address");
+        let config = SentinelConfig {
+            service: ObjectName::new("pathproof", "pathproof-sentinel"),
+            devices: "pathproof".to_owned(),
+            client: [ip("198.18.0.1"), ip("2001:2::1")],
+            echo: [ip("198.18.0.2"), ip("2001:2::2")],
+            pod: [None, None],
+        };
+        Some(Self { world, config })
     }
 
     /// Runs on a thread inside the node.
@@ -47,19 +57,19 @@ impl Node {
     }
 
     pub(crate) fn try_ensure(&self) -> Result<SentinelDevices, DeviceError> {
-        self.run(|| ensure(&self.settings, &Family::ALL))
+        self.run(|| ensure(&self.config, &Family::ALL))
     }
 
     pub(crate) fn ensure(&self) -> SentinelDevices {
         self.try_ensure().expect("the sentinel's devices")
     }
 
-    pub(crate) fn verify(&self, devices: &SentinelDevices) -> Vec<Damage> {
-        self.run(|| verify(devices, &self.settings))
+    pub(crate) fn verify(&self, devices: &SentinelDevices) -> Vec<String> {
+        self.run(|| verify(devices, &self.config))
     }
 
     pub(crate) fn remove(&self) -> usize {
-        self.run(|| remove(&self.settings))
+        self.run(|| remove(&self.config.devices))
             .expect("remove the devices")
     }
 
@@ -101,17 +111,14 @@ fn made_once_and_the_same_ever_after() {
     };
     let devices = node.ensure();
     assert_eq!(devices.families, Family::ALL);
-    assert_eq!(devices.notes, [""; 0]);
-    assert_eq!(node.verify(&devices), []);
+    assert_eq!(node.verify(&devices), [""; 0]);
     for role in Role::ALL {
-        let end = devices.end(role);
-        assert_eq!(end.name, node.settings.name(role));
-        assert_eq!(
-            node.world.node.ifindex(&end.name).expect("a device"),
-            end.index
-        );
-        let link = node.ip(&format!("-o link show {}", end.name));
-        assert!(link.contains(&format!("link/ether {}", end.mac)), "{link}");
+        let name = role.name("pathproof");
+        let index = node.world.node.ifindex(&name).expect("a device");
+        assert_eq!(index, devices.index(role));
+        let link = node.ip(&format!("-o link show {name}"));
+        let mac = format!("link/ether {}", written(role.mac()));
+        assert!(link.contains(&mac), "{link}");
         assert!(link.contains("alias pathproof sentinel"), "{link}");
     }
     // As after a crash: nothing but the kernel remembers.
@@ -132,29 +139,30 @@ fn near_ends_inherit_and_far_ends_are_deaf() {
     ];
     node.world.node.sysctls(&set).expect("sysctls");
     let devices = node.ensure();
+    let client = Role::ClientNear.name("pathproof");
     for device in ["pathproof-c0", "pathproof-s0"] {
         let switch = |name: &str| node.switch(&format!("ipv4/conf/{device}/{name}"));
         assert_eq!(switch("forwarding").as_deref(), Some("0"), "{device}");
         assert_eq!(switch("rp_filter").as_deref(), Some("2"), "{device}");
     }
     assert_eq!(
-        node.run(async || forwarding(&devices, Family::V4)),
+        node.run(async || forwarding(&client, Family::V4)),
         Some(false)
     );
     assert_eq!(
-        node.run(async || forwarding(&devices, Family::V6)),
+        node.run(async || forwarding(&client, Family::V6)),
         Some(true)
     );
     node.world.set_forwarding(true).expect("forwarding");
     assert_eq!(
-        node.run(async || forwarding(&devices, Family::V4)),
+        node.run(async || forwarding(&client, Family::V4)),
         Some(true)
     );
     let far = ["pathproof-c1", "pathproof-s1"];
     let forwards = || far.map(|device| node.switch(&format!("ipv4/conf/{device}/forwarding")));
     // The kernel sets it on every device; no damage, since nothing is forwarded there all the same.
     assert_eq!(forwards(), [Some("1".to_owned()), Some("1".to_owned())]);
-    assert_eq!(node.verify(&devices), []);
+    assert_eq!(node.verify(&devices), [""; 0]);
     node.ensure();
     assert_eq!(forwards(), [Some("0".to_owned()), Some("0".to_owned())]);
     for device in far {
@@ -163,7 +171,7 @@ fn near_ends_inherit_and_far_ends_are_deaf() {
     let all = [("net/ipv6/conf/all/forwarding", "0")];
     node.world.node.sysctls(&all).expect("sysctls");
     assert_eq!(
-        node.run(async || forwarding(&devices, Family::V6)),
+        node.run(async || forwarding(&client, Family::V6)),
         Some(false)
     );
 }
@@ -191,16 +199,15 @@ fn nothing_loops_without_programs() {
     outside.ip(to_node).expect("a route");
     let to_node = "-6 route add 2001:2::/48 via 2001:db8:0:1::10";
     outside.ip(to_node).expect("a route");
-    let echo = node.settings.echo;
     // The kernel's own multicast reports may come on top, but not the hops of a loop.
     for family in Family::ALL {
-        let sent = packets_of_one(&node, echo.of(family));
+        let sent = packets_of_one(&node, node.config.echo[family as usize]);
         assert!((1..6).contains(&sent), "{family:?}: {sent} packets");
     }
     // What keeps them from it is that the neighbour is nobody: with the far end's own hardware
     // address one packet goes round until its hops are used up.
     node.ip("neigh replace 198.18.0.2 dev pathproof-s0 lladdr 02:70:61:74:68:e1");
-    let sent = packets_of_one(&node, echo.of(Family::V4));
+    let sent = packets_of_one(&node, node.config.echo[0]);
     println!("{sent} packets in a loop");
     assert!(sent > 50, "{sent} packets: what is this test worth?");
 }
@@ -239,9 +246,12 @@ fn half_made_ones_are_completed_or_removed(#[case] break_it: &str) {
     let whole = node.tables();
     node.ip(break_it);
     let repaired = node.ensure();
-    assert_eq!(repaired.client_near, devices.client_near);
+    assert_eq!(
+        repaired.index(Role::ClientNear),
+        devices.index(Role::ClientNear)
+    );
     assert_eq!(node.tables(), whole);
-    assert_eq!(node.verify(&repaired), []);
+    assert_eq!(node.verify(&repaired), [""; 0]);
 
     node.ip(break_it);
     let left = node.ip("-o link").matches("pathproof-").count() / 2;
@@ -257,12 +267,12 @@ fn devices_of_other_settings_are_adapted() {
     };
     let first = node.ensure();
     let whole = node.tables();
-    node.settings.client.v4 = [198, 19, 7, 1].into();
-    node.settings.echo.v6 = "2001:2::beef".parse().expect("an address");
-    node.settings.pod.v4 = Some([10, 244, 0, 250].into());
+    node.config.client[0] = [198, 19, 7, 1].into();
+    node.config.echo[1] = "2001:2::beef".parse().expect("an address");
+    node.config.pod[0] = Some([10, 244, 0, 250].into());
     let second = node.ensure();
     assert_eq!(first, second);
-    assert_eq!(node.verify(&second), []);
+    assert_eq!(node.verify(&second), [""; 0]);
     let tables = node.tables();
     let gone = ["198.18.0.1", "2001:2::2"];
     for line in without(&whole, &tables) {
@@ -286,7 +296,7 @@ fn devices_of_other_settings_are_adapted() {
     }
     // One family alone takes the other's away.
     let v4 = node
-        .run(|| ensure(&node.settings, &[Family::V4]))
+        .run(|| ensure(&node.config, &[Family::V4]))
         .expect("devices");
     assert_eq!(v4.families, [Family::V4]);
     assert!(!node.tables().iter().any(|line| line.starts_with("2001:2:")));
@@ -304,20 +314,16 @@ fn a_node_without_ipv6_has_ipv4() {
     switch("1");
     let devices = node.ensure();
     assert_eq!(devices.families, [Family::V4]);
-    let note = devices.notes.join(" ");
-    assert!(note.contains("IPv6 is disabled on pathproof-c0"), "{note}");
-    assert_eq!(node.verify(&devices), []);
+    assert_eq!(node.verify(&devices), [""; 0]);
     assert!(!node.tables().iter().any(|line| line.contains("2001:2:")));
 
     switch("0");
     let devices = node.ensure();
     assert_eq!(devices.families, Family::ALL);
-    assert_eq!(node.verify(&devices), []);
+    assert_eq!(node.verify(&devices), [""; 0]);
     switch("1");
     let damage = node.verify(&devices);
-    let off = Damage::Ipv6Off {
-        device: "pathproof-c0".to_owned(),
-    };
-    assert!(damage.contains(&off), "{damage:?}");
+    let off = "the sentinel's device pathproof-c0 has no IPv6 any more";
+    assert!(damage.iter().any(|text| text.contains(off)), "{damage:?}");
     assert_eq!(node.ensure().families, [Family::V4]);
 }

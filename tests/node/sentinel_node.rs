@@ -10,18 +10,21 @@ use agent_common::service::{
     Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendKind, FrontendValue, Owed,
     SourceClass, TCP, endpoint_flag, frontend_flag, mapped,
 };
+use agent_core::cluster::ObjectName;
 use agent_core::expect::SourcePrefix;
 use agent_core::plan::MapChange;
+use agent_core::report::sentinel::SentinelAddresses;
 use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport};
 use node_tests::skip;
 use node_tests::world::World;
 use pathproof::clock;
+use pathproof::config::SentinelConfig;
 use pathproof::datapath::Observer;
 use pathproof::datapath::attach::Mode;
 use pathproof::datapath::devices::Device;
-use pathproof::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
-use pathproof::sentinel::devices::{PodSources, SentinelDevices, Settings, ensure};
-use pathproof::sentinel::prober::{End, FamilyTargets, Frontend, Prober, Targets, Wire};
+use pathproof::datapath::probes::{ProbeEnds, ProbeHooks};
+use pathproof::sentinel::devices::{Role, SentinelDevices, ensure};
+use pathproof::sentinel::prober::Prober;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -80,8 +83,19 @@ fn pod_client(family: Family) -> IpAddr {
     ip(choose(family, "10.244.0.254", "fd00:10:244::fe"))
 }
 
-fn echo(settings: &Settings, family: Family) -> SocketAddr {
-    SocketAddr::new(settings.echo.of(family), ECHO_PORT)
+/// The settings of an agent, with a pod source.
+fn config() -> SentinelConfig {
+    SentinelConfig {
+        service: ObjectName::new("pathproof", "pathproof-sentinel"),
+        devices: "pathproof".to_owned(),
+        client: [ip("198.18.0.1"), ip("2001:2::1")],
+        echo: [ip("198.18.0.2"), ip("2001:2::2")],
+        pod: Family::ALL.map(|family| Some(pod_client(family))),
+    }
+}
+
+fn echo(config: &SentinelConfig, family: Family) -> SocketAddr {
+    SocketAddr::new(config.echo[family as usize], ECHO_PORT)
 }
 
 fn address(ip: IpAddr) -> Address {
@@ -127,22 +141,19 @@ impl Node {
         }
         let world = World::builder().build().expect("build a world");
         world.node.nft(RULES).expect("the proxy's rules");
-        let settings = Settings {
-            pod: PodSources::from_list(&Family::ALL.map(pod_client)).expect("pod sources"),
-            ..Settings::default()
-        };
+        let config = config();
         let (sender, results) = unbounded_channel();
         let (observer, hooks, prober) = world.node.run(|| {
-            let devices = block_on(ensure(&settings, &Family::ALL)).expect("the devices");
+            let devices = block_on(ensure(&config, &Family::ALL)).expect("the devices");
             let (mut observer, _) = Observer::load(Mode::Auto, None).expect("the observer");
             observer.follow(&followed(&devices));
-            let written = observer.apply(&expectations(&settings));
+            let written = observer.apply(&expectations(&config));
             assert!(written.error.is_none(), "{:?}", written.error);
             let hooks = observer.open_sentinel(&ends(&devices));
             let maps = observer.probe_maps().expect("the maps of probes");
-            let prober = Prober::start(maps, &wire(&devices), clock::mono, sender);
+            let prober = Prober::start(maps, &devices, clock::mono, sender);
             let prober = prober.expect("a prober");
-            prober.retarget(targets(&settings));
+            prober.retarget(targets(&config));
             (observer, hooks.expect("the sentinel's programs"), prober)
         });
         Some(Self {
@@ -219,12 +230,12 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 fn followed(devices: &SentinelDevices) -> Vec<Device> {
     // SAFETY: a string that ends in NUL.
     let uplink = unsafe { libc::if_nametoindex(c"eth0".as_ptr()) };
-    let ours = [&devices.client_near, &devices.server_near].map(|end| (end.index, &*end.name));
+    let ours = Role::NEAR.map(|role| (devices.index(role), role.name("pathproof")));
     ours.into_iter()
-        .chain([(uplink, "eth0")])
+        .chain([(uplink, "eth0".to_owned())])
         .map(|(index, name)| Device {
             index,
-            name: name.to_owned(),
+            name,
             link: Link::Ethernet,
             uplink: index == uplink,
         })
@@ -233,52 +244,29 @@ fn followed(devices: &SentinelDevices) -> Vec<Device> {
 
 fn ends(devices: &SentinelDevices) -> ProbeEnds {
     ProbeEnds {
-        client_near: devices.client_near.index,
-        client_far: devices.client_far.index,
-        server_near: devices.server_near.index,
-        server_far: devices.server_far.index,
+        client_near: devices.index(Role::ClientNear),
+        client_far: devices.index(Role::ClientFar),
+        server_near: devices.index(Role::ServerNear),
+        server_far: devices.index(Role::ServerFar),
     }
 }
 
-fn wire(devices: &SentinelDevices) -> Wire {
-    Wire {
-        client_far: End {
-            ifindex: devices.client_far.index,
-            mac: devices.client_far.mac.0,
-        },
-        client_near: devices.client_near.mac.0,
-        server_near: End {
-            ifindex: devices.server_near.index,
-            mac: devices.server_near.mac.0,
-        },
-        server_far: devices.server_far.mac.0,
-    }
-}
-
-fn targets(settings: &Settings) -> Targets {
-    Targets {
-        families: Family::ALL.map(|family| {
-            Some(FamilyTargets {
-                cluster_ip: Some(Frontend {
-                    address: cluster_ip(family),
-                    tcp: TCP_PORT,
-                    udp: Some(UDP_PORT),
-                }),
-                node_port: Some(Frontend {
-                    address: node_address(family),
-                    tcp: NODE_PORT,
-                    udp: Some(NODE_PORT_UDP),
-                }),
-                client: settings.client.of(family),
-                pod_client: Some(pod_client(family)),
-                echo: echo(settings, family),
-            })
-        }),
-    }
+fn targets(config: &SentinelConfig) -> Vec<SentinelAddresses> {
+    let addresses = |family| SentinelAddresses {
+        family,
+        client: config.client[family as usize],
+        pod_client: Some(pod_client(family)),
+        cluster_ip: SocketAddr::new(cluster_ip(family), TCP_PORT),
+        cluster_ip_udp: Some(SocketAddr::new(cluster_ip(family), UDP_PORT)),
+        node_port: Some(SocketAddr::new(node_address(family), NODE_PORT)),
+        node_port_udp: Some(SocketAddr::new(node_address(family), NODE_PORT_UDP)),
+        endpoint: echo(config, family),
+    };
+    Family::ALL.map(addresses).to_vec()
 }
 
 /// What the planner would make of the sentinel's Service and slices.
-fn expectations(settings: &Settings) -> Vec<MapChange> {
+fn expectations(config: &SentinelConfig) -> Vec<MapChange> {
     let mut plan = Vec::new();
     for family in Family::ALL {
         let service = family as u32;
@@ -291,7 +279,7 @@ fn expectations(settings: &Settings) -> Vec<MapChange> {
                 class,
             });
         }
-        let echo = echo(settings, family);
+        let echo = echo(config, family);
         plan.push(MapChange::PutEndpoint {
             key: EndpointKey {
                 service,

@@ -23,8 +23,7 @@ use aya::{Ebpf, Pod, TestRun as _, TestRunOptions};
 use pathproof::causes::chain;
 use pathproof::datapath::attach::Mode;
 use pathproof::datapath::load;
-use pathproof::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
-use pathproof::datapath::probes::ProbeMaps;
+use pathproof::datapath::probes::{ProbeEnds, ProbeHooks, ProbeMaps};
 use pathproof::datapath::sample::Sampler;
 
 use crate::skip;

@@ -6,36 +6,18 @@
 
 use std::time::Duration;
 
-use super::budget::Budget;
-use super::retry::{Refusal, Retry};
-use super::schedule::Pace;
-use super::spread::spread;
+use super::schedule::{Budget, Pace, Refusal, Retry, spread};
 use super::{Reason, Standing, Status, Written};
 use crate::time::Mono;
 
-/// An Event's type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Severity {
-    /// Recovery, and leaving: expected states.
-    Normal,
-    /// A broken or stale datapath, also on a node that is leaving.
-    Warning,
-}
+/// Events: so many at once...
+const AT_ONCE: u32 = 6;
+/// ...and one more each.
+const EACH: Duration = Duration::from_secs(60);
 
-/// What Events are about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Announced {
-    accused: bool,
-    leaving: bool,
-}
-
-impl Announced {
-    fn of(standing: Standing) -> Self {
-        Self {
-            accused: standing.status == Status::False,
-            leaving: standing.leaving,
-        }
-    }
+/// What Events are about: whether the datapath is accused, and whether the node leaves.
+fn subject(of: Standing) -> (bool, bool) {
+    (of.status == Status::False, of.leaving)
 }
 
 /// Salt of [`spread`].
@@ -46,7 +28,7 @@ const JITTER: u64 = 0x72;
 pub struct Announcer {
     node: String,
     pace: Pace,
-    announced: Announced,
+    announced: (bool, bool),
     current: Option<(Standing, Mono)>,
     budget: Budget,
     retry: Retry,
@@ -59,20 +41,20 @@ impl Announcer {
         Self {
             node: node.to_owned(),
             pace,
-            announced: Announced {
-                accused: found.is_some_and(|found| found.status == Status::False),
-                leaving: found.is_some_and(|found| found.reason == Some(Reason::Leaving)),
-            },
+            announced: (
+                found.is_some_and(|found| found.status == Status::False),
+                found.is_some_and(|found| found.reason == Some(Reason::Leaving)),
+            ),
             current: None,
-            budget: Budget::new(pace.events, pace.events_each),
-            retry: Retry::new(&pace),
+            budget: Budget::new(AT_ONCE, EACH),
+            retry: Retry::default(),
         }
     }
 
     /// What stands now. To be called whenever it may have changed.
     pub fn observe(&mut self, standing: Standing, now: Mono) {
         let since = match self.current {
-            Some((before, since)) if Announced::of(before) == Announced::of(standing) => since,
+            Some((before, since)) if subject(before) == subject(standing) => since,
             _ => now,
         };
         self.current = Some((standing, since));
@@ -87,31 +69,23 @@ impl Announcer {
             Status::Unknown => self.pace.settle,
             Status::True | Status::False => Duration::ZERO,
         };
-        (Announced::of(standing) != self.announced).then(|| {
+        (subject(standing) != self.announced).then(|| {
             since
                 .plus(settle + jitter)
                 .max(self.budget.free_at())
-                .max(self.retry.not_before())
+                .max(self.retry.not_before)
         })
-    }
-
-    /// The type of an Event about `standing`.
-    pub fn severity(standing: Standing) -> Severity {
-        match standing.status {
-            Status::False => Severity::Warning,
-            Status::True | Status::Unknown => Severity::Normal,
-        }
     }
 
     /// The API server took an Event about `standing`.
     pub fn announced(&mut self, standing: Standing, now: Mono) {
-        self.announced = Announced::of(standing);
+        self.announced = subject(standing);
         self.budget.spend(now);
-        self.retry.succeeded();
+        self.retry = Retry::default();
     }
 
     /// The API server did not take it, or gave no answer.
     pub fn failed(&mut self, refusal: Refusal, now: Mono) {
-        self.retry.failed(&self.node, refusal, now);
+        self.retry.failed(&self.node, &self.pace, refusal, now);
     }
 }

@@ -6,12 +6,10 @@
 //! stands without change is written every [`Pace::heartbeat`], at the node's own place in it.
 //! Nothing is queued: what is due is always what stands now.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::budget::Budget;
-use super::retry::{Refusal, Retry};
-use super::spread::spread;
 use super::{Reason, Standing, Status};
 use crate::time::{Mono, Wall};
 
@@ -27,12 +25,6 @@ pub struct Pace {
     pub settle: Duration,
     /// Between two writes, whatever changes.
     pub gap: Duration,
-    /// Such changes: so many at once, and one more each heartbeat.
-    pub calm: u32,
-    /// Events: so many at once.
-    pub events: u32,
-    /// One more Event each.
-    pub events_each: Duration,
     /// Pause after a first failure; it doubles.
     pub retry: Duration,
     /// Longest pause after a failure, apart from each node's own part.
@@ -48,15 +40,17 @@ impl Default for Pace {
             jitter: Duration::from_secs(5),
             settle: Duration::from_secs(10),
             gap: Duration::from_secs(10),
-            calm: 3,
-            events: 6,
-            events_each: Duration::from_secs(60),
             retry: Duration::from_secs(1),
             retry_max: Duration::from_secs(60),
             denied: Duration::from_secs(600),
         }
     }
 }
+
+/// Changes other than to False and back to True: so many at once, and one more each heartbeat.
+const CALM: u32 = 3;
+/// The API server is believed up to here.
+const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// Salts of [`spread`].
 const PHASE: u64 = 0x70;
@@ -113,8 +107,8 @@ impl Schedule {
             uncertain: false,
             last_write: None,
             heartbeat_at: None,
-            calm: Budget::new(pace.calm, pace.heartbeat),
-            retry: Retry::new(&pace),
+            calm: Budget::new(CALM, pace.heartbeat),
+            retry: Retry::default(),
         };
         schedule.heartbeat_at = found.map(|_| schedule.place_after(now));
         schedule
@@ -127,7 +121,7 @@ impl Schedule {
         if before.is_some_and(|before| before != *uid) {
             (self.written, self.heartbeat_at, self.uncertain) = (None, None, false);
             // That the former one was gone says nothing of this one.
-            self.retry.succeeded();
+            self.retry = Retry::default();
         }
     }
 
@@ -151,12 +145,9 @@ impl Schedule {
     pub fn due(&self) -> Option<Mono> {
         let current = self.current.as_ref()?;
         let change = self.change_due(current);
-        let at = match (change, self.heartbeat_at) {
-            (Some(change), Some(heartbeat)) => change.min(heartbeat),
-            (change, heartbeat) => change.or(heartbeat)?,
-        };
+        let at = change.into_iter().chain(self.heartbeat_at).min()?;
         let gap = self.last_write.map_or(Mono(0), |at| at.plus(self.pace.gap));
-        Some(at.max(gap).max(self.retry.not_before()))
+        Some(at.max(gap).max(self.retry.not_before))
     }
 
     fn change_due(&self, current: &Current) -> Option<Mono> {
@@ -208,34 +199,167 @@ impl Schedule {
         self.last_write = Some(now);
         // At least half a heartbeat ahead: a change is one, too.
         self.heartbeat_at = Some(self.place_after(now.plus(self.pace.heartbeat / 2)));
-        self.retry.succeeded();
+        self.retry = Retry::default();
     }
 
     /// The API server did not take it, or gave no answer.
     pub fn failed(&mut self, refusal: Refusal, now: Mono) {
         self.uncertain |= matches!(refusal, Refusal::Failed { .. });
-        self.retry.failed(&self.node, refusal, now);
+        self.retry.failed(&self.node, &self.pace, refusal, now);
     }
 
     /// The node's next place in the heartbeat, counted from the node's boot: it is the same after
     /// a restart of the agent.
     fn place_after(&self, at: Mono) -> Mono {
-        let every = u64::try_from(self.pace.heartbeat.as_nanos())
-            .unwrap_or(u64::MAX)
-            .max(1);
+        let every = Mono(0).plus(self.pace.heartbeat).0.max(1);
         let phase = Mono(0)
             .plus(spread(&self.node, PHASE, self.pace.heartbeat))
             .0;
-        let beyond = at.0.saturating_add(every).saturating_sub(phase) % every;
-        Mono(at.0.saturating_add(every - beyond))
+        let next = at.0.saturating_add(every);
+        Mono(next - next.saturating_sub(phase) % every)
     }
 }
 
 /// Whether somebody may act on it: the node is accused, or found sound again. That nothing is known
 /// of an accused node is not urgent: an agent that begins without memory knows nothing either.
 fn is_urgent(before: Status, after: Status) -> bool {
-    matches!(
-        (before, after),
-        (Status::True | Status::Unknown, Status::False) | (Status::False, Status::True)
-    )
+    (before == Status::False) != (after == Status::False) && after != Status::Unknown
+}
+
+/// A budget of things that may be done: so many at once, and one more each while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Budget {
+    /// What is saved up at most, as time.
+    saved: Duration,
+    /// One each.
+    each: Duration,
+    /// When all of it would be there again.
+    full_at: Mono,
+}
+
+impl Budget {
+    /// `burst` at once, and one more for `each` that passes.
+    pub(super) fn new(burst: u32, each: Duration) -> Self {
+        Self {
+            saved: each.saturating_mul(burst.saturating_sub(1)),
+            each,
+            full_at: Mono(0),
+        }
+    }
+
+    /// From when on one may be spent.
+    pub(super) fn free_at(&self) -> Mono {
+        self.full_at.minus(self.saved)
+    }
+
+    pub(super) fn spend(&mut self, now: Mono) {
+        self.full_at = self.full_at.max(now).plus(self.each);
+    }
+}
+
+/// Why a write did not succeed, as far as it matters for the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Rights are missing: nothing to gain by asking soon.
+    Denied,
+    /// Anything else. It may have been done all the same where no answer came.
+    Failed {
+        /// The API server said to wait for so long.
+        wait: Option<Duration>,
+    },
+}
+
+/// Pauses between tries: longer each time, and each node's own, so that nodes do not come back in
+/// one moment when the API server does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Retry {
+    failures: u32,
+    /// Nothing is tried before.
+    pub(super) not_before: Mono,
+}
+
+impl Retry {
+    pub(super) fn failed(&mut self, node: &str, pace: &Pace, refusal: Refusal, now: Mono) {
+        let doubled = 1u32.checked_shl(self.failures).unwrap_or(u32::MAX);
+        // The pause, and a part of it that is the node's own: all of it where it is short.
+        let (pause, over) = match refusal {
+            Refusal::Denied => (pace.denied, pace.denied / 10),
+            Refusal::Failed { wait } => {
+                let pause = pace.retry.saturating_mul(doubled).min(pace.retry_max);
+                let pause = pause.max(wait.unwrap_or_default().min(WAIT_MAX));
+                (pause, pause)
+            }
+        };
+        self.failures = self.failures.saturating_add(1);
+        let own = spread(node, u64::from(self.failures), over);
+        self.not_before = now.plus(pause + own);
+    }
+}
+
+/// A node's place below `over`, by its name and what it is for: nodes are spread over time, and each
+/// keeps its place over a restart.
+pub(super) fn spread(node: &str, salt: u64, over: Duration) -> Duration {
+    let over = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
+    let place = BuildHasherDefault::<DefaultHasher>::default().hash_one((node, salt));
+    Duration::from_nanos(place % over.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn failed(retry: &mut Retry, refusal: Refusal) -> Duration {
+        retry.failed("node-1", &Pace::default(), refusal, Mono(0));
+        retry.not_before.since(Mono(0))
+    }
+
+    #[test]
+    fn pauses_grow_to_a_bound_and_begin_anew() {
+        let mut retry = Retry::default();
+        let mut last = Duration::ZERO;
+        for _ in 0..40 {
+            last = failed(&mut retry, Refusal::Failed { wait: None });
+            assert!(last >= SECOND && last <= 2 * MINUTE, "{last:?}");
+        }
+        assert!(last >= MINUTE);
+        let first = failed(&mut Retry::default(), Refusal::Failed { wait: None });
+        assert!(first <= 2 * SECOND);
+    }
+
+    #[test]
+    fn the_api_server_may_ask_for_more_within_reason() {
+        let mut retry = Retry::default();
+        let wait = Some(Duration::from_secs(30));
+        assert!(failed(&mut retry, Refusal::Failed { wait }) >= Duration::from_secs(30));
+        let wait = Some(Duration::MAX);
+        assert!(failed(&mut retry, Refusal::Failed { wait }) <= 2 * WAIT_MAX);
+    }
+
+    #[test]
+    fn missing_rights_are_asked_for_seldom() {
+        let pause = failed(&mut Retry::default(), Refusal::Denied);
+        assert!(pause >= 10 * MINUTE && pause <= 11 * MINUTE, "{pause:?}");
+    }
+
+    #[test]
+    fn nodes_are_spread_evenly() {
+        for salt in [0, 1, 7] {
+            let mut tenths = [0u32; 10];
+            for number in 0..5_000 {
+                let at = spread(
+                    &format!("ip-10-0-{}-{}", number / 250, number % 250),
+                    salt,
+                    Duration::from_secs(10),
+                );
+                tenths[at.as_secs() as usize] += 1;
+            }
+            assert!(
+                tenths.iter().all(|count| (400..600).contains(count)),
+                "{tenths:?}"
+            );
+        }
+    }
 }

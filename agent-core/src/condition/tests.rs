@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
-use crate::cause::{Cause, Why};
+use crate::eligibility::Eligibility;
 use crate::limits::Limits;
 use crate::time::{Mono, Wall};
 use crate::verdict::{Coverage, Evidence, Finding, Rule};
@@ -213,6 +213,19 @@ fn the_message_holds_what_is_to_be_known() {
         ),
         "the observer was not read yet (with --enforcement=audit, /livez answers 200 all the same)"
     );
+}
+
+#[test]
+fn names_are_camel_case_and_read_back() {
+    for reason in Reason::all() {
+        let name = reason.name();
+        assert!(name.chars().all(|c| c.is_ascii_alphanumeric()), "{name}");
+        assert!(name.starts_with(|c: char| c.is_ascii_uppercase()), "{name}");
+        // The API allows 128 characters for an Event's reason.
+        assert!(name.len() <= 64, "{name}");
+        assert_eq!(Reason::parse(&name), Some(reason));
+    }
+    assert_eq!(Reason::parse("KubeletReady"), None);
 }
 
 #[test]
@@ -504,14 +517,14 @@ proptest! {
 }
 
 /// What is announced while these stand, a minute each.
-fn announcements(found: Option<Written>, course: &[Standing]) -> Vec<(Severity, String)> {
+fn announcements(found: Option<Written>, course: &[Standing]) -> Vec<String> {
     let mut announcer = Announcer::new("node-1", Pace::default(), found);
     let mut said = Vec::new();
     for second in 0..60 * course.len() as u64 {
         let standing = course[second as usize / 60];
         announcer.observe(standing, at(second));
         if announcer.due().is_some_and(|due| due <= at(second)) {
-            said.push((Announcer::severity(standing), standing.reason.name()));
+            said.push(standing.reason.name());
             announcer.announced(standing, at(second));
         }
     }
@@ -535,17 +548,15 @@ fn transitions_alone_are_announced() {
         leaving,
         sound(),
     ];
-    let (normal, warning) = (Severity::Normal, Severity::Warning);
     let expected = [
-        (warning, "DatapathBrokenLeaked"),
-        (normal, "DatapathProven"),
-        (normal, "NodeLeaving"),
-        (warning, "DatapathBrokenLeaked"),
-        (normal, "NodeLeaving"),
-        (normal, "DatapathProven"),
+        "DatapathBrokenLeaked",
+        "DatapathProven",
+        "NodeLeaving",
+        "DatapathBrokenLeaked",
+        "NodeLeaving",
+        "DatapathProven",
     ];
     let said = announcements(None, &course);
-    let said: Vec<(Severity, &str)> = said.iter().map(|(of, name)| (*of, &**name)).collect();
     assert_eq!(said, expected);
 }
 
@@ -567,7 +578,7 @@ fn what_an_agent_before_said_is_not_said_again(
         reason,
         transition: wall(0),
     };
-    assert_eq!(announcements(Some(found), &[standing, standing]), []);
+    assert_eq!(announcements(Some(found), &[standing, standing]), [""; 0]);
 }
 
 #[test]

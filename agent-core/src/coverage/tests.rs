@@ -83,7 +83,7 @@ fn an_unobserved_uplink_hides_connections_from_outside() {
     };
     let hidden = |devices: Vec<Hook>, left_out| {
         let mut coverage = Coverage::default();
-        coverage.hooks(Hooks { devices, left_out });
+        coverage.hooks = Hooks { devices, left_out };
         let health = coverage.health(Missing::default(), at(1));
         coverage.hides_outside(&health, true)
     };
@@ -111,7 +111,7 @@ fn an_incomplete_view_hides_connections_unless_a_former_agents_maps_go_on() {
             ..ObserverStart::default()
         };
         let mut coverage = Coverage::new(start, at(0));
-        coverage.hooks(Hooks {
+        coverage.hooks = Hooks {
             devices: vec![Hook {
                 device: "eth0".to_owned(),
                 uplink: true,
@@ -120,7 +120,7 @@ fn an_incomplete_view_hides_connections_unless_a_former_agents_maps_go_on() {
                 problem: None,
             }],
             left_out: 0,
-        });
+        };
         let health = coverage.health(Missing::default(), at(9));
         coverage.hides_outside(&health, false).is_some()
     };

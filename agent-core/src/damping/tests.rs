@@ -116,7 +116,7 @@ fn a_restart_keeps_the_answer_and_the_dwell() {
     for (at, wish) in [(0, Fail), (100, Pass), (1_100, Pass), (1_200, Fail)] {
         damping.step_wishes([wish, Pass, Pass], ms(at));
     }
-    let written = serde_json::to_string(&damping.memory()).unwrap();
+    let written = serde_json::to_string(&damping.memory).unwrap();
     let memory = serde_json::from_str(&written).unwrap();
     let mut again = Damping::restore(DWELL_DEFAULT, memory);
     assert_eq!(again, damping);
@@ -178,4 +178,40 @@ proptest! {
         };
         prop_assert_eq!(run(), run());
     }
+}
+
+fn second(seconds: u64) -> Mono {
+    Mono(seconds * 1_000_000_000)
+}
+
+#[rstest]
+#[case::began_with_it(Some(State::Proven), 20, true)]
+#[case::so_did_stale(Some(State::Unknown), 60, true)]
+#[case::long_after(Some(State::Proven), 61, false)]
+#[case::as_before(Some(State::Broken), 20, false)]
+#[case::first_of_its_boot(None, 20, false)]
+fn only_a_failure_that_began_with_this_agent_closes_the_gate(
+    #[case] before: Option<State>,
+    #[case] failed: u64,
+    #[case] closed: bool,
+) {
+    let mut gate = UpgradeGate::new(before.map(|state| (state, second(990))), second(1000));
+    assert!(!gate.judge(State::Degraded, second(1001)));
+    assert_eq!(gate.judge(State::Broken, second(1000 + failed)), closed);
+    assert!(
+        !gate.judge(State::Stale, second(1000 + failed + 100)),
+        "once"
+    );
+    assert_eq!(gate.closed, closed);
+    gate.judge(State::Proven, second(1000 + failed + 101));
+    assert!(!gate.closed);
+}
+
+#[rstest]
+#[case::just_now(400, true)]
+#[case::long_ago(399, false)]
+#[case::by_a_version_that_did_not_say_when(0, false)]
+fn a_verdict_of_long_ago_is_no_measure(#[case] given: u64, #[case] closed: bool) {
+    let mut gate = UpgradeGate::new(Some((State::Proven, second(given))), second(1000));
+    assert_eq!(gate.judge(State::Broken, second(1001)), closed);
 }

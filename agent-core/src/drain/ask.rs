@@ -1,5 +1,6 @@
 //! What a caller wants to know: the query of `/drainz`, read.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -36,30 +37,21 @@ impl Default for Ask {
 /// A question that cannot be answered.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AskError {
-    /// Not a quiet time.
+    /// Not a time, or out of bounds.
     #[error(
-        "quiet time {value:?} is no duration between 1s and 10m: give seconds or a number with a unit, for example 10, 30s or 1m30s"
+        "{what} {value:?} is no duration {bounds}: give seconds or a number with a unit, for example 12.5, 30s or 1m30s"
     )]
-    Quiet {
-        /// What was said.
-        value: String,
-    },
-    /// Not a time that somebody waits.
-    #[error(
-        "{what} {value:?} is no duration of at most 24h: give seconds or a number with a unit, for example 12.5, 30s or 5m"
-    )]
-    Wait {
+    Duration {
         /// What it is.
         what: &'static str,
-        /// What was said.
+        /// What was given.
         value: String,
+        /// What is allowed.
+        bounds: &'static str,
     },
     /// There is no such parameter.
-    #[error("parameter {name:?} is not known: there are quiet and waited")]
-    Unknown {
-        /// Its name.
-        name: String,
-    },
+    #[error("parameter {0:?} is not known: there are quiet and waited")]
+    Unknown(String),
 }
 
 impl Ask {
@@ -75,11 +67,7 @@ impl Ask {
             match name {
                 "quiet" => ask.quiet = quiet_time(value)?,
                 "waited" => ask.waited = Some(wait("waited", value)?),
-                _ => {
-                    return Err(AskError::Unknown {
-                        name: name.to_owned(),
-                    });
-                }
+                _ => return Err(AskError::Unknown(name.to_owned())),
             }
         }
         Ok(ask)
@@ -87,11 +75,9 @@ impl Ask {
 
     /// As [`Ask::parse`] reads it.
     pub fn query(&self) -> String {
-        let quiet = format!("quiet={:.3}", self.quiet.as_secs_f64());
-        match self.waited {
-            Some(waited) => format!("{quiet}&waited={:.3}", waited.as_secs_f64()),
-            None => quiet,
-        }
+        let waited = |waited: Duration| format!("&waited={:.3}", waited.as_secs_f64());
+        let waited = self.waited.map_or_else(String::new, waited);
+        format!("quiet={:.3}{waited}", self.quiet.as_secs_f64())
     }
 }
 
@@ -100,11 +86,12 @@ impl Ask {
 /// # Errors
 /// What is none, or out of [`MIN_QUIET`] and [`MAX_QUIET`].
 pub fn quiet_time(text: &str) -> Result<Duration, AskError> {
-    span(text)
-        .filter(|quiet| (MIN_QUIET..=MAX_QUIET).contains(quiet))
-        .ok_or_else(|| AskError::Quiet {
-            value: text.to_owned(),
-        })
+    span(
+        "quiet time",
+        text,
+        MIN_QUIET..=MAX_QUIET,
+        "between 1s and 10m",
+    )
 }
 
 /// Reads how long somebody wants to wait.
@@ -116,19 +103,27 @@ pub fn timeout(text: &str) -> Result<Duration, AskError> {
 }
 
 fn wait(what: &'static str, text: &str) -> Result<Duration, AskError> {
-    span(text)
-        .filter(|time| *time <= MAX_WAIT)
-        .ok_or_else(|| AskError::Wait {
-            what,
-            value: text.to_owned(),
-        })
+    span(what, text, Duration::ZERO..=MAX_WAIT, "of at most 24h")
 }
 
 /// Seconds, or a number with a unit. Scripts count in seconds.
-fn span(text: &str) -> Option<Duration> {
-    let text = text.trim();
-    match text.parse::<f64>() {
+fn span(
+    what: &'static str,
+    text: &str,
+    range: RangeInclusive<Duration>,
+    bounds: &'static str,
+) -> Result<Duration, AskError> {
+    let span = match text.trim().parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
-        Err(_) => Duration::try_from(text.parse::<SignedDuration>().ok()?).ok(),
-    }
+        Err(_) => {
+            let span = text.trim().parse::<SignedDuration>().ok();
+            span.and_then(|span| span.try_into().ok())
+        }
+    };
+    span.filter(|span| range.contains(span))
+        .ok_or_else(|| AskError::Duration {
+            what,
+            value: text.to_owned(),
+            bounds,
+        })
 }

@@ -1,6 +1,6 @@
 //! This node as expectations need it: its addresses, and which sources are its pods or itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use agent_common::service::{Address, SourceClass, mapped};
@@ -34,7 +34,7 @@ impl SourcePrefix {
     /// A range.
     pub fn of(net: &IpNet) -> Self {
         let network = address(&net.network());
-        let offset = if network_is_v4(net) { 96 } else { 0 };
+        let offset = if net.addr().is_ipv4() { 96 } else { 0 };
         Self {
             address: network,
             bits: offset + u32::from(net.prefix_len()),
@@ -46,10 +46,6 @@ impl SourcePrefix {
         let mask = u128::MAX.checked_shl(128 - self.bits).unwrap_or(0);
         (u128::from_be_bytes(*address) ^ u128::from_be_bytes(self.address)) & mask == 0
     }
-}
-
-fn network_is_v4(net: &IpNet) -> bool {
-    matches!(net, IpNet::V4(_))
 }
 
 /// What expectations depend on of this node.
@@ -69,16 +65,12 @@ impl NodeContext {
         let Some(node) = node else {
             return Self::default();
         };
-        let mut addresses: Vec<Address> = node.addresses.iter().map(address).collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        let mut pod_ranges: Vec<SourcePrefix> =
-            node.pod_cidrs.iter().map(SourcePrefix::of).collect();
-        pod_ranges.sort_unstable();
-        pod_ranges.dedup();
+        // Each once, in order.
+        let addresses: BTreeSet<Address> = node.addresses.iter().map(address).collect();
+        let pod_ranges = node.pod_cidrs.iter().map(SourcePrefix::of);
         Self {
-            addresses,
-            pod_ranges,
+            addresses: addresses.into_iter().collect(),
+            pod_ranges: pod_ranges.collect::<BTreeSet<_>>().into_iter().collect(),
             sentinel: None,
         }
     }
@@ -91,15 +83,11 @@ impl NodeContext {
 
     /// The sources that follow from the node alone: its ranges are pods, its addresses itself.
     pub fn sources(&self) -> BTreeMap<SourcePrefix, SourceClass> {
-        let pods = self
-            .pod_ranges
-            .iter()
-            .map(|range| (*range, SourceClass::Pod));
-        let host = self
-            .addresses
-            .iter()
-            .map(|a| (SourcePrefix::host(*a), SourceClass::Host));
-        pods.chain(host).collect()
+        let pods = self.pod_ranges.iter().copied();
+        let hosts = self.addresses.iter().copied().map(SourcePrefix::host);
+        let pods = pods.map(|range| (range, SourceClass::Pod));
+        pods.chain(hosts.map(|host| (host, SourceClass::Host)))
+            .collect()
     }
 
     /// Whether an endpoint of this node needs a source of its own to be known as a pod: it lies

@@ -9,8 +9,11 @@ use agent_common::service::{FAMILIES, Family};
 use super::node::address;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, SlicePort};
+use crate::cluster::{
+    EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SlicePort,
+};
 use crate::freshness::{FIRST_GENERATION, LAST_GENERATION, is_generation};
+use crate::names;
 use crate::trace::Transport;
 use crate::view::ServiceState;
 
@@ -107,32 +110,24 @@ pub fn sentinel(
     else {
         return Sentinel::default();
     };
-    let found = unrouted(service)
-        .map_or(Ok(()), Err)
-        .and_then(|()| families(rule, state, service, node));
-    match found {
-        Ok(families) => Sentinel {
-            exists: true,
-            altered: None,
-            families,
-        },
-        Err(altered) => Sentinel {
-            exists: true,
-            altered: Some(format!("Service {} {altered}", rule.service)),
-            families: [None; FAMILIES],
-        },
+    let found = routed(service).and_then(|()| families(rule, state, service, node));
+    let altered = found.as_ref().err();
+    Sentinel {
+        exists: true,
+        altered: altered.map(|altered| format!("Service {} {altered}", rule.service)),
+        families: found.unwrap_or_default(),
     }
 }
 
-/// What in the Service would make a datapath drop or refuse probes on purpose.
-fn unrouted(service: &ServiceFacts) -> Option<String> {
+/// Nothing in the Service must make a datapath drop or refuse probes on purpose.
+fn routed(service: &ServiceFacts) -> Result<(), String> {
     if service.external_local || service.internal_local {
-        return Some("has a traffic policy Local, and its endpoint belongs to no node: set both policies to Cluster".to_owned());
+        return Err("has a traffic policy Local, and its endpoint belongs to no node: set both policies to Cluster".to_owned());
     }
     if service.has_source_ranges {
-        return Some("has loadBalancerSourceRanges: remove them".to_owned());
+        return Err("has loadBalancerSourceRanges: remove them".to_owned());
     }
-    None
+    Ok(())
 }
 
 fn families(
@@ -141,23 +136,8 @@ fn families(
     service: &ServiceFacts,
     node: Option<&NodeFacts>,
 ) -> Result<[Option<SentinelFamily>; FAMILIES], String> {
-    let port = |protocol| {
-        let mut ports = service
-            .ports
-            .iter()
-            .filter(|port| port.protocol == protocol);
-        ports.next().map(|port| {
-            (
-                &*port.name,
-                SentinelPort {
-                    port: port.port,
-                    node_port: port.node_port,
-                    generation: 0,
-                },
-            )
-        })
-    };
-    let (tcp_name, tcp) = port(Protocol::Tcp).ok_or("has no TCP port")?;
+    let port = |protocol| service.ports.iter().find(|port| port.protocol == protocol);
+    let tcp = port(Protocol::Tcp).ok_or("has no TCP port")?;
     let udp = port(Protocol::Udp);
     let mut found = [None; FAMILIES];
     for family in Family::ALL {
@@ -165,24 +145,20 @@ fn families(
         let Some(cluster_ip) = service.cluster_ips.iter().find(of_family) else {
             continue;
         };
-        let echo = endpoint(rule, state, family, tcp_name, Protocol::Tcp)?;
-        let held_by = |echo: SocketAddr, port: SentinelPort| SentinelPort {
-            generation: echo.port(),
-            ..port
+        let held = |port: &ServicePort| -> Result<SentinelPort, String> {
+            Ok(SentinelPort {
+                port: port.port,
+                node_port: port.node_port,
+                generation: generation(rule, state, family, port)?,
+            })
         };
-        let udp = match udp {
-            Some((name, port)) => {
-                let echo = endpoint(rule, state, family, name, Protocol::Udp)?;
-                Some(held_by(echo, port))
-            }
-            None => None,
-        };
+        let tcp = held(tcp)?;
         found[family as usize] = Some(SentinelFamily {
             cluster_ip: *cluster_ip,
-            tcp: held_by(echo, tcp),
-            udp,
+            tcp,
+            udp: udp.map(held).transpose()?,
             node_address: node.and_then(|node| node.addresses.iter().find(of_family).copied()),
-            echo,
+            echo: SocketAddr::new(rule.echo[family as usize], tcp.generation),
         });
     }
     if found.iter().all(Option::is_none) {
@@ -191,29 +167,23 @@ fn families(
     Ok(found)
 }
 
-/// The one endpoint of a port in a family.
-fn endpoint(
+/// The port of the one endpoint of a port in a family.
+fn generation(
     rule: &SentinelRule,
     state: &ServiceState,
     family: Family,
-    port: &str,
-    protocol: Protocol,
-) -> Result<SocketAddr, String> {
+    port: &ServicePort,
+) -> Result<u16, String> {
     let expected = rule.echo[family as usize];
-    let named = |candidate: &&SlicePort| *candidate.name == *port && candidate.protocol == protocol;
+    let named =
+        |candidate: &&SlicePort| candidate.name == port.name && candidate.protocol == port.protocol;
     let mut endpoints = state.slices.iter().flat_map(|slice| {
         let number = slice.ports.iter().find(named).map(|port| port.port);
         let of_family = |endpoint: &&EndpointFacts| Family::of(&endpoint.address) == family;
-        slice
-            .endpoints
-            .iter()
-            .filter(of_family)
-            .map(move |endpoint| (endpoint, number))
+        let endpoints = slice.endpoints.iter().filter(of_family);
+        endpoints.map(move |endpoint| (endpoint, number))
     });
-    let title = match family {
-        Family::V4 => "IPv4",
-        Family::V6 => "IPv6",
-    };
+    let title = names::of_family(family);
     let wanted = format!("its {title} EndpointSlice should hold the one ready endpoint {expected}");
     match (endpoints.next(), endpoints.next()) {
         (Some((endpoint, Some(number))), None)
@@ -221,13 +191,13 @@ fn endpoint(
                 && endpoint.ready
                 && !endpoint.terminating =>
         {
-            match is_generation(number) {
-                true => Ok(SocketAddr::new(expected, number)),
-                false => Err(format!(
-                    "has port {number} in its {title} EndpointSlice, which is no generation: it \
-                     should be one from {FIRST_GENERATION} to {LAST_GENERATION}"
-                )),
+            if is_generation(number) {
+                return Ok(number);
             }
+            Err(format!(
+                "has port {number} in its {title} EndpointSlice, which is no generation: it should \
+                 be one from {FIRST_GENERATION} to {LAST_GENERATION}"
+            ))
         }
         (None, _) => Err(format!("has no {title} endpoint: {wanted}")),
         (Some((_, None)), _) => Err(format!(

@@ -1,15 +1,12 @@
 //! Sentences about the sentinel's probes: which path, how they failed, what that means.
 
-use std::borrow::Cow;
-use std::net::IpAddr;
-use std::time::Duration;
+use agent_common::service::Family;
 
-use agent_common::service::{Family, SourceClass};
-
-use super::{Words, label, void};
+use super::{Words, client};
 use crate::cause::ProbeCause;
 use crate::names;
 use crate::owners::DatapathOwners;
+use crate::probes::VoidReason;
 use crate::time::{Mono, Spoken};
 use crate::trace::{Lane, ProbePath, Transport};
 use crate::verdict::finding::{Evidence, FailedLane, LaneLacking, NeverWorked, Rule, VoidCause};
@@ -31,17 +28,6 @@ pub fn lane_label(lane: Lane) -> String {
     format!("{family} {} {transport}", path_label(lane.path))
 }
 
-/// `never worked`.
-pub fn state_label(state: LaneState) -> &'static str {
-    match state {
-        LaneState::Passing => "passing",
-        LaneState::Failing => "failing",
-        LaneState::Void => "says nothing",
-        LaneState::NeverWorked => "never worked",
-        LaneState::Off => "not probed",
-    }
-}
-
 /// Whether a lane's failures are told with those of another, the TCP lane of the same path: the
 /// observer follows TCP alone, so of UDP it cannot tell a leak from a loss.
 pub fn is_explained(lane: &LaneView, lanes: &[LaneView]) -> bool {
@@ -59,30 +45,26 @@ pub fn is_explained(lane: &LaneView, lanes: &[LaneView]) -> bool {
 /// A lane of a family as it looks, seen from `now`.
 pub fn sentence(family: Family, view: &LaneView, now: Mono) -> String {
     let name = name(family, view.path, view.transport);
-    match (view.state, view.last_pass) {
-        (LaneState::Failing, _) => match failed(view) {
-            Some(lane) => failing(family, &lane),
-            None => format!("{name}: not probed"),
-        },
-        (LaneState::Passing, Some(at)) => format!("{}{}", passed(&name, at, now), follows(view)),
-        (LaneState::Off, _) if view.beside_cilium => format!(
+    match (view.state, failed(view), view.last_pass) {
+        (LaneState::Failing, Some(lane), _) => failing(family, &lane),
+        (LaneState::Passing, _, Some(at)) => passed(&name, at, now),
+        (LaneState::Off, ..) if view.beside_cilium => format!(
             "{name}: says nothing here: Cilium is not known to translate what enters by the \
              sentinel's interfaces"
         ),
-        (LaneState::NeverWorked, _) => never_worked(family, &never(view)),
-        (LaneState::Void, _) => format!("{name}: the last probe says nothing: {}", why_void(view)),
+        (LaneState::NeverWorked, lane, _) => never_worked(family, &name, lane),
+        (LaneState::Void, ..) => format!("{name}: the last probe says nothing: {}", why_void(view)),
         _ => format!("{name}: not probed"),
     }
 }
 
 /// What a lane that does not pass means, and so where to look.
 pub fn meaning(family: Family, view: &LaneView) -> Option<String> {
-    Some(match view.state {
-        LaneState::Failing => means(family, &failed(view)?).into_owned(),
-        LaneState::NeverWorked => never_means(family, &never(view))?.into_owned(),
-        LaneState::Void => why_void(view).into_owned(),
-        LaneState::Passing | LaneState::Off => return None,
-    })
+    match view.state {
+        LaneState::Failing | LaneState::NeverWorked => Some(means(family, &failed(view)?)),
+        LaneState::Void => Some(why_void(view)),
+        LaneState::Passing | LaneState::Off => None,
+    }
 }
 
 fn failed(view: &LaneView) -> Option<FailedLane> {
@@ -91,31 +73,53 @@ fn failed(view: &LaneView) -> Option<FailedLane> {
         transport: view.transport,
         cause: view.cause?,
         failures: view.failures,
-        local: view.local,
+        local: match view.state {
+            LaneState::NeverWorked => is_local(view.path),
+            _ => view.local,
+        },
         clear: false,
         client: view.client,
     })
 }
 
-fn never(view: &LaneView) -> NeverWorked {
-    NeverWorked {
-        path: view.path,
-        transport: view.transport,
-        cause: view.cause,
-        client: view.client,
+/// Whether the frontend may be taken for an address of the node's own, where no run of failures tells.
+fn is_local(path: ProbePath) -> bool {
+    matches!(path, ProbePath::NodePort | ProbePath::Host)
+}
+
+fn why_void(view: &LaneView) -> String {
+    view.void_cause.as_ref().map_or_else(String::new, void)
+}
+
+/// Why a probe says nothing.
+fn void(cause: &VoidCause) -> String {
+    match cause {
+        VoidCause::Damage(sentence) => sentence.clone(),
+        VoidCause::Unsent(why) => format!("the probe could not be sent: {why}"),
+        VoidCause::Probe(reason) => void_reason(*reason).to_owned(),
+        VoidCause::Former => "what went wrong before does not count any more".to_owned(),
     }
 }
 
-fn why_void(view: &LaneView) -> Cow<'_, str> {
-    view.void_cause.as_ref().map_or("".into(), void_cause)
-}
-
-fn void_cause(cause: &VoidCause) -> Cow<'_, str> {
-    match cause {
-        VoidCause::Damage(sentence) => sentence.as_str().into(),
-        VoidCause::Unsent(why) => format!("the probe could not be sent: {why}").into(),
-        VoidCause::Probe(reason) => void(*reason).into(),
-        VoidCause::Former => "what went wrong before does not count any more".into(),
+/// The same by the reason alone.
+fn void_reason(reason: VoidReason) -> &'static str {
+    match reason {
+        VoidReason::NotSent => "the probe could not be sent",
+        VoidReason::SentLate => "the probe was sent too late, the agent was starved",
+        VoidReason::EndedLate => "the probe was looked at too late, the agent was starved",
+        VoidReason::ControlFailed => {
+            "the control probe past the datapath failed, the sentinel's devices are damaged or \
+             the agent is starved"
+        }
+        VoidReason::NotArrived => {
+            "the probe did not enter the node, the sentinel's client devices are damaged"
+        }
+        VoidReason::NotEchoed => {
+            "the probe left for the echo, which did not answer, the sentinel's server devices \
+             are damaged"
+        }
+        VoidReason::Damaged => "the sentinel's devices were damaged a moment ago",
+        VoidReason::Unsettled => "the sentinel changed a moment ago",
     }
 }
 
@@ -151,115 +155,68 @@ fn happened(cause: ProbeCause) -> &'static str {
 }
 
 /// What that means, and so where to look.
-fn means(family: Family, lane: &FailedLane) -> Cow<'static, str> {
-    let told = |preposition: &str| {
-        let client = |client: IpAddr| format!(" {preposition} {client}");
-        lane.client.map_or_else(String::new, client)
+fn means(family: Family, lane: &FailedLane) -> String {
+    let client = |preposition: &str| match lane.client {
+        Some(client) => format!(" {preposition} {client}"),
+        None => String::new(),
     };
-    match lane.cause {
-        ProbeCause::Leaked => "the Service chain is missing or empty".into(),
-        ProbeCause::Refused if lane.local => "no rule takes what is sent to the frontend".into(),
-        ProbeCause::Refused => format!(
-            "a REJECT rule resets traffic{}, or no rule takes what is sent to the frontend",
-            told("from")
-        )
-        .into(),
-        ProbeCause::Unreachable => format!(
-            "a REJECT rule stops traffic{}, or a route is missing",
-            told("from")
-        )
-        .into(),
-        ProbeCause::Misrouted => "the rule of the endpoint is wrong".into(),
-        ProbeCause::Stale => "the rules are out of date".into(),
-        ProbeCause::ForwardingOff => match family {
-            Family::V4 => "net.ipv4.ip_forward is 0".into(),
-            Family::V6 => "net.ipv6.conf.all.forwarding is 0".into(),
-        },
+    let (from, to) = (client("from"), client("to"));
+    let text = match lane.cause {
+        ProbeCause::Leaked => "the Service chain is missing or empty",
+        ProbeCause::Refused if lane.local => "no rule takes what is sent to the frontend",
+        ProbeCause::Refused => {
+            return format!(
+                "a REJECT rule resets traffic{from}, or no rule takes what is sent to the frontend"
+            );
+        }
+        ProbeCause::Unreachable => {
+            return format!("a REJECT rule stops traffic{from}, or a route is missing");
+        }
+        ProbeCause::Misrouted => "the rule of the endpoint is wrong",
+        ProbeCause::Stale => "the rules are out of date",
+        ProbeCause::ForwardingOff if family == Family::V4 => "net.ipv4.ip_forward is 0",
+        ProbeCause::ForwardingOff => "net.ipv6.conf.all.forwarding is 0",
         ProbeCause::LostBeforeLeaving if lane.path == ProbePath::Host => {
-            "a filter in OUTPUT drops them, or the route to the echo is gone".into()
+            "a filter in OUTPUT drops them, or the route to the echo is gone"
         }
         ProbeCause::LostBeforeLeaving => {
-            let from = told("from");
-            format!("the FORWARD policy or a filter drops traffic{from}").into()
+            return format!("the FORWARD policy or a filter drops traffic{from}");
         }
         ProbeCause::NoData => {
-            "packets of connections that were just made are dropped, perhaps as INVALID".into()
+            "packets of connections that were just made are dropped, perhaps as INVALID"
         }
         ProbeCause::AnswerLost => {
-            let to = told("to");
-            format!("a filter drops traffic{to}, or the route to it is gone").into()
+            return format!("a filter drops traffic{to}, or the route to it is gone");
         }
-        ProbeCause::NotMasqueraded => "the masquerade rule is missing".into(),
-    }
+        ProbeCause::NotMasqueraded => "the masquerade rule is missing",
+    };
+    text.to_owned()
 }
 
 /// `IPv4 cluster IPs: the last 6 probes left untranslated (leaked): the Service chain is missing or
 /// empty`.
 fn failing(family: Family, lane: &FailedLane) -> String {
-    let (probes, what) = match lane.failures {
-        1 => (
-            "the last probe".to_owned(),
-            happened(lane.cause).replacen("were ", "was ", 1),
-        ),
-        n => (
-            format!("the last {n} probes"),
-            happened(lane.cause).to_owned(),
-        ),
+    let what = happened(lane.cause);
+    let happened = match lane.failures {
+        1 => format!("the last probe {}", what.replacen("were ", "was ", 1)),
+        n => format!("the last {n} probes {what}"),
     };
     let name = name(family, lane.path, lane.transport);
-    format!("{name}: {probes} {what}: {}", means(family, lane))
-}
-
-fn never_means(family: Family, never: &NeverWorked) -> Option<Cow<'static, str>> {
-    let lane = FailedLane {
-        path: never.path,
-        transport: never.transport,
-        cause: never.cause?,
-        failures: 0,
-        local: matches!(never.path, ProbePath::NodePort | ProbePath::Host),
-        clear: false,
-        client: never.client,
-    };
-    Some(means(family, &lane))
+    format!("{name}: {happened}: {}", means(family, lane))
 }
 
 /// Why a lane never worked, as far as it can be told.
-fn never_worked(family: Family, never: &NeverWorked) -> String {
-    let mut text = format!(
-        "{}: no probe got through yet",
-        name(family, never.path, never.transport)
-    );
-    if let (Some(cause), Some(means)) = (never.cause, never_means(family, never)) {
-        text.push_str(&format!(", they {}: most likely {means}", happened(cause)));
-    }
-    text
+fn never_worked(family: Family, name: &str, lane: Option<FailedLane>) -> String {
+    let why = lane.map_or_else(String::new, |lane| {
+        let (happened, means) = (happened(lane.cause), means(family, &lane));
+        format!(", they {happened}: most likely {means}")
+    });
+    format!("{name}: no probe got through yet{why}")
 }
 
 fn passed(name: &str, at: Mono, now: Mono) -> String {
     let ago = Spoken(now.since(at));
     format!("{name}: a probe of the sentinel got through {ago} ago")
-}
-
-/// How a lane that passes follows the API.
-fn follows(view: &LaneView) -> String {
-    let late = view.late.map(Duration::from_nanos);
-    match (behind(late, view.generation, view.wanted), view.lag) {
-        (Some(behind), _) => format!("; {behind}"),
-        (None, Some(lag)) => {
-            let lag = Spoken(Duration::from_nanos(lag));
-            format!("; the rules last followed the API within {lag}")
-        }
-        (None, None) => String::new(),
-    }
-}
-
-/// `probes still go to generation 20003, 45 s after this node heard of a newer one (now 20004)`.
-fn behind(late: Option<Duration>, met: Option<u16>, wanted: Option<u16>) -> Option<String> {
-    let (late, met, wanted) = (Spoken(late?), met?, wanted?);
-    Some(format!(
-        "probes still go to generation {met}, {late} after this node heard of a newer one (now \
-         {wanted})"
-    ))
 }
 
 pub(super) fn owners(owners: DatapathOwners) -> String {
@@ -278,7 +235,17 @@ impl Words<'_> {
     }
 
     pub(super) fn never(&self, never: &NeverWorked) -> String {
-        never_worked(self.family(), never)
+        let name = name(self.family(), never.path, never.transport);
+        let lane = never.cause.map(|cause| FailedLane {
+            path: never.path,
+            transport: never.transport,
+            cause,
+            failures: 0,
+            local: is_local(never.path),
+            clear: false,
+            client: never.client,
+        });
+        never_worked(self.family(), &name, lane)
     }
 
     /// What is said of a lane, where the finding is about one.
@@ -296,18 +263,12 @@ impl Words<'_> {
                 };
                 format!("{}; {others}", failing(family, lane))
             }
-            Evidence::Contradicted { lane, path, at } => {
-                let client = match path {
-                    SourceClass::Pod => "a pod",
-                    SourceClass::Host => "the node itself",
-                    SourceClass::External => "outside",
-                };
-                format!(
-                    "{}; but a real connection from {client} got through {} ago",
-                    failing(family, lane),
-                    self.ago(*at)
-                )
-            }
+            Evidence::Contradicted { lane, path, at } => format!(
+                "{}; but a real connection from {} got through {} ago",
+                failing(family, lane),
+                client(*path),
+                self.ago(*at)
+            ),
             Evidence::Unconfirmed { lane, lacking } => {
                 let lacking = self.lane_lacking(lacking);
                 format!("{}; not confirmed: {lacking}", failing(family, lane))
@@ -324,10 +285,14 @@ impl Words<'_> {
                     true => String::new(),
                     false => format!(" of {}", owners(*whose)),
                 };
+                let number = |of: &Option<u16>| of.map_or("none".to_owned(), |of| of.to_string());
                 format!(
-                    "{}: the rules{of} are out of date: {}",
+                    "{}: the rules{of} are out of date: probes still go to generation {}, {} after \
+                     this node heard of a newer one (now {})",
                     name(family, *path, *transport),
-                    behind(Some(*late), *generation, *wanted).unwrap_or_default()
+                    number(generation),
+                    Spoken(*late),
+                    number(wanted),
                 )
             }
             Evidence::Pass {
@@ -343,7 +308,7 @@ impl Words<'_> {
             } => format!(
                 "{}: the last probe says nothing: {}",
                 name(family, *path, *transport),
-                void_cause(why)
+                void(why)
             ),
             _ => return None,
         })
@@ -351,41 +316,33 @@ impl Words<'_> {
 
     fn probes(&self, lanes: &[FailedLane]) -> String {
         let family = self.family();
-        let mut said = Vec::new();
-        for (index, lane) in lanes.iter().enumerate() {
-            said.push(match index {
-                0 => failing(family, lane),
-                _ => {
+        let mut text = String::new();
+        for lane in lanes {
+            text.push_str(&match text.is_empty() {
+                true => failing(family, lane),
+                false => {
                     let name = name(family, lane.path, lane.transport);
-                    format!("{name} too ({})", lane.cause.name())
+                    format!("; {name} too ({})", lane.cause.name())
                 }
             });
         }
         if lanes.iter().any(|lane| !lane.clear) {
-            said.push("real connections fail beside them".to_owned());
+            text.push_str("; real connections fail beside them");
         }
-        said.join("; ")
+        text
     }
 
-    fn lane_lacking(&self, lacking: &LaneLacking) -> Cow<'_, str> {
+    fn lane_lacking(&self, lacking: &LaneLacking) -> String {
+        let filter = "a filter of the sentinel's own addresses would look the same, and no";
         match lacking {
-            LaneLacking::Failures => {
-                format!("fewer than {} in a row", self.limits.probe_failures).into()
+            LaneLacking::Failures => format!("fewer than {} in a row", self.limits.probe_failures),
+            LaneLacking::Off(why) => off(why),
+            LaneLacking::Void(reason) => void_reason(*reason).to_owned(),
+            LaneLacking::Look => "pathproof's own devices were not looked at since".to_owned(),
+            LaneLacking::Pod => {
+                format!("{filter} pod is among the few clients that failed beside them")
             }
-            LaneLacking::Off(why) => off(why).into(),
-            LaneLacking::Void(reason) => void(*reason).into(),
-            LaneLacking::Look => "pathproof's own devices were not looked at since".into(),
-            LaneLacking::Pod => "a filter of the sentinel's own addresses would look the same, \
-                                 and no pod is among the few clients that failed beside them"
-                .into(),
-            LaneLacking::Connection => "a filter of the sentinel's own addresses would look the \
-                                        same, and no real connection failed beside them"
-                .into(),
+            LaneLacking::Connection => format!("{filter} real connection failed beside them"),
         }
     }
-}
-
-/// `leaked`, of a lane that fails.
-pub fn cause_label(cause: ProbeCause) -> String {
-    label(cause.name())
 }

@@ -25,13 +25,7 @@ pub struct Remedy {
 
 /// Where to look for what a verdict says, what accuses the node first.
 pub fn next(verdict: &Verdict) -> Vec<Remedy> {
-    let mut causes: Vec<(Cause, Vec<Family>)> = Vec::new();
-    let mut add =
-        |cause: Cause, family: Family| match causes.iter_mut().find(|(known, _)| *known == cause) {
-            Some((_, families)) if families.contains(&family) => {}
-            Some((_, families)) => families.push(family),
-            None => causes.push((cause, vec![family])),
-        };
+    let mut found: Vec<(Cause, Family)> = Vec::new();
     let mut states = vec![LaneState::Failing];
     if matches!(verdict.state, State::Unknown | State::Starting) {
         states.push(LaneState::NeverWorked);
@@ -39,35 +33,28 @@ pub fn next(verdict: &Verdict) -> Vec<Remedy> {
     for state in states {
         for family in &verdict.families {
             let lanes = family.lanes.iter().filter(|lane| lane.state == state);
-            for lane in lanes.filter(|lane| !is_explained(lane, &family.lanes)) {
-                if let Some(cause) = lane.cause {
-                    add(looked_into(cause), family.family);
-                }
-            }
+            let told = lanes.filter(|lane| !is_explained(lane, &family.lanes));
+            found.extend(told.filter_map(|lane| Some((looked_into(lane.cause?), family.family))));
         }
     }
-    for trouble in &verdict.services {
-        add(trouble.cause, trouble.family);
-    }
-    for family in &verdict.families {
-        if let Some(cause) = family.cause {
-            add(cause, family.family);
+    found.extend(verdict.services.iter().map(|of| (of.cause, of.family)));
+    let families = verdict.families.iter();
+    found.extend(families.filter_map(|of| Some((of.cause?, of.family))));
+    let mut causes: Vec<(Cause, Vec<Family>)> = Vec::new();
+    for (cause, family) in found {
+        match causes.iter_mut().find(|(known, _)| *known == cause) {
+            Some((_, families)) if families.contains(&family) => {}
+            Some((_, families)) => families.push(family),
+            None => causes.push((cause, vec![family])),
         }
     }
-    let of_causes = causes.into_iter().map(|(cause, of)| of_cause(cause, &of));
-    verdict
-        .why
-        .map(of_why)
-        .into_iter()
-        .chain(of_causes)
-        .collect()
+    let mut next: Vec<Remedy> = verdict.why.map(of_why).into_iter().collect();
+    next.extend(causes.iter().map(|(cause, of)| of_cause(*cause, of)));
+    next
 }
 
-/// As for IPv4.
-struct Entry {
-    commands: &'static [&'static str],
-    advice: &'static str,
-}
+/// Commands to run, and what to look for, as for IPv4.
+type Entry = (&'static [&'static str], &'static str);
 
 const RULES: &[&str] = &[
     "iptables -t nat -L KUBE-SERVICES -n | head",
@@ -76,7 +63,7 @@ const RULES: &[&str] = &[
 const FILTERS: &[&str] = &["iptables -L FORWARD -nv", "nft list ruleset | grep -n drop"];
 
 fn entry(cause: Cause) -> Entry {
-    let (commands, advice): (&'static [&'static str], _) = match cause {
+    match cause {
         Cause::Leaked => (
             RULES,
             "If the rules are gone or empty, restart kube-proxy (or the Cilium agent) on the node: \
@@ -131,15 +118,14 @@ fn entry(cause: Cause) -> Entry {
             "The way out of the node is broken behind it: look at the uplink, its switch, and a \
              route back to the clients.",
         ),
-    };
-    Entry { commands, advice }
+    }
 }
 
 /// For a cause, in these families.
 fn of_cause(cause: Cause, families: &[Family]) -> Remedy {
-    let entry = entry(cause);
+    let (entries, advice) = entry(cause);
     let mut commands = Vec::new();
-    for command in entry.commands {
+    for command in entries {
         for family in families {
             let command = in_family(command, *family);
             if !commands.contains(&command) {
@@ -148,8 +134,8 @@ fn of_cause(cause: Cause, families: &[Family]) -> Remedy {
         }
     }
     let advice = match families {
-        [family] => in_family(entry.advice, *family),
-        _ => entry.advice.to_owned(),
+        [family] => in_family(advice, *family),
+        _ => advice.to_owned(),
     };
     Remedy {
         of: cause.name().to_owned(),
@@ -181,40 +167,18 @@ fn in_family(text: &str, family: Family) -> String {
 /// For a node of which nothing is known.
 pub fn of_why(why: Why) -> Remedy {
     let advice = match why {
-        Why::ObserverBlind => {
-            "The programs are attached nowhere: the agent's log says what the kernel refused; \
-             docs/capabilities.md says what they need."
-        }
-        Why::NotSampled => {
-            "The agent was stopped or starved: look at its CPU limit and at what else runs on the \
-             node."
-        }
-        Why::ViewNotSynced => {
-            "The cluster view was never complete: look at the folder, or at the way to the API \
-             server."
-        }
+        Why::ObserverBlind => "The agent's log says what the kernel refused to attach.",
+        Why::NotSampled => "The agent was stopped or starved: look at its CPU limit and the node.",
+        Why::ViewNotSynced => "Look at the folder, or at the way to the API server.",
         Why::NothingExpected => {
-            "No Service has a frontend on this node. If there should be one, look at the cluster \
-             view and at the node's name."
+            "If there should be Services, look at the view and the node's name."
         }
-        Why::NothingProven => {
-            "No probe ever came through in this boot: its likeliest reason is above."
-        }
+        Why::NothingProven => "The likeliest reason why no probe came through is above.",
         Why::Idle => "No traffic and no sentinel: install the sentinel's Service.",
-        Why::Inconclusive => {
-            "Wait for a connection whose outcome says something; with a sentinel, look at why its \
-             probes say nothing."
-        }
-        Why::EvidenceTooOld => {
-            "Make a new connection to a Service from a pod of this node: its outcome tells. With a \
-             sentinel this does not last."
-        }
-        Why::SentinelAltered => {
-            "Somebody edited the sentinel's Service or slice: apply its manifest again."
-        }
-        Why::DatapathChanged => {
-            "Another proxy appeared. Probes count again once they come through."
-        }
+        Why::Inconclusive => "Wait for a connection whose outcome says something.",
+        Why::EvidenceTooOld => "Make a new connection to a Service from a pod of this node.",
+        Why::SentinelAltered => "Somebody edited the sentinel's objects: apply its manifest again.",
+        Why::DatapathChanged => "Another proxy appeared. Probes count once they come through.",
     };
     Remedy {
         of: why.name().to_owned(),
@@ -241,7 +205,7 @@ mod tests {
             let heading = format!("### {}", cause.name());
             let section = page.split_once(&format!("{heading}\n"));
             assert!(section.is_some(), "docs/operations.md lacks {heading:?}");
-            for command in entry(cause).commands {
+            for command in entry(cause).0 {
                 assert!(
                     page.contains(command),
                     "docs/operations.md lacks {command:?}"

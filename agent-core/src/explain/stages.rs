@@ -1,7 +1,5 @@
 //! How far a lane's last probe came, stage by stage.
 
-use std::time::Duration;
-
 use crate::cause::ProbeCause;
 use crate::trace::ProbePath;
 use crate::verdict::LaneView;
@@ -45,19 +43,31 @@ impl Stage {
 }
 
 /// A stage that a lane's last probe reached, or the first that it did not reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Step {
-    /// Which.
     pub stage: Stage,
-    /// Whether it was reached.
     pub reached: bool,
-    /// Time since sending, where a stamp was made.
-    pub after: Option<Duration>,
+    /// Nanoseconds since sending, where a stamp was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_ns: Option<u64>,
+    /// The interface at which it was seen, or should have been.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    pub sentence: String,
+}
+
+/// Names of the interfaces that a probe meets.
+#[derive(Clone, Debug, Default)]
+pub struct Interfaces<'a> {
+    /// The sentinel's, in the order in which a probe meets them.
+    pub sentinel: Option<[&'a str; 4]>,
+    /// Those with a default route.
+    pub uplinks: Vec<&'a str>,
 }
 
 /// How far the last probe of a lane that does not pass came; empty where that is not known.
-pub fn steps(lane: &LaneView) -> Vec<Step> {
-    let (path, cause, delays) = (lane.path, lane.cause, &lane.delays);
+pub fn steps(lane: &LaneView, interfaces: &Interfaces<'_>) -> Vec<Step> {
+    let delays = &lane.delays;
     let mut stages = vec![
         (Stage::Arrived, delays.arrived),
         (Stage::Translated, delays.translated),
@@ -65,113 +75,86 @@ pub fn steps(lane: &LaneView) -> Vec<Step> {
         (Stage::Returned, delays.returned),
         (Stage::Collected, delays.collected),
     ];
-    if path == ProbePath::Host {
+    if lane.path == ProbePath::Host {
         stages.remove(0);
     }
     let last = stages.iter().rposition(|(_, delay)| delay.is_some());
     // Nothing was sent since the agent began, or nothing is known of it.
-    if cause.is_none() || last.is_none() && (lane.failed == 0 || path != ProbePath::Host) {
+    let unknown = last.is_none() && (lane.failed == 0 || lane.path != ProbePath::Host);
+    let Some(cause) = lane.cause.filter(|_| !unknown) else {
         return Vec::new();
-    }
-    let mut steps = vec![Step {
-        stage: Stage::Sent,
-        reached: true,
-        after: None,
-    }];
+    };
     let reached = last.map_or(0, |last| last + 1);
+    let missing = match (stages.get(reached), cause) {
+        (Some((stage, _)), _) => Some(*stage),
+        (None, ProbeCause::NotMasqueraded) => Some(Stage::Masqueraded),
+        (None, ProbeCause::NoData) => Some(Stage::Data),
+        (None, _) => None,
+    };
+    let step = |stage: Stage, reached: bool, after_ns: Option<u64>| {
+        let (index, came) = words(stage, lane.path);
+        let device = interfaces
+            .sentinel
+            .zip(index)
+            .map(|(names, index)| names[index]);
+        let at = device.map_or(String::new(), |device| format!(" at {device}"));
+        let sentence = match reached {
+            true => came.replace("{at}", &at),
+            false => missed(stage, cause, &at, &interfaces.uplinks),
+        };
+        Step {
+            stage,
+            reached,
+            after_ns,
+            device: device.map(str::to_owned),
+            sentence,
+        }
+    };
+    let mut steps = vec![step(Stage::Sent, true, None)];
     let mut after = 0;
     for (stage, delay) in &stages[..reached] {
         after += delay.unwrap_or_default();
-        steps.push(Step {
-            stage: *stage,
-            reached: true,
-            after: delay.map(|_| Duration::from_nanos(after)),
-        });
+        steps.push(step(*stage, true, delay.map(|_| after)));
     }
-    let missing = match (stages.get(reached), cause) {
-        (Some((stage, _)), _) => Some(*stage),
-        (None, Some(ProbeCause::NotMasqueraded)) => Some(Stage::Masqueraded),
-        (None, Some(ProbeCause::NoData)) => Some(Stage::Data),
-        (None, _) => None,
-    };
-    steps.extend(missing.map(|stage| Step {
-        stage,
-        reached: false,
-        after: None,
-    }));
+    steps.extend(missing.map(|stage| step(stage, false, None)));
     steps
 }
 
-/// Where and by what a step was seen.
-#[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
-    /// The interface at which it was seen, or should have been.
-    pub device: Option<&'a str>,
-    /// Interfaces with a default route.
-    pub uplinks: &'a [&'a str],
-}
-
-/// A step of a lane's last probe, in words.
-pub fn step(lane: &LaneView, step: &Step, seen: Seen<'_>) -> String {
-    match step.reached {
-        true => reached(step.stage, lane.path, seen.device),
-        false => missed(step.stage, lane.cause, seen),
-    }
-}
-
-fn at(preposition: &str, device: Option<&str>) -> String {
-    device.map_or_else(String::new, |device| format!(" {preposition} {device}"))
-}
-
-fn reached(stage: Stage, path: ProbePath, device: Option<&str>) -> String {
+/// The interface of a stage, by its place, and the words for a probe that reached it.
+fn words(stage: Stage, path: ProbePath) -> (Option<usize>, &'static str) {
+    let host = path == ProbePath::Host;
     match stage {
-        Stage::Sent if path == ProbePath::Host => "dialled by the node itself".to_owned(),
-        Stage::Sent => format!("written{}", at("to", device)),
-        Stage::Arrived => format!("came into the node{}", at("at", device)),
-        Stage::Translated => format!("left for the endpoint{}, translated", at("by", device)),
-        Stage::Echoed => format!("reached the echo{} and was answered", at("at", device)),
-        Stage::Returned => format!("the answer came into the node{}", at("at", device)),
-        Stage::Collected if path == ProbePath::Host => "the answer reached the node".to_owned(),
-        Stage::Collected => format!("the answer reached the client{}", at("at", device)),
-        Stage::Data => "data went there and back".to_owned(),
-        Stage::Masqueraded => "the echo saw another source than the client's".to_owned(),
+        Stage::Sent if host => (None, "dialled by the node itself"),
+        Stage::Sent => (Some(0), "written{at}"),
+        Stage::Arrived => (Some(1), "came into the node{at}"),
+        Stage::Translated => (Some(2), "left for the endpoint{at}, translated"),
+        Stage::Echoed => (Some(3), "reached the echo{at} and was answered"),
+        Stage::Returned => (Some(2), "the answer came into the node{at}"),
+        Stage::Collected => ((!host).then_some(0), "the answer was received{at}"),
+        Stage::Data => (None, "data came back"),
+        Stage::Masqueraded => (Some(3), "the echo saw an address of the node{at}"),
     }
 }
 
-fn missed(stage: Stage, cause: Option<ProbeCause>, seen: Seen<'_>) -> String {
-    let device = seen.device;
-    match stage {
-        Stage::Translated => not_translated(cause, seen),
-        Stage::Sent | Stage::Arrived => format!("did not come into the node{}", at("at", device)),
-        Stage::Echoed => format!("did not reach the echo{}", at("at", device)),
-        Stage::Returned => format!("no answer came into the node{}", at("at", device)),
-        Stage::Collected => format!("the answer did not reach the client{}", at("at", device)),
-        Stage::Data => "data sent behind the handshake did not come back".to_owned(),
-        Stage::Masqueraded => "the echo saw the client's own address".to_owned(),
-    }
-}
-
-/// It came in and did not leave for the endpoint: what was seen of it instead.
-fn not_translated(cause: Option<ProbeCause>, seen: Seen<'_>) -> String {
-    let by = at("by", seen.device);
-    match cause {
-        Some(ProbeCause::Leaked) => {
-            let uplink = match seen.uplinks {
-                [] => "an uplink".to_owned(),
-                [one] => (*one).to_owned(),
-                several => format!("an uplink ({})", several.join(", ")),
-            };
-            format!("left by {uplink} untranslated")
+/// What was seen of a probe instead.
+fn missed(stage: Stage, cause: ProbeCause, at: &str, uplinks: &[&str]) -> String {
+    let text = match (stage, cause) {
+        (Stage::Data, _) => "data sent behind the handshake did not come back",
+        (Stage::Masqueraded, _) => "the echo saw the client's own address",
+        (Stage::Translated, ProbeCause::Leaked) if uplinks.is_empty() => {
+            "left by an uplink untranslated"
         }
-        Some(ProbeCause::Refused) => "was refused by the node itself, by RST".to_owned(),
-        Some(ProbeCause::Unreachable) => "was refused by an ICMP error".to_owned(),
-        Some(ProbeCause::Misrouted) => "was sent to an address that is no endpoint".to_owned(),
-        Some(ProbeCause::Stale) => "was sent to an endpoint that has left".to_owned(),
-        Some(ProbeCause::ForwardingOff) => {
-            format!("did not leave{by}, and the kernel does not forward")
+        (Stage::Translated, ProbeCause::Leaked) => {
+            return format!("left by {} untranslated", uplinks.join(" or "));
         }
-        _ => format!("did not leave{by}, and was not seen again"),
-    }
+        (Stage::Translated, ProbeCause::Refused) => "was refused by the node itself, by RST",
+        (Stage::Translated, ProbeCause::Unreachable) => "was refused by an ICMP error",
+        (Stage::Translated, ProbeCause::Misrouted) => "was sent to an address that is no endpoint",
+        (Stage::Translated, ProbeCause::Stale) => "was sent to an endpoint that has left",
+        (Stage::Translated, ProbeCause::ForwardingOff) => "the kernel does not forward",
+        _ => return format!("not seen{at}"),
+    };
+    text.to_owned()
 }
 
 #[cfg(test)]
@@ -208,7 +191,7 @@ mod tests {
     fn chains(#[case] index: usize, #[case] cause: ProbeCause, #[case] expected: &str) {
         let mut lane = probed::passing(Family::V4).remove(index);
         probed::fail(&mut lane, cause, 4);
-        let said: Vec<String> = steps(&lane)
+        let said: Vec<String> = steps(&lane, &Interfaces::default())
             .iter()
             .map(|step| match step.reached {
                 true => step.stage.name().to_owned(),
@@ -221,11 +204,11 @@ mod tests {
     #[test]
     fn nothing_is_made_up() {
         let passing = probed::passing(Family::V4).remove(0);
-        assert!(steps(&passing).is_empty());
+        assert!(steps(&passing, &Interfaces::default()).is_empty());
         // A confirmed run that an agent before saw.
         let mut restored = passing.clone();
         probed::fail(&mut restored, ProbeCause::Leaked, 9);
         restored.delays = Default::default();
-        assert!(steps(&restored).is_empty());
+        assert!(steps(&restored, &Interfaces::default()).is_empty());
     }
 }

@@ -8,6 +8,7 @@ use agent_common::service::{FAMILIES, Family};
 
 use crate::cluster::Protocol;
 use crate::freshness::{FIRST_GENERATION, is_generation, newer_generation, next_generation};
+use crate::names::of_family;
 use crate::time::Mono;
 
 /// Who leads may write for this long after it last said so; another one takes over then. Long,
@@ -60,7 +61,7 @@ pub enum LeaseStep {
 }
 
 /// One rotator among several, of which one leads.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Candidate {
     me: String,
     /// Version of another one's lease, and when it was first seen: clocks of other machines say
@@ -74,8 +75,7 @@ impl Candidate {
     pub fn new(me: String) -> Self {
         Self {
             me,
-            observed: None,
-            renewed: None,
+            ..Self::default()
         }
     }
 
@@ -144,10 +144,7 @@ pub struct Wanted {
 
 /// Name of a family's slice.
 pub fn slice_name(service: &str, family: Family) -> String {
-    match family {
-        Family::V4 => format!("{service}-ipv4"),
-        Family::V6 => format!("{service}-ipv6"),
-    }
+    format!("{service}-{}", of_family(family).to_lowercase())
 }
 
 /// A slice of the Service as it was read.
@@ -228,7 +225,7 @@ pub struct Plan {
 }
 
 /// When generations follow one another.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Rotation {
     least: Duration,
     /// Since when requests fail.
@@ -245,10 +242,7 @@ impl Rotation {
     pub fn new(least: Duration) -> Self {
         Self {
             least,
-            failing: None,
-            paused_until: None,
-            rotated: None,
-            generation: None,
+            ..Self::default()
         }
     }
 

@@ -1,13 +1,21 @@
-//! What is kept of one IP family.
+//! What is kept of one IP family, and the run of failures in it that no proof has interrupted.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use agent_common::service::{SOURCE_CLASSES, SourceClass};
 use serde::{Deserialize, Serialize};
 
-use super::streak::{Entry, SOURCES_KEPT, Streak};
+use crate::cause::{FAILURES, Failure};
+use crate::evidence::ServiceInfo;
+use crate::limits::Limits;
 use crate::time::Mono;
+
+/// Clients told apart in one run. More change nothing: the rules ask for two.
+pub(crate) const SOURCES_KEPT: usize = 16;
+/// Service ports named in one run; beyond, they are counted under their failure only.
+pub(crate) const SERVICES_KEPT: usize = 256;
 
 /// What is known of a family. Serialisable: it outlives the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,25 +40,19 @@ impl FamilyLedger {
 
     /// The last proof of any path.
     pub(crate) fn last_proof(&self) -> Option<Mono> {
-        self.proofs.iter().flatten().max().copied()
+        self.proofs.into_iter().max().flatten()
     }
 
     /// The last failure of any path.
     pub(crate) fn last_failure(&self) -> Option<Mono> {
-        self.failures.iter().flatten().max().copied()
+        self.failures.into_iter().max().flatten()
     }
 
     /// A connection was proven. Failures before it accuse no more; those after it will come again.
     pub(crate) fn prove(&mut self, class: SourceClass, at: Mono) {
         let proof = &mut self.proofs[class as usize];
         *proof = (*proof).max(Some(at));
-        if self
-            .streak
-            .as_ref()
-            .is_some_and(|streak| streak.since <= at)
-        {
-            self.streak = None;
-        }
+        self.streak.take_if(|streak| streak.since <= at);
     }
 
     /// A connection of that path failed.
@@ -61,10 +63,13 @@ impl FamilyLedger {
 
     /// Adds to the run of failures. A run with nothing in it for longer than `proof_age` is over.
     pub(crate) fn run(&mut self, entry: &Entry<'_>, proof_age: Duration) {
-        match &mut self.streak {
-            Some(streak) if entry.last.since(streak.last) <= proof_age => streak.enter(entry),
-            streak => *streak = Some(Streak::begin(entry)),
-        }
+        let goes_on = |streak: &Streak| entry.last.since(streak.last) <= proof_age;
+        let streak = self.streak.take().filter(goes_on);
+        let streak = streak.unwrap_or_else(|| Streak {
+            since: entry.since,
+            ..Streak::default()
+        });
+        self.streak.insert(streak).enter(entry);
     }
 
     /// A client did not hear its answer.
@@ -74,15 +79,159 @@ impl FamilyLedger {
             return;
         }
         if self.unheard.len() >= SOURCES_KEPT {
-            let oldest = self
-                .unheard
-                .iter()
-                .enumerate()
-                .min_by_key(|(_, (_, at))| *at);
-            if let Some((index, _)) = oldest {
-                self.unheard.swap_remove(index);
-            }
+            let oldest = (0..self.unheard.len()).min_by_key(|place| self.unheard[*place].1);
+            oldest.map(|place| self.unheard.swap_remove(place));
         }
         self.unheard.push((client, at));
     }
+}
+
+/// A run of failures since the last proof. Services are known by name: ids do not outlive a
+/// restart of the agent, a run does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Streak {
+    /// The earliest failure.
+    pub(crate) since: Mono,
+    /// The last one.
+    pub(crate) last: Mono,
+    /// When the last of the connections arrived; where that is not known, the earliest it may have.
+    #[serde(default)]
+    pub(crate) arrived: Mono,
+    /// A pod of this node is among the clients.
+    pub(crate) pod: bool,
+    /// By label (`namespace/name:port`).
+    pub(crate) services: BTreeMap<String, StreakService>,
+    /// Distinct clients.
+    pub(crate) sources: Vec<IpAddr>,
+    /// By [`Failure`].
+    pub(crate) failures: [u64; FAILURES],
+}
+
+/// A Service port in a run of failures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StreakService {
+    /// `namespace/name`: the ports of a Service are one Service.
+    pub(crate) object: String,
+    /// Current endpoints when it last failed.
+    pub(crate) endpoints: u32,
+}
+
+/// One entry into a run.
+pub(crate) struct Entry<'a> {
+    pub(crate) since: Mono,
+    pub(crate) last: Mono,
+    /// When the connection arrived; where that is not known, when it did at the earliest.
+    pub(crate) arrived: Mono,
+    pub(crate) class: SourceClass,
+    pub(crate) client: Option<IpAddr>,
+    pub(crate) failures: &'a [(Failure, u32)],
+    pub(crate) info: &'a ServiceInfo,
+}
+
+/// What a run lacks to be a broken datapath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lacking {
+    /// Too few Services fail.
+    Services,
+    /// Too few endpoints behind them.
+    Endpoints,
+    /// No pod of this node among the clients.
+    Pod,
+    /// Too few clients.
+    Sources,
+    /// It is not long enough, or stopped too early.
+    Time,
+}
+
+impl Streak {
+    fn enter(&mut self, entry: &Entry<'_>) {
+        self.since = self.since.min(entry.since);
+        self.last = self.last.max(entry.last);
+        self.arrived = self.arrived.max(entry.arrived);
+        self.pod |= entry.class == SourceClass::Pod;
+        if let Some(client) = entry.client
+            && self.sources.len() < SOURCES_KEPT
+            && !self.sources.contains(&client)
+        {
+            self.sources.push(client);
+        }
+        for (failure, n) in entry.failures {
+            let count = &mut self.failures[*failure as usize];
+            *count = count.saturating_add(u64::from(*n));
+        }
+        let (label, endpoints) = (entry.info.label(), entry.info.endpoints);
+        if let Some(service) = self.services.get_mut(&label) {
+            service.endpoints = endpoints;
+        } else if self.services.len() < SERVICES_KEPT {
+            let object = entry.info.name.to_string();
+            let service = StreakService { object, endpoints };
+            self.services.insert(label, service);
+        }
+    }
+
+    /// The commonest failure; among equals, the one that leaves least doubt.
+    pub(crate) fn commonest(&self) -> Failure {
+        commonest(&self.failures).unwrap_or(Failure::Lost)
+    }
+
+    /// Services that fail, by name, and the most endpoints that a port of theirs has.
+    fn objects(&self) -> BTreeMap<&str, u32> {
+        let mut objects = BTreeMap::new();
+        for service in self.services.values() {
+            let endpoints = objects.entry(service.object.as_str()).or_default();
+            *endpoints = service.endpoints.max(*endpoints);
+        }
+        objects
+    }
+
+    /// Whether it bears out what a filter could explain too: a pod of this node is among the
+    /// clients, or more than one of them failed at more than one Service. Anyone outside can make
+    /// a single connection fail.
+    pub(crate) fn bears_out(&self, limits: &Limits) -> bool {
+        self.pod
+            || (self.objects().len() >= limits.broken_services
+                && self.sources.len() >= limits.broken_sources)
+    }
+
+    /// What is lacking to call the datapath broken, from all that was seen until `seen`; `None`
+    /// where nothing is.
+    ///
+    /// The condition "the last failure was fresh when the time was up" holds from then on: no
+    /// state is kept for it. That is what makes reading a verdict free of side effects.
+    pub(crate) fn lacking(&self, seen: Mono, limits: &Limits) -> Option<Lacking> {
+        let objects = self.objects();
+        let endpoints: u64 = objects.values().map(|n| u64::from(*n)).sum();
+        let spread = self.last.since(self.since);
+        if objects.len() < limits.broken_services {
+            Some(Lacking::Services)
+        } else if endpoints < limits.broken_endpoints.into() {
+            Some(Lacking::Endpoints)
+        } else if !self.pod {
+            Some(Lacking::Pod)
+        } else if self.sources.len() < limits.broken_sources {
+            Some(Lacking::Sources)
+        } else if seen.since(self.since) < limits.broken_after
+            || spread < limits.broken_after.saturating_sub(limits.broken_fresh)
+        {
+            Some(Lacking::Time)
+        } else {
+            None
+        }
+    }
+}
+
+/// The commonest of some failures; among equals, the one that leaves least doubt.
+pub(crate) fn commonest(failures: &[u64; FAILURES]) -> Option<Failure> {
+    const BY_DOUBT: [Failure; FAILURES] = [
+        Failure::Leaked,
+        Failure::Misrouted,
+        Failure::Stale,
+        Failure::Refused,
+        Failure::Lost,
+        Failure::Unheard,
+    ];
+    let most = failures.iter().max().filter(|n| **n > 0)?;
+    let is_most = |failure: &Failure| failures[*failure as usize] == *most;
+    BY_DOUBT.into_iter().find(is_most)
 }

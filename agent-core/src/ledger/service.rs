@@ -5,19 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use agent_common::service::{Family, SourceClass};
-
-use super::streak::commonest;
-use super::window::{WINDOW, Window};
 use serde::{Deserialize, Serialize};
 
+use super::family::commonest;
 use crate::cause::{FAILURES, Failure};
 use crate::cluster::ObjectName;
 use crate::evidence::{ServiceInfo, Sighting};
 use crate::limits::Limits;
 use crate::time::Mono;
-
-/// A Service without a failure for this long is forgotten.
-const KEPT: Duration = Duration::from_secs(30);
 
 /// Connections to endpoints that left, remembered per Service port and source class.
 const STALE_KEPT: usize = 16;
@@ -86,11 +81,11 @@ impl std::fmt::Display for Example {
 }
 
 impl Track {
-    pub(crate) fn begin(info: &ServiceInfo<'_>, at: Mono) -> Self {
+    pub(crate) fn begin(info: &ServiceInfo, at: Mono) -> Self {
         Self {
             name: info.name.clone(),
-            port: info.port.into(),
-            label: label(info).into(),
+            port: (*info.port).into(),
+            label: info.label().into(),
             family: info.family,
             endpoints: info.endpoints,
             since: at,
@@ -106,42 +101,33 @@ impl Track {
     }
 
     /// Whether this is still the Service of that id: ids are used again.
-    pub(crate) fn is(&self, info: &ServiceInfo<'_>) -> bool {
-        self.name == *info.name && *self.port == *info.port && self.family == info.family
+    pub(crate) fn is(&self, info: &ServiceInfo) -> bool {
+        self.name == info.name && *self.port == *info.port && self.family == info.family
     }
 
     /// Counts failures, all seen by `at`.
     pub(crate) fn count(&mut self, failure: Failure, n: u32, at: Mono) {
-        self.begin_anew(at);
+        // A failure after a quiet while is another trouble, with an account of its own.
+        if at.since(self.last) > WINDOW {
+            (self.since, self.failures, self.doubtful) = (at, [0; FAILURES], None);
+        }
         self.last = self.last.max(at);
-        let total = &mut self.failures[failure.index()];
+        let total = &mut self.failures[failure as usize];
         *total = total.saturating_add(u64::from(n));
         match failure {
             Failure::Leaked | Failure::Misrouted => {
-                let same = |kind: &&mut (Failure, Window, Option<Mono>)| kind.0 == failure;
-                for (_, window, last) in self.certain.iter_mut().filter(same) {
-                    window.add(at, n);
-                    *last = (*last).max(Some(at));
-                }
+                let (_, window, last) = &mut self.certain[usize::from(failure != Failure::Leaked)];
+                window.add(at, n);
+                *last = (*last).max(Some(at));
             }
             Failure::Refused | Failure::Lost => {
-                let run = self.doubtful.get_or_insert(Run {
-                    first: at,
-                    last: at,
-                    n: 0,
-                });
+                let (first, last) = (at, at);
+                let run = self.doubtful.get_or_insert(Run { first, last, n: 0 });
                 run.last = run.last.max(at);
                 run.n = run.n.saturating_add(n);
             }
             // What they mean depends on ages and clients: see `sight`.
             Failure::Stale | Failure::Unheard => {}
-        }
-    }
-
-    /// A failure after a quiet while is another trouble, with an account of its own.
-    fn begin_anew(&mut self, at: Mono) {
-        if at.since(self.last) > WINDOW {
-            (self.since, self.failures, self.doubtful) = (at, [0; FAILURES], None);
         }
     }
 
@@ -154,7 +140,10 @@ impl Track {
             frontend: sighting.frontend,
             destination: sighting.destination,
         });
-        let (Failure::Stale, Some(left)) = (sighting.failure, sighting.left_since) else {
+        let Some(age) = sighting
+            .age()
+            .filter(|_| sighting.failure == Failure::Stale)
+        else {
             return;
         };
         let kept = &mut self.stale[usize::from(sighting.class != SourceClass::Pod)];
@@ -163,7 +152,7 @@ impl Track {
         }
         kept.push_back(StaleConnection {
             at,
-            age: sighting.arrived.since(left),
+            age,
             client: sighting.client,
             destination: sighting.destination,
         });
@@ -175,40 +164,24 @@ impl Track {
         self.doubtful = None;
     }
 
-    /// Whether nothing happened for so long that it may be forgotten.
-    pub(crate) fn is_over(&self, now: Mono) -> bool {
-        now.since(self.last) > KEPT
-    }
-
     /// Whether anything worth a word failed lately. Connections to an endpoint that left a moment
     /// ago are no trouble: every rollout has them.
     pub(crate) fn is_trouble(&self, now: Mono, limits: &Limits) -> bool {
         let recent = |at: Mono| now.since(at) <= WINDOW;
-        let other = self.failures.iter().sum::<u64>() > self.failures[Failure::Stale.index()];
+        let other = self.failures.iter().sum::<u64>() > self.failures[Failure::Stale as usize];
         (other && recent(self.last)) || self.last_stale(limits).is_some_and(recent)
     }
 
-    /// New connections of pods to endpoints that had left at least `age` before, seen within
-    /// `fresh`.
-    pub(crate) fn stale_pods(
-        &self,
-        age: Duration,
-        fresh: Duration,
-        now: Mono,
-    ) -> impl Iterator<Item = &StaleConnection> {
-        let [pods, _] = &self.stale;
-        pods.iter()
-            .filter(move |seen| seen.age >= age && now.since(seen.at) <= fresh)
+    /// New connections of pods to endpoints that had left.
+    pub(crate) fn stale_pods(&self) -> &VecDeque<StaleConnection> {
+        &self.stale[0]
     }
 
     /// When an endpoint that had left longer than the grace was last dialled, by anyone.
     pub(crate) fn last_stale(&self, limits: &Limits) -> Option<Mono> {
-        let old = self
-            .stale
-            .iter()
-            .flatten()
-            .filter(|seen| seen.age > limits.left_grace);
-        old.map(|seen| seen.at).max()
+        let old = |seen: &&StaleConnection| seen.age > limits.left_grace;
+        let stale = self.stale.iter().flatten().filter(old);
+        stale.map(|seen| seen.at).max()
     }
 
     /// How the Service is broken, where that is confirmed.
@@ -217,11 +190,11 @@ impl Track {
             |seen: &&StaleConnection| seen.age > limits.left_grace && now.since(seen.at) <= WINDOW;
         let mut among = [0; FAILURES];
         if self.is_going_on(self.last_stale(limits), now, limits) {
-            among[Failure::Stale.index()] = self.stale.iter().flatten().filter(old).count() as u64;
+            among[Failure::Stale as usize] = self.stale.iter().flatten().filter(old).count() as u64;
         }
         for (failure, window, last) in &self.certain {
             if self.is_going_on(*last, now, limits) {
-                among[failure.index()] = u64::from(window.at(now));
+                among[*failure as usize] = u64::from(window.at(now));
             }
         }
         if among.iter().sum::<u64>() >= u64::from(limits.service_failures) {
@@ -234,7 +207,7 @@ impl Track {
         }
         let mut among = [0; FAILURES];
         for failure in [Failure::Refused, Failure::Lost] {
-            among[failure.index()] = self.failures[failure.index()];
+            among[failure as usize] = self.failures[failure as usize];
         }
         commonest(&among)
     }
@@ -253,10 +226,36 @@ impl Track {
     }
 }
 
-/// `namespace/name`, and `:port` where the port has a name.
-pub(crate) fn label(info: &ServiceInfo<'_>) -> String {
-    match info.port {
-        "" => info.name.to_string(),
-        port => format!("{}:{port}", info.name),
+/// How far back a [`Window`] counts; the last second is counted as far as it has come.
+pub(crate) const WINDOW: Duration = Duration::from_secs(SECONDS as u64);
+
+const SECONDS: usize = 10;
+
+/// Counts by second.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Window {
+    /// The second and its count, at the second's place modulo [`SECONDS`].
+    buckets: [(u64, u32); SECONDS],
+}
+
+impl Window {
+    /// Counts `n` more at `at`.
+    pub(crate) fn add(&mut self, at: Mono, n: u32) {
+        let second = at.0 / 1_000_000_000;
+        let bucket = &mut self.buckets[(second % SECONDS as u64) as usize];
+        if bucket.0 != second {
+            *bucket = (second, 0);
+        }
+        bucket.1 = bucket.1.saturating_add(n);
+    }
+
+    /// How many there were within [`WINDOW`] before `now`.
+    pub(crate) fn at(&self, now: Mono) -> u32 {
+        let second = now.0 / 1_000_000_000;
+        let recent = |age: u64| age < SECONDS as u64;
+        let buckets = self.buckets.iter();
+        buckets
+            .filter(|(counted, _)| second.checked_sub(*counted).is_some_and(recent))
+            .fold(0, |sum, (_, n)| sum.saturating_add(*n))
     }
 }

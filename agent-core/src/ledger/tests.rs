@@ -9,7 +9,8 @@ use agent_common::evidence::{OUTCOMES, Outcome};
 use agent_common::service::{FrontendKind, SourceClass};
 use proptest::prelude::*;
 
-use super::streak::{SOURCES_KEPT, StreakService};
+use super::family::{SOURCES_KEPT, StreakService};
+use super::service::Window;
 use super::*;
 use crate::cause::{FAILURES, Failure};
 use crate::cluster::ObjectName;
@@ -39,11 +40,11 @@ impl Names {
 }
 
 impl Directory for Names {
-    fn service(&self, id: u32) -> Option<ServiceInfo<'_>> {
+    fn service(&self, id: u32) -> Option<ServiceInfo> {
         let (name, port, family) = self.0.get(id as usize)?;
         Some(ServiceInfo {
-            name,
-            port,
+            name: name.clone(),
+            port: (*port).into(),
             family: *family,
             endpoints: 2,
             udp: false,
@@ -248,7 +249,7 @@ proptest! {
         counts in prop::collection::vec((0_u64..4_000, 0_u32..5), 0..40),
         later in 0_u64..15_000,
     ) {
-        let mut window = window::Window::default();
+        let mut window = Window::default();
         let (mut at, mut all) = (BEGAN, Vec::new());
         for (after, n) in counts {
             at = at.plus(ms(after));
@@ -261,4 +262,23 @@ proptest! {
         let naive: u32 = all.iter().filter(|(at, _)| recent(*at)).map(|(_, n)| n).sum();
         prop_assert_eq!(window.at(now), naive);
     }
+}
+
+fn s(seconds: u64) -> Mono {
+    Mono(seconds * 1_000_000_000)
+}
+
+#[test]
+fn what_is_older_than_the_window_is_forgotten() {
+    let mut window = Window::default();
+    window.add(s(5), 2);
+    window.add(s(5), 1);
+    window.add(s(9), 1);
+    assert_eq!(window.at(s(9)), 4);
+    assert_eq!(window.at(s(14)), 4);
+    assert_eq!(window.at(s(15)), 1);
+    assert_eq!(window.at(s(19)), 0);
+    window.add(s(15), 1);
+    assert_eq!(window.at(s(15)), 2, "second 5 and second 15 share a place");
+    assert_eq!(window.at(s(3)), 0, "the future is not counted");
 }

@@ -1,7 +1,6 @@
 //! The judge: evidence in, verdict out. Plain data, which a recording keeps whole from time to time.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
 
 use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
@@ -11,96 +10,90 @@ use super::{Settings, Start};
 use crate::answer::{Endpoint, answer};
 use crate::cause::{Failure, State};
 use crate::coverage::Coverage;
-use crate::damping::Damping;
-use crate::drain::{Drain, Outside};
-use crate::effect::{Answers, Effect, Judged, Notice};
+use crate::damping::{Damping, UpgradeGate};
+use crate::drain::Drain;
+use crate::effect::{Answers, Effect, Effects, Judged, Notice, Remembered};
 use crate::eligibility::{Eligibility, eligibility};
 use crate::event::{Event, Facts, KernelSample, Successor};
 use crate::evidence::{CountDelta, Directory, Sample, Sighting};
 use crate::ledger::Ledger;
-use crate::memory::Remembered;
+use crate::limits::{
+    IDLE_INTERVAL, REMEMBER, REMEMBER_TROUBLE, SAMPLE_INTERVAL, SHAPE_INTERVAL, SIGHTINGS_KEPT,
+};
 use crate::shape::{self, Shape};
 use crate::time::{Anchor, Mono};
-use crate::upgrade::UpgradeGate;
-use crate::verdict::{BootState, Inputs, LastVerdict, Verdict, verdict};
-
-/// How often the kernel's evidence is read.
-pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// The same while all is well and no connection came since the last sample: an idle node pays half,
-/// and nothing that takes seconds to confirm comes late.
-const IDLE_INTERVAL: Duration = Duration::from_millis(500);
-/// How often the state is written down while all is well, and while it is not: a kill loses no more
-/// of a run of failures. A change is written at once.
-const REMEMBER: Duration = Duration::from_secs(10);
-const REMEMBER_TROUBLE: Duration = Duration::from_secs(1);
-/// How often the datapath's shape is read where nothing else asks for it.
-const SHAPE_INTERVAL: Duration = Duration::from_secs(30);
-/// How many single failures are kept for those who look.
-const SIGHTINGS_KEPT: usize = 20;
+use crate::verdict::{Inputs, LastVerdict, Verdict, verdict};
 
 /// Everything that verdicts depend on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Judge {
-    pub(super) settings: Settings,
-    pub(super) anchor: Anchor,
-    now: Mono,
-    pub(super) facts: Box<Facts>,
+    pub(crate) settings: Settings,
+    /// Both clocks at start: what turns monotonic into wall-clock times.
+    pub anchor: Anchor,
+    /// The time of the last event.
+    pub(crate) now: Mono,
+    /// What it takes of the cluster view.
+    pub(crate) facts: Box<Facts>,
     pub(super) eligibility: Eligibility,
     pub(super) coverage: Coverage,
     pub(super) ledger: Ledger,
     pub(super) sentinel: Option<Watched>,
-    pub(super) shape: Shape,
+    /// Who translates which path.
+    pub shape: Shape,
     shape_read: Option<Mono>,
     pub(super) successor: Successor,
     #[serde(skip)]
     pub(super) drain: Drain,
     damping: Damping,
-    pub(super) last: Option<LastVerdict>,
+    /// The last verdict in short; before the first, a former agent's.
+    pub last: Option<LastVerdict>,
     /// Statuses of the last answers.
     statuses: [u16; 2],
     remembered: Option<Mono>,
-    pub(super) gate: UpgradeGate,
-    pub(super) sightings: VecDeque<Sighting>,
+    /// Closed while the agent is not ready, because the verdict began to fail with it.
+    pub gate: UpgradeGate,
+    /// The latest single failures, the last one first.
+    pub sightings: VecDeque<Sighting>,
 }
 
 impl Judge {
     pub(super) fn new(settings: Settings, start: Start) -> Self {
-        let Start {
-            now,
-            wall,
-            observer,
-            remembered,
-        } = start;
-        let limits = settings.limits;
-        let (ledger, damping) = match &remembered {
-            None => (Ledger::new(limits), Damping::new(settings.flap_dwell)),
+        let now = start.now;
+        let (limits, dwell) = (settings.limits, settings.flap_dwell);
+        let known = start.remembered.as_ref();
+        let last = known.map(|known| known.verdict);
+        let before = known.map(|known| (known.verdict.state, known.written));
+        let (ledger, damping, eligibility) = match start.remembered {
+            None => (
+                Ledger::new(limits),
+                Damping::new(dwell),
+                Eligibility::NeverSeen,
+            ),
             Some(known) => (
-                Ledger::restore(limits, known.ledger.clone(), observer.continues, now),
-                Damping::restore(settings.flap_dwell, known.damping.clone()),
+                Ledger::restore(limits, known.ledger, start.observer.continues, now),
+                Damping::restore(dwell, known.damping),
+                known.eligibility,
             ),
         };
-        let before = remembered
-            .as_ref()
-            .map(|known| (known.verdict.state, known.written));
+        let watched = |rule| Watched::new(rule, settings.rereads);
+        let sentinel = settings.sentinel.clone().map(watched);
         Self {
-            anchor: Anchor { mono: now, wall },
+            anchor: Anchor {
+                mono: now,
+                wall: start.wall,
+            },
             now,
             facts: Box::default(),
-            eligibility: remembered
-                .as_ref()
-                .map_or(Eligibility::NeverSeen, |known| known.eligibility.clone()),
-            coverage: Coverage::new(observer, now),
+            eligibility,
+            coverage: Coverage::new(start.observer, now),
             ledger,
-            sentinel: settings
-                .sentinel
-                .clone()
-                .map(|rule| Watched::new(rule, settings.rereads)),
+            sentinel,
             shape: Shape::default(),
             shape_read: None,
             successor: Successor::None,
             drain: Drain::new(settings.drain_ignore.clone()),
             damping,
-            last: remembered.map(|known| known.verdict),
+            last,
             statuses: [0; 2],
             remembered: None,
             gate: UpgradeGate::new(before, now),
@@ -110,84 +103,46 @@ impl Judge {
     }
 
     /// The time as of an event: never earlier than the one before.
-    pub(super) fn advance(&mut self, now: Mono) -> Mono {
+    pub(crate) fn advance(&mut self, now: Mono) -> Mono {
         self.now = self.now.max(now);
         self.now
-    }
-
-    /// The time of the last event.
-    pub fn now(&self) -> Mono {
-        self.now
-    }
-
-    /// Both clocks at start.
-    pub fn anchor(&self) -> Anchor {
-        self.anchor
-    }
-
-    /// What it takes of the cluster view.
-    pub fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
-    /// What the operator decided.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// Name of the node.
-    pub fn name(&self) -> &str {
-        &self.settings.node
     }
 
     /// Addresses were replaced: what is told of the sentinel by them follows.
     pub(crate) fn identify_again(&mut self) {
         if let Some(watched) = &self.sentinel {
-            self.ledger.sentinel_mut().identify(watched.identity());
+            self.ledger.sentinel.view.identity = watched.identity();
         }
     }
 
-    /// The numbers of every rule.
-    pub fn limits(&self) -> &crate::limits::Limits {
-        &self.settings.limits
-    }
-
-    pub(super) fn step(
-        &mut self,
-        event: Event,
-        directory: &dyn Directory,
-        now: Mono,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn step(&mut self, event: Event, directory: &dyn Directory, effects: &mut Effects) {
         match event {
-            Event::Facts(facts) => self.know(facts, now, effects),
-            Event::Rechecked(began, differs) => self.rechecked(began, differs, now, effects),
+            Event::Facts(facts) => self.know(facts, effects),
+            Event::Rechecked(began, differs) => self.rechecked(began, differs, effects),
             Event::Successor(successor) => return self.successor = successor,
-            Event::Hooks(hooks) => self.coverage.hooks(hooks),
+            Event::Hooks(hooks) => self.coverage.hooks = hooks,
             Event::HooksRepaired(at) => {
                 self.coverage.settle(at);
-                return self.drain.missed(now);
+                return self.drain.missed(self.now);
             }
-            Event::Sample(sample) => return self.sample(*sample, directory, now, effects),
+            Event::Sample(sample) => return self.sample(*sample, directory, effects),
             Event::SampleFailed(why) => {
                 if self.coverage.unread(&why) {
                     effects.push(Effect::Log(Notice::Unreadable(why)));
                 }
-                self.publish(now, effects);
-                return effects.push(Effect::SampleAfter(self.pace(true)));
+                return self.wait(true, effects);
             }
-            Event::Tick => {
-                self.publish(now, effects);
-                return effects.push(Effect::SampleAfter(self.pace(true)));
-            }
-            Event::Check => return self.check(now, effects),
-            Event::Shape(facts) => return self.shape(&facts, now, effects),
-            Event::Parts(parts) => {
-                if !self.parts(parts, now, effects) {
-                    return;
+            Event::Tick => return self.wait(true, effects),
+            Event::Check => {
+                let due = |at: Mono| self.now.since(at) >= SHAPE_INTERVAL;
+                if self.shape_read.is_none_or(due) {
+                    effects.push(Effect::ReadShape(None));
                 }
+                return;
             }
-            Event::Trace(trace) => return self.trace(trace, now, effects),
+            Event::Shape(facts) => return self.shape(&facts, effects),
+            Event::Parts(parts) => return self.parts(parts, effects),
+            Event::Trace(trace) => return self.trace(trace, effects),
             // The setting and the directory have taken these.
             Event::View(_)
             | Event::Installed(_)
@@ -196,39 +151,32 @@ impl Judge {
             | Event::AddressesTaken(_)
             | Event::Services(_) => return,
         }
-        self.publish(now, effects);
+        self.publish(effects);
     }
 
-    fn know(&mut self, facts: Box<Facts>, now: Mono, effects: &mut Vec<Effect>) {
+    fn know(&mut self, facts: Box<Facts>, effects: &mut Effects) {
         self.facts = facts;
         if let Some(node) = &self.facts.node {
             self.eligibility = eligibility(Some(node), &self.settings.taints);
         }
-        self.coverage.source(self.facts.silent, now);
-        self.follow_sentinel(now, effects);
-        let ledger = self.ledger.sentinel_mut();
+        self.coverage.source(self.facts.silent, self.now);
+        self.follow_sentinel(effects);
+        let ledger = &mut self.ledger.sentinel;
         if self.facts.synced {
-            ledger.follow_source(self.facts.silent, self.facts.node.as_ref(), now);
+            ledger.follow_source(self.facts.silent, self.facts.node.as_ref(), self.now);
         }
         if self.facts.silent {
-            ledger.source_away(now);
+            ledger.source_away(self.now);
         }
     }
 
-    fn check(&mut self, now: Mono, effects: &mut Vec<Effect>) {
-        let due = |at: Mono| now.since(at) >= SHAPE_INTERVAL;
-        if self.shape_read.is_none_or(due) {
-            effects.push(Effect::ReadShape(None));
-        }
-    }
-
-    fn shape(&mut self, facts: &shape::Facts, now: Mono, effects: &mut Vec<Effect>) {
-        let shape = Shape::after(self.ledger.sentinel().managed(), facts);
-        self.shape_read = Some(now);
-        let ledger = self.ledger.sentinel_mut();
-        ledger.shape_seen(&shape, now);
+    fn shape(&mut self, facts: &shape::Facts, effects: &mut Effects) {
+        let shape = Shape::after(self.ledger.sentinel.bearing.managed, facts);
+        self.shape_read = Some(self.now);
+        let ledger = &mut self.ledger.sentinel;
+        ledger.shape_seen(&shape, self.now);
         for (family, owners) in Family::ALL.into_iter().zip(facts.owners) {
-            ledger.owner_seen(family, shape.owners_with(owners), now);
+            ledger.owner_seen(family, shape.owners_with(owners), self.now);
         }
         if shape != self.shape {
             effects.push(Effect::Log(Notice::Shape(shape.notes.join("; "))));
@@ -236,27 +184,17 @@ impl Judge {
         }
     }
 
-    fn outside(&mut self, outside: &Outside, now: Mono) {
-        let health = self.coverage.health(self.facts.missing, now);
+    fn sample(&mut self, sample: KernelSample, directory: &dyn Directory, effects: &mut Effects) {
+        let (faults, forgotten) = (&sample.faults, sample.forgotten_early);
+        self.coverage.read(faults, forgotten, self.now);
+        let observer = self.coverage.health(self.facts.missing, self.now);
+        let unwatched =
+            || "Services are not watched, only the sentinel (--view=sentinel)".to_owned();
         let blind = match self.settings.watches_services {
-            true => self.coverage.hides_outside(&health, self.facts.synced),
-            false => {
-                Some("Services are not watched, only the sentinel (--view=sentinel)".to_owned())
-            }
+            true => self.coverage.hides_outside(&observer, self.facts.synced),
+            false => Some(unwatched()),
         };
-        self.drain.look(outside, blind);
-    }
-
-    fn sample(
-        &mut self,
-        sample: KernelSample,
-        directory: &dyn Directory,
-        now: Mono,
-        effects: &mut Vec<Effect>,
-    ) {
-        self.coverage
-            .read(&sample.faults, sample.forgotten_early, now);
-        self.outside(&sample.outside, now);
+        self.drain.look(&sample.outside, blind);
         for sighting in &sample.sightings {
             effects.extend(stale(sighting, directory));
             self.sightings.push_front(sighting.clone());
@@ -269,27 +207,29 @@ impl Judge {
         counts.retain(|delta| info(delta).is_none_or(|info| !info.udp));
         let calm = sample.sightings.is_empty() && counts.iter().all(is_ours);
         let sample = Sample {
-            at: now,
+            at: self.now,
             counts,
             anomalies: sample.sightings,
             last_proofs: sample.last_proofs,
-            observer: self.coverage.health(self.facts.missing, now),
+            observer,
         };
         self.ledger.absorb(&sample, directory);
-        self.publish(now, effects);
-        effects.push(Effect::SampleAfter(self.pace(calm)));
+        self.wait(calm, effects);
     }
 
-    fn pace(&self, calm: bool) -> Duration {
-        match calm && self.is_well() {
+    /// Judges, and reads the kernel again after a while.
+    fn wait(&mut self, calm: bool, effects: &mut Effects) {
+        self.publish(effects);
+        let pause = match calm && self.is_well() {
             true => IDLE_INTERVAL,
             false => SAMPLE_INTERVAL,
-        }
+        };
+        effects.push(Effect::SampleAfter(pause));
     }
 
     /// Everything is proven, nothing fails, and that is what is answered.
     fn is_well(&self) -> bool {
-        let failing = |family| self.ledger.sentinel().is_failing(family);
+        let failing = |family| self.ledger.sentinel.is_failing(family);
         self.last.is_some_and(|last| last.state == State::Proven)
             && self.statuses == [200; 2]
             && !Family::ALL.into_iter().any(failing)
@@ -297,30 +237,43 @@ impl Judge {
 
     /// The node is Broken or Stale already, whatever is answered for it: 200 in audit.
     pub(super) fn is_accused(&self) -> bool {
-        self.last
-            .is_some_and(|last| crate::upgrade::fails(last.state))
+        self.last.is_some_and(|last| last.state.fails())
     }
 
     /// Judges, and says what follows from it.
-    pub(super) fn publish(&mut self, now: Mono, effects: &mut Vec<Effect>) {
-        if self.coverage.is_blind() {
-            self.absorb_blindness(now);
+    pub(super) fn publish(&mut self, effects: &mut Effects) {
+        if self.coverage.blindness().is_some() {
+            // Without an observer nothing is read, and that is the evidence.
+            let sample = Sample {
+                at: self.now,
+                observer: self.coverage.health(self.facts.missing, self.now),
+                ..Sample::default()
+            };
+            self.ledger.absorb(&sample, &BTreeMap::new());
         }
-        self.drain.follow(&self.eligibility, now);
+        self.drain.follow(&self.eligibility, self.now);
         if let Some(why) = self.coverage.blindness() {
             self.drain.cannot_see(&why);
         }
-        let verdict = verdict(&self.ledger, &self.inputs(), now).following(self.last.as_ref());
+        let inputs = Inputs {
+            eligibility: self.eligibility.clone(),
+            view_synced: self.facts.synced,
+            families: self.facts.families,
+            sentinel_exists: self.sentinel.as_ref().is_some_and(Watched::exists),
+            booted: Mono(0),
+            usual_lag: self.ledger.sentinel.usual_lag(),
+        };
+        let verdict = verdict(&self.ledger, &inputs, self.now).following(self.last.as_ref());
         let answers = self.answer(&verdict);
         let statuses = [answers.healthz.status, answers.livez.status];
         let changed = self.last.is_none_or(|last| verdict.differs(&last));
         let news = self.last != Some(LastVerdict::of(&verdict)) || self.statuses != statuses;
         self.statuses = statuses;
         self.last = Some(LastVerdict::of(&verdict));
-        if self.gate.judge(verdict.state, now) {
+        if self.gate.judge(verdict.state, self.now) {
             effects.push(Effect::Log(Notice::UpgradeFailed));
         }
-        self.remember(news, now, effects);
+        self.remember(news, effects);
         effects.push(Effect::Publish(Box::new(Judged {
             verdict,
             answers,
@@ -329,87 +282,41 @@ impl Judge {
     }
 
     fn answer(&mut self, verdict: &Verdict) -> Answers {
-        let Settings {
-            unknown_policy,
-            enforcement,
-            ..
-        } = self.settings;
-        let served = self.damping.step(verdict, unknown_policy);
-        let of = |endpoint| {
-            answer(
-                endpoint,
-                verdict,
-                &served,
-                unknown_policy,
-                enforcement,
-                &self.anchor,
-            )
-        };
+        let (policy, enforcement) = (self.settings.unknown_policy, self.settings.enforcement);
+        let anchor = &self.anchor;
+        let served = self.damping.step(verdict, policy);
+        let of = |endpoint| answer(endpoint, verdict, &served, policy, enforcement, anchor);
         Answers {
             healthz: of(Endpoint::Healthz),
             livez: of(Endpoint::Livez),
         }
     }
 
-    fn inputs(&self) -> Inputs {
-        Inputs {
-            eligibility: self.eligibility.clone(),
-            view_synced: self.facts.synced,
-            families: self.facts.families,
-            boot: BootState {
-                sentinel_exists: self.sentinel.as_ref().is_some_and(Watched::exists),
-                ..BootState::default()
-            },
-            usual_lag: self.ledger.sentinel().usual_lag(),
-        }
-    }
-
-    /// Without an observer nothing is read, and that is the evidence.
-    fn absorb_blindness(&mut self, now: Mono) {
-        struct Nobody;
-        impl Directory for Nobody {
-            fn service(&self, _: u32) -> Option<crate::evidence::ServiceInfo<'_>> {
-                None
-            }
-        }
-        let sample = Sample {
-            at: now,
-            observer: self.coverage.health(self.facts.missing, now),
-            ..Sample::default()
-        };
-        self.ledger.absorb(&sample, &Nobody);
-    }
-
-    fn remember(&mut self, changed: bool, now: Mono, effects: &mut Vec<Effect>) {
+    fn remember(&mut self, changed: bool, effects: &mut Effects) {
         let pause = match self.is_well() {
             true => REMEMBER,
             false => REMEMBER_TROUBLE,
         };
-        let due = self.remembered.is_none_or(|at| now.since(at) >= pause);
-        let (true, Some(verdict)) = (changed || due, self.last) else {
+        let due = self.remembered.is_none_or(|at| self.now.since(at) >= pause);
+        // What a successor has seen is newer.
+        let wanted = (changed || due) && !self.successor.exists();
+        let Some(verdict) = self.last.filter(|_| wanted) else {
             return;
         };
-        // What a successor has seen is newer.
-        if self.successor.exists() {
-            return;
-        }
-        self.remembered = Some(now);
+        self.remembered = Some(self.now);
         effects.push(Effect::Remember(Box::new(Remembered {
             ledger: self.ledger.memory(),
-            damping: self.damping.memory(),
+            damping: self.damping.memory.clone(),
             verdict,
             eligibility: self.eligibility.clone(),
-            written: now,
+            written: self.now,
         })));
     }
 }
 
 /// A new connection to an endpoint that had left: for how long the rules keep it.
 fn stale(sighting: &Sighting, directory: &dyn Directory) -> Option<Effect> {
-    let (Failure::Stale, Some(left)) = (sighting.failure, sighting.left_since) else {
-        return None;
-    };
+    let age = (sighting.age()).filter(|_| sighting.failure == Failure::Stale)?;
     let family = directory.service(sighting.service)?.family;
-    let age = sighting.arrived.since(left);
     Some(Effect::StaleConnection(family, age))
 }

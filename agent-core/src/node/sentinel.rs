@@ -8,24 +8,13 @@ use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
 
 use super::judge::Judge;
-use crate::effect::{DesiredDevices, Effect, Notice};
+use crate::effect::{DesiredDevices, Effect, Effects, Notice};
 use crate::event::{KernelState, Parts};
 use crate::expect::sentinel::{Sentinel, SentinelRule};
+use crate::limits::{FAILING_INTERVAL, KERNEL_AGE, READING_SERVES, SOON, SUSPECT_INTERVAL};
 use crate::probes::{KernelFacts, ProbeOutcome, SentinelView, VoidReason, classify};
 use crate::time::Mono;
 use crate::trace::{ProbeTrace, Transport};
-
-/// How often devices and programs are checked while probes begin to fail.
-const SUSPECT_INTERVAL: Duration = Duration::from_millis(100);
-/// The same while they go on failing, or say nothing for reasons that lie there.
-const FAILING_INTERVAL: Duration = Duration::from_secs(2);
-/// Failures in a row that are judged at once; the last of them may confirm.
-const SOON: u32 = 5;
-/// What the kernel said of itself this long ago says nothing.
-const KERNEL_AGE: Duration = Duration::from_secs(15);
-/// How long one uncached reading serves: paths come and go, and the API server is asked by every
-/// node at once.
-const READING_SERVES: Duration = Duration::from_secs(10);
 
 /// The sentinel as far as the node follows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -85,8 +74,6 @@ pub enum Condition<'a> {
     Settling,
     /// It is probed.
     Probing,
-    /// Its probes fail, and its own parts are checked.
-    Suspect,
 }
 
 impl Watched {
@@ -130,7 +117,7 @@ impl Watched {
     }
 
     /// What is to be said of it as a whole.
-    pub fn condition(&self, failing: bool) -> Condition<'_> {
+    pub fn condition(&self) -> Condition<'_> {
         if let Some(altered) = &self.found.altered {
             Condition::Altered(altered)
         } else if !self.found.exists {
@@ -139,8 +126,6 @@ impl Watched {
             Condition::Off(why)
         } else if !self.is_running() {
             Condition::Settling
-        } else if failing {
-            Condition::Suspect
         } else {
             Condition::Probing
         }
@@ -168,9 +153,8 @@ impl Watched {
 
     /// Once made, the devices stay while the sentinel is deleted or edited.
     fn desire(&mut self) -> DesiredDevices {
-        let families = Family::ALL.into_iter();
-        let families = families.filter(|family| self.found.families[*family as usize].is_some());
-        let families: Vec<Family> = families.collect();
+        let mut families = Family::ALL.to_vec();
+        families.retain(|family| self.found.families[*family as usize].is_some());
         self.desired.needed = (self.desired.needed || !families.is_empty()) && self.taken.is_none();
         if !families.is_empty() {
             self.desired.families = families;
@@ -179,7 +163,7 @@ impl Watched {
     }
 
     /// Addresses that the cluster uses otherwise are left to it.
-    fn take_addresses(&mut self, taken: Option<String>, effects: &mut Vec<Effect>) {
+    fn take_addresses(&mut self, taken: Option<String>, effects: &mut Effects) {
         if self.taken == taken {
             return;
         }
@@ -197,7 +181,7 @@ impl Watched {
 
     /// Has programs and prober started, unless the devices are about to be removed. Until the answer
     /// comes, parts that were off are off.
-    fn start(&mut self, parts: Own, effects: &mut Vec<Effect>) {
+    fn start(&mut self, parts: Own, effects: &mut Effects) {
         if self.taken.is_some() {
             return;
         }
@@ -208,14 +192,16 @@ impl Watched {
     }
 
     fn kernel(&self, now: Mono) -> KernelFacts {
-        let fresh = |(_, read): &(KernelFacts, Mono)| now.since(*read) <= KERNEL_AGE;
-        (self.kernel.filter(fresh)).map_or_else(KernelFacts::default, |(facts, _)| facts)
+        match self.kernel {
+            Some((facts, read)) if now.since(read) <= KERNEL_AGE => facts,
+            _ => KernelFacts::default(),
+        }
     }
 }
 
 impl Judge {
     /// The view changed: what it says of the sentinel now.
-    pub(super) fn follow_sentinel(&mut self, now: Mono, effects: &mut Vec<Effect>) {
+    pub(super) fn follow_sentinel(&mut self, effects: &mut Effects) {
         let Some(watched) = self.sentinel.as_mut().filter(|_| self.facts.synced) else {
             return;
         };
@@ -234,54 +220,49 @@ impl Judge {
         }
         watched.take_addresses(self.facts.taken.clone(), effects);
         let desired = watched.desire();
-        let ledger = self.ledger.sentinel_mut();
-        ledger.view_changed(now, watched.view(now));
+        let ledger = &mut self.ledger.sentinel;
+        ledger.view_changed(self.now, watched.view(self.now));
         for (family, transport, generation) in watched.found.generations() {
-            ledger.want(family, transport, generation, now);
+            ledger.want(family, transport, generation, self.now);
         }
         effects.push(Effect::Devices(desired));
         effects.push(Effect::Retarget);
     }
 
-    /// Something came from the sentinel's own parts. Returns whether it may change the verdict.
-    pub(super) fn parts(&mut self, parts: Parts, now: Mono, effects: &mut Vec<Effect>) -> bool {
+    /// Something came from the sentinel's own parts.
+    pub(super) fn parts(&mut self, parts: Parts, effects: &mut Effects) {
         let Some(watched) = &mut self.sentinel else {
-            return false;
+            return;
         };
         match parts {
             Parts::Ready if watched.parts == Own::Running => watched.start(Own::Running, effects),
             Parts::Ready | Parts::Ended => watched.start(Own::Ready, effects),
-            Parts::Started(None) => self.turn(Own::Running, now, effects),
-            Parts::Started(Some(why)) | Parts::Off(why) => self.turn(Own::Off(why), now, effects),
+            Parts::Started(None) => self.turn(Own::Running, effects),
+            Parts::Started(Some(why)) | Parts::Off(why) => self.turn(Own::Off(why), effects),
             Parts::Damaged(sentence) => {
                 if watched.damage.as_ref() != Some(&sentence) {
                     effects.push(Effect::Log(Notice::Damaged(sentence.clone())));
                     watched.damage = Some(sentence.clone());
                 }
-                self.ledger.sentinel_mut().damaged(now, sentence);
+                self.ledger.sentinel.damaged(self.now, sentence);
             }
             Parts::Detached => {
                 let sentence = "a program of the sentinel's was detached by something else";
                 effects.push(Effect::Log(Notice::Detached));
-                self.ledger.sentinel_mut().damaged(now, sentence.to_owned());
+                self.ledger.sentinel.damaged(self.now, sentence.to_owned());
                 effects.push(Effect::StartProbes { anew: true });
             }
-            Parts::Kernel(state) => {
-                self.read_kernel(state, now, effects);
-                return false;
-            }
+            Parts::Kernel(state) => return self.read_kernel(state, effects),
         }
-        true
+        self.publish(effects);
     }
 
-    fn read_kernel(&mut self, state: KernelState, now: Mono, effects: &mut Vec<Effect>) {
+    fn read_kernel(&mut self, state: KernelState, effects: &mut Effects) {
         let Some(watched) = &mut self.sentinel else {
             return;
         };
-        let facts = KernelFacts {
-            forwarding: state.forwarding,
-        };
-        watched.kernel = Some((facts, now));
+        let forwarding = state.forwarding;
+        watched.kernel = Some((KernelFacts { forwarding }, self.now));
         effects.push(Effect::ReadShape(Some(state.owners)));
         if let Some(began) = state.sound_since {
             watched.damage = None;
@@ -291,7 +272,7 @@ impl Judge {
     }
 
     /// The sentinel is on from now on, or off for a reason.
-    fn turn(&mut self, parts: Own, now: Mono, effects: &mut Vec<Effect>) {
+    fn turn(&mut self, parts: Own, effects: &mut Effects) {
         let Some(watched) = &mut self.sentinel else {
             return;
         };
@@ -305,78 +286,66 @@ impl Judge {
         if matches!(watched.parts, Own::Off(_)) {
             effects.push(Effect::StopProbes);
         }
-        let view = watched.view(now);
-        self.ledger.sentinel_mut().view_changed(now, view);
+        let view = watched.view(self.now);
+        self.ledger.sentinel.view_changed(self.now, view);
         effects.push(Effect::Retarget);
     }
 
     /// A probe ended.
-    pub(super) fn trace(&mut self, trace: Box<ProbeTrace>, now: Mono, effects: &mut Vec<Effect>) {
+    pub(super) fn trace(&mut self, trace: Box<ProbeTrace>, effects: &mut Effects) {
         let Some(watched) = &self.sentinel else {
             return;
         };
-        let outcome = classify(&trace, &watched.kernel(now), &self.settings.limits);
+        let outcome = classify(&trace, &watched.kernel(self.now), &self.settings.limits);
         let lane = trace.lane;
-        let ledger = self.ledger.sentinel_mut();
+        let ledger = &mut self.ledger.sentinel;
         let before = ledger.failures(lane);
-        let outcome = ledger.absorb(&trace, outcome, now);
+        let outcome = ledger.absorb(&trace, outcome, self.now);
         let after = ledger.failures(lane);
-        let lag = ledger
-            .measured()
-            .filter(|_| lane.transport == Transport::Tcp);
+        let lag = ledger.measured.filter(|_| lane.transport == Transport::Tcp);
         effects.push(Effect::Probed {
             trace,
             outcome,
             lag,
         });
-        if after > 0 {
-            let pause = match after <= SOON {
-                true => SUSPECT_INTERVAL,
-                false => FAILING_INTERVAL,
-            };
-            self.suspect(pause, now, effects);
-        } else if is_own_fault(outcome) {
-            self.suspect(FAILING_INTERVAL, now, effects);
+        if after > 0 && after <= SOON {
+            self.suspect(SUSPECT_INTERVAL, effects);
+        } else if after > 0 || is_own_fault(outcome) {
+            self.suspect(FAILING_INTERVAL, effects);
         }
         // Everything else waits for the next sample: a path that always fails must cost no more than
         // one that works.
         if before != after && after <= SOON {
             effects.push(Effect::Log(Notice::Lane(outcome.name())));
-            self.publish(now, effects);
+            self.publish(effects);
         }
     }
 
     /// A probe did not come back: are the sentinel's own parts sound?
-    fn suspect(&mut self, pause: Duration, now: Mono, effects: &mut Vec<Effect>) {
+    fn suspect(&mut self, pause: Duration, effects: &mut Effects) {
         let accused = self.is_accused();
         // A successor has them.
         let Some(watched) = self.sentinel.as_mut().filter(|_| !self.successor.exists()) else {
             return;
         };
-        if watched.suspected.is_some_and(|at| now.since(at) < pause) {
+        let lately = |at: Mono| self.now.since(at) < pause;
+        if watched.suspected.is_some_and(lately) {
             return;
         }
-        watched.suspected = Some(now);
+        watched.suspected = Some(self.now);
         effects.push(Effect::CheckParts);
         // A verdict that holds needs no proof.
+        let due = |at: Mono| self.now.since(at) >= READING_SERVES;
         if let Some(recheck) = watched.recheck.as_mut().filter(|_| !accused)
-            && recheck
-                .asked
-                .is_none_or(|at| now.since(at) >= READING_SERVES)
+            && recheck.asked.is_none_or(due)
         {
-            recheck.asked = Some(now);
+            recheck.asked = Some(self.now);
             effects.push(Effect::ReadSentinel);
         }
     }
 
     /// The API server answered, or did not.
-    pub(super) fn rechecked(
-        &mut self,
-        began: Mono,
-        differs: Option<bool>,
-        now: Mono,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn rechecked(&mut self, began: Mono, differs: Option<bool>, effects: &mut Effects) {
         let Some(watched) = &mut self.sentinel else {
             return;
         };
@@ -391,8 +360,8 @@ impl Judge {
             let before = std::mem::replace(&mut recheck.differs, differs);
             if before != recheck.differs {
                 effects.push(Effect::Log(Notice::Rechecked(recheck.differs.clone())));
-                let view = watched.view(now);
-                self.ledger.sentinel_mut().view_changed(now, view);
+                let view = watched.view(self.now);
+                self.ledger.sentinel.view_changed(self.now, view);
             }
         }
         self.conclude_check();
@@ -409,7 +378,7 @@ impl Judge {
             _ => watched.sound,
         };
         if let (Some(sound), Some(read)) = (watched.sound, read) {
-            self.ledger.sentinel_mut().looked(sound.min(read));
+            self.ledger.sentinel.looked(sound.min(read));
         }
     }
 }
@@ -417,10 +386,9 @@ impl Judge {
 /// Whether a probe was lost between our own devices, where only our own programs answer it. It says
 /// nothing of the node, and without a check of them none would again.
 fn is_own_fault(outcome: ProbeOutcome) -> bool {
+    use VoidReason::{ControlFailed, NotArrived, NotEchoed};
     matches!(
         outcome,
-        ProbeOutcome::Void(
-            VoidReason::ControlFailed | VoidReason::NotEchoed | VoidReason::NotArrived
-        )
+        ProbeOutcome::Void(ControlFailed | NotEchoed | NotArrived)
     )
 }

@@ -2,9 +2,12 @@
 
 use agent_common::service::Family;
 
+use crate::cause::Failure;
 use crate::cluster::Change;
-use crate::effect::{Effect, Notice};
+use crate::effect::{Effect, Effects, Notice};
 use crate::event::{Event, Facts, Successor, ViewUpdate};
+use crate::evidence::Sighting;
+use crate::expect::node::address;
 use crate::expect::sentinel::{Sentinel, SentinelRule, sentinel};
 use crate::plan::Planner;
 use crate::time::Mono;
@@ -27,9 +30,9 @@ pub struct ViewState {
 /// The view and the plan that follows from it.
 pub(super) struct Setting {
     rule: Option<SentinelRule>,
-    view: ClusterView,
-    planner: Planner,
-    state: ViewState,
+    pub(super) view: ClusterView,
+    pub(super) planner: Planner,
+    pub(super) state: ViewState,
     successor: Successor,
     /// A successor kept the maps since what was planned here: they are read before the next plan.
     unread_maps: bool,
@@ -58,25 +61,8 @@ impl Setting {
         }
     }
 
-    pub(super) fn view(&self) -> &ClusterView {
-        &self.view
-    }
-
-    pub(super) fn state(&self) -> &ViewState {
-        &self.state
-    }
-
-    pub(super) fn planner(&self) -> &Planner {
-        &self.planner
-    }
-
     /// Takes in what concerns the view, and gives what the judge has to know of the event.
-    pub(super) fn take(
-        &mut self,
-        event: Event,
-        now: Mono,
-        effects: &mut Vec<Effect>,
-    ) -> Option<Event> {
+    pub(super) fn take(&mut self, event: Event, now: Mono, effects: &mut Effects) -> Option<Event> {
         match event {
             Event::View(update) => self.follow(update, now, effects),
             Event::Installed(installed) => {
@@ -122,26 +108,19 @@ impl Setting {
         self.facts().map(Event::Facts)
     }
 
-    fn follow(&mut self, update: ViewUpdate, now: Mono, effects: &mut Vec<Effect>) {
-        let ViewUpdate {
-            changes,
-            problems,
-            silent,
-            ignored,
-        } = update;
-        let new = problems
-            .iter()
-            .filter(|problem| !self.state.problems.contains(problem));
+    fn follow(&mut self, update: ViewUpdate, now: Mono, effects: &mut Effects) {
+        let known = std::mem::replace(&mut self.state.problems, update.problems);
+        let new = self.state.problems.iter();
+        let new = new.filter(|problem| !known.contains(problem));
         effects.extend(new.map(|problem| Effect::Log(Notice::ViewProblem(problem.clone()))));
-        self.state.problems = problems;
-        self.state.ignored = ignored;
-        self.state.silent = silent;
-        if changes.is_empty() {
+        self.state.ignored = update.ignored;
+        self.state.silent = update.silent;
+        if update.changes.is_empty() {
             return;
         }
-        self.state.changes += changes.len() as u64;
+        self.state.changes += update.changes.len() as u64;
         self.state.changed = Some(now);
-        let applied = self.view.apply(changes);
+        let applied = self.view.apply(update.changes);
         self.plan(&applied, now, effects);
         if self.searched.is_none() {
             self.search(effects);
@@ -150,7 +129,7 @@ impl Setting {
 
     /// Nothing is planned before the view is whole: what it does not know yet must not be taken out
     /// of maps that a former agent filled.
-    fn plan(&mut self, applied: &Applied, now: Mono, effects: &mut Vec<Effect>) {
+    fn plan(&mut self, applied: &Applied, now: Mono, effects: &mut Effects) {
         if self.successor_plans() {
             return;
         }
@@ -165,7 +144,7 @@ impl Setting {
     }
 
     /// Endpoints that left long ago go; the maps are taken back from a successor that died.
-    fn expire(&mut self, now: Mono, effects: &mut Vec<Effect>) {
+    fn expire(&mut self, now: Mono, effects: &mut Effects) {
         if self.successor_plans() || self.adopting {
             return;
         }
@@ -187,13 +166,14 @@ impl Setting {
     }
 
     fn sentinel(&self) -> Sentinel {
-        let of = |rule| sentinel(rule, self.view.state(&rule.service), self.view.node());
-        self.rule.as_ref().map(of).unwrap_or_default()
+        let rule = self.rule.as_ref();
+        rule.map(|rule| self.sentinel_in(&self.view, rule))
+            .unwrap_or_default()
     }
 
     /// Searching takes time that grows with the cluster: once at first, then at checks after which
     /// the view changed.
-    fn search(&mut self, effects: &mut Vec<Effect>) {
+    fn search(&mut self, effects: &mut Effects) {
         let due = self.searched != Some(self.state.changes);
         if due && self.view.is_synced() && self.sentinel().exists {
             self.searched = Some(self.state.changes);
@@ -206,21 +186,19 @@ impl Setting {
     fn differs(&self, changes: Vec<Change>) -> bool {
         let mut view = ClusterView::new();
         view.apply(changes);
-        let read = |view: &ClusterView| {
-            let of = |rule: &SentinelRule| {
-                sentinel(rule, view.state(&rule.service), self.view.node()).fixed()
-            };
-            self.rule.as_ref().map(of)
-        };
-        read(&view) != read(&self.view)
+        let rule = self.rule.as_ref();
+        rule.is_some_and(|rule| {
+            let read = |view| self.sentinel_in(view, rule).fixed();
+            read(&view) != read(&self.view)
+        })
     }
 
     /// When the endpoint of a stale connection left its slice.
-    fn date(&self, sighting: &mut crate::evidence::Sighting) {
-        if let (crate::cause::Failure::Stale, None, Some(to)) =
+    fn date(&self, sighting: &mut Sighting) {
+        if let (Failure::Stale, None, Some(to)) =
             (sighting.failure, sighting.left_since, sighting.destination)
         {
-            let address = crate::expect::node::address(&to.ip());
+            let address = address(&to.ip());
             let port = to.port().to_be_bytes();
             sighting.left_since = self.planner.left_since(sighting.service, address, port);
         }
@@ -230,12 +208,10 @@ impl Setting {
     /// would look like a view without frontends, and devices whose addresses are somebody else's are
     /// not to be made.
     pub(super) fn facts(&self) -> Option<Box<Facts>> {
-        let whole = !self.adopting && !self.searching;
-        whole.then(|| Box::new(self.read_facts()))
-    }
-
-    fn read_facts(&self) -> Facts {
-        Facts {
+        if self.adopting || self.searching {
+            return None;
+        }
+        Some(Box::new(Facts {
             synced: self.view.is_synced(),
             silent: self.state.silent,
             node: self.view.node().cloned(),
@@ -243,7 +219,11 @@ impl Setting {
             missing: self.planner.missing(),
             sentinel: self.sentinel(),
             taken: self.taken.clone(),
-        }
+        }))
+    }
+
+    fn sentinel_in(&self, view: &ClusterView, rule: &SentinelRule) -> Sentinel {
+        sentinel(rule, view.state(&rule.service), self.view.node())
     }
 }
 

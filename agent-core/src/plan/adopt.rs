@@ -7,10 +7,10 @@ use agent_common::service::{
     EndpointKey, EndpointValue, FrontendKey, FrontendValue, SourceClass, endpoint_flag,
 };
 
-use super::diff::{Claim, Draft};
+use super::draft::{Claim, Draft};
 use super::{MapChange, Planner};
 use crate::cluster::ObjectName;
-use crate::expect::{Expectation, PortExpectation, SourcePrefix, expectation};
+use crate::expect::{PortExpectation, SourcePrefix, expectation};
 use crate::time::Mono;
 use crate::view::{ClusterView, ServiceState};
 
@@ -40,30 +40,34 @@ impl Planner {
         installed.endpoints.sort_unstable_by_key(|(key, _)| *key);
         let frontends: HashMap<FrontendKey, FrontendValue> =
             installed.frontends.iter().copied().collect();
-        let mut names: Vec<&ObjectName> = view.states().map(|(name, _)| name).collect();
-        names.sort_unstable();
+        let mut states: Vec<(&ObjectName, &ServiceState)> = view.states().collect();
+        states.sort_unstable_by_key(|(name, _)| *name);
         if !frontends.is_empty() {
-            self.adopt_ids(view, &names, &frontends);
+            for (name, state) in &states {
+                for port in expectation(state, &self.node).ports {
+                    self.adopt_id(name, &port, &frontends);
+                }
+            }
         }
         let used = frontends.values().map(|value| value.service);
         let used = used.chain(installed.endpoints.iter().map(|(key, _)| key.service));
         self.registry.finish_adoption(used, now);
-        if !frontends.is_empty() {
-            self.adopt_owners(view, &names, &frontends);
-        }
         let mut kept = HashSet::new();
-        for name in names {
-            let Some(state) = view.state(name) else {
-                continue;
-            };
+        for (name, state) in states {
             self.sources.follow(&ServiceState::default(), state);
-            let expected = expectation(state, &self.node);
-            self.not_followed += u64::from(expected.not_followed);
-            for port in &expected.ports {
+            for port in &expectation(state, &self.node).ports {
                 kept.extend(self.adopt_port(name, port, &installed, &frontends, now, &mut draft));
             }
         }
-        self.discard(&installed, &frontends, &kept, &mut draft);
+        // What belongs to nothing that is expected goes.
+        let standing = frontends.keys().copied();
+        let unowned = standing.filter(|key| !self.owners.contains_key(key));
+        draft.released.extend(unowned);
+        for (key, _) in installed.endpoints {
+            if !kept.contains(&key.service) {
+                draft.push(MapChange::DeleteEndpoint { key });
+            }
+        }
         self.sources.adopt(installed.sources);
         self.sources.settle(&self.node, true, &mut draft);
         self.settle_claims(view, &mut draft);
@@ -71,58 +75,23 @@ impl Planner {
         draft.into_changes()
     }
 
-    /// Gives each Service port the id that one of its frontends stands under.
-    fn adopt_ids(
+    /// Gives a Service port the id that one of its frontends stands under, and leaves it all of them
+    /// that do.
+    fn adopt_id(
         &mut self,
-        view: &ClusterView,
-        names: &[&ObjectName],
-        frontends: &HashMap<FrontendKey, FrontendValue>,
+        name: &ObjectName,
+        port: &PortExpectation,
+        installed: &HashMap<FrontendKey, FrontendValue>,
     ) {
-        self.each_port(view, names, |planner, name, port| {
-            let standing = port.frontends.iter().filter_map(|f| frontends.get(&f.key));
-            for value in standing {
-                if planner.registry.adopt(value.service, name, port) {
-                    break;
-                }
+        let keys = port.frontends.iter().map(|frontend| frontend.key);
+        let standing = keys.filter_map(|key| Some((key, installed.get(&key)?.service)));
+        let mut adopted = None;
+        for (key, id) in standing {
+            if adopted.is_none() && self.registry.adopt(id, name, port) {
+                adopted = Some(id);
             }
-        });
-    }
-
-    /// Leaves every frontend with the id it stands under, if that still claims it.
-    fn adopt_owners(
-        &mut self,
-        view: &ClusterView,
-        names: &[&ObjectName],
-        frontends: &HashMap<FrontendKey, FrontendValue>,
-    ) {
-        self.each_port(view, names, |planner, name, port| {
-            let Some(id) = planner.registry.active(name, port) else {
-                return;
-            };
-            for frontend in &port.frontends {
-                if frontends
-                    .get(&frontend.key)
-                    .is_some_and(|value| value.service == id)
-                {
-                    planner.owners.insert(frontend.key, id);
-                }
-            }
-        });
-    }
-
-    fn each_port(
-        &mut self,
-        view: &ClusterView,
-        names: &[&ObjectName],
-        mut act: impl FnMut(&mut Self, &ObjectName, &PortExpectation),
-    ) {
-        for name in names {
-            let Expectation { ports, .. } = match view.state(name) {
-                Some(state) => expectation(state, &self.node),
-                None => continue,
-            };
-            for port in &ports {
-                act(self, name, port);
+            if adopted == Some(id) {
+                self.owners.insert(key, id);
             }
         }
     }
@@ -146,7 +115,7 @@ impl Planner {
             let (key, value) = (endpoint.key(id), endpoint.value());
             let stands = standing.binary_search_by_key(&key, |(key, _)| *key);
             if stands.ok().is_none_or(|at| standing[at].1 != value) {
-                draft.put_endpoint(key, value);
+                draft.push(MapChange::PutEndpoint { key, value });
             }
         }
         self.registry.set_endpoints(id, port.endpoints.len());
@@ -157,42 +126,21 @@ impl Planner {
             match expected {
                 Ok(_) => {}
                 // When it left is not known any more; it counts from now.
-                Err(_) if value.flags & endpoint_flag::LEFT != 0 => self.retired.insert(*key, now),
+                Err(_) if value.flags & endpoint_flag::LEFT != 0 => {
+                    self.retired.insert(*key, now);
+                }
                 Err(_) => self.retire(*key, *value, now, draft),
             }
         }
         for frontend in &port.frontends {
-            let stands = frontends.get(&frontend.key).copied();
-            let value = frontend.value(id);
-            draft.claim(Claim {
+            draft.claims.push(Claim {
                 id,
                 key: frontend.key,
-                value,
-                stands,
+                value: frontend.value(id),
+                stands: frontends.get(&frontend.key).copied(),
             });
         }
         Some(id)
-    }
-
-    /// Takes out what belongs to nothing that is expected.
-    fn discard(
-        &mut self,
-        installed: &Installed,
-        frontends: &HashMap<FrontendKey, FrontendValue>,
-        kept: &HashSet<u32>,
-        draft: &mut Draft,
-    ) {
-        for key in frontends
-            .keys()
-            .filter(|key| !self.owners.contains_key(*key))
-        {
-            draft.release(*key);
-        }
-        for (key, _) in &installed.endpoints {
-            if !kept.contains(&key.service) {
-                draft.delete_endpoint(*key);
-            }
-        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_common::abi;
 use agent_common::service::Family;
 
 use crate::cluster::{ObjectName, Protocol};
@@ -24,7 +25,7 @@ pub(super) struct Slot {
     /// Family.
     pub(super) family: Family,
     /// How many current endpoints it has.
-    endpoints: u32,
+    pub(super) endpoints: u32,
     /// Since when it is expected no more; it keeps its name meanwhile, because evidence of it may
     /// still come, and its Service may come back.
     resting: Option<Mono>,
@@ -35,14 +36,6 @@ impl Slot {
     pub(super) fn is_of(&self, port: &PortExpectation) -> bool {
         self.port == port.port && self.protocol == port.protocol && self.family == port.family
     }
-}
-
-/// An id that was given out.
-pub(super) struct Acquired {
-    /// The id.
-    pub(super) id: u32,
-    /// Whether the maps may hold counts of something else under it.
-    pub(super) dirty: bool,
 }
 
 /// All ids.
@@ -59,7 +52,12 @@ pub(super) struct Registry {
     resting: BTreeSet<(Mono, u32)>,
     /// Whether even ids that this registry never gave out may have counts (pinned maps).
     all_dirty: bool,
-    endpoints: u64,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self::new(abi::MAX_SERVICES)
+    }
 }
 
 impl Registry {
@@ -71,7 +69,6 @@ impl Registry {
             free: VecDeque::new(),
             resting: BTreeSet::new(),
             all_dirty: false,
-            endpoints: 0,
         }
     }
 
@@ -100,38 +97,34 @@ impl Registry {
     }
 
     /// Gives out an id: the port's own if it still rests, a fresh one, or the one that rested
-    /// longest. `None` where all are taken.
+    /// longest; and whether the maps may hold counts of something else under it. `None` where all are
+    /// taken.
     pub(super) fn acquire(
         &mut self,
         name: &ObjectName,
         port: &PortExpectation,
-    ) -> Option<Acquired> {
+    ) -> Option<(u32, bool)> {
         if let Some(id) = self.known(name, port) {
             let slot = self.slots[id as usize].as_mut();
             if let Some(since) = slot.and_then(|slot| slot.resting.take()) {
                 self.resting.remove(&(since, id));
             }
-            return Some(Acquired { id, dirty: false });
+            return Some((id, false));
         }
-        let (id, dirty) = match self.fresh() {
-            Some(id) => (id, self.all_dirty),
-            None => (self.free.pop_front()?, true),
+        let fresh = self.slots.len() as u32;
+        let (id, dirty) = if fresh < self.limit {
+            self.reach(fresh);
+            (fresh, self.all_dirty)
+        } else {
+            (self.free.pop_front()?, true)
         };
         self.fill(id, name, port);
-        Some(Acquired { id, dirty })
+        Some((id, dirty))
     }
 
     /// Whether an id can be had.
     pub(super) fn has_free(&self) -> bool {
-        (self.slots.len() as u64) < u64::from(self.limit) || !self.free.is_empty()
-    }
-
-    fn fresh(&mut self) -> Option<u32> {
-        let id = u32::try_from(self.slots.len())
-            .ok()
-            .filter(|id| *id < self.limit)?;
-        self.slots.push(None);
-        Some(id)
+        self.slots.len() < self.limit as usize || !self.free.is_empty()
     }
 
     fn fill(&mut self, id: u32, name: &ObjectName, port: &PortExpectation) {
@@ -162,16 +155,13 @@ impl Registry {
     /// in the maps; those that nothing adopted rest from `now`.
     pub(super) fn finish_adoption(&mut self, used: impl Iterator<Item = u32>, now: Mono) {
         self.all_dirty = true;
-        let mut resting: Vec<u32> = used
-            .filter(|id| *id < self.limit && self.slot(*id).is_none())
-            .collect();
-        resting.sort_unstable();
-        resting.dedup();
+        let is_left = |id: &u32| *id < self.limit && self.slot(*id).is_none();
+        let resting: BTreeSet<u32> = used.filter(is_left).collect();
         if let Some(highest) = resting.last() {
             self.reach(*highest);
         }
-        let unused = (0..self.slots.len() as u32)
-            .filter(|id| self.slot(*id).is_none() && resting.binary_search(id).is_err());
+        let ids = 0..self.slots.len() as u32;
+        let unused = ids.filter(|id| self.slot(*id).is_none() && !resting.contains(id));
         self.free = unused.collect();
         self.resting = resting.into_iter().map(|id| (now, id)).collect();
     }
@@ -187,27 +177,21 @@ impl Registry {
     }
 
     pub(super) fn set_endpoints(&mut self, id: u32, endpoints: usize) {
-        let endpoints = u32::try_from(endpoints).unwrap_or(u32::MAX);
         if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
-            self.endpoints = self.endpoints + u64::from(endpoints) - u64::from(slot.endpoints);
-            slot.endpoints = endpoints;
+            slot.endpoints = u32::try_from(endpoints).unwrap_or(u32::MAX);
         }
     }
 
     /// Current endpoints of all ids.
     pub(super) fn endpoint_count(&self) -> u64 {
-        self.endpoints
-    }
-
-    /// Current endpoints of one id.
-    pub(super) fn endpoints(&self, id: u32) -> u32 {
-        self.slot(id).map_or(0, |slot| slot.endpoints)
+        let slots = self.slots.iter().flatten();
+        slots.map(|slot| u64::from(slot.endpoints)).sum()
     }
 
     /// Puts an id to rest.
     pub(super) fn rest(&mut self, id: u32, now: Mono) {
-        self.set_endpoints(id, 0);
         if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
+            slot.endpoints = 0;
             slot.resting = Some(now);
             self.resting.insert((now, id));
         }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use agent_common::service::{Address, SourceClass};
 
-use super::diff::Draft;
+use super::MapChange;
+use super::draft::Draft;
 use crate::expect::{NodeContext, SourcePrefix};
 use crate::view::ServiceState;
 
@@ -53,17 +54,17 @@ impl Sources {
         }
         self.pods_changed = false;
         let wanted = self.wanted(node);
-        for (prefix, class) in &wanted {
-            if self.installed.get(prefix) != Some(class) && !self.missing.contains(prefix) {
-                self.installed.insert(*prefix, *class);
-                draft.put_source(*prefix, *class);
+        for (&prefix, &class) in &wanted {
+            if self.installed.get(&prefix) != Some(&class) && !self.missing.contains(&prefix) {
+                self.installed.insert(prefix, class);
+                draft.push(MapChange::PutSource { prefix, class });
             }
         }
         self.missing.retain(|prefix| wanted.contains_key(prefix));
         self.installed.retain(|prefix, _| {
             let stays = wanted.contains_key(prefix);
             if !stays {
-                draft.delete_source(*prefix);
+                draft.push(MapChange::DeleteSource { prefix: *prefix });
             }
             stays
         });
@@ -71,13 +72,9 @@ impl Sources {
 
     fn wanted(&self, node: &NodeContext) -> BTreeMap<SourcePrefix, SourceClass> {
         let mut wanted = node.sources();
-        for address in self
-            .pods
-            .keys()
-            .filter(|address| node.needs_own_source(address))
-        {
-            wanted.insert(SourcePrefix::host(*address), SourceClass::Pod);
-        }
+        let pods = self.pods.keys();
+        let outside = pods.filter(|address| node.needs_own_source(address));
+        wanted.extend(outside.map(|address| (SourcePrefix::host(*address), SourceClass::Pod)));
         wanted
     }
 
@@ -88,21 +85,20 @@ impl Sources {
     }
 
     /// Tries up to `room` of those that found no place again.
-    pub(super) fn use_room(&mut self, node: &NodeContext, mut room: u64, draft: &mut Draft) -> u64 {
-        if room == 0 || self.missing.is_empty() {
-            return room;
+    pub(super) fn use_room(&mut self, node: &NodeContext, room: &mut u64, draft: &mut Draft) {
+        if *room == 0 || self.missing.is_empty() {
+            return;
         }
         let wanted = self.wanted(node);
-        while room > 0
+        while *room > 0
             && let Some(prefix) = self.missing.pop_first()
         {
-            if let Some(class) = wanted.get(&prefix) {
-                self.installed.insert(prefix, *class);
-                draft.put_source(prefix, *class);
-                room -= 1;
+            if let Some(class) = wanted.get(&prefix).copied() {
+                self.installed.insert(prefix, class);
+                draft.push(MapChange::PutSource { prefix, class });
+                *room -= 1;
             }
         }
-        room
     }
 
     pub(super) fn missing(&self) -> u64 {
@@ -111,11 +107,7 @@ impl Sources {
 }
 
 fn local_addresses(state: &ServiceState) -> impl Iterator<Item = Address> {
-    state.slices.iter().flat_map(|slice| {
-        slice
-            .endpoints
-            .iter()
-            .filter(|endpoint| endpoint.local)
-            .map(|endpoint| endpoint.address)
-    })
+    let endpoints = state.slices.iter().flat_map(|slice| &slice.endpoints);
+    let local = endpoints.filter(|endpoint| endpoint.local);
+    local.map(|endpoint| endpoint.address)
 }

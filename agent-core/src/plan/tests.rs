@@ -17,6 +17,14 @@ mod world;
 
 use world::World;
 
+/// With fewer ids than the maps have.
+fn with_ids(ids: u32) -> Planner {
+    Planner {
+        registry: Registry::new(ids),
+        ..Planner::new()
+    }
+}
+
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
@@ -184,7 +192,7 @@ fn a_service_that_returns_finds_its_id() {
 #[test]
 fn a_rested_id_is_given_out_again_after_a_reset() {
     let mut world = World::new();
-    world.planner = Planner::with_ids(1);
+    world.planner = with_ids(1);
     world.apply(vec![service("a", "10.96.0.1"), slice("a", &["10.2.0.1"])]);
     world.apply(vec![
         gone("a"),
@@ -219,7 +227,7 @@ fn a_rested_id_is_given_out_again_after_a_reset() {
 #[test]
 fn an_id_that_rested_twice_at_one_moment_is_given_to_one_service() {
     let mut world = World::new();
-    world.planner = Planner::with_ids(1);
+    world.planner = with_ids(1);
     let named = |port: &str| {
         let mut facts = service_facts("d", "10.96.0.1");
         facts.ports[0].name = port.into();
@@ -248,7 +256,7 @@ fn the_first_claim_to_a_frontend_holds() {
     let conflicts: Vec<String> = world
         .planner
         .conflicts()
-        .map(|conflict| format!("{} {}", conflict.holder, conflict.claimant))
+        .map(|(holder, claimant)| format!("{holder} {claimant}"))
         .collect();
     assert_eq!(conflicts, ["ns/a ns/b"]);
     let plan = world.apply(vec![gone("a")]);
@@ -355,7 +363,7 @@ fn adoption_of_what_is_right_changes_nothing() {
         []
     );
     assert_eq!(heir.service(0).unwrap().name.to_string(), "ns/b");
-    assert_eq!(heir.retired_count(), 1);
+    assert_eq!(heir.retired.len(), 1);
     assert_eq!((heir.frontend_count(), heir.endpoint_count()), (2, 2));
 }
 

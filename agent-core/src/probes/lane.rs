@@ -1,19 +1,22 @@
-//! What is kept of one lane: whether it ever worked, and the run of failures since it last did.
+//! What is kept of one lane: whether it ever worked, the run of failures since it last did, and how
+//! its rules follow the API.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use agent_common::probe::{STAGES, Stage};
 use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
 
 use super::outcome::{ProbeOutcome, VoidReason};
+use super::{SentinelLedger, lanes_of, place};
 use crate::cause::{PROBE_CAUSES, ProbeCause};
-use crate::freshness::Freshness;
+use crate::cluster::NodeFacts;
+use crate::freshness::{Freshness, Lags};
 use crate::limits::Limits;
-use crate::names;
 use crate::time::Mono;
-use crate::trace::{Lane, ProbePath, ProbeTrace, Transport};
+use crate::trace::{Lane, ProbeTrace, Transport};
 
 /// One lane.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -51,7 +54,7 @@ pub(crate) struct LaneLedger {
 }
 
 /// Failures in a row.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Run {
     /// When the first of them was sent.
     pub(crate) since: Mono,
@@ -67,16 +70,6 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    fn begin(sent: Mono) -> Self {
-        Self {
-            since: sent,
-            last: sent,
-            failures: 0,
-            local: false,
-            recent: VecDeque::new(),
-        }
-    }
-
     fn enter(&mut self, sent: Mono, ended: Mono, cause: ProbeCause, limits: &Limits) {
         self.last = self.last.max(ended);
         self.failures = self.failures.saturating_add(1);
@@ -110,16 +103,10 @@ impl Run {
 
     /// The commonest of the last failures; among equals the later one.
     pub(crate) fn cause(&self) -> ProbeCause {
-        let mut counts = [0; PROBE_CAUSES];
-        let mut best = ProbeCause::LostBeforeLeaving;
-        for (_, cause) in &self.recent {
-            let count: &mut usize = &mut counts[cause.index()];
-            *count += 1;
-            if counts[cause.index()] >= counts[best.index()] {
-                best = *cause;
-            }
-        }
-        best
+        let count = |cause: &ProbeCause| self.recent.iter().filter(|(_, of)| of == cause).count();
+        let causes = self.recent.iter().map(|(_, cause)| *cause);
+        let commonest = causes.max_by_key(count);
+        commonest.unwrap_or(ProbeCause::LostBeforeLeaving)
     }
 
     /// When the oldest of the failures that confirm it was sent.
@@ -170,7 +157,7 @@ impl LaneLedger {
         let ended = trace.ended.min(now);
         self.last_failure = self.last_failure.max(Some(ended));
         if !self.armed {
-            let never = &mut self.never[cause.index()];
+            let never = &mut self.never[cause as usize];
             *never = never.saturating_add(1);
         }
         if let Err(reason) = counts {
@@ -186,7 +173,11 @@ impl LaneLedger {
         };
         let run = match &mut self.run {
             Some(run) if follows(run) => run,
-            run => run.insert(Run::begin(trace.sent)),
+            run => run.insert(Run {
+                since: trace.sent,
+                last: trace.sent,
+                ..Run::default()
+            }),
         };
         run.local = local;
         run.enter(trace.sent, ended, cause, limits);
@@ -194,21 +185,9 @@ impl LaneLedger {
 
     /// Ends the run unless it was confirmed long before `at`.
     pub(super) fn end_young(&mut self, at: Mono, limits: &Limits) {
-        self.run.take_if(|run| {
-            !run.is_confirmed(limits) || run.since.plus(limits.sentinel_settled) > at
-        });
-    }
-
-    /// Ends the run unless it is confirmed.
-    pub(super) fn end_unconfirmed(&mut self, limits: &Limits) {
-        self.run.take_if(|run| !run.is_confirmed(limits));
-    }
-
-    /// What worked at one frontend says nothing of another.
-    pub(super) fn dial(&mut self, frontend: SocketAddr) {
-        if self.armed && self.frontend != Some(frontend) {
-            self.disarm();
-        }
+        let long_before = |run: &Run| run.since.plus(limits.sentinel_settled) <= at;
+        let young = |run: &Run| !run.is_confirmed(limits) || !long_before(run);
+        self.run.take_if(|run| young(run));
     }
 
     /// It has to work again before it counts.
@@ -230,19 +209,15 @@ impl LaneLedger {
             return None;
         }
         let most = self.never.iter().max().copied().filter(|n| *n > 0)?;
-        let is_most = |cause: &ProbeCause| self.never[cause.index()] == most;
+        let is_most = |cause: &ProbeCause| self.never[*cause as usize] == most;
         ProbeCause::ALL.into_iter().find(is_most)
     }
 }
 
 /// From stage to stage; the first one from sending.
 fn delays(trace: &ProbeTrace) -> [Option<u64>; STAGES] {
-    let stamps = match trace.lane.transport {
-        Transport::Tcp => &trace.handshake,
-        Transport::Udp => &trace.data,
-    };
     let mut before = trace.sent;
-    stamps.map(|stamp| {
+    trace.first_packet().map(|stamp| {
         let at = stamp?;
         let delay = at.0.saturating_sub(before.0);
         before = at;
@@ -253,10 +228,8 @@ fn delays(trace: &ProbeTrace) -> [Option<u64>; STAGES] {
 /// The part of a lane that outlives the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LaneMemory {
-    path: ProbePath,
-    #[serde(with = "names::FamilyName")]
-    family: Family,
-    transport: Transport,
+    #[serde(flatten)]
+    lane: Lane,
     last_pass: Option<Mono>,
     #[serde(default)]
     frontend: Option<SocketAddr>,
@@ -273,9 +246,7 @@ impl LaneMemory {
     /// Of an armed lane; others have nothing to remember.
     pub(super) fn of(lane: Lane, ledger: &LaneLedger, limits: &Limits) -> Option<Self> {
         ledger.armed.then(|| Self {
-            path: lane.path,
-            family: lane.family,
-            transport: lane.transport,
+            lane,
             last_pass: ledger.last_pass,
             frontend: ledger.frontend,
             masquerade_seen: ledger.masquerade_seen,
@@ -285,11 +256,6 @@ impl LaneMemory {
     }
 
     pub(super) fn restore(self) -> (Lane, LaneLedger) {
-        let lane = Lane {
-            path: self.path,
-            family: self.family,
-            transport: self.transport,
-        };
         let ledger = LaneLedger {
             armed: true,
             last_pass: self.last_pass,
@@ -300,6 +266,73 @@ impl LaneMemory {
             run: self.run,
             ..LaneLedger::default()
         };
-        (lane, ledger)
+        (self.lane, ledger)
+    }
+}
+
+/// How far the datapath lags behind the API, as the sentinel's generations show it.
+impl SentinelLedger {
+    /// The cluster view says that the sentinel's endpoint for this transport is at this port, as
+    /// received at `now`. To be called whenever the view changed and the sentinel is as pathproof
+    /// made it, after [`view_changed`](Self::view_changed); the same again changes nothing.
+    pub fn want(&mut self, family: Family, transport: Transport, generation: u16, now: Mono) {
+        let gap = self.limits.probe_gap;
+        for lane in lanes_of(family).filter(|lane| lane.transport == transport) {
+            self.lanes[place(lane)].freshness.want(generation, now, gap);
+        }
+    }
+
+    /// The source of the cluster view went away, or was not heard yet after a restart: what the
+    /// datapath may have missed meanwhile, with the same API server gone, does not make it late.
+    pub fn source_away(&mut self, now: Mono) {
+        self.away.get_or_insert(now);
+    }
+
+    /// The source of the cluster view is back. The time that it was away counts for nothing.
+    pub fn source_back(&mut self, now: Mono) {
+        let Some(away) = self.away.take() else { return };
+        for lane in &mut self.lanes {
+            lane.freshness.excuse(away, now);
+        }
+    }
+
+    /// Whether whoever writes this node's rules can hear of changes: the source of the view is there,
+    /// and the control plane hears the kubelet, which reaches it by the way that kube-proxy takes.
+    /// The agent, which goes past that way, may hear of changes when they cannot.
+    pub fn follow_source(&mut self, is_silent: bool, node: Option<&NodeFacts>, now: Mono) {
+        if is_silent || node.is_some_and(|node| node.unheard) {
+            self.source_away(now);
+        } else {
+            self.source_back(now);
+        }
+    }
+
+    /// How far this node's datapath usually lags behind the API: the median of the last measures of
+    /// the family that lags more. Nothing before a few were taken.
+    pub fn usual_lag(&self) -> Option<Duration> {
+        self.lags.iter().filter_map(Lags::usual).max()
+    }
+
+    /// A probe came through: which generation it met, and when it left for it.
+    pub(super) fn measure(&mut self, trace: &ProbeTrace) {
+        let Some(generation) = trace.generation else {
+            return;
+        };
+        let translated = trace.first_packet()[Stage::Translated as usize];
+        let at = translated.unwrap_or(trace.sent);
+        let lane = &mut self.lanes[place(trace.lane)];
+        self.measured = lane.freshness.see(generation, at, self.limits.probe_gap);
+        if let Some(lag) = self.measured
+            && trace.lane.transport == Transport::Tcp
+        {
+            self.lags[trace.lane.family as usize].add(lag);
+        }
+    }
+
+    /// For how long a lane's generation has been behind what this node received; nothing where it
+    /// is not. Only time in which the source of the view was there counts.
+    pub(crate) fn lateness(&self, lane: Lane, now: Mono) -> Option<Duration> {
+        let since = self.lane(lane).freshness.unmet_since()?;
+        Some(self.away.map_or(now, |away| away.min(now)).since(since))
     }
 }

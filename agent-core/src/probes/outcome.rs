@@ -67,37 +67,6 @@ pub enum VoidReason {
     Unsettled,
 }
 
-/// How many reasons there are.
-pub const VOID_REASONS: usize = 8;
-
-impl VoidReason {
-    /// All of them.
-    pub const ALL: [VoidReason; VOID_REASONS] = [
-        VoidReason::NotSent,
-        VoidReason::SentLate,
-        VoidReason::EndedLate,
-        VoidReason::ControlFailed,
-        VoidReason::NotArrived,
-        VoidReason::NotEchoed,
-        VoidReason::Damaged,
-        VoidReason::Unsettled,
-    ];
-
-    /// Name as metrics and `/verdict` show it.
-    pub fn name(self) -> &'static str {
-        match self {
-            VoidReason::NotSent => "not_sent",
-            VoidReason::SentLate => "sent_late",
-            VoidReason::EndedLate => "ended_late",
-            VoidReason::ControlFailed => "control_failed",
-            VoidReason::NotArrived => "not_arrived",
-            VoidReason::NotEchoed => "not_echoed",
-            VoidReason::Damaged => "damaged",
-            VoidReason::Unsettled => "unsettled",
-        }
-    }
-}
-
 /// What a probe means by itself. What takes memory (masquerade that was seen before, a sentinel
 /// that just changed) is left to [`SentinelLedger::absorb`](super::SentinelLedger::absorb).
 pub fn classify(trace: &ProbeTrace, facts: &KernelFacts, limits: &Limits) -> ProbeOutcome {
@@ -144,10 +113,7 @@ fn void(trace: &ProbeTrace, limits: &Limits) -> Option<VoidReason> {
 
 /// The handshake of a TCP probe, or the one datagram of a UDP probe, did not come back.
 fn first_packet(trace: &ProbeTrace, facts: &KernelFacts) -> ProbeOutcome {
-    let stamps = match trace.lane.transport {
-        Transport::Tcp => &trace.handshake,
-        Transport::Udp => &trace.data,
-    };
+    let stamps = trace.first_packet();
     let seen = &trace.sightings;
     let left = has(stamps, Stage::Translated) || has(stamps, Stage::Echoed);
     let off = facts.forwarding[trace.lane.family as usize] == Some(false)

@@ -17,13 +17,10 @@ use crate::record::{CHUNK, compress};
 pub fn redact(bytes: &[u8]) -> Result<Vec<u8>, RecordingError> {
     let mut lines = Lines::new(bytes);
     let mut names = Pseudonyms::default();
-    let (mut file, mut raw, mut number) = (Vec::new(), Vec::new(), 0);
+    let (mut file, mut raw) = (Vec::new(), Vec::new());
     while let Some(text) = lines.text()? {
-        number += 1;
-        let damaged = |source| RecordingError::Damaged {
-            line: number,
-            source,
-        };
+        let line = lines.line;
+        let damaged = |source| RecordingError::Damaged { line, source };
         let mut value: Value = serde_json::from_slice(&text).map_err(damaged)?;
         names.replace(&mut value);
         if let Some(judge) = value.pointer_mut("/part/judge") {

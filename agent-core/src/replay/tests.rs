@@ -11,16 +11,16 @@ use agent_common::service::{Family, FrontendKind, SourceClass};
 use flate2::read::MultiGzDecoder;
 
 use super::*;
+use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cause::{Failure, State};
 use crate::cluster::{NodeFacts, ObjectName};
 use crate::coverage::{Hook, Hooks};
 use crate::eligibility::TerminatingTaints;
-use crate::event::{Facts, KernelSample, KernelState, KnownService, Parts, Service};
-use crate::evidence::{CountDelta, Sighting};
+use crate::event::{Facts, KernelSample, KernelState, Parts, Service};
+use crate::evidence::{CountDelta, ServiceInfo, Sighting};
 use crate::expect::sentinel::{Sentinel, SentinelFamily, SentinelPort, SentinelRule};
 use crate::limits::Limits;
 use crate::node::{Settings, Start};
-use crate::policy::{Enforcement, UnknownPolicy};
 use crate::probes::tests::traces::{passed, stuck, tcp};
 use crate::record::{EventLine, RING, compress};
 use crate::trace::ProbePath;
@@ -280,9 +280,9 @@ fn events_of_many_services_fill_the_ring_and_no_more() {
 /// A recording from a live node names Services before their ids occur.
 #[test]
 fn services_are_named_before_they_occur() {
-    let known = KnownService {
+    let known = ServiceInfo {
         name: ObjectName::new("shop", "cart"),
-        port: String::new(),
+        port: "".into(),
         family: Family::V4,
         endpoints: 3,
         udp: false,

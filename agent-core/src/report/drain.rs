@@ -1,7 +1,5 @@
 //! The body of `/drainz`, which `pathproof drain` reads back.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
 use super::Report;
@@ -41,7 +39,10 @@ impl DrainReport {
     pub fn of(report: &Report, ask: &Ask, now: Mono) -> Self {
         let known = &report.drain;
         let finding = known.judge(ask, now);
-        let wall = |at| wall_of(report, at);
+        let wall = |at: Mono| {
+            let ahead = i128::from(at.0) - i128::from(report.verdict.at.0);
+            jiff::Timestamp::from_nanosecond(report.written.as_nanosecond() + ahead).ok()
+        };
         Self {
             draining: finding.since.is_some(),
             reason: finding.reason,
@@ -52,8 +53,8 @@ impl DrainReport {
             total: known.counted.iter().sum(),
             ignored: known.ignored,
             last_connection: known.last.and_then(wall),
-            quiet_for: seconds(finding.quiet_for),
-            quiet: seconds(ask.quiet),
+            quiet_for: finding.quiet_for.as_secs_f64(),
+            quiet: ask.quiet.as_secs_f64(),
         }
     }
 
@@ -61,14 +62,4 @@ impl DrainReport {
     pub fn is_quiet(&self) -> bool {
         self.reason == Reason::Quiet
     }
-}
-
-/// To the millisecond.
-fn seconds(span: Duration) -> f64 {
-    span.as_millis() as f64 / 1e3
-}
-
-fn wall_of(report: &Report, at: Mono) -> Option<jiff::Timestamp> {
-    let ahead = i128::from(at.0) - i128::from(report.verdict.at.0);
-    jiff::Timestamp::from_nanosecond(report.written.as_nanosecond() + ahead).ok()
 }

@@ -1,14 +1,12 @@
 //! Reports as they look in the field, for tests.
 
-use super::hardening::{FilesReport, HardeningReport};
-use super::udp::{AnswerTimes, UdpReport, UdpServiceReport};
 use super::*;
 use crate::cause::{Cause, State};
 use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
 use crate::limits::Limits;
 use crate::owners::Owner;
-use crate::shape::{DeviceFacts, Facts, Role, Strangers};
+use crate::shape::{DeviceFacts, Facts, Role, Strangers, Told};
 use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule};
 use crate::verdict::{Coverage, FamilyVerdict, Loss, PathState, PathView, ServiceTrouble};
 
@@ -68,7 +66,7 @@ pub fn beside_cilium() -> Report {
         owners: [[Owner::Cilium].into_iter().collect(); 2],
     };
     Report {
-        datapath: Shape::of(&facts),
+        datapath: Shape::after(Told::Unknown, &facts),
         ..proven()
     }
 }
@@ -179,7 +177,7 @@ pub fn proven() -> Report {
             problems: Vec::new(),
             ignored: 17,
         },
-        publish: publish::PublishReport::default(),
+        publish: PublishReport::default(),
         faults: [("truncated", 0), ("later_fragment", 12), ("over_budget", 0)]
             .map(|(name, count)| (name.to_owned(), count))
             .into(),
@@ -219,7 +217,7 @@ pub fn broken() -> Report {
             family: Family::V4,
             confirmed: true,
             cause: Cause::Leaked,
-            failures: vec![(Failure::Refused, 4), (Failure::Leaked, 160)],
+            failures: [(Failure::Refused, 4), (Failure::Leaked, 160)].into(),
             since: ago(12_200),
             last_failure: ago(110),
             last_proof: None,
@@ -233,7 +231,7 @@ pub fn broken() -> Report {
             family: Family::V4,
             confirmed: false,
             cause: Cause::Refused,
-            failures: vec![(Failure::Refused, 48)],
+            failures: [(Failure::Refused, 48)].into(),
             since: ago(11_900),
             last_failure: ago(420),
             last_proof: None,
@@ -266,20 +264,14 @@ pub fn broken() -> Report {
 
 /// DNS that is asked and answers, and what sends metrics to nobody.
 fn udp() -> UdpReport {
-    let service = |service: &str, arrived, answered, lost| UdpServiceReport {
-        service: service.to_owned(),
-        family: Family::V4,
-        endpoints: 2,
-        dns: false,
-        outcomes: OutcomeCounts {
-            arrived,
-            forwarded: arrived - lost,
-            proven: arrived - lost,
-            answered,
-            lost,
-            ..OutcomeCounts::default()
-        },
-        answers: None,
+    let of = |name: &str, arrived, answered, lost| {
+        let mut counted = service(name, Family::V4, 2, arrived, arrived - lost, lost);
+        counted.outcomes.answered = answered;
+        UdpServiceReport {
+            counted,
+            dns: false,
+            answers: None,
+        }
     };
     UdpReport {
         services: vec![
@@ -290,10 +282,10 @@ fn udp() -> UdpReport {
                     half_ns: 1 << 19,
                     most_ns: 1 << 24,
                 }),
-                ..service("kube-system/kube-dns:dns", 41_230, 41_214, 0)
+                ..of("kube-system/kube-dns:dns", 41_230, 41_214, 0)
             },
-            service("monitoring/statsd:udp", 9_120, 0, 0),
-            service("telephony/sip:sip", 412, 409, 3),
+            of("monitoring/statsd:udp", 9_120, 0, 0),
+            of("telephony/sip:sip", 412, 409, 3),
         ],
         omitted: 0,
     }
@@ -441,7 +433,7 @@ pub fn degraded() -> Report {
             family: Family::V4,
             confirmed: index < 3,
             cause: Cause::Stale,
-            failures: vec![(Failure::Stale, 40 - index)],
+            failures: [(Failure::Stale, 40 - index)].into(),
             since: ago(188_000),
             last_failure: ago(900),
             last_proof: Some(ago(1_000)),

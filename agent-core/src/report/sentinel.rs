@@ -18,38 +18,26 @@ pub struct SentinelReport {
     /// The same for a person, with the reason where it is not.
     pub sentence: String,
     /// Its Service, `namespace/name`; nothing where it is turned off.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub service: Option<String>,
     /// Its interfaces; nothing where it is turned off.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub devices: Option<SentinelDevices>,
     /// What is probed, by family.
-    #[serde(default)]
     pub families: Vec<SentinelAddresses>,
 }
 
 impl SentinelReport {
     /// Whether it is probed, and why not.
     pub fn of(service: &ObjectName, condition: &Condition<'_>, synced: bool) -> Self {
+        let says = |what: &str| format!("Service {service} {what}");
         let (state, sentence) = match condition {
-            Condition::Altered(altered) => (SentinelState::Altered, (*altered).to_owned()),
-            Condition::Absent if synced => (
-                SentinelState::Absent,
-                format!("Service {service} is not in the cluster"),
-            ),
+            Condition::Altered(how) => (SentinelState::Altered, (*how).to_owned()),
+            Condition::Absent if synced => (SentinelState::Absent, says("is not in the cluster")),
             Condition::Absent => (
                 SentinelState::Absent,
-                format!("Service {service} is not known: the cluster view is not complete"),
+                says("is not known: the cluster view is not complete"),
             ),
             Condition::Off(why) => (SentinelState::Off, (*why).to_owned()),
-            Condition::Settling => (
-                SentinelState::Probing,
-                "its interfaces are being made".to_owned(),
-            ),
-            Condition::Probing | Condition::Suspect => (
-                SentinelState::Probing,
-                format!("Service {service} is probed"),
-            ),
+            Condition::Settling | Condition::Probing => (SentinelState::Probing, says("is probed")),
         };
         Self {
             state,
@@ -69,9 +57,7 @@ impl SentinelReport {
 }
 
 /// Whether the sentinel is probed.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SentinelState {
     /// It is probed.
@@ -122,18 +108,14 @@ pub struct SentinelAddresses {
     /// Source of probes from outside the cluster, of node ports and cluster IPs.
     pub client: IpAddr,
     /// Source of pods' probes, where one is reserved.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pod_client: Option<IpAddr>,
     /// What is dialled of the cluster IP, by TCP.
     pub cluster_ip: SocketAddr,
     /// The same by UDP.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cluster_ip_udp: Option<SocketAddr>,
     /// What is dialled of the node port, by TCP.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node_port: Option<SocketAddr>,
     /// The same by UDP.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node_port_udp: Option<SocketAddr>,
     /// The endpoint, where the echo answers.
     pub endpoint: SocketAddr,

@@ -51,6 +51,13 @@ fn node(egress: &[&str], connect: Option<&[&str]>, others: &[Owner]) -> Facts {
     }
 }
 
+impl Shape {
+    /// Where nothing was told before.
+    fn of(facts: &Facts) -> Self {
+        Self::after(Told::Unknown, facts)
+    }
+}
+
 const PROXY: &[Owner] = &[Owner::KubeProxyNftables];
 
 /// Cilium in kube-proxy's place; the sentinel's interfaces are not on its list.
@@ -272,7 +279,7 @@ fn xdp_and_netkit_are_told() {
 #[rstest]
 #[case::native(&[], Routing::Native)]
 #[case::vxlan(&["cilium_vxlan"], Routing::Vxlan)]
-#[case::geneve(&["cilium_geneve", "cilium_wg0"], Routing::Geneve)]
+#[case::geneve(&["cilium_geneve"], Routing::Geneve)]
 fn devices_tell_how_nodes_are_reached(#[case] names: &[&str], #[case] expected: Routing) {
     let mut facts = node(&[], Some(&[]), PROXY);
     facts.devices.extend(
@@ -282,20 +289,18 @@ fn devices_tell_how_nodes_are_reached(#[case] names: &[&str], #[case] expected: 
     );
     let cilium = Shape::of(&facts).cilium.unwrap();
     assert_eq!(cilium.routing, expected);
-    assert_eq!(cilium.wireguard, names.contains(&"cilium_wg0"));
-    assert!(!cilium.clsact);
 }
 
+/// Cilium's programs are filters where there is no TCX.
 #[test]
-fn filters_alone_are_clsact() {
-    let mut facts = node(&[], Some(&[]), PROXY);
-    facts.devices.truncate(2);
+fn filters_tell_the_same_as_links() {
+    let mut facts = node(&["cil_to_netdev"], Some(&["cil_sock4_lb"]), &[]);
     for device in &mut facts.devices {
         for strangers in device.hooks.iter_mut().flatten() {
             strangers.filters = std::mem::take(&mut strangers.links);
         }
     }
-    assert!(Shape::of(&facts).cilium.unwrap().clsact);
+    assert_eq!(Shape::of(&facts).cilium.unwrap().replacement, Told::Yes);
 }
 
 #[test]

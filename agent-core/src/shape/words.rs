@@ -15,75 +15,53 @@ fn owned(owners: DatapathOwners) -> String {
 
 /// What is said of one path.
 pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> String {
+    let socket_lb = shape.cilium.map_or(Told::No, |cilium| cilium.socket_lb);
     let mut parts = vec![owned(owners)];
-    match path {
-        SourceClass::Pod => pods(shape, &mut parts),
-        SourceClass::Host => host(shape, &mut parts),
-        SourceClass::External => external(shape, &mut parts),
-    }
-    parts.join("; ")
-}
-
-fn pods(shape: &Shape, parts: &mut Vec<String>) {
-    let socket_lb = shape.cilium.map(|cilium| cilium.socket_lb);
-    match socket_lb {
-        Some(Told::Yes) => parts.push(
+    match (path, socket_lb) {
+        (SourceClass::Host, _) => {
+            let where_ = match socket_lb {
+                Told::Yes => "translated when the socket connects, before any packet",
+                Told::No | Told::Unknown => "translated before any interface",
+            };
+            parts.push(format!(
+                "{where_}: only what leaks is seen, and the sentinel's host path tells the rest"
+            ));
+            return parts.join("; ");
+        }
+        (SourceClass::Pod, Told::Yes) => parts.push(
             "where Cilium translates when a pod's socket connects (unless bpf-lb-sock-hostns-only) \
              its connections never carry a cluster IP and are not seen"
                 .to_owned(),
         ),
-        Some(Told::Unknown) => parts.push(
+        (SourceClass::Pod, Told::Unknown) => parts.push(
             "whether Cilium translates when a socket connects cannot be read: such connections \
              are not seen"
                 .to_owned(),
         ),
-        Some(Told::No) | None => {}
-    }
-    if shape.netkit > 0 {
-        parts.push(netkit(shape));
-    } else if parts.len() == 1 {
-        parts.push("seen arriving, and leaving or answered".to_owned());
-    }
-}
-
-fn host(shape: &Shape, parts: &mut Vec<String>) {
-    let where_ = match shape.cilium.map(|cilium| cilium.socket_lb) {
-        Some(Told::Yes) => "translated when the socket connects, before any packet",
-        _ => "translated before any interface",
-    };
-    parts.push(format!(
-        "{where_}: only what leaks is seen, and the sentinel's host path tells the rest"
-    ));
-}
-
-fn external(shape: &Shape, parts: &mut Vec<String>) {
-    if !shape.accelerated.is_empty() {
-        parts.push(format!(
+        (SourceClass::External, _) if !shape.accelerated.is_empty() => parts.push(format!(
             "an XDP program at {} may answer or translate before the observer: what it takes is not \
              seen",
             shape.accelerated.join(", ")
-        ));
+        )),
+        (SourceClass::Pod | SourceClass::External, _) => {}
     }
     if shape.netkit > 0 {
-        parts.push(netkit(shape));
+        parts.push(format!(
+            "{} netkit interfaces are not supported: what crosses them is not seen",
+            shape.netkit
+        ));
     }
     if parts.len() == 1 {
         parts.push("seen arriving, and leaving or answered".to_owned());
     }
-    if shape.may_replace() {
+    if path == SourceClass::External && shape.may_replace() {
         parts.push(
             "with DSR answers of other nodes' endpoints go past this node: those connections are \
              seen forwarded and never proven"
                 .to_owned(),
         );
     }
-}
-
-fn netkit(shape: &Shape) -> String {
-    format!(
-        "{} netkit interfaces are not supported: what crosses them is not seen",
-        shape.netkit
-    )
+    parts.join("; ")
 }
 
 /// What else a reader has to know.
@@ -123,10 +101,8 @@ pub(super) fn notes(shape: &Shape, facts: &Facts) -> Vec<String> {
 }
 
 fn unprobed(shape: &Shape, replacement: Told, facts: &Facts) -> String {
-    let ends: Vec<&str> = facts
-        .with(Role::Sentinel)
-        .map(|device| device.name.as_str())
-        .collect();
+    let ends = facts.with(Role::Sentinel);
+    let ends: Vec<&str> = ends.map(|device| device.name.as_str()).collect();
     let ends = match ends.as_slice() {
         [] => "the sentinel's interfaces".to_owned(),
         ends => ends.join(" and "),

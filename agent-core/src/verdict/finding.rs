@@ -45,13 +45,6 @@ impl Finding {
         }
     }
 
-    pub(super) fn caused(rule: Rule, cause: Cause, evidence: Evidence) -> Self {
-        Self {
-            cause: Some(cause),
-            ..Self::new(rule, evidence)
-        }
-    }
-
     /// The node is broken or stale by probes alone: no real connection failed as well.
     pub(super) fn is_by_sentinel(&self) -> bool {
         match (self.rule, &self.evidence) {
@@ -139,17 +132,7 @@ impl Rule {
             }
             Rule::ProvenByConnection | Rule::ProvenByProbe => State::Proven,
             Rule::Starting => State::Starting,
-            Rule::NotSampled
-            | Rule::ObserverBlind
-            | Rule::ViewNotSynced
-            | Rule::NothingExpected
-            | Rule::EvidenceTooOld
-            | Rule::SentinelAltered
-            | Rule::DatapathChanged
-            | Rule::NeverWorked
-            | Rule::Inconclusive
-            | Rule::NothingProven
-            | Rule::Idle => State::Unknown,
+            _ => State::Unknown,
         }
     }
 
@@ -177,11 +160,8 @@ impl Rule {
 pub enum Evidence {
     /// Nothing beside the rule.
     Nothing,
-    /// When the observer was last read.
-    Read {
-        /// `None` where it never was.
-        at: Option<Mono>,
-    },
+    /// When the observer was last read; `None` where it never was.
+    Read { at: Option<Mono> },
     /// Why nothing is observed.
     Unseen {
         /// The first loss of coverage.
@@ -228,10 +208,7 @@ pub enum Evidence {
         real: bool,
     },
     /// A lane that does not accuse the node.
-    Probe {
-        /// The lane.
-        lane: FailedLane,
-    },
+    Probe { lane: FailedLane },
     /// A lane that fails while a real connection of its path got through.
     Contradicted {
         /// The lane.
@@ -300,16 +277,10 @@ pub enum Evidence {
         /// Why.
         why: VoidCause,
     },
-    /// The sentinel is not as it was made, or is off.
-    Sentinel {
-        /// How or why, where that is known.
-        said: Option<String>,
-    },
+    /// The sentinel is not as it was made, or is off: how or why, where that is known.
+    Sentinel { said: Option<String> },
     /// Who owns the datapath now.
-    Owners {
-        /// These.
-        owners: DatapathOwners,
-    },
+    Owners { owners: DatapathOwners },
 }
 
 /// Services by name; not more of them than a sentence holds.

@@ -1,5 +1,5 @@
-//! The rules that read the sentinel's lanes. They join those of real connections in `judge`, each
-//! at its severity.
+//! The rules that read the sentinel's lanes, and lanes as they look. The rules join those of real
+//! connections in `judge`, each at its severity.
 //!
 //! A lane accuses the node only where nothing else explains its failures: it worked before, the
 //! sentinel is as it was, no real connection of the same path got through since, and either no
@@ -7,39 +7,29 @@
 //!
 //! A lane whose probes pass accuses too, where they have met an old generation for too long.
 
-mod view;
-
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use agent_common::service::{Family, SourceClass};
 
-use super::finding::{Evidence, FailedLane, Finding, LaneLacking, NeverWorked, Rule, VoidCause};
-use super::judge::Case;
+use super::finding::{Evidence, FailedLane, LaneLacking, NeverWorked, VoidCause};
+use super::judge::{Case, Found};
+use super::report::{LaneState, LaneView, StageDelays};
 use crate::cause::{Cause, ProbeCause};
 use crate::ledger::Streak;
 use crate::probes::{LaneLedger, ProbeOutcome, Run, SentinelLedger, VoidReason, lanes_of};
-use crate::time::Mono;
+use crate::time::{Mono, nanos};
 use crate::trace::{Lane, ProbePath, Transport};
 
 /// What the failures of a lane come to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Too few of them.
-    Few,
-    /// The sentinel is off.
-    Off,
-    /// The sentinel changed a moment ago, and none failed since that counts.
-    Unsettled,
-    /// Its devices were damaged a moment ago, and none failed since that counts.
-    Damaged,
+    /// They do not accuse the node, for lack of this.
+    Lacks(LaneLacking),
     /// A real connection of the same path got through since.
     Contradicted(SourceClass, Mono),
     /// Only the range outside the cluster fails, that of pods does not.
     Filtered,
-    /// A filter of the sentinel's addresses could look like it, and no real connection failed.
-    Doubtful,
-    /// Nobody looked since whether pathproof's own devices are sound.
-    Unlooked,
     /// They accuse the node.
     Broken,
 }
@@ -47,48 +37,48 @@ pub(super) enum Standing {
 /// Paths that stand for the node; the host's own is blind to forwarding.
 const MAIN: [ProbePath; 3] = [ProbePath::Pod, ProbePath::OffCluster, ProbePath::NodePort];
 
+/// A lane and what is kept of it.
+type Probed<'a> = (Lane, &'a LaneLedger);
 /// A lane and its failures.
 type Failing<'a> = (Lane, &'a Run);
 
 impl<'a> Case<'a> {
-    fn sentinel(&self) -> &'a SentinelLedger {
-        self.ledger.sentinel()
-    }
-
-    fn tcp(&self, path: ProbePath) -> (Lane, &'a LaneLedger) {
+    fn tcp(&self, path: ProbePath) -> Probed<'a> {
         let lane = Lane {
             path,
             family: self.family,
             transport: Transport::Tcp,
         };
-        (lane, self.sentinel().lane(lane))
+        (lane, self.ledger.sentinel.lane(lane))
+    }
+
+    /// Lanes that take the way of real connections, TCP first.
+    fn standing_lanes(&self) -> impl Iterator<Item = Probed<'a>> {
+        let sentinel = &self.ledger.sentinel;
+        let lanes = lanes_of(self.family).filter(|lane| sentinel.stands(lane.path));
+        lanes.map(|lane| (lane, sentinel.lane(lane)))
     }
 
     /// Lanes that stand for the node, by TCP.
-    fn main(&self) -> impl Iterator<Item = (Lane, &'a LaneLedger)> {
-        let stands = |path: &ProbePath| self.sentinel().stands(*path);
-        MAIN.into_iter().filter(stands).map(|path| self.tcp(path))
+    fn main(&self) -> impl Iterator<Item = Probed<'a>> {
+        let stands = |(lane, _): &Probed<'_>| self.ledger.sentinel.stands(lane.path);
+        MAIN.map(|path| self.tcp(path)).into_iter().filter(stands)
     }
 
     /// Lanes whose failures may accuse the node: that of the host only where no other is armed.
-    fn accusing(&self) -> Vec<(Lane, &'a LaneLedger)> {
-        let armed = |(_, lane): &(Lane, &LaneLedger)| lane.armed;
-        let main: Vec<_> = self.main().filter(armed).collect();
-        if main.is_empty() {
-            let silent = self.sentinel().fell_silent(self.family, self.now);
-            let host = (!silent).then(|| self.tcp(ProbePath::Host));
-            return host.filter(armed).into_iter().collect();
+    fn accusing(&self) -> Vec<Probed<'a>> {
+        let mut lanes: Vec<_> = self.main().filter(|(_, lane)| lane.armed).collect();
+        if lanes.is_empty() && !self.ledger.sentinel.fell_silent(self.family, self.now) {
+            lanes.extend(Some(self.tcp(ProbePath::Host)).filter(|(_, lane)| lane.armed));
         }
-        main
+        lanes
     }
 
     /// Lanes whose passes prove the family: that of the host only where no other is probed.
-    fn proving(&self) -> Vec<(Lane, &'a LaneLedger)> {
-        let known = |(_, lane): &(Lane, &LaneLedger)| lane.is_known();
-        if self.main().any(|lane| known(&lane)) {
-            self.main().collect()
-        } else {
-            vec![self.tcp(ProbePath::Host)]
+    fn proving(&self) -> Vec<Probed<'a>> {
+        match self.main().any(|(_, lane)| lane.is_known()) {
+            true => self.main().collect(),
+            false => vec![self.tcp(ProbePath::Host)],
         }
     }
 
@@ -105,31 +95,32 @@ impl<'a> Case<'a> {
 
     /// What a run of failures comes to. The order is that of certainty: what speaks for the node
     /// is asked before what accuses it.
-    pub(super) fn standing(&self, (lane, run): Failing<'a>) -> Standing {
-        let limits = self.ledger.limits();
+    fn standing(&self, (lane, run): Failing<'a>) -> Standing {
+        let limits = &self.ledger.limits;
         if !run.is_long(limits) {
-            return Standing::Few;
+            return Standing::Lacks(LaneLacking::Failures);
         }
         // A real connection is proven by its handshake: that contradicts nothing that comes after.
-        let proof = self
-            .counterpart(lane.path)
-            .filter(|_| run.cause() != ProbeCause::NoData);
-        if let Some((class, proof)) = proof {
+        let proof = self.counterpart(lane.path);
+        if let Some((class, proof)) = proof.filter(|_| run.cause() != ProbeCause::NoData) {
             if proof > run.since.plus(limits.proof_overlap) {
                 return Standing::Contradicted(class, proof);
             }
             // Let through before the fault, answered after it: those before it do not count.
             if proof >= run.confirmed_from() {
-                return Standing::Few;
+                return Standing::Lacks(LaneLacking::Failures);
             }
         }
         if let Some(hindrance) = self.hindrance(run) {
-            return hindrance;
+            return Standing::Lacks(hindrance);
         }
-        if run.is_unambiguous(self.ledger.observer().misrouted_suspended) || self.is_beside(run) {
-            return match self.sentinel().is_looked_at(run.since) {
+        let beside = self.beside(run);
+        if run.is_unambiguous(self.ledger.observer.misrouted_suspended)
+            || beside.is_some_and(|streak| streak.bears_out(limits))
+        {
+            return match self.ledger.sentinel.is_looked_at(run.since) {
                 true => Standing::Broken,
-                false => Standing::Unlooked,
+                false => Standing::Lacks(LaneLacking::Look),
             };
         }
         let (_, pod) = self.tcp(ProbePath::Pod);
@@ -138,13 +129,17 @@ impl<'a> Case<'a> {
         }
         // What drops everything would have dropped this one too. Without it, a 503 for a single
         // connection that was lost beside a filter would stay until a probe passes.
-        let after = |class: SourceClass| {
-            let at = self.evidence.proofs[class as usize]?;
-            (at > run.since.plus(limits.proof_overlap)).then_some(Standing::Contradicted(class, at))
-        };
-        after(SourceClass::Pod)
-            .or_else(|| after(SourceClass::External))
-            .unwrap_or(Standing::Doubtful)
+        for class in [SourceClass::Pod, SourceClass::External] {
+            if let Some(at) = self.evidence.proofs[class as usize]
+                && at > run.since.plus(limits.proof_overlap)
+            {
+                return Standing::Contradicted(class, at);
+            }
+        }
+        Standing::Lacks(match beside {
+            Some(_) => LaneLacking::Pod,
+            None => LaneLacking::Connection,
+        })
     }
 
     /// The last proof of real connections that take the same way. The node's own are hardly ever
@@ -152,46 +147,35 @@ impl<'a> Case<'a> {
     fn counterpart(&self, path: ProbePath) -> Option<(SourceClass, Mono)> {
         let classes: &[SourceClass] = match path {
             // Two proxies: what does not come from pods is the other one's.
-            ProbePath::Pod | ProbePath::OffCluster if self.sentinel().is_mixed() => {
+            ProbePath::Pod | ProbePath::OffCluster if self.ledger.sentinel.bearing.mixed => {
                 &[SourceClass::External]
             }
             ProbePath::Pod | ProbePath::OffCluster => &[SourceClass::Pod],
             ProbePath::NodePort => &[SourceClass::External],
             ProbePath::Host => &SourceClass::ALL,
         };
-        let proofs = classes
-            .iter()
-            .filter_map(|class| Some((*class, self.evidence.proofs[*class as usize]?)));
+        let proof = |class: &SourceClass| Some((*class, self.evidence.proofs[*class as usize]?));
+        let proofs = classes.iter().filter_map(proof);
         proofs.max_by_key(|(_, at)| *at)
     }
 
     /// What keeps a run from accusing, however it failed.
-    fn hindrance(&self, run: &Run) -> Option<Standing> {
-        let sentinel = self.sentinel();
-        if sentinel.view().off.is_some() {
-            Some(Standing::Off)
+    fn hindrance(&self, run: &Run) -> Option<LaneLacking> {
+        let sentinel = &self.ledger.sentinel;
+        if let Some(why) = &sentinel.view.off {
+            Some(LaneLacking::Off(why.clone()))
         } else if !sentinel.is_settled(run.last) {
-            Some(Standing::Unsettled)
-        } else if sentinel.damage(run.last).is_some() {
-            Some(Standing::Damaged)
+            Some(LaneLacking::Void(VoidReason::Unsettled))
         } else {
-            None
+            let damage = sentinel.damage(run.last);
+            damage.map(|_| LaneLacking::Void(VoidReason::Damaged))
         }
     }
 
-    /// Whether they are such that they decide.
-    fn is_beside(&self, run: &Run) -> bool {
-        let limits = self.ledger.limits();
-        let beside = self.beside(run);
-        beside.is_some_and(|streak| streak.bears_out(limits))
-    }
-
     /// Real connections that arrived since the lane began to fail, and did not get through.
-    pub(super) fn beside(&self, run: &Run) -> Option<&'a Streak> {
-        self.evidence
-            .streak
-            .as_ref()
-            .filter(|streak| streak.arrived >= run.since && self.is_within_proof_age(streak.last))
+    fn beside(&self, run: &Run) -> Option<&'a Streak> {
+        let streak = self.evidence.streak.as_ref();
+        streak.filter(|streak| streak.arrived >= run.since && self.is_within_proof_age(streak.last))
     }
 
     fn is_passing(&self, lane: &LaneLedger) -> bool {
@@ -199,19 +183,20 @@ impl<'a> Case<'a> {
         lane.armed && lane.run.is_none() && lane.last_pass.is_some_and(fresh)
     }
 
-    pub(super) fn broken_by_probes(&self) -> Option<Finding> {
+    /// Probes fail in a row on a path that stands for the node.
+    pub(super) fn broken_by_probes(&self) -> Option<Found> {
         let mut broken = self.failing();
         broken.retain(|failing| self.standing(*failing) == Standing::Broken);
-        let (_, run) = broken.first()?;
+        let first = broken.first()?;
         let evidence = Evidence::Probes {
             lanes: broken.iter().map(|lane| self.failed(*lane)).collect(),
             real: self.broken_by_connections().is_some(),
         };
-        Some(caused(Rule::BrokenByProbes, run, evidence))
+        Some(caused(first, evidence))
     }
 
     fn failed(&self, (lane, run): Failing<'_>) -> FailedLane {
-        let suspended = self.ledger.observer().misrouted_suspended;
+        let suspended = self.ledger.observer.misrouted_suspended;
         FailedLane {
             path: lane.path,
             transport: lane.transport,
@@ -219,153 +204,118 @@ impl<'a> Case<'a> {
             failures: run.failures,
             local: run.local,
             clear: run.is_unambiguous(suspended),
-            client: self.sentinel().lane(lane).client,
+            client: self.ledger.sentinel.lane(lane).client,
         }
     }
 
-    /// Probes fail where something else says that the path works.
-    pub(super) fn degraded_by_probes(&self) -> Option<Finding> {
-        self.failing().into_iter().find_map(|failing| {
-            let lane = || self.failed(failing);
-            let (rule, evidence) = match self.standing(failing) {
-                Standing::Contradicted(path, at) => {
-                    let lane = lane();
-                    let evidence = Evidence::Contradicted { lane, path, at };
-                    (Rule::DegradedContradicted, evidence)
-                }
-                Standing::Filtered => (Rule::DegradedFiltered, Evidence::Probe { lane: lane() }),
-                _ => return None,
-            };
-            Some(caused(rule, failing.1, evidence))
-        })
+    /// The first lane that fails where something else says that its path works.
+    fn excused(&self) -> Option<(Failing<'a>, Standing)> {
+        let standing = |failing| (failing, self.standing(failing));
+        let mut standings = self.failing().into_iter().map(standing);
+        standings.find(|(_, of)| matches!(of, Standing::Contradicted(..) | Standing::Filtered))
     }
 
-    /// Probes fail on a lane that does not stand for the node.
-    pub(super) fn degraded_aside(&self) -> Option<Finding> {
-        let aside = self.aside(&self.failing())?;
-        let lane = self.failed(aside);
-        Some(caused(
-            Rule::DegradedAside,
-            aside.1,
-            Evidence::Probe { lane },
-        ))
+    /// Probes fail, and a real connection of the same path gets through.
+    pub(super) fn degraded_contradicted(&self) -> Option<Found> {
+        let (failing, Standing::Contradicted(path, at)) = self.excused()? else {
+            return None;
+        };
+        let lane = self.failed(failing);
+        Some(caused(&failing, Evidence::Contradicted { lane, path, at }))
     }
 
-    /// A lane that does not stand for the node, failing while those that do pass: the host's own
+    /// Probes from outside the cluster's ranges fail, those of pods pass.
+    pub(super) fn degraded_filtered(&self) -> Option<Found> {
+        let (failing, Standing::Filtered) = self.excused()? else {
+            return None;
+        };
+        let lane = self.failed(failing);
+        Some(caused(&failing, Evidence::Probe { lane }))
+    }
+
+    /// A lane that does not stand for the node fails while those that do pass: the host's own
     /// path, or UDP.
-    fn aside(&self, failing: &[Failing<'a>]) -> Option<Failing<'a>> {
+    pub(super) fn degraded_aside(&self) -> Option<Found> {
         let standing_for = self.accusing();
-        let passing = |(_, lane): &(Lane, &LaneLedger)| self.is_passing(lane);
-        if !failing.is_empty() || !standing_for.iter().any(passing) {
+        let passing = |(_, lane): &Probed<'_>| self.is_passing(lane);
+        if !self.failing().is_empty() || !standing_for.iter().any(passing) {
             return None;
         }
-        let limits = self.ledger.limits();
-        lanes_of(self.family)
-            .filter(|lane| self.sentinel().stands(lane.path))
-            .filter(|lane| standing_for.iter().all(|(other, _)| other != lane))
-            .filter_map(|lane| Some((lane, self.run(self.sentinel().lane(lane))?)))
-            .find(|(_, run)| run.is_long(limits) && self.hindrance(run).is_none())
+        let limits = &self.ledger.limits;
+        let aside = self
+            .standing_lanes()
+            .filter(|(lane, _)| standing_for.iter().all(|(other, _)| other != lane))
+            .filter_map(|(lane, ledger)| Some((lane, self.run(ledger)?)))
+            .find(|(_, run)| run.is_long(limits) && self.hindrance(run).is_none())?;
+        let lane = self.failed(aside);
+        Some(caused(&aside, Evidence::Probe { lane }))
     }
 
     /// The rules of a path that stands for the node have not followed the API for too long: probes
     /// pass, and meet an old generation.
-    pub(super) fn stale_by_probes(&self) -> Option<Finding> {
-        self.late(Rule::StaleByProbes, self.accusing().into_iter())
+    pub(super) fn stale_by_probes(&self) -> Option<Found> {
+        self.late(self.accusing().into_iter())
     }
 
     /// The same of a path that does not stand for the node: UDP, or the host's own.
-    pub(super) fn degraded_by_lag(&self) -> Option<Finding> {
-        let sentinel = self.sentinel();
-        let lanes = lanes_of(self.family)
-            .filter(|lane| sentinel.stands(lane.path))
-            .map(|lane| (lane, sentinel.lane(lane)));
-        self.late(Rule::DegradedByLag, lanes)
-    }
-
-    fn late(
-        &self,
-        rule: Rule,
-        lanes: impl Iterator<Item = (Lane, &'a LaneLedger)>,
-    ) -> Option<Finding> {
-        let (lane, ledger) = self.latest(lanes)?;
-        let evidence = Evidence::Late {
-            path: lane.path,
-            transport: lane.transport,
-            owners: self.sentinel().owners(lane.family),
-            late: self.lateness(lane, ledger)?,
-            generation: ledger.generation,
-            wanted: ledger.freshness.wanted(),
-        };
-        Some(Finding::caused(rule, Cause::Stale, evidence))
+    pub(super) fn degraded_by_lag(&self) -> Option<Found> {
+        self.late(self.standing_lanes())
     }
 
     /// Of these lanes, the one that is late for longest, where that is too long.
-    fn latest(
-        &self,
-        lanes: impl Iterator<Item = (Lane, &'a LaneLedger)>,
-    ) -> Option<(Lane, &'a LaneLedger)> {
-        let limit = self.ledger.limits().lag_after;
-        let late = |(lane, ledger): &(Lane, &LaneLedger)| self.lateness(*lane, ledger);
+    fn late(&self, lanes: impl Iterator<Item = Probed<'a>>) -> Option<Found> {
+        let late = |(lane, ledger): Probed<'a>| Some((self.lateness(lane, ledger)?, lane, ledger));
+        let late = lanes.filter_map(late);
+        let late = late.filter(|(late, ..)| *late >= self.ledger.limits.lag_after);
         // Among equals the first.
-        lanes
-            .filter(|lane| late(lane).is_some_and(|late| late >= limit))
-            .reduce(|most, lane| {
-                if late(&lane) > late(&most) {
-                    lane
-                } else {
-                    most
-                }
-            })
+        let (late, lane, ledger) = late.min_by_key(|(late, ..)| Reverse(*late))?;
+        let evidence = Evidence::Late {
+            path: lane.path,
+            transport: lane.transport,
+            owners: self.ledger.sentinel.owners(lane.family),
+            late,
+            generation: ledger.generation,
+            wanted: ledger.freshness.wanted(),
+        };
+        Some((Some(Cause::Stale), evidence))
     }
 
     /// For how long the rules of a lane have not followed what this node received: only where its
     /// probes pass, since one that fails says nothing of rules.
-    pub(super) fn lateness(&self, lane: Lane, ledger: &LaneLedger) -> Option<Duration> {
-        let counts = self.sentinel().view().counts() && self.is_passing(ledger);
-        self.sentinel().lateness(lane, self.now).filter(|_| counts)
+    fn lateness(&self, lane: Lane, ledger: &LaneLedger) -> Option<Duration> {
+        let sentinel = &self.ledger.sentinel;
+        let counts = sentinel.view.counts() && self.is_passing(ledger);
+        sentinel.lateness(lane, self.now).filter(|_| counts)
     }
 
-    pub(super) fn suspect_by_probes(&self) -> Option<Finding> {
-        let failing = self.failing();
+    /// Probes fail, which is not confirmed.
+    pub(super) fn suspect_by_probes(&self) -> Option<Found> {
         // The one that began first: counts change places with every probe.
-        let first = *failing.iter().min_by_key(|(_, run)| run.since)?;
-        let evidence = Evidence::Unconfirmed {
-            lane: self.failed(first),
-            lacking: self.lacking(first),
+        let failing = self.failing().into_iter();
+        let first = failing.min_by_key(|(_, run)| run.since)?;
+        let Standing::Lacks(lacking) = self.standing(first) else {
+            return None;
         };
-        Some(caused(Rule::SuspectByProbes, first.1, evidence))
+        let lane = self.failed(first);
+        Some(caused(&first, Evidence::Unconfirmed { lane, lacking }))
     }
 
-    fn lacking(&self, failing: Failing<'a>) -> LaneLacking {
-        match self.standing(failing) {
-            Standing::Few => LaneLacking::Failures,
-            Standing::Off => {
-                let off = self.sentinel().view().off.clone();
-                LaneLacking::Off(off.unwrap_or_default())
-            }
-            Standing::Unsettled => LaneLacking::Void(VoidReason::Unsettled),
-            Standing::Damaged => LaneLacking::Void(VoidReason::Damaged),
-            Standing::Unlooked => LaneLacking::Look,
-            _ if self.beside(failing.1).is_some() => LaneLacking::Pod,
-            _ => LaneLacking::Connection,
-        }
-    }
-
-    pub(super) fn proven_by_probe(&self) -> Option<Finding> {
+    /// A probe got through.
+    pub(super) fn proven_by_probe(&self) -> Option<Found> {
         let (lane, at) = self.fresh_pass()?;
         let evidence = Evidence::Pass {
             path: lane.path,
             transport: lane.transport,
             at,
         };
-        Some(Finding::new(Rule::ProvenByProbe, evidence))
+        Some((None, evidence))
     }
 
     /// The last probe that proves the family, if it is young enough; among equals the first lane.
     pub(super) fn fresh_pass(&self) -> Option<(Lane, Mono)> {
-        let passing = |(_, lane): &(Lane, &LaneLedger)| self.is_passing(lane);
-        let lanes = self.proving().into_iter().rev().filter(passing);
+        let lanes = self.proving().into_iter().rev();
         lanes
+            .filter(|(_, ledger)| self.is_passing(ledger))
             .filter_map(|(lane, ledger)| Some((lane, ledger.last_pass?)))
             .max_by_key(|(_, at)| *at)
     }
@@ -376,12 +326,11 @@ impl<'a> Case<'a> {
         passes.filter_map(|(_, lane)| lane.last_pass).max()
     }
 
-    /// When a probe that may accuse last failed, and when those failures began.
-    pub(super) fn probe_failures(&self) -> Option<(Mono, Mono)> {
+    /// When failures of probes that may accuse began, and when the last of them came.
+    pub(super) fn probe_failures(&self) -> (Option<Mono>, Option<Mono>) {
         let failing = self.failing();
-        let last = failing.iter().map(|(_, run)| run.last).max()?;
-        let since = failing.iter().map(|(_, run)| run.since).min()?;
-        Some((since, last))
+        let since = failing.iter().map(|(_, run)| run.since).min();
+        (since, failing.iter().map(|(_, run)| run.last).max())
     }
 
     /// Probes failed, too long ago to say anything.
@@ -390,35 +339,32 @@ impl<'a> Case<'a> {
     }
 
     /// A lane that ought to work and never did, on a node with a sentinel.
-    pub(super) fn never_worked(&self) -> Option<Finding> {
+    pub(super) fn never_worked(&self) -> Option<Found> {
         let never = self.never_worked_lane()?;
-        let exists = self.inputs.boot.sentinel_exists;
-        exists.then(|| Finding::new(Rule::NeverWorked, Evidence::Never(never)))
+        let exists = self.inputs.sentinel_exists;
+        exists.then_some((None, Evidence::Never(never)))
     }
 
     /// The first of them.
     pub(super) fn never_worked_lane(&self) -> Option<NeverWorked> {
-        let mut paths = ProbePath::ALL
-            .into_iter()
-            .filter(|path| self.sentinel().stands(*path));
-        paths.find_map(|path| {
-            let (lane, ledger) = self.tcp(path);
-            let cause = Some(ledger.never_worked()?);
-            Some(NeverWorked {
-                path,
-                transport: lane.transport,
-                cause,
-                client: ledger.client,
-            })
+        let mut lanes = self.standing_lanes();
+        let never = |(lane, ledger): &Probed<'_>| {
+            lane.transport == Transport::Tcp && ledger.never_worked().is_some()
+        };
+        let (lane, ledger) = lanes.find(never)?;
+        Some(NeverWorked {
+            path: lane.path,
+            transport: lane.transport,
+            cause: ledger.never_worked(),
+            client: ledger.client,
         })
     }
 
     /// A lane whose probes say nothing, lately.
     pub(super) fn void_lane(&self) -> Option<Evidence> {
-        let void = |(_, lane): &(Lane, &LaneLedger)| {
-            lane.last.is_some_and(|(at, outcome)| {
-                matches!(outcome, ProbeOutcome::Void(_)) && self.is_within_proof_age(at)
-            })
+        let void = |(_, lane): &Probed<'_>| {
+            let fresh = lane.last.filter(|(at, _)| self.is_within_proof_age(*at));
+            matches!(fresh, Some((_, ProbeOutcome::Void(_))))
         };
         let mut lanes = ProbePath::ALL.into_iter().map(|path| self.tcp(path));
         let (lane, ledger) = lanes.find(void)?;
@@ -431,7 +377,7 @@ impl<'a> Case<'a> {
 
     /// Why a lane's last probe says nothing.
     fn void_cause(&self, ledger: &LaneLedger) -> VoidCause {
-        let damage = self.sentinel().damage(self.now);
+        let damage = self.ledger.sentinel.damage(self.now);
         match (damage, &ledger.unsent, ledger.last) {
             (Some(damage), _, _) => VoidCause::Damage(damage.sentence.clone()),
             (None, Some(unsent), _) => VoidCause::Unsent(unsent.to_string()),
@@ -441,11 +387,76 @@ impl<'a> Case<'a> {
     }
 }
 
-fn caused(rule: Rule, run: &Run, evidence: Evidence) -> Finding {
-    Finding::caused(rule, run.cause().cause(), evidence)
+/// Lanes as they look.
+impl<'a> Case<'a> {
+    /// The lanes that were ever probed.
+    pub(super) fn lanes(&self) -> Vec<LaneView> {
+        let probed = |lane| (lane, self.ledger.sentinel.lane(lane));
+        let known = lanes_of(self.family).map(probed);
+        let known = known.filter(|(_, ledger)| ledger.is_known());
+        known.map(|lane| self.lane_view(lane)).collect()
+    }
+
+    fn lane_view(&self, (lane, ledger): Probed<'a>) -> LaneView {
+        let beside_cilium = !self.ledger.sentinel.stands(lane.path);
+        let state = match self.lane_state(ledger) {
+            // Where it passes, by rules that somebody left behind, that is worth a word.
+            state if state == LaneState::Passing || !beside_cilium => state,
+            _ => LaneState::Off,
+        };
+        let cause = match state {
+            LaneState::Failing => self.run(ledger).map(Run::cause),
+            LaneState::NeverWorked => ledger.never_worked(),
+            LaneState::Passing | LaneState::Void | LaneState::Off => None,
+        };
+        let run = ledger.run.as_ref();
+        let [passed, failed, void] = ledger.totals;
+        LaneView {
+            path: lane.path,
+            transport: lane.transport,
+            armed: ledger.armed,
+            state,
+            cause,
+            failures: run.map_or(0, |run| run.failures),
+            failing_since: run.map(|run| run.since),
+            last_pass: ledger.last_pass,
+            last_failure: ledger.last_failure,
+            delays: StageDelays::of(ledger.delays, ledger.round_trip),
+            generation: ledger.generation,
+            wanted: ledger.freshness.wanted(),
+            lag: ledger.freshness.lag().map(nanos),
+            late: self.lateness(lane, ledger).map(nanos),
+            passed,
+            failed,
+            void,
+            client: ledger.client,
+            local: run.is_some_and(|run| run.local),
+            void_cause: (state == LaneState::Void).then(|| self.void_cause(ledger)),
+            beside_cilium,
+        }
+    }
+
+    fn lane_state(&self, ledger: &'a LaneLedger) -> LaneState {
+        if self.run(ledger).is_some() {
+            return LaneState::Failing;
+        }
+        match ledger.last.filter(|(at, _)| self.is_within_proof_age(*at)) {
+            _ if !self.ledger.sentinel.view.counts() => LaneState::Off,
+            None => LaneState::Off,
+            Some(_) if ledger.never_worked().is_some() => LaneState::NeverWorked,
+            Some((_, ProbeOutcome::Void(_))) => LaneState::Void,
+            Some(_) if !ledger.armed => LaneState::NeverWorked,
+            Some((_, ProbeOutcome::Failed(_))) => LaneState::Void,
+            Some((_, ProbeOutcome::Passed { .. })) => LaneState::Passing,
+        }
+    }
+}
+
+fn caused((_, run): &Failing<'_>, evidence: Evidence) -> Found {
+    (Some(run.cause().cause()), evidence)
 }
 
 /// Whether the sentinel alone makes a family worth judging.
 pub(super) fn is_judged(sentinel: &SentinelLedger, family: Family) -> bool {
-    sentinel.view().exists && sentinel.is_armed(family)
+    sentinel.view.exists && sentinel.is_armed(family)
 }

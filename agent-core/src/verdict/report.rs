@@ -1,19 +1,22 @@
 //! What a verdict says, as plain data without a sentence: `explain` has those. `/verdict` prints
 //! both as JSON, whose names are stable, and `pathproof status` reads the data back.
 
-pub mod lanes;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
 
+use agent_common::probe::{STAGES, Stage};
 use agent_common::service::{Family, SourceClass};
 use serde::{Deserialize, Serialize};
 
-use super::finding::Finding;
-use crate::cause::{Cause, Failure, State, Why};
+use super::finding::{Finding, VoidCause};
+use crate::cause::{Cause, Failure, ProbeCause, State, Why};
 use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
 use crate::limits::Limits;
 use crate::names;
 use crate::time::Mono;
-pub use lanes::{LaneState, LaneView, StageDelays};
+use crate::trace::{ProbePath, Transport};
 
 /// The verdict on the node. Times are `CLOCK_MONOTONIC` nanoseconds; ages are differences to `at`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,19 +54,51 @@ pub struct Verdict {
 pub const SERVICES_SHOWN: usize = 100;
 
 impl Verdict {
-    /// The node is broken or stale, and every family that is says so by the sentinel alone. The
-    /// moment to read the sentinel afresh, before the first 503.
-    pub fn rests_on_sentinel(&self) -> bool {
-        let broken = |family: &&FamilyVerdict| matches!(family.state, State::Broken | State::Stale);
-        let mut families = self.families.iter().filter(broken).peekable();
-        families.peek().is_some() && families.all(|family| family.by_sentinel)
-    }
-
     /// The verdict on a family, where it has frontends.
     pub fn family(&self, family: Family) -> Option<&FamilyVerdict> {
-        self.families
-            .iter()
-            .find(|verdict| verdict.family == family)
+        let mut families = self.families.iter();
+        families.find(|verdict| verdict.family == family)
+    }
+
+    /// The same verdict, said to hold since the state began rather than since now.
+    #[must_use]
+    pub fn following(mut self, last: Option<&LastVerdict>) -> Self {
+        if let Some(last) = last
+            && last.state == self.state
+        {
+            self.since = last.since.min(self.at);
+        }
+        self
+    }
+
+    /// Whether something changed that is worth a line in the log: state, cause or why.
+    pub fn differs(&self, last: &LastVerdict) -> bool {
+        (self.state, self.cause, self.why) != (last.state, last.cause, last.why)
+    }
+}
+
+/// A verdict in short: what tells one from the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastVerdict {
+    /// Its state.
+    pub state: State,
+    /// With it.
+    pub cause: Option<Cause>,
+    /// With it.
+    pub why: Option<Why>,
+    /// Since when.
+    pub since: Mono,
+}
+
+impl LastVerdict {
+    /// Of a verdict.
+    pub fn of(verdict: &Verdict) -> Self {
+        Self {
+            state: verdict.state,
+            cause: verdict.cause,
+            why: verdict.why,
+            since: verdict.since,
+        }
     }
 }
 
@@ -139,8 +174,7 @@ pub struct ServiceTrouble {
     /// The commonest failure.
     pub cause: Cause,
     /// Failures by name, since they began.
-    #[serde(with = "names::by_failure")]
-    pub failures: Vec<(Failure, u64)>,
+    pub failures: BTreeMap<Failure, u64>,
     /// When they began.
     pub since: Mono,
     /// The last of them.
@@ -180,4 +214,139 @@ pub struct Loss {
     pub loss: CoverageLoss,
     /// The same for a person.
     pub sentence: String,
+}
+
+/// One lane: a path by one transport, in the family that it is shown with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneView {
+    /// Which way.
+    pub path: ProbePath,
+    /// By which transport.
+    pub transport: Transport,
+    /// It worked once in this boot, so that failures say something.
+    pub armed: bool,
+    /// What it looks like.
+    pub state: LaneState,
+    /// How its probes fail, or failed as long as it never worked.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cause: Option<ProbeCause>,
+    /// Failures in a row that count.
+    pub failures: u32,
+    /// When the first of them was sent.
+    pub failing_since: Option<Mono>,
+    /// When a probe last passed.
+    pub last_pass: Option<Mono>,
+    /// When one last failed, counted or not.
+    pub last_failure: Option<Mono>,
+    /// What the last probe took.
+    pub delays: StageDelays,
+    /// The port at which the echo was last dialled.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub generation: Option<u16>,
+    /// The port that the endpoint should have, as the cluster view has it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub wanted: Option<u16>,
+    /// How long the rules took to follow when the endpoint last moved, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lag: Option<u64>,
+    /// For how long they have not followed, in nanoseconds; nothing where they have.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub late: Option<u64>,
+    /// Probes that passed, since the agent began.
+    pub passed: u64,
+    /// That failed.
+    pub failed: u64,
+    /// That say nothing.
+    pub void: u64,
+    /// Where its probes come from.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub client: Option<IpAddr>,
+    /// Its frontend is an address of the node's own, which refuses what no rule takes.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub local: bool,
+    /// Why the last probe says nothing, where it does not.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub void_cause: Option<VoidCause>,
+    /// Cilium is not known to translate what enters by the sentinel's interfaces: it proves and
+    /// accuses nothing.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub beside_cilium: bool,
+}
+
+impl LaneView {
+    /// How far the rules lag behind the API: what was measured last, or how long they have been
+    /// late, whichever is longer. Nothing where nothing is known.
+    pub fn programming_lag(&self) -> Option<Duration> {
+        self.lag.max(self.late).map(Duration::from_nanos)
+    }
+}
+
+/// What a lane looks like; a fact, no judgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LaneState {
+    /// The last probe passed.
+    Passing,
+    /// Probes fail since the last one that passed.
+    Failing,
+    /// The last probe says nothing.
+    Void,
+    /// No probe passed yet in this boot, or since the sentinel was made or another program took the
+    /// datapath over.
+    NeverWorked,
+    /// It is not probed.
+    Off,
+}
+
+impl LaneState {
+    /// Name as metrics and `/verdict` show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            LaneState::Passing => "passing",
+            LaneState::Failing => "failing",
+            LaneState::Void => "void",
+            LaneState::NeverWorked => "never_worked",
+            LaneState::Off => "off",
+        }
+    }
+}
+
+/// What the last probe took, in nanoseconds from the stage before; the first stage from sending.
+/// Of a TCP probe these are the stages of its handshake. A stage it did not reach is missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StageDelays {
+    /// Came into the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arrived: Option<u64>,
+    /// Left for the echo, translated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub translated: Option<u64>,
+    /// Reached the echo.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub echoed: Option<u64>,
+    /// The answer came into the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub returned: Option<u64>,
+    /// The answer reached the client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub collected: Option<u64>,
+    /// All of the last probe that passed, data included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub round_trip: Option<u64>,
+}
+
+impl StageDelays {
+    /// From a table by stage.
+    pub(crate) fn of(delays: [Option<u64>; STAGES], round_trip: Option<u64>) -> Self {
+        let at = |stage: Stage| delays[stage as usize];
+        Self {
+            arrived: at(Stage::Arrived),
+            translated: at(Stage::Translated),
+            echoed: at(Stage::Echoed),
+            returned: at(Stage::Returned),
+            collected: at(Stage::Collected),
+            round_trip,
+        }
+    }
 }

@@ -10,23 +10,21 @@ use agent_common::service::{
     EndpointKey, EndpointValue, FAMILIES, Family, FrontendKey, FrontendKind, FrontendValue,
     SOURCE_CLASSES, SourceClass,
 };
+use agent_core::answer::{Enforcement, UnknownPolicy};
 use agent_core::cause::Failure;
 use agent_core::cluster::ObjectName;
 use agent_core::coverage::{Hook, Hooks, ObserverStart};
 use agent_core::damping::DWELL_DEFAULT;
 use agent_core::drain::ProbeRanges;
 use agent_core::eligibility::TerminatingTaints;
-use agent_core::event::{
-    Event, Facts, KernelSample, KernelState, KnownService, Parts, Service, Successor,
-};
-use agent_core::evidence::{CountDelta, Sighting};
+use agent_core::event::{Event, Facts, KernelSample, KernelState, Parts, Service, Successor};
+use agent_core::evidence::{CountDelta, ServiceInfo, Sighting};
 use agent_core::expect::SourcePrefix;
 use agent_core::expect::sentinel::{Sentinel, SentinelFamily, SentinelPort, SentinelRule};
 use agent_core::limits::Limits;
 use agent_core::node::{Settings, Start};
 use agent_core::owners::{DatapathOwners, Owner};
 use agent_core::plan::{Installed, MapChange, Missing};
-use agent_core::policy::{Enforcement, UnknownPolicy};
 use agent_core::shape;
 use agent_core::time::{Mono, Wall};
 use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport};
@@ -351,9 +349,9 @@ prop_compose! {
 prop_compose! {
     fn known()(id in 0..8_u32, known in prop::option::of((names(), families(), any::<u32>(), any::<[bool; 3]>())))
     -> Service {
-        let known = known.map(|(name, family, endpoints, [udp, dns, sentinel])| KnownService {
+        let known = known.map(|(name, family, endpoints, [udp, dns, sentinel])| ServiceInfo {
             name,
-            port: String::new(),
+            port: "".into(),
             family,
             endpoints,
             udp,

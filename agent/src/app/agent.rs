@@ -5,51 +5,40 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_common::evidence::FAULTS;
+use agent_common::abi::ABI_VERSION;
+use agent_common::evidence::{FAULTS, Fault};
 use agent_common::service::FAMILIES;
-use agent_core::coverage::{Hook, Hooks, ObserverStart};
+use agent_core::coverage::{Hook, Hooks};
 use agent_core::effect::{Answers, Effect, Judged, Notice};
 use agent_core::event::{Event, Parts, Successor, ViewUpdate};
-use agent_core::limits::Limits;
-use agent_core::node::{Node, SAMPLE_INTERVAL, Settings, Start};
+use agent_core::evidence::{Directory as _, Sighting};
+use agent_core::limits::{Limits, SAMPLE_INTERVAL};
+use agent_core::node::{Node, Start};
 use agent_core::owners::DatapathOwners;
 use agent_core::plan::MapChange;
-use agent_core::report::Report;
-use agent_core::report::hardening::HardeningReport;
+use agent_core::report::{self, BUSIEST_SHOWN, HardeningReport, Report, SCHEMA, UDP_SHOWN};
 use agent_core::time::{Mono, Wall};
+use agent_core::verdict::Verdict;
 use tokio::sync::watch;
 
-use super::probing::{Message, Probing};
+use super::probing::Probing;
+use super::{Loaded, settings};
 use crate::clock;
-use crate::cluster::watch::Update;
+use crate::cluster::Update;
 use crate::config::Config;
 use crate::datapath::Observer;
-use crate::datapath::attach::Attachment;
+use crate::datapath::attach::{Attachment, Mechanism};
 use crate::datapath::devices::{Device, Interfaces};
 use crate::datapath::shape::Seen;
-use crate::lifecycle::memory;
-use crate::metrics::Metrics;
+use crate::lifecycle::give_back_memory;
+use crate::metrics::{Metrics, Snapshot};
 use crate::port::Succeeded;
 use crate::publish::Publishing;
-use crate::sentinel::owners::owners;
-use crate::state::Memory;
-use crate::state::recordings::Recordings;
-
-/// What others read.
-pub(super) struct Published {
-    pub(super) answers: watch::Receiver<Arc<Answers>>,
-    pub(super) report: watch::Receiver<Option<Arc<Report>>>,
-}
+use crate::sentinel::kernel::owners;
+use crate::state::{Memory, Recordings};
 
 /// A change of so many objects leaves memory behind that is worth giving back.
 const LARGE: usize = 1_000;
-
-/// The observer as it was loaded.
-#[derive(Default)]
-pub(super) struct Loaded {
-    pub(super) observer: Option<Observer>,
-    pub(super) start: ObserverStart,
-}
 
 pub(super) struct Agent {
     pub(super) config: Config,
@@ -57,76 +46,65 @@ pub(super) struct Agent {
     pub(super) observer: Option<Observer>,
     /// The sentinel's parts, unless it is turned off.
     pub(super) probing: Option<Probing>,
-    pub(super) interfaces: Interfaces,
     pub(super) succeeded: Succeeded,
-    pub(super) metrics: Arc<Metrics>,
     pub(super) output: Output,
-    memory: Memory,
+    interfaces: Interfaces,
+    /// Interfaces came or went whose hooks were not followed yet.
+    unfollowed: bool,
     /// When the kernel's evidence is read again.
     next_sample: Duration,
 }
 
-/// What goes out beside metrics, and what is shown of the shell itself.
+/// Where verdicts go, and what reports say beside them.
 pub(super) struct Output {
+    pub(super) metrics: Arc<Metrics>,
     pub(super) publishing: Option<Publishing>,
     pub(super) hardening: HardeningReport,
-    pub(super) started: Wall,
-    pub(super) faults: Option<[u64; FAULTS]>,
-    pub(super) anomalies: u64,
-    answers: watch::Sender<Arc<Answers>>,
-    report: watch::Sender<Option<Arc<Report>>>,
+    pub(super) answers: watch::Sender<Arc<Answers>>,
+    pub(super) report: watch::Sender<Option<Arc<Report>>>,
+    started: Wall,
+    faults: Option<[u64; FAULTS]>,
+    memory: Memory,
 }
 
 impl Agent {
     /// Begins where an agent of this boot stopped, if one did.
     pub(super) fn new(
         config: Config,
-        loaded: Loaded,
+        (observer, start): Loaded,
         probing: Option<Probing>,
         limits: Limits,
         metrics: Arc<Metrics>,
-    ) -> (Self, Published) {
-        let memory = Memory::in_dir(config.state_dir.as_deref());
+    ) -> Self {
+        let memory = Memory::in_dir(config.kept.state_dir.as_deref());
         let start = Start {
             now: clock::mono(),
             wall: clock::wall(),
-            observer: loaded.start,
+            observer: start,
             remembered: memory.recall(),
         };
         let started = start.wall;
         let rereads = probing.as_ref().is_some_and(Probing::rereads);
-        let node = Node::new(settings(&config, limits, rereads), start);
-        let (answers, answers_seen) = watch::channel(Arc::new(Answers::before_the_first()));
-        let (report, report_seen) = watch::channel(None);
-        let agent = Self {
+        Self {
+            node: Node::new(settings(&config, limits, rereads), start),
             config,
-            node,
-            observer: loaded.observer,
+            observer,
             probing,
-            interfaces: Interfaces::default(),
             succeeded: Succeeded::default(),
-            metrics,
             output: Output {
+                metrics,
                 publishing: None,
                 hardening: HardeningReport::default(),
+                answers: watch::Sender::new(Arc::new(Answers::before_the_first())),
+                report: watch::Sender::new(None),
                 started,
                 faults: None,
-                anomalies: 0,
-                answers,
-                report,
+                memory,
             },
-            memory,
+            interfaces: Interfaces::default(),
+            unfollowed: false,
             next_sample: SAMPLE_INTERVAL,
-        };
-        let published = Published {
-            answers: answers_seen,
-            report: report_seen,
-        };
-        (agent, published)
-    }
-
-    pub(super) fn view_synced(&self) -> bool {
-        self.node.view().is_synced()
+        }
     }
 
     /// The cluster view changed, or what is wrong with it did.
@@ -135,57 +113,28 @@ impl Agent {
         let changes = update.changes.len();
         self.feed(Event::View(ViewUpdate {
             problems: update.problems.iter().map(ToString::to_string).collect(),
-            silent: update.problems.iter().any(|of| of.reason.is_silence()),
-            ignored: update.ignored.values().sum(),
+            silent: update.problems.iter().any(|of| of.is_silence),
+            ignored: update.ignored,
             changes: update.changes,
         }));
         if changes > 0 {
-            self.metrics.retain(self.node.planner());
+            self.output.metrics.retain(self.node.planner());
         }
         if changes >= LARGE {
-            memory::give_back();
+            give_back_memory();
         }
     }
 
     /// Interfaces came or went. Their hooks are the successor's to keep, where there is one.
     pub(super) fn follow_interfaces(&mut self, interfaces: Interfaces) {
         self.interfaces = interfaces;
+        self.unfollowed = true;
         if let Some(shape) = self.read_shape(None) {
             self.feed(shape);
         }
-        self.follow_devices();
-    }
-
-    fn follow_devices(&mut self) {
-        if self.follow_successor() {
-            self.succeeded.postponed = true;
-            return;
+        if !self.follow_successor() {
+            self.follow_hooks(false);
         }
-        let (wanted, left_out) = self.watched();
-        let Some(observer) = &mut self.observer else {
-            return self.feed(Event::Tick);
-        };
-        observer.follow(&wanted);
-        tracing::debug!(
-            devices = wanted.len(),
-            left_out,
-            "the interfaces were followed"
-        );
-        let hooks = hooks(observer.attachments(), left_out);
-        self.feed(Event::Hooks(hooks));
-    }
-
-    /// The devices that the configuration wants, and how many it leaves out. The sentinel's far ends
-    /// are neither: what crosses them is on no node's way.
-    fn watched(&self) -> (Vec<Device>, usize) {
-        let own = self.probing.as_ref().map(Probing::far_ends);
-        let of_node =
-            |device: &&Device| own.as_ref().is_none_or(|ends| !ends.contains(&device.name));
-        let devices = self.interfaces.devices.iter().filter(of_node);
-        let (wanted, others): (Vec<&Device>, Vec<_>) =
-            devices.partition(|device| self.config.interfaces.watches(&device.name));
-        let wanted = wanted.into_iter().cloned().collect();
-        (wanted, others.len() + self.interfaces.unfollowed)
     }
 
     /// Every few seconds: are the hooks still there, and first? Two agents that both insist on being
@@ -197,25 +146,48 @@ impl Agent {
         if succeeded {
             return;
         }
-        let (wanted, left_out) = self.watched();
-        if let Some(observer) = &mut self.observer {
-            let now = clock::mono();
-            let before = observer.repairs();
-            // Devices may have come while a successor had the hooks.
-            if std::mem::take(&mut self.succeeded.postponed) {
-                observer.follow(&wanted);
-            }
-            observer.check(now);
-            let repaired = observer.repairs() != before;
-            let hooks = hooks(observer.attachments(), left_out);
-            if repaired {
-                self.feed(Event::HooksRepaired(now));
-            }
-            self.feed(Event::Hooks(hooks));
-        }
+        self.follow_hooks(true);
         if self.probing.as_ref().is_some_and(Probing::has_ended) {
             self.feed(Event::Parts(Parts::Ended));
         }
+    }
+
+    /// Attaches to the devices that the configuration wants, and repairs where that `checks`. The
+    /// sentinel's far ends are left out: what crosses them is on no node's way.
+    fn follow_hooks(&mut self, checks: bool) {
+        let Some(observer) = &mut self.observer else {
+            return;
+        };
+        let own = self
+            .probing
+            .as_ref()
+            .map(Probing::far_ends)
+            .unwrap_or_default();
+        let devices = self.interfaces.devices.iter();
+        let (wanted, others): (Vec<&Device>, Vec<_>) = devices
+            .filter(|device| !own.contains(&device.name))
+            .partition(|device| self.config.observer.watches(&device.name));
+        let left_out = others.len() + self.interfaces.unfollowed;
+        if std::mem::take(&mut self.unfollowed) {
+            tracing::debug!(
+                devices = wanted.len(),
+                left_out,
+                "the interfaces are followed"
+            );
+            let wanted: Vec<Device> = wanted.into_iter().cloned().collect();
+            observer.follow(&wanted);
+        }
+        let now = clock::mono();
+        let before = observer.repairs();
+        if checks {
+            observer.check(now);
+        }
+        let repaired = observer.repairs() != before;
+        let hooks = hooks(observer.attachments(), left_out);
+        if repaired {
+            self.feed(Event::HooksRepaired(now));
+        }
+        self.feed(Event::Hooks(hooks));
     }
 
     /// Reads the kernel's evidence. Returns when to read it again.
@@ -226,22 +198,17 @@ impl Agent {
             Some(Err(error)) => Event::SampleFailed(error.to_string()),
             Some(Ok(read)) => {
                 let answers = read.answers.iter().map(|of| (of.service, of.after_us));
-                self.metrics
-                    .record_sample(&read.sample.counts, answers, self.node.planner());
+                self.output.metrics.record_sample(
+                    &read.sample.counts,
+                    answers,
+                    self.node.planner(),
+                );
                 self.output.faults = Some(read.sample.faults);
-                self.output.anomalies += read.sample.sightings.len() as u64;
                 Event::Sample(Box::new(read.sample))
             }
         };
         self.feed_at(event, now);
         self.next_sample
-    }
-
-    /// Something came from the sentinel's parts.
-    pub(super) fn take_in(&mut self, message: Message) {
-        if let Some(event) = message.into_event(self.probing.as_mut()) {
-            self.feed(event);
-        }
     }
 
     pub(super) fn feed(&mut self, event: Event) {
@@ -271,7 +238,7 @@ impl Agent {
             Effect::Publish(judged) => self.publish(*judged),
             Effect::Remember(remembered) => {
                 if !self.succeeded.ask().exists() {
-                    self.memory.remember(*remembered);
+                    self.output.memory.remember(*remembered);
                 }
             }
             Effect::SaveRecording => self.save_recording(),
@@ -282,12 +249,12 @@ impl Agent {
                 outcome,
                 lag,
             } => {
-                self.metrics.record_probe(&trace, outcome.name());
+                self.output.metrics.record_probe(&trace, outcome.name());
                 if let Some(lag) = lag {
-                    self.metrics.record_rotation(trace.lane.family, lag);
+                    self.output.metrics.record_rotation(trace.lane.family, lag);
                 }
             }
-            Effect::StaleConnection(family, age) => self.metrics.record_left(family, age),
+            Effect::StaleConnection(family, age) => self.output.metrics.record_left(family, age),
             Effect::Log(notice) => log(&notice),
             Effect::CheckParts if self.succeeded.ask().exists() => {}
             effect => {
@@ -299,7 +266,7 @@ impl Agent {
     }
 
     fn save_recording(&self) {
-        let Some(dir) = &self.config.state_dir else {
+        let Some(dir) = &self.config.kept.state_dir else {
             return;
         };
         let recording = self.node.recording();
@@ -353,7 +320,124 @@ impl Agent {
         let report = Arc::new(self.assemble(verdict, &answers));
         self.output.answers.send_replace(Arc::new(answers));
         self.output.report.send_replace(Some(Arc::clone(&report)));
-        self.metrics.update(self.snapshot(report));
+        self.output.metrics.update(self.snapshot(report));
+    }
+
+    /// The document behind `/verdict`.
+    fn assemble(&self, verdict: Verdict, answers: &Answers) -> Report {
+        let node = &self.node;
+        let planner = node.planner();
+        let (services, services_omitted) =
+            self.output
+                .metrics
+                .services(planner, &verdict.services, BUSIEST_SHOWN);
+        let sightings = node
+            .judge()
+            .sightings
+            .iter()
+            .map(|sighting| self.sighting(sighting));
+        let attachments = self.observer.iter().flat_map(Observer::attachments);
+        let missing = planner.missing();
+        let options = &self.config.healthz;
+        let named = |counts: &[u64; FAULTS]| {
+            Fault::ALL.map(|fault| (fault.name().to_owned(), counts[fault as usize]))
+        };
+        let faults = self.output.faults.iter().flat_map(named);
+        Report {
+            schema: SCHEMA,
+            node: self.config.node_name.to_string(),
+            node_uid: node.uid(),
+            written: timestamp(node.judge().anchor.wall_of(verdict.at)),
+            agent: report::AgentInfo {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                abi: ABI_VERSION,
+                started: timestamp(self.output.started),
+                enforcement: options.enforcement,
+                unknown_policy: options.unknown_policy,
+            },
+            hardening: self.output.hardening.clone(),
+            answers: report::Answers {
+                healthz: report::AnswerReport::from(&answers.healthz),
+                livez: report::AnswerReport::from(&answers.livez),
+            },
+            port: self.succeeded.port.borrow().clone(),
+            sentinel: (self.probing.as_ref())
+                .map_or_else(report::SentinelReport::disabled, |probing| {
+                    probing.report(node)
+                }),
+            services,
+            services_omitted,
+            udp: self.output.metrics.udp(planner, UDP_SHOWN),
+            sightings: sightings.collect(),
+            devices: attachments.map(device).collect(),
+            datapath: node.judge().shape.clone(),
+            expectations: report::ExpectationReport {
+                services: node.view().service_count() as u64,
+                frontends: planner.frontend_count() as u64,
+                endpoints: planner.endpoint_count(),
+                missing: missing.frontends + missing.endpoints + missing.sources + missing.services,
+            },
+            cluster: self.cluster(),
+            publish: (self.output.publishing.as_ref())
+                .map(Publishing::report)
+                .unwrap_or_default(),
+            faults: faults.collect(),
+            drain: node.drain().clone(),
+            verdict,
+        }
+    }
+
+    /// What metrics show beside the report.
+    fn snapshot(&self, report: Arc<Report>) -> Snapshot {
+        let observer = self.observer.as_ref();
+        Snapshot {
+            report,
+            delays: observer
+                .and_then(|observer| observer.sampler.delays().ok())
+                .unwrap_or_default(),
+            reattached: observer.map_or(0, Observer::repairs),
+        }
+    }
+
+    fn sighting(&self, sighting: &Sighting) -> report::SightingReport {
+        let info = self.node.planner().service(sighting.service);
+        let service = info.map_or_else(
+            || format!("service id {}", sighting.service),
+            |info| info.label(),
+        );
+        let observer = self.observer.as_ref();
+        let device = observer.and_then(|observer| observer.device_name(sighting.device));
+        let device = device.map_or_else(
+            || format!("interface {}", sighting.device),
+            ToOwned::to_owned,
+        );
+        report::SightingReport {
+            at: sighting.at,
+            service,
+            path: sighting.class,
+            failure: sighting.failure,
+            client: sighting.client,
+            frontend: sighting.frontend,
+            destination: sighting.destination,
+            device,
+        }
+    }
+
+    fn cluster(&self) -> report::ClusterReport {
+        let state = self.node.view_state();
+        let conflicts = self.node.planner().conflicts().take(20);
+        let conflicts = conflicts.map(|(holder, claimant)| {
+            format!(
+                "{holder} and {claimant} claim the same frontend; the first is expected to be served"
+            )
+        });
+        report::ClusterReport {
+            source: self.config.source.to_string(),
+            synced: self.node.view().is_synced(),
+            changed: state.changed,
+            problems: state.problems.iter().cloned().chain(conflicts).collect(),
+            ignored: state.ignored,
+        }
     }
 
     /// Tells the node whether a successor is there, where that changed. Returns whether one is.
@@ -377,21 +461,6 @@ impl Agent {
     }
 }
 
-fn settings(config: &Config, limits: Limits, rereads: bool) -> Settings {
-    Settings {
-        node: config.node_name.to_string(),
-        limits,
-        taints: config.terminating_taints.clone(),
-        unknown_policy: config.unknown_policy,
-        enforcement: config.enforcement,
-        flap_dwell: config.flap_dwell,
-        drain_ignore: config.drain_ignore.clone(),
-        watches_services: config.source.has_services(),
-        sentinel: config.sentinel.as_ref().map(|of| of.rule()),
-        rereads,
-    }
-}
-
 fn hooks<'a>(attachments: impl Iterator<Item = &'a Attachment>, left_out: usize) -> Hooks {
     let hook = |attachment: &Attachment| Hook {
         device: attachment.device.name.clone(),
@@ -408,24 +477,28 @@ fn hooks<'a>(attachments: impl Iterator<Item = &'a Attachment>, left_out: usize)
 
 fn log(notice: &Notice) {
     match notice {
-        Notice::ViewProblem(problem) => {
-            tracing::warn!(%problem, "the cluster view has a problem; the last good view stays");
-        }
-        Notice::Unreadable(why) => tracing::warn!(%why, "the evidence cannot be read"),
-        Notice::Altered(altered) => tracing::warn!(%altered, "the sentinel is not probed"),
-        Notice::SentinelOff(why) => {
-            tracing::warn!(%why, "the sentinel is off; the node is judged by real traffic alone");
-        }
-        Notice::SentinelOn => tracing::info!("the sentinel is on again"),
-        Notice::Damaged(sentence) => {
-            tracing::warn!(%sentence, "the sentinel's devices are damaged");
-        }
-        Notice::Detached => tracing::warn!("the sentinel's programs are put back"),
-        Notice::Rechecked(differs) => tracing::warn!(?differs, "the sentinel was read uncached"),
-        Notice::Shape(notes) => tracing::info!(%notes, "the datapath's shape changed"),
-        Notice::Lane(outcome) => tracing::debug!(outcome, "a path begins or ceases to fail"),
-        Notice::UpgradeFailed => tracing::warn!(
-            "the verdict began to fail with this agent, which is therefore not ready: a rolling update stops here"
-        ),
+        Notice::Lane(_) => tracing::debug!("{notice}"),
+        Notice::SentinelOn | Notice::Shape(_) => tracing::info!("{notice}"),
+        _ => tracing::warn!("{notice}"),
     }
+}
+
+fn device(attachment: &Attachment) -> report::DeviceReport {
+    report::DeviceReport {
+        name: attachment.device.name.clone(),
+        index: attachment.device.index,
+        attached: match attachment.mechanism() {
+            Some(Mechanism::Tcx) => report::Attached::Tcx,
+            Some(Mechanism::Clsact) => report::Attached::Clsact,
+            None => report::Attached::None,
+        },
+        ingress_head: attachment.first[0],
+        egress_head: attachment.first[1],
+        uplink: attachment.device.uplink,
+        problem: attachment.problem.clone(),
+    }
+}
+
+fn timestamp(wall: Wall) -> jiff::Timestamp {
+    jiff::Timestamp::from_nanosecond(i128::from(wall.0)).unwrap_or_default()
 }

@@ -1,89 +1,48 @@
 //! The sentinel's parts, held: its devices (kept by a task), programs, prober and uncached reader.
 //! What they bring becomes events of the node, and the node's effects reach them here.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
-use agent_common::service::Family;
-use agent_core::cluster::Change;
 use agent_core::effect::{DesiredDevices, Effect};
 use agent_core::event::{Event, Parts};
-use agent_core::expect::sentinel::Sentinel;
 use agent_core::node::Node;
-use agent_core::time::Mono;
 use agent_core::trace::ProbeTrace;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::clock;
-use crate::cluster::api::Uncached;
+use crate::cluster::api::ApiServer;
 use crate::config::SentinelConfig;
 use crate::datapath::Observer;
-use crate::datapath::probe_hooks::{ProbeEnds, ProbeHooks};
-use crate::sentinel::devices::{Role, SentinelDevices, Settings};
-use crate::sentinel::prober::{FamilyTargets, Frontend, Prober, Targets};
-use addresses::{settings, taken, wire};
-use keeper::{DesiredState, Observed};
+use crate::datapath::probes::{ProbeEnds, ProbeHooks};
+use crate::sentinel::devices::{Role, SentinelDevices, in_cluster};
+use crate::sentinel::prober::Prober;
+use keeper::DesiredState;
 
-mod addresses;
 mod keeper;
-mod maps;
 mod report;
 
 /// What comes to the main loop from the sentinel's parts.
 pub(super) struct Inbox {
-    observed: mpsc::UnboundedReceiver<Observed>,
+    events: mpsc::UnboundedReceiver<Event>,
     traces: mpsc::UnboundedReceiver<ProbeTrace>,
-    readings: mpsc::UnboundedReceiver<Reading>,
-}
-
-/// When the API server was asked, and what it answered, where it did.
-type Reading = (Mono, Option<Vec<Change>>);
-
-/// One thing that came.
-pub(in crate::app) enum Message {
-    Observed(Observed),
-    Trace(Box<ProbeTrace>),
-    Reading(Reading),
 }
 
 impl Inbox {
-    /// The next message; never one where there is no sentinel.
-    pub(super) async fn next(&mut self) -> Message {
+    /// The next event; never one where there is no sentinel.
+    pub(super) async fn next(&mut self) -> Event {
         tokio::select! {
-            Some(observed) = self.observed.recv() => Message::Observed(observed),
-            Some(trace) = self.traces.recv() => Message::Trace(Box::new(trace)),
-            Some(reading) = self.readings.recv() => Message::Reading(reading),
+            Some(event) = self.events.recv() => event,
+            Some(trace) = self.traces.recv() => Event::Trace(Box::new(trace)),
             else => std::future::pending().await,
         }
     }
 }
 
-impl Message {
-    /// As an event of the node.
-    pub(super) fn into_event(self, probing: Option<&mut Probing>) -> Option<Event> {
-        Some(match self {
-            Message::Trace(trace) => Event::Trace(trace),
-            Message::Reading((began, found)) => Event::Reread(began, found),
-            Message::Observed(Observed::Ready(devices)) => {
-                probing?.ready = Some(devices);
-                Event::Parts(Parts::Ready)
-            }
-            Message::Observed(Observed::Off(why)) => {
-                probing?.ready = None;
-                Event::Parts(Parts::Off(why))
-            }
-            Message::Observed(Observed::Damaged(why)) => Event::Parts(Parts::Damaged(why)),
-            Message::Observed(Observed::Kernel(state)) => Event::Parts(Parts::Kernel(state)),
-        })
-    }
-}
-
 pub(super) struct Probing {
     config: SentinelConfig,
-    settings: Settings,
     /// The devices that the keeper made; `devices` are those that are probed through.
-    ready: Option<SentinelDevices>,
+    ready: watch::Receiver<Option<SentinelDevices>>,
     devices: Option<SentinelDevices>,
     hooks: Option<ProbeHooks>,
     prober: Option<Prober>,
@@ -97,29 +56,26 @@ pub(super) struct Probing {
 impl Probing {
     /// With its keeper, which does nothing yet. `uncached` reads the sentinel past the watches, where
     /// it comes from an API server.
-    pub(super) fn new(config: SentinelConfig, uncached: Option<Uncached>) -> (Self, Inbox) {
-        let settings = settings(&config);
+    pub(super) fn new(config: SentinelConfig, uncached: Option<ApiServer>) -> (Self, Inbox) {
         let (desired, desires) = watch::channel(DesiredState::default());
-        let (observed, observations) = mpsc::unbounded_channel();
+        let (made, ready) = watch::channel(None);
+        let (sender, events) = mpsc::unbounded_channel();
         let (traces, traces_read) = mpsc::unbounded_channel();
-        let (read, readings) = mpsc::unbounded_channel();
-        let keeper = keeper::start(settings.clone(), desires, observed);
+        let keeper = keeper::start(config.clone(), desires, made, sender.clone());
         let probing = Self {
             config,
-            settings,
-            ready: None,
+            ready,
             devices: None,
             hooks: None,
             prober: None,
             traces,
             desired,
             keeper,
-            rereads: uncached.map(|uncached| follow_requests(uncached, read)),
+            rereads: uncached.map(|uncached| follow_requests(uncached, sender)),
         };
         let inbox = Inbox {
-            observed: observations,
+            events,
             traces: traces_read,
-            readings,
         };
         (probing, inbox)
     }
@@ -130,17 +86,17 @@ impl Probing {
 
     /// Names of the devices that the observer leaves alone: their packets are on no node's way.
     pub(super) fn far_ends(&self) -> [String; 2] {
-        [Role::ClientFar, Role::ServerFar].map(|role| self.settings.name(role))
+        [Role::ClientFar, Role::ServerFar].map(|role| role.name(&self.config.devices))
     }
 
     /// Names of those that face the node.
     pub(super) fn near_ends(&self) -> [String; 2] {
-        [Role::ClientNear, Role::ServerNear].map(|role| self.settings.name(role))
+        Role::NEAR.map(|role| role.name(&self.config.devices))
     }
 
     /// Whether the devices are there and nothing probes through them, or through others.
     pub(super) fn has_ended(&self) -> bool {
-        self.ready.is_some() && !self.runs()
+        self.ready.borrow().is_some() && !self.runs()
     }
 
     /// Performs an effect. Returns what the node is told of it.
@@ -151,7 +107,7 @@ impl Probing {
         node: &Node,
     ) -> Option<Event> {
         match effect {
-            Effect::Devices(desired) => self.desire(desired, node),
+            Effect::Devices(desired) => self.desire(desired),
             Effect::StartProbes { anew } => {
                 let started = self.start(anew, observer);
                 return Some(Event::Parts(Parts::Started(started.err())));
@@ -169,7 +125,7 @@ impl Probing {
                 }
             }
             Effect::SearchAddresses => {
-                let taken = taken(&self.settings, &self.config.service, node.view());
+                let taken = in_cluster(&self.config, node.view());
                 return Some(Event::AddressesTaken(taken));
             }
             _ => {}
@@ -177,59 +133,26 @@ impl Probing {
         None
     }
 
-    fn desire(&self, devices: DesiredDevices, node: &Node) {
+    fn desire(&self, devices: DesiredDevices) {
         self.desired.send_if_modified(|desired| {
-            let mut next = desired.clone();
-            next.known = true;
-            next.devices = devices;
-            if let Some(node) = node.view().node() {
-                next.pod_cidrs.clone_from(&node.pod_cidrs);
-                next.node_addresses.clone_from(&node.addresses);
-            }
-            let changed = *desired != next;
-            *desired = next;
+            let changed = desired.devices.as_ref() != Some(&devices);
+            desired.devices = Some(devices);
             changed
         });
     }
 
     fn retarget(&self, node: &Node) {
         if let (Some(prober), Some(watched)) = (&self.prober, node.sentinel()) {
-            let probed = watched.off().is_none().then(|| watched.found());
-            prober.retarget(self.targets(probed));
-        }
-    }
-
-    fn targets(&self, probed: Option<&Sentinel>) -> Targets {
-        let mut targets = Targets::default();
-        let (Some(probed), Some(devices)) = (probed, &self.devices) else {
-            return targets;
-        };
-        for family in Family::ALL
-            .into_iter()
-            .filter(|family| devices.has(*family))
-        {
-            let Some(found) = probed.families[family as usize] else {
-                continue;
-            };
-            let frontend =
-                |address: IpAddr, tcp: u16, udp: Option<u16>| Frontend { address, tcp, udp };
-            let node_port = found.node_address.zip(found.tcp.node_port);
-            let udp_port = found.udp.map(|udp| udp.port);
-            let udp_node_port = found.udp.and_then(|udp| udp.node_port);
-            targets.families[family as usize] = Some(FamilyTargets {
-                cluster_ip: Some(frontend(found.cluster_ip, found.tcp.port, udp_port)),
-                node_port: node_port.map(|(address, tcp)| frontend(address, tcp, udp_node_port)),
-                client: self.config.client[family as usize],
-                pod_client: self.config.pod[family as usize],
-                echo: found.echo,
+            prober.retarget(match watched.off() {
+                None => self.addresses(node),
+                Some(_) => Vec::new(),
             });
         }
-        targets
     }
 
     /// Whether everything runs on the devices that the keeper made.
     fn runs(&self) -> bool {
-        self.devices == self.ready
+        self.devices == *self.ready.borrow()
             && self.hooks.is_some()
             && self.prober.as_ref().is_some_and(Prober::is_running)
     }
@@ -240,30 +163,22 @@ impl Probing {
         if anew {
             self.hooks = None;
         }
-        let Some(devices) = self.ready.clone().filter(|_| !self.runs()) else {
+        let ready = self.ready.borrow().clone();
+        let Some(devices) = ready.filter(|_| !self.runs()) else {
             return Ok(());
         };
-        let ends = ProbeEnds {
-            client_near: devices.client_near.index,
-            client_far: devices.client_far.index,
-            server_near: devices.server_near.index,
-            server_far: devices.server_far.index,
-        };
         // The old ones first: two echoes would answer twice.
-        self.hooks = None;
-        let hooks = observer.open_sentinel(&ends);
+        self.stop();
+        let hooks = observer.open_sentinel(&ProbeEnds {
+            client_near: devices.index(Role::ClientNear),
+            client_far: devices.index(Role::ClientFar),
+            server_near: devices.index(Role::ServerNear),
+            server_far: devices.index(Role::ServerFar),
+        });
         self.hooks = Some(hooks.map_err(|error| error.to_string())?);
-        let wire = wire(&devices);
-        match &self.prober {
-            Some(prober) if prober.is_running() => {
-                prober.rewire(&wire).map_err(|error| error.to_string())?;
-            }
-            _ => {
-                let maps = observer.probe_maps().map_err(|error| error.to_string())?;
-                let prober = Prober::start(maps, &wire, clock::mono, self.traces.clone());
-                self.prober = Some(prober.map_err(|error| error.to_string())?);
-            }
-        }
+        let maps = observer.probe_maps().map_err(|error| error.to_string())?;
+        let prober = Prober::start(maps, &devices, clock::mono, self.traces.clone());
+        self.prober = Some(prober.map_err(|error| error.to_string())?);
         self.devices = Some(devices);
         Ok(())
     }
@@ -291,12 +206,13 @@ impl Probing {
 }
 
 /// Reads the sentinel whenever that is asked for, from a task that ends with whoever asks.
-fn follow_requests(uncached: Uncached, read: mpsc::UnboundedSender<Reading>) -> watch::Sender<()> {
+fn follow_requests(uncached: ApiServer, events: mpsc::UnboundedSender<Event>) -> watch::Sender<()> {
     let (requests, mut requested) = watch::channel(());
     tokio::spawn(async move {
         while requested.changed().await.is_ok() {
             let began = clock::mono();
-            if read.send((began, uncached.read().await)).is_err() {
+            let reread = Event::Reread(began, uncached.read_uncached().await);
+            if events.send(reread).is_err() {
                 return;
             }
         }

@@ -1,50 +1,59 @@
-//! Options of the commands beside `run`.
+//! Options of the commands beside `run`. Options of `fleet` that kubectl has too bear kubectl's names.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args as ClapArgs, ValueEnum};
+use clap::{Arg, ArgAction, ArgMatches, Args as ClapArgs, Command, Error, FromArgMatches};
+use clap::{Parser, Subcommand, ValueEnum};
 
-use super::{
-    CLUSTER, ClusterArgs, EXIT_CODES, Hardening, LOG, LogFormat, Output, SENTINEL, SentinelArgs,
-};
-use crate::telemetry::DEFAULT_FILTER;
+use super::EXIT_CODES;
+use crate::config::values::{device_prefix, dns_name};
+use crate::config::{ClusterArgs, KeptArgs, SentinelConfig, as_option};
 use agent_core::drain;
 
-const CHECK: &str = "Check";
+/// Format of what a command prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
 
-/// Options of `pathproof status`.
+/// Where a running agent is asked.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
-pub struct StatusArgs {
+pub struct AdminPort {
     /// The agent's admin port
     #[arg(
+        id = "admin-address",
         long,
         env = "PATHPROOF_ADMIN_ADDRESS",
         value_name = "HOST:PORT",
         default_value = "127.0.0.1:19256"
     )]
-    pub admin_address: String,
+    pub address: String,
+}
+
+/// Options of `pathproof status`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub admin: AdminPort,
 
     /// Draw again each second until interrupted
     #[arg(long, short)]
     pub watch: bool,
 
     /// For people, or the agent's report as JSON
-    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: Output,
 }
 
 /// Options of `pathproof why`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct WhyArgs {
-    /// The agent's admin port
-    #[arg(
-        long,
-        env = "PATHPROOF_ADMIN_ADDRESS",
-        value_name = "HOST:PORT",
-        default_value = "127.0.0.1:19256"
-    )]
-    pub admin_address: String,
+    #[command(flatten)]
+    pub admin: AdminPort,
 
     /// A past moment, such as 2026-11-23T04:05:06Z: explained from the recording that it is in
     #[arg(long, value_name = "TIME")]
@@ -64,21 +73,15 @@ pub struct WhyArgs {
     pub state_dir: PathBuf,
 
     /// For people, or the chain of evidence as JSON
-    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: Output,
 }
 
 /// Options of `pathproof record`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct RecordArgs {
-    /// The agent's admin port
-    #[arg(
-        long,
-        env = "PATHPROOF_ADMIN_ADDRESS",
-        value_name = "HOST:PORT",
-        default_value = "127.0.0.1:19256"
-    )]
-    pub admin_address: String,
+    #[command(flatten)]
+    pub admin: AdminPort,
 
     /// File to write
     #[arg(
@@ -102,7 +105,7 @@ pub struct ReplayArgs {
     pub file: PathBuf,
 
     /// For people, or the timeline as JSON
-    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: Output,
 }
 
@@ -110,19 +113,18 @@ pub struct ReplayArgs {
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 #[command(after_help = EXIT_CODES)]
 pub struct CheckArgs {
-    /// Where the cluster view comes from.
     #[command(flatten)]
     pub cluster: ClusterArgs,
-
-    /// What the sentinel is.
     #[command(flatten)]
-    pub sentinel: SentinelArgs,
+    pub sentinel: SentinelConfig,
+    #[command(flatten, next_help_heading = "Check")]
+    pub admin: AdminPort,
 
     /// Speak node-problem-detector's plugin protocol: ask the agent once, print one line of at most
     /// 80 bytes, exit with 0 for no problem, 1 for a problem, 2 for unknown
     ///
     /// Nothing is probed: without an agent it is unknown. A node that leaves is no problem.
-    #[arg(long, conflicts_with_all = ["output", "seconds"], help_heading = CHECK)]
+    #[arg(long, conflicts_with_all = ["output", "seconds"])]
     pub npd: bool,
 
     /// How long the paths are probed where no agent runs, in seconds
@@ -130,126 +132,13 @@ pub struct CheckArgs {
         long,
         value_name = "N",
         default_value_t = 4,
-        value_parser = clap::value_parser!(u64).range(2..=600),
-        help_heading = CHECK
+        value_parser = clap::value_parser!(u64).range(2..=600)
     )]
     pub seconds: u64,
 
-    /// Admin port of the agent that may run on this node
-    #[arg(
-        long,
-        env = "PATHPROOF_ADMIN_ADDRESS",
-        value_name = "HOST:PORT",
-        default_value = "127.0.0.1:19256",
-        help_heading = CHECK
-    )]
-    pub admin_address: String,
-
     /// For people, or JSON
-    #[arg(
-        long,
-        short,
-        value_name = "FORMAT",
-        value_enum,
-        default_value_t = Output::Text,
-        help_heading = CHECK
-    )]
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: Output,
-}
-
-/// Options of `pathproof rotate`.
-#[derive(Debug, Clone, PartialEq, ClapArgs)]
-pub struct RotateArgs {
-    /// Kubeconfig of the API server; its current context counts
-    ///
-    /// Without it and --server the ServiceAccount of this pod is used.
-    #[arg(long, env = "PATHPROOF_KUBECONFIG", value_name = "FILE", help_heading = CLUSTER)]
-    pub kubeconfig: Option<PathBuf>,
-
-    /// URL of the API server; wins over that of --kubeconfig
-    #[arg(long, env = "PATHPROOF_SERVER", value_name = "URL", help_heading = CLUSTER)]
-    pub server: Option<String>,
-
-    /// The sentinel's Service
-    #[arg(
-        long,
-        env = "PATHPROOF_SENTINEL_SERVICE",
-        value_name = "NAMESPACE/NAME",
-        default_value = "pathproof/pathproof-sentinel",
-        help_heading = SENTINEL
-    )]
-    pub sentinel_service: String,
-
-    /// The endpoint of the sentinel's slices: an IPv4 and an IPv6 address, as the agents have them
-    #[arg(
-        long = "sentinel-endpoint-address",
-        env = "PATHPROOF_SENTINEL_ENDPOINT_ADDRESS",
-        value_name = "IP",
-        value_delimiter = ',',
-        default_value = "198.18.0.2,2001:2::2",
-        action = ArgAction::Append,
-        help_heading = SENTINEL
-    )]
-    pub sentinel_endpoint_addresses: Vec<String>,
-
-    /// From one generation to the next, in seconds
-    ///
-    /// More in a cluster of over 3,000 nodes, so that all nodes together are sent at most 200 watch
-    /// events a second: a second more for every 50 nodes.
-    #[arg(
-        long,
-        env = "PATHPROOF_INTERVAL",
-        value_name = "N",
-        default_value_t = 60,
-        value_parser = clap::value_parser!(u64).range(10..=3600),
-        help_heading = SENTINEL
-    )]
-    pub interval: u64,
-
-    /// Name of the Lease by which one rotator of several leads, in the Service's namespace
-    #[arg(
-        long,
-        env = "PATHPROOF_LEASE_NAME",
-        value_name = "NAME",
-        default_value = "pathproof-rotator",
-        help_heading = SENTINEL
-    )]
-    pub lease_name: String,
-
-    /// Whether the process gives up what it does not need: capabilities, system calls, files
-    ///
-    /// What the kernel does not know is left out, and told by `pathproof status`. Turn it off only to
-    /// find out whether it stands in the way of something, and tell the maintainers.
-    #[arg(
-        long,
-        env = "PATHPROOF_HARDENING",
-        value_name = "MODE",
-        value_enum,
-        default_value_t = Hardening::On,
-        help_heading = SENTINEL
-    )]
-    pub hardening: Hardening,
-
-    /// Format of the log
-    #[arg(
-        long,
-        env = "PATHPROOF_LOG_FORMAT",
-        value_name = "FORMAT",
-        value_enum,
-        default_value_t = LogFormat::Text,
-        help_heading = LOG
-    )]
-    pub log_format: LogFormat,
-
-    /// What is logged: a level (error, warn, info, debug, trace) or directives of tracing
-    #[arg(
-        long,
-        env = "PATHPROOF_LOG_FILTER",
-        value_name = "FILTER",
-        default_value = DEFAULT_FILTER,
-        help_heading = LOG
-    )]
-    pub log_filter: String,
 }
 
 /// Options of `pathproof drain`.
@@ -283,17 +172,11 @@ pub struct DrainArgs {
     )]
     pub timeout: Duration,
 
-    /// The agent's admin port
-    #[arg(
-        long,
-        env = "PATHPROOF_ADMIN_ADDRESS",
-        value_name = "HOST:PORT",
-        default_value = "127.0.0.1:19256"
-    )]
-    pub admin_address: String,
+    #[command(flatten)]
+    pub admin: AdminPort,
 
     /// For people, or the last answer of /drainz as JSON
-    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: Output,
 }
 
@@ -313,37 +196,23 @@ pub struct KubeProxyArgs {
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct VersionArgs {
     /// For people, or JSON
-    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: Output,
 }
 
-/// Options of `pathproof cleanup`.
+/// Options of `pathproof cleanup`, as the agent has them.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
+#[command(mut_args = as_option)]
 pub struct CleanupArgs {
-    /// The agent's --pin-dir
-    #[arg(
-        long,
-        env = "PATHPROOF_PIN_DIR",
-        value_name = "DIR",
-        default_value = "/sys/fs/bpf/pathproof"
-    )]
-    pub pin_dir: String,
-
-    /// The agent's --state-dir
-    #[arg(
-        long,
-        env = "PATHPROOF_STATE_DIR",
-        value_name = "DIR",
-        default_value = "/run/pathproof"
-    )]
-    pub state_dir: String,
+    #[command(flatten)]
+    pub kept: KeptArgs,
 
     /// The agent's --sentinel-devices
     #[arg(
         long,
-        env = "PATHPROOF_SENTINEL_DEVICES",
         value_name = "PREFIX",
-        default_value = "pathproof"
+        default_value = "pathproof",
+        value_parser = device_prefix
     )]
     pub sentinel_devices: String,
 }
@@ -351,8 +220,6 @@ pub struct CleanupArgs {
 /// Options of `pathproof docs`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct DocsArgs {
-    /// The page.
-    #[arg(value_enum)]
     pub page: DocsPage,
 }
 
@@ -363,4 +230,170 @@ pub enum DocsPage {
     Metrics,
     /// docs/configuration.md.
     Configuration,
+}
+
+const FLEET_CODES: &str = "\
+Exit codes: 0 listed, whatever the verdicts; 1 failed, 64 an option is wrong. Of why and status: \
+that of kubectl exec, which is the command's own.";
+
+const KUBECTL: &str = "Passed on to kubectl";
+const LIST: &str = "List";
+
+/// kubectl's options for reaching the API server: name, value, help.
+const KUBECTL_OPTIONS: [(&str, &str, &str); 15] = [
+    ("kubeconfig", "FILE", "Kubeconfig file"),
+    ("context", "NAME", "Context of the kubeconfig"),
+    ("cluster", "NAME", "Cluster of the kubeconfig"),
+    ("user", "NAME", "User of the kubeconfig"),
+    ("server", "URL", "URL of the API server"),
+    (
+        "tls-server-name",
+        "NAME",
+        "Name in the API server's certificate",
+    ),
+    (
+        "certificate-authority",
+        "FILE",
+        "Certificate of the authority that signed the API server's",
+    ),
+    (
+        "insecure-skip-tls-verify",
+        "BOOL",
+        "Accept any certificate of the API server",
+    ),
+    ("client-certificate", "FILE", "Client certificate"),
+    ("client-key", "FILE", "Key of the client certificate"),
+    ("token", "TOKEN", "Bearer token"),
+    ("as", "NAME", "User to impersonate"),
+    ("as-group", "NAME", "Group to impersonate (repeatable)"),
+    ("as-uid", "UID", "UID to impersonate"),
+    (
+        "request-timeout",
+        "DURATION",
+        "Time limit of one request to the API server; 0 is none",
+    ),
+];
+
+/// The command line where the binary is called as kubectl's plugin.
+#[derive(Debug, Clone, PartialEq, Parser)]
+#[command(
+    name = "kubectl pathproof",
+    bin_name = "kubectl pathproof",
+    version,
+    about = "Show every node of a cluster: whether it routes Service traffic, and why not",
+    after_help = FLEET_CODES,
+    max_term_width = 100,
+    disable_help_subcommand = true
+)]
+pub struct Plugin {
+    #[command(flatten)]
+    pub fleet: FleetArgs,
+}
+
+/// Options of `pathproof fleet`.
+#[derive(Debug, Clone, PartialEq, ClapArgs)]
+#[command(after_help = FLEET_CODES)]
+pub struct FleetArgs {
+    /// One node instead of all.
+    #[command(subcommand)]
+    pub command: Option<FleetCommand>,
+
+    /// Namespace that pathproof is installed in
+    #[arg(
+        long,
+        short = 'n',
+        env = "PATHPROOF_NAMESPACE",
+        value_name = "NAMESPACE",
+        default_value = "pathproof",
+        global = true
+    )]
+    pub namespace: String,
+
+    /// For people, or JSON
+    #[arg(
+        long,
+        short,
+        value_name = "FORMAT",
+        default_value = "text",
+        global = true
+    )]
+    pub output: Output,
+
+    #[command(flatten)]
+    pub kubectl: KubectlOptions,
+
+    /// Nodes to list, by label, such as `node-role.kubernetes.io/worker=`
+    #[arg(long, short = 'l', value_name = "SELECTOR", help_heading = LIST)]
+    pub selector: Option<String>,
+
+    /// Leave nodes out that are proven and stay
+    #[arg(long, help_heading = LIST)]
+    pub sick: bool,
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq, Subcommand)]
+pub enum FleetCommand {
+    /// Run `pathproof why` in the pod of a node's agent: how its verdict came about
+    Why(NodeArgs),
+    /// Run `pathproof status` in the pod of a node's agent: its verdict and what it rests on
+    Status(NodeArgs),
+}
+
+/// Which node.
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct NodeArgs {
+    /// Name of the node
+    // It becomes part of a field selector, where a comma would begin another one.
+    #[arg(value_name = "NODE", value_parser = dns_name)]
+    pub node: String,
+
+    /// Options of the agent's command, such as `-- --admin-address 127.0.0.1:9999`
+    #[arg(value_name = "OPTION", last = true)]
+    pub options: Vec<String>,
+}
+
+/// Words that are passed on to kubectl, each `--NAME=VALUE`, so that no value is taken for an option.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KubectlOptions(pub Vec<String>);
+
+impl ClapArgs for KubectlOptions {
+    fn augment_args(command: Command) -> Command {
+        command.args(KUBECTL_OPTIONS.map(|(name, value, help)| {
+            let arg = Arg::new(name)
+                .long(name)
+                .short((name == "server").then_some('s'))
+                .value_name(value)
+                .action(ArgAction::Append)
+                .help(help)
+                .help_heading(KUBECTL)
+                .global(true);
+            match value {
+                "BOOL" => arg
+                    .num_args(0..=1)
+                    .require_equals(true)
+                    .default_missing_value("true"),
+                _ => arg,
+            }
+        }))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for KubectlOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let words = |(name, ..): &(&str, &str, &str)| -> Vec<String> {
+            let values = matches.get_many::<String>(name).into_iter().flatten();
+            values.map(|value| format!("--{name}={value}")).collect()
+        };
+        Ok(Self(KUBECTL_OPTIONS.iter().flat_map(words).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }

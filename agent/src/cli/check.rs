@@ -1,47 +1,60 @@
 //! `pathproof check`: the verdict on the node once, path by path, and an exit code for it.
 //!
 //! The verdict is that of an agent that runs, asked here, or of `app`, which probes for itself.
+//! Nothing is judged here.
 
 use std::error::Error;
 use std::thread;
 use std::time::Duration;
 
+use agent_common::service::Family;
+use serde::Serialize;
+
+use super::paper::{Ink, Paper, sentence};
 use super::{Exit, FetchError, colours, fetch};
 use crate::args::{CheckArgs, Output};
-use agent_core::report::Report;
+use agent_core::cause::{State, Why};
+use agent_core::evidence::CoverageLoss;
+use agent_core::explain::{self, Remedy};
+use agent_core::names;
+use agent_core::report::{Report, SentinelReport, SentinelState};
+use agent_core::time::Spoken;
+use agent_core::trace::Transport;
+use agent_core::verdict::{FamilyVerdict, LaneState, LaneView, ServiceTrouble, Verdict};
 
-mod checked;
 pub mod npd;
-mod render;
 
-pub use checked::{Checked, PathResult, Result as CheckResult, Source};
-pub use render::render;
-
+/// Version of the document; fields are added, never renamed.
+const SCHEMA: u32 = 1;
 /// An agent that has just started is asked again so often, so far apart.
 const ATTEMPTS: u32 = 50;
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// Checks by the verdict of an agent, where one answers at the admin port; nothing where none does.
 pub fn beside_agent(said: &CheckArgs) -> Option<Exit> {
-    let address = &said.admin_address;
-    match ask(address) {
-        Ok(report) => {
+    let address = &said.admin.address;
+    let mut asked = fetch::report(address);
+    for _ in 0..ATTEMPTS {
+        if matches!(asked, Err(FetchError::TooEarly(..))) {
+            thread::sleep(AGAIN);
+            asked = fetch::report(address);
+        }
+    }
+    match asked {
+        Ok((report, _)) => {
             let source = Source::Agent {
                 address: address.clone(),
                 version: report.agent.version.clone(),
             };
             let time = report.written.duration_since(report.agent.started);
-            Some(print(
-                said,
-                &Checked::of(&report, source, time.unsigned_abs()),
-            ))
+            Some(print(said, &report, source, time.unsigned_abs()))
         }
         // Whatever answers there, if anything does, is none that can be asked.
         Err(
-            FetchError::Unreachable { .. }
-            | FetchError::Stranger { .. }
-            | FetchError::Denied { .. }
-            | FetchError::Broken { .. },
+            FetchError::Unreachable(..)
+            | FetchError::Stranger(..)
+            | FetchError::Denied(..)
+            | FetchError::Broken(..),
         ) => None,
         Err(error) => Some(fail(&error)),
     }
@@ -49,7 +62,7 @@ pub fn beside_agent(said: &CheckArgs) -> Option<Exit> {
 
 /// Prints what was seen without an agent, by probes for so long.
 pub fn show(said: &CheckArgs, report: &Report, time: Duration) -> Exit {
-    print(said, &Checked::of(report, Source::Itself, time))
+    print(said, report, Source::Itself, time)
 }
 
 /// Says why nothing is known. Only a datapath that was seen to be broken is [`Exit::Failure`].
@@ -60,26 +73,199 @@ pub fn fail(error: &(dyn Error + 'static)) -> Exit {
     }
 }
 
-fn print(said: &CheckArgs, checked: &Checked) -> Exit {
+fn print(said: &CheckArgs, report: &Report, source: Source, time: Duration) -> Exit {
+    let checked = Checked::of(report, source, time);
     let printed = match said.output {
-        Output::Text => super::print(&render(checked, colours())),
-        Output::Json => super::print_json(checked),
+        Output::Text => super::print(&checked.page(report, colours())),
+        Output::Json => super::print_json(&checked),
     };
-    match printed {
-        Exit::Success => checked.result.exit(),
-        exit => exit,
+    match (printed, checked.result) {
+        (Exit::Success, CheckResult::Sound) => Exit::Success,
+        (Exit::Success, CheckResult::Broken) => Exit::Failure,
+        (Exit::Success, CheckResult::Unknown) => Exit::Unknown,
+        (exit, _) => exit,
     }
 }
 
-fn ask(address: &str) -> Result<Report, FetchError> {
-    let mut attempts = 0;
-    loop {
-        let report = fetch::fetch(address).and_then(|body| fetch::parse(address, &body));
-        match report {
-            Err(FetchError::TooEarly { .. }) if attempts < ATTEMPTS => thread::sleep(AGAIN),
-            report => return report,
+/// Whose verdict this is.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+enum Source {
+    /// The check's own.
+    Itself,
+    /// That of an agent that runs.
+    Agent { address: String, version: String },
+}
+
+/// What the check comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum CheckResult {
+    /// The node is proven, and every path passes.
+    Sound,
+    /// The node is broken or stale.
+    Broken,
+    /// Neither.
+    Unknown,
+}
+
+/// What a path comes to.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum PathResult {
+    /// Probes get through.
+    Pass,
+    /// They do not.
+    Fail,
+    /// They say nothing, or too little.
+    Unsure,
+}
+
+/// The whole document.
+#[derive(Debug, Serialize)]
+struct Checked<'a> {
+    schema: u32,
+    node: &'a str,
+    source: Source,
+    /// For how many seconds paths were probed.
+    seconds: f64,
+    result: CheckResult,
+    /// The same for a person.
+    sentence: String,
+    paths: Vec<CheckedPath<'a>>,
+    /// The verdict.
+    state: State,
+    reason: String,
+    services: &'a [ServiceTrouble],
+    sentinel: &'a SentinelReport,
+    /// What is not seen.
+    coverage: Vec<String>,
+    /// Where to look next.
+    next: Vec<Remedy>,
+}
+
+/// One path by one transport.
+#[derive(Debug, Serialize)]
+struct CheckedPath<'a> {
+    #[serde(with = "names::FamilyName")]
+    family: Family,
+    result: PathResult,
+    #[serde(flatten)]
+    lane: &'a LaneView,
+    /// The TCP path fails as well, and tells more.
+    explained: bool,
+    /// What it means, where it does not pass.
+    sentence: Option<String>,
+}
+
+impl<'a> Checked<'a> {
+    /// Of a report, whose paths were probed for so long.
+    fn of(report: &'a Report, source: Source, time: Duration) -> Self {
+        let verdict = &report.verdict;
+        let (result, sentence) = result(report);
+        let losses = verdict.coverage.losses.iter();
+        // A check has always just begun.
+        let losses = losses.filter(|loss| loss.loss != CoverageLoss::Settling);
+        Self {
+            schema: SCHEMA,
+            node: &report.node,
+            source,
+            seconds: time.as_secs_f64(),
+            result,
+            sentence,
+            paths: probed(verdict)
+                .map(|(family, lane)| path(verdict, family, lane))
+                .collect(),
+            state: verdict.state,
+            reason: verdict.reason(),
+            services: &verdict.services,
+            sentinel: &report.sentinel,
+            coverage: losses.map(|loss| loss.sentence.clone()).collect(),
+            next: explain::next(verdict),
         }
-        attempts += 1;
+    }
+
+    fn page(&self, report: &Report, colour: bool) -> String {
+        let mut paper = Paper::new(colour);
+        let (ink, word) = match self.result {
+            CheckResult::Sound => (Ink::Good, "sound"),
+            CheckResult::Broken => (Ink::Bad, "broken"),
+            CheckResult::Unknown => (Ink::Unsure, "unknown"),
+        };
+        paper.head(ink, word, self.node, "");
+        paper.wrapped(Ink::Plain, 0, &sentence(&self.sentence));
+        let time = Spoken(Duration::try_from_secs_f64(self.seconds).unwrap_or_default());
+        let source = match &self.source {
+            Source::Itself if self.paths.is_empty() => String::new(),
+            Source::Itself => format!("Probed for {time}; nothing is left behind."),
+            Source::Agent { address, version } => format!(
+                "Read from the agent at {address} (pathproof {version}), which has run for {time}."
+            ),
+        };
+        paper.wrapped(Ink::Faint, 0, &source);
+        if !source.is_empty() {
+            paper.line();
+        }
+        paper.lanes(&report.verdict);
+        paper.services(&report.verdict);
+        paper.remedies(&self.next);
+        if !self.next.is_empty() && !self.coverage.is_empty() {
+            paper.line();
+        }
+        paper.list("not seen", Ink::Warn, &self.coverage);
+        paper.finish()
+    }
+}
+
+fn probed(verdict: &Verdict) -> impl Iterator<Item = (&FamilyVerdict, &LaneView)> {
+    let families = verdict.families.iter();
+    let lanes = families.flat_map(|of| of.lanes.iter().map(move |lane| (of, lane)));
+    lanes.filter(|(_, lane)| lane.state != LaneState::Off)
+}
+
+fn path<'a>(verdict: &Verdict, of: &FamilyVerdict, lane: &'a LaneView) -> CheckedPath<'a> {
+    let long = lane.failures >= verdict.limits.probe_failures;
+    let explained = explain::is_explained(lane, &of.lanes);
+    CheckedPath {
+        family: of.family,
+        result: match lane.state {
+            LaneState::Passing => PathResult::Pass,
+            LaneState::Failing if long => PathResult::Fail,
+            LaneState::NeverWorked if lane.cause.is_some() => PathResult::Fail,
+            _ => PathResult::Unsure,
+        },
+        lane,
+        explained,
+        sentence: explain::meaning(of.family, lane).filter(|_| !explained),
+    }
+}
+
+/// The verdict as an exit code, and the sentence for it.
+fn result(report: &Report) -> (CheckResult, String) {
+    let (verdict, sentinel) = (&report.verdict, &report.sentinel);
+    if matches!(verdict.state, State::Broken | State::Stale) {
+        return (CheckResult::Broken, verdict.reason());
+    }
+    let unread = matches!(
+        verdict.why,
+        Some(Why::ObserverBlind | Why::NotSampled | Why::ViewNotSynced)
+    );
+    let unknown = |sentence: String| (CheckResult::Unknown, sentence);
+    let said = &sentinel.sentence;
+    match sentinel.state {
+        _ if unread => return unknown(verdict.reason()),
+        SentinelState::Probing if verdict.state != State::Proven => {
+            return unknown(verdict.reason());
+        }
+        SentinelState::Probing => {}
+        SentinelState::Absent => return unknown(format!("there is no sentinel: {said}")),
+        state => return unknown(format!("the sentinel is {}: {said}", state.name())),
+    }
+    let tcp = || probed(verdict).filter(|(_, lane)| lane.transport == Transport::Tcp);
+    match tcp().find(|(_, lane)| lane.state != LaneState::Passing) {
+        Some((of, lane)) => unknown(explain::sentence(of.family, lane, verdict.at)),
+        None if tcp().next().is_none() => unknown("no path was probed".to_owned()),
+        None => (CheckResult::Sound, "every path passes".to_owned()),
     }
 }
 

@@ -4,169 +4,164 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
+use serde_json::Value;
 use thiserror::Error;
 
 use agent_core::drain::Ask;
 use agent_core::report::drain::DrainReport;
-use agent_core::report::page::{self, NoPage, OtherSchema};
 use agent_core::report::{Report, SCHEMA};
 
-/// How long is waited for an agent.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
-    /// For the connection.
-    pub(super) connect: Duration,
-    /// For each piece of the answer.
-    pub(super) read: Duration,
-}
-
-/// Of commands that people wait for.
-const PATIENT: Patience = Patience {
-    connect: Duration::from_secs(3),
-    read: Duration::from_secs(5),
-};
+/// Time limits of the connection and of each piece of the answer: together below the 5 s that
+/// node-problem-detector gives its plugins.
+pub(super) const CONNECT: Duration = Duration::from_secs(1);
+pub(super) const READ: Duration = Duration::from_secs(3);
 /// Far more than a report of 150 Services and 4,096 interfaces.
 const MAX_ANSWER: u64 = 16 * 1024 * 1024;
 
-/// A report that could not be had.
+/// Why there is no report. The first part is the agent's address.
 #[derive(Debug, Error)]
 pub enum FetchError {
     /// The address means nothing.
-    #[error("--admin-address: {address:?} is no HOST:PORT that can be reached")]
-    Address {
-        /// What was said.
-        address: String,
-        /// What the system said.
-        source: io::Error,
-    },
+    #[error("--admin-address: {0:?} is no HOST:PORT that can be reached")]
+    Address(String, #[source] io::Error),
     /// Nobody listens, or not to us.
     #[error(
-        "no agent answers at {address}: is `pathproof run` running there? Where its --admin-bind-address is another, give that with --admin-address"
+        "no agent answers at {0}: is `pathproof run` running there? Where its --admin-bind-address is another, give that with --admin-address"
     )]
-    Unreachable {
-        /// Where.
-        address: String,
-        /// What the system said.
-        source: io::Error,
-    },
+    Unreachable(String, #[source] io::Error),
     /// The connection broke.
-    #[error("the agent at {address} did not answer")]
-    Broken {
-        /// Where.
-        address: String,
-        /// What the system said.
-        source: io::Error,
-    },
+    #[error("the agent at {0} did not answer")]
+    Broken(String, #[source] io::Error),
     /// It hung up on us.
     #[error(
-        "the agent at {address} closed the connection unanswered: its --admin-allow-cidr may not include this machine"
+        "the agent at {0} closed the connection unanswered: its --admin-allow-cidr may not include this machine"
     )]
-    Denied {
-        /// Where.
-        address: String,
-    },
-    /// It has nothing to say yet.
-    #[error("the agent at {address} has no verdict yet{waiting}; try again in a moment")]
-    TooEarly {
-        /// Where.
-        address: String,
-        /// What it waits for, with a comma before.
-        waiting: String,
-    },
-    /// Something else answers there.
+    Denied(String),
+    /// It has nothing to say yet. What it waits for, with a comma before.
+    #[error("the agent at {0} has no verdict yet{1}; try again in a moment")]
+    TooEarly(String, String),
+    /// Something else answers there, with this first line.
     #[error(
-        "what answers at {address} is no pathproof agent ({answer}): give its admin port with --admin-address (port 19256 unless changed)"
+        "what answers at {0} is no pathproof agent ({1}): give its admin port with --admin-address (port 19256 unless changed)"
     )]
-    Stranger {
-        /// Where.
-        address: String,
-        /// Its first line.
-        answer: String,
-    },
-    /// Written by a version that is too different.
+    Stranger(String, String),
+    /// Written by a version that is too different. Its schema, as far as it is known.
     #[error(
-        "the report of the agent at {address} cannot be read by this version of pathproof (schema {theirs}, ours is {SCHEMA}): use the agent's own binary, or --output json with `curl http://{address}/verdict`"
+        "the report of the agent at {0} cannot be read by this version of pathproof (schema {1}, ours is {SCHEMA}): use the agent's own binary, or --output json with `curl http://{0}/verdict`"
     )]
-    Schema {
-        /// Where.
-        address: String,
-        /// Its schema, as far as it is known.
-        theirs: String,
-        /// Where reading failed.
-        source: serde_json::Error,
-    },
+    Schema(String, String, #[source] serde_json::Error),
 }
 
-impl FetchError {
-    fn of(address: &str, why: NoPage) -> Self {
-        let address = address.to_owned();
-        match why {
-            NoPage::TooEarly(waiting) => FetchError::TooEarly { address, waiting },
-            NoPage::Stranger(answer) => FetchError::Stranger { address, answer },
-        }
-    }
-}
-
-/// The body of `/verdict`.
-pub(super) fn fetch(address: &str) -> Result<String, FetchError> {
-    fetch_within(address, PATIENT)
-}
-
-/// The same, in less time.
-pub(super) fn fetch_within(address: &str, patience: Patience) -> Result<String, FetchError> {
-    let answer = get(address, "/verdict", patience)?;
-    let body = page::body(&answer).map_err(|why| FetchError::of(address, why))?;
-    Ok(body.to_owned())
+/// The report of `/verdict`, and the text that it was read from.
+pub(super) fn report(address: &str) -> Result<(Report, String), FetchError> {
+    let body = body(address, &exchange(address, "/verdict")?)?;
+    Ok((parse(address, &body)?, body))
 }
 
 /// The answer of `/drainz` to a question, and its body.
 pub(super) fn drain(address: &str, ask: &Ask) -> Result<(DrainReport, String), FetchError> {
-    let answer = get(address, &format!("/drainz?{}", ask.query()), PATIENT)?;
-    let none = |why| FetchError::of(address, why);
-    let (status, body) = page::split(&answer).map_err(none)?;
-    match (status, serde_json::from_str(body)) {
-        ("200" | "503", Ok(report)) => Ok((report, body.to_owned())),
-        _ => {
-            let why = page::too_early(status, body);
-            Err(none(why.unwrap_or_else(|| page::stranger(&answer))))
-        }
+    let answer = exchange(address, &format!("/drainz?{}", ask.query()))?;
+    let answer = Answer::of(address, &answer)?;
+    match (answer.status, serde_json::from_slice(answer.body)) {
+        ("200" | "503", Ok(report)) => Ok((report, answer.text())),
+        _ => Err(answer.unexpected()),
     }
 }
 
 /// The recording of a running agent.
 pub(super) fn recording(address: &str) -> Result<Vec<u8>, FetchError> {
-    let answer = exchange(address, "/recording", PATIENT)?;
-    let end = (answer.windows(4)).position(|bytes| bytes == b"\r\n\r\n");
-    let head = String::from_utf8_lossy(&answer[..end.unwrap_or(answer.len())]).into_owned();
-    match (page::split(&format!("{head}\r\n\r\n")), end) {
-        (Ok(("200", _)), Some(end)) => Ok(answer[end + 4..].to_vec()),
-        _ => Err(FetchError::of(address, page::stranger(&head))),
+    let answer = exchange(address, "/recording")?;
+    let answer = Answer::of(address, &answer)?;
+    match answer.status {
+        "200" => Ok(answer.body.to_vec()),
+        _ => Err(answer.unexpected()),
+    }
+}
+
+/// The body of an answer of `/verdict`.
+///
+/// # Errors
+/// It is no report.
+pub fn body(address: &str, answer: &[u8]) -> Result<String, FetchError> {
+    let answer = Answer::of(address, answer)?;
+    match answer.status {
+        "200" if answer.body.starts_with(b"{") => Ok(answer.text()),
+        _ => Err(answer.unexpected()),
     }
 }
 
 /// The report in a body.
-pub(super) fn parse(address: &str, body: &str) -> Result<Report, FetchError> {
-    page::report(body).map_err(|OtherSchema { theirs, source }| FetchError::Schema {
-        address: address.to_owned(),
-        theirs,
-        source,
+///
+/// # Errors
+/// It cannot be read by this version.
+pub fn parse(address: &str, body: &str) -> Result<Report, FetchError> {
+    serde_json::from_str(body).map_err(|source| {
+        let document: Value = serde_json::from_str(body).unwrap_or_default();
+        let schema = document.get("schema").map(Value::to_string);
+        let schema = schema.unwrap_or_else(|| "unknown".to_owned());
+        FetchError::Schema(address.to_owned(), schema, source)
     })
 }
 
-fn get(address: &str, page: &str, patience: Patience) -> Result<String, FetchError> {
-    let answer = exchange(address, page, patience)?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
+/// An answer of HTTP.
+struct Answer<'a> {
+    address: &'a str,
+    head: String,
+    status: &'a str,
+    body: &'a [u8],
 }
 
-fn exchange(address: &str, page: &str, patience: Patience) -> Result<Vec<u8>, FetchError> {
-    let broken = |source| FetchError::Broken {
-        address: address.to_owned(),
-        source,
-    };
-    let mut stream = connect(address, patience.connect)?;
-    let wait = Some(patience.read);
-    stream.set_read_timeout(wait).map_err(broken)?;
-    stream.set_write_timeout(wait).map_err(broken)?;
+impl<'a> Answer<'a> {
+    fn of(address: &'a str, bytes: &'a [u8]) -> Result<Self, FetchError> {
+        let end = bytes.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+        let (head, body) = bytes.split_at(end.map_or(bytes.len(), |end| end + 4));
+        let status = head
+            .split(u8::is_ascii_whitespace)
+            .nth(1)
+            .unwrap_or_default();
+        let answer = Self {
+            address,
+            head: String::from_utf8_lossy(head).into_owned(),
+            status: std::str::from_utf8(status).unwrap_or_default(),
+            body,
+        };
+        match end.is_some() && head.starts_with(b"HTTP/1.") {
+            true => Ok(answer),
+            false => Err(answer.stranger()),
+        }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(self.body).into_owned()
+    }
+
+    /// Why it is not the answer that was asked for.
+    fn unexpected(&self) -> FetchError {
+        let document: Value = serde_json::from_slice(self.body).unwrap_or_default();
+        if self.status != "503" || !document.is_object() {
+            return self.stranger();
+        }
+        let parts = document["pending"].as_array().into_iter().flatten();
+        let parts: Vec<&str> = parts.filter_map(Value::as_str).collect();
+        let waits = match parts.is_empty() {
+            true => String::new(),
+            false => format!(", it waits for: {}", parts.join(", ")),
+        };
+        FetchError::TooEarly(self.address.to_owned(), waits)
+    }
+
+    fn stranger(&self) -> FetchError {
+        let line = self.head.lines().next().unwrap_or_default();
+        let printable = line.chars().filter(|c| !c.is_control());
+        FetchError::Stranger(self.address.to_owned(), printable.take(60).collect())
+    }
+}
+
+fn exchange(address: &str, page: &str) -> Result<Vec<u8>, FetchError> {
+    let broken = |source| FetchError::Broken(address.to_owned(), source);
+    let mut stream = connect(address)?;
+    stream.set_read_timeout(Some(READ)).map_err(broken)?;
+    stream.set_write_timeout(Some(READ)).map_err(broken)?;
     let request =
         format!("GET {page} HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n");
     let mut answer = Vec::new();
@@ -176,29 +171,21 @@ fn exchange(address: &str, page: &str, patience: Patience) -> Result<Vec<u8>, Fe
     match exchanged {
         // Hanging up on unread bytes is a reset.
         Err(error) if error.kind() != io::ErrorKind::ConnectionReset => Err(broken(error)),
-        _ if answer.is_empty() => Err(FetchError::Denied {
-            address: address.to_owned(),
-        }),
+        _ if answer.is_empty() => Err(FetchError::Denied(address.to_owned())),
         _ => Ok(answer),
     }
 }
 
-fn connect(address: &str, wait: Duration) -> Result<TcpStream, FetchError> {
-    let unknown = |source| FetchError::Address {
-        address: address.to_owned(),
-        source,
-    };
+fn connect(address: &str) -> Result<TcpStream, FetchError> {
+    let unknown = |source| FetchError::Address(address.to_owned(), source);
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for candidate in address.to_socket_addrs().map_err(unknown)? {
-        match TcpStream::connect_timeout(&candidate, wait) {
+        match TcpStream::connect_timeout(&candidate, CONNECT) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
     }
-    Err(FetchError::Unreachable {
-        address: address.to_owned(),
-        source: last,
-    })
+    Err(FetchError::Unreachable(address.to_owned(), last))
 }
 
 #[cfg(test)]
@@ -208,9 +195,9 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    /// What `fetch` makes of a server that answers so, then closes.
+    /// What `report` makes of a server that answers so, then closes.
     fn against(answer: &'static [u8]) -> Result<String, FetchError> {
-        against_by(answer, fetch)
+        against_by(answer, |address| report(address).map(|(_, body)| body))
     }
 
     fn against_by<T>(answer: &'static [u8], ask: impl FnOnce(&str) -> T) -> T {
@@ -233,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_body_is_fetched() {
-        let body = against(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}").unwrap();
+        let body = body("x:1", b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}").unwrap();
         assert_eq!(body, "{}");
     }
 
@@ -276,9 +263,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let message = fetch(&address).unwrap_err().to_string();
+        let message = report(&address).unwrap_err().to_string();
         assert!(message.contains("is `pathproof run` running"), "{message}");
-        let message = fetch("nonsense").unwrap_err().to_string();
+        let message = report("nonsense").unwrap_err().to_string();
         assert!(message.starts_with("--admin-address"), "{message}");
     }
 

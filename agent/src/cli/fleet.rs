@@ -3,60 +3,37 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
+use std::time::Duration;
 
+use serde::Serialize;
+
+use super::paper::{Ink, Paper, counted, grouped, sentence};
 use super::{Exit, colours};
 use crate::args::{FleetArgs, FleetCommand, Output};
-use agent_core::fleet::{Group, NodeSeen, Row, Tally, rows};
-use agent_core::time::Wall;
+use agent_core::eligibility::PRESETS;
+use agent_core::fleet::{Group, Row, Tally, age, rows};
+use agent_core::time::{Spoken, Wall};
 
-mod document;
 mod kubectl;
-mod render;
 
-use document::Document;
-use kubectl::KubectlError;
-use render::render;
-
-/// How the list is looked at.
-#[derive(Clone, Copy, Debug)]
-struct View<'a> {
-    colour: bool,
-    /// The wall clock.
-    now: Wall,
-    /// Nodes that are proven and stay are left out.
-    sick_alone: bool,
-    /// How the command is called: `kubectl pathproof`.
-    program: &'a str,
-}
-
-/// The whole list, in the order of the page.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Fleet {
-    rows: Vec<Row>,
-    tally: Tally,
-}
-
-impl Fleet {
-    /// As of `now`.
-    fn of(nodes: &[NodeSeen], now: Wall) -> Self {
-        let rows = rows(nodes, now);
-        Self {
-            tally: Tally::of(&rows),
-            rows,
-        }
-    }
-
-    fn shown(&self, view: &View<'_>) -> Vec<&Row> {
-        let rows = self.rows.iter();
-        rows.filter(|row| !view.sick_alone || row.group != Group::Sound)
-            .collect()
-    }
-}
+/// Version of the document: fields are added within it, never renamed.
+const SCHEMA: u32 = 1;
+/// Sentences beneath rows, so that a cluster in flames still fits a screen or two.
+const SENTENCES: usize = 20;
+/// From so many rows on, the first line is said again as the last: it has scrolled away.
+const LONG: usize = 30;
+/// Where a row's own text begins.
+const INDENT: usize = 2;
+/// Titles of the columns.
+const TITLES: [&str; 5] = ["node", "verdict", "why", "since", "eligible"];
 
 /// Runs the command. Where kubectl takes this process over, it does not return.
 pub fn run(said: &FleetArgs, now: Wall) -> Exit {
     let (command, of) = match &said.command {
-        None => return list(said, now).unwrap_or_else(|error| super::fail(&error)),
+        None => {
+            let nodes = kubectl::nodes(said);
+            return super::end(nodes.map(|nodes| list(said, &rows(&nodes, now), now)));
+        }
         Some(FleetCommand::Why(of)) => ("why", of),
         Some(FleetCommand::Status(of)) => ("status", of),
     };
@@ -67,18 +44,17 @@ pub fn run(said: &FleetArgs, now: Wall) -> Exit {
     super::fail(&error)
 }
 
-fn list(said: &FleetArgs, now: Wall) -> Result<Exit, KubectlError> {
-    let fleet = Fleet::of(&kubectl::nodes(said)?, now);
+fn list(said: &FleetArgs, rows: &[Row], now: Wall) -> Exit {
     let view = View {
         colour: colours(),
         now,
         sick_alone: said.sick,
         program: program(),
     };
-    Ok(match said.output {
-        Output::Text => super::print(&render(&fleet, &view)),
-        Output::Json => super::print_json(&Document::of(&fleet, &view)),
-    })
+    match said.output {
+        Output::Text => super::print(&render(rows, &view)),
+        Output::Json => super::print_json(&Document::of(rows, &view)),
+    }
 }
 
 /// Whether the program is called as kubectl calls a plugin: `kubectl-pathproof`, or with an
@@ -94,6 +70,184 @@ fn program() -> &'static str {
         Some(called) if is_plugin(&called) => "kubectl pathproof",
         _ => "pathproof fleet",
     }
+}
+
+/// How the list is looked at.
+#[derive(Clone, Copy, Debug)]
+struct View<'a> {
+    colour: bool,
+    /// The wall clock.
+    now: Wall,
+    /// Nodes that are proven and stay are left out.
+    sick_alone: bool,
+    /// How the command is called: `kubectl pathproof`.
+    program: &'a str,
+}
+
+impl View<'_> {
+    fn shown<'r>(&self, rows: &'r [Row]) -> Vec<&'r Row> {
+        let shown = |row: &&Row| !self.sick_alone || row.group != Group::Sound;
+        rows.iter().filter(shown).collect()
+    }
+}
+
+/// The list as JSON.
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    /// When it was written.
+    written: String,
+    /// How many nodes of which kind, also of those that are left out.
+    summary: Tally,
+    /// In the order of the page.
+    nodes: Vec<&'a Row>,
+}
+
+impl<'a> Document<'a> {
+    fn of(rows: &'a [Row], view: &View<'_>) -> Self {
+        Self {
+            schema: SCHEMA,
+            written: view.now.to_string(),
+            summary: Tally::of(rows),
+            nodes: view.shown(rows),
+        }
+    }
+}
+
+/// The list as a page: a sentence that says it all, then the nodes, the sick first.
+fn render(rows: &[Row], view: &View<'_>) -> String {
+    let shown = view.shown(rows);
+    let tally = Tally::of(rows);
+    let mut paper = Paper::new(view.colour);
+    head(&mut paper, &tally);
+    let columns = columns(&shown, view.now);
+    if !shown.is_empty() {
+        paper.line();
+        for (column, title) in columns.into_iter().zip(TITLES) {
+            paper.to(column).put(Ink::Faint, title);
+        }
+        paper.line();
+    }
+    let mut group = None;
+    let mut sentences = 0;
+    for row in &shown {
+        let (title, mark, ink) = of_group(row.group);
+        if group.replace(row.group) != Some(row.group) {
+            paper.line();
+            paper.put(Ink::Heading, title).line();
+        }
+        paper.put(ink, mark);
+        let inks = [Ink::Plain, ink, Ink::Plain, Ink::Plain, Ink::Plain];
+        for ((column, ink), cell) in columns.into_iter().zip(inks).zip(cells(row, view.now)) {
+            paper.to(column).put(ink, &cell);
+        }
+        paper.line();
+        sentences += usize::from(row.sentence.is_some());
+        if let Some(text) = row.sentence.as_ref().filter(|_| sentences <= SENTENCES) {
+            paper.to(INDENT + 4);
+            paper.wrapped(Ink::Faint, INDENT + 4, &sentence(text));
+        }
+    }
+    notes(&mut paper, rows.len() - shown.len(), &shown, view.program);
+    if shown.len() >= LONG {
+        paper.line();
+        head(&mut paper, &tally);
+    }
+    paper.finish()
+}
+
+fn head(paper: &mut Paper, tally: &Tally) {
+    let (ink, badge) = match tally {
+        Tally { nodes: 0, .. } => (Ink::Unsure, "NOTHING"),
+        Tally { sick: 1.., .. } => (Ink::Bad, "SICK"),
+        Tally { doubtful: 1.., .. } => (Ink::Warn, "IN DOUBT"),
+        _ => (Ink::Good, "SOUND"),
+    };
+    let parts = [
+        (tally.sick, "sick"),
+        (tally.doubtful, "in doubt"),
+        (tally.leaving, "leaving"),
+        (tally.sound, "sound"),
+    ];
+    let parts = parts.into_iter().filter(|(number, _)| *number > 0);
+    let parts: Vec<String> = parts
+        .map(|(number, word)| format!("{} {word}", grouped(number as u64)))
+        .collect();
+    let rest = match parts.is_empty() {
+        true => String::new(),
+        false => format!(": {}", parts.join(", ")),
+    };
+    paper.head(ink, badge, &counted(tally.nodes as u64, "node"), &rest);
+}
+
+/// Where each column begins: as wide as what stands in it, so that no name is cut.
+fn columns(rows: &[&Row], now: Wall) -> [usize; TITLES.len()] {
+    let mut widths = TITLES.map(str::len);
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(cells(row, now)) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut next = INDENT;
+    widths.map(|width| {
+        let column = next;
+        next += width + 2;
+        column
+    })
+}
+
+/// What stands in a row's columns.
+fn cells(row: &Row, now: Wall) -> [String; TITLES.len()] {
+    let since = row.since.map(|since| age(since, now).as_secs());
+    [
+        row.node.clone(),
+        row.verdict.to_owned(),
+        row.reason.clone(),
+        match since {
+            None => "-".to_owned(),
+            Some(seconds @ 172_800..) => format!("{} d", seconds / 86_400),
+            Some(seconds) => Spoken(Duration::from_secs(seconds)).to_string(),
+        },
+        match &row.leaving {
+            None => "yes".to_owned(),
+            Some(why) => format!("no, {}", leaving(why)),
+        },
+    ]
+}
+
+fn notes(paper: &mut Paper, left_out: usize, shown: &[&Row], program: &str) {
+    let mut lines = Vec::new();
+    if left_out > 0 {
+        let nodes = counted(left_out as u64, "sound node");
+        lines.push(format!("{nodes} left out (--sick)"));
+    }
+    if let Some(first) = shown.first().filter(|row| row.group == Group::Sick) {
+        let node = &first.node;
+        lines.push(format!(
+            "{program} why {node} tells how its verdict came about"
+        ));
+    }
+    if !lines.is_empty() {
+        paper.line();
+    }
+    for line in lines {
+        paper.to(INDENT).wrapped(Ink::Faint, INDENT, &line);
+    }
+}
+
+fn of_group(group: Group) -> (&'static str, &'static str, Ink) {
+    match group {
+        Group::Sick => ("sick", "✗", Ink::Bad),
+        Group::Doubtful => ("in doubt", "!", Ink::Warn),
+        Group::Leaving => ("leaving, as expected", "○", Ink::Plain),
+        Group::Sound => ("sound", "●", Ink::Good),
+    }
+}
+
+/// A taint by the name of its preset, which is shorter.
+fn leaving(why: &str) -> &str {
+    let preset = PRESETS.iter().find(|preset| preset.keys.contains(&why));
+    preset.map_or(why, |preset| preset.name)
 }
 
 #[cfg(test)]

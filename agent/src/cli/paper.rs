@@ -4,10 +4,13 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use agent_core::cause::State;
-use agent_core::explain::{Remedy, label};
 
 /// Columns that a page keeps to.
-pub(super) const WIDTH: usize = 96;
+const WIDTH: usize = 96;
+/// Where the text of a section begins.
+pub(super) const TEXT: usize = 16;
+/// Sentences under one title.
+const LINES_SHOWN: usize = 6;
 
 /// What a piece of text is for; the terminal's own palette decides the colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,8 +54,6 @@ pub(super) struct Paper {
     text: String,
     colour: bool,
     column: usize,
-    /// Whether the next word needs no blank before it.
-    apart: bool,
 }
 
 impl Paper {
@@ -61,23 +62,12 @@ impl Paper {
             text: String::new(),
             colour,
             column: 0,
-            apart: true,
         }
     }
 
     /// A piece of text.
     pub(super) fn put(&mut self, ink: Ink, text: &str) -> &mut Self {
         self.styled(ink.code(), text)
-    }
-
-    /// Black on the colour of the ink: the one thing to see first.
-    pub(super) fn badge(&mut self, ink: Ink, text: &str) -> &mut Self {
-        let code = format!("1;7;{}", ink.code());
-        if self.colour {
-            self.styled(&code, &format!(" {text} "))
-        } else {
-            self.styled("", text)
-        }
     }
 
     fn styled(&mut self, code: &str, text: &str) -> &mut Self {
@@ -89,7 +79,6 @@ impl Paper {
             self.text.push_str(text);
         }
         self.column += text.chars().count();
-        self.apart = text.chars().last().map_or(self.apart, |last| last == ' ');
         self
     }
 
@@ -98,7 +87,6 @@ impl Paper {
         let blanks = column.checked_sub(self.column).unwrap_or(1);
         self.text.extend(std::iter::repeat_n(' ', blanks));
         self.column += blanks;
-        self.apart |= blanks > 0;
         self
     }
 
@@ -114,61 +102,51 @@ impl Paper {
         self.text.truncate(kept);
         self.text.push('\n');
         self.column = 0;
-        self.apart = true;
     }
 
     /// A paragraph from here on, wrapped, each further line beginning at `indent`.
     pub(super) fn wrapped(&mut self, ink: Ink, indent: usize, text: &str) {
+        let mut blank = 0;
         for word in text.split_whitespace() {
-            let blank = usize::from(!self.apart);
             if self.column > indent && self.column + blank + word.chars().count() > WIDTH {
                 self.line();
                 self.to(indent);
-            }
-            if !self.apart {
+            } else if blank > 0 {
                 self.put(Ink::Plain, " ");
             }
             self.put(ink, word);
+            blank = 1;
         }
         self.line();
     }
 
-    /// A paragraph of a section, whose text begins at a column.
-    pub(super) fn section(&mut self, column: usize, title: &str, ink: Ink, text: &str) {
-        self.put(Ink::Heading, title).to(column);
-        self.wrapped(ink, column, text);
+    /// What is to be seen first: a word, a name, and what there is to say of it.
+    pub(super) fn head(&mut self, ink: Ink, word: &str, name: &str, rest: &str) {
+        let word = word.to_uppercase();
+        // Black on the colour of the ink.
+        match self.colour {
+            true => self.styled(&format!("1;7;{}", ink.code()), &format!(" {word} ")),
+            false => self.put(Ink::Plain, &word),
+        };
+        self.put(Ink::Plain, "  ");
+        self.put(Ink::Heading, name).put(Ink::Plain, rest).line();
     }
 
-    /// What is not seen, in a section of its own; not more lines than that.
-    pub(super) fn losses(&mut self, losses: &[String], column: usize, most: usize) {
-        for (index, loss) in losses.iter().take(most).enumerate() {
-            let title = if index == 0 { "not seen" } else { "" };
-            self.section(column, title, Ink::Warn, &sentence(loss));
+    /// A paragraph with a title before it.
+    pub(super) fn section(&mut self, title: &str, ink: Ink, text: &str) {
+        self.put(Ink::Heading, title).to(TEXT);
+        self.wrapped(ink, TEXT, text);
+    }
+
+    /// Sentences under one title, not more than fit a glance.
+    pub(super) fn list(&mut self, title: &str, ink: Ink, lines: &[String]) {
+        for (index, line) in lines.iter().take(LINES_SHOWN).enumerate() {
+            let title = if index == 0 { title } else { "" };
+            self.section(title, ink, &sentence(line));
         }
-    }
-
-    /// Where to look next, in a section of its own. What was shown before is not shown again.
-    pub(super) fn remedies(&mut self, remedies: &[Remedy], column: usize) {
-        let mut shown: Vec<&str> = Vec::new();
-        for (index, remedy) in remedies.iter().enumerate() {
-            let title = if index == 0 { "look next" } else { "" };
-            self.put(Ink::Heading, title).to(column);
-            if remedies.len() > 1 {
-                self.put(Ink::Heading, &format!("{}: ", label(&remedy.of)));
-            }
-            self.wrapped(Ink::Plain, column, &remedy.advice);
-            for command in &remedy.commands {
-                if shown.contains(&&**command) {
-                    continue;
-                }
-                shown.push(command);
-                // Never wrapped: it is to be copied.
-                self.to(column)
-                    .put(Ink::Faint, "$ ")
-                    .put(Ink::Unsure, command)
-                    .line();
-            }
-            self.to(column).put(Ink::Faint, &remedy.page).line();
+        if lines.len() > LINES_SHOWN {
+            let more = format!("and {} more", lines.len() - LINES_SHOWN);
+            self.section("", Ink::Faint, &more);
         }
     }
 
@@ -196,21 +174,6 @@ pub(super) fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
-}
-
-/// At most so many characters, cut in the middle: both ends of a name tell it apart.
-pub(super) fn fitted(text: &str, width: usize) -> String {
-    let length = text.chars().count();
-    if length <= width || width < 3 {
-        return text.to_owned();
-    }
-    let head = (width - 1) / 2;
-    let tail = width - 1 - head;
-    text.chars()
-        .take(head)
-        .chain(['…'])
-        .chain(text.chars().skip(length - tail))
-        .collect()
 }
 
 /// `1 Service`, `2 Services`.
@@ -272,8 +235,6 @@ mod tests {
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(1_234_567), "1,234,567");
-        assert_eq!(fitted("short", 10), "short");
-        assert_eq!(fitted("abcdefghij", 7), "abc…hij");
         assert_eq!(counted(1, "file"), "1 file");
         assert_eq!(counted(1_000, "file"), "1,000 files");
     }

@@ -12,151 +12,92 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::paper::visible;
-use super::{Exit, fetch};
+use super::{Exit, FetchError, fetch, wall};
 use crate::args::{Output, RecordArgs, ReplayArgs, WhyArgs};
-use crate::state::recordings::Recordings;
+use crate::state::Recordings;
 
 /// What stands in the way of a recording.
 #[derive(Debug, Error)]
-pub enum Problem {
-    /// It cannot be read or written.
-    #[error("{}: {source}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// It is none.
-    #[error("{}: {source}", path.display())]
-    Recording {
-        /// Which.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: RecordingError,
-    },
-    /// No time.
-    #[error("--at: {text:?} is no time; give one such as 2026-11-23T04:05:06Z")]
-    Time {
-        /// What was given.
-        text: String,
-    },
-    /// Nothing was recorded then.
+pub(super) enum Problem {
+    #[error(transparent)]
+    Agent(#[from] FetchError),
+    #[error("{}: {}", .0.display(), .1)]
+    File(PathBuf, #[source] std::io::Error),
+    #[error("{}: {}", .0.display(), .1)]
+    Recording(PathBuf, #[source] RecordingError),
+    #[error("--at: {0:?} is no time; give one such as 2026-11-23T04:05:06Z")]
+    Time(String),
     #[error(
-        "no recording in {} reaches {at}: the agent writes one when /healthz changes; take one from a running agent with `pathproof record`, and give it with --recording",
-        folder.display()
+        "no recording in {} reaches {}: the agent writes one when /healthz changes; take one from a running agent with `pathproof record`, and give it with --recording",
+        .0.display(), .1
     )]
-    NotRecorded {
-        /// Where it was looked for.
-        folder: PathBuf,
-        /// The time that was asked for.
-        at: Wall,
-    },
-    /// The recording begins later.
-    #[error("{} begins at {begins}, after {at}", path.display())]
-    TooLate {
-        /// Which.
-        path: PathBuf,
-        /// Its first event.
-        begins: Wall,
-        /// The time that was asked for.
-        at: Wall,
-    },
+    NotRecorded(PathBuf, Wall),
+    #[error("{} begins at {}, after {}", .0.display(), .1, .2)]
+    TooLate(PathBuf, Wall, Wall),
 }
 
 /// Runs `pathproof record`.
 pub fn record(args: &RecordArgs) -> Exit {
-    let recording = match fetch::recording(&args.admin_address) {
-        Ok(recording) => recording,
-        Err(error) => return super::fail(&error),
-    };
-    let path = args.output.clone();
-    let recording = match args.redact.then(|| redact(&recording)) {
-        None => recording,
-        Some(Ok(redacted)) => redacted,
-        Some(Err(source)) => return super::fail(&Problem::Recording { path, source }),
-    };
-    match fs::write(&path, &recording) {
-        Err(source) => super::fail(&Problem::File { path, source }),
-        Ok(()) => super::print(&format!(
-            "{}: {} KiB{}; play it with `pathproof replay {}`\n",
-            path.display(),
-            recording.len() / 1024,
-            if args.redact {
-                ", addresses replaced"
-            } else {
-                ""
-            },
-            path.display(),
-        )),
+    super::end(take(args).map(|text| super::print(&text)))
+}
+
+fn take(args: &RecordArgs) -> Result<String, Problem> {
+    let (path, shown) = (&args.output, args.output.display());
+    let mut recording = fetch::recording(&args.admin.address)?;
+    let mut how = "";
+    if args.redact {
+        let redacted = redact(&recording);
+        recording = redacted.map_err(|source| Problem::Recording(path.clone(), source))?;
+        how = ", addresses replaced";
     }
+    fs::write(path, &recording).map_err(|source| Problem::File(path.clone(), source))?;
+    let size = recording.len() / 1024;
+    Ok(format!(
+        "{shown}: {size} KiB{how}; play it with `pathproof replay {shown}`\n"
+    ))
 }
 
 /// Runs `pathproof replay`.
 pub fn run_replay(args: &ReplayArgs) -> Exit {
-    let replayed = match load(&args.file, None) {
-        Ok(replayed) => replayed,
-        Err(problem) => return super::fail(&problem),
-    };
-    let printed = match args.output {
-        Output::Text => super::print(&timeline(&replayed)),
-        Output::Json => super::print_json(&Timeline::of(&replayed)),
-    };
-    match replayed.differs {
-        None => printed,
-        Some(_) => Exit::Failure,
-    }
+    let replayed = load(&args.file, None);
+    super::end(replayed.map(|replayed| {
+        let printed = match args.output {
+            Output::Text => super::print(&timeline(&replayed)),
+            Output::Json => super::print_json(&Timeline::of(&replayed)),
+        };
+        match replayed.differs {
+            None => printed,
+            Some(_) => Exit::Failure,
+        }
+    }))
 }
 
 /// The report of a past moment, out of the recording that it is in.
-///
-/// # Errors
-/// There is none, or it cannot be read.
 pub(super) fn report_at(text: &str, args: &WhyArgs) -> Result<Report, Problem> {
-    let at = time(text)?;
+    let at = wall(text).ok_or_else(|| Problem::Time(text.to_owned()))?;
     let path = match &args.recording {
         Some(path) => path.clone(),
         None => recorded(&args.state_dir, at)?,
     };
     let replayed = load(&path, Some(at))?;
     let begins = replayed.span.0;
-    let reached = (replayed.latest.as_ref()).filter(|_| begins <= at);
-    let report = reached.map(|moment| Report::replayed(&replayed, moment));
-    report.ok_or(Problem::TooLate { path, begins, at })
-}
-
-fn time(text: &str) -> Result<Wall, Problem> {
-    let wrong = || Problem::Time {
-        text: text.to_owned(),
-    };
-    let time: Timestamp = text.parse().map_err(|_| wrong())?;
-    let nanoseconds = i64::try_from(time.as_nanosecond()).map_err(|_| wrong())?;
-    Ok(Wall(nanoseconds))
+    match replayed.latest.as_ref().filter(|_| begins <= at) {
+        Some(moment) => Ok(Report::replayed(&replayed, moment)),
+        None => Err(Problem::TooLate(path, begins, at)),
+    }
 }
 
 /// The first file that ends at that time or after it.
 fn recorded(state_dir: &Path, at: Wall) -> Result<PathBuf, Problem> {
     let files = Recordings::below(state_dir).files().unwrap_or_default();
     let reaches = |path: &PathBuf| load(path, None).is_ok_and(|replayed| replayed.span.1 >= at);
-    files
-        .into_iter()
-        .find(reaches)
-        .ok_or_else(|| Problem::NotRecorded {
-            folder: state_dir.to_owned(),
-            at,
-        })
+    let found = files.into_iter().find(reaches);
+    found.ok_or_else(|| Problem::NotRecorded(state_dir.to_owned(), at))
 }
 
 fn load(path: &Path, until: Option<Wall>) -> Result<Replayed, Problem> {
-    let file = |source| Problem::File {
-        path: path.to_owned(),
-        source,
-    };
-    let bytes = fs::read(path).map_err(file)?;
-    replay(&bytes, until).map_err(|source| Problem::Recording {
-        path: path.to_owned(),
-        source,
-    })
+    let bytes = fs::read(path).map_err(|source| Problem::File(path.to_owned(), source))?;
+    replay(&bytes, until).map_err(|source| Problem::Recording(path.to_owned(), source))
 }
 
 /// The page of a replay, for people. Names and reasons in a recording are somebody else's: they are
@@ -224,9 +165,9 @@ impl Timeline {
         );
         for change in &self.changes {
             let cause = change.cause.map(|cause| format!(" ({cause})"));
-            let at = readable(&change.at);
             text.push_str(&format!(
-                "{at}  /healthz {}  /livez {}  {}{}\n    {}\n",
+                "{}  /healthz {}  /livez {}  {}{}\n    {}\n",
+                readable(&change.at),
                 change.healthz,
                 change.livez,
                 change.state,
@@ -234,13 +175,12 @@ impl Timeline {
                 visible(&change.reason)
             ));
         }
-        text.push_str(match self.same {
+        text + match self.same {
             true => "\nThe replay came to the same verdicts as the agent did.\n",
             false => {
                 "\nThe replay came to OTHER verdicts than the agent did: this pathproof judges otherwise, or the recording was changed.\n"
             }
-        });
-        text
+        }
     }
 }
 
@@ -289,12 +229,8 @@ mod tests {
 
     #[test]
     fn times_are_rfc_3339() {
-        assert_eq!(time("1970-01-01T00:00:01.5Z").unwrap(), Wall(1_500_000_000));
-        let message = time("yesterday").unwrap_err().to_string();
-        assert!(
-            message.starts_with("--at: \"yesterday\" is no time"),
-            "{message}"
-        );
+        assert_eq!(wall("1970-01-01T00:00:01.5Z"), Some(Wall(1_500_000_000)));
+        assert_eq!(wall("yesterday"), None);
     }
 
     #[test]

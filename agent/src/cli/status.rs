@@ -1,5 +1,5 @@
-//! `pathproof status`: fetches a running agent's report and shows it to a person, or passes it on
-//! as JSON.
+//! `pathproof status`: fetches a running agent's report and shows on one page what is wrong and where
+//! to go on, or passes it on as JSON.
 
 use std::io::{self, IsTerminal, Write as _};
 use std::thread;
@@ -7,66 +7,44 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Exit, colours, fetch};
+use super::paper::{Ink, Paper, counted, grouped, sentence};
+use super::{Exit, FetchError, colours, fetch, parts};
 use crate::args::{Output, StatusArgs};
 use crate::causes::chain;
-use agent_core::report::Report;
-
-mod render;
-
-pub use render::{View, render};
+use agent_core::answer::Enforcement;
+use agent_core::cause::State;
+use agent_core::names;
+use agent_core::report::{PortReport, PortWay, Report, SentinelReport, SentinelState};
+use agent_core::shape::{Seen, Shape};
+use agent_core::time::Spoken;
+use agent_core::verdict::{FamilyVerdict, PathState, Verdict};
 
 const REDRAW: Duration = Duration::from_secs(1);
+/// A report this old was not renewed: the agent writes two a second at least.
+const OLD_AFTER: Duration = Duration::from_secs(3);
 
 /// Runs the command. `now` reads the wall clock.
 pub fn run(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
-    if said.watch {
-        return watch(said, now);
-    }
-    let address = &said.admin_address;
-    let fetched = fetch::fetch(address).and_then(|body| Ok((fetch::parse(address, &body)?, body)));
-    match fetched {
-        Ok((report, body)) => show(&body, &report, said.output, now),
-        Err(error) => super::fail(&error),
+    match said.watch {
+        true => watch(said, now),
+        false => super::end(page(said, now).map(|page| super::print(&page))),
     }
 }
 
-/// Prints the page of a report, or the text that it was read from.
-fn show(body: &str, report: &Report, output: Output, now: fn() -> Timestamp) -> Exit {
-    match output {
-        Output::Json => super::print(body),
-        Output::Text => {
-            let view = View {
-                colour: colours(),
-                now: now(),
-                previous: None,
-            };
-            super::print(&render(report, &view))
-        }
-    }
+fn page(said: &StatusArgs, now: fn() -> Timestamp) -> Result<String, FetchError> {
+    let (report, body) = fetch::report(&said.admin.address)?;
+    Ok(match said.output {
+        Output::Json => body,
+        Output::Text => render(&report, now(), colours()),
+    })
 }
 
 /// Until interrupted, or until nobody reads any more. An agent that is away is waited for.
 fn watch(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
     let redraw = io::stdout().is_terminal() && said.output == Output::Text;
-    let mut previous: Option<Report> = None;
     loop {
-        let fetched = fetch::fetch(&said.admin_address)
-            .and_then(|body| Ok((fetch::parse(&said.admin_address, &body)?, body)));
-        let page = match fetched {
-            Ok((_, body)) if said.output == Output::Json => body,
-            Ok((report, _)) => {
-                let view = View {
-                    colour: colours(),
-                    now: now(),
-                    previous: previous.as_ref(),
-                };
-                let page = render(&report, &view);
-                previous = Some(report);
-                page
-            }
-            Err(error) => format!("pathproof: {}\n", chain(&error)),
-        };
+        let page =
+            page(said, now).unwrap_or_else(|error| format!("pathproof: {}\n", chain(&error)));
         if put(&page, redraw).is_err() {
             return Exit::Success;
         }
@@ -84,6 +62,170 @@ fn put(page: &str, redraw: bool) -> io::Result<()> {
         out.write_all(page.as_bytes())?;
     }
     out.flush()
+}
+
+/// The page: what matters first, and no more than fits one glance.
+pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
+    let verdict = &report.verdict;
+    let mut paper = Paper::new(colour);
+    let since = format!("  for {}", Spoken(verdict.at.since(verdict.since)));
+    let (ink, state) = (Ink::of(verdict.state), verdict.state.name());
+    paper.head(ink, state, &report.node, &since);
+    paper.wrapped(Ink::Plain, 0, &sentence(&verdict.reason()));
+    if let Ok(age) = Duration::try_from(now.duration_since(report.written))
+        && age > OLD_AFTER
+    {
+        let text = format!(
+            "This is {} old: the agent has stopped judging, see its log and /agent/livez.",
+            Spoken(age)
+        );
+        paper.wrapped(Ink::Bad, 0, &text);
+    }
+    paper.answers(report);
+    for family in &verdict.families {
+        traffic(&mut paper, family, verdict);
+    }
+    sentinel(&mut paper, &report.sentinel, verdict);
+    paper.line();
+    paper.lanes(verdict);
+    paper.services(verdict);
+    let udp = udp_troubles(report);
+    paper.list("udp", Ink::Warn, &udp);
+    paper.list("not seen", Ink::Warn, &parts::unseen(verdict));
+    paper.list("datapath", Ink::Plain, &datapath(&report.datapath));
+    paper.list("problems", Ink::Warn, &problems(report));
+    paper.section("port", Ink::Faint, port(&report.port));
+    agent(&mut paper, report);
+    if verdict.state != State::Proven {
+        paper.line();
+        let next = "pathproof why shows how this came about, and what to do.";
+        paper.section("look next", Ink::Plain, next);
+    }
+    paper.finish()
+}
+
+/// Real connections of a family, by where they come from.
+fn traffic(paper: &mut Paper, family: &FamilyVerdict, verdict: &Verdict) {
+    let paths = family.paths.iter().map(|path| {
+        let name = names::of_path(path.path);
+        let proven = parts::ago(path.last_proof, verdict.at);
+        match path.state {
+            PathState::Proven => format!("{name} proven {proven}"),
+            PathState::Failing => format!("{name} FAILING, proven {proven}"),
+            PathState::Quiet => format!("{name} quiet"),
+        }
+    });
+    let text = format!("connections: {}", paths.collect::<Vec<_>>().join("; "));
+    let title = names::of_family(family.family);
+    paper.put(Ink::Heading, title).put(Ink::Plain, " ");
+    paper.put(Ink::of(family.state), family.state.name());
+    paper.section("", Ink::Plain, &text);
+    // The head has said it already where one family speaks for the node.
+    if family.state != State::Proven && family.finding != verdict.finding {
+        paper.section("", Ink::Plain, &sentence(&verdict.reason_of(family)));
+    }
+}
+
+fn sentinel(paper: &mut Paper, sentinel: &SentinelReport, verdict: &Verdict) {
+    let state = sentinel.state.name();
+    let (ink, text) = match (sentinel.state, &sentinel.service) {
+        (SentinelState::Probing, Some(service)) => (Ink::Plain, format!("{state} {service}")),
+        (SentinelState::Absent | SentinelState::Disabled, _) => {
+            (Ink::Plain, format!("{state}: {}", sentinel.sentence))
+        }
+        _ => (Ink::Warn, format!("{state}: {}", sentinel.sentence)),
+    };
+    paper.section("sentinel", ink, &text);
+    let lanes = verdict.families.iter().flat_map(|family| &family.lanes);
+    if let Some(lag) = lanes.filter_map(|lane| lane.programming_lag()).max() {
+        let text = format!(
+            "{} behind the API when its endpoint last moved",
+            Spoken(lag)
+        );
+        paper.section("rules", Ink::Plain, &text);
+    }
+}
+
+/// UDP Services whose datagrams fail: judged apart.
+fn udp_troubles(report: &Report) -> Vec<String> {
+    let services = report.udp.services.iter().map(|of| &of.counted);
+    let trouble = services.filter_map(|of| {
+        let failures = of.outcomes.failures().into_iter();
+        let failures = failures.filter(|(_, count)| *count > 0).collect();
+        let (counts, all) = (parts::counts(&failures), grouped(of.outcomes.arrived));
+        let family = names::of_family(of.family);
+        let text = format!("{} on {family}: {counts} of {all} datagrams", of.service);
+        (!failures.is_empty()).then_some(text)
+    });
+    trouble.collect()
+}
+
+/// Who translates which path, where that is not kube-proxy alone and all seen.
+fn datapath(shape: &Shape) -> Vec<String> {
+    let mut lines = shape.notes.clone();
+    for path in shape.paths.iter().filter(|path| path.seen != Seen::Full) {
+        // The families differ where kube-proxy serves one of them alone.
+        let line = format!("{}: {}", names::of_path(path.path), path.sentence);
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+/// What is wrong with pathproof itself.
+fn problems(report: &Report) -> Vec<String> {
+    let port = report.port.problem.iter();
+    let mut problems: Vec<String> = port
+        .map(|problem| format!("the port is not steered: {problem}"))
+        .collect();
+    problems.extend(report.publish.problems().map(str::to_owned));
+    problems.extend(report.hardening.missing.iter().cloned());
+    problems.extend(report.cluster.problems.iter().cloned());
+    problems
+}
+
+/// How the load balancer's questions come here.
+fn port(port: &PortReport) -> &'static str {
+    match (port.way, port.owner) {
+        _ if port.succeeded => "another agent has taken over",
+        _ if port.waits => "outsiders are still answered by who did before; ours soon",
+        (PortWay::Bound, _) => "bound by the agent",
+        (PortWay::Steered, Some(true)) => {
+            "outsiders are answered here, the node by the port's owner"
+        }
+        (PortWay::Steered, Some(false)) => "steered here; nobody else listens",
+        (PortWay::Steered, None) => "steered here; who else listens is unknown",
+    }
+}
+
+fn agent(paper: &mut Paper, report: &Report) {
+    let (expected, view) = (&report.expectations, &report.cluster);
+    let changed = match (view.synced, view.changed) {
+        (false, _) => ", not complete yet".to_owned(),
+        (true, None) => String::new(),
+        (true, at) => format!(", changed {}", parts::ago(at, report.verdict.at)),
+    };
+    let text = format!(
+        "{}, {}, {} from {}{changed}",
+        counted(expected.services, "Service"),
+        counted(expected.frontends, "frontend"),
+        counted(expected.endpoints, "endpoint"),
+        view.source,
+    );
+    paper.section("expected", Ink::Faint, &text);
+    let agent = &report.agent;
+    let up = report.written.duration_since(agent.started).unsigned_abs();
+    let audit = match agent.enforcement {
+        Enforcement::Enforce => "",
+        Enforcement::Audit => ", audit only",
+    };
+    let text = format!(
+        "pathproof {}, running for {}{audit}",
+        agent.version,
+        Spoken(up)
+    );
+    paper.section("agent", Ink::Faint, &text);
 }
 
 #[cfg(test)]

@@ -1,38 +1,326 @@
-//! `pathproof why`: how a running agent's verdict came about, as a person would tell it, or as
-//! JSON.
+//! `pathproof why`: how a running agent's verdict came about, from what is answered back to what was
+//! seen, and on to what to look at; on one page, or as JSON.
 
-use super::{Exit, colours, fetch};
+use std::net::SocketAddr;
+
+use agent_common::service::Family;
+use serde::Serialize;
+
+use super::paper::{Ink, Paper, TEXT, grouped, sentence};
+use super::{Exit, colours, fetch, parts, recording};
 use crate::args::{Output, WhyArgs};
-use agent_core::report::Report;
+use agent_core::cause::{State, Why};
+use agent_core::explain::{self, Interfaces, Remedy, Step};
+use agent_core::names;
+use agent_core::report::{Answers, Report, SentinelReport, SentinelState};
+use agent_core::time::{Mono, Spoken};
+use agent_core::trace::{Lane, ProbePath, Transport};
+use agent_core::verdict::{LaneState, LaneView, Verdict};
 
-mod chain;
-mod render;
-mod stages;
-
-pub use chain::Chain;
-pub use render::render;
+/// Version of the document; fields are added, never renamed.
+const SCHEMA: u32 = 2;
+/// Where the sentence of a stage begins.
+const STAGE: usize = 30;
 
 /// Runs the command.
 pub fn run(said: &WhyArgs) -> Exit {
-    if let Some(at) = &said.at {
-        return match super::recording::report_at(at, said) {
-            Ok(report) => show(&report, said.output),
-            Err(error) => super::fail(&error),
-        };
-    }
-    let address = &said.admin_address;
-    match fetch::fetch(address).and_then(|body| fetch::parse(address, &body)) {
-        Ok(report) => show(&report, said.output),
-        Err(error) => super::fail(&error),
+    match &said.at {
+        Some(at) => super::end(recording::report_at(at, said).map(|report| show(&report, said))),
+        None => {
+            super::end(fetch::report(&said.admin.address).map(|(report, _)| show(&report, said)))
+        }
     }
 }
 
-fn show(report: &Report, output: Output) -> Exit {
-    let chain = Chain::of(report);
-    match output {
-        Output::Text => super::print(&render(&chain, colours())),
-        Output::Json => super::print_json(&chain),
+fn show(report: &Report, said: &WhyArgs) -> Exit {
+    match said.output {
+        Output::Text => super::print(&render(report, colours())),
+        Output::Json => super::print_json(&Chain::of(report)),
     }
+}
+
+/// The chain of evidence.
+#[derive(Debug, Serialize)]
+struct Chain<'a> {
+    schema: u32,
+    node: &'a str,
+    /// When the agent wrote what this is told from.
+    written: jiff::Timestamp,
+    /// The verdict in a sentence.
+    reason: String,
+    #[serde(flatten)]
+    verdict: &'a Verdict,
+    answers: Answers,
+    sentinel: &'a SentinelReport,
+    /// The sentinel's lanes that do not pass.
+    lanes: Vec<LaneStep<'a>>,
+    /// Where to look next, by cause.
+    next: Vec<Remedy>,
+}
+
+/// A lane that does not pass.
+#[derive(Debug, Serialize)]
+struct LaneStep<'a> {
+    #[serde(with = "names::FamilyName")]
+    family: Family,
+    #[serde(flatten)]
+    view: &'a LaneView,
+    /// Its failures accuse the node.
+    counts: bool,
+    /// The TCP lane of the same path fails as well, and tells more.
+    explained: bool,
+    /// What its probes dial.
+    to: Option<SocketAddr>,
+    /// Where the last probe was seen, and where it was not.
+    steps: Vec<Step>,
+    sentence: String,
+    /// What it means alone.
+    meaning: Option<String>,
+}
+
+impl<'a> Chain<'a> {
+    fn of(report: &'a Report) -> Self {
+        let verdict = &report.verdict;
+        let mut next = explain::next(verdict);
+        let altered = Why::SentinelAltered;
+        if report.sentinel.state == SentinelState::Altered && verdict.why != Some(altered) {
+            next.push(explain::of_why(altered));
+        }
+        Self {
+            schema: SCHEMA,
+            node: &report.node,
+            written: report.written,
+            reason: verdict.reason(),
+            verdict,
+            answers: report.answers,
+            sentinel: &report.sentinel,
+            lanes: lanes(report),
+            next,
+        }
+    }
+}
+
+/// Every lane that does not pass: those that accuse first.
+fn lanes(report: &Report) -> Vec<LaneStep<'_>> {
+    let uplinks = report.devices.iter().filter(|device| device.uplink);
+    let interfaces = Interfaces {
+        sentinel: report.sentinel.devices.as_ref().map(|of| {
+            [
+                &*of.client_far,
+                &*of.client_near,
+                &*of.server_near,
+                &*of.server_far,
+            ]
+        }),
+        uplinks: uplinks.map(|device| &*device.name).collect(),
+    };
+    let mut found = Vec::new();
+    for of in &report.verdict.families {
+        let lanes = of.lanes.iter();
+        let troubled =
+            lanes.filter(|lane| !matches!(lane.state, LaneState::Passing | LaneState::Off));
+        found.extend(troubled.map(|view| LaneStep {
+            family: of.family,
+            view,
+            counts: view.state == LaneState::Failing && view.armed,
+            explained: explain::is_explained(view, &of.lanes),
+            to: dialled(report, of.family, view),
+            steps: explain::steps(view, &interfaces),
+            sentence: explain::sentence(of.family, view, report.verdict.at),
+            meaning: explain::meaning(of.family, view),
+        }));
+    }
+    // Stable: the order of families and lanes is kept among equals.
+    found.sort_by_key(|lane| (!lane.counts, lane.view.cause.is_none()));
+    found
+}
+
+fn dialled(report: &Report, family: Family, lane: &LaneView) -> Option<SocketAddr> {
+    let mut families = report.sentinel.families.iter();
+    let known = families.find(|known| known.family == family)?;
+    match (lane.path, lane.transport) {
+        (ProbePath::NodePort, Transport::Tcp) => known.node_port,
+        (ProbePath::NodePort, Transport::Udp) => known.node_port_udp,
+        (_, Transport::Tcp) => Some(known.cluster_ip),
+        (_, Transport::Udp) => known.cluster_ip_udp,
+    }
+}
+
+impl LaneStep<'_> {
+    /// `IPv4 node port udp`.
+    fn label(&self) -> String {
+        explain::lane_label(Lane {
+            path: self.view.path,
+            family: self.family,
+            transport: self.view.transport,
+        })
+    }
+
+    /// Whether it is told with another lane, which fails in the same way.
+    fn is_like(&self, other: &Self) -> bool {
+        let stopped = |lane: &Self| lane.steps.last().map(|step| step.stage);
+        let alike = match self.explained {
+            true => (other.family, other.view.path) == (self.family, self.view.path),
+            false => {
+                other.view.cause.is_some()
+                    && (other.view.cause, other.counts) == (self.view.cause, self.counts)
+                    && stopped(other) == stopped(self)
+            }
+        };
+        alike && !other.explained && other.view.state == self.view.state
+    }
+
+    /// What was sent: from where to where, how many, when.
+    fn sent(&self, now: Mono) -> String {
+        let mut text = format!("Probes of {}", self.label());
+        text.push_str(&match (self.view.client, self.to) {
+            (Some(from), Some(to)) => format!(", from {from} to {to}"),
+            (Some(from), None) => format!(", from {from}"),
+            (None, Some(to)) => format!(", to {to}"),
+            (None, None) => String::new(),
+        });
+        text.push_str(&match (self.view.failures, self.view.failing_since) {
+            (1, _) => ": the last one failed".to_owned(),
+            (failures, Some(since)) if failures > 1 => format!(
+                ": {} in a row failed, the first {} ago",
+                grouped(u64::from(failures)),
+                Spoken(now.since(since)),
+            ),
+            _ => ": none came through yet".to_owned(),
+        });
+        let last = self.view.last_failure.map_or(String::new(), |last| {
+            format!(", the last {} ago", Spoken(now.since(last)))
+        });
+        format!("{text}{last}.")
+    }
+}
+
+/// The page.
+pub fn render(report: &Report, colour: bool) -> String {
+    let (chain, verdict) = (Chain::of(report), &report.verdict);
+    let mut paper = Paper::new(colour);
+    let since = format!("  for {}", Spoken(verdict.at.since(verdict.since)));
+    let (ink, state) = (Ink::of(verdict.state), verdict.state.name());
+    paper.head(ink, state, &report.node, &since);
+    paper.answers(report);
+    because(&mut paper, &chain);
+    let mut groups: Vec<Vec<&LaneStep<'_>>> = Vec::new();
+    for lane in &chain.lanes {
+        let like = |group: &&mut Vec<&LaneStep<'_>>| group.iter().any(|other| lane.is_like(other));
+        match groups.iter_mut().find(like) {
+            Some(group) => group.push(lane),
+            None => groups.push(vec![lane]),
+        }
+    }
+    for group in groups {
+        lane(&mut paper, group[0], &group[1..], verdict.at);
+    }
+    paper.services(verdict);
+    sentinel(&mut paper, &report.sentinel);
+    if chain.next.is_empty() {
+        let text = match verdict.state {
+            State::Proven => "Nothing to do.",
+            _ => "Nothing more is known.",
+        };
+        paper.section("look next", Ink::Faint, text);
+    }
+    paper.remedies(&chain.next);
+    let losses = parts::unseen(verdict);
+    if !losses.is_empty() {
+        paper.line();
+    }
+    paper.list("not seen", Ink::Warn, &losses);
+    paper.finish()
+}
+
+/// The state of each family, and the rule that gave it.
+fn because(paper: &mut Paper, chain: &Chain<'_>) {
+    let verdict = chain.verdict;
+    if verdict.families.is_empty() {
+        paper.section("because", Ink::Plain, &sentence(&chain.reason));
+    }
+    let mut told: Vec<String> = Vec::new();
+    for (index, family) in verdict.families.iter().enumerate() {
+        let title = if index == 0 { "because" } else { "" };
+        paper.put(Ink::Heading, title).to(TEXT);
+        paper.put(Ink::Plain, names::of_family(family.family));
+        paper.put(Ink::Plain, " is ");
+        paper.put(Ink::of(family.state), family.state.name());
+        let reason = format!("{}: {}", family.state.name(), verdict.reason_of(family));
+        if told.contains(&reason) {
+            paper.put(Ink::Plain, ", likewise.").line();
+            continue;
+        }
+        paper.put(Ink::Plain, ". ");
+        paper.wrapped(Ink::Plain, TEXT, &sentence(&verdict.reason_of(family)));
+        told.push(reason);
+        let rule = explain::rule(&family.finding, &verdict.limits);
+        if let Some(rule) = rule.filter(|rule| !told.contains(rule)) {
+            paper.section("", Ink::Faint, &rule);
+            told.push(rule);
+        }
+    }
+    paper.line();
+}
+
+/// A lane and those that fail in the same way.
+fn lane(paper: &mut Paper, lane: &LaneStep<'_>, others: &[&LaneStep<'_>], now: Mono) {
+    let never = lane.view.state == LaneState::NeverWorked;
+    let Some(cause) = lane.view.cause else {
+        paper.put(Ink::Warn, "says nothing").to(TEXT);
+        paper.wrapped(Ink::Plain, TEXT, &sentence(&lane.sentence));
+        return paper.line();
+    };
+    match never {
+        true => paper.put(Ink::Warn, "never worked"),
+        false => paper.put(Ink::Bad, &explain::label(cause.name())),
+    };
+    paper.section("", Ink::Plain, &lane.sent(now));
+    for step in &lane.steps {
+        let (ink, mark) = parts::mark(step.reached);
+        paper.to(TEXT).put(ink, mark.trim_start());
+        paper.put(Ink::Plain, step.stage.name()).to(STAGE);
+        let after = step
+            .after_ns
+            .map_or(String::new(), |ns| format!(", after {}", parts::fine(ns)));
+        let ink = if step.reached { Ink::Faint } else { Ink::Bad };
+        paper.wrapped(ink, STAGE, &format!("{}{after}", step.sentence));
+    }
+    let meaning = lane.meaning.as_deref().unwrap_or_default();
+    let meaning = match never {
+        true => format!("Most likely {meaning}."),
+        false => format!("That means: {meaning}."),
+    };
+    paper.to(TEXT).wrapped(Ink::Heading, TEXT, &meaning);
+    if !others.is_empty() {
+        let others: Vec<String> = others.iter().map(|lane| lane.label()).collect();
+        let text = format!("The same on {}.", others.join(", "));
+        paper.section("", Ink::Plain, &text);
+    }
+    if !lane.counts {
+        let text = "It never worked in this boot, so it accuses nobody.";
+        paper.section("", Ink::Faint, text);
+    }
+    paper.line();
+}
+
+/// Only where it says why probes do not help.
+fn sentinel(paper: &mut Paper, sentinel: &SentinelReport) {
+    let ink = match sentinel.state {
+        SentinelState::Probing => return,
+        SentinelState::Off | SentinelState::Altered => Ink::Warn,
+        SentinelState::Absent | SentinelState::Disabled => Ink::Plain,
+    };
+    let text = format!(
+        "There are no probes, the sentinel is {}: {}",
+        sentinel.state.name(),
+        sentinel.sentence
+    );
+    paper.section("sentinel", ink, &sentence(&text));
+    if sentinel.state == SentinelState::Off {
+        paper.section("", Ink::Faint, "docs/operations.md#the-sentinel-is-off");
+    }
+    paper.line();
 }
 
 #[cfg(test)]

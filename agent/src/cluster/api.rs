@@ -7,34 +7,32 @@
 //! ```
 //!
 //! A task for each resource lists and watches (`follow`); one more keeps what is known and
-//! gathers what changed (`store`). An API server that is away is told as a problem and changes
-//! nothing else: the last view stays.
+//! gathers what changed (`store`). An API server that is away is a problem and changes nothing
+//! else: the last view stays.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use kube::Client;
+use kube::api::{ListParams, Request, WatchParams};
+use kube::core::request::Error as RequestError;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
-use super::manifests::Update;
-use agent_core::cluster::ObjectName;
+use super::Update;
+use super::facts::Kind;
+use agent_core::cluster::{Change, ObjectName};
 
 pub mod client;
-pub mod files;
 mod follow;
-mod objects;
-mod requests;
 mod routes;
 mod store;
 #[cfg(test)]
 mod tests;
-mod uncached;
 
 pub use client::{ApiAccess, ClientError};
 pub use routes::forget;
-pub use uncached::Uncached;
 
 use follow::{Follower, Pace};
 use store::{Event, Store};
@@ -43,6 +41,16 @@ use store::{Event, Store};
 const QUIET: Duration = Duration::from_millis(5);
 /// ...for at most this long. A change of the Node waits for nothing.
 const GATHER: Duration = Duration::from_millis(30);
+
+/// An uncached answer that takes longer is asked for again: where watches hang, connections that
+/// were kept open for later are dead too, and each try uses one up...
+const PATIENCE: Duration = Duration::from_millis(200);
+/// ...for so many times. After that, what the watches brought counts.
+const TRIES: usize = 3;
+
+/// What kube-proxy 1.36 asks Services and EndpointSlices for (cmd/kube-proxy/app/server.go).
+const SERVED: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
+const DISCOVERY: &str = "/apis/discovery.k8s.io/v1";
 
 /// How much of the cluster is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,36 +61,71 @@ pub enum Scope {
     Sentinel(ObjectName),
 }
 
-/// What is watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Kind {
-    /// This node.
-    Node,
-    /// Services.
-    Service,
-    /// EndpointSlices.
-    Slice,
+/// What is asked of the API server for one resource.
+#[derive(Clone, Debug)]
+struct Requests {
+    kind: Kind,
+    path: Request,
+    labels: Option<String>,
+    fields: Option<String>,
 }
 
-impl Kind {
-    const ALL: [Kind; 3] = [Kind::Node, Kind::Service, Kind::Slice];
-
-    /// The kind, as objects name it.
-    fn name(self) -> &'static str {
-        match self {
-            Kind::Node => "Node",
-            Kind::Service => "Service",
-            Kind::Slice => "EndpointSlice",
+impl Requests {
+    /// For a resource, as far as it is watched.
+    fn new(kind: Kind, scope: &Scope, node_name: &str) -> Self {
+        let named = |name: &str| Some(format!("metadata.name={name}"));
+        let served = || Some(SERVED.to_owned());
+        let (path, labels, fields) = match (kind, scope) {
+            (Kind::Node, _) => ("/api/v1/nodes".to_owned(), None, named(node_name)),
+            (Kind::Service, Scope::Full) => ("/api/v1/services".to_owned(), served(), None),
+            (Kind::Slice, Scope::Full) => (format!("{DISCOVERY}/endpointslices"), served(), None),
+            (Kind::Service, Scope::Sentinel(of)) => {
+                let path = format!("/api/v1/namespaces/{}/services", of.namespace);
+                (path, None, named(&of.name))
+            }
+            (Kind::Slice, Scope::Sentinel(of)) => {
+                let path = format!("{DISCOVERY}/namespaces/{}/endpointslices", of.namespace);
+                let label = format!("kubernetes.io/service-name={}", of.name);
+                (path, Some(label), None)
+            }
+        };
+        Self {
+            kind,
+            path: Request::new(path),
+            labels,
+            fields,
         }
     }
 
-    /// The resource, as roles name it.
-    fn resource(self) -> &'static str {
-        match self {
-            Kind::Node => "nodes",
-            Kind::Service => "services",
-            Kind::Slice => "endpointslices",
-        }
+    /// One page of what is there: the newest, or what follows a page. One page is in memory at a
+    /// time, and a slice can have 1,000 endpoints.
+    fn list(&self, after: Option<String>) -> Result<hyper::Request<Vec<u8>>, RequestError> {
+        let params = ListParams {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields.clone(),
+            limit: Some(if self.kind == Kind::Slice { 50 } else { 250 }),
+            continue_token: after,
+            ..ListParams::default()
+        };
+        self.path.list(&params)
+    }
+
+    /// What changes from a version on; or what is there, at least as new as the version, and then
+    /// what changes.
+    fn watch(
+        &self,
+        version: &str,
+        is_list: bool,
+        seconds: u64,
+    ) -> Result<hyper::Request<Vec<u8>>, RequestError> {
+        let params = WatchParams {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields.clone(),
+            timeout: u32::try_from(seconds).ok(),
+            send_initial_events: is_list,
+            ..WatchParams::default()
+        };
+        self.path.watch(&params, version)
     }
 }
 
@@ -108,23 +151,50 @@ impl ApiServer {
     /// Follows until the receiver is dropped. What is known of the Node is delivered at once; the
     /// update that makes the view whole ends with [`Change::Synced`]. Must be called within a tokio
     /// runtime.
-    ///
-    /// [`Change::Synced`]: agent_core::cluster::Change::Synced
     pub fn follow(self) -> mpsc::Receiver<Update> {
         // Enough that a page is not waited for, and no more: objects wait here parsed.
         let (events, heard) = mpsc::channel(16);
         for kind in Kind::ALL {
-            let follower = Follower::new(
-                self.client.clone(),
-                requests::Requests::new(kind, &self.scope, &self.node_name),
-                self.pace,
-                events.clone(),
-            );
-            tokio::spawn(follower.run());
+            tokio::spawn(self.follower(kind, events.clone()).run());
         }
         let (updates, receiver) = mpsc::channel(4);
         tokio::spawn(gather(Store::new(&self.node_name), heard, updates));
         receiver
+    }
+
+    /// The Services and slices as the API server has them at this moment, past the watches: asked
+    /// before a node is called broken for the sentinel's sake alone. Nothing where the API server
+    /// does not answer in time.
+    pub async fn read_uncached(&self) -> Option<Vec<Change>> {
+        for _ in 0..TRIES {
+            if let Ok(read) = timeout(PATIENCE, self.try_read()).await {
+                return read;
+            }
+        }
+        None
+    }
+
+    async fn try_read(&self) -> Option<Vec<Change>> {
+        let (events, mut heard) = mpsc::channel(16);
+        let service = self.follower(Kind::Service, events.clone()).list_once();
+        let slices = self.follower(Kind::Slice, events).list_once();
+        let gather = async {
+            let mut store = Store::new(&self.node_name);
+            store.take(Event::ListBegins(Kind::Node));
+            store.take(Event::ListEnds(Kind::Node));
+            while let Some(event) = heard.recv().await {
+                store.take(event);
+            }
+            store.update()
+        };
+        let (service, slices, update) = tokio::join!(service, slices, gather);
+        let update = update.filter(|_| service && slices)?;
+        Some(update.changes)
+    }
+
+    fn follower(&self, kind: Kind, events: mpsc::Sender<Event>) -> Follower {
+        let requests = Requests::new(kind, &self.scope, &self.node_name);
+        Follower::new(self.client.clone(), requests, self.pace, events)
     }
 }
 
@@ -134,10 +204,10 @@ pub fn listed(node_name: &str, lines: &[u8]) -> Option<Update> {
     let mut store = Store::new(node_name);
     for kind in Kind::ALL {
         store.take(Event::ListBegins(kind));
-        let lines = lines.split(|byte| *byte == b'\n');
-        let objects = lines.filter_map(|line| serde_json::from_slice::<&RawValue>(line).ok());
-        for text in objects {
-            store.take(follow::object(kind, text).0);
+        for line in lines.split(|byte| *byte == b'\n') {
+            if let Ok(text) = serde_json::from_slice::<&RawValue>(line) {
+                store.take(follow::object(kind, text).0);
+            }
         }
         store.take(Event::ListEnds(kind));
     }
@@ -153,19 +223,23 @@ async fn gather(
     // When to deliver, and when at the latest.
     let mut due: Option<(Instant, Instant)> = None;
     loop {
-        let at = due.map(|(at, _)| at);
+        let wait = async {
+            match due {
+                Some((at, _)) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             event = events.recv() => {
                 let Some(event) = event else { return };
                 let now = Instant::now();
-                if store.take(event) {
-                    due = Some((now, now));
-                } else if store.has_news() {
-                    let latest = due.map_or(now + GATHER, |(_, latest)| latest);
-                    due = Some(((now + QUIET).min(latest), latest));
-                }
+                let latest = due.map_or(now + GATHER, |(_, latest)| latest);
+                due = match store.take(event) {
+                    true => Some((now, now)),
+                    false => Some(((now + QUIET).min(latest), latest)),
+                };
             }
-            () = wait(at) => {
+            () = wait => {
                 due = None;
                 if let Some(update) = store.update()
                     && updates.send(update).await.is_err()
@@ -175,13 +249,6 @@ async fn gather(
             }
             () = updates.closed() => return,
         }
-    }
-}
-
-async fn wait(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -1,10 +1,93 @@
-//! Facts of one object, whatever its kind, and the changes they make of the view.
+//! Objects of the kinds that matter here, and the facts of one, whatever its kind.
 
 use std::sync::Arc;
 
-use super::convert::{Converter, Invalid, Skipped};
-use super::yaml::Object;
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Deserializer};
+
 use agent_core::cluster::{Change, NodeFacts, ServiceFacts, SliceFacts};
+
+/// A kind that matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Node,
+    Service,
+    Slice,
+}
+
+impl Kind {
+    pub(super) const ALL: [Kind; 3] = [Kind::Node, Kind::Service, Kind::Slice];
+
+    /// As objects name it.
+    pub(super) fn name(self) -> &'static str {
+        ["Node", "Service", "EndpointSlice"][self as usize]
+    }
+
+    /// As roles name it.
+    pub(super) fn resource(self) -> &'static str {
+        ["nodes", "services", "endpointslices"][self as usize]
+    }
+
+    /// Reads an object of this kind.
+    pub(super) fn read<'de, D: Deserializer<'de>>(self, from: D) -> Result<Object, D::Error> {
+        Ok(match self {
+            Kind::Node => Object::Node(Deserialize::deserialize(from)?),
+            Kind::Service => Object::Service(Deserialize::deserialize(from)?),
+            Kind::Slice => Object::Slice(Deserialize::deserialize(from)?),
+        })
+    }
+
+    /// Kind, namespace and name, as they make an object the same.
+    pub(super) fn identity(self, metadata: &ObjectMeta) -> (Self, &str, &str) {
+        let namespace = metadata.namespace.as_deref();
+        (
+            self,
+            namespace.filter(|of| !of.is_empty()).unwrap_or("default"),
+            metadata.name.as_deref().unwrap_or_default(),
+        )
+    }
+
+    /// Kind and name of an object for a person. One without a namespace is in `default`, as for
+    /// `kubectl apply`.
+    pub(super) fn title(self, metadata: &ObjectMeta) -> String {
+        match self.identity(metadata) {
+            (_, _, "") => format!("{} without a name", self.name()),
+            (Kind::Node, _, name) => format!("Node {name}"),
+            (_, namespace, name) => format!("{} {namespace}/{name}", self.name()),
+        }
+    }
+}
+
+/// An object of a kind that matters here.
+#[derive(Debug)]
+pub enum Object {
+    /// A Node.
+    Node(Box<Node>),
+    /// A Service.
+    Service(Box<Service>),
+    /// An EndpointSlice.
+    Slice(Box<EndpointSlice>),
+}
+
+impl Object {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Object::Node(_) => Kind::Node,
+            Object::Service(_) => Kind::Service,
+            Object::Slice(_) => Kind::Slice,
+        }
+    }
+
+    pub(super) fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Object::Node(node) => &node.metadata,
+            Object::Service(service) => &service.metadata,
+            Object::Slice(slice) => &slice.metadata,
+        }
+    }
+}
 
 /// Facts of an object, as shared with the view.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,37 +98,16 @@ pub(super) enum Facts {
 }
 
 impl Facts {
-    /// What an object says, or why it is passed over.
-    pub(super) fn of(
-        converter: &mut Converter,
-        object: &Object,
-    ) -> Result<Result<Self, Skipped>, Invalid> {
-        Ok(match object {
-            Object::Node(node) => converter.node(node)?.map(|f| Self::Node(Arc::new(f))),
-            Object::Service(service) => converter
-                .service(service)?
-                .map(|f| Self::Service(Arc::new(f))),
-            Object::Slice(slice) => converter.slice(slice)?.map(|f| Self::Slice(Arc::new(f))),
-        })
-    }
-
-    pub(super) fn kind(&self) -> &'static str {
+    /// Kind and name for a person.
+    pub(super) fn title(&self) -> String {
         match self {
-            Facts::Node(_) => "Node",
-            Facts::Service(_) => "Service",
-            Facts::Slice(_) => "EndpointSlice",
+            Facts::Node(node) => format!("Node {}", node.name),
+            Facts::Service(service) => format!("Service {}", service.name),
+            Facts::Slice(slice) => format!("EndpointSlice {}", slice.name),
         }
     }
 
-    pub(super) fn name(&self) -> String {
-        match self {
-            Facts::Node(node) => node.name.to_string(),
-            Facts::Service(service) => service.name.to_string(),
-            Facts::Slice(slice) => slice.name.to_string(),
-        }
-    }
-
-    pub(super) fn put(self) -> Change {
+    fn put(self) -> Change {
         match self {
             Facts::Node(facts) => Change::Node(facts),
             Facts::Service(facts) => Change::Service(facts),
@@ -63,42 +125,20 @@ impl Facts {
             },
         }
     }
+}
 
-    /// A slice that belongs to another Service now leaves the first one.
-    pub(super) fn moved_from(&self, before: &Facts) -> Option<Change> {
-        match (before, self) {
-            (Facts::Slice(before_facts), Facts::Slice(after))
-                if before_facts.service != after.service =>
-            {
-                Some(before.gone())
-            }
-            _ => None,
-        }
+/// Adds what changes in the view where an object was `before` and is `now`.
+pub(super) fn compare(before: Option<&Facts>, now: Option<&Facts>, changes: &mut Vec<Change>) {
+    if before == now {
+        return;
     }
-}
-
-/// Kind, namespace and name, as they make an object the same.
-pub(super) fn identity(object: &Object) -> (&'static str, &str, &str) {
-    let (kind, metadata) = match object {
-        Object::Node(node) => ("Node", &node.metadata),
-        Object::Service(service) => ("Service", &service.metadata),
-        Object::Slice(slice) => ("EndpointSlice", &slice.metadata),
+    // A slice that belongs to another Service now leaves the first one.
+    let stays = match (before, now) {
+        (Some(Facts::Slice(before)), Some(Facts::Slice(now))) => before.service == now.service,
+        (_, now) => now.is_some(),
     };
-    let namespace = metadata
-        .namespace
-        .as_deref()
-        .filter(|namespace| !namespace.is_empty());
-    (
-        kind,
-        namespace.unwrap_or("default"),
-        metadata.name.as_deref().unwrap_or_default(),
-    )
-}
-
-/// Whether a change takes something away.
-pub(super) fn is_gone(change: &Change) -> bool {
-    matches!(
-        change,
-        Change::NodeGone | Change::ServiceGone(_) | Change::SliceGone { .. }
-    )
+    if !stays {
+        changes.extend(before.map(Facts::gone));
+    }
+    changes.extend(now.cloned().map(Facts::put));
 }

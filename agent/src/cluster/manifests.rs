@@ -2,177 +2,150 @@
 //! last.
 //!
 //! A file that cannot be read whole keeps what it said before: an object is gone only when its
-//! file is gone or was understood to the end without it. The first file (in the order of names)
-//! that has an object keeps it until it lets go.
+//! file is gone or was understood to the end without it. Of an object in several files the first
+//! file, in the order of names, counts.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, SyncSender};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::convert::Converter;
-use super::facts::{Facts, identity, is_gone};
+use super::facts::{Facts, compare};
 use super::yaml::{self, Item, Place};
+use super::{Problem, Update};
 use agent_core::cluster::Change;
 
-mod problem;
-mod reading;
-
-pub use problem::{Problem, Reason};
-use reading::Reading;
-
-/// What changed in a folder since the last look, and what is wrong with it now.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Update {
-    /// Changes of the view, to be applied as one batch.
-    pub changes: Vec<Change>,
-    /// Everything that is wrong now, not only what is new.
-    pub problems: Vec<Problem>,
-    /// Objects that are there and do not matter, by kind or reason.
-    pub ignored: BTreeMap<String, u64>,
-}
-
 /// What is known of files before they are looked at.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Hints {
+#[derive(Clone, Debug, Default)]
+pub(super) struct Hints {
     /// Surely written: read even where time and size are as before, which a clock's tick allows.
-    pub written: HashSet<OsString>,
+    pub(super) written: HashSet<OsString>,
     /// Somebody is still writing: not read, half of a file is not what it says.
-    pub unfinished: HashSet<OsString>,
+    pub(super) unfinished: HashSet<OsString>,
 }
 
-/// What tells whether a file changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
+/// Device, inode, size and both times: what tells whether a file changed.
+type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
-impl Stamp {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
+fn stamp(of: &Metadata) -> Stamp {
+    let modified = (of.mtime(), of.mtime_nsec());
+    let changed = (of.ctime(), of.ctime_nsec());
+    (of.dev(), of.ino(), of.size(), modified, changed)
 }
 
 /// Bytes of a file that is read; a cluster of 10,000 Services and 100,000 endpoints has 43 MB.
 const MAX_FILE: u64 = 64 << 20;
 
-/// Parsed items of a file that wait until those of the file before it have been taken.
-const ITEMS_AHEAD: usize = 256;
-
-/// A file's name and stamp.
-type Named<'a> = (&'a OsString, &'a Option<Stamp>);
-
 /// Kind and name of an object, hashed: 10,000 names are not kept twice. 64 bits under a random
 /// key: no two of a million objects meet.
 type Key = u64;
 
-/// An object that is there.
-#[derive(Debug)]
-struct Known {
-    file: u32,
-    facts: Facts,
-}
-
 /// A file as it was read last.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 struct File {
-    id: u32,
-    stamp: Stamp,
+    /// `None` where the file could not be looked at: it is read again each time.
+    stamp: Option<Stamp>,
+    /// Its objects, with the place of each.
+    objects: BTreeMap<Key, (Place, Facts)>,
     problems: Vec<Problem>,
-    ignored: BTreeMap<String, u64>,
-    /// Whether an object in it stands in another file too, and may become its own.
-    has_duplicates: bool,
+    ignored: u64,
 }
 
 /// A folder of manifests.
 #[derive(Debug)]
-pub struct Manifests {
+pub(super) struct Manifests {
     folder: PathBuf,
-    converter: Converter,
+    converter: Mutex<Converter>,
     hasher: RandomState,
     files: BTreeMap<OsString, File>,
-    objects: HashMap<Key, Known>,
-    next_file: u32,
-    folder_problem: Option<Problem>,
+    /// What the view has.
+    objects: BTreeMap<Key, Facts>,
+    /// The last update, without its changes; `None` before the first.
+    told: Option<Update>,
 }
 
 impl Manifests {
     /// Of a folder, for the node of that name. Reads nothing yet.
-    pub fn new(folder: &Path, node_name: &str) -> Self {
+    pub(super) fn new(folder: &Path, node_name: &str) -> Self {
         Self {
             folder: folder.to_owned(),
-            converter: Converter::new(node_name),
+            converter: Mutex::new(Converter::new(node_name)),
             hasher: RandomState::new(),
             files: BTreeMap::new(),
-            objects: HashMap::new(),
-            next_file: 0,
-            folder_problem: None,
+            objects: BTreeMap::new(),
+            told: None,
         }
     }
 
-    /// The folder.
-    pub fn folder(&self) -> &Path {
+    pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Looks at every file that changed since the last look. Blocks on the disk.
-    pub fn refresh(&mut self, hints: &Hints) -> Update {
-        let mut changes = Vec::new();
+    /// Looks at every file that changed since the last look, and returns what differs since then.
+    /// The first update ends with [`Change::Synced`]. Blocks on the disk.
+    pub(super) fn refresh(&mut self, hints: &Hints) -> Option<Update> {
+        let mut update = Update::default();
         match self.list() {
             Ok(present) => {
-                self.folder_problem = None;
-                self.drop_absent(&present, &mut changes);
-                self.read_changed(&present, hints, &mut changes);
-                // What one file let go of may stand in another.
-                if changes.iter().any(is_gone) {
-                    self.reread_duplicates(&present, hints, &mut changes);
+                let had_folder = |told: &Update| told.problems.iter().all(|of| !of.is_silence);
+                if !self.read_changed(present, hints) && self.told.as_ref().is_some_and(had_folder)
+                {
+                    return None;
                 }
             }
             Err(error) => {
-                let reason = Reason::Folder {
-                    error: error.to_string(),
-                };
-                let path = self.folder.clone();
-                self.folder_problem = Some(Problem {
-                    path,
-                    place: None,
-                    reason,
-                });
+                let folder = self.folder.display();
+                update.problems.push(Problem::silence(format!(
+                    "{folder}: the folder cannot be read ({error}); its last view stays"
+                )));
             }
         }
-        Update {
-            changes,
-            problems: self.problems(),
-            ignored: self.ignored(),
+        let mut changes = self.merge(&mut update);
+        match self.told.replace(update.clone()) {
+            None => changes.push(Change::Synced),
+            Some(told) if told == update && changes.is_empty() => return None,
+            Some(_) => {}
         }
+        Some(Update { changes, ..update })
     }
 
-    fn problems(&self) -> Vec<Problem> {
-        let files = self.files.values().flat_map(|file| &file.problems);
-        self.folder_problem.iter().chain(files).cloned().collect()
-    }
-
-    fn ignored(&self) -> BTreeMap<String, u64> {
-        let mut sum = BTreeMap::new();
-        for (what, count) in self.files.values().flat_map(|file| &file.ignored) {
-            *sum.entry(what.clone()).or_default() += count;
+    /// Makes one of all files: adds to the update what is wrong with them, and returns the changes.
+    fn merge(&mut self, update: &mut Update) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let mut first: HashMap<Key, &OsStr> = HashMap::with_capacity(self.objects.len());
+        for (name, file) in &self.files {
+            update.problems.extend_from_slice(&file.problems);
+            update.ignored += file.ignored;
+            for (key, (place, facts)) in &file.objects {
+                if let Some(first) = first.get(key) {
+                    let path = self.folder.join(name);
+                    let first = first.display().to_string();
+                    update
+                        .problems
+                        .push(duplicate(&path, *place, facts, &first));
+                    continue;
+                }
+                first.insert(*key, name);
+                let before = self.objects.get(key);
+                if before != Some(facts) {
+                    compare(before, Some(facts), &mut changes);
+                    self.objects.insert(*key, facts.clone());
+                }
+            }
         }
-        sum
+        let gone = self
+            .objects
+            .extract_if(.., |key, _| !first.contains_key(key));
+        changes.extend(gone.map(|(_, facts)| facts.gone()));
+        changes
     }
 
     /// The manifest files that are there, with their stamps. Links are followed, subfolders not:
@@ -184,7 +157,7 @@ impl Manifests {
             if is_manifest(&name) {
                 match fs::metadata(self.folder.join(&name)) {
                     Ok(metadata) if metadata.is_file() => {
-                        present.insert(name, Some(Stamp::of(&metadata)));
+                        present.insert(name, Some(stamp(&metadata)));
                     }
                     Ok(_) => {}
                     // Gone again, or a link to nowhere.
@@ -198,257 +171,130 @@ impl Manifests {
         Ok(present)
     }
 
-    fn read_changed(
-        &mut self,
-        present: &BTreeMap<OsString, Option<Stamp>>,
-        hints: &Hints,
-        changes: &mut Vec<Change>,
-    ) {
-        let changed = |(name, stamp): &Named<'_>| {
-            let known = self.files.get(*name).map(|file| file.stamp);
-            known.is_none() || known != **stamp || hints.written.contains(*name)
+    /// Reads two files at a time: parsing is most of the work. Returns whether any file is new,
+    /// changed or gone.
+    fn read_changed(&mut self, present: BTreeMap<OsString, Option<Stamp>>, hints: &Hints) -> bool {
+        let count = self.files.len();
+        self.files.retain(|name, _| present.contains_key(name));
+        let mut is_new = self.files.len() < count;
+        let is_changed = |(name, stamp): &(OsString, Option<Stamp>)| {
+            let known = self.files.get(name).and_then(|file| file.stamp);
+            let changed = known.is_none() || known != *stamp || hints.written.contains(name);
+            changed && !hints.unfinished.contains(name)
         };
-        let files = present.iter().filter(changed);
-        self.read_files(files.collect(), hints, changes);
-    }
-
-    /// Parses two files at a time, which is most of the work, and takes their items in order.
-    fn read_files(&mut self, mut files: Vec<Named<'_>>, hints: &Hints, changes: &mut Vec<Change>) {
-        files.retain(|(name, _)| !hints.unfinished.contains(*name));
-        for pair in files.chunks(2) {
+        let changed: Vec<_> = present.into_iter().filter(is_changed).collect();
+        is_new |= !changed.is_empty();
+        for pair in changed.chunks(2) {
+            let this = &*self;
+            let mut read = Vec::new();
             thread::scope(|scope| {
-                let parsers = pair.iter().map(|(name, _)| {
-                    let path = self.folder.join(name);
-                    let (sender, items) = mpsc::sync_channel(ITEMS_AHEAD);
-                    let parser = sender.clone();
-                    let spawned =
-                        thread::Builder::new().spawn_scoped(scope, move || parse(&path, &parser));
-                    if let Err(error) = spawned {
-                        let _ = sender.send(Err(error));
-                    }
-                    items
-                });
-                let parsers: Vec<_> = parsers.collect();
-                for ((name, stamp), items) in pair.iter().zip(parsers) {
-                    self.take_file(name, **stamp, &items, changes);
+                let mut readers = Vec::new();
+                for (name, stamp) in pair {
+                    let reader = move || this.read(name, *stamp);
+                    readers.push(thread::Builder::new().spawn_scoped(scope, reader));
+                }
+                for ((name, _), reader) in pair.iter().zip(readers) {
+                    let file = match reader {
+                        Ok(reader) => reader.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                        Err(error) => this.unreadable(name, None, &error),
+                    };
+                    read.push((name.clone(), file));
                 }
             });
+            self.files.extend(read);
         }
+        is_new
     }
 
-    fn drop_absent(
-        &mut self,
-        present: &BTreeMap<OsString, Option<Stamp>>,
-        changes: &mut Vec<Change>,
-    ) {
-        let absent: HashSet<u32> = self
-            .files
-            .extract_if(.., |name, _| !present.contains_key(name))
-            .map(|(_, file)| file.id)
-            .collect();
-        if !absent.is_empty() {
-            self.drop_objects(changes, |known, _| absent.contains(&known.file));
-        }
-    }
-
-    fn reread_duplicates(
-        &mut self,
-        present: &BTreeMap<OsString, Option<Stamp>>,
-        hints: &Hints,
-        changes: &mut Vec<Change>,
-    ) {
-        let again = |(name, _): &Named<'_>| {
-            let file = self.files.get(*name);
-            file.is_some_and(|file| file.has_duplicates)
-        };
-        let files = present.iter().filter(again);
-        self.read_files(files.collect(), hints, changes);
-    }
-
-    fn drop_objects(&mut self, changes: &mut Vec<Change>, gone: impl Fn(&Known, &Key) -> bool) {
-        let dropped = self.objects.extract_if(|key, known| gone(known, key));
-        changes.extend(dropped.map(|(_, known)| known.facts.gone()));
-    }
-
-    fn take_file(
-        &mut self,
-        name: &OsString,
-        stamp: Option<Stamp>,
-        items: &mpsc::Receiver<io::Result<(Place, Item)>>,
-        changes: &mut Vec<Change>,
-    ) {
+    fn read(&self, name: &OsString, stamp: Option<Stamp>) -> File {
         let path = self.folder.join(name);
-        let id = self.files.get(name).map_or(self.next_file, |file| file.id);
-        let is_new = id == self.next_file;
-        self.next_file = self.next_file.max(id + 1);
-        let mut reading = Reading {
-            id,
-            path,
-            seen: HashMap::new(),
-            problems: Vec::new(),
-            ignored: BTreeMap::new(),
-            has_duplicates: false,
-            whole: true,
+        let text = match read_text(&path) {
+            Ok(text) => text,
+            Err(error) => return self.unreadable(name, stamp, &error),
         };
-        for item in items {
-            match item {
-                Ok((place, item)) => self.take(place, item, &mut reading, changes),
-                Err(error) => {
-                    return self.note_unreadable(name, id, reading.path, stamp, &error);
+        let none = BTreeMap::new();
+        let before = self.files.get(name).map_or(&none, |file| &file.objects);
+        let mut file = File {
+            stamp,
+            ..File::default()
+        };
+        // Objects that were understood, and no longer matter.
+        let mut dropped = HashSet::new();
+        let mut is_whole = true;
+        yaml::read(&text, &mut |place, item| {
+            let object = match item {
+                Item::Object(object) => object,
+                Item::Ignored => {
+                    file.ignored += 1;
+                    return;
                 }
-            }
-        }
-        // A walk of all objects, which at start would be one for each file.
-        if reading.whole && !is_new {
-            let seen = &reading.seen;
-            self.drop_objects(changes, |known, key| {
-                known.file == id && !seen.contains_key(key)
-            });
-        }
-        if let Some(stamp) = stamp {
-            let Reading {
-                problems,
-                ignored,
-                has_duplicates,
-                ..
-            } = reading;
-            let file = File {
-                id,
-                stamp,
-                problems,
-                ignored,
-                has_duplicates,
+                Item::Broken(reason) => {
+                    is_whole = false;
+                    let why = format!("not understood: {reason}; what the file said before stays");
+                    file.problems.push(problem(&path, place, &why));
+                    return;
+                }
             };
-            self.files.insert(name.clone(), file);
-        }
-    }
-
-    fn note_unreadable(
-        &mut self,
-        name: &OsString,
-        id: u32,
-        path: PathBuf,
-        stamp: Option<Stamp>,
-        error: &io::Error,
-    ) {
-        let reason = Reason::File {
-            error: error.to_string(),
-        };
-        let problems = vec![Problem {
-            path,
-            place: None,
-            reason,
-        }];
-        match self.files.get_mut(name) {
-            Some(file) => {
-                file.problems = problems;
-                file.stamp = stamp.unwrap_or(Stamp::NONE);
-            }
-            None => {
-                let stamp = stamp.unwrap_or(Stamp::NONE);
-                let ignored = BTreeMap::new();
-                let file = File {
-                    id,
-                    stamp,
-                    problems,
-                    ignored,
-                    has_duplicates: false,
-                };
-                self.files.insert(name.clone(), file);
-            }
-        }
-    }
-
-    /// Takes what stands at one place of a file.
-    fn take(&mut self, place: Place, item: Item, reading: &mut Reading, changes: &mut Vec<Change>) {
-        let object = match item {
-            Item::Object(object) => object,
-            Item::Ignored { kind } => return reading.ignore(kind),
-            Item::Broken(reason) => {
-                reading.whole = false;
-                let document = place.document;
-                return reading.complain(place, Reason::Syntax { document, reason });
-            }
-        };
-        let key = self.hasher.hash_one(identity(&object));
-        match Facts::of(&mut self.converter, &object) {
-            Ok(Ok(facts)) => self.put(key, facts, place, reading, changes),
-            Ok(Err(skipped)) => {
-                reading.ignore(format!("{} ({})", identity(&object).0, skipped.words()));
-                if self
-                    .objects
-                    .get(&key)
-                    .is_some_and(|known| known.file == reading.id)
-                {
-                    changes.extend(self.objects.remove(&key).map(|known| known.facts.gone()));
+            let key = self
+                .hasher
+                .hash_one(object.kind().identity(object.metadata()));
+            let mut converter = self
+                .converter
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            match converter.facts(object) {
+                Ok(Some(facts)) => match file.objects.entry(key) {
+                    Entry::Vacant(free) => drop(free.insert((place, facts))),
+                    Entry::Occupied(first) => {
+                        let first = format!("line {}", first.get().0.line);
+                        file.problems.push(duplicate(&path, place, &facts, &first));
+                    }
+                },
+                Ok(None) => {
+                    file.ignored += 1;
+                    dropped.insert(key);
+                }
+                Err(invalid) => {
+                    let why = format!("{invalid}; what the object said before stays");
+                    file.problems.push(problem(&path, place, &why));
+                    if let Some(known) = before.get(&key) {
+                        file.objects.entry(key).or_insert_with(|| known.clone());
+                    }
                 }
             }
-            Err(invalid) => {
-                // It is there, if only in words nobody understands.
-                reading.seen.insert(key, place.line);
-                reading.complain(place, Reason::Invalid(invalid));
+        });
+        if !is_whole {
+            for (key, known) in before.iter().filter(|(key, _)| !dropped.contains(key)) {
+                file.objects.entry(*key).or_insert_with(|| known.clone());
             }
         }
+        file
     }
 
-    fn put(
-        &mut self,
-        key: Key,
-        facts: Facts,
-        place: Place,
-        reading: &mut Reading,
-        changes: &mut Vec<Change>,
-    ) {
-        if let Some(line) = reading.seen.get(&key) {
-            return reading.duplicate(place, &facts, format!("line {line}"));
-        }
-        match self.objects.get_mut(&key) {
-            Some(known) if known.file != reading.id => {
-                let first = file_name(&self.files, known.file);
-                reading.has_duplicates = true;
-                return reading.duplicate(place, &facts, first);
-            }
-            Some(known) => {
-                if known.facts != facts {
-                    changes.extend(facts.moved_from(&known.facts));
-                    changes.push(facts.clone().put());
-                    known.facts = facts;
-                }
-            }
-            None => {
-                changes.push(facts.clone().put());
-                self.objects.insert(
-                    key,
-                    Known {
-                        file: reading.id,
-                        facts,
-                    },
-                );
-            }
-        }
-        reading.seen.insert(key, place.line);
+    fn unreadable(&self, name: &OsString, stamp: Option<Stamp>, error: &io::Error) -> File {
+        let path = self.folder.join(name);
+        let mut file = self.files.get(name).cloned().unwrap_or_default();
+        file.stamp = stamp;
+        file.problems = vec![Problem::new(format!(
+            "{}: cannot be read ({error}); what it said before stays",
+            path.display()
+        ))];
+        file
     }
 }
 
-impl Stamp {
-    /// Of a file that could not be looked at: it differs from all others.
-    const NONE: Stamp = Stamp {
-        device: 0,
-        inode: 0,
-        size: 0,
-        modified: (0, 0),
-        changed: (0, 0),
-    };
+fn problem(path: &Path, place: Place, why: &str) -> Problem {
+    let (path, Place { line, column }) = (path.display(), place);
+    Problem::new(match column {
+        0 => format!("{path}:{line}: {why}"),
+        _ => format!("{path}:{line}:{column}: {why}"),
+    })
 }
 
-/// Sends what a file has, or why it cannot be read.
-fn parse(path: &Path, items: &SyncSender<io::Result<(Place, Item)>>) {
-    // All of them are received: a send never fails.
-    let send = |item| drop(items.send(item));
-    match read_text(path) {
-        Ok(text) => yaml::read(&text, &mut |place, item| send(Ok((place, item)))),
-        Err(error) => send(Err(error)),
-    }
+fn duplicate(path: &Path, place: Place, facts: &Facts, first: &str) -> Problem {
+    let title = facts.title();
+    let why = format!("{title} stands in {first} already; that one counts");
+    problem(path, place, &why)
 }
 
 fn read_text(path: &Path) -> io::Result<String> {
@@ -461,18 +307,9 @@ fn read_text(path: &Path) -> io::Result<String> {
     io::read_to_string(file.take(MAX_FILE))
 }
 
-fn file_name(files: &BTreeMap<OsString, File>, id: u32) -> String {
-    let found = files.iter().find(|(_, file)| file.id == id);
-    found.map_or_else(
-        || "another file".to_owned(),
-        |(name, _)| name.display().to_string(),
-    )
-}
-
 /// Whether a name is that of a manifest file. Hidden ones are somebody's business.
-fn is_manifest(name: &OsString) -> bool {
-    let path = Path::new(name);
-    let extension = path.extension().and_then(|extension| extension.to_str());
+fn is_manifest(name: &OsStr) -> bool {
+    let extension = Path::new(name).extension().and_then(OsStr::to_str);
     let hidden = name.as_encoded_bytes().starts_with(b".");
     !hidden && matches!(extension, Some("yaml" | "yml" | "json"))
 }

@@ -6,8 +6,8 @@ use agent_common::service::{Address, Family, FrontendKind, Owed, SourceClass, fr
 use rstest::rstest;
 
 use super::convert::Converter;
-use super::yaml::{self, Item, Object};
-use agent_core::cluster::Change;
+use super::facts::compare;
+use super::yaml::{self, Item};
 use agent_core::expect::{Expectation, NodeContext, PortExpectation, expectation};
 use agent_core::view::ClusterView;
 
@@ -29,22 +29,9 @@ fn view(text: &str) -> ClusterView {
     let mut converter = Converter::new("here");
     let mut changes = Vec::new();
     yaml::read(&format!("{NODE}---\n{text}"), &mut |_, item| match item {
-        Item::Object(Object::Node(node)) => {
-            changes.extend(
-                converter
-                    .node(&node)
-                    .unwrap()
-                    .ok()
-                    .map(|f| Change::Node(f.into())),
-            );
-        }
-        Item::Object(Object::Service(service)) => {
-            let facts = converter.service(&service).unwrap();
-            changes.extend(facts.ok().map(|f| Change::Service(f.into())));
-        }
-        Item::Object(Object::Slice(slice)) => {
-            let facts = converter.slice(&slice).unwrap();
-            changes.extend(facts.ok().map(|f| Change::Slice(f.into())));
+        Item::Object(object) => {
+            let facts = converter.facts(object).unwrap();
+            compare(None, facts.as_ref(), &mut changes);
         }
         other => panic!("{other:?}"),
     });

@@ -7,11 +7,12 @@
 
 use std::fmt;
 
-use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
-use serde_saphyr::Spanned;
+use serde_saphyr::{Spanned, with_deserializer_from_str_with_options as with_deserializer};
+
+use super::facts::Kind;
+pub use super::facts::Object;
 
 /// Parser events and nodes of one document. One list of 10,000 Services and 100,000 endpoints has
 /// four million nodes.
@@ -20,25 +21,18 @@ const MAX_EVENTS: usize = 16_000_000;
 const MAX_REPLAYED: usize = 100_000;
 
 /// Where in a file something stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Place {
     /// Line, from 1.
     pub line: u64,
     /// Column, from 1; 0 where only the line is known.
     pub column: u64,
-    /// Document in the file, from 1.
-    pub document: u32,
 }
 
-/// An object of a kind that matters here.
-#[derive(Debug)]
-pub enum Object {
-    /// A Node.
-    Node(Box<Node>),
-    /// A Service.
-    Service(Box<Service>),
-    /// An EndpointSlice.
-    Slice(Box<EndpointSlice>),
+impl Place {
+    fn line(line: u64) -> Self {
+        Self { line, column: 0 }
+    }
 }
 
 /// What stands at one place of a file.
@@ -47,10 +41,7 @@ pub enum Item {
     /// An object.
     Object(Object),
     /// Something of a kind that does not matter here.
-    Ignored {
-        /// Its kind, with the API group where it has one.
-        kind: String,
-    },
+    Ignored,
     /// Something that cannot be read, in the parser's words.
     Broken(String),
 }
@@ -58,18 +49,14 @@ pub enum Item {
 /// Calls `see` for every object in the text of a file, in order.
 pub fn read(text: &str, see: &mut dyn FnMut(Place, Item)) {
     for document in documents(text) {
+        let see = &mut *see;
         let root = Root {
             document: &document,
-            see: &mut *see,
+            see,
         };
-        let parsed = serde_saphyr::with_deserializer_from_str_with_options(
-            document.text,
-            options(),
-            |yaml| yaml.deserialize_any(root),
-        );
+        let parsed = with_deserializer(document.text, options(), |yaml| yaml.deserialize_any(root));
         if let Err(error) = parsed {
-            let (place, item) = document.broken(&error);
-            see(place, item);
+            document.complain(&error, see);
         }
     }
 }
@@ -91,13 +78,13 @@ struct Document<'a> {
     text: &'a str,
     /// Lines of the file before it.
     above: u64,
-    /// The first line that is more than a comment.
-    place: Place,
+    /// The first line of the file that is more than a comment; 0 where there is none.
+    line: u64,
 }
 
 impl Document<'_> {
-    fn broken(&self, error: &serde_saphyr::Error) -> (Place, Item) {
-        let mut place = self.place;
+    fn complain(&self, error: &serde_saphyr::Error, see: &mut dyn FnMut(Place, Item)) {
+        let mut place = Place::line(self.line);
         let text = error.to_string();
         let mut reason = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if let Some(location) = error.location() {
@@ -107,7 +94,7 @@ impl Document<'_> {
             reason.truncate(reason.strip_suffix(&suffix).map_or(reason.len(), str::len));
             (place.line, place.column) = (self.above + line, column);
         }
-        (place, Item::Broken(reason))
+        see(place, Item::Broken(reason));
     }
 }
 
@@ -127,32 +114,27 @@ fn has_content(line: &str) -> bool {
 }
 
 /// The documents of a file that have content, each with the marker before it.
-fn documents(text: &str) -> Vec<Document<'_>> {
+fn documents(text: &str) -> impl Iterator<Item = Document<'_>> {
     let mut documents: Vec<Document<'_>> = Vec::new();
-    let (mut start, mut above, mut at, mut open) = (0, 0, 0, false);
+    let (mut start, mut end) = (0, 0);
     for (number, line) in (0_u64..).zip(text.split_inclusive('\n')) {
-        if is_marker(line) {
-            (start, above, open) = (at, number, false);
-        }
-        at += line.len();
-        if !open && has_content(line) {
-            open = true;
-            let place = Place {
-                line: number + 1,
-                column: 0,
-                document: u32::try_from(documents.len() + 1).unwrap_or(u32::MAX),
-            };
+        if is_marker(line) || number == 0 {
+            start = end;
             documents.push(Document {
                 text: "",
-                above,
-                place,
+                above: number,
+                line: 0,
             });
         }
-        if let Some(document) = documents.last_mut().filter(|_| open) {
-            document.text = &text[start..at];
+        end += line.len();
+        if let Some(document) = documents.last_mut() {
+            document.text = &text[start..end];
+            if document.line == 0 && has_content(line) {
+                document.line = number + 1;
+            }
         }
     }
-    documents
+    documents.into_iter().filter(|document| document.line > 0)
 }
 
 /// Reads the mapping that a document is.
@@ -181,18 +163,31 @@ impl<'de> Visitor<'de> for Root<'_> {
                 is_list = true;
                 map.next_value_seed(Items {
                     document,
-                    header: Header::of(&fields),
+                    header: header(&fields),
                     see: &mut *see,
                 })?;
             } else {
                 fields.insert(key, map.next_value()?);
             }
         }
-        let header = Header::of(&fields);
-        if !(is_list && header.kind.ends_with("List")) {
-            let (place, item) = header.item(Value::Object(fields), document.place, Some(document));
-            see(place, item);
+        let header = header(&fields);
+        if is_list && header.ends_with("List") {
+            return Ok(());
         }
+        let item = match (item(&header, fields), matters(&header)) {
+            // The parser names line and column of an error, and takes numbers for strings.
+            (Item::Broken(_), Some(kind)) => {
+                match with_deserializer(document.text, options(), |yaml| kind.read(yaml)) {
+                    Ok(object) => Item::Object(object),
+                    Err(error) => {
+                        document.complain(&error, see);
+                        return Ok(());
+                    }
+                }
+            }
+            (item, _) => item,
+        };
+        see(Place::line(document.line), item);
         Ok(())
     }
 }
@@ -201,7 +196,7 @@ impl<'de> Visitor<'de> for Root<'_> {
 struct Items<'a> {
     document: &'a Document<'a>,
     /// Of the list, as far as it stands before the items.
-    header: Header,
+    header: String,
     see: &'a mut dyn FnMut(Place, Item),
 }
 
@@ -226,81 +221,42 @@ impl<'de> Visitor<'de> for Items<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         while let Some(item) = items.next_element::<Spanned<Map<String, Value>>>()? {
-            let place = Place {
-                line: self.document.above + item.referenced.line(),
-                ..self.document.place
-            };
-            let mut header = Header::of(&item.value);
-            if header.kind.is_empty() {
-                header = self.header.of_items();
+            let place = Place::line(self.document.above + item.referenced.line());
+            let mut header = header(&item.value);
+            if header.ends_with('/') {
+                // Items of a ServiceList need not say that they are Services.
+                let of_list = self.header.strip_suffix("List");
+                header = of_list.unwrap_or_default().to_owned();
             }
-            let (place, item) = header.item(Value::Object(item.value), place, None);
-            (self.see)(place, item);
+            (self.see)(place, self::item(&header, item.value));
         }
         Ok(())
     }
 }
 
-/// What an object is. Group and kind decide: a Service of Knative's is another thing. A version
+/// What an object is: its API group and kind. A Service of Knative's is another thing. A version
 /// that nobody serves is left to the typed object to refuse.
-struct Header {
-    group: String,
-    kind: String,
+fn header(fields: &Map<String, Value>) -> String {
+    let field = |name| fields.get(name).and_then(Value::as_str).unwrap_or_default();
+    let group = field("apiVersion").split_once('/');
+    format!("{}/{}", group.map_or("", |(group, _)| group), field("kind"))
 }
 
-impl Header {
-    fn of(fields: &Map<String, Value>) -> Self {
-        let field = |name| fields.get(name).and_then(Value::as_str).unwrap_or_default();
-        let group = field("apiVersion").split_once('/');
-        Self {
-            group: group.map_or("", |(group, _)| group).to_owned(),
-            kind: field("kind").to_owned(),
-        }
-    }
-
-    /// Items of a ServiceList need not say that they are Services.
-    fn of_items(&self) -> Self {
-        Self {
-            group: self.group.clone(),
-            kind: self
-                .kind
-                .strip_suffix("List")
-                .unwrap_or_default()
-                .to_owned(),
-        }
-    }
-
-    /// The typed object, where it is of a kind that matters. `whole`: it is the document.
-    fn item(&self, value: Value, place: Place, whole: Option<&Document<'_>>) -> (Place, Item) {
-        let object = match (&*self.group, &*self.kind) {
-            ("", "Node") => typed(value, place, whole).map(Object::Node),
-            ("", "Service") => typed(value, place, whole).map(Object::Service),
-            ("discovery.k8s.io", "EndpointSlice") => typed(value, place, whole).map(Object::Slice),
-            (_, "") => Err((place, ignored("without a kind"))),
-            ("", kind) => Err((place, ignored(kind))),
-            (group, kind) => Err((place, ignored(&format!("{kind}.{group}")))),
-        };
-        object.map_or_else(|other| other, |object| (place, Item::Object(object)))
+fn matters(header: &str) -> Option<Kind> {
+    match header {
+        "/Node" => Some(Kind::Node),
+        "/Service" => Some(Kind::Service),
+        "discovery.k8s.io/EndpointSlice" => Some(Kind::Slice),
+        _ => None,
     }
 }
 
-fn ignored(kind: &str) -> Item {
-    Item::Ignored {
-        kind: kind.to_owned(),
+fn item(header: &str, fields: Map<String, Value>) -> Item {
+    match matters(header).map(|kind| kind.read(Value::Object(fields))) {
+        None => Item::Ignored,
+        Some(Ok(object)) => Item::Object(object),
+        Some(Err(error)) => Item::Broken(error.to_string()),
     }
-}
-
-fn typed<T: DeserializeOwned>(
-    value: Value,
-    place: Place,
-    whole: Option<&Document<'_>>,
-) -> Result<T, (Place, Item)> {
-    serde_json::from_value(value).or_else(|error| match whole {
-        // Values have no line and column; the parser names those of the error.
-        Some(document) => serde_saphyr::from_str_with_options(document.text, options())
-            .map_err(|error| document.broken(&error)),
-        None => Err((place, Item::Broken(error.to_string()))),
-    })
 }
 
 #[cfg(test)]

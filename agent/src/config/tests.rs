@@ -1,10 +1,14 @@
 use std::net::SocketAddr;
 
+use std::path::Path;
+use std::time::Duration;
+
 use clap::Parser;
 use rstest::rstest;
 
 use super::*;
-use crate::args::{Args, Command};
+use crate::http::AllowList;
+use crate::http::bind::BindAddress;
 
 fn around() -> Surroundings {
     Surroundings {
@@ -16,32 +20,37 @@ fn around() -> Surroundings {
 
 /// The values of a command line; the environment of the test's process plays no part in it as
 /// long as nobody sets PATHPROOF_*.
-fn resolve(options: &[&str]) -> Result<Config, ConfigError> {
-    let line = ["pathproof", "run", "--manifests=/cluster"]
-        .iter()
-        .chain(options);
-    match Args::try_parse_from(line).expect("clap accepts it").command {
-        Command::Run(args) => Config::resolve(&args, &around()),
-        other => panic!("not run but {other:?}"),
-    }
+fn resolve(options: &[&str]) -> Result<Config, String> {
+    resolve_in(&[&["--manifests=/cluster"], options].concat(), &around())
+}
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+fn resolve_in(options: &[&str], around: &Surroundings) -> Result<Config, String> {
+    let line = Line::try_parse_from(["pathproof"].iter().chain(options));
+    let line = line.map_err(|error| error.to_string())?;
+    Config::resolve(&line.run, around).map_err(|error| error.to_string())
 }
 
 #[test]
 fn defaults() {
     let config = resolve(&[]).unwrap();
     assert_eq!(config.healthz.address, Some(BindAddress::Everywhere(10256)));
-    assert!(config.healthz.allow.is_everyone());
+    assert!(config.healthz.allow.is_empty());
     let loopback: SocketAddr = "127.0.0.1:19256".parse().unwrap();
     assert_eq!(config.admin.address, Some(BindAddress::One(loopback)));
-    assert_eq!(config.flap_dwell, Duration::from_secs(10));
-    assert_eq!(config.port_takeover, PortTakeover::Steer);
-    assert_eq!(config.shutdown_grace, Duration::from_secs(5));
+    assert_eq!(config.healthz.flap_dwell, Duration::from_secs(10));
+    assert_eq!(config.healthz.port_takeover, PortTakeover::Steer);
+    assert_eq!(config.healthz.shutdown_grace, Duration::from_secs(5));
     assert_eq!(
-        config.pin_dir.as_deref(),
+        config.kept.pin_dir.as_deref(),
         Some(Path::new("/sys/fs/bpf/pathproof"))
     );
     assert_eq!(&*config.node_name, "worker-1");
-    assert_eq!(config.node_name_from, NodeNameSource::Hostname);
 }
 
 #[rstest]
@@ -73,13 +82,14 @@ fn addresses(#[case] said: &str, #[case] meant: &str) {
 #[case("--interface-exclude=a/b", "a/b")]
 #[case("--terminating-taint=spott", "did you mean \"spot\"")]
 #[case("--terminating-taint=a=b:NoSchedule", "the key alone")]
+#[case("--log-filter=pathproof=loud", "error, warn, info, debug, trace")]
 #[case("--flap-dwell=10", "10s")]
 #[case("--flap-dwell=-1s", "between 0 and 5m")]
 #[case("--flap-dwell=6m", "between 0 and 5m")]
 #[case("--shutdown-grace=5", "for example 10s")]
 #[case("--shutdown-grace=11m", "between 0 and 10m")]
 #[case("--pin-dir=relative", "absolute")]
-#[case("--state-dir=", "or none")]
+#[case("--state-dir=x", "or none")]
 #[case("--node-name=Not_A_Name", "Not_A_Name")]
 #[case("--sentinel-service=sentinel", "NAMESPACE/NAME")]
 #[case("--sentinel-devices=much-too-long-a-name", "1 to 12")]
@@ -91,12 +101,22 @@ fn addresses(#[case] said: &str, #[case] meant: &str) {
 )]
 #[case("--sentinel-pod-address=127.0.0.1", "not forwarded")]
 #[case("--sentinel-pod-address=198.18.0.1", "must differ")]
+#[case("--sentinel-devices=-a", "-a")]
+#[case("--sentinel-devices=", "1 to 12")]
+#[case("--sentinel-pod-address=0.1.2.3", "not forwarded")]
+#[case("--sentinel-pod-address=169.254.1.1", "not forwarded")]
+#[case("--sentinel-pod-address=255.255.255.255", "not forwarded")]
+#[case("--sentinel-pod-address=fe80::1", "not forwarded")]
+#[case("--sentinel-pod-address=ff02::1", "not forwarded")]
+#[case("--sentinel-pod-address=::ffff:198.18.0.1", "not forwarded")]
 #[case("--sentinel-pod-address=pod", "is no IP")]
 fn an_error_names_setting_value_and_remedy(#[case] option: &str, #[case] expected: &str) {
-    let message = resolve(&[option]).unwrap_err().to_string();
-    let setting = option.split('=').next().unwrap();
-    assert!(message.starts_with(setting), "{message}");
-    assert!(message.contains(expected), "{message}");
+    let message = resolve(&[option]).unwrap_err();
+    let (setting, value) = option.split_once('=').unwrap();
+    let value = value.rsplit(',').next().unwrap();
+    for part in [setting, value, expected] {
+        assert!(message.contains(part), "{message}");
+    }
 }
 
 #[rstest]
@@ -106,7 +126,7 @@ fn an_error_names_setting_value_and_remedy(#[case] option: &str, #[case] expecte
 #[case("5m", 300_000)]
 fn dwells(#[case] said: &str, #[case] millis: u64) {
     let config = resolve(&["--flap-dwell", said]).unwrap();
-    assert_eq!(config.flap_dwell, Duration::from_millis(millis));
+    assert_eq!(config.healthz.flap_dwell, Duration::from_millis(millis));
 }
 
 #[test]
@@ -118,58 +138,52 @@ fn lists_by_comma_and_by_repetition() {
         "--interface-include=eth*,bond?",
     ]);
     let config = config.unwrap();
-    assert_eq!(
-        config.healthz.allow.to_string(),
-        "10.0.0.0/8,192.0.2.7/32,fd00::/8"
-    );
-    assert_eq!(config.interfaces.include.len(), 2);
+    let allow = AllowList::new(config.healthz.allow.into_iter().flatten());
+    assert_eq!(allow.to_string(), "10.0.0.0/8,192.0.2.7/32,fd00::/8");
+    assert_eq!(config.observer.include.len(), 2);
+}
+
+#[test]
+fn an_exclusion_wins() {
+    let options = ["--interface-include=eth*,veth*", "--interface-exclude=eth9"];
+    let observer = resolve(&options).unwrap().observer;
+    assert!(observer.watches("eth0"));
+    assert!(!observer.watches("eth9"));
+    assert!(!observer.watches("docker0"));
+    for nothing in [&[][..], &["--interface-include="]] {
+        assert!(resolve(nothing).unwrap().observer.watches("docker0"));
+    }
 }
 
 #[test]
 fn none_turns_folders_off() {
     let config = resolve(&["--pin-dir=none", "--state-dir=none"]).unwrap();
-    assert_eq!((config.pin_dir, config.state_dir), (None, None));
+    assert_eq!((config.kept.pin_dir, config.kept.state_dir), (None, None));
 }
 
 #[rstest]
-#[case(Some("said"), Some("env"), "said", NodeNameSource::Option)]
-#[case(None, Some("env"), "env", NodeNameSource::Environment)]
-#[case(Some(""), Some(" env "), "env", NodeNameSource::Environment)]
-#[case(None, Some(""), "host.example.com", NodeNameSource::Hostname)]
-fn the_nodes_name(
-    #[case] said: Option<&str>,
-    #[case] env: Option<&str>,
-    #[case] expected: &str,
-    #[case] from: NodeNameSource,
-) {
+#[case(Some("said"), Some("env"), "said")]
+#[case(None, Some("env"), "env")]
+#[case(Some(""), Some(" env "), "env")]
+#[case(None, Some(""), "host.example.com")]
+fn the_nodes_name(#[case] said: Option<&str>, #[case] env: Option<&str>, #[case] expected: &str) {
     let around = Surroundings {
         node_name: env.map(str::to_owned),
         hostname: Some("Host.Example.com\n".to_owned()),
         in_cluster: false,
     };
-    let mut line = vec!["pathproof", "run", "--manifests=/cluster"];
-    if let Some(said) = said {
-        line.extend(["--node-name", said]);
-    }
-    let Command::Run(args) = Args::try_parse_from(line).unwrap().command else {
-        panic!("not run");
-    };
-    let config = Config::resolve(&args, &around).unwrap();
-    assert_eq!(
-        (&*config.node_name, config.node_name_from),
-        (expected, from)
-    );
+    let said = said.map(|said| format!("--node-name={said}"));
+    let options = [Some("--manifests=/cluster"), said.as_deref()];
+    let options: Vec<&str> = options.into_iter().flatten().collect();
+    let config = resolve_in(&options, &around).unwrap();
+    assert_eq!(&*config.node_name, expected);
 }
 
 #[test]
 fn without_a_cluster_view_there_is_nothing_to_prove() {
-    let Command::Run(args) = Args::try_parse_from(["pathproof", "run"]).unwrap().command else {
-        panic!("not run");
-    };
-    let message = Config::resolve(&args, &around()).unwrap_err().to_string();
+    let message = resolve_in(&[], &around()).unwrap_err();
     assert!(message.contains("--manifests"), "{message}");
-    let nameless = Surroundings::default();
-    let message = Config::resolve(&args, &nameless).unwrap_err().to_string();
+    let message = resolve_in(&[], &Surroundings::default()).unwrap_err();
     assert!(message.contains("--node-name"), "{message}");
 }
 
@@ -188,16 +202,12 @@ fn a_missing_folder_is_named() {
 }
 
 /// The source that a command line names.
-fn source(options: &[&str], in_cluster: bool) -> Result<Source, ConfigError> {
-    let line = ["pathproof", "run"].iter().chain(options);
-    let Command::Run(args) = Args::try_parse_from(line).unwrap().command else {
-        panic!("not run");
-    };
+fn source(options: &[&str], in_cluster: bool) -> Result<Source, String> {
     let around = Surroundings {
         in_cluster,
         ..around()
     };
-    Config::resolve(&args, &around).map(|config| config.source)
+    resolve_in(options, &around).map(|config| config.source)
 }
 
 #[rstest]
@@ -214,13 +224,14 @@ fn the_source_of_the_view(#[case] options: &[&str], #[case] in_cluster: bool, #[
 }
 
 #[rstest]
-#[case(&["--manifests=/cluster", "--kubeconfig=/etc/admin.conf"], "--manifests and --kubeconfig")]
-#[case(&["--manifests=/cluster", "--server=https://a"], "--manifests and --server")]
-#[case(&["--server=10.0.0.1:6443"], "--server: \"10.0.0.1:6443\"")]
-#[case(&["--server=https://a", "--view=sentinel", "--sentinel=off"], "--view")]
-fn sources_that_do_not_do(#[case] options: &[&str], #[case] expected: &str) {
-    let message = source(options, true).unwrap_err().to_string();
-    assert!(message.starts_with(expected), "{message}");
+#[case(&["--manifests=/cluster", "--kubeconfig=/etc/admin.conf"], ["--manifests", "--kubeconfig"])]
+#[case(&["--manifests=/cluster", "--server=https://a"], ["--manifests", "--server"])]
+#[case(&["--server=10.0.0.1:6443"], ["'10.0.0.1:6443'", "--server"])]
+#[case(&["--server=https://a", "--view=sentinel", "--sentinel=off"], ["--view", "--sentinel"])]
+fn sources_that_do_not_do(#[case] options: &[&str], #[case] expected: [&str; 2]) {
+    let message = source(options, true).unwrap_err();
+    let has = |part: &str| message.contains(part);
+    assert!(expected.into_iter().all(has), "{message}");
 }
 
 #[test]
@@ -244,11 +255,7 @@ fn publishing_is_on_where_there_is_an_api_server(
     #[case] condition: bool,
     #[case] events: bool,
 ) {
-    let line = ["pathproof", "run"].iter().chain(options);
-    let Command::Run(args) = Args::try_parse_from(line).unwrap().command else {
-        panic!("not run");
-    };
-    let publish = Config::resolve(&args, &around()).unwrap().publish;
+    let publish = resolve_in(options, &around()).unwrap().publish;
     assert_eq!((publish.condition, publish.events), (condition, events));
 }
 
@@ -257,7 +264,40 @@ fn publishing_is_on_where_there_is_an_api_server(
 #[case("--publish-condition=on")]
 #[case("--publish-events=on")]
 fn with_a_folder_there_is_nothing_to_publish_to(#[case] option: &str) {
-    let error = resolve(&[option]).unwrap_err().to_string();
+    let error = resolve(&[option]).unwrap_err();
     assert!(error.starts_with(option.trim_end_matches("=on")), "{error}");
     assert!(error.contains("no API server to write to"), "{error}");
+}
+
+#[test]
+fn the_autoscalers_taint_is_always_there() {
+    let taints = resolve(&[]).unwrap().terminating_taints;
+    assert!(taints.contains("ToBeDeletedByClusterAutoscaler"));
+}
+
+#[test]
+fn presets_and_keys_add_up() {
+    let taints = resolve(&["--terminating-taint=karpenter,leaving,,a.io/b"]);
+    let taints = taints.unwrap().terminating_taints;
+    for key in [
+        "ToBeDeletedByClusterAutoscaler",
+        "karpenter.sh/disrupted",
+        "leaving",
+        "a.io/b",
+    ] {
+        assert!(taints.contains(key), "{key}");
+    }
+}
+
+#[rstest]
+#[case("karpentre")]
+#[case("two words")]
+#[case("/name")]
+#[case("prefix/")]
+fn neither_preset_nor_key(#[case] value: &str) {
+    let error = resolve(&["--terminating-taint", value]).unwrap_err();
+    assert!(
+        error.contains(value) && error.contains("karpenter"),
+        "{error}"
+    );
 }

@@ -6,23 +6,21 @@
 //! The old link goes a moment before the new one stands, since the kernel takes a program only once
 //! at a hook; what is lost then is not counted (see `app`'s coverage).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use aya::Ebpf;
-use thiserror::Error;
 
 use super::devices::Device;
-use super::load::LoadError;
+use super::load::classifier;
 use super::pins::Pins;
 use crate::causes::chain;
 use agent_core::time::Mono;
 
-pub(super) mod filter;
 pub(super) mod hook;
 
-use hook::Hook;
 pub use hook::{Direction, HookError, Mechanism};
+use hook::{Hook, Place, Spot};
 
 /// How long a device is left alone after a repair.
 pub const REPAIR_PAUSE: Duration = Duration::from_secs(10);
@@ -36,24 +34,6 @@ pub enum Mode {
     Tcx,
     /// clsact alone.
     Clsact,
-}
-
-/// Why a device could not be attached to.
-#[derive(Debug, Error)]
-pub enum AttachError {
-    /// The object lacks a program.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// The kernel refused.
-    #[error("cannot attach to {device} {direction:?}: {}", chain(source))]
-    Hook {
-        /// Name of the device.
-        device: String,
-        /// Which way.
-        direction: Direction,
-        /// What the kernel said.
-        source: HookError,
-    },
 }
 
 /// One device and its two hooks.
@@ -76,6 +56,44 @@ impl Attachment {
             [Some(ingress), Some(_)] => Some(ingress.mechanism()),
             _ => None,
         }
+    }
+
+    /// Fills in the hooks that are missing.
+    fn attach(&mut self, ebpf: &mut Ebpf, mode: Mode, pins: Option<&Pins>) {
+        let device = &self.device;
+        let mut problems = Vec::new();
+        for (slot, direction) in self.hooks.iter_mut().zip(Direction::BOTH) {
+            if slot.is_some() {
+                continue;
+            }
+            let spot = Spot {
+                index: device.index,
+                device: &device.name,
+                direction,
+                place: Place::FIRST,
+            };
+            let pin = pins.map(|pins| pins.link(device.index, direction.name()));
+            let hook = classifier(ebpf, direction.program(device.link))
+                .map_err(HookError::from)
+                .and_then(|classifier| Hook::attach(classifier, &spot, mode, pin));
+            match hook {
+                Ok(hook) => {
+                    *slot = Some(hook);
+                    tracing::debug!(device = %device.name, ?direction, "attached");
+                }
+                Err(error) => problems.push(format!(
+                    "cannot attach to {} {direction:?}: {}",
+                    device.name,
+                    chain(&error)
+                )),
+            }
+        }
+        let problem = (!problems.is_empty()).then(|| problems.join("; "));
+        // It is tried again and again: what stays the same is said once.
+        if let Some(error) = problem.as_ref().filter(|_| problem != self.problem) {
+            tracing::warn!(device = %device.name, %error, "not attached");
+        }
+        self.problem = problem;
     }
 }
 
@@ -114,9 +132,12 @@ impl Attacher {
     /// Attaches to `wanted` and lets go of everything else. A device that cannot be attached to,
     /// perhaps because it just vanished, is noted and tried again at the next look.
     pub fn follow(&mut self, ebpf: &mut Ebpf, wanted: &[Device]) {
-        let keep: BTreeMap<_, _> = wanted.iter().map(|device| (device.index, device)).collect();
-        self.attachments.retain(|index, _| keep.contains_key(index));
-        self.sweep_pins(&keep);
+        let keep: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
+        self.attachments.retain(|index, _| keep.contains(index));
+        let pinned = self.pins.iter().flat_map(Pins::pinned_links);
+        for (_, path) in pinned.filter(|(index, _)| !keep.contains(index)) {
+            let _ = std::fs::remove_file(path);
+        }
         for device in wanted {
             let attachment = self
                 .attachments
@@ -128,8 +149,8 @@ impl Attacher {
                     problem: None,
                     repaired: None,
                 });
-            attachment.device = device.clone();
-            attach(ebpf, attachment, self.mode, self.pins.as_ref());
+            attachment.device.clone_from(device);
+            attachment.attach(ebpf, self.mode, self.pins.as_ref());
         }
     }
 
@@ -142,7 +163,7 @@ impl Attacher {
             let mut replaced = 0;
             for (slot, first) in attachment.hooks.iter_mut().zip(&mut attachment.first) {
                 let Some(hook) = slot else { continue };
-                *first = hook.is_first(&attachment.device);
+                *first = hook.is_first();
                 if (*first == Some(false) || hook.lost_its_pin()) && rested {
                     hook.let_go();
                     // Gone before its successor stands: the kernel refuses the same program twice
@@ -157,7 +178,7 @@ impl Attacher {
                 let device = &attachment.device.name;
                 tracing::warn!(%device, "the observer was not first here any more, or its pin was gone; put back");
             }
-            attach(ebpf, attachment, self.mode, self.pins.as_ref());
+            attachment.attach(ebpf, self.mode, self.pins.as_ref());
         }
     }
 
@@ -166,37 +187,4 @@ impl Attacher {
     pub fn release(&mut self) {
         self.attachments.clear();
     }
-
-    /// Removes pins of devices that are gone or no longer wanted.
-    fn sweep_pins(&self, keep: &BTreeMap<u32, &Device>) {
-        let Some(pins) = &self.pins else { return };
-        for (index, _, path) in pins.pinned_links() {
-            if !keep.contains_key(&index) {
-                let _ = std::fs::remove_file(path);
-            }
-        }
-    }
-}
-
-/// Fills in the hooks that are missing.
-fn attach(ebpf: &mut Ebpf, attachment: &mut Attachment, mode: Mode, pins: Option<&Pins>) {
-    let mut problems = Vec::new();
-    for (slot, direction) in attachment.hooks.iter_mut().zip(Direction::BOTH) {
-        if slot.is_some() {
-            continue;
-        }
-        match Hook::attach(ebpf, &attachment.device, direction, mode, pins) {
-            Ok(hook) => {
-                *slot = Some(hook);
-                tracing::debug!(device = %attachment.device.name, ?direction, "attached");
-            }
-            Err(error) => problems.push(error.to_string()),
-        }
-    }
-    let problem = (!problems.is_empty()).then(|| problems.join("; "));
-    // It is tried again and again: what stays the same is said once.
-    if let Some(error) = problem.as_ref().filter(|_| problem != attachment.problem) {
-        tracing::warn!(device = %attachment.device.name, %error, "not attached");
-    }
-    attachment.problem = problem;
 }

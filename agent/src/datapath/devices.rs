@@ -51,21 +51,22 @@ pub struct Interfaces {
 
 /// Netlink could not be asked.
 #[derive(Debug, Error)]
-pub enum DevicesError {
-    /// No socket.
-    #[error("cannot open a netlink socket: {source}")]
-    Open {
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// A question was refused.
-    #[error("cannot list {what} by netlink: {source}")]
-    List {
-        /// What was asked for.
-        what: &'static str,
-        /// Why not.
-        source: rtnetlink::Error,
-    },
+#[error("cannot {operation} by netlink: {source}")]
+pub struct DevicesError {
+    /// What was tried.
+    operation: &'static str,
+    /// Why not.
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// What becomes of a refusal.
+fn failed<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+    operation: &'static str,
+) -> impl FnOnce(E) -> DevicesError {
+    move |source| DevicesError {
+        operation,
+        source: source.into(),
+    }
 }
 
 /// Lists the interfaces once and follows them from then on; the receiver holds the latest list. The
@@ -77,7 +78,7 @@ pub async fn follow() -> Result<watch::Receiver<Interfaces>, DevicesError> {
         MulticastGroup::Ipv6Route,
     ];
     let (connection, handle, mut messages) =
-        new_multicast_connection(&groups).map_err(|source| DevicesError::Open { source })?;
+        new_multicast_connection(&groups).map_err(failed("follow interfaces"))?;
     tokio::spawn(connection);
     let (sender, receiver) = watch::channel(list(&handle).await?);
     tokio::spawn(async move {
@@ -108,11 +109,11 @@ async fn list(handle: &Handle) -> Result<Interfaces, DevicesError> {
     let uplinks = uplinks(handle).await?;
     let mut interfaces = Interfaces::default();
     let mut messages = handle.link().get().execute();
-    let failed = |source| DevicesError::List {
-        what: "interfaces",
-        source,
-    };
-    while let Some(message) = messages.try_next().await.map_err(failed)? {
+    while let Some(message) = messages
+        .try_next()
+        .await
+        .map_err(failed("list interfaces"))?
+    {
         interfaces.add(&message, &uplinks);
     }
     interfaces.devices.sort_by_key(|device| device.index);
@@ -205,12 +206,7 @@ async fn uplinks(handle: &Handle) -> Result<BTreeSet<u32>, DevicesError> {
                 Ok(route) => collect_default(&route, &mut uplinks),
                 // A kernel without IPv6 has no such table: no uplinks of that family.
                 Err(rtnetlink::Error::NetlinkError(_)) => break,
-                Err(source) => {
-                    return Err(DevicesError::List {
-                        what: "routes",
-                        source,
-                    });
-                }
+                Err(error) => return Err(failed("list routes")(error)),
             }
         }
     }
@@ -223,9 +219,7 @@ fn collect_default(route: &RouteMessage, uplinks: &mut BTreeSet<u32>) {
     }
     for attribute in &route.attributes {
         match attribute {
-            RouteAttribute::Oif(index) => {
-                uplinks.insert(*index);
-            }
+            RouteAttribute::Oif(index) => drop(uplinks.insert(*index)),
             RouteAttribute::MultiPath(hops) => {
                 uplinks.extend(hops.iter().map(|hop| hop.interface_index));
             }

@@ -8,7 +8,7 @@ use agent_common::service::Address;
 use agent_common::steer::{ANY_V4, ANY_V6, mapped};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 
-use super::dump::{attributes, too_short, word};
+use crate::netlink::{self, attributes, too_short, word};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `struct inet_diag_msg`.
@@ -28,16 +28,11 @@ const LOOPBACK: u32 = 1;
 /// # Errors
 /// The kernel does not tell (without `CONFIG_INET_DIAG`).
 pub fn listeners(port: u16) -> io::Result<BTreeSet<Address>> {
-    let mut found = BTreeSet::new();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        dump(family as u8, LISTEN, port, |listener| {
-            // A listener bound to another interface hears nothing of the node's own connections.
-            if [0, LOOPBACK].contains(&listener.interface) {
-                found.extend(listener.addresses());
-            }
-        })?;
-    }
-    Ok(found)
+    // A listener bound to another interface hears nothing of the node's own connections.
+    let hears = |listener: &Listener| [0, LOOPBACK].contains(&listener.interface);
+    let all = sockets(LISTEN, port)?;
+    let hearing = all.iter().filter(|listener| hears(listener));
+    Ok(hearing.flat_map(Listener::addresses).collect())
 }
 
 /// Inodes of the sockets that share a port with the listener whose inode is `own`: those that listen
@@ -46,19 +41,12 @@ pub fn listeners(port: u16) -> io::Result<BTreeSet<Address>> {
 /// # Errors
 /// As for [`listeners`].
 pub fn sharers(port: u16, own: u32) -> io::Result<BTreeSet<u32>> {
-    let mut all = Vec::new();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        dump(family as u8, LISTEN, port, |listener| all.push(listener))?;
-    }
     let (ours, others): (Vec<_>, Vec<_>) =
-        all.into_iter().partition(|listener| listener.inode == own);
+        (sockets(LISTEN, port)?.into_iter()).partition(|listener| listener.inode == own);
     let ours: BTreeSet<Address> = ours.iter().flat_map(Listener::addresses).collect();
     let shares = |other: &Listener| other.addresses().any(|address| ours.contains(&address));
-    Ok(others
-        .into_iter()
-        .filter(shares)
-        .map(|other| other.inode)
-        .collect())
+    let sharing = others.iter().filter(|other| shares(other));
+    Ok(sharing.map(|other| other.inode).collect())
 }
 
 /// Whether handshakes are under way at this port.
@@ -66,11 +54,7 @@ pub fn sharers(port: u16, own: u32) -> io::Result<BTreeSet<u32>> {
 /// # Errors
 /// As for [`listeners`].
 pub fn is_opening(port: u16) -> io::Result<bool> {
-    let mut found = false;
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        dump(family as u8, SYN_RECEIVED, port, |_| found = true)?;
-    }
-    Ok(found)
+    Ok(!sockets(SYN_RECEIVED, port)?.is_empty())
 }
 
 /// A socket as the kernel describes it.
@@ -95,27 +79,22 @@ impl Listener {
     }
 }
 
-fn dump(family: u8, states: u32, port: u16, mut each: impl FnMut(Listener)) -> io::Result<()> {
-    let request = request(family, states, port);
-    super::dump::dump(
-        NETLINK_SOCK_DIAG,
-        &request,
-        SOCK_DIAG_BY_FAMILY,
-        &mut |body| {
-            each(listener(body).ok_or_else(too_short)?);
+/// The sockets of both families in these states at this port.
+fn sockets(states: u32, port: u16) -> io::Result<Vec<Listener>> {
+    let mut found = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        // struct inet_diag_req_v2: family, protocol, extensions, padding, states, and the socket's id,
+        // which begins with its port. Zero is any.
+        let mut body = vec![family as u8, libc::IPPROTO_TCP as u8, 0, 0];
+        body.extend(states.to_ne_bytes());
+        body.extend(port.to_be_bytes());
+        body.resize(56, 0);
+        netlink::dump(NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, &body, |answer| {
+            found.push(listener(answer).ok_or_else(too_short)?);
             Ok(())
-        },
-    )
-}
-
-fn request(family: u8, states: u32, port: u16) -> Vec<u8> {
-    // struct inet_diag_req_v2: family, protocol, extensions, padding, states, and the socket's id,
-    // which begins with its port. Zero is any.
-    let mut body = vec![family, libc::IPPROTO_TCP as u8, 0, 0];
-    body.extend(states.to_ne_bytes());
-    body.extend(port.to_be_bytes());
-    body.resize(56, 0);
-    super::dump::request(SOCK_DIAG_BY_FAMILY, &body)
+        })?;
+    }
+    Ok(found)
 }
 
 /// `struct inet_diag_msg`: family, state, timer, retransmissions; the id (ports, addresses,

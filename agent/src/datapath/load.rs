@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use agent_common::abi::{SEED, map, program};
-use aya::programs::{ProgramError, SchedClassifier};
+use aya::maps::{Array, Map, MapError};
+use aya::programs::{Program, ProgramError, SchedClassifier};
 use aya::{Ebpf, EbpfError, EbpfLoader};
+use caps::{CapSet, Capability};
 use thiserror::Error;
 
 use super::pins::Pins;
@@ -22,32 +24,15 @@ pub static OBJECT: &[u8] =
 /// Why the observer could not be loaded.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// The kernel refused for lack of privileges.
-    #[error(
-        "the kernel refused the observer for lack of privileges ({}): run as root, or as uid 0 with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_NET_RAW (docs/capabilities.md)",
-        chain(source)
-    )]
-    Permission {
+    /// The kernel refused it.
+    #[error("{lack} ({}): {remedy}", chain(source))]
+    Refused {
+        /// What is lacking, as far as the kernel tells.
+        lack: &'static str,
+        /// What to do about it.
+        remedy: &'static str,
         /// What the kernel said.
-        source: EbpfError,
-    },
-    /// There was no memory for it, for longer than this waits.
-    #[error(
-        "there is no memory for the observer ({}): raise the memory limit of the agent's container, or find what else takes the node's memory; then restart the agent",
-        chain(source)
-    )]
-    Memory {
-        /// What the kernel said.
-        source: EbpfError,
-    },
-    /// The kernel lacks something.
-    #[error(
-        "the kernel refused the observer ({}): it needs Linux 5.12 or newer with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT",
-        chain(source)
-    )]
-    Kernel {
-        /// What the kernel said.
-        source: EbpfError,
+        source: Box<EbpfError>,
     },
     /// The object does not hold what this agent was built for.
     #[error("the eBPF object has no {kind} {name}: run cargo xtask build-ebpf")]
@@ -61,19 +46,99 @@ pub enum LoadError {
 
 impl LoadError {
     fn of(source: EbpfError) -> Self {
-        if permission_denied(&source) {
-            Self::Permission { source }
+        let (lack, remedy) = if permission_denied(&source) {
+            NO_PRIVILEGES
         } else if out_of_memory(&source) {
-            Self::Memory { source }
+            NO_MEMORY
         } else {
-            Self::Kernel { source }
+            OLD_KERNEL
+        };
+        Self::Refused {
+            lack,
+            remedy,
+            source: Box::new(source),
         }
     }
 
     /// Whether more privileges would help.
     pub fn is_permission(&self) -> bool {
-        matches!(self, Self::Permission { .. })
+        matches!(self, Self::Refused { lack, .. } if *lack == NO_PRIVILEGES.0)
     }
+}
+
+const NO_PRIVILEGES: (&str, &str) = (
+    "the kernel refused the observer for lack of privileges",
+    "run as root, or as uid 0 with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_NET_RAW (docs/capabilities.md)",
+);
+const NO_MEMORY: (&str, &str) = (
+    "there is no memory for the observer",
+    "raise the memory limit of the agent's container, or find what else takes the node's memory; then restart the agent",
+);
+const OLD_KERNEL: (&str, &str) = (
+    "the kernel refused the observer",
+    "it needs Linux 5.12 or newer with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT",
+);
+
+/// A map of the object cannot be used.
+#[derive(Debug, Error)]
+pub enum MapsError {
+    /// The object lacks it, or was not loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The kernel refused.
+    #[error("cannot {operation} the map {map}: {}", chain(&**source))]
+    Refused {
+        /// `open`, `read`, `sweep`, `write to`.
+        operation: &'static str,
+        /// Its name.
+        map: &'static str,
+        /// What the kernel said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl MapsError {
+    /// Whether more privileges would help.
+    pub fn is_permission(&self) -> bool {
+        matches!(self, Self::Load(error) if error.is_permission())
+    }
+}
+
+/// What becomes of the kernel's refusal.
+pub(super) fn refused<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+    operation: &'static str,
+    map: &'static str,
+) -> impl FnOnce(E) -> MapsError {
+    move |source| MapsError::Refused {
+        operation,
+        map,
+        source: source.into(),
+    }
+}
+
+/// Takes a map out of the object as the type it is used as.
+pub(super) fn take<T: TryFrom<Map, Error = MapError>>(
+    ebpf: &mut Ebpf,
+    name: &'static str,
+) -> Result<T, MapsError> {
+    let map = ebpf.take_map(name).ok_or(missing("map", name))?;
+    T::try_from(map).map_err(refused("open", name))
+}
+
+fn missing(kind: &'static str, name: &'static str) -> LoadError {
+    LoadError::Missing { kind, name }
+}
+
+/// A map of no meaning, to find out whether this thread may read maps that are open already: what is
+/// returned tries. Before Linux 5.19 bpf(2) as a whole wants CAP_BPF where
+/// kernel.unprivileged_bpf_disabled is set, which is usual; since then only bringing something in
+/// does. Distributions carry the change back.
+///
+/// # Errors
+/// The kernel refused the map: for lack of CAP_BPF, as a rule.
+pub fn scratch_map() -> Result<impl Fn() -> bool, MapError> {
+    let map = Array::<_, u64>::create(1, 0)?;
+    Ok(move || map.get(&0, 0).is_ok())
 }
 
 /// The programs that are attached; `program::EMPTY` is for benchmarks.
@@ -104,7 +169,7 @@ pub fn load_with(
     pins: Option<&Pins>,
     capacities: &[(&'static str, u32)],
 ) -> Result<Ebpf, LoadError> {
-    let mut ebpf = match with_memory(|| create(pins, capacities)) {
+    let mut ebpf = match insist(|| create(pins, capacities)) {
         // Maps that cannot be used are a former agent's of a layout that lied about its version,
         // or half-made by a crash: counting begins anew rather than not at all.
         Err(error) if pins.is_some() && !permission_denied(&error) && !out_of_memory(&error) => {
@@ -129,81 +194,57 @@ pub fn load_with(
 pub fn load_sentinel(ebpf: &mut Ebpf) -> Result<(), LoadError> {
     for name in SENTINEL {
         let classifier = classifier(ebpf, name)?;
-        if classifier.fd().is_ok() {
-            continue;
+        if classifier.fd().is_err() {
+            verify(classifier)?;
         }
-        verify(classifier)?;
     }
     Ok(())
 }
-
-/// How often a load is begun anew that a signal interrupted.
-const INTERRUPTED: usize = 20;
 
 /// Hands a program to the verifier.
 fn verify(classifier: &mut SchedClassifier) -> Result<(), LoadError> {
     insist(|| classifier.load()).map_err(|error| LoadError::of(EbpfError::ProgramError(error)))
 }
 
-/// How often memory that is short is asked for again, and the pause before that: 20 s for all maps and
-/// programs together, since nobody is answered meanwhile. An agent that gives up stays blind until its
-/// restart.
-static ASKED_AGAIN: AtomicUsize = AtomicUsize::new(100);
+/// How often something is tried again for all maps and programs together, and the pause before that
+/// where memory is short: 20 s at most, since nobody is answered meanwhile. An agent that gives up
+/// stays blind until its restart.
+static TRIES: AtomicUsize = AtomicUsize::new(100);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Tries again while the kernel has no memory: what it allocates for maps and programs counts for the
-/// container, and is not waited for.
-fn with_memory<T, E: std::error::Error + 'static>(
+/// container, and is not waited for. So it does where a signal interrupts the verifier, which stops
+/// with EAGAIN as soon as one waits for this thread (`bpf_check`, kernel/bpf/verifier.c).
+pub(super) fn insist<T, E: std::error::Error + 'static>(
     mut make: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
     let one_less = |left: usize| left.checked_sub(1);
     loop {
-        match make() {
-            Err(error)
-                if out_of_memory(&error)
-                    && ASKED_AGAIN.fetch_update(Relaxed, Relaxed, one_less).is_ok() =>
-            {
-                tracing::debug!(%error, "there is no memory; asking again");
-                std::thread::sleep(PAUSE);
-            }
-            other => return other,
+        let error = match make() {
+            Ok(made) => return Ok(made),
+            Err(error) => error,
+        };
+        let no_memory = out_of_memory(&error);
+        let interrupted = codes(&error).any(|code| code == (libc::EAGAIN, true));
+        let may_try = || TRIES.fetch_update(Relaxed, Relaxed, one_less).is_ok();
+        if !(no_memory || interrupted) || !may_try() {
+            return Err(error);
+        }
+        tracing::debug!(%error, "trying again");
+        if no_memory {
+            std::thread::sleep(PAUSE);
         }
     }
 }
 
-/// Loads a program, and begins anew where a signal interrupts that: the verifier stops with EAGAIN
-/// as soon as one waits for this thread (`bpf_check`, kernel/bpf/verifier.c), which says nothing of
-/// the program. Waits for memory, too.
-pub(super) fn insist(
-    mut load: impl FnMut() -> Result<(), ProgramError>,
-) -> Result<(), ProgramError> {
-    with_memory(|| {
-        for _ in 0..INTERRUPTED {
-            match load() {
-                Err(ProgramError::LoadError { io_error, .. })
-                    if io_error.raw_os_error() == Some(libc::EAGAIN) => {}
-                other => return other,
-            }
-        }
-        load()
-    })
-}
-
 fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebpf, EbpfError> {
-    let paths: Vec<_> = pins
-        .map(|pins| {
-            map::PINNED
-                .iter()
-                .map(|name| (*name, pins.map(name)))
-                .collect()
-        })
-        .unwrap_or_default();
+    let pinned = pins.map(|pins| map::PINNED.map(|name| (name, pins.map(name))));
     let level = log_level();
     let seed = RandomState::new().build_hasher().finish();
     let mut loader = EbpfLoader::new();
     // Nothing in the object is relocated against the kernel's types: they need not be kept.
     loader.btf(None);
-    for (name, path) in &paths {
+    for (name, path) in pinned.iter().flatten() {
         loader.map_pin_path(name, path.as_path());
     }
     for (name, entries) in capacities {
@@ -218,10 +259,7 @@ fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebp
 /// Level of the programs' own diagnostics: none, or what PATHPROOF_EBPF_LOG names (1 error to 5
 /// trace), for developers.
 fn log_level() -> u8 {
-    std::env::var("PATHPROOF_EBPF_LOG")
-        .ok()
-        .and_then(|level| level.parse().ok())
-        .unwrap_or(0)
+    std::env::var("PATHPROOF_EBPF_LOG").map_or(0, |level| level.parse().unwrap_or(0))
 }
 
 /// Reads what the programs said into the log, each time it is called; nothing unless they were told
@@ -241,10 +279,8 @@ pub fn diagnostics(ebpf: &mut Ebpf) -> Option<Box<dyn FnMut() + Send>> {
 
 /// Ids of the programs that are loaded.
 pub(super) fn ids(ebpf: &Ebpf) -> BTreeSet<u32> {
-    let loaded = ebpf
-        .programs()
-        .filter_map(|(_, program)| program.info().ok());
-    loaded.map(|info| info.id()).collect()
+    let id = |(_, program): (_, &Program)| Some(program.info().ok()?.id());
+    ebpf.programs().filter_map(id).collect()
 }
 
 /// A classifier of the object by name.
@@ -252,39 +288,40 @@ pub fn classifier<'a>(
     ebpf: &'a mut Ebpf,
     name: &'static str,
 ) -> Result<&'a mut SchedClassifier, LoadError> {
-    ebpf.program_mut(name)
-        .and_then(|program| program.try_into().ok())
-        .ok_or(LoadError::Missing {
-            kind: "program",
-            name,
-        })
+    program(ebpf, name)
 }
+
+/// A program of the object by name.
+pub(super) fn program<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut T, LoadError>
+where
+    &'a mut T: TryFrom<&'a mut Program>,
+{
+    let program = ebpf.program_mut(name);
+    program
+        .and_then(|program| program.try_into().ok())
+        .ok_or(missing("program", name))
+}
+
+type Cause<'a> = &'a (dyn std::error::Error + 'static);
 
 /// Whether more privileges would help. `EPERM` says so. `EACCES` is the verifier's word for every
 /// refusal; without CAP_PERFMON it refuses the arithmetic with pointers that reading packets takes,
 /// in words that depend on where it meets it first.
-pub fn permission_denied(error: &(dyn std::error::Error + 'static)) -> bool {
-    codes(error).any(|(code, verifier)| match code {
-        libc::EPERM => true,
-        libc::EACCES => verifier && !is_trusted(),
-        _ => false,
+fn permission_denied(error: Cause<'_>) -> bool {
+    codes(error).any(|code| match code {
+        (libc::EACCES, true) => !is_trusted(),
+        (code, _) => code == libc::EPERM,
     })
 }
 
 /// Whether memory would help. The verifier says `EFAULT`, too, where it has none for one more branch
 /// (`push_stack` and its callers, kernel/bpf/verifier.c); seen with 6.18.
-fn out_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
-    codes(error).any(|(code, verifier)| match code {
-        libc::ENOMEM => true,
-        libc::EFAULT => verifier,
-        _ => false,
-    })
+fn out_of_memory(error: Cause<'_>) -> bool {
+    codes(error).any(|code| matches!(code, (libc::ENOMEM, _) | (libc::EFAULT, true)))
 }
 
 /// The system's codes among the causes, and whether they are the verifier's.
-fn codes<'a>(
-    error: &'a (dyn std::error::Error + 'static),
-) -> impl Iterator<Item = (i32, bool)> + 'a {
+fn codes<'a>(error: Cause<'a>) -> impl Iterator<Item = (i32, bool)> + 'a {
     std::iter::successors(Some(error), |current| current.source()).filter_map(|error| {
         let (error, verifier) = match error.downcast_ref::<ProgramError>() {
             Some(ProgramError::LoadError { io_error, .. }) => (io_error, true),
@@ -297,13 +334,8 @@ fn codes<'a>(
 /// Whether this thread has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it. Where that cannot be
 /// told, privileges are not what is blamed.
 fn is_trusted() -> bool {
-    const TRUSTED: u64 = 1 << 38 | 1 << 21;
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    effective.is_none_or(|mask| mask & TRUSTED != 0)
+    let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(true);
+    has(Capability::CAP_PERFMON) || has(Capability::CAP_SYS_ADMIN)
 }
 
 #[cfg(test)]
@@ -324,7 +356,7 @@ mod tests {
         insist(|| answers.next().map_or(Ok(()), |code| Err(refused(code)))).expect("loaded");
         assert!(answers.next().is_none());
         let mut tries = 0;
-        let no = insist(|| {
+        let no: Result<(), _> = insist(|| {
             tries += 1;
             Err(refused(libc::E2BIG))
         });

@@ -1,14 +1,22 @@
 //! Where links and maps are pinned, so that an agent that ends, is killed or is replaced leaves no
-//! gap: `DIR/v<ABI>/maps/NAME` and `DIR/v<ABI>/links/<ifindex>-<direction>`. `DIR/programs` is
-//! `claims`'s.
+//! gap: `DIR/v<ABI>/maps/NAME` and `DIR/v<ABI>/links/<ifindex>-<direction>`.
 //!
 //! A directory of another layout version is never read; [`Pins::sweep_other_versions`] removes it
 //! once the programs of this version are attached.
+//!
+//! `DIR/programs` says which programs are pathproof's, whichever agent loaded them, by links that are
+//! named by a program's id. Names and tags of programs take CAP_SYS_ADMIN, and during an upgrade
+//! another agent's programs must not be taken for Cilium's. An agent claims its programs before it
+//! attaches them: who looks at the hooks first and at the claims after that meets no program of ours
+//! that is not claimed. The kernel gives an id once in a boot, so what a killed agent leaves claims
+//! nothing else.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use agent_common::abi::{ABI_VERSION, map};
@@ -16,8 +24,14 @@ use thiserror::Error;
 
 /// `f_type` of a BPF file system (linux/magic.h).
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+const LINKS: &str = "links";
 /// Beside the versions' directories, and the same for all of them.
 const CLAIMS: &str = "programs";
+/// Claims that are kept, the newest: those of a dozen agents. One that still runs claims its own
+/// again with every look.
+const KEPT: usize = 128;
+/// What a claim leads to: a BPF file system has no plain files, and nothing is ever read behind it.
+const OWNER: &str = "pathproof";
 
 /// Why nothing can be pinned. The agent runs on without: an upgrade then leaves a gap in
 /// observation.
@@ -60,28 +74,21 @@ impl Pins {
             .ancestors()
             .find(|path| path.exists())
             .unwrap_or(Path::new("/"));
-        if !is_bpf_fs(parent)? {
-            return Err(PinsError::NotBpfFs {
-                path: root.to_owned(),
-            });
-        }
+        require_bpf_fs(parent, root)?;
         make(root.to_owned())
     }
 
     /// Opens or makes the directories.
     pub fn open(root: &Path) -> Result<Self, PinsError> {
         Self::make_root(root)?;
-        let pins = Self {
+        let mut pins = Self {
             root: root.to_owned(),
             version: root.join(format!("v{ABI_VERSION}")),
             found: false,
         };
-        let pins = Self {
-            found: pins.map(map::PROOFS).exists(),
-            ..pins
-        };
-        for path in [pins.version.join("maps"), pins.links()] {
-            make(path)?;
+        pins.found = pins.map(map::PROOFS).exists();
+        for folder in ["maps", LINKS] {
+            make(pins.version.join(folder))?;
         }
         Ok(pins)
     }
@@ -96,35 +103,48 @@ impl Pins {
         self.found
     }
 
-    /// Where agents of every version say which programs are theirs.
-    pub fn claims(&self) -> PathBuf {
-        self.root.join(CLAIMS)
-    }
-
-    /// Where links are pinned.
-    pub fn links(&self) -> PathBuf {
-        self.version.join("links")
-    }
-
     /// Where the link of a device and direction is pinned. By index, not name: a device of the
     /// same name that is back is another device, and its old link is dead.
     pub fn link(&self, device: u32, direction: &str) -> PathBuf {
-        self.links().join(format!("{device}-{direction}"))
+        self.version
+            .join(LINKS)
+            .join(format!("{device}-{direction}"))
     }
 
-    /// Device indexes and directions of the links that are pinned.
-    pub fn pinned_links(&self) -> Vec<(u32, String, PathBuf)> {
-        let Ok(entries) = fs::read_dir(self.links()) else {
-            return Vec::new();
-        };
-        entries
-            .flatten()
-            .filter_map(|entry| {
-                let name = entry.file_name().into_string().ok()?;
-                let (index, direction) = name.split_once('-')?;
-                Some((index.parse().ok()?, direction.to_owned(), entry.path()))
-            })
-            .collect()
+    /// The links that are pinned, each with its device's index.
+    pub(super) fn pinned_links(&self) -> impl Iterator<Item = (u32, PathBuf)> {
+        entries(&self.version.join(LINKS)).filter_map(|path| {
+            let (index, _) = path.file_name()?.to_str()?.split_once('-')?;
+            Some((index.parse().ok()?, path))
+        })
+    }
+
+    /// Ids of the programs that some agent claimed.
+    pub(super) fn claimed(&self) -> BTreeSet<u32> {
+        let id = |path: PathBuf| path.file_name()?.to_str()?.parse().ok();
+        entries(&self.root.join(CLAIMS)).filter_map(id).collect()
+    }
+
+    /// Claims these too, and forgets the oldest where there are too many.
+    pub(super) fn claim(&self, ids: &BTreeSet<u32>) -> io::Result<()> {
+        let folder = self.root.join(CLAIMS);
+        let mut claimed = self.claimed();
+        let missing: Vec<u32> = ids.difference(&claimed).copied().collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        fs::create_dir_all(&folder)?;
+        for id in missing {
+            match symlink(OWNER, folder.join(id.to_string())) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => claimed.insert(id),
+            };
+        }
+        let old = claimed.len().saturating_sub(KEPT);
+        for id in claimed.difference(ids).take(old) {
+            let _ = fs::remove_file(folder.join(id.to_string()));
+        }
+        Ok(())
     }
 
     /// Forgets every pinned map, so that the next load makes fresh ones.
@@ -144,23 +164,21 @@ impl Pins {
     /// Removes everything of every version: `pathproof cleanup`. The number of links and maps that
     /// were there, for the message. Removing a link's last pin detaches its program.
     pub fn remove_all(root: &Path) -> Result<usize, PinsError> {
-        let io = |operation, path: &Path, source| PinsError::Io {
-            operation,
-            path: path.to_owned(),
-            source,
-        };
         if !root.exists() {
             return Ok(0);
         }
-        if !is_bpf_fs(root)? {
-            return Err(PinsError::NotBpfFs {
-                path: root.to_owned(),
-            });
-        }
+        require_bpf_fs(root, root)?;
         let mut count = 0;
         for version in versions(root) {
-            count += count_files(&version);
-            fs::remove_dir_all(&version).map_err(|source| io("remove", &version, source))?;
+            let folders = entries(&version);
+            count += folders
+                .map(|folder| entries(&folder).count())
+                .sum::<usize>();
+            fs::remove_dir_all(&version).map_err(|source| PinsError::Io {
+                operation: "remove",
+                path: version,
+                source,
+            })?;
         }
         let _ = fs::remove_dir_all(root.join(CLAIMS));
         // Only if nobody else has anything in it.
@@ -169,34 +187,20 @@ impl Pins {
     }
 }
 
-/// The directories of layout versions, `v` and a number.
-fn versions(root: &Path) -> impl Iterator<Item = PathBuf> {
-    let is_version = |name: &str| {
-        name.strip_prefix('v')
-            .is_some_and(|number| number.parse::<u32>().is_ok())
-    };
-    fs::read_dir(root)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(move |entry| entry.file_name().to_str().is_some_and(is_version))
-        .map(|entry| entry.path())
+/// What is in a folder; nothing where it cannot be read.
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path())
 }
 
-fn count_files(path: &Path) -> usize {
-    let Ok(entries) = fs::read_dir(path) else {
-        return 0;
+/// The directories of layout versions, `v` and a number.
+fn versions(root: &Path) -> impl Iterator<Item = PathBuf> {
+    let is_version = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let number = name.and_then(|name| name.strip_prefix('v'));
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
     };
-    entries
-        .flatten()
-        .map(|entry| {
-            if entry.path().is_dir() {
-                count_files(&entry.path())
-            } else {
-                1
-            }
-        })
-        .sum()
+    entries(root).filter(is_version)
 }
 
 fn make(path: PathBuf) -> Result<(), PinsError> {
@@ -207,19 +211,62 @@ fn make(path: PathBuf) -> Result<(), PinsError> {
     })
 }
 
-fn is_bpf_fs(path: &Path) -> Result<bool, PinsError> {
+/// Whether `path`, which is there, is on a BPF file system: `root` is to be or is there.
+fn require_bpf_fs(path: &Path, root: &Path) -> Result<(), PinsError> {
     let failed = |source| PinsError::Io {
         operation: "look at",
         path: path.to_owned(),
         source,
     };
-    let name = CString::new(path.as_os_str().as_bytes())
-        .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
+    let name = CString::new(path.as_os_str().as_bytes());
+    let name = name.map_err(|error| failed(error.into()))?;
     // SAFETY: all zero is a sound `statfs`.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: a valid C string and a struct of the right size.
     if unsafe { libc::statfs(name.as_ptr(), &raw mut stat) } != 0 {
         return Err(failed(io::Error::last_os_error()));
     }
-    Ok(stat.f_type == BPF_FS_MAGIC)
+    match stat.f_type {
+        BPF_FS_MAGIC => Ok(()),
+        _ => Err(PinsError::NotBpfFs {
+            path: root.to_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pins(root: &Path) -> Pins {
+        Pins {
+            root: root.to_owned(),
+            version: root.join("v0"),
+            found: false,
+        }
+    }
+
+    #[test]
+    fn two_agents_claims_stand_beside_each_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = pins(&dir.path().join("pins"));
+        assert!(pins.claimed().is_empty());
+        pins.claim(&BTreeSet::from([7, 8])).unwrap();
+        pins.claim(&BTreeSet::from([7, 8])).unwrap();
+        pins.claim(&BTreeSet::from([11])).unwrap();
+        assert_eq!(pins.claimed(), BTreeSet::from([7, 8, 11]));
+    }
+
+    #[test]
+    fn the_oldest_go_and_ones_own_never() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = pins(dir.path());
+        let many: BTreeSet<u32> = (100..100 + KEPT as u32).collect();
+        pins.claim(&many).unwrap();
+        pins.claim(&BTreeSet::from([3, 1000])).unwrap();
+        let claimed = pins.claimed();
+        assert_eq!(claimed.len(), KEPT);
+        assert!(claimed.contains(&3) && claimed.contains(&1000));
+        assert!(!claimed.contains(&100) && !claimed.contains(&101) && claimed.contains(&102));
+    }
 }

@@ -1,49 +1,28 @@
-//! The maps of the sentinel's probes: registers what will be sent, reads what was seen of it, waits
-//! for what the programs tell. What a probe's stamps mean is not known here.
-//!
-//! All by handles of their own, so that a prober can run on a thread of its own while the observer's
-//! maps stay where they are.
+//! The sentinel's programs, and the maps of its probes: registers what will be sent, reads what was
+//! seen of it, waits for what the programs tell. What a probe's stamps mean is not known here.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-use agent_common::abi::map;
+use agent_common::abi::{map, program};
 use agent_common::evidence::{Pending, PendingKey};
+use agent_common::packet::Link;
 use agent_common::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
 use agent_common::service::Family;
 use aya::Ebpf;
 use aya::maps::{HashMap, Map, MapData, MapError, RingBuf};
 use thiserror::Error;
 
-use super::load::LoadError;
+use super::attach::hook::{Hook, Place, Spot};
+use super::attach::{Direction, HookError, Mechanism, Mode};
+use super::load::{LoadError, MapsError, classifier, load_sentinel, refused};
+use super::sample::record;
+use crate::causes::chain;
 
-/// A map of the probes could not be opened, read or written.
-#[derive(Debug, Error)]
-pub enum ProbeMapError {
-    /// The object lacks it.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// No further handle.
-    #[error("cannot open the map {map} once more: {source}")]
-    Handle {
-        /// Its name.
-        map: &'static str,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The kernel refused.
-    #[error("cannot {operation} the map {map}: {source}")]
-    Map {
-        /// `open`, `read`, `write to`.
-        operation: &'static str,
-        /// Its name.
-        map: &'static str,
-        /// Why not.
-        source: MapError,
-    },
-}
-
-/// The maps of the sentinel's probes, and the observer's map of connections to look things up in.
+/// The maps of the sentinel's probes, and the observer's map of connections to look things up in: all
+/// by handles of their own, so that a prober can run on a thread of its own while the observer's maps
+/// stay where they are.
 pub struct ProbeMaps {
     probes: HashMap<MapData, ProbeKey, Probe>,
     sockets: HashMap<MapData, u64, HostProbe>,
@@ -54,8 +33,8 @@ pub struct ProbeMaps {
 impl ProbeMaps {
     /// Opens them. `pending` is the map of connections, which the object holds no more once a
     /// sampler took it.
-    pub fn open(ebpf: &Ebpf, pending: BorrowedFd<'_>) -> Result<Self, ProbeMapError> {
-        let connections = Map::HashMap(handle(map::PENDING, pending)?);
+    pub fn open(ebpf: &Ebpf, pending: BorrowedFd<'_>) -> Result<Self, MapsError> {
+        let connections = handle(map::PENDING, pending, Map::HashMap)?;
         Ok(Self {
             probes: open(ebpf, map::PROBES)?,
             sockets: open(ebpf, map::HOST_PROBES)?,
@@ -66,18 +45,17 @@ impl ProbeMaps {
 
     /// Registers a probe that is about to be sent; from now on the echo answers it. `flags`: bits of
     /// [`probe_flag`](agent_common::probe::probe_flag). What stood under the key is forgotten.
-    pub fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), ProbeMapError> {
+    pub fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), MapsError> {
         let probe = Probe {
             flags,
             ..Probe::default()
         };
-        self.probes
-            .insert(key, probe, 0)
-            .map_err(refused("write to", map::PROBES))
+        let inserted = self.probes.insert(key, probe, 0);
+        inserted.map_err(refused("write to", map::PROBES))
     }
 
     /// What was seen of a probe; nothing where none is registered.
-    pub fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, ProbeMapError> {
+    pub fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, MapsError> {
         match self.probes.get(key, 0) {
             Ok(probe) => Ok(Some(probe)),
             Err(MapError::KeyNotFound) => Ok(None),
@@ -92,10 +70,9 @@ impl ProbeMaps {
 
     /// Lets the first SYN of the socket with this cookie (`SO_COOKIE`) be a probe. To be called
     /// before its `connect`.
-    pub fn register_socket(&mut self, cookie: u64) -> Result<(), ProbeMapError> {
-        self.sockets
-            .insert(cookie, HostProbe::default(), 0)
-            .map_err(refused("write to", map::HOST_PROBES))
+    pub fn register_socket(&mut self, cookie: u64) -> Result<(), MapsError> {
+        let inserted = self.sockets.insert(cookie, HostProbe::default(), 0);
+        inserted.map_err(refused("write to", map::HOST_PROBES))
     }
 
     /// What is known of a socket that was registered.
@@ -115,10 +92,8 @@ impl ProbeMaps {
             isn,
             family: family as u32,
         };
-        self.connections
-            .get(&key, 0)
-            .ok()
-            .map(|pending| pending.state)
+        let pending = self.connections.get(&key, 0).ok()?;
+        Some(pending.state)
     }
 
     /// Readable while [`next_event`](Self::next_event) has something to tell.
@@ -128,11 +103,9 @@ impl ProbeMaps {
 
     /// The oldest event that was not read yet.
     pub fn next_event(&mut self) -> Option<ProbeEvent> {
-        // A record of another size is not of this layout: there is none.
-        while let Some(record) = self.events.next() {
-            if record.len() >= size_of::<ProbeEvent>() {
-                // SAFETY: long enough, read unaligned, and `ProbeEvent` takes any bytes.
-                return Some(unsafe { record.as_ptr().cast::<ProbeEvent>().read_unaligned() });
+        while let Some(bytes) = self.events.next() {
+            if let Some(event) = record(&bytes) {
+                return Some(event);
             }
         }
         None
@@ -143,28 +116,23 @@ impl ProbeMaps {
 fn open<T: TryFrom<Map, Error = MapError>>(
     ebpf: &Ebpf,
     name: &'static str,
-) -> Result<T, ProbeMapError> {
-    let map = match ebpf.map(name) {
-        Some(Map::HashMap(data)) => Map::HashMap(handle(name, data.fd().as_fd())?),
-        Some(Map::RingBuf(data)) => Map::RingBuf(handle(name, data.fd().as_fd())?),
-        _ => Err(LoadError::Missing { kind: "map", name })?,
+) -> Result<T, MapsError> {
+    let missing = LoadError::Missing { kind: "map", name };
+    let map = match ebpf.map(name).ok_or(missing)? {
+        Map::HashMap(data) => handle(name, data.fd().as_fd(), Map::HashMap),
+        Map::RingBuf(data) => handle(name, data.fd().as_fd(), Map::RingBuf),
+        _ => Err(refused("open", name)("it is of another kind")),
     };
-    T::try_from(map).map_err(refused("open", name))
+    T::try_from(map?).map_err(refused("open", name))
 }
 
-fn handle(map: &'static str, fd: BorrowedFd<'_>) -> Result<MapData, ProbeMapError> {
-    let fd = fd
-        .try_clone_to_owned()
-        .map_err(|source| ProbeMapError::Handle { map, source })?;
-    MapData::from_fd(fd).map_err(refused("open", map))
-}
-
-fn refused(operation: &'static str, map: &'static str) -> impl FnOnce(MapError) -> ProbeMapError {
-    move |source| ProbeMapError::Map {
-        operation,
-        map,
-        source,
-    }
+fn handle(
+    map: &'static str,
+    fd: BorrowedFd<'_>,
+    kind: fn(MapData) -> Map,
+) -> Result<Map, MapsError> {
+    let fd = fd.try_clone_to_owned().map_err(refused("open", map))?;
+    MapData::from_fd(fd).map(kind).map_err(refused("open", map))
 }
 
 /// A prober may take them to its own thread.
@@ -172,3 +140,126 @@ const _: fn() = || {
     fn sent<T: Send>() {}
     sent::<ProbeMaps>();
 };
+
+/// Interface indexes of the ends of the two pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeEnds {
+    /// Where probes come into the node.
+    pub client_near: u32,
+    /// Where they are sent, and answers collected.
+    pub client_far: u32,
+    /// Where they leave for the echo.
+    pub server_near: u32,
+    /// Where the echo is.
+    pub server_far: u32,
+}
+
+impl ProbeEnds {
+    /// Every program with its device and direction. The far ends first: an answer that finds
+    /// nobody to collect it would be the node's own.
+    fn places(&self) -> [(&'static str, u32, Direction); 5] {
+        [
+            (program::COLLECT, self.client_far, Direction::Ingress),
+            (program::ECHO, self.server_far, Direction::Ingress),
+            (program::RETURNED, self.server_near, Direction::Ingress),
+            (program::TRANSLATED, self.server_near, Direction::Egress),
+            (program::ARRIVED, self.client_near, Direction::Ingress),
+        ]
+    }
+}
+
+/// Why the sentinel's programs do not stand.
+#[derive(Debug, Error)]
+pub enum ProbeHooksError {
+    /// They could not be loaded: the observer is not concerned.
+    #[error("the sentinel's programs cannot be loaded: {0}")]
+    Load(String),
+    /// No such device.
+    #[error("the sentinel's device with index {index} cannot be found: {source}")]
+    Device {
+        /// Its interface index.
+        index: u32,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The kernel refused.
+    #[error("cannot attach {program} to {device}: {}", chain(source))]
+    Attach {
+        /// Name of the program.
+        program: &'static str,
+        /// Name of the device.
+        device: String,
+        /// What the kernel said.
+        source: HookError,
+    },
+}
+
+/// The sentinel's five programs at the four ends of its veth pairs, right behind the observer's.
+/// Dropped, they are detached.
+///
+/// Never pinned: probes end with the agent that sends them, and the far ends' own settings drop what
+/// reaches them then. Devices are not made here, and none but the four is touched.
+pub struct ProbeHooks(Vec<Hook>);
+
+impl ProbeHooks {
+    pub(super) fn load(ebpf: &mut Ebpf) -> Result<(), ProbeHooksError> {
+        load_sentinel(ebpf).map_err(|error| ProbeHooksError::Load(error.to_string()))
+    }
+
+    /// Loads the programs, if they are not, and attaches all five or none.
+    pub fn attach(ebpf: &mut Ebpf, ends: &ProbeEnds, mode: Mode) -> Result<Self, ProbeHooksError> {
+        Self::load(ebpf)?;
+        let mut hooks = Vec::new();
+        for (program, index, direction) in ends.places() {
+            let device = name_of(index);
+            let device = device.map_err(|source| ProbeHooksError::Device { index, source })?;
+            let hook = attach(ebpf, program, (index, &device), direction, mode);
+            hooks.push(hook.map_err(|source| ProbeHooksError::Attach {
+                program,
+                device,
+                source,
+            })?);
+        }
+        Ok(Self(hooks))
+    }
+
+    /// How they are attached.
+    pub fn mechanism(&self) -> Mechanism {
+        self.0.first().map_or(Mechanism::Tcx, Hook::mechanism)
+    }
+
+    /// Whether all five still stand. Where one does not, drop these and attach anew.
+    pub fn stand(&self) -> bool {
+        self.0.iter().all(Hook::stands)
+    }
+}
+
+fn attach(
+    ebpf: &mut Ebpf,
+    program: &'static str,
+    (index, device): (u32, &str),
+    direction: Direction,
+    mode: Mode,
+) -> Result<Hook, HookError> {
+    // The observer is not at the far ends.
+    let observer = classifier(ebpf, direction.program(Link::Ethernet))?.info();
+    let spot = Spot {
+        index,
+        device,
+        direction,
+        place: Place::behind(observer.ok().map(|info| info.id())),
+    };
+    Hook::attach(classifier(ebpf, program)?, &spot, mode, None)
+}
+
+/// Name of a device now: aya attaches by name.
+fn name_of(index: u32) -> io::Result<String> {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has the length that the call asks for.
+    if unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call ended what it wrote with NUL.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    Ok(name.to_string_lossy().into_owned())
+}

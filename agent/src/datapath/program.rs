@@ -3,6 +3,7 @@
 //! A map that is full is no error: the change is handed back, so that the planner counts it as
 //! missing and tries again when there is room.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::mem::discriminant;
 use std::os::fd::AsFd;
@@ -17,8 +18,7 @@ use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, IterableMap as _, MapData, MapError};
 
-use super::devices::Device;
-use super::sample::{SampleError, take};
+use super::load::{MapsError, refused, take};
 use super::syscall;
 use agent_core::expect::SourcePrefix;
 use agent_core::plan::{Installed, MapChange};
@@ -46,7 +46,7 @@ pub struct Outcome {
 
 impl Programmer {
     /// Takes the maps.
-    pub fn open(ebpf: &mut Ebpf) -> Result<Self, SampleError> {
+    pub fn open(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
         Ok(Self {
             frontends: take(ebpf, map::FRONTENDS)?,
             endpoints: take(ebpf, map::ENDPOINTS)?,
@@ -82,39 +82,48 @@ impl Programmer {
         if ports.peek().is_none() {
             return Ok(());
         }
-        let mut marked = self.udp_ports.get(&0, 0)?;
-        let fresh: Vec<Port> = ports.filter(|port| !marked.has(*port)).collect();
-        if fresh.is_empty() {
+        let before = self.udp_ports.get(&0, 0)?;
+        let mut marked = before;
+        ports.for_each(|port| marked.mark(port));
+        if marked == before {
             return Ok(());
         }
-        fresh.into_iter().for_each(|port| marked.mark(port));
         self.udp_ports.set(0, marked, 0)
     }
 
-    /// One call for many puts: each costs a fifth of a call of its own.
+    /// One call for many puts of a kind: each costs a fifth of a call of its own.
     fn change_together(&self, changes: &[MapChange]) -> io::Result<()> {
-        let endpoints: Vec<_> = changes.iter().filter_map(endpoint).collect();
-        let frontends: Vec<_> = changes.iter().filter_map(frontend).collect();
-        if endpoints.len() == changes.len() {
-            syscall::update(self.endpoints.map().fd().as_fd(), &endpoints)
-        } else if frontends.len() == changes.len() {
-            syscall::update(self.frontends.map().fd().as_fd(), &frontends)
-        } else {
-            Err(io::ErrorKind::Unsupported.into())
+        match changes.first() {
+            Some(MapChange::PutEndpoint { .. } | MapChange::RetireEndpoint { .. }) => {
+                let puts: Vec<_> = changes.iter().filter_map(endpoint).collect();
+                syscall::update(self.endpoints.map().fd().as_fd(), &puts)
+            }
+            Some(MapChange::PutFrontend { .. }) => {
+                let puts: Vec<_> = changes.iter().filter_map(frontend).collect();
+                syscall::update(self.frontends.map().fd().as_fd(), &puts)
+            }
+            _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
     fn change_each(&mut self, changes: &[MapChange], outcome: &mut Outcome) {
         for change in changes {
-            match self.change(change) {
-                Ok(()) => {}
-                Err(error) if is_full(&error) => outcome.full.push(*change),
+            let Err(error) = self.change(change) else {
+                continue;
+            };
+            let code = match &error {
+                MapError::SyscallError(error) => error.io_error.raw_os_error(),
+                _ => None,
+            };
+            match code {
+                // E2BIG is a hash map's word for full, ENOSPC a trie's; without preallocation there
+                // is also ENOMEM.
+                Some(libc::E2BIG | libc::ENOSPC | libc::ENOMEM) => outcome.full.push(*change),
                 // What should go is gone.
-                Err(error) if errno(&error) == Some(libc::ENOENT) => {}
-                Err(error) => {
-                    outcome
-                        .error
-                        .get_or_insert_with(|| format!("{change:?}: {error}"));
+                Some(libc::ENOENT) => {}
+                _ => {
+                    let first = || format!("{change:?}: {error}");
+                    outcome.error.get_or_insert_with(first);
                 }
             }
         }
@@ -139,42 +148,29 @@ impl Programmer {
 
     /// What stands in the maps: of a former agent, if they were pinned.
     pub fn installed(&self) -> Installed {
+        let prefix = |key: Key<_>| SourcePrefix {
+            address: key.data(),
+            bits: key.prefix_len(),
+        };
+        let source = |(key, class)| (prefix(key), SourceClass::from_index(class));
         Installed {
             frontends: self.frontends.iter().flatten().collect(),
             endpoints: self.endpoints.iter().flatten().collect(),
-            sources: self
-                .sources
-                .iter()
-                .flatten()
-                .map(|(key, class)| {
-                    let prefix = SourcePrefix {
-                        address: key.data(),
-                        bits: key.prefix_len(),
-                    };
-                    (prefix, SourceClass::from_index(class))
-                })
-                .collect(),
+            sources: self.sources.iter().flatten().map(source).collect(),
         }
     }
 
     /// Flags the devices by which default routes leave.
-    pub fn set_uplinks(&mut self, devices: &[Device]) -> Option<String> {
-        let mut error = None;
+    pub fn set_uplinks(&mut self, uplinks: &BTreeSet<u32>) -> Result<(), MapsError> {
         let standing: Vec<u32> = self.devices.keys().flatten().collect();
-        for index in standing {
-            if !devices
-                .iter()
-                .any(|device| device.index == index && device.uplink)
-            {
-                let _ = self.devices.remove(&index);
-            }
+        for index in standing.iter().filter(|index| !uplinks.contains(index)) {
+            let _ = self.devices.remove(index);
         }
-        for device in devices.iter().filter(|device| device.uplink) {
-            if let Err(refused) = self.devices.insert(device.index, device_flag::UPLINK, 0) {
-                error = Some(format!("uplink {}: {refused}", device.name));
-            }
+        for index in uplinks {
+            let flagged = self.devices.insert(index, device_flag::UPLINK, 0);
+            flagged.map_err(refused("write to", map::DEVICES))?;
         }
-        error
+        Ok(())
     }
 }
 
@@ -206,20 +202,4 @@ fn udp_port(change: &MapChange) -> Option<Port> {
 
 fn key(prefix: &SourcePrefix) -> Key<[u8; 16]> {
     Key::new(prefix.bits, prefix.address)
-}
-
-/// E2BIG is a hash map's word for full, ENOSPC a trie's; without preallocation there is also
-/// ENOMEM.
-fn is_full(error: &MapError) -> bool {
-    matches!(
-        errno(error),
-        Some(libc::E2BIG | libc::ENOSPC | libc::ENOMEM)
-    )
-}
-
-fn errno(error: &MapError) -> Option<i32> {
-    match error {
-        MapError::SyscallError(error) => error.io_error.raw_os_error(),
-        _ => None,
-    }
 }

@@ -3,22 +3,20 @@
 //! cgroup. What the kernel does not tell is left out, which `agent_core::shape` makes a weaker
 //! statement of.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
-use agent_common::service::{FAMILIES, Family};
+use agent_common::service::FAMILIES;
 
-use super::attach::{Direction, filter};
+use super::attach::Direction;
+use super::attach::hook::{StandingFilter, filters};
 use super::devices::{Device, Interfaces};
-use super::syscall::{Call, program_name, programs_at, socket_programs};
+use super::syscall::{BPF_CGROUP_CONNECT, BPF_CGROUP_POST_BIND, programs_at, socket_programs};
 use agent_core::owners::DatapathOwners;
 use agent_core::shape::{DeviceFacts, Facts, Role, Strangers};
-
-/// Names of programs that were asked for once; a node has a few hundred.
-const NAMES_KEPT: usize = 4096;
 
 /// What is known before anything is read.
 pub struct Seen<'a> {
@@ -26,7 +24,7 @@ pub struct Seen<'a> {
     pub interfaces: &'a Interfaces,
     /// Names of the sentinel's ends that face the node.
     pub sentinel: &'a [String],
-    /// Whose rules are there, by [`Family`].
+    /// Whose rules are there, by family.
     pub owners: [DatapathOwners; FAMILIES],
 }
 
@@ -50,8 +48,8 @@ pub(super) fn read(seen: &Seen<'_>, ours: impl FnOnce() -> BTreeSet<u32>) -> Fac
     Facts {
         devices: standing.into_iter().map(facts).collect(),
         netkit: seen.interfaces.netkit,
-        connect: at_sockets(cgroup.as_ref(), Call::Connect),
-        bound: at_sockets(cgroup.as_ref(), Call::Bound),
+        connect: at_sockets(cgroup.as_ref(), BPF_CGROUP_CONNECT),
+        bound: at_sockets(cgroup.as_ref(), BPF_CGROUP_POST_BIND),
         owners: seen.owners,
     }
 }
@@ -66,67 +64,59 @@ fn role(device: &Device, sentinel: &[String]) -> Option<Role> {
     }
 }
 
-/// What stands at one hook: ids of links' programs, ids and names of filters.
+/// What stands at one hook: ids of links' programs, and filters.
 struct Standing {
     links: Vec<u32>,
-    filters: Vec<(u32, Option<String>)>,
+    filters: Vec<StandingFilter>,
 }
 
 impl Standing {
+    fn read(device: &Device, way: Direction) -> Option<Self> {
+        Some(Self {
+            links: or_none(programs_at(device.index, way.tcx()))?,
+            filters: or_none(filters(device.index, way, 0))?,
+        })
+    }
+
+    /// Another agent's programs are no strangers, also where it could not claim them.
     fn strangers(self, ours: &BTreeSet<u32>) -> Strangers {
-        let links = self.links.into_iter().filter(|id| !ours.contains(id));
+        let links = self.links.iter().filter(|id| !ours.contains(id));
         let filters = self.filters.into_iter();
-        let filters = filters.filter(|(id, _)| !ours.contains(id));
+        let filters = filters.filter(|filter| !ours.contains(&filter.program));
+        let names = filters.map(|filter| filter.name);
+        let is_ours = |name: &String| name.starts_with("pathproof");
         Strangers {
-            links: links.map(name_of).filter(is_foreign).collect(),
-            filters: filters.map(|(_, name)| name).filter(is_foreign).collect(),
+            // The kernel tells names of links' programs with CAP_SYS_ADMIN alone.
+            links: links.map(|_| None).collect(),
+            filters: names
+                .filter(|name| !name.as_ref().is_some_and(is_ours))
+                .collect(),
         }
+    }
+}
+
+/// A kernel without TCX has filters alone, and an interface without the qdisc has none.
+fn or_none<T>(found: io::Result<Vec<T>>) -> Option<Vec<T>> {
+    match found {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(Vec::new()),
+        found => found.ok(),
     }
 }
 
 fn hooks(device: &Device) -> Option<[Standing; 2]> {
-    let [ingress, egress] = Direction::BOTH.map(|way| standing(device, way));
+    let [ingress, egress] = Direction::BOTH.map(|way| Standing::read(device, way));
     Some([ingress?, egress?])
 }
 
-fn standing(device: &Device, way: Direction) -> Option<Standing> {
-    // A kernel without TCX has filters alone.
-    let links = programs_at(device.index, way.tcx()).or_else(|error| {
-        match error.raw_os_error() == Some(libc::EINVAL) {
-            true => Ok(Vec::new()),
-            false => Err(error),
-        }
-    });
-    Some(Standing {
-        links: links.ok()?,
-        filters: filter::at(device.index, way).ok()?,
-    })
-}
-
-/// Another agent's programs are no strangers, also where it could not claim them.
-fn is_foreign(name: &Option<String>) -> bool {
-    !name
-        .as_ref()
-        .is_some_and(|name| name.starts_with("pathproof"))
-}
-
-/// Name of a program, where the kernel tells it. An id is given to no other program later.
-fn name_of(id: u32) -> Option<String> {
-    static NAMES: Mutex<BTreeMap<u32, Option<String>>> = Mutex::new(BTreeMap::new());
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    if names.len() >= NAMES_KEPT {
-        names.clear();
-    }
-    let name = names.entry(id).or_insert_with(|| program_name(id).ok());
-    name.clone()
-}
-
 /// What runs when this process does so with a socket, by family.
-fn at_sockets(cgroup: Option<&File>, call: Call) -> [Option<Strangers>; FAMILIES] {
-    Family::ALL.map(|family| {
-        let programs = socket_programs(cgroup?.as_fd(), call, family).ok()?;
+fn at_sockets(
+    cgroup: Option<&File>,
+    attach_types: [u32; FAMILIES],
+) -> [Option<Strangers>; FAMILIES] {
+    attach_types.map(|attach_type| {
+        let programs = socket_programs(cgroup?.as_fd(), attach_type).ok()?;
         Some(Strangers {
-            links: programs.into_iter().map(name_of).collect(),
+            links: vec![None; programs.len()],
             filters: Vec::new(),
         })
     })
@@ -174,22 +164,23 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_claims_is_no_stranger() {
-        let standing = Standing {
-            // No program has these ids, so that none has a name.
-            links: vec![u32::MAX, u32::MAX - 1],
-            filters: vec![(u32::MAX, None), (u32::MAX - 1, Some("cil_x".to_owned()))],
+    fn an_agents_programs_are_no_strangers() {
+        let filter = |program, name: Option<&str>| StandingFilter {
+            handle: 1,
+            program,
+            name: name.map(str::to_owned),
         };
-        let strangers = standing.strangers(&BTreeSet::from([u32::MAX]));
+        let standing = Standing {
+            links: vec![7, 8],
+            filters: vec![
+                filter(7, None),
+                filter(8, Some("cil_x")),
+                filter(9, Some("pathproof_ingre")),
+                filter(10, None),
+            ],
+        };
+        let strangers = standing.strangers(&BTreeSet::from([7]));
         assert_eq!(strangers.links, [None]);
-        assert_eq!(strangers.filters, [Some("cil_x".to_owned())]);
-    }
-
-    #[test]
-    fn another_agent_is_no_stranger() {
-        let foreign = |name: Option<&str>| is_foreign(&name.map(str::to_owned));
-        assert!(!foreign(Some("pathproof_ingre")));
-        assert!(foreign(Some("cil_from_netdev")));
-        assert!(foreign(None));
+        assert_eq!(strangers.filters, [Some("cil_x".to_owned()), None]);
     }
 }

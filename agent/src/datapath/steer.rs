@@ -8,8 +8,10 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd as _, RawFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::{Arc, OnceLock};
 
 use agent_common::abi::{map, program};
 use agent_common::service::Address;
@@ -21,11 +23,9 @@ use aya::programs::{ProgramError, SkLookup};
 use thiserror::Error;
 
 use super::listeners::listeners;
-use super::load::insist;
+use super::load::{self, MapsError, insist, refused, take};
+use super::syscall::lookup_programs;
 use crate::causes::chain;
-pub use succession::{Behind, Succession};
-
-mod succession;
 
 /// Addresses of the node's interfaces, one to a line.
 const IPV6_ADDRESSES: &str = "/proc/thread-self/net/if_inet6";
@@ -38,12 +38,6 @@ pub enum SteerError {
     /// Nothing of pathproof's is in the kernel.
     #[error("connections cannot be steered: there is no observer")]
     NoObserver,
-    /// The object does not hold what this agent was built for.
-    #[error("the eBPF object has no {name}: run cargo xtask build-ebpf")]
-    Missing {
-        /// Name of the program or map.
-        name: &'static str,
-    },
     /// The kernel refused the program.
     #[error(
         "the kernel refused to steer connections ({}): it takes Linux 5.9",
@@ -53,14 +47,9 @@ pub enum SteerError {
         /// What it said.
         source: ProgramError,
     },
-    /// A map could not be written.
-    #[error("cannot write to the map {name}: {}", chain(source))]
-    Map {
-        /// Its name.
-        name: &'static str,
-        /// What the kernel said.
-        source: MapError,
-    },
+    /// A map or the program is missing, or a map cannot be written.
+    #[error(transparent)]
+    Maps(#[from] MapsError),
     /// The namespace cannot be opened.
     #[error("cannot open the network namespace {NAMESPACE}: {source}")]
     Namespace {
@@ -78,12 +67,6 @@ pub struct Steer {
     /// A listening TCP socket, for both families where the rule is. Needs to be open until this is
     /// attached, no longer.
     pub listener: RawFd,
-}
-
-impl AsRawFd for Steer {
-    fn as_raw_fd(&self) -> RawFd {
-        self.listener
-    }
 }
 
 /// The program, attached. Dropped, it is detached: the next connection is the port owner's.
@@ -110,10 +93,13 @@ impl Steering {
     ) -> Result<(Self, Owners), SteerError> {
         let mut sockets: SockMap<MapData> = take(ebpf, map::STEER_SOCKETS)?;
         let mut rules: Array<MapData, SteerRule> = take(ebpf, map::STEER_RULES)?;
+        // Of the port that the node asks its load balancers to ask.
+        let healthz = steers.iter().find(|steer| steer.index == HEALTHZ);
+        let rule = healthz.map(|steer| steer.rule).unwrap_or_default();
         let mut owners = Owners {
             map: take(ebpf, map::STEER_OWNERS)?,
             port,
-            rule: rule_of(steers),
+            rule,
             known: BTreeSet::new(),
             assumed: false,
         };
@@ -122,19 +108,23 @@ impl Steering {
             owners.assume();
         }
         for steer in steers {
-            let failed = |source| SteerError::Map {
-                name: map::STEER_SOCKETS,
-                source,
-            };
-            sockets.set(steer.index, steer, 0).map_err(failed)?;
+            let failed = refused("write to", map::STEER_SOCKETS);
+            sockets
+                .set(steer.index, &steer.listener, 0)
+                .map_err(failed)?;
             if steer.index != HEALTHZ {
                 set(&mut rules, steer.index, steer.rule)?;
             }
         }
         let namespace = File::open(NAMESPACE).map_err(|source| SteerError::Namespace { source })?;
-        let (link, succession) = attach(ebpf, namespace)?;
+        let failed = |source| SteerError::Program { source };
+        let program = load(ebpf)?;
+        let id = program.info().map_err(failed)?.id();
+        let succession = Succession::begin(id, namespace);
+        let link = program.attach(&succession.namespace).map_err(failed)?;
+        let link = program.take_link(link).map_err(failed)?;
         let mut steering = Self {
-            held: Some(owners.rule),
+            held: Some(rule),
             rules,
             _link: link,
             succession: Arc::new(succession),
@@ -175,50 +165,18 @@ fn set(
     rules: &mut Array<MapData, SteerRule>,
     index: u32,
     rule: SteerRule,
-) -> Result<(), SteerError> {
-    let failed = |source| SteerError::Map {
-        name: map::STEER_RULES,
-        source,
-    };
+) -> Result<(), MapsError> {
+    let failed = refused("write to", map::STEER_RULES);
     rules.set(index, rule, 0).map_err(failed)
-}
-
-fn take<T: TryFrom<aya::maps::Map, Error = MapError>>(
-    ebpf: &mut Ebpf,
-    name: &'static str,
-) -> Result<T, SteerError> {
-    let map = ebpf.take_map(name).ok_or(SteerError::Missing { name })?;
-    T::try_from(map).map_err(|source| SteerError::Map { name, source })
-}
-
-/// The rule of the port that the node asks its load balancers to ask.
-fn rule_of(steers: &[Steer]) -> SteerRule {
-    let healthz = steers.iter().find(|steer| steer.index == HEALTHZ);
-    healthz.map(|steer| steer.rule).unwrap_or_default()
 }
 
 /// Loads the program, if it is not.
 pub(super) fn load(ebpf: &mut Ebpf) -> Result<&mut SkLookup, SteerError> {
-    let program: &mut SkLookup = ebpf
-        .program_mut(program::STEER)
-        .and_then(|program| program.try_into().ok())
-        .ok_or(SteerError::Missing {
-            name: program::STEER,
-        })?;
+    let program: &mut SkLookup = load::program(ebpf, program::STEER).map_err(MapsError::from)?;
     if program.fd().is_err() {
         insist(|| program.load()).map_err(|source| SteerError::Program { source })?;
     }
     Ok(program)
-}
-
-fn attach(ebpf: &mut Ebpf, namespace: File) -> Result<(SkLookupLink, Succession), SteerError> {
-    let refused = |source| SteerError::Program { source };
-    let program = load(ebpf)?;
-    let id = program.info().map_err(refused)?.id();
-    let succession = Succession::begin(id, namespace);
-    let link = program.attach(succession.namespace()).map_err(refused)?;
-    let link = program.take_link(link).map_err(refused)?;
-    Ok((link, succession))
 }
 
 /// Who else listens at the port, as the program is told.
@@ -294,6 +252,118 @@ fn is_global(line: &str) -> bool {
     line.split_whitespace().nth(3) == Some("00")
 }
 
+/// Who was attached behind this agent's program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behind {
+    /// Nobody.
+    Nobody,
+    /// A program of somebody else's: it may take the connections, or have to do with others.
+    Stranger,
+    /// Another agent's: the successor.
+    Agent {
+        /// Load balancers' connections go to it; before, they still come here.
+        answers: bool,
+        /// It knows the cluster and keeps the maps of expectations, with ids of its own; before, they
+        /// are kept from here.
+        plans: bool,
+    },
+}
+
+/// What an agent says of itself: this program is an agent's,
+const STEERS: &str = "steer";
+/// load balancers' connections go to it,
+const ANSWERS: &str = "answers";
+/// and the maps of expectations are as it planned them.
+const PLANS: &str = "plans";
+
+/// Who has the connections after this agent: which programs were attached behind its own, and whether
+/// one of them is another agent's.
+///
+/// Whose a program is the kernel tells only with CAP_SYS_ADMIN. So an agent says it itself: while it
+/// steers, it holds an abstract Unix socket that is named after its program, another one once load
+/// balancers' connections come to it, and one once it keeps the maps of expectations. Like the
+/// program, such a name belongs to a network namespace and goes with the process, however that ends.
+pub struct Succession {
+    program: u32,
+    namespace: File,
+    /// Bear the names; nothing where they could not be had.
+    _steers: Option<UnixDatagram>,
+    answers: OnceLock<Option<UnixDatagram>>,
+    plans: OnceLock<Option<UnixDatagram>>,
+}
+
+impl Succession {
+    /// To be called before the program is attached: who sees it must find its name.
+    fn begin(program: u32, namespace: File) -> Self {
+        Self {
+            program,
+            namespace,
+            _steers: bear(STEERS, program),
+            answers: OnceLock::new(),
+            plans: OnceLock::new(),
+        }
+    }
+
+    /// Load balancers' connections come here from now on.
+    fn answer(&self) {
+        self.answers.get_or_init(|| bear(ANSWERS, self.program));
+    }
+
+    /// The maps of expectations are kept from here from now on: to be called before they are read.
+    pub fn plan(&self) {
+        self.plans.get_or_init(|| bear(PLANS, self.program));
+    }
+
+    /// Whether another agent's connections came before: its program stands, attached before this
+    /// one, or about to be followed by it.
+    pub fn follows_an_agent(&self) -> bool {
+        let programs = lookup_programs(self.namespace.as_fd()).unwrap_or_default();
+        let mut before = programs.iter().take_while(|id| **id != self.program);
+        before.any(|id| bears(ANSWERS, *id))
+    }
+
+    /// Asks the kernel.
+    pub fn ask(&self) -> Behind {
+        let programs = lookup_programs(self.namespace.as_fd()).unwrap_or_default();
+        behind(&programs, self.program, bears)
+    }
+}
+
+fn behind(programs: &[u32], own: u32, bears: impl Fn(&str, u32) -> bool) -> Behind {
+    let later = || programs.iter().skip_while(|id| **id != own).skip(1);
+    if later().next().is_none() {
+        Behind::Nobody
+    } else if later().any(|id| bears(STEERS, *id)) {
+        Behind::Agent {
+            answers: later().any(|id| bears(ANSWERS, *id)),
+            plans: later().any(|id| bears(PLANS, *id)),
+        }
+    } else {
+        Behind::Stranger
+    }
+}
+
+fn bear(name: &str, program: u32) -> Option<UnixDatagram> {
+    let named = name_of(name, program).and_then(|name| UnixDatagram::bind_addr(&name));
+    if let Err(error) = &named {
+        tracing::warn!(%error, "other agents cannot tell whose the steering program is");
+    }
+    named.ok()
+}
+
+/// Whether an agent holds the name of this program. One that may not be spoken to is there.
+fn bears(name: &str, program: u32) -> bool {
+    let asked = || UnixDatagram::unbound()?.connect_addr(&name_of(name, program)?);
+    match asked() {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+    }
+}
+
+fn name_of(what: &str, program: u32) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("pathproof/{what}/{program}"))
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
@@ -348,5 +418,46 @@ mod tests {
     #[case("", false)]
     fn addresses_that_are_reached_from_far(#[case] line: &str, #[case] expected: bool) {
         assert_eq!(is_global(line), expected);
+    }
+
+    #[rstest]
+    #[case::alone(&[7], Behind::Nobody)]
+    #[case::last(&[8, 3, 7], Behind::Nobody)]
+    #[case::successor(&[3, 7, 8], Behind::Agent { answers: true, plans: true })]
+    #[case::successor_that_begins(&[3, 7, 9], Behind::Agent { answers: false, plans: false })]
+    #[case::successor_without_a_view(&[3, 7, 6], Behind::Agent { answers: true, plans: false })]
+    #[case::two_successors(&[7, 8, 9], Behind::Agent { answers: true, plans: true })]
+    #[case::stranger(&[8, 7, 3], Behind::Stranger)]
+    #[case::successor_behind_a_stranger(&[7, 3, 8], Behind::Agent { answers: true, plans: true })]
+    #[case::detached(&[8, 3], Behind::Nobody)]
+    fn only_an_agent_that_was_attached_later_succeeds(
+        #[case] programs: &[u32],
+        #[case] expected: Behind,
+    ) {
+        let bears = |name: &str, id| match name {
+            STEERS => [6, 8, 9].contains(&id),
+            ANSWERS => id == 6 || id == 8,
+            _ => id == 8,
+        };
+        assert_eq!(behind(programs, 7, bears), expected);
+    }
+
+    #[test]
+    fn names_go_with_their_agent() {
+        // No id that a kernel gives.
+        let program = u32::MAX - std::process::id();
+        let all = [STEERS, ANSWERS, PLANS];
+        let borne = || all.map(|name| bears(name, program));
+        assert_eq!(borne(), [false; 3]);
+        let namespace = File::open("/proc/thread-self/ns/net").unwrap();
+        let held = Succession::begin(program, namespace);
+        assert_eq!(borne(), [true, false, false]);
+        held.plan();
+        held.plan();
+        assert_eq!(borne(), [true, false, true]);
+        held.answer();
+        assert_eq!(borne(), [true; 3]);
+        drop(held);
+        assert_eq!(borne(), [false; 3]);
     }
 }

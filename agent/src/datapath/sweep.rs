@@ -1,4 +1,5 @@
-//! The account of connections under way: which of them are lost, and which can be forgotten.
+//! The account of what is under way, connections and datagrams: which of them are lost, and which can
+//! be forgotten.
 //!
 //! Lost is what arrived, was owed forwarding and made no progress for the loss window; it is told
 //! from the entries themselves, never by subtracting counts. An entry outlives its outcome, since
@@ -7,108 +8,175 @@
 //! So every connection is met at least once, with its client, which counts do not tell.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 
-use agent_common::abi::{LOSS_WINDOW_NS, MAX_PENDING};
+use agent_common::abi::{LOSS_WINDOW_NS, MAX_PENDING, map};
 use agent_common::evidence::{Pending, PendingKey, state};
 use agent_common::service::{FrontendKind, Owed, SourceClass, frontend_flag};
+use agent_common::udp::is_flow;
+use aya::Ebpf;
+use aya::maps::{Map, MapData};
 
+use super::load::{LoadError, MapsError, refused};
 use super::syscall;
 use agent_core::drain::{Arrival, Outside};
 use agent_core::time::Mono;
 
-/// An answered connection is forgotten after this long: its client retransmits no SYN, unless the
-/// answer did not reach it, and then after one second.
+/// What was answered is forgotten after this long: a client retransmits no SYN then, unless the answer
+/// did not reach it, and then after one second. The next datagram of an answered flow is followed
+/// again.
 const KEEP_ANSWERED_NS: u64 = 1_500_000_000;
-/// An unanswered one is kept for as long as Linux sends its SYN again (6 times, 127 s).
-const KEEP_UNANSWERED_NS: u64 = 130_000_000_000;
-/// A probe of the sentinel's: it is not sent again, and judged within its timeout.
+/// An unanswered connection is kept for as long as Linux sends its SYN again (6 times, 127 s).
+const KEEP_CONNECTION_NS: u64 = 130_000_000_000;
+/// An unanswered datagram waits so long for its answer. The map has room for as many as come meanwhile
+/// (`abi::MAX_UDP_PENDING`).
+const KEEP_DATAGRAM_NS: u64 = 4_000_000_000;
+/// A probe of the sentinel's, which is not sent again and is judged within its timeout; and the second
+/// name of a connection with payload in its SYN.
 const KEEP_PROBE_NS: u64 = 3_000_000_000;
-/// The second name of a connection with payload in its SYN.
-const KEEP_ALIAS_NS: u64 = 3_000_000_000;
-/// Above this many entries the oldest are forgotten early.
+/// Above this many connections the oldest are forgotten early.
 const CROWDED: usize = MAX_PENDING as usize / 4 * 3;
 /// Down to this many.
 const RELIEVED: usize = MAX_PENDING as usize / 2;
 /// A program reads the clock before it puts an entry in: after this long it has.
 const IN_THE_MAP_NS: u64 = 50_000_000;
 
-/// What one sweep found.
-#[derive(Debug, Default)]
-pub struct Swept {
-    /// Connections that became lost since the last sweep.
-    pub lost: Vec<Pending>,
-    /// Entries under way.
-    pub under_way: usize,
-    /// Entries that had to be forgotten early: a SYN that comes again may now pass for a first one.
-    pub forgotten_early: usize,
-    /// Connections from outside that came since the last sweep. Of the first one nothing: what came
-    /// before was a former agent's.
-    pub outside: Outside,
+/// The answer to a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpAnswer {
+    /// Id of the Service port and family.
+    pub service: u32,
+    /// Microseconds from the datagram's arrival to it.
+    pub after_us: u32,
 }
 
-/// Sweeps the map of connections.
+/// What one sweep found.
 #[derive(Debug, Default)]
-pub struct Sweeper {
-    /// Lost connections that were told already and are still in the map.
+pub(super) struct Swept {
+    /// What became lost since the last sweep; of the first one nothing: a former agent told of that.
+    pub(super) lost: Vec<Pending>,
+    /// Entries under way.
+    pub(super) under_way: usize,
+    /// Entries that had to be forgotten early: a SYN that comes again may now pass for a first one.
+    pub(super) forgotten_early: usize,
+}
+
+/// A map of what is under way, and what was told of it.
+pub(super) struct Sweeper {
+    name: &'static str,
+    map: MapData,
+    /// What is lost, was told already and is still in the map.
     told: HashSet<PendingKey>,
-    /// Connections from outside were told up to here.
-    told_until: Option<u64>,
-    /// Devices by which default routes leave.
-    uplinks: BTreeSet<u32>,
+    has_swept: bool,
 }
 
 impl Sweeper {
-    /// The devices by which default routes leave, from now on.
-    pub fn set_uplinks(&mut self, uplinks: BTreeSet<u32>) {
-        self.uplinks = uplinks;
+    /// Takes the map, [`map::PENDING`] or [`map::UDP_PENDING`].
+    pub(super) fn open(ebpf: &mut Ebpf, name: &'static str) -> Result<Self, MapsError> {
+        let Some(Map::HashMap(map)) = ebpf.take_map(name) else {
+            return Err(LoadError::Missing { kind: "map", name }.into());
+        };
+        Ok(Self {
+            name,
+            map,
+            told: HashSet::new(),
+            has_swept: false,
+        })
     }
 
-    /// One sweep at `now`. Cost: a batch of lookups, nothing per device or Service.
-    pub fn sweep(&mut self, map: BorrowedFd<'_>, now: u64) -> io::Result<Swept> {
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.map.fd().as_fd()
+    }
+
+    /// One sweep at `now`, which gives every entry to `each`, and whether it is forgotten. Cost: a
+    /// batch of lookups, nothing per device or Service.
+    pub(super) fn sweep(
+        &mut self,
+        now: u64,
+        mut each: impl FnMut(&PendingKey, &Pending, bool),
+    ) -> Result<Swept, MapsError> {
+        let (keep, crowded) = match self.name {
+            map::PENDING => (KEEP_CONNECTION_NS, CROWDED),
+            _ => (KEEP_DATAGRAM_NS, usize::MAX),
+        };
         let mut swept = Swept::default();
-        let mut lost: HashMap<PendingKey, Pending> = HashMap::new();
-        let mut kept: Vec<(u64, PendingKey)> = Vec::new();
-        let mut forget = Vec::new();
-        let until = now.saturating_sub(IN_THE_MAP_NS);
-        let news = self.told_until.unwrap_or(until)..until;
-        syscall::for_each(map, |key: PendingKey, pending: Pending| {
+        // An entry may be met twice.
+        let mut lost = HashMap::new();
+        let (mut kept, mut forget) = (Vec::new(), Vec::new());
+        // A payload that comes again has the same key, and another agent may forget it too.
+        let mut still_told = HashSet::new();
+        let met = |key: PendingKey, pending: Pending| {
             swept.under_way += 1;
             let age = now.saturating_sub(pending.arrived_ns);
-            if is_lost(&pending, age) && !self.told.contains(&key) {
-                lost.insert(key, pending);
+            if is_lost(&key, &pending, age) {
+                if self.told.contains(&key) {
+                    still_told.insert(key);
+                } else {
+                    lost.insert(key, pending);
+                }
             }
-            if news.contains(&pending.arrived_ns) && is_from_outside(&pending, &self.uplinks) {
-                swept.outside.arrivals.push(Arrival {
-                    at: Mono(pending.arrived_ns),
-                    client: pending.client,
-                });
-            }
-            if age > keep_for(&pending) {
+            let is_over = age > keep_for(&pending, keep);
+            if is_over {
                 forget.push(key);
             } else if age > LOSS_WINDOW_NS {
                 kept.push((pending.arrived_ns, key));
             }
-        })?;
+            each(&key, &pending, is_over);
+        };
+        syscall::for_each(self.fd(), met).map_err(refused("sweep", self.name))?;
         let staying = swept.under_way.saturating_sub(forget.len());
-        if staying > CROWDED {
+        if staying > crowded {
             kept.sort_unstable();
             let surplus = (staying - RELIEVED).min(kept.len());
             swept.forgotten_early = surplus;
             forget.extend(kept[..surplus].iter().map(|(_, key)| *key));
         }
-        syscall::delete(map, &forget)?;
+        syscall::delete(self.fd(), &forget).map_err(refused("sweep", self.name))?;
         // Only now: what a sweep that fails had found is found again.
+        self.told = still_told;
         self.told.extend(lost.keys());
         for key in &forget {
             self.told.remove(key);
         }
-        swept.lost = lost.into_values().collect();
+        if std::mem::replace(&mut self.has_swept, true) {
+            swept.lost = lost.into_values().collect();
+        }
+        Ok(swept)
+    }
+}
+
+/// Connections from outside the node, each told once.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    /// They were told up to here.
+    told_until: Option<u64>,
+    /// Devices by which default routes leave.
+    pub(super) uplinks: BTreeSet<u32>,
+}
+
+impl Arrivals {
+    /// Sweeps connections, and finds those that came since the last sweep. Of the first one none: what
+    /// came before was a former agent's.
+    pub(super) fn sweep(
+        &mut self,
+        connections: &mut Sweeper,
+        now: u64,
+    ) -> Result<(Swept, Outside), MapsError> {
+        let until = now.saturating_sub(IN_THE_MAP_NS);
+        let news = self.told_until.unwrap_or(until)..until;
+        let mut arrivals = Vec::new();
+        let swept = connections.sweep(now, |_, pending, _| {
+            if news.contains(&pending.arrived_ns) && is_from_outside(pending, &self.uplinks) {
+                arrivals.push(Arrival {
+                    at: Mono(pending.arrived_ns),
+                    client: pending.client,
+                });
+            }
+        })?;
         let until = news.start.max(news.end);
         self.told_until = Some(until);
-        swept.outside.until = Mono(until);
-        Ok(swept)
+        let until = Mono(until);
+        Ok((swept, Outside { arrivals, until }))
     }
 }
 
@@ -126,31 +194,39 @@ fn is_from_outside(pending: &Pending, uplinks: &BTreeSet<u32>) -> bool {
         && (pending.kind != FrontendKind::ClusterIp as u8 || uplinks.contains(&pending.device))
 }
 
-/// How long an entry is kept.
-fn keep_for(pending: &Pending) -> u64 {
-    if pending.state & state::ALIAS != 0 {
-        KEEP_ALIAS_NS
-    } else if pending.flags & frontend_flag::SENTINEL != 0 {
+/// How long an entry is kept; `unanswered` while there is no answer.
+fn keep_for(pending: &Pending, unanswered: u64) -> u64 {
+    if pending.state & state::ALIAS != 0 || pending.flags & frontend_flag::SENTINEL != 0 {
         KEEP_PROBE_NS
     } else if pending.state & state::ANSWERED != 0 {
         KEEP_ANSWERED_NS
     } else {
-        KEEP_UNANSWERED_NS
+        unanswered
     }
 }
 
-/// Whether a connection is lost: it was owed forwarding, and nothing but its arrival was seen. An
-/// endpoint on the node itself is reached without leaving by a device, so its silence is its own;
-/// what became of a probe is told by the prober.
-fn is_lost(pending: &Pending, age: u64) -> bool {
-    age > LOSS_WINDOW_NS
+/// Whether a connection or datagram is lost: it was owed forwarding, and nothing but its arrival was
+/// seen. An endpoint on the node itself is reached without leaving by a device, so its silence is its
+/// own; what became of a probe is told by the prober.
+fn is_lost(key: &PendingKey, pending: &Pending, age: u64) -> bool {
+    !is_flow(key)
+        && age > LOSS_WINDOW_NS
         && pending.state & state::PROGRESS == 0
         && Owed::from_byte(pending.owed).is_forward()
         && pending.flags & (frontend_flag::HOST_ENDPOINT | frontend_flag::SENTINEL) == 0
 }
 
+/// The answer to a datagram, to be told once: when it is forgotten.
+pub(super) fn answer_of(key: &PendingKey, pending: &Pending) -> Option<UdpAnswer> {
+    (!is_flow(key) && pending.answer_us != 0).then_some(UdpAnswer {
+        service: pending.service,
+        after_us: pending.answer_us,
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use agent_common::udp::flow_key;
     use rstest::rstest;
 
     use super::*;
@@ -176,10 +252,16 @@ mod tests {
             flags,
             ..Pending::default()
         };
-        assert_eq!(is_lost(&pending, LOSS_WINDOW_NS + 1), expected);
+        let key = PendingKey::default();
+        assert_eq!(is_lost(&key, &pending, LOSS_WINDOW_NS + 1), expected);
         assert!(
-            !is_lost(&pending, LOSS_WINDOW_NS),
+            !is_lost(&key, &pending, LOSS_WINDOW_NS),
             "not before the window is over"
+        );
+        let flow = flow_key((&[0; 16], [0; 2]), [0; 2], [0; 2], 0);
+        assert!(
+            !is_lost(&flow, &pending, LOSS_WINDOW_NS + 1),
+            "a flow is no datagram"
         );
     }
 
@@ -224,5 +306,25 @@ mod tests {
             ..Pending::default()
         };
         assert_eq!(is_from_outside(&pending, &BTreeSet::from([2])), expected);
+    }
+
+    #[test]
+    fn an_answer_is_told_once_and_of_the_datagram() {
+        let pending = Pending {
+            service: 7,
+            state: state::FORWARDED | state::ANSWER_OUT,
+            answer_us: 400,
+            ..Pending::default()
+        };
+        let told = answer_of(&PendingKey::default(), &pending);
+        assert_eq!(
+            told,
+            Some(UdpAnswer {
+                service: 7,
+                after_us: 400
+            })
+        );
+        let flow = flow_key((&[0; 16], [0; 2]), [0; 2], [0; 2], 0);
+        assert_eq!(answer_of(&flow, &pending), None);
     }
 }

@@ -3,20 +3,23 @@
 //!
 //! What is removed is what kube-proxy 1.36 removes of its own: its jumps, chains and tables, by
 //! their names (`pkg/proxy/iptables/cleanup.go`, `pkg/proxy/nftables/cleanup.go`). Its tables of
-//! nftables go by netlink; chains of iptables by the machine's own iptables, of either kind.
+//! nftables go by netlink; chains of iptables by the machine's own iptables, of either kind, found
+//! in PATH by their names and told apart by what they say of themselves.
 
 use std::ffi::OsStr;
+use std::fmt;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use agent_common::service::Family;
 use thiserror::Error;
 
-mod programs;
 mod rules;
 
 use crate::netfilter::{self, Name, Nft, has_legacy};
-use programs::{Kind, Program};
-use rules::{Plan, TABLES};
+use rules::{TABLES, Table};
 
 /// A table of 100,000 chains takes a while.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,203 +35,235 @@ pub struct Cleaned {
     pub problems: Vec<CleanupError>,
 }
 
-/// What is still there, or may be.
+/// What is still there, or may be. Families are those of nft, programs as they show themselves.
 #[derive(Debug, Error)]
 pub enum CleanupError {
-    /// A table of nftables.
-    #[error(
-        "the nftables table {family} kube-proxy cannot be removed; run as root with CAP_NET_ADMIN"
-    )]
-    Table {
-        /// As nft names it.
-        family: &'static str,
-        /// What the kernel said.
-        source: std::io::Error,
-    },
-    /// A program of iptables failed.
-    #[error(
-        "{program} failed on table {table}: {source}; kube-proxy's chains in it are as they were"
-    )]
-    Program {
-        /// Which.
-        program: String,
-        /// On which table.
-        table: &'static str,
-        /// What it said.
-        source: std::io::Error,
-    },
+    /// A table of nftables, by its family.
+    #[error("the nftables table {0} kube-proxy cannot be removed; run as root with CAP_NET_ADMIN")]
+    Table(&'static str, #[source] io::Error),
+    /// A program of iptables failed on a table.
+    #[error("{0} failed on table {1}: {2}; kube-proxy's chains in it are as they were")]
+    Program(String, &'static str, #[source] io::Error),
     /// iptables-save leaves a table out, and calls that a success.
     #[error(
-        "table {table} holds rules that {program} cannot show, and kube-proxy's chains in it are as they were: `nft list table {family} {table}` shows them; remove those that are not of iptables and try again, or delete kube-proxy's chains with nft"
+        "table {2} holds rules that {0} cannot show, and kube-proxy's chains in it are as they were: `nft list table {1} {2}` shows them; remove those that are not of iptables and try again, or delete kube-proxy's chains with nft"
     )]
-    NotShown {
-        /// By whom.
-        program: String,
-        /// As nft names it.
-        family: &'static str,
-        /// Which table.
-        table: &'static str,
-    },
-    /// A rule that is not kube-proxy's holds one of its chains.
+    NotShown(String, &'static str, &'static str),
+    /// A rule that is not kube-proxy's holds one of its chains: program, table, and the rule as
+    /// iptables-save prints it.
     #[error(
-        "table {table} of {program}: a rule that is not kube-proxy's leads to a chain of its own, and holds it: {rule}; remove that rule and try again"
+        "table {1} of {0}: a rule that is not kube-proxy's leads to a chain of its own, and holds it: {2}; remove that rule and try again"
     )]
-    Held {
-        /// By whom it was found.
-        program: String,
-        /// In which table.
-        table: &'static str,
-        /// The rule, as iptables-save prints it.
-        rule: String,
-    },
-    /// Chains and nothing to remove them with.
+    Held(String, &'static str, String),
+    /// Tables of a kind that there is no program for.
     #[error(
-        "there are chains of kube-proxy's ({family}, iptables for nf_tables), and no iptables of that kind in PATH: call --cleanup where there is one (rancher/hyperkube has it), or delete them with nft"
+        "there are tables of {1} ({0}) that hold or may hold kube-proxy's chains, and no iptables of that kind in PATH: call --cleanup where there is one (rancher/hyperkube has it)"
     )]
-    NoNftProgram {
-        /// Of addresses.
-        family: &'static str,
-    },
-    /// Tables that cannot be read.
-    #[error(
-        "there are legacy tables ({family}), and no legacy iptables in PATH: what they hold cannot be told; call --cleanup where there is one (rancher/hyperkube has it)"
-    )]
-    NoLegacyProgram {
-        /// Of addresses.
-        family: &'static str,
-    },
+    NoProgram(&'static str, &'static str),
     /// What kube-proxy's ipvs mode left.
     #[error(
-        "kube-proxy's ipvs mode was here ({sign}), and pathproof does not remove what that leaves: run the cluster's own kube-proxy with --cleanup, or restart the machine"
+        "kube-proxy's ipvs mode was here (the interface kube-ipvs0), and pathproof does not remove what that leaves: run the cluster's own kube-proxy with --cleanup, or restart the machine"
     )]
-    Ipvs {
-        /// How that shows.
-        sign: &'static str,
-    },
+    Ipvs,
 }
 
 /// Removes what there is, in this network namespace. `path` is where programs are looked for.
 /// Goes on where something fails.
 pub fn cleanup(path: &OsStr) -> Cleaned {
     let mut cleaned = Cleaned::default();
-    cleaned.remove_tables();
     for family in Family::ALL {
-        for kind in Kind::ALL {
-            match Program::find(path, family, kind) {
-                Some(program) => cleaned.remove_chains(&program),
-                None => cleaned.look_for_chains(family, kind),
+        cleaned.note(remove_table(family));
+        for is_legacy in [false, true] {
+            match Program::find(path, family, is_legacy) {
+                Some(program) => {
+                    for table in TABLES {
+                        cleaned.note(program.clean(table));
+                    }
+                }
+                None => cleaned.note(nothing_to_clean(family, is_legacy)),
             }
         }
     }
-    cleaned.problems.extend(ipvs());
+    // SAFETY: a string with its end.
+    let ipvs = unsafe { libc::if_nametoindex(c"kube-ipvs0".as_ptr()) };
+    if ipvs != 0 {
+        cleaned.problems.push(CleanupError::Ipvs);
+    }
     cleaned
 }
 
 impl Cleaned {
-    /// Tables of kube-proxy's nftables mode.
-    fn remove_tables(&mut self) {
-        for family in Family::ALL {
-            let name = netfilter::name(family);
-            let deleted = Nft::open(PATIENCE).and_then(|nft| {
-                let delete = |nft: Nft| nft.delete_table(family, TABLE);
-                nft.map_or(Ok(false), delete)
-            });
-            match deleted {
-                Ok(true) => self.removed.push(format!("table {name} kube-proxy")),
-                Ok(false) => {}
-                Err(source) => {
-                    let family = name;
-                    self.problems.push(CleanupError::Table { family, source });
-                }
-            }
+    fn note(&mut self, done: Result<Option<String>, CleanupError>) {
+        match done {
+            Ok(removed) => self.removed.extend(removed),
+            Err(problem) => self.problems.push(problem),
         }
     }
+}
 
-    /// Chains of its iptables mode.
-    fn remove_chains(&mut self, program: &Program) {
-        for table in TABLES {
-            // Naming a legacy table makes it.
-            if program.kind == Kind::Legacy && !has_legacy(program.family, table.name) {
-                continue;
-            }
-            if let Err(problem) = self.remove_chains_of(program, table) {
-                self.problems.push(problem);
-            }
-        }
-    }
+/// The table of kube-proxy's nftables mode. Says what is gone.
+fn remove_table(family: Family) -> Result<Option<String>, CleanupError> {
+    let name = netfilter::name(family);
+    let delete = |nft: Nft| nft.delete_table(family, TABLE);
+    let deleted = Nft::open(PATIENCE).and_then(|nft| nft.map_or(Ok(false), delete));
+    let deleted = deleted.map_err(|source| CleanupError::Table(name, source))?;
+    Ok(deleted.then(|| format!("table {name} {TABLE}")))
+}
 
-    fn remove_chains_of(
-        &mut self,
-        program: &Program,
-        table: &'static rules::Table,
-    ) -> Result<(), CleanupError> {
-        let fail = |source| CleanupError::Program {
-            program: program.to_string(),
-            table: table.name,
-            source,
-        };
-        let saved = program.save(table.name).map_err(fail)?;
-        let family = program.family;
-        // One rule that only nft can make is enough for that.
-        if program.kind == Kind::Nft && !rules::shows(table, &saved) && has_sign(family, table.name)
-        {
-            return Err(CleanupError::NotShown {
-                program: program.to_string(),
-                family: netfilter::name(family),
-                table: table.name,
-            });
-        }
-        let Plan {
-            script,
-            jumps,
-            chains,
-            held,
-        } = rules::plan(table, &saved);
-        if let Some(rule) = held {
-            return Err(CleanupError::Held {
-                program: program.to_string(),
-                table: table.name,
-                rule,
-            });
-        }
-        let Some(script) = script else {
-            return Ok(());
-        };
-        program.restore(table.name, &script).map_err(fail)?;
-        self.removed.push(format!(
-            "{chains} of its chains and {jumps} of its jumps in table {} of {program}",
-            table.name
-        ));
-        Ok(())
+/// Where there is no program to clean with.
+fn nothing_to_clean(family: Family, is_legacy: bool) -> Result<Option<String>, CleanupError> {
+    let is_there = |table: &&Table| match is_legacy {
+        true => has_legacy(family, table.name),
+        false => has_sign(family, table),
+    };
+    match TABLES.iter().copied().find(is_there) {
+        Some(_) => Err(CleanupError::NoProgram(
+            netfilter::name(family),
+            kind(is_legacy),
+        )),
+        None => Ok(None),
     }
+}
 
-    /// Where there is nothing to remove them with.
-    fn look_for_chains(&mut self, family: Family, kind: Kind) {
-        let name = netfilter::name(family);
-        let has_chains = || TABLES.iter().any(|table| has_sign(family, table.name));
-        let has_tables = || TABLES.iter().any(|table| has_legacy(family, table.name));
-        let problem = match kind {
-            Kind::Nft if has_chains() => CleanupError::NoNftProgram { family: name },
-            Kind::Legacy if has_tables() => CleanupError::NoLegacyProgram { family: name },
-            _ => return,
-        };
-        self.problems.push(problem);
-    }
+fn kind(is_legacy: bool) -> &'static str {
+    if is_legacy { "legacy" } else { "nf_tables" }
 }
 
 /// Whether a table of nf_tables has a chain that kube-proxy always makes there.
-fn has_sign(family: Family, table: &str) -> bool {
-    let nft = Nft::open(PATIENCE).ok().flatten();
-    let has = |(table, chain)| nft.as_ref()?.has(family, Name::Chain { table, chain }).ok();
-    let mut signs = rules::SIGNS.into_iter().filter(|(of, _)| *of == table);
-    signs.any(|sign| has(sign) == Some(true))
+fn has_sign(family: Family, table: &Table) -> bool {
+    let (table, chain) = (table.name, table.sign);
+    let has = |nft: Nft| nft.has(family, Name::Chain { table, chain });
+    let found = Nft::open(PATIENCE).and_then(|nft| nft.map_or(Ok(false), has));
+    found.unwrap_or(false)
 }
 
-/// What its ipvs mode leaves, if it is there.
-fn ipvs() -> Option<CleanupError> {
-    // SAFETY: a string with its end.
-    let device = unsafe { libc::if_nametoindex(c"kube-ipvs0".as_ptr()) };
-    (device != 0).then_some(CleanupError::Ipvs {
-        sign: "the interface kube-ipvs0",
-    })
+/// iptables or ip6tables of one kind, with -save and -restore beside it.
+#[derive(Debug)]
+struct Program {
+    family: Family,
+    /// Writes the tables of ip_tables, not those of nf_tables.
+    is_legacy: bool,
+    path: PathBuf,
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.path.display(), kind(self.is_legacy))
+    }
+}
+
+/// Old releases know of no other kind, and say none.
+fn is_legacy(version: &str) -> bool {
+    !version.contains("nf_tables")
+}
+
+impl Program {
+    /// The first one of that kind: by the usual name, which is what kube-proxy calls, or by that of
+    /// the kind.
+    fn find(path: &OsStr, family: Family, legacy: bool) -> Option<Self> {
+        let name = match family {
+            Family::V4 => "iptables",
+            Family::V6 => "ip6tables",
+        };
+        let suffix = if legacy { "-legacy" } else { "-nft" };
+        let names = [name.to_owned(), format!("{name}{suffix}")];
+        let in_path = |name: &String| {
+            let mut files = std::env::split_paths(path).map(|folder| folder.join(name));
+            files.find(|file| file.is_file())
+        };
+        let found = names.iter().filter_map(in_path).find(|file| {
+            let said = Command::new(file)
+                .arg("--version")
+                .output()
+                .and_then(success);
+            said.is_ok_and(|version| is_legacy(&version) == legacy)
+        });
+        found.map(|path| Self {
+            family,
+            is_legacy: legacy,
+            path,
+        })
+    }
+
+    /// Chains of kube-proxy's iptables mode. Says what is gone.
+    fn clean(&self, table: &Table) -> Result<Option<String>, CleanupError> {
+        // Naming a legacy table makes it.
+        if self.is_legacy && !has_legacy(self.family, table.name) {
+            return Ok(None);
+        }
+        let fail = |source| CleanupError::Program(self.to_string(), table.name, source);
+        let saved = self.save(table.name).map_err(fail)?;
+        // One rule that only nft can make is enough for that.
+        if !self.is_legacy && !rules::shows(table, &saved) && has_sign(self.family, table) {
+            let family = netfilter::name(self.family);
+            return Err(CleanupError::NotShown(self.to_string(), family, table.name));
+        }
+        let plan = rules::plan(table, &saved);
+        if let Some(rule) = plan.held {
+            return Err(CleanupError::Held(self.to_string(), table.name, rule));
+        }
+        let Some(script) = plan.script else {
+            return Ok(None);
+        };
+        self.restore(table.name, &script).map_err(fail)?;
+        let (chains, jumps, table) = (plan.chains, plan.jumps, table.name);
+        Ok(Some(format!(
+            "{chains} of its chains and {jumps} of its jumps in table {table} of {self}"
+        )))
+    }
+
+    /// A table as -save prints it.
+    fn save(&self, table: &str) -> io::Result<String> {
+        success(self.command("-save").args(["-t", table]).output()?)
+    }
+
+    /// Gives a script to -restore, which takes it whole or not at all.
+    fn restore(&self, table: &str, script: &str) -> io::Result<()> {
+        let mut command = self.command("-restore");
+        // Five seconds for the lock, as kube-proxy waits for it.
+        command.args(["-w", "5", "-T", table, "--noflush", "--counters"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut child = command.stderr(Stdio::piped()).spawn()?;
+        let stdin = child.stdin.take();
+        let written = stdin.map_or(Ok(()), |mut stdin| stdin.write_all(script.as_bytes()));
+        success(child.wait_with_output()?)?;
+        written
+    }
+
+    fn command(&self, suffix: &str) -> Command {
+        let mut path = self.path.clone().into_os_string();
+        path.push(suffix);
+        Command::new(path)
+    }
+}
+
+/// What a program that succeeded printed.
+fn success(output: Output) -> io::Result<String> {
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said: Vec<&str> = said.split_whitespace().collect();
+    let (said, status) = (said.join(" "), output.status);
+    Err(io::Error::other(format!("{said} ({status})")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_told_apart_by_what_they_say() {
+        assert!(!is_legacy("iptables v1.8.9 (nf_tables)"));
+        assert!(is_legacy("iptables v1.8.9 (legacy)"));
+        assert!(is_legacy("iptables v1.6.1"));
+    }
+
+    #[test]
+    fn an_empty_path_has_none() {
+        for legacy in [false, true] {
+            assert!(Program::find(OsStr::new(""), Family::V4, legacy).is_none());
+            assert!(Program::find(OsStr::new("/nowhere"), Family::V6, legacy).is_none());
+        }
+    }
 }

@@ -1,53 +1,84 @@
-//! The flags of kube-proxy 1.36, on one page: what each is called, whether it takes a value, and
-//! what it means here. A test on a real kube-proxy compares this table with its `--help`.
+//! The flags of kube-proxy 1.36, on one page, and how their words are read: as kube-proxy reads them
+//! (pflag 1.0.9). A test on a real kube-proxy compares the table with its `--help`.
+//!
+//! One thing is different: a long flag that kube-proxy does not know is no error. Whether it takes
+//! the next word cannot be known; it does where that word does not begin with a dash, since
+//! kube-proxy takes no arguments.
+
+use std::iter::Peekable;
+use std::slice::Iter;
+
+use super::DropInError;
 
 /// A flag of kube-proxy.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Flag {
     /// Without its dashes.
     pub name: &'static str,
-    /// What kind of value it takes, as `--help` prints it. Nothing for those that can stand alone.
-    pub value: Option<&'static str>,
-    /// What it means here; nothing for those that are only accepted.
-    pub part: Option<Part>,
-    /// Deprecated: accepted, and not in `--help`.
-    pub hidden: bool,
+    /// What kind of value it takes, as `--help` prints it. Empty for those that can stand alone.
+    value: &'static str,
 }
 
-/// What a flag means here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
-    /// Removes kube-proxy's rules and ends.
-    Cleanup,
-    /// A KubeProxyConfiguration.
-    Config,
-    /// Where /healthz and /livez are served.
-    Healthz,
-    /// Port of it, where the address has none; 0 serves nothing.
-    HealthzPort,
-    /// Shows the flags and ends.
-    Help,
-    /// Name of the Node.
-    Hostname,
-    /// Prepares what kube-proxy needs and ends: nothing, here.
-    InitOnly,
-    /// How the API server is reached.
-    Kubeconfig,
-    /// Format of the log.
-    LogFormat,
-    /// URL of the API server.
-    Master,
-    /// Where the admin port is served.
-    Metrics,
-    /// Port of it, where the address has none; 0 serves nothing.
-    MetricsPort,
-    /// How much is logged.
-    Verbosity,
-    /// Shows the version and ends.
-    Version,
-    /// Writes kube-proxy's configuration and ends: refused here.
-    WriteConfig,
+/// A flag as it was given.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Given<'a> {
+    /// A flag of kube-proxy, and its value.
+    Known(&'static Flag, &'a str),
+    /// Any other, by its name.
+    Unknown(&'a str),
 }
+
+/// What is to be done. Where several are asked for the first of these counts, as with kube-proxy.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Show the flags.
+    Help,
+    /// Show the version.
+    Version,
+    /// kube-proxy would write its configuration to this file.
+    WriteConfig(String),
+    /// Remove kube-proxy's rules.
+    Cleanup,
+    /// Nothing: there is nothing to prepare.
+    InitOnly,
+    /// Run.
+    Run(Settings),
+}
+
+/// What was said of how to run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// In the order of their first mention, with the last value of each.
+    pub(super) flags: Vec<(&'static Flag, String)>,
+    /// Flags that kube-proxy does not know; each once.
+    pub(super) unknown: Vec<String>,
+}
+
+impl Settings {
+    /// A flag's value; an empty one is as if it had not been said.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let said = self.flags.iter().find(|(flag, _)| flag.name == name);
+        let value = said.map(|(_, value)| value.as_str());
+        value.filter(|value| !value.is_empty())
+    }
+
+    pub(super) fn set(&mut self, flag: &'static Flag, value: &str) -> Result<(), DropInError> {
+        flag.check(value)?;
+        let value = match (flag.name, value) {
+            // As kube-proxy documents it: set to nothing, it serves nothing.
+            ("metrics-bind-address", "") => super::options::NONE,
+            _ => value,
+        };
+        match self.flags.iter_mut().find(|(said, _)| *said == flag) {
+            Some((_, said)) => *said = value.to_owned(),
+            None => self.flags.push((flag, value.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+/// The value of a flag that stands alone.
+const ALONE: &str = "true";
 
 impl Flag {
     /// The flag of that name. As kube-proxy has it, underscores may stand for dashes.
@@ -57,119 +88,252 @@ impl Flag {
         FLAGS.iter().find(is)
     }
 
-    /// The flag of that letter, after a single dash.
-    pub fn lettered(letter: char) -> Option<&'static Self> {
-        match letter {
-            'h' => Self::named("help"),
-            'v' => Self::named("v"),
-            _ => None,
-        }
+    /// Deprecated: accepted, and not in `--help`.
+    pub fn is_hidden(&self) -> bool {
+        matches!(self.name, "healthz-port" | "metrics-port")
     }
 
     /// As `--help` prints it.
     pub fn usage(&self) -> String {
-        let letter = match self.part {
-            Some(Part::Help) => "-h, ",
-            Some(Part::Verbosity) => "-v, ",
+        let letter = match self.name {
+            "help" => "-h, ",
+            "v" => "-v, ",
             _ => "    ",
         };
-        let value = self.value.map(|kind| format!(" {kind}"));
-        format!("  {letter}--{}{}", self.name, value.unwrap_or_default())
+        let usage = format!("  {letter}--{} {}", self.name, self.value);
+        usage.trim_end().to_owned()
+    }
+
+    /// What it means here; nothing for those that are only accepted.
+    pub(super) fn meaning(&self) -> Option<&'static str> {
+        Some(match self.name {
+            "cleanup" => "remove kube-proxy's rules and end",
+            "config" => "KubeProxyConfiguration: addresses, kubeconfig, node's name and log count",
+            "healthz-bind-address" => "address of /healthz and /livez (default 0.0.0.0:10256)",
+            "healthz-port" => "their port, where the address has none; 0 serves nothing",
+            "help" => "this page",
+            "hostname-override" => "name of this node's Node object",
+            "init-only" => "end at once: there is nothing to prepare",
+            "kubeconfig" => "kubeconfig of the API server",
+            "logging-format" => "format of the log: text or json",
+            "master" => "URL of the API server; wins over that of --kubeconfig",
+            "metrics-bind-address" => "address of /metrics (default 127.0.0.1:10249); empty: none",
+            "metrics-port" => "its port, where the address has none; 0 serves nothing",
+            "v" => "how much is logged: 4 is debug, 6 and more is trace",
+            "version" => "show the version and end",
+            "write-config-to" => "refused: pathproof has no configuration of kube-proxy's",
+            _ => return None,
+        })
+    }
+
+    /// Of flags that mean nothing here those that stand alone are refused a wrong value too, as there.
+    fn check(&self, value: &str) -> Result<(), DropInError> {
+        let (is_sound, wanted) = match self.name {
+            // A version is what kube-proxy is to say of itself.
+            "version" if value == "raw" || value.starts_with('v') => return Ok(()),
+            _ if self.value.is_empty() => (truth(value).is_some(), "true or false"),
+            "healthz-port" | "metrics-port" => (value.trim().parse::<u16>().is_ok(), "a port"),
+            "v" => (value.parse::<u32>().is_ok(), "a number from 0"),
+            "logging-format" => (matches!(value, "text" | "json"), "text or json"),
+            "hostname-override" if !value.is_empty() => {
+                (!value.trim().is_empty(), "the name of a Node")
+            }
+            _ => return Ok(()),
+        };
+        match is_sound {
+            true => Ok(()),
+            false => Err(DropInError::Value(self.name, value.to_owned(), wanted)),
+        }
     }
 }
 
-const fn flag(name: &'static str, value: &'static str, part: Option<Part>) -> Flag {
-    // A word for the kind, but where it can stand alone.
-    let value = if value.is_empty() { None } else { Some(value) };
-    Flag {
-        name,
-        value,
-        part,
-        hidden: false,
+/// As Go reads a truth.
+fn truth(value: &str) -> Option<bool> {
+    match value {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
+        _ => None,
     }
 }
 
-const fn hidden(name: &'static str, value: &'static str, part: Part) -> Flag {
-    Flag {
-        hidden: true,
-        ..flag(name, value, Some(part))
+/// What a command line asks for: the last of each flag counts.
+///
+/// # Errors
+/// Words that belong to no flag, and values that cannot be meant.
+pub fn read(words: &[String]) -> Result<Wanted, DropInError> {
+    let mut settings = Settings::default();
+    for given in parse(words)? {
+        match given {
+            Given::Known(flag, value) => settings.set(flag, value)?,
+            Given::Unknown(name) => {
+                if !settings.unknown.iter().any(|known| known == name) {
+                    settings.unknown.push(name.to_owned());
+                }
+            }
+        }
     }
+    let is = |value: &str| value == "raw" || truth(value) == Some(true);
+    let is_true = |name| settings.get(name).is_some_and(is);
+    Ok(match settings.get("write-config-to") {
+        _ if is_true("help") => Wanted::Help,
+        _ if is_true("version") => Wanted::Version,
+        Some(path) => Wanted::WriteConfig(path.to_owned()),
+        None if is_true("cleanup") => Wanted::Cleanup,
+        None if is_true("init-only") => Wanted::InitOnly,
+        None => Wanted::Run(settings),
+    })
+}
+
+type Words<'a> = Peekable<Iter<'a, String>>;
+
+/// Takes the words apart, in their order.
+fn parse(words: &[String]) -> Result<Vec<Given<'_>>, DropInError> {
+    let mut given = Vec::new();
+    let mut words = words.iter().peekable();
+    while let Some(word) = words.next() {
+        match word
+            .strip_prefix('-')
+            .map(|rest| (rest, rest.strip_prefix('-')))
+        {
+            // As there: an empty word is none.
+            None if word.is_empty() => {}
+            None | Some(("", _)) => return Err(DropInError::Argument(word.clone())),
+            // What follows is no flag.
+            Some((_, Some(""))) => {
+                if let Some(word) = words.find(|word| !word.is_empty()) {
+                    return Err(DropInError::Argument(word.clone()));
+                }
+            }
+            Some((_, Some(long))) => given.push(take_long(long, &mut words)?),
+            Some((letters, None)) => take_letters(letters, &mut words, &mut given)?,
+        }
+    }
+    Ok(given)
+}
+
+/// `--name`, `--name=value`, `--name value`.
+fn take_long<'a>(long: &'a str, words: &mut Words<'a>) -> Result<Given<'a>, DropInError> {
+    if long.starts_with(['-', '=']) {
+        return Err(DropInError::Syntax(format!("--{long}")));
+    }
+    let (name, value) = match long.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (long, None),
+    };
+    let Some(flag) = Flag::named(name) else {
+        if value.is_none() {
+            words.next_if(|next| !next.starts_with('-'));
+        }
+        return Ok(Given::Unknown(name));
+    };
+    let value = match value {
+        Some(value) => value,
+        None if flag.value.is_empty() => ALONE,
+        None => next_word(flag, words)?,
+    };
+    Ok(Given::Known(flag, value))
+}
+
+fn next_word<'a>(flag: &Flag, words: &mut Words<'a>) -> Result<&'a str, DropInError> {
+    let word = words.next().ok_or(DropInError::NoValue(flag.name))?;
+    Ok(word.as_str())
+}
+
+/// `-v2`, `-v=2`, `-v 2`, and letters that stand alone before it.
+fn take_letters<'a>(
+    letters: &'a str,
+    words: &mut Words<'a>,
+    given: &mut Vec<Given<'a>>,
+) -> Result<(), DropInError> {
+    let mut rest = letters;
+    while let Some(letter) = rest.chars().next() {
+        let flag = match letter {
+            'h' => Flag::named("help"),
+            'v' => Flag::named("v"),
+            _ => None,
+        };
+        let flag = flag.ok_or_else(|| DropInError::Letter(format!("-{letters}"), letter))?;
+        rest = &rest[letter.len_utf8()..];
+        let value = match rest.strip_prefix('=').filter(|value| !value.is_empty()) {
+            Some(value) => {
+                rest = "";
+                value
+            }
+            None if flag.value.is_empty() => ALONE,
+            None if !rest.is_empty() => std::mem::take(&mut rest),
+            None => next_word(flag, words)?,
+        };
+        given.push(Given::Known(flag, value));
+    }
+    Ok(())
+}
+
+const fn flag(name: &'static str, value: &'static str) -> Flag {
+    Flag { name, value }
 }
 
 /// All of them, by name.
 pub const FLAGS: &[Flag] = &[
-    flag("bind-address", "ip", None),
-    flag("bind-address-hard-fail", "", None),
-    flag("boot-id-file", "string", None),
-    flag("cleanup", "", Some(Part::Cleanup)),
-    flag("cluster-cidr", "string", None),
-    flag("config", "string", Some(Part::Config)),
-    flag("config-sync-period", "duration", None),
-    flag("conntrack-max-per-core", "int32", None),
-    flag("conntrack-min", "int32", None),
-    flag("conntrack-tcp-be-liberal", "", None),
-    flag("conntrack-tcp-timeout-close-wait", "duration", None),
-    flag("conntrack-tcp-timeout-established", "duration", None),
-    flag("conntrack-udp-timeout", "duration", None),
-    flag("conntrack-udp-timeout-stream", "duration", None),
-    flag("detect-local-mode", "LocalMode", None),
-    flag("feature-gates", "mapStringBool", None),
-    flag("healthz-bind-address", "ipport", Some(Part::Healthz)),
-    hidden("healthz-port", "int32", Part::HealthzPort),
-    flag("help", "", Some(Part::Help)),
-    flag("hostname-override", "string", Some(Part::Hostname)),
-    flag("init-only", "", Some(Part::InitOnly)),
-    flag("iptables-localhost-nodeports", "", None),
-    flag("iptables-masquerade-bit", "int32", None),
-    flag("iptables-min-sync-period", "duration", None),
-    flag("iptables-sync-period", "duration", None),
-    flag("ipvs-exclude-cidrs", "strings", None),
-    flag("ipvs-min-sync-period", "duration", None),
-    flag("ipvs-scheduler", "string", None),
-    flag("ipvs-strict-arp", "", None),
-    flag("ipvs-sync-period", "duration", None),
-    flag("ipvs-tcp-timeout", "duration", None),
-    flag("ipvs-tcpfin-timeout", "duration", None),
-    flag("ipvs-udp-timeout", "duration", None),
-    flag("kube-api-burst", "int32", None),
-    flag("kube-api-content-type", "string", None),
-    flag("kube-api-qps", "float32", None),
-    flag("kubeconfig", "string", Some(Part::Kubeconfig)),
-    flag("log-flush-frequency", "duration", None),
-    flag("log-json-info-buffer-size", "quantity", None),
-    flag("log-json-split-stream", "", None),
-    flag("log-text-info-buffer-size", "quantity", None),
-    flag("log-text-split-stream", "", None),
-    flag("logging-format", "string", Some(Part::LogFormat)),
-    flag("machine-id-file", "string", None),
-    flag("masquerade-all", "", None),
-    flag("master", "string", Some(Part::Master)),
-    flag("metrics-bind-address", "ipport", Some(Part::Metrics)),
-    hidden("metrics-port", "int32", Part::MetricsPort),
-    flag("nodeport-addresses", "strings", None),
-    flag("oom-score-adj", "int32", None),
-    flag("pod-bridge-interface", "string", None),
-    flag("pod-interface-name-prefix", "string", None),
-    flag("profiling", "", None),
-    flag("proxy-mode", "ProxyMode", None),
-    flag("show-hidden-metrics-for-version", "string", None),
-    flag("v", "Level", Some(Part::Verbosity)),
-    flag("version", "", Some(Part::Version)),
-    flag("vmodule", "pattern=N,...", None),
-    flag("write-config-to", "string", Some(Part::WriteConfig)),
+    flag("bind-address", "ip"),
+    flag("bind-address-hard-fail", ""),
+    flag("boot-id-file", "string"),
+    flag("cleanup", ""),
+    flag("cluster-cidr", "string"),
+    flag("config", "string"),
+    flag("config-sync-period", "duration"),
+    flag("conntrack-max-per-core", "int32"),
+    flag("conntrack-min", "int32"),
+    flag("conntrack-tcp-be-liberal", ""),
+    flag("conntrack-tcp-timeout-close-wait", "duration"),
+    flag("conntrack-tcp-timeout-established", "duration"),
+    flag("conntrack-udp-timeout", "duration"),
+    flag("conntrack-udp-timeout-stream", "duration"),
+    flag("detect-local-mode", "LocalMode"),
+    flag("feature-gates", "mapStringBool"),
+    flag("healthz-bind-address", "ipport"),
+    flag("healthz-port", "int32"),
+    flag("help", ""),
+    flag("hostname-override", "string"),
+    flag("init-only", ""),
+    flag("iptables-localhost-nodeports", ""),
+    flag("iptables-masquerade-bit", "int32"),
+    flag("iptables-min-sync-period", "duration"),
+    flag("iptables-sync-period", "duration"),
+    flag("ipvs-exclude-cidrs", "strings"),
+    flag("ipvs-min-sync-period", "duration"),
+    flag("ipvs-scheduler", "string"),
+    flag("ipvs-strict-arp", ""),
+    flag("ipvs-sync-period", "duration"),
+    flag("ipvs-tcp-timeout", "duration"),
+    flag("ipvs-tcpfin-timeout", "duration"),
+    flag("ipvs-udp-timeout", "duration"),
+    flag("kube-api-burst", "int32"),
+    flag("kube-api-content-type", "string"),
+    flag("kube-api-qps", "float32"),
+    flag("kubeconfig", "string"),
+    flag("log-flush-frequency", "duration"),
+    flag("log-json-info-buffer-size", "quantity"),
+    flag("log-json-split-stream", ""),
+    flag("log-text-info-buffer-size", "quantity"),
+    flag("log-text-split-stream", ""),
+    flag("logging-format", "string"),
+    flag("machine-id-file", "string"),
+    flag("masquerade-all", ""),
+    flag("master", "string"),
+    flag("metrics-bind-address", "ipport"),
+    flag("metrics-port", "int32"),
+    flag("nodeport-addresses", "strings"),
+    flag("oom-score-adj", "int32"),
+    flag("pod-bridge-interface", "string"),
+    flag("pod-interface-name-prefix", "string"),
+    flag("profiling", ""),
+    flag("proxy-mode", "ProxyMode"),
+    flag("show-hidden-metrics-for-version", "string"),
+    flag("v", "Level"),
+    flag("version", ""),
+    flag("vmodule", "pattern=N,..."),
+    flag("write-config-to", "string"),
 ];
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_in_order_and_each_is_found() {
-        assert!(FLAGS.is_sorted_by(|a, b| a.name < b.name));
-        for flag in FLAGS {
-            assert_eq!(Flag::named(flag.name), Some(flag));
-            assert_eq!(Flag::named(&flag.name.replace('-', "_")), Some(flag));
-        }
-        assert_eq!(Flag::named("nonsense"), None);
-    }
-}
+mod tests;

@@ -1,78 +1,143 @@
-//! From kube-proxy's settings to the options of `pathproof run`, and what is to be said of them.
+//! From kube-proxy's settings, of its flags or of its file, to the options of `pathproof run`, and
+//! what is to be said of them.
 //!
 //! Variables of pathproof's own still count: whatever no flag or file says of the same setting.
 
 use std::net::{IpAddr, SocketAddr};
 
-use clap::CommandFactory as _;
+use serde::Deserialize;
 
-use super::file;
-use super::wanted::Settings;
-use crate::args::Args;
+use super::DropInError;
+use super::flags::{Flag, Settings};
 use crate::config::{Config, HEALTHZ_PORT};
 
 /// Port of kube-proxy's metrics.
 const METRICS_PORT: u16 = 10249;
 /// What serves nothing.
-const NONE: &str = "none";
+pub(super) const NONE: &str = "none";
+
+const VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
+const KIND: &str = "KubeProxyConfiguration";
+
+/// Flags that do not count where a file is given.
+fn is_overridden(flag: &Flag) -> bool {
+    let ends = ["kubeconfig", "-bind-address", "-port"];
+    ends.iter().any(|end| flag.name.ends_with(end))
+}
 
 /// What the agent does in kube-proxy's place unless it is told otherwise: nobody else holds the
 /// port there, and kube-proxy's rights do not reach to what is published.
-const DEFAULTS: [(&str, &str, &str); 4] = [
-    ("port-takeover", "PATHPROOF_PORT_TAKEOVER", "bind"),
-    ("publish-condition", "PATHPROOF_PUBLISH_CONDITION", "off"),
-    ("publish-events", "PATHPROOF_PUBLISH_EVENTS", "off"),
-    (
-        "admin-bind-address",
-        "PATHPROOF_ADMIN_BIND_ADDRESS",
-        "127.0.0.1:10249",
-    ),
+const DEFAULTS: [(&str, &str); 4] = [
+    ("port-takeover", "bind"),
+    ("publish-condition", "off"),
+    ("publish-events", "off"),
+    ("admin-bind-address", "127.0.0.1:10249"),
 ];
+
+/// Everything else in the file is left alone.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct File {
+    api_version: String,
+    kind: String,
+    healthz_bind_address: Option<String>,
+    metrics_bind_address: Option<String>,
+    hostname_override: Option<String>,
+    client_connection: Option<ClientConnection>,
+    logging: Option<Logging>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ClientConnection {
+    kubeconfig: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Logging {
+    format: Option<String>,
+    verbosity: Option<u32>,
+}
+
+/// What counts where a file is given, as with kube-proxy: the file, but for the URL of the API
+/// server, the node's name and the log, where flags win. `path` is for the error alone.
+pub(super) fn over(
+    mut settings: Settings,
+    path: &str,
+    text: &str,
+) -> Result<Settings, DropInError> {
+    let fail = |problem: String| DropInError::File(path.to_owned(), problem);
+    let file: File = serde_saphyr::from_str(text).map_err(|error| fail(error.to_string()))?;
+    if (file.api_version.as_str(), file.kind.as_str()) != (VERSION, KIND) {
+        return Err(fail(format!(
+            "it says apiVersion {:?} and kind {:?}, not {VERSION:?} and {KIND:?}",
+            file.api_version, file.kind
+        )));
+    }
+    let logging = file.logging.unwrap_or_default();
+    let kubeconfig = file.client_connection.unwrap_or_default().kubeconfig;
+    settings.flags.retain(|(flag, _)| !is_overridden(flag));
+    for (name, value) in [
+        ("kubeconfig", kubeconfig),
+        ("healthz-bind-address", file.healthz_bind_address),
+        ("metrics-bind-address", file.metrics_bind_address),
+        ("hostname-override", file.hostname_override),
+        ("v", logging.verbosity.map(|level| level.to_string())),
+        ("logging-format", logging.format),
+    ] {
+        if let (None, Some(flag), Some(value)) = (settings.get(name), Flag::named(name), value)
+            && !value.is_empty()
+        {
+            settings.set(flag, &value)?;
+        }
+    }
+    Ok(settings)
+}
 
 /// The command line of `pathproof run` that these settings come to. `is_set` tells of a variable
 /// whether it is there.
 pub(super) fn of(settings: &Settings, is_set: &dyn Fn(&str) -> bool) -> Vec<String> {
-    let healthz = address(
-        settings.healthz.as_deref(),
-        settings.healthz_port,
-        HEALTHZ_PORT,
-    );
-    // As kube-proxy documents it: set to nothing, it serves nothing.
-    let metrics = match settings.metrics.as_deref() {
-        Some("") => Some(NONE.to_owned()),
-        said => address(said, settings.metrics_port, METRICS_PORT),
-    };
-    let filter = settings.verbosity.and_then(filter).map(str::to_owned);
+    let get = |name| settings.get(name).map(str::to_owned);
+    let name = settings.get("hostname-override");
+    let name = name.map(|name| name.trim().to_lowercase());
+    let healthz = address(settings, "healthz", HEALTHZ_PORT);
+    let metrics = address(settings, "metrics", METRICS_PORT);
     let said = [
-        ("kubeconfig", settings.kubeconfig.clone()),
-        ("server", settings.master.clone()),
-        ("node-name", settings.hostname.clone()),
+        ("kubeconfig", get("kubeconfig")),
+        ("server", get("master")),
+        ("node-name", name),
         ("healthz-bind-address", healthz),
         ("admin-bind-address", metrics),
-        ("log-format", settings.log_format.clone()),
-        ("log-filter", filter),
+        ("log-format", get("logging-format")),
+        ("log-filter", filter(settings)),
     ];
-    let defaults = DEFAULTS.into_iter().filter(|(option, variable, _)| {
-        let is_said = said
-            .iter()
-            .any(|(name, value)| name == option && value.is_some());
-        !is_said && !is_set(variable)
-    });
-    let defaults = defaults.map(|(option, _, value)| format!("--{option}={value}"));
-    let head = ["pathproof".to_owned(), "run".to_owned()];
-    let said_words = said
+    let said = said
+        .into_iter()
+        .filter_map(|(option, value)| Some((option, value?)));
+    let mut options: Vec<(&str, String)> = said.collect();
+    for (option, value) in DEFAULTS {
+        let variable = format!("PATHPROOF_{}", option.replace('-', "_").to_uppercase());
+        if !is_set(&variable) && options.iter().all(|(said, _)| *said != option) {
+            options.push((option, value.to_owned()));
+        }
+    }
+    let words = options
         .iter()
-        .filter_map(|(option, value)| Some(format!("--{option}={}", value.as_ref()?)));
-    head.into_iter().chain(said_words).chain(defaults).collect()
+        .map(|(option, value)| format!("--{option}={value}"));
+    let head = ["pathproof".to_owned(), "run".to_owned()];
+    head.into_iter().chain(words).collect()
 }
 
 /// An address with its port, where either was said. A port of 0 serves nothing; any other counts
 /// only where the address has none.
-fn address(said: Option<&str>, port: Option<u16>, usual: u16) -> Option<String> {
+fn address(settings: &Settings, listener: &str, usual: u16) -> Option<String> {
+    let port = settings.get(&format!("{listener}-port"));
+    let port: Option<u16> = port.and_then(|port| port.trim().parse().ok());
     if port == Some(0) {
         return Some(NONE.to_owned());
     }
-    let text = said?.trim();
+    let text = settings.get(&format!("{listener}-bind-address"))?.trim();
     Some(match text.parse::<IpAddr>() {
         Ok(ip) => SocketAddr::new(ip, port.unwrap_or(usual)).to_string(),
         Err(_) => text.to_owned(),
@@ -80,12 +145,13 @@ fn address(said: Option<&str>, port: Option<u16>, usual: u16) -> Option<String> 
 }
 
 /// What klog's levels come to. Everybody says -v=2, and means what is usual.
-fn filter(verbosity: u32) -> Option<&'static str> {
-    match verbosity {
-        0..4 => None,
-        4..6 => Some("info,kube_client=off,pathproof=debug"),
-        6.. => Some("info,kube_client=off,pathproof=trace"),
-    }
+fn filter(settings: &Settings) -> Option<String> {
+    let level = match settings.get("v")?.parse() {
+        Ok(0..4) => return None,
+        Ok(4..6) => "debug",
+        _ => "trace",
+    };
+    Some(format!("info,kube_client=off,pathproof={level}"))
 }
 
 /// Names of options as kube-proxy has them.
@@ -103,8 +169,30 @@ pub(super) fn in_their_words(text: &str) -> String {
 
 /// What is to be said once.
 pub(super) fn notes(settings: &Settings, config: &Config) -> Vec<String> {
-    let mut notes = Vec::new();
-    notes.extend(of_flags(settings));
+    let has_file = settings.get("config").is_some();
+    let is_idle = |flag: &Flag| has_file && is_overridden(flag);
+    let said = |is: &dyn Fn(&Flag) -> bool| {
+        let flags = settings.flags.iter().map(|(flag, _)| *flag);
+        flags
+            .filter(|flag| is(flag))
+            .map(|flag| flag.name)
+            .collect()
+    };
+    let groups: [(&str, Vec<&str>); 3] = [
+        (
+            "that mean nothing here",
+            said(&|flag| flag.meaning().is_none()),
+        ),
+        ("that do not count beside --config", said(&is_idle)),
+        (
+            "that kube-proxy 1.36 does not know (pathproof's own are set by variables)",
+            settings.unknown.iter().map(String::as_str).collect(),
+        ),
+    ];
+    let groups = groups.iter().filter(|(_, names)| !names.is_empty());
+    let ignored =
+        groups.map(|(what, names)| format!("ignored flags {what}: --{}", names.join(", --")));
+    let mut notes: Vec<String> = ignored.collect();
     if let Some(address) = config.healthz.address
         && address.is_loopback()
     {
@@ -113,62 +201,5 @@ pub(super) fn notes(settings: &Settings, config: &Config) -> Vec<String> {
              give --healthz-bind-address=0.0.0.0"
         ));
     }
-    notes.push(
-        "kube-proxy's rights (ClusterRole system:node-proxier) reach for the verdict. They do not \
-         reach for the Node's condition (patch nodes/status) nor for moving the sentinel's \
-         endpoint (`pathproof rotate`, a Deployment with its own ServiceAccount); condition and \
-         Events are off here unless PATHPROOF_PUBLISH_CONDITION and PATHPROOF_PUBLISH_EVENTS say on"
-            .to_owned(),
-    );
     notes
-}
-
-/// Flags that are not used, all in one line.
-fn of_flags(settings: &Settings) -> Option<String> {
-    let beside_file = settings
-        .used
-        .iter()
-        .filter(|name| settings.config.is_some() && file::OVERRIDDEN.contains(name));
-    let groups = [
-        (
-            "flags of kube-proxy that mean nothing here",
-            dashed(settings.ignored.iter().copied()),
-        ),
-        (
-            "flags that do not count beside --config",
-            dashed(beside_file.copied()),
-        ),
-        (
-            "flags that kube-proxy 1.36 does not know",
-            unknown(&settings.unknown),
-        ),
-    ];
-    let groups = groups.into_iter().filter(|(_, names)| !names.is_empty());
-    let text: Vec<String> = groups
-        .map(|(what, names)| format!("{what}: {names}"))
-        .collect();
-    (!text.is_empty()).then(|| format!("ignored: {}", text.join("; ")))
-}
-
-fn dashed<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    names
-        .map(|name| format!("--{name}"))
-        .collect::<Vec<_>>()
-        .join(", ")
-}
-
-/// Those that are pathproof's own are set otherwise.
-fn unknown(names: &[String]) -> String {
-    let args = Args::command();
-    let run = args.find_subcommand("run");
-    let own = |name: &str| {
-        let mut options = run?.get_arguments();
-        let option = options.find(|option| option.get_long() == Some(name))?;
-        Some(option.get_env()?.to_string_lossy().into_owned())
-    };
-    let name = |name: &String| match own(name) {
-        Some(variable) => format!("--{name} (pathproof's own: set {variable})"),
-        None => format!("--{name}"),
-    };
-    names.iter().map(name).collect::<Vec<_>>().join(", ")
 }

@@ -3,23 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use super::Refused;
 use libc::c_long;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Compare,
     SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
-use thiserror::Error;
-
-/// Why calls are not filtered.
-#[derive(Debug, Error)]
-pub(super) enum CallsError {
-    /// The filter cannot be written for this processor.
-    #[error("no filter can be made for {}: {}", std::env::consts::ARCH, .0)]
-    Unwritable(#[from] BackendError),
-    /// The kernel, or a filter that stands already, refused it.
-    #[error("the kernel refused the filter: {0}")]
-    Refused(#[from] seccompiler::Error),
-}
 
 /// A call, and of its arguments what is refused: one of these; all where there is none.
 type Refusal = (c_long, Vec<Vec<Argument>>);
@@ -32,7 +21,7 @@ type Argument = (u8, Compare, u64);
 ///
 /// # Errors
 /// What stays allowed, and why.
-pub(super) fn forbid_common(programs: bool) -> Result<(), CallsError> {
+pub(super) fn forbid_common(programs: bool) -> Result<(), Refused> {
     install(common(programs), libc::EPERM)?;
     // Its arguments are behind a pointer, where no filter can look. C libraries know this answer, as
     // containers give it, and go on with clone(2).
@@ -43,15 +32,15 @@ pub(super) fn forbid_common(programs: bool) -> Result<(), CallsError> {
 ///
 /// # Errors
 /// Loading stays allowed.
-pub(super) fn forbid_loading() -> Result<(), CallsError> {
+pub(super) fn forbid_loading() -> Result<(), Refused> {
     install(loading(), libc::EPERM)
 }
 
-fn install(refused: Vec<Refusal>, with: i32) -> Result<(), CallsError> {
+fn install(refused: Vec<Refusal>, with: i32) -> Result<(), Refused> {
     let mut rules = BTreeMap::new();
     for (call, arguments) in refused {
-        let written: Result<Vec<_>, BackendError> = arguments.iter().map(|one| rule(one)).collect();
-        let written = written?;
+        let written = arguments.iter().map(|one| rule(one));
+        let written = written.collect::<Result<Vec<_>, _>>()?;
         for number in numbers(call) {
             rules.insert(number, written.clone());
         }
@@ -62,9 +51,7 @@ fn install(refused: Vec<Refusal>, with: i32) -> Result<(), CallsError> {
         SeccompAction::Errno(with as u32),
         TargetArch::try_from(std::env::consts::ARCH)?,
     )?;
-    let program: BpfProgram = filter.try_into()?;
-    seccompiler::apply_filter(&program)?;
-    Ok(())
+    Ok(seccompiler::apply_filter(&BpfProgram::try_from(filter)?)?)
 }
 
 /// Numbers of a call. On x86-64 a kernel may know each by a second one, that of the x32 ABI.
@@ -98,42 +85,33 @@ fn conditional(programs: bool) -> Vec<Refusal> {
         let bits = bits as u32 as u64;
         vec![(argument, Compare::MaskedEq(bits), bits)]
     };
-    let is = |argument, value: u64| vec![(argument, Compare::Eq, value)];
     let mut clone: Vec<_> = NAMESPACES.map(|flag| bits(0, flag)).into();
     if !programs {
         // What is no thread is a process.
         let thread = libc::CLONE_THREAD as u64;
         clone.push(vec![(0, Compare::MaskedEq(thread), 0)]);
     }
+    let typing = [TIOCSTI, TIOCLINUX].map(|request| vec![(1, Compare::Eq, request)]);
+    let written_code = libc::PROT_WRITE | libc::PROT_EXEC;
     let families = FAMILIES.map(|family| (0, Compare::Ne, family as u64));
     vec![
         (libc::SYS_clone, clone),
         (libc::SYS_socket, vec![families.into()]),
         // Code is what the program was started with.
-        (
-            libc::SYS_mmap,
-            vec![bits(2, libc::PROT_WRITE | libc::PROT_EXEC)],
-        ),
+        (libc::SYS_mmap, vec![bits(2, written_code)]),
         (libc::SYS_mprotect, vec![bits(2, libc::PROT_EXEC)]),
         (libc::SYS_pkey_mprotect, vec![bits(2, libc::PROT_EXEC)]),
         // Typing into the terminal that it was started from.
-        (libc::SYS_ioctl, vec![is(1, TIOCSTI), is(1, TIOCLINUX)]),
+        (libc::SYS_ioctl, typing.into()),
     ]
 }
 
-/// Commands of bpf(2) that bring something into the kernel (linux/bpf.h), beside links and pins.
+/// Commands of bpf(2) that bring something into the kernel, beside links and pins: BPF_MAP_CREATE,
+/// BPF_PROG_LOAD, BPF_RAW_TRACEPOINT_OPEN and BPF_BTF_LOAD (linux/bpf.h).
+const LOADING: [u64; 4] = [0, 5, 17, 18];
+
 fn loading() -> Vec<Refusal> {
-    const BPF_MAP_CREATE: u64 = 0;
-    const BPF_PROG_LOAD: u64 = 5;
-    const BPF_RAW_TRACEPOINT_OPEN: u64 = 17;
-    const BPF_BTF_LOAD: u64 = 18;
-    let commands = [
-        BPF_MAP_CREATE,
-        BPF_PROG_LOAD,
-        BPF_RAW_TRACEPOINT_OPEN,
-        BPF_BTF_LOAD,
-    ];
-    let commands = commands.map(|command| vec![(0, Compare::Eq, command)]);
+    let commands = LOADING.map(|command| vec![(0, Compare::Eq, command)]);
     vec![(libc::SYS_bpf, commands.into())]
 }
 
@@ -160,55 +138,27 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWNET,
 ];
 
-/// Calls that are refused whatever is asked of them.
+/// Calls that are refused whatever is asked of them. Those that the kernel allows with a capability
+/// alone that was given up (mounts, modules, clocks, other users) are not listed: it refuses them.
 const NEVER: &[c_long] = &[
     // Others' memory and descriptors.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
-    libc::SYS_process_madvise,
-    libc::SYS_kcmp,
     libc::SYS_pidfd_getfd,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
-    // File systems, and ways past their paths.
-    libc::SYS_mount,
-    libc::SYS_umount2,
-    libc::SYS_pivot_root,
-    libc::SYS_chroot,
-    libc::SYS_move_mount,
+    // Ways past the paths of files.
     libc::SYS_open_tree,
-    libc::SYS_fsopen,
-    libc::SYS_fsconfig,
-    libc::SYS_fsmount,
-    libc::SYS_fspick,
-    libc::SYS_mount_setattr,
     libc::SYS_name_to_handle_at,
     libc::SYS_open_by_handle_at,
     libc::SYS_fanotify_init,
-    libc::SYS_mknodat,
-    libc::SYS_quotactl,
-    libc::SYS_swapon,
-    libc::SYS_swapoff,
     // Namespaces.
     libc::SYS_setns,
     libc::SYS_unshare,
-    // The kernel and the machine.
-    libc::SYS_init_module,
-    libc::SYS_finit_module,
-    libc::SYS_delete_module,
-    libc::SYS_kexec_load,
-    libc::SYS_reboot,
-    libc::SYS_acct,
+    // The kernel's log, and how it runs this process.
     libc::SYS_syslog,
-    libc::SYS_settimeofday,
-    libc::SYS_clock_settime,
-    libc::SYS_clock_adjtime,
-    libc::SYS_adjtimex,
-    libc::SYS_sethostname,
-    libc::SYS_setdomainname,
     libc::SYS_personality,
-    libc::SYS_vhangup,
     // The kernel's keys.
     libc::SYS_add_key,
     libc::SYS_request_key,
@@ -217,35 +167,9 @@ const NEVER: &[c_long] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
-    // Another user.
-    libc::SYS_setuid,
-    libc::SYS_setgid,
-    libc::SYS_setreuid,
-    libc::SYS_setregid,
-    libc::SYS_setresuid,
-    libc::SYS_setresgid,
-    libc::SYS_setfsuid,
-    libc::SYS_setfsgid,
-    libc::SYS_setgroups,
-    libc::SYS_fchown,
-    libc::SYS_fchownat,
     // Of this processor alone.
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_kexec_file_load,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_mknod,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_chown,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_lchown,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_iopl,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_ioperm,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_modify_ldt,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_uselib,
 ];
 
 #[cfg(test)]

@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, AccessFs, BitFlags, PathBeneath, PathFd, PathFdError, Ruleset, RulesetAttr as _,
-    RulesetCreated, RulesetCreatedAttr as _, RulesetError, RulesetStatus,
+    ABI, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr as _, RulesetCreated,
+    RulesetCreatedAttr as _, RulesetError, RulesetStatus,
 };
-use thiserror::Error;
 
-use super::Needs;
-use agent_core::report::hardening::FilesReport;
+use super::{Needs, Refused};
+use agent_core::report::FilesReport;
 
 /// The newest rights that are asked for; a kernel that does not know them all holds those it does.
 const RIGHTS: ABI = ABI::V5;
@@ -30,22 +29,14 @@ pub const SYSTEM: [&str; 8] = [
     "/run/nscd",
 ];
 
-/// Why files are not confined.
-#[derive(Debug, Error)]
-pub(super) enum FilesError {
-    /// The kernel has no Landlock, or it is not among the modules that are turned on.
-    #[error("this kernel has no Landlock (Linux 5.13, and `landlock` among CONFIG_LSM or lsm=)")]
-    Absent,
-    /// The kernel refused.
-    #[error("the kernel refused: {}", crate::causes::chain(.0))]
-    Refused(#[from] RulesetError),
-}
+const ABSENT: &str =
+    "this kernel has no Landlock (Linux 5.13, and `landlock` among CONFIG_LSM or lsm=)";
 
 /// Confines this thread and those that it will start.
 ///
 /// # Errors
 /// Nothing is confined then.
-pub(super) fn confine(needs: &Needs) -> Result<FilesReport, FilesError> {
+pub(super) fn confine(needs: &Needs) -> Result<FilesReport, Refused> {
     // A rule for the root would leave nothing to confine.
     let reads = !needs.read.iter().any(|path| path == Path::new("/"));
     let write = AccessFs::from_write(RIGHTS);
@@ -56,10 +47,10 @@ pub(super) fn confine(needs: &Needs) -> Result<FilesReport, FilesError> {
     let mut rules = Ruleset::default().handle_access(handled)?.create()?;
     for path in KERNEL
         .iter()
-        .map(PathBuf::from)
-        .chain(needs.read.iter().cloned())
+        .map(Path::new)
+        .chain(needs.read.iter().map(PathBuf::as_path))
     {
-        rules = allow(rules, &path, read & handled)?;
+        rules = allow(rules, path, read & handled)?;
     }
     for path in &needs.written {
         rules = allow(rules, path, (write | read) & handled)?;
@@ -69,7 +60,7 @@ pub(super) fn confine(needs: &Needs) -> Result<FilesReport, FilesError> {
         rules = allow(rules, path, (make | read) & handled)?;
     }
     match rules.restrict_self()?.ruleset {
-        RulesetStatus::NotEnforced => Err(FilesError::Absent),
+        RulesetStatus::NotEnforced => Err(ABSENT.into()),
         _ if reads => Ok(FilesReport::Confined),
         _ => Ok(FilesReport::WritesConfined),
     }
@@ -84,7 +75,7 @@ const LOADING: [&str; 3] = ["/proc", "/sys/devices", "/sys/fs/bpf"];
 ///
 /// # Errors
 /// Nothing is confined then: loading takes longer.
-pub(super) fn confine_loader() -> Result<(), FilesError> {
+pub(super) fn confine_loader() -> Result<(), Refused> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::ReadFile)?
         .create()?;
@@ -92,7 +83,7 @@ pub(super) fn confine_loader() -> Result<(), FilesError> {
         rules = allow(rules, Path::new(path), AccessFs::ReadFile.into())?;
     }
     match rules.restrict_self()?.ruleset {
-        RulesetStatus::NotEnforced => Err(FilesError::Absent),
+        RulesetStatus::NotEnforced => Err(ABSENT.into()),
         _ => Ok(()),
     }
 }
@@ -103,8 +94,7 @@ fn allow(
     path: &Path,
     rights: BitFlags<AccessFs>,
 ) -> Result<RulesetCreated, RulesetError> {
-    let opened: Result<PathFd, PathFdError> = PathFd::new(path);
-    let Ok(opened) = opened else {
+    let Ok(opened) = PathFd::new(path) else {
         return Ok(rules);
     };
     // Rights to what is in a folder mean nothing for a file.
@@ -129,7 +119,7 @@ mod tests {
     fn who_loads_reads_of_the_kernel_alone() {
         let thread = std::thread::spawn(|| {
             let confined = match confine_loader() {
-                Err(FilesError::Absent) => {
+                Err(error) if error.to_string() == ABSENT => {
                     return eprintln!("SKIPPED: it needs a kernel with Landlock");
                 }
                 other => other,

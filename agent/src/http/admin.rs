@@ -18,13 +18,12 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::health::not_found;
-use crate::lifecycle::heartbeat::Heartbeat;
-use crate::lifecycle::ready::Readiness;
+use super::health::{JSON, not_found};
+use crate::lifecycle::{Heartbeat, Readiness};
 use crate::metrics::{self, Metrics};
 use agent_core::drain::Ask;
 use agent_core::report::Report;
@@ -62,21 +61,19 @@ pub fn router(state: AdminState) -> Router {
         .route("/agent/readyz", get(readyz))
         .route("/agent/livez", get(livez))
         .fallback(|| async { not_found() })
+        .layer(axum::middleware::map_response(seal))
         .with_state(state)
 }
 
 async fn metrics(State(state): State<AdminState>) -> Response {
-    page(
-        StatusCode::OK,
-        metrics::CONTENT_TYPE,
-        state.metrics.encode(),
-    )
+    let page = state.metrics.encode();
+    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], page).into_response()
 }
 
 async fn verdict(State(state): State<AdminState>) -> Response {
     let report = state.report.borrow().clone();
     match report {
-        Some(report) => document(StatusCode::OK, &*report),
+        Some(report) => json(StatusCode::OK, &*report),
         None => too_early(&state),
     }
 }
@@ -98,7 +95,7 @@ async fn drainz(State(state): State<AdminState>, uri: Uri) -> Response {
         Ok(ask) => ask,
         Err(error) => {
             let body = serde_json::json!({ "error": error.to_string() });
-            return json(StatusCode::BAD_REQUEST, body.to_string());
+            return json(StatusCode::BAD_REQUEST, &body);
         }
     };
     let report = state.report.borrow().clone();
@@ -110,7 +107,7 @@ async fn drainz(State(state): State<AdminState>, uri: Uri) -> Response {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
     };
-    document(status, &found)
+    json(status, &found)
 }
 
 fn too_early(state: &AdminState) -> Response {
@@ -118,95 +115,56 @@ fn too_early(state: &AdminState) -> Response {
         "error": "no verdict yet: the agent has just started",
         "pending": state.readiness.pending(),
     });
-    json(StatusCode::SERVICE_UNAVAILABLE, body.to_string())
+    json(StatusCode::SERVICE_UNAVAILABLE, &body)
 }
 
-fn document(status: StatusCode, document: &impl serde::Serialize) -> Response {
+fn json(status: StatusCode, document: &impl serde::Serialize) -> Response {
     match serde_json::to_string(document) {
-        Ok(body) => json(status, body),
+        Ok(body) => (status, JSON, body + "\n").into_response(),
         // Plain structs with string keys: this would be a defect.
-        Err(error) => {
-            let body = serde_json::json!({ "error": error.to_string() });
-            json(StatusCode::INTERNAL_SERVER_ERROR, body.to_string())
-        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
 
-fn json(status: StatusCode, body: String) -> Response {
-    page(status, "application/json", body + "\n")
-}
-
-async fn readyz(State(state): State<AdminState>) -> Response {
+async fn readyz(State(state): State<AdminState>) -> (StatusCode, String) {
     let pending = state.readiness.pending();
     if pending.is_empty() {
-        return text(StatusCode::OK, "ready\n".to_owned());
+        return (StatusCode::OK, "ready\n".to_owned());
     }
     let body = format!("not ready, waiting for: {}\n", pending.join(", "));
-    text(StatusCode::SERVICE_UNAVAILABLE, body)
+    (StatusCode::SERVICE_UNAVAILABLE, body)
 }
 
-async fn livez(State(state): State<AdminState>) -> Response {
+async fn livez(State(state): State<AdminState>) -> (StatusCode, String) {
     let Mono(now) = (state.now)();
-    let age = Spoken(state.heartbeat.age(now));
     if state.heartbeat.is_alive(now) {
-        text(StatusCode::OK, "alive\n".to_owned())
-    } else {
-        text(
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("the main loop last turned {age} ago\n"),
-        )
+        return (StatusCode::OK, "alive\n".to_owned());
     }
+    let age = Spoken(state.heartbeat.age(now));
+    let body = format!("the main loop last turned {age} ago\n");
+    (StatusCode::SERVICE_UNAVAILABLE, body)
 }
 
-async fn index(State(state): State<AdminState>) -> Response {
-    let report = state.report.borrow().clone();
-    let heading = match &report {
-        Some(report) => format!(
-            "{}: {}. {}",
-            escape(&report.node),
-            report.verdict.state.name(),
-            escape(&report.verdict.reason())
-        ),
-        None => "no verdict yet".to_owned(),
-    };
-    let body = format!(
+async fn index() -> Html<&'static str> {
+    Html(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>pathproof</title>\n\
-         <h1>pathproof</h1>\n<p>{heading}</p>\n<ul>\n\
+         <h1>pathproof</h1>\n<ul>\n\
          <li><a href=\"/verdict\">/verdict</a>: the verdict, its reasons and evidence (JSON)</li>\n\
          <li><a href=\"/metrics\">/metrics</a>: OpenMetrics</li>\n\
          <li><a href=\"/recording\">/recording</a>: the events of the last minutes (pathproof replay)</li>\n\
          <li><a href=\"/drainz\">/drainz</a>: whether new connections still come (JSON)</li>\n\
          <li><a href=\"/agent/readyz\">/agent/readyz</a>: whether the agent is ready</li>\n\
          <li><a href=\"/agent/livez\">/agent/livez</a>: whether the agent is alive</li>\n</ul>\n\
-         <p>For people: <code>pathproof status</code></p>\n</html>\n"
-    );
-    page(StatusCode::OK, "text/html; charset=utf-8", body)
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-}
-
-fn text(status: StatusCode, body: String) -> Response {
-    page(status, "text/plain; charset=utf-8", body)
-}
-
-fn page(status: StatusCode, content_type: &'static str, body: String) -> Response {
-    let mut response = (status, body).into_response();
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    seal(&mut response);
-    response
+         <p>For people: <code>pathproof status</code></p>\n</html>\n",
+    )
 }
 
 /// Neither kept nor guessed at.
-fn seal(response: &mut Response) {
+async fn seal(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
@@ -27,6 +27,14 @@ pub enum BindAddress {
 }
 
 impl BindAddress {
+    /// The port, 0 for one that the kernel picks.
+    pub fn port(&self) -> u16 {
+        match self {
+            BindAddress::Everywhere(port) => *port,
+            BindAddress::One(address) => address.port(),
+        }
+    }
+
     /// Whether nobody beside this machine reaches it.
     pub fn is_loopback(&self) -> bool {
         matches!(self, BindAddress::One(address) if address.ip().is_loopback())
@@ -69,30 +77,21 @@ pub struct BindError {
 }
 
 fn remedy(source: &io::Error, option: &str) -> String {
-    match source.kind() {
-        io::ErrorKind::AddrInUse => format!(
-            "another process listens there (`ss -ltnp` names it): stop it, or give another port \
-             with {option}{}",
-            match option {
-                HEALTHZ => {
-                    ", or leave the port to it: --port-takeover=steer, where the kernel and the \
-                     agent's privileges allow it, takes none"
-                }
-                _ => "",
-            }
-        ),
-        io::ErrorKind::AddrNotAvailable => {
-            format!(
-                "no interface of this machine has that address: give one that it has with {option}"
-            )
+    let first = match source.kind() {
+        io::ErrorKind::AddrInUse if option == HEALTHZ => {
+            "another process listens there (`ss -ltnp` names it): stop it, leave the port to it \
+             with --port-takeover=steer where the kernel and the agent's privileges allow that, or"
         }
+        io::ErrorKind::AddrInUse => {
+            "another process listens there (`ss -ltnp` names it): stop it, or"
+        }
+        io::ErrorKind::AddrNotAvailable => "no interface of this machine has that address:",
         io::ErrorKind::PermissionDenied => {
-            format!(
-                "ports below 1024 need CAP_NET_BIND_SERVICE: grant it, or give another port with {option}"
-            )
+            "ports below 1024 need CAP_NET_BIND_SERVICE: grant it, or"
         }
-        _ => format!("give another address with {option}"),
-    }
+        _ => "if it stays so,",
+    };
+    format!("{first} give another address or port with {option}")
 }
 
 /// Opens a listener. `option` is the setting that an error names.
@@ -101,16 +100,13 @@ fn remedy(source: &io::Error, option: &str) -> String {
 /// The address cannot be had.
 pub fn listen(option: &'static str, address: BindAddress) -> Result<TcpListener, BindError> {
     let opened = match address {
-        BindAddress::One(one) => open(one, false),
+        BindAddress::One(one) => open(one, false, false),
         BindAddress::Everywhere(port) => {
-            let both = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port);
-            open(both, true).or_else(|error| match error.kind() {
+            let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+            open(both, true, false).or_else(|error| match error.kind() {
                 // In use is in use; anything else means that this machine has no IPv6.
                 io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => Err(error),
-                _ => open(
-                    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port),
-                    false,
-                ),
+                _ => open((Ipv4Addr::UNSPECIFIED, port).into(), false, false),
             })
         }
     };
@@ -131,14 +127,14 @@ pub fn listen_aside(option: &'static str, address: BindAddress) -> Result<TcpLis
     let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
     let opened = match address {
         BindAddress::One(one) => claim(one).and_then(|()| match one {
-            SocketAddr::V4(_) => open_aside(v4, false),
-            SocketAddr::V6(_) => open_aside(v6, false),
+            SocketAddr::V4(_) => open(v4, false, true),
+            SocketAddr::V6(_) => open(v6, false, true),
         }),
         // A socket at an IPv4 address by its IPv6 name is accepted for connections of both
         // families; one at ::1 would be for IPv6 alone.
         BindAddress::Everywhere(_) => {
             let both = SocketAddr::from((Ipv4Addr::LOCALHOST.to_ipv6_mapped(), 0));
-            open_aside(both, true).or_else(|_| open_aside(v4, false))
+            open(both, true, true).or_else(|_| open(v4, false, true))
         }
     };
     opened.map_err(|source| BindError {
@@ -155,20 +151,17 @@ fn claim(address: SocketAddr) -> io::Result<()> {
     socket(anywhere, false)?.bind(&anywhere.into())
 }
 
-fn open(address: SocketAddr, both_families: bool) -> io::Result<TcpListener> {
+fn open(address: SocketAddr, both_families: bool, aside: bool) -> io::Result<TcpListener> {
     let socket = socket(address, both_families)?;
-    socket.set_reuse_port(true)?;
-    finish(socket, address)
-}
-
-fn open_aside(address: SocketAddr, both_families: bool) -> io::Result<TcpListener> {
-    let socket = socket(address, both_families)?;
-    // The loopback interface may lack its IPv6 address; who is steered here dials another anyway.
     match address {
+        _ if !aside => socket.set_reuse_port(true)?,
+        // The loopback interface may lack its IPv6 address; who is steered here dials another anyway.
         SocketAddr::V4(_) => socket.set_freebind_v4(true)?,
         SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
     }
-    finish(socket, address)
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
 }
 
 fn socket(address: SocketAddr, both_families: bool) -> io::Result<Socket> {
@@ -187,15 +180,10 @@ fn socket(address: SocketAddr, both_families: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn finish(socket: Socket, address: SocketAddr) -> io::Result<TcpListener> {
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::IpAddr;
     use tokio::net::TcpStream;
 
     #[tokio::test]

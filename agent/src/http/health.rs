@@ -16,13 +16,13 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::Router;
-use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
-use axum::http::{StatusCode, Uri};
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use tokio::sync::watch;
 
-use crate::lifecycle::heartbeat::Heartbeat;
+use crate::lifecycle::Heartbeat;
 use crate::metrics::Metrics;
 use agent_core::answer::{Answer, Endpoint};
 use agent_core::effect::Answers;
@@ -52,18 +52,13 @@ pub struct Peer(pub IpAddr);
 pub fn router(state: HealthState) -> Router {
     let answer = |endpoint| {
         let state = state.clone();
-        any(move |peer: Option<Extension<Peer>>| async move {
-            state.answer(endpoint, peer.map(|Extension(peer)| peer))
-        })
+        any(move |peer: Option<Extension<Peer>>| async move { state.answer(endpoint, peer) })
     };
-    let unknown = {
-        let metrics = Arc::clone(&state.metrics);
-        move |_: Uri| async move {
-            metrics
-                .http()
-                .answered(None, StatusCode::NOT_FOUND.as_u16());
-            not_found()
-        }
+    let metrics = Arc::clone(&state.metrics);
+    let unknown = move || async move {
+        let answer = not_found();
+        metrics.http().answered(None, answer.status().as_u16());
+        answer
     };
     Router::new()
         .route("/healthz", answer(Endpoint::Healthz))
@@ -72,36 +67,25 @@ pub fn router(state: HealthState) -> Router {
 }
 
 impl HealthState {
-    fn answer(&self, endpoint: Endpoint, peer: Option<Peer>) -> Response {
+    fn answer(&self, endpoint: Endpoint, peer: Option<Extension<Peer>>) -> Response {
         let answers = Arc::clone(&self.answers.borrow());
         let own = self.own_answer(endpoint, peer);
-        let answer = match (&own, endpoint) {
-            (Some(own), _) => own,
-            (None, Endpoint::Healthz) => &answers.healthz,
-            (None, Endpoint::Livez) => &answers.livez,
-        };
+        let answer = own.as_ref().unwrap_or(match endpoint {
+            Endpoint::Healthz => &answers.healthz,
+            Endpoint::Livez => &answers.livez,
+        });
         self.metrics.http().answered(Some(endpoint), answer.status);
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-        (
-            status,
-            headers("application/json"),
-            answer.body((self.now)()),
-        )
-            .into_response()
+        (status, JSON, answer.body((self.now)())).into_response()
     }
-}
 
-impl HealthState {
     /// What is said of the agent, to who is not told of the node. Neither eligibility nor a family is
     /// spoken of.
-    fn own_answer(&self, endpoint: Endpoint, peer: Option<Peer>) -> Option<Answer> {
-        let Peer(ip) = peer.filter(|_| endpoint == Endpoint::Healthz)?;
-        let Alive { heartbeat, now } = self.loopback.as_ref()?;
-        if !ip.to_canonical().is_loopback() {
-            return None;
-        }
-        let Mono(now) = now();
-        let healthy = heartbeat.is_alive(now);
+    fn own_answer(&self, endpoint: Endpoint, peer: Option<Extension<Peer>>) -> Option<Answer> {
+        let Extension(Peer(ip)) = peer.filter(|_| endpoint == Endpoint::Healthz)?;
+        let alive = self.loopback.as_ref();
+        let Alive { heartbeat, now } = alive.filter(|_| ip.to_canonical().is_loopback())?;
+        let healthy = heartbeat.is_alive(now().0);
         Some(Answer {
             status: if healthy { 200 } else { 503 },
             healthy,
@@ -112,17 +96,16 @@ impl HealthState {
     }
 }
 
+/// Headers of an answer in JSON.
+pub(super) const JSON: [(HeaderName, &str); 2] = [
+    (CONTENT_TYPE, "application/json"),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+];
+
 /// What Go's `http.NotFound` says.
 pub(super) fn not_found() -> Response {
-    let headers = headers("text/plain; charset=utf-8");
-    (StatusCode::NOT_FOUND, headers, "404 page not found\n").into_response()
-}
-
-fn headers(content_type: &'static str) -> [(HeaderName, HeaderValue); 2] {
-    [
-        (CONTENT_TYPE, HeaderValue::from_static(content_type)),
-        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-    ]
+    let sealed = [(X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (StatusCode::NOT_FOUND, sealed, "404 page not found\n").into_response()
 }
 
 #[cfg(test)]

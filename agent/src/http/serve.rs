@@ -1,66 +1,79 @@
 //! Connections: accepts them, limits them, times them out, and hands their requests to a router.
 //!
-//! A health port is open to strangers, and must answer a load balancer within its second whatever
-//! they do, in little memory. So a connection is never waited for: each has [`Limits`] on the time
-//! it may take, a newcomer is always accepted, and where there are too many the one that was used
-//! least lately makes room. One that has not asked yet costs a few hundred bytes; only one that
-//! has is given a buffer, and of those there are few.
+//! A health port is open to unauthenticated clients. It must answer a load balancer within a second
+//! whatever else is connected, in little memory. So each connection has [`Limits`] on its time, a new
+//! one is always accepted, and beyond a number the least recently used one is closed. Bytes that
+//! come before the first request is complete stay in the socket: thousands of silent or slow
+//! connections cost a few hundred bytes each. They are kept, since a client that is closed returns at
+//! once and competes with the probes. Only a connection with a complete request gets a buffer, and of
+//! those there are few.
 
-use std::convert::Infallible;
-use std::future::{Future, poll_fn};
+use std::collections::BTreeMap;
+use std::future::Future;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::Poll;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, Response};
+use axum::http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
+use socket2::SockRef;
+use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-use tokio::time::{Instant, Sleep};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{sleep, timeout};
 use tower::ServiceExt as _;
 
-use super::allow::AllowList;
+use super::AllowList;
 use super::health::Peer;
 use crate::metrics::{Metrics, Turned};
 
-mod crowd;
-mod progress;
-mod waiting;
-
 pub use crate::metrics::Listener;
-use crowd::{Crowd, Place};
-use progress::{Progress, Watched};
+
+/// Bytes of a request's header.
+const HEADER_SIZE: usize = 16 * 1024;
+
+/// Bytes of a first header that may stay in the socket; a longer one is read.
+const LYING: usize = 1024;
+
+/// Header fields of a request that stays in the socket; one with more is read.
+const HEADERS: usize = 32;
+
+/// Grace period for connections without a request once the listener closes: their client may be
+/// about to send one.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// A closing listener's queue counts as empty when no connection came for this long.
+const QUEUE_GAP: Duration = Duration::from_millis(1);
+
+/// Connections that are accepted at most once the listener closes, more than wait in its queue.
+const LAST_ACCEPTED: usize = 8_192;
+
+/// Files that the agent may open itself: maps, links, devices, the manifests.
+const OWN_FILES: usize = 512;
 
 /// What a connection may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time that have asked nothing yet. One more, and the oldest is closed. Each
+    /// Connections at a time without a request so far. One more, and the oldest is closed. Each
     /// takes 4 KiB, most of it in the kernel, which counts for the container.
     pub waiting: usize,
-    /// Connections at a time that have: they hold a buffer. One more, and the one used least
-    /// lately is closed.
+    /// Connections at a time that sent a request: they hold a buffer. One more, and the least
+    /// recently used one is closed.
     pub talking: usize,
-    /// Of those, how many are kept for further requests. Beyond, each is closed after its answer,
-    /// which clients expect, as they do not expect to be closed while they ask.
-    pub kept: usize,
-    /// From accept to the first request, for which half as long as this is allowed at least. Long,
-    /// since to wait costs little, and who is closed comes back.
+    /// Time from accept to the first request, at least half of this. Long, since a waiting connection
+    /// costs little, and a client that is closed comes back.
     pub waiting_time: Duration,
-    /// To the end of a header that has begun to be read: a long first one, or a later one.
-    pub header_time: Duration,
-    /// Between requests.
-    pub idle_time: Duration,
-    /// From the end of a request's header until the answer is written.
-    pub answer_time: Duration,
-    /// Bytes of a request's header.
-    pub header_size: usize,
+    /// Time without a further request after which a connection is closed, up to twice as long: the
+    /// client does not read its answer, does not complete the next header, or is idle.
+    pub talking_time: Duration,
 }
 
 impl Default for Limits {
@@ -68,25 +81,13 @@ impl Default for Limits {
         Self {
             waiting: 10_240,
             talking: 512,
-            kept: 256,
             waiting_time: Duration::from_secs(60),
-            header_time: Duration::from_secs(5),
-            idle_time: Duration::from_secs(60),
-            answer_time: Duration::from_secs(30),
-            header_size: 16 * 1024,
+            talking_time: Duration::from_secs(30),
         }
     }
 }
 
 impl Limits {
-    /// For a listener that few have a reason to ask.
-    pub fn of_few() -> Self {
-        Self {
-            waiting: 1_024,
-            ..Self::default()
-        }
-    }
-
     /// As many connections as this number of open files has room for beside the agent's own.
     pub fn within(self, open_files: u64) -> Self {
         let room = usize::try_from(open_files).unwrap_or(usize::MAX);
@@ -95,21 +96,10 @@ impl Limits {
         Self {
             waiting: self.waiting.min(room - talking),
             talking,
-            kept: self.kept.min(talking / 2),
             ..self
         }
     }
 }
-
-/// How long those that asked nothing yet are heard once the listener closes: they were accepted, and
-/// may be about to ask.
-const LAST_WORDS: Duration = Duration::from_millis(500);
-
-/// Connections that are accepted at most once the listener closes, more than wait in its queue.
-const LAST_ACCEPTED: usize = 8_192;
-
-/// Files that the agent may open itself: maps, links, devices, the manifests.
-const OWN_FILES: usize = 512;
 
 /// One listener's rules.
 #[derive(Debug, Clone)]
@@ -124,23 +114,21 @@ pub struct Rules {
     pub metrics: Arc<Metrics>,
 }
 
-/// Serves until `shutdown` completes; then accepts who waits in the listener's queue and no more,
-/// lets requests that are under way finish, and returns.
+/// Serves until `shutdown` completes; then accepts the connections in the listener's queue and no
+/// more, lets requests that are under way finish, and returns.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     rules: Rules,
     shutdown: impl Future<Output = ()>,
 ) {
-    let waiting = Crowd::new(rules.limits.waiting);
-    let talking = Crowd::new(rules.limits.talking);
     let (stop, stopped) = watch::channel(false);
     let shared = Arc::new(Shared {
+        waiting: LruConnections::new(rules.limits.waiting),
+        talking: LruConnections::new(rules.limits.talking),
         router,
         rules,
         stopped,
-        waiting,
-        talking,
     });
     let mut shutdown = pin!(shutdown);
     let mut complained = false;
@@ -155,21 +143,32 @@ pub async fn serve(
                 complained = false;
                 shared.welcome(stream, peer);
             }
-            Err(error) => {
-                if !complained && is_exhaustion(&error) {
+            Err(error) if is_exhaustion(&error) => {
+                if !complained {
                     complained = true;
                     tracing::warn!(
                         %error,
                         listener = shared.rules.listener.name(),
-                        "connections cannot be accepted; closing the one used least lately"
+                        "connections cannot be accepted; closing the oldest one without a request"
                     );
                 }
-                shared.recover(&error).await;
+                shared.waiting.lock().by_use.pop_first();
+                sleep(Duration::from_millis(20)).await;
             }
+            // Concerns the one connection that was not accepted, which is gone.
+            Err(_) => {}
         }
     }
-    shared.welcome_the_rest(listener);
-    // Only fails when no connection is left to hear it.
+    // Their handshakes are complete: closing the listener would reset them.
+    for _ in 0..LAST_ACCEPTED {
+        match timeout(QUEUE_GAP, listener.accept()).await {
+            Ok(Ok((stream, peer))) => shared.welcome(stream, peer),
+            Ok(Err(error)) if !is_exhaustion(&error) => {}
+            _ => break,
+        }
+    }
+    drop(listener);
+    // Only fails when no connection is left.
     let _ = stop.send(true);
     // Each connection holds the receiver inside `shared` until it ends.
     drop(shared);
@@ -189,8 +188,8 @@ struct Shared {
     router: Router,
     rules: Rules,
     stopped: watch::Receiver<bool>,
-    waiting: Arc<Crowd>,
-    talking: Arc<Crowd>,
+    waiting: Arc<LruConnections>,
+    talking: Arc<LruConnections>,
 }
 
 impl Shared {
@@ -201,180 +200,212 @@ impl Shared {
             return;
         }
         self.note(Turned::Accepted);
-        let place = self.place(&self.waiting);
+        let entered = self.enter(&self.waiting);
         let shared = Arc::clone(self);
         tokio::spawn(async move {
             let _open = shared.rules.metrics.http().opened(shared.rules.listener);
-            shared.attend(stream, peer, place).await;
+            if shared.wait(&stream, peer, entered).await {
+                // Boxed, so that one that waits does not hold the room for it.
+                Box::pin(shared.converse(stream, peer)).await;
+            }
         });
     }
 
-    /// Their handshakes are complete: closing the listener would reset them.
-    fn welcome_the_rest(self: &Arc<Self>, listener: TcpListener) {
-        let Ok(listener) = listener.into_std() else {
-            return;
-        };
-        for _ in 0..LAST_ACCEPTED {
-            match listener.accept() {
-                Ok((stream, peer)) => {
-                    let stream = stream
-                        .set_nonblocking(true)
-                        .and_then(|()| TcpStream::from_std(stream));
-                    if let Ok(stream) = stream {
-                        self.welcome(stream, peer);
-                    }
-                }
-                // Only the one that was not accepted is concerned.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(_) => break,
-            }
-        }
-    }
-
-    async fn recover(&self, error: &io::Error) {
-        // Anything else concerns the one connection that was not accepted, which is gone.
-        if is_exhaustion(error) {
-            self.waiting.close_one();
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    fn place(&self, crowd: &Arc<Crowd>) -> Place {
-        let (place, made_room) = crowd.enter();
+    fn enter(&self, crowd: &Arc<LruConnections>) -> (Arc<Place>, oneshot::Receiver<()>) {
+        let (place, taken, made_room) = crowd.enter();
         if made_room {
             self.note(Turned::Evicted);
         }
-        place
+        (place, taken)
     }
 
     fn note(&self, turned: Turned) {
-        self.rules
-            .metrics
-            .http()
-            .turned(self.rules.listener, turned);
+        let http = self.rules.metrics.http();
+        http.turned(self.rules.listener, turned);
     }
 
-    /// One connection, from accept to close.
-    async fn attend(&self, stream: TcpStream, peer: SocketAddr, mut place: Place) {
-        let limits = &self.rules.limits;
-        let mut deadline = Instant::now() + waiting::spread(limits.waiting_time, peer.port());
+    /// Waits for the first request; false is the end of the connection.
+    async fn wait(
+        &self,
+        stream: &TcpStream,
+        peer: SocketAddr,
+        (_place, taken): (Arc<Place>, oneshot::Receiver<()>),
+    ) -> bool {
         let mut stopped = self.stopped.clone();
-        let mut leaving = false;
-        loop {
-            tokio::select! {
-                asked = waiting::something_to_answer(&stream) => match asked {
-                    Ok(()) => break,
-                    Err(_) => return,
-                },
-                () = tokio::time::sleep_until(deadline) => {
-                    if !leaving {
-                        self.note(Turned::TimedOut);
-                    }
-                    return;
-                }
-                () = place.taken() => return,
-                _ = stopped.wait_for(|stopped| *stopped), if !leaving => {
-                    leaving = true;
-                    deadline = deadline.min(Instant::now() + LAST_WORDS);
-                }
+        let last_words = async {
+            let _ = stopped.wait_for(|stopped| *stopped).await;
+            sleep(LAST_WORDS).await;
+        };
+        tokio::select! {
+            asked = something_to_answer(stream) => asked.is_ok(),
+            _ = taken => false,
+            () = last_words => false,
+            () = sleep(spread(self.rules.limits.waiting_time, peer.port())) => {
+                self.note(Turned::TimedOut);
+                false
             }
         }
-        drop(place);
-        let deadline = deadline.min(Instant::now() + limits.header_time);
+    }
+
+    async fn converse(&self, stream: TcpStream, peer: SocketAddr) {
         // Answers are one write each; waiting for more to send would only delay them.
         let _ = stream.set_nodelay(true);
-        let place = self.place(&self.talking);
-        // Boxed, so that one that waits does not hold the room for it.
-        Box::pin(self.converse(stream, peer, place, stopped, deadline)).await;
-    }
-
-    async fn converse(
-        &self,
-        stream: TcpStream,
-        peer: SocketAddr,
-        mut place: Place,
-        mut stopped: watch::Receiver<bool>,
-        deadline: Instant,
-    ) {
-        let limits = self.rules.limits;
-        let progress = Arc::new(Progress::default());
-        let service = {
-            let (router, progress) = (self.router.clone(), Arc::clone(&progress));
-            let visit = place.visit();
-            hyper::service::service_fn(move |mut request: Request<Incoming>| {
-                progress.asked();
-                request.extensions_mut().insert(Peer(peer.ip()));
-                let crowded = visit.note() > limits.kept;
-                let answer = router.clone().oneshot(request.map(Body::new));
-                let progress = Arc::clone(&progress);
-                async move {
-                    let mut answer = answer.await?;
-                    progress.decided();
-                    if crowded {
-                        close_after(&mut answer);
-                    }
-                    Ok::<_, Infallible>(answer)
-                }
-            })
-        };
-        let io = TokioIo::new(Watched::new(stream, Arc::clone(&progress)));
+        let (place, mut taken) = self.enter(&self.talking);
+        let visit = Arc::clone(&place);
+        let router = self.router.clone();
+        let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+            visit.use_now();
+            request.extensions_mut().insert(Peer(peer.ip()));
+            router.clone().oneshot(request.map(Body::new))
+        });
         let mut connection = pin!(
             http1::Builder::new()
-                // Timed by `progress` instead, which tells a slow header from an idle connection.
+                // Timed below: hyper's own times a header alone.
                 .header_read_timeout(None)
-                .max_buf_size(limits.header_size)
+                .max_buf_size(HEADER_SIZE)
                 // As Go writes them, for clients that compare names by case.
                 .title_case_headers(true)
-                .serve_connection(io, service)
+                .serve_connection(TokioIo::new(stream), service)
         );
-        let mut timer = Timer::new(deadline);
-        let mut stopping = pin!(stopped.wait_for(|stopped| *stopped));
+        let mut stopped = self.stopped.clone();
         let mut leaving = false;
-        let on_time = poll_fn(|cx| {
-            // Before it is told to end: a connection that has read nothing ends without an answer.
-            if connection.as_mut().poll(cx).is_ready() || place.poll_taken(cx).is_ready() {
-                return Poll::Ready(true);
-            }
-            if !leaving && stopping.as_mut().poll(cx).is_ready() {
-                leaving = true;
-                connection.as_mut().graceful_shutdown();
-                if connection.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(true);
+        let mut last_use = place.stamp.load(Relaxed);
+        loop {
+            tokio::select! {
+                // First: hyper ends a connection that has read nothing without an answer.
+                biased;
+                _ = connection.as_mut() => return,
+                _ = &mut taken => return,
+                _ = stopped.wait_for(|stopped| *stopped), if !leaving => {
+                    leaving = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = sleep(self.rules.limits.talking_time) => {
+                    let before = std::mem::replace(&mut last_use, place.stamp.load(Relaxed));
+                    if before == last_use {
+                        return self.note(Turned::TimedOut);
+                    }
                 }
             }
-            if let Some(allowed) = progress.next_allowance(&limits) {
-                timer.restart(allowed);
-            }
-            timer.poll(cx).map(|()| false)
-        });
-        if !on_time.await {
-            self.note(Turned::TimedOut);
         }
     }
 }
 
-fn close_after(answer: &mut Response<Body>) {
-    let close = axum::http::HeaderValue::from_static("close");
-    answer
-        .headers_mut()
-        .insert(axum::http::header::CONNECTION, close);
+/// Connections of a listener in the order of their last use: a new one takes the place of the least
+/// recently used one.
+#[derive(Debug)]
+struct LruConnections {
+    limit: usize,
+    order: Mutex<Order>,
 }
 
-/// A deadline that moves.
-struct Timer(Pin<Box<Sleep>>);
+/// By stamp; the lowest is the least recently used one.
+#[derive(Debug, Default)]
+struct Order {
+    next: u64,
+    /// Dropping a sender takes the place away.
+    by_use: BTreeMap<u64, oneshot::Sender<()>>,
+}
 
-impl Timer {
-    fn new(deadline: Instant) -> Self {
-        Self(Box::pin(tokio::time::sleep_until(deadline)))
+impl LruConnections {
+    fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self {
+            limit: limit.max(1),
+            order: Mutex::default(),
+        })
     }
 
-    fn restart(&mut self, allowed: Duration) {
-        self.0.as_mut().reset(Instant::now() + allowed);
+    /// A place for a new connection, what completes once the place is taken away, and whether
+    /// another connection lost its own for it.
+    fn enter(self: &Arc<Self>) -> (Arc<Place>, oneshot::Receiver<()>, bool) {
+        let (keep, taken) = oneshot::channel();
+        let mut order = self.lock();
+        let made_room = order.by_use.len() >= self.limit && order.by_use.pop_first().is_some();
+        let place = Place {
+            crowd: Arc::clone(self),
+            stamp: AtomicU64::new(order.insert(keep)),
+        };
+        (Arc::new(place), taken, made_room)
     }
 
-    fn poll(&mut self, cx: &mut std::task::Context<'_>) -> Poll<()> {
-        self.0.as_mut().poll(cx)
+    /// A holder that panicked left the order as it was: every change is one call.
+    fn lock(&self) -> MutexGuard<'_, Order> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Order {
+    fn insert(&mut self, keep: oneshot::Sender<()>) -> u64 {
+        self.next += 1;
+        self.by_use.insert(self.next, keep);
+        self.next
+    }
+}
+
+/// A connection's place; given back when dropped.
+#[derive(Debug)]
+struct Place {
+    crowd: Arc<LruConnections>,
+    /// Of its last use. Written under the lock of the order only.
+    stamp: AtomicU64,
+}
+
+impl Place {
+    fn use_now(&self) {
+        let mut order = self.crowd.lock();
+        if let Some(keep) = order.by_use.remove(&self.stamp.load(Relaxed)) {
+            self.stamp.store(order.insert(keep), Relaxed);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut order = self.crowd.lock();
+        order.by_use.remove(&self.stamp.load(Relaxed));
+    }
+}
+
+/// Completes when there is something to answer. An error is the end of the connection.
+async fn something_to_answer(stream: &TcpStream) -> io::Result<()> {
+    loop {
+        let ready = stream.ready(Interest::READABLE).await?;
+        match stream.try_io(Interest::READABLE, || look(stream)) {
+            // The client closed its side without a request.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if ready.is_read_closed() {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            result => return result,
+        }
+    }
+}
+
+/// `WouldBlock` until there is more.
+fn look(stream: &TcpStream) -> io::Result<()> {
+    let mut lying = [MaybeUninit::uninit(); LYING];
+    let seen = SockRef::from(stream).peek(&mut lying)?;
+    // SAFETY: the kernel has written that many bytes.
+    let seen = unsafe { lying[..seen].assume_init_ref() };
+    match seen {
+        [] => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ if is_enough(seen) => Ok(()),
+        _ => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
+
+/// A complete header, or bytes that cannot become one: hyper answers what is wrong with them.
+fn is_enough(seen: &[u8]) -> bool {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+    let parsed = httparse::Request::new(&mut headers).parse(seen);
+    parsed != Ok(httparse::Status::Partial) || seen.len() >= LYING
+}
+
+/// `longest` for some, down to half of it for others, by their ports: clients that came together are
+/// not closed together, and do not return together.
+fn spread(longest: Duration, port: u16) -> Duration {
+    longest - longest / 2 * u32::from(port % 64) / 64
 }
 
 #[cfg(test)]

@@ -1,130 +1,133 @@
-//! Connections by Service port and outcome, summed up since the agent started, for a bounded
-//! number of Services.
+//! Connections and datagrams by Service port and outcome, summed up since the agent started, for a
+//! bounded number of Services.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use agent_common::evidence::{OUTCOMES, Outcome};
+use agent_common::evidence::{DELAY_BUCKETS, Delays, OUTCOMES, Outcome, delay_bucket};
 use agent_common::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
 
 use agent_core::cluster::ObjectName;
 use agent_core::evidence::{CountDelta, Directory, ServiceInfo};
 use agent_core::names;
+use agent_core::report::{AnswerTimes, UdpReport, UdpServiceReport};
 use agent_core::report::{OutcomeCounts, ServiceReport};
 use agent_core::verdict::ServiceTrouble;
 
 /// Service ports (once per family) with series of their own.
-pub const MAX_SERVICES_SHOWN: usize = 1_000;
+pub(super) const MAX_SERVICES_SHOWN: usize = 1_000;
 
 /// Outcomes with those that user space counts.
-pub(super) const SHOWN: usize = OUTCOMES + 1;
+const SHOWN: usize = OUTCOMES + 1;
 
 /// Sums by path, then outcome; lost is the last.
-pub(super) type Sums = [[u64; SHOWN]; SOURCE_CLASSES];
+type Sums = [[u64; SHOWN]; SOURCE_CLASSES];
 
-/// Label of an outcome.
-pub(super) fn outcome_name(index: usize) -> &'static str {
-    const NAMES: [&str; SHOWN] = [
-        "arrived",
-        "forwarded",
-        "proven",
-        "answered",
-        "refused",
-        "leaked",
-        "misrouted",
-        "stale",
-        "unheard",
-        "rejected",
-        "retransmitted",
-        "lost",
-    ];
-    NAMES.get(index).copied().unwrap_or("other")
-}
+/// Labels of outcomes.
+const NAMES: [&str; SHOWN] = [
+    "arrived",
+    "forwarded",
+    "proven",
+    "answered",
+    "refused",
+    "leaked",
+    "misrouted",
+    "stale",
+    "unheard",
+    "rejected",
+    "retransmitted",
+    "lost",
+];
+
+/// Those that a Service's path with traffic shows even while they are zero.
+const FROM_ZERO: [&str; 7] = [
+    "arrived",
+    "proven",
+    "refused",
+    "leaked",
+    "misrouted",
+    "stale",
+    "lost",
+];
 
 /// Everything counted.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     /// All Services, by family.
-    pub(super) nodes: [Sums; FAMILIES],
+    nodes: [Sums; FAMILIES],
     /// By Service id: the first with traffic.
-    pub(super) services: HashMap<u32, Tally>,
+    services: HashMap<u32, Tally>,
     /// The rest, by family.
-    pub(super) others: [Sums; FAMILIES],
+    others: [Sums; FAMILIES],
 }
 
 /// One Service port and family.
 #[derive(Debug)]
-pub(super) struct Tally {
-    pub(super) name: ObjectName,
-    pub(super) port: Arc<str>,
-    pub(super) family: Family,
-    pub(super) sums: Box<Sums>,
+struct Tally {
+    name: ObjectName,
+    port: Arc<str>,
+    family: Family,
+    sums: Box<Sums>,
 }
 
 impl Tally {
-    fn of(info: &ServiceInfo<'_>) -> Self {
+    fn report(&self, endpoints: u32, trouble: bool) -> ServiceReport {
+        ServiceReport {
+            service: self.service(),
+            family: self.family,
+            endpoints,
+            trouble,
+            outcomes: self.outcomes(),
+        }
+    }
+
+    fn of(info: &ServiceInfo) -> Self {
         Self {
             name: info.name.clone(),
-            port: info.port.into(),
+            port: Arc::clone(&info.port),
             family: info.family,
             sums: Box::default(),
         }
     }
 
     /// Ids are given to other Services once theirs is gone.
-    fn is_of(&self, info: &ServiceInfo<'_>) -> bool {
-        self.family == info.family && *self.port == *info.port && self.name == *info.name
+    fn is_of(&self, info: &ServiceInfo) -> bool {
+        self.family == info.family && self.port == info.port && self.name == info.name
     }
 
-    fn arrived(&self) -> u64 {
-        self.sums
-            .iter()
-            .map(|path| path[Outcome::Arrived as usize])
-            .sum()
+    /// On all paths.
+    fn total(&self, outcome: usize) -> u64 {
+        self.sums.iter().map(|path| path[outcome]).sum()
     }
 
-    /// As reports show it.
-    pub(super) fn report(&self, endpoints: u32, trouble: bool) -> ServiceReport {
-        ServiceReport {
-            service: service_name(self),
-            family: self.family,
-            endpoints,
-            trouble,
-            outcomes: self.total(),
+    fn outcomes(&self) -> OutcomeCounts {
+        OutcomeCounts::new(
+            &std::array::from_fn(|outcome| self.total(outcome)),
+            self.total(OUTCOMES),
+        )
+    }
+
+    /// `namespace/name`, and `:port` where the port has a name.
+    fn service(&self) -> String {
+        match &*self.port {
+            "" => self.name.to_string(),
+            port => format!("{}:{port}", self.name),
         }
-    }
-
-    fn total(&self) -> OutcomeCounts {
-        let mut counts = [0; OUTCOMES];
-        for path in self.sums.iter() {
-            for (total, count) in counts.iter_mut().zip(path) {
-                *total += count;
-            }
-        }
-        let lost = self.sums.iter().map(|path| path[OUTCOMES]).sum();
-        OutcomeCounts::new(&counts, lost)
     }
 }
 
 impl Connections {
-    pub(super) fn record(&mut self, counts: &[CountDelta], directory: &dyn Directory) {
-        for delta in counts {
-            // A Service that went away between the count and now is still a connection of the
-            // node, but of no family that is known.
-            let Some(info) = directory.service(delta.service) else {
-                continue;
-            };
-            let family = info.family as usize;
-            add(&mut self.nodes[family], delta);
-            match self.tally(delta.service, &info) {
-                Some(tally) => add(&mut tally.sums, delta),
-                None => add(&mut self.others[family], delta),
-            }
+    pub(super) fn record(&mut self, delta: &CountDelta, info: &ServiceInfo) {
+        let family = info.family as usize;
+        add(&mut self.nodes[family], delta);
+        match self.tally(delta.service, info) {
+            Some(tally) => add(&mut tally.sums, delta),
+            None => add(&mut self.others[family], delta),
         }
     }
 
-    fn tally(&mut self, id: u32, info: &ServiceInfo<'_>) -> Option<&mut Tally> {
+    fn tally(&mut self, id: u32, info: &ServiceInfo) -> Option<&mut Tally> {
         let room = self.services.len() < MAX_SERVICES_SHOWN;
         if !room && !self.services.contains_key(&id) {
             return None;
@@ -156,61 +159,64 @@ impl Connections {
             .map(|trouble| (trouble.service.as_str(), trouble.family))
             .collect();
         let is_troubled = |tally: &Tally| {
-            !troubled.is_empty() && troubled.contains(&(service_name(tally).as_str(), tally.family))
+            !troubled.is_empty() && troubled.contains(&(tally.service().as_str(), tally.family))
         };
-        let mut ranked: Vec<Ranked<'_>> = self
-            .services
-            .iter()
-            .filter_map(|(id, tally)| {
-                let info = directory.service(*id).filter(|info| tally.is_of(info))?;
-                let trouble = is_troubled(tally);
-                Some(Ranked {
-                    tally,
-                    trouble,
-                    arrived: tally.arrived(),
-                    endpoints: info.endpoints,
-                })
+        let known = self.services.iter().filter_map(|(id, tally)| {
+            let info = directory.service(*id).filter(|info| tally.is_of(info))?;
+            Some((tally, is_troubled(tally), info.endpoints))
+        });
+        let mut ranked: Vec<(&Tally, bool, u32)> = known.collect();
+        // Trouble first, then the busiest; by name where that is the same.
+        ranked.sort_by_cached_key(|(tally, trouble, _)| {
+            let arrived = Reverse(tally.total(Outcome::Arrived as usize));
+            (!trouble, arrived, &tally.name, &tally.port, tally.family)
+        });
+        let troubled = ranked.iter().filter(|(_, trouble, _)| *trouble).count();
+        let omitted = ranked.len().saturating_sub(troubled + busiest);
+        ranked.truncate(troubled + busiest);
+        let shown = ranked
+            .into_iter()
+            .map(|(tally, trouble, endpoints)| tally.report(endpoints, trouble));
+        (shown.collect(), u32::try_from(omitted).unwrap_or(u32::MAX))
+    }
+
+    /// Labels and values of the node's series: family, path, outcome.
+    pub(super) fn node_series(&self) -> impl Iterator<Item = ([&str; 3], f64)> {
+        let families = Family::ALL.into_iter().zip(&self.nodes);
+        families.flat_map(|(family, sums)| {
+            paths(sums).flat_map(move |(path, outcomes)| {
+                let labels = move |outcome| [names::of_family(family), path, outcome];
+                let shown = NAMES.into_iter().zip(outcomes);
+                shown.map(move |(outcome, count)| (labels(outcome), *count as f64))
             })
-            .collect();
-        ranked.sort_by(|a, b| a.order().cmp(&b.order()));
-        let troubled = ranked.iter().filter(|service| service.trouble).count();
-        let shown = ranked.len().min(troubled + busiest);
-        let omitted = u32::try_from(ranked.len() - shown).unwrap_or(u32::MAX);
-        (
-            ranked.iter().take(shown).map(Ranked::report).collect(),
-            omitted,
-        )
-    }
-}
-
-/// A Service on its way into a report.
-struct Ranked<'a> {
-    tally: &'a Tally,
-    trouble: bool,
-    arrived: u64,
-    endpoints: u32,
-}
-
-impl Ranked<'_> {
-    /// Trouble first, then the busiest; by name where that is the same.
-    fn order(&self) -> impl Ord {
-        let Tally {
-            name, port, family, ..
-        } = self.tally;
-        (!self.trouble, Reverse(self.arrived), name, port, *family)
+        })
     }
 
-    fn report(&self) -> ServiceReport {
-        self.tally.report(self.endpoints, self.trouble)
-    }
-}
-
-/// `namespace/name`, and `:port` where the port has a name.
-fn service_name(tally: &Tally) -> String {
-    if tally.port.is_empty() {
-        tally.name.to_string()
-    } else {
-        format!("{}:{}", tally.name, tally.port)
+    /// Labels and values of the Services' series: namespace, service, port, family, path, outcome. A
+    /// path with traffic begins with some outcomes at zero, since a rate needs a beginning; the
+    /// others appear with their first connection.
+    pub(super) fn service_series(&self) -> impl Iterator<Item = ([&str; 6], f64)> {
+        let named = self.services.values().map(|tally| {
+            let name = [&*tally.name.namespace, &*tally.name.name, &*tally.port];
+            (name, tally.family, &*tally.sums)
+        });
+        let others = Family::ALL.into_iter().zip(&self.others);
+        let others = others.map(|(family, sums)| (["", "other", ""], family, sums));
+        named.chain(others).flat_map(|(name, family, sums)| {
+            paths(sums)
+                .filter(|(_, outcomes)| outcomes.iter().any(|count| *count > 0))
+                .flat_map(move |(path, outcomes)| {
+                    let [namespace, service, port] = name;
+                    let labels = move |outcome| {
+                        let family = names::of_family(family);
+                        [namespace, service, port, family, path, outcome]
+                    };
+                    let shown = NAMES.into_iter().zip(outcomes);
+                    shown
+                        .filter(|(outcome, count)| **count > 0 || FROM_ZERO.contains(outcome))
+                        .map(move |(outcome, count)| (labels(outcome), *count as f64))
+                })
+        })
     }
 }
 
@@ -222,24 +228,102 @@ fn add(sums: &mut Sums, delta: &CountDelta) {
     path[OUTCOMES] += u64::from(delta.lost);
 }
 
-/// Outcomes that a Service's path with traffic shows even while they are zero: a rate needs a
-/// beginning. The others appear with their first connection.
-pub(super) fn is_always_shown(outcome: usize) -> bool {
-    outcome == OUTCOMES
-        || matches!(
-            Outcome::ALL.get(outcome),
-            Some(
-                Outcome::Arrived
-                    | Outcome::Proven
-                    | Outcome::Refused
-                    | Outcome::Leaked
-                    | Outcome::Misrouted
-                    | Outcome::Stale
-            )
-        )
+/// Paths with their label.
+fn paths(sums: &Sums) -> impl Iterator<Item = (&'static str, &[u64; SHOWN])> {
+    SourceClass::ALL.into_iter().map(names::of_path).zip(sums)
 }
 
-/// Paths with their label.
-pub(super) fn paths(sums: &Sums) -> impl Iterator<Item = (&'static str, &[u64; SHOWN])> {
-    SourceClass::ALL.into_iter().map(names::of_path).zip(sums)
+/// Datagrams of UDP Services by outcome, and how long answers took.
+#[derive(Debug, Default)]
+pub(super) struct Datagrams {
+    /// By outcome, as connections are.
+    pub(super) counted: Connections,
+    /// Times of answers, by Service id.
+    answers: HashMap<u32, Delays>,
+}
+
+impl Datagrams {
+    /// The answer of a Service's endpoint came after so many nanoseconds.
+    pub(super) fn answered(&mut self, service: u32, ns: u64) {
+        if self.answers.len() < MAX_SERVICES_SHOWN || self.answers.contains_key(&service) {
+            let delays = self.answers.entry(service).or_default();
+            delays.buckets[delay_bucket(ns)] += 1;
+        }
+    }
+
+    pub(super) fn retain(&mut self, directory: &dyn Directory) {
+        self.counted.retain(directory);
+        let services = &self.counted.services;
+        self.answers.retain(|id, _| services.contains_key(id));
+    }
+
+    /// The busiest Services for a report, those with failures or of DNS first.
+    pub(super) fn report(&self, directory: &dyn Directory, shown: usize) -> UdpReport {
+        let mut services: Vec<UdpServiceReport> = self
+            .counted
+            .services
+            .iter()
+            .filter_map(|(id, tally)| {
+                let info = directory.service(*id)?;
+                Some(UdpServiceReport {
+                    counted: tally.report(info.endpoints, false),
+                    dns: info.dns,
+                    answers: self.answers.get(id).and_then(times),
+                })
+            })
+            .collect();
+        // DNS, then the busiest; by name where that is the same.
+        services.sort_by_cached_key(|UdpServiceReport { counted, dns, .. }| {
+            let busy = Reverse(counted.outcomes.arrived);
+            (!dns, busy, counted.service.clone(), counted.family)
+        });
+        let omitted = services.len().saturating_sub(shown);
+        services.truncate(shown);
+        UdpReport {
+            services,
+            omitted: u32::try_from(omitted).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+fn times(delays: &Delays) -> Option<AnswerTimes> {
+    let count: u64 = delays.buckets.iter().sum();
+    (count > 0).then(|| AnswerTimes {
+        count,
+        half_ns: quantile(delays, count.div_ceil(2)),
+        most_ns: quantile(delays, (count * 99).div_ceil(100)),
+    })
+}
+
+/// The bound below which so many of the delays lie.
+fn quantile(delays: &Delays, rank: u64) -> u64 {
+    let mut below = 0;
+    let bucket = delays.buckets.iter().position(|count| {
+        below += count;
+        below >= rank
+    });
+    1 << (bucket.unwrap_or(DELAY_BUCKETS - 1) + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_bounds_of_buckets() {
+        let mut datagrams = Datagrams::default();
+        assert_eq!(times(&Delays::default()), None);
+        for _ in 0..98 {
+            datagrams.answered(7, 300_000);
+        }
+        datagrams.answered(7, 3_000_000);
+        datagrams.answered(7, 40_000_000);
+        let delays = &datagrams.answers[&7];
+        let AnswerTimes {
+            count,
+            half_ns,
+            most_ns,
+        } = times(delays).expect("answers");
+        assert_eq!((count, half_ns, most_ns), (100, 1 << 19, 1 << 22));
+    }
 }

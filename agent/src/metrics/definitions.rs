@@ -1,56 +1,38 @@
 //! The definitions: name, kind, labels and meaning of each metric. One page.
 
 use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{self, Registry, Unit};
 
 /// A metric.
 #[derive(Debug)]
 pub(super) struct Definition {
     /// Without unit and without `_total`.
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    pub(super) unit: Option<Unit>,
+    pub(super) kind: MetricType,
+    pub(super) unit: Option<&'static Unit>,
     pub(super) labels: &'static [&'static str],
     /// A sentence without its period.
     pub(super) help: &'static str,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
-    Seconds,
-    Bytes,
-}
-
 impl Definition {
     /// As it is queried.
     pub(super) fn full_name(&self) -> String {
-        let unit = match self.unit {
-            Some(Unit::Seconds) => "_seconds",
-            Some(Unit::Bytes) => "_bytes",
-            None => "",
-        };
-        let suffix = if self.kind == Kind::Counter {
-            "_total"
-        } else {
-            ""
-        };
-        format!("{}{unit}{suffix}", self.name)
+        let unit = self.unit.map(|unit| format!("_{}", unit.as_str()));
+        let total = matches!(self.kind, MetricType::Counter).then_some("_total");
+        let (unit, total) = (unit.unwrap_or_default(), total.unwrap_or_default());
+        format!("{}{unit}{total}", self.name)
     }
-}
 
-impl From<Kind> for MetricType {
-    fn from(kind: Kind) -> Self {
-        match kind {
-            Kind::Counter => MetricType::Counter,
-            Kind::Gauge => MetricType::Gauge,
-            Kind::Histogram => MetricType::Histogram,
+    /// Of a metric that the library holds.
+    pub(super) fn register<M: registry::Metric + Clone>(&self, to: &mut Registry, metric: M) -> M {
+        match self.unit {
+            Some(unit) => {
+                to.register_with_unit(self.name, self.help, unit.clone(), metric.clone());
+            }
+            None => to.register(self.name, self.help, metric.clone()),
         }
+        metric
     }
 }
 
@@ -59,7 +41,7 @@ macro_rules! definitions {
         [$($label:literal),*] $help:literal;)*) => {
         $(pub(super) const $id: &Definition = &Definition {
             name: $name,
-            kind: Kind::$kind,
+            kind: MetricType::$kind,
             unit: definitions!(@unit $($unit)?),
             labels: &[$($label),*],
             help: $help,
@@ -70,7 +52,7 @@ macro_rules! definitions {
             &[$((definitions!(@group $($group)?), $id)),*];
     };
     (@unit) => { None };
-    (@unit $unit:ident) => { Some(Unit::$unit) };
+    (@unit $unit:ident) => { Some(&Unit::$unit) };
     (@group) => { None };
     (@group $group:literal) => { Some($group) };
 }
@@ -80,7 +62,7 @@ definitions! {
     STATE = Gauge "pathproof_state" ["family", "state"]
         "1 for the state that the verdict on this family is in, 0 for the others; absent for a family without frontends";
     CAUSE = Gauge "pathproof_cause" ["family", "state", "cause"]
-        "1 for what this family is in its state for: the cause of its failures, or why nothing is known; absent while there is none. operations.md has an entry for each";
+        "1 for the active cause of this family's state: of its failures, or why nothing is known; absent while there is none. operations.md has an entry for each";
     SINCE = Gauge "pathproof_state_since_timestamp" in Seconds []
         "Since when the node is in its state, as Unix time";
     VERDICT_AT = Gauge "pathproof_verdict_timestamp" in Seconds []
@@ -88,15 +70,13 @@ definitions! {
     ANSWER = Gauge "pathproof_answer_ok" ["endpoint"]
         "1 if this endpoint answers 200, 0 if it answers 503";
     WOULD_FAIL = Gauge "pathproof_would_fail" ["endpoint"]
-        "1 if the datapath asks this endpoint for 503, which it gets with --enforcement=enforce alone";
+        "1 if this endpoint would return 503 when enforcing";
     ENFORCING = Gauge "pathproof_enforcing" []
         "1 with --enforcement=enforce, 0 with audit";
     ELIGIBLE = Gauge "pathproof_node_eligible" []
         "1 if the node is not being removed, 0 if it is; absent while the Node object was never seen";
     LAST_PROOF = Gauge "pathproof_last_proof_timestamp" in Seconds ["family", "path"]
         "When a new connection was last proven, as Unix time; absent if never";
-    LAST_FAILURE = Gauge "pathproof_last_failure_timestamp" in Seconds ["family", "path"]
-        "When a new connection last failed, as Unix time; absent if never";
     TROUBLED = Gauge "pathproof_troubled_services" ["confirmed"]
         "Service ports in trouble; not confirmed are single failures";
 
@@ -117,8 +97,6 @@ definitions! {
         "Time from the arrival of a connection's first SYN to its departure for an endpoint";
     EXTERNAL = Counter "pathproof_external_connections" ["family"]
         "New connections to Services from outside the node, as /drainz counts them: without the sentinel's and those of --drain-ignore-cidr";
-    EXTERNAL_QUIET = Gauge "pathproof_external_quiet" in Seconds []
-        "Time since the last of them, or since the agent sees them where none came; absent before it does";
 
     /// Sentinel
     PROBES = Counter "pathproof_probes" ["family", "path", "transport", "outcome"]
@@ -154,24 +132,14 @@ definitions! {
         "Always 1; how much of this path's real traffic crosses the observer's hooks: full, partial or hidden";
     FAULTS = Counter "pathproof_observer_faults" ["fault"]
         "What the programs in the kernel could not do, since they were loaded";
-    ANOMALIES = Counter "pathproof_observer_anomalies" []
-        "Single failures that the kernel reported with their addresses; their rate is limited";
 
     /// Cluster view and expectations
     VIEW_SYNCED = Gauge "pathproof_view_synced" []
         "1 once the cluster view was complete";
-    VIEW_CHANGES = Counter "pathproof_view_changes" []
-        "Changes of the cluster view that were applied";
     VIEW_PROBLEMS = Gauge "pathproof_view_problems" []
         "Things wrong with the source of the cluster view now, such as files that cannot be read";
-    VIEW_IGNORED = Gauge "pathproof_view_ignored_objects" []
-        "Objects in the source of the cluster view that are of no use here";
     EXPECTED_SERVICES = Gauge "pathproof_expected_services" []
         "Services that this node must route";
-    EXPECTED_FRONTENDS = Gauge "pathproof_expected_frontends" []
-        "Frontends of those Services";
-    EXPECTED_ENDPOINTS = Gauge "pathproof_expected_endpoints" []
-        "Endpoints, once for every Service port that has them";
     EXPECTED_MISSING = Gauge "pathproof_expected_missing" []
         "Expected entries that found no place in a map of the kernel and are not watched";
 
@@ -190,8 +158,6 @@ definitions! {
     /// Publishing
     WRITES = Counter "pathproof_publish_writes" ["kind", "result"]
         "Writes to the API server by kind (condition, event) and what became of them; absent for what is not published";
-    WRITTEN = Gauge "pathproof_publish_last_success_timestamp" in Seconds ["kind"]
-        "When the API server last took one, as Unix time; absent if never since the agent started";
 
     /// Agent
     BUILD = Gauge "pathproof_build_info" ["version", "abi"]
@@ -202,6 +168,4 @@ definitions! {
         "User and system CPU time of the agent";
     MEMORY = Gauge "process_resident_memory" in Bytes []
         "Resident memory of the agent, without the maps in the kernel";
-    FILES = Gauge "process_open_fds" []
-        "Files that the agent holds open";
 }

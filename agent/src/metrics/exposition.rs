@@ -1,36 +1,27 @@
-//! Writes the metrics at a scrape: definitions on one side, the current values on the other.
+//! Writes what the report and the kernel hold at a scrape: definitions on one side, the current
+//! values on the other.
 
-use std::fmt;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::{fmt, fs, iter};
 
 use agent_common::evidence::{DELAY_BUCKETS, Delays};
-use agent_common::probe::Stage;
 use agent_common::service::Family;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
-use prometheus_client::registry;
+use prometheus_client::metrics::MetricType;
 
-use super::definitions::{self as define, Definition, Kind, Unit};
-use super::http::{ANSWERS, HttpStats, Listener, Turned};
-use super::lags::{self, Freshness};
-use super::probes::{Probes, stage_name};
-use super::process::Usage;
-use super::publish::{PublishStats, WriteResult};
+use super::definitions::{self as define, Definition};
 use super::{Shared, Snapshot};
+use agent_core::answer::Enforcement;
 use agent_core::cause::{Cause, State, Why};
-use agent_core::drain::DrainView;
 use agent_core::eligibility::Eligibility;
 use agent_core::names;
-use agent_core::policy::Enforcement;
 use agent_core::report::Report;
+use agent_core::shape::Cilium;
 use agent_core::time::Mono;
 use agent_core::trace::ProbePath;
-use agent_core::verdict::{FamilyVerdict, LaneView};
-
-mod counted;
-mod datapath;
-mod lanes;
+use agent_core::verdict::LaneView;
 
 #[derive(Debug)]
 pub(super) struct Exposition(pub(super) Arc<Shared>);
@@ -38,356 +29,189 @@ pub(super) struct Exposition(pub(super) Arc<Shared>);
 impl Collector for Exposition {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut page = Page(&mut encoder);
+        page.process()?;
         let current = self.0.current();
         if let Some(snapshot) = &current.snapshot {
             page.verdict(&snapshot.report)?;
-            page.lanes(&snapshot.report)?;
-            page.programming_lag(&snapshot.report)?;
+            page.families(&snapshot.report)?;
             page.observer(snapshot)?;
-            page.view(snapshot)?;
-            page.drain(&snapshot.report.drain)?;
         }
-        page.connections(&current.connections)?;
-        page.datagrams(&current.datagrams)?;
-        page.probes(&current.probes)?;
-        page.freshness(&current.freshness)?;
-        // From here on nothing needs the main loop's values.
-        let report = current
-            .snapshot
-            .as_ref()
-            .map(|snapshot| Arc::clone(&snapshot.report));
-        drop(current);
-        page.listeners(&self.0.http)?;
-        page.published(&self.0.publish)?;
-        if let Some(report) = report {
-            page.agent(&report)?;
-        }
-        page.process(&Usage::read())
+        let (connections, datagrams) = (&current.connections, &current.datagrams.counted);
+        page.series(define::CONNECTIONS, connections.node_series())?;
+        page.series(define::SERVICE_CONNECTIONS, connections.service_series())?;
+        // Who refuses a datagram, and who does not receive an answer, is not known.
+        let is_known = |outcome: &str| !matches!(outcome, "refused" | "unheard");
+        let nodes = datagrams.node_series();
+        let nodes = nodes.filter(|([.., outcome], _)| is_known(outcome));
+        page.series(define::DATAGRAMS, nodes)?;
+        let services = datagrams.service_series();
+        let services = services.filter(|([.., outcome], _)| is_known(outcome));
+        page.series(define::SERVICE_DATAGRAMS, services)
     }
 }
 
 /// A scrape being written.
 struct Page<'a, 'b>(&'a mut DescriptorEncoder<'b>);
 
-type Labels<'a> = &'a [(&'a str, &'a str)];
-
-/// Series of one metric.
-struct Family_<'a>(MetricEncoder<'a>, &'static Definition);
-
-impl Family_<'_> {
-    fn gauge(&mut self, labels: Labels<'_>, value: f64) -> fmt::Result {
-        self.expect(Kind::Gauge, labels);
-        match labels {
-            [] => self.0.encode_gauge(&value),
-            _ => self.0.encode_family(&labels)?.encode_gauge(&value),
-        }
-    }
-
-    fn counter(&mut self, labels: Labels<'_>, value: u64) -> fmt::Result {
-        self.expect(Kind::Counter, labels);
-        match labels {
-            [] => self.0.encode_counter::<NoLabelSet, _, u64>(&value, None),
-            _ => self
-                .0
-                .encode_family(&labels)?
-                .encode_counter::<NoLabelSet, _, u64>(&value, None),
-        }
-    }
-
-    /// A series says what its definition promises.
-    fn expect(&self, kind: Kind, labels: Labels<'_>) {
-        debug_assert_eq!(self.1.kind, kind, "{}", self.1.name);
-        debug_assert!(
-            labels.iter().map(|label| &label.0).eq(self.1.labels),
-            "{}",
-            self.1.name
-        );
-    }
-}
-
 impl Page<'_, '_> {
-    fn family(&mut self, of: &'static Definition) -> Result<Family_<'_>, fmt::Error> {
-        let unit = of.unit.map(|unit| match unit {
-            Unit::Seconds => &registry::Unit::Seconds,
-            Unit::Bytes => &registry::Unit::Bytes,
-        });
-        let encoder = self
-            .0
-            .encode_descriptor(of.name, of.help, unit, of.kind.into())?;
-        Ok(Family_(encoder, of))
+    /// Labels' values, in the order of the definition, with the value of the series.
+    fn series<'v, const N: usize>(
+        &mut self,
+        of: &'static Definition,
+        series: impl IntoIterator<Item = ([&'v str; N], f64)>,
+    ) -> fmt::Result {
+        self.encode(of, series, |encoder, value| match of.kind {
+            MetricType::Counter => encoder.encode_counter::<NoLabelSet, _, u64>(&value, None),
+            _ => encoder.encode_gauge(&value),
+        })
     }
 
-    fn value(&mut self, of: &'static Definition, value: f64) -> fmt::Result {
-        self.family(of)?.gauge(&[], value)
+    fn encode<'v, const N: usize, V>(
+        &mut self,
+        of: &'static Definition,
+        series: impl IntoIterator<Item = ([&'v str; N], V)>,
+        encode: impl Fn(&mut MetricEncoder<'_>, V) -> fmt::Result,
+    ) -> fmt::Result {
+        debug_assert_eq!(of.labels.len(), N, "{}", of.name);
+        let (name, help) = (of.name, of.help);
+        let mut encoder = self.0.encode_descriptor(name, help, of.unit, of.kind)?;
+        for (values, value) in series {
+            let labels: Vec<(&str, &str)> = of.labels.iter().copied().zip(values).collect();
+            match labels.is_empty() {
+                true => encode(&mut encoder, value)?,
+                false => encode(&mut encoder.encode_family(&labels)?, value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn process(&mut self) -> fmt::Result {
+        self.series(define::CPU, cpu_seconds().map(|seconds| ([], seconds)))?;
+        self.series(define::MEMORY, resident_bytes().map(|bytes| ([], bytes)))
     }
 
     fn verdict(&mut self, report: &Report) -> fmt::Result {
         let verdict = &report.verdict;
-        let mut states = self.family(define::STATE)?;
-        for family in &verdict.families {
-            for state in State::ALL {
-                let labels = [
-                    ("family", names::of_family(family.family)),
-                    ("state", state.name()),
-                ];
-                states.gauge(&labels, flag(state == family.state))?;
-            }
+        let (coverage, agent) = (&verdict.coverage, &report.agent);
+        let (view, expected) = (&report.cluster, &report.expectations);
+        for (of, value) in [
+            (define::SINCE, unix(report, verdict.since)),
+            (define::VERDICT_AT, unix(report, verdict.at)),
+            (
+                define::ENFORCING,
+                flag(agent.enforcement == Enforcement::Enforce),
+            ),
+            (define::DEVICES_WANTED, coverage.wanted.into()),
+            (define::DEVICES_ATTACHED, coverage.attached.into()),
+            (define::VIEW_SYNCED, flag(view.synced)),
+            (define::VIEW_PROBLEMS, view.problems.len() as f64),
+            (define::EXPECTED_SERVICES, expected.services as f64),
+            (define::EXPECTED_MISSING, expected.missing as f64),
+            (define::START, agent.started.as_nanosecond() as f64 / 1e9),
+        ] {
+            self.series(of, [([], value)])?;
         }
-        self.causes(&verdict.families)?;
-        self.value(define::SINCE, unix(report, verdict.since))?;
-        self.value(define::VERDICT_AT, unix(report, verdict.at))?;
-        self.answers(report)?;
-        match verdict.eligibility {
-            Eligibility::NeverSeen => {}
-            Eligibility::Eligible => self.value(define::ELIGIBLE, 1.0)?,
-            Eligibility::Deleting | Eligibility::Tainted { .. } => {
-                self.value(define::ELIGIBLE, 0.0)?;
-            }
-        }
-        self.path_times(report)?;
-        let mut troubled = self.family(define::TROUBLED)?;
-        for confirmed in [true, false] {
-            let count = verdict
-                .services
-                .iter()
-                .filter(|s| s.confirmed == confirmed)
-                .count();
-            // The verdict shows the worst first: what it leaves out is counted where it ends.
-            let rest = if confirmed {
-                0
-            } else {
-                verdict.services_omitted
-            };
-            let label = if confirmed { "true" } else { "false" };
-            troubled.gauge(&[("confirmed", label)], count as f64 + f64::from(rest))?;
-        }
-        Ok(())
-    }
-
-    fn causes(&mut self, families: &[FamilyVerdict]) -> fmt::Result {
-        let mut causes = self.family(define::CAUSE)?;
-        for family in families {
-            let why = family.why.map(Why::name);
-            let Some(cause) = family.cause.map(Cause::name).or(why) else {
-                continue;
-            };
-            let labels = [
-                ("family", names::of_family(family.family)),
-                ("state", family.state.name()),
-                ("cause", cause),
-            ];
-            causes.gauge(&labels, 1.0)?;
-        }
-        Ok(())
-    }
-
-    fn answers(&mut self, report: &Report) -> fmt::Result {
+        let eligible = match verdict.eligibility {
+            Eligibility::NeverSeen => None,
+            Eligibility::Eligible => Some(1.0),
+            Eligibility::Deleting | Eligibility::Tainted { .. } => Some(0.0),
+        };
+        self.series(define::ELIGIBLE, eligible.map(|value| ([], value)))?;
         let answers = [
             ("healthz", report.answers.healthz),
             ("livez", report.answers.livez),
         ];
-        let mut given = self.family(define::ANSWER)?;
-        for (endpoint, answer) in answers {
-            given.gauge(&[("endpoint", endpoint)], flag(answer.status == 200))?;
-        }
-        let mut would = self.family(define::WOULD_FAIL)?;
-        for (endpoint, answer) in answers {
-            would.gauge(&[("endpoint", endpoint)], flag(answer.would_fail))?;
-        }
-        self.value(
-            define::ENFORCING,
-            flag(report.agent.enforcement == Enforcement::Enforce),
-        )
+        let given = answers.map(|(endpoint, answer)| ([endpoint], flag(answer.status == 200)));
+        self.series(define::ANSWER, given)?;
+        let would = answers.map(|(endpoint, answer)| ([endpoint], flag(answer.would_fail)));
+        self.series(define::WOULD_FAIL, would)?;
+        let all = &verdict.services;
+        let confirmed = all.iter().filter(|service| service.confirmed).count();
+        // The verdict shows the worst first: what it leaves out is not confirmed.
+        let single = all.len() - confirmed + verdict.services_omitted as usize;
+        let troubled = [(["true"], confirmed as f64), (["false"], single as f64)];
+        self.series(define::TROUBLED, troubled)?;
+        let build = [agent.version.as_str(), &agent.abi.to_string()];
+        self.series(define::BUILD, [(build, 1.0)])
     }
 
-    fn path_times(&mut self, report: &Report) -> fmt::Result {
-        for of in [define::LAST_PROOF, define::LAST_FAILURE] {
-            let mut times = self.family(of)?;
-            for family in &report.verdict.families {
-                for path in &family.paths {
-                    let proof = of.name == define::LAST_PROOF.name;
-                    let Some(at) = (if proof {
-                        path.last_proof
-                    } else {
-                        path.last_failure
-                    }) else {
-                        continue;
-                    };
-                    let labels = [
-                        ("family", names::of_family(family.family)),
-                        ("path", names::of_path(path.path)),
-                    ];
-                    times.gauge(&labels, unix(report, at))?;
-                }
-            }
-        }
-        Ok(())
+    fn families(&mut self, report: &Report) -> fmt::Result {
+        let all = &report.verdict.families;
+        let families = || all.iter().map(|of| (names::of_family(of.family), of));
+        let states = families().flat_map(|(family, of)| {
+            State::ALL.map(|state| ([family, state.name()], flag(state == of.state)))
+        });
+        self.series(define::STATE, states)?;
+        let causes = families().filter_map(|(family, of)| {
+            let cause = of.cause.map(Cause::name).or(of.why.map(Why::name))?;
+            Some(([family, of.state.name(), cause], 1.0))
+        });
+        self.series(define::CAUSE, causes)?;
+        let proofs = families().flat_map(|(family, of)| {
+            of.paths.iter().filter_map(move |path| {
+                let at = unix(report, path.last_proof?);
+                Some(([family, names::of_path(path.path)], at))
+            })
+        });
+        self.series(define::LAST_PROOF, proofs)?;
+        let lanes = || {
+            families().flat_map(|(family, of)| {
+                let labels =
+                    move |lane: &LaneView| [family, lane.path.name(), lane.transport.name()];
+                of.lanes.iter().map(move |lane| (labels(lane), lane))
+            })
+        };
+        let armed = lanes().map(|(labels, lane)| (labels, flag(lane.armed)));
+        self.series(define::PROBE_ARMED, armed)?;
+        let failing = lanes().map(|(labels, lane)| (labels, lane.failures.into()));
+        self.series(define::PROBE_FAILING, failing)?;
+        // Of each path, by whichever transport lags more.
+        let lags = families().flat_map(|(family, of)| {
+            ProbePath::ALL.into_iter().filter_map(move |path| {
+                let lanes = of.lanes.iter().filter(|lane| lane.path == path);
+                let lag = lanes.filter_map(LaneView::programming_lag).max()?;
+                Some(([family, path.name()], lag.as_secs_f64()))
+            })
+        });
+        self.series(define::PROGRAMMING_LAG, lags)
     }
 
     fn observer(&mut self, snapshot: &Snapshot) -> fmt::Result {
         let report = &snapshot.report;
-        let coverage = &report.verdict.coverage;
-        let mut delays = self.family(define::FORWARDING_DELAY)?;
-        for (family, of) in Family::ALL.into_iter().zip(&snapshot.delays) {
-            let labels = [("family", names::of_family(family))];
-            histogram(&mut delays, &labels, of)?;
-        }
-        self.value(define::DEVICES_WANTED, f64::from(coverage.wanted))?;
-        self.value(define::DEVICES_ATTACHED, f64::from(coverage.attached))?;
-        self.family(define::REATTACHED)?
-            .counter(&[], snapshot.reattached)?;
-        let mut losses: Vec<&str> = coverage
-            .losses
-            .iter()
-            .map(|loss| loss.loss.name())
-            .collect();
+        let families = || Family::ALL.map(names::of_family).into_iter();
+        let delays = families().map(|family| [family]).zip(&snapshot.delays);
+        self.encode(define::FORWARDING_DELAY, delays, histogram)?;
+        let external = families().zip(report.drain.counted);
+        let external = external.map(|(family, count)| ([family], count as f64));
+        self.series(define::EXTERNAL, external)?;
+        let reattached = [([], snapshot.reattached as f64)];
+        self.series(define::REATTACHED, reattached)?;
+        let losses = report.verdict.coverage.losses.iter();
         // Many devices may share a loss, a series must be alone.
-        losses.sort_unstable();
-        losses.dedup();
-        let mut family = self.family(define::COVERAGE_LOSS)?;
-        for loss in losses {
-            family.gauge(&[("loss", loss)], 1.0)?;
-        }
-        self.datapath(&report.datapath)?;
-        let mut faults = self.family(define::FAULTS)?;
-        for (fault, count) in &report.faults {
-            faults.counter(&[("fault", fault)], *count)?;
-        }
-        self.family(define::ANOMALIES)?
-            .counter(&[], snapshot.anomalies)
-    }
-
-    fn view(&mut self, snapshot: &Snapshot) -> fmt::Result {
-        let (view, expected) = (&snapshot.report.cluster, &snapshot.report.expectations);
-        self.value(define::VIEW_SYNCED, flag(view.synced))?;
-        self.family(define::VIEW_CHANGES)?
-            .counter(&[], snapshot.view_changes)?;
-        self.value(define::VIEW_PROBLEMS, view.problems.len() as f64)?;
-        self.value(define::VIEW_IGNORED, view.ignored as f64)?;
-        self.value(define::EXPECTED_SERVICES, expected.services as f64)?;
-        self.value(define::EXPECTED_FRONTENDS, expected.frontends as f64)?;
-        self.value(define::EXPECTED_ENDPOINTS, expected.endpoints as f64)?;
-        self.value(define::EXPECTED_MISSING, expected.missing as f64)
-    }
-
-    fn drain(&mut self, known: &DrainView) -> fmt::Result {
-        let mut connections = self.family(define::EXTERNAL)?;
-        for (family, count) in Family::ALL.into_iter().zip(known.counted) {
-            connections.counter(&[("family", names::of_family(family))], count)?;
-        }
-        let mut quiet = self.family(define::EXTERNAL_QUIET)?;
-        match known.quiet() {
-            Some(time) => quiet.gauge(&[], time.as_secs_f64()),
-            None => Ok(()),
-        }
-    }
-
-    fn probes(&mut self, counted: &Probes) -> fmt::Result {
-        let mut probes = self.family(define::PROBES)?;
-        for ((lane, outcome), count) in &counted.counts {
-            let labels = [
-                ("family", names::of_family(lane.family)),
-                ("path", lane.path.name()),
-                ("transport", lane.transport.name()),
-                ("outcome", outcome),
-            ];
-            probes.counter(&labels, *count)?;
-        }
-        let mut stages = self.family(define::PROBE_STAGE)?;
-        for (family, of_family) in Family::ALL.into_iter().zip(&counted.stages) {
-            for (stage, delays) in Stage::ALL.into_iter().zip(of_family) {
-                let labels = [
-                    ("family", names::of_family(family)),
-                    ("stage", stage_name(stage)),
-                ];
-                histogram(&mut stages, &labels, delays)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn listeners(&mut self, stats: &HttpStats) -> fmt::Result {
-        let mut requests = self.family(define::REQUESTS)?;
-        for ((endpoint, code), count) in ANSWERS.into_iter().zip(&stats.answers) {
-            requests.counter(
-                &[("endpoint", endpoint), ("code", code)],
-                count.load(Relaxed),
-            )?;
-        }
-        if stats.is_as_kube_proxy() {
-            self.as_kube_proxy(stats)?;
-        }
-        let mut open = self.family(define::OPEN)?;
-        for listener in Listener::ALL {
-            open.gauge(
-                &[("listener", listener.name())],
-                stats.open(listener) as f64,
-            )?;
-        }
-        let mut turned = self.family(define::TURNED)?;
-        for listener in Listener::ALL {
-            for event in Turned::ALL {
-                let labels = [("listener", listener.name()), ("event", event.name())];
-                let count = stats.turned[listener as usize][event as usize].load(Relaxed);
-                turned.counter(&labels, count)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The same answers by the names of kube-proxy's own metrics.
-    fn as_kube_proxy(&mut self, stats: &HttpStats) -> fmt::Result {
-        let named = [
-            (define::PROXY_HEALTHZ, "healthz"),
-            (define::PROXY_LIVEZ, "livez"),
-        ];
-        for (definition, wanted) in named {
-            let mut answers = self.family(definition)?;
-            let counted = ANSWERS.into_iter().zip(&stats.answers);
-            for ((_, code), count) in counted.filter(|((endpoint, _), _)| *endpoint == wanted) {
-                answers.counter(&[("code", code)], count.load(Relaxed))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn published(&mut self, stats: &PublishStats) -> fmt::Result {
-        let mut writes = self.family(define::WRITES)?;
-        for (kind, counted) in stats.wanted() {
-            for (result, count) in WriteResult::ALL.into_iter().zip(&counted.results) {
-                let labels = [("kind", kind.name()), ("result", result.name())];
-                writes.counter(&labels, count.load(Relaxed))?;
-            }
-        }
-        let mut written = self.family(define::WRITTEN)?;
-        for (kind, counted) in stats.wanted() {
-            let at = counted.last_ok.load(Relaxed);
-            if at != 0 {
-                written.gauge(&[("kind", kind.name())], at as f64 / 1e9)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn agent(&mut self, report: &Report) -> fmt::Result {
-        let abi = report.agent.abi.to_string();
+        let losses: BTreeSet<&str> = losses.map(|loss| loss.loss.name()).collect();
+        let losses = losses.into_iter().map(|loss| ([loss], 1.0));
+        self.series(define::COVERAGE_LOSS, losses)?;
+        let faults = report.faults.iter();
+        let faults = faults.map(|(fault, count)| ([fault.as_ref()], *count as f64));
+        self.series(define::FAULTS, faults)?;
+        let shape = &report.datapath;
+        let cilium = |name: fn(Cilium) -> &'static str| shape.cilium.map_or("none", name);
+        let yes = |is: bool| if is { "yes" } else { "no" };
         let labels = [
-            ("version", report.agent.version.as_str()),
-            ("abi", abi.as_str()),
+            yes(shape.cilium.is_some()),
+            cilium(|cilium| cilium.replacement.name()),
+            cilium(|cilium| cilium.socket_lb.name()),
+            cilium(|cilium| cilium.routing.name()),
+            yes(!shape.accelerated.is_empty()),
+            yes(shape.netkit > 0),
+            shape.sentinel_managed.name(),
         ];
-        self.family(define::BUILD)?.gauge(&labels, 1.0)?;
-        self.value(
-            define::START,
-            report.agent.started.as_nanosecond() as f64 / 1e9,
-        )
-    }
-
-    fn process(&mut self, usage: &Usage) -> fmt::Result {
-        let mut cpu = self.family(define::CPU)?;
-        cpu.0
-            .encode_counter::<NoLabelSet, _, u64>(&usage.cpu_seconds, None)?;
-        self.value(define::MEMORY, usage.resident_bytes as f64)?;
-        self.value(define::FILES, usage.open_files as f64)
+        self.series(define::DATAPATH, [(labels, 1.0)])?;
+        let paths = shape.paths.iter().map(|path| {
+            let (family, way) = (names::of_family(path.family), names::of_path(path.path));
+            ([family, way, path.seen.name()], 1.0)
+        });
+        self.series(define::PATH_SEEN, paths)
     }
 }
 
@@ -395,30 +219,20 @@ impl Page<'_, '_> {
 /// that fast.
 const FIRST_BUCKET: usize = 9;
 
-fn histogram(delays: &mut Family_<'_>, labels: Labels<'_>, of: &Delays) -> fmt::Result {
-    delays.expect(Kind::Histogram, labels);
-    let mut buckets = Vec::with_capacity(DELAY_BUCKETS - FIRST_BUCKET);
-    buckets.push((
-        upper_bound(FIRST_BUCKET),
-        of.buckets[..=FIRST_BUCKET].iter().sum(),
-    ));
-    for (index, count) in of.buckets.iter().enumerate().skip(FIRST_BUCKET + 1) {
-        buckets.push((upper_bound(index), *count));
-    }
+/// The kernel's last bucket has no bound.
+fn histogram(encoder: &mut MetricEncoder<'_>, of: &Delays) -> fmt::Result {
+    let bound = |index: usize| match index + 1 {
+        DELAY_BUCKETS => f64::INFINITY,
+        power => (1u64 << power) as f64 / 1e9,
+    };
+    let first = of.buckets[..=FIRST_BUCKET].iter().sum();
+    let rest = of.buckets.iter().enumerate().skip(FIRST_BUCKET + 1);
+    let rest = rest.map(|(index, count)| (bound(index), *count));
+    let buckets: Vec<(f64, u64)> = iter::once((bound(FIRST_BUCKET), first))
+        .chain(rest)
+        .collect();
     let count = of.buckets.iter().sum();
-    delays
-        .0
-        .encode_family(&labels)?
-        .encode_histogram::<NoLabelSet>(of.sum_ns as f64 / 1e9, count, &buckets, None)
-}
-
-/// Seconds. The kernel's last bucket has no bound.
-fn upper_bound(index: usize) -> f64 {
-    if index + 1 == DELAY_BUCKETS {
-        f64::INFINITY
-    } else {
-        (1u64 << (index + 1)) as f64 / 1e9
-    }
+    encoder.encode_histogram::<NoLabelSet>(of.sum_ns as f64 / 1e9, count, &buckets, None)
 }
 
 fn flag(set: bool) -> f64 {
@@ -429,4 +243,27 @@ fn flag(set: bool) -> f64 {
 fn unix(report: &Report, at: Mono) -> f64 {
     let ahead = i128::from(at.0) - i128::from(report.verdict.at.0);
     (report.written.as_nanosecond() + ahead) as f64 / 1e9
+}
+
+/// Clock ticks a second in /proc/self/stat: USER_HZ, 100 on every architecture that Linux has.
+const TICKS: f64 = 100.0;
+
+/// Fields 14 and 15 of proc_pid_stat(5). The command's name, field 2, may hold anything but ends
+/// with the last parenthesis.
+fn cpu_seconds() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some((user + system) as f64 / TICKS)
+}
+
+/// `VmRSS:  1234 kB` of proc_pid_status(5).
+fn resident_bytes() -> Option<f64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024.0)
 }

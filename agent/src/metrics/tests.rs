@@ -1,14 +1,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use agent_common::evidence::{OUTCOMES, Outcome};
+use agent_common::probe::STAGES;
 use agent_common::service::{Family, SourceClass};
 use proptest::prelude::*;
 
-use super::definitions::Unit;
+use super::connections::MAX_SERVICES_SHOWN;
 use super::*;
+use agent_core::answer::Endpoint;
 use agent_core::cluster::ObjectName;
 use agent_core::evidence::ServiceInfo;
 use agent_core::report::sample;
+use agent_core::time::Mono;
+use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, Transport};
 
 /// Services by id.
 struct Names(BTreeMap<u32, (ObjectName, &'static str, Family)>);
@@ -30,11 +34,11 @@ impl Names {
 }
 
 impl Directory for Names {
-    fn service(&self, id: u32) -> Option<ServiceInfo<'_>> {
+    fn service(&self, id: u32) -> Option<ServiceInfo> {
         let (name, port, family) = self.0.get(&id)?;
         Some(ServiceInfo {
-            name,
-            port,
+            name: name.clone(),
+            port: (*port).into(),
             family: *family,
             endpoints: 2,
             udp: false,
@@ -67,8 +71,29 @@ fn snapshot() -> Snapshot {
         report: Arc::new(report),
         delays,
         reattached: 3,
-        anomalies: 9,
-        view_changes: 4,
+    }
+}
+
+fn probe() -> ProbeTrace {
+    let address = "192.0.2.1:1".parse().unwrap();
+    ProbeTrace {
+        lane: Lane {
+            family: Family::V4,
+            path: ProbePath::Pod,
+            transport: Transport::Tcp,
+        },
+        due: Mono(0),
+        sent: Mono(1_000_000),
+        ended: Mono(9_000_000),
+        client: address,
+        frontend: address,
+        handshake: [Some(Mono(3_000_000)), None, None, None, None],
+        data: [None; STAGES],
+        echo_saw: None,
+        generation: None,
+        sightings: ProbeSightings::default(),
+        control: Control::Passed,
+        unsent: None,
     }
 }
 
@@ -83,6 +108,8 @@ fn every_definition_is_exposed_and_nothing_else() {
     metrics.update(snapshot());
     assert!(!metrics.encode().contains("kubeproxy_"));
     metrics.http().as_kube_proxy();
+    metrics.publish().want(Published::Condition);
+    metrics.record_probe(&probe(), "passed");
     let page = metrics.encode();
     let exposed: BTreeSet<&str> = page
         .lines()
@@ -133,20 +160,29 @@ fn names_end_in_base_units() {
         let name = definition.full_name();
         let words: Vec<&str> = name.split('_').collect();
         assert!(!words.iter().any(|word| DISGUISED.contains(word)), "{name}");
-        let counter = definition.kind == definitions::Kind::Counter;
+        let counter = definition.kind.as_str() == "counter";
         assert_eq!(counter, words.last() == Some(&"total"), "{name}");
         let bare = name.trim_end_matches("_total");
-        for (word, unit) in [("seconds", Unit::Seconds), ("bytes", Unit::Bytes)] {
-            assert_eq!(
-                bare.ends_with(word),
-                definition.unit == Some(unit),
-                "{name}"
-            );
-            assert_eq!(bare.contains(word), definition.unit == Some(unit), "{name}");
+        let unit = definition.unit.map(|unit| unit.as_str());
+        for word in ["seconds", "bytes"] {
+            assert_eq!(bare.ends_with(word), unit == Some(word), "{name}");
+            assert_eq!(bare.contains(word), unit == Some(word), "{name}");
         }
-        let timed = definition.kind == definitions::Kind::Histogram || bare.contains("timestamp");
-        assert!(!timed || definition.unit == Some(Unit::Seconds), "{name}");
+        let timed = definition.kind.as_str() == "histogram" || bare.contains("timestamp");
+        assert!(!timed || unit == Some("seconds"), "{name}");
     }
+}
+
+/// Values of each label at most, as the reference promises it.
+fn bounds() -> BTreeMap<String, usize> {
+    let page = reference();
+    let (_, table) = page.split_once("| label | at most | values |").unwrap();
+    let row = |line: &str| {
+        let mut cells = line.strip_prefix("| `")?.split(" | ");
+        let label = cells.next()?.trim_end_matches('`').to_owned();
+        Some((label, cells.next()?.parse().unwrap()))
+    };
+    table.lines().filter_map(row).collect()
 }
 
 #[test]
@@ -155,8 +191,12 @@ fn every_label_has_a_bound() {
         .iter()
         .flat_map(|(_, definition)| definition.labels.iter().copied())
         .collect();
-    let bounded: BTreeSet<&str> = labels::LABELS.iter().map(|label| label.name).collect();
-    assert_eq!(used, bounded, "add it to metrics/labels.rs, with a bound");
+    let bounds = bounds();
+    let bounded: BTreeSet<&str> = bounds.keys().map(String::as_str).collect();
+    assert_eq!(
+        used, bounded,
+        "add it to metrics/reference.rs, with a bound"
+    );
 }
 
 /// Values of each label of each metric, out of a page.
@@ -183,7 +223,7 @@ fn label_values(page: &str) -> BTreeMap<(String, String), BTreeSet<String>> {
 fn the_exposition_keeps_the_bounds() {
     let metrics = Metrics::new();
     metrics.update(snapshot());
-    for kind in publish::Published::ALL {
+    for kind in [Published::Condition, Published::Event] {
         metrics.publish().want(kind);
     }
     let names = Names::of(3 * MAX_SERVICES_SHOWN as u32);
@@ -198,13 +238,12 @@ fn the_exposition_keeps_the_bounds() {
         metrics.record_sample(&counts, std::iter::empty(), &names);
     }
     let values = label_values(&metrics.encode());
+    let bounds = bounds();
     for ((metric, label), values) in &values {
-        let bound = labels::LABELS.iter().find(|one| one.name == label);
-        let most = bound
-            .unwrap_or_else(|| panic!("{label} of {metric} has no bound"))
-            .most;
+        let most = bounds.get(label);
+        let most = most.unwrap_or_else(|| panic!("{label} of {metric} has no bound"));
         assert!(
-            values.len() <= most,
+            values.len() <= *most,
             "{metric}: {} values of {label}",
             values.len()
         );
@@ -261,14 +300,13 @@ fn values_are_those_of_the_report() {
             r#"pathproof_external_connections_total{family="IPv4"}"#,
             91_204.0,
         ),
-        ("pathproof_external_quiet_seconds", 0.25),
         (r#"pathproof_coverage_loss{loss="not_loaded"}"#, 1.0),
         (
             r#"pathproof_observer_faults_total{fault="later_fragment"}"#,
             12.0,
         ),
         ("pathproof_observer_reattached_total", 3.0),
-        ("pathproof_expected_endpoints", 907.0),
+        ("pathproof_expected_services", 121.0),
         (r#"pathproof_build_info{version="0.1.0",abi="1"}"#, 1.0),
     ] {
         let shown = value(&page, series).unwrap_or(f64::NAN);
@@ -376,4 +414,84 @@ proptest! {
         prop_assert!(proven.len() <= MAX_SERVICES_SHOWN + 1);
         prop_assert_eq!(proven.iter().sum::<f64>() as usize, ids.len());
     }
+}
+
+#[test]
+fn what_is_counted_one_by_one_is_exposed() {
+    let metrics = Metrics::new();
+    metrics.record_probe(&probe(), "passed");
+    metrics.record_rotation(Family::V4, Duration::from_secs(3));
+    metrics.record_left(Family::V6, Duration::from_millis(150));
+    metrics.http().answered(Some(Endpoint::Livez), 503);
+    metrics.http().as_kube_proxy();
+    metrics.http().answered(Some(Endpoint::Livez), 503);
+    metrics.http().answered(None, 404);
+    let open = metrics.http().opened(Listener::Admin);
+    metrics.publish().want(Published::Event);
+    metrics
+        .publish()
+        .wrote(Published::Event, WriteResult::ServerError);
+    let page = metrics.encode();
+    drop(open);
+    for (series, expected) in [
+        (
+            r#"pathproof_probes_total{family="IPv4",path="pod",transport="tcp",outcome="passed"}"#,
+            1.0,
+        ),
+        (
+            r#"pathproof_probe_stage_seconds_sum{family="IPv4",stage="arrived"}"#,
+            0.002,
+        ),
+        (
+            r#"pathproof_rotation_lag_seconds_bucket{le="5.0",family="IPv4"}"#,
+            1.0,
+        ),
+        (
+            r#"pathproof_rotation_lag_seconds_count{family="IPv6"}"#,
+            0.0,
+        ),
+        (
+            r#"pathproof_left_endpoint_age_seconds_bucket{le="0.1",family="IPv6"}"#,
+            0.0,
+        ),
+        (
+            r#"pathproof_left_endpoint_age_seconds_bucket{le="0.2",family="IPv6"}"#,
+            1.0,
+        ),
+        (
+            r#"pathproof_healthz_requests_total{endpoint="livez",code="503"}"#,
+            2.0,
+        ),
+        (
+            r#"pathproof_healthz_requests_total{endpoint="healthz",code="503"}"#,
+            0.0,
+        ),
+        (
+            r#"pathproof_healthz_requests_total{endpoint="other",code="404"}"#,
+            1.0,
+        ),
+        (r#"kubeproxy_proxy_livez_total{code="503"}"#, 1.0),
+        (r#"kubeproxy_proxy_healthz_total{code="200"}"#, 0.0),
+        (r#"pathproof_http_open_connections{listener="admin"}"#, 1.0),
+        (
+            r#"pathproof_http_connections_total{listener="admin",event="timed_out"}"#,
+            0.0,
+        ),
+        (
+            r#"pathproof_publish_writes_total{kind="event",result="server_error"}"#,
+            1.0,
+        ),
+        (
+            r#"pathproof_publish_writes_total{kind="event",result="ok"}"#,
+            0.0,
+        ),
+    ] {
+        let shown = value(&page, series).unwrap_or(f64::NAN);
+        assert!((shown - expected).abs() < 1e-9, "{series}: {shown}\n{page}");
+    }
+    let closed = value(
+        &metrics.encode(),
+        r#"pathproof_http_open_connections{listener="admin"}"#,
+    );
+    assert_eq!(closed, Some(0.0));
 }

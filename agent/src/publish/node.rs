@@ -4,12 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::{ACCEPT, HeaderValue};
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use kube::Client;
 use kube::api::{GetParams, Patch, PatchParams, Request};
-use serde::{Deserialize, Serialize};
+use serde_json::json;
+use thiserror::Error;
 
-use super::fault::Fault;
-use agent_core::condition::{Reason, Status, TYPE, Written};
+use super::Settings;
+use crate::causes::chain;
+use crate::metrics::WriteResult;
+use agent_core::condition::{Reason, Refusal, Standing, Status, TYPE, Written};
 use agent_core::time::Wall;
 
 /// Nodes in the API.
@@ -19,46 +23,7 @@ const MANAGER: &str = "pathproof";
 /// A Node is tens of kilobytes, and nothing of it is needed in an answer to a write.
 const METADATA_ALONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
-/// What is written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Words {
-    pub(super) status: Status,
-    pub(super) reason: Reason,
-    pub(super) message: String,
-    pub(super) heartbeat: Wall,
-    pub(super) transition: Wall,
-}
-
-/// The part of a Node that matters here.
-#[derive(Debug, Serialize, Deserialize)]
-struct Node {
-    #[serde(default)]
-    status: NodeStatus,
-}
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct NodeStatus {
-    #[serde(default)]
-    conditions: Vec<NodeCondition>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct NodeCondition {
-    r#type: String,
-    status: String,
-    #[serde(default)]
-    reason: String,
-    #[serde(default)]
-    message: String,
-    #[serde(default)]
-    last_heartbeat_time: Option<String>,
-    #[serde(default)]
-    last_transition_time: Option<String>,
-}
-
 /// One Node.
-#[derive(Clone)]
 pub(super) struct NodeApi {
     client: Client,
     name: Arc<str>,
@@ -66,16 +31,12 @@ pub(super) struct NodeApi {
 }
 
 impl NodeApi {
-    pub(super) fn new(client: Client, name: Arc<str>, patience: Duration) -> Self {
+    pub(super) fn new(client: Client, settings: &Settings) -> Self {
         Self {
             client,
-            name,
-            patience,
+            name: Arc::clone(&settings.node),
+            patience: settings.patience,
         }
-    }
-
-    pub(super) fn client(&self) -> Client {
-        self.client.clone()
     }
 
     /// What an agent before wrote.
@@ -84,25 +45,28 @@ impl NodeApi {
             .get(&self.name, &GetParams::default())
             .map_err(kube::Error::BuildRequest)?;
         let node: Node = self.patient(self.client.request(request)).await?;
-        let ours = |of: &&NodeCondition| of.r#type == TYPE;
-        Ok(node.status.conditions.iter().find(ours).and_then(written))
+        let conditions = node.status.and_then(|status| status.conditions);
+        let ours = |of: &&NodeCondition| of.type_ == TYPE;
+        Ok(conditions.iter().flatten().find(ours).and_then(written))
     }
 
     /// Sets our condition. A strategic merge patch by the conditions' merge key: no other condition
     /// is touched, and nothing is read before.
-    pub(super) async fn write(&self, words: &Words) -> Result<(), Fault> {
-        let patch = Node {
-            status: NodeStatus {
-                conditions: vec![NodeCondition {
-                    r#type: TYPE.to_owned(),
-                    status: words.status.name().to_owned(),
-                    reason: words.reason.name(),
-                    message: words.message.clone(),
-                    last_heartbeat_time: Some(time(words.heartbeat)),
-                    last_transition_time: Some(time(words.transition)),
-                }],
-            },
-        };
+    pub(super) async fn write(
+        &self,
+        standing: Standing,
+        message: String,
+        heartbeat: Wall,
+        transition: Wall,
+    ) -> Result<(), Fault> {
+        let patch = json!({ "status": { "conditions": [{
+            "type": TYPE,
+            "status": standing.status.name(),
+            "reason": standing.reason.name(),
+            "message": message,
+            "lastHeartbeatTime": time(heartbeat),
+            "lastTransitionTime": time(transition),
+        }] } });
         let params = PatchParams {
             field_manager: Some(MANAGER.to_owned()),
             ..PatchParams::default()
@@ -121,20 +85,26 @@ impl NodeApi {
         &self,
         answer: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, Fault> {
-        let patience = self.patience;
-        match tokio::time::timeout(patience, answer).await {
+        match tokio::time::timeout(self.patience, answer).await {
             Ok(result) => Ok(result?),
-            Err(_) => Err(Fault::Timeout { patience }),
+            Err(_) => Err(Fault {
+                why: format!(
+                    "the API server did not answer within {} s",
+                    self.patience.as_secs()
+                ),
+                result: WriteResult::Timeout,
+                refusal: Refusal::Failed { wait: None },
+            }),
         }
     }
 }
 
 /// `None` for what no agent of ours wrote.
 fn written(condition: &NodeCondition) -> Option<Written> {
-    let at: jiff::Timestamp = condition.last_transition_time.as_ref()?.parse().ok()?;
+    let at = condition.last_transition_time.as_ref()?.0;
     Some(Written {
         status: Status::parse(&condition.status)?,
-        reason: Reason::parse(&condition.reason),
+        reason: Reason::parse(condition.reason.as_deref().unwrap_or_default()),
         transition: Wall(i64::try_from(at.as_nanosecond()).ok()?),
     })
 }
@@ -142,4 +112,60 @@ fn written(condition: &NodeCondition) -> Option<Written> {
 /// As `metav1.Time`: whole seconds.
 fn time(at: Wall) -> String {
     Wall(at.0 - at.0.rem_euclid(1_000_000_000)).to_string()
+}
+
+/// Why the API server did not take what was written.
+#[derive(Debug, Error)]
+#[error("{why}")]
+pub(super) struct Fault {
+    /// A sentence, without its period.
+    why: String,
+    /// As metrics count it.
+    pub(super) result: WriteResult,
+    /// What it means for the next try.
+    pub(super) refusal: Refusal,
+}
+
+impl Fault {
+    /// Whether it may pass by itself soon.
+    pub(super) fn is_passing(&self) -> bool {
+        !matches!(self.result, WriteResult::Forbidden | WriteResult::NotFound)
+    }
+}
+
+impl From<kube::Error> for Fault {
+    fn from(error: kube::Error) -> Self {
+        let kube::Error::Api(status) = error else {
+            return Fault {
+                why: format!("the API server cannot be reached: {}", chain(&error)),
+                result: WriteResult::Unreachable,
+                refusal: Refusal::Failed { wait: None },
+            };
+        };
+        let (result, what) = match status.code {
+            403 => (WriteResult::Forbidden, "does not allow it"),
+            404 => (WriteResult::NotFound, "does not know it"),
+            409 => (
+                WriteResult::Conflict,
+                "took another write at the same moment",
+            ),
+            429 => (WriteResult::Throttled, "is busy"),
+            400..500 => (WriteResult::Rejected, "refuses it"),
+            _ => (WriteResult::ServerError, "failed"),
+        };
+        let details = status.details.as_ref();
+        let wait = details.map(|of| Duration::from_secs(of.retry_after_seconds.into()));
+        Fault {
+            why: format!(
+                "the API server {what} ({}: {})",
+                status.code, status.message
+            ),
+            result,
+            refusal: match result {
+                WriteResult::Forbidden => Refusal::Denied,
+                WriteResult::Throttled => Refusal::Failed { wait },
+                _ => Refusal::Failed { wait: None },
+            },
+        }
+    }
 }

@@ -2,17 +2,16 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::Clocks;
-use super::fault::Fault;
+use super::node::Fault;
+use crate::clock;
 use crate::metrics::{Metrics, Published, WriteResult};
 use agent_core::condition::TYPE;
-use agent_core::report::publish::{PublishReport, WriteReport};
+use agent_core::report::{PublishReport, WriteReport};
 
 /// Shared by those who write and those who ask.
 #[derive(Clone, Debug)]
 pub(super) struct Outcomes {
     metrics: Arc<Metrics>,
-    clocks: Clocks,
     current: Arc<Mutex<Current>>,
 }
 
@@ -24,19 +23,12 @@ struct Current {
 }
 
 impl Outcomes {
-    pub(super) fn new(
-        condition: bool,
-        events: bool,
-        metrics: Arc<Metrics>,
-        clocks: Clocks,
-    ) -> Self {
-        for (wanted, kind) in [
-            (condition, Published::Condition),
-            (events, Published::Event),
-        ] {
-            if wanted {
-                metrics.publish().want(kind);
-            }
+    pub(super) fn new(condition: bool, events: bool, metrics: Arc<Metrics>) -> Self {
+        if condition {
+            metrics.publish().want(Published::Condition);
+        }
+        if events {
+            metrics.publish().want(Published::Event);
         }
         let report = PublishReport {
             condition: condition.then(WriteReport::default),
@@ -44,7 +36,6 @@ impl Outcomes {
         };
         Self {
             metrics,
-            clocks,
             current: Arc::new(Mutex::new(Current {
                 report,
                 ..Current::default()
@@ -58,24 +49,20 @@ impl Outcomes {
 
     /// A write ended. Its failure is said in the log once, not at each try.
     pub(super) fn note(&self, kind: Published, node: &str, result: Result<(), Fault>) {
-        let wall = (self.clocks.wall)();
-        let word = result
-            .as_ref()
-            .map_or_else(Fault::result, |()| WriteResult::Ok);
-        self.metrics.publish().wrote(kind, word, wall);
-        let problem = result.err().map(|fault| sentence(kind, node, &fault));
+        let wall = clock::wall();
+        let fault = result.err();
+        let word = fault.as_ref().map_or(WriteResult::Ok, |fault| fault.result);
+        self.metrics.publish().wrote(kind, word);
+        let problem = fault.map(|fault| sentence(kind, node, &fault));
         let mut current = self.current();
         let before = current.last[kind as usize].replace(word);
-        let news = before.is_some_and(|before| before != word) || before.is_none();
-        match (&problem, before) {
-            (Some(problem), _) if news => {
+        match &problem {
+            Some(problem) if before != Some(word) => {
                 tracing::warn!(%problem, "the API server does not have the newest state");
             }
-            (None, Some(before)) if before != WriteResult::Ok => {
-                tracing::info!(
-                    kind = kind.name(),
-                    "the API server has the newest state again"
-                );
+            None if before.is_some_and(|before| before != word) => {
+                let kind = kind.name();
+                tracing::info!(kind, "the API server has the newest state again");
             }
             _ => {}
         }
@@ -111,8 +98,8 @@ fn sentence(kind: Published, node: &str, fault: &Fault) -> String {
             "--publish-events=off",
         ),
     };
-    let remedy = match fault {
-        Fault::Forbidden { .. } => format!(
+    let remedy = match fault.result {
+        WriteResult::Forbidden => format!(
             "; grant {grant} to the agent's ServiceAccount, or say {option}; it is tried again \
              every 10 min"
         ),

@@ -8,17 +8,11 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::clock;
 use crate::metrics::WriteResult;
 use agent_core::condition::Pace;
 use agent_core::eligibility::Eligibility;
 use agent_core::report::sample;
 use server::{Say, Seen, Server};
-
-const CLOCKS: Clocks = Clocks {
-    mono: clock::mono,
-    wall: clock::wall,
-};
 
 /// Nothing waits but for what a test is about.
 fn settings(condition: bool, events: bool) -> Settings {
@@ -31,7 +25,6 @@ fn settings(condition: bool, events: bool) -> Settings {
             retry: Duration::from_millis(1),
             retry_max: Duration::from_millis(5),
             denied: Duration::from_millis(5),
-            ..Pace::default()
         },
         patience: Duration::from_secs(60),
         ..Settings::new("node-1".into(), condition, events)
@@ -49,13 +42,7 @@ impl World {
     fn begin(server: Server, settings: Settings) -> Self {
         let (reports, seen) = watch::channel(None);
         let metrics = Metrics::new();
-        let publishing = start(
-            settings,
-            server.client(),
-            seen,
-            Arc::clone(&metrics),
-            CLOCKS,
-        );
+        let publishing = start(settings, server.client(), seen, Arc::clone(&metrics));
         Self {
             server,
             reports,

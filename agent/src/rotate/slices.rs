@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use agent_common::service::Family;
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
@@ -13,166 +13,111 @@ use agent_core::cluster::Protocol;
 use agent_core::expect::node::address;
 use agent_core::fleet::rotation::{SliceSeen, Wanted, slice_name};
 
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// Selects the slices of a Service.
+pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Any other value, or none, and a controller of the cluster's may take the slice for its own.
 const MANAGER: &str = "pathproof";
 
-/// Selects the slices of a Service.
-pub(super) fn selector(service: &str) -> String {
-    format!("{SERVICE_NAME}={service}")
-}
+const PROTOCOLS: [(Protocol, &str); 3] = [
+    (Protocol::Tcp, "TCP"),
+    (Protocol::Udp, "UDP"),
+    (Protocol::Sctp, "SCTP"),
+];
 
+/// TCP where none is named.
 fn protocol(name: Option<&str>) -> Protocol {
-    match name {
-        Some("UDP") => Protocol::Udp,
-        Some("SCTP") => Protocol::Sctp,
-        _ => Protocol::Tcp,
-    }
-}
-
-fn protocol_name(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Tcp => "TCP",
-        Protocol::Udp => "UDP",
-        Protocol::Sctp => "SCTP",
-    }
+    let found = PROTOCOLS.iter().find(|(_, named)| Some(*named) == name);
+    found.map_or(Protocol::Tcp, |(protocol, _)| *protocol)
 }
 
 fn address_type(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "IPv4",
-        Family::V6 => "IPv6",
-    }
+    ["IPv4", "IPv6"][family as usize]
 }
 
 /// A slice as it was read.
-pub(super) fn seen(slice: &EndpointSlice) -> SliceSeen {
-    let label = |key: &str| {
-        slice
-            .metadata
-            .labels
-            .as_ref()
-            .and_then(|labels| labels.get(key))
-    };
-    let endpoints = slice.endpoints.as_deref().unwrap_or_default();
+pub(super) fn seen(slice: EndpointSlice) -> SliceSeen {
+    let labels = slice.metadata.labels.unwrap_or_default();
+    let endpoints = slice.endpoints.unwrap_or_default();
     let ready = |endpoint: &Endpoint| {
         let conditions = endpoint.conditions.as_ref();
-        conditions.is_none_or(|conditions| {
-            conditions.ready != Some(false) && conditions.terminating != Some(true)
-        })
+        conditions.is_none_or(|of| of.ready != Some(false) && of.terminating != Some(true))
     };
-    let ports = slice.ports.as_deref().unwrap_or_default();
+    let is_ready = endpoints.iter().all(ready);
+    let addresses = endpoints.into_iter().flat_map(|one| one.addresses);
+    let port = |of: EndpointPort| {
+        let number = of.port.and_then(|port| u16::try_from(port).ok());
+        let protocol = protocol(of.protocol.as_deref());
+        (of.name.unwrap_or_default(), protocol, number.unwrap_or(0))
+    };
     SliceSeen {
-        name: slice.metadata.name.clone().unwrap_or_default(),
-        version: slice.metadata.resource_version.clone().unwrap_or_default(),
+        name: slice.metadata.name.unwrap_or_default(),
+        version: slice.metadata.resource_version.unwrap_or_default(),
         family: Family::ALL
             .into_iter()
             .find(|family| slice.address_type == address_type(*family)),
-        is_labelled: label(MANAGED_BY).is_some_and(|manager| manager == MANAGER),
-        endpoints: (
-            endpoints
-                .iter()
-                .flat_map(|one| one.addresses.clone())
-                .collect(),
-            endpoints.iter().all(ready),
-        ),
-        ports: ports
-            .iter()
-            .map(|port| {
-                let number = port.port.and_then(|port| u16::try_from(port).ok());
-                (
-                    port.name.clone().unwrap_or_default(),
-                    protocol(port.protocol.as_deref()),
-                    number.unwrap_or(0),
-                )
-            })
-            .collect(),
+        is_labelled: labels
+            .get(MANAGED_BY)
+            .is_some_and(|manager| manager == MANAGER),
+        endpoints: (addresses.collect(), is_ready),
+        ports: slice.ports.into_iter().flatten().map(port).collect(),
     }
 }
 
-/// What slices the Service needs, and how they are written.
-pub(super) struct Shape {
-    pub(super) wanted: Wanted,
+/// The slices that the Service needs.
+pub(super) fn wanted(service: Service, config: &RotateConfig) -> Wanted {
+    let spec = service.spec.unwrap_or_default();
+    let ips = spec.cluster_ips.or(spec.cluster_ip.map(|ip| vec![ip]));
+    let ips = ips.into_iter().flatten().filter_map(|ip| ip.parse().ok());
+    let held: Vec<Family> = ips.map(|ip| Family::of(&address(&ip))).collect();
+    let families = Family::ALL.into_iter();
+    let port = |of: ServicePort| {
+        let protocol = protocol(of.protocol.as_deref());
+        (of.name.unwrap_or_default(), protocol)
+    };
+    Wanted {
+        service: config.service.name.to_string(),
+        families: families.filter(|family| held.contains(family)).collect(),
+        ports: spec.ports.into_iter().flatten().map(port).collect(),
+        echo: config.echo,
+    }
 }
 
-impl Shape {
-    pub(super) fn of(service: &Service, config: &RotateConfig) -> Self {
-        let spec = service.spec.clone().unwrap_or_default();
-        let ips = spec.cluster_ips.or(spec.cluster_ip.map(|ip| vec![ip]));
-        let ips = ips.unwrap_or_default();
-        let parsed = ips.iter().filter_map(|ip| ip.parse().ok());
-        let held: Vec<Family> = parsed.map(|ip| Family::of(&address(&ip))).collect();
-        let ports = spec.ports.unwrap_or_default().into_iter();
-        Self {
-            wanted: Wanted {
-                service: config.service.name.to_string(),
-                families: Family::ALL
-                    .into_iter()
-                    .filter(|family| held.contains(family))
-                    .collect(),
-                ports: ports
-                    .map(|port| {
-                        let protocol = protocol(port.protocol.as_deref());
-                        (port.name.unwrap_or_default(), protocol)
-                    })
-                    .collect(),
-                echo: config.echo,
-            },
-        }
-    }
-
-    /// A slice, to be created.
-    pub(super) fn slice(&self, family: Family, generation: u16) -> EndpointSlice {
-        EndpointSlice {
-            address_type: address_type(family).to_owned(),
-            metadata: ObjectMeta {
-                name: Some(slice_name(&self.wanted.service, family)),
-                labels: Some(self.labels()),
-                ..ObjectMeta::default()
-            },
-            endpoints: Some(vec![self.endpoint(family)]),
-            ports: Some(self.ports(generation)),
-        }
-    }
-
-    /// What makes a slice the same again, if it is still at this version.
-    pub(super) fn patch(&self, family: Family, generation: u16, version: &str) -> Value {
-        json!({
-            "metadata": { "resourceVersion": version, "labels": self.labels() },
-            "endpoints": [self.endpoint(family)],
-            "ports": self.ports(generation),
-        })
-    }
-
-    fn labels(&self) -> BTreeMap<String, String> {
-        let service = self.wanted.service.clone();
-        BTreeMap::from([
-            (SERVICE_NAME.to_owned(), service),
-            (MANAGED_BY.to_owned(), MANAGER.to_owned()),
-        ])
-    }
-
-    fn endpoint(&self, family: Family) -> Endpoint {
-        Endpoint {
-            addresses: vec![self.wanted.echo[family as usize].to_string()],
+/// A slice as it is written.
+pub(super) fn slice(wanted: &Wanted, family: Family, generation: u16) -> EndpointSlice {
+    let port = |(name, protocol): &(String, Protocol)| EndpointPort {
+        name: Some(name.clone()),
+        port: Some(i32::from(generation)),
+        protocol: Some(PROTOCOLS[*protocol as usize].1.to_owned()),
+        ..EndpointPort::default()
+    };
+    EndpointSlice {
+        address_type: address_type(family).to_owned(),
+        metadata: ObjectMeta {
+            name: Some(slice_name(&wanted.service, family)),
+            labels: Some(BTreeMap::from([
+                (SERVICE_NAME.to_owned(), wanted.service.clone()),
+                (MANAGED_BY.to_owned(), MANAGER.to_owned()),
+            ])),
+            ..ObjectMeta::default()
+        },
+        endpoints: Some(vec![Endpoint {
+            addresses: vec![wanted.echo[family as usize].to_string()],
             conditions: Some(EndpointConditions {
                 ready: Some(true),
                 ..EndpointConditions::default()
             }),
             ..Endpoint::default()
-        }
+        }]),
+        ports: Some(wanted.ports.iter().map(port).collect()),
     }
+}
 
-    fn ports(&self, generation: u16) -> Vec<EndpointPort> {
-        let ports = self.wanted.ports.iter();
-        ports
-            .map(|(name, protocol)| EndpointPort {
-                name: Some(name.clone()),
-                port: Some(i32::from(generation)),
-                protocol: Some(protocol_name(*protocol).to_owned()),
-                ..EndpointPort::default()
-            })
-            .collect()
-    }
+/// What makes a slice the same again, if it is still at this version.
+pub(super) fn patch(slice: &EndpointSlice, version: &str) -> Value {
+    json!({
+        "metadata": { "resourceVersion": version, "labels": slice.metadata.labels },
+        "endpoints": slice.endpoints,
+        "ports": slice.ports,
+    })
 }

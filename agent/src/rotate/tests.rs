@@ -12,7 +12,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::telemetry::{self, Format};
+use crate::config::{ApiArgs, ProcessArgs};
+use crate::lifecycle;
 use agent_core::cluster::ObjectName;
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices";
@@ -172,11 +173,8 @@ impl Server {
             lease: "pathproof-rotator".to_owned(),
             host: host.to_owned(),
             interval,
-            kubeconfig: None,
-            server: access.server.clone(),
-            hardening: false,
-            log_format: Format::Text,
-            log_filter: String::new(),
+            api: ApiArgs::default(),
+            process: ProcessArgs::default(),
         };
         Rotator::new(&client(&access).await.unwrap(), config)
     }
@@ -346,7 +344,7 @@ async fn an_api_that_is_away_is_survived() {
 async fn an_outage_is_logged_once_with_its_root_cause() {
     let (mut log, write) = std::io::pipe().unwrap();
     let lines = tracing_subscriber::fmt()
-        .with_env_filter(telemetry::parse(telemetry::DEFAULT_FILTER).unwrap())
+        .with_env_filter(lifecycle::DEFAULT_FILTER)
         .with_ansi(false)
         .with_writer(Arc::new(write));
     let logging = tracing::subscriber::set_default(lines.finish());

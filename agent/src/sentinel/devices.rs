@@ -8,11 +8,7 @@
 
 mod conflict;
 mod ensure;
-mod forwarding;
 mod netlink;
-mod node;
-mod pair;
-mod settings;
 mod verify;
 
 use std::io;
@@ -21,60 +17,114 @@ use std::net::IpAddr;
 use agent_common::service::Family;
 use thiserror::Error;
 
-pub use conflict::{Conflict, Known, conflict};
-pub use ensure::ensure;
-pub use forwarding::{forwarding, is_enabled, overridden};
-pub use node::{LocalAddress, Neighbour, NodeState, Route};
-pub use pair::remove;
-pub use settings::{
-    HardwareAddress, Pair, PodSources, Role, Settings, SettingsError, benchmark_range,
-};
-pub use verify::{Damage, verify};
+use crate::config::SentinelConfig;
+
+pub use conflict::{conflict, in_cluster};
+pub use ensure::{ensure, remove};
+pub use verify::verify;
 
 /// `rtm_protocol` of our routes, by which they are told from others' (`ip route show proto 112`).
 /// No routing daemon has it in iproute2's rt_protos.
-pub const ROUTE_PROTOCOL: u8 = 0x70;
+const ROUTE_PROTOCOL: u8 = 0x70;
 /// `ifalias` of our devices: tells an administrator whose they are, and us that they are ours
 /// though somebody changed a hardware address.
-pub const ALIAS: &str = "pathproof sentinel";
+const ALIAS: &str = "pathproof sentinel";
 
-/// One end of a pair, as it is on the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
-    /// Interface index.
-    pub index: u32,
-    /// Name.
-    pub name: String,
-    /// Hardware address.
-    pub mac: HardwareAddress,
+/// Hardware address of an Ethernet device.
+pub type Mac = [u8; 6];
+
+/// A hardware address as `ip link` shows it.
+pub fn written(mac: Mac) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// The four ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// `-c0`: where probes enter the node, as a pod's packets would.
+    ClientNear,
+    /// `-c1`: where probes are written, and their answers collected.
+    ClientFar,
+    /// `-s0`: where the datapath sends what it translated.
+    ServerNear,
+    /// `-s1`: where the echo is.
+    ServerFar,
+}
+
+impl Role {
+    /// All, in the order of their indexes.
+    pub const ALL: [Role; 4] = [
+        Role::ClientNear,
+        Role::ClientFar,
+        Role::ServerNear,
+        Role::ServerFar,
+    ];
+    /// Those in the node's routing.
+    pub const NEAR: [Role; 2] = [Role::ClientNear, Role::ServerNear];
+
+    /// The other end of the pair.
+    fn peer(self) -> Role {
+        match self {
+            Role::ClientNear => Role::ClientFar,
+            Role::ClientFar => Role::ClientNear,
+            Role::ServerNear => Role::ServerFar,
+            Role::ServerFar => Role::ServerNear,
+        }
+    }
+
+    fn is_near(self) -> bool {
+        Role::NEAR.contains(&self)
+    }
+
+    /// Name of the device, of the prefix that the operator chose.
+    pub fn name(self, prefix: &str) -> String {
+        let suffix = ["c0", "c1", "s0", "s1"][self as usize];
+        format!("{prefix}-{suffix}")
+    }
+
+    /// Hardware address: locally administered, "path" and the end. By rule, and set when the device
+    /// is created: udev's persistent policy leaves it alone then, and static neighbours stay right.
+    pub fn mac(self) -> Mac {
+        mac([0xc0, 0xc1, 0xe0, 0xe1][self as usize])
+    }
+
+    /// Hardware address of the neighbours behind the pair. Not that of the far end: what reaches
+    /// it is for another host then, so that without our programs the kernel drops it, whatever
+    /// forwarding is set to.
+    fn behind(self) -> Mac {
+        mac([0xce, 0xce, 0xee, 0xee][self as usize])
+    }
+
+    /// Addresses of a family that are reached through a near end.
+    fn addresses(self, config: &SentinelConfig, family: Family) -> Vec<IpAddr> {
+        let at = family as usize;
+        match self {
+            Role::ClientNear => [Some(config.client[at]), config.pod[at]]
+                .into_iter()
+                .flatten()
+                .collect(),
+            _ => vec![config.echo[at]],
+        }
+    }
+}
+
+const fn mac(last: u8) -> Mac {
+    [0x02, b'p', b'a', b't', b'h', last]
 }
 
 /// The devices, ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentinelDevices {
-    /// Where probes enter the node, as a pod's packets would.
-    pub client_near: End,
-    /// Where probes are written, and their answers collected.
-    pub client_far: End,
-    /// Where the datapath sends what it translated.
-    pub server_near: End,
-    /// Where the echo is.
-    pub server_far: End,
+    /// Interface indexes, by [`Role`].
+    pub indexes: [u32; 4],
     /// Families that can be probed; IPv6 is missing where the node has none.
     pub families: Vec<Family>,
-    /// What is other than it should be and does no harm, a sentence each.
-    pub notes: Vec<String>,
 }
 
 impl SentinelDevices {
-    /// The end of a role.
-    pub fn end(&self, role: Role) -> &End {
-        match role {
-            Role::ClientNear => &self.client_near,
-            Role::ClientFar => &self.client_far,
-            Role::ServerNear => &self.server_near,
-            Role::ServerFar => &self.server_far,
-        }
+    /// Interface index of an end.
+    pub fn index(&self, role: Role) -> u32 {
+        self.indexes[role as usize]
     }
 
     /// Whether a family can be probed.
@@ -86,15 +136,9 @@ impl SentinelDevices {
 /// Why there are no devices.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    /// The settings make no sense.
-    #[error(transparent)]
-    Settings(#[from] SettingsError),
     /// No netlink socket.
-    #[error("cannot open a netlink socket: {source}")]
-    Open {
-        /// Why not.
-        source: io::Error,
-    },
+    #[error("cannot open a netlink socket: {0}")]
+    Open(#[source] io::Error),
     /// The agent lacks the right; everything else would fail alike.
     #[error(
         "cannot {operation}: CAP_NET_ADMIN is missing; the sentinel is off until the agent is given it"
@@ -111,26 +155,9 @@ pub enum DeviceError {
         /// Why.
         source: io::Error,
     },
-    /// A device bears one of our names and is not ours.
-    #[error("{name} {why}; it is left alone: {remedy}")]
-    Foreign {
-        /// The device.
-        name: String,
-        /// What is wrong with it.
-        why: String,
-        /// What to do about it.
-        remedy: String,
-    },
-    /// One of our addresses is routed elsewhere already.
-    #[error(
-        "{address} is routed to {by} already; that route is left alone: remove it, or choose other sentinel addresses"
-    )]
-    RouteTaken {
-        /// Ours.
-        address: IpAddr,
-        /// Device of the route that is there.
-        by: String,
-    },
+    /// A device or route of others is in the way; in words, with the remedy.
+    #[error("{0}")]
+    Foreign(String),
 }
 
 impl DeviceError {
@@ -139,3 +166,6 @@ impl DeviceError {
         matches!(self, DeviceError::Permission { .. })
     }
 }
+
+#[cfg(test)]
+mod tests;

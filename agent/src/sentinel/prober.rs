@@ -1,56 +1,48 @@
-//! The thread that sends the sentinel's probes and waits for them. A few times a second (`pace`) it
-//! sends one probe on every path that has a target, with a control probe just before, and hands
-//! a [`ProbeTrace`] over for each. It judges nothing: what a trace means is `agent-core`'s to say.
+//! The thread that sends the sentinel's probes and waits for them. A few times a second it sends one
+//! probe on every path that has a target, with a control probe just before, and hands a
+//! [`ProbeTrace`] over for each. It judges nothing: what a trace means is `agent-core`'s to say.
 //!
 //! It is a thread of its own, not a task, so that nothing the agent is busy with makes a probe
 //! late. Everything about time is `CLOCK_MONOTONIC`: a stepped wall clock is not noticed, and what
 //! a suspended or stopped process missed is not made up for.
 
-use std::fmt;
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::unix::net::UnixStream;
+use std::ptr;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use agent_common::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
 use agent_common::service::{FAMILIES, Family};
+use agent_core::report::sentinel::SentinelAddresses;
+use agent_core::time::Mono;
+use agent_core::trace::ProbeTrace;
 use thiserror::Error;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::frame::Mac;
-use agent_core::time::Mono;
-use agent_core::trace::ProbeTrace;
-use dice::Dice;
+use super::devices::SentinelDevices;
 use engine::Engine;
-use poll::{Wake, poll};
 use wire::{Network, Sockets};
 
-mod call;
-mod dice;
 mod engine;
-mod flight;
-mod pace;
-mod poll;
-mod ports;
+mod probe;
 mod round;
 mod tools;
-mod trace;
 mod wire;
 
-/// What the prober needs of the kernel's maps.
+/// What the prober needs of the kernel's maps. Errors are in words.
 pub trait Kernel: Send + 'static {
-    /// Why a map could not be written or read.
-    type Error: fmt::Display;
     /// Makes a probe known before it is sent, with flags of
     /// [`probe_flag`](agent_common::probe::probe_flag).
-    fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), Self::Error>;
+    fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), String>;
     /// What is known of a probe by now; nothing where it is not registered.
-    fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, Self::Error>;
+    fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, String>;
     /// Forgets a probe.
     fn remove(&mut self, key: &ProbeKey);
     /// Makes a socket known, by its cookie, before it connects.
-    fn register_socket(&mut self, cookie: u64) -> Result<(), Self::Error>;
+    fn register_socket(&mut self, cookie: u64) -> Result<(), String>;
     /// What was seen of a socket by now.
     fn socket(&self, cookie: u64) -> Option<HostProbe>;
     /// Forgets a socket.
@@ -64,138 +56,45 @@ pub trait Kernel: Send + 'static {
     fn next_event(&mut self) -> Option<ProbeEvent>;
 }
 
-/// One end of a pair of devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
-    /// Interface index.
-    pub ifindex: u32,
-    /// Hardware address.
-    pub mac: Mac,
-}
-
-/// The devices that probes go through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wire {
-    /// Far end of the client pair (`-c1`): probes are written to it.
-    pub client_far: End,
-    /// Hardware address of its near end (`-c0`).
-    pub client_near: Mac,
-    /// Near end of the server pair (`-s0`): control probes are written to it.
-    pub server_near: End,
-    /// Hardware address of its far end (`-s1`), where the echo is.
-    pub server_far: Mac,
-}
-
-/// What is dialled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frontend {
-    /// Cluster IP, or an address of this node for the node port.
-    pub address: IpAddr,
-    /// TCP port.
-    pub tcp: u16,
-    /// UDP port, where the sentinel has one.
-    pub udp: Option<u16>,
-}
-
-/// What is probed in one family. All addresses are of that family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FamilyTargets {
-    /// The sentinel's cluster IP.
-    pub cluster_ip: Option<Frontend>,
-    /// Its node port on an address of this node.
-    pub node_port: Option<Frontend>,
-    /// Source of probes from outside the cluster's ranges.
-    pub client: IpAddr,
-    /// Source of probes as a pod's, where the operator reserved one.
-    pub pod_client: Option<IpAddr>,
-    /// The sentinel's TCP endpoint, for control probes.
-    pub echo: SocketAddr,
-}
-
-/// What is probed, by [`Family`]. Nothing at all: the prober sleeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Targets {
-    /// By family.
-    pub families: [Option<FamilyTargets>; FAMILIES],
-}
-
 /// Why there is no prober.
 #[derive(Debug, Error)]
 pub enum ProberError {
     /// Packet sockets are not allowed.
     #[error("CAP_NET_RAW is missing: the sentinel cannot send probes without it")]
     MissingNetRaw,
-    /// A packet socket could not be opened.
-    #[error("cannot open a packet socket on the device with index {ifindex}: {source}")]
-    Socket {
-        /// The device's index.
-        ifindex: u32,
-        /// Why not.
+    /// The kernel refused something.
+    #[error("cannot {operation}: {source}")]
+    Refused {
+        /// What was refused.
+        operation: &'static str,
+        /// Why.
         source: io::Error,
     },
-    /// No random numbers.
-    #[error("cannot draw random numbers: {0}")]
-    Random(#[source] io::Error),
-    /// No descriptor to wake the thread by.
-    #[error("cannot make an event descriptor: {0}")]
-    Wake(#[source] io::Error),
-    /// No thread.
-    #[error("cannot start the thread that sends probes: {0}")]
-    Thread(#[source] io::Error),
-}
-
-impl ProberError {
-    /// Whether more privileges would help.
-    pub fn is_permission(&self) -> bool {
-        matches!(self, Self::MissingNetRaw)
-    }
 }
 
 /// The running prober. Dropping it ends the thread at once.
 #[derive(Debug)]
 pub struct Prober {
-    mailbox: Arc<Mailbox>,
+    orders: Sender<Order>,
+    /// Readable for the thread once there is an order.
+    wake: UnixStream,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread is told; later words replace earlier ones.
-#[derive(Debug, Default)]
-struct Mail {
-    targets: Option<Targets>,
-    sockets: Option<Sockets>,
-    stop: bool,
-}
-
-#[derive(Debug)]
-struct Mailbox {
-    mail: Mutex<Mail>,
-    wake: Wake,
-}
-
-impl Mailbox {
-    fn open(&self) -> MutexGuard<'_, Mail> {
-        // Each field is replaced whole: a panic elsewhere leaves nothing half done.
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn tell(&self, write: impl FnOnce(&mut Mail)) {
-        write(&mut self.open());
-        self.wake.raise();
-    }
-}
+/// What the thread is to probe from now on; nothing: it is to end.
+type Order = Option<Vec<SentinelAddresses>>;
 
 impl Prober {
     /// Starts the thread, without targets yet. `clock` is `CLOCK_MONOTONIC`. The thread ends when
     /// this is dropped, or nobody reads `results` any more.
     pub fn start<K: Kernel>(
         kernel: K,
-        wire: &Wire,
+        devices: &SentinelDevices,
         clock: fn() -> Mono,
         results: UnboundedSender<ProbeTrace>,
     ) -> Result<Self, ProberError> {
-        let dice = Dice::of_the_kernel().map_err(ProberError::Random)?;
-        let sockets = Sockets::open(wire)?;
-        Self::spawn(Engine::new(kernel, sockets, clock, dice, results))
+        let sockets = Sockets::open(devices)?;
+        Self::spawn(Engine::new(kernel, sockets, clock, tools::random, results))
     }
 
     fn spawn<K: Kernel, N: Network + Send + 'static>(
@@ -204,32 +103,36 @@ impl Prober {
     where
         N::Socket: Send,
     {
-        let mailbox = Arc::new(Mailbox {
-            mail: Mutex::default(),
-            wake: Wake::new().map_err(ProberError::Wake)?,
-        });
-        let inbox = Arc::clone(&mailbox);
+        let refused = |operation| move |source| ProberError::Refused { operation, source };
+        let (wake, woken) = UnixStream::pair()
+            .and_then(|(wake, woken)| {
+                woken.set_nonblocking(true)?;
+                wake.set_nonblocking(true)?;
+                Ok((wake, woken))
+            })
+            .map_err(refused("make a pair of sockets"))?;
+        let (orders, inbox) = channel();
         let thread = std::thread::Builder::new()
             .name("sentinel".to_owned())
-            .spawn(move || run(engine, &inbox))
-            .map_err(ProberError::Thread)?;
+            .spawn(move || run(engine, &inbox, &woken))
+            .map_err(refused("start the thread that sends probes"))?;
         Ok(Self {
-            mailbox,
+            orders,
+            wake,
             thread: Some(thread),
         })
     }
 
-    /// Probes these and no others from now on. Probes under way to what is no longer a target are
-    /// given up without a trace.
-    pub fn retarget(&self, targets: Targets) {
-        self.mailbox.tell(|mail| mail.targets = Some(targets));
+    /// Probes these and no others from now on; the prober sleeps where there are none. Probes under
+    /// way to what is no longer a target are given up without a trace.
+    pub fn retarget(&self, targets: Vec<SentinelAddresses>) {
+        self.order(Some(targets));
     }
 
-    /// Sends through these devices from now on: after they were made anew.
-    pub fn rewire(&self, wire: &Wire) -> Result<(), ProberError> {
-        let sockets = Sockets::open(wire)?;
-        self.mailbox.tell(|mail| mail.sockets = Some(sockets));
-        Ok(())
+    fn order(&self, order: Order) {
+        // A thread that ended needs none; a full buffer is as readable as can be.
+        let _ = self.orders.send(order);
+        let _ = (&self.wake).write(&[0]);
     }
 
     /// Whether the thread runs. It ends by itself only where the kernel refuses to let it wait.
@@ -242,7 +145,7 @@ impl Prober {
 
 impl Drop for Prober {
     fn drop(&mut self) {
-        self.mailbox.tell(|mail| mail.stop = true);
+        self.order(None);
         if let Some(thread) = self.thread.take() {
             // An error is a panic in the thread, which was printed there.
             let _ = thread.join();
@@ -250,31 +153,69 @@ impl Drop for Prober {
     }
 }
 
-fn run<K: Kernel, N: Network>(mut engine: Engine<K, N>, mailbox: &Mailbox) {
-    loop {
-        mailbox.wake.lower();
-        let mail = std::mem::take(&mut *mailbox.open());
-        if mail.stop || engine.is_unheard() {
-            break;
-        }
-        if let Some(sockets) = mail.sockets {
-            engine.rewire(sockets);
-        }
-        if let Some(targets) = mail.targets {
-            engine.retarget(targets);
+fn run<K: Kernel, N: Network>(
+    mut engine: Engine<K, N>,
+    inbox: &Receiver<Order>,
+    mut woken: &UnixStream,
+) {
+    'turns: while !engine.is_unheard() {
+        while let Ok(1..) = woken.read(&mut [0; 16]) {}
+        while let Ok(order) = inbox.try_recv() {
+            let Some(targets) = order else {
+                break 'turns;
+            };
+            engine.retarget(&targets);
         }
         engine.advance();
         let wait = engine.next_deadline().map(|at| at.since(engine.now()));
-        let fds = [engine.events_fd(), mailbox.wake.as_raw_fd()];
-        if let Err(error) = poll(&fds, &engine.sockets(), wait) {
+        let fds = [engine.events_fd(), woken.as_raw_fd()];
+        if let Err(error) = poll(fds, engine.sockets(), wait) {
             tracing::error!(%error, "the sentinel's thread cannot wait and ends");
             break;
         }
     }
-    engine.retarget(Targets::default());
+    engine.retarget(&[]);
 }
 
-#[cfg(test)]
-mod fake;
+/// A descriptor and whether it is waited for to be writable rather than readable.
+type Waiting = (RawFd, bool);
+
+/// Waits until one of the descriptors is ready, `wait` is over or a signal came; without `wait`
+/// for as long as it takes.
+fn poll(
+    [events, woken]: [RawFd; 2],
+    sockets: [Option<Waiting>; FAMILIES],
+    wait: Option<Duration>,
+) -> io::Result<()> {
+    let [v4, v6] = sockets;
+    let waited = [Some((events, false)), Some((woken, false)), v4, v6];
+    let mut fds = waited.map(|waiting| {
+        // A negative descriptor is passed over.
+        let (fd, writable) = waiting.unwrap_or((-1, false));
+        let events = if writable {
+            libc::POLLOUT
+        } else {
+            libc::POLLIN
+        };
+        libc::pollfd {
+            fd,
+            events,
+            revents: 0,
+        }
+    });
+    let wait = wait.map(|wait| libc::timespec {
+        tv_sec: libc::time_t::try_from(wait.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: wait.subsec_nanos().into(),
+    });
+    let wait = wait.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let count = fds.len() as libc::nfds_t;
+    // SAFETY: the array and the time live through the call; no signal mask is given.
+    let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), count, wait, ptr::null()) };
+    match io::Error::last_os_error() {
+        error if ready < 0 && error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests;

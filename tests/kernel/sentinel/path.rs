@@ -25,8 +25,7 @@ use node_tests::traffic::RawSender;
 use pathproof::datapath;
 use pathproof::datapath::attach::{Mechanism, Mode};
 use pathproof::datapath::devices::Device;
-use pathproof::datapath::probe_hooks::{ProbeEnds, ProbeHooks, ProbeHooksError};
-use pathproof::datapath::probes::ProbeMaps;
+use pathproof::datapath::probes::{ProbeEnds, ProbeHooks, ProbeHooksError, ProbeMaps};
 use rstest::rstest;
 
 use super::{key, payload};

@@ -31,8 +31,7 @@ fn is_named_and_repaired(#[case] harm: &str, #[case] named: &[&str]) {
     };
     let devices = node.ensure();
     node.ip(harm);
-    let damage = node.verify(&devices);
-    let said: Vec<_> = damage.iter().map(ToString::to_string).collect();
+    let said = node.verify(&devices);
     for text in named {
         assert!(
             said.iter().any(|said| said.contains(text)),
@@ -40,8 +39,7 @@ fn is_named_and_repaired(#[case] harm: &str, #[case] named: &[&str]) {
         );
     }
     let repaired = node.ensure();
-    assert_eq!(node.verify(&repaired), []);
-    assert_eq!(repaired.notes, [""; 0]);
+    assert_eq!(node.verify(&repaired), [""; 0]);
     if !harm.contains("link del") {
         assert_eq!(repaired, devices, "repaired, not made anew");
     }
@@ -83,11 +81,7 @@ fn what_overrides_is_named_and_left_alone(#[case] harm: &str, #[case] named: &st
     let tables = node.tables();
     node.ensure();
     assert_eq!(node.tables(), tables);
-    let said: Vec<_> = node
-        .verify(&devices)
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let said = node.verify(&devices);
     assert!(said.iter().any(|said| said.contains(named)), "{said:#?}");
 }
 
@@ -100,13 +94,13 @@ fn forwarding_off_is_no_damage() {
     };
     let devices = node.ensure();
     node.world.set_forwarding(false).expect("forwarding");
-    assert_eq!(node.verify(&devices), []);
+    assert_eq!(node.verify(&devices), [""; 0]);
     let strict = [
         ("net/ipv4/conf/all/rp_filter", "1"),
         ("net/ipv4/conf/all/log_martians", "1"),
     ];
     node.world.node.sysctls(&strict).expect("sysctls");
-    assert_eq!(node.verify(&devices), []);
+    assert_eq!(node.verify(&devices), [""; 0]);
 }
 
 /// An end that was renamed or taken elsewhere is ours and beyond repair: said, and removed on order.
@@ -129,7 +123,7 @@ fn a_torn_pair_is_refused_and_removed(#[case] harm: &str) {
     );
     assert!(node.remove() >= 3);
     assert!(!node.ip("-o link").contains("pathproof"));
-    assert_eq!(node.verify(&node.ensure()), []);
+    assert_eq!(node.verify(&node.ensure()), [""; 0]);
 }
 
 /// Gives up CAP_NET_ADMIN for the calling thread.
@@ -160,9 +154,9 @@ fn want_of_the_right_is_told_apart() {
         let error = node.run(async || {
             drop_net_admin().expect("drop a capability");
             if made {
-                remove(&node.settings).await.map(drop)
+                remove(&node.config.devices).await.map(drop)
             } else {
-                ensure(&node.settings, &Family::ALL).await.map(drop)
+                ensure(&node.config, &Family::ALL).await.map(drop)
             }
         });
         let error = error.expect_err("without the right");
@@ -177,7 +171,7 @@ fn want_of_the_right_is_told_apart() {
     confined(true);
     let damage = node.run(async || {
         drop_net_admin().expect("drop a capability");
-        pathproof::sentinel::devices::verify(&devices, &node.settings).await
+        pathproof::sentinel::devices::verify(&devices, &node.config).await
     });
-    assert_eq!(damage, [], "looking takes no right");
+    assert_eq!(damage, [""; 0], "looking takes no right");
 }

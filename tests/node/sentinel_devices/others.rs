@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agent_common::service::Family;
-use pathproof::sentinel::devices::{Conflict, DeviceError, Known, NodeState, PodSources, conflict};
+use pathproof::sentinel::devices::{DeviceError, conflict};
 use rstest::rstest;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -203,20 +202,9 @@ fn a_route_of_others_is_left_alone() {
     assert_eq!(node.tables(), before);
 }
 
-fn first_conflict(node: &Node) -> Option<Conflict> {
-    let state = node
-        .run(|| NodeState::read(&node.settings))
-        .expect("the node's state");
-    let cidrs: Vec<_> = ["10.244.0.0/24", "fd00:10:244::/64"]
-        .map(|cidr| cidr.parse().expect("a podCIDR"))
-        .into();
-    let known = Known {
-        pod_cidrs: &cidrs,
-        node_addresses: &["192.0.2.10".parse().expect("an address")],
-        services: Box::new(std::iter::empty()),
-        endpoints: Box::new(std::iter::empty()),
-    };
-    conflict(&node.settings, &Family::ALL, known, &state)
+fn first_conflict(node: &Node) -> Option<String> {
+    let found = node.run(|| conflict(&node.config, &Family::ALL));
+    found.expect("the node's state")
 }
 
 /// The pure part has its own tests; here it is given what a kernel says.
@@ -225,11 +213,7 @@ fn the_nodes_own_state_is_read() {
     let Some(mut node) = Node::new("the_nodes_own_state_is_read") else {
         return;
     };
-    let pod: [IpAddr; 2] = [
-        "10.244.0.250".parse().expect("an address"),
-        "fd00:10:244::fffe".parse().expect("an address"),
-    ];
-    node.settings.pod = PodSources::from_list(&pod).expect("pod sources");
+    node.config.pod = ["10.244.0.250", "fd00:10:244::fffe"].map(|text| text.parse().ok());
     assert_eq!(first_conflict(&node), None);
     node.ensure();
     assert_eq!(first_conflict(&node), None, "ours are no conflict");
@@ -272,7 +256,7 @@ fn the_nodes_own_state_is_read() {
         ),
     ] {
         node.ip(add);
-        let found = first_conflict(&node).map(|found| found.to_string());
+        let found = first_conflict(&node);
         assert!(
             found.as_ref().is_some_and(|text| text.contains(said)),
             "{add}: {found:?}"

@@ -9,23 +9,24 @@ use super::tree::Tree;
 /// Modules of the agent and the modules each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet in app alone, through values of agent-core.
-const MODULES: [(&str, &[&str]); 22] = [
+const MODULES: [(&str, &[&str]); 23] = [
     ("causes", &[]),
-    ("args", &["telemetry"]),
-    ("config", &["args", "http", "telemetry"]),
+    ("args", &["config"]),
+    ("config", &["http", "lifecycle"]),
+    ("confine", &["cluster", "config", "datapath", "hardening"]),
     ("clock", &[]),
-    ("telemetry", &[]),
     ("lifecycle", &[]),
     ("hardening", &["causes"]),
     ("metrics", &[]),
     ("cluster", &[]),
-    ("datapath", &["causes"]),
-    ("netfilter", &[]),
-    ("port", &["args", "config", "datapath", "http", "lifecycle"]),
+    ("netlink", &[]),
+    ("datapath", &["causes", "netlink"]),
+    ("netfilter", &["netlink"]),
+    ("port", &["config", "datapath", "http", "lifecycle"]),
     ("state", &["clock"]),
-    ("sentinel", &["clock", "netfilter"]),
+    ("sentinel", &["config", "netfilter"]),
     ("publish", &["causes", "clock", "metrics"]),
-    ("rotate", &["clock", "cluster", "config", "telemetry"]),
+    ("rotate", &["clock", "cluster", "config", "lifecycle"]),
     ("dropin", &["args", "config", "netfilter"]),
     ("http", &["lifecycle", "metrics"]),
     (
@@ -38,7 +39,6 @@ const MODULES: [(&str, &[&str]); 22] = [
             "lifecycle",
             "metrics",
             "state",
-            "telemetry",
         ],
     ),
     ("docs", &["args", "config", "metrics"]),
@@ -50,13 +50,12 @@ const ALL: &[&str] = &["*"];
 
 /// Rooms of agent-core, the lowest first: each may name those before it, so that no arrow runs up
 /// and there is no circle.
-const CORE: [&str; 34] = [
+const CORE: [&str; 31] = [
     "time",
     "cause",
     "names",
     "limits",
     "owners",
-    "policy",
     "trace",
     "cluster",
     "evidence",
@@ -72,13 +71,11 @@ const CORE: [&str; 34] = [
     "ledger",
     "verdict",
     "explain",
-    "damping",
-    "memory",
     "answer",
+    "damping",
     "condition",
     "event",
     "effect",
-    "upgrade",
     "record",
     "node",
     "replay",

@@ -246,7 +246,7 @@ impl Model {
         let (mut sources, mut services) = (Vec::new(), BTreeMap::new());
         for noted in run {
             for (failure, n) in &noted.failures {
-                failures[failure.index()] += u64::from(*n);
+                failures[*failure as usize] += u64::from(*n);
             }
             let fresh = noted.client.filter(|client| !sources.contains(client));
             sources.extend(fresh);
@@ -287,7 +287,7 @@ impl Model {
             let counted = self.counted.get(&service.expect("one of these"));
             let mut failures = [0; FAILURES];
             for (_, failure, n) in counted.into_iter().flatten() {
-                failures[failure.index()] += u64::from(*n);
+                failures[*failure as usize] += u64::from(*n);
             }
             assert_eq!(track.failures, failures, "{}", track.label);
         }

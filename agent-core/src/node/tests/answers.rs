@@ -6,11 +6,11 @@ use rstest::rstest;
 
 use super::scene::*;
 use super::world::*;
+use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cause::State;
 use crate::cluster::{Change, NodeFacts};
 use crate::eligibility::{Eligibility, TerminatingTaints};
 use crate::event::Event;
-use crate::policy::{Enforcement, UnknownPolicy};
 
 fn deleting() -> Change {
     Change::Node(Arc::new(NodeFacts {
@@ -109,7 +109,7 @@ fn an_answer_names_the_families_and_when_they_were_proven() {
     let families = &effects.judged().answers.healthz.families;
     assert_eq!(families.len(), 1);
     let proven = effects.judged().verdict.families[0].last_proof.unwrap();
-    let anchor = scene.node.anchor();
+    let anchor = scene.node.judge().anchor;
     assert_eq!(families[0].last_updated, Some(anchor.wall_of(proven)));
     assert_eq!(anchor.wall, start().wall);
 }

@@ -5,11 +5,11 @@ use rstest::rstest;
 
 use super::scene::*;
 use super::world::*;
+use crate::answer::UnknownPolicy;
 use crate::cause::{State, Why};
 use crate::coverage::{Hook, Hooks, ObserverStart};
 use crate::event::{Event, KernelSample};
 use crate::evidence::{CountDelta, CoverageLoss};
-use crate::policy::UnknownPolicy;
 use crate::verdict::Coverage;
 
 /// What the next sample makes of the coverage: lost and misrouted connections are suspended.

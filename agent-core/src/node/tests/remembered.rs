@@ -96,7 +96,7 @@ fn what_is_written_is_what_is_answered_now() {
     assert_eq!(remembered.written, ms(scene.now()));
     let text = serde_json::to_string(remembered).unwrap();
     assert_eq!(
-        serde_json::from_str::<crate::memory::Remembered>(&text).unwrap(),
+        serde_json::from_str::<crate::effect::Remembered>(&text).unwrap(),
         *remembered
     );
 }

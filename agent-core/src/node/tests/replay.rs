@@ -5,7 +5,7 @@ use agent_common::evidence::Outcome;
 use super::scene::*;
 use super::world::*;
 use crate::cause::{Failure, State};
-use crate::event::{Event, KernelSample, KnownService, Service};
+use crate::event::{Event, KernelSample, Service};
 use crate::evidence::Directory as _;
 use crate::node::{Judge, Node};
 use crate::verdict::LastVerdict;
@@ -21,7 +21,7 @@ fn names(scene: &Scene) -> Event {
         let info = scene.node.planner().service(id)?;
         Some(Service {
             id,
-            known: Some(KnownService::from(&info)),
+            known: Some(info),
         })
     };
     Event::Services((0..8).filter_map(known).collect())
@@ -31,7 +31,7 @@ fn run(node: &mut Node, events: &[(u64, Event)]) -> Vec<LastVerdict> {
     let mut verdicts = Vec::new();
     for (at, event) in events {
         node.step(event.clone(), ms(*at));
-        verdicts.extend(node.last());
+        verdicts.extend(node.judge().last);
     }
     verdicts
 }
@@ -51,7 +51,7 @@ fn sampled(scene: &Scene, at: u64) -> Event {
 fn a_replay_comes_to_the_same_verdicts() {
     let mut scene = Scene::probed();
     let mut replay = Node::replay(copied(scene.node.judge()));
-    assert_eq!(replay.last(), scene.node.last());
+    assert_eq!(replay.judge().last, scene.node.judge().last);
     assert_eq!(replay.step(names(&scene), ms(PROBED)).len(), 0);
     let mut events = Vec::new();
     for n in 1..8 {
@@ -112,8 +112,5 @@ fn recorded_facts_are_judged_like_those_of_the_view() {
     let mut replay = Node::replay(copied(scene.node.judge()));
     let effects = Effects(replay.step(Event::Facts(facts), ms(PROBED)));
     assert_eq!(effects.statuses(), [503, 200]);
-    assert_eq!(
-        replay.sentinel().unwrap().condition(false),
-        live.condition()
-    );
+    assert_eq!(replay.sentinel().unwrap().condition(), live.condition());
 }

@@ -8,8 +8,8 @@ use super::world::*;
 use crate::cause::{State, Why};
 use crate::coverage::ObserverStart;
 use crate::effect::Notice;
+use crate::effect::Remembered;
 use crate::event::Event;
-use crate::memory::Remembered;
 
 /// What a node left that ended a second later.
 fn written(scene: &mut Scene) -> Remembered {
@@ -51,15 +51,15 @@ fn broken() -> Scene {
 fn the_last_verdict_is_known_before_the_first() {
     let mut before = broken();
     let after = restarted(&mut before, 500);
-    assert_eq!(after.node.last(), before.node.last());
+    assert_eq!(after.node.judge().last, before.node.judge().last);
     assert_eq!(after.state(), State::Broken);
-    assert_eq!(Scene::new().node.last(), None);
+    assert_eq!(Scene::new().node.judge().last, None);
 }
 
 #[test]
 fn a_broken_node_stays_at_503() {
     let mut before = broken();
-    let since = before.node.last().unwrap().since;
+    let since = before.node.judge().last.unwrap().since;
     let mut after = restarted(&mut before, 500);
     let effects = after.feed(Event::Tick);
     assert_eq!(effects.statuses(), [503, 503]);
@@ -69,7 +69,7 @@ fn a_broken_node_stays_at_503() {
     after.started();
     after.sound();
     after.reread_same();
-    assert!(after.node.last().unwrap().since <= since.max(ms(after.now())));
+    assert!(after.node.judge().last.unwrap().since <= since.max(ms(after.now())));
     for _ in 0..5 {
         after.later(250).leak_and_sample();
         after.sound();
@@ -99,7 +99,7 @@ fn lanes_stay_armed() {
     fresh.started();
     fresh.later(12_000).idle();
     fresh.later(250).fault();
-    let last = fresh.node.last().unwrap();
+    let last = fresh.node.judge().last.unwrap();
     assert_eq!(
         (last.state, last.why),
         (State::Unknown, Some(Why::NothingProven))
@@ -204,13 +204,13 @@ fn an_upgrade_that_breaks_a_node_closes_the_gate(
     };
     let mut scene = restarted(&mut before, 500);
     scene.prove();
-    assert!(!scene.node.upgrade_failed());
+    assert!(!scene.node.judge().gate.closed);
     scene.rest(after);
     scene.rest(1_000);
     let effects = scene.fault();
     assert_eq!(effects.state(), State::Broken);
     assert_eq!(effects.notices().contains(&&Notice::UpgradeFailed), closes);
-    assert_eq!(scene.node.upgrade_failed(), closes);
+    assert_eq!(scene.node.judge().gate.closed, closes);
     assert_eq!(
         effects.statuses(),
         [503, 503],
@@ -219,12 +219,12 @@ fn an_upgrade_that_breaks_a_node_closes_the_gate(
     let effects = scene.leak_and_sample();
     assert!(!effects.notices().contains(&&Notice::UpgradeFailed), "once");
     scene.rest(250);
-    assert!(!scene.node.upgrade_failed(), "it ends with the failure");
+    assert!(!scene.node.judge().gate.closed, "it ends with the failure");
 }
 
 #[test]
 fn a_first_agent_is_compared_with_nobody() {
     let mut scene = Scene::probed();
     scene.fault();
-    assert!(!scene.node.upgrade_failed());
+    assert!(!scene.node.judge().gate.closed);
 }

@@ -154,7 +154,9 @@ fn the_latest_sightings_are_kept() {
     }
     let kept: Vec<u16> = scene
         .node
-        .sightings()
+        .judge()
+        .sightings
+        .iter()
         .map(|of| of.frontend.port())
         .collect();
     assert_eq!(kept, (5..25).rev().collect::<Vec<_>>());
@@ -194,7 +196,7 @@ fn a_stale_connection_is_dated_by_when_its_endpoint_left() {
         panic!("{effects:?}");
     };
     assert_eq!(age.as_millis(), 19_900);
-    let kept = scene.node.sightings().next().unwrap();
+    let kept = scene.node.judge().sightings.iter().next().unwrap();
     assert_eq!(kept.left_since, Some(ms(PROBED + 1_000)));
 }
 
@@ -215,7 +217,17 @@ fn connections_that_cannot_be_dated_have_no_age(#[case] edit: fn(&mut crate::evi
     sighting.destination = Some(to);
     edit(&mut sighting);
     assert!(!scene.sighted(sighting).has("stale"));
-    assert_eq!(scene.node.sightings().next().unwrap().left_since, None);
+    assert_eq!(
+        scene
+            .node
+            .judge()
+            .sightings
+            .iter()
+            .next()
+            .unwrap()
+            .left_since,
+        None
+    );
 }
 
 #[test]
@@ -225,7 +237,7 @@ fn a_date_that_is_known_is_kept() {
     let mut sighting = scene.later(20_000).sighting(Failure::Stale);
     (sighting.destination, sighting.left_since) = (Some(to), Some(ms(7)));
     assert!(scene.sighted(sighting.clone()).has("stale"));
-    let kept = scene.node.sightings().next().unwrap();
+    let kept = scene.node.judge().sightings.iter().next().unwrap();
     assert_eq!(kept.left_since, Some(ms(7)));
     sighting.failure = Failure::Misrouted;
     let effects = scene.sighted(sighting);

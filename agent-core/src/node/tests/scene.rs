@@ -9,19 +9,19 @@ use agent_common::probe::Stage;
 use agent_common::service::{Family, FrontendKind, SourceClass};
 
 use super::world::{cluster, hooks, ip, rule};
+use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cause::{Failure, State};
 use crate::cluster::Change;
 use crate::coverage::ObserverStart;
+use crate::effect::Remembered;
 use crate::effect::{DesiredDevices, Effect, Judged, Notice};
 use crate::event::{Event, KernelSample, KernelState, Parts, Successor, ViewUpdate};
 use crate::evidence::{CountDelta, Directory as _, Sighting};
 use crate::freshness::FIRST_GENERATION;
 use crate::limits::Limits;
-use crate::memory::Remembered;
 use crate::node::{Condition, Node, Settings, Start};
 use crate::owners::{DatapathOwners, Owner};
 use crate::plan::{Installed, MapChange};
-use crate::policy::{Enforcement, UnknownPolicy};
 use crate::probes::ProbeOutcome;
 use crate::probes::tests::traces::{passed, stuck, tcp};
 use crate::shape;
@@ -303,12 +303,12 @@ impl Scene {
 
     /// State of the last verdict.
     pub(super) fn state(&self) -> State {
-        self.node.last().expect("there was a verdict").state
+        self.node.judge().last.expect("there was a verdict").state
     }
 
     /// The sentinel's condition while no probe fails.
     pub(super) fn condition(&self) -> Condition<'_> {
-        self.node.sentinel().expect("there is one").condition(false)
+        self.node.sentinel().expect("there is one").condition()
     }
 }
 

@@ -63,7 +63,7 @@ fn a_change_is_logged_once() {
     let effects = scene.feed(owned(&[Owner::Ipvs]));
     assert_eq!(effects.names(), ["log"], "the next sample judges it");
     let owners = [Owner::Ipvs].into_iter().collect();
-    assert_eq!(scene.node.shape().paths[0].owners, owners);
+    assert_eq!(scene.node.judge().shape.paths[0].owners, owners);
 }
 
 #[rstest]
@@ -117,7 +117,7 @@ fn a_replacement_of_kube_proxy_counts_as_an_owner() {
     let mut scene = Scene::probed();
     let programs = ["cil_to_netdev", "cil_sock4_connect", "cil_sock4_post_bind"];
     scene.feed(cilium(Some(programs)));
-    let cilium = scene.node.shape().cilium.unwrap();
+    let cilium = scene.node.judge().shape.cilium.unwrap();
     assert_eq!(cilium.replacement, Told::Yes);
     let verdict = scene.idle().judged().verdict.clone();
     assert_eq!(verdict.why, Some(Why::DatapathChanged));
@@ -128,7 +128,7 @@ fn a_replacement_of_kube_proxy_counts_as_an_owner() {
 fn probes_that_take_another_way_accuse_nobody() {
     let mut scene = Scene::probed();
     scene.feed(cilium(None));
-    assert!(!scene.node.shape().probes_stand());
+    assert!(!scene.node.judge().shape.probes_stand());
     scene.fault();
     assert_eq!(
         scene.idle().state(),

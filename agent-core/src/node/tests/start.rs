@@ -174,7 +174,7 @@ fn time_that_goes_back_counts_as_the_latest() {
         scene.at(5_001).feed(Event::Tick).judged().verdict.at,
         ms(5_001)
     );
-    assert_eq!(scene.node.anchor().mono, ms(0));
+    assert_eq!(scene.node.judge().anchor.mono, ms(0));
 }
 
 /// What the shell sees of a whole start, in one list.

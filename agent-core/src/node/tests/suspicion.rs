@@ -3,9 +3,9 @@
 use rstest::rstest;
 
 use super::scene::*;
+use crate::answer::Enforcement;
 use crate::cause::{Cause, ProbeCause, State};
 use crate::event::Event;
-use crate::policy::Enforcement;
 use crate::probes::{ProbeOutcome, VoidReason};
 use crate::trace::{ProbePath, ProbeTrace};
 
@@ -133,7 +133,7 @@ fn four_failures_and_two_checks_accuse() {
     let effects = scene.fault();
     assert_eq!(effects.state(), State::Broken);
     assert_eq!(effects.judged().verdict.cause, Some(Cause::Leaked));
-    assert!(effects.judged().verdict.rests_on_sentinel());
+    assert!(effects.judged().verdict.families[0].by_sentinel);
     assert_eq!(effects.statuses(), [503, 503]);
 }
 

@@ -214,7 +214,7 @@ impl World {
         assert_eq!(self.planner.conflicts().count(), contested);
         self.assert_sources(&node);
         let retired = self.maps.endpoints.len() - endpoints.len();
-        assert_eq!(self.planner.retired_count(), retired);
+        assert_eq!(self.planner.retired.len(), retired);
         assert_eq!(self.planner.endpoint_count() as usize, endpoints.len());
     }
 
@@ -299,7 +299,7 @@ proptest! {
         ids in 1_u32..5,
     ) {
         let mut world = World::new();
-        world.planner = Planner::with_ids(ids);
+        world.planner = with_ids(ids);
         for step in steps {
             pass(&mut world, step);
             world.assert_nothing_wrong();

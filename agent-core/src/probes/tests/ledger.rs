@@ -284,7 +284,7 @@ fn a_sentinel_that_is_off_counts_nothing_and_disarms_nothing() {
     assert_eq!(failures(&ledger), 80);
     assert!(!ledger.is_settled(ms(90_000)));
     ledger.view_changed(ms(41_000), off("no programs", ms(41_000)));
-    let view = restart(&ledger).view().clone();
+    let view = restart(&ledger).view.clone();
     assert_eq!(view.off.as_deref(), Some("no programs"));
     assert_eq!(view.changed_at, ms(40_000), "other words are no change");
     ledger.view_changed(ms(42_000), self::view(1, ms(42_000)));
@@ -418,7 +418,7 @@ fn a_run_has_the_commonest_cause_of_its_last_failures() {
 fn what_is_confirmed_or_armed_outlives_the_agent() {
     let broken = restart(&failing(5));
     assert_eq!(failures(&broken), 5);
-    assert_eq!(broken.view().changed_at, ms(0), "still settled");
+    assert_eq!(broken.view.changed_at, ms(0), "still settled");
     assert!(broken.lane(tcp(PATH)).masquerade_seen);
     let mut two = restart(&failing(2));
     assert_eq!(failures(&two), 0, "not confirmed");

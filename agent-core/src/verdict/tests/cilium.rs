@@ -18,7 +18,7 @@ impl World {
     /// The shape was read, and whose rules are there beside Cilium.
     fn shaped(&mut self, shape: &Shape, rules: &[Owner], at: u64) -> &mut Self {
         let there: Vec<Owner> = rules.iter().copied().chain([Owner::Cilium]).collect();
-        let sentinel = self.ledger.sentinel_mut();
+        let sentinel = &mut self.ledger.sentinel;
         sentinel.shape_seen(shape, ms(at));
         for family in Family::ALL {
             sentinel.owner_seen(family, shape.owners_with(owners(&there)), ms(at));
@@ -129,10 +129,10 @@ fn a_restart_does_not_disarm_what_stood_for_users() {
     let mut world = World::with_sentinel();
     world.shaped(&replacing_with(Told::Yes), &[], 100);
     world.rounds(250, 3_000, &USUAL, |_| Fate::Pass);
-    let memory = serde_json::to_string(&world.ledger.sentinel().memory()).unwrap();
+    let memory = serde_json::to_string(&world.ledger.sentinel.memory()).unwrap();
     let memory = serde_json::from_str(&memory).unwrap();
-    *world.ledger.sentinel_mut() = SentinelLedger::restore(Limits::default(), memory);
-    let managed = world.ledger.sentinel().managed();
+    world.ledger.sentinel = SentinelLedger::restore(Limits::default(), memory);
+    let managed = world.ledger.sentinel.bearing.managed;
     world.shaped(&replacing_with(managed), &[], 3_100);
     world.shaped(&replacing_with(Told::Yes), &[], 3_150);
     world.rounds(3_250, 6_000, &USUAL, outside(Fate::Leak, Fate::Pass));

@@ -23,7 +23,7 @@ fn a_refusal_accuses_where_the_frontend_is_the_nodes_own(
     #[case] expected: State,
 ) {
     let mut world = World::with_sentinel();
-    let sentinel = world.ledger.sentinel_mut();
+    let sentinel = &mut world.ledger.sentinel;
     sentinel.owner_seen(Family::V4, owners(&[owner]), ms(0));
     world.rounds(250, 2_000, &[path], |_| Fate::Pass);
     world.rounds(2_250, 4_000, &[path], |_| Fate::Refuse);

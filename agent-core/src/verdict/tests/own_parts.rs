@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::scene::*;
 use super::world::*;
+use crate::answer::UnknownPolicy;
 use crate::cause::{State, Why};
 use crate::damping::Damping;
-use crate::policy::UnknownPolicy;
 use crate::probes::SentinelView;
 
 /// Leaks from 2.25 s to 60 s; `meddle` is asked before each round whether it is probed. Returns the
@@ -36,7 +36,7 @@ fn damage_while_broken_keeps_the_answer() {
     let told = broken_throughout(|world, at| {
         if at == 40_000 {
             let sentence = "pathproof-c0 is down".to_owned();
-            world.ledger.sentinel_mut().damaged(ms(at), sentence);
+            world.ledger.sentinel.damaged(ms(at), sentence);
         }
         true
     });
@@ -62,7 +62,7 @@ fn parts_that_cannot_work_for_a_while_keep_the_answer() {
             changed_at: ms(at),
             ..sentinel_view()
         };
-        world.ledger.sentinel_mut().view_changed(ms(at), view);
+        world.ledger.sentinel.view_changed(ms(at), view);
         at == 44_000
     });
     let [(State::Suspect, reason), (State::Broken, _)] = &told[..] else {
@@ -78,7 +78,7 @@ fn parts_that_cannot_work_for_a_while_keep_the_answer() {
 fn after_damage_one_more_has_to_fail() {
     let mut world = World::faulty(20_000, |_| Fate::Leak);
     let sentence = "pathproof-c0 is down".to_owned();
-    world.ledger.sentinel_mut().damaged(ms(20_250), sentence);
+    world.ledger.sentinel.damaged(ms(20_250), sentence);
     world.rounds(20_500, 31_000, &USUAL, |_| Fate::ControlFails);
     assert_eq!(world.verdict(31_200).state, State::Suspect);
     world.rounds(31_250, 31_250, &USUAL, |_| Fate::Leak);
@@ -88,12 +88,12 @@ fn after_damage_one_more_has_to_fail() {
 #[test]
 fn why_the_sentinel_is_off_is_said() {
     let mut world = World::with_sentinel();
-    world.inputs.boot.sentinel_exists = false;
+    world.inputs.sentinel_exists = false;
     let view = SentinelView {
         off: Some("198.18.0.1 is an address of this node".to_owned()),
         ..sentinel_view()
     };
-    world.ledger.sentinel_mut().view_changed(ms(100), view);
+    world.ledger.sentinel.view_changed(ms(100), view);
     let verdict = world.look(250).verdict(250);
     assert_eq!(verdict.why, Some(Why::Idle));
     assert_eq!(
@@ -108,9 +108,9 @@ fn a_look_has_to_begin_after_the_failures_did() {
     let mut world = World::probed(&USUAL);
     world.sound = false;
     world.rounds(2_250, 3_000, &USUAL, |_| Fate::Leak);
-    world.ledger.sentinel_mut().looked(ms(2_249));
+    world.ledger.sentinel.looked(ms(2_249));
     assert_eq!(world.verdict(3_200).state, State::Suspect);
-    world.ledger.sentinel_mut().looked(ms(2_250));
-    world.ledger.sentinel_mut().looked(ms(2_100));
+    world.ledger.sentinel.looked(ms(2_250));
+    world.ledger.sentinel.looked(ms(2_100));
     assert_eq!(world.verdict(3_200).state, State::Broken);
 }

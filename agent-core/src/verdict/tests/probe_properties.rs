@@ -119,7 +119,7 @@ proptest! {
                 changes.next();
                 (identity, changed) = (identity + 1, at);
                 let view = SentinelView { identity, changed_at: ms(at), ..sentinel_view() };
-                world.ledger.sentinel_mut().view_changed(ms(at), view);
+                world.ledger.sentinel.view_changed(ms(at), view);
             }
             if changed > 0 && at < changed + 9_800 {
                 never_broken(world, at + 1);
@@ -185,7 +185,7 @@ proptest! {
         let mut world = World::probed(&ProbePath::ALL);
         play(&mut world, 2_250, &spells, |world, at| {
             if at / 250 % every == 0 {
-                world.ledger.sentinel_mut().damaged(ms(at), "pathproof-s0 is down".to_owned());
+                world.ledger.sentinel.damaged(ms(at), "pathproof-s0 is down".to_owned());
             }
         }, |world, now| {
             if now > 3_500 {
@@ -208,7 +208,7 @@ proptest! {
         play(&mut world, 2_250, &spells, |world, at| {
             if at % 750 == 0 {
                 let mode = owners(&[modes[(at / 750 % 4) as usize]]);
-                world.ledger.sentinel_mut().owner_seen(Family::V4, mode, ms(at));
+                world.ledger.sentinel.owner_seen(Family::V4, mode, ms(at));
             }
         }, |world, now| {
             if now > 3_000 {
@@ -274,7 +274,7 @@ proptest! {
             let read: crate::ledger::LedgerMemory = serde_json::from_str(&written).unwrap();
             assert_eq!(read, memory);
             let mut restored = crate::ledger::Ledger::restore(Limits::default(), read, true, ms(now));
-            restored.sentinel_mut().looked(ms(now));
+            restored.sentinel.looked(ms(now));
             let state = |ledger: &crate::ledger::Ledger| {
                 crate::verdict::verdict(ledger, &world.inputs, ms(now)).state
             };

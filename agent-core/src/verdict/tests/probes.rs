@@ -8,17 +8,17 @@ use rstest::rstest;
 
 use super::scene::*;
 use super::world::*;
+use crate::answer::UnknownPolicy;
 use crate::cause::{State, Why};
 use crate::damping::Damping;
+use crate::effect::Remembered;
 use crate::ledger::Ledger;
 use crate::limits::Limits;
-use crate::memory::Remembered;
 use crate::owners::Owner;
-use crate::policy::UnknownPolicy;
 use crate::probes::SentinelView;
 use crate::time::Mono;
 use crate::trace::{Lane, ProbePath, Transport};
-use crate::verdict::{BootState, LastVerdict};
+use crate::verdict::LastVerdict;
 
 /// Leaks from 2.25 s on, checked after every round until 14 s; `meddle` is asked before each.
 fn never_broken(meddle: impl Fn(&mut World, u64) -> Option<Fate>) -> World {
@@ -46,7 +46,7 @@ fn never_broken(meddle: impl Fn(&mut World, u64) -> Option<Fate>) -> World {
 fn change(world: &mut World, now: u64, view: SentinelView) {
     let changed_at = ms(now);
     let view = SentinelView { changed_at, ..view };
-    world.ledger.sentinel_mut().view_changed(ms(now), view);
+    world.ledger.sentinel.view_changed(ms(now), view);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn routes_flushed_and_found_damaged() {
     let world = never_broken(|world, at| {
         if at >= 2_750 {
             let sentence = "the route to 198.18.0.2 is gone".to_owned();
-            world.ledger.sentinel_mut().damaged(ms(at), sentence);
+            world.ledger.sentinel.damaged(ms(at), sentence);
         }
         Some(Fate::Misroute)
     });
@@ -180,10 +180,7 @@ fn another_owner_takes_over() {
     let mut world = never_broken(|world, at| {
         if at == 2_750 {
             let new = owners(&[Owner::KubeProxyNftables]);
-            world
-                .ledger
-                .sentinel_mut()
-                .owner_seen(Family::V4, new, ms(at));
+            world.ledger.sentinel.owner_seen(Family::V4, new, ms(at));
         }
         Some(Fate::Leak)
     });
@@ -208,7 +205,7 @@ fn the_owner_that_vanishes_is_a_fault() {
     world.rounds(2_250, 2_250, &USUAL, |_| Fate::Leak);
     world
         .ledger
-        .sentinel_mut()
+        .sentinel
         .owner_seen(Family::V4, owners(&[]), ms(2_400));
     world.rounds(2_500, 3_000, &USUAL, |_| Fate::Leak);
     assert_eq!(world.verdict(3_200).state, State::Broken);
@@ -251,10 +248,8 @@ fn a_path_that_never_worked_is_unknown_with_the_likely_reason() {
         "IPv4 cluster IPs: no probe got through yet, they arrived and were not sent on (lost): most likely the \
          FORWARD policy or a filter drops traffic from 198.18.0.1"
     );
-    world.inputs.boot = BootState {
-        sentinel_exists: true,
-        booted: ms(0),
-    };
+    world.inputs.sentinel_exists = true;
+    world.inputs.booted = ms(0);
     let verdict = world.verdict(20_200);
     assert_eq!(verdict.state, State::Starting);
     assert!(
@@ -275,10 +270,8 @@ fn a_path_that_never_worked_is_unknown_with_the_likely_reason() {
 #[test]
 fn starting_ends_with_the_first_pass() {
     let mut world = World::with_sentinel();
-    world.inputs.boot = BootState {
-        sentinel_exists: true,
-        booted: ms(0),
-    };
+    world.inputs.sentinel_exists = true;
+    world.inputs.booted = ms(0);
     world.look(250);
     assert_eq!(world.verdict(250).state, State::Starting);
     world.probe(lane(ProbePath::Host, Transport::Tcp), Fate::Pass, 300);
@@ -297,7 +290,7 @@ fn restart(world: &mut World, at: u64) {
     let verdict = world.verdict(at);
     let remembered = Remembered {
         ledger: world.ledger.memory(),
-        damping: Damping::new(Duration::from_secs(10)).memory(),
+        damping: Damping::new(Duration::from_secs(10)).memory,
         verdict: LastVerdict::of(&verdict),
         eligibility: verdict.eligibility,
         written: ms(at),
@@ -360,7 +353,7 @@ fn what_an_agent_before_the_sentinel_wrote_is_read() {
         .remove("arrived");
     let read = serde_json::from_value(written).unwrap();
     let ledger = Ledger::restore(Limits::default(), read, true, ms(500));
-    assert!(!ledger.sentinel().is_failing(Family::V4));
+    assert!(!ledger.sentinel.is_failing(Family::V4));
 }
 
 #[test]

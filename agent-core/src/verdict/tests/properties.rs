@@ -197,12 +197,10 @@ fn play_at(world: &mut World, step: &Step, now: &mut u64) {
 fn memory_is_bounded() {
     struct Many;
     impl crate::evidence::Directory for Many {
-        fn service(&self, id: u32) -> Option<crate::evidence::ServiceInfo<'_>> {
-            static NAME: std::sync::LazyLock<crate::cluster::ObjectName> =
-                std::sync::LazyLock::new(|| crate::cluster::ObjectName::new("a", "b"));
+        fn service(&self, id: u32) -> Option<crate::evidence::ServiceInfo> {
             Some(crate::evidence::ServiceInfo {
-                name: &NAME,
-                port: if id.is_multiple_of(2) { "x" } else { "y" },
+                name: crate::cluster::ObjectName::new("a", "b"),
+                port: if id.is_multiple_of(2) { "x" } else { "y" }.into(),
                 family: agent_common::service::Family::V4,
                 endpoints: 1,
                 udp: false,

@@ -5,13 +5,13 @@ use std::time::Duration;
 use agent_common::service::SourceClass::Pod;
 
 use super::world::*;
+use crate::answer::UnknownPolicy;
 use crate::cause::Failure::Leaked;
 use crate::cause::{State, Why};
 use crate::damping::Damping;
+use crate::effect::Remembered;
 use crate::ledger::Ledger;
 use crate::limits::Limits;
-use crate::memory::Remembered;
-use crate::policy::UnknownPolicy;
 use crate::verdict::{LastVerdict, Verdict};
 
 fn broken() -> World {
@@ -32,7 +32,7 @@ fn restart(world: &mut World, observed_meanwhile: bool, at: u64) {
     damping.step(&verdict, UnknownPolicy::Open);
     let remembered = Remembered {
         ledger: world.ledger.memory(),
-        damping: damping.memory(),
+        damping: damping.memory.clone(),
         verdict: LastVerdict::of(&verdict),
         eligibility: verdict.eligibility,
         written: ms(at),

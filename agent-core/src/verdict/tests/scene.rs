@@ -119,8 +119,8 @@ impl World {
         let mut world = Self::new();
         world.ledger = Ledger::new(limits);
         world.look(0);
-        world.inputs.boot.sentinel_exists = true;
-        let sentinel = world.ledger.sentinel_mut();
+        world.inputs.sentinel_exists = true;
+        let sentinel = &mut world.ledger.sentinel;
         sentinel.view_changed(ms(0), sentinel_view());
         for family in Family::ALL {
             sentinel.owner_seen(family, owners(&[Owner::KubeProxyIptables]), ms(0));
@@ -142,7 +142,7 @@ impl World {
             forwarding: [Some(fate != Fate::ForwardingOff); 2],
         };
         let outcome = classify(&trace, &facts, &Limits::default());
-        let sentinel = self.ledger.sentinel_mut();
+        let sentinel = &mut self.ledger.sentinel;
         sentinel.absorb(&trace, outcome, trace.ended);
         self
     }

@@ -86,7 +86,7 @@ fn four_unambiguous_failures_break_an_idle_node(
     let mut world = World::faulty(3_000, fate);
     let verdict = world.verdict(3_210);
     assert_eq!(told(&verdict), (State::Broken, cause, reason));
-    assert!(verdict.rests_on_sentinel());
+    assert!(verdict.families[0].by_sentinel);
     world.idle(3_450, 13_000);
     assert_eq!(
         world.verdict(13_000).state,
@@ -168,7 +168,7 @@ fn real_connections_that_get_through_say_that_the_range_is_filtered() {
     assert!(
         verdict
             .reason()
-            .ends_with("; but a real connection from a pod got through 200 ms ago"),
+            .ends_with("; but a real connection from a pod of this node got through 200 ms ago"),
         "{}",
         verdict.reason()
     );
@@ -368,7 +368,7 @@ fn routes_to_all_pods_gone_while_the_sentinel_passes() {
     }
     let verdict = world.verdict(7_200);
     assert_eq!((verdict.state, told(&verdict).1), (State::Broken, "lost"));
-    assert!(!verdict.rests_on_sentinel());
+    assert!(!verdict.families[0].by_sentinel);
 }
 
 #[test]

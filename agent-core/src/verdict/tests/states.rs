@@ -13,7 +13,7 @@ use crate::cause::Failure;
 use crate::cause::{Cause, State, Why};
 use crate::evidence::{CoverageLoss, ObserverHealth};
 use crate::time::Mono;
-use crate::verdict::{BootState, PathState};
+use crate::verdict::PathState;
 
 use Failure::{Leaked, Lost, Misrouted, Refused, Stale, Unheard};
 use SourceClass::{External, Host, Pod};
@@ -444,7 +444,7 @@ fn suspect_is_over_after_a_proof_or_a_while() {
     assert!(
         verdict
             .reason()
-            .ends_with("not confirmed: a single Service does not accuse the node"),
+            .ends_with("not confirmed: fewer than 2 Services do not accuse the node"),
         "{}",
         verdict.reason()
     );
@@ -494,31 +494,32 @@ fn a_service_that_is_not_expected_any_more_is_not_judged() {
 
 // What is known, when nothing is proven and nothing failed.
 #[rstest]
-#[case::idle(true, [true, false], BootState::default(), State::Unknown, Some(Why::Idle))]
-#[case::not_synced(false, [true, false], BootState::default(), State::Unknown, Some(Why::ViewNotSynced))]
-#[case::no_frontend(true, [false, false], BootState::default(), State::Unknown, Some(Why::NothingExpected))]
+#[case::idle(true, [true, false], (false, Mono(0)), State::Unknown, Some(Why::Idle))]
+#[case::not_synced(false, [true, false], (false, Mono(0)), State::Unknown, Some(Why::ViewNotSynced))]
+#[case::no_frontend(true, [false, false], (false, Mono(0)), State::Unknown, Some(Why::NothingExpected))]
 #[case::young_with_a_sentinel(
-    true, [true, false], BootState { sentinel_exists: true, booted: ms(0) }, State::Starting, None
+    true, [true, false], (true, ms(0)), State::Starting, None
 )]
 #[case::old_with_a_sentinel(
-    true, [true, false], BootState { sentinel_exists: true, booted: Mono(0) }, State::Unknown,
+    true, [true, false], (true, Mono(0)), State::Unknown,
     Some(Why::NothingProven)
 )]
 #[case::young_without(
-    true, [true, false], BootState { sentinel_exists: false, booted: ms(0) }, State::Unknown,
+    true, [true, false], (false, ms(0)), State::Unknown,
     Some(Why::Idle)
 )]
 fn nothing_seen(
     #[case] view_synced: bool,
     #[case] families: [bool; 2],
-    #[case] boot: BootState,
+    #[case] (sentinel_exists, booted): (bool, Mono),
     #[case] state: State,
     #[case] why: Option<Why>,
 ) {
     let mut world = World::new();
     world.inputs.view_synced = view_synced;
     world.inputs.families = families;
-    world.inputs.boot = boot;
+    world.inputs.sentinel_exists = sentinel_exists;
+    world.inputs.booted = booted;
     world.idle(250, 2_000);
     let verdict = world.verdict(2_000);
     assert_eq!((verdict.state, verdict.why), (state, why));

@@ -12,7 +12,7 @@ use crate::evidence::{CountDelta, Directory, ObserverHealth, Sample, ServiceInfo
 use crate::ledger::Ledger;
 use crate::limits::Limits;
 use crate::time::Mono;
-use crate::verdict::{BootState, Inputs, Verdict, verdict};
+use crate::verdict::{Inputs, Verdict, verdict};
 
 /// Boot was a while ago.
 const EPOCH_MS: u64 = 1_000_000;
@@ -48,11 +48,11 @@ impl Names {
 }
 
 impl Directory for Names {
-    fn service(&self, id: u32) -> Option<ServiceInfo<'_>> {
+    fn service(&self, id: u32) -> Option<ServiceInfo> {
         let (name, port, family, endpoints) = self.0.get(id as usize)?;
         Some(ServiceInfo {
-            name,
-            port,
+            name: name.clone(),
+            port: (*port).into(),
             family: *family,
             endpoints: *endpoints,
             udp: false,
@@ -93,7 +93,8 @@ impl World {
                 eligibility: Eligibility::Eligible,
                 view_synced: true,
                 families: [true, false],
-                boot: BootState::default(),
+                sentinel_exists: false,
+                booted: Mono(0),
                 usual_lag: None,
             },
             next: Sample {
@@ -195,7 +196,7 @@ impl World {
         self.next.at = ms(at);
         self.ledger.absorb(&self.next, &Names::standard());
         if self.sound {
-            self.ledger.sentinel_mut().looked(ms(at));
+            self.ledger.sentinel.looked(ms(at));
         }
         self.next.counts.clear();
         self.next.anomalies.clear();

@@ -2,22 +2,18 @@
 //! removes them in the end. A task of its own, since netlink waits; it tells the main loop what it
 //! found and decides nothing.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use agent_common::service::Family;
 use agent_core::effect::DesiredDevices;
-use agent_core::event::KernelState;
-use ipnet::IpNet;
+use agent_core::event::{Event, KernelState, Parts};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::clock;
-use crate::sentinel::devices::{
-    Damage, Known, NodeState, SentinelDevices, Settings, conflict, ensure, forwarding, is_enabled,
-    overridden, remove, verify,
-};
-use crate::sentinel::owners::owners;
+use crate::config::SentinelConfig;
+use crate::sentinel::devices::{Role, SentinelDevices, conflict, ensure, remove, verify};
+use crate::sentinel::kernel::{forwarding, has_ipv6, overridden, owners};
 
 /// The devices are looked at this often while all is well.
 const LOOK: Duration = Duration::from_secs(5);
@@ -29,52 +25,38 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What the node wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DesiredState {
-    /// The view is known: what is not needed may be removed.
-    pub(super) known: bool,
-    pub(super) devices: DesiredDevices,
-    /// Ranges of this node's pods.
-    pub(super) pod_cidrs: Vec<IpNet>,
-    /// Addresses of this node, as its Node object has them.
-    pub(super) node_addresses: Vec<IpAddr>,
+    /// Nothing while the view is not known: then what is not needed may not be removed either.
+    pub(super) devices: Option<DesiredDevices>,
     /// Counts how often a check was asked for.
     pub(super) asked: u64,
 }
 
-/// What the keeper found.
-pub(in crate::app) enum Observed {
-    /// The devices are there; they may be others than before.
-    Ready(SentinelDevices),
-    /// They cannot be had, in words.
-    Off(String),
-    /// They were damaged, in words; what comes next tells whether they could be mended.
-    Damaged(String),
-    /// What the kernel says of itself.
-    Kernel(KernelState),
-}
-
 /// The task; it ends, and removes the devices, when `desires` has no sender any more.
 pub(super) fn start(
-    settings: Settings,
+    config: SentinelConfig,
     desires: watch::Receiver<DesiredState>,
-    observed: mpsc::UnboundedSender<Observed>,
+    made: watch::Sender<Option<SentinelDevices>>,
+    events: mpsc::UnboundedSender<Event>,
 ) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        let mut keeper = Keeper {
-            settings,
-            observed,
-            devices: None,
-            families: Vec::new(),
-            off: None,
-            removed: false,
-        };
-        keeper.run(desires).await;
-    })
+    let mut keeper = Keeper {
+        client: Role::ClientNear.name(&config.devices),
+        config,
+        made,
+        events,
+        families: Vec::new(),
+        off: None,
+        removed: false,
+    };
+    tokio::spawn(async move { keeper.run(desires).await })
 }
 
 struct Keeper {
-    settings: Settings,
-    observed: mpsc::UnboundedSender<Observed>,
-    devices: Option<SentinelDevices>,
+    config: SentinelConfig,
+    /// Name of the device by which probes enter the node.
+    client: String,
+    /// The devices that are there.
+    made: watch::Sender<Option<SentinelDevices>>,
+    events: mpsc::UnboundedSender<Event>,
     families: Vec<Family>,
     /// What was said last of why there are none.
     off: Option<String>,
@@ -85,31 +67,36 @@ struct Keeper {
 impl Keeper {
     async fn run(&mut self, mut desires: watch::Receiver<DesiredState>) {
         loop {
-            let desired = desires.borrow_and_update().clone();
-            if desired.devices.needed {
-                // Netlink answers in milliseconds, or is broken.
-                if tokio::time::timeout(STUCK, self.look(&desired))
-                    .await
-                    .is_err()
-                {
-                    tracing::warn!("the sentinel's devices could not be looked at in time");
+            let desired = desires.borrow_and_update().devices.clone();
+            match desired {
+                Some(devices) if devices.needed => {
+                    // Netlink answers in milliseconds, or is broken.
+                    let looked = tokio::time::timeout(STUCK, self.look(&devices.families)).await;
+                    if looked.is_err() {
+                        tracing::warn!("the sentinel's devices could not be looked at in time");
+                    }
                 }
-            } else if desired.known && !self.removed {
-                self.remove().await;
-                self.off = None;
+                Some(_) if !self.removed => {
+                    self.remove().await;
+                    self.off = None;
+                }
+                _ => {}
             }
             tokio::time::sleep(PAUSE).await;
             if let Ok(Err(_)) = tokio::time::timeout(LOOK, desires.changed()).await {
                 break;
             }
         }
-        self.remove().await;
+        // Devices that this agent did not make may be another's.
+        if self.made.borrow().is_some() {
+            self.remove().await;
+        }
     }
 
     async fn remove(&mut self) {
-        self.devices = None;
+        self.made.send_replace(None);
         self.removed = true;
-        match remove(&self.settings).await {
+        match remove(&self.config.devices).await {
             Ok(removed) => tracing::debug!(removed, "the sentinel's devices are removed"),
             Err(error) => {
                 tracing::warn!(%error, "the sentinel's devices stay behind; pathproof cleanup removes them")
@@ -117,99 +104,69 @@ impl Keeper {
         }
     }
 
-    async fn look(&mut self, desired: &DesiredState) {
+    async fn look(&mut self, families: &[Family]) {
         let began = clock::mono();
-        let sound = match &self.devices {
-            Some(devices)
-                if self.families == desired.devices.families && !has_more(devices, desired) =>
-            {
-                let mut damages = sentences(&verify(devices, &self.settings).await);
-                damages.extend(overridden(devices));
+        let made = self.made.borrow().clone();
+        let sound = match &made {
+            Some(devices) if self.families == families && !self.has_more(devices) => {
+                let mut damages = verify(devices, &self.config).await;
+                damages.extend(overridden(&self.client));
                 if !damages.is_empty() {
-                    self.report(Observed::Damaged(damages.join("; ")));
+                    self.report(Parts::Damaged(damages.join("; ")));
                 }
                 damages.is_empty()
             }
             _ => false,
         };
         if !sound {
-            self.make(desired).await;
+            self.make(families).await;
         }
-        if let Some(devices) = &self.devices {
-            let state = KernelState {
+        if self.made.borrow().is_some() {
+            self.report(Parts::Kernel(KernelState {
                 sound_since: sound.then_some(began),
-                forwarding: Family::ALL.map(|family| forwarding(devices, family)),
+                forwarding: Family::ALL.map(|family| forwarding(&self.client, family)),
                 owners: owners(),
-            };
-            self.report(Observed::Kernel(state));
+            }));
         }
     }
 
-    async fn make(&mut self, desired: &DesiredState) {
-        match self.try_make(desired).await {
+    async fn make(&mut self, families: &[Family]) {
+        match self.try_make(families).await {
             Ok(devices) => {
-                for note in &devices.notes {
-                    tracing::info!(%note, "the sentinel's devices");
-                }
                 self.off = None;
                 self.removed = false;
-                self.families.clone_from(&desired.devices.families);
-                self.devices = Some(devices.clone());
-                self.report(Observed::Ready(devices));
+                self.families = families.to_vec();
+                self.made.send_replace(Some(devices));
+                self.report(Parts::Ready);
             }
             Err(why) => {
                 // Addresses that are somebody else's must not lead to us, nor half a pair stay.
                 self.remove().await;
                 if self.off.as_ref() != Some(&why) {
-                    self.report(Observed::Off(why.clone()));
+                    self.report(Parts::Off(why.clone()));
                     self.off = Some(why);
                 }
             }
         }
     }
 
-    async fn try_make(&self, desired: &DesiredState) -> Result<SentinelDevices, String> {
-        let node = NodeState::read(&self.settings)
-            .await
-            .map_err(|error| error.to_string())?;
-        if let Some(conflict) = conflict(
-            &self.settings,
-            &desired.devices.families,
-            known(desired),
-            &node,
-        ) {
-            return Err(conflict.to_string());
+    async fn try_make(&self, families: &[Family]) -> Result<SentinelDevices, String> {
+        let found = conflict(&self.config, families).await;
+        if let Some(conflict) = found.map_err(|error| error.to_string())? {
+            return Err(conflict);
         }
-        ensure(&self.settings, &desired.devices.families)
-            .await
-            .map_err(|error| error.to_string())
+        let made = ensure(&self.config, families).await;
+        made.map_err(|error| error.to_string())
     }
 
-    fn report(&self, observed: Observed) {
+    fn report(&self, parts: Parts) {
         // The main loop ends before the keeper does: then nobody needs to know.
-        let _ = self.observed.send(observed);
+        let _ = self.events.send(Event::Parts(parts));
     }
-}
 
-/// The main loop looks into the cluster's Services, this one at the node alone.
-fn known(desired: &DesiredState) -> Known<'_> {
-    Known {
-        pod_cidrs: &desired.pod_cidrs,
-        node_addresses: &desired.node_addresses,
-        services: Box::new(std::iter::empty()),
-        endpoints: Box::new(std::iter::empty()),
+    /// Whether IPv6 was not to be had, is wanted, and can be had now.
+    fn has_more(&self, devices: &SentinelDevices) -> bool {
+        let lacks = self.families.iter().any(|family| !devices.has(*family));
+        lacks && has_ipv6(&self.client)
     }
-}
-
-fn sentences(damages: &[Damage]) -> Vec<String> {
-    damages.iter().map(ToString::to_string).collect()
-}
-
-/// Whether a family that was not to be had can be had now.
-fn has_more(devices: &SentinelDevices, desired: &DesiredState) -> bool {
-    desired
-        .devices
-        .families
-        .iter()
-        .any(|family| !devices.has(*family) && is_enabled(devices, *family))
 }

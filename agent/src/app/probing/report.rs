@@ -1,22 +1,26 @@
-//! The sentinel's block of the report.
+//! The sentinel's block of the report, which is also what the prober is given; and the observer's
+//! maps as the prober asks for them: `sentinel` knows no `datapath`, nor the other way round.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
 
+use agent_common::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
 use agent_common::service::Family;
-use agent_core::expect::sentinel::SentinelFamily;
 use agent_core::node::{Condition, Node};
 use agent_core::report::sentinel::{SentinelAddresses, SentinelDevices, SentinelReport};
 
 use super::Probing;
+use crate::datapath::probes::ProbeMaps;
 use crate::sentinel::devices::Role;
+use crate::sentinel::prober::Kernel;
 
 impl Probing {
     pub(in crate::app) fn report(&self, node: &Node) -> SentinelReport {
         let service = &self.config.service;
         let condition = node
             .sentinel()
-            .map_or(Condition::Absent, |of| of.condition(false));
-        let name = |role| self.settings.name(role);
+            .map_or(Condition::Absent, |of| of.condition());
+        let name = |role: Role| role.name(&self.config.devices);
         SentinelReport {
             devices: Some(SentinelDevices {
                 client_far: name(Role::ClientFar),
@@ -29,32 +33,66 @@ impl Probing {
         }
     }
 
-    fn addresses(&self, node: &Node) -> Vec<SentinelAddresses> {
+    /// What is probed, by family.
+    pub(super) fn addresses(&self, node: &Node) -> Vec<SentinelAddresses> {
         let Some(watched) = node.sentinel() else {
             return Vec::new();
         };
         let has = |family| (self.devices.as_ref()).is_none_or(|devices| devices.has(family));
         let families = Family::ALL.into_iter().filter(|family| has(*family));
-        let found = |family: Family| Some((family, watched.found().families[family as usize]?));
-        let addresses = |(family, found)| self.addresses_of(family, &found);
-        families.filter_map(found).map(addresses).collect()
+        let addresses = |family: Family| {
+            let found = watched.found().families[family as usize]?;
+            let cluster_ip = |port| SocketAddr::new(found.cluster_ip, port);
+            let node_port = |port: Option<u16>| Some(SocketAddr::new(found.node_address?, port?));
+            Some(SentinelAddresses {
+                family,
+                client: self.config.client[family as usize],
+                pod_client: self.config.pod[family as usize],
+                cluster_ip: cluster_ip(found.tcp.port),
+                cluster_ip_udp: found.udp.map(|udp| cluster_ip(udp.port)),
+                node_port: node_port(found.tcp.node_port),
+                node_port_udp: node_port(found.udp.and_then(|udp| udp.node_port)),
+                endpoint: found.echo,
+            })
+        };
+        families.filter_map(addresses).collect()
+    }
+}
+
+impl Kernel for ProbeMaps {
+    fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), String> {
+        ProbeMaps::register(self, key, flags).map_err(|error| error.to_string())
     }
 
-    fn addresses_of(&self, family: Family, found: &SentinelFamily) -> SentinelAddresses {
-        let cluster_ip = |port| SocketAddr::new(found.cluster_ip, port);
-        let node_port = |port: Option<u16>| {
-            let (address, port): (IpAddr, u16) = found.node_address.zip(port)?;
-            Some(SocketAddr::new(address, port))
-        };
-        SentinelAddresses {
-            family,
-            client: self.config.client[family as usize],
-            pod_client: self.config.pod[family as usize],
-            cluster_ip: cluster_ip(found.tcp.port),
-            cluster_ip_udp: found.udp.map(|udp| cluster_ip(udp.port)),
-            node_port: node_port(found.tcp.node_port),
-            node_port_udp: node_port(found.udp.and_then(|udp| udp.node_port)),
-            endpoint: found.echo,
-        }
+    fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, String> {
+        ProbeMaps::read(self, key).map_err(|error| error.to_string())
+    }
+
+    fn remove(&mut self, key: &ProbeKey) {
+        ProbeMaps::remove(self, key);
+    }
+
+    fn register_socket(&mut self, cookie: u64) -> Result<(), String> {
+        ProbeMaps::register_socket(self, cookie).map_err(|error| error.to_string())
+    }
+
+    fn socket(&self, cookie: u64) -> Option<HostProbe> {
+        ProbeMaps::socket(self, cookie)
+    }
+
+    fn remove_socket(&mut self, cookie: u64) {
+        ProbeMaps::remove_socket(self, cookie);
+    }
+
+    fn connection_state(&self, isn: u32, family: Family) -> Option<u32> {
+        ProbeMaps::connection_state(self, isn, family)
+    }
+
+    fn events_fd(&self) -> RawFd {
+        ProbeMaps::events_fd(self)
+    }
+
+    fn next_event(&mut self) -> Option<ProbeEvent> {
+        ProbeMaps::next_event(self)
     }
 }

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::super::fetch::{self, Patience};
-use super::super::{Exit, FetchError};
+use super::super::{Exit, fetch};
 use crate::args::CheckArgs;
 use agent_core::condition::{Status, standing};
 use agent_core::eligibility::Eligibility;
@@ -20,52 +19,40 @@ use agent_core::time::Spoken;
 
 /// node-problem-detector's `max_output_length` where none is set, in bytes.
 const LONGEST: usize = 80;
-/// Together below its timeout of 5 s.
-const PATIENCE: Patience = Patience {
-    connect: Duration::from_secs(1),
-    read: Duration::from_secs(3),
-};
 /// A report this old was not renewed: the agent writes two a second at least.
 const OLD: Duration = Duration::from_secs(10);
 
-/// What is said to node-problem-detector.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Said {
-    status: Exit,
-    line: String,
-}
-
 /// Runs the command. `now` reads the wall clock.
 pub fn run(said: &CheckArgs, now: fn() -> Timestamp) -> Exit {
-    let address = &said.admin_address;
-    let report = fetch::fetch_within(address, PATIENCE)
-        .and_then(|body| fetch::parse(address, &body))
-        .map_err(Box::new);
-    let said = match report {
-        Ok(report) => of_report(&report, now()),
-        Err(error) => of_error(&error),
+    let (status, text) = match fetch::report(&said.admin.address) {
+        Ok((report, _)) => of_report(&report, now()),
+        Err(error) => (Exit::PluginUnknown, error.to_string()),
     };
-    match super::super::print(&format!("{}\n", said.line)) {
-        Exit::Success => said.status,
+    match super::super::print(&format!("{}\n", line(&text))) {
+        Exit::Success => status,
         // Nobody heard it.
         _ => Exit::PluginUnknown,
     }
 }
 
-fn of_report(report: &Report, now: Timestamp) -> Said {
+fn of_report(report: &Report, now: Timestamp) -> (Exit, String) {
     let verdict = &report.verdict;
-    let age = now.duration_since(report.written);
-    if let Ok(age) = Duration::try_from(age)
+    if let Ok(age) = Duration::try_from(now.duration_since(report.written))
         && age > OLD
     {
-        let line = format!("the agent stopped judging {} ago", Spoken(age));
-        return told(Exit::PluginUnknown, &line);
+        let text = format!("the agent stopped judging {} ago", Spoken(age));
+        return (Exit::PluginUnknown, text);
     }
     // Expected, whatever its datapath does: node-problem-detector has no word for that.
     match &verdict.eligibility {
-        Eligibility::Deleting => return told(Exit::Success, "leaving: the Node is being deleted"),
+        Eligibility::Deleting => {
+            return (
+                Exit::Success,
+                "leaving: the Node is being deleted".to_owned(),
+            );
+        }
         Eligibility::Tainted { taint } => {
-            return told(Exit::Success, &format!("leaving: taint {taint}"));
+            return (Exit::Success, format!("leaving: taint {taint}"));
         }
         Eligibility::Eligible | Eligibility::NeverSeen => {}
     }
@@ -79,39 +66,19 @@ fn of_report(report: &Report, now: Timestamp) -> Said {
     let cause = verdict.cause.map(|cause| cause.name());
     let why = cause.or(verdict.why.map(|why| why.name()));
     let why = why.map_or(String::new(), |why| format!(" {}", label(why)));
-    told(
-        status,
-        &format!("{}{why}: {}", verdict.state.name(), verdict.reason()),
-    )
-}
-
-fn of_error(error: &FetchError) -> Said {
-    let line = match error {
-        FetchError::Address { address, .. } => format!("{address:?} is no HOST:PORT of an agent"),
-        FetchError::Unreachable { address, .. } => format!("no agent answers at {address}"),
-        FetchError::Broken { address, .. } => format!("the agent at {address} does not answer"),
-        FetchError::Denied { address } => {
-            format!("the agent at {address} lets nobody ask (--admin-allow-cidr)")
-        }
-        FetchError::TooEarly { .. } => "the agent has no verdict yet".to_owned(),
-        FetchError::Stranger { address, .. } => format!("no agent of pathproof is at {address}"),
-        FetchError::Schema { .. } => "the agent is of another version of pathproof".to_owned(),
-    };
-    told(Exit::PluginUnknown, &line)
+    let text = format!("{}{why}: {}", verdict.state.name(), verdict.reason());
+    (status, text)
 }
 
 /// One line, cut at a character where it is too long.
-fn told(status: Exit, text: &str) -> Said {
+fn line(text: &str) -> String {
     const ELLIPSIS: &str = "…";
-    let mut line: String = text
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let mut line = text.replace(char::is_control, " ");
     if line.len() > LONGEST {
         line.truncate(line.floor_char_boundary(LONGEST - ELLIPSIS.len()));
         line.push_str(ELLIPSIS);
     }
-    Said { status, line }
+    line
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::*;
 use agent_core::report::sample::{self, probed};
 use agent_core::verdict::LaneState;
 
-fn checked(report: &Report) -> Checked {
+fn checked(report: &Report) -> Checked<'_> {
     Checked::of(report, Source::Itself, Duration::from_secs(4))
 }
 
@@ -47,7 +47,8 @@ fn a_proven_node_is_sound_only_if_every_tcp_path_passes() {
 
 #[test]
 fn without_a_sentinel_nothing_is_known() {
-    let checked = checked(&sample::degraded());
+    let report = sample::degraded();
+    let checked = checked(&report);
     assert_eq!(checked.result, CheckResult::Unknown);
     assert!(checked.sentence.starts_with("there is no sentinel"));
 }
@@ -67,5 +68,5 @@ fn pages(#[case] name: &str, #[case] report: Report) {
         _ => Source::Itself,
     };
     let checked = Checked::of(&report, source, Duration::from_secs(4));
-    crate::cli::paper::assert_page("check", name, &render(&checked, false));
+    crate::cli::paper::assert_page("check", name, &checked.page(&report, false));
 }

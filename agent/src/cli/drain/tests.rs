@@ -23,65 +23,59 @@ fn said(reason: Reason, total: u64) -> Answer {
 }
 
 fn away() -> Answer {
-    Err(FetchError::Unreachable {
-        address: "127.0.0.1:19256".to_owned(),
-        source: io::ErrorKind::ConnectionRefused.into(),
-    })
+    Err(FetchError::Unreachable(
+        "127.0.0.1:19256".to_owned(),
+        io::ErrorKind::ConnectionRefused.into(),
+    ))
 }
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn told(step: Step) -> Option<String> {
-    match step {
-        Step::Again { tell } => tell,
-        Step::End(answer) => panic!("it ended with {answer:?}"),
-    }
+/// The line about an answer that is not the last.
+fn told(wait: &mut Wait, answer: Answer, elapsed: Duration) -> Option<String> {
+    assert!(!wait.is_over(&answer, elapsed), "it ended with {answer:?}");
+    wait.progress(&answer, elapsed)
 }
 
 #[test]
 fn it_waits_until_it_is_quiet() {
     let mut wait = Wait::new(secs(300));
-    let first = told(wait.step(said(Reason::Waiting, 40), secs(0))).unwrap();
-    assert!(first.starts_with("0 ms of 5 min: "), "{first}");
-    assert!(first.ends_with("; 0 so far"), "{first}");
-    assert_eq!(told(wait.step(said(Reason::Waiting, 41), secs(1))), None);
-    let next = told(wait.step(said(Reason::Connections, 42), secs(2))).unwrap();
-    assert!(next.ends_with("; 2 so far"), "{next}");
-    // An agent that was restarted counts from zero.
-    let later = told(wait.step(said(Reason::Connections, 3), secs(7))).unwrap();
-    assert!(later.ends_with("; 5 so far"), "{later}");
-    let end = wait.step(said(Reason::Quiet, 3), secs(20));
-    assert!(matches!(end, Step::End(Ok((last, _))) if last.is_quiet()));
+    let first = told(&mut wait, said(Reason::Waiting, 40), secs(0)).unwrap();
+    assert!(first.starts_with("0 ms of 5 min: no new"), "{first}");
+    assert_eq!(told(&mut wait, said(Reason::Waiting, 41), secs(1)), None);
+    assert!(told(&mut wait, said(Reason::Connections, 42), secs(2)).is_some());
+    assert_eq!(
+        told(&mut wait, said(Reason::Connections, 43), secs(3)),
+        None
+    );
+    assert!(told(&mut wait, said(Reason::Connections, 43), secs(7)).is_some());
+    assert!(wait.is_over(&said(Reason::Quiet, 43), secs(20)));
 }
 
 #[test]
 fn it_ends_when_the_time_is_over() {
     let mut wait = Wait::new(secs(300));
-    told(wait.step(said(Reason::Connections, 0), secs(299)));
-    let end = wait.step(said(Reason::Connections, 0), secs(300));
-    assert!(matches!(end, Step::End(Ok(_))), "{end:?}");
-    let end = wait.step(away(), secs(300));
-    assert!(matches!(end, Step::End(Err(_))), "{end:?}");
+    told(&mut wait, said(Reason::Connections, 0), secs(299));
+    assert!(wait.is_over(&said(Reason::Connections, 0), secs(300)));
+    assert!(wait.is_over(&away(), secs(300)));
 }
 
 #[test]
 fn an_agent_that_restarts_is_waited_for() {
     let mut wait = Wait::new(secs(300));
-    let line = told(wait.step(away(), secs(1))).unwrap();
+    let line = told(&mut wait, away(), secs(1)).unwrap();
     assert!(line.contains("no agent answers"), "{line}");
-    told(wait.step(away(), secs(10)));
-    told(wait.step(said(Reason::Waiting, 0), secs(11)));
-    told(wait.step(away(), secs(12)));
-    told(wait.step(away(), secs(21)));
-    assert!(matches!(wait.step(away(), secs(22)), Step::End(Err(_))));
+    told(&mut wait, away(), secs(10));
+    told(&mut wait, said(Reason::Waiting, 0), secs(11));
+    told(&mut wait, away(), secs(12));
+    told(&mut wait, away(), secs(21));
+    assert!(wait.is_over(&away(), secs(22)));
 
-    let stranger = Err(FetchError::Denied {
-        address: "127.0.0.1:19256".to_owned(),
-    });
-    let end = Wait::new(secs(300)).step(stranger, secs(0));
-    assert!(matches!(end, Step::End(Err(_))), "it will not change");
+    let stranger = Err(FetchError::Denied("127.0.0.1:19256".to_owned()));
+    let mut wait = Wait::new(secs(300));
+    assert!(wait.is_over(&stranger, secs(0)), "it will not change");
 }
 
 #[rstest]
@@ -91,21 +85,8 @@ fn an_agent_that_restarts_is_waited_for() {
 #[case(Reason::NotLeaving, Exit::Failure, "NOT QUIET  ")]
 #[case(Reason::Blind, Exit::Unknown, "UNKNOWN  ")]
 fn endings(#[case] reason: Reason, #[case] expected: Exit, #[case] begins: &str) {
-    assert_eq!(exit(reason), expected);
+    assert_eq!(ending(reason).0, expected);
     let page = text(&report(reason, 0));
     assert!(page.starts_with(begins), "{page}");
     assert_eq!(page.lines().count(), 1, "{page}");
-}
-
-#[test]
-fn connections_of_a_leaving_node_are_told() {
-    let leaving = DrainReport {
-        connections: Some(1),
-        ..report(Reason::Quiet, 9)
-    };
-    let page = text(&leaving);
-    assert!(
-        page.ends_with("\n1 new connection since the node is tainted.\n"),
-        "{page}"
-    );
 }

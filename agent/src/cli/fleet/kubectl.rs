@@ -6,12 +6,13 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 
 use serde::Deserialize;
+use serde_json::Value;
 use thiserror::Error;
 
 use crate::args::{FleetArgs, Output};
+use crate::cli::wall;
 use agent_core::condition::{Status, TYPE};
 use agent_core::fleet::{ConditionSeen, NodeSeen};
-use agent_core::time::Wall;
 
 /// Labels of the agents' pods, as deploy/base and the chart set them.
 const AGENTS: &str = "app.kubernetes.io/name=pathproof,app.kubernetes.io/component=agent";
@@ -26,31 +27,21 @@ pub(super) enum KubectlError {
     #[error("kubectl is not in PATH: install it, or add its folder to PATH")]
     Missing,
     #[error("kubectl cannot be started")]
-    Start { source: io::Error },
+    Start(#[source] io::Error),
     #[error(
-        "kubectl get {what} failed ({status}), for the reason it printed; the rights it needs are in deploy/examples/fleet-rbac.yaml"
+        "kubectl get {0} failed ({1}), for the reason it printed; the rights it needs are in deploy/examples/fleet-rbac.yaml"
     )]
-    Failed {
-        what: &'static str,
-        status: ExitStatus,
-    },
-    #[error("kubectl get {what} did not print a list in JSON")]
-    Unreadable {
-        what: &'static str,
-        source: serde_json::Error,
-    },
+    Failed(&'static str, ExitStatus),
+    #[error("kubectl get {0} did not print a list in JSON")]
+    Unreadable(&'static str, #[source] serde_json::Error),
     #[error(
-        "no pod of an agent is on node {node} in namespace {namespace}: compare the name with kubectl get nodes, or give --namespace if pathproof is installed in another"
+        "no pod of an agent is on node {0} in namespace {1}: compare the name with kubectl get nodes, or give --namespace if pathproof is installed in another"
     )]
-    NoAgent { node: String, namespace: String },
+    NoAgent(String, String),
     #[error(
-        "the agent's pod {pod} is not running ({phase}): kubectl describe pod --namespace {namespace} {pod} shows why"
+        "the agent's pod {0} is not running ({1}): kubectl describe pod --namespace {2} {0} shows why"
     )]
-    NotRunning {
-        pod: String,
-        phase: String,
-        namespace: String,
-    },
+    NotRunning(String, String, String),
 }
 
 /// The Nodes of the selector.
@@ -58,7 +49,7 @@ pub(super) fn nodes(said: &FleetArgs) -> Result<Vec<NodeSeen>, KubectlError> {
     let selector = said.selector.iter();
     let words: Vec<String> = selector.map(|text| format!("--selector={text}")).collect();
     let nodes = get(said, "nodes", &words)?;
-    Ok(nodes.into_iter().map(node_seen).collect())
+    Ok(nodes.iter().map(node_seen).collect())
 }
 
 /// The name of the pod of that node's agent.
@@ -71,18 +62,14 @@ pub(super) fn agent_pod(said: &FleetArgs, node: &str) -> Result<String, KubectlE
     ];
     let pods = get(said, "pods", &words)?.into_iter();
     // An update has two pods on a node for a while.
-    let best = pods.max_by_key(|pod| (pod.waits().is_none(), pod.metadata.deleted.is_none()));
-    let node = node.to_owned();
+    let best = pods.max_by_key(|pod| (waits(pod).is_none(), !is_deleted(pod)));
     let Some(pod) = best else {
-        return Err(KubectlError::NoAgent { node, namespace });
+        return Err(KubectlError::NoAgent(node.to_owned(), namespace));
     };
-    match pod.waits() {
-        None => Ok(pod.metadata.name),
-        Some(phase) => Err(KubectlError::NotRunning {
-            pod: pod.metadata.name,
-            phase,
-            namespace,
-        }),
+    let name = text(&pod["metadata"]["name"]);
+    match waits(&pod) {
+        None => Ok(name),
+        Some(phase) => Err(KubectlError::NotRunning(name, phase, namespace)),
     }
 }
 
@@ -99,11 +86,7 @@ pub(super) fn exec(said: &FleetArgs, pod: &str, run: &str, options: &[String]) -
     not_started(command.args(options).exec())
 }
 
-fn get(
-    said: &FleetArgs,
-    what: &'static str,
-    words: &[String],
-) -> Result<Vec<Object>, KubectlError> {
+fn get(said: &FleetArgs, what: &'static str, words: &[String]) -> Result<Vec<Value>, KubectlError> {
     let mut command = kubectl("get", said);
     command.args([what, "--output=json"]).args(words);
     // A credential plugin may ask for a password.
@@ -111,10 +94,10 @@ fn get(
     let output = command.output().map_err(not_started)?;
     let status = output.status;
     if !status.success() {
-        return Err(KubectlError::Failed { what, status });
+        return Err(KubectlError::Failed(what, status));
     }
     let list: List = serde_json::from_slice(&output.stdout)
-        .map_err(|source| KubectlError::Unreadable { what, source })?;
+        .map_err(|source| KubectlError::Unreadable(what, source))?;
     Ok(list.items)
 }
 
@@ -127,124 +110,61 @@ fn kubectl(verb: &str, said: &FleetArgs) -> Command {
 fn not_started(source: io::Error) -> KubectlError {
     match source.kind() {
         io::ErrorKind::NotFound => KubectlError::Missing,
-        _ => KubectlError::Start { source },
+        _ => KubectlError::Start(source),
     }
 }
 
+/// What `kubectl get` prints of several objects.
 #[derive(Deserialize)]
 struct List {
-    items: Vec<Object>,
+    items: Vec<Value>,
 }
 
-/// A Node or a Pod.
-#[derive(Deserialize)]
-struct Object {
-    metadata: Metadata,
-    #[serde(default)]
-    spec: Spec,
-    #[serde(default)]
-    status: ObjectStatus,
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }
 
-#[derive(Deserialize)]
-struct Metadata {
-    name: String,
-    #[serde(rename = "deletionTimestamp")]
-    deleted: Option<String>,
-    #[serde(default)]
-    labels: Labels,
+fn each(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
 }
 
-#[derive(Default, Deserialize)]
-struct Labels {
-    #[serde(rename = "kubernetes.io/os")]
-    os: Option<String>,
+fn is_deleted(object: &Value) -> bool {
+    object["metadata"]["deletionTimestamp"].is_string()
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Spec {
-    taints: Vec<Taint>,
-}
-
-#[derive(Deserialize)]
-struct Taint {
-    key: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ObjectStatus {
-    conditions: Vec<Condition>,
-    phase: String,
-    container_statuses: Vec<Container>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Condition {
-    r#type: String,
-    status: String,
-    reason: String,
-    message: String,
-    last_heartbeat_time: Option<jiff::Timestamp>,
-    last_transition_time: Option<jiff::Timestamp>,
-}
-
-#[derive(Deserialize)]
-struct Container {
-    state: ContainerState,
-}
-
-#[derive(Deserialize)]
-struct ContainerState {
-    waiting: Option<Waiting>,
-}
-
-#[derive(Deserialize)]
-struct Waiting {
-    #[serde(default)]
-    reason: String,
-}
-
-impl Object {
-    /// Why a pod has no process; nothing if it has one. A container that crashed waits, whatever the
-    /// pod's phase.
-    fn waits(&self) -> Option<String> {
-        let ObjectStatus {
-            phase,
-            container_statuses,
-            ..
-        } = &self.status;
-        let waiting =
-            |container: &Container| Some(container.state.waiting.as_ref()?.reason.clone());
-        match container_statuses.iter().find_map(waiting) {
-            Some(reason) => Some(format!("{phase}, {reason}")),
-            None => (phase != "Running").then(|| phase.clone()),
-        }
+/// Why a pod has no process; nothing if it has one. A container that crashed waits, whatever the
+/// pod's phase.
+fn waits(pod: &Value) -> Option<String> {
+    let status = &pod["status"];
+    let phase = text(&status["phase"]);
+    let states = each(&status["containerStatuses"]).map(|container| &container["state"]);
+    let mut waiting = states.filter_map(|state| state.get("waiting"));
+    match waiting.next() {
+        Some(waiting) => Some(format!("{phase}, {}", text(&waiting["reason"]))),
+        None => (phase != "Running").then_some(phase),
     }
 }
 
-fn node_seen(node: Object) -> NodeSeen {
-    let mut conditions = node.status.conditions.into_iter();
-    let taints = node.spec.taints.into_iter();
+fn node_seen(node: &Value) -> NodeSeen {
+    let metadata = &node["metadata"];
+    let os = metadata["labels"]["kubernetes.io/os"].as_str();
+    let mut conditions = each(&node["status"]["conditions"]);
     NodeSeen {
-        name: node.metadata.name,
-        deleting: node.metadata.deleted.is_some(),
-        taints: taints.map(|taint| taint.key).collect(),
-        foreign_os: node.metadata.labels.os.filter(|os| os != "linux"),
-        condition: conditions
-            .find(|of| of.r#type == TYPE)
-            .map(|of| ConditionSeen {
-                status: Status::parse(&of.status).unwrap_or(Status::Unknown),
-                reason: of.reason,
-                message: of.message,
-                transition: of.last_transition_time.and_then(wall),
-                heartbeat: of.last_heartbeat_time.and_then(wall),
-            }),
+        name: text(&metadata["name"]),
+        deleting: is_deleted(node),
+        taints: each(&node["spec"]["taints"])
+            .map(|taint| text(&taint["key"]))
+            .collect(),
+        foreign_os: os.filter(|os| *os != "linux").map(str::to_owned),
+        condition: conditions.find(|of| of["type"] == TYPE).map(|of| {
+            let status = of["status"].as_str().unwrap_or_default();
+            ConditionSeen {
+                status: Status::parse(status).unwrap_or(Status::Unknown),
+                reason: text(&of["reason"]),
+                message: text(&of["message"]),
+                transition: of["lastTransitionTime"].as_str().and_then(wall),
+                heartbeat: of["lastHeartbeatTime"].as_str().and_then(wall),
+            }
+        }),
     }
-}
-
-fn wall(at: jiff::Timestamp) -> Option<Wall> {
-    i64::try_from(at.as_nanosecond()).ok().map(Wall)
 }

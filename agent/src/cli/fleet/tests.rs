@@ -3,7 +3,7 @@ use rstest::rstest;
 
 use super::*;
 use agent_core::condition::Status;
-use agent_core::fleet::ConditionSeen;
+use agent_core::fleet::{ConditionSeen, NodeSeen};
 
 const NOW: Wall = Wall(1_795_305_600_000_000_000);
 
@@ -31,7 +31,7 @@ fn proven(name: &str, since: i64) -> NodeSeen {
 }
 
 /// Every kind of node.
-fn mixed() -> Fleet {
+fn mixed() -> Vec<Row> {
     let leaked = "no new connection to a Service gets through on IPv4: leaked, VIP left \
                   untranslated (212 connections to 2 Services from 6 clients in 12 s)";
     let misrouted = "shop/checkout-with-a-rather-long-name-for-a-service:https is misrouted, still \
@@ -70,24 +70,24 @@ fn mixed() -> Fleet {
         leaving,
         windows,
     ];
-    Fleet::of(&nodes, NOW)
+    rows(&nodes, NOW)
 }
 
 /// Nothing to worry about.
-fn sound() -> Fleet {
+fn sound() -> Vec<Row> {
     let nodes = [1, 2, 3].map(|index| proven(&format!("worker-{index}"), 3_590));
-    Fleet::of(&nodes, NOW)
+    rows(&nodes, NOW)
 }
 
 /// Longer than a screen.
-fn large() -> Fleet {
+fn large() -> Vec<Row> {
     let nodes: Vec<NodeSeen> = (0..60)
         .map(|index| match index {
             7 => condition("worker-7", Status::False, "DatapathStale", "too old", 40),
             index => proven(&format!("worker-{index}"), 100_000),
         })
         .collect();
-    Fleet::of(&nodes, NOW)
+    rows(&nodes, NOW)
 }
 
 fn view(colour: bool) -> View<'static> {
@@ -104,9 +104,9 @@ fn view(colour: bool) -> View<'static> {
 #[rstest]
 #[case("mixed", mixed())]
 #[case("sound", sound())]
-#[case("empty", Fleet::of(&[], NOW))]
-fn pages(#[case] name: &str, #[case] fleet: Fleet) {
-    crate::cli::paper::assert_page("fleet", name, &render(&fleet, &view(false)));
+#[case("empty", Vec::new())]
+fn pages(#[case] name: &str, #[case] rows: Vec<Row>) {
+    crate::cli::paper::assert_page("fleet", name, &render(&rows, &view(false)));
 }
 
 /// Names that are longer than a terminal is wide are printed whole: they are copied.
@@ -120,7 +120,7 @@ fn long_names_are_never_cut() {
         "lost",
         250,
     )];
-    let page = render(&Fleet::of(&nodes, NOW), &view(false));
+    let page = render(&rows(&nodes, NOW), &view(false));
     assert!(page.contains(&format!(" {name} ")), "{page}");
 }
 
@@ -136,7 +136,8 @@ fn sound_nodes_can_be_left_out() {
         "{page}"
     );
     assert!(page.contains("3 sound nodes left out"), "{page}");
-    let document = serde_json::to_value(Document::of(&mixed(), &view)).unwrap();
+    let mixed = mixed();
+    let document = serde_json::to_value(Document::of(&mixed, &view)).unwrap();
     assert_eq!(document["summary"]["nodes"], 8);
     assert_eq!(document["nodes"].as_array().unwrap().len(), 5);
 }
@@ -163,7 +164,7 @@ fn a_cluster_in_flames_still_fits_a_screen_or_two() {
             )
         })
         .collect();
-    let page = render(&Fleet::of(&nodes, NOW), &view(false));
+    let page = render(&rows(&nodes, NOW), &view(false));
     assert_eq!(page.matches("Everything is lost.").count(), 20);
     assert_eq!(page.matches(" broken ").count(), 500);
 }
@@ -186,7 +187,8 @@ fn colours_change_nothing_that_is_read() {
 
 #[test]
 fn the_document_names_what_the_page_shows() {
-    let document = serde_json::to_value(Document::of(&mixed(), &view(false))).unwrap();
+    let mixed = mixed();
+    let document = serde_json::to_value(Document::of(&mixed, &view(false))).unwrap();
     let first = &document["nodes"][0];
     assert_eq!(first["node"], "worker-3");
     assert_eq!(first["group"], "sick");

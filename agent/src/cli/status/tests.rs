@@ -3,19 +3,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rstest::rstest;
 
-use super::render::{View, render};
+use super::render;
 use agent_core::report::{Report, sample};
 
 fn page(report: &Report) -> String {
     let now = sample::written() + Duration::from_millis(200);
-    render(
-        report,
-        &View {
-            colour: false,
-            now,
-            previous: None,
-        },
-    )
+    render(report, now, false)
 }
 
 /// Pages as they are printed, to be looked at: agent/testdata/status. With PATHPROOF_BLESS set
@@ -36,22 +29,8 @@ fn pages(#[case] name: &str, #[case] report: Report) {
 fn colours_change_nothing_that_is_read() {
     let report = sample::broken();
     let now = sample::written();
-    let plain = render(
-        &report,
-        &View {
-            colour: false,
-            now,
-            previous: None,
-        },
-    );
-    let coloured = render(
-        &report,
-        &View {
-            colour: true,
-            now,
-            previous: None,
-        },
-    );
+    let plain = render(&report, now, false);
+    let coloured = render(&report, now, true);
     let mut read = String::new();
     let mut rest = coloured.as_str();
     while let Some((before, code)) = rest.split_once('\x1b') {
@@ -68,35 +47,8 @@ fn colours_change_nothing_that_is_read() {
 fn a_report_that_is_not_renewed_is_pointed_out() {
     let report = sample::proven();
     let now: Timestamp = sample::written() + Duration::from_secs(45);
-    let page = render(
-        &report,
-        &View {
-            colour: false,
-            now,
-            previous: None,
-        },
-    );
+    let page = render(&report, now, false);
     assert!(page.contains("This is 45 s old"), "{page}");
-}
-
-#[test]
-fn rates_come_from_two_reports() {
-    let before = sample::proven();
-    let mut after = before.clone();
-    after.verdict.at.0 += 2_000_000_000;
-    after.services[0].outcomes.arrived += 41;
-    let view = View {
-        colour: false,
-        now: after.written,
-        previous: Some(&before),
-    };
-    let page = render(&after, &view);
-    let line = page
-        .lines()
-        .find(|line| line.contains("shop/web:http"))
-        .unwrap();
-    assert!(line.contains(" 20.5 "), "{line}");
-    assert!(page.contains("new/s"), "{page}");
 }
 
 #[test]
@@ -113,8 +65,8 @@ async fn what_the_admin_port_serves_is_what_is_shown() {
     use std::net::SocketAddr;
     use std::sync::Arc;
 
-    use crate::http::{admin, allow::AllowList, bind, serve};
-    use crate::lifecycle::{heartbeat::Heartbeat, ready::Readiness};
+    use crate::http::{AllowList, admin, bind, serve};
+    use crate::lifecycle::{Heartbeat, Readiness};
     use crate::metrics::Metrics;
     use agent_core::time::Mono;
 
@@ -123,7 +75,7 @@ async fn what_the_admin_port_serves_is_what_is_shown() {
     let router = admin::router(admin::AdminState {
         report,
         metrics: Arc::clone(&metrics),
-        readiness: Readiness::new(),
+        readiness: Readiness::default(),
         heartbeat: Heartbeat::new(0),
         recordings: tokio::sync::mpsc::channel(1).0,
         now: || Mono(0),
@@ -141,13 +93,12 @@ async fn what_the_admin_port_serves_is_what_is_shown() {
     let ask = || {
         let address = address.clone();
         tokio::task::spawn_blocking(move || {
-            crate::cli::fetch::fetch(&address)
-                .and_then(|body| crate::cli::fetch::parse(&address, &body))
+            crate::cli::fetch::report(&address).map(|(report, _)| report)
         })
     };
     let early = ask().await.unwrap().unwrap_err();
     assert!(
-        matches!(early, crate::cli::FetchError::TooEarly { .. }),
+        matches!(early, crate::cli::FetchError::TooEarly(..)),
         "{early}"
     );
     publish.send_replace(Some(Arc::new(sample::degraded())));

@@ -7,7 +7,7 @@ use agent_core::report::sample::probed;
 use agent_core::report::{Report, sample};
 
 fn page(report: &Report) -> String {
-    render(&Chain::of(report), false)
+    render(report, false)
 }
 
 /// Pages as they are printed, to be looked at: agent/testdata/why. With PATHPROOF_BLESS set they
@@ -27,7 +27,8 @@ fn pages(#[case] name: &str, #[case] report: Report) {
 
 #[test]
 fn the_flushed_chain_is_told_stage_by_stage() {
-    let chain = Chain::of(&probed::flushed());
+    let report = probed::flushed();
+    let chain = Chain::of(&report);
     assert_eq!(chain.lanes.len(), 5);
     let first = &chain.lanes[0];
     assert!(first.counts);

@@ -4,7 +4,7 @@
 //! `cluster::api`, what publishes, the rotator. A client renews its token and its certificate
 //! authority by itself, from their files, at least once a minute.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +14,10 @@ use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigErro
 use kube::{Client, Config};
 use thiserror::Error;
 
-use super::routes::Routes;
+use super::routes::{Routes, learn};
 
+/// Where the ServiceAccount of a pod is mounted.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// A connection, with its TLS handshake, stands within this, or another address is tried.
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -45,34 +47,22 @@ pub enum ClientError {
     },
     /// The URL is none.
     #[error(
-        "--server: {url:?} is no URL of an API server: give http://HOST:PORT or https://HOST:PORT"
+        "--server: {0:?} is no URL of an API server: give http://HOST:PORT or https://HOST:PORT"
     )]
-    Url {
-        /// What was said.
-        url: String,
-    },
+    Url(String),
     /// The ServiceAccount cannot be read.
     #[error(
         "the ServiceAccount's token and certificate cannot be read; mount them (automountServiceAccountToken), or give --kubeconfig"
     )]
-    InCluster {
-        /// What is missing.
-        source: InClusterError,
-    },
+    InCluster(#[source] InClusterError),
     /// Nothing says whom to trust.
     #[error(
-        "no certificate authority is named for the API server, and the system's cannot be read ({source}); name one in the kubeconfig (certificate-authority), or mount the node's /etc/ssl/certs: the image has none"
+        "no certificate authority is named for the API server, and the system's cannot be read ({0}); name one in the kubeconfig (certificate-authority), or mount the node's /etc/ssl/certs: the image has none"
     )]
-    NoAuthority {
-        /// What was tried.
-        source: Box<kube::Error>,
-    },
+    NoAuthority(#[source] Box<kube::Error>),
     /// What was found cannot be used: a certificate, a key, a token.
-    #[error("the API server's credentials cannot be used: {source}")]
-    Credentials {
-        /// What is wrong.
-        source: Box<kube::Error>,
-    },
+    #[error("the API server's credentials cannot be used: {0}")]
+    Credentials(#[source] Box<kube::Error>),
 }
 
 /// A client for that access. Nothing is asked of the server yet. Must be called within a tokio
@@ -89,10 +79,13 @@ pub async fn client(access: &ApiAccess) -> Result<Client, ClientError> {
         return direct(config);
     }
     let Some(url) = &access.server else {
-        let config = Config::incluster_env().map_err(|source| ClientError::InCluster { source })?;
+        let config = Config::incluster_env().map_err(ClientError::InCluster)?;
         let namespace = config.default_namespace.clone();
         let routes = Routes::new(tuned(config), access.state_dir.as_deref())?;
-        return Ok(Client::new(Arc::new(routes).service(), namespace));
+        let routes = Arc::new(routes);
+        let client = routes.client(namespace);
+        tokio::spawn(learn(routes, client.clone()));
+        return Ok(client);
     };
     let uri = parse(url)?;
     // A token that goes over plain HTTP is anybody's.
@@ -122,9 +115,9 @@ pub(super) fn direct(config: Config) -> Result<Client, ClientError> {
         let source = Box::new(source);
         match *source {
             kube::Error::RustlsTls(RustlsTlsError::AddRootCertificate(_)) if !named => {
-                ClientError::NoAuthority { source }
+                ClientError::NoAuthority(source)
             }
-            _ => ClientError::Credentials { source },
+            _ => ClientError::Credentials(source),
         }
     })
 }
@@ -153,14 +146,66 @@ fn tuned(mut config: Config) -> Config {
 }
 
 fn parse(url: &str) -> Result<Uri, ClientError> {
-    let fail = || ClientError::Url {
-        url: url.to_owned(),
+    let uri: Option<Uri> = url.parse().ok();
+    uri.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some())
+        .ok_or_else(|| ClientError::Url(url.to_owned()))
+}
+
+/// What an access reads, now and later: tokens and certificates are renewed while it is used.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct AccessFiles {
+    /// Files and folders, as they are named.
+    pub paths: Vec<PathBuf>,
+    /// Whether a credential comes from a program that is run for it.
+    pub runs_a_program: bool,
+}
+
+/// Of an access, with the variables that name the certificate authorities of the system.
+pub fn files(kubeconfig: Option<&Path>) -> AccessFiles {
+    let mut files = named_by(kubeconfig);
+    let authorities = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter();
+    let authorities = authorities.filter_map(std::env::var_os);
+    files.paths.extend(authorities.map(PathBuf::from));
+    files
+}
+
+/// What the access itself names. A kubeconfig that cannot be read names nothing: its user reports
+/// that.
+fn named_by(kubeconfig: Option<&Path>) -> AccessFiles {
+    let Some(path) = kubeconfig else {
+        return AccessFiles {
+            paths: vec![SERVICE_ACCOUNT.into()],
+            runs_a_program: false,
+        };
     };
-    let uri: Uri = url.parse().map_err(|_| fail())?;
-    match (uri.scheme_str(), uri.host()) {
-        (Some("http" | "https"), Some(_)) => Ok(uri),
-        _ => Err(fail()),
+    let read = Kubeconfig::read_from(path).unwrap_or_default();
+    let clusters = read.clusters.into_iter().filter_map(|of| of.cluster);
+    let authorities = clusters.filter_map(|cluster| cluster.certificate_authority);
+    let mut files = AccessFiles {
+        paths: [path.to_owned()]
+            .into_iter()
+            .chain(authorities.map(PathBuf::from))
+            .collect(),
+        runs_a_program: false,
+    };
+    for user in read.auth_infos.into_iter().filter_map(|of| of.auth_info) {
+        let named = [user.client_certificate, user.client_key, user.token_file];
+        files
+            .paths
+            .extend(named.into_iter().flatten().map(PathBuf::from));
+        files.runs_a_program |= user.exec.is_some() || user.auth_provider.is_some();
     }
+    files
+}
+
+/// Folders in which a file may be replaced by another of its name, as tokens and certificates are
+/// renewed: the file's own, and that of what it is a link to.
+pub fn folders(path: &Path) -> Vec<PathBuf> {
+    let parent = |file: PathBuf| file.parent().map(Path::to_owned).unwrap_or(file);
+    let named = [std::path::absolute(path), path.canonicalize()];
+    let mut folders: Vec<_> = named.into_iter().flatten().map(parent).collect();
+    folders.dedup();
+    folders
 }
 
 #[cfg(test)]
@@ -209,5 +254,57 @@ mod tests {
             error.starts_with("--kubeconfig /nowhere/admin.conf: "),
             "{error}"
         );
+    }
+
+    fn of(kubeconfig: &str) -> AccessFiles {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config");
+        std::fs::write(&path, kubeconfig).unwrap();
+        let mut found = named_by(Some(&path));
+        found.paths.retain(|named| *named != path);
+        for named in &mut found.paths {
+            *named = named
+                .strip_prefix(folder.path())
+                .unwrap_or(named)
+                .to_owned();
+        }
+        found
+    }
+
+    const HEAD: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster:\n    \
+        server: https://10.0.0.1\n    certificate-authority: /pki/ca.crt\nusers:\n- name: u\n  user:\n";
+
+    #[test]
+    fn every_file_that_is_named_is_found() {
+        let user = "    client-certificate: own/tls.crt\n    client-key: own/tls.key\n    \
+            tokenFile: /tokens/token\n";
+        let found = of(&format!("{HEAD}{user}"));
+        let named = ["/pki/ca.crt", "own/tls.crt", "own/tls.key", "/tokens/token"];
+        assert_eq!(found.paths, named.map(PathBuf::from));
+        assert!(!found.runs_a_program);
+    }
+
+    #[test]
+    fn a_program_is_told() {
+        let user = "    exec:\n      apiVersion: client.authentication.k8s.io/v1\n      \
+            command: aws\n";
+        assert!(of(&format!("{HEAD}{user}")).runs_a_program);
+    }
+
+    #[test]
+    fn what_cannot_be_read_names_nothing() {
+        assert_eq!(of("{"), AccessFiles::default());
+    }
+
+    #[test]
+    fn a_link_is_followed_to_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let kept = root.join("kept");
+        std::fs::create_dir(&kept).unwrap();
+        std::fs::write(kept.join("token"), "").unwrap();
+        std::os::unix::fs::symlink(kept.join("token"), root.join("token")).unwrap();
+        assert_eq!(folders(&root.join("token")), [root.clone(), kept.clone()]);
+        assert_eq!(folders(&kept.join("token")), [kept]);
     }
 }

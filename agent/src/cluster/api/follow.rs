@@ -1,6 +1,6 @@
 //! Lists and watches one resource, for as long as somebody listens.
 //!
-//! The first answer is a streaming list: a watch that tells first what is there (KEP-3157), one
+//! The first answer is a streaming list: a watch that begins with what is there (KEP-3157), one
 //! object at a time, so that no page of objects is ever in memory. A server that does not serve
 //! those is asked for pages instead. A watch that ends goes on from the version it had come to; one
 //! whose version the server has forgotten (410 Gone) begins anew, at least as new as before.
@@ -13,7 +13,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::AsyncBufReadExt;
-use hyper::Request;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use kube::Client;
 use kube::core::Status;
 use serde::Deserialize;
@@ -21,26 +21,20 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::objects::{self, Stub};
-use super::requests::{From, Requests};
+use super::client::root_cause;
 use super::store::Event;
-use super::{Kind, jitter};
-use crate::cluster::manifests::Reason;
+use super::{Kind, Requests, jitter};
+use crate::cluster::Problem;
 
-mod reasons;
+/// Marks the end of what was there when a streaming list began.
+const INITIAL_END: &str = "k8s.io/initial-events-end";
 
-/// A line's memory is kept for the next up to this size.
-const LINE: usize = 64 * 1024;
-
-/// Watches that end at once are told of after so many.
+/// Watches that end at once are a problem after so many.
 const OFTEN: u32 = 3;
 
-/// So many watches in a row that say nothing are of a version that the server may never reach, as
-/// after its store was restored from a backup. More, after a list, are told of.
+/// So many watches in a row that are silent are of a version that the server may never reach, as
+/// after its store was restored from a backup. More, after a list, are a problem.
 const SILENT: u32 = 2;
-
-/// Too Many Requests: whatever is asked.
-const BUSY: u16 = 429;
 
 /// How long is waited for what.
 #[derive(Clone, Copy, Debug)]
@@ -77,9 +71,8 @@ impl Default for Pace {
 }
 
 /// How a list or a watch ended.
+#[derive(Debug)]
 enum End {
-    /// Nobody listens.
-    Unheard,
     /// As watches end: the time was up, the connection broke.
     Over,
     /// Nothing came for too long.
@@ -89,7 +82,7 @@ enum End {
     /// Streaming lists are not served.
     NotStreamed,
     /// Something stands in the way.
-    Failed(Reason),
+    Failed(Problem),
 }
 
 /// One event of a watch.
@@ -104,18 +97,16 @@ struct Line<'a> {
 /// One page of a list.
 #[derive(Deserialize)]
 struct Page<'a> {
-    metadata: PageMeta,
+    metadata: ListMeta,
     #[serde(borrow, default)]
     items: Option<Vec<&'a RawValue>>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PageMeta {
-    #[serde(default)]
-    resource_version: Option<String>,
-    #[serde(default, rename = "continue")]
-    next: Option<String>,
+/// An object of which nothing else matters, or nothing else is understood.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Stub {
+    metadata: ObjectMeta,
 }
 
 /// Follows one resource.
@@ -130,18 +121,17 @@ pub(super) struct Follower {
     newest: Option<String>,
     /// Whether streaming lists are tried.
     streams: bool,
-    /// A list is being told.
+    /// A list is under way.
     listing: bool,
     /// Failures in a row.
     failures: u32,
     /// Watches in a row that ended in silence, but for what a list had told before.
     silent: u32,
-    /// Something in the way was told of, and not that it is gone.
+    /// Something in the way was reported, and not that it is gone.
     troubled: bool,
 }
 
 impl Follower {
-    /// Of a resource.
     pub(super) fn new(
         client: Client,
         requests: Requests,
@@ -170,6 +160,14 @@ impl Follower {
 
     /// Until nobody listens.
     pub(super) async fn run(mut self) {
+        let events = self.events.clone();
+        tokio::select! {
+            () = self.follow() => {}
+            () = events.closed() => {}
+        }
+    }
+
+    async fn follow(&mut self) {
         loop {
             let began = Instant::now();
             let end = match (self.version.clone(), self.streams) {
@@ -179,22 +177,18 @@ impl Follower {
             self.listing = false;
             let lasted = began.elapsed() >= self.pace.pause;
             match end {
-                Err(End::Unheard) => return,
                 // A watch that ends as soon as it began is asked for ever more slowly.
                 Ok(()) | Err(End::Over) if lasted => self.failures = 0,
                 Ok(()) => {}
                 Err(End::Over) => {
-                    if self.failures >= OFTEN && self.trouble(reasons::short_lived()).await.is_err()
-                    {
-                        return;
+                    if self.failures >= OFTEN {
+                        self.trouble(away("it ends every watch at once")).await;
                     }
                     self.rest().await;
                 }
                 Err(End::Silent) => {
                     self.failures = 0;
-                    if self.note_silence().await.is_err() {
-                        return;
-                    }
+                    self.note_silence().await;
                 }
                 Err(End::Forgotten) => {
                     tracing::info!(
@@ -208,13 +202,11 @@ impl Follower {
                     self.wait_to_list().await;
                 }
                 Err(End::NotStreamed) => self.streams = false,
-                Err(End::Failed(reason)) => {
+                Err(End::Failed(problem)) => {
                     // Pages that fail tell nothing of streaming lists.
                     self.streams = true;
                     self.silent = 0;
-                    if self.trouble(reason).await.is_err() {
-                        return;
-                    }
+                    self.trouble(problem).await;
                     self.rest().await;
                 }
             }
@@ -223,21 +215,21 @@ impl Follower {
 
     /// A watch was silent. Lists are asked for ever more seldom: where bookmarks are not served, a
     /// quiet cluster is silent as well.
-    async fn note_silence(&mut self) -> Result<(), End> {
+    async fn note_silence(&mut self) {
         self.silent = self.silent.saturating_add(1);
         if self.silent > SILENT {
-            self.trouble(reasons::mute(self.resource())).await?;
+            let why = "nothing comes on a watch, not even bookmarks";
+            self.trouble(unserved(self.resource(), why)).await;
         }
         if self.silent >= SILENT && self.silent.is_power_of_two() {
             tracing::info!(
                 resource = self.resource(),
-                "the API server's watches say nothing; listing again"
+                "the API server's watches are silent; listing again"
             );
             // The newest version stays: what the server has may not be older, unless it says so.
             self.version = None;
             self.wait_to_list().await;
         }
-        Ok(())
     }
 
     fn resource(&self) -> &'static str {
@@ -249,7 +241,7 @@ impl Follower {
         let pause = pause.min(self.pace.longest);
         self.failures = self.failures.saturating_add(1);
         let half = pause / 2;
-        self.sleep(half + chance(half)).await;
+        sleep(half + chance(half)).await;
     }
 
     /// The API server has forgotten one agent's version, and so that of all others.
@@ -258,102 +250,81 @@ impl Follower {
             true => self.pace.relist,
             false => self.pace.relist_pages,
         };
-        self.sleep(chance(longest)).await;
+        sleep(chance(longest)).await;
     }
 
-    async fn sleep(&self, time: Duration) {
-        tokio::select! {
-            () = sleep(time) => {}
-            () = self.events.closed() => {}
-        }
+    async fn tell(&self, event: Event) {
+        // Where nobody listens any more, this task ends.
+        let _ = self.events.send(event).await;
     }
 
-    async fn tell(&self, event: Event) -> Result<(), End> {
-        self.events.send(event).await.map_err(|_| End::Unheard)
-    }
-
-    async fn trouble(&mut self, reason: Reason) -> Result<(), End> {
+    async fn trouble(&mut self, problem: Problem) {
         self.troubled = true;
-        let trouble = Event::Trouble(self.requests.kind, Some(reason));
-        self.tell(trouble).await
+        let trouble = Event::Trouble(self.requests.kind, Some(problem));
+        self.tell(trouble).await;
     }
 
     /// What stood in the way does not any more.
-    async fn well(&mut self) -> Result<(), End> {
+    async fn well(&mut self) {
         // A list says nothing against watches that are silent, nor does another one of those.
-        if self.silent > SILENT || !std::mem::take(&mut self.troubled) {
-            return Ok(());
+        if self.silent <= SILENT && std::mem::take(&mut self.troubled) {
+            self.tell(Event::Trouble(self.requests.kind, None)).await;
         }
-        self.tell(Event::Trouble(self.requests.kind, None)).await
     }
 
     /// Watches from a version, or from what is there.
     async fn watch(&mut self, version: Option<String>) -> Result<(), End> {
         let seconds = self.pace.watch.as_secs();
         let seconds = seconds + jitter(seconds);
-        let newest = self.newest.clone().unwrap_or_else(|| "0".to_owned());
-        let from = match &version {
-            Some(version) => From::Version(version),
-            None => From::Beginning(&newest),
-        };
-        let url = self.requests.watch(from, seconds);
-        let asked = timeout(self.pace.reply, self.client.request_stream(get(&url)?)).await;
+        let is_list = version.is_none();
+        let from = version.or_else(|| self.newest.clone());
+        let from = from.as_deref().unwrap_or("0");
+        let request = self
+            .requests
+            .watch(from, is_list, seconds)
+            .map_err(unasked)?;
+        let asked = timeout(self.pace.reply, self.client.request_stream(request)).await;
         let stream = match asked {
-            Err(_) => return Err(End::Failed(reasons::silent(self.pace.reply))),
-            Ok(Err(error)) => return Err(self.refused(error, version.is_none())),
+            Err(_) => return Err(End::Failed(no_answer(self.pace.reply))),
+            Ok(Err(error)) => return Err(self.refused(error, is_list)),
             Ok(Ok(stream)) => stream,
         };
-        if version.is_none() {
-            self.begin_list().await?;
+        if is_list {
+            self.begin_list().await;
         }
         let mut stream = pin!(stream);
         // One that the server ends as soon as it was begun is no way to hear of anything: that it
         // was begun ends no trouble. What it says does, or that it lasts.
-        let first = tokio::select! {
-            first = timeout(self.pace.pause, stream.fill_buf()) => first.map(drop),
-            () = self.events.closed() => return Err(End::Unheard),
-        };
-        if first.is_err() {
-            self.well().await?;
+        if timeout(self.pace.pause, stream.fill_buf()).await.is_err() {
+            self.well().await;
         }
         let mut line = Vec::new();
         loop {
             line.clear();
-            if line.capacity() > LINE {
-                line = Vec::new();
-            }
             // What is there comes without a pause: where it does not end, it is no such list.
-            let patience = if self.listing {
-                self.pace.reply
-            } else {
-                self.pace.silence
+            let patience = match self.listing {
+                true => self.pace.reply,
+                false => self.pace.silence,
             };
-            let read = tokio::select! {
-                read = timeout(patience, stream.read_until(b'\n', &mut line)) => read,
-                () = self.events.closed() => return Err(End::Unheard),
-            };
-            match read {
+            match timeout(patience, stream.read_until(b'\n', &mut line)).await {
                 Err(_) if self.listing => return Err(End::NotStreamed),
-                Err(_) => {
-                    tracing::debug!(resource = self.resource(), "nothing came; watching anew");
-                    return Err(End::Silent);
-                }
+                Err(_) => return Err(End::Silent),
                 Ok(Err(_) | Ok(0)) => return Err(End::Over),
                 Ok(Ok(_)) => self.hear(&line).await?,
             }
         }
     }
 
-    async fn begin_list(&mut self) -> Result<(), End> {
+    async fn begin_list(&mut self) {
         self.listing = true;
-        self.tell(Event::ListBegins(self.requests.kind)).await
+        self.tell(Event::ListBegins(self.requests.kind)).await;
     }
 
-    async fn end_list(&mut self, version: Option<String>) -> Result<(), End> {
+    async fn end_list(&mut self, version: Option<String>) {
         self.listing = false;
         self.reach(version);
         self.failures = 0;
-        self.tell(Event::ListEnds(self.requests.kind)).await
+        self.tell(Event::ListEnds(self.requests.kind)).await;
     }
 
     /// Goes on from that version.
@@ -380,91 +351,98 @@ impl Follower {
             if !self.listing {
                 self.silent = 0;
             }
-            self.well().await?;
+            self.well().await;
         }
         match &*event.kind {
             "ADDED" | "MODIFIED" => self.hear_object(event.object).await,
             "DELETED" => {
-                let Stub { metadata } = stub(event.object);
+                let metadata = metadata(event.object);
                 self.reach(metadata.resource_version.clone());
-                self.tell(Event::Gone(self.requests.kind, Box::new(metadata)))
-                    .await
+                let gone = Event::Gone(self.requests.kind, Box::new(metadata));
+                self.tell(gone).await;
             }
             "BOOKMARK" => {
-                let stub = stub(event.object);
-                if self.listing && stub.ends_list() {
-                    return self.end_list(stub.metadata.resource_version).await;
+                let metadata = metadata(event.object);
+                let annotations = metadata.annotations.unwrap_or_default();
+                if self.listing && annotations.contains_key(INITIAL_END) {
+                    self.end_list(metadata.resource_version).await;
+                } else {
+                    self.reach(metadata.resource_version);
                 }
-                self.reach(stub.metadata.resource_version);
-                Ok(())
             }
             "ERROR" => {
                 let status: Status = serde_json::from_str(event.object.get()).unwrap_or_default();
-                Err(self.refused(kube::Error::Api(Box::new(status)), self.listing))
+                return Err(self.refused(kube::Error::Api(Box::new(status)), self.listing));
             }
             // What later servers may send.
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(())
     }
 
-    async fn hear_object(&mut self, text: &RawValue) -> Result<(), End> {
+    async fn hear_object(&mut self, text: &RawValue) {
         let (event, version) = object(self.requests.kind, text);
         self.reach(version);
-        self.tell(event).await
+        self.tell(event).await;
     }
 
     /// Lists page by page.
     async fn list(&mut self) -> Result<(), End> {
         let mut after: Option<String> = None;
         loop {
-            let url = self.requests.list(after.as_deref());
-            let asked = timeout(self.pace.reply * 2, self.client.request_text(get(&url)?)).await;
-            let text = match asked {
-                Err(_) => return Err(End::Failed(reasons::silent(self.pace.reply * 2))),
+            let is_first = after.is_none();
+            let request = self.requests.list(after).map_err(unasked)?;
+            let patience = self.pace.reply * 2;
+            let text = match timeout(patience, self.client.request_text(request)).await {
+                Err(_) => return Err(End::Failed(no_answer(patience))),
                 Ok(Err(error)) => return Err(self.refused(error, false)),
                 Ok(Ok(text)) => text,
             };
-            let page: Page = serde_json::from_str(&text).map_err(|error| {
-                End::Failed(Reason::Unserved {
-                    resource: self.requests.kind.resource(),
-                    error: error.to_string(),
-                })
-            })?;
-            if after.is_none() {
-                self.well().await?;
-                self.begin_list().await?;
+            let page: Page = serde_json::from_str(&text)
+                .map_err(|error| End::Failed(unserved(self.resource(), &error.to_string())))?;
+            if is_first {
+                self.well().await;
+                self.begin_list().await;
             }
             for item in page.items.unwrap_or_default() {
-                self.hear_object(item).await?;
+                self.hear_object(item).await;
             }
-            after = page.metadata.next.filter(|token| !token.is_empty());
+            after = page.metadata.continue_.filter(|token| !token.is_empty());
             if after.is_none() {
-                return self.end_list(page.metadata.resource_version).await;
+                self.end_list(page.metadata.resource_version).await;
+                return Ok(());
             }
         }
     }
 
     /// What an error of the server means.
-    fn refused(&mut self, error: kube::Error, is_streaming_list: bool) -> End {
-        let resource = self.requests.kind.resource();
+    fn refused(&mut self, error: kube::Error, is_list: bool) -> End {
+        let resource = self.resource();
         let status = match error {
             kube::Error::Api(status) => status,
-            error => return End::Failed(reasons::away(&error)),
+            error => return End::Failed(away(&root_cause(&error))),
         };
-        let error = reasons::one_line(&status.message, status.code);
+        let mut why = one_line(&status.message);
+        if why.is_empty() {
+            why = format!("status {}", status.code);
+        }
         match status.code {
             410 => End::Forgotten,
-            401 | 403 => End::Failed(Reason::Forbidden { resource, error }),
+            401 | 403 => End::Failed(Problem::silence(format!(
+                "API server: does not let the agent watch {resource} ({why}); what it said \
+                 before stays; grant get, list and watch on them"
+            ))),
             // The server is behind what was seen, as after a restore: then anything it has.
             _ if status.message.contains("Too large resource version") => {
                 self.newest = None;
                 self.version = None;
-                End::Failed(Reason::Unserved { resource, error })
+                End::Failed(unserved(resource, &why))
             }
-            // KEP-3157: a server that knows nothing of it (400, 422), or whose etcd is too old for it
-            // (500, before 3.4.25). One that is in trouble says so again when it is asked for pages.
-            _ if is_streaming_list && status.code != BUSY => End::NotStreamed,
-            _ => End::Failed(Reason::Unserved { resource, error }),
+            // KEP-3157: a server that does not implement it (400, 422), or whose etcd is too old for
+            // it (500, before 3.4.25). One that is in trouble says so again when it is asked for
+            // pages. One that is busy (429) is busy, whatever is asked.
+            code if is_list && code != 429 => End::NotStreamed,
+            _ => End::Failed(unserved(resource, &why)),
         }
     }
 }
@@ -474,27 +452,49 @@ fn chance(most: Duration) -> Duration {
     Duration::from_micros(jitter(u64::try_from(most.as_micros()).unwrap_or(u64::MAX)))
 }
 
-fn get(url: &str) -> Result<Request<Vec<u8>>, End> {
-    Request::get(url).body(Vec::new()).map_err(|error| {
-        End::Failed(Reason::Away {
-            error: error.to_string(),
-        })
-    })
-}
-
 /// What an object says, and the version at which a watch goes on after it.
 pub(super) fn object(kind: Kind, text: &RawValue) -> (Event, Option<String>) {
-    match objects::read(kind, text) {
-        Ok(read) => (Event::There(read.object), read.version),
+    match kind.read(&mut serde_json::Deserializer::from_str(text.get())) {
+        Ok(object) => {
+            let version = object.metadata().resource_version.clone();
+            (Event::There(object), version)
+        }
         Err(error) => {
-            let Stub { metadata } = stub(text);
+            let metadata = metadata(text);
             let version = metadata.resource_version.clone();
-            let error = error.to_string();
-            (Event::Unreadable(kind, Box::new(metadata), error), version)
+            let event = Event::Unreadable(kind, Box::new(metadata), error.to_string());
+            (event, version)
         }
     }
 }
 
-fn stub(text: &RawValue) -> Stub {
-    serde_json::from_str(text.get()).unwrap_or_default()
+fn metadata(text: &RawValue) -> ObjectMeta {
+    let stub: Stub = serde_json::from_str(text.get()).unwrap_or_default();
+    stub.metadata
+}
+
+/// Words that stay the same while the cause does.
+fn away(why: &str) -> Problem {
+    let why = one_line(why);
+    Problem::silence(format!(
+        "API server: cannot be reached ({why}); what it said before stays"
+    ))
+}
+
+fn no_answer(patience: Duration) -> Problem {
+    away(&format!("no answer within {} s", patience.as_secs_f32()))
+}
+
+fn unserved(resource: &str, why: &str) -> Problem {
+    Problem::silence(format!(
+        "API server: cannot tell of {resource} ({why}); what it said before stays"
+    ))
+}
+
+fn unasked(error: kube::core::request::Error) -> End {
+    End::Failed(away(&error.to_string()))
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -4,29 +4,32 @@
 //! agent judges: it is the first introduction and the last resort. After it has answered once, the
 //! addresses behind it are learned from the Service's EndpointSlices, connected to directly under
 //! the TLS name that every API server's certificate has, kept in a file for the next start, and
-//! learned anew now and then.
+//! learned again now and then.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper::{Method, Request, Response};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use kube::api::ListParams;
 use kube::client::Body;
-use kube::{Client, Config};
+use kube::{Api, Client, Config};
 use serde::{Deserialize, Serialize};
-use tower::Service;
+use tokio::time::{sleep, timeout};
 use tower::util::service_fn;
 
 use super::client::{ClientError, direct};
-use super::{jitter, objects};
+use super::jitter;
 
 /// Every API server's certificate has it.
 const SERVER_NAME: &str = "kubernetes.default.svc";
-/// Where the API servers write their own addresses.
-const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dkubernetes";
+/// Selects the slices in which the API servers write their own addresses.
+const SLICES: &str = "kubernetes.io/service-name=kubernetes";
 /// The file in the state folder.
 const FILE: &str = "api-servers.json";
 /// API servers come and go this slowly.
@@ -45,18 +48,12 @@ struct Route {
     client: Client,
 }
 
-/// All of them; the last is the ClusterIP.
-struct Known {
-    routes: Vec<Route>,
-    /// The one that worked last.
-    current: usize,
-}
-
 /// Ways to the API server.
 pub(super) struct Routes {
     introduction: Config,
     file: Option<PathBuf>,
-    known: Mutex<Known>,
+    /// In the order in which they are tried, which is a circle: the way that worked last is first.
+    known: Mutex<VecDeque<Route>>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -69,29 +66,22 @@ impl Routes {
     pub(super) fn new(introduction: Config, state_dir: Option<&Path>) -> Result<Self, ClientError> {
         let file = state_dir.map(|dir| dir.join(FILE));
         let remembered = file.as_deref().map(recall).unwrap_or_default();
-        let routes = routes(&introduction, &remembered)?;
+        let known = routes(&introduction, &remembered)?;
         Ok(Self {
             introduction,
             file,
-            known: Mutex::new(Known { routes, current: 0 }),
+            known: Mutex::new(known),
         })
     }
 
-    /// What a client sends its requests through. Learning goes on as long as it lives.
-    pub(super) fn service(
-        self: Arc<Self>,
-    ) -> impl Service<
-        Request<Body>,
-        Response = Response<Body>,
-        Error = kube::Error,
-        Future = impl Future<Output = Result<Response<Body>, kube::Error>> + Send + 'static,
-    > + Send
-    + 'static {
-        tokio::spawn(learn(Arc::downgrade(&self)));
-        service_fn(move |request| {
-            let routes = Arc::clone(&self);
+    /// A client that sends its requests by these ways.
+    pub(super) fn client(self: &Arc<Self>, namespace: String) -> Client {
+        let routes = Arc::clone(self);
+        let service = service_fn(move |request| {
+            let routes = Arc::clone(&routes);
             async move { routes.send(request).await }
-        })
+        });
+        Client::new(service, namespace)
     }
 
     /// Sends by the way that worked last. One that cannot be connected gives way to the next at
@@ -100,7 +90,7 @@ impl Routes {
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
         let (parts, body) = request.into_parts();
         let mut body = Some(body);
-        let ways = self.ways();
+        let ways: Vec<Route> = self.lock().iter().cloned().collect();
         let last = ways.len() - 1;
         for (at, route) in ways.into_iter().enumerate() {
             let copy = match (&body, at) {
@@ -131,77 +121,41 @@ impl Routes {
         Err(kube::Error::Service("no address of the API server".into()))
     }
 
-    /// All ways, beginning with the one that worked last.
-    fn ways(&self) -> Vec<Route> {
-        let known = self.lock();
-        let (before, from) = known.routes.split_at(known.current);
-        from.iter().chain(before).cloned().collect()
-    }
-
-    fn failed(&self, address: Option<SocketAddr>) {
-        let mut known = self.lock();
-        if known.routes[known.current].address == address {
-            known.current = (known.current + 1) % known.routes.len();
-        }
-    }
-
-    fn worked(&self, address: Option<SocketAddr>) {
-        let mut known = self.lock();
-        let found = known.routes.iter().position(|of| of.address == address);
-        known.current = found.unwrap_or(0);
-    }
-
     /// Takes addresses over, where they are others than before. Those behind the ClusterIP come
     /// first again in any case.
-    fn adopt(&self, addresses: &[SocketAddr]) -> Result<(), ClientError> {
-        let mut now: Vec<SocketAddr> = self
-            .lock()
-            .routes
-            .iter()
-            .filter_map(|of| of.address)
-            .collect();
-        let mut told = addresses.to_vec();
-        now.sort_unstable();
-        told.sort_unstable();
-        told.dedup();
-        if now == told {
+    fn adopt(&self, mut learned: Vec<SocketAddr>) -> Result<(), ClientError> {
+        learned.sort_unstable();
+        learned.dedup();
+        {
             let mut known = self.lock();
-            if known.routes[known.current].address.is_none() {
-                known.current = 0;
+            let mut now: Vec<_> = known.iter().filter_map(|of| of.address).collect();
+            now.sort_unstable();
+            if now == learned {
+                if known.front().is_some_and(|of| of.address.is_none()) {
+                    known.rotate_left(1);
+                }
+                return Ok(());
             }
-            return Ok(());
         }
         // Not every node asks the first one.
-        let turn = jitter(told.len() as u64);
-        told.rotate_left(usize::try_from(turn).unwrap_or(0));
-        let routes = routes(&self.introduction, &told)?;
-        *self.lock() = Known { routes, current: 0 };
-        tracing::info!(addresses = ?told, "the API server is connected to directly from now on");
+        let turn = jitter(learned.len() as u64);
+        learned.rotate_left(usize::try_from(turn).unwrap_or(0));
+        *self.lock() = routes(&self.introduction, &learned)?;
+        tracing::info!(addresses = ?learned, "the API server is connected to directly from now on");
         if let Some(file) = &self.file
-            && let Err(error) = keep(file, &told)
+            && let Err(error) = keep(file, learned)
         {
             tracing::warn!(path = %file.display(), %error, "the API server's addresses cannot be kept: a start while Services do not work will not reach it");
         }
         Ok(())
     }
 
-    /// Asks for the addresses; else the status that was the answer.
-    async fn ask(&self) -> Result<Result<Vec<SocketAddr>, StatusCode>, kube::Error> {
-        let request = Request::get(SLICES).body(Body::empty());
-        let response = self.send(request.map_err(kube::Error::HttpError)?).await?;
-        if !response.status().is_success() {
-            return Ok(Err(response.status()));
-        }
-        let body = response.into_body().collect_bytes().await?;
-        Ok(Ok(objects::addresses(&body)))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Route>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A request under way. Where it is given up, its way is no good either.
+/// A request under way. Where it is abandoned, its way is no good either.
 struct Attempt<'a> {
     routes: &'a Routes,
     address: Option<SocketAddr>,
@@ -210,38 +164,38 @@ struct Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if self.failed {
-            self.routes.failed(self.address);
-        } else {
-            self.routes.worked(self.address);
+        let mut known = self.routes.lock();
+        match known.iter().position(|of| of.address == self.address) {
+            Some(0) if self.failed => known.rotate_left(1),
+            Some(at) if !self.failed => known.rotate_left(at),
+            _ => {}
         }
     }
 }
 
-async fn learn(routes: Weak<Routes>) {
+/// Learns the addresses by that client, for as long as the runtime lasts.
+pub(super) async fn learn(routes: Arc<Routes>, client: Client) {
     let mut pause = UNLEARNED;
-    let mut refused = None;
+    let mut is_refused = false;
     loop {
-        let Some(routes) = routes.upgrade() else {
-            return;
-        };
-        match tokio::time::timeout(REPLY, routes.ask()).await {
-            Ok(Ok(Ok(addresses))) if !addresses.is_empty() => match routes.adopt(&addresses) {
-                Ok(()) => (pause, refused) = (RELEARN, None),
+        match timeout(REPLY, addresses(&client)).await {
+            Ok(Ok(learned)) if !learned.is_empty() => match routes.adopt(learned) {
+                Ok(()) => (pause, is_refused) = (RELEARN, false),
                 Err(error) => tracing::warn!(%error, "the API server's addresses cannot be used"),
             },
-            Ok(Ok(Err(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)))) => {
-                let before = refused.replace(status);
-                if before.is_none() {
-                    tracing::warn!(%status, "the API server's addresses may not be read: grant list on endpointslices in the namespace default; until then it is reached by the ClusterIP alone");
-                }
+            Ok(Err(kube::Error::Api(status)))
+                if matches!(status.code, 401 | 403)
+                    && !std::mem::replace(&mut is_refused, true) =>
+            {
+                tracing::warn!(
+                    status = status.code,
+                    "the API server's addresses may not be read: grant list on endpointslices in the namespace default; until then it is reached by the ClusterIP alone"
+                );
             }
-            // Whoever watches says that the server is away.
+            // The watches report that the server is away.
             _ => {}
         }
-        drop(routes);
-        tokio::time::sleep(pause + Duration::from_millis(jitter(pause.as_millis() as u64 / 2)))
-            .await;
+        sleep(pause + Duration::from_millis(jitter(pause.as_millis() as u64 / 2))).await;
         pause = longer(pause);
     }
 }
@@ -251,22 +205,46 @@ fn longer(pause: Duration) -> Duration {
     (pause * 2).min(RELEARN)
 }
 
+/// The API servers' own addresses.
+async fn addresses(client: &Client) -> kube::Result<Vec<SocketAddr>> {
+    let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), "default");
+    let found = slices.list(&ListParams::default().labels(SLICES)).await?;
+    Ok(found.items.iter().flat_map(ready).collect())
+}
+
+/// Addresses of a slice that are ready, with the port named https or else the first.
+fn ready(slice: &EndpointSlice) -> Vec<SocketAddr> {
+    let ports = slice.ports.as_deref().unwrap_or_default();
+    let https = ports.iter().find(|of| of.name.as_deref() == Some("https"));
+    let port = https.or(ports.first()).and_then(|of| of.port).unwrap_or(0);
+    let Some(port) = u16::try_from(port).ok().filter(|port| *port != 0) else {
+        return Vec::new();
+    };
+    let is_ready = |of: &&Endpoint| {
+        let conditions = of.conditions.as_ref();
+        conditions.and_then(|conditions| conditions.ready) != Some(false)
+    };
+    let endpoints = slice.endpoints.iter().flatten().filter(is_ready);
+    let texts = endpoints.flat_map(|of| &of.addresses);
+    let ips = texts.filter_map(|text| text.parse().ok());
+    ips.map(|ip| SocketAddr::new(ip, port)).collect()
+}
+
 /// The ways by these addresses, and by the ClusterIP.
-fn routes(introduction: &Config, addresses: &[SocketAddr]) -> Result<Vec<Route>, ClientError> {
-    let mut routes = Vec::with_capacity(addresses.len() + 1);
+fn routes(introduction: &Config, addresses: &[SocketAddr]) -> Result<VecDeque<Route>, ClientError> {
+    let mut routes = VecDeque::with_capacity(addresses.len() + 1);
     for address in addresses {
-        let Ok(url) = format!("https://{address}").parse::<Uri>() else {
-            continue;
-        };
         let mut config = introduction.clone();
-        config.cluster_url = url;
-        config.tls_server_name = Some(SERVER_NAME.to_owned());
-        routes.push(Route {
-            address: Some(*address),
-            client: direct(config)?,
-        });
+        if let Ok(url) = format!("https://{address}").parse() {
+            config.cluster_url = url;
+            config.tls_server_name = Some(SERVER_NAME.to_owned());
+            routes.push_back(Route {
+                address: Some(*address),
+                client: direct(config)?,
+            });
+        }
     }
-    routes.push(Route {
+    routes.push_back(Route {
         address: None,
         client: direct(introduction.clone())?,
     });
@@ -286,21 +264,17 @@ fn is_connect(error: &kube::Error) -> bool {
 /// What was kept; anything unreadable is as good as nothing.
 fn recall(file: &Path) -> Vec<SocketAddr> {
     let text = fs::read(file).unwrap_or_default();
-    serde_json::from_slice::<Stored>(&text)
-        .unwrap_or_default()
-        .addresses
+    let stored: Stored = serde_json::from_slice(&text).unwrap_or_default();
+    stored.addresses
 }
 
 /// Keeps it, whole or not at all.
-fn keep(file: &Path, addresses: &[SocketAddr]) -> io::Result<()> {
+fn keep(file: &Path, addresses: Vec<SocketAddr>) -> io::Result<()> {
     if let Some(dir) = file.parent() {
         fs::create_dir_all(dir)?;
     }
-    let stored = Stored {
-        addresses: addresses.to_vec(),
-    };
     let fresh = file.with_extension("tmp");
-    fs::write(&fresh, serde_json::to_vec(&stored)?)?;
+    fs::write(&fresh, serde_json::to_vec(&Stored { addresses })?)?;
     fs::rename(fresh, file)
 }
 
@@ -327,7 +301,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = nobody.local_addr().unwrap();
-        keep(&folder.path().join(FILE), &[address]).unwrap();
+        keep(&folder.path().join(FILE), vec![address]).unwrap();
         (folder, address)
     }
 
@@ -347,7 +321,7 @@ mod tests {
         let server = Server::start(Script::default()).await;
         let (folder, dead) = remembering();
         let routes = Routes::new(introduction(&server), Some(folder.path())).unwrap();
-        let tried = |routes: &Routes| routes.ways().first().unwrap().address;
+        let tried = |routes: &Routes| routes.lock()[0].address;
         assert_eq!(tried(&routes), Some(dead));
         assert_eq!(routes.send(get()).await.unwrap().status(), 200);
         // And is not tried first again.
@@ -362,8 +336,9 @@ mod tests {
             address: Some(server.address),
             client: direct(introduction(server)).unwrap(),
         };
-        let ways: Vec<Route> = servers.iter().map(way).collect();
-        routes.lock().routes.splice(0..0, ways);
+        for server in servers.iter().rev() {
+            routes.lock().push_front(way(server));
+        }
         routes
     }
 
@@ -380,10 +355,10 @@ mod tests {
         let routes = between(&[&first, &second]);
         assert_eq!(routes.send(get()).await.unwrap().status(), status);
         let address = if moves { second.address } else { first.address };
-        assert_eq!(routes.ways()[0].address, Some(address));
+        assert_eq!(routes.lock()[0].address, Some(address));
         assert_eq!(routes.send(get()).await.unwrap().status(), 200);
         // And the one that answers is kept.
-        assert_eq!(routes.ways()[0].address, Some(address));
+        assert_eq!(routes.lock()[0].address, Some(address));
     }
 
     #[tokio::test]
@@ -395,9 +370,12 @@ mod tests {
         let server = Server::start(script).await;
         let folder = tempfile::tempdir().unwrap();
         let routes = Routes::new(introduction(&server), Some(folder.path())).unwrap();
-        let learned = routes.ask().await.unwrap().unwrap();
-        routes.adopt(&learned).unwrap();
-        let ways: Vec<_> = routes.ways().iter().map(|way| way.address).collect();
+        let routes = Arc::new(routes);
+        let learned = addresses(&routes.client("default".to_owned()))
+            .await
+            .unwrap();
+        routes.adopt(learned.clone()).unwrap();
+        let ways: Vec<_> = routes.lock().iter().map(|way| way.address).collect();
         assert_eq!(ways, [Some("192.0.2.1:6443".parse().unwrap()), None]);
         assert_eq!(recall(&folder.path().join(FILE)), learned);
         forget(folder.path()).unwrap();
@@ -409,9 +387,11 @@ mod tests {
         let answer = Answer::Status(403, String::new());
         let script = Script::default().with("endpointslices", vec![answer]);
         let server = Server::start(script).await;
-        let routes = Routes::new(introduction(&server), None).unwrap();
-        let learned = routes.ask().await.unwrap();
-        assert_eq!(learned, Err(StatusCode::FORBIDDEN));
+        let routes = Arc::new(Routes::new(introduction(&server), None).unwrap());
+        let error = addresses(&routes.client("default".to_owned()))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, kube::Error::Api(status) if status.code == 403));
         let mut pause = UNLEARNED;
         let mut asked = 0;
         let mut day = Duration::from_secs(86_400);
@@ -429,7 +409,7 @@ mod tests {
         let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let folder = tempfile::tempdir().unwrap();
         let address = mute.local_addr().unwrap();
-        keep(&folder.path().join(FILE), &[address]).unwrap();
+        keep(&folder.path().join(FILE), vec![address]).unwrap();
         let routes = Routes::new(introduction(&server), Some(folder.path())).unwrap();
         let short = Duration::from_millis(200);
         assert!(
@@ -438,5 +418,24 @@ mod tests {
                 .is_err()
         );
         assert_eq!(routes.send(get()).await.unwrap().status(), 200);
+    }
+
+    #[test]
+    fn the_api_servers_own_addresses() {
+        let list = serde_json::json!({"items": [
+            {"addressType": "IPv4", "endpoints": [
+                {"addresses": ["10.0.0.1"], "conditions": {"ready": true}},
+                {"addresses": ["10.0.0.2"], "conditions": {"ready": false}},
+                {"addresses": ["nonsense"]},
+             ], "ports": [{"name": "other", "port": 1}, {"name": "https", "port": 6443}]},
+            {"addressType": "IPv6", "endpoints": [{"addresses": ["fd00::1"]}], "ports": [{"port": 443}]},
+            {"endpoints": [{"addresses": ["10.0.0.3"]}], "ports": [{"port": 70000}]},
+        ]});
+        let slices: Vec<EndpointSlice> = serde_json::from_value(list["items"].clone()).unwrap();
+        let found: Vec<SocketAddr> = slices.iter().flat_map(ready).collect();
+        let wanted: Vec<SocketAddr> = ["10.0.0.1:6443", "[fd00::1]:443"]
+            .map(|text| text.parse().unwrap())
+            .to_vec();
+        assert_eq!(found, wanted);
     }
 }

@@ -1,7 +1,7 @@
 use rstest::rstest;
 
 use super::*;
-use crate::cluster::yaml::{self, Item, Object};
+use crate::cluster::yaml::{self, Item};
 
 fn object(text: &str) -> Object {
     let mut found = Vec::new();
@@ -13,58 +13,62 @@ fn object(text: &str) -> Object {
     found.remove(0)
 }
 
-fn service(text: &str) -> Converted<ServiceFacts> {
-    let text = format!("apiVersion: v1\nkind: Service\n{text}");
-    match object(&text) {
-        Object::Service(service) => Converter::new("here").service(&service),
-        other => panic!("{other:?}"),
-    }
+fn convert(head: &str, text: &str) -> Converted {
+    Converter::new("here").facts(object(&format!("{head}\n{text}")))
 }
 
-fn slice(text: &str) -> Converted<SliceFacts> {
-    let text = format!("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n{text}");
-    match object(&text) {
-        Object::Slice(slice) => Converter::new("here").slice(&slice),
+fn service(text: &str) -> Result<Option<ServiceFacts>, Invalid> {
+    let facts = convert("apiVersion: v1\nkind: Service", text)?;
+    Ok(facts.map(|facts| match facts {
+        Facts::Service(facts) => Arc::unwrap_or_clone(facts),
         other => panic!("{other:?}"),
-    }
+    }))
 }
 
-fn node(text: &str) -> Converted<NodeFacts> {
-    match object(&format!("apiVersion: v1\nkind: Node\n{text}")) {
-        Object::Node(node) => Converter::new("here").node(&node),
+fn slice(text: &str) -> Result<Option<SliceFacts>, Invalid> {
+    let facts = convert("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice", text)?;
+    Ok(facts.map(|facts| match facts {
+        Facts::Slice(facts) => Arc::unwrap_or_clone(facts),
         other => panic!("{other:?}"),
-    }
+    }))
+}
+
+fn node(text: &str) -> Result<Option<NodeFacts>, Invalid> {
+    let facts = convert("apiVersion: v1\nkind: Node", text)?;
+    Ok(facts.map(|facts| match facts {
+        Facts::Node(facts) => Arc::unwrap_or_clone(facts),
+        other => panic!("{other:?}"),
+    }))
 }
 
 const META: &str = "metadata: {name: web, namespace: shop}\n";
 
 #[rstest]
-#[case("spec: {clusterIP: None}", Skipped::Headless)]
-#[case("spec: {clusterIP: ''}", Skipped::Headless)]
-#[case("spec: {clusterIPs: [None]}", Skipped::Headless)]
-#[case("spec: {ports: [{port: 80}]}", Skipped::Headless)]
-#[case(
-    "spec: {type: ExternalName, externalName: a.example, clusterIP: 10.96.0.1}",
-    Skipped::ExternalName
-)]
-fn services_passed_over(#[case] spec: &str, #[case] why: Skipped) {
-    assert_eq!(service(&format!("{META}{spec}")), Ok(Err(why)));
+#[case::headless("spec: {clusterIP: None}")]
+#[case::headless("spec: {clusterIP: ''}")]
+#[case::headless("spec: {clusterIPs: [None]}")]
+#[case::headless("spec: {ports: [{port: 80}]}")]
+#[case("spec: {type: ExternalName, externalName: a.example, clusterIP: 10.96.0.1}")]
+fn services_passed_over(#[case] spec: &str) {
+    assert_eq!(service(&format!("{META}{spec}")), Ok(None));
 }
 
 #[rstest]
-#[case("service.kubernetes.io/service-proxy-name: ''", Skipped::OtherProxy)]
-#[case("service.kubernetes.io/headless: ''", Skipped::Headless)]
-#[case("app: x", Skipped::NoService)]
-#[case("kubernetes.io/service-name: ''", Skipped::NoService)]
-fn labels_decide(#[case] label: &str, #[case] why: Skipped) {
+#[case("service.kubernetes.io/service-proxy-name: ''", false)]
+#[case("service.kubernetes.io/headless: ''", false)]
+#[case("app: x", true)]
+#[case("kubernetes.io/service-name: ''", true)]
+fn labels_decide(#[case] label: &str, #[case] is_served: bool) {
     let meta = format!("metadata: {{name: web, labels: {{{label}}}}}\n");
-    assert_eq!(slice(&format!("{meta}addressType: IPv4")), Ok(Err(why)));
-    if why != Skipped::NoService {
-        assert_eq!(
-            service(&format!("{meta}spec: {{clusterIP: 10.96.0.1}}")),
-            Ok(Err(why))
-        );
-    }
+    assert_eq!(slice(&format!("{meta}addressType: IPv4")), Ok(None));
+    let service = service(&format!("{meta}spec: {{clusterIP: 10.96.0.1}}"));
+    assert_eq!(service.unwrap().is_some(), is_served);
+}
+
+#[test]
+fn a_slice_of_domain_names_is_passed_over() {
+    let meta = "metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}\n";
+    assert_eq!(slice(&format!("{meta}addressType: FQDN")), Ok(None));
 }
 
 #[rstest]
@@ -193,7 +197,7 @@ status:
 }
 
 #[rstest]
-#[case("metadata: {name: there}", Ok(Err(Skipped::OtherNode)))]
+#[case("metadata: {name: there}", Ok(None))]
 #[case(
     "metadata: {name: here}\nspec: {podCIDRs: [10.244.1.0]}",
     Err(r#"Node here: spec.podCIDRs is "10.244.1.0": a CIDR such as 10.244.1.0/24 is wanted"#)
@@ -202,7 +206,7 @@ status:
     "metadata: {name: here}\nstatus: {addresses: [{type: InternalIP, address: x}]}",
     Err(r#"Node here: status.addresses[0].address is "x": an IP address is wanted"#)
 )]
-fn nodes_not_taken(#[case] text: &str, #[case] expected: Result<Result<(), Skipped>, &str>) {
+fn nodes_not_taken(#[case] text: &str, #[case] expected: Result<Option<()>, &str>) {
     let taken = node(text)
         .map(|taken| taken.map(|_| ()))
         .map_err(|error| error.to_string());

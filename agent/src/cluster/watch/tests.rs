@@ -4,6 +4,7 @@ use rstest::rstest;
 use tokio::time::timeout;
 
 use super::*;
+use agent_core::cluster::Change;
 use agent_core::view::ClusterView;
 
 /// A folder that is followed, and the view that results.
@@ -27,7 +28,7 @@ impl World {
         let path = parent.path().join("manifests");
         fs::create_dir(&path).unwrap();
         fs::write(path.join("node.yaml"), node("first")).unwrap();
-        let updates = Folder::open(&path, "here").unwrap().follow();
+        let updates = follow(&path, "here").unwrap();
         let view = ClusterView::new();
         let mut world = Self {
             path,
@@ -149,6 +150,6 @@ fn a_folder_that_cannot_be_opened_is_a_sentence(#[case] name: &str, #[case] end:
     let parent = tempfile::tempdir().unwrap();
     fs::write(parent.path().join("file"), "").unwrap();
     let path = parent.path().join(name);
-    let error = Folder::open(&path, "here").unwrap_err().to_string();
+    let error = follow(&path, "here").unwrap_err().to_string();
     assert_eq!(error, format!("manifests folder {} {end}", path.display()));
 }

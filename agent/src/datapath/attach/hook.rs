@@ -1,24 +1,26 @@
-//! One program at one direction of one device: a TCX link, pinned where that is possible, or a
-//! clsact filter.
+//! One program at one direction of one device: a TCX link, pinned where that is wanted, or a filter
+//! of the clsact qdisc.
+//!
+//! A filter is named by its place alone, which is the same for every agent: before one is deleted the
+//! kernel is asked whether it is still ours, since a successor puts its own in place of it.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent_common::abi::program;
 use agent_common::packet::Link;
-use aya::Ebpf;
 use aya::pin::PinError;
 use aya::programs::links::{FdLink, LinkError, LinkOrder, PinnedLink};
-use aya::programs::tc::{SchedClassifierLink, TcAttachOptions, TcError};
+use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
 use aya::programs::{ProgramError, ProgramId, SchedClassifier, TcAttachType};
+use netlink_sys::protocols::NETLINK_ROUTE;
 use thiserror::Error;
 
-use super::filter::Filter;
-use super::{AttachError, Mode};
-use crate::datapath::devices::Device;
-use crate::datapath::load::classifier;
-use crate::datapath::pins::Pins;
-use crate::datapath::syscall::{BPF_TCX_EGRESS, BPF_TCX_INGRESS, programs_at};
+use super::Mode;
+use crate::datapath::load::LoadError;
+use crate::datapath::syscall::{BPF_TCX_INGRESS, programs_at};
+use crate::netlink::{attributes, dump, too_short, word};
 
 /// Which way packets cross the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,43 +35,31 @@ impl Direction {
     /// Both, in the order of an attachment's hooks.
     pub const BOTH: [Direction; 2] = [Direction::Ingress, Direction::Egress];
 
-    fn name(self) -> &'static str {
-        match self {
-            Direction::Ingress => "ingress",
-            Direction::Egress => "egress",
-        }
+    /// As pins name it.
+    pub(super) fn name(self) -> &'static str {
+        ["ingress", "egress"][self as usize]
     }
 
+    /// The observer's program here, by what stands before packets' network header.
     pub(in crate::datapath) fn program(self, link: Link) -> &'static str {
-        match (self, link) {
-            (Direction::Ingress, Link::Ethernet) => program::INGRESS,
-            (Direction::Egress, Link::Ethernet) => program::EGRESS,
-            (Direction::Ingress, Link::None) => program::INGRESS_L3,
-            (Direction::Egress, Link::None) => program::EGRESS_L3,
+        match link {
+            Link::Ethernet => [program::INGRESS, program::EGRESS][self as usize],
+            Link::None => [program::INGRESS_L3, program::EGRESS_L3][self as usize],
         }
     }
 
-    pub(super) fn attach_type(self) -> TcAttachType {
-        match self {
-            Direction::Ingress => TcAttachType::Ingress,
-            Direction::Egress => TcAttachType::Egress,
-        }
+    fn attach_type(self) -> TcAttachType {
+        [TcAttachType::Ingress, TcAttachType::Egress][self as usize]
     }
 
     /// What filters of the clsact qdisc hang at (linux/pkt_sched.h).
-    pub(super) fn parent(self) -> u32 {
-        match self {
-            Direction::Ingress => 0xffff_fff2,
-            Direction::Egress => 0xffff_fff3,
-        }
+    fn parent(self) -> u32 {
+        0xffff_fff2 + self as u32
     }
 
-    /// The attach type as `bpf(2)` knows it.
+    /// The attach type as `bpf(2)` has it; that of egress is the next one.
     pub(in crate::datapath) fn tcx(self) -> u32 {
-        match self {
-            Direction::Ingress => BPF_TCX_INGRESS,
-            Direction::Egress => BPF_TCX_EGRESS,
-        }
+        BPF_TCX_INGRESS + self as u32
     }
 }
 
@@ -85,12 +75,12 @@ pub enum Mechanism {
 /// What the kernel or the file system refused.
 #[derive(Debug, Error)]
 pub enum HookError {
+    /// The object lacks the program.
+    #[error(transparent)]
+    Load(#[from] LoadError),
     /// An attach, detach or lookup of a program.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// A qdisc or filter.
-    #[error(transparent)]
-    Tc(#[from] TcError),
     /// A link.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -101,101 +91,120 @@ pub enum HookError {
 
 /// Where one of our programs stands among others, and how a former agent's filter of the same kind is
 /// found again.
+#[derive(Clone, Copy)]
 pub(in crate::datapath) struct Place {
-    /// Among TCX links.
-    order: fn() -> LinkOrder,
+    /// The program that a link stands right behind; at the head without one, or where it is not there.
+    behind: Option<u32>,
     /// The filter's handle.
-    pub(super) handle: u32,
+    handle: u32,
     /// The filter's priority.
-    pub(super) priority: u16,
+    priority: u16,
 }
 
 impl Place {
     /// The observer's: before every other program. Cilium can be told to leave priority 1 free
     /// (`bpf-filter-priority`).
-    const FIRST: Self = Self {
-        order: LinkOrder::first,
+    pub(super) const FIRST: Self = Self {
+        behind: None,
         handle: 0x7070,
         priority: 1,
     };
-    /// The sentinel's: behind the observer's. As links they stand right behind it, before whatever
-    /// else was attached to these devices: Cilium's programs end the chain.
-    pub(in crate::datapath) const BEHIND: Self = Self {
-        order: LinkOrder::first,
-        handle: 0x7071,
-        priority: 0xfff0,
-    };
+
+    /// The sentinel's: behind the observer's program, before whatever else was attached to these
+    /// devices: Cilium's programs end the chain.
+    pub(in crate::datapath) fn behind(observer: Option<u32>) -> Self {
+        Self {
+            behind: observer,
+            handle: 0x7071,
+            priority: 0xfff0,
+        }
+    }
 }
 
-/// An attached program. Dropped, a link that is not pinned is detached by the kernel.
-pub(super) struct Hook {
+/// One direction of one device, by its index and name, and our place there.
+pub(in crate::datapath) struct Spot<'a> {
+    pub(in crate::datapath) index: u32,
+    pub(in crate::datapath) device: &'a str,
+    pub(in crate::datapath) direction: Direction,
+    pub(in crate::datapath) place: Place,
+}
+
+/// An attached program. Dropped, it is detached, unless its link is pinned or another agent's filter
+/// stands in its place by then.
+pub(in crate::datapath) struct Hook {
+    index: u32,
     direction: Direction,
+    place: Place,
     program: u32,
     held: Held,
 }
 
 enum Held {
     Tcx { _link: FdLink, pin: Option<PathBuf> },
-    Clsact(Filter),
+    Clsact(Option<SchedClassifierLink>),
 }
 
 impl Hook {
     /// Attaches, or takes over what a former agent left.
-    pub(super) fn attach(
-        ebpf: &mut Ebpf,
-        device: &Device,
-        direction: Direction,
+    pub(in crate::datapath) fn attach(
+        classifier: &mut SchedClassifier,
+        spot: &Spot<'_>,
         mode: Mode,
-        pins: Option<&Pins>,
-    ) -> Result<Self, AttachError> {
-        let classifier = classifier(ebpf, direction.program(device.link))?;
-        let pin = pins.map(|pins| pins.link(device.index, direction.name()));
-        let attached = match mode {
+        pin: Option<PathBuf>,
+    ) -> Result<Self, HookError> {
+        let program = classifier.info()?.id();
+        let held = match mode {
             Mode::Clsact => {
                 if let Some(pin) = &pin {
                     // A former agent's TCX link would look at every packet a second time.
                     let _ = std::fs::remove_file(pin);
                 }
-                held_filter(classifier, device, direction)
+                filter(classifier, spot)?
             }
-            Mode::Tcx => tcx(classifier, device, direction, pin),
-            Mode::Auto => match tcx(classifier, device, direction, pin) {
-                Err(error) if no_tcx(&error) => held_filter(classifier, device, direction),
-                other => other,
+            Mode::Tcx | Mode::Auto => match tcx(classifier, spot, pin.as_deref()) {
+                Err(error) if mode == Mode::Auto && no_tcx(&error) => filter(classifier, spot)?,
+                link => Held::Tcx { _link: link?, pin },
             },
         };
-        attached
-            .and_then(|held| {
-                Ok(Self {
-                    direction,
-                    program: classifier.info()?.id(),
-                    held,
-                })
-            })
-            .map_err(|source| AttachError::Hook {
-                device: device.name.clone(),
-                direction,
-                source,
-            })
+        Ok(Self {
+            index: spot.index,
+            direction: spot.direction,
+            place: spot.place,
+            program,
+            held,
+        })
     }
 
     /// How it is attached.
-    pub(super) fn mechanism(&self) -> Mechanism {
+    pub(in crate::datapath) fn mechanism(&self) -> Mechanism {
         match self.held {
             Held::Tcx { .. } => Mechanism::Tcx,
             Held::Clsact(_) => Mechanism::Clsact,
         }
     }
 
-    /// Whether it stands, before all others; nothing where the kernel does not tell.
-    pub(super) fn is_first(&self, device: &Device) -> Option<bool> {
-        match &self.held {
-            Held::Tcx { .. } => {
-                let programs = programs_at(device.index, self.direction.tcx()).ok()?;
-                Some(programs.first() == Some(&self.program))
-            }
-            Held::Clsact(filter) => filter.stands(),
+    /// Ids of the programs here, in the order in which they run; of filters, those in this place.
+    fn programs(&self) -> io::Result<Vec<u32>> {
+        if let Held::Tcx { .. } = self.held {
+            return programs_at(self.index, self.direction.tcx());
         }
+        let filters = filters(self.index, self.direction, self.place.priority)?.into_iter();
+        let in_place = filters.filter(|filter| filter.handle == self.place.handle);
+        Ok(in_place.map(|filter| filter.program).collect())
+    }
+
+    /// Whether it stands, before all others; nothing where the kernel does not tell.
+    pub(super) fn is_first(&self) -> Option<bool> {
+        Some(self.programs().ok()?.first() == Some(&self.program))
+    }
+
+    /// Whether it stands. A link's device may be gone; of a filter the kernel may not tell, and it is
+    /// taken to stand.
+    pub(in crate::datapath) fn stands(&self) -> bool {
+        self.programs()
+            .map_or(self.mechanism() == Mechanism::Clsact, |programs| {
+                programs.contains(&self.program)
+            })
     }
 
     /// Whether somebody removed the pin, so that the link would end with this process.
@@ -205,91 +214,72 @@ impl Hook {
 
     /// Gives up what the next attach would find, so that it makes a link of its own at the head.
     pub(super) fn let_go(&mut self) {
-        if let Held::Tcx { pin: Some(pin), .. } = &mut self.held {
+        if let Held::Tcx { pin: Some(pin), .. } = &self.held {
             let _ = std::fs::remove_file(pin);
         }
     }
 }
 
-/// TCX is there since kernel 6.6; before, the kernel does not know the attach type.
-pub(in crate::datapath) fn no_tcx(error: &HookError) -> bool {
-    match error {
-        HookError::Program(ProgramError::SyscallError(error)) => {
-            error.io_error.raw_os_error() == Some(libc::EINVAL)
+impl Drop for Hook {
+    fn drop(&mut self) {
+        // Dropping a filter's link deletes what stands at its place, whoever put it there. A filter
+        // too many does less harm than a successor without.
+        if self.mechanism() == Mechanism::Clsact
+            && self.is_first() != Some(true)
+            && let Held::Clsact(link) = &mut self.held
+        {
+            std::mem::forget(link.take());
         }
-        _ => false,
     }
+}
+
+/// TCX is there since kernel 6.6; before, the kernel does not know the attach type.
+fn no_tcx(error: &HookError) -> bool {
+    matches!(error, HookError::Program(ProgramError::SyscallError(error))
+        if error.io_error.raw_os_error() == Some(libc::EINVAL))
 }
 
 fn tcx(
     classifier: &mut SchedClassifier,
-    device: &Device,
-    direction: Direction,
-    pin: Option<PathBuf>,
-) -> Result<Held, HookError> {
-    if let Some(pin) = &pin
-        && let Some(link) = adopt(classifier, pin)
-    {
-        return Ok(Held::Tcx {
-            _link: link,
-            pin: Some(pin.clone()),
-        });
+    spot: &Spot<'_>,
+    pin: Option<&Path>,
+) -> Result<FdLink, HookError> {
+    if let Some(link) = pin.and_then(|pin| adopt(classifier, pin)) {
+        return Ok(link);
     }
-    let link = tcx_link(classifier, &device.name, direction, Place::FIRST.order)?;
-    match pin {
-        None => Ok(Held::Tcx {
-            _link: link,
-            pin: None,
-        }),
-        Some(pin) => {
-            // Somebody's clean-up may have taken the folder away: a device that is observed and not
-            // pinned is better than one that is neither.
-            if let Some(folder) = pin.parent() {
-                let _ = std::fs::create_dir_all(folder);
-            }
-            let pinned = link.pin(&pin)?;
-            Ok(Held::Tcx {
-                _link: pinned.into(),
-                pin: Some(pin),
-            })
-        }
+    // SAFETY: the id is that of a program that is loaded, and the kernel checks it.
+    let behind = |id| LinkOrder::after_program_id(unsafe { ProgramId::new(id) });
+    let link = spot
+        .place
+        .behind
+        .map(|id| link(classifier, spot, || behind(id)));
+    let link = match link {
+        Some(Ok(link)) => link,
+        _ => self::link(classifier, spot, LinkOrder::first)?,
+    };
+    let Some(pin) = pin else { return Ok(link) };
+    // Somebody's clean-up may have taken the folder away: a device that is observed and not
+    // pinned is better than one that is neither.
+    if let Some(folder) = pin.parent() {
+        let _ = std::fs::create_dir_all(folder);
     }
+    Ok(link.pin(pin)?.into())
 }
 
 /// A link that was let go may stand a moment longer, until the kernel has put its last reference
 /// (a pin's inode, a child between fork and exec): the same program is then refused as there already.
 const LET_GO: (u32, Duration) = (20, Duration::from_millis(5));
 
-/// A new TCX link behind the program `observer`, or at the head where that does not stand there.
-pub(in crate::datapath) fn tcx_link_behind(
-    classifier: &mut SchedClassifier,
-    device: &str,
-    direction: Direction,
-    observer: Option<u32>,
-) -> Result<FdLink, HookError> {
-    let behind = observer.map(|id| {
-        tcx_link(classifier, device, direction, || {
-            // SAFETY: the id is that of a program that is loaded, and the kernel checks it.
-            LinkOrder::after_program_id(unsafe { ProgramId::new(id) })
-        })
-    });
-    match behind {
-        Some(Ok(link)) => Ok(link),
-        _ => tcx_link(classifier, device, direction, Place::BEHIND.order),
-    }
-}
-
 /// A new TCX link.
-pub(in crate::datapath) fn tcx_link(
+fn link(
     classifier: &mut SchedClassifier,
-    device: &str,
-    direction: Direction,
+    spot: &Spot<'_>,
     order: impl Fn() -> LinkOrder,
 ) -> Result<FdLink, HookError> {
     let (mut tries, pause) = LET_GO;
     loop {
         let options = TcAttachOptions::TcxOrder(order());
-        match classifier.attach_with_options(device, direction.attach_type(), options) {
+        match classifier.attach_with_options(spot.device, spot.direction.attach_type(), options) {
             Err(ProgramError::SyscallError(error))
                 if error.io_error.raw_os_error() == Some(libc::EEXIST) && tries > 0 =>
             {
@@ -312,21 +302,93 @@ fn adopt(classifier: &mut SchedClassifier, pin: &Path) -> Option<FdLink> {
             let id = classifier.attach_to_link(link)?;
             Ok(FdLink::try_from(classifier.take_link(id)?)?)
         });
-    match adopted {
-        Ok(link) => Some(link),
-        Err(error) => {
+    adopted
+        .inspect_err(|error| {
             tracing::debug!(pin = %pin.display(), %error, "a pinned link is dead; attaching anew");
             let _ = std::fs::remove_file(pin);
-            None
-        }
-    }
+        })
+        .ok()
 }
 
-fn held_filter(
-    classifier: &mut SchedClassifier,
-    device: &Device,
+/// Adds a filter, in place of a former agent's.
+fn filter(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<Held, HookError> {
+    let &Spot { device, place, .. } = spot;
+    let attach_type = spot.direction.attach_type();
+    // Refused where it is there already; whatever else was wrong, the filter says it better.
+    let _ = tc::qdisc_add_clsact(device);
+    let mut add = || {
+        let options = NlOptions {
+            priority: place.priority,
+            handle: TcHandle::from(place.handle),
+            classid: None,
+        };
+        classifier.attach_with_options(device, attach_type, TcAttachOptions::Netlink(options))
+    };
+    let id = add().or_else(|_| {
+        // A former agent's filter stands there: dropping a link of its place deletes it.
+        let handle = TcHandle::from(place.handle);
+        let priority = place.priority;
+        drop(SchedClassifierLink::attached(
+            device,
+            attach_type,
+            priority,
+            handle,
+            None,
+        ));
+        add()
+    })?;
+    Ok(Held::Clsact(Some(classifier.take_link(id)?)))
+}
+
+/// A filter as the kernel describes it.
+pub(in crate::datapath) struct StandingFilter {
+    pub(in crate::datapath) handle: u32,
+    /// Id of its program.
+    pub(in crate::datapath) program: u32,
+    /// The name that was given to it.
+    pub(in crate::datapath) name: Option<String>,
+}
+
+/// The programs that stand as filters at this direction of a device, of one priority or of all (0).
+pub(in crate::datapath) fn filters(
+    index: u32,
     direction: Direction,
-) -> Result<Held, HookError> {
-    let at = (device.index, device.name.as_str());
-    Filter::attach(classifier, at, direction, &Place::FIRST).map(Held::Clsact)
+    priority: u16,
+) -> io::Result<Vec<StandingFilter>> {
+    const GET_FILTER: u16 = 46;
+    // `struct tcmsg`: family and padding, interface, handle (of which a dump takes no notice), parent,
+    // priority and protocol.
+    let words = [0, index, 0, direction.parent(), u32::from(priority) << 16];
+    let body: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
+    let mut found = Vec::new();
+    dump(NETLINK_ROUTE, GET_FILTER, &body, |answer| {
+        let handle = word(answer, 8).ok_or_else(too_short)?;
+        if word(answer, 4) == Some(index) {
+            let attributes = answer.get(body.len()..).unwrap_or_default();
+            found.extend(standing(handle, attributes));
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// A filter by its attributes, where it has a program.
+fn standing(handle: u32, bytes: &[u8]) -> Option<StandingFilter> {
+    const TCA_OPTIONS: u16 = 2;
+    const TCA_BPF_NAME: u16 = 7;
+    const TCA_BPF_ID: u16 = 11;
+    let value = |bytes, wanted| {
+        let mut all = attributes(bytes);
+        all.find_map(|(kind, value)| (kind == wanted).then_some(value))
+    };
+    let options = value(bytes, TCA_OPTIONS)?;
+    let name = value(options, TCA_BPF_NAME).map(|name| {
+        let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(text).into_owned()
+    });
+    Some(StandingFilter {
+        handle,
+        program: word(value(options, TCA_BPF_ID)?, 0)?,
+        name,
+    })
 }

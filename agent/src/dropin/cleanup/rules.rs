@@ -5,97 +5,51 @@
 //! them, nor are those of others, whatever they are called. Of kube-proxy's jumps exactly those that
 //! it writes itself are.
 
-use std::collections::BTreeSet;
-use std::fmt::Write as _;
-
 /// What kube-proxy 1.36 has in a table.
 pub(super) struct Table {
     pub(super) name: &'static str,
-    /// From which chain, to which, with which comment, for new connections only or all.
-    jumps: &'static [(&'static str, &'static str, &'static str, bool)],
-    chains: &'static [&'static str],
-    prefixes: &'static [&'static str],
+    /// A chain that it always makes there.
+    pub(super) sign: &'static str,
+    /// Its chains; a star stands for the rest of a name.
+    chains: &'static str,
+    /// Its rules in chains of others, as iptables-save prints them after `-A `.
+    jumps: &'static str,
 }
 
-const PORTALS: &str = "kubernetes service portals";
-const EXTERNAL: &str = "kubernetes externally-visible service portals";
-const FIREWALL: &str = "kubernetes load balancer firewall";
-
 /// `iptablesJumpChains` of `pkg/proxy/iptables/proxier.go`, and the chains of `cleanup.go`.
-pub(super) const TABLES: &[Table] = &[
-    Table {
+pub(super) const TABLES: [&Table; 3] = [
+    &Table {
         name: "nat",
-        jumps: &[
-            ("OUTPUT", "KUBE-SERVICES", PORTALS, false),
-            ("PREROUTING", "KUBE-SERVICES", PORTALS, false),
-            (
-                "POSTROUTING",
-                "KUBE-POSTROUTING",
-                "kubernetes postrouting rules",
-                false,
-            ),
-        ],
-        chains: &[
-            "KUBE-SERVICES",
-            "KUBE-NODEPORTS",
-            "KUBE-POSTROUTING",
-            "KUBE-MARK-MASQ",
-            "KUBE-PROXY-CANARY",
-        ],
-        prefixes: &[
-            "KUBE-SVC-",
-            "KUBE-SVL-",
-            "KUBE-SEP-",
-            "KUBE-FW-",
-            "KUBE-EXT-",
-        ],
+        sign: "KUBE-SERVICES",
+        chains: "KUBE-SERVICES KUBE-NODEPORTS KUBE-POSTROUTING KUBE-MARK-MASQ KUBE-PROXY-CANARY \
+                 KUBE-SVC-* KUBE-SVL-* KUBE-SEP-* KUBE-FW-* KUBE-EXT-*",
+        jumps: r#"OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
+"#,
     },
-    Table {
+    &Table {
         name: "filter",
-        jumps: &[
-            ("INPUT", "KUBE-EXTERNAL-SERVICES", EXTERNAL, true),
-            ("FORWARD", "KUBE-EXTERNAL-SERVICES", EXTERNAL, true),
-            (
-                "INPUT",
-                "KUBE-NODEPORTS",
-                "kubernetes health check service ports",
-                false,
-            ),
-            ("FORWARD", "KUBE-SERVICES", PORTALS, true),
-            ("OUTPUT", "KUBE-SERVICES", PORTALS, true),
-            (
-                "FORWARD",
-                "KUBE-FORWARD",
-                "kubernetes forwarding rules",
-                false,
-            ),
-            ("INPUT", "KUBE-PROXY-FIREWALL", FIREWALL, true),
-            ("OUTPUT", "KUBE-PROXY-FIREWALL", FIREWALL, true),
-            ("FORWARD", "KUBE-PROXY-FIREWALL", FIREWALL, true),
-        ],
-        chains: &[
-            "KUBE-SERVICES",
-            "KUBE-EXTERNAL-SERVICES",
-            "KUBE-FORWARD",
-            "KUBE-NODEPORTS",
-            "KUBE-PROXY-FIREWALL",
-            "KUBE-PROXY-CANARY",
-        ],
-        prefixes: &[],
+        sign: "KUBE-FORWARD",
+        chains: "KUBE-SERVICES KUBE-EXTERNAL-SERVICES KUBE-FORWARD KUBE-NODEPORTS \
+                 KUBE-PROXY-FIREWALL KUBE-PROXY-CANARY",
+        jumps: r#"INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES
+FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES
+INPUT -m comment --comment "kubernetes health check service ports" -j KUBE-NODEPORTS
+FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
+INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
+OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
+FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
+"#,
     },
-    Table {
+    &Table {
         name: "mangle",
-        jumps: &[],
-        chains: &["KUBE-PROXY-CANARY"],
-        prefixes: &[],
+        sign: "KUBE-PROXY-CANARY",
+        chains: "KUBE-PROXY-CANARY",
+        jumps: "",
     },
-];
-
-/// Chains that kube-proxy always makes, by their tables.
-pub(super) const SIGNS: [(&str, &str); 3] = [
-    ("nat", "KUBE-SERVICES"),
-    ("filter", "KUBE-FORWARD"),
-    ("mangle", "KUBE-PROXY-CANARY"),
 ];
 
 /// Whether a table is among what -save printed: one with rules that iptables does not know is left
@@ -121,61 +75,42 @@ pub(super) struct Plan {
 
 impl Table {
     fn owns(&self, chain: &str) -> bool {
-        self.chains.contains(&chain) || self.prefixes.iter().any(|start| chain.starts_with(start))
+        let mut own = self.chains.split_whitespace();
+        own.any(|own| match own.strip_suffix('*') {
+            Some(start) => chain.starts_with(start),
+            None => chain == own,
+        })
     }
 
-    /// The rules after `-A `, as iptables-save prints them.
-    fn jumps(&self) -> BTreeSet<String> {
-        let rule = |(from, to, comment, new): &(_, _, _, bool)| {
-            let matched = if *new {
-                "-m conntrack --ctstate NEW "
-            } else {
-                ""
-            };
-            format!("{from} {matched}-m comment --comment \"{comment}\" -j {to}")
-        };
-        self.jumps.iter().map(rule).collect()
+    fn is_jump(&self, rule: &str) -> bool {
+        self.jumps.lines().any(|jump| jump == rule)
     }
 }
 
 /// Of what iptables-save printed of the table.
 pub(super) fn plan(table: &Table, saved: &str) -> Plan {
-    let chain_of = |line: &str| {
-        let name = line.strip_prefix(':')?.split(' ').next()?;
-        Some(name.to_owned())
-    };
-    let present = saved.lines().filter_map(chain_of);
-    let chains: Vec<String> = present.filter(|name| table.owns(name)).collect();
-    let ours = table.jumps();
+    let names = saved
+        .lines()
+        .filter_map(|line| line.strip_prefix(':')?.split(' ').next());
+    let chains: Vec<&str> = names.filter(|name| table.owns(name)).collect();
     let rules = || saved.lines().filter_map(|line| line.strip_prefix("-A "));
-    let jumps: Vec<&str> = rules().filter(|rule| ours.contains(*rule)).collect();
+    let jumps: Vec<&str> = rules().filter(|rule| table.is_jump(rule)).collect();
     let held = rules().find(|rule| {
         let from = rule.split(' ').next().unwrap_or_default();
-        !table.owns(from) && !ours.contains(*rule) && target(rule).is_some_and(|to| table.owns(to))
+        let leads_here = target(rule).is_some_and(|to| table.owns(to));
+        leads_here && !table.owns(from) && !table.is_jump(rule)
     });
-    let mut plan = Plan {
-        script: None,
+    // Naming a chain empties it.
+    let emptied = chains.iter().map(|chain| format!(":{chain} - [0:0]\n"));
+    let deleted = jumps.iter().map(|rule| format!("-D {rule}\n"));
+    let removed = chains.iter().map(|chain| format!("-X {chain}\n"));
+    let lines: String = emptied.chain(deleted).chain(removed).collect();
+    Plan {
+        script: (!lines.is_empty()).then(|| format!("*{}\n{lines}COMMIT\n", table.name)),
         jumps: jumps.len(),
         chains: chains.len(),
         held: held.map(|rule| format!("-A {rule}")),
-    };
-    if chains.is_empty() && jumps.is_empty() {
-        return plan;
     }
-    let mut script = format!("*{}\n", table.name);
-    // Writing to a String cannot fail, here and below. Naming a chain empties it.
-    for chain in &chains {
-        let _ = writeln!(script, ":{chain} - [0:0]");
-    }
-    for rule in jumps {
-        let _ = writeln!(script, "-D {rule}");
-    }
-    for chain in &chains {
-        let _ = writeln!(script, "-X {chain}");
-    }
-    script.push_str("COMMIT\n");
-    plan.script = Some(script);
-    plan
 }
 
 /// Where a rule leads. The last of such words is: a comment may hold them too.

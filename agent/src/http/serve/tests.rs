@@ -11,6 +11,8 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::http::bind::{self, BindAddress};
 
+mod parts;
+
 struct Server {
     address: SocketAddr,
     metrics: Arc<Metrics>,
@@ -73,7 +75,9 @@ impl Server {
     async fn finish(self) {
         let _ = self.stop.send(());
         self.done.await.unwrap();
-        assert_eq!(self.metrics.http().open(Listener::Healthz), 0);
+        let page = self.metrics.encode();
+        let open = "pathproof_http_open_connections{listener=\"healthz\"} 0\n";
+        assert!(page.contains(open), "{page}");
     }
 }
 
@@ -133,9 +137,7 @@ fn brief() -> Limits {
     let brief = Duration::from_millis(50);
     Limits {
         waiting_time: brief,
-        header_time: brief,
-        idle_time: brief,
-        answer_time: brief,
+        talking_time: brief,
         ..Limits::default()
     }
 }
@@ -244,7 +246,7 @@ async fn a_slow_header_is_cut_off(#[case] bytes: &str) {
 #[tokio::test]
 async fn a_slow_long_header_is_cut_off() {
     let limits = Limits {
-        header_time: brief().header_time,
+        talking_time: brief().talking_time,
         ..Limits::default()
     };
     let server = Server::start(limits, &[]).await;
@@ -271,7 +273,6 @@ async fn who_begins_to_ask_and_says_no_more_is_let_go() {
 async fn those_in_the_middle_of_a_header_are_kept() {
     let limits = Limits {
         talking: 1,
-        kept: 1,
         ..Limits::default()
     };
     let server = Server::start(limits, &[]).await;
@@ -377,7 +378,6 @@ fn where_files_run_out_the_oldest_makes_room() {
 async fn of_those_that_talk_the_least_lately_used_makes_room() {
     let limits = Limits {
         talking: 2,
-        kept: 8,
         ..Limits::default()
     };
     let server = Server::start(limits, &[]).await;
@@ -391,25 +391,6 @@ async fn of_those_that_talk_the_least_lately_used_makes_room() {
     first.ask(GET).await;
     assert_eq!(server.counted("evicted"), 1);
     drop((first, third));
-    server.finish().await;
-}
-
-#[tokio::test]
-async fn in_a_crowd_nobody_is_kept() {
-    let server = Server::start(
-        Limits {
-            kept: 1,
-            ..Limits::default()
-        },
-        &[],
-    )
-    .await;
-    let mut first = server.connect().await;
-    assert!(!first.ask(GET).await.contains("Connection: close"));
-    let mut second = server.connect().await;
-    assert!(second.ask(GET).await.contains("Connection: close"));
-    assert_eq!(second.rest().await, "");
-    drop(first);
     server.finish().await;
 }
 
@@ -458,12 +439,50 @@ async fn a_request_under_way_is_finished() {
     assert!(TcpStream::connect(address).await.is_err());
 }
 
-#[test]
-fn limits_fit_the_open_files() {
-    let limits = Limits::default();
-    assert_eq!(limits.within(1_048_576), limits);
-    let small = limits.within(1_024);
-    assert_eq!((small.waiting, small.talking, small.kept), (256, 256, 128));
-    let least = limits.within(0);
-    assert!(least.waiting > 0 && least.talking > 0);
+#[tokio::test]
+async fn an_answer_that_is_not_taken_is_cut_off() {
+    let router = Router::new().route("/healthz", any(|| async { "x".repeat(64 << 20) }));
+    let server = Server::serving(router, brief(), &[]).await;
+    let mut stream = server.connect().await;
+    stream.write_all(GET.as_bytes()).await.unwrap();
+    while server.counted("timed_out") == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(stream.rest().await.len() < 64 << 20);
+    server.finish().await;
+}
+
+/// As long as requests come, however little is between them.
+#[tokio::test]
+async fn who_goes_on_asking_is_kept() {
+    let server = Server::start(brief(), &[]).await;
+    let mut stream = server.connect().await;
+    for _ in 0..15 {
+        stream.ask(GET).await;
+        tokio::time::sleep(brief().talking_time / 5).await;
+    }
+    assert_eq!(server.counted("timed_out"), 0);
+    drop(stream);
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn who_waits_in_the_queue_of_a_closing_listener_is_answered() {
+    let server = Server::start(Limits::default(), &[]).await;
+    let Server {
+        address,
+        stop,
+        done,
+        ..
+    } = server;
+    // Blocking, so that nobody accepts them meanwhile.
+    let connect = |_| std::net::TcpStream::connect(address).unwrap();
+    let queue: Vec<std::net::TcpStream> = (0..20).map(connect).collect();
+    stop.send(()).unwrap();
+    for stream in queue {
+        stream.set_nonblocking(true).unwrap();
+        let mut client = Client(TcpStream::from_std(stream).unwrap());
+        client.ask(GET).await;
+    }
+    done.await.unwrap();
 }

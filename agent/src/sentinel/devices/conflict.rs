@@ -1,216 +1,106 @@
-//! Whether the sentinel's addresses are in use, on the node or in the cluster. Pure.
+//! Whether the sentinel's addresses are in use, on the node or in the cluster.
 
-use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use agent_common::service::Family;
-use ipnet::IpNet;
+use agent_core::view::ClusterView;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use rtnetlink::packet_route::neighbour::NeighbourState;
 use rtnetlink::packet_route::route::RouteType;
 
-use super::node::{NodeState, Route};
-use super::settings::{Settings, benchmark_range};
-use agent_core::cluster::ObjectName;
+use super::ensure::is_marked;
+use super::netlink::{Netlink, Route, neighbour_of};
+use super::{DeviceError, Role};
+use crate::config::SentinelConfig;
 
-/// What the cluster view knows of addresses.
-pub struct Known<'a> {
-    /// `spec.podCIDRs` of this node.
-    pub pod_cidrs: &'a [IpNet],
-    /// Addresses of this node in its Node object.
-    pub node_addresses: &'a [IpAddr],
-    /// Cluster, load balancer and external IPs of all Services.
-    pub services: Box<dyn Iterator<Item = (IpAddr, &'a ObjectName)> + 'a>,
-    /// Endpoints of all Services but the sentinel's.
-    pub endpoints: Box<dyn Iterator<Item = (IpAddr, &'a ObjectName)> + 'a>,
-}
+const OTHERS: &str = "choose other sentinel addresses";
+const RESERVE: &str =
+    "reserve another address of the podCIDR, one that IPAM never hands out, or give none";
 
-/// Why an address of the sentinel's cannot be used. Displays as a sentence with its remedy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Conflict {
-    /// A device of the node has it.
-    LocalAddress {
-        /// Ours.
-        address: IpAddr,
-        /// The device.
-        device: String,
-    },
-    /// The Node object says that the node has it.
-    NodeAddress {
-        /// Ours.
-        address: IpAddr,
-    },
-    /// Somebody routes the range that it lies in.
-    Route {
-        /// Ours.
-        address: IpAddr,
-        /// Destination of the route.
-        destination: IpNet,
-        /// Where it leads.
-        device: String,
-        /// Its table.
-        table: u32,
-    },
-    /// Pods of this node may be given it.
-    PodCidr {
-        /// Ours.
-        address: IpAddr,
-        /// The podCIDR.
-        cidr: IpNet,
-    },
-    /// A Service has it.
-    Service {
-        /// Ours.
-        address: IpAddr,
-        /// The Service.
-        service: ObjectName,
-    },
-    /// An endpoint of another Service has it.
-    Endpoint {
-        /// Ours.
-        address: IpAddr,
-        /// The Service.
-        service: ObjectName,
-    },
-    /// The pod source lies in no podCIDR of this node.
-    PodOutside {
-        /// Ours.
-        address: IpAddr,
-        /// The podCIDRs of its family.
-        cidrs: Vec<IpNet>,
-    },
-    /// The pod source is an address that no pod can have.
-    PodReserved {
-        /// Ours.
-        address: IpAddr,
-        /// The podCIDR.
-        cidr: IpNet,
-        /// Which address of it.
-        what: &'static str,
-    },
-    /// The pod source is a neighbour already: a pod, surely.
-    PodNeighbour {
-        /// Ours.
-        address: IpAddr,
-        /// The device.
-        device: String,
-    },
-}
-
-impl fmt::Display for Conflict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const OTHERS: &str = "choose other sentinel addresses";
-        const RESERVE: &str =
-            "reserve another address of the podCIDR, one that IPAM never hands out, or give none";
-        match self {
-            Conflict::LocalAddress { address, device } => write!(
-                f,
-                "the sentinel's address {address} is an address of {device} on this node: {OTHERS}"
-            ),
-            Conflict::NodeAddress { address } => write!(
-                f,
-                "the sentinel's address {address} is an address of this node's Node object: {OTHERS}"
-            ),
-            Conflict::Route {
-                address,
-                destination,
-                device,
-                table,
-            } => write!(
-                f,
-                "the sentinel's address {address} lies where this node has a route of others, {destination} to {device} (table {table}): {OTHERS}, or remove the route"
-            ),
-            Conflict::PodCidr { address, cidr } => write!(
-                f,
-                "the sentinel's address {address} lies in this node's podCIDR {cidr}: {OTHERS}"
-            ),
-            Conflict::Service { address, service } => write!(
-                f,
-                "the sentinel's address {address} is an address of Service {service}: {OTHERS}"
-            ),
-            Conflict::Endpoint { address, service } => write!(
-                f,
-                "the sentinel's address {address} is an endpoint of Service {service}: {OTHERS}"
-            ),
-            Conflict::PodOutside { address, cidrs } => {
-                let cidrs: Vec<_> = cidrs.iter().map(ToString::to_string).collect();
-                let cidrs = match cidrs.as_slice() {
-                    [] => "it has none of this family".to_owned(),
-                    some => some.join(", "),
-                };
-                write!(
-                    f,
-                    "the sentinel's pod source {address} lies in no podCIDR of this node ({cidrs}): {RESERVE}"
-                )
-            }
-            Conflict::PodReserved {
-                address,
-                cidr,
-                what,
-            } => write!(
-                f,
-                "the sentinel's pod source {address} is the {what} of {cidr}, which no pod can have: {RESERVE}"
-            ),
-            Conflict::PodNeighbour { address, device } => write!(
-                f,
-                "the sentinel's pod source {address} is in use, by a neighbour on {device}: {RESERVE}"
-            ),
-        }
+/// Of the benchmarking ranges (RFC 2544, RFC 5180), the one of `family`: never routed on the
+/// internet, not used by Kubernetes.
+fn benchmark_range(family: Family) -> IpNet {
+    match family {
+        Family::V4 => Ipv4Net::new_assert(Ipv4Addr::new(198, 18, 0, 0), 15).into(),
+        Family::V6 => Ipv6Net::new_assert(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 0), 48).into(),
     }
 }
 
-/// The first conflict of the sentinel's addresses in `families` with what the node and the cluster
-/// have.
+/// What of this node has one of the sentinel's addresses in `families`: an address of the node, a
+/// route of others, a neighbour. A sentence with its remedy.
 ///
-/// Routes conflict that use what we want: a route to one of our addresses alone, one into the
-/// benchmarking range that it lies in and no wider than that, and for an address outside of those
-/// ranges one to a network on a device of this node. A route that merely drops such a range (bogon
-/// filters do) is no use of it: ours is narrower.
-pub fn conflict(
-    settings: &Settings,
+/// # Errors
+/// A refusal of the kernel.
+pub async fn conflict(
+    config: &SentinelConfig,
     families: &[Family],
-    known: Known<'_>,
-    node: &NodeState,
-) -> Option<Conflict> {
-    let fixed: Vec<_> = (families.iter())
-        .flat_map(|&family| [settings.client.of(family), settings.echo.of(family)])
-        .collect();
-    let pods: Vec<_> = (families.iter())
-        .filter_map(|&family| settings.pod.of(family))
-        .collect();
-    let all: Vec<_> = fixed.iter().chain(&pods).copied().collect();
-    local(&all, known.node_addresses, node)
-        .or_else(|| fixed.iter().find_map(|&address| routed(address, node)))
-        .or_else(|| in_pod_cidr(&fixed, known.pod_cidrs))
-        .or_else(|| in_cluster(&all, known.services, known.endpoints))
-        .or_else(|| {
-            pods.iter()
-                .find_map(|&address| pod_source(address, known.pod_cidrs, node))
-        })
-}
-
-fn local(all: &[IpAddr], of_node: &[IpAddr], node: &NodeState) -> Option<Conflict> {
-    for local in &node.addresses {
-        if all.contains(&local.address) {
-            return Some(Conflict::LocalAddress {
-                address: local.address,
-                device: local.device.clone(),
-            });
+) -> Result<Option<String>, DeviceError> {
+    let netlink = Netlink::open()?;
+    let mut ours = Vec::new();
+    for role in Role::ALL {
+        let link = netlink.link(&role.name(&config.devices)).await?;
+        ours.extend(link.filter(|link| is_marked(link, role)).map(|l| l.index));
+    }
+    for &family in families {
+        let at = family as usize;
+        let fixed = [config.client[at], config.echo[at]];
+        let exactly = |route: &Route| {
+            let mut all = fixed.into_iter().chain(config.pod[at]);
+            all.find(|address| route.is_exactly(*address))
+        };
+        let user = |route: &Route| {
+            let used = || fixed.into_iter().find(|address| uses(route, *address));
+            exactly(route).or_else(used)
+        };
+        let is_address = |route: &Route| route.kind == RouteType::Local && exactly(route).is_some();
+        let others = |route: &Route| route.device.is_none_or(|index| !ours.contains(&index));
+        let routes = netlink.routes(family, |route| others(route) && user(route).is_some());
+        let mut routes = routes.await?;
+        // An address of the node has further routes, which say less.
+        routes.sort_by_key(|route| !is_address(route));
+        if let Some((route, address)) = routes.iter().find_map(|r| Some((r, user(r)?))) {
+            let device = match route.device {
+                Some(index) => netlink.name_of(index).await,
+                None => "no device".to_owned(),
+            };
+            if is_address(route) {
+                return Ok(Some(format!(
+                    "the sentinel's address {address} is an address of {device} on this node: {OTHERS}"
+                )));
+            }
+            let (destination, table) = (route.destination, route.table);
+            return Ok(Some(format!(
+                "the sentinel's address {address} lies where this node has a route of others, {destination} to {device} (table {table}): {OTHERS}, or remove the route"
+            )));
+        }
+        let Some(pod) = config.pod[at] else {
+            continue;
+        };
+        for message in netlink.neighbours(family, None).await? {
+            // Asked for in vain: nobody is there.
+            let vain = [
+                NeighbourState::None,
+                NeighbourState::Incomplete,
+                NeighbourState::Failed,
+            ];
+            let index = message.header.ifindex;
+            let is_pod = neighbour_of(&message).is_some_and(|(address, _, _)| address == pod);
+            if is_pod && !vain.contains(&message.header.state) && !ours.contains(&index) {
+                let device = netlink.name_of(index).await;
+                return Ok(Some(format!(
+                    "the sentinel's pod source {pod} is in use, by a neighbour on {device}: {RESERVE}"
+                )));
+            }
         }
     }
-    let address = *of_node.iter().find(|address| all.contains(address))?;
-    Some(Conflict::NodeAddress { address })
+    Ok(None)
 }
 
-fn routed(address: IpAddr, node: &NodeState) -> Option<Conflict> {
-    let route = node.routes.iter().find(|route| takes(route, address))?;
-    Some(Conflict::Route {
-        address,
-        destination: route.destination,
-        device: route.device_name.clone(),
-        table: route.table,
-    })
-}
-
-fn takes(route: &Route, address: IpAddr) -> bool {
+/// Whether a route uses what we want: one to our address alone, one into the benchmarking range
+/// that it lies in and no wider than that, and for an address outside of those ranges one to a
+/// network on a device of this node. A route that merely drops such a range (bogon filters do) is
+/// no use of it: ours is narrower.
+fn uses(route: &Route, address: IpAddr) -> bool {
     if route.is_exactly(address) {
         return true;
     }
@@ -221,11 +111,10 @@ fn takes(route: &Route, address: IpAddr) -> bool {
     if drops {
         return false;
     }
-    let family = match address {
+    let range = benchmark_range(match address {
         IpAddr::V4(_) => Family::V4,
         IpAddr::V6(_) => Family::V6,
-    };
-    let range = benchmark_range(family);
+    });
     if range.contains(&address) {
         return range.contains(&route.destination);
     }
@@ -233,68 +122,76 @@ fn takes(route: &Route, address: IpAddr) -> bool {
     !everything && !route.gateway && route.destination.contains(&address)
 }
 
-fn in_pod_cidr(fixed: &[IpAddr], cidrs: &[IpNet]) -> Option<Conflict> {
-    for &cidr in cidrs {
-        if let Some(&address) = fixed.iter().find(|address| cidr.contains(*address)) {
-            return Some(Conflict::PodCidr { address, cidr });
+/// What of the cluster has one of the sentinel's addresses: this node's podCIDRs and Node object,
+/// Services other than the sentinel's, their endpoints. A sentence with its remedy.
+pub fn in_cluster(config: &SentinelConfig, view: &ClusterView) -> Option<String> {
+    let fixed = [config.client, config.echo].concat();
+    let pods = config.pod.iter().flatten();
+    let is_ours =
+        |address: &IpAddr| fixed.contains(address) || config.pod.contains(&Some(*address));
+    let node = view.node();
+    let cidrs = node.map_or(&[][..], |node| &node.pod_cidrs);
+    let mut addresses = node.into_iter().flat_map(|node| &node.addresses);
+    if let Some(address) = addresses.find(|address| is_ours(address)) {
+        return Some(format!(
+            "the sentinel's address {address} is an address of this node's Node object: {OTHERS}"
+        ));
+    }
+    for cidr in cidrs {
+        if let Some(address) = fixed.iter().find(|address| cidr.contains(*address)) {
+            return Some(format!(
+                "the sentinel's address {address} lies in this node's podCIDR {cidr}: {OTHERS}"
+            ));
         }
     }
-    None
-}
-
-fn in_cluster<'a>(
-    all: &[IpAddr],
-    mut services: impl Iterator<Item = (IpAddr, &'a ObjectName)>,
-    mut endpoints: impl Iterator<Item = (IpAddr, &'a ObjectName)>,
-) -> Option<Conflict> {
-    if let Some((address, service)) = services.find(|(address, _)| all.contains(address)) {
-        let service = service.clone();
-        return Some(Conflict::Service { address, service });
+    let others = view.states().filter(|(name, _)| **name != config.service);
+    for (name, state) in others {
+        let services = state.service.iter().flat_map(|service| {
+            let ips = service.cluster_ips.iter().chain(&service.load_balancer_ips);
+            ips.chain(&service.external_ips)
+        });
+        let endpoints = state.slices.iter().flat_map(|slice| &slice.endpoints);
+        let endpoints = endpoints.map(|endpoint| IpAddr::from(endpoint.address).to_canonical());
+        let mut all = services.copied().map(|ip| ("an address", ip));
+        let mut endpoints = endpoints.map(|ip| ("an endpoint", ip));
+        let mut taken = |(_, ip): &(&str, IpAddr)| is_ours(ip);
+        if let Some((what, address)) = all.find(&mut taken).or_else(|| endpoints.find(&mut taken)) {
+            return Some(format!(
+                "the sentinel's address {address} is {what} of Service {name}: {OTHERS}"
+            ));
+        }
     }
-    let (address, service) = endpoints.find(|(address, _)| all.contains(address))?;
-    let service = service.clone();
-    Some(Conflict::Endpoint { address, service })
+    pods.copied().find_map(|pod| pod_source(pod, cidrs))
 }
 
-fn pod_source(address: IpAddr, cidrs: &[IpNet], node: &NodeState) -> Option<Conflict> {
-    let Some(&cidr) = cidrs.iter().find(|cidr| cidr.contains(&address)) else {
-        let mut cidrs = cidrs.to_vec();
-        cidrs.retain(|cidr| cidr.addr().is_ipv4() == address.is_ipv4());
-        return Some(Conflict::PodOutside { address, cidrs });
+/// Why a pod source is no address of this node's that a pod could have.
+fn pod_source(address: IpAddr, cidrs: &[IpNet]) -> Option<String> {
+    let Some(cidr) = cidrs.iter().find(|cidr| cidr.contains(&address)) else {
+        let same = |cidr: &&IpNet| cidr.addr().is_ipv4() == address.is_ipv4();
+        let cidrs: Vec<_> = cidrs.iter().filter(same).map(IpNet::to_string).collect();
+        let cidrs = match cidrs.as_slice() {
+            [] => "it has none of this family".to_owned(),
+            some => some.join(", "),
+        };
+        return Some(format!(
+            "the sentinel's pod source {address} lies in no podCIDR of this node ({cidrs}): {RESERVE}"
+        ));
     };
-    if let Some(what) = reserved(address, cidr) {
-        return Some(Conflict::PodReserved {
-            address,
-            cidr,
-            what,
-        });
-    }
-    if let Some(route) = node.routes.iter().find(|route| route.is_exactly(address)) {
-        return Some(Conflict::Route {
-            address,
-            destination: route.destination,
-            device: route.device_name.clone(),
-            table: route.table,
-        });
-    }
-    let neighbour = (node.neighbours.iter()).find(|neighbour| neighbour.address == address)?;
-    Some(Conflict::PodNeighbour {
-        address,
-        device: neighbour.device.clone(),
-    })
-}
-
-/// What an address is to its podCIDR, where no pod can have it: IPAM leaves out the network
-/// address and gives the first one to the gateway; IPv6 knows no broadcast.
-fn reserved(address: IpAddr, cidr: IpNet) -> Option<&'static str> {
-    if address == cidr.network() {
-        return Some("network address");
-    }
-    if cidr.addr().is_ipv4() && address == cidr.broadcast() {
-        return Some("broadcast address");
-    }
-    (cidr.hosts().nth(usize::from(cidr.addr().is_ipv6())) == Some(address))
-        .then_some("first address, the gateway's")
+    // IPAM leaves out the network address and gives the first one to the gateway; IPv6 knows no
+    // broadcast.
+    let is_v4 = cidr.addr().is_ipv4();
+    let what = if address == cidr.network() {
+        "network address"
+    } else if is_v4 && address == cidr.broadcast() {
+        "broadcast address"
+    } else if cidr.hosts().nth(usize::from(!is_v4)) == Some(address) {
+        "first address, the gateway's"
+    } else {
+        return None;
+    };
+    Some(format!(
+        "the sentinel's pod source {address} is the {what} of {cidr}, which no pod can have: {RESERVE}"
+    ))
 }
 
 #[cfg(test)]

@@ -1,21 +1,23 @@
-//! Makes the devices what they should be, from whatever is there.
+//! Makes the devices what they should be, from whatever is there, and removes them.
 
+use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use agent_common::service::Family;
-use rtnetlink::packet_route::route::{RouteMessage, RouteProtocol, RouteType};
-use rtnetlink::{LinkMessageBuilder, LinkUnspec};
+use rtnetlink::packet_route::link::{InfoData, InfoVeth};
+use rtnetlink::{LinkUnspec, LinkVeth};
 
-use super::netlink::{self, Link, Netlink, failed, neighbour_of};
-use super::node::Route;
-use super::pair::{create, existing, own_pair};
-use super::{ALIAS, DeviceError, End, ROUTE_PROTOCOL, Role, SentinelDevices, Settings};
+use super::netlink::{
+    Link, MAIN, Netlink, Route, errno, failed, forwarding_off, neighbour_of, no_addresses,
+};
+use super::{ALIAS, DeviceError, Role, SentinelDevices};
+use crate::config::SentinelConfig;
 
 /// MTU of the far ends: one less than IPv6 wants, so that the kernel gives them no IPv6 at all. It
 /// is the one way to have that by netlink, since `disable_ipv6` is a file and /proc/sys is
 /// read-only in a container.
-pub(super) const FAR_MTU: u32 = 1279;
+const FAR_MTU: u32 = 1279;
 /// The least MTU with which a device has IPv6.
 const IPV6_MIN_MTU: u32 = 1280;
 /// MTU of a near end where somebody took IPv6 from it by setting a smaller one.
@@ -28,195 +30,225 @@ const BETWEEN: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 /// No right to, a device or route of others in the way, a refusal of the kernel. What was made
-/// until then stays, for [`remove`](super::remove()) or the next attempt.
+/// until then stays, for [`remove`] or the next attempt.
 pub async fn ensure(
-    settings: &Settings,
+    config: &SentinelConfig,
     families: &[Family],
 ) -> Result<SentinelDevices, DeviceError> {
-    settings.check()?;
     let netlink = Netlink::open()?;
     // Both pairs are looked at before anything is changed.
+    let mut missing = Vec::with_capacity(Role::NEAR.len());
     for near in Role::NEAR {
-        own_pair(&netlink, settings, near).await?;
-    }
-    let mut notes = Vec::new();
-    for near in Role::NEAR {
-        if own_pair(&netlink, settings, near).await?.is_none() {
-            create(&netlink, settings, near).await?;
+        if !is_there(&netlink, config, near).await? {
+            missing.push(near);
         }
+    }
+    for near in missing {
+        create(&netlink, config, near).await?;
+    }
+    for near in Role::NEAR {
         // The far end first: the near end's link is ready at once then.
         for role in [near.peer(), near] {
-            let link = existing(&netlink, settings, role).await?;
-            configure(&netlink, role, &link, &mut notes).await?;
+            let link = existing(&netlink, config, role).await?;
+            configure(&netlink, role, &link).await?;
         }
     }
-    let families = usable(&netlink, settings, families, &mut notes).await?;
+    let mut families = families.to_vec();
     let mut near_ends = Vec::with_capacity(Role::NEAR.len());
     for near in Role::NEAR {
-        near_ends.push((near, ready(&netlink, settings, near, &mut notes).await?));
+        let link = ready(&netlink, config, near).await?;
+        if !link.has_v6 && families.contains(&Family::V6) {
+            tracing::info!(
+                "IPv6 is disabled on {} (net.ipv6.conf.default.disable_ipv6, or a kernel without it): the sentinel probes IPv4 alone",
+                link.name
+            );
+            families.retain(|family| *family == Family::V4);
+        }
+        near_ends.push((near, link));
     }
-    for family in Family::ALL {
-        let usable = families.contains(&family);
-        connect(&netlink, settings, &near_ends, family, usable).await?;
+    for (near, link) in near_ends {
+        for family in Family::ALL {
+            let mut wanted = near.addresses(config, family);
+            wanted.retain(|_| families.contains(&family));
+            connect(&netlink, near, &link, family, &wanted).await?;
+        }
     }
-    let [client_near, client_far, server_near, server_far] = ends(&netlink, settings).await?;
-    Ok(SentinelDevices {
-        client_near,
-        client_far,
-        server_near,
-        server_far,
-        families,
-        notes,
+    let mut indexes = [0; Role::ALL.len()];
+    for role in Role::ALL {
+        indexes[role as usize] = existing(&netlink, config, role).await?.index;
+    }
+    Ok(SentinelDevices { indexes, families })
+}
+
+/// Removes our devices, and with them their routes and neighbours; gives how many devices went.
+/// Devices of others that bear our names stay. `prefix`: what the names begin with.
+///
+/// # Errors
+/// No right to, or a refusal of the kernel.
+pub async fn remove(prefix: &str) -> Result<usize, DeviceError> {
+    let netlink = Netlink::open()?;
+    let mut removed = 0;
+    for role in Role::ALL {
+        // The other end went with the first one.
+        let Some(link) = netlink.link(&role.name(prefix)).await? else {
+            continue;
+        };
+        if !is_marked(&link, role) {
+            continue;
+        }
+        let peer = netlink.link(&role.peer().name(prefix)).await?;
+        match netlink.handle.link().del(link.index).execute().await {
+            Ok(()) => {}
+            Err(error) if errno(&error) == Some(libc::ENODEV) => continue,
+            Err(error) => return Err(failed(format!("remove {}", link.name), error)),
+        }
+        removed += 1 + usize::from(peer.is_some_and(|peer| link.peer == Some(peer.index)));
+    }
+    Ok(removed)
+}
+
+/// Whether a device of one of our names was made by us: a veth with the hardware address of the
+/// rule, or with our alias.
+pub(super) fn is_marked(link: &Link, role: Role) -> bool {
+    link.veth && (link.mac == role.mac() || link.alias.as_deref() == Some(ALIAS))
+}
+
+/// Whether the pair of a near end is there and ours. A device in its place that is not is an error.
+async fn is_there(
+    netlink: &Netlink,
+    config: &SentinelConfig,
+    near: Role,
+) -> Result<bool, DeviceError> {
+    let far = near.peer();
+    let ends = (
+        netlink.link(&near.name(&config.devices)).await?,
+        netlink.link(&far.name(&config.devices)).await?,
+    );
+    let (link, peer, role) = match ends {
+        (None, None) => return Ok(false),
+        (Some(link), Some(peer)) => {
+            let joined = link.peer == Some(peer.index) && peer.peer == Some(link.index);
+            let marked = is_marked(&link, near) || is_marked(&peer, far);
+            if link.veth && peer.veth && joined && marked {
+                return Ok(true);
+            }
+            // Told of the one that is more surely not ours.
+            if is_marked(&link, near) && !joined {
+                (peer, Some(link), far)
+            } else {
+                (link, Some(peer), near)
+            }
+        }
+        (Some(link), None) => (link, None, near),
+        (None, Some(link)) => (link, None, far),
+    };
+    Err(foreign(config, &link, peer.as_ref(), role))
+}
+
+fn foreign(config: &SentinelConfig, link: &Link, peer: Option<&Link>, role: Role) -> DeviceError {
+    let wanted = role.peer().name(&config.devices);
+    let name = &link.name;
+    let why = if !link.veth {
+        "is no veth".to_owned()
+    } else if peer.is_none_or(|peer| link.peer != Some(peer.index)) {
+        format!("its other end is not {wanted} in this namespace")
+    } else {
+        "has neither the sentinel's hardware address nor its alias".to_owned()
+    };
+    let remedy = if is_marked(link, role) {
+        "it is the sentinel's and damaged: `pathproof cleanup` removes it".to_owned()
+    } else {
+        format!("remove it (`ip link del {name}`) or choose another device prefix")
+    };
+    let sentence = format!("{name} is there already and {why}; it is left alone: {remedy}");
+    DeviceError::Foreign(sentence)
+}
+
+async fn create(netlink: &Netlink, config: &SentinelConfig, near: Role) -> Result<(), DeviceError> {
+    let (name, far) = (near.name(&config.devices), near.peer());
+    let far_name = far.name(&config.devices);
+    let peer = LinkUnspec::new_with_name(&far_name)
+        .address(far.mac().to_vec())
+        .mtu(FAR_MTU)
+        .build();
+    let pair = LinkVeth::new(&name, &far_name)
+        .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
+        .address(near.mac().to_vec())
+        .build();
+    match netlink.handle.link().add(pair).execute().await {
+        Ok(()) => Ok(()),
+        // Another agent was quicker; whose it is, is looked at again.
+        Err(error) if errno(&error) == Some(libc::EEXIST) => {
+            is_there(netlink, config, near).await.map(drop)
+        }
+        Err(error) => Err(failed(format!("create the veth pair {name}"), error)),
+    }
+}
+
+async fn existing(
+    netlink: &Netlink,
+    config: &SentinelConfig,
+    role: Role,
+) -> Result<Link, DeviceError> {
+    let name = role.name(&config.devices);
+    let link = netlink.link(&name).await?;
+    link.ok_or_else(|| DeviceError::Refused {
+        operation: format!("set up {name}"),
+        source: io::Error::from_raw_os_error(libc::ENODEV),
     })
 }
 
-/// Sets what differs, and no more; at last the device is up.
-async fn configure(
-    netlink: &Netlink,
-    role: Role,
-    link: &Link,
-    notes: &mut Vec<String>,
-) -> Result<(), DeviceError> {
-    if link.alias.as_deref() != Some(ALIAS) {
-        netlink.set(link, "the alias", |l| l.alias(ALIAS)).await?;
+/// Sets what differs, and no more: the kernel forgets neighbours where a hardware address is set
+/// again. At last the device is up.
+async fn configure(netlink: &Netlink, role: Role, link: &Link) -> Result<(), DeviceError> {
+    let mut change = LinkUnspec::new_with_index(link.index);
+    if link.mac != role.mac() {
+        change = change.address(role.mac().to_vec());
     }
-    if link.mac != role.mac().0 {
-        let mac = role.mac().0.to_vec();
-        let set = |l: LinkMessageBuilder<LinkUnspec>| l.address(mac);
-        netlink.set(link, "the hardware address", set).await?;
+    if link.alias.as_deref() != Some(ALIAS) {
+        change = change.alias(ALIAS);
     }
     if link.controller.is_some() {
-        netlink
-            .set(link, "no controller", |l| l.nocontroller())
-            .await?;
+        change = change.nocontroller();
     }
-    if role.is_near() {
-        configure_near(netlink, link, notes).await?;
-    } else {
-        configure_far(netlink, link, notes).await?;
+    if role.is_near() && link.mtu < IPV6_MIN_MTU {
+        change = change.mtu(NEAR_MTU);
     }
-    if !link.up {
-        netlink.set(link, "up", |l| l.up()).await?;
+    if !role.is_near() && link.mtu != FAR_MTU {
+        change = change.mtu(FAR_MTU);
     }
-    Ok(())
-}
-
-async fn configure_near(
-    netlink: &Netlink,
-    link: &Link,
-    notes: &mut Vec<String>,
-) -> Result<(), DeviceError> {
-    if link.mtu < IPV6_MIN_MTU {
-        netlink.set(link, "the MTU", |l| l.mtu(NEAR_MTU)).await?;
+    if role.is_near() && link.makes_addresses {
+        change = change.append_extra_attribute(no_addresses());
     }
-    if link.v6.is_some_and(|v6| v6.makes_addresses) {
-        let set = netlink
-            .set(link, "no IPv6 addresses", |l| {
-                l.append_extra_attribute(netlink::no_addresses())
-            })
-            .await;
-        note(set, notes)?;
+    if !role.is_near() && link.forwards_v4 {
+        change = change.append_extra_attribute(forwarding_off());
+    }
+    // Not in one message: the kernel would be up first, and make an address.
+    let up = LinkUnspec::new_with_index(link.index).up();
+    for message in [change.build(), up.build()] {
+        let done = netlink.handle.link().set(message).execute().await;
+        done.map_err(|error| failed(format!("set up {}", link.name), error))?;
     }
     Ok(())
-}
-
-async fn configure_far(
-    netlink: &Netlink,
-    link: &Link,
-    notes: &mut Vec<String>,
-) -> Result<(), DeviceError> {
-    if link.mtu != FAR_MTU {
-        netlink.set(link, "the MTU", |l| l.mtu(FAR_MTU)).await?;
-    }
-    if link.forwards_v4 {
-        let set = netlink
-            .set(link, "no IPv4 forwarding", |l| {
-                l.append_extra_attribute(netlink::forwarding_off())
-            })
-            .await;
-        note(set, notes)?;
-    }
-    Ok(())
-}
-
-/// A refusal of what is not needed is noted; want of the right is not.
-fn note(done: Result<(), DeviceError>, notes: &mut Vec<String>) -> Result<(), DeviceError> {
-    match done {
-        Err(error) if !error.is_permission() => {
-            notes.push(error.to_string());
-            Ok(())
-        }
-        done => done,
-    }
-}
-
-/// Of the families wanted, those that both near ends have.
-async fn usable(
-    netlink: &Netlink,
-    settings: &Settings,
-    wanted: &[Family],
-    notes: &mut Vec<String>,
-) -> Result<Vec<Family>, DeviceError> {
-    let mut families = Vec::new();
-    for family in Family::ALL {
-        if !wanted.contains(&family) {
-            continue;
-        }
-        let without = match family {
-            Family::V4 => None,
-            Family::V6 => without_v6(netlink, settings).await?,
-        };
-        match without {
-            None => families.push(family),
-            Some(why) => notes.push(format!("{why}: the sentinel probes IPv4 alone")),
-        }
-    }
-    Ok(families)
-}
-
-async fn without_v6(netlink: &Netlink, settings: &Settings) -> Result<Option<String>, DeviceError> {
-    for role in Role::NEAR {
-        let link = existing(netlink, settings, role).await?;
-        match link.v6 {
-            None => return Ok(Some("this kernel has no IPv6".to_owned())),
-            Some(v6) if v6.disabled => {
-                return Ok(Some(format!(
-                    "IPv6 is disabled on {} (net.ipv6.conf.default.disable_ipv6, which it inherits)",
-                    link.name
-                )));
-            }
-            Some(_) => {}
-        }
-    }
-    Ok(None)
 }
 
 /// Waits until a near end's link is ready, which the kernel makes known a little later, and takes
 /// away the multicast route that it was given then.
 async fn ready(
     netlink: &Netlink,
-    settings: &Settings,
+    config: &SentinelConfig,
     near: Role,
-    notes: &mut Vec<String>,
 ) -> Result<Link, DeviceError> {
-    let mut link = existing(netlink, settings, near).await?;
-    let waits = |link: &Link| !link.carrier || link.has_v6() && !link.v6.is_some_and(|v| v.ready);
+    let mut link = existing(netlink, config, near).await?;
     for _ in 0..LOOKS {
-        if !waits(&link) {
+        if link.carrier && (link.v6_ready || !link.has_v6) {
             break;
         }
         tokio::time::sleep(BETWEEN).await;
-        link = existing(netlink, settings, near).await?;
+        link = existing(netlink, config, near).await?;
     }
-    if link.has_v6() {
-        match netlink.drop_multicast_route(link.index).await {
-            Ok(_) => {}
-            Err(error) => {
-                let name = &link.name;
-                let failed = failed(format!("remove the route ff00::/8 of {name}"), error);
-                note(Err(failed), notes)?;
-            }
-        }
+    if link.has_v6 {
+        netlink.drop_multicast_route(&link).await?;
     }
     Ok(link)
 }
@@ -224,28 +256,7 @@ async fn ready(
 /// Neighbours and routes of a family: adds what is missing, removes what earlier settings left.
 async fn connect(
     netlink: &Netlink,
-    settings: &Settings,
-    near_ends: &[(Role, Link)],
-    family: Family,
-    usable: bool,
-) -> Result<(), DeviceError> {
-    let routes = netlink.routes(family).await?;
-    for (near, link) in near_ends {
-        let mut wanted = settings.behind(*near, family);
-        if !usable {
-            wanted.clear();
-        }
-        clear_neighbours(netlink, link, family, &wanted).await?;
-        for &address in &wanted {
-            netlink.put_neighbour(link, address, near.behind()).await?;
-        }
-        connect_routes(netlink, link, &routes, &wanted).await?;
-    }
-    Ok(())
-}
-
-async fn clear_neighbours(
-    netlink: &Netlink,
+    near: Role,
     link: &Link,
     family: Family,
     wanted: &[IpAddr],
@@ -260,69 +271,34 @@ async fn clear_neighbours(
             done.map_err(|error| failed(what, error))?;
         }
     }
-    Ok(())
-}
-
-async fn connect_routes(
-    netlink: &Netlink,
-    link: &Link,
-    all: &[RouteMessage],
-    wanted: &[IpAddr],
-) -> Result<(), DeviceError> {
-    let mut there = Vec::new();
-    for message in all {
-        let Some(route) = Route::of(message) else {
-            continue;
-        };
-        if route.device != Some(link.index) || route.kind != RouteType::Unicast {
-            continue;
-        }
+    let by_us = |route: &Route| route.device == Some(link.index);
+    let routes = netlink
+        .routes(family, |route| {
+            let taken = wanted.contains(&route.destination.addr()) && route.table == MAIN;
+            taken || route.ours && by_us(route)
+        })
+        .await?;
+    for route in routes.iter().filter(|route| route.ours && by_us(route)) {
         let address = route.destination.addr();
-        let exact = route.destination.prefix_len() == route.destination.max_prefix_len();
-        let sound = exact && !route.gateway && route.table == MAIN && wanted.contains(&address);
-        if sound {
-            there.push(address);
-        } else if message.header.protocol == RouteProtocol::Other(ROUTE_PROTOCOL) {
-            let what = format!("remove route {} of {}", route.destination, link.name);
-            let done = netlink.handle.route().del(message.clone()).execute().await;
-            done.map_err(|error| failed(what, error))?;
+        if !wanted.contains(&address) {
+            netlink.remove_route(link, address).await?;
         }
     }
-    for &address in wanted.iter().filter(|address| !there.contains(address)) {
-        if !netlink.add_route(link, address).await? {
-            return Err(taken(netlink, all, address).await);
+    for &address in wanted {
+        let neighbour = netlink.handle.neighbours().add(link.index, address);
+        let put = neighbour.replace().link_layer_address(&near.behind());
+        let what = format!("add neighbour {address} to {}", link.name);
+        put.execute().await.map_err(|error| failed(what, error))?;
+        let mut exact = routes.iter().filter(|route| route.is_exactly(address));
+        if !exact.clone().any(by_us) && !netlink.add_route(link, address).await? {
+            let by = match exact.find_map(|route| route.device) {
+                Some(index) => netlink.name_of(index).await,
+                None => "another destination".to_owned(),
+            };
+            return Err(DeviceError::Foreign(format!(
+                "{address} is routed to {by} already; that route is left alone: remove it, or choose other sentinel addresses"
+            )));
         }
     }
     Ok(())
-}
-
-/// `RT_TABLE_MAIN`.
-pub(super) const MAIN: u32 = 254;
-
-async fn taken(netlink: &Netlink, all: &[RouteMessage], address: IpAddr) -> DeviceError {
-    let holder = all
-        .iter()
-        .filter_map(Route::of)
-        .find(|route| route.table == MAIN && route.is_exactly(address));
-    let by = match holder.and_then(|route| route.device) {
-        Some(index) => netlink.name_of(index).await,
-        None => "another destination".to_owned(),
-    };
-    DeviceError::RouteTaken { address, by }
-}
-
-async fn ends(netlink: &Netlink, settings: &Settings) -> Result<[End; 4], DeviceError> {
-    let mut ends = Vec::with_capacity(Role::ALL.len());
-    for role in Role::ALL {
-        let link = existing(netlink, settings, role).await?;
-        ends.push(End {
-            index: link.index,
-            name: link.name,
-            mac: role.mac(),
-        });
-    }
-    ends.try_into().map_err(|_| DeviceError::Refused {
-        operation: "list the sentinel's devices".to_owned(),
-        source: std::io::Error::from_raw_os_error(libc::ENODEV),
-    })
 }

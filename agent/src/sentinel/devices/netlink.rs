@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use agent_common::service::Family;
 use futures_util::{StreamExt, TryStreamExt};
+use ipnet::IpNet;
 use rtnetlink::packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::link::{
@@ -18,17 +19,18 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
     RouteType,
 };
-use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder, new_connection};
+use rtnetlink::{Handle, RouteMessageBuilder, new_connection};
 use tokio::task::JoinHandle;
 
-use super::{DeviceError, HardwareAddress, ROUTE_PROTOCOL};
+use super::{DeviceError, ROUTE_PROTOCOL};
 
 /// `IFLA_INET_CONF` of `linux/if_link.h`.
 const IFLA_INET_CONF: u16 = 1;
 /// `IPV4_DEVCONF_FORWARDING` of `linux/ip.h`.
 const IPV4_DEVCONF_FORWARDING: u16 = 1;
-/// `RT_TABLE_LOCAL`.
+/// `RT_TABLE_LOCAL` and `RT_TABLE_MAIN`.
 const TABLE_LOCAL: u8 = 255;
+pub(super) const MAIN: u32 = 254;
 
 /// A netlink socket in the network namespace of the thread that opened it.
 pub(super) struct Netlink {
@@ -58,33 +60,64 @@ pub(super) struct Link {
     /// Bridge, bond or VRF that it belongs to.
     pub(super) controller: Option<u32>,
     pub(super) forwards_v4: bool,
-    /// `None` where the device has no IPv6 at all.
-    pub(super) v6: Option<LinkV6>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LinkV6 {
-    pub(super) disabled: bool,
-    /// Autoconfiguration has begun: the multicast route is there.
-    pub(super) ready: bool,
+    /// IPv6 works on it.
+    pub(super) has_v6: bool,
+    /// IPv6 has begun to configure itself: the multicast route is there.
+    pub(super) v6_ready: bool,
+    /// The kernel makes IPv6 addresses for it.
     pub(super) makes_addresses: bool,
 }
 
-impl Link {
-    /// Whether IPv6 works on it.
-    pub(super) fn has_v6(&self) -> bool {
-        self.v6.is_some_and(|v6| !v6.disabled)
-    }
+/// A route of any table, or what a lookup in them gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) destination: IpNet,
+    pub(super) kind: RouteType,
+    pub(super) table: u32,
+    /// `None` for several next hops or none.
+    pub(super) device: Option<u32>,
+    /// There is a next hop behind the device.
+    pub(super) gateway: bool,
+    /// It bears the number of the sentinel's routes.
+    pub(super) ours: bool,
 }
 
-/// What a lookup in the routing tables gave.
-#[derive(Clone, Debug)]
-pub(super) struct Lookup {
-    pub(super) kind: RouteType,
-    pub(super) device: Option<u32>,
-    pub(super) gateway: bool,
-    pub(super) prefix: u8,
-    pub(super) table: u32,
+impl Route {
+    /// Whether it leads to this address alone.
+    pub(super) fn is_exactly(&self, address: IpAddr) -> bool {
+        self.destination == IpNet::from(address)
+    }
+
+    fn of(message: &RouteMessage) -> Option<Self> {
+        let any: IpAddr = match message.header.address_family {
+            AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
+            AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
+            _ => return None,
+        };
+        let (mut address, mut table) = (any, message.header.table.into());
+        let (mut device, mut gateway) = (None, false);
+        for attribute in &message.attributes {
+            match attribute {
+                RouteAttribute::Destination(RouteAddress::Inet(v4)) => address = (*v4).into(),
+                RouteAttribute::Destination(RouteAddress::Inet6(v6)) => address = (*v6).into(),
+                RouteAttribute::Table(number) => table = *number,
+                RouteAttribute::Oif(index) => device = Some(*index),
+                RouteAttribute::Gateway(_)
+                | RouteAttribute::Via(_)
+                | RouteAttribute::MultiPath(_) => gateway = true,
+                _ => {}
+            }
+        }
+        let prefix = message.header.destination_prefix_length;
+        Some(Self {
+            destination: IpNet::new(address, prefix).ok()?,
+            kind: message.header.kind,
+            table,
+            device,
+            gateway,
+            ours: message.header.protocol == RouteProtocol::Other(ROUTE_PROTOCOL),
+        })
+    }
 }
 
 /// The error number that the kernel answered, positive.
@@ -95,23 +128,15 @@ pub(super) fn errno(error: &rtnetlink::Error) -> Option<i32> {
     }
 }
 
-pub(super) fn io_error(error: rtnetlink::Error) -> io::Error {
-    match errno(&error) {
-        Some(code) => io::Error::from_raw_os_error(code),
-        None => io::Error::other(error),
-    }
-}
-
 /// The error of an operation, told in words as what follows "cannot".
 pub(super) fn failed(operation: impl Into<String>, error: rtnetlink::Error) -> DeviceError {
     let operation = operation.into();
-    match errno(&error) {
-        Some(libc::EPERM) => DeviceError::Permission { operation },
-        _ => DeviceError::Refused {
-            operation,
-            source: io_error(error),
-        },
-    }
+    let source = match errno(&error) {
+        Some(libc::EPERM) => return DeviceError::Permission { operation },
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::other(error),
+    };
+    DeviceError::Refused { operation, source }
 }
 
 fn netlink_family(family: Family) -> AddressFamily {
@@ -121,16 +146,23 @@ fn netlink_family(family: Family) -> AddressFamily {
     }
 }
 
-/// A host route's message: `address` alone, by `device`.
-fn host_route(address: IpAddr, device: u32) -> RouteMessage {
-    let mut message = match address {
-        IpAddr::V4(v4) => RouteMessageBuilder::<Ipv4Addr>::new()
-            .destination_prefix(v4, 32)
-            .build(),
-        IpAddr::V6(v6) => RouteMessageBuilder::<Ipv6Addr>::new()
-            .destination_prefix(v6, 128)
-            .build(),
+/// A question or order about the route to `address` alone.
+fn host_route(address: IpAddr) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
     };
+    message.header.destination_prefix_length = IpNet::from(address).prefix_len();
+    message.attributes = vec![RouteAttribute::Destination(address.into())];
+    message
+}
+
+/// The host route of ours to `address` by a device.
+fn own_route(address: IpAddr, device: u32) -> RouteMessage {
+    let mut message = host_route(address);
+    message.header.table = RouteHeader::RT_TABLE_MAIN;
+    message.header.kind = RouteType::Unicast;
     message.header.scope = RouteScope::Link;
     message.header.protocol = RouteProtocol::Other(ROUTE_PROTOCOL);
     message.attributes.push(RouteAttribute::Oif(device));
@@ -140,8 +172,7 @@ fn host_route(address: IpAddr, device: u32) -> RouteMessage {
 impl Netlink {
     /// Needs a tokio runtime.
     pub(super) fn open() -> Result<Self, DeviceError> {
-        let (connection, handle, _) =
-            new_connection().map_err(|source| DeviceError::Open { source })?;
+        let (connection, handle, _) = new_connection().map_err(DeviceError::Open)?;
         let task = tokio::spawn(connection);
         Ok(Self { handle, task })
     }
@@ -165,18 +196,6 @@ impl Netlink {
         }
     }
 
-    /// Changes a device. `change` is given a builder that names it.
-    pub(super) async fn set(
-        &self,
-        link: &Link,
-        what: &str,
-        change: impl FnOnce(LinkMessageBuilder<LinkUnspec>) -> LinkMessageBuilder<LinkUnspec>,
-    ) -> Result<(), DeviceError> {
-        let message = change(LinkUnspec::new_with_index(link.index)).build();
-        let done = self.handle.link().set(message).execute().await;
-        done.map_err(|error| failed(format!("set {what} of {}", link.name), error))
-    }
-
     /// Neighbours of a family, on one device or all.
     pub(super) async fn neighbours(
         &self,
@@ -196,31 +215,19 @@ impl Netlink {
         Ok(all)
     }
 
-    /// Adds a permanent neighbour, or makes it so.
-    pub(super) async fn put_neighbour(
+    /// Routes of a family that are `wanted`, of every table.
+    pub(super) async fn routes(
         &self,
-        link: &Link,
-        address: IpAddr,
-        mac: HardwareAddress,
-    ) -> Result<(), DeviceError> {
-        let request = self.handle.neighbours().add(link.index, address).replace();
-        let done = request
-            .state(NeighbourState::Permanent)
-            .link_layer_address(&mac.0)
-            .execute()
-            .await;
-        done.map_err(|error| failed(format!("add neighbour {address} to {}", link.name), error))
-    }
-
-    /// All routes of a family, in every table.
-    pub(super) async fn routes(&self, family: Family) -> Result<Vec<RouteMessage>, DeviceError> {
+        family: Family,
+        wanted: impl Fn(&Route) -> bool,
+    ) -> Result<Vec<Route>, DeviceError> {
         let mut question = RouteMessage::default();
         question.header.address_family = netlink_family(family);
         let mut answers = self.handle.route().get(question).execute();
         let mut routes = Vec::new();
         while let Some(answer) = answers.next().await {
             match answer {
-                Ok(route) => routes.push(route),
+                Ok(route) => routes.extend(Route::of(&route).filter(&wanted)),
                 // A kernel without IPv6 has no such table.
                 Err(rtnetlink::Error::NetlinkError(_)) if family == Family::V6 => break,
                 Err(error) => return Err(failed("list routes", error)),
@@ -235,7 +242,7 @@ impl Netlink {
         link: &Link,
         address: IpAddr,
     ) -> Result<bool, DeviceError> {
-        let message = host_route(address, link.index);
+        let message = own_route(address, link.index);
         match self.handle.route().add(message).execute().await {
             Ok(()) => Ok(true),
             Err(error) if errno(&error) == Some(libc::EEXIST) => Ok(false),
@@ -246,21 +253,35 @@ impl Netlink {
         }
     }
 
+    /// Removes a host route of ours.
+    pub(super) async fn remove_route(
+        &self,
+        link: &Link,
+        address: IpAddr,
+    ) -> Result<(), DeviceError> {
+        let message = own_route(address, link.index);
+        let done = self.handle.route().del(message).execute().await;
+        done.map_err(|error| failed(format!("remove route {address} of {}", link.name), error))
+    }
+
     /// Removes the route ff00::/8 that the kernel gives every device with IPv6: without it no
-    /// program's multicast takes our devices for a way out. Whether there was one.
-    pub(super) async fn drop_multicast_route(&self, index: u32) -> Result<bool, rtnetlink::Error> {
+    /// program's multicast takes our devices for a way out.
+    pub(super) async fn drop_multicast_route(&self, link: &Link) -> Result<(), DeviceError> {
         let all = Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0);
         let mut message = RouteMessageBuilder::<Ipv6Addr>::new()
             .destination_prefix(all, 8)
-            .output_interface(index)
+            .output_interface(link.index)
             .kind(RouteType::Multicast)
             .build();
         message.header.table = TABLE_LOCAL;
         message.header.protocol = RouteProtocol::Unspec;
         match self.handle.route().del(message).execute().await {
-            Ok(()) => Ok(true),
-            Err(error) if errno(&error) == Some(libc::ESRCH) => Ok(false),
-            Err(error) => Err(error),
+            Ok(()) => Ok(()),
+            Err(error) if errno(&error) == Some(libc::ESRCH) => Ok(()),
+            Err(error) => {
+                let what = format!("remove the route ff00::/8 of {}", link.name);
+                Err(failed(what, error))
+            }
         }
     }
 
@@ -270,28 +291,19 @@ impl Netlink {
         &self,
         address: IpAddr,
         from: Option<(u32, IpAddr)>,
-    ) -> Result<Lookup, rtnetlink::Error> {
-        let mut question = host_route(address, 0);
-        question.header = RouteHeader {
-            address_family: question.header.address_family,
-            destination_prefix_length: question.header.destination_prefix_length,
-            flags: RouteFlags::FibMatch | RouteFlags::LookupTable,
-            ..RouteHeader::default()
-        };
-        question
-            .attributes
-            .retain(|one| matches!(one, RouteAttribute::Destination(_)));
+    ) -> Result<Route, rtnetlink::Error> {
+        let mut question = host_route(address);
+        question.header.flags = RouteFlags::FibMatch | RouteFlags::LookupTable;
         if let Some((device, source)) = from {
             question.header.source_prefix_length = question.header.destination_prefix_length;
             question.attributes.push(RouteAttribute::Iif(device));
-            question
-                .attributes
-                .push(RouteAttribute::Source(RouteAddress::from(source)));
+            let source = RouteAttribute::Source(source.into());
+            question.attributes.push(source);
         }
         let mut answers = self.handle.route().get(question).execute();
         let answer = answers.try_next().await?;
         answer
-            .map(|route| lookup_of(&route))
+            .and_then(|route| Route::of(&route))
             .ok_or(rtnetlink::Error::RequestFailed)
     }
 }
@@ -353,46 +365,24 @@ fn read_families(link: &mut Link, specs: &[AfSpecUnspec]) {
                     }
                 }
             }
-            AfSpecUnspec::Inet6(values) => link.v6 = Some(link_v6(values)),
+            AfSpecUnspec::Inet6(values) => {
+                (link.has_v6, link.makes_addresses) = (true, true);
+                for value in values {
+                    read_v6(link, value);
+                }
+            }
             _ => {}
         }
     }
 }
 
-fn link_v6(values: &[AfSpecInet6]) -> LinkV6 {
-    let mut v6 = LinkV6 {
-        disabled: false,
-        ready: false,
-        makes_addresses: true,
-    };
-    for value in values {
-        match value {
-            AfSpecInet6::Flags(flags) => v6.ready = flags.contains(Inet6IfaceFlags::Ready),
-            AfSpecInet6::DevConf(conf) => v6.disabled = conf.disable_ipv6 != 0,
-            AfSpecInet6::AddrGenMode(mode) => v6.makes_addresses = *mode != In6AddrGenMode::None,
-            _ => {}
-        }
+fn read_v6(link: &mut Link, value: &AfSpecInet6) {
+    match value {
+        AfSpecInet6::Flags(flags) => link.v6_ready = flags.contains(Inet6IfaceFlags::Ready),
+        AfSpecInet6::DevConf(conf) => link.has_v6 = conf.disable_ipv6 == 0,
+        AfSpecInet6::AddrGenMode(mode) => link.makes_addresses = *mode != In6AddrGenMode::None,
+        _ => {}
     }
-    v6
-}
-
-fn lookup_of(route: &RouteMessage) -> Lookup {
-    let mut lookup = Lookup {
-        kind: route.header.kind,
-        device: None,
-        gateway: false,
-        prefix: route.header.destination_prefix_length,
-        table: route.header.table.into(),
-    };
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Oif(index) => lookup.device = Some(*index),
-            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => lookup.gateway = true,
-            RouteAttribute::Table(table) => lookup.table = *table,
-            _ => {}
-        }
-    }
-    lookup
 }
 
 /// Address, hardware address and whether it is permanent.

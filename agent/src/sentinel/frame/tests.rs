@@ -8,16 +8,20 @@ use super::*;
 const FAR: Mac = [2, 0, 0, 0, 0, 1];
 const NEAR: Mac = [2, 0, 0, 0, 0, 2];
 
-fn flow(from: &str, to: &str) -> Flow {
-    Flow {
-        link: (FAR, NEAR),
-        from: from.parse().unwrap(),
-        to: to.parse().unwrap(),
-    }
+type Ends = (&'static str, &'static str);
+
+fn sockets(ends: Ends) -> (SocketAddr, SocketAddr) {
+    (ends.0.parse().unwrap(), ends.1.parse().unwrap())
 }
 
-const V4: (&str, &str) = ("198.18.0.1:20000", "10.96.0.10:7");
-const V6: (&str, &str) = ("[2001:2::1]:20000", "[fd00::10]:7");
+fn written(ends: Ends, packet: Packet) -> Vec<u8> {
+    let mut frame = vec![9; 3];
+    write(&mut frame, (FAR, NEAR), sockets(ends), packet).unwrap();
+    frame
+}
+
+const V4: Ends = ("198.18.0.1:20000", "10.96.0.10:7");
+const V6: Ends = ("[2001:2::1]:20000", "[fd00::10]:7");
 
 /// The headers, after both checksums were computed anew and found right.
 fn sound(frame: &[u8]) -> PacketHeaders<'_> {
@@ -62,13 +66,12 @@ fn tcp(headers: &PacketHeaders<'_>) -> TcpHeader {
 #[case(V4, Family::V4, 1_460)]
 #[case(V6, Family::V6, 1_440)]
 fn the_observer_sees_a_syn_with_its_token(
-    #[case] ends: (&str, &str),
+    #[case] ends: Ends,
     #[case] family: Family,
     #[case] mss: u16,
 ) {
-    let flow = flow(ends.0, ends.1);
-    let mut frame = vec![9; 3];
-    flow.syn(&mut frame, 0xdead_beef).unwrap();
+    let (from, to) = sockets(ends);
+    let frame = written(ends, Packet::Syn(0xdead_beef));
     let headers = sound(&frame);
     let options: Vec<_> = tcp(&headers).options_iterator().flatten().collect();
     assert_eq!(options, [TcpOptionElement::MaximumSegmentSize(mss)]);
@@ -82,17 +85,20 @@ fn the_observer_sees_a_syn_with_its_token(
         IpAddr::V4(v4) => mapped(v4.octets()),
         IpAddr::V6(v6) => v6.octets(),
     };
-    assert_eq!(segment.source, address(flow.from.ip()));
-    assert_eq!(segment.destination, address(flow.to.ip()));
-    assert_eq!(segment.source_port, flow.from.port().to_be_bytes());
-    assert_eq!(segment.destination_port, flow.to.port().to_be_bytes());
+    assert_eq!(segment.source, address(from.ip()));
+    assert_eq!(segment.destination, address(to.ip()));
+    assert_eq!(segment.source_port, from.port().to_be_bytes());
+    assert_eq!(segment.destination_port, to.port().to_be_bytes());
 }
 
 #[rstest]
-fn data_and_reset_carry_their_numbers(#[values(V4, V6)] ends: (&str, &str)) {
-    let flow = flow(ends.0, ends.1);
-    let mut frame = Vec::new();
-    flow.push(&mut frame, 11, 71, &data(10)).unwrap();
+fn data_and_reset_carry_their_numbers(#[values(V4, V6)] ends: Ends) {
+    let data = Packet::Data {
+        sequence: 11,
+        acknowledged: 71,
+        token: 10,
+    };
+    let frame = written(ends, data);
     let headers = sound(&frame);
     let header = tcp(&headers);
     assert_eq!(headers.payload.slice(), b"pathprf1\0\0\0\x0a");
@@ -102,8 +108,17 @@ fn data_and_reset_carry_their_numbers(#[values(V4, V6)] ends: (&str, &str)) {
         (11, 71)
     );
 
-    flow.reset(&mut frame, 23, Some(83)).unwrap();
-    let header = tcp(&sound(&frame));
+    let reset = |sequence, acknowledged| {
+        let frame = written(
+            ends,
+            Packet::Reset {
+                sequence,
+                acknowledged,
+            },
+        );
+        tcp(&sound(&frame))
+    };
+    let header = reset(23, Some(83));
     assert!(header.rst && header.ack && !header.syn);
     assert_eq!(
         (header.sequence_number, header.acknowledgment_number),
@@ -111,8 +126,7 @@ fn data_and_reset_carry_their_numbers(#[values(V4, V6)] ends: (&str, &str)) {
     );
     assert_eq!(header.options.len(), 0);
 
-    flow.reset(&mut frame, 11, None).unwrap();
-    let header = tcp(&sound(&frame));
+    let header = reset(11, None);
     assert!(header.rst && !header.ack && !header.syn);
     assert_eq!(
         (header.sequence_number, header.acknowledgment_number),
@@ -121,20 +135,18 @@ fn data_and_reset_carry_their_numbers(#[values(V4, V6)] ends: (&str, &str)) {
 }
 
 #[rstest]
-fn a_datagram_carries_the_token(#[values(V4, V6)] ends: (&str, &str)) {
-    let mut frame = Vec::new();
-    flow(ends.0, ends.1)
-        .datagram(&mut frame, &data(0x0102_0304))
-        .unwrap();
+fn a_datagram_carries_the_token(#[values(V4, V6)] ends: Ends) {
+    let frame = written(ends, Packet::Datagram(0x0102_0304));
     let headers = sound(&frame);
     assert_eq!(headers.payload.slice(), b"pathprf1\x01\x02\x03\x04");
 }
 
 #[test]
 fn two_families_are_refused() {
-    let error = flow(V4.0, V6.1).syn(&mut Vec::new(), 1).unwrap_err();
+    let ends = sockets((V4.0, V6.1));
+    let error = write(&mut Vec::new(), (FAR, NEAR), ends, Packet::Syn(1)).unwrap_err();
     assert_eq!(
-        error.to_string(),
+        error,
         "cannot send from 198.18.0.1 to fd00::10: the addresses are of two families"
     );
 }

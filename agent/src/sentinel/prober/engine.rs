@@ -1,32 +1,35 @@
 //! The prober without its thread: when which round begins, and who gets which event. It asks the
 //! clock and never sleeps, so tests turn the clock.
+//!
+//! Rounds follow each other slowly while every lane fares as it did, quickly while one changes. A
+//! fault is then confirmed as soon as by a steady four rounds a second, and a quiet node pays for
+//! fewer (ADR 8).
 
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use agent_common::probe::Stage;
 use agent_common::service::{FAMILIES, Family};
+use agent_core::report::sentinel::SentinelAddresses;
+use agent_core::time::Mono;
+use agent_core::trace::{Lane, ProbeSightings, ProbeTrace};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::dice::Dice;
-use super::pace::Pace;
-use super::poll::Waiting;
-use super::ports::Ports;
 use super::round::{Round, errands};
-use super::tools::Tools;
-use super::wire::{Network, Sockets};
-use super::{FamilyTargets, Kernel, Targets};
-use agent_core::time::Mono;
-use agent_core::trace::ProbeTrace;
+use super::tools::{Dice, Ports, Tools, jitter};
+use super::wire::{Network, Socket};
+use super::{Kernel, Waiting};
 
 /// The first round of a family comes within this time.
-const FIRST: Duration = Duration::from_millis(50);
+const FIRST: Gap = Duration::ZERO..Duration::from_millis(50);
 /// A round that is due within this time of the other family's begins with it: a wake-up costs as
 /// much as several probes.
 const TOGETHER: Duration = Duration::from_millis(100);
 
 /// A family's rounds.
 struct Course<S> {
-    targets: FamilyTargets,
+    targets: SentinelAddresses,
     due: Mono,
     /// When the last round began.
     begun: Option<Mono>,
@@ -49,18 +52,16 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         kernel: K,
         network: N,
         clock: impl Fn() -> Mono + Send + 'static,
-        mut dice: Dice,
+        dice: Dice,
         results: UnboundedSender<ProbeTrace>,
     ) -> Self {
-        // Without random numbers the sequences begin at the first port.
-        let ports = Ports::new(|| dice.word().unwrap_or(0) as u16);
         Self {
             tools: Tools {
                 kernel,
                 network,
                 clock: Box::new(clock),
                 dice,
-                ports,
+                ports: Ports::new(dice),
                 tokens: Vec::with_capacity(16),
                 frame: Vec::with_capacity(128),
             },
@@ -83,25 +84,22 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         self.results.is_closed()
     }
 
-    pub(super) fn rewire(&mut self, sockets: Sockets) {
-        self.tools.network.rewire(sockets);
-    }
-
     /// Probes these from now on. A family whose targets are new begins soon; one whose targets
     /// changed keeps its time, unless the endpoint moved.
-    pub(super) fn retarget(&mut self, targets: Targets) {
+    pub(super) fn retarget(&mut self, targets: &[SentinelAddresses]) {
         let now = self.tools.now();
         for family in Family::ALL {
             let course = &mut self.courses[family as usize];
-            match (course.as_mut(), targets.families[family as usize]) {
+            let targets = targets.iter().find(|of| of.family == family).copied();
+            match (course.as_mut(), targets) {
                 (None, None) => {}
                 (None, Some(targets)) => {
                     *course = Some(Course {
                         targets,
-                        due: now.plus(self.tools.dice.below(FIRST)),
+                        due: now.plus(jitter(self.tools.dice, &FIRST)),
                         begun: None,
                         pace: Pace::default(),
-                        round: Round::default(),
+                        round: Round::new(),
                     });
                 }
                 (Some(old), None) => {
@@ -110,12 +108,12 @@ impl<K: Kernel, N: Network> Engine<K, N> {
                 }
                 (Some(old), Some(targets)) => {
                     self.tools.keep(&mut old.round, |errand| {
-                        errands(family, &targets).any(|wanted| wanted == *errand)
+                        errands(&targets).any(|wanted| wanted == *errand)
                     });
-                    let moved = old.targets.echo.port() != targets.echo.port();
+                    let moved = old.targets.endpoint.port() != targets.endpoint.port();
                     old.targets = targets;
                     if moved {
-                        old.hurry(now, &mut self.tools.dice);
+                        old.hurry(now, self.tools.dice);
                     }
                 }
             }
@@ -141,7 +139,7 @@ impl<K: Kernel, N: Network> Engine<K, N> {
     fn go_on(&mut self, now: Mono) {
         for course in self.courses.iter_mut().flatten() {
             self.tools.go_on(&mut course.round, now);
-            course.collect(&mut self.known, &mut self.tools.dice);
+            course.collect(&mut self.known, self.tools.dice);
         }
     }
 
@@ -150,21 +148,17 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         if !courses.any(|course| course.is_due(now)) {
             return;
         }
-        for family in Family::ALL {
-            let Some(course) = &mut self.courses[family as usize] else {
-                continue;
-            };
-            if !course.is_due(now.plus(TOGETHER)) {
-                continue;
-            }
+        let together = now.plus(TOGETHER);
+        let courses = self.courses.iter_mut().flatten();
+        for course in courses.filter(|course| course.is_due(together)) {
             // Nobody can be late for what was brought forward.
             let due = course.due.min(now);
             // What was missed is not made up for.
             course.begun = Some(now);
             let whole = course.pace.is_whole();
-            course.due = now.plus(course.pace.gap(&mut self.tools.dice));
+            course.due = now.plus(course.pace.gap(self.tools.dice));
             self.tools
-                .begin(&mut course.round, family, &course.targets, due, whole);
+                .begin(&mut course.round, &course.targets, due, whole);
         }
     }
 
@@ -193,10 +187,10 @@ impl<K: Kernel, N: Network> Engine<K, N> {
     }
 }
 
-impl<S: crate::sentinel::host::Socket> Course<S> {
+impl<S: Socket> Course<S> {
     /// The endpoint moved: when the rules follow is to be known soon.
-    fn hurry(&mut self, now: Mono, dice: &mut Dice) {
-        let gap = self.pace.hurry(self.targets.echo.port(), dice);
+    fn hurry(&mut self, now: Mono, dice: Dice) {
+        let gap = self.pace.hurry(self.targets.endpoint.port(), dice);
         let next = self.begun.map_or(now, |begun| begun.plus(gap)).max(now);
         self.due = self.due.min(next);
     }
@@ -207,7 +201,7 @@ impl<S: crate::sentinel::host::Socket> Course<S> {
     }
 
     /// Takes what is known by now. A change brings the next round forward.
-    fn collect(&mut self, known: &mut Vec<ProbeTrace>, dice: &mut Dice) {
+    fn collect(&mut self, known: &mut Vec<ProbeTrace>, dice: Dice) {
         let mut changed = false;
         for trace in self.round.settled() {
             changed |= self.pace.note(&trace);
@@ -216,5 +210,119 @@ impl<S: crate::sentinel::host::Socket> Course<S> {
         if let Some(begun) = self.begun.filter(|_| changed) {
             self.due = self.due.min(begun.plus(self.pace.gap(dice)));
         }
+    }
+}
+
+/// From one round to the next, at least and at most: nothing that runs by a clock of its own is
+/// met at the same moment each time.
+pub(super) type Gap = Range<Duration>;
+
+/// While nothing changes. A path that always fails costs no more than one that works.
+pub(super) const REST: Gap = Duration::from_millis(420)..Duration::from_millis(480);
+/// After a change. No shorter than a probe's time: the next round finds the one before complete.
+pub(super) const DOUBT: Gap = Duration::from_millis(210)..Duration::from_millis(250);
+/// While the sentinel's endpoint has moved and probes go where it was: how long the rules take to
+/// follow is wanted to a tenth of a second. Probes that get through are complete long before.
+pub(super) const HASTE: Gap = Duration::from_millis(80)..Duration::from_millis(100);
+/// So many rounds in haste with every lane, three seconds...
+const HASTY: u32 = 33;
+/// ...and so many more, half a minute, in which one lane alone is in haste: a proxy of a large
+/// cluster takes seconds, and how many is wanted as exactly...
+const NARROW: u32 = 330;
+/// ...while the others are probed every so many rounds, about as often as at rest.
+const WHOLE: u32 = 5;
+/// So many rounds from the last change on: enough to confirm a failure, and a repair.
+const ROUNDS: u32 = 8;
+
+/// How a probe fared, as far as a change of it is a reason to hurry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fate {
+    returned: bool,
+    /// Whether the echo saw the probe's own source.
+    own_source: Option<bool>,
+    sightings: ProbeSightings,
+}
+
+impl Fate {
+    fn of(trace: &ProbeTrace) -> Self {
+        Self {
+            returned: trace.data[Stage::Collected as usize].is_some(),
+            own_source: trace.echo_saw.map(|saw| saw.ip() == trace.client.ip()),
+            // An old generation, or one that we have not heard of yet, is nothing to hurry for.
+            sightings: match trace.data[Stage::Collected as usize] {
+                Some(_) => ProbeSightings {
+                    misrouted: false,
+                    stale: false,
+                    ..trace.sightings
+                },
+                None => trace.sightings,
+            },
+        }
+    }
+}
+
+/// A family's pace.
+#[derive(Debug, Default)]
+struct Pace {
+    fates: Vec<(Lane, Fate)>,
+    /// Rounds in doubt still to come.
+    doubted: u32,
+    /// Rounds in haste still to come.
+    hurried: u32,
+    /// Where the endpoint moved to.
+    wanted: Option<u16>,
+    /// A probe of the last round went elsewhere.
+    behind: bool,
+}
+
+impl Pace {
+    /// The endpoint moved to this port. The gap to the next round.
+    fn hurry(&mut self, wanted: u16, dice: Dice) -> Duration {
+        self.wanted = Some(wanted);
+        self.hurried = HASTY + NARROW;
+        self.behind = true;
+        jitter(dice, &HASTE)
+    }
+
+    /// Sees what came of a probe. Whether its lane fares differently from before.
+    fn note(&mut self, trace: &ProbeTrace) -> bool {
+        let elsewhere = |generation| Some(generation) != self.wanted;
+        self.behind |= trace.generation.is_some_and(elsewhere);
+        let fate = Fate::of(trace);
+        let known = self.fates.iter_mut().find(|(lane, _)| *lane == trace.lane);
+        let changed = match known {
+            Some((_, before)) => std::mem::replace(before, fate) != fate,
+            None => {
+                self.fates.push((trace.lane, fate));
+                true
+            }
+        };
+        if changed {
+            self.doubted = ROUNDS;
+        }
+        changed
+    }
+
+    /// Whether every lane is probed in a round that begins now. Ask before [`gap`](Self::gap).
+    fn is_whole(&self) -> bool {
+        let narrow = self.behind && (1..=NARROW).contains(&self.hurried);
+        !narrow || self.doubted > 0 || self.hurried.is_multiple_of(WHOLE)
+    }
+
+    /// The gap from a round that begins now to the next.
+    fn gap(&mut self, dice: Dice) -> Duration {
+        let span = match (self.hurried, self.doubted) {
+            (1.., _) if self.behind => HASTE,
+            (_, 1..) => DOUBT,
+            _ => REST,
+        };
+        self.hurried = if self.behind {
+            self.hurried.saturating_sub(1)
+        } else {
+            0
+        };
+        self.behind = false;
+        self.doubted = self.doubted.saturating_sub(1);
+        jitter(dice, &span)
     }
 }

@@ -1,63 +1,64 @@
 //! One interval of one family: a control probe, a probe on every lane, and the traces they give
 //! once the control's result is known.
 
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::RawFd;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use agent_common::probe::{Phase, ProbeEvent, ProbeKey, Stage, probe_event, probe_flag};
 use agent_common::service::Family;
-
-use super::call::Call;
-use super::flight::Flight;
-use super::tools::{Times, Tools};
-use super::wire::{Network, Side};
-use super::{FamilyTargets, Kernel};
+use agent_core::report::sentinel::SentinelAddresses;
 use agent_core::time::Mono;
 use agent_core::trace::{Control, Lane, ProbePath, ProbeTrace, Transport};
+
+use super::probe::{Call, Flight};
+use super::tools::{CONTROL, Times, Tools, begun};
+use super::wire::{Network, Side, Socket};
+use super::{Kernel, Waiting};
+use crate::sentinel::frame::Packet;
 
 /// What a lane sends: from where (nothing: the host's own source) to where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Errand {
-    pub(super) lane: Lane,
-    pub(super) client: Option<IpAddr>,
-    pub(super) frontend: SocketAddr,
+    lane: Lane,
+    client: Option<IpAddr>,
+    frontend: SocketAddr,
 }
 
 /// Every lane that has a target.
-pub(super) fn errands(family: Family, targets: &FamilyTargets) -> impl Iterator<Item = Errand> {
-    let cluster_ip = targets.cluster_ip;
-    let outside = Some(targets.client);
+pub(super) fn errands(targets: &SentinelAddresses) -> impl Iterator<Item = Errand> {
+    use ProbePath::{Host, NodePort, OffCluster, Pod};
+    use Transport::{Tcp, Udp};
+    let (family, pod, outside) = (targets.family, targets.pod_client, Some(targets.client));
+    let (tcp, udp) = (Some(targets.cluster_ip), targets.cluster_ip_udp);
     [
-        (
-            ProbePath::Pod,
-            cluster_ip.filter(|_| targets.pod_client.is_some()),
-            targets.pod_client,
-        ),
-        (ProbePath::OffCluster, cluster_ip, outside),
-        (ProbePath::NodePort, targets.node_port, outside),
-        (ProbePath::Host, cluster_ip, None),
+        (Pod, Tcp, pod, tcp.filter(|_| pod.is_some())),
+        (Pod, Udp, pod, udp.filter(|_| pod.is_some())),
+        (OffCluster, Tcp, outside, tcp),
+        (OffCluster, Udp, outside, udp),
+        (NodePort, Tcp, outside, targets.node_port),
+        (NodePort, Udp, outside, targets.node_port_udp),
+        // Not by UDP: its socket's cookie is found by a SYN alone.
+        (Host, Tcp, None, tcp),
     ]
     .into_iter()
-    .flat_map(move |(path, frontend, client)| {
-        Transport::ALL.into_iter().filter_map(move |transport| {
-            let frontend = frontend?;
-            let port = match transport {
-                Transport::Tcp => frontend.tcp,
-                // Its socket's cookie is found by a SYN alone.
-                Transport::Udp if path == ProbePath::Host => return None,
-                Transport::Udp => frontend.udp?,
-            };
-            Some(Errand {
-                lane: Lane {
-                    path,
-                    family,
-                    transport,
-                },
-                client,
-                frontend: SocketAddr::new(frontend.address, port),
-            })
+    .filter_map(move |(path, transport, client, frontend)| {
+        Some(Errand {
+            lane: Lane {
+                path,
+                family,
+                transport,
+            },
+            client,
+            frontend: frontend?,
         })
     })
+}
+
+fn errand_of(trace: &ProbeTrace) -> Errand {
+    Errand {
+        lane: trace.lane,
+        client: (trace.lane.path != ProbePath::Host).then(|| trace.client.ip()),
+        frontend: trace.frontend,
+    }
 }
 
 enum ControlProbe {
@@ -73,59 +74,45 @@ pub(super) struct Round<S> {
     done: Vec<ProbeTrace>,
 }
 
-impl<S> Default for Round<S> {
-    fn default() -> Self {
-        Self {
-            control: ControlProbe::Known(Control::Failed),
-            flights: Vec::new(),
-            call: None,
-            done: Vec::new(),
-        }
-    }
-}
-
 impl<K: Kernel, N: Network> Tools<K, N> {
     /// Sends everything of an interval at once: one wake-up for all, and the control is as near in
     /// time as can be. If the round is not `whole`, its first lane stands for all.
     pub(super) fn begin(
         &mut self,
         round: &mut Round<N::Socket>,
-        family: Family,
-        targets: &FamilyTargets,
+        targets: &SentinelAddresses,
         due: Mono,
         whole: bool,
     ) {
-        round.control = self.launch_control(family, targets);
+        round.control = self.launch_control(targets);
+        let any: IpAddr = match targets.family {
+            Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+            Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+        };
         let most = if whole { usize::MAX } else { 1 };
-        for errand in errands(family, targets).take(most) {
-            let Errand {
-                lane,
-                client,
-                frontend,
-            } = errand;
-            let unsent = match client {
-                Some(client) => self
-                    .launch(lane, client, frontend, due)
-                    .map(|flight| round.flights.push(flight)),
-                None => self
-                    .dial(lane, frontend, due)
-                    .map(|call| round.call = Some(call)),
+        for errand in errands(targets).take(most) {
+            let client = SocketAddr::new(errand.client.unwrap_or(any), 0);
+            let trace = begun(errand.lane, client, errand.frontend, due, self.now());
+            let unsent = match errand.client {
+                Some(_) => self.launch(trace).map(|flight| round.flights.push(flight)),
+                None => self.dial(trace).map(|call| round.call = Some(call)),
             };
             round.done.extend(unsent.err().map(|trace| *trace));
         }
     }
 
-    fn launch_control(&mut self, family: Family, targets: &FamilyTargets) -> ControlProbe {
+    fn launch_control(&mut self, targets: &SentinelAddresses) -> ControlProbe {
         let failed = ControlProbe::Known(Control::Failed);
-        let Ok(key) = self.register(family, Transport::Tcp, probe_flag::CONTROL) else {
+        let Ok(key) = self.register(targets.family, Transport::Tcp, probe_flag::CONTROL) else {
             return failed;
         };
-        let client = SocketAddr::new(targets.client, self.ports.next_control(family));
+        let client = SocketAddr::new(targets.client, self.ports.next(CONTROL));
         let times = Times::from(self.now());
-        let sent = self.send(Side::Server, (client, targets.echo), |flow, frame| {
-            flow.syn(frame, key.token)
-        });
-        if sent.is_err() {
+        let ends = (client, targets.endpoint);
+        if self
+            .send(Side::Server, ends, Packet::Syn(key.token))
+            .is_err()
+        {
             self.unregister(&key);
             return failed;
         }
@@ -142,11 +129,8 @@ impl<K: Kernel, N: Network> Tools<K, N> {
             }
             return true;
         }
-        let Some(at) = round
-            .flights
-            .iter()
-            .position(|flight| flight.key == event.key)
-        else {
+        let mut flights = round.flights.iter();
+        let Some(at) = flights.position(|flight| flight.key == event.key) else {
             return false;
         };
         if self.take(&mut round.flights[at], event) {
@@ -164,12 +148,8 @@ impl<K: Kernel, N: Network> Tools<K, N> {
                 round.done.push(self.finish(flight));
             }
         }
-        if let Some(mut call) = round.call.take() {
-            if self.go_on_with(&mut call, now) {
-                round.done.push(self.hang_up(call));
-            } else {
-                round.call = Some(call);
-            }
+        if let Some(call) = round.call.take_if(|call| self.go_on_with(call, now)) {
+            round.done.push(self.hang_up(call));
         }
         self.look_at_control(round, now);
     }
@@ -197,23 +177,17 @@ impl<K: Kernel, N: Network> Tools<K, N> {
 
     /// Gives up probes that are no longer wanted, without a trace.
     pub(super) fn keep(&mut self, round: &mut Round<N::Socket>, wanted: impl Fn(&Errand) -> bool) {
+        let wanted = |trace: &ProbeTrace| wanted(&errand_of(trace));
         for at in (0..round.flights.len()).rev() {
-            if !wanted(&round.flights[at].errand()) {
+            if !wanted(&round.flights[at].trace) {
                 let flight = round.flights.swap_remove(at);
                 self.close(flight);
             }
         }
-        if let Some(call) = round.call.take_if(|call| !wanted(&call.errand())) {
+        if let Some(call) = round.call.take_if(|call| !wanted(&call.trace)) {
             self.forget(call);
         }
-        round.done.retain(|trace| {
-            let client = (trace.lane.path != ProbePath::Host).then(|| trace.client.ip());
-            wanted(&Errand {
-                lane: trace.lane,
-                client,
-                frontend: trace.frontend,
-            })
-        });
+        round.done.retain(wanted);
     }
 
     /// Gives up everything, without a trace.
@@ -225,7 +199,17 @@ impl<K: Kernel, N: Network> Tools<K, N> {
     }
 }
 
-impl<S: crate::sentinel::host::Socket> Round<S> {
+impl<S: Socket> Round<S> {
+    /// Nothing is under way yet.
+    pub(super) fn new() -> Self {
+        Self {
+            control: ControlProbe::Known(Control::Failed),
+            flights: Vec::new(),
+            call: None,
+            done: Vec::new(),
+        }
+    }
+
     /// Whether nothing is under way.
     pub(super) fn is_complete(&self) -> bool {
         matches!(self.control, ControlProbe::Known(_))
@@ -235,14 +219,12 @@ impl<S: crate::sentinel::host::Socket> Round<S> {
 
     /// Traces whose control is known.
     pub(super) fn settled(&mut self) -> impl Iterator<Item = ProbeTrace> + '_ {
-        let control = match self.control {
-            ControlProbe::UnderWay { .. } => None,
-            ControlProbe::Known(control) => Some(control),
+        let (control, ready) = match self.control {
+            ControlProbe::UnderWay { .. } => (Control::Failed, 0),
+            ControlProbe::Known(control) => (control, self.done.len()),
         };
-        let ready = control.map(|control| (control, self.done.drain(..)));
-        ready
-            .into_iter()
-            .flat_map(|(control, done)| done.map(move |trace| ProbeTrace { control, ..trace }))
+        let done = self.done.drain(..ready);
+        done.map(move |trace| ProbeTrace { control, ..trace })
     }
 
     /// When something is to be done at the latest.
@@ -257,7 +239,7 @@ impl<S: crate::sentinel::host::Socket> Round<S> {
     }
 
     /// The socket that is waited for, and whether until it is writable.
-    pub(super) fn socket(&self) -> Option<(RawFd, bool)> {
+    pub(super) fn socket(&self) -> Option<Waiting> {
         self.call.as_ref().map(Call::waiting)
     }
 }

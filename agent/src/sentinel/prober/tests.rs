@@ -7,16 +7,16 @@ use agent_common::probe::Stage;
 use rstest::rstest;
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::fake::{
-    Bench, ECHO_ISN, HOST_ISN, Path, Seen, What, World, everything, frontend, ip, little,
-};
-use super::pace::{DOUBT, REST};
-use super::tools::TIMEOUT;
-use super::wire::Side;
-use super::*;
 use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, Transport};
 
+use super::engine::{DOUBT, REST};
+use super::tools::{TIMEOUT, random};
+use super::wire::Side;
+use super::*;
+use fake::{Bench, ECHO_ISN, HOST_ISN, Path, Seen, What, World, everything, ip, little};
+
 mod edges;
+mod fake;
 mod haste;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ fn whats(frames: &[Seen]) -> Vec<What> {
 #[test]
 fn every_lane_is_probed_a_few_times_a_second_with_jitter() {
     let mut bench = Bench::new(Path::Sound);
-    bench.engine.retarget(everything());
+    bench.engine.retarget(&everything());
     bench.run(60 * SECOND);
     let traces = bench.traces();
     let lanes = by_lane(&traces);
@@ -64,7 +64,7 @@ fn every_lane_is_probed_a_few_times_a_second_with_jitter() {
             .windows(2)
             .map(|pair| pair[1].due.since(pair[0].due))
             .collect();
-        assert!(gaps.iter().all(|gap| (DOUBT.0..=REST.1).contains(gap)));
+        assert!(gaps.iter().all(|gap| (DOUBT.start..REST.end).contains(gap)));
         assert!(gaps.len() > 50, "{lane:?}: no jitter");
     }
     let sound = |trace: &ProbeTrace| {
@@ -87,7 +87,7 @@ fn every_lane_is_probed_a_few_times_a_second_with_jitter() {
 #[test]
 fn ports_and_tokens_are_not_used_again_soon() {
     let mut bench = Bench::new(Path::Sound);
-    bench.engine.retarget(everything());
+    bench.engine.retarget(&everything());
     bench.run(60 * SECOND);
     let mut ends = HashSet::new();
     let mut tokens = HashSet::new();
@@ -106,7 +106,7 @@ fn ports_and_tokens_are_not_used_again_soon() {
 #[test]
 fn the_control_goes_first_and_past_the_datapath() {
     let mut bench = Bench::new(Path::Sound);
-    bench.engine.retarget(little());
+    bench.engine.retarget(&little());
     bench.run(SECOND);
     let frames = bench.frames();
     let rounds: Vec<&[Seen]> = frames.chunks(4).collect();
@@ -141,7 +141,7 @@ fn a_reset_is_exact(
     #[case] acknowledged: Option<u32>,
 ) {
     let mut bench = Bench::new(path);
-    bench.engine.retarget(little());
+    bench.engine.retarget(&little());
     bench.run(SECOND);
     let probe = first_probe(&bench.frames());
     assert_eq!(whats(&probe), sent);
@@ -161,7 +161,7 @@ fn a_reset_is_exact(
 #[rstest]
 fn what_gets_no_answer_ends_with_its_time(#[values(Path::Silent, Path::HandshakeOnly)] path: Path) {
     let mut bench = Bench::new(path);
-    bench.engine.retarget(everything());
+    bench.engine.retarget(&everything());
     bench.run(10 * SECOND);
     let traces = bench.traces();
     for (lane, traces) in by_lane(&traces) {
@@ -189,7 +189,7 @@ fn what_gets_no_answer_ends_with_its_time(#[values(Path::Silent, Path::Handshake
 fn what_the_observer_saw_needs_no_timeout(#[case] observed: u32, #[case] expected: ProbeSightings) {
     let mut bench = Bench::new(Path::Silent);
     bench.world.lock().observed = Some(observed);
-    bench.engine.retarget(little());
+    bench.engine.retarget(&little());
     bench.run(SECOND);
     let traces = bench.traces();
     for path in [ProbePath::OffCluster, ProbePath::Host] {
@@ -207,7 +207,7 @@ fn what_the_observer_saw_needs_no_timeout(#[case] observed: u32, #[case] expecte
 #[test]
 fn what_the_observer_sees_late_still_ends_a_probe_early() {
     let mut bench = Bench::new(Path::Silent);
-    bench.engine.retarget(little());
+    bench.engine.retarget(&little());
     bench.run(Duration::from_millis(60));
     bench.world.lock().observed = Some(state::LEAKED);
     bench.run(Duration::from_millis(135));
@@ -228,7 +228,7 @@ fn four_failures_in_a_row_are_told_soon(
     #[values(0, 90, 210, 330)] moment: u64,
 ) {
     let mut bench = Bench::new(Path::Sound);
-    bench.engine.retarget(everything());
+    bench.engine.retarget(&everything());
     bench.run(5 * SECOND + Duration::from_millis(moment));
     bench.traces();
     bench.world.lock().path = broken;
@@ -255,7 +255,7 @@ fn four_failures_in_a_row_are_told_soon(
 fn a_number_shared_with_another_connection_says_nothing() {
     let mut bench = Bench::new(Path::Silent);
     bench.world.lock().observed = Some(state::LEAKED | state::AMBIGUOUS);
-    bench.engine.retarget(little());
+    bench.engine.retarget(&little());
     bench.run(SECOND);
     let traces = bench.traces();
     assert!(traces.len() >= 4);
@@ -274,7 +274,7 @@ fn a_refusal_ends_a_probe_at_once(
     #[case] unreachable: bool,
 ) {
     let mut bench = Bench::new(path);
-    bench.engine.retarget(everything());
+    bench.engine.retarget(&everything());
     bench.run(SECOND);
     let traces = bench.traces();
     assert_eq!(by_lane(&traces).len(), 14);
@@ -292,7 +292,7 @@ fn a_refusal_ends_a_probe_at_once(
 fn traces_wait_for_their_control() {
     let mut bench = Bench::new(Path::Sound);
     bench.world.lock().control_is_dead = true;
-    bench.engine.retarget(little());
+    bench.engine.retarget(&little());
     bench.run(Duration::from_millis(50) + TIMEOUT - Duration::from_millis(60));
     assert_eq!(bench.traces(), []);
     bench.run(Duration::from_millis(70));
@@ -302,7 +302,7 @@ fn traces_wait_for_their_control() {
         assert_eq!(trace.control, Control::Failed);
         assert_eq!(trace.ended, trace.sent, "it came back itself");
     }
-    bench.engine.retarget(Targets::default());
+    bench.engine.retarget(&[]);
     assert!(bench.world.lock().probes.is_empty());
 }
 
@@ -310,7 +310,7 @@ fn traces_wait_for_their_control() {
 fn a_control_is_known_by_its_stamp_alone() {
     let mut bench = Bench::new(Path::Sound);
     bench.world.lock().no_control_events = true;
-    bench.engine.retarget(little());
+    bench.engine.retarget(&little());
     bench.run(SECOND);
     let traces = bench.traces();
     assert!(traces.len() >= 6);
@@ -320,7 +320,7 @@ fn a_control_is_known_by_its_stamp_alone() {
 #[test]
 fn what_a_stopped_process_missed_is_not_made_up_for() {
     let mut bench = Bench::new(Path::Sound);
-    bench.engine.retarget(little());
+    bench.engine.retarget(&little());
     bench.run(SECOND);
     let before = bench.traces();
     bench.stop(10 * SECOND);
@@ -331,14 +331,14 @@ fn what_a_stopped_process_missed_is_not_made_up_for() {
     let late = of(&after, ProbePath::OffCluster);
     assert_eq!(late[0].sent, resumed);
     assert!(late[0].sent.since(late[0].due) > 9 * SECOND);
-    assert!(late[1].due >= resumed.plus(DOUBT.0));
+    assert!(late[1].due >= resumed.plus(DOUBT.start));
     assert!(late[1..].iter().all(|trace| trace.due == trace.sent));
 }
 
 #[test]
 fn a_probe_that_was_under_way_when_the_process_stopped_is_told() {
     let mut bench = Bench::new(Path::Silent);
-    bench.engine.retarget(little());
+    bench.engine.retarget(&little());
     bench.run(Duration::from_millis(100));
     bench.stop(10 * SECOND);
     bench.run(Duration::ZERO);
@@ -354,11 +354,11 @@ fn a_probe_that_was_under_way_when_the_process_stopped_is_told() {
 fn without_targets_there_is_nothing_to_do() {
     let mut bench = Bench::new(Path::Silent);
     assert_eq!(bench.engine.next_deadline(), None);
-    bench.engine.retarget(everything());
+    bench.engine.retarget(&everything());
     bench.run(Duration::from_millis(100));
     assert!(!bench.world.lock().probes.is_empty());
     bench.world.lock().frames.clear();
-    bench.engine.retarget(Targets::default());
+    bench.engine.retarget(&[]);
     assert_eq!(bench.engine.next_deadline(), None);
     assert_eq!(bench.engine.sockets(), [None, None]);
     assert!(bench.world.lock().probes.is_empty());
@@ -373,12 +373,12 @@ fn without_targets_there_is_nothing_to_do() {
 #[test]
 fn new_targets_end_only_what_goes_elsewhere() {
     let mut bench = Bench::new(Path::Silent);
-    bench.engine.retarget(everything());
+    bench.engine.retarget(&everything());
     bench.run(Duration::from_millis(100));
     let mut targets = everything();
-    let moved = targets.families[0].as_mut().unwrap();
-    moved.cluster_ip = Some(frontend("10.96.0.99", None));
-    bench.engine.retarget(targets);
+    targets[0].cluster_ip.set_ip(ip("10.96.0.99"));
+    targets[0].cluster_ip_udp = None;
+    bench.engine.retarget(&targets);
     bench.run(Duration::from_millis(155));
     let traces = bench.traces();
     let v4: Vec<_> = traces
@@ -395,10 +395,10 @@ fn new_targets_end_only_what_goes_elsewhere() {
 #[test]
 fn the_same_targets_again_change_nothing() {
     let mut bench = Bench::new(Path::Silent);
-    bench.engine.retarget(everything());
+    bench.engine.retarget(&everything());
     bench.run(Duration::from_millis(100));
     let before = (bench.engine.next_deadline(), bench.frames().len());
-    bench.engine.retarget(everything());
+    bench.engine.retarget(&everything());
     let after = (bench.engine.next_deadline(), bench.frames().len());
     assert_eq!(before, after);
 }

@@ -1,19 +1,20 @@
-//! What every probe is sent and followed with: maps, devices, a clock, random numbers, ports.
+//! What every probe is sent and followed with: maps, devices, a clock, random numbers, ports; and
+//! what the kernel holds of a probe as a [`ProbeTrace`].
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
 use std::time::Duration;
 
-use agent_common::probe::{Phase, ProbeKey, Stage};
+use agent_common::evidence::state;
+use agent_common::probe::{Phase, Probe, ProbeKey, STAGES, Stage, UDP, probe_flag};
 use agent_common::service::{Family, TCP};
+use agent_core::time::Mono;
+use agent_core::trace::{Control, Lane, PROBE_PATHS, ProbeSightings, ProbeTrace, Transport};
 
 use super::Kernel;
-use super::dice::Dice;
-use super::ports::Ports;
-use super::trace::{ELSEWHERE, TOLD, beyond_doubt};
 use super::wire::{Network, Side};
-use crate::sentinel::frame::{self, Flow, FrameError};
-use agent_core::time::Mono;
-use agent_core::trace::Transport;
+use crate::sentinel::frame::{self, Packet};
 
 /// A probe's time. No TCP retransmits a SYN within it.
 pub(super) const TIMEOUT: Duration = Duration::from_millis(200);
@@ -21,10 +22,14 @@ pub(super) const TIMEOUT: Duration = Duration::from_millis(200);
 /// following wait is: what it saw needs no timeout.
 const LOOK: Duration = Duration::from_millis(5);
 const LOOK_FACTOR: u32 = 4;
-
-const UDP: u8 = 17;
 /// One of a billion tokens is in use; this many never are.
 const TOKENS_TRIED: usize = 8;
+
+/// Outcomes of the observer that end a probe before its time.
+const TOLD: u32 = state::LEAKED | state::MISROUTED | state::STALE | state::REFUSED;
+/// Those of a probe that went where the endpoint is not, as far as we have heard: the echo answers
+/// all generations, so one that reached it may come back.
+const ELSEWHERE: u32 = state::MISROUTED | state::STALE;
 
 /// All that a probe is sent and followed with.
 pub(super) struct Tools<K, N> {
@@ -37,6 +42,67 @@ pub(super) struct Tools<K, N> {
     pub(super) tokens: Vec<u32>,
     /// Reused for every frame.
     pub(super) frame: Vec<u8>,
+}
+
+/// Draws a random number: who saw one token cannot tell the next.
+pub(super) type Dice = fn() -> io::Result<u32>;
+
+/// [`Dice`] of the kernel.
+pub(super) fn random() -> io::Result<u32> {
+    let mut bytes = [0; size_of::<u32>()];
+    // SAFETY: the pointer and the length are those of a live buffer.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    match usize::try_from(got) {
+        Ok(got) if got == bytes.len() => Ok(u32::from_ne_bytes(bytes)),
+        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A time within `span`, to the microsecond; its begin where there are no random numbers.
+pub(super) fn jitter(dice: Dice, span: &Range<Duration>) -> Duration {
+    let micros = u32::try_from((span.end - span.start).as_micros()).unwrap_or(u32::MAX);
+    let word = dice().unwrap_or(0);
+    span.start + Duration::from_micros((word % micros.max(1)).into())
+}
+
+/// Source ports by path, and of control probes, which are never tracked. Behind translation, probes
+/// of the two paths that share a source have the same two ends: their ports must differ. A range
+/// lasts for half an hour, and an entry that connection tracking keeps for five minutes.
+const RANGES: [Range<u16>; PROBE_PATHS + 1] = [
+    20_000..60_000,
+    20_000..40_000,
+    40_000..60_000,
+    // The kernel takes the host's own.
+    0..1,
+    60_000..61_000,
+];
+/// Place of control probes among the ports.
+pub(super) const CONTROL: usize = PROBE_PATHS;
+
+/// The next source port of each path: in sequence, so that a connection-tracking entry of an earlier
+/// probe is long gone when its port is used again.
+#[derive(Debug)]
+pub(super) struct Ports([u16; RANGES.len()]);
+
+impl Ports {
+    /// Each sequence begins somewhere else in its range: a former agent's entries may still be
+    /// there. Without random numbers it begins at the first port.
+    pub(super) fn new(dice: Dice) -> Self {
+        let first = |range: Range<u16>| {
+            let offset = dice().unwrap_or(0) as u16 % (range.end - range.start);
+            range.start + offset
+        };
+        Self(RANGES.map(first))
+    }
+
+    /// The next port of a path, or of [`CONTROL`].
+    pub(super) fn next(&mut self, at: usize) -> u16 {
+        let (port, range) = (self.0[at], &RANGES[at]);
+        let next = port + 1;
+        self.0[at] = if next < range.end { next } else { range.start };
+        port
+    }
 }
 
 /// A token and how its probe is known.
@@ -65,8 +131,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         flags: u32,
     ) -> Result<ProbeKey, String> {
         for _ in 0..TOKENS_TRIED {
-            let token = self.dice.word();
-            let token = token.map_err(|error| format!("cannot draw a token: {error}"))?;
+            let token = (self.dice)().map_err(|error| format!("cannot draw a token: {error}"))?;
             if self.tokens.contains(&token) {
                 continue;
             }
@@ -86,36 +151,30 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         self.tokens.retain(|token| *token != key.token);
     }
 
-    /// Builds a frame and sends it.
+    /// Writes a packet to a pair.
     pub(super) fn send(
         &mut self,
         side: Side,
-        (from, to): (SocketAddr, SocketAddr),
-        build: impl FnOnce(&Flow, &mut Vec<u8>) -> Result<(), FrameError>,
+        ends: (SocketAddr, SocketAddr),
+        packet: Packet,
     ) -> Result<(), String> {
-        let link = self.network.link(side);
-        build(&Flow { link, from, to }, &mut self.frame).map_err(|error| error.to_string())?;
-        self.network.send(side, &self.frame).map_err(|error| {
-            let pair = match side {
-                Side::Client => "client",
-                Side::Server => "server",
-            };
+        frame::write(&mut self.frame, side.link(), ends, packet)?;
+        let sent = self.network.send(side, &self.frame);
+        sent.map_err(|error| {
+            let pair = side.name();
             format!("cannot write to the sentinel's {pair} pair: {error}")
         })
     }
 
-    /// Builds a frame and sends its packet as the host's own.
+    /// Sends a packet as the host's own.
     pub(super) fn send_own(
         &mut self,
-        (from, to): (SocketAddr, SocketAddr),
-        build: impl FnOnce(&Flow, &mut Vec<u8>) -> Result<(), FrameError>,
+        ends: (SocketAddr, SocketAddr),
+        packet: Packet,
     ) -> Result<(), String> {
-        let link = ([0; 6], [0; 6]);
-        build(&Flow { link, from, to }, &mut self.frame).map_err(|error| error.to_string())?;
-        let packet = frame::packet(&self.frame);
-        self.network
-            .send_own(to, packet)
-            .map_err(|error| format!("cannot send to {to}: {error}"))
+        frame::write(&mut self.frame, Side::Client.link(), ends, packet)?;
+        let sent = self.network.send_own(ends.1, frame::inner(&self.frame));
+        sent.map_err(|error| format!("cannot send to {}: {error}", ends.1))
     }
 
     /// Whether the observer saw how a handshake went wrong: there is nothing to wait for.
@@ -129,9 +188,12 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         seen & TOLD != 0 && (seen & TOLD & !ELSEWHERE != 0 || !reached())
     }
 
-    /// What the observer saw of a connection.
+    /// What the observer saw of a connection beyond doubt: nothing where another one shares the
+    /// number.
     pub(super) fn seen(&self, isn: u32, family: Family) -> u32 {
-        beyond_doubt(self.kernel.connection_state(isn, family))
+        let seen = self.kernel.connection_state(isn, family);
+        let sure = seen.filter(|seen| seen & state::AMBIGUOUS == 0);
+        sure.unwrap_or(0)
     }
 }
 
@@ -174,3 +236,57 @@ impl Times {
         }
     }
 }
+
+/// A trace of which nothing is known yet. The control's result is put in when it is known.
+pub(super) fn begun(
+    lane: Lane,
+    client: SocketAddr,
+    frontend: SocketAddr,
+    due: Mono,
+    sent: Mono,
+) -> ProbeTrace {
+    ProbeTrace {
+        lane,
+        due,
+        sent,
+        ended: sent,
+        client,
+        frontend,
+        handshake: [None; STAGES],
+        data: [None; STAGES],
+        echo_saw: None,
+        generation: None,
+        sightings: ProbeSightings::default(),
+        control: Control::Failed,
+        unsent: None,
+    }
+}
+
+/// Fills in what the kernel holds of a probe, and what the observer saw of its connection.
+pub(super) fn fill(trace: &mut ProbeTrace, probe: &Probe, seen: u32) {
+    let stamps = |phase| {
+        let stamps: [u64; STAGES] = probe.stamps[phase as usize];
+        stamps.map(|ns| (ns != 0).then_some(Mono(ns)))
+    };
+    let port = |port: [u8; 2]| Some(u16::from_be_bytes(port)).filter(|port| *port != 0);
+    trace.handshake = stamps(Phase::Handshake);
+    trace.data = stamps(Phase::Data);
+    trace.echo_saw = port(probe.echo_source_port).map(|port| {
+        let address = IpAddr::V6(Ipv6Addr::from(probe.echo_source)).to_canonical();
+        SocketAddr::new(address, port)
+    });
+    trace.generation = port(probe.echo_port);
+    let flags = probe.flags;
+    let unreachable = flags & probe_flag::UNREACHABLE != 0;
+    trace.sightings = ProbeSightings {
+        leaked: seen & state::LEAKED != 0,
+        misrouted: seen & state::MISROUTED != 0,
+        stale: seen & state::STALE != 0,
+        // The observer does not tell RST from ICMP.
+        refused: flags & probe_flag::REFUSED != 0 || (seen & state::REFUSED != 0 && !unreachable),
+        unreachable,
+    };
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,16 +1,18 @@
 //! The prober's way out: packet sockets on the sentinel's devices, and sockets of the host's own
-//! path.
+//! path. Those are ordinary TCP sockets: `connect` to the sentinel's cluster IP, then data that must
+//! come back, then a RST. The kernel takes the initial sequence number, so the program at the
+//! server pair finds the socket by its cookie and says which token it took.
 
-use std::io;
+use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
 
 use agent_common::service::Family;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Type};
 
-use super::{End, ProberError, Wire};
-use crate::sentinel::frame::Mac;
-use crate::sentinel::host::{self, HostSocket};
+use super::ProberError;
+use crate::sentinel::devices::{Mac, Role, SentinelDevices};
 
 /// Where a frame is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,36 +23,75 @@ pub(super) enum Side {
     Server,
 }
 
+impl Side {
+    /// Source and destination on the link.
+    pub(super) fn link(self) -> (Mac, Mac) {
+        match self {
+            Side::Client => (Role::ClientFar.mac(), Role::ClientNear.mac()),
+            Side::Server => (Role::ServerNear.mac(), Role::ServerFar.mac()),
+        }
+    }
+
+    /// Name of the pair.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Side::Client => "client",
+            Side::Server => "server",
+        }
+    }
+}
+
 /// What the prober does to the world outside its maps.
 pub(super) trait Network {
     /// A socket of the host's own path.
-    type Socket: host::Socket;
-    /// Source and destination on the link.
-    fn link(&self, side: Side) -> (Mac, Mac);
+    type Socket: Socket;
     /// Writes a frame.
     fn send(&mut self, side: Side, frame: &[u8]) -> io::Result<()>;
     /// Sends a packet with its IP header as one of the host's own.
     fn send_own(&mut self, to: SocketAddr, packet: &[u8]) -> io::Result<()>;
-    /// Sends through these from now on.
-    fn rewire(&mut self, sockets: Sockets);
     /// Opens a socket.
     fn socket(&mut self, family: Family) -> io::Result<Self::Socket>;
 }
 
-/// The real one.
+/// What the prober does with a socket of its own.
+pub(super) trait Socket: AsRawFd {
+    /// What the programs know it by.
+    fn cookie(&self) -> io::Result<u64>;
+    /// Begins to connect.
+    fn connect(&self, to: SocketAddr) -> io::Result<()>;
+    /// Whether it is connected by now, or why it never will be.
+    fn is_connected(&self) -> io::Result<bool>;
+    /// Its own end.
+    fn local(&self) -> Option<SocketAddr>;
+    /// The sequence number of the next byte that it will send.
+    fn next_sequence(&self) -> io::Result<u32>;
+    /// Sends all of it, or fails.
+    fn send(&self, data: &[u8]) -> io::Result<()>;
+    /// Reads what is there: nothing yet, or how much; zero at the end.
+    fn receive(&self, data: &mut [u8]) -> io::Result<Option<usize>>;
+}
+
+/// The real network.
 #[derive(Debug)]
 pub(super) struct Sockets {
-    wire: Wire,
-    client: OwnedFd,
-    server: OwnedFd,
+    client: socket2::Socket,
+    server: socket2::Socket,
 }
 
 impl Sockets {
-    pub(super) fn open(wire: &Wire) -> Result<Self, ProberError> {
+    pub(super) fn open(devices: &SentinelDevices) -> Result<Self, ProberError> {
+        let open = |role| {
+            packet_socket(devices.index(role)).map_err(|source| match source.raw_os_error() {
+                Some(libc::EPERM) => ProberError::MissingNetRaw,
+                _ => ProberError::Refused {
+                    operation: "open a packet socket on the sentinel's devices",
+                    source,
+                },
+            })
+        };
         Ok(Self {
-            wire: *wire,
-            client: packet_socket(wire.client_far)?,
-            server: packet_socket(wire.server_near)?,
+            client: open(Role::ClientFar)?,
+            server: open(Role::ServerNear)?,
         })
     }
 }
@@ -58,49 +99,23 @@ impl Sockets {
 impl Network for Sockets {
     type Socket = HostSocket;
 
-    fn link(&self, side: Side) -> (Mac, Mac) {
-        match side {
-            Side::Client => (self.wire.client_far.mac, self.wire.client_near),
-            Side::Server => (self.wire.server_near.mac, self.wire.server_far),
-        }
-    }
-
     fn send(&mut self, side: Side, frame: &[u8]) -> io::Result<()> {
         let socket = match side {
             Side::Client => &self.client,
             Side::Server => &self.server,
         };
-        // SAFETY: the pointer and the length are those of a live slice.
-        let sent = unsafe {
-            libc::send(
-                socket.as_raw_fd(),
-                frame.as_ptr().cast(),
-                frame.len(),
-                libc::MSG_DONTWAIT,
-            )
-        };
-        if sent < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+        socket.send(frame).map(drop)
     }
 
     fn send_own(&mut self, to: SocketAddr, packet: &[u8]) -> io::Result<()> {
-        let domain = match to {
-            SocketAddr::V4(_) => Domain::IPV4,
-            SocketAddr::V6(_) => Domain::IPV6,
-        };
         // With this protocol the header is the caller's, in both families. Needed after failures
         // alone, so no socket is kept for it.
         let protocol = Protocol::from(libc::IPPROTO_RAW);
-        let socket = Socket::new(domain, Type::RAW.nonblocking().cloexec(), Some(protocol))?;
+        let kind = Type::RAW.nonblocking().cloexec();
+        let socket = socket2::Socket::new(Domain::for_address(to), kind, Some(protocol))?;
         // A port is none of this socket's business, and IPv6 refuses another than the protocol.
         let to = SockAddr::from(SocketAddr::new(to.ip(), 0));
         socket.send_to(packet, &to).map(drop)
-    }
-
-    fn rewire(&mut self, sockets: Sockets) {
-        *self = sockets;
     }
 
     fn socket(&mut self, family: Family) -> io::Result<HostSocket> {
@@ -109,35 +124,126 @@ impl Network for Sockets {
 }
 
 /// A packet socket on one device, of protocol 0: it sends, and nothing is ever queued to it.
-fn packet_socket(end: End) -> Result<OwnedFd, ProberError> {
-    let failed = |source: io::Error| match source.raw_os_error() {
-        Some(libc::EPERM) => ProberError::MissingNetRaw,
-        _ => ProberError::Socket {
-            ifindex: end.ifindex,
-            source,
-        },
-    };
-    // SAFETY: socket takes numbers only.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(failed(io::Error::last_os_error()));
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: an all-zero sockaddr_ll is valid.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+fn packet_socket(index: u32) -> io::Result<socket2::Socket> {
+    let kind = Type::RAW.nonblocking().cloexec();
+    let socket = socket2::Socket::new(Domain::PACKET, kind, None)?;
+    let mut storage = SockAddrStorage::zeroed();
+    // SAFETY: a socket address of this kind may be all zero, and is no longer than the storage.
+    let address = unsafe { storage.view_as::<libc::sockaddr_ll>() };
     address.sll_family = libc::AF_PACKET as libc::sa_family_t;
-    address.sll_ifindex = libc::c_int::try_from(end.ifindex).unwrap_or(-1);
-    // SAFETY: the address is live and of the length given.
-    let bound = unsafe {
-        libc::bind(
-            socket.as_raw_fd(),
-            (&raw const address).cast(),
-            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-        )
-    };
-    if bound < 0 {
-        return Err(failed(io::Error::last_os_error()));
-    }
+    address.sll_ifindex = libc::c_int::try_from(index).unwrap_or(-1);
+    let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the storage holds an address of this length.
+    socket.bind(&unsafe { SockAddr::new(storage, length) })?;
     Ok(socket)
 }
+
+/// A TCP socket that never blocks, and whose end is a RST: connection tracking forgets it in
+/// seconds.
+#[derive(Debug)]
+pub(super) struct HostSocket(socket2::Socket);
+
+impl HostSocket {
+    fn open(family: Family) -> io::Result<Self> {
+        let domain = match family {
+            Family::V4 => Domain::IPV4,
+            Family::V6 => Domain::IPV6,
+        };
+        let kind = Type::STREAM.nonblocking().cloexec();
+        let socket = socket2::Socket::new(domain, kind, Some(Protocol::TCP))?;
+        socket.set_linger(Some(Duration::ZERO))?;
+        Ok(Self(socket))
+    }
+
+    fn set_repair(&self, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+        let length = size_of::<libc::c_int>() as libc::socklen_t;
+        let value = (&raw const value).cast();
+        // SAFETY: the pointer is that of a live number of the size given.
+        match unsafe {
+            libc::setsockopt(self.as_raw_fd(), libc::IPPROTO_TCP, option, value, length)
+        } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn queue_sequence(&self) -> io::Result<u32> {
+        let mut sequence = 0_u32;
+        let mut length = size_of::<u32>() as libc::socklen_t;
+        let (fd, option) = (self.as_raw_fd(), libc::TCP_QUEUE_SEQ);
+        let value = (&raw mut sequence).cast();
+        // SAFETY: both pointers are live, and the option is a number of this size.
+        match unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, option, value, &raw mut length) } {
+            0 => Ok(sequence),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl AsRawFd for HostSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Socket for HostSocket {
+    fn cookie(&self) -> io::Result<u64> {
+        self.0.cookie()
+    }
+
+    fn connect(&self, to: SocketAddr) -> io::Result<()> {
+        match self.0.connect(&SockAddr::from(to)) {
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn is_connected(&self) -> io::Result<bool> {
+        if let Some(error) = self.0.take_error()? {
+            return Err(error);
+        }
+        match self.0.peer_addr() {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn local(&self) -> Option<SocketAddr> {
+        self.0.local_addr().ok()?.as_socket()
+    }
+
+    /// By TCP_REPAIR, which shows the numbers of a live connection (CAP_NET_ADMIN) and sends
+    /// nothing.
+    fn next_sequence(&self) -> io::Result<u32> {
+        const ON: libc::c_int = 1;
+        const OFF: libc::c_int = -1; // without a window probe
+        const SEND_QUEUE: libc::c_int = 2;
+        self.set_repair(libc::TCP_REPAIR, ON)?;
+        let sequence = self
+            .set_repair(libc::TCP_REPAIR_QUEUE, SEND_QUEUE)
+            .and_then(|()| self.queue_sequence());
+        // A socket left in repair would end without a RST.
+        self.set_repair(libc::TCP_REPAIR, OFF)?;
+        sequence
+    }
+
+    fn send(&self, data: &[u8]) -> io::Result<()> {
+        // A new connection's buffer is empty: all or nothing goes in.
+        match self.0.send_with_flags(data, libc::MSG_NOSIGNAL)? {
+            sent if sent == data.len() => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        }
+    }
+
+    fn receive(&self, data: &mut [u8]) -> io::Result<Option<usize>> {
+        match (&self.0).read(data) {
+            Ok(read) => Ok(Some(read)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

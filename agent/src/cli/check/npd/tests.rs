@@ -6,13 +6,19 @@ use agent_core::cause::{Cause, State, Why};
 use agent_core::report::sample;
 use agent_core::verdict::{self, Evidence, Finding};
 
-fn of(report: &Report) -> Said {
-    of_report(report, sample::written())
+/// What is printed at that time, and what it ends with.
+fn of_at(report: &Report, now: Timestamp) -> (Exit, String) {
+    let (status, text) = of_report(report, now);
+    (status, line(&text))
+}
+
+fn of(report: &Report) -> (Exit, String) {
+    of_at(report, sample::written())
 }
 
 /// One line that node-problem-detector does not cut.
-fn is_one_short_line(said: &Said) -> bool {
-    !said.line.is_empty() && said.line.len() <= 80 && !said.line.contains('\n')
+fn is_one_short_line(line: &str) -> bool {
+    !line.is_empty() && line.len() <= 80 && !line.contains('\n')
 }
 
 #[rstest]
@@ -36,10 +42,10 @@ fn is_one_short_line(said: &Said) -> bool {
     1,
     "broken leaked: IPv4 cluster IPs: the last 8 probes left untranslated (leaked)…"
 )]
-fn reports(#[case] report: Report, #[case] code: u8, #[case] line: &str) {
-    let said = of(&report);
-    assert_eq!((said.status as u8, said.line.as_str()), (code, line));
-    assert!(is_one_short_line(&said));
+fn reports(#[case] report: Report, #[case] code: u8, #[case] expected: &str) {
+    let (status, line) = of(&report);
+    assert_eq!((status as u8, line.as_str()), (code, expected));
+    assert!(is_one_short_line(&line));
 }
 
 #[test]
@@ -61,15 +67,15 @@ fn every_verdict_has_its_code_and_fits() {
                         },
                     );
                     report.answers.livez.status = if healthy { 200 } else { 503 };
-                    let said = of(&report);
+                    let (status, line) = of(&report);
                     let expected = match state {
                         State::Unknown | State::Starting => Exit::PluginUnknown,
                         _ if healthy => Exit::Success,
                         _ => Exit::Failure,
                     };
-                    assert_eq!(said.status, expected, "{said:?}");
-                    assert!(is_one_short_line(&said), "{said:?}");
-                    assert!(said.line.starts_with(state.name()), "{said:?}");
+                    assert_eq!(status, expected, "{line:?}");
+                    assert!(is_one_short_line(&line), "{line:?}");
+                    assert!(line.starts_with(state.name()), "{line:?}");
                 }
             }
         }
@@ -81,7 +87,7 @@ fn a_verdict_without_consequences_is_a_problem_all_the_same() {
     let mut report = sample::broken();
     report.answers.livez.status = 200;
     report.answers.livez.would_fail = true;
-    assert_eq!(of(&report).status, Exit::Failure);
+    assert_eq!(of(&report).0, Exit::Failure);
 }
 
 #[rstest]
@@ -90,11 +96,11 @@ fn a_verdict_without_consequences_is_a_problem_all_the_same() {
 fn a_node_that_leaves_is_no_problem(#[case] eligibility: Eligibility) {
     for mut report in [sample::proven(), sample::broken(), sample::blind()] {
         report.verdict.eligibility = eligibility.clone();
-        let said = of(&report);
-        assert_eq!(said.status, Exit::Success, "{said:?}");
+        let (status, line) = of(&report);
+        assert_eq!(status, Exit::Success, "{line:?}");
         assert!(
-            said.line.starts_with("leaving: ") && is_one_short_line(&said),
-            "{said:?}"
+            line.starts_with("leaving: ") && is_one_short_line(&line),
+            "{line:?}"
         );
     }
 }
@@ -104,50 +110,24 @@ fn a_node_that_leaves_is_no_problem(#[case] eligibility: Eligibility) {
 #[case(11, Exit::PluginUnknown)]
 fn an_agent_that_stopped_judging_says_nothing(#[case] seconds: u64, #[case] expected: Exit) {
     let now = sample::written() + Duration::from_secs(seconds);
-    let said = of_report(&sample::proven(), now);
-    assert_eq!(said.status, expected, "{said:?}");
-    assert!(is_one_short_line(&said), "{said:?}");
+    let (status, line) = of_at(&sample::proven(), now);
+    assert_eq!(status, expected, "{line:?}");
+    assert!(is_one_short_line(&line), "{line:?}");
 }
 
-#[test]
-fn without_an_agent_it_is_unknown() {
-    let address = "127.0.0.1:19256".to_owned();
-    let source = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-    let schema = serde_json::from_str::<Report>("{}").unwrap_err();
-    for error in [
-        FetchError::Address {
-            address: "x".repeat(300),
-            source: source(),
-        },
-        FetchError::Unreachable {
-            address: address.clone(),
-            source: source(),
-        },
-        FetchError::Broken {
-            address: address.clone(),
-            source: source(),
-        },
-        FetchError::Denied {
-            address: address.clone(),
-        },
-        FetchError::TooEarly {
-            address: address.clone(),
-            waiting: String::new(),
-        },
-        FetchError::Stranger {
-            address: address.clone(),
-            answer: "SSH".to_owned(),
-        },
-        FetchError::Schema {
-            address,
-            theirs: "7".to_owned(),
-            source: schema,
-        },
-    ] {
-        let said = of_error(&error);
-        assert_eq!(said.status as u8, 2, "{said:?}");
-        assert!(is_one_short_line(&said), "{said:?}");
-    }
+#[rstest]
+#[case(
+    "nobody listens",
+    "no agent answers at 127.0.0.1:1: is `pathproof run` running there? Where its …"
+)]
+fn an_error_is_one_short_line(#[case] why: &str, #[case] expected: &str) {
+    let source = std::io::Error::other(why);
+    let error = crate::cli::FetchError::Unreachable("127.0.0.1:1".to_owned(), source);
+    let line = line(&error.to_string());
+    assert_eq!(line, expected);
+    assert!(is_one_short_line(&line));
+    let long = crate::cli::FetchError::Denied("x\n".repeat(300));
+    assert!(is_one_short_line(&super::line(&long.to_string())));
 }
 
 // What node-problem-detector reads of a monitor (pkg/custompluginmonitor/types/config.go and
@@ -219,7 +199,7 @@ fn the_monitor_is_one_that_node_problem_detector_takes() {
     assert!(!config.enable_message_change_based_condition_update);
     // Nothing is claimed before the first look.
     assert!(config.skip_initial_status);
-    assert!(PATIENCE.connect + PATIENCE.read < Duration::from_secs(seconds(&config.timeout)));
+    assert!(fetch::CONNECT + fetch::READ < Duration::from_secs(seconds(&config.timeout)));
     let [rule] = monitor.rules.as_slice() else {
         panic!("one rule");
     };

@@ -1,13 +1,25 @@
 //! What is a conflict and what only looks like one.
 
+use std::sync::Arc;
+
+use agent_core::cluster::{Change, EndpointFacts, NodeFacts, ObjectName, ServiceFacts, SliceFacts};
+use agent_core::expect::node::address as address_of;
 use rstest::rstest;
 
-use super::super::node::{LocalAddress, Neighbour};
-use super::super::settings::PodSources;
 use super::*;
 
-fn parse<T: std::str::FromStr<Err: fmt::Debug>>(text: &str) -> T {
+fn parse<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
     text.parse().expect("an address or network")
+}
+
+fn config() -> SentinelConfig {
+    SentinelConfig {
+        service: ObjectName::new("pathproof", "pathproof-sentinel"),
+        devices: "pathproof".to_owned(),
+        client: [parse("198.18.0.1"), parse("2001:2::1")],
+        echo: [parse("198.18.0.2"), parse("2001:2::2")],
+        pod: [None, None],
+    }
 }
 
 /// "198.18.0.0/16 eth0", with "via" behind a gateway, or a type's name first.
@@ -24,29 +36,9 @@ fn route(text: &str) -> Route {
         kind,
         table: 254,
         device: Some(2),
-        device_name: (*rest.last().expect("a device")).to_owned(),
         gateway: rest.contains(&"via"),
+        ours: false,
     }
-}
-
-fn node(routes: &[&str]) -> NodeState {
-    NodeState {
-        routes: routes.iter().copied().map(route).collect(),
-        ..NodeState::default()
-    }
-}
-
-fn nobody<'a>() -> Known<'a> {
-    Known {
-        pod_cidrs: &[],
-        node_addresses: &[],
-        services: Box::new(std::iter::empty()),
-        endpoints: Box::new(std::iter::empty()),
-    }
-}
-
-fn said(settings: &Settings, known: Known<'_>, node: &NodeState) -> Option<String> {
-    conflict(settings, &Family::ALL, known, node).map(|conflict| conflict.to_string())
 }
 
 #[rstest]
@@ -60,12 +52,13 @@ fn said(settings: &Settings, known: Known<'_>, node: &NodeState) -> Option<Strin
 #[case::exactly(&["2001:2::2/128 eth0"], true)]
 #[case::bogon_filter(&["blackhole 198.18.0.0/15 -", "prohibit 2001:2::/48 -"], false)]
 #[case::exactly_dropped(&["blackhole 198.18.0.2/32 -"], true)]
-fn routes_into_the_ranges(#[case] routes: &[&str], #[case] refused: bool) {
-    let said = said(&Settings::default(), nobody(), &node(routes));
-    assert_eq!(said.is_some(), refused, "{said:?}");
-    if let Some(said) = said {
-        assert!(said.contains("choose other sentinel addresses"), "{said}");
-    }
+fn routes_into_the_ranges(#[case] routes: &[&str], #[case] used: bool) {
+    let config = config();
+    let uses = routes.iter().any(|text| {
+        let ours = [config.client, config.echo].concat();
+        ours.iter().any(|address| uses(&route(text), *address))
+    });
+    assert_eq!(uses, used);
 }
 
 #[rstest]
@@ -73,57 +66,93 @@ fn routes_into_the_ranges(#[case] routes: &[&str], #[case] refused: bool) {
 #[case::behind_a_gateway("10.0.0.0/8 via eth0", false)]
 #[case::exactly("10.0.9.1/32 via eth0", true)]
 #[case::beside("10.1.0.0/16 eth0", false)]
-fn routes_outside_of_the_ranges(#[case] one: &str, #[case] refused: bool) {
-    let mut settings = Settings::default();
-    settings.client = settings.client.with(parse("10.0.9.1"));
-    let said = said(&settings, nobody(), &node(&[one]));
-    assert_eq!(said.is_some(), refused, "{said:?}");
+fn routes_outside_of_the_ranges(#[case] text: &str, #[case] used: bool) {
+    assert_eq!(uses(&route(text), parse("10.0.9.1")), used);
 }
 
-#[test]
-fn one_family_alone() {
-    let state = node(&["2001:2::/48 eth0"]);
-    let settings = Settings::default();
-    assert_eq!(conflict(&settings, &[Family::V4], nobody(), &state), None);
-    assert!(conflict(&settings, &[Family::V6], nobody(), &state).is_some());
+fn node(addresses: &[&str], pod_cidrs: &[&str]) -> Change {
+    Change::Node(Arc::new(NodeFacts {
+        addresses: addresses.iter().map(|text| parse(text)).collect(),
+        pod_cidrs: pod_cidrs.iter().map(|text| parse(text)).collect(),
+        ..NodeFacts::default()
+    }))
+}
+
+fn service(name: &str, cluster_ip: &str) -> Change {
+    Change::Service(Arc::new(ServiceFacts {
+        name: ObjectName::new("shop", name),
+        cluster_ips: vec![parse(cluster_ip)],
+        external_ips: Vec::new(),
+        load_balancer_ips: Vec::new(),
+        ports: Vec::new(),
+        external_local: false,
+        internal_local: false,
+        has_source_ranges: false,
+        is_global: false,
+    }))
+}
+
+fn slice(service: &str, address: &str) -> Change {
+    Change::Slice(Arc::new(SliceFacts {
+        name: ObjectName::new("shop", "slice"),
+        service: service.into(),
+        ports: Vec::new(),
+        endpoints: vec![EndpointFacts {
+            address: address_of(&parse(address)),
+            ready: true,
+            serving: true,
+            terminating: false,
+            local: false,
+        }],
+    }))
+}
+
+fn said(config: &SentinelConfig, changes: Vec<Change>) -> Option<String> {
+    let mut view = ClusterView::new();
+    view.apply(changes);
+    in_cluster(config, &view)
 }
 
 #[test]
 fn addresses_in_use() {
-    let settings = Settings::default();
-    let mut local = NodeState::default();
-    local.addresses.push(LocalAddress {
-        address: parse("198.18.0.2"),
-        device: "eth1".to_owned(),
-    });
-    let text = said(&settings, nobody(), &local).expect("a conflict");
-    assert!(text.contains("198.18.0.2 is an address of eth1"), "{text}");
-
-    let (node, other) = (NodeState::default(), ObjectName::new("shop", "cart"));
-    let taken: IpAddr = parse("2001:2::1");
-    let known = Known {
-        node_addresses: &[taken],
-        ..nobody()
+    let config = config();
+    let harmless = || {
+        vec![
+            node(&["10.0.0.1"], &["10.244.0.0/24"]),
+            service("cart", "10.96.0.1"),
+            slice("cart", "10.244.0.7"),
+        ]
     };
-    assert!(said(&settings, known, &node).is_some_and(|text| text.contains("Node object")));
-    let cidrs = [parse("10.244.0.0/24"), parse("198.18.0.0/24")];
-    let known = Known {
-        pod_cidrs: &cidrs,
-        ..nobody()
+    assert_eq!(said(&config, harmless()), None);
+    for (change, expected) in [
+        (node(&["2001:2::1"], &[]), "Node object"),
+        (
+            node(&[], &["10.244.0.0/24", "198.18.0.0/24"]),
+            "198.18.0.0/24",
+        ),
+        (
+            service("till", "2001:2::1"),
+            "an address of Service shop/till",
+        ),
+        (
+            slice("cart", "198.18.0.2"),
+            "an endpoint of Service shop/cart",
+        ),
+    ] {
+        let mut changes = harmless();
+        changes.push(change);
+        let text = said(&config, changes).expect("a conflict");
+        assert!(text.contains(expected), "{text}");
+        assert!(text.contains("choose other sentinel addresses"), "{text}");
+    }
+    // Its own are no conflict.
+    let own = SentinelConfig {
+        service: ObjectName::new("shop", "cart"),
+        ..config
     };
-    assert!(said(&settings, known, &node).is_some_and(|text| text.contains("198.18.0.0/24")));
-    let known = Known {
-        services: Box::new([(taken, &other)].into_iter()),
-        ..nobody()
-    };
-    let text = said(&settings, known, &node).expect("a conflict");
-    assert!(text.contains("an address of Service shop/cart"), "{text}");
-    let known = Known {
-        endpoints: Box::new([(parse("10.244.0.7"), &other), (taken, &other)].into_iter()),
-        ..nobody()
-    };
-    let text = said(&settings, known, &node).expect("a conflict");
-    assert!(text.contains("an endpoint of Service shop/cart"), "{text}");
+    let mut changes = harmless();
+    changes.push(slice("cart", "198.18.0.2"));
+    assert_eq!(said(&own, changes), None);
 }
 
 #[rstest]
@@ -132,29 +161,16 @@ fn addresses_in_use() {
 #[case("10.244.0.0", "the network address of 10.244.0.0/24")]
 #[case("10.244.0.1", "the first address, the gateway's")]
 #[case("10.244.1.7", "in no podCIDR of this node (10.244.0.0/24)")]
-#[case("10.244.0.9", "10.244.0.9/32 to veth9")]
-#[case("10.244.0.8", "by a neighbour on cni0")]
 #[case("fd00:10:244::fffe", "")]
 #[case("fd00:10:244:0:ffff:ffff:ffff:ffff", "")]
 #[case("fd00:10:244::", "the network address")]
 #[case("fd00:10:244::1", "the first address, the gateway's")]
 #[case("fd00:10:245::7", "in no podCIDR of this node (fd00:10:244::/64)")]
-fn pod_sources(#[case] address: &str, #[case] refused: &str) {
-    let settings = Settings {
-        pod: PodSources::from_list(&[parse(address)]).expect("one address"),
-        ..Settings::default()
-    };
-    let mut state = node(&["10.244.0.9/32 veth9", "10.244.0.0/24 cni0"]);
-    state.neighbours.push(Neighbour {
-        address: parse("10.244.0.8"),
-        device: "cni0".to_owned(),
-    });
-    let cidrs = [parse("10.244.0.0/24"), parse("fd00:10:244::/64")];
-    let known = Known {
-        pod_cidrs: &cidrs,
-        ..nobody()
-    };
-    match said(&settings, known, &state) {
+fn pod_sources(#[case] address: IpAddr, #[case] refused: &str) {
+    let mut config = config();
+    config.pod[usize::from(address.is_ipv6())] = Some(address);
+    let cidrs = ["10.244.0.0/24", "fd00:10:244::/64"];
+    match said(&config, vec![node(&[], &cidrs)]) {
         None => assert_eq!(refused, ""),
         Some(text) => assert!(!refused.is_empty() && text.contains(refused), "{text}"),
     }

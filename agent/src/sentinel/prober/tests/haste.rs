@@ -1,16 +1,16 @@
 //! The sentinel's endpoint moves: how soon probes tell that the rules follow.
 
-use super::super::pace::HASTE;
+use super::super::engine::HASTE;
 use super::*;
 
 const OLD: u16 = 20_001;
 const NEW: u16 = 20_002;
 
 /// Everything is probed, and the endpoint is at this port.
-fn at(port: u16) -> Targets {
+fn at(port: u16) -> Vec<SentinelAddresses> {
     let mut targets = everything();
-    for family in targets.families.iter_mut().flatten() {
-        family.echo.set_port(port);
+    for family in &mut targets {
+        family.endpoint.set_port(port);
     }
     targets
 }
@@ -19,7 +19,7 @@ fn at(port: u16) -> Targets {
 fn followed() -> Bench {
     let mut bench = Bench::new(Path::Sound);
     bench.world.lock().generation = OLD;
-    bench.engine.retarget(at(OLD));
+    bench.engine.retarget(&at(OLD));
     bench.run(5 * SECOND);
     bench.traces();
     bench
@@ -40,7 +40,7 @@ fn rules_that_follow_are_noticed_within_100_ms(
     bench.run(Duration::from_millis(moment));
     bench.traces();
     let moved = bench.engine.now();
-    bench.engine.retarget(at(NEW));
+    bench.engine.retarget(&at(NEW));
     bench.run(Duration::from_millis(lag));
     bench.world.lock().generation = NEW;
     let followed = bench.engine.now();
@@ -48,7 +48,7 @@ fn rules_that_follow_are_noticed_within_100_ms(
     for (lane, traces) in by_lane(&bench.traces()) {
         let first = traces.iter().find(|trace| trace.generation == Some(NEW));
         let late = first.expect("one that follows").sent.since(followed);
-        assert!(late <= HASTE.1, "{lane:?}: {late:?} after {moved:?}");
+        assert!(late <= HASTE.end, "{lane:?}: {late:?} after {moved:?}");
         // And no more haste once it is known.
         let after: Vec<_> = traces
             .iter()
@@ -56,7 +56,7 @@ fn rules_that_follow_are_noticed_within_100_ms(
             .filter(|trace| trace.generation == Some(NEW))
             .collect();
         assert!(
-            gaps(&after)[1..].iter().all(|gap| *gap >= DOUBT.0),
+            gaps(&after)[1..].iter().all(|gap| *gap >= DOUBT.start),
             "{lane:?}"
         );
     }
@@ -67,7 +67,7 @@ fn rules_that_follow_are_noticed_within_100_ms(
 #[test]
 fn one_lane_stays_in_haste_while_rules_are_seconds_late() {
     let mut bench = followed();
-    bench.engine.retarget(at(NEW));
+    bench.engine.retarget(&at(NEW));
     bench.run(4 * SECOND);
     bench.traces();
     bench.run(6 * SECOND);
@@ -80,12 +80,12 @@ fn one_lane_stays_in_haste_while_rules_are_seconds_late() {
         let lag = first.expect("one that follows").sent.since(followed);
         if lane.path == ProbePath::Pod && lane.transport == Transport::Tcp {
             assert!(
-                (58..=76).contains(&late) && lag <= HASTE.1,
+                (58..=76).contains(&late) && lag <= HASTE.end,
                 "{lane:?}: {late}, {lag:?}"
             );
         } else {
             assert!(
-                (11..=16).contains(&late) && lag <= 5 * HASTE.1,
+                (11..=16).contains(&late) && lag <= 5 * HASTE.end,
                 "{lane:?}: {late}, {lag:?}"
             );
         }
@@ -95,7 +95,7 @@ fn one_lane_stays_in_haste_while_rules_are_seconds_late() {
 #[test]
 fn haste_ends_where_rules_do_not_follow() {
     let mut bench = followed();
-    bench.engine.retarget(at(NEW));
+    bench.engine.retarget(&at(NEW));
     bench.run(40 * SECOND);
     bench.traces();
     bench.run(10 * SECOND);
@@ -112,7 +112,7 @@ fn haste_ends_where_rules_do_not_follow() {
 fn a_minute_with_a_rotation_costs_a_few_rounds_more() {
     let count = |rotates: bool| {
         let mut bench = followed();
-        bench.engine.retarget(at(if rotates { NEW } else { OLD }));
+        bench.engine.retarget(&at(if rotates { NEW } else { OLD }));
         bench.run(Duration::from_millis(200));
         bench.world.lock().generation = if rotates { NEW } else { OLD };
         bench.run(60 * SECOND);
@@ -132,7 +132,7 @@ fn a_probe_to_another_generation_is_waited_for(#[case] observed: u32, #[case] en
     let mut bench = Bench::new(Path::EchoOnly);
     bench.world.lock().generation = OLD;
     bench.world.lock().observed = Some(observed);
-    bench.engine.retarget(at(NEW));
+    bench.engine.retarget(&at(NEW));
     bench.run(2 * SECOND);
     let traces = bench.traces();
     let traces = of(&traces, ProbePath::OffCluster);

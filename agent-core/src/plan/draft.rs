@@ -1,0 +1,171 @@
+//! A plan while it is made: changes by phase, and who holds which frontend: the first who claims it,
+//! until it lets go.
+
+use std::collections::BTreeSet;
+
+use agent_common::service::{FrontendKey, FrontendValue};
+
+use super::{MapChange, Planner};
+use crate::view::ClusterView;
+
+/// A Service port's wish for a frontend.
+pub(super) struct Claim {
+    /// Whose.
+    pub(super) id: u32,
+    /// The frontend.
+    pub(super) key: FrontendKey,
+    /// As it should stand.
+    pub(super) value: FrontendValue,
+    /// As it stands, if this id holds it.
+    pub(super) stands: Option<FrontendValue>,
+}
+
+/// Changes by phase. Endpoints come before frontends that need them, and go after.
+#[derive(Default)]
+pub(super) struct Draft {
+    first: Vec<MapChange>,
+    frontends: Vec<MapChange>,
+    last: Vec<MapChange>,
+    /// What tries again, after everything that makes room, in the order in which it is made.
+    retries: Vec<MapChange>,
+    /// From here on puts are retries.
+    pub(super) retrying: bool,
+    /// Claims that are not settled yet.
+    pub(super) claims: Vec<Claim>,
+    /// Frontends that stand in the map and that nobody holds any more.
+    pub(super) released: BTreeSet<FrontendKey>,
+    /// Places that the plan makes free.
+    pub(super) freed_endpoints: u64,
+    /// As above.
+    pub(super) freed_sources: u64,
+}
+
+impl Draft {
+    pub(super) fn push(&mut self, change: MapChange) {
+        let phase = match change {
+            MapChange::DeleteSource { .. } => {
+                self.freed_sources += 1;
+                &mut self.first
+            }
+            MapChange::DeleteEndpoint { .. } => {
+                self.freed_endpoints += 1;
+                &mut self.last
+            }
+            MapChange::RetireEndpoint { .. } => &mut self.last,
+            _ if self.retrying => &mut self.retries,
+            MapChange::PutFrontend { key, .. } => {
+                self.released.remove(&key);
+                &mut self.frontends
+            }
+            _ => &mut self.first,
+        };
+        phase.push(change);
+    }
+
+    /// The plan, in order.
+    pub(super) fn into_changes(self) -> Vec<MapChange> {
+        let mut changes = self.first;
+        changes.reserve_exact(self.frontends.len() + self.released.len() + self.last.len());
+        changes.extend(self.frontends);
+        let released = self.released.into_iter();
+        changes.extend(released.map(|key| MapChange::DeleteFrontend { key }));
+        changes.extend(self.last);
+        changes.extend(self.retries);
+        changes
+    }
+}
+
+impl Planner {
+    /// Lets go of a frontend, or of the claim to it.
+    pub(super) fn release(&mut self, id: u32, key: FrontendKey, draft: &mut Draft) {
+        self.shortage.frontends.remove(&(key, id));
+        self.stop_waiting(id, &key);
+        if self.owners.get(&key) == Some(&id) {
+            self.owners.remove(&key);
+            draft.released.insert(key);
+        }
+    }
+
+    fn stop_waiting(&mut self, id: u32, key: &FrontendKey) {
+        if let Some(waiting) = self.contested.get_mut(key) {
+            waiting.remove(&id);
+            if waiting.is_empty() {
+                self.contested.remove(key);
+            }
+        }
+    }
+
+    /// Gives every claimed frontend to its first claimant, after everything that is let go of is
+    /// free: a frontend may move between Services in one batch.
+    pub(super) fn settle_claims(&mut self, view: &ClusterView, draft: &mut Draft) {
+        for claim in std::mem::take(&mut draft.claims) {
+            self.settle(claim, draft);
+        }
+        for key in draft.released.clone() {
+            self.hand_over(view, key, draft);
+        }
+    }
+
+    pub(super) fn settle(&mut self, claim: Claim, draft: &mut Draft) {
+        let Claim { id, key, value, .. } = claim;
+        let put = MapChange::PutFrontend { key, value };
+        match self.owners.get(&key) {
+            Some(owner) if *owner == id => {
+                if claim.stands != Some(value) {
+                    draft.push(put);
+                }
+            }
+            Some(_) => {
+                self.contested.entry(key).or_default().insert(id);
+            }
+            None if self.shortage.is_blocked(id) => {
+                if self.shortage.frontends.insert((key, id)) {
+                    // It was never tried, so that its place is taken to be free.
+                    self.shortage.room.frontends += 1;
+                }
+            }
+            None => {
+                self.shortage.frontends.remove(&(key, id));
+                self.stop_waiting(id, &key);
+                self.owners.insert(key, id);
+                draft.push(put);
+            }
+        }
+    }
+
+    /// Gives a frontend that nobody holds any more to the first who waits for it.
+    pub(super) fn hand_over(&mut self, view: &ClusterView, key: FrontendKey, draft: &mut Draft) {
+        if self.owners.contains_key(&key) {
+            return;
+        }
+        let Some(waiting) = self.contested.get_mut(&key) else {
+            return;
+        };
+        let heir = waiting.pop_first();
+        if waiting.is_empty() {
+            self.contested.remove(&key);
+        }
+        if let Some(heir) = heir {
+            self.claim_again(view, heir, key, draft);
+        }
+    }
+
+    /// Claims a frontend that the view still shows.
+    pub(super) fn claim_again(
+        &mut self,
+        view: &ClusterView,
+        id: u32,
+        key: FrontendKey,
+        draft: &mut Draft,
+    ) {
+        if let Some(value) = self.expected_frontend(view, id, &key) {
+            let claim = Claim {
+                id,
+                key,
+                value,
+                stands: None,
+            };
+            self.settle(claim, draft);
+        }
+    }
+}

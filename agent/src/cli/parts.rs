@@ -1,0 +1,229 @@
+//! What several pages show: the sentinel's lanes, Services that fail, what is not seen, and where to
+//! look next.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::paper::{Ink, Paper, TEXT, counted, grouped, sentence};
+use agent_core::cause::{Cause, Failure};
+use agent_core::eligibility::Eligibility;
+use agent_core::explain::{self, Interfaces, Remedy, label};
+use agent_core::names;
+use agent_core::report::{AnswerReport, Answers, Report};
+use agent_core::time::{Mono, Spoken};
+use agent_core::verdict::{LaneState, LaneView, ServiceTrouble, Verdict};
+
+/// Services that are shown.
+const SERVICES_SHOWN: usize = 8;
+// Columns of the lanes; those of numbers are where they end.
+const PATH: usize = 18;
+const TRANSPORT: usize = 30;
+const NOW: usize = 35;
+const PASSED: usize = 66;
+const ROUND_TRIP: usize = 79;
+const LAST_PASS: usize = 83;
+
+impl Paper {
+    /// What is answered, and for whom that is as it should be.
+    pub(super) fn answers(&mut self, report: &Report) {
+        let Answers { healthz, livez } = report.answers;
+        let mut text = format!(
+            "/healthz answers {}, /livez {}",
+            healthz.status, livez.status
+        );
+        let held_back = |answer: AnswerReport| answer.would_fail && answer.status == 200;
+        if held_back(healthz) || held_back(livez) {
+            text.push_str("; 503 is held back, since --enforcement is audit");
+        }
+        self.wrapped(Ink::Plain, 0, &sentence(&text));
+        self.line();
+        let eligibility = &report.verdict.eligibility;
+        if matches!(
+            eligibility,
+            Eligibility::Deleting | Eligibility::Tainted { .. }
+        ) {
+            let text = format!(
+                "{eligibility}; /healthz is 503 for that, as it should be, and /livez is not"
+            );
+            self.section("leaving", Ink::Warn, &sentence(&text));
+            self.line();
+        }
+    }
+
+    /// The sentinel's lanes: which ways through the datapath work, and how far probes come on those
+    /// that do not.
+    pub(super) fn lanes(&mut self, verdict: &Verdict) {
+        if verdict
+            .families
+            .iter()
+            .all(|family| family.lanes.is_empty())
+        {
+            return;
+        }
+        self.put(Ink::Heading, "probes");
+        self.to(TEXT).put(Ink::Faint, "path");
+        self.to(NOW).put(Ink::Faint, "now");
+        self.right(Ink::Faint, PASSED, "passed");
+        self.right(Ink::Faint, ROUND_TRIP, "round trip");
+        self.to(LAST_PASS).put(Ink::Faint, "last pass").line();
+        let mut said: Vec<String> = Vec::new();
+        for family in &verdict.families {
+            for (index, lane) in family.lanes.iter().enumerate() {
+                if index == 0 {
+                    self.put(Ink::Plain, names::of_family(family.family));
+                }
+                self.lane(lane, verdict.at);
+                let meaning = explain::meaning(family.family, lane)
+                    .filter(|text| !said.contains(text))
+                    .filter(|_| !explain::is_explained(lane, &family.lanes));
+                if let Some(text) = meaning {
+                    self.to(PATH).wrapped(Ink::Faint, PATH, &sentence(&text));
+                    said.push(text);
+                }
+            }
+        }
+        self.line();
+    }
+
+    fn lane(&mut self, lane: &LaneView, now: Mono) {
+        let (sign, ink) = match lane.state {
+            LaneState::Passing => ("●", Ink::Good),
+            LaneState::Failing => ("✗", Ink::Bad),
+            LaneState::NeverWorked => ("✗", Ink::Warn),
+            LaneState::Void => ("!", Ink::Warn),
+            LaneState::Off => ("○", Ink::Faint),
+        };
+        let (path, transport) = (explain::path_label(lane.path), lane.transport.name());
+        self.to(TEXT).put(ink, sign);
+        self.to(PATH).put(Ink::Plain, path);
+        self.to(TRANSPORT).put(Ink::Faint, transport);
+        self.to(NOW).put(ink, &label(lane.state.name()));
+        let probes = grouped(lane.passed + lane.failed);
+        let passed = format!("{} of {probes}", grouped(lane.passed));
+        self.right(Ink::Plain, PASSED, &passed);
+        let round_trip = lane.delays.round_trip.map_or("-".to_owned(), fine);
+        self.right(Ink::Plain, ROUND_TRIP, &round_trip);
+        self.to(LAST_PASS)
+            .put(Ink::Plain, &ago(lane.last_pass, now));
+        self.line();
+        let Some(cause) = lane.cause else { return };
+        self.to(PATH);
+        for step in explain::steps(lane, &Interfaces::default()) {
+            let (ink, mark) = mark(step.reached);
+            self.put(Ink::Faint, step.stage.name()).put(ink, mark);
+        }
+        self.put(ink, &label(cause.name())).line();
+    }
+
+    /// Services in trouble, by real connections; the worst first.
+    pub(super) fn services(&mut self, verdict: &Verdict) {
+        for (index, service) in verdict.services.iter().take(SERVICES_SHOWN).enumerate() {
+            let title = if index == 0 { "services" } else { "" };
+            self.put(Ink::Heading, title).to(TEXT);
+            self.service(service, verdict.at);
+        }
+        let hidden = verdict.services.len().saturating_sub(SERVICES_SHOWN);
+        let more = hidden as u64 + u64::from(verdict.services_omitted);
+        if more > 0 {
+            let text = format!("and {} more in trouble", grouped(more));
+            self.section("", Ink::Faint, &text);
+        }
+        if !verdict.services.is_empty() {
+            self.line();
+        }
+    }
+
+    fn service(&mut self, trouble: &ServiceTrouble, now: Mono) {
+        let (ink, confirmed) = match trouble.confirmed {
+            true => (Ink::Bad, ""),
+            false => (Ink::Warn, "; not confirmed"),
+        };
+        let text = format!(
+            "on {}: {} in {}, the last {} ago; {}{confirmed}",
+            names::of_family(trouble.family),
+            counts(&trouble.failures),
+            Spoken(now.since(trouble.since)),
+            Spoken(now.since(trouble.last_failure)),
+            counted(u64::from(trouble.endpoints), "endpoint"),
+        );
+        self.put(ink, &trouble.service).put(Ink::Plain, " ");
+        self.wrapped(Ink::Plain, TEXT + 2, &text);
+        if let Some(example) = &trouble.example {
+            self.to(TEXT + 2).wrapped(Ink::Faint, TEXT + 2, example);
+        }
+    }
+
+    /// Where to look next. What was shown before is not shown again.
+    pub(super) fn remedies(&mut self, remedies: &[Remedy]) {
+        let mut shown: Vec<&str> = Vec::new();
+        for (index, remedy) in remedies.iter().enumerate() {
+            let title = if index == 0 { "look next" } else { "" };
+            self.put(Ink::Heading, title).to(TEXT);
+            if remedies.len() > 1 {
+                self.put(Ink::Heading, &format!("{}: ", label(&remedy.of)));
+            }
+            self.wrapped(Ink::Plain, TEXT, &remedy.advice);
+            for command in &remedy.commands {
+                if !shown.contains(&&**command) {
+                    shown.push(command);
+                    // Never wrapped: it is to be copied.
+                    self.to(TEXT).put(Ink::Faint, "$ ");
+                    self.put(Ink::Unsure, command).line();
+                }
+            }
+            self.section("", Ink::Faint, &remedy.page);
+        }
+    }
+}
+
+/// The sign behind a stage.
+pub(super) fn mark(reached: bool) -> (Ink, &'static str) {
+    match reached {
+        true => (Ink::Good, " ✔ "),
+        false => (Ink::Bad, " ✘ "),
+    }
+}
+
+/// `4 refused, 160 leaked`.
+pub(super) fn counts(failures: &BTreeMap<Failure, u64>) -> String {
+    let counts: Vec<String> = failures
+        .iter()
+        .map(|(failure, count)| format!("{} {}", grouped(*count), Cause::of(*failure).name()))
+        .collect();
+    counts.join(", ")
+}
+
+/// `3 s ago`.
+pub(super) fn ago(at: Option<Mono>, now: Mono) -> String {
+    match at {
+        Some(at) => format!("{} ago", Spoken(now.since(at))),
+        None => "never".to_owned(),
+    }
+}
+
+/// Times of a probe are often less than a millisecond.
+pub(super) fn fine(ns: u64) -> String {
+    match ns / 1_000 {
+        us @ 0..1_000 => format!("{us} µs"),
+        us @ 1_000..10_000 => format!("{}.{} ms", us / 1_000, us % 1_000 / 100),
+        _ => Spoken(Duration::from_nanos(ns)).to_string(),
+    }
+}
+
+/// What is not seen, in sentences.
+pub(super) fn unseen(verdict: &Verdict) -> Vec<String> {
+    let losses = verdict.coverage.losses.iter();
+    losses.map(|loss| loss.sentence.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        assert_eq!(fine(118_400), "118 µs");
+        assert_eq!(fine(1_250_000), "1.2 ms");
+        assert_eq!(fine(42_000_000), "42 ms");
+    }
+}

@@ -1,0 +1,199 @@
+//! Objects as an API server serves them.
+
+use proptest::prelude::*;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::cluster::api::follow::object;
+use crate::cluster::api::store::Event;
+use crate::cluster::convert::Converter;
+use crate::cluster::facts::{Facts, Kind};
+
+fn convert(kind: Kind, value: &Value) -> Result<Option<Facts>, String> {
+    let raw = serde_json::value::to_raw_value(value).unwrap();
+    match object(kind, &raw).0 {
+        Event::There(object) => {
+            let facts = Converter::new("here").facts(object);
+            facts.map_err(|error| error.to_string())
+        }
+        Event::Unreadable(_, _, error) => Err(error),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn slice(address_type: &str, endpoints: Value, ports: Value) -> Value {
+    json!({
+        "metadata": {
+            "name": "web-1", "namespace": "shop", "resourceVersion": "7",
+            "labels": {"kubernetes.io/service-name": "web"},
+            "managedFields": [{"manager": "x", "fieldsV1": {"f:ports": {}}}],
+        },
+        "addressType": address_type, "endpoints": endpoints, "ports": ports,
+    })
+}
+
+#[test]
+fn a_slice_as_it_is_served() {
+    let endpoints = json!([
+        {"addresses": ["10.0.0.1"], "conditions": {"ready": true, "serving": true, "terminating": false},
+         "nodeName": "here", "zone": "a", "hints": {"forZones": [{"name": "a"}]},
+         "targetRef": {"kind": "Pod", "name": "p", "uid": "u"}},
+        {"addresses": ["10.0.0.2"], "conditions": {"ready": false, "serving": true, "terminating": true}},
+        {"addresses": []},
+        {"addresses": null},
+        {},
+    ]);
+    let ports = json!([{"name": "", "port": 80, "protocol": "TCP"}, {"port": 80}, {"port": null}]);
+    let facts = convert(Kind::Slice, &slice("IPv4", endpoints, ports));
+    let Ok(Some(Facts::Slice(facts))) = facts else {
+        panic!("{facts:?}");
+    };
+    assert_eq!(facts.endpoints.len(), 2);
+    assert!(facts.endpoints[0].local && !facts.endpoints[1].ready);
+    // Duplicate ports are the API server's to refuse: they say the same.
+    assert_eq!(facts.ports.len(), 2);
+}
+
+#[test]
+fn a_slice_of_a_thousand_endpoints() {
+    let endpoints: Vec<Value> = (0..1000)
+        .map(|n| json!({"addresses": [format!("10.0.{}.{}", n / 250, n % 250)]}))
+        .collect();
+    let facts = convert(
+        Kind::Slice,
+        &slice("IPv4", json!(endpoints), json!([{"port": 1}])),
+    );
+    let Ok(Some(Facts::Slice(facts))) = facts else {
+        panic!("{facts:?}");
+    };
+    assert_eq!(facts.endpoints.len(), 1000);
+}
+
+#[rstest]
+#[case::mapped("IPv6", json!([{"addresses": ["::ffff:10.0.0.1"]}]), "IPv4 address in IPv6 clothes")]
+#[case::unknown_type("IPv5", json!([]), "IPv4, IPv6 or FQDN is wanted")]
+#[case::no_type("", json!([]), "IPv4, IPv6 or FQDN is wanted")]
+#[case::other_family("IPv6", json!([{"addresses": ["10.0.0.1"]}]), "addressType")]
+#[case::no_address("IPv4", json!([{"addresses": [""]}]), "an IP address is wanted")]
+#[case::not_a_list("IPv4", json!("none"), "invalid type")]
+fn odd_slices_are_named(#[case] address_type: &str, #[case] endpoints: Value, #[case] why: &str) {
+    let said = convert(Kind::Slice, &slice(address_type, endpoints, json!([]))).unwrap_err();
+    assert!(said.contains(why), "{said}");
+}
+
+#[rstest]
+#[case(json!({"metadata": {"name": "here", "uid": "u"}}))]
+#[case(json!({"metadata": {"name": "here"}, "status": {"addresses": []}}))]
+#[case(json!({"metadata": {"name": "here"}, "spec": {}, "status": {"addresses": null, "images": [{}]}}))]
+fn a_node_without_addresses_is_a_node(#[case] value: Value) {
+    let facts = convert(Kind::Node, &value);
+    let Ok(Some(Facts::Node(facts))) = facts else {
+        panic!("{facts:?}");
+    };
+    assert!(facts.addresses.is_empty() && !facts.deleting);
+}
+
+#[rstest]
+#[case::unknown(json!([{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": "Unknown", "lastHeartbeatTime": null}]), true)]
+#[case::ready(json!([{"type": "Ready", "status": "True"}]), false)]
+#[case::told_not_ready(json!([{"type": "Ready", "status": "False"}]), false)]
+#[case::of_another(json!([{"type": "ServiceDatapathReady", "status": "Unknown"}]), false)]
+#[case::odd(json!([{}, {"type": null}]), false)]
+#[case::none(json!(null), false)]
+fn a_node_whose_kubelet_is_not_heard(#[case] conditions: Value, #[case] unheard: bool) {
+    let facts = convert(
+        Kind::Node,
+        &json!({"metadata": {"name": "here"}, "status": {"conditions": conditions}}),
+    );
+    let Ok(Some(Facts::Node(facts))) = facts else {
+        panic!("{facts:?}");
+    };
+    assert_eq!(facts.unheard, unheard);
+}
+
+#[test]
+fn a_deletion_counts() {
+    let metadata = json!({"name": "here", "deletionTimestamp": "2026-11-21T12:00:00Z"});
+    let facts = convert(Kind::Node, &json!({ "metadata": metadata }));
+    let Ok(Some(Facts::Node(facts))) = facts else {
+        panic!("{facts:?}");
+    };
+    assert!(facts.deleting);
+}
+
+/// JSON of any kind, mostly under keys that are looked at.
+fn anything() -> impl Strategy<Value = Value> {
+    let text = prop_oneof![
+        Just("10.0.0.1"),
+        Just("::ffff:1.2.3.4"),
+        Just("fd00::1"),
+        Just("None"),
+        Just(""),
+        Just("IPv4"),
+        Just("IPv6"),
+        Just("FQDN"),
+        Just("here"),
+        Just("TCP"),
+        Just("x"),
+        Just("ExternalName"),
+        Just("10.0.0.0/99"),
+        Just("Local"),
+    ];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        (0..70_000_i64).prop_map(Value::from),
+        text.prop_map(Value::from),
+    ];
+    leaf.prop_recursive(6, 64, 6, |inner| {
+        let key = prop_oneof![
+            Just("metadata"),
+            Just("name"),
+            Just("namespace"),
+            Just("uid"),
+            Just("labels"),
+            Just("annotations"),
+            Just("deletionTimestamp"),
+            Just("resourceVersion"),
+            Just("spec"),
+            Just("status"),
+            Just("addresses"),
+            Just("address"),
+            Just("type"),
+            Just("taints"),
+            Just("key"),
+            Just("podCIDRs"),
+            Just("clusterIP"),
+            Just("clusterIPs"),
+            Just("ports"),
+            Just("port"),
+            Just("nodePort"),
+            Just("protocol"),
+            Just("addressType"),
+            Just("endpoints"),
+            Just("conditions"),
+            Just("ready"),
+            Just("nodeName"),
+            Just("kubernetes.io/service-name"),
+            Just("loadBalancer"),
+            Just("ingress"),
+            Just("ip"),
+        ];
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((key, inner), 0..8).prop_map(|pairs| {
+                Value::Object(pairs.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())
+            }),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn nothing_panics(value in anything()) {
+        for kind in Kind::ALL {
+            let _ = convert(kind, &value);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What is asked of an API server.
+
+use crate::cluster::api::{Requests, Scope};
+use crate::cluster::facts::Kind;
+use agent_core::cluster::ObjectName;
+
+#[test]
+fn selectors_are_those_of_kube_proxy() {
+    let watch = |kind, version, is_list| {
+        let requests = Requests::new(kind, &Scope::Full, "here");
+        requests
+            .watch(version, is_list, 300)
+            .unwrap()
+            .uri()
+            .to_string()
+    };
+    assert_eq!(
+        watch(Kind::Slice, "7", false),
+        "/apis/discovery.k8s.io/v1/endpointslices?&watch=true&timeoutSeconds=300&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name%2C%21service.kubernetes.io%2Fheadless&allowWatchBookmarks=true&resourceVersion=7"
+    );
+    assert_eq!(
+        watch(Kind::Node, "0", true),
+        "/api/v1/nodes?&watch=true&timeoutSeconds=300&fieldSelector=metadata.name%3Dhere&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=0"
+    );
+}
+
+#[test]
+fn the_sentinel_alone_can_be_watched() {
+    let scope = Scope::Sentinel(ObjectName::new("pathproof", "sentinel"));
+    let list = |kind| {
+        let request = Requests::new(kind, &scope, "here").list(Some("a=b".to_owned()));
+        request.unwrap().uri().to_string()
+    };
+    assert_eq!(
+        list(Kind::Service),
+        "/api/v1/namespaces/pathproof/services?&fieldSelector=metadata.name%3Dsentinel&limit=250&continue=a%3Db"
+    );
+    assert_eq!(
+        list(Kind::Slice),
+        "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices?&labelSelector=kubernetes.io%2Fservice-name%3Dsentinel&limit=50&continue=a%3Db"
+    );
+}

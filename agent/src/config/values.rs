@@ -1,0 +1,305 @@
+//! Values of options: what each may be, and how it is read. A refusal says what to give instead; clap
+//! names the option and the value beside it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use agent_common::service::{FAMILIES, Family};
+use ipnet::IpNet;
+use jiff::SignedDuration;
+use serde::de::{DeserializeOwned, IntoDeserializer as _};
+use tracing_subscriber::filter::EnvFilter;
+
+use crate::http::bind::BindAddress;
+use crate::http::unmapped;
+use agent_core::cluster::ObjectName;
+use agent_core::expect::node::address;
+
+/// A value, or the word `none`. The other name keeps clap from taking it for an option that may be
+/// left out.
+pub(crate) type OrNone<T> = Option<T>;
+
+const NONE: &str = "none";
+
+/// A word that serde knows a value by.
+pub(super) fn word<T: DeserializeOwned>(text: &str) -> Result<T, serde::de::value::Error> {
+    T::deserialize(text.into_deserializer())
+}
+
+/// `IP:PORT`, `IP`, `[IP]`, `:PORT` or `[IP]:PORT`; without a port it is `port`. `none` is nowhere.
+pub(super) fn bind_address(
+    port: u16,
+) -> impl Fn(&str) -> Result<OrNone<BindAddress>, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let text = text.trim();
+        if text == NONE {
+            return Ok(None);
+        }
+        let inner = text
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'));
+        let ip = inner.unwrap_or(text).parse::<IpAddr>();
+        let one = text
+            .parse()
+            .or_else(|_| ip.map(|ip| SocketAddr::new(ip, port)));
+        let everywhere = || text.strip_prefix(':')?.parse().ok();
+        let address = one.map(BindAddress::from).ok();
+        let address = address.or_else(|| everywhere().map(BindAddress::Everywhere));
+        address.map(Some).ok_or_else(|| {
+            format!(
+                "it is no address: give IP:PORT, IP, :PORT or none, for example 0.0.0.0:{port} \
+                 (names are not looked up)"
+            )
+        })
+    }
+}
+
+/// A range or a single address. An empty text is none, so that an empty variable is no rule.
+pub(super) fn range(text: &str) -> Result<Option<IpNet>, &'static str> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse()
+        .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+        .map(|range| Some(unmapped(range)))
+        .map_err(|_| "give a CIDR such as 10.0.0.0/8 or 2001:db8::/32, or an IP")
+}
+
+/// A pattern for the names of interfaces; none where the text is empty.
+pub(super) fn pattern(text: &str) -> Result<Option<Pattern>, &'static str> {
+    let text = text.trim();
+    (!text.is_empty()).then(|| Pattern::new(text)).transpose()
+}
+
+/// `0`, or a duration of at most so many minutes.
+pub(super) fn minutes(
+    most: u64,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let duration = match text.trim() {
+            "0" => Some(Duration::ZERO),
+            text => (text.parse::<SignedDuration>().ok())
+                .and_then(|duration| Duration::try_from(duration).ok()),
+        };
+        duration
+            .filter(|duration| *duration <= Duration::from_secs(most * 60))
+            .ok_or_else(|| {
+                format!(
+                    "give a number between 0 and {most}m with a unit, for example 10s, 1m30s or 250ms"
+                )
+            })
+    }
+}
+
+/// An absolute path, or `none`.
+pub(super) fn directory(text: &str) -> Result<OrNone<PathBuf>, &'static str> {
+    match text.trim() {
+        NONE => Ok(None),
+        text if text.starts_with('/') => Ok(Some(text.into())),
+        _ => Err("give an absolute path, one that begins with '/', or none"),
+    }
+}
+
+/// URL of an API server.
+pub(super) fn url(text: &str) -> Result<String, &'static str> {
+    let uri = text.parse::<hyper::Uri>().ok();
+    let is_sound = |uri: &hyper::Uri| {
+        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
+    };
+    match uri.is_some_and(|uri| is_sound(&uri)) {
+        true => Ok(text.to_owned()),
+        false => Err("it is no URL of an API server: give http://HOST:PORT or https://HOST:PORT"),
+    }
+}
+
+/// Directives of the log's filter.
+pub(super) fn log_filter(text: &str) -> Result<String, &'static str> {
+    EnvFilter::builder()
+        .parse(text)
+        .map(|_| text.to_owned())
+        .map_err(|_| {
+            "give a level (error, warn, info, debug, trace) or directives, for example info,pathproof::datapath=debug"
+        })
+}
+
+/// A name that objects can have (RFC 1123 subdomain).
+pub(crate) fn dns_name(text: &str) -> Result<String, &'static str> {
+    let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let is_label = |label: &str| {
+        let has_ends = !label.is_empty() && !label.starts_with('-') && !label.ends_with('-');
+        has_ends && label.bytes().all(is_inner)
+    };
+    match text.len() <= 253 && text.split('.').all(is_label) {
+        true => Ok(text.to_owned()),
+        false => Err("give lower-case letters, digits, '-' and '.', at most 253"),
+    }
+}
+
+/// `NAMESPACE/NAME`.
+pub(super) fn object_name(text: &str) -> Result<ObjectName, &'static str> {
+    let parts = text.trim().split_once('/');
+    let sound = |(namespace, name): &(&str, &str)| {
+        [namespace, name].iter().all(|part| dns_name(part).is_ok())
+    };
+    let (namespace, name) = parts.filter(sound).ok_or("give NAMESPACE/NAME")?;
+    Ok(ObjectName::new(namespace, name))
+}
+
+/// Room for the four suffixes (`-c0`) in an interface name of 15 bytes (IFNAMSIZ).
+const PREFIX_LEN: usize = 12;
+
+/// What the names of the sentinel's interfaces begin with.
+pub(crate) fn device_prefix(text: &str) -> Result<String, &'static str> {
+    let sound = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let text = text.trim();
+    // A name that begins with '-' is an option to every tool that is given it.
+    let fits = (1..=PREFIX_LEN).contains(&text.len()) && !text.starts_with('-');
+    match fits && text.bytes().all(sound) {
+        true => Ok(text.to_owned()),
+        false => Err("give 1 to 12 letters, digits, '-' or '_', no '-' first"),
+    }
+}
+
+/// One address of each family.
+pub(super) fn pair(text: &str) -> Result<[IpAddr; FAMILIES], String> {
+    match addresses(text)? {
+        [Some(v4), Some(v6)] => Ok([v4, v6]),
+        _ => Err("give one IPv4 and one IPv6 address".to_owned()),
+    }
+}
+
+/// An address of each family at most.
+pub(super) fn addresses(text: &str) -> Result<[Option<IpAddr>; FAMILIES], String> {
+    let mut found = [None; FAMILIES];
+    for part in text
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+    {
+        let ip: IpAddr = (part.parse()).map_err(|_| format!("{part} is no IP address"))?;
+        if is_martian(ip) {
+            return Err(format!(
+                "packets for {part} are not forwarded: give a unicast address"
+            ));
+        }
+        let place = &mut found[Family::of(&address(&ip)) as usize];
+        if place.replace(ip).is_some() {
+            return Err(format!(
+                "{part} is the second of its family: give one of each"
+            ));
+        }
+    }
+    Ok(found)
+}
+
+/// Whether the kernel does not route it as an ordinary host's address.
+fn is_martian(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(v4) => {
+            let first = v4.octets()[0];
+            first == 0 || first >= 224 || v4.is_loopback() || v4.is_link_local()
+        }
+        IpAddr::V6(v6) => {
+            v6.is_unspecified()
+                || v6.is_loopback()
+                || v6.is_multicast()
+                || v6.is_unicast_link_local()
+                || v6.to_ipv4_mapped().is_some()
+        }
+    }
+}
+
+/// Longest name of an interface (IFNAMSIZ without its final zero).
+const MAX_NAME: usize = 15;
+
+/// A name of interfaces in which `*` stands for any characters and `?` for one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern(Box<str>);
+
+impl Pattern {
+    /// A pattern that some interface can match.
+    ///
+    /// # Errors
+    /// Why none can.
+    fn new(text: &str) -> Result<Self, &'static str> {
+        if text.contains([' ', '/', ':']) {
+            return Err("no interface has a space, '/' or ':' in its name");
+        }
+        if text.contains("**")
+            || text.contains(['[', ']', '{', '}', '!', '\\', '^', '$', '+', '|', '(', ')'])
+        {
+            return Err("only * (any characters) and ? (one character) are special");
+        }
+        if text.chars().filter(|c| *c != '*').count() > MAX_NAME {
+            return Err("no interface's name is longer than 15 characters");
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// Whether it stands for this name.
+    pub(crate) fn matches(&self, name: &str) -> bool {
+        fits(self.0.as_bytes(), name.as_bytes())
+    }
+}
+
+/// Names are short and stars few, so every way to divide the name may be tried.
+fn fits(pattern: &[u8], name: &[u8]) -> bool {
+    match (pattern.split_first(), name.split_first()) {
+        (None, None) => true,
+        (Some((b'*', rest)), of) => {
+            fits(rest, name) || of.is_some_and(|(_, name)| fits(pattern, name))
+        }
+        (Some((want, pattern)), Some((got, name))) => {
+            (*want == b'?' || want == got) && fits(pattern, name)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("eth0", "eth0", true)]
+    #[case("eth0", "eth01", false)]
+    #[case("eth*", "eth0", true)]
+    #[case("eth*", "eth", true)]
+    #[case("*", "", true)]
+    #[case("?", "", false)]
+    #[case("*.100", "bond0.100", true)]
+    #[case("cali*?", "cali", false)]
+    #[case("a*b*c", "aXbYbZc", true)]
+    #[case("a*b*c", "aXcYb", false)]
+    #[case("lxc????", "lxc1234", true)]
+    #[case("*a*a*a*a*a*a*a*", "aaaaaaaaaaaaaab", true)]
+    fn stands_for(#[case] pattern: &str, #[case] name: &str, #[case] expected: bool) {
+        assert_eq!(Pattern::new(pattern).unwrap().matches(name), expected);
+    }
+
+    #[rstest]
+    #[case("eth 0")]
+    #[case("eth[0-9]")]
+    #[case("a/b")]
+    #[case("a**")]
+    #[case("sixteencharacter")]
+    fn none_can_match(#[case] text: &str) {
+        assert!(Pattern::new(text).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_name_stands_for_itself_and_under_stars(name in "[a-z0-9.@-]{1,15}", cut in 0usize..15) {
+            let cut = cut.min(name.len());
+            prop_assert!(Pattern::new(&name).unwrap().matches(&name));
+            let starred = format!("{}*{}", &name[..cut], &name[cut..]);
+            prop_assert!(Pattern::new(&starred).unwrap().matches(&name));
+            let prefix = format!("{}*", &name[..cut]);
+            prop_assert!(Pattern::new(&prefix).unwrap().matches(&name));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What the agent and the rotator go on needing, of their configuration; the rest is given up
+//! (docs/adr/0021-privileges.md).
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use caps::Capability;
+
+use crate::cluster::api::client::{files, folders};
+use crate::config::{ApiArgs, Config, Source};
+use crate::datapath::load::scratch_map;
+use crate::datapath::pins::Pins;
+use crate::hardening::{self, Loader, Needs, SYSTEM, can_without};
+use agent_core::report::HardeningReport;
+
+/// Why files cannot be confined where a kubeconfig names a program.
+const PROGRAM: &str =
+    "the kubeconfig names a program that gives credentials, which may read and write any";
+/// Links of a folder of manifests lead elsewhere from this deep at most.
+const DEPTH: usize = 4;
+
+/// What was given up, and who loads programs into the kernel, once.
+pub struct Confined {
+    pub report: HardeningReport,
+    pub loader: Loader,
+}
+
+/// Gives up what the agent does not need, for good: call it before there are threads. What cannot be
+/// given up is reported, and no error.
+pub fn confine(config: &Config) -> Confined {
+    if !config.hardening {
+        tracing::warn!("--hardening=off: the agent keeps all rights that it was started with");
+        return Confined {
+            report: HardeningReport::default(),
+            loader: Loader::default(),
+        };
+    }
+    let mut notes = Vec::new();
+    let needs = of_agent(config, &mut notes);
+    give_up(&needs, notes)
+}
+
+/// The same for the rotator, which needs no capability.
+pub fn confine_rotator(api: &ApiArgs) {
+    let (mut needs, mut notes) = (Needs::default(), Vec::new());
+    let named = of_api(&mut needs, api);
+    search(&mut needs, &named, &mut notes);
+    give_up(&needs, notes);
+}
+
+fn give_up(needs: &Needs, notes: Vec<String>) -> Confined {
+    let (mut report, loader) = hardening::confine(needs);
+    report.missing.extend(notes);
+    tracing::info!(?report, "what is not needed was given up");
+    for missing in &report.missing {
+        tracing::warn!(%missing, "not all that is not needed could be given up");
+    }
+    Confined { report, loader }
+}
+
+fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
+    let mut needs = Needs {
+        loading: vec![Capability::CAP_BPF, Capability::CAP_PERFMON],
+        capabilities: vec![Capability::CAP_NET_ADMIN],
+        ..Needs::default()
+    };
+    if config.sentinel.is_some() {
+        // Its devices may be made anew at any time.
+        needs.capabilities.push(Capability::CAP_NET_RAW);
+    }
+    if maps_want_more() {
+        needs.capabilities.push(Capability::CAP_BPF);
+        notes.push(
+            "CAP_BPF is kept: this kernel wants it for reading maps (kernel.unprivileged_bpf_disabled, before Linux 5.19)".to_owned(),
+        );
+    }
+    let named = match &config.source {
+        Source::Folder(folder) => of_folder(&mut needs, folder),
+        Source::Api { api, .. } => of_api(&mut needs, api),
+    };
+    // Rules are for what is there. Where it cannot be made, whoever writes there says why.
+    if let Some(dir) = &config.kept.pin_dir
+        && Pins::make_root(dir).is_ok()
+    {
+        needs.written.push(dir.clone());
+        // Pins that somebody removed are put back, with their folder.
+        needs.made.extend(dir.parent().map(Path::to_owned));
+    }
+    if let Some(dir) = &config.kept.state_dir {
+        let _ = fs::create_dir_all(dir);
+        needs.written.push(dir.clone());
+    }
+    search(&mut needs, &named, notes);
+    needs
+}
+
+/// Whether maps that are open can be read only with CAP_BPF. CAP_SYS_ADMIN would do as well.
+fn maps_want_more() -> bool {
+    let privileges = [Capability::CAP_BPF, Capability::CAP_SYS_ADMIN];
+    // Who cannot make one will load nothing either, and says why.
+    scratch_map().is_ok_and(|is_readable| !can_without(&privileges, is_readable))
+}
+
+/// A folder of manifests may be replaced by another of its name, and its files may be links.
+fn of_folder(needs: &mut Needs, folder: &Path) -> Vec<PathBuf> {
+    needs.read.extend(folders(folder));
+    let mut named = vec![folder.to_owned()];
+    gather(folder, DEPTH, &mut named);
+    let links = named.iter().filter(|path| path.is_symlink());
+    needs.read.extend(links.flat_map(|link| folders(link)));
+    named
+}
+
+fn gather(folder: &Path, depth: usize, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() && depth > 0 {
+            gather(&path, depth - 1, into);
+        }
+        into.push(path);
+    }
+}
+
+/// What an API server is asked with; names of hosts are looked up.
+fn of_api(needs: &mut Needs, api: &ApiArgs) -> Vec<PathBuf> {
+    let files = files(api.kubeconfig.as_deref());
+    needs.read.extend(SYSTEM.map(PathBuf::from));
+    needs
+        .read
+        .extend(files.paths.iter().flat_map(|path| folders(path)));
+    needs.programs = files.runs_a_program.then_some(PROGRAM);
+    files.paths
+}
+
+/// Root may read others' files by CAP_DAC_READ_SEARCH alone: kept where a file that was named is
+/// theirs.
+fn search(needs: &mut Needs, named: &[PathBuf], notes: &mut Vec<String>) {
+    let can_read = || named.iter().all(|path| can_open(path));
+    let past = [
+        Capability::CAP_DAC_OVERRIDE,
+        Capability::CAP_DAC_READ_SEARCH,
+    ];
+    if can_read() && !can_without(&past, can_read) {
+        needs.capabilities.push(Capability::CAP_DAC_READ_SEARCH);
+        notes.push(
+            "CAP_DAC_READ_SEARCH is kept: files of the cluster view belong to another user; give them to root, or let everyone read them".to_owned(),
+        );
+    }
+}
+
+/// What is not there, or no file, is nobody's.
+fn can_open(path: &Path) -> bool {
+    let denied = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+    match path.is_dir() {
+        true => !fs::read_dir(path).is_err_and(denied),
+        false => !path.is_file() || !File::open(path).is_err_and(denied),
+    }
+}

@@ -1,0 +1,69 @@
+//! What needs no socket.
+
+use rstest::rstest;
+
+use super::super::*;
+
+#[test]
+fn limits_fit_the_open_files() {
+    let limits = Limits::default();
+    assert_eq!(limits.within(1_048_576), limits);
+    let small = limits.within(1_024);
+    assert_eq!((small.waiting, small.talking), (256, 256));
+    let least = limits.within(0);
+    assert!(least.waiting > 0 && least.talking > 0);
+}
+
+#[test]
+fn the_least_lately_used_makes_room() {
+    let crowd = LruConnections::new(2);
+    let (first, mut first_taken, _) = crowd.enter();
+    let (_second, mut second_taken, _) = crowd.enter();
+    first.use_now();
+    let (third, mut third_taken, made_room) = crowd.enter();
+    assert!(made_room);
+    let kept = Err(oneshot::error::TryRecvError::Empty);
+    assert_ne!(second_taken.try_recv(), kept);
+    assert_eq!(
+        (first_taken.try_recv(), third_taken.try_recv()),
+        (kept.clone(), kept)
+    );
+    drop(third);
+    assert_eq!(crowd.lock().by_use.len(), 1);
+}
+
+#[test]
+fn a_place_is_given_back() {
+    let crowd = LruConnections::new(1);
+    drop(crowd.enter());
+    assert!(!crowd.enter().2);
+}
+
+#[rstest]
+#[case::nothing_but_a_letter("G", false)]
+#[case::a_line("GET /healthz HTTP/1.1\r\n", false)]
+#[case::a_header("GET /healthz HTTP/1.1\r\nHost: x\r\n", false)]
+#[case::whole("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", true)]
+#[case::whole_and_more("GET / HTTP/1.1\r\n\r\nGET", true)]
+#[case::bare_newlines("GET / HTTP/1.1\n\n", true)]
+#[case::tls("\x16\x03\x01\x02", true)]
+#[case::another_version("GET / HTTP/3.0", true)]
+fn what_is_to_be_answered(#[case] seen: &str, #[case] enough: bool) {
+    assert_eq!(is_enough(seen.as_bytes()), enough);
+}
+
+#[test]
+fn a_long_header_is_read() {
+    let long = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(LYING));
+    assert!(is_enough(&long.as_bytes()[..LYING]));
+    let many = format!("GET / HTTP/1.1\r\n{}", "A: b\r\n".repeat(HEADERS + 1));
+    assert!(is_enough(many.as_bytes()));
+}
+
+#[test]
+fn times_differ_by_at_most_half() {
+    let longest = Duration::from_secs(60);
+    assert_eq!(spread(longest, 64), longest);
+    let shortest = (0..u16::MAX).map(|port| spread(longest, port)).min();
+    assert!(shortest >= Some(longest / 2) && shortest < Some(longest * 3 / 5));
+}

@@ -1,0 +1,312 @@
+//! What is counted where it happens, in the library's own counters and histograms.
+
+use agent_common::probe::STAGES;
+use agent_common::service::Family as IpFamily;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use super::definitions as define;
+use agent_core::answer::Endpoint;
+use agent_core::names;
+use agent_core::trace::ProbeTrace;
+
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+type Counters<const N: usize> = Family<Labels<N>, Counter>;
+pub(super) type Histograms<const N: usize> = Family<Labels<N>, Histogram>;
+
+/// Seconds. Proxies follow within tenths of one, or wait for their next sync; the last bounds are
+/// those of the verdict.
+const LAGS: [f64; 11] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0];
+
+/// As the kernel counts delays: no datapath is faster than the first bound.
+fn delays() -> Histogram {
+    Histogram::new(exponential_buckets(1.024e-6, 2.0, 22))
+}
+
+pub(super) fn of_family(family: IpFamily) -> Labels<1> {
+    [("family", names::of_family(family))]
+}
+
+/// A listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listener {
+    /// /healthz and /livez.
+    Healthz,
+    /// /metrics, /verdict, /agent/*.
+    Admin,
+}
+
+impl Listener {
+    /// Name in metrics and log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Listener::Healthz => "healthz",
+            Listener::Admin => "admin",
+        }
+    }
+}
+
+/// What became of a connection, apart from its requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turned {
+    /// It was accepted.
+    Accepted,
+    /// Its source is not allowed.
+    Denied,
+    /// It made room for a newcomer.
+    Evicted,
+    /// It took too long.
+    TimedOut,
+}
+
+/// Names of [`Turned`].
+const TURNED: [&str; 4] = ["accepted", "denied", "evicted", "timed_out"];
+
+/// Endpoints and codes that the health port answers.
+const ANSWERS: [(&str, &str); 5] = [
+    ("healthz", "200"),
+    ("healthz", "503"),
+    ("livez", "200"),
+    ("livez", "503"),
+    ("other", "404"),
+];
+
+/// Counters of the listeners.
+#[derive(Debug)]
+pub struct HttpStats {
+    answers: Counters<2>,
+    open: Family<Labels<1>, Gauge>,
+    turned: Counters<2>,
+    /// Of /healthz and /livez by kube-proxy's names.
+    as_kube_proxy: [Counters<1>; 2],
+}
+
+impl HttpStats {
+    pub(super) fn new(registry: &mut Registry) -> Self {
+        let new = Self {
+            answers: define::REQUESTS.register(registry, Family::default()),
+            open: define::OPEN.register(registry, Family::default()),
+            turned: define::TURNED.register(registry, Family::default()),
+            as_kube_proxy: [define::PROXY_HEALTHZ, define::PROXY_LIVEZ]
+                .map(|of| of.register(registry, Family::default())),
+        };
+        // A rate needs a beginning.
+        for (endpoint, code) in ANSWERS {
+            new.answer(endpoint, code).inc_by(0);
+        }
+        for listener in [Listener::Healthz, Listener::Admin] {
+            new.gauge(listener).set(0);
+            for event in TURNED {
+                new.event(listener, event).inc_by(0);
+            }
+        }
+        new
+    }
+
+    fn answer(&self, endpoint: &'static str, code: &'static str) -> Counter {
+        let labels = [("endpoint", endpoint), ("code", code)];
+        self.answers.get_or_create_owned(&labels)
+    }
+
+    fn gauge(&self, listener: Listener) -> Gauge {
+        let labels = [("listener", listener.name())];
+        self.open.get_or_create_owned(&labels)
+    }
+
+    fn event(&self, listener: Listener, event: &'static str) -> Counter {
+        let labels = [("listener", listener.name()), ("event", event)];
+        self.turned.get_or_create_owned(&labels)
+    }
+
+    /// A request to the health port was answered; `None` is a path that it does not know.
+    pub fn answered(&self, endpoint: Option<Endpoint>, status: u16) {
+        let code = if status == 200 { "200" } else { "503" };
+        let [healthz, livez] = &self.as_kube_proxy;
+        let (endpoint, code, own) = match endpoint {
+            Some(Endpoint::Healthz) => ("healthz", code, healthz),
+            Some(Endpoint::Livez) => ("livez", code, livez),
+            None => ("other", "404", livez),
+        };
+        self.answer(endpoint, code).inc();
+        if let Some(own) = own.get(&[("code", code)]) {
+            own.inc();
+        }
+    }
+
+    /// Answers are counted under kube-proxy's names as well, from now on.
+    pub fn as_kube_proxy(&self) {
+        for counters in &self.as_kube_proxy {
+            for code in ["200", "503"] {
+                drop(counters.get_or_create(&[("code", code)]));
+            }
+        }
+    }
+
+    /// What became of a connection.
+    pub fn turned(&self, listener: Listener, turned: Turned) {
+        self.event(listener, TURNED[turned as usize]).inc();
+    }
+
+    /// A connection is open until the result is dropped.
+    pub fn opened(&self, listener: Listener) -> Open {
+        let gauge = self.gauge(listener);
+        gauge.inc();
+        Open(gauge)
+    }
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub struct Open(Gauge);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// What is written to the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Published {
+    /// The Node's condition.
+    Condition,
+    /// An Event.
+    Event,
+}
+
+impl Published {
+    /// Name in metrics and log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Published::Condition => "condition",
+            Published::Event => "event",
+        }
+    }
+}
+
+/// What became of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteResult {
+    /// It was taken.
+    Ok,
+    /// Rights are missing (403).
+    Forbidden,
+    /// The object is not there (404).
+    NotFound,
+    /// Somebody else wrote at the same moment (409).
+    Conflict,
+    /// The API server is busy (429).
+    Throttled,
+    /// The API server refused it for another reason (4xx).
+    Rejected,
+    /// The API server failed (5xx).
+    ServerError,
+    /// There was no connection.
+    Unreachable,
+    /// No answer came in time.
+    Timeout,
+}
+
+/// Names of [`WriteResult`].
+const RESULTS: [&str; 9] = [
+    "ok",
+    "forbidden",
+    "not_found",
+    "conflict",
+    "throttled",
+    "rejected",
+    "server_error",
+    "unreachable",
+    "timeout",
+];
+
+/// Counters of what is written to the API server.
+#[derive(Debug)]
+pub struct PublishStats(Counters<2>);
+
+impl PublishStats {
+    pub(super) fn new(registry: &mut Registry) -> Self {
+        Self(define::WRITES.register(registry, Family::default()))
+    }
+
+    /// It is to be written: its series are shown from now on.
+    pub fn want(&self, kind: Published) {
+        for result in RESULTS {
+            self.of(kind, result).inc_by(0);
+        }
+    }
+
+    /// A write ended.
+    pub fn wrote(&self, kind: Published, result: WriteResult) {
+        self.of(kind, RESULTS[result as usize]).inc();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self, kind: Published, result: WriteResult) -> u64 {
+        self.of(kind, RESULTS[result as usize]).get()
+    }
+
+    fn of(&self, kind: Published, result: &'static str) -> Counter {
+        let labels = [("kind", kind.name()), ("result", result)];
+        self.0.get_or_create_owned(&labels)
+    }
+}
+
+/// Names of stages, in the order of their indexes.
+const STAGE_NAMES: [&str; STAGES] = ["arrived", "translated", "echoed", "returned", "collected"];
+
+/// What the main loop counts one by one.
+#[derive(Debug)]
+pub(super) struct Measured {
+    probes: Counters<4>,
+    /// Times from sending to each stage of a handshake.
+    stages: Histograms<2>,
+    /// How long the rules took to follow a move of the sentinel's endpoint.
+    pub(super) rotations: Histograms<1>,
+    /// How long ago an endpoint had left that was still sent a new connection.
+    pub(super) left: Histograms<1>,
+    /// Times of answers of DNS Services.
+    pub(super) dns: Histograms<1>,
+}
+
+impl Measured {
+    pub(super) fn new(registry: &mut Registry) -> Self {
+        let lags = || Family::new_with_constructor((|| Histogram::new(LAGS)) as fn() -> Histogram);
+        let delayed = Family::new_with_constructor(delays as fn() -> Histogram);
+        let new = Self {
+            probes: define::PROBES.register(registry, Family::default()),
+            stages: define::PROBE_STAGE
+                .register(registry, Family::new_with_constructor(delays as fn() -> _)),
+            rotations: define::ROTATION_LAG.register(registry, lags()),
+            left: define::LEFT_ENDPOINT.register(registry, lags()),
+            dns: define::DNS_ANSWER.register(registry, delayed),
+        };
+        for of in [&new.rotations, &new.left, &new.dns] {
+            for family in IpFamily::ALL {
+                drop(of.get_or_create(&of_family(family)));
+            }
+        }
+        new
+    }
+
+    pub(super) fn probe(&self, trace: &ProbeTrace, outcome: &'static str) {
+        let lane = trace.lane;
+        let family = names::of_family(lane.family);
+        let labels = [
+            ("family", family),
+            ("path", lane.path.name()),
+            ("transport", lane.transport.name()),
+            ("outcome", outcome),
+        ];
+        self.probes.get_or_create(&labels).inc();
+        for (stage, at) in STAGE_NAMES.into_iter().zip(trace.handshake) {
+            let Some(at) = at else { continue };
+            let seconds = at.0.saturating_sub(trace.sent.0) as f64 / 1e9;
+            let labels = [("family", family), ("stage", stage)];
+            self.stages.get_or_create(&labels).observe(seconds);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Netlink as far as something is asked between two events: one request, and every message of the
+//! answer. What goes on by itself (interfaces, routes) is followed by `datapath::devices`.
+
+use std::io;
+use std::time::Duration;
+
+use netlink_sys::{Socket, SocketAddr};
+use socket2::SockRef;
+
+/// Length of `struct nlmsghdr`.
+const HEADER: usize = 16;
+pub(crate) const REQUEST: u16 = 1;
+const DUMP: u16 = 0x300;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+/// The kernel answers at once or not at all.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// A socket of this protocol whose reads wait for so long.
+pub(crate) fn open(protocol: isize, patience: Duration) -> io::Result<Socket> {
+    let mut socket = Socket::new(protocol)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    SockRef::from(&socket).set_read_timeout(Some(patience))?;
+    Ok(socket)
+}
+
+/// Asks for a dump, and hands over the body of every message of the answer.
+///
+/// # Errors
+/// The kernel refuses, or its answer is cut short.
+pub(crate) fn dump(
+    protocol: isize,
+    kind: u16,
+    body: &[u8],
+    mut each: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let socket = open(protocol, PATIENCE)?;
+    socket.send(&message(kind, REQUEST | DUMP, body), 0)?;
+    let mut answer = Vec::with_capacity(32 * 1024);
+    loop {
+        answer.clear();
+        socket.recv(&mut answer, 0)?;
+        if !messages(&answer, &mut each)? {
+            return Ok(());
+        }
+    }
+}
+
+/// A message with its header.
+pub(crate) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+    let length = (HEADER + body.len()) as u32;
+    let mut message = length.to_ne_bytes().to_vec();
+    message.extend(kind.to_ne_bytes());
+    message.extend(flags.to_ne_bytes());
+    message.resize(HEADER, 0);
+    message.extend(body);
+    message
+}
+
+/// Takes one datagram of an answer; returns whether more follow.
+pub(crate) fn messages(
+    mut bytes: &[u8],
+    each: &mut impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<bool> {
+    while !bytes.is_empty() {
+        let length = word(bytes, 0).ok_or_else(too_short)? as usize;
+        let kind = half(bytes, 4).ok_or_else(too_short)?;
+        let body = bytes.get(HEADER..length).ok_or_else(too_short)?;
+        match kind {
+            DONE => return Ok(false),
+            ERROR => match word(body, 0).ok_or_else(too_short)? as i32 {
+                // An acknowledgement.
+                0 => {}
+                code => return Err(io::Error::from_raw_os_error(-code)),
+            },
+            _ => each(body)?,
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(true)
+}
+
+/// The attributes in `bytes`, each with its kind. What is cut short is left out.
+pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(half(bytes, 0)?).max(4);
+        // The two highest bits are flags.
+        let kind = half(bytes, 2)? & 0x3fff;
+        let value = bytes.get(4..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+pub(crate) fn too_short() -> io::Error {
+    io::ErrorKind::UnexpectedEof.into()
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    let half = bytes.get(at..)?.first_chunk()?;
+    Some(u16::from_ne_bytes(*half))
+}
+
+pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let word = bytes.get(at..)?.first_chunk()?;
+    Some(u32::from_ne_bytes(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_cut_short_are_errors() {
+        let whole = message(7, REQUEST, &[1; 20]);
+        let mut seen = 0;
+        let mut count = |_: &[u8]| {
+            seen += 1;
+            Ok(())
+        };
+        assert!(messages(&whole, &mut count).unwrap());
+        assert_eq!(seen, 1);
+        for length in 1..whole.len() {
+            let error = messages(&whole[..length], &mut |_| Ok(())).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn errors_of_the_kernel_are_told() {
+        let answer = |code: i32| {
+            let body = [&code.to_ne_bytes()[..], &[0; 16]].concat();
+            messages(&message(ERROR, 0, &body), &mut |_| Ok(()))
+        };
+        let error = answer(-libc::ENOENT).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+        answer(0).expect("an acknowledgement is no error");
+    }
+
+    #[test]
+    fn attributes_are_told_apart_and_flags_are_no_part_of_their_kind() {
+        let mut bytes = Vec::new();
+        for (kind, value) in [(0x8002u16, &[1u8, 2][..]), (11, &[3, 4, 5, 6])] {
+            bytes.extend((value.len() as u16 + 4).to_ne_bytes());
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend(value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        let found: Vec<_> = attributes(&bytes).collect();
+        assert_eq!(found, [(2, &[1, 2][..]), (11, &[3, 4, 5, 6])]);
+        assert_eq!(attributes(&bytes[..7]).count(), 1, "padding may be missing");
+        assert_eq!(attributes(&bytes[..5]).count(), 0);
+    }
+}

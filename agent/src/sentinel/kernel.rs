@@ -1,0 +1,132 @@
+//! What this node's kernel says of its Service routing: whether it forwards, and who programs the
+//! rules. Read, never written, and it says nothing of whether anything works.
+
+use std::ffi::CStr;
+use std::fs;
+use std::time::Duration;
+
+use agent_common::service::{FAMILIES, Family};
+use agent_core::owners::{DatapathOwners, Owner};
+
+use crate::netfilter::{Name, Nft, has_legacy};
+
+/// The kernel answers at once or not at all; the main loop must not hang on it.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// The chain that kube-proxy jumps to in iptables mode.
+const IPTABLES_CHAIN: Name<'static> = Name::Chain {
+    table: "nat",
+    chain: "KUBE-SERVICES",
+};
+/// kube-proxy's table in nftables mode.
+const NFTABLES_TABLE: Name<'static> = Name::Table("kube-proxy");
+
+/// Who programs Service routing now, by [`Family`] and by the traces that each proxy leaves: a chain,
+/// a table, a device. Cheap enough for every few seconds: one small question to nf_tables for each
+/// name. What cannot be read is as if it were not there: only an owner that appears means anything.
+pub fn owners() -> [DatapathOwners; FAMILIES] {
+    let nft = Nft::open(PATIENCE).ok().flatten();
+    // SAFETY: a string with its end.
+    let has_device = |name: &CStr| unsafe { libc::if_nametoindex(name.as_ptr()) != 0 };
+    let devices = [
+        (has_device(c"kube-ipvs0"), Owner::Ipvs),
+        (has_device(c"cilium_host"), Owner::Cilium),
+    ];
+    Family::ALL.map(|family| {
+        let has = |name| {
+            nft.as_ref()
+                .is_some_and(|nft| nft.has(family, name).unwrap_or(false))
+        };
+        let rules = [
+            (has(IPTABLES_CHAIN), Owner::KubeProxyIptables),
+            (has(NFTABLES_TABLE), Owner::KubeProxyNftables),
+        ];
+        let all = rules.into_iter().chain(devices);
+        let mut found: Vec<Owner> = all.filter(|(there, _)| *there).map(|(_, it)| it).collect();
+        // Chains of legacy tables cannot be asked for one by one, and all of them are megabytes in
+        // a large cluster: that there is a nat table must do. Listing one makes it, so beside another
+        // owner it says nothing.
+        if found.is_empty() && has_legacy(family, "nat") {
+            found.push(Owner::KubeProxyIptables);
+        }
+        found.into_iter().collect()
+    })
+}
+
+/// Whether the node forwards what comes in by `device`, the sentinel's client end; `None` where the
+/// kernel's switches cannot be read, or where only our own device says otherwise ([`overridden`]).
+///
+/// IPv4 asks the device that a packet came by; it is set with `ip_forward`, and may be set apart.
+/// IPv6 asks `all`, whatever the device says, or the device's `force_forwarding` (Linux 6.17).
+pub fn forwarding(device: &str, family: Family) -> Option<bool> {
+    match family {
+        Family::V4 => {
+            let own = read(&format!("ipv4/conf/{device}/forwarding"));
+            own.or(read("ipv4/ip_forward"))
+                .filter(|_| !is_apart(device))
+        }
+        Family::V6 => {
+            let forced = read(&format!("ipv6/conf/{device}/force_forwarding")) == Some(true);
+            read("ipv6/conf/all/forwarding").map(|all| all || forced)
+        }
+    }
+}
+
+/// In words, that somebody turned IPv4 forwarding off for our device alone: probes are not
+/// forwarded then, and pods' packets are.
+pub fn overridden(device: &str) -> Option<String> {
+    is_apart(device).then(|| {
+        format!(
+            "net.ipv4.conf.{device}.forwarding is 0 while the node forwards: let whoever set it (a \
+             network manager, a hardening role) leave {device} alone, and set it to 1"
+        )
+    })
+}
+
+fn is_apart(device: &str) -> bool {
+    let own = read(&format!("ipv4/conf/{device}/forwarding"));
+    own == Some(false) && read("ipv4/ip_forward") == Some(true)
+}
+
+/// Whether IPv6 is enabled on `device`.
+pub fn has_ipv6(device: &str) -> bool {
+    read(&format!("ipv6/conf/{device}/disable_ipv6")) == Some(false)
+}
+
+fn read(path: &str) -> Option<bool> {
+    let text = fs::read_to_string(format!("/proc/sys/net/{path}")).ok()?;
+    let number: i64 = text.trim().parse().ok()?;
+    Some(number != 0)
+}
+
+/// Whether a process other than this one writes probes to the device of this index: its packet socket
+/// receives nothing, so its protocol is 0. A capture's is not.
+pub fn is_written_to(index: u32) -> bool {
+    fs::read_to_string("/proc/net/packet").is_ok_and(|sockets| has_writer(&sockets, index))
+}
+
+/// Columns of /proc/net/packet: sk RefCnt Type Proto Iface R Rmem User Inode.
+fn has_writer(sockets: &str, index: u32) -> bool {
+    let index = index.to_string();
+    sockets.lines().skip(1).any(|line| {
+        let words = line.split_whitespace().skip(3).take(2);
+        words.eq(["0000", index.as_str()])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probers_are_told_from_captures() {
+        let sockets = "\
+sk               RefCnt Type Proto  Iface R Rmem   User   Inode
+000000001d2a5a7f 3      3    0000   12    1 0      0      4711
+000000001d2a5a80 3      3    0003   13    1 0      0      4712
+";
+        assert!(has_writer(sockets, 12));
+        assert!(!has_writer(sockets, 13));
+        assert!(!has_writer(sockets, 1));
+    }
+}

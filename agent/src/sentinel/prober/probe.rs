@@ -1,0 +1,369 @@
+//! Probes under way: those written as frames ([`Flight`]), and that which a socket of the host's own
+//! dials ([`Call`]).
+
+use std::io;
+use std::net::SocketAddr;
+
+use agent_common::probe::{
+    DATA_LEN, HostProbe, Phase, ProbeEvent, ProbeKey, Stage, probe_event, probe_flag,
+};
+use agent_common::service::Family;
+use agent_core::time::Mono;
+use agent_core::trace::{ProbeTrace, Transport};
+
+use super::tools::{Times, Tools, fill, key};
+use super::wire::{Network, Side, Socket};
+use super::{Kernel, Waiting};
+use crate::sentinel::frame::{self, Packet};
+
+/// A probe written as frames.
+pub(super) struct Flight {
+    pub(super) key: ProbeKey,
+    pub(super) trace: ProbeTrace,
+    times: Times,
+    awaits: Phase,
+    /// Follows the last byte sent.
+    sequence: u32,
+    /// Follows the last byte received.
+    acknowledged: Option<u32>,
+    refused: bool,
+}
+
+impl Flight {
+    /// When something is to be done with it at the latest.
+    pub(super) fn next(&self) -> Mono {
+        self.times.next(self.is_looked_at())
+    }
+
+    /// The observer follows handshakes alone.
+    fn is_looked_at(&self) -> bool {
+        self.awaits == Phase::Handshake
+    }
+
+    fn ends(&self) -> (SocketAddr, SocketAddr) {
+        (self.trace.client, self.trace.frontend)
+    }
+}
+
+impl<K: Kernel, N: Network> Tools<K, N> {
+    /// Sends a probe's first packet. What could not be sent is complete.
+    pub(super) fn launch(&mut self, mut trace: ProbeTrace) -> Result<Flight, Box<ProbeTrace>> {
+        let lane = trace.lane;
+        let port = self.ports.next(lane.path as usize);
+        trace.client.set_port(port);
+        let key = match self.register(lane.family, lane.transport, 0) {
+            Ok(key) => key,
+            Err(why) => return Err(self.unsent(trace, why)),
+        };
+        trace.sent = self.now();
+        let (first, awaits) = match lane.transport {
+            Transport::Tcp => (Packet::Syn(key.token), Phase::Handshake),
+            Transport::Udp => (Packet::Datagram(key.token), Phase::Data),
+        };
+        if let Err(why) = self.send(Side::Client, (trace.client, trace.frontend), first) {
+            self.unregister(&key);
+            return Err(self.unsent(trace, why));
+        }
+        Ok(Flight {
+            key,
+            times: Times::from(trace.sent),
+            trace,
+            awaits,
+            sequence: key.token.wrapping_add(1),
+            acknowledged: None,
+            refused: false,
+        })
+    }
+
+    /// It could not be sent, or nothing can be known of it.
+    fn unsent(&self, mut trace: ProbeTrace, why: String) -> Box<ProbeTrace> {
+        trace.ended = self.now();
+        trace.unsent = Some(why);
+        Box::new(trace)
+    }
+
+    /// Goes on by what came. Whether the probe is complete.
+    pub(super) fn take(&mut self, flight: &mut Flight, event: &ProbeEvent) -> bool {
+        match (event.kind, flight.awaits) {
+            (probe_event::HANDSHAKE, Phase::Handshake) => {
+                let acknowledged = event.sequence.wrapping_add(1);
+                flight.acknowledged = Some(acknowledged);
+                flight.awaits = Phase::Data;
+                let data = Packet::Data {
+                    sequence: flight.sequence,
+                    acknowledged,
+                    token: flight.key.token,
+                };
+                let sent = self.send(Side::Client, flight.ends(), data);
+                if sent.is_ok() {
+                    flight.sequence = flight.sequence.wrapping_add(DATA_LEN as u32);
+                }
+                sent.is_err()
+            }
+            (probe_event::DATA, Phase::Data) => {
+                flight.acknowledged = Some(event.sequence.wrapping_add(DATA_LEN as u32));
+                true
+            }
+            (probe_event::REFUSED, _) => {
+                flight.refused = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether its time is up, or the observer saw how it went wrong.
+    pub(super) fn is_over(&self, flight: &mut Flight, now: Mono) -> bool {
+        flight.times.is_over(now)
+            || flight.is_looked_at()
+                && flight.times.take_look(now)
+                && self.is_told(
+                    Some(flight.key),
+                    self.seen(flight.key.token, flight.trace.lane.family),
+                )
+    }
+
+    /// Ends it, however far it came.
+    pub(super) fn finish(&mut self, flight: Flight) -> ProbeTrace {
+        let mut trace = flight.trace.clone();
+        trace.ended = self.now();
+        let seen = match trace.lane.transport {
+            Transport::Tcp => self.seen(flight.key.token, trace.lane.family),
+            // The observer follows no datagrams.
+            Transport::Udp => 0,
+        };
+        match self.kernel.read(&flight.key) {
+            Ok(Some(probe)) => fill(&mut trace, &probe, seen),
+            Ok(None) => trace.unsent = Some("the kernel's record of it is gone".to_owned()),
+            Err(error) => trace.unsent = Some(unread(&error)),
+        }
+        self.close(flight);
+        trace
+    }
+
+    /// Forgets it and closes its connection-tracking entry.
+    pub(super) fn close(&mut self, flight: Flight) {
+        self.unregister(&flight.key);
+        // A refused handshake left no entry, or one that the refusal closed; a RST of ours would
+        // only go astray.
+        let refused = flight.refused && flight.acknowledged.is_none();
+        if flight.trace.lane.transport == Transport::Tcp && !refused {
+            let reset = Packet::Reset {
+                sequence: flight.sequence,
+                acknowledged: flight.acknowledged,
+            };
+            // What cannot be sent leaves an entry behind, and the next probe tells why.
+            let _ = self.send(Side::Client, flight.ends(), reset);
+        }
+    }
+}
+
+/// A probe dialled by a socket of the host's.
+pub(super) struct Call<S> {
+    pub(super) trace: ProbeTrace,
+    socket: S,
+    cookie: u64,
+    times: Times,
+    /// The key under which the program registered it, once it was seen.
+    key: Option<ProbeKey>,
+    connected: Option<Mono>,
+    returned: Option<Mono>,
+    received: [u8; DATA_LEN],
+    length: usize,
+    /// Flags as an error of the socket tells them.
+    flags: u32,
+}
+
+impl<S: Socket> Call<S> {
+    /// Its descriptor and whether it waits to be writable.
+    pub(super) fn waiting(&self) -> Waiting {
+        (self.socket.as_raw_fd(), self.connected.is_none())
+    }
+
+    /// When something is to be done with it at the latest.
+    pub(super) fn next(&self) -> Mono {
+        self.times.next(self.connected.is_none())
+    }
+
+    /// The data that must come back. With a token of zero where the SYN was not seen: whatever
+    /// answers that, the echo does not.
+    fn data(&self) -> [u8; DATA_LEN] {
+        frame::data(self.key.map_or(0, |key| key.token))
+    }
+
+    /// Its initial sequence number. That of a SYN that did not come to the server pair is known to
+    /// the socket alone.
+    fn isn(&self) -> Option<u32> {
+        match (self.key, self.connected) {
+            (Some(key), _) => Some(key.token),
+            (None, None) => Some(self.socket.next_sequence().ok()?.wrapping_sub(1)),
+            (None, Some(_)) => None,
+        }
+    }
+}
+
+impl<K: Kernel, N: Network> Tools<K, N> {
+    /// Begins to connect. What could not be begun is complete.
+    pub(super) fn dial(
+        &mut self,
+        mut trace: ProbeTrace,
+    ) -> Result<Call<N::Socket>, Box<ProbeTrace>> {
+        let (socket, cookie) = match self.registered_socket(trace.lane.family) {
+            Ok(socket) => socket,
+            Err(why) => return Err(self.unsent(trace, why)),
+        };
+        trace.sent = self.now();
+        if let Err(error) = socket.connect(trace.frontend) {
+            self.kernel.remove_socket(cookie);
+            let why = format!("cannot connect to {}: {error}", trace.frontend);
+            return Err(self.unsent(trace, why));
+        }
+        trace.client = socket.local().unwrap_or(trace.client);
+        Ok(Call {
+            times: Times::from(trace.sent),
+            trace,
+            socket,
+            cookie,
+            key: None,
+            connected: None,
+            returned: None,
+            received: [0; DATA_LEN],
+            length: 0,
+            flags: 0,
+        })
+    }
+
+    fn registered_socket(&mut self, family: Family) -> Result<(N::Socket, u64), String> {
+        let opened = self.network.socket(family);
+        let socket = opened.map_err(|error| format!("cannot open a socket: {error}"))?;
+        let cookie = socket.cookie();
+        let cookie = cookie.map_err(|error| format!("cannot read a socket's cookie: {error}"))?;
+        match self.kernel.register_socket(cookie) {
+            Ok(()) => Ok((socket, cookie)),
+            Err(error) => Err(format!("cannot register the socket: {error}")),
+        }
+    }
+
+    /// Goes on as far as the socket is ready. Whether the probe is complete.
+    pub(super) fn go_on_with(&self, call: &mut Call<N::Socket>, now: Mono) -> bool {
+        match self.step(call) {
+            Ok(false) => {}
+            Ok(true) => return true,
+            Err(error) => {
+                call.flags |= flags_of(&error);
+                return true;
+            }
+        }
+        if call.times.is_over(now) {
+            return true;
+        }
+        if call.connected.is_some() || !call.times.take_look(now) {
+            return false;
+        }
+        self.find_key(call);
+        self.is_told(call.key, self.seen_of(call))
+    }
+
+    fn step(&self, call: &mut Call<N::Socket>) -> io::Result<bool> {
+        if call.connected.is_none() {
+            if !call.socket.is_connected()? {
+                return Ok(false);
+            }
+            call.connected = Some(self.now());
+            self.find_key(call);
+            call.socket.send(&call.data())?;
+        }
+        while let Some(read) = call.socket.receive(&mut call.received[call.length..])? {
+            call.length += read;
+            if call.length == DATA_LEN {
+                let whole = call.received == call.data();
+                call.returned = whole.then(|| self.now());
+                return Ok(true);
+            }
+            if read == 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The program that saw the SYN wrote its number.
+    fn find_key(&self, call: &mut Call<N::Socket>) {
+        if call.key.is_none()
+            && let Some(HostProbe { token, seen: 1.. }) = self.kernel.socket(call.cookie)
+        {
+            call.key = Some(key(token, call.trace.lane.family, Transport::Tcp));
+        }
+    }
+
+    fn seen_of(&self, call: &Call<N::Socket>) -> u32 {
+        let family = call.trace.lane.family;
+        call.isn().map_or(0, |isn| self.seen(isn, family))
+    }
+
+    /// Ends it, however far it came.
+    pub(super) fn hang_up(&mut self, mut call: Call<N::Socket>) -> ProbeTrace {
+        let mut trace = call.trace.clone();
+        trace.ended = self.now();
+        self.find_key(&mut call);
+        let seen = self.seen_of(&call);
+        match call.key.map_or(Ok(None), |key| self.kernel.read(&key)) {
+            Ok(probe) => {
+                let mut probe = probe.unwrap_or_default();
+                probe.flags |= call.flags;
+                fill(&mut trace, &probe, seen);
+                for (stamps, collected) in [
+                    (&mut trace.handshake, call.connected),
+                    (&mut trace.data, call.returned),
+                ] {
+                    stamps[Stage::Arrived as usize] = None;
+                    stamps[Stage::Collected as usize] = collected;
+                }
+            }
+            Err(error) => trace.unsent = Some(unread(&error)),
+        }
+        self.forget(call);
+        trace
+    }
+
+    /// Forgets it. A connected socket ends with a RST of its own; behind a SYN that got no answer
+    /// the kernel sends none, and connection tracking would keep its entry for two minutes.
+    pub(super) fn forget(&mut self, mut call: Call<N::Socket>) {
+        // Its SYN may have been seen since it was asked for last.
+        self.find_key(&mut call);
+        self.kernel.remove_socket(call.cookie);
+        if let Some(key) = call.key {
+            self.kernel.remove(&key);
+        }
+        if call.connected.is_some() || call.flags & probe_flag::REFUSED != 0 {
+            return;
+        }
+        let isn = call.isn();
+        let ends = (call.trace.client, call.trace.frontend);
+        drop(call);
+        if let Some(isn) = isn {
+            let reset = Packet::Reset {
+                sequence: isn.wrapping_add(1),
+                acknowledged: None,
+            };
+            // What cannot be sent leaves an entry behind, and the next probe tells why.
+            let _ = self.send_own(ends, reset);
+        }
+    }
+}
+
+/// Why nothing can be said of a probe.
+fn unread(error: &str) -> String {
+    format!("the kernel's record of it cannot be read: {error}")
+}
+
+/// What an error of a socket says of its probe: what came back to it.
+fn flags_of(error: &io::Error) -> u32 {
+    match error.raw_os_error() {
+        Some(libc::ECONNREFUSED | libc::ECONNRESET) => probe_flag::REFUSED,
+        Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EACCES | libc::ENOPROTOOPT) => {
+            probe_flag::UNREACHABLE
+        }
+        _ => 0,
+    }
+}
