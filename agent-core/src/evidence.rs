@@ -3,6 +3,8 @@
 //!
 //! `datapath` fills a [`Sample`] from the kernel; the [ledger](super::ledger) absorbs it.
 
+mod doubts;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,6 +18,9 @@ use thiserror::Error;
 use crate::cause::Failure;
 use crate::cluster::ObjectName;
 use crate::time::Mono;
+#[cfg(feature = "testing")]
+pub(crate) use doubts::ip_of;
+pub use doubts::{Doubts, count};
 
 /// All that one look at the kernel's maps brought. Taken every 250 ms, and at once after the
 /// cluster view changed.
@@ -51,7 +56,7 @@ pub struct CountDelta {
 /// One connection that did not go as owed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sighting {
-    /// When the failure was seen; for [`Failure::Lost`], when it was given up.
+    /// When it was seen going wrong; where nothing was seen, when its SYN had arrived.
     pub at: Mono,
     /// When its SYN had arrived.
     pub arrived: Mono,

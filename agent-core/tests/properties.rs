@@ -14,7 +14,9 @@ use std::time::Duration;
 use agent_core::effect::{Effect, Judged};
 use agent_core::node::Node;
 use agent_core::replay::replay;
-use agent_core::sim::{Act, BEGIN, Fault, Fleet, SimNode, World};
+use agent_core::sim::{
+    Act, BEGIN, Client, Denial, Fault, Fleet, ServiceSpec, SimNode, Stream, World,
+};
 use agent_core::time::Mono;
 use parts::{nonsense, worlds};
 use proptest::prelude::*;
@@ -229,53 +231,139 @@ fn one_broken_service_leaves_the_node_in_service() {
     assert_eq!(failed_after(Fault::Emptied(0)), [None, None]);
 }
 
+fn run(world: World, span: Duration) -> SimNode {
+    let mut node = SimNode::new(0, world, 1);
+    node.run(span);
+    node
+}
+
+fn has_failed(node: &SimNode) -> bool {
+    node.failed_after(BEGIN).is_some()
+}
+
+fn is_healthy(node: &SimNode) -> bool {
+    let pods = node.truth().pods;
+    pods.answered > 0 && pods.failed == 0
+}
+
+/// Quiet, with two Services of two namespaces.
+fn quiet() -> World {
+    World {
+        services: vec![
+            ServiceSpec::new("shop", 1, 2),
+            ServiceSpec::new("bank", 2, 1),
+        ],
+        ..World::default()
+    }
+}
+
+/// Every connection is answered. Copies leave untranslated by a mirror's
+/// device.
+#[test]
+fn mirrored_packets_are_no_failures() {
+    let node = run(
+        World {
+            mirrored: true,
+            ..World::busy()
+        },
+        s(20),
+    );
+    assert!(is_healthy(&node));
+    assert!(!has_failed(&node));
+}
+
+/// The sentinel's range is filtered, a policy denies a pod, and another pod's connections are answered
+/// all the while.
+#[test]
+fn a_filtered_sentinel_and_a_denied_pod_beside_another_accuse_nobody() {
+    let mut world = quiet()
+        .with(ms(400), Act::FilterSentinel)
+        .with(s(5), Act::Deny(Some(Client::Pod(2)), None, Denial::Reject));
+    world.streams = vec![Stream::of_pod(2, 1, ms(120)), Stream::of_pod(9, 0, ms(300))];
+    let failed = |seed| {
+        let mut node = SimNode::new(0, world.clone(), seed);
+        node.run(s(30));
+        assert_eq!(node.truth().pods.failed, 0);
+        has_failed(&node)
+    };
+    let failed = (0..100).filter(|seed| failed(*seed)).count();
+    assert_eq!(failed, 0);
+}
+
+/// Two pods are denied everything, and another one's connections are answered, while a proxy 4 s late
+/// sends these to endpoints that have left.
+#[test]
+fn denied_pods_while_endpoints_move_accuse_nobody() {
+    let mut world = quiet()
+        .with(s(5), Act::Deny(Some(Client::Pod(1)), None, Denial::Drop))
+        .with(s(5), Act::Deny(Some(Client::Pod(2)), None, Denial::Reject))
+        .with(s(20), Act::Roll(0, s(30)));
+    world.services.push(ServiceSpec::new("bank", 1, 0));
+    world.streams = vec![
+        Stream::of_pod(1, 1, ms(150)),
+        Stream::of_pod(2, 2, ms(150)),
+        Stream::of_pod(9, 0, ms(300)),
+    ];
+    world.proxy_delay = (s(4), s(4));
+    let node = run(world, s(40));
+    assert!(is_healthy(&node));
+    assert!(!has_failed(&node));
+}
+
+/// Every connection is answered. The sentinel's range begins to be filtered, and a
+/// moment later endpoints move, which the rules learn before the agent does.
+#[test]
+fn a_filtered_sentinel_while_endpoints_move_accuses_nobody() {
+    let mut world = quiet()
+        .with(s(15), Act::FilterSentinel)
+        .with(s(16), Act::Roll(0, s(30)));
+    world.streams = vec![Stream::of_pod(0, 0, ms(200))];
+    (world.view_delay, world.proxy_delay) = ((ms(900), ms(900)), (ms(1), ms(1)));
+    let node = run(world, s(30));
+    assert!(is_healthy(&node));
+    assert!(!has_failed(&node));
+}
+
+/// Nobody suffers. The proxy is frozen for 25 s, and endpoints that have left go on
+/// answering meanwhile.
+#[test]
+fn endpoints_that_left_and_still_answer_harm_nobody() {
+    let world = World {
+        rotation: None,
+        ..World::busy()
+    }
+    .with(s(20), Act::FreezeProxy)
+    .with(s(20), Act::Roll(0, s(60)))
+    .with(s(45), Act::ThawProxy);
+    let node = run(world, s(60));
+    assert!(is_healthy(&node));
+    assert!(!has_failed(&node));
+}
+
+/// The API server is a black hole, so the view is old while the proxy follows.
+#[test]
+fn an_old_view_accuses_nobody_who_is_answered() {
+    let silence = Act::Silence {
+        span: s(120),
+        noticed: s(90),
+    };
+    let mut world = World {
+        rotation: None,
+        ..World::busy()
+    }
+    .with(s(10), silence);
+    for service in 0..3 {
+        world = world.with(s(20), Act::Roll(service, s(60)));
+    }
+    let node = run(world, s(60));
+    assert!(is_healthy(&node));
+    assert!(!has_failed(&node));
+}
+
 /// What the rules get wrong today, world by world: each test says in its comment what must hold.
 /// Whoever changes the rules turns its assertion round, and the switch in `worlds` with it.
 mod known {
-    use agent_core::sim::{Client, Denial, ServiceSpec, Stream};
-
     use super::*;
-
-    fn run(world: World, span: Duration) -> SimNode {
-        let mut node = SimNode::new(0, world, 1);
-        node.run(span);
-        node
-    }
-
-    fn has_failed(node: &SimNode) -> bool {
-        node.failed_after(BEGIN).is_some()
-    }
-
-    fn is_healthy(node: &SimNode) -> bool {
-        let pods = node.truth().pods;
-        pods.answered > 0 && pods.failed == 0
-    }
-
-    /// Quiet, with two Services of two namespaces.
-    fn quiet() -> World {
-        World {
-            services: vec![
-                ServiceSpec::new("shop", 1, 2),
-                ServiceSpec::new("bank", 2, 1),
-            ],
-            ..World::default()
-        }
-    }
-
-    /// Must be 200: every connection is answered. A copy that leaves untranslated by a mirror's
-    /// device counts as leaked, and ends the account of the connection.
-    #[test]
-    fn known_false_503_mirrored_packets() {
-        let node = run(
-            World {
-                mirrored: true,
-                ..World::busy()
-            },
-            s(20),
-        );
-        assert!(is_healthy(&node));
-        assert!(has_failed(&node), "mended: allow MIRRORS in worlds");
-    }
 
     /// Must be 200: what fails is meant to. A scanner tries filtered node ports, and a policy denies
     /// the only pod that dials anything.
@@ -311,65 +399,6 @@ mod known {
         assert!(has_failed(&node));
     }
 
-    /// Must be 200: as before, and another pod's connections are answered all the while. They do not
-    /// contradict the node port's lane, which the denied pod's failures bear out: a lasting 503.
-    #[test]
-    fn known_false_503_filtered_sentinel_and_a_denied_pod_beside_another() {
-        let mut world = quiet()
-            .with(ms(400), Act::FilterSentinel)
-            .with(s(5), Act::Deny(Some(Client::Pod(2)), None, Denial::Reject));
-        world.streams = vec![Stream::of_pod(2, 1, ms(120)), Stream::of_pod(9, 0, ms(300))];
-        let failed = |seed| {
-            let mut node = SimNode::new(0, world.clone(), seed);
-            node.run(s(30));
-            assert_eq!(node.truth().pods.failed, 0);
-            has_failed(&node)
-        };
-        let failed = (0..100).filter(|seed| failed(*seed)).count();
-        assert!(
-            failed > 0,
-            "mended: allow FILTER_WITH_DENIED_PODS in worlds"
-        );
-    }
-
-    /// Must be 200: two pods are denied everything, and another one's connections are answered. While
-    /// a proxy 4 s late sends these to endpoints that have left, they count as no proof.
-    #[test]
-    fn known_false_503_denied_pods_while_endpoints_move() {
-        let mut world = quiet()
-            .with(s(5), Act::Deny(Some(Client::Pod(1)), None, Denial::Drop))
-            .with(s(5), Act::Deny(Some(Client::Pod(2)), None, Denial::Reject))
-            .with(s(20), Act::Roll(0, s(30)));
-        world.services.push(ServiceSpec::new("bank", 1, 0));
-        world.streams = vec![
-            Stream::of_pod(1, 1, ms(150)),
-            Stream::of_pod(2, 2, ms(150)),
-            Stream::of_pod(9, 0, ms(300)),
-        ];
-        world.proxy_delay = (s(4), s(4));
-        let node = run(world, s(40));
-        assert!(is_healthy(&node));
-        let message = "mended: allow DENIED_PODS_WHILE_ENDPOINTS_MOVE in worlds";
-        assert!(has_failed(&node), "{message}");
-    }
-
-    /// Must be 200: every connection is answered. The sentinel's range begins to be filtered, and a
-    /// moment later endpoints move, which the rules learn before the agent does.
-    #[test]
-    fn known_false_503_filtered_sentinel_while_endpoints_move() {
-        let mut world = quiet()
-            .with(s(15), Act::FilterSentinel)
-            .with(s(16), Act::Roll(0, s(30)));
-        world.streams = vec![Stream::of_pod(0, 0, ms(200))];
-        (world.view_delay, world.proxy_delay) = ((ms(900), ms(900)), (ms(1), ms(1)));
-        let node = run(world, s(30));
-        assert!(is_healthy(&node));
-        assert!(
-            has_failed(&node),
-            "mended: allow FILTER_WHILE_ENDPOINTS_MOVE in worlds"
-        );
-    }
-
     /// Must be 200: what fails is meant to. Policies deny everything to everyone, as when a default
     /// deny is rolled out: a false 503 on every node at once.
     #[test]
@@ -396,45 +425,6 @@ mod known {
         let node = run(world, s(40));
         assert!(has_failed(&node));
         assert!(node.answer().is_some_and(|answered| answered.livez == 200));
-    }
-
-    /// Must be 200: nobody suffers. The proxy is frozen for 25 s, and endpoints that have left go on
-    /// answering meanwhile.
-    #[test]
-    fn known_false_503_graceful_termination_and_a_frozen_proxy() {
-        let world = World {
-            rotation: None,
-            ..World::busy()
-        }
-        .with(s(20), Act::FreezeProxy)
-        .with(s(20), Act::Roll(0, s(60)))
-        .with(s(45), Act::ThawProxy);
-        let node = run(world, s(60));
-        assert!(is_healthy(&node));
-        assert!(has_failed(&node));
-    }
-
-    /// Must be 200: the API server is a black hole, so the view is old while the proxy follows.
-    #[test]
-    fn known_false_503_unnoticed_silence() {
-        let silence = Act::Silence {
-            span: s(120),
-            noticed: s(90),
-        };
-        let mut world = World {
-            rotation: None,
-            ..World::busy()
-        }
-        .with(s(10), silence);
-        for service in 0..3 {
-            world = world.with(s(20), Act::Roll(service, s(60)));
-        }
-        let node = run(world, s(60));
-        assert!(is_healthy(&node));
-        assert!(
-            has_failed(&node),
-            "mended: allow UNNOTICED_SILENCE in worlds"
-        );
     }
 
     /// Must be 200 within 2 s of the repair: probes pass again. The last real connection before it

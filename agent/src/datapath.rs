@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use agent_common::service::device_flag;
 use aya::Ebpf;
 
 use agent_core::plan::{Installed, MapChange};
@@ -96,12 +97,33 @@ impl Observer {
         self.claim();
         let uplinks = devices.iter().filter(|device| device.uplink);
         let uplinks: BTreeSet<u32> = uplinks.map(|device| device.index).collect();
-        if let Err(error) = self.programmer.set_uplinks(&uplinks) {
-            tracing::warn!(%error, "an uplink could not be flagged");
-        }
         self.sampler.set_uplinks(uplinks);
         self.attacher.follow(&mut self.ebpf, devices);
+        self.flag_devices();
         self.sweep_other_versions();
+    }
+
+    /// Tells the programs which devices are uplinks, and where programs of others run behind them.
+    fn flag_devices(&mut self) {
+        let flags = |attachment: &Attachment| {
+            let uplink = if attachment.device.uplink {
+                device_flag::UPLINK
+            } else {
+                0
+            };
+            uplink
+                | if attachment.is_shared {
+                    device_flag::FOREIGN
+                } else {
+                    0
+                }
+        };
+        let devices = self.attacher.attachments();
+        let flagged = devices.map(|attachment| (attachment.device.index, flags(attachment)));
+        let flagged = flagged.filter(|(_, flags)| *flags != 0).collect();
+        if let Err(error) = self.programmer.set_devices(&flagged) {
+            tracing::warn!(%error, "a device could not be flagged");
+        }
     }
 
     /// Says which programs are ours, before they are attached.
@@ -165,6 +187,7 @@ impl Observer {
     /// Looks whether every hook still stands first, and puts back what does not.
     pub fn check(&mut self, now: Mono) {
         self.attacher.check(&mut self.ebpf, now);
+        self.flag_devices();
         self.sweep_other_versions();
     }
 

@@ -88,12 +88,13 @@ fn a_rewritten_rule_is_misrouted(#[case] backend: Backend) {
         return;
     };
     let watch = scene.watch();
+    // The wrong pod has no such application: its kernel refuses.
+    scene.servers.remove("spare");
     for family in Family::ALL {
         let right = scene.world.pod("db-1").endpoint(family, PORT);
         let wrong = scene.world.pod("spare").endpoint(family, PORT);
         scene.rules.redirect(right, wrong).expect("redirect");
     }
-    // The wrong pod answers: users see a page, of another application.
     let report = scene.wait("db blamed", |report| {
         report["verdict"]["state"] == "degraded" && blames(report, "demo/db")
     });
@@ -117,6 +118,7 @@ fn an_endpoint_that_left_is_stale_in_the_end() {
         .manifests
         .swap_endpoint("api", "api-1", &spare)
         .expect("swap");
+    scene.servers.remove("api-1");
     let report = scene.wait("degraded for api", |report| {
         report["verdict"]["state"] == "degraded" && blames(report, "demo/api")
     });

@@ -340,7 +340,7 @@ impl Words<'_> {
             LaneLacking::Void(reason) => void_reason(*reason).to_owned(),
             LaneLacking::Look => "pathproof's own devices were not looked at since".to_owned(),
             LaneLacking::Pod => {
-                format!("{filter} pod is among the few clients that failed beside them")
+                format!("{filter} pod of this node is among the clients that failed beside them")
             }
             LaneLacking::Connection => format!("{filter} real connection failed beside them"),
         }

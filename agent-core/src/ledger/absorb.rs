@@ -129,21 +129,17 @@ impl Ledger {
         if !failures.is_empty() {
             family.fail(delta.class, look.at);
         }
-        // Beside a proof in the same look the order is not known; sightings tell it.
+        // They arrived a loss window before the look. Beside a proof since then the order is not known;
+        // sightings tell it.
         let noticed = look.at.minus(LOST_NOTICED);
-        let early = family.last_proof() >= Some(noticed);
-        failures.retain(|(failure, _)| *failure != Failure::Lost || !early);
-        if look.proven[info.family as usize] || failures.is_empty() {
+        let proven = look.proven[info.family as usize] || family.last_proof() >= Some(noticed);
+        if proven || failures.is_empty() {
             return;
         }
-        // Lost ones arrived long before the look, all others since the look before it.
-        let lost = failures
-            .iter()
-            .all(|(failure, _)| *failure == Failure::Lost);
         let entry = Entry {
             since: look.at,
             last: look.at,
-            arrived: look.before.filter(|_| !lost).unwrap_or(noticed),
+            arrived: noticed,
             class: delta.class,
             client: None,
             failures: &failures,
@@ -164,13 +160,9 @@ impl Ledger {
             Failure::Stale if sighting.age().is_none_or(|age| age <= left_grace) => return,
             _ => family.fail(sighting.class, at),
         }
-        // A lost connection failed when it arrived, not when it was given up.
-        let began = match sighting.failure {
-            Failure::Stale => return,
-            Failure::Lost => sighting.arrived,
-            _ => at,
-        };
-        if family.last_proof() >= Some(began) {
+        // It was given up only now.
+        let began = sighting.arrived;
+        if sighting.failure == Failure::Stale || family.last_proof() >= Some(began) {
             return;
         }
         let entry = Entry {

@@ -185,15 +185,6 @@ impl Streak {
         objects
     }
 
-    /// Whether it bears out what a filter could explain too: a pod of this node is among the
-    /// clients, or more than one of them failed at more than one Service. Anyone outside can make
-    /// a single connection fail.
-    pub(crate) fn bears_out(&self, limits: &Limits) -> bool {
-        self.pod
-            || (self.objects().len() >= limits.broken_services
-                && self.sources.len() >= limits.broken_sources)
-    }
-
     /// What is lacking to call the datapath broken, from all that was seen until `seen`; `None`
     /// where nothing is.
     ///

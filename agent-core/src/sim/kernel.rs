@@ -4,22 +4,21 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 
-use agent_common::abi::LOSS_WINDOW_NS;
 use agent_common::classify::{Connection, Direction, Evidence, World, observe};
 use agent_common::evidence::{
-    Anomaly, FAULTS, Fault, OUTCOMES, Outcome, Pending, PendingKey, anomaly_flag, state,
+    Anomaly, FAULTS, Fault, OUTCOMES, Outcome, Pending, PendingKey, state,
 };
 use agent_common::packet::Segment;
 use agent_common::service::{
-    Address, EndpointKey, EndpointValue, FAMILIES, FrontendKey, FrontendKind, FrontendValue, Owed,
-    SOURCE_CLASSES, SourceClass, device_flag, frontend_flag, mapped,
+    Address, EndpointKey, EndpointValue, FAMILIES, FrontendKey, FrontendValue, SOURCE_CLASSES,
+    SourceClass, device_flag, frontend_flag, mapped,
 };
+use agent_common::transition::{Failed, failed};
 
-use crate::cause::Failure;
 use crate::event::KernelSample;
-use crate::evidence::{CountDelta, Sighting};
+use crate::evidence::{CountDelta, Doubts, count, ip_of};
 use crate::expect::SourcePrefix;
 use crate::plan::{Installed, MapChange};
 use crate::time::Mono;
@@ -55,6 +54,7 @@ pub(super) struct Kernel {
     evidence: RefCell<Gathered>,
     /// Lost connections that were reported already.
     told: BTreeSet<PendingKey>,
+    doubts: Doubts,
     /// The next sweep is an agent's first: what it finds lost was reported by the one before.
     swept: bool,
     /// The ring buffer is full: failures are counted and not reported.
@@ -149,27 +149,28 @@ impl Kernel {
 
     /// What was seen since the last sample.
     pub(super) fn sample(&mut self, now: Mono) -> KernelSample {
-        let lost = self.sweep(now.0);
+        let failed = self.sweep(now.0);
         let evidence = self.evidence.get_mut();
-        let mut counts: BTreeMap<(u32, usize), CountDelta> = BTreeMap::new();
-        let delta = |(service, class): (u32, usize)| CountDelta {
+        let moved = std::mem::take(&mut evidence.counts).into_iter();
+        let delta = |((service, class), counts)| CountDelta {
             service,
             class: SourceClass::from_index(class as u32),
-            counts: [0; OUTCOMES],
+            counts,
             lost: 0,
         };
-        for (key, moved) in std::mem::take(&mut evidence.counts) {
-            counts.entry(key).or_insert_with(|| delta(key)).counts = moved;
-        }
-        for pending in &lost {
-            let key = (pending.service, usize::from(pending.class));
-            counts.entry(key).or_insert_with(|| delta(key)).lost += 1;
-        }
+        let mut counts: Vec<CountDelta> = moved.map(delta).collect();
         let anomalies = std::mem::take(&mut evidence.anomalies);
-        let mut sightings: Vec<Sighting> = anomalies.iter().filter_map(sighting).collect();
-        sightings.extend(lost.iter().map(|pending| lost_sighting(pending, now)));
+        let mut sightings = Vec::new();
+        for anomaly in &anomalies {
+            sightings.extend(self.doubts.report(anomaly));
+        }
+        for (key, pending, failed) in &failed {
+            sightings.push(self.doubts.failed(key, pending, *failed));
+            count(&mut counts, pending, *failed);
+        }
+        self.doubts.forget(now);
         KernelSample {
-            counts: counts.into_values().collect(),
+            counts,
             sightings,
             last_proofs: evidence.proofs,
             faults: evidence.faults,
@@ -177,24 +178,26 @@ impl Kernel {
         }
     }
 
-    /// Forgets what is over, and returns what became lost.
-    fn sweep(&mut self, now: u64) -> Vec<Pending> {
-        let (mut lost, mut over) = (Vec::new(), Vec::new());
+    /// Forgets what is over, and returns what failed.
+    fn sweep(&mut self, now: u64) -> Vec<(PendingKey, Pending, Failed)> {
+        let (mut failures, mut over) = (Vec::new(), Vec::new());
         let pending = &mut self.evidence.get_mut().pending;
         for (key, (fields, state)) in pending.iter() {
             let age = now.saturating_sub(fields.arrived_ns);
             let is_probe = fields.flags & frontend_flag::SENTINEL != 0;
-            let is_lost = age > LOSS_WINDOW_NS
-                && state & state::PROGRESS == 0
-                && Owed::from_byte(fields.owed).is_forward()
-                && fields.flags & frontend_flag::HOST_ENDPOINT == 0
-                && !is_probe;
-            if is_lost && self.told.insert(*key) && self.swept {
-                lost.push(*fields);
+            let fields = Pending {
+                state: *state,
+                ..*fields
+            };
+            if let Some(failed) = failed(&fields, age).filter(|_| !is_probe)
+                && self.told.insert(*key)
+                && self.swept
+            {
+                failures.push((*key, fields, failed));
             }
             let keep = if is_probe {
                 KEEP_PROBE
-            } else if state & state::ANSWERED != 0 {
+            } else if state & state::ANSWER_OUT != 0 {
                 KEEP_ANSWERED
             } else {
                 KEEP_UNANSWERED
@@ -208,7 +211,7 @@ impl Kernel {
             self.told.remove(&key);
         }
         self.swept = true;
-        lost
+        failures
     }
 
     fn device_to(&self, destination: &Address) -> Device {
@@ -331,57 +334,4 @@ impl<'a> World for Crossing<'a> {
 /// An address as the maps hold it.
 pub(super) fn map_of(address: Ipv4Addr) -> Address {
     mapped(address.octets())
-}
-
-fn ip_of(address: &Address) -> IpAddr {
-    Ipv6Addr::from(*address).to_canonical()
-}
-
-fn socket_of(address: &Address, port: [u8; 2]) -> SocketAddr {
-    SocketAddr::new(ip_of(address), u16::from_be_bytes(port))
-}
-
-fn sighting(anomaly: &Anomaly) -> Option<Sighting> {
-    let failure = match Outcome::from_byte(anomaly.outcome)? {
-        Outcome::Refused => Failure::Refused,
-        Outcome::Leaked => Failure::Leaked,
-        Outcome::Misrouted => Failure::Misrouted,
-        Outcome::Stale => Failure::Stale,
-        Outcome::Unheard => Failure::Unheard,
-        _ => return None,
-    };
-    let left = anomaly.destination != [0; 16];
-    Some(Sighting {
-        at: Mono(anomaly.at_ns),
-        arrived: Mono(anomaly.arrived_ns),
-        service: anomaly.service,
-        class: SourceClass::from_index(u32::from(anomaly.class)),
-        kind: FrontendKind::from_byte(anomaly.kind),
-        failure,
-        client: ip_of(&anomaly.client),
-        frontend: socket_of(&anomaly.frontend, anomaly.frontend_port),
-        destination: left.then(|| socket_of(&anomaly.destination, anomaly.destination_port)),
-        device: anomaly.device,
-        misdelivered: anomaly.flags & anomaly_flag::MISDELIVERED != 0,
-        icmp: anomaly.flags & anomaly_flag::ICMP != 0,
-        left_since: None,
-    })
-}
-
-fn lost_sighting(pending: &Pending, now: Mono) -> Sighting {
-    Sighting {
-        at: now,
-        arrived: Mono(pending.arrived_ns),
-        service: pending.service,
-        class: SourceClass::from_index(u32::from(pending.class)),
-        kind: FrontendKind::from_byte(pending.kind),
-        failure: Failure::Lost,
-        client: ip_of(&pending.client),
-        frontend: socket_of(&pending.frontend, pending.frontend_port),
-        destination: None,
-        device: pending.device,
-        misdelivered: false,
-        icmp: false,
-        left_since: None,
-    }
 }

@@ -116,7 +116,7 @@ impl<'a> Case<'a> {
         }
         let beside = self.beside(run);
         if run.is_unambiguous(self.ledger.observer.misrouted_suspended)
-            || beside.is_some_and(|streak| streak.bears_out(limits))
+            || beside.is_some_and(|streak| streak.pod)
         {
             return match self.ledger.sentinel.is_looked_at(run.since) {
                 true => Standing::Broken,

@@ -25,6 +25,10 @@ use hook::{Hook, Place, Spot};
 /// How long a device is left alone after a repair.
 pub const REPAIR_PAUSE: Duration = Duration::from_secs(10);
 
+/// Programs of others are looked for at every so many checks: it takes two questions to netlink for
+/// each device.
+const LOOK_FOR_OTHERS: u32 = 12;
+
 /// How programs are to be attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -44,9 +48,12 @@ pub struct Attachment {
     hooks: [Option<Hook>; 2],
     /// Whether each hook was the first when it was last looked at.
     pub first: [Option<bool>; 2],
+    /// Programs of others stood behind ours when that was last looked at.
+    pub(super) is_shared: bool,
     /// What stands in the way, in words.
     pub problem: Option<String>,
     repaired: Option<Mono>,
+    looks: u32,
 }
 
 impl Attachment {
@@ -89,6 +96,11 @@ impl Attachment {
             }
         }
         let problem = (!problems.is_empty()).then(|| problems.join("; "));
+        // A CNI attaches its programs a moment after the device was made.
+        if self.looks < 4 || self.looks.is_multiple_of(LOOK_FOR_OTHERS) {
+            self.is_shared = self.hooks.iter().flatten().any(Hook::has_company);
+        }
+        self.looks = self.looks.wrapping_add(1);
         // It is tried again and again: what stays the same is said once.
         if let Some(error) = problem.as_ref().filter(|_| problem != self.problem) {
             tracing::warn!(device = %device.name, %error, "not attached");
@@ -146,8 +158,10 @@ impl Attacher {
                     device: device.clone(),
                     hooks: [None, None],
                     first: [None, None],
+                    is_shared: false,
                     problem: None,
                     repaired: None,
+                    looks: 0,
                 });
             attachment.device.clone_from(device);
             attachment.attach(ebpf, self.mode, self.pins.as_ref());

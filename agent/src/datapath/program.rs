@@ -3,7 +3,7 @@
 //! A map that is full is no error: the change is handed back, so that the planner counts it as
 //! missing and tries again when there is room.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::mem::discriminant;
 use std::os::fd::AsFd;
@@ -11,8 +11,7 @@ use std::os::fd::AsFd;
 use agent_common::abi::map;
 use agent_common::evidence::UdpPorts;
 use agent_common::service::{
-    EndpointKey, EndpointValue, FrontendKey, FrontendValue, Port, SourceClass, UDP, device_flag,
-    endpoint_flag,
+    EndpointKey, EndpointValue, FrontendKey, FrontendValue, Port, SourceClass, UDP, endpoint_flag,
 };
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
@@ -160,15 +159,18 @@ impl Programmer {
         }
     }
 
-    /// Flags the devices by which default routes leave.
-    pub fn set_uplinks(&mut self, uplinks: &BTreeSet<u32>) -> Result<(), MapsError> {
-        let standing: Vec<u32> = self.devices.keys().flatten().collect();
-        for index in standing.iter().filter(|index| !uplinks.contains(index)) {
+    /// Flags devices ([`device_flag`](agent_common::service::device_flag)); those that are not named
+    /// have no flags.
+    pub fn set_devices(&mut self, wanted: &BTreeMap<u32, u32>) -> Result<(), MapsError> {
+        let standing: BTreeMap<u32, u32> = self.devices.iter().flatten().collect();
+        for index in standing.keys().filter(|index| !wanted.contains_key(index)) {
             let _ = self.devices.remove(index);
         }
-        for index in uplinks {
-            let flagged = self.devices.insert(index, device_flag::UPLINK, 0);
-            flagged.map_err(refused("write to", map::DEVICES))?;
+        for (index, flags) in wanted {
+            if standing.get(index) != Some(flags) {
+                let flagged = self.devices.insert(index, flags, 0);
+                flagged.map_err(refused("write to", map::DEVICES))?;
+            }
         }
         Ok(())
     }

@@ -2,25 +2,20 @@
 //! times of the last proofs, and what the programs could not do.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use agent_common::abi::map;
 use agent_common::evidence::{
-    Anomaly, Delays, FAULTS, Fault, OUTCOMES, Outcome, Pending, ServiceCounts, TOUCH_CHUNK,
-    Touched, anomaly_flag, proof_slot,
+    Anomaly, Delays, FAULTS, Fault, OUTCOMES, ServiceCounts, TOUCH_CHUNK, Touched, proof_slot,
 };
-use agent_common::service::{
-    Address, FAMILIES, Family, FrontendKind, Port, SOURCE_CLASSES, SourceClass,
-};
+use agent_common::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
 use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
 use aya::{Ebpf, Pod};
 
 use super::load::{MapsError, refused, take};
 use super::sweep::{Arrivals, Sweeper, UdpAnswer, answer_of};
-use agent_core::cause::Failure;
 use agent_core::event::KernelSample;
-use agent_core::evidence::{CountDelta, Sighting};
+use agent_core::evidence::{CountDelta, Doubts, count};
 use agent_core::time::Mono;
 
 /// What one reading of the maps brought.
@@ -45,6 +40,8 @@ pub struct Sampler {
     connections: Sweeper,
     datagrams: Sweeper,
     arrivals: Arrivals,
+    /// Reports of connections that may still be answered.
+    doubts: Doubts,
     words: Box<Touched>,
     seen: HashMap<u32, ServiceCounts>,
 }
@@ -66,6 +63,7 @@ impl Sampler {
             connections: Sweeper::open(ebpf, map::PENDING)?,
             datagrams: Sweeper::open(ebpf, map::UDP_PENDING)?,
             arrivals: Arrivals::default(),
+            doubts: Doubts::default(),
             words: Box::default(),
             seen: HashMap::new(),
         };
@@ -96,15 +94,19 @@ impl Sampler {
         })?;
         let (swept, outside) = self.arrivals.sweep(&mut self.connections, now.0)?;
         let mut counts = self.take_deltas(read);
-        Self::add_lost(swept.lost.iter().chain(&datagrams.lost), &mut counts);
-        let mut sightings: Vec<Sighting> = Vec::new();
+        // Connections have reports; datagrams are judged by their counts alone.
+        let mut sightings = Vec::new();
         while let Some(record) = self.anomalies.next() {
             let anomaly = self::record::<Anomaly>(&record);
-            let failed = anomaly.and_then(|one| Some((failure_of(one.outcome)?, one)));
-            sightings.extend(failed.map(|(failure, anomaly)| sighting(failure, &anomaly)));
+            sightings.extend(anomaly.and_then(|anomaly| self.doubts.report(&anomaly)));
         }
-        let lost = swept.lost.iter();
-        sightings.extend(lost.map(|pending| sighting(Failure::Lost, &loss(pending, now))));
+        for (key, pending, failed) in &swept.failed {
+            sightings.push(self.doubts.failed(key, pending, *failed));
+        }
+        self.doubts.forget(now);
+        for (_, pending, failed) in swept.failed.iter().chain(&datagrams.failed) {
+            count(&mut counts, pending, *failed);
+        }
         Ok(Read {
             sample: KernelSample {
                 counts,
@@ -178,23 +180,6 @@ impl Sampler {
         deltas
     }
 
-    fn add_lost<'a>(lost: impl Iterator<Item = &'a Pending>, deltas: &mut Vec<CountDelta>) {
-        for pending in lost {
-            let service = pending.service;
-            let class = SourceClass::from_index(u32::from(pending.class));
-            let mut known = deltas.iter_mut();
-            match known.find(|delta| delta.service == service && delta.class == class) {
-                Some(delta) => delta.lost += 1,
-                None => deltas.push(CountDelta {
-                    service,
-                    class,
-                    counts: [0; OUTCOMES],
-                    lost: 1,
-                }),
-            }
-        }
-    }
-
     fn last_proofs(&self) -> Result<[[Option<Mono>; SOURCE_CLASSES]; FAMILIES], MapsError> {
         let mut proofs = [[None; SOURCE_CLASSES]; FAMILIES];
         for family in Family::ALL {
@@ -238,61 +223,4 @@ pub(super) fn record<T: Pod>(bytes: &[u8]) -> Option<T> {
     // SAFETY: long enough, read unaligned, and `Pod` takes any bytes.
     let read = || unsafe { bytes.as_ptr().cast::<T>().read_unaligned() };
     (bytes.len() >= size_of::<T>()).then(read)
-}
-
-/// The address of either family that 16 mapped bytes stand for.
-fn ip_of(address: &Address) -> IpAddr {
-    Ipv6Addr::from(*address).to_canonical()
-}
-
-fn socket_of(address: &Address, port: Port) -> SocketAddr {
-    SocketAddr::new(ip_of(address), u16::from_be_bytes(port))
-}
-
-fn failure_of(outcome: u8) -> Option<Failure> {
-    Some(match Outcome::from_byte(outcome)? {
-        Outcome::Refused => Failure::Refused,
-        Outcome::Leaked => Failure::Leaked,
-        Outcome::Misrouted => Failure::Misrouted,
-        Outcome::Stale => Failure::Stale,
-        Outcome::Unheard => Failure::Unheard,
-        _ => return None,
-    })
-}
-
-/// When the endpoint of a stale connection left its slice, the core adds.
-fn sighting(failure: Failure, anomaly: &Anomaly) -> Sighting {
-    let destination = (anomaly.destination != [0; 16])
-        .then(|| socket_of(&anomaly.destination, anomaly.destination_port));
-    Sighting {
-        at: Mono(anomaly.at_ns),
-        arrived: Mono(anomaly.arrived_ns),
-        service: anomaly.service,
-        class: SourceClass::from_index(u32::from(anomaly.class)),
-        kind: FrontendKind::from_byte(anomaly.kind),
-        failure,
-        client: ip_of(&anomaly.client),
-        frontend: socket_of(&anomaly.frontend, anomaly.frontend_port),
-        destination,
-        device: anomaly.device,
-        misdelivered: anomaly.flags & anomaly_flag::MISDELIVERED != 0,
-        icmp: anomaly.flags & anomaly_flag::ICMP != 0,
-        left_since: None,
-    }
-}
-
-/// A lost connection as the programs would report it.
-fn loss(pending: &Pending, now: Mono) -> Anomaly {
-    Anomaly {
-        at_ns: now.0,
-        arrived_ns: pending.arrived_ns,
-        service: pending.service,
-        device: pending.device,
-        class: pending.class,
-        kind: pending.kind,
-        client: pending.client,
-        frontend: pending.frontend,
-        frontend_port: pending.frontend_port,
-        ..Anomaly::default()
-    }
 }

@@ -1,9 +1,9 @@
-//! The account of what is under way, connections and datagrams: which of them are lost, and which can
+//! The account of what is under way, connections and datagrams: which of them failed, and which can
 //! be forgotten.
 //!
-//! Lost is what arrived, was owed forwarding and made no progress for the loss window; it is told
-//! from the entries themselves, never by subtracting counts. An entry outlives its outcome, since
-//! only an entry that is still there tells a SYN that comes again from a first one (finding 11).
+//! Whether a connection failed is told from its entry once its loss window is over, never by
+//! subtracting counts. An entry outlives its outcome, since only an entry that is still there tells
+//! a SYN that comes again from a first one (finding 11).
 //!
 //! So every connection is met at least once, with its client, which counts do not tell.
 
@@ -12,7 +12,8 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use agent_common::abi::{LOSS_WINDOW_NS, MAX_PENDING, map};
 use agent_common::evidence::{Pending, PendingKey, state};
-use agent_common::service::{FrontendKind, Owed, SourceClass, frontend_flag};
+use agent_common::service::{FrontendKind, SourceClass, frontend_flag};
+use agent_common::transition::{Failed, failed};
 use agent_common::udp::is_flow;
 use aya::Ebpf;
 use aya::maps::{Map, MapData};
@@ -53,8 +54,8 @@ pub struct UdpAnswer {
 /// What one sweep found.
 #[derive(Debug, Default)]
 pub(super) struct Swept {
-    /// What became lost since the last sweep; of the first one nothing: a former agent told of that.
-    pub(super) lost: Vec<Pending>,
+    /// What failed since the last sweep; of the first one nothing: a former agent told of that.
+    pub(super) failed: Vec<(PendingKey, Pending, Failed)>,
     /// Entries under way.
     pub(super) under_way: usize,
     /// Entries that had to be forgotten early: a SYN that comes again may now pass for a first one.
@@ -65,7 +66,7 @@ pub(super) struct Swept {
 pub(super) struct Sweeper {
     name: &'static str,
     map: MapData,
-    /// What is lost, was told already and is still in the map.
+    /// What failed, was told already and is still in the map.
     told: HashSet<PendingKey>,
     has_swept: bool,
 }
@@ -101,18 +102,18 @@ impl Sweeper {
         };
         let mut swept = Swept::default();
         // An entry may be met twice.
-        let mut lost = HashMap::new();
+        let mut failures = HashMap::new();
         let (mut kept, mut forget) = (Vec::new(), Vec::new());
         // A payload that comes again has the same key, and another agent may forget it too.
         let mut still_told = HashSet::new();
         let met = |key: PendingKey, pending: Pending| {
             swept.under_way += 1;
             let age = now.saturating_sub(pending.arrived_ns);
-            if is_lost(&key, &pending, age) {
+            if let Some(failed) = failed_for(&pending, age) {
                 if self.told.contains(&key) {
                     still_told.insert(key);
                 } else {
-                    lost.insert(key, pending);
+                    failures.insert(key, (key, pending, failed));
                 }
             }
             let is_over = age > keep_for(&pending, keep);
@@ -134,12 +135,12 @@ impl Sweeper {
         syscall::delete(self.fd(), &forget).map_err(refused("sweep", self.name))?;
         // Only now: what a sweep that fails had found is found again.
         self.told = still_told;
-        self.told.extend(lost.keys());
+        self.told.extend(failures.keys());
         for key in &forget {
             self.told.remove(key);
         }
         if std::mem::replace(&mut self.has_swept, true) {
-            swept.lost = lost.into_values().collect();
+            swept.failed = failures.into_values().collect();
         }
         Ok(swept)
     }
@@ -198,22 +199,17 @@ fn is_from_outside(pending: &Pending, uplinks: &BTreeSet<u32>) -> bool {
 fn keep_for(pending: &Pending, unanswered: u64) -> u64 {
     if pending.state & state::ALIAS != 0 || pending.flags & frontend_flag::SENTINEL != 0 {
         KEEP_PROBE_NS
-    } else if pending.state & state::ANSWERED != 0 {
+    } else if pending.state & state::ANSWER_OUT != 0 {
         KEEP_ANSWERED_NS
     } else {
         unanswered
     }
 }
 
-/// Whether a connection or datagram is lost: it was owed forwarding, and nothing but its arrival was
-/// seen. An endpoint on the node itself is reached without leaving by a device, so its silence is its
-/// own; what became of a probe is told by the prober.
-fn is_lost(key: &PendingKey, pending: &Pending, age: u64) -> bool {
-    !is_flow(key)
-        && age > LOSS_WINDOW_NS
-        && pending.state & state::PROGRESS == 0
-        && Owed::from_byte(pending.owed).is_forward()
-        && pending.flags & (frontend_flag::HOST_ENDPOINT | frontend_flag::SENTINEL) == 0
+/// How a connection or datagram failed; what became of a probe is told by the prober.
+fn failed_for(pending: &Pending, age: u64) -> Option<Failed> {
+    let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
+    failed(pending, age).filter(|_| !is_probe)
 }
 
 /// The answer to a datagram, to be told once: when it is forgotten.
@@ -226,42 +222,31 @@ pub(super) fn answer_of(key: &PendingKey, pending: &Pending) -> Option<UdpAnswer
 
 #[cfg(test)]
 mod tests {
+    use agent_common::service::Owed;
     use agent_common::udp::flow_key;
     use rstest::rstest;
 
     use super::*;
 
-    const FORWARD: u8 = Owed::Forward as u8;
-
     #[rstest]
-    #[case::arrived(0, FORWARD, 0, true)]
-    #[case::arrived_twice(state::RETRANSMITTED, FORWARD, 0, true)]
-    #[case::forwarded(state::FORWARDED, FORWARD, 0, false)]
-    #[case::leaked(state::LEAKED, FORWARD, 0, false)]
-    #[case::ambiguous(state::AMBIGUOUS, FORWARD, 0, false)]
-    #[case::alias(state::ALIAS, FORWARD, 0, false)]
-    #[case::nothing_owed(0, Owed::Nothing as u8, 0, false)]
-    #[case::reject_owed(0, Owed::Reject as u8, 0, false)]
-    #[case::local_owed(0, Owed::LocalOnly as u8, 0, true)]
-    #[case::probe(0, FORWARD, frontend_flag::SENTINEL, false)]
-    #[case::endpoint_on_the_node(0, FORWARD, frontend_flag::HOST_ENDPOINT, false)]
-    fn lost(#[case] state: u32, #[case] owed: u8, #[case] flags: u8, #[case] expected: bool) {
+    #[case::arrived(0, 0, Some(Failed::Lost))]
+    #[case::leaked(state::LEAKED, 0, Some(Failed::Leaked))]
+    #[case::forwarded(state::FORWARDED, 0, None)]
+    #[case::leaked_and_answered(state::LEAKED | state::ANSWER_OUT, 0, None)]
+    #[case::flow(state::ALIAS, 0, None)]
+    #[case::probe(state::LEAKED, frontend_flag::SENTINEL, None)]
+    fn failures(#[case] state: u32, #[case] flags: u8, #[case] expected: Option<Failed>) {
         let pending = Pending {
             state,
-            owed,
             flags,
+            owed: Owed::Forward as u8,
             ..Pending::default()
         };
-        let key = PendingKey::default();
-        assert_eq!(is_lost(&key, &pending, LOSS_WINDOW_NS + 1), expected);
-        assert!(
-            !is_lost(&key, &pending, LOSS_WINDOW_NS),
-            "not before the window is over"
-        );
-        let flow = flow_key((&[0; 16], [0; 2]), [0; 2], [0; 2], 0);
-        assert!(
-            !is_lost(&flow, &pending, LOSS_WINDOW_NS + 1),
-            "a flow is no datagram"
+        assert_eq!(failed_for(&pending, LOSS_WINDOW_NS + 1), expected);
+        assert_eq!(
+            failed_for(&pending, LOSS_WINDOW_NS),
+            None,
+            "an answer may come"
         );
     }
 

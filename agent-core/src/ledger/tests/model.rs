@@ -56,7 +56,7 @@ impl Model {
         }
         let proven = self.proofs(sample, before, names);
         for delta in &sample.counts {
-            self.counts(sample, delta, before, names, proven);
+            self.counts(sample, delta, names, proven);
         }
         for sighting in &sample.anomalies {
             self.sighting(sample, sighting, gap, names);
@@ -110,14 +110,7 @@ impl Model {
         }
     }
 
-    fn counts(
-        &mut self,
-        sample: &Sample,
-        delta: &CountDelta,
-        before: Option<Mono>,
-        names: &Names,
-        proven: [bool; 2],
-    ) {
+    fn counts(&mut self, sample: &Sample, delta: &CountDelta, names: &Names, proven: [bool; 2]) {
         let Some(family) = real(names, delta.service) else {
             return;
         };
@@ -135,30 +128,21 @@ impl Model {
                 continue;
             }
             self.fail(family, delta.class, sample.at);
-            // A lost one may have arrived before the proof.
+            // It may have arrived before the proof.
             let early = sample.at.minus(LOST_NOTICED);
-            let after = self.last_proof(family) < Some(early);
-            if failure != Failure::Lost || after {
+            if self.last_proof(family) < Some(early) {
                 accusing.push((failure, n));
             }
         }
         if accusing.is_empty() || proven[family as usize] {
             return;
         }
-        let early = sample.at.minus(LOST_NOTICED);
-        let arrived = match accusing
-            .iter()
-            .all(|(failure, _)| *failure == Failure::Lost)
-        {
-            true => early,
-            false => before.unwrap_or(early),
-        };
         self.enter(
             family,
             Noted {
                 since: sample.at,
                 last: sample.at,
-                arrived,
+                arrived: sample.at.minus(LOST_NOTICED),
                 class: delta.class,
                 client: None,
                 failures: accusing,
@@ -185,8 +169,7 @@ impl Model {
                 }
                 return;
             }
-            Failure::Lost => seen.arrived,
-            _ => seen.at,
+            _ => seen.arrived,
         };
         self.fail(family, seen.class, seen.at);
         if self.last_proof(family) >= Some(began) {
@@ -255,7 +238,7 @@ impl Model {
                 object: info.name.to_string(),
                 endpoints: info.endpoints,
             };
-            services.insert(service::label(&info), service);
+            services.insert(info.label(), service);
         }
         sources.truncate(SOURCES_KEPT);
         Some(Streak {

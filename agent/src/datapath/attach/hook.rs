@@ -198,6 +198,18 @@ impl Hook {
         Some(self.programs().ok()?.first() == Some(&self.program))
     }
 
+    /// Whether programs of others stand here, as links or as filters. Those of another agent, while one
+    /// follows the other, are taken for others'.
+    pub(super) fn has_company(&self) -> bool {
+        let links = programs_at(self.index, self.direction.tcx()).unwrap_or_default();
+        let beside = |ids: &[u32]| ids.iter().any(|id| *id != self.program);
+        beside(&links) || {
+            let filters = filters(self.index, self.direction, 0).unwrap_or_default();
+            let filters: Vec<u32> = filters.iter().map(|filter| filter.program).collect();
+            beside(&filters)
+        }
+    }
+
     /// Whether it stands. A link's device may be gone; of a filter the kernel may not tell, and it is
     /// taken to stand.
     pub(in crate::datapath) fn stands(&self) -> bool {

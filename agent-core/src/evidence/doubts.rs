@@ -1,0 +1,241 @@
+//! From what the kernel reported of connections to what became of them.
+//!
+//! The kernel reports what goes wrong when it sees it. That may have been a copy of the packet, or a
+//! part of a way that somebody else makes: only when the loss window is over without an answer is it
+//! a failure ([`failed`](agent_common::transition::failed)). Until then the report waits here.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use agent_common::abi::LOSS_WINDOW_NS;
+use agent_common::evidence::{Anomaly, OUTCOMES, Outcome, Pending, PendingKey, anomaly_flag};
+use agent_common::service::{Address, Family, FrontendKind, Port, SourceClass};
+use agent_common::transition::Failed;
+
+use super::{CountDelta, Sighting};
+use crate::cause::Failure;
+use crate::time::Mono;
+
+/// A report is forgotten after this long: what became of its connection was told by then, or never
+/// will be.
+const KEPT: Duration = Duration::from_nanos(3 * LOSS_WINDOW_NS);
+
+/// Reports of connections whose loss window is not over.
+#[derive(Clone, Debug, Default)]
+pub struct Doubts(BTreeMap<PendingKey, Sighting>);
+
+impl Doubts {
+    /// Takes in a report. Gives it back where it is no doubt: an answer that was not heard.
+    pub fn report(&mut self, anomaly: &Anomaly) -> Option<Sighting> {
+        let sighting = sighting(anomaly)?;
+        if sighting.failure == Failure::Unheard {
+            return Some(sighting);
+        }
+        let family = if sighting.client.is_ipv4() {
+            Family::V4
+        } else {
+            Family::V6
+        };
+        let key = PendingKey {
+            isn: anomaly.isn,
+            family: family as u32,
+        };
+        self.0.insert(key, sighting);
+        None
+    }
+
+    /// A connection failed; what was reported of it says where its SYN went.
+    pub fn failed(&mut self, key: &PendingKey, pending: &Pending, failed: Failed) -> Sighting {
+        let failure = Failure::from(failed);
+        let reported = self.0.remove(key).filter(|known| known.failure == failure);
+        reported.unwrap_or_else(|| {
+            let unreported = Anomaly {
+                at_ns: pending.arrived_ns,
+                arrived_ns: pending.arrived_ns,
+                service: pending.service,
+                device: pending.device,
+                class: pending.class,
+                kind: pending.kind,
+                client: pending.client,
+                frontend: pending.frontend,
+                frontend_port: pending.frontend_port,
+                ..Anomaly::default()
+            };
+            of_failure(failure, &unreported)
+        })
+    }
+
+    /// Forgets reports of connections that were answered.
+    pub fn forget(&mut self, now: Mono) {
+        self.0.retain(|_, known| now.since(known.arrived) <= KEPT);
+    }
+}
+
+/// Counts a failed connection.
+pub fn count(deltas: &mut Vec<CountDelta>, pending: &Pending, failed: Failed) {
+    let class = SourceClass::from_index(u32::from(pending.class));
+    let known = |delta: &CountDelta| delta.service == pending.service && delta.class == class;
+    let place = deltas.iter().position(known).unwrap_or_else(|| {
+        deltas.push(CountDelta {
+            service: pending.service,
+            class,
+            counts: [0; OUTCOMES],
+            lost: 0,
+        });
+        deltas.len() - 1
+    });
+    let delta = &mut deltas[place];
+    let outcome = match failed {
+        Failed::Lost => return delta.lost += 1,
+        Failed::Refused => Outcome::Refused,
+        Failed::Leaked => Outcome::Leaked,
+        Failed::Misrouted => Outcome::Misrouted,
+        Failed::Stale => Outcome::Stale,
+    };
+    delta.counts[outcome as usize] += 1;
+}
+
+impl From<Failed> for Failure {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Refused => Failure::Refused,
+            Failed::Leaked => Failure::Leaked,
+            Failed::Misrouted => Failure::Misrouted,
+            Failed::Stale => Failure::Stale,
+            Failed::Lost => Failure::Lost,
+        }
+    }
+}
+
+fn sighting(anomaly: &Anomaly) -> Option<Sighting> {
+    let failure = match Outcome::from_byte(anomaly.outcome)? {
+        Outcome::Refused => Failure::Refused,
+        Outcome::Leaked => Failure::Leaked,
+        Outcome::Misrouted => Failure::Misrouted,
+        Outcome::Stale => Failure::Stale,
+        Outcome::Unheard => Failure::Unheard,
+        _ => return None,
+    };
+    Some(of_failure(failure, anomaly))
+}
+
+/// When the endpoint of a stale connection left its slice, the node adds.
+fn of_failure(failure: Failure, anomaly: &Anomaly) -> Sighting {
+    let destination = (anomaly.destination != [0; 16])
+        .then(|| socket_of(&anomaly.destination, anomaly.destination_port));
+    Sighting {
+        at: Mono(anomaly.at_ns),
+        arrived: Mono(anomaly.arrived_ns),
+        service: anomaly.service,
+        class: SourceClass::from_index(u32::from(anomaly.class)),
+        kind: FrontendKind::from_byte(anomaly.kind),
+        failure,
+        client: ip_of(&anomaly.client),
+        frontend: socket_of(&anomaly.frontend, anomaly.frontend_port),
+        destination,
+        device: anomaly.device,
+        misdelivered: anomaly.flags & anomaly_flag::MISDELIVERED != 0,
+        icmp: anomaly.flags & anomaly_flag::ICMP != 0,
+        left_since: None,
+    }
+}
+
+/// The address of either family that 16 mapped bytes stand for.
+pub(crate) fn ip_of(address: &Address) -> IpAddr {
+    Ipv6Addr::from(*address).to_canonical()
+}
+
+fn socket_of(address: &Address, port: Port) -> SocketAddr {
+    SocketAddr::new(ip_of(address), u16::from_be_bytes(port))
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_common::service::mapped;
+
+    use super::*;
+
+    const KEY: PendingKey = PendingKey {
+        isn: 7,
+        family: Family::V4 as u32,
+    };
+
+    fn anomaly(outcome: Outcome) -> Anomaly {
+        Anomaly {
+            at_ns: 2_000,
+            arrived_ns: 1_000,
+            isn: KEY.isn,
+            service: 3,
+            outcome: outcome as u8,
+            client: mapped([10, 244, 0, 5]),
+            destination: mapped([10, 244, 1, 9]),
+            ..Anomaly::default()
+        }
+    }
+
+    fn pending() -> Pending {
+        Pending {
+            arrived_ns: 1_000,
+            service: 3,
+            client: mapped([10, 244, 0, 5]),
+            ..Pending::default()
+        }
+    }
+
+    #[test]
+    fn a_report_waits_for_what_becomes_of_its_connection() {
+        let mut doubts = Doubts::default();
+        assert!(doubts.report(&anomaly(Outcome::Misrouted)).is_none());
+        let known = doubts.failed(&KEY, &pending(), Failed::Misrouted);
+        assert_eq!(known.at, Mono(2_000));
+        assert_eq!(
+            known.destination.map(|at| at.ip().to_string()).as_deref(),
+            Some("10.244.1.9")
+        );
+        let again = doubts.failed(&KEY, &pending(), Failed::Misrouted);
+        assert_eq!(
+            (again.at, again.destination),
+            (Mono(1_000), None),
+            "told once"
+        );
+    }
+
+    #[test]
+    fn a_report_of_something_else_says_nothing_of_it() {
+        let mut doubts = Doubts::default();
+        doubts.report(&anomaly(Outcome::Leaked));
+        let known = doubts.failed(&KEY, &pending(), Failed::Lost);
+        assert_eq!((known.failure, known.destination), (Failure::Lost, None));
+    }
+
+    #[test]
+    fn an_answer_that_was_not_heard_is_no_doubt() {
+        let told = Doubts::default().report(&anomaly(Outcome::Unheard));
+        assert_eq!(told.map(|known| known.failure), Some(Failure::Unheard));
+    }
+
+    #[test]
+    fn reports_of_answered_connections_are_forgotten() {
+        let mut doubts = Doubts::default();
+        doubts.report(&anomaly(Outcome::Leaked));
+        doubts.forget(Mono(1_000).plus(KEPT));
+        assert_eq!(doubts.0.len(), 1);
+        doubts.forget(Mono(1_001).plus(KEPT));
+        assert_eq!(doubts.0.len(), 0);
+    }
+
+    #[test]
+    fn each_failure_is_counted_under_its_name() {
+        let mut deltas = Vec::new();
+        for failed in [Failed::Leaked, Failed::Leaked, Failed::Lost, Failed::Stale] {
+            count(&mut deltas, &pending(), failed);
+        }
+        let [delta] = &deltas[..] else {
+            panic!("one Service and class: {deltas:?}");
+        };
+        assert_eq!(delta.counts[Outcome::Leaked as usize], 2);
+        assert_eq!(delta.counts[Outcome::Stale as usize], 1);
+        assert_eq!(delta.lost, 1);
+    }
+}
