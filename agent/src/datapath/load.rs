@@ -306,10 +306,11 @@ type Cause<'a> = &'a (dyn std::error::Error + 'static);
 
 /// Whether more privileges would help. `EPERM` says so. `EACCES` is the verifier's word for every
 /// refusal; without CAP_PERFMON it refuses the arithmetic with pointers that reading packets takes,
-/// in words that depend on where it meets it first.
+/// in words that depend on where it meets it first, or gives up over more branches than it follows
+/// (`EFAULT`).
 fn permission_denied(error: Cause<'_>) -> bool {
     codes(error).any(|code| match code {
-        (libc::EACCES, true) => !is_trusted(),
+        (libc::EACCES | libc::EFAULT, true) => !is_trusted(),
         (code, _) => code == libc::EPERM,
     })
 }
@@ -317,7 +318,10 @@ fn permission_denied(error: Cause<'_>) -> bool {
 /// Whether memory would help. The verifier says `EFAULT`, too, where it has none for one more branch
 /// (`push_stack` and its callers, kernel/bpf/verifier.c); seen with 6.18.
 fn out_of_memory(error: Cause<'_>) -> bool {
-    codes(error).any(|code| matches!(code, (libc::ENOMEM, _) | (libc::EFAULT, true)))
+    codes(error).any(|code| match code {
+        (libc::EFAULT, true) => is_trusted(),
+        (code, _) => code == libc::ENOMEM,
+    })
 }
 
 /// The system's codes among the causes, and whether they are the verifier's.

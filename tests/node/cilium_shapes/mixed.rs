@@ -43,7 +43,10 @@ fn of_two_proxies_the_broken_one_is_named() {
     );
     let watch = scene.watch();
 
-    // Cilium sends pods where no endpoint is; those outside are served by kube-proxy.
+    // Cilium sends pods where no endpoint is, and nobody answers; those outside are served by kube-proxy.
+    for pod in ["web-3", "api-2"] {
+        scene.servers.remove(pod);
+    }
     let mut wrong = Datapath::new(&scene.world, false).expect("Cilium's devices");
     let elsewhere = [("web", "api-2"), ("api", "web-3"), ("db", "api-2")];
     from_pods_to(&scene, &mut wrong, elsewhere);
@@ -86,7 +89,8 @@ fn of_two_proxies_the_stale_one_is_named() {
     dial_from_outside(&mut scene);
     wait_both(&scene);
     let watch = scene.watch();
-    // kube-proxy follows the API, Cilium does not.
+    // kube-proxy follows the API, Cilium does not; who left answers no more.
+    scene.servers.remove("api-2");
     let spare = scene.world.pod("spare").clone();
     scene
         .manifests
