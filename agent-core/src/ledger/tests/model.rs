@@ -255,7 +255,7 @@ impl Model {
                 object: info.name.to_string(),
                 endpoints: info.endpoints,
             };
-            services.insert(service::label(&info), service);
+            services.insert(info.label(), service);
         }
         sources.truncate(SOURCES_KEPT);
         Some(Streak {
