@@ -328,14 +328,9 @@ fn a_start_is_told_on_healthz_alone(
         held_until: None,
         flaps: 0,
     };
-    let given = answer(
-        endpoint,
-        &verdict,
-        &served,
-        UnknownPolicy::Open,
-        enforcement,
-        &ANCHOR,
-    );
+    let open = UnknownPolicy::Open;
+    let given_of = |served| answer(endpoint, &verdict, served, open, enforcement, &ANCHOR);
+    let given = given_of(&served);
     assert_eq!((given.status, given.healthy), (status, healthy));
     assert_eq!(given.would_fail, would_fail);
     assert_eq!(given.families[0].healthy, healthy);
@@ -344,14 +339,7 @@ fn a_start_is_told_on_healthz_alone(
         families: [true, false],
         ..served
     };
-    let given = answer(
-        endpoint,
-        &verdict,
-        &served,
-        UnknownPolicy::Open,
-        enforcement,
-        &ANCHOR,
-    );
+    let given = given_of(&served);
     assert_eq!(given.families[0].healthy, enforcement == Enforcement::Audit);
 }
 

@@ -44,6 +44,12 @@ pub(crate) fn in_json<T: Serialize>(value: T) -> String {
     json.as_str().unwrap().to_owned()
 }
 
+/// The name of a value, which is the same in JSON.
+fn one_name<T: Serialize>(value: T, name: &str) -> String {
+    assert_eq!(name, in_json(value));
+    name.to_owned()
+}
+
 /// Rows of a table under its heading.
 fn table<T: Copy>(text: &mut String, title: &str, all: &[T], row: impl Fn(T) -> String) {
     let _ = writeln!(text, "{title}");
@@ -61,12 +67,10 @@ fn every_name_is_what_is_documented() {
         of_path(of).to_owned()
     });
     table(out, "paths of probes", &ProbePath::ALL, |of| {
-        assert_eq!(of.name(), in_json(of));
-        format!("{} ({})", of.name(), path_label(of))
+        format!("{} ({})", one_name(of, of.name()), path_label(of))
     });
     table(out, "transports", &Transport::ALL, |of| {
-        assert_eq!(of.name(), in_json(of));
-        of.name().to_owned()
+        one_name(of, of.name())
     });
     table(out, "failures", &Failure::ALL, |of| {
         format!("{}: {}", in_json(of), Cause::of(of).name())
@@ -92,20 +96,11 @@ fn every_name_is_what_is_documented() {
         format!("{}: {}{kube_proxy}", in_json(of), of.label())
     });
     let told = [Told::Yes, Told::No, Told::Unknown];
-    table(out, "what is told", &told, |of| {
-        assert_eq!(of.name(), in_json(of));
-        of.name().to_owned()
-    });
+    table(out, "what is told", &told, |of| one_name(of, of.name()));
     let routing = [Routing::Native, Routing::Vxlan, Routing::Geneve];
-    table(out, "routing", &routing, |of| {
-        assert_eq!(of.name(), in_json(of));
-        of.name().to_owned()
-    });
+    table(out, "routing", &routing, |of| one_name(of, of.name()));
     let seen = [Seen::Full, Seen::Partial, Seen::Hidden];
-    table(out, "what is seen", &seen, |of| {
-        assert_eq!(of.name(), in_json(of));
-        of.name().to_owned()
-    });
+    table(out, "what is seen", &seen, |of| one_name(of, of.name()));
     let lanes = [
         LaneState::Passing,
         LaneState::Failing,
@@ -113,23 +108,10 @@ fn every_name_is_what_is_documented() {
         LaneState::NeverWorked,
         LaneState::Off,
     ];
-    table(out, "states of lanes", &lanes, |of| {
-        assert_eq!(of.name(), in_json(of));
-        of.name().to_owned()
-    });
+    table(out, "states of lanes", &lanes, |of| one_name(of, of.name()));
     let paths = [PathState::Proven, PathState::Failing, PathState::Quiet];
     table(out, "states of paths", &paths, in_json);
-    let void = [
-        VoidReason::NotSent,
-        VoidReason::SentLate,
-        VoidReason::EndedLate,
-        VoidReason::ControlFailed,
-        VoidReason::NotArrived,
-        VoidReason::NotEchoed,
-        VoidReason::Damaged,
-        VoidReason::Unsettled,
-    ];
-    table(out, "void", &void, in_json);
+    table(out, "void", &VoidReason::ALL, in_json);
     let stages = [
         Stage::Sent,
         Stage::Arrived,
@@ -140,10 +122,7 @@ fn every_name_is_what_is_documented() {
         Stage::Data,
         Stage::Masqueraded,
     ];
-    table(out, "stages", &stages, |of| {
-        assert_eq!(of.name(), in_json(of));
-        of.name().to_owned()
-    });
+    table(out, "stages", &stages, |of| one_name(of, of.name()));
     let sentinel = [
         SentinelState::Probing,
         SentinelState::Off,
@@ -151,10 +130,7 @@ fn every_name_is_what_is_documented() {
         SentinelState::Altered,
         SentinelState::Disabled,
     ];
-    table(out, "the sentinel", &sentinel, |of| {
-        assert_eq!(of.name(), in_json(of));
-        of.name().to_owned()
-    });
+    table(out, "the sentinel", &sentinel, |of| one_name(of, of.name()));
     table(out, "status of the condition", &Status::ALL, |of| {
         assert_eq!(Status::parse(of.name()), Some(of));
         of.name().to_owned()

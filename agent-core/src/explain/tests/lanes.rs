@@ -97,17 +97,7 @@ fn every_lane_has_its_sentence() {
     }
     said(out, Family::V4, &never(ProbePath::Pod, None));
     let _ = writeln!(out, "void");
-    let reasons = [
-        VoidReason::NotSent,
-        VoidReason::SentLate,
-        VoidReason::EndedLate,
-        VoidReason::ControlFailed,
-        VoidReason::NotArrived,
-        VoidReason::NotEchoed,
-        VoidReason::Damaged,
-        VoidReason::Unsettled,
-    ];
-    let mut causes = reasons.map(VoidCause::Probe).to_vec();
+    let mut causes = VoidReason::ALL.map(VoidCause::Probe).to_vec();
     causes.extend([
         VoidCause::Damage("pathproof-c0 is gone".to_owned()),
         VoidCause::Unsent("permission denied".to_owned()),
