@@ -5,6 +5,8 @@
 mod lanes;
 mod remedies;
 mod stages;
+#[cfg(test)]
+mod tests;
 
 use agent_common::service::SourceClass;
 
@@ -137,10 +139,7 @@ impl Words<'_> {
     fn lacking(&self, lacking: Lacking) -> String {
         let limits = self.limits;
         match lacking {
-            Lacking::Services => format!(
-                "fewer than {} Services do not accuse the node",
-                limits.broken_services
-            ),
+            Lacking::Services => format!("fewer than {} Services failed", limits.broken_services),
             Lacking::Endpoints => format!(
                 "there are fewer than {} endpoints behind them",
                 limits.broken_endpoints

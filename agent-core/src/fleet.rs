@@ -129,11 +129,14 @@ fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
     let reason = Reason::parse(&condition.reason);
     let age = condition.heartbeat.map(|at| age(at, now));
     if age.is_none_or(|age| age > OUT_OF_DATE) {
-        let since = age.map_or("ever".to_owned(), |age| Spoken(age).to_string());
+        let unwritten = match age {
+            Some(age) => format!("has not written the condition for {}", Spoken(age)),
+            None => "never wrote the condition".to_owned(),
+        };
         return Row {
             since: condition.heartbeat,
             sentence: Some(format!(
-                "its agent has not written the condition for {since}; last message: {}",
+                "its agent {unwritten}; last message: {}",
                 condition.message
             )),
             ..blank(node, "out of date", "no heartbeat".to_owned())

@@ -70,3 +70,6 @@ pub(crate) mod some_family {
         Ok(Option::deserialize(deserializer)?.map(|Named(family)| family))
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

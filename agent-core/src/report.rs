@@ -466,27 +466,4 @@ fn serialize_verdict<S: Serializer>(verdict: &Verdict, serializer: S) -> Result<
 pub mod sample;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sentences_stand_beside_findings_and_a_reader_needs_none() {
-        for report in [
-            sample::broken(),
-            sample::blind(),
-            sample::probed::filtered(),
-        ] {
-            let json = serde_json::to_value(&report).unwrap();
-            let verdict = &json["verdict"];
-            assert_eq!(verdict["reason"], report.verdict.reason());
-            assert!(verdict["finding"]["rule"].is_string(), "{verdict}");
-            let family = &verdict["families"][0];
-            assert_eq!(family["reason"], verdict["reason"]);
-            for lane in family["lanes"].as_array().into_iter().flatten() {
-                assert!(lane["sentence"].as_str().unwrap().starts_with("IPv4 "));
-            }
-            let back: Report = serde_json::from_value(json).unwrap();
-            assert_eq!(back, report);
-        }
-    }
-}
+mod tests;

@@ -117,6 +117,31 @@ pub struct ProbeTrace {
 }
 
 impl ProbeTrace {
+    /// A probe that was just sent, from `client` to `frontend`, of which nothing was seen yet.
+    /// Its control probe counts as failed until it came back.
+    pub fn sent(
+        lane: Lane,
+        (client, frontend): (SocketAddr, SocketAddr),
+        due: Mono,
+        sent: Mono,
+    ) -> ProbeTrace {
+        ProbeTrace {
+            lane,
+            due,
+            sent,
+            ended: sent,
+            client,
+            frontend,
+            handshake: [None; STAGES],
+            data: [None; STAGES],
+            echo_saw: None,
+            generation: None,
+            sightings: ProbeSightings::default(),
+            control: Control::Failed,
+            unsent: None,
+        }
+    }
+
     /// Stages of its first packet and the answer to that: of the SYN, or of the datagram.
     pub(crate) fn first_packet(&self) -> &Stamps {
         match self.lane.transport {

@@ -305,6 +305,64 @@ fn closed_asks_for_something_known(#[case] states: [State; 2], #[case] status: u
     assert_eq!(livez.status, status);
 }
 
+/// The datapath is served as healthy by then: /healthz alone waits for the start to end.
+#[rstest]
+#[case(Endpoint::Healthz, Enforcement::Enforce, 503, false, true)]
+#[case(Endpoint::Healthz, Enforcement::Audit, 200, true, true)]
+#[case(Endpoint::Livez, Enforcement::Enforce, 200, true, false)]
+#[case(Endpoint::Livez, Enforcement::Audit, 200, true, false)]
+fn a_start_is_told_on_healthz_alone(
+    #[case] endpoint: Endpoint,
+    #[case] enforcement: Enforcement,
+    #[case] status: u16,
+    #[case] healthy: bool,
+    #[case] would_fail: bool,
+) {
+    let verdict = verdict(
+        vec![family(Family::V6, State::Starting, None)],
+        Eligibility::Eligible,
+    );
+    let served = Served {
+        healthy: true,
+        families: [true; FAMILIES],
+        held_until: None,
+        flaps: 0,
+    };
+    let open = UnknownPolicy::Open;
+    let given_of = |served| answer(endpoint, &verdict, served, open, enforcement, &ANCHOR);
+    let given = given_of(&served);
+    assert_eq!((given.status, given.healthy), (status, healthy));
+    assert_eq!(given.would_fail, would_fail);
+    assert_eq!(given.families[0].healthy, healthy);
+    // A family that is not served as healthy is named, whatever the node is.
+    let served = Served {
+        families: [true, false],
+        ..served
+    };
+    let given = given_of(&served);
+    assert_eq!(given.families[0].healthy, enforcement == Enforcement::Audit);
+}
+
+/// A Node that was never seen is eligible as the policy for what is unknown has it.
+#[rstest]
+#[case(Eligibility::Eligible, UnknownPolicy::Closed, true)]
+#[case(Eligibility::NeverSeen, UnknownPolicy::Open, true)]
+#[case(Eligibility::NeverSeen, UnknownPolicy::Closed, false)]
+#[case(Eligibility::Deleting, UnknownPolicy::Open, false)]
+#[case(tainted(), UnknownPolicy::Open, false)]
+fn eligibility_is_answered(
+    #[case] node: Eligibility,
+    #[case] policy: UnknownPolicy,
+    #[case] eligible: bool,
+) {
+    let verdict = verdict(proven(), node);
+    let healthz = first(Endpoint::Healthz, &verdict, policy, Enforcement::Enforce);
+    assert_eq!(healthz.node_eligible, Some(eligible));
+    assert_eq!(healthz.status, if eligible { 200 } else { 503 });
+    let livez = first(Endpoint::Livez, &verdict, policy, Enforcement::Enforce);
+    assert_eq!((livez.node_eligible, livez.status), (None, 200));
+}
+
 fn any_state() -> impl Strategy<Value = State> {
     prop::sample::select(State::ALL.to_vec())
 }

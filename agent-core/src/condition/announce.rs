@@ -89,3 +89,118 @@ impl Announcer {
         self.retry.failed(&self.node, &self.pace, refusal, now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::cause::Cause;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Mono {
+        Mono(0).plus(SECOND * seconds as u32)
+    }
+
+    fn jitter() -> Duration {
+        let pace = Pace::default();
+        let jitter = spread("node-1", JITTER, pace.jitter);
+        assert!(jitter > Duration::ZERO && jitter < pace.jitter);
+        jitter
+    }
+
+    fn of(status: Status, reason: Reason, leaving: bool) -> Standing {
+        Standing {
+            status,
+            reason,
+            leaving,
+        }
+    }
+
+    fn sound() -> Standing {
+        of(Status::True, Reason::Proven, false)
+    }
+
+    fn broken(cause: Cause) -> Standing {
+        of(Status::False, Reason::Broken(Some(cause)), false)
+    }
+
+    fn unknown() -> Standing {
+        of(Status::Unknown, Reason::Unknown(None), false)
+    }
+
+    fn announcer() -> Announcer {
+        Announcer::new("node-1", Pace::default(), None)
+    }
+
+    #[rstest]
+    #[case::sound(sound(), false)]
+    #[case::unknown(unknown(), false)]
+    #[case::broken(broken(Cause::Lost), true)]
+    #[case::leaving(of(Status::True, Reason::Leaving, true), true)]
+    #[case::leaving_unknown(of(Status::Unknown, Reason::Leaving, true), true)]
+    fn an_event_is_about_accusation_and_removal(#[case] standing: Standing, #[case] due: bool) {
+        let mut announcer = announcer();
+        assert_eq!(announcer.due(), None, "nothing stands yet");
+        announcer.observe(standing, at(100));
+        assert_eq!(announcer.due().is_some(), due);
+    }
+
+    /// The time counts from the change of the subject, not of the words.
+    #[test]
+    fn what_lasts_is_due_after_the_jitter() {
+        let mut announcer = announcer();
+        announcer.observe(sound(), at(10));
+        announcer.observe(broken(Cause::Leaked), at(100));
+        assert_eq!(announcer.due(), Some(at(100).plus(jitter())));
+        announcer.observe(broken(Cause::Refused), at(102));
+        assert_eq!(announcer.due(), Some(at(100).plus(jitter())));
+        announcer.announced(broken(Cause::Refused), at(105));
+        assert_eq!(announcer.due(), None);
+    }
+
+    /// That nothing is known any more has to last.
+    #[test]
+    fn an_unknown_state_settles_first() {
+        let mut announcer = announcer();
+        announcer.observe(broken(Cause::Leaked), at(10));
+        announcer.announced(broken(Cause::Leaked), at(15));
+        announcer.observe(unknown(), at(100));
+        let settle = Pace::default().settle;
+        assert_eq!(announcer.due(), Some(at(100).plus(settle).plus(jitter())));
+        announcer.observe(sound(), at(101));
+        // The subject stayed the same: it is no longer accused since 100 s.
+        assert_eq!(announcer.due(), Some(at(100).plus(jitter())));
+    }
+
+    #[test]
+    fn a_refusal_is_waited_for_and_then_forgotten() {
+        let mut announcer = announcer();
+        announcer.observe(broken(Cause::Leaked), at(10));
+        announcer.failed(Refusal::Denied, at(20));
+        let denied = Pace::default().denied;
+        let due = announcer.due().unwrap();
+        assert!(due >= at(20).plus(denied), "{due:?}");
+        announcer.announced(broken(Cause::Leaked), due);
+        announcer.observe(sound(), due);
+        assert_eq!(announcer.due(), Some(due.plus(jitter())));
+    }
+
+    /// So many at once, and one more each minute.
+    #[test]
+    fn a_flapping_node_spends_its_budget() {
+        let mut announcer = announcer();
+        for number in 0..AT_ONCE {
+            let standing = match number % 2 {
+                0 => broken(Cause::Leaked),
+                _ => sound(),
+            };
+            announcer.observe(standing, at(1_000));
+            assert_eq!(announcer.due(), Some(at(1_000).plus(jitter())));
+            announcer.announced(standing, at(1_000));
+        }
+        announcer.observe(broken(Cause::Leaked), at(1_000));
+        assert_eq!(announcer.due(), Some(at(1_000).plus(EACH)));
+    }
+}

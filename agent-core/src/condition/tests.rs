@@ -3,6 +3,8 @@
 //!
 //! Length: one table of what is said, and one model of the API server for all that is written.
 
+mod words;
+
 use std::time::Duration;
 
 use proptest::prelude::*;

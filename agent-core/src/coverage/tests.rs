@@ -82,8 +82,10 @@ fn an_unobserved_uplink_hides_connections_from_outside() {
         problem: None,
     };
     let hidden = |devices: Vec<Hook>, left_out| {
-        let mut coverage = Coverage::default();
-        coverage.hooks = Hooks { devices, left_out };
+        let coverage = Coverage {
+            hooks: Hooks { devices, left_out },
+            ..Coverage::default()
+        };
         let health = coverage.health(Missing::default(), at(1));
         coverage.hides_outside(&health, true)
     };

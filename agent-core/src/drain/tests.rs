@@ -1,3 +1,5 @@
+mod words;
+
 use std::net::IpAddr;
 use std::time::Duration;
 

@@ -53,7 +53,13 @@ pub fn sentence(family: Family, view: &LaneView, now: Mono) -> String {
              sentinel's interfaces"
         ),
         (LaneState::NeverWorked, lane, _) => never_worked(family, &name, lane),
-        (LaneState::Void, ..) => format!("{name}: the last probe says nothing: {}", why_void(view)),
+        (LaneState::Void, ..) => {
+            let why = why_void(view).map(|why| format!(": {why}"));
+            format!(
+                "{name}: the last probe says nothing{}",
+                why.unwrap_or_default()
+            )
+        }
         _ => format!("{name}: not probed"),
     }
 }
@@ -62,7 +68,7 @@ pub fn sentence(family: Family, view: &LaneView, now: Mono) -> String {
 pub fn meaning(family: Family, view: &LaneView) -> Option<String> {
     match view.state {
         LaneState::Failing | LaneState::NeverWorked => Some(means(family, &failed(view)?)),
-        LaneState::Void => Some(why_void(view)),
+        LaneState::Void => why_void(view),
         LaneState::Passing | LaneState::Off => None,
     }
 }
@@ -87,8 +93,8 @@ fn is_local(path: ProbePath) -> bool {
     matches!(path, ProbePath::NodePort | ProbePath::Host)
 }
 
-fn why_void(view: &LaneView) -> String {
-    view.void_cause.as_ref().map_or_else(String::new, void)
+fn why_void(view: &LaneView) -> Option<String> {
+    view.void_cause.as_ref().map(void)
 }
 
 /// Why a probe says nothing.
@@ -148,7 +154,7 @@ fn happened(cause: ProbeCause) -> &'static str {
         ProbeCause::Stale => "were sent to an endpoint that left its slice (stale)",
         ProbeCause::ForwardingOff => "arrived and were not sent on (forwarding off)",
         ProbeCause::LostBeforeLeaving => "arrived and were not sent on (lost)",
-        ProbeCause::NoData => "were accepted, but their data did not come back (no data)",
+        ProbeCause::NoData => "were accepted, but the data did not come back (no data)",
         ProbeCause::AnswerLost => "were answered, but the answer did not get back (answer lost)",
         ProbeCause::NotMasqueraded => "kept the client's own address (not masqueraded)",
     }
@@ -221,7 +227,7 @@ fn passed(name: &str, at: Mono, now: Mono) -> String {
 
 pub(super) fn owners(owners: DatapathOwners) -> String {
     let labels: Vec<&str> = owners.iter().map(|owner| owner.label()).collect();
-    labels.join(", ")
+    labels.join(" and ")
 }
 
 /// Why nothing is probed.
@@ -288,7 +294,7 @@ impl Words<'_> {
                 let number = |of: &Option<u16>| of.map_or("none".to_owned(), |of| of.to_string());
                 format!(
                     "{}: the rules{of} are out of date: probes still go to generation {}, {} after \
-                     this node heard of a newer one (now {})",
+                     this node received a newer one (now {})",
                     name(family, *path, *transport),
                     number(generation),
                     Spoken(*late),

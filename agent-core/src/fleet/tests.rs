@@ -1,3 +1,5 @@
+mod words;
+
 use rstest::rstest;
 
 use super::*;

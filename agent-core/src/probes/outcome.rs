@@ -67,6 +67,20 @@ pub enum VoidReason {
     Unsettled,
 }
 
+#[cfg(test)]
+impl VoidReason {
+    pub(crate) const ALL: [VoidReason; 8] = [
+        VoidReason::NotSent,
+        VoidReason::SentLate,
+        VoidReason::EndedLate,
+        VoidReason::ControlFailed,
+        VoidReason::NotArrived,
+        VoidReason::NotEchoed,
+        VoidReason::Damaged,
+        VoidReason::Unsettled,
+    ];
+}
+
 /// What a probe means by itself. What takes memory (masquerade that was seen before, a sentinel
 /// that just changed) is left to [`SentinelLedger::absorb`](super::SentinelLedger::absorb).
 pub fn classify(trace: &ProbeTrace, facts: &KernelFacts, limits: &Limits) -> ProbeOutcome {

@@ -1,5 +1,7 @@
 //! Shapes as they were measured with real agents of two versions, and what cannot be told.
 
+mod words;
+
 use rstest::rstest;
 
 use super::*;

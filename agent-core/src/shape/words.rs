@@ -46,10 +46,10 @@ pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> 
         (SourceClass::Pod | SourceClass::External, _) => {}
     }
     if shape.netkit > 0 {
-        parts.push(format!(
-            "{} netkit interfaces are not supported: what crosses them is not seen",
-            shape.netkit
-        ));
+        parts.push(match shape.netkit {
+            1 => "1 netkit interface is not supported: what crosses it is not seen".to_owned(),
+            n => format!("{n} netkit interfaces are not supported: what crosses them is not seen"),
+        });
     }
     if parts.len() == 1 {
         parts.push("seen arriving, and leaving or answered".to_owned());

@@ -152,24 +152,15 @@ impl SimNode {
         let frontend = self.datapath.probed(kind)?;
         self.port = self.port.wrapping_add(1).max(20_000);
         let ends = (SocketAddr::new(client.into(), self.port), frontend);
+        let lane = Lane {
+            path,
+            family: Family::V4,
+            transport: Transport::Tcp,
+        };
         let mut trace = ProbeTrace {
-            lane: Lane {
-                path,
-                family: Family::V4,
-                transport: Transport::Tcp,
-            },
-            due,
-            sent: now,
             ended: now.plus(TIMEOUT),
-            client: ends.0,
-            frontend,
-            handshake: [None; STAGES],
-            data: [None; STAGES],
-            echo_saw: None,
-            generation: None,
-            sightings: ProbeSightings::default(),
             control,
-            unsent: None,
+            ..ProbeTrace::sent(lane, ends, due, now)
         };
         let isn = self.dice.word() as u32;
         self.follow_probe(&mut trace, isn, now);

@@ -158,22 +158,14 @@ impl Agent {
         let Some(observer) = &mut self.observer else {
             return;
         };
-        let own = self
-            .probing
-            .as_ref()
-            .map(Probing::far_ends)
-            .unwrap_or_default();
+        let own = (self.probing.as_ref()).map_or_else(Default::default, Probing::far_ends);
         let devices = self.interfaces.devices.iter();
         let (wanted, others): (Vec<&Device>, Vec<_>) = devices
             .filter(|device| !own.contains(&device.name))
             .partition(|device| self.config.observer.watches(&device.name));
         let left_out = others.len() + self.interfaces.unfollowed;
         if std::mem::take(&mut self.unfollowed) {
-            tracing::debug!(
-                devices = wanted.len(),
-                left_out,
-                "the interfaces are followed"
-            );
+            tracing::debug!(devices = wanted.len(), left_out, "interfaces are followed");
             let wanted: Vec<Device> = wanted.into_iter().cloned().collect();
             observer.follow(&wanted);
         }

@@ -385,3 +385,46 @@ proptest! {
         prop_assert!(held[0].is_some() && held[0] == held[1], "{held:?}");
     }
 }
+
+#[test]
+fn a_leader_that_lost_its_lease_does_not_write() {
+    let mut candidate = Candidate::new("a".to_owned());
+    assert_eq!(candidate.name(), "a");
+    candidate.wrote(s(0));
+    assert!(candidate.leads(s(1)));
+    candidate.lost();
+    assert!(!candidate.leads(s(1)) && candidate.is_due(s(1)));
+}
+
+/// What another leader wrote meanwhile is neither moved at once nor taken back.
+#[test]
+fn a_leader_that_comes_back_begins_anew() {
+    let mut rotation = leading();
+    rotation.wrote(20_006, true, s(60));
+    rotation.rest();
+    let slices = both(20_003);
+    assert_eq!(
+        rotation.plan(&wanted(), &slices, 3, s(500)),
+        Plan::default()
+    );
+    assert!(rotation.plan(&wanted(), &slices, 3, s(560)).rotates);
+}
+
+/// An API server that was away for this long, and no less, was out.
+#[rstest]
+#[case(14, false)]
+#[case(15, true)]
+fn an_outage_has_its_bound(#[case] seconds: u64, #[case] outage: bool) {
+    let mut rotation = leading();
+    rotation.failed(s(20));
+    rotation.failed(s(25));
+    assert_eq!(rotation.answered(s(20 + seconds)), outage);
+    let plan = rotation.plan(&wanted(), &both(20_005), 3, s(100));
+    assert_eq!(plan.rotates, !outage);
+}
+
+#[test]
+fn slices_are_named_by_their_family() {
+    let names = Family::ALL.map(|family| slice_name("sentinel", family));
+    assert_eq!(names, ["sentinel-ipv4", "sentinel-ipv6"]);
+}

@@ -56,7 +56,7 @@ fn an_idle_node_is_proven_by_its_probes() {
 #[case::data_dropped(
     outside(Fate::Mute, Fate::Pass),
     "no_data",
-    "IPv4 cluster IPs: the last 4 probes were accepted, but their data did not come back (no data): packets of \
+    "IPv4 cluster IPs: the last 4 probes were accepted, but the data did not come back (no data): packets of \
      connections that were just made are dropped, perhaps as INVALID; IPv4 node ports too (no_data)"
 )]
 #[case::masquerade_gone(

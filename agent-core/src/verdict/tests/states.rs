@@ -444,7 +444,7 @@ fn suspect_is_over_after_a_proof_or_a_while() {
     assert!(
         verdict
             .reason()
-            .ends_with("not confirmed: fewer than 2 Services do not accuse the node"),
+            .ends_with("not confirmed: fewer than 2 Services failed"),
         "{}",
         verdict.reason()
     );

@@ -10,7 +10,7 @@ use agent_core::time::Mono;
 use agent_core::trace::{Control, Lane, ProbePath, ProbeTrace, Transport};
 
 use super::probe::{Call, Flight};
-use super::tools::{CONTROL, Times, Tools, begun};
+use super::tools::{CONTROL, Times, Tools};
 use super::wire::{Network, Side, Socket};
 use super::{Kernel, Waiting};
 use crate::sentinel::frame::Packet;
@@ -92,7 +92,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         let most = if whole { usize::MAX } else { 1 };
         for errand in errands(targets).take(most) {
             let client = SocketAddr::new(errand.client.unwrap_or(any), 0);
-            let trace = begun(errand.lane, client, errand.frontend, due, self.now());
+            let trace = ProbeTrace::sent(errand.lane, (client, errand.frontend), due, self.now());
             let unsent = match errand.client {
                 Some(_) => self.launch(trace).map(|flight| round.flights.push(flight)),
                 None => self.dial(trace).map(|call| round.call = Some(call)),

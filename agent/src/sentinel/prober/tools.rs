@@ -10,7 +10,7 @@ use agent_common::evidence::state;
 use agent_common::probe::{Phase, Probe, ProbeKey, STAGES, Stage, UDP, probe_flag};
 use agent_common::service::{Family, TCP};
 use agent_core::time::Mono;
-use agent_core::trace::{Control, Lane, PROBE_PATHS, ProbeSightings, ProbeTrace, Transport};
+use agent_core::trace::{PROBE_PATHS, ProbeSightings, ProbeTrace, Transport};
 
 use super::Kernel;
 use super::wire::{Network, Side};
@@ -234,31 +234,6 @@ impl Times {
         } else {
             self.deadline
         }
-    }
-}
-
-/// A trace of which nothing is known yet. The control's result is put in when it is known.
-pub(super) fn begun(
-    lane: Lane,
-    client: SocketAddr,
-    frontend: SocketAddr,
-    due: Mono,
-    sent: Mono,
-) -> ProbeTrace {
-    ProbeTrace {
-        lane,
-        due,
-        sent,
-        ended: sent,
-        client,
-        frontend,
-        handshake: [None; STAGES],
-        data: [None; STAGES],
-        echo_saw: None,
-        generation: None,
-        sightings: ProbeSightings::default(),
-        control: Control::Failed,
-        unsent: None,
     }
 }
 

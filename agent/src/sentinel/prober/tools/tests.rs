@@ -59,7 +59,7 @@ fn trace() -> ProbeTrace {
     };
     let (client, frontend) = ("198.18.0.1:20000", "10.96.0.10:7");
     let (client, frontend) = (client.parse().unwrap(), frontend.parse().unwrap());
-    begun(lane, client, frontend, Mono(1), Mono(2))
+    ProbeTrace::sent(lane, (client, frontend), Mono(1), Mono(2))
 }
 
 #[test]

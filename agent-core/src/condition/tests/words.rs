@@ -1,0 +1,100 @@
+//! Every reason and message of the condition.
+
+use std::fmt::Write as _;
+
+use agent_common::service::Family;
+
+use super::*;
+use crate::evidence::CoverageLoss;
+use crate::names::tests::assert_words;
+use crate::report::sample::{self, ago, probed};
+use crate::trace::{ProbePath, Transport};
+
+#[test]
+fn every_reason_has_its_name() {
+    let mut text = String::new();
+    for reason in Reason::all() {
+        let _ = writeln!(text, "{}", reason.name());
+    }
+    assert_words("reasons", &text);
+}
+
+/// A verdict of every state, as it comes about.
+fn verdicts() -> [Verdict; 7] {
+    let judged = |rule, evidence| {
+        let mut verdict = sample::proven().verdict;
+        let finding = Finding {
+            family: Some(Family::V4),
+            ..Finding::new(rule, evidence)
+        };
+        sample::judge(&mut verdict, 0, finding);
+        verdict
+    };
+    let late = Evidence::Late {
+        path: ProbePath::OffCluster,
+        transport: Transport::Tcp,
+        owners: Default::default(),
+        late: Duration::from_secs(130),
+        generation: Some(20_001),
+        wanted: Some(20_003),
+    };
+    let (at, never) = (ago(60_000), None);
+    let why = "the agent needs CAP_BPF".to_owned();
+    let loss = Some(CoverageLoss::NotLoaded { why });
+    [
+        sample::proven().verdict,
+        probed::filtered().verdict,
+        sample::degraded().verdict,
+        judged(Rule::StaleByProbes, late),
+        sample::broken().verdict,
+        judged(Rule::Starting, Evidence::Boot { at, never }),
+        judged(Rule::ObserverBlind, Evidence::Unseen { loss }),
+    ]
+}
+
+#[test]
+fn every_state_has_its_message() {
+    let mut text = String::new();
+    for mut verdict in verdicts() {
+        let state = verdict.state.name();
+        for node in [Eligibility::Eligible, tainted(), Eligibility::Deleting] {
+            verdict.eligibility = node;
+            for sound in [true, false] {
+                let standing = standing(&verdict, sound);
+                let leaving = if standing.leaving { ", leaving" } else { "" };
+                let livez = if sound { 200 } else { 503 };
+                let (status, reason) = (standing.status.name(), standing.reason.name());
+                let _ = writeln!(text, "{state}, {livez}: {status}, {reason}{leaving}");
+                let message = |enforcement| message(&verdict, standing, enforcement);
+                let enforced = message(Enforcement::Enforce);
+                let audited = message(Enforcement::Audit);
+                assert_eq!(says_leaving(&enforced), standing.leaving);
+                let _ = writeln!(text, "  {enforced}");
+                if audited != enforced {
+                    let _ = writeln!(text, "  {audited}");
+                }
+            }
+        }
+    }
+    assert_words("condition", &text);
+}
+
+/// The limit is in bytes, and what fits is left as it is.
+#[rstest]
+#[case("x", MESSAGE_MAX, MESSAGE_MAX, false)]
+#[case("x", MESSAGE_MAX + 1, MESSAGE_MAX, true)]
+#[case("x", 3 * MESSAGE_MAX, MESSAGE_MAX, true)]
+#[case("ä", MESSAGE_MAX / 2, MESSAGE_MAX, false)]
+// A character is not cut in two: 498 of two bytes, and three of the ellipsis.
+#[case("ä", MESSAGE_MAX / 2 + 1, MESSAGE_MAX - 1, true)]
+fn long_messages_are_cut(
+    #[case] letter: &str,
+    #[case] letters: usize,
+    #[case] bytes: usize,
+    #[case] cut: bool,
+) {
+    let whole = letter.repeat(letters);
+    let kept = bounded(whole.clone());
+    assert_eq!((kept.len(), kept.ends_with('…')), (bytes, cut));
+    assert!(whole.starts_with(kept.trim_end_matches('…')));
+}

@@ -1,0 +1,369 @@
+//! Every rule with the evidence that it can have.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use agent_common::service::{Family, SourceClass};
+
+use super::super::*;
+use crate::cause::ProbeCause;
+use crate::evidence::CoverageLoss;
+use crate::names::tests::{assert_words, in_json};
+use crate::owners::{DatapathOwners, Owner};
+use crate::probes::VoidReason;
+use crate::report::sample::{self, ago};
+use crate::trace::{ProbePath, Transport};
+use crate::verdict::finding::{FailedLane, LaneLacking, NeverWorked, VoidCause};
+
+const RULES: [Rule; 27] = [
+    Rule::BrokenByProbes,
+    Rule::BrokenByConnections,
+    Rule::StaleByConnections,
+    Rule::StaleByProbes,
+    Rule::DegradedServices,
+    Rule::DegradedUnheard,
+    Rule::DegradedContradicted,
+    Rule::DegradedFiltered,
+    Rule::DegradedAside,
+    Rule::DegradedByLag,
+    Rule::SuspectByProbes,
+    Rule::SuspectByConnections,
+    Rule::SuspectByStale,
+    Rule::ProvenByConnection,
+    Rule::ProvenByProbe,
+    Rule::Starting,
+    Rule::NotSampled,
+    Rule::ObserverBlind,
+    Rule::ViewNotSynced,
+    Rule::NothingExpected,
+    Rule::EvidenceTooOld,
+    Rule::SentinelAltered,
+    Rule::DatapathChanged,
+    Rule::NeverWorked,
+    Rule::Inconclusive,
+    Rule::NothingProven,
+    Rule::Idle,
+];
+
+const LACKING: [Lacking; 5] = [
+    Lacking::Services,
+    Lacking::Endpoints,
+    Lacking::Pod,
+    Lacking::Sources,
+    Lacking::Time,
+];
+
+fn lane(path: ProbePath, transport: Transport, cause: ProbeCause, clear: bool) -> FailedLane {
+    FailedLane {
+        path,
+        transport,
+        cause,
+        failures: 8,
+        local: path == ProbePath::NodePort,
+        clear,
+        client: Some("198.18.0.1".parse().unwrap()),
+    }
+}
+
+fn outside(clear: bool) -> FailedLane {
+    lane(
+        ProbePath::OffCluster,
+        Transport::Tcp,
+        ProbeCause::LostBeforeLeaving,
+        clear,
+    )
+}
+
+fn leaked(path: ProbePath) -> FailedLane {
+    lane(path, Transport::Tcp, ProbeCause::Leaked, true)
+}
+
+fn named(names: &[&str], more: usize) -> Named {
+    let first = names.iter().map(|name| (*name).to_owned()).collect();
+    Named { first, more }
+}
+
+fn web() -> Named {
+    named(&["shop/web:http"], 0)
+}
+
+fn owned(owners: &[Owner]) -> DatapathOwners {
+    owners.iter().copied().collect()
+}
+
+/// Every kind of evidence that a rule comes with, and what else it has to bear.
+fn evidence(rule: Rule) -> Vec<Evidence> {
+    let many = || named(&["shop/web:http", "shop/cart:grpc", "shop/api"], 4);
+    let connections = |services, lacking| Evidence::Connections {
+        services,
+        since: ago(4_200),
+        lacking,
+    };
+    let left = |destination: Option<&str>| Evidence::LeftEndpoint {
+        services: web(),
+        age: Duration::from_secs(16),
+        destination: destination.map(|at| at.parse().unwrap()),
+    };
+    let late = |owners: &[Owner], generation, wanted| Evidence::Late {
+        path: ProbePath::NodePort,
+        transport: Transport::Udp,
+        owners: owned(owners),
+        late: Duration::from_secs(130),
+        generation,
+        wanted,
+    };
+    let kube_proxy = &[Owner::KubeProxyIptables, Owner::Cilium];
+    match rule {
+        Rule::BrokenByProbes => {
+            let probes = |lanes, real| Evidence::Probes { lanes, real };
+            vec![
+                probes(vec![leaked(ProbePath::OffCluster)], false),
+                probes(
+                    vec![leaked(ProbePath::OffCluster), leaked(ProbePath::NodePort)],
+                    true,
+                ),
+                probes(vec![outside(false)], false),
+                probes(vec![outside(false), leaked(ProbePath::NodePort)], false),
+            ]
+        }
+        Rule::BrokenByConnections => vec![connections(many(), None)],
+        Rule::StaleByConnections | Rule::SuspectByStale => {
+            vec![left(Some("10.244.3.9:8080")), left(None)]
+        }
+        Rule::StaleByProbes | Rule::DegradedByLag => vec![
+            late(kube_proxy, Some(20_001), Some(20_004)),
+            late(&[], None, None),
+        ],
+        Rule::DegradedServices => {
+            let broken = |services, cause, failures| BrokenServices {
+                cause,
+                services,
+                failures,
+            };
+            let one = broken(web(), Cause::Refused, 3);
+            let two = broken(many(), Cause::Stale, 40);
+            let services = |broken, more| Evidence::Services { broken, more };
+            vec![services(vec![one.clone()], 0), services(vec![one, two], 2)]
+        }
+        Rule::DegradedUnheard => vec![
+            Evidence::Unheard {
+                services: web(),
+                clients: 3,
+            },
+            Evidence::Unheard {
+                services: named(&[], 0),
+                clients: 3,
+            },
+        ],
+        Rule::DegradedContradicted => SourceClass::ALL
+            .map(|path| Evidence::Contradicted {
+                lane: outside(false),
+                path,
+                at: ago(700),
+            })
+            .to_vec(),
+        Rule::DegradedFiltered | Rule::DegradedAside => {
+            let of = |path, transport| Evidence::Probe {
+                lane: lane(path, transport, ProbeCause::LostBeforeLeaving, false),
+            };
+            vec![
+                of(ProbePath::OffCluster, Transport::Tcp),
+                of(ProbePath::Host, Transport::Tcp),
+                of(ProbePath::NodePort, Transport::Udp),
+            ]
+        }
+        Rule::SuspectByProbes => {
+            let lacking = [
+                LaneLacking::Failures,
+                LaneLacking::Off("CAP_NET_RAW is missing".to_owned()),
+                LaneLacking::Void(VoidReason::Damaged),
+                LaneLacking::Look,
+                LaneLacking::Pod,
+                LaneLacking::Connection,
+            ];
+            let of = |lacking| Evidence::Unconfirmed {
+                lane: FailedLane {
+                    failures: 3,
+                    ..outside(false)
+                },
+                lacking,
+            };
+            lacking.map(of).to_vec()
+        }
+        Rule::SuspectByConnections => {
+            let lacking = LACKING.map(Some).into_iter().chain([None]);
+            lacking.map(|lacking| connections(web(), lacking)).collect()
+        }
+        Rule::ProvenByConnection => SourceClass::ALL
+            .map(|path| Evidence::Connection { path, at: ago(40) })
+            .to_vec(),
+        Rule::ProvenByProbe => {
+            let of = |path| {
+                Transport::ALL.map(|transport| Evidence::Pass {
+                    path,
+                    transport,
+                    at: ago(1_900),
+                })
+            };
+            ProbePath::ALL.into_iter().flat_map(of).collect()
+        }
+        Rule::Starting => {
+            let at = ago(90_000);
+            let never = Some(never(Some(ProbeCause::Refused)));
+            vec![
+                Evidence::Boot { at, never: None },
+                Evidence::Boot { at, never },
+            ]
+        }
+        Rule::NotSampled => vec![
+            Evidence::Read { at: None },
+            Evidence::Read {
+                at: Some(ago(12_000)),
+            },
+        ],
+        Rule::ObserverBlind => {
+            let why = "the agent needs CAP_BPF".to_owned();
+            let loss = Some(CoverageLoss::NotLoaded { why });
+            vec![Evidence::Unseen { loss }, Evidence::Unseen { loss: None }]
+        }
+        Rule::DatapathChanged => vec![
+            Evidence::Owners {
+                owners: owned(kube_proxy),
+            },
+            Evidence::Owners {
+                owners: DatapathOwners::default(),
+            },
+        ],
+        Rule::NeverWorked => {
+            let causes = ProbeCause::ALL.map(Some).into_iter().chain([None]);
+            causes.map(|cause| Evidence::Never(never(cause))).collect()
+        }
+        Rule::Inconclusive => {
+            let of = |why| Evidence::Void {
+                path: ProbePath::OffCluster,
+                transport: Transport::Tcp,
+                why,
+            };
+            let why = [
+                VoidCause::Damage("pathproof-c0 is gone".to_owned()),
+                VoidCause::Unsent("permission denied".to_owned()),
+                VoidCause::Probe(VoidReason::EndedLate),
+                VoidCause::Former,
+            ];
+            let mut all = vec![Evidence::Nothing];
+            all.extend(why.map(of));
+            all
+        }
+        Rule::SentinelAltered | Rule::NothingProven | Rule::Idle | Rule::EvidenceTooOld => {
+            let said = match rule {
+                Rule::SentinelAltered => "Service pathproof/pathproof-sentinel has no port 80",
+                _ => "CAP_NET_RAW is missing",
+            };
+            [None, Some(said.to_owned())]
+                .map(|said| Evidence::Sentinel { said })
+                .to_vec()
+        }
+        Rule::ViewNotSynced | Rule::NothingExpected => vec![Evidence::Nothing],
+    }
+}
+
+fn never(cause: Option<ProbeCause>) -> NeverWorked {
+    NeverWorked {
+        path: ProbePath::OffCluster,
+        transport: Transport::Tcp,
+        cause,
+        client: Some("198.18.0.1".parse().unwrap()),
+    }
+}
+
+#[test]
+fn every_finding_has_its_sentence() {
+    let mut verdict = sample::proven().verdict;
+    let mut text = String::new();
+    for rule in RULES {
+        let why = rule.why().map(|why| format!(" ({})", why.name()));
+        let (state, why) = (rule.state().name(), why.unwrap_or_default());
+        let _ = writeln!(text, "{}: {state}{why}", in_json(rule));
+        for evidence in evidence(rule) {
+            let accuses = rule.state() > crate::cause::State::Proven;
+            verdict.finding = Finding {
+                rule,
+                family: Some(Family::V4),
+                cause: accuses.then_some(Cause::Refused),
+                evidence,
+            };
+            let _ = writeln!(text, "  {}", verdict.reason());
+            let rule = super::super::rule(&verdict.finding, &verdict.limits);
+            if let Some(rule) = rule {
+                let _ = writeln!(text, "    {rule}");
+            }
+        }
+    }
+    assert_words("findings", &text);
+}
+
+/// Of what keeps everything from being judged no family is named, and a family has its own finding.
+#[test]
+fn a_sentence_is_of_its_family() {
+    let mut verdict = sample::proven().verdict;
+    let of = |family| Finding {
+        family,
+        ..Finding::new(Rule::NothingExpected, Evidence::Nothing)
+    };
+    let words = "no Service has a TCP frontend on this node: there is nothing to prove";
+    verdict.finding = of(None);
+    verdict.families[1].finding = of(Some(Family::V6));
+    assert_eq!(verdict.reason(), words);
+    let sixth = verdict.families[1].clone();
+    assert_eq!(verdict.reason_of(&sixth), format!("IPv6: {words}"));
+    // Sentences about lanes name the family themselves.
+    verdict.finding.evidence = Evidence::Pass {
+        path: ProbePath::Host,
+        transport: Transport::Tcp,
+        at: ago(40),
+    };
+    verdict.finding.family = Some(Family::V6);
+    assert_eq!(
+        verdict.reason(),
+        "IPv6 cluster IPs from the node itself: a probe of the sentinel got through 40 ms ago"
+    );
+}
+
+#[test]
+fn every_cause_and_loss_has_its_words() {
+    let mut text = String::new();
+    for cause in Cause::ALL {
+        let (words, label) = (super::super::cause(cause), label(cause.name()));
+        let _ = writeln!(text, "{label}: {words}");
+    }
+    let device = || "eth0".to_owned();
+    let why = || "permission denied".to_owned();
+    let losses = [
+        CoverageLoss::NotLoaded { why: why() },
+        CoverageLoss::Detached {
+            device: device(),
+            why: why(),
+        },
+        CoverageLoss::Detached {
+            device: device(),
+            why: String::new(),
+        },
+        CoverageLoss::LeftOut { devices: 2 },
+        CoverageLoss::NotFirst { device: device() },
+        CoverageLoss::FrontendsFull { missing: 7 },
+        CoverageLoss::EndpointsFull { missing: 7 },
+        CoverageLoss::SourcesFull { missing: 7 },
+        CoverageLoss::ServicesFull { missing: 7 },
+        CoverageLoss::PendingFull { missed: 7 },
+        CoverageLoss::OverBudget { missed: 7 },
+        CoverageLoss::FirstSynUncertain,
+        CoverageLoss::Settling,
+        CoverageLoss::NoPins { why: why() },
+        CoverageLoss::SourceSilent,
+        CoverageLoss::NotRead { why: why() },
+    ];
+    for loss in losses {
+        let _ = writeln!(text, "{}: {loss}", loss.name());
+    }
+    assert_words("causes", &text);
+}

@@ -1,0 +1,170 @@
+//! A lane in every state, with every cause and every reason to say nothing.
+
+use std::fmt::Write as _;
+
+use agent_common::service::Family;
+use rstest::rstest;
+
+use super::super::*;
+use crate::cause::ProbeCause;
+use crate::names::tests::assert_words;
+use crate::probes::VoidReason;
+use crate::report::sample::{ago, probed};
+use crate::trace::{Lane, ProbePath, Transport};
+use crate::verdict::finding::VoidCause;
+use crate::verdict::{LaneState, LaneView};
+
+const NOW: Mono = Mono(3_600_000_000_000);
+
+fn lane(path: ProbePath, transport: Transport) -> LaneView {
+    LaneView {
+        path,
+        transport,
+        client: Some("198.18.0.1".parse().unwrap()),
+        last_pass: Some(ago(1_900)),
+        ..probed::passing(Family::V4).remove(0)
+    }
+}
+
+fn failing(path: ProbePath, cause: ProbeCause) -> LaneView {
+    LaneView {
+        state: LaneState::Failing,
+        cause: Some(cause),
+        failures: 4,
+        ..lane(path, Transport::Tcp)
+    }
+}
+
+/// A sentence, which ends with what it means where that is told.
+fn said(text: &mut String, family: Family, view: &LaneView) {
+    let sentence = sentence(family, view, NOW);
+    let _ = writeln!(text, "  {sentence}");
+    let told = view.cause.is_some() || view.void_cause.is_some();
+    match meaning(family, view) {
+        Some(meaning) => assert!(
+            told && !meaning.is_empty() && sentence.ends_with(&meaning),
+            "{sentence}: {meaning:?}"
+        ),
+        None => assert!(!told, "{sentence}"),
+    }
+}
+
+#[test]
+fn every_lane_has_its_sentence() {
+    let mut text = String::new();
+    let out = &mut text;
+    let _ = writeln!(out, "lanes");
+    for family in Family::ALL {
+        for path in ProbePath::ALL {
+            for transport in Transport::ALL {
+                let label = lane_label(Lane {
+                    path,
+                    family,
+                    transport,
+                });
+                let _ = writeln!(out, "  {label}");
+            }
+        }
+    }
+    for cause in ProbeCause::ALL {
+        let _ = writeln!(out, "failing, {}", cause.name());
+        for path in ProbePath::ALL {
+            said(out, Family::V4, &failing(path, cause));
+        }
+        let local = LaneView {
+            local: true,
+            failures: 1,
+            ..failing(ProbePath::NodePort, cause)
+        };
+        said(out, Family::V6, &local);
+        let unknown = LaneView {
+            client: None,
+            transport: Transport::Udp,
+            ..failing(ProbePath::OffCluster, cause)
+        };
+        said(out, Family::V4, &unknown);
+    }
+    let _ = writeln!(out, "never worked");
+    let never = |path, cause| LaneView {
+        state: LaneState::NeverWorked,
+        // What a run of failures told does not count where there was none.
+        local: path == ProbePath::OffCluster,
+        cause,
+        ..lane(path, Transport::Tcp)
+    };
+    for path in ProbePath::ALL {
+        said(out, Family::V4, &never(path, Some(ProbeCause::Refused)));
+    }
+    said(out, Family::V4, &never(ProbePath::Pod, None));
+    let _ = writeln!(out, "void");
+    let mut causes = VoidReason::ALL.map(VoidCause::Probe).to_vec();
+    causes.extend([
+        VoidCause::Damage("pathproof-c0 is gone".to_owned()),
+        VoidCause::Unsent("permission denied".to_owned()),
+        VoidCause::Former,
+    ]);
+    for cause in causes.into_iter().map(Some).chain([None]) {
+        let view = LaneView {
+            state: LaneState::Void,
+            void_cause: cause,
+            ..lane(ProbePath::OffCluster, Transport::Tcp)
+        };
+        said(out, Family::V4, &view);
+    }
+    let _ = writeln!(out, "passing and off");
+    let passing = lane(ProbePath::NodePort, Transport::Udp);
+    said(out, Family::V6, &passing);
+    let without_time = LaneView {
+        last_pass: None,
+        ..passing.clone()
+    };
+    said(out, Family::V6, &without_time);
+    for beside_cilium in [false, true] {
+        let off = LaneView {
+            state: LaneState::Off,
+            beside_cilium,
+            ..passing.clone()
+        };
+        said(out, Family::V6, &off);
+    }
+    assert_words("lanes", &text);
+}
+
+/// UDP is told with TCP where that tells more.
+#[rstest]
+#[case::told(Some(ProbeCause::LostBeforeLeaving), Some(ProbeCause::Leaked), true)]
+#[case::it_is_clear_itself(Some(ProbeCause::Leaked), Some(ProbeCause::Leaked), false)]
+#[case::it_has_no_cause(None, Some(ProbeCause::Leaked), false)]
+#[case::neither_is_clear(
+    Some(ProbeCause::LostBeforeLeaving),
+    Some(ProbeCause::LostBeforeLeaving),
+    false
+)]
+#[case::tcp_has_no_cause(Some(ProbeCause::LostBeforeLeaving), None, false)]
+fn tcp_explains_udp(
+    #[case] udp: Option<ProbeCause>,
+    #[case] tcp: Option<ProbeCause>,
+    #[case] expected: bool,
+) {
+    let of = |path, transport, state, cause| LaneView {
+        state,
+        cause,
+        ..lane(path, transport)
+    };
+    let (path, failing) = (ProbePath::NodePort, LaneState::Failing);
+    let asked = of(path, Transport::Udp, failing, udp);
+    let told = of(path, Transport::Tcp, failing, tcp);
+    assert_eq!(
+        is_explained(&asked, &[asked.clone(), told.clone()]),
+        expected
+    );
+    // What is TCP, of another path or in another state is told apart.
+    let itself = of(path, Transport::Tcp, failing, udp);
+    assert!(!is_explained(&itself, &[told]));
+    let others = [
+        of(ProbePath::Host, Transport::Tcp, failing, tcp),
+        of(path, Transport::Udp, failing, tcp),
+        of(path, Transport::Tcp, LaneState::NeverWorked, tcp),
+    ];
+    assert!(!is_explained(&asked, &others));
+}

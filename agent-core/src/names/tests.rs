@@ -1,0 +1,209 @@
+use std::fmt::Write as _;
+
+use super::*;
+use crate::cause::{Cause, Failure, ProbeCause, State, Why};
+use crate::condition::Status;
+use crate::eligibility::Eligibility;
+use crate::explain::{Stage, path_label};
+use crate::owners::{DatapathOwners, Owner};
+use crate::probes::VoidReason;
+use crate::report::SentinelState;
+use crate::shape::{Routing, Seen, Told};
+use crate::trace::{ProbePath, Transport};
+use crate::verdict::finding::{Evidence, Finding, Rule};
+use crate::verdict::{LaneState, PathState};
+
+/// Words are what lies in agent-core/testdata/words. With PATHPROOF_BLESS set they are written
+/// anew, to be read before they are kept.
+pub(crate) fn assert_words(name: &str, words: &str) {
+    let path = format!("{}/testdata/words/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("PATHPROOF_BLESS").is_some() {
+        std::fs::write(&path, words).unwrap();
+    }
+    assert!(words.lines().all(|line| line.trim_end() == line), "{words}");
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    if words == expected {
+        return;
+    }
+    let mut lines = words.lines().zip(expected.lines()).enumerate();
+    let first = lines.find(|(_, (now, before))| now != before);
+    let (line, (now, before)) = first.unwrap_or((
+        words.lines().count().min(expected.lines().count()),
+        ("one of them has more lines", ""),
+    ));
+    panic!(
+        "line {} of {path} reads\n  {before}\nand is now\n  {now}\nIf it should be, run the test \
+         with PATHPROOF_BLESS=1 and read what that changes",
+        line + 1
+    );
+}
+
+/// A name as JSON has it.
+pub(crate) fn in_json<T: Serialize>(value: T) -> String {
+    let json = serde_json::to_value(value).unwrap();
+    json.as_str().unwrap().to_owned()
+}
+
+/// The name of a value, which is the same in JSON.
+fn one_name<T: Serialize>(value: T, name: &str) -> String {
+    assert_eq!(name, in_json(value));
+    name.to_owned()
+}
+
+/// Rows of a table under its heading.
+fn table<T: Copy>(text: &mut String, title: &str, all: &[T], row: impl Fn(T) -> String) {
+    let _ = writeln!(text, "{title}");
+    for one in all {
+        let _ = writeln!(text, "  {}", row(*one));
+    }
+}
+
+#[test]
+fn every_name_is_what_is_documented() {
+    let mut text = String::new();
+    let out = &mut text;
+    table(out, "families", &Family::ALL, |of| of_family(of).to_owned());
+    table(out, "paths of connections", &SourceClass::ALL, |of| {
+        of_path(of).to_owned()
+    });
+    table(out, "paths of probes", &ProbePath::ALL, |of| {
+        format!("{} ({})", one_name(of, of.name()), path_label(of))
+    });
+    table(out, "transports", &Transport::ALL, |of| {
+        one_name(of, of.name())
+    });
+    table(out, "failures", &Failure::ALL, |of| {
+        format!("{}: {}", in_json(of), Cause::of(of).name())
+    });
+    table(out, "causes of probes", &ProbeCause::ALL, |of| {
+        let clear = match of.is_unambiguous() {
+            true => "unambiguous",
+            false => "ambiguous",
+        };
+        format!("{}: {}, {clear}", of.name(), of.cause().name())
+    });
+    table(out, "states", &State::ALL, |of| {
+        format!("{}{}", of.name(), if of.fails() { ": fails" } else { "" })
+    });
+    table(out, "causes", &Cause::ALL, |of| of.name().to_owned());
+    table(out, "whys", &Why::ALL, |of| of.name().to_owned());
+    table(out, "owners", &Owner::ALL, |of| {
+        let alone: DatapathOwners = [of].into_iter().collect();
+        let kube_proxy = match alone.is_kube_proxy() {
+            true => ", kube-proxy's",
+            false => "",
+        };
+        format!("{}: {}{kube_proxy}", in_json(of), of.label())
+    });
+    let told = [Told::Yes, Told::No, Told::Unknown];
+    table(out, "what is told", &told, |of| one_name(of, of.name()));
+    let routing = [Routing::Native, Routing::Vxlan, Routing::Geneve];
+    table(out, "routing", &routing, |of| one_name(of, of.name()));
+    let seen = [Seen::Full, Seen::Partial, Seen::Hidden];
+    table(out, "what is seen", &seen, |of| one_name(of, of.name()));
+    let lanes = [
+        LaneState::Passing,
+        LaneState::Failing,
+        LaneState::Void,
+        LaneState::NeverWorked,
+        LaneState::Off,
+    ];
+    table(out, "states of lanes", &lanes, |of| one_name(of, of.name()));
+    let paths = [PathState::Proven, PathState::Failing, PathState::Quiet];
+    table(out, "states of paths", &paths, in_json);
+    table(out, "void", &VoidReason::ALL, in_json);
+    let stages = [
+        Stage::Sent,
+        Stage::Arrived,
+        Stage::Translated,
+        Stage::Echoed,
+        Stage::Returned,
+        Stage::Collected,
+        Stage::Data,
+        Stage::Masqueraded,
+    ];
+    table(out, "stages", &stages, |of| one_name(of, of.name()));
+    let sentinel = [
+        SentinelState::Probing,
+        SentinelState::Off,
+        SentinelState::Absent,
+        SentinelState::Altered,
+        SentinelState::Disabled,
+    ];
+    table(out, "the sentinel", &sentinel, |of| one_name(of, of.name()));
+    table(out, "status of the condition", &Status::ALL, |of| {
+        assert_eq!(Status::parse(of.name()), Some(of));
+        of.name().to_owned()
+    });
+    assert_eq!(Status::parse("true"), None);
+    let taint = "ToBeDeletedByClusterAutoscaler".to_owned();
+    let nodes = [
+        &Eligibility::Eligible,
+        &Eligibility::Deleting,
+        &Eligibility::Tainted { taint },
+        &Eligibility::NeverSeen,
+    ];
+    table(out, "nodes", &nodes, |of| format!("{}: {of}", of.name()));
+    assert_words("names", &text);
+}
+
+/// A family that nobody names stays so.
+#[test]
+fn a_finding_keeps_its_family() {
+    for family in [None, Some(Family::V4), Some(Family::V6)] {
+        let finding = Finding {
+            family,
+            ..Finding::new(Rule::Idle, Evidence::Nothing)
+        };
+        let json = serde_json::to_value(&finding).unwrap();
+        let named = json.get("family").and_then(|name| name.as_str());
+        assert_eq!(named, family.map(of_family));
+        assert_eq!(serde_json::from_value::<Finding>(json).unwrap(), finding);
+    }
+    let null = serde_json::json!({"rule": "idle", "family": null, "evidence": {"kind": "nothing"}});
+    assert_eq!(
+        serde_json::from_value::<Finding>(null).unwrap().family,
+        None
+    );
+}
+
+#[test]
+fn owners_are_a_set() {
+    let set = |owners: &[Owner]| -> DatapathOwners { owners.iter().copied().collect() };
+    let list = |owners: DatapathOwners| -> Vec<Owner> { owners.iter().collect() };
+    for bits in 0u8..1 << Owner::ALL.len() {
+        let there = |owner: &Owner| bits & (1 << *owner as u8) != 0;
+        let expected: Vec<Owner> = Owner::ALL.into_iter().filter(there).collect();
+        let owners = set(&expected);
+        assert_eq!(list(owners), expected);
+        assert_eq!(
+            list(set(&[&expected[..], &expected].concat())),
+            expected,
+            "twice"
+        );
+        assert_eq!(owners.is_empty(), expected.is_empty());
+        for owner in Owner::ALL {
+            assert_eq!(owners.contains(owner), expected.contains(&owner));
+        }
+        let modes = [
+            Owner::KubeProxyIptables,
+            Owner::KubeProxyNftables,
+            Owner::Ipvs,
+        ];
+        let alone = !expected.is_empty() && expected.iter().all(|owner| modes.contains(owner));
+        assert_eq!(owners.is_kube_proxy(), alone, "{expected:?}");
+        let known = set(&[Owner::Ipvs, Owner::Cilium]);
+        let beyond: Vec<Owner> = expected
+            .iter()
+            .copied()
+            .filter(|owner| !known.contains(*owner))
+            .collect();
+        assert_eq!(list(owners.beyond(known)), beyond);
+        let json = serde_json::to_value(owners).unwrap();
+        assert_eq!(json, serde_json::to_value(&expected).unwrap());
+        assert_eq!(
+            serde_json::from_value::<DatapathOwners>(json).unwrap(),
+            owners
+        );
+    }
+}

@@ -1,0 +1,201 @@
+use std::fmt::Write as _;
+
+use agent_common::evidence::OUTCOMES;
+use serde_json::Value;
+
+use super::drain::DrainReport;
+use super::*;
+use crate::cluster::ObjectName;
+use crate::drain::{Ask, Reason};
+use crate::names::tests::{assert_words, in_json};
+use crate::node::Condition;
+use crate::replay::replay;
+
+#[test]
+fn sentences_stand_beside_findings_and_a_reader_needs_none() {
+    for report in [
+        sample::broken(),
+        sample::blind(),
+        sample::probed::filtered(),
+    ] {
+        let json = serde_json::to_value(&report).unwrap();
+        let verdict = &json["verdict"];
+        assert_eq!(verdict["reason"], report.verdict.reason());
+        assert!(verdict["finding"]["rule"].is_string(), "{verdict}");
+        let family = &verdict["families"][0];
+        assert_eq!(family["reason"], verdict["reason"]);
+        for lane in family["lanes"].as_array().into_iter().flatten() {
+            assert!(lane["sentence"].as_str().unwrap().starts_with("IPv4 "));
+        }
+        let back: Report = serde_json::from_value(json).unwrap();
+        assert_eq!(back, report);
+    }
+}
+
+/// A document's values, a line each; of long lists the first and the last.
+fn flat(text: &mut String, path: &str, value: &Value) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (name, value) in fields {
+                flat(text, &format!("{path}.{name}"), value);
+            }
+        }
+        Value::Array(all) if !all.is_empty() => {
+            for (index, value) in all.iter().enumerate() {
+                if index < 4 || index + 4 > all.len() {
+                    flat(text, &format!("{path}[{index}]"), value);
+                }
+            }
+        }
+        value => {
+            let _ = writeln!(text, "{path}: {value}");
+        }
+    }
+}
+
+/// The sample reports stand for real ones wherever one is rendered: in full, and then by what
+/// differs.
+#[test]
+fn samples_are_what_they_were() {
+    let of = |report: &Report| {
+        let mut text = String::new();
+        flat(&mut text, "", &serde_json::to_value(report).unwrap());
+        text
+    };
+    let proven = of(&sample::proven());
+    let mut text = format!("proven\n{proven}");
+    let samples = [
+        ("broken", sample::broken()),
+        ("blind", sample::blind()),
+        ("degraded", sample::degraded()),
+        ("beside_cilium", sample::beside_cilium()),
+        ("flushed", sample::probed::flushed()),
+        ("filtered", sample::probed::filtered()),
+        ("never_worked", sample::probed::never_worked()),
+    ];
+    for (name, report) in samples {
+        let _ = writeln!(text, "{name}");
+        let of = of(&report);
+        let differs = |line: &&str| !proven.lines().any(|known| known == *line);
+        for line in of.lines().filter(differs) {
+            let _ = writeln!(text, "{line}");
+        }
+    }
+    assert_words("samples", &text);
+}
+
+#[test]
+fn every_state_of_the_sentinel_has_its_sentence() {
+    let service = ObjectName::new("pathproof", "pathproof-sentinel");
+    let conditions = [
+        Condition::Absent,
+        Condition::Altered("Service pathproof/pathproof-sentinel has no port 80"),
+        Condition::Off("CAP_NET_RAW is missing"),
+        Condition::Settling,
+        Condition::Probing,
+    ];
+    let mut text = String::new();
+    for condition in &conditions {
+        for synced in [true, false] {
+            let report = SentinelReport::of(&service, condition, synced);
+            assert_eq!(
+                report.service.as_deref(),
+                Some("pathproof/pathproof-sentinel")
+            );
+            let (state, sentence) = (report.state.name(), report.sentence);
+            let _ = writeln!(text, "{state}: {sentence}");
+        }
+    }
+    let disabled = SentinelReport::disabled();
+    let _ = writeln!(text, "{}: {}", disabled.state.name(), disabled.sentence);
+    assert_eq!(disabled.service, None);
+    assert_words("sentinel", &text);
+}
+
+#[test]
+fn every_outcome_is_counted_by_its_name() {
+    let counts: [u64; OUTCOMES] = std::array::from_fn(|index| index as u64 + 1);
+    let of = OutcomeCounts::new(&counts, 99);
+    let json = serde_json::to_value(of).unwrap();
+    for outcome in Outcome::ALL {
+        let name = format!("{outcome:?}").to_lowercase();
+        assert_eq!(json[&name], counts[outcome as usize], "{name}");
+    }
+    assert_eq!(json["lost"], 99);
+    let failures = of.failures();
+    assert_eq!(failures.len(), Failure::ALL.len());
+    for (failure, count) in failures {
+        assert_eq!(json[in_json(failure)], count, "{failure:?}");
+    }
+}
+
+#[test]
+fn problems_of_writing_are_gathered() {
+    let of = |problem: Option<&str>| WriteReport {
+        written: None,
+        problem: problem.map(str::to_owned),
+    };
+    let problems = |condition, events| -> Vec<String> {
+        let report = PublishReport { condition, events };
+        report.problems().map(str::to_owned).collect()
+    };
+    assert_eq!(problems(None, Some(of(None))), [""; 0]);
+    assert_eq!(
+        problems(Some(of(Some("one"))), Some(of(Some("two")))),
+        ["one", "two"]
+    );
+}
+
+/// A drain is told in wall-clock times.
+#[test]
+fn a_drain_is_told_in_the_time_of_the_day() {
+    let mut report = sample::blind();
+    let now = report.verdict.at;
+    let blind = DrainReport::of(&report, &Ask::default(), now);
+    assert_eq!((blind.reason, blind.is_quiet()), (Reason::Blind, false));
+    report.drain.blind = None;
+    report.drain.last = Some(sample::ago(100_000));
+    let drained = DrainReport::of(&report, &Ask::default(), now);
+    assert!(drained.draining && drained.is_quiet(), "{drained:?}");
+    let json = serde_json::to_value(&drained).unwrap();
+    let expected = serde_json::json!({
+        "draining": true,
+        "reason": "quiet",
+        "message": "no new connection from outside for 94 s",
+        "node": "tainted",
+        "since": "2026-11-21T12:58:25.25Z",
+        "connections": 1_720,
+        "total": 94_514,
+        "ignored": 720,
+        "lastConnection": "2026-11-21T12:58:20.25Z",
+        "quietFor": 94.94,
+        "quiet": 10.0,
+    });
+    assert_eq!(json, expected);
+    report.drain.since = None;
+    let stays = DrainReport::of(&report, &Ask::default(), now);
+    assert_eq!((stays.since, stays.connections), (None, None));
+    assert!(!stays.draining);
+}
+
+/// What a recording ends with is told with its sentinel.
+#[test]
+fn a_replay_is_a_report() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/testdata/recordings/fault-flushed-idle.pathproof"
+    );
+    let replayed = replay(&std::fs::read(path).unwrap(), None).unwrap();
+    let moment = replayed.moments.last().unwrap();
+    let report = Report::replayed(&replayed, moment);
+    assert_eq!(report.node, replayed.node);
+    assert_eq!(report.verdict, moment.judged.verdict);
+    assert_eq!(i128::from(moment.at.0), report.written.as_nanosecond());
+    assert_eq!(report.answers.livez.status, 200);
+    assert_eq!(report.sentinel.state, SentinelState::Probing);
+    assert!(
+        report.sentinel.sentence.ends_with(" is probed"),
+        "{:?}",
+        report.sentinel
+    );
+}

@@ -1,0 +1,181 @@
+//! Every sentence of a shape, and what of it is counted as seen.
+
+use std::fmt::Write as _;
+
+use super::*;
+use crate::names::of_path;
+use crate::names::tests::assert_words;
+use crate::shape::words;
+
+const TOLD: [Told; 3] = [Told::Yes, Told::No, Told::Unknown];
+
+fn cilium(replacement: Told, socket_lb: Told, routing: Routing) -> Shape {
+    Shape {
+        cilium: Some(Cilium {
+            replacement,
+            socket_lb,
+            routing,
+        }),
+        ..Shape::default()
+    }
+}
+
+/// What is said of every path of a node with these owners.
+fn paths(text: &mut String, title: &str, shape: &Shape) {
+    let _ = writeln!(text, "{title}");
+    let there = [Owner::KubeProxyNftables, Owner::Cilium];
+    for path in SourceClass::ALL {
+        let owners = shape.owners(there.into_iter().collect(), path);
+        let (name, seen) = (of_path(path), shape.seen(path).name());
+        let sentence = words::path(shape, path, owners);
+        let _ = writeln!(text, "  {name}, {seen}: {sentence}");
+    }
+}
+
+#[test]
+fn every_path_has_its_sentence() {
+    let mut text = String::new();
+    let out = &mut text;
+    paths(out, "kube-proxy", &Shape::default());
+    for replacement in TOLD {
+        for socket_lb in TOLD {
+            let title = format!(
+                "Cilium, replacement {}, sockets {}",
+                replacement.name(),
+                socket_lb.name()
+            );
+            paths(
+                out,
+                &title,
+                &cilium(replacement, socket_lb, Routing::Native),
+            );
+        }
+    }
+    let accelerated = Shape {
+        accelerated: vec!["eth0".to_owned(), "eth1".to_owned()],
+        ..Shape::default()
+    };
+    paths(out, "XDP at uplinks", &accelerated);
+    let both = Shape {
+        netkit: 1,
+        ..accelerated
+    };
+    paths(out, "and netkit", &both);
+    let netkit = Shape {
+        netkit: 3,
+        ..Shape::default()
+    };
+    paths(out, "netkit alone", &netkit);
+    let nobody = words::path(
+        &Shape::default(),
+        SourceClass::Pod,
+        DatapathOwners::default(),
+    );
+    let _ = writeln!(out, "nobody\n  {nobody}");
+    assert_words("paths", &text);
+}
+
+fn noted(text: &mut String, title: &str, shape: &Shape, facts: &Facts) {
+    let _ = writeln!(text, "{title}");
+    for note in words::notes(shape, facts) {
+        let _ = writeln!(text, "  {note}");
+    }
+}
+
+#[test]
+fn every_note_is_told() {
+    let mut text = String::new();
+    let out = &mut text;
+    let facts = node(&[], Some(&[]), PROXY);
+    for replacement in TOLD {
+        for managed in TOLD {
+            let mut shape = cilium(replacement, Told::Yes, Routing::Native);
+            shape.sentinel_managed = managed;
+            let title = format!(
+                "replacement {}, the sentinel's interfaces managed {}",
+                replacement.name(),
+                managed.name()
+            );
+            noted(out, &title, &shape, &facts);
+        }
+    }
+    for routing in [Routing::Vxlan, Routing::Geneve] {
+        noted(
+            out,
+            routing.name(),
+            &cilium(Told::No, Told::No, routing),
+            &facts,
+        );
+    }
+    let bare = Facts::default();
+    let unmanaged = Shape {
+        sentinel_managed: Told::No,
+        ..cilium(Told::Yes, Told::Yes, Routing::Native)
+    };
+    noted(out, "without the sentinel's interfaces", &unmanaged, &bare);
+    let strangers = || vec!["retina at eth0".to_owned(), "falco at eth0".to_owned()];
+    let with = |shape: Shape| Shape {
+        strangers: strangers(),
+        ..shape
+    };
+    noted(
+        out,
+        "programs of others",
+        &with(Shape::default()),
+        &Facts::default(),
+    );
+    let beside = with(cilium(Told::No, Told::No, Routing::Native));
+    noted(out, "beside Cilium", &beside, &facts);
+    noted(out, "nothing to tell", &Shape::default(), &bare);
+    assert_words("notes", &text);
+}
+
+/// Programs of others are named once for each uplink, and those of other interfaces not at all.
+#[test]
+fn strangers_are_named() {
+    let mut facts = node(&["cil_to_netdev", "retina"], Some(&[]), PROXY);
+    facts.devices[0].hooks.as_mut().unwrap()[0] = Strangers {
+        links: vec![None, Some("retina".to_owned())],
+        filters: vec![Some("bandwidth".to_owned())],
+    };
+    facts
+        .devices
+        .push(device("eth1", Role::Uplink, &["retina"], &[]));
+    facts
+        .devices
+        .push(device("cilium_net", Role::Cilium, &["other"], &[]));
+    assert_eq!(
+        Shape::of(&facts).strangers,
+        [
+            "a program whose name cannot be read at eth0",
+            "bandwidth at eth0",
+            "retina at eth0",
+            "retina at eth1",
+        ]
+    );
+}
+
+/// What is attached to an interface that is no uplink accelerates nothing.
+#[test]
+fn uplinks_alone_are_accelerated() {
+    let mut facts = node(&[], Some(&[]), PROXY);
+    for device in &mut facts.devices {
+        device.xdp = device.role != Role::Uplink;
+    }
+    assert_eq!(Shape::of(&facts).accelerated, [""; 0]);
+    facts.netkit = 2;
+    let shape = Shape::of(&facts);
+    assert_eq!(shape.netkit, 2);
+    assert_eq!(shape.paths.len(), 6);
+}
+
+/// Without an uplink, what leaves by one is not known.
+#[test]
+fn a_node_without_uplinks_tells_nothing_of_the_replacement() {
+    let mut facts = node(&[], Some(&["cil_sock4_lb"]), &[]);
+    facts.devices.remove(0);
+    let shape = Shape::of(&facts);
+    assert_eq!(shape.cilium.unwrap().replacement, Told::Unknown);
+    let owners = shape.owners_with([Owner::Cilium].into_iter().collect());
+    assert_eq!(owners, [Owner::Cilium].into_iter().collect());
+}
