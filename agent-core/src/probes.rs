@@ -317,7 +317,6 @@ impl SentinelLedger {
         };
         match lane.path {
             ProbePath::NodePort => true,
-            ProbePath::OffCluster if !self.lane(node_port).armed => false,
             ProbePath::OffCluster => self.failed_lately(node_port, ProbeCause::NotMasqueraded, now),
             ProbePath::Pod | ProbePath::Host => false,
         }
