@@ -1,5 +1,5 @@
-//! What the health port answers: the only table of 200 and 503, and kube-proxy 1.36's bodies to
-//! the byte. Datapath and eligibility meet here and nowhere else.
+//! Answers of the health port: the only table of 200 and 503, and kube-proxy 1.36's bodies to the
+//! byte. Datapath and eligibility meet here and nowhere else.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ pub enum Endpoint {
     Livez,
 }
 
-/// What an unknown verdict is answered with: `--unknown-policy`.
+/// Answer to an unknown verdict: `--unknown-policy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnknownPolicy {
@@ -44,19 +44,19 @@ pub enum Enforcement {
     Audit,
 }
 
-/// What a state asks of the answer for the datapath, before [damping](super::damping).
+/// Answer that a state requires for the datapath, before [damping](super::damping).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// 200.
     Pass,
-    /// Whatever it was.
+    /// The answer stays as it was.
     Undecided,
     /// 503.
     Fail,
 }
 
-/// The table: what each state asks for. [`State::Starting`] is 503 on `/healthz` besides, see
-/// [`answer`].
+/// The table: the answer that each state requires. [`State::Starting`] is 503 on `/healthz`
+/// besides, see [`answer`].
 pub fn wish(state: State, policy: UnknownPolicy) -> Wish {
     match (state, policy) {
         (State::Proven | State::Degraded, _) => Wish::Pass,
@@ -67,7 +67,7 @@ pub fn wish(state: State, policy: UnknownPolicy) -> Wish {
     }
 }
 
-/// What is answered for the datapath.
+/// Answer for the datapath, after [damping](super::damping).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
     /// The datapath counts as healthy.

@@ -14,7 +14,7 @@ pub(crate) const fn firsts<T: Copy, R: Copy, const N: usize>(table: &[(T, R); N]
     all
 }
 
-/// How a connection failed. The names are those of metrics and `/verdict`.
+/// Kind of connection failure. The names are those of metrics and `/verdict`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
@@ -46,7 +46,7 @@ impl Failure {
     pub const ALL: [Failure; FAILURES] = firsts(&Self::CAUSES);
 }
 
-/// How a probe failed.
+/// Kind of probe failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeCause {

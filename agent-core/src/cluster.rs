@@ -18,7 +18,7 @@ pub struct ObjectName {
 }
 
 impl ObjectName {
-    /// Of a namespaced object.
+    /// Name of a namespaced object.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self {
             namespace: namespace.into(),
@@ -37,7 +37,7 @@ impl fmt::Display for ObjectName {
     }
 }
 
-/// What this node's Node object says.
+/// Facts of this node's Node object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFacts {
     /// `metadata.name`.
@@ -80,8 +80,8 @@ pub struct ServicePort {
     pub node_port: Option<u16>,
 }
 
-/// What a Service says. Headless, ExternalName and foreign-proxied Services have none of these:
-/// they are skipped before.
+/// Facts of a Service. Headless, ExternalName and foreign-proxied Services have none: they are
+/// skipped before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceFacts {
     /// Namespace and name.
@@ -130,7 +130,7 @@ pub struct EndpointFacts {
     pub local: bool,
 }
 
-/// What an EndpointSlice of address type IPv4 or IPv6 says.
+/// Facts of an EndpointSlice of address type IPv4 or IPv6.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceFacts {
     /// Namespace and name.

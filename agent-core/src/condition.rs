@@ -1,6 +1,6 @@
-//! What the Node's condition `ServiceDatapathReady` says: status, reason and message, from a verdict
-//! and what is answered for it; and when it is due to be written ([`Schedule`]) or announced by an
-//! Event ([`Announcer`]).
+//! The Node's condition `ServiceDatapathReady`: status, reason and message, from a verdict and the
+//! answer given for it; and when it is due to be written ([`Schedule`]) or announced by an Event
+//! ([`Announcer`]).
 //!
 //! The status follows /livez: the datapath alone. A node that is leaving is a reason, never False.
 //! Nothing here writes: `publish` does.
@@ -38,7 +38,7 @@ impl Status {
     /// All of them.
     pub const ALL: [Status; 3] = [Status::True, Status::False, Status::Unknown];
 
-    /// As the API spells it.
+    /// The API's spelling.
     pub fn name(self) -> &'static str {
         match self {
             Status::True => "True",
@@ -47,7 +47,7 @@ impl Status {
         }
     }
 
-    /// Of a name; `None` for one that the API does not know.
+    /// The status of a name; `None` for a name that the API does not have.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.name() == name)
     }
@@ -79,7 +79,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Of a state, where nothing outranks it.
+    /// The reason for a state, where nothing outranks it.
     fn of(state: State, cause: Option<Cause>, why: Option<Why>) -> Self {
         match state {
             State::Proven => Reason::Proven,
@@ -109,7 +109,7 @@ impl Reason {
         all.chain(whys.map(Reason::Unknown)).collect()
     }
 
-    /// As the API shows it.
+    /// The API's spelling.
     pub fn name(self) -> String {
         let (name, detail) = match self {
             Reason::Proven => ("DatapathProven", None),
@@ -132,13 +132,13 @@ impl Reason {
         name
     }
 
-    /// Of a name; `None` for one of another release.
+    /// The reason of a name; `None` for a name of another release.
     pub fn parse(name: &str) -> Option<Self> {
         Self::all().into_iter().find(|reason| reason.name() == name)
     }
 }
 
-/// What is worth writing or announcing when it changes: everything but the words.
+/// The part of the condition whose change is worth a write or an Event: everything but the words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Standing {
     /// The status.
@@ -149,7 +149,7 @@ pub struct Standing {
     pub leaving: bool,
 }
 
-/// What a verdict amounts to. `sound` is whether /livez answers 200, or would without audit.
+/// The standing of a verdict. `sound` is whether /livez answers 200, or would without audit.
 pub fn standing(verdict: &Verdict, sound: bool) -> Standing {
     let status = match verdict.state {
         State::Unknown | State::Starting => Status::Unknown,

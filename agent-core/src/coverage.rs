@@ -1,4 +1,4 @@
-//! How well the observer sees: what is missing, what is suspended, and why. Blindness of pathproof's
+//! The observer's coverage: what is missing, what is suspended, and why. Blindness of pathproof's
 //! own is never the node's fault.
 
 use std::time::Duration;
@@ -155,7 +155,7 @@ impl Coverage {
         self.unread.replace(why.to_owned()).as_deref() != Some(why)
     }
 
-    /// How well the observer sees now.
+    /// The observer's coverage at `now`.
     pub(crate) fn health(&self, missing: Missing, now: Mono) -> ObserverHealth {
         let mut reasons = Vec::new();
         let (attached, wanted) = self.devices(&mut reasons);

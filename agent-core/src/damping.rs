@@ -26,7 +26,7 @@ const SLOTS: usize = FAMILIES + 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damping {
     dwell: Duration,
-    /// What to write down for [`Damping::restore`].
+    /// State to store for [`Damping::restore`].
     pub memory: DampingMemory,
 }
 
@@ -137,8 +137,8 @@ fn dwell(first: Duration, flaps: u32) -> Duration {
     first.saturating_mul(doubled).min(DWELL_MAX.max(first))
 }
 
-/// What each family asks for. A family of which nothing is known asks for nothing where another
-/// one speaks: nothing known is the node's state only where nothing else is.
+/// The wish of each family. A family of which nothing is known is ignored where more is known of
+/// another one: nothing known is the node's state only where nothing else is.
 fn wishes(verdict: &Verdict, policy: UnknownPolicy) -> [Wish; SLOTS] {
     let of_family = |family: Family| match verdict.family(family) {
         Some(judged) if judged.state < verdict.state.min(State::Proven) => Wish::Pass,

@@ -26,11 +26,10 @@ pub use ask::{Ask, AskError, DEFAULT_QUIET, MAX_QUIET, MIN_QUIET, quiet_time, ti
 pub struct Arrival {
     /// When its first SYN came in.
     pub at: Mono,
-    /// Who sent it.
     pub client: Address,
 }
 
-/// What came from outside since the look before.
+/// New connections from outside since the look before.
 #[derive(Clone, Debug, Default)]
 pub struct Outside {
     /// Up to when everything that came is among them, in this look or in one before.
@@ -39,12 +38,12 @@ pub struct Outside {
     pub arrivals: Vec<Arrival>,
 }
 
-/// Where load balancers probe from: connections of these sources do not count.
+/// Source ranges of load balancers' probes: connections from them do not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeRanges(Vec<IpNet>);
 
 impl ProbeRanges {
-    /// Of these ranges; none: every connection counts.
+    /// With these ranges; with none, every connection counts.
     pub fn new(ranges: impl IntoIterator<Item = IpNet>) -> Self {
         Self(IpNet::aggregate(&ranges.into_iter().collect::<Vec<_>>()))
     }
@@ -56,8 +55,8 @@ impl ProbeRanges {
     }
 }
 
-/// What is known of connections from outside, as the report holds it. [`DrainView::judge`] answers
-/// from it.
+/// Everything that is known of connections from outside, as the report holds it.
+/// [`DrainView::judge`] answers from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DrainView {
@@ -139,13 +138,12 @@ impl Drain {
         self.view.blind = Some(why.to_owned());
     }
 
-    /// What is known.
     pub fn view(&self) -> &DrainView {
         &self.view
     }
 }
 
-/// What was not looked at for so long is not known: the agent was stopped or starved.
+/// Maximum age of the last look: beyond it the agent was stopped or starved, and nothing is known.
 const UNSEEN: Duration = Duration::from_secs(5);
 
 const NOT_LEAVING: &str = "the node is not being removed, so nothing is waited for; whoever drains it all \
@@ -174,7 +172,7 @@ pub struct Finding {
     pub reason: Reason,
     /// Since when the node leaves: by its Node object or by the caller's word, whichever is earlier.
     pub since: Option<Mono>,
-    /// How long nothing came, as far as that was seen; zero where it does not leave.
+    /// Time without a new connection, as far as it was watched; zero where the node does not leave.
     pub quiet_for: Duration,
     /// The reason in a sentence, without its period.
     pub message: String,
@@ -199,7 +197,7 @@ impl DrainView {
         }
     }
 
-    /// How long no connection came, up to the last look; nothing before somebody watched.
+    /// Time without a new connection, up to the last look; `None` before somebody watched.
     pub fn quiet(&self) -> Option<Duration> {
         self.watched.map(|watched| self.quiet_since(watched))
     }
@@ -227,7 +225,7 @@ impl DrainView {
             let message = format!("no new connection from outside for {}", Spoken(quiet));
             return (Reason::Quiet, message);
         }
-        // What came before the quiet time could begin is not what it waits for.
+        // A connection from before the quiet time could begin is no reason to wait.
         let begun = self.watched.map_or(since, |watched| since.max(watched));
         if let Some(last) = self.last.filter(|last| *last >= begun) {
             let ago = Spoken(now.since(last));

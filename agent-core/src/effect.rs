@@ -68,24 +68,24 @@ pub enum Effect {
     Log(Notice),
 }
 
-/// What outlives the agent within one boot of the node, so that a restart changes no answer. The
-/// shell writes it below /run, under the boot's id, and reads it back.
+/// State that outlives the agent within one boot of the node, so that a restart changes no answer.
+/// The shell writes it below /run, under the boot's id, and reads it back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remembered {
     /// Proofs and runs of failures.
     pub ledger: LedgerMemory,
-    /// What is being answered, and for how long it must be.
+    /// The current answer, and how long it is held.
     pub damping: DampingMemory,
     /// The last verdict, in short.
     pub verdict: LastVerdict,
-    /// What the last known Node object said.
+    /// Eligibility by the last known Node object.
     pub eligibility: Eligibility,
     /// When this was written; the boot's begin, where an older agent did not say so.
     #[serde(default)]
     pub written: Mono,
 }
 
-/// What is to be done because of one event, in order.
+/// The effects of one event, in order.
 pub type Effects = Vec<Effect>;
 
 /// A verdict and its consequences.

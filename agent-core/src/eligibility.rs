@@ -74,7 +74,7 @@ pub fn eligibility(node: Option<&NodeFacts>, terminating: &TerminatingTaints) ->
 /// A named set of taint keys that announce a node's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preset {
-    /// What `--terminating-taint` calls it.
+    /// Its name in `--terminating-taint`.
     pub name: &'static str,
     /// Its keys.
     pub keys: &'static [&'static str],
@@ -168,7 +168,7 @@ pub enum TaintError {
     /// A value or an effect was given too.
     #[error("terminating taint {text:?} has a value or an effect: give the key alone, {key:?}")]
     NotKeyAlone {
-        /// What was given.
+        /// The given text.
         text: String,
         /// The part before them.
         key: String,
@@ -180,9 +180,9 @@ pub enum TaintError {
         preset_names()
     )]
     Invalid {
-        /// What was given.
+        /// The given text.
         text: String,
-        /// What is wrong with it.
+        /// The reason why it is invalid.
         problem: &'static str,
     },
 }

@@ -24,7 +24,8 @@ pub enum Event {
     /// [`Event::Facts`] and [`Event::Services`] stand for it: a view may be 40 MB.
     #[serde(skip)]
     View(ViewUpdate),
-    /// What a former agent left in the maps: the answer to [`Effect::ReadMaps`](super::effect::Effect).
+    /// Content of the maps that a former agent left: the answer to
+    /// [`Effect::ReadMaps`](super::effect::Effect).
     #[serde(skip)]
     Installed(Installed),
     /// Changes of a plan that found no place.
@@ -38,9 +39,9 @@ pub enum Event {
     /// [`Effect::SearchAddresses`](super::effect::Effect).
     #[serde(skip)]
     AddressesTaken(Option<String>),
-    /// What the view comes to for the judge.
+    /// The view's facts for the judge.
     Facts(Box<Facts>),
-    /// What ids of Services stand for, before they first occur in a recording.
+    /// The Services that ids stand for, before the ids first occur in a recording.
     Services(Vec<Service>),
     /// Whether the uncached sentinel, read at that time, differs from the one that watches reported.
     Rechecked(Mono, Option<bool>),
@@ -58,7 +59,7 @@ pub enum Event {
     Tick,
     /// A few seconds went by: what is checked from time to time is due.
     Check,
-    /// What tells the datapath's shape was read.
+    /// The facts of the datapath's shape were read.
     Shape(Box<shape::Facts>),
     /// The sentinel's own devices, programs and prober.
     Parts(Parts),
@@ -71,7 +72,7 @@ pub enum Event {
 pub struct ViewUpdate {
     /// Changes of objects, in order.
     pub changes: Vec<Change>,
-    /// What is wrong with the source, in sentences.
+    /// Problems of the source, in sentences.
     pub problems: Vec<String>,
     /// The source does not report what happens now.
     pub silent: bool,
@@ -79,7 +80,7 @@ pub struct ViewUpdate {
     pub ignored: u64,
 }
 
-/// What the judge needs of the cluster view.
+/// The part of the cluster view that the judge needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// Everything that was there at the start has been delivered.
@@ -90,7 +91,7 @@ pub struct Facts {
     pub node: Option<NodeFacts>,
     /// Families with frontends.
     pub families: [bool; FAMILIES],
-    /// What found no place in the maps.
+    /// Number of entries that found no place in the maps.
     pub missing: Missing,
     /// The sentinel.
     pub sentinel: Sentinel,
@@ -98,7 +99,7 @@ pub struct Facts {
     pub taken: Option<String>,
 }
 
-/// What an id of evidence stands for.
+/// The Service port that an id of evidence stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     /// The id.
@@ -127,7 +128,7 @@ impl Successor {
     }
 }
 
-/// What one reading of the kernel's maps brought.
+/// Result of one reading of the kernel's maps.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct KernelSample {
     /// Services whose counts moved.
@@ -136,7 +137,7 @@ pub struct KernelSample {
     pub sightings: Vec<Sighting>,
     /// When a connection was last proven, by family and source class.
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
-    /// What the programs could not do, in total.
+    /// Faults of the programs, in total.
     pub faults: [u64; FAULTS],
     /// Connections that were forgotten before their time.
     pub forgotten_early: usize,
@@ -162,7 +163,7 @@ pub enum Parts {
     Started(Option<String>),
     /// The prober ended by itself.
     Ended,
-    /// What the kernel says of itself, read with the devices.
+    /// The kernel's own state, read with the devices.
     Kernel(KernelState),
 }
 

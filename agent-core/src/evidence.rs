@@ -1,5 +1,5 @@
-//! What was seen since the last look, as plain values: counts per Service, single failures with
-//! their addresses, the times of the last proofs, and how well the observer itself sees.
+//! Observations since the last look, as plain values: counts per Service, single failures with
+//! their addresses, the times of the last proofs, and the observer's coverage.
 //!
 //! `datapath` fills a [`Sample`] from the kernel; the [ledger](super::ledger) absorbs it.
 
@@ -28,22 +28,22 @@ pub use doubts::{Doubts, count};
 pub struct Sample {
     /// When the look was taken.
     pub at: Mono,
-    /// What happened since the look before, for Services where anything did.
+    /// Counts since the look before, for Services where anything happened.
     pub counts: Vec<CountDelta>,
     /// Single failures; the kernel limits their rate, so counts may be higher.
     pub anomalies: Vec<Sighting>,
     /// When a connection was last proven, by [`Family`] and [`SourceClass`].
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
-    /// How well the observer sees.
+    /// The observer's coverage.
     pub observer: ObserverHealth,
 }
 
-/// How often each outcome happened to one Service port, family and source class.
+/// Count of each outcome for one Service port, family and source class.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct CountDelta {
     /// Id of the Service port and family.
     pub service: u32,
-    /// Where the connections came from.
+    /// Source class of the connections.
     #[serde(with = "crate::names::ClassName")]
     pub class: SourceClass,
     /// By [`Outcome`](agent_common::evidence::Outcome).
@@ -62,19 +62,18 @@ pub struct Sighting {
     pub arrived: Mono,
     /// Id of the Service port and family.
     pub service: u32,
-    /// Where the client is.
+    /// Source class of the client.
     #[serde(with = "crate::names::ClassName")]
     pub class: SourceClass,
     /// Which of the Service's addresses it dialled.
     #[serde(with = "crate::names::KindName")]
     pub kind: FrontendKind,
-    /// What went wrong.
     pub failure: Failure,
     /// The client.
     pub client: IpAddr,
-    /// What it dialled.
+    /// Address that it dialled.
     pub frontend: SocketAddr,
-    /// Where its SYN went, where that was seen.
+    /// Destination of its SYN, where that was seen.
     pub destination: Option<SocketAddr>,
     /// Interface index of the sighting.
     pub device: u32,
@@ -87,20 +86,20 @@ pub struct Sighting {
 }
 
 impl Sighting {
-    /// How long before the connection its endpoint had left.
+    /// Time from the endpoint's departure to the connection.
     pub(crate) fn age(&self) -> Option<Duration> {
         self.left_since.map(|left| self.arrived.since(left))
     }
 }
 
-/// How well the observer sees. Its blindness is never the node's fault.
+/// The observer's coverage. Its blindness is never the node's fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObserverHealth {
     /// Devices with a hook in both directions.
     pub attached: u32,
     /// Devices that should have both.
     pub wanted: u32,
-    /// What is not seen, and why.
+    /// Traffic that is not seen, and why.
     pub reasons: Vec<CoverageLoss>,
     /// Connections may have been forgotten before they could be judged: lost says nothing now.
     pub lost_suspended: bool,
@@ -120,7 +119,7 @@ pub enum CoverageLoss {
     Detached {
         /// Name of the device.
         device: String,
-        /// What the kernel said; empty where it said nothing.
+        /// The kernel's error; empty where it gave none.
         why: String,
     },
     /// Devices that the configuration leaves out, or whose headers are not followed (PPP,
@@ -205,7 +204,7 @@ impl Directory for BTreeMap<u32, ServiceInfo> {
     }
 }
 
-/// What evidence needs to know of a Service port and family.
+/// Facts of a Service port and family that evidence needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceInfo {
     /// Namespace and name of the Service.
@@ -215,7 +214,7 @@ pub struct ServiceInfo {
     /// Family of the frontends.
     #[serde(with = "crate::names::FamilyName")]
     pub family: Family,
-    /// How many current endpoints it has.
+    /// Number of its current endpoints.
     pub endpoints: u32,
     /// It is a UDP port: what is counted of it is judged apart.
     pub udp: bool,

@@ -1,6 +1,6 @@
-//! What is owed: from the facts of a Service and of this node to the frontends that clients may
-//! dial here, what the datapath owes each of them by the source of a connection, and the
-//! endpoints that it may send them to.
+//! Expectations: from the facts of a Service and of this node to the frontends that clients may
+//! dial here, what the datapath owes each of them by the source of a connection, and the endpoints
+//! that it may send them to.
 //!
 //! The rules are kube-proxy's (1.36, `pkg/proxy/topology.go`, `serviceport.go`,
 //! `iptables/proxier.go`); docs/expectations.md has them as a table. Pure: the same facts always
@@ -25,18 +25,18 @@ pub use node::{NodeContext, SourcePrefix};
 /// A frontend and what is owed to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frontend {
-    /// What clients dial.
+    /// Address, port and protocol that clients dial.
     pub key: FrontendKey,
     /// Which of the Service's addresses it is.
     pub kind: FrontendKind,
-    /// What is owed, by source class.
+    /// Expected handling, by source class.
     pub owed: [Owed; SOURCE_CLASSES],
     /// Bits of [`frontend_flag`].
     pub flags: u8,
 }
 
 impl Frontend {
-    /// As the map holds it, under a service id.
+    /// The map's value for it, under a service id.
     pub fn value(&self, service: u32) -> FrontendValue {
         FrontendValue {
             service,
@@ -48,7 +48,7 @@ impl Frontend {
     }
 }
 
-/// What is expected of one Service port in one family: what a service id stands for.
+/// Expectation for one Service port in one family; a service id stands for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortExpectation {
     /// Name of the Service port; empty for the single unnamed one.
@@ -65,7 +65,7 @@ pub struct PortExpectation {
     pub endpoints: Vec<Endpoint>,
 }
 
-/// What is expected of a Service on this node.
+/// Expectation for a Service on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expectation {
     /// By port and family, in the order of the Service's ports.
@@ -88,7 +88,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// As the map's key, under a service id.
+    /// The map's key for it, under a service id.
     pub fn key(&self, service: u32) -> EndpointKey {
         EndpointKey {
             service,
@@ -98,7 +98,7 @@ impl Endpoint {
         }
     }
 
-    /// As the map's value.
+    /// The map's value for it.
     pub fn value(&self) -> EndpointValue {
         EndpointValue {
             flags: if self.local { endpoint_flag::LOCAL } else { 0 }
@@ -107,8 +107,8 @@ impl Endpoint {
     }
 }
 
-/// What is expected of a Service on a node. Without the Service nothing is; without the node
-/// (an empty context) there are no node ports.
+/// The expectation for a Service on a node. Without the Service it is empty; without the node (an
+/// empty context) there are no node ports.
 pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
     let mut expectation = Expectation::default();
     let Some(service) = state.service.as_deref() else {
@@ -139,12 +139,12 @@ pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
     expectation
 }
 
-/// What a Service port is served at.
+/// Kind, address and port at which a Service port is served.
 type Served = (FrontendKind, Address, u16);
 
-/// Where a Service port is served in one family. kube-proxy serves a family only where the Service
-/// has a cluster IP of it, the first (`GetClusterIPByFamily`): a load balancer's address of the
-/// other family has no rules.
+/// The places at which a Service port is served in one family. kube-proxy serves a family only
+/// where the Service has a cluster IP of it, the first (`GetClusterIPByFamily`): a load balancer's
+/// address of the other family has no rules.
 fn served(
     service: &ServiceFacts,
     port: &ServicePort,
@@ -239,9 +239,9 @@ fn merge_equal_keys(frontends: &mut Vec<Frontend>) {
     frontends.shrink_to_fit();
 }
 
-/// What is owed to connections for a kind of frontend, by source class.
+/// Expected handling of connections for a kind of frontend, by source class.
 fn owed(service: &ServiceFacts, kind: FrontendKind, sets: &EndpointSets) -> [Owed; SOURCE_CLASSES] {
-    // Where they go cannot be checked, nor that they go anywhere.
+    // It cannot be checked where they go, nor that they go anywhere.
     if service.is_global {
         return [Owed::Nothing; SOURCE_CLASSES];
     }
@@ -256,7 +256,7 @@ fn owed(service: &ServiceFacts, kind: FrontendKind, sets: &EndpointSets) -> [Owe
     match kind {
         FrontendKind::ClusterIp if service.internal_local => [local; SOURCE_CLASSES],
         FrontendKind::ClusterIp => [Owed::Forward; SOURCE_CLASSES],
-        // Who is let in depends on the source, in finer grain than a class.
+        // Admission depends on the source, in finer grain than a class.
         FrontendKind::LoadBalancer if service.has_source_ranges => [Owed::Nothing; SOURCE_CLASSES],
         // kube-proxy treats what pods and the node itself send to an external address as if it
         // had gone out and come in again: the whole cluster's endpoints, whatever the policy.
@@ -274,7 +274,7 @@ struct EndpointSets {
     has_any: bool,
     /// Whether there is one that local traffic policy may use.
     has_local: bool,
-    /// What cluster and local traffic policy use, together; each once, in order.
+    /// Endpoints that cluster and local traffic policy use, together; each once, in order.
     reachable: Vec<Endpoint>,
 }
 

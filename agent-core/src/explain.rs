@@ -63,7 +63,7 @@ impl Words<'_> {
         Spoken(self.now.since(at))
     }
 
-    /// What is said of a family, or of the node.
+    /// The sentence about a family, or about the node.
     fn sentence(&self) -> String {
         match &self.finding.evidence {
             Evidence::Connections {
@@ -209,7 +209,7 @@ fn broken_services(broken: &[BrokenServices], more: usize) -> String {
     format!("connections get through, but not to {services}")
 }
 
-/// Where a real connection came from.
+/// Origin of a real connection, in words.
 fn client(path: SourceClass) -> &'static str {
     match path {
         SourceClass::Pod => "a pod of this node",
@@ -227,7 +227,7 @@ fn listed(names: &Named) -> String {
     }
 }
 
-/// What goes wrong, in short.
+/// Short description of a cause.
 pub fn cause(cause: Cause) -> &'static str {
     match cause {
         Cause::Leaked => "leaked, VIP left untranslated",
@@ -249,7 +249,7 @@ pub fn label(name: &str) -> String {
 }
 
 /// The rule by which a family takes the node out: docs/behaviour.md in a sentence, with its numbers.
-/// Where a family does not, its reason says what is lacking.
+/// The reason of a family that does not names what is lacking.
 pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
     let (lag, stale) = (Spoken(limits.lag_after), Spoken(limits.stale_after));
     Some(match (finding.rule, &finding.evidence) {

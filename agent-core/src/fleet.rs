@@ -16,7 +16,7 @@ use crate::time::{Spoken, Wall};
 /// A condition this old is nobody's any more: an agent writes it every 5 min.
 pub const OUT_OF_DATE: Duration = Duration::from_secs(15 * 60);
 
-/// What a Node object says.
+/// Facts of a Node object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSeen {
     /// `metadata.name`.
@@ -31,7 +31,7 @@ pub struct NodeSeen {
     pub condition: Option<ConditionSeen>,
 }
 
-/// What the condition says.
+/// Content of the condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionSeen {
     /// Its status.
@@ -46,7 +46,7 @@ pub struct ConditionSeen {
     pub heartbeat: Option<Wall>,
 }
 
-/// Where a row belongs, in the order of the page.
+/// Group of a row, in the order of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
@@ -66,7 +66,7 @@ pub struct Row {
     /// The node's name.
     pub node: String,
     pub group: Group,
-    /// What is known of its datapath.
+    /// State of its datapath, as far as it is known.
     pub verdict: &'static str,
     /// Why, in a word or two; nothing of a node that is proven.
     pub reason: String,
@@ -90,7 +90,7 @@ pub fn rows(nodes: &[NodeSeen], now: Wall) -> Vec<Row> {
     rows
 }
 
-/// Of one node, as of `now`.
+/// The row of one node, as of `now`.
 fn row(node: &NodeSeen, now: Wall) -> Row {
     let mut row = match (&node.condition, &node.foreign_os) {
         (Some(condition), _) => of_condition(node, condition, now),
@@ -155,14 +155,14 @@ fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
 
 fn group(verdict: &str) -> Group {
     match verdict {
-        // What recovers is still answered 503 until that lasts.
+        // A recovering datapath is still answered 503 until the recovery lasts.
         "broken" | "stale" | "not ready" | "recovering" => Group::Sick,
         "proven" | "ready" | "no agent" => Group::Sound,
         _ => Group::Doubtful,
     }
 }
 
-/// What a condition's status and reason amount to, and the cause by its name in metrics.
+/// The verdict for a condition's status and reason, and the cause by its name in metrics.
 fn judged(status: Status, reason: Option<Reason>) -> (&'static str, &'static str) {
     let of = |cause: Option<Cause>| cause.map_or("", Cause::name);
     match (reason, status) {
@@ -180,7 +180,7 @@ fn judged(status: Status, reason: Option<Reason>) -> (&'static str, &'static str
     }
 }
 
-/// How many nodes there are of each kind: the one line that is read first.
+/// Number of nodes of each kind: the one line that is read first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
     /// All nodes.
@@ -204,7 +204,7 @@ impl Tally {
     }
 }
 
-/// How long before `now`; zero where it lies ahead, as with clocks that differ.
+/// Time from `at` to `now`; zero where `at` lies ahead, as with clocks that differ.
 pub fn age(at: Wall, now: Wall) -> Duration {
     Duration::from_nanos(u64::try_from(now.0.saturating_sub(at.0)).unwrap_or(0))
 }

@@ -1,4 +1,4 @@
-//! How far the datapath lags behind what this node has received of the API.
+//! Lag of the datapath behind what this node has received of the API.
 //!
 //! The sentinel's endpoint is moved to another port from time to time: its *generation*. Every node
 //! notes when it received which one (`Freshness::want`) and which one its probes meet
@@ -55,7 +55,7 @@ const PENDING: usize = 32;
 /// Generations that are known to be old.
 const KNOWN: usize = 16;
 
-/// What one lane shows of the generations.
+/// State of the generations on one lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Freshness {
@@ -63,9 +63,9 @@ pub(crate) struct Freshness {
     pending: VecDeque<Received>,
     /// Wanted once, the newest last.
     known: VecDeque<u16>,
-    /// What the last probe that passed met, and when.
+    /// Generation that the last passing probe met, and when.
     seen: Option<(u16, Mono)>,
-    /// What was measured last.
+    /// Lag that was measured last.
     lag: Option<Duration>,
 }
 
@@ -142,7 +142,7 @@ impl Freshness {
         self.pending.front().map(|received| received.at)
     }
 
-    /// What was measured last.
+    /// Lag that was measured last.
     pub(crate) fn lag(&self) -> Option<Duration> {
         self.lag
     }
@@ -325,7 +325,7 @@ mod tests {
         lane.want(20_002, ms(2_000), GAP);
         lane.excuse(ms(3_000), ms(63_000));
         assert_eq!(lane.unmet_since(), Some(ms(62_000)));
-        // What was received within such a time is not received in the future.
+        // A generation that was received within such a time is not received in the future.
         lane.excuse(ms(10_000), ms(70_000));
         assert_eq!(lane.unmet_since(), Some(ms(70_000)));
     }

@@ -1,11 +1,11 @@
 //! Evidence, gathered: what the [verdict](super::verdict) is read from.
 //!
-//! [`Ledger::absorb`] is the only thing that changes it, apart from the sentinel's part. Memory is bounded: per family a few times
-//! and one run of failures, and at most [`SERVICES_TRACKED`] Services that have failures. Services
-//! that work leave no trace here.
+//! [`Ledger::absorb`] is the only thing that changes it, apart from the sentinel's part. Memory is
+//! bounded: per family a few times and one run of failures, and at most [`SERVICES_TRACKED`]
+//! Services that have failures. Services that work leave no trace here.
 //!
-//! Who fails and who is proven is decided before, by the kernel and by the expectations: nothing
-//! that was owed nothing arrives here as a failure.
+//! The kernel and the expectations decide before who fails and who is proven: a connection that was
+//! owed nothing never arrives here as a failure.
 
 mod absorb;
 mod family;
@@ -35,7 +35,7 @@ pub struct Ledger {
     pub(crate) limits: Limits,
     families: [FamilyLedger; FAMILIES],
     pub(crate) tracks: BTreeMap<u32, Track>,
-    /// How often a failing Service found no place.
+    /// Number of times that a failing Service found no place.
     pub(crate) untracked: u64,
     pub(crate) observer: ObserverHealth,
     /// When the last sample was taken.
@@ -44,7 +44,7 @@ pub struct Ledger {
     pub(crate) restored: Option<Mono>,
     /// Until when nothing was missed: the last sample, also that of a remembered ledger.
     seen: Option<Mono>,
-    /// What probes brought, apart from all of the above.
+    /// Results of probes, apart from all of the above.
     pub sentinel: SentinelLedger,
 }
 
@@ -91,7 +91,7 @@ impl Ledger {
         ledger
     }
 
-    /// What to write down for [`Ledger::restore`].
+    /// State to store for [`Ledger::restore`].
     pub fn memory(&self) -> LedgerMemory {
         LedgerMemory {
             families: self.families.clone(),

@@ -6,33 +6,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::ns;
 
-/// How often the kernel's evidence is read.
+/// Interval between readings of the kernel's evidence.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// The same while all is well and no connection came since the last sample: an idle node pays half,
 /// and nothing that takes seconds to confirm comes late.
 pub(crate) const IDLE_INTERVAL: Duration = Duration::from_millis(500);
-/// How often the state is written down while all is well, and while it is not: a kill loses no more
-/// of a run of failures. A change is written at once.
+/// State checkpoint intervals: while all is well, and while it is not. A kill loses no more than
+/// that of a run of failures. A change is written at once.
 pub(crate) const REMEMBER: Duration = Duration::from_secs(10);
 pub(crate) const REMEMBER_TROUBLE: Duration = Duration::from_secs(1);
-/// How often the datapath's shape is read where nothing else asks for it.
+/// Interval between readings of the datapath's shape where nothing else asks for it.
 pub(crate) const SHAPE_INTERVAL: Duration = Duration::from_secs(30);
-/// How many single failures are kept for those who look.
+/// Number of single failures that are kept for display.
 pub(crate) const SIGHTINGS_KEPT: usize = 20;
 
-/// How often devices and programs are checked while probes begin to fail.
+/// Check interval of devices and programs while probes begin to fail.
 pub(crate) const SUSPECT_INTERVAL: Duration = Duration::from_millis(100);
 /// The same while they go on failing, or say nothing for reasons that lie there.
 pub(crate) const FAILING_INTERVAL: Duration = Duration::from_secs(2);
 /// Failures in a row that are judged at once; the last of them may confirm.
 pub(crate) const SOON: u32 = 5;
-/// What the kernel said of itself this long ago says nothing.
+/// Maximum age of the kernel's own state: an older one is ignored.
 pub(crate) const KERNEL_AGE: Duration = Duration::from_secs(15);
-/// How long one uncached reading serves: paths come and go, and the API server is asked by every
-/// node at once.
+/// Time for which one uncached reading serves: paths come and go, and the API server is asked by
+/// every node at once.
 pub(crate) const READING_SERVES: Duration = Duration::from_secs(10);
 
-/// What is sound must have been so for this long before 200.
+/// A sound datapath must have been sound for this long before 200.
 pub(crate) const CLEAN: Duration = Duration::from_secs(1);
 /// Broken again this soon after 200 is a flap.
 pub(crate) const FLAP_WINDOW: Duration = Duration::from_secs(30);
@@ -166,7 +166,7 @@ impl Limits {
         }
     }
 
-    /// How long ago an endpoint must have left for a connection to it to be stale.
+    /// Minimum time since an endpoint's departure for a connection to it to be stale.
     pub fn stale_age(&self, usual_lag: Option<Duration>) -> Duration {
         let lag = usual_lag.map_or(Duration::ZERO, |lag| lag.saturating_mul(3));
         self.stale_after.max(lag)

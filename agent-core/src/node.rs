@@ -38,7 +38,7 @@ pub use sentinel::{Condition, Watched};
 use setting::Setting;
 pub use setting::ViewState;
 
-/// What the operator decided.
+/// The operator's decisions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
     /// Name of the node.
@@ -47,13 +47,13 @@ pub struct Settings {
     pub limits: Limits,
     /// Taints that announce the node's end.
     pub taints: TerminatingTaints,
-    /// What Unknown is answered with.
+    /// Answer to an unknown verdict.
     pub unknown_policy: UnknownPolicy,
     /// Whether the datapath's health decides answers.
     pub enforcement: Enforcement,
     /// The first dwell at 503 of a flapping node.
     pub flap_dwell: Duration,
-    /// Where load balancers probe from.
+    /// Source ranges of load balancers' probes.
     #[serde(skip)]
     pub drain_ignore: ProbeRanges,
     /// Services are watched, not the sentinel alone.
@@ -64,7 +64,7 @@ pub struct Settings {
     pub rereads: bool,
 }
 
-/// How a node begins.
+/// State in which a node begins.
 #[derive(Clone, Debug, Default)]
 pub struct Start {
     /// The monotonic clock.
@@ -73,7 +73,7 @@ pub struct Start {
     pub wall: Wall,
     /// Condition of the observer.
     pub observer: ObserverStart,
-    /// What an agent of the same boot left.
+    /// State that an agent of the same boot left.
     pub remembered: Option<Remembered>,
 }
 
@@ -83,7 +83,7 @@ pub struct Node {
     pub(crate) judge: Judge,
     /// Nothing in a replay, and where nobody wants a recording.
     recorder: Option<Recorder>,
-    /// What ids stand for, in a replay.
+    /// The Services that ids stand for, in a replay.
     recorded: Option<BTreeMap<u32, ServiceInfo>>,
 }
 
@@ -184,12 +184,12 @@ impl Node {
         &self.setting.view
     }
 
-    /// What is known of the view beside its objects.
+    /// State of the view beside its objects.
     pub fn view_state(&self) -> &ViewState {
         &self.setting.state
     }
 
-    /// What stands in the maps of expectations, and what ids stand for.
+    /// Content of the maps of expectations, and the Services that ids stand for.
     pub fn planner(&self) -> &Planner {
         &self.setting.planner
     }

@@ -1,4 +1,5 @@
-//! Who owns the datapath: whose rules or programs translate. Read elsewhere; here they are a set.
+//! Owners of the datapath: those whose rules or programs translate. They are read elsewhere; here
+//! they are a set.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// As a person writes them.
+    /// Names as a person writes them.
     const LABELS: [(Owner, &'static str); 6] = [
         (Owner::KubeProxyIptables, "kube-proxy (iptables)"),
         (Owner::KubeProxyNftables, "kube-proxy (nftables)"),
@@ -36,7 +37,7 @@ impl Owner {
     /// All of them.
     pub const ALL: [Owner; 6] = firsts(&Self::LABELS);
 
-    /// As a person writes it.
+    /// Name as a person writes it.
     pub fn label(self) -> &'static str {
         Self::LABELS[self as usize].1
     }

@@ -35,7 +35,7 @@ use registry::Registry;
 use shortage::Shortage;
 use sources::Sources;
 
-/// How long an endpoint that left stays in the map, marked, and an id rests before another
+/// Time that an endpoint that left stays in the map, marked, and that an id rests before another
 /// Service port may have it: longer than connections take to fail and evidence to be read.
 pub const REST: Duration = Duration::from_secs(300);
 
@@ -51,7 +51,6 @@ pub enum MapChange {
     PutSource {
         /// The prefix.
         prefix: SourcePrefix,
-        /// What it is.
         class: SourceClass,
     },
     /// Delete a source prefix.
@@ -92,7 +91,7 @@ pub enum MapChange {
     },
 }
 
-/// How much found no place. All zero is full coverage.
+/// Number of entries that found no place. All zero is full coverage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     /// Frontends that are not in the map, those withheld because endpoints are missing included.
@@ -110,7 +109,7 @@ pub struct Missing {
 pub struct Planner {
     node: NodeContext,
     registry: Registry,
-    /// Who holds each frontend that stands in the map.
+    /// Holder of each frontend that is in the map.
     owners: HashMap<FrontendKey, u32>,
     /// Ids that claim a frontend which another holds.
     contested: BTreeMap<FrontendKey, BTreeSet<u32>>,
@@ -175,7 +174,7 @@ impl Planner {
         self.retired.get(&key).copied()
     }
 
-    /// What found no place.
+    /// Number of entries that found no place.
     pub fn missing(&self) -> Missing {
         self.shortage.missing(self.sources.missing())
     }
@@ -190,12 +189,12 @@ impl Planner {
         })
     }
 
-    /// How many frontends stand in the map.
+    /// Number of frontends in the map.
     pub fn frontend_count(&self) -> usize {
         self.owners.len()
     }
 
-    /// How many current endpoints stand in the map.
+    /// Number of current endpoints in the map.
     pub fn endpoint_count(&self) -> u64 {
         self.registry
             .endpoint_count()

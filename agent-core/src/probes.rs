@@ -1,6 +1,6 @@
-//! What the sentinel's probes mean, and what is kept of them.
+//! Meaning of the sentinel's probes, and what is kept of them.
 //!
-//! [`classify`] tells what one probe means, [`SentinelLedger`] remembers per lane whether it ever
+//! [`classify`] finds the meaning of one probe, [`SentinelLedger`] records per lane whether it ever
 //! worked and the failures since it last did. The verdict reads both; nothing here decides a state.
 //! A failure counts only on a lane that is armed, while the sentinel is there and has not changed
 //! for a while, and while its devices are sound. Proofs of the sentinel are kept apart from those
@@ -36,7 +36,7 @@ const LANES: usize = PROBE_PATHS * FAMILIES * TRANSPORTS;
 pub struct SentinelView {
     /// Its Service and slices are there.
     pub exists: bool,
-    /// What is not as pathproof made it, in words.
+    /// Difference from the sentinel as pathproof made it, in words.
     pub altered: Option<String>,
     /// Why it is not probed though it is there and sound, in words: pathproof's own parts cannot
     /// work. Nothing counts meanwhile, and nothing is disarmed.
@@ -70,16 +70,16 @@ pub struct SentinelLedger {
     absorbed: Option<Mono>,
     /// Measured by TCP probes of late, by family.
     lags: [Lags; FAMILIES],
-    /// What the probe that was taken in last measured, if it was the first to meet a generation:
-    /// how long after its receipt.
+    /// Lag measured by the probe that was taken in last, if it was the first to meet a generation:
+    /// the time since that generation's receipt.
     pub(crate) measured: Option<Duration>,
     /// Since when the source of the view is away.
     away: Option<Mono>,
-    /// What the datapath's shape makes of probes.
+    /// Effect of the datapath's shape on probes.
     pub(crate) bearing: Bearing,
 }
 
-/// What the datapath's shape makes of probes; the same as ever before it was read.
+/// Effect of the datapath's shape on probes; none before it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bearing {
     /// Probes from outside the node do not take the way of real connections.
@@ -92,7 +92,7 @@ pub(crate) struct Bearing {
     fell_silent: [Option<Mono>; FAMILIES],
 }
 
-/// Who owns the datapath of a family.
+/// Owners of the datapath of a family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Ownership {
     /// Under whom the lanes were armed; `None` before one was seen, or was long seen to be missing.
@@ -110,7 +110,7 @@ struct Ownership {
 pub(crate) struct Damage {
     /// When that was last found.
     pub(crate) at: Mono,
-    /// What was found.
+    /// Description of the damage.
     pub(crate) sentence: String,
 }
 
@@ -153,7 +153,7 @@ impl SentinelLedger {
         ledger
     }
 
-    /// What to write down for [`SentinelLedger::restore`].
+    /// State to store for [`SentinelLedger::restore`].
     pub fn memory(&self) -> SentinelMemory {
         let remembered = |lane| LaneMemory::of(lane, self.lane(lane), &self.limits);
         SentinelMemory {
@@ -178,7 +178,7 @@ impl SentinelLedger {
         self.measured = None;
         let lane = &mut self.lanes[place(trace.lane)];
         if lane.armed && lane.frontend != Some(trace.frontend) {
-            // What worked at one frontend says nothing of another.
+            // Success at one frontend is no proof for another.
             lane.disarm();
         }
         if self.limits.assume_armed && self.view.counts() {
@@ -232,8 +232,8 @@ impl SentinelLedger {
             if view.altered.is_some() {
                 lane.run = None;
             }
-            // What began shortly before may be explained by the change, which came late to us.
-            // What is older stays: a rotation heals nothing.
+            // A failure that began shortly before may be explained by the change, which reached us
+            // late. An older one stays: a rotation heals nothing.
             lane.end_young(changed_at, &self.limits);
         }
         self.view = SentinelView { changed_at, ..view };
@@ -308,8 +308,8 @@ impl SentinelLedger {
         outcome
     }
 
-    /// What comes from outside to a node port is always masqueraded, to a cluster IP as kube-proxy
-    /// was configured: that misses it only where node ports, which worked, miss it too.
+    /// Traffic from outside to a node port is always masqueraded, to a cluster IP as kube-proxy was
+    /// configured: a cluster IP misses it only where node ports, which worked, miss it too.
     fn is_masquerade_owed(&self, lane: Lane, now: Mono) -> bool {
         let node_port = Lane {
             path: ProbePath::NodePort,
@@ -317,7 +317,6 @@ impl SentinelLedger {
         };
         match lane.path {
             ProbePath::NodePort => true,
-            ProbePath::OffCluster if !self.lane(node_port).armed => false,
             ProbePath::OffCluster => self.failed_lately(node_port, ProbeCause::NotMasqueraded, now),
             ProbePath::Pod | ProbePath::Host => false,
         }
@@ -357,7 +356,7 @@ impl SentinelLedger {
     }
 }
 
-/// What the judgement reads.
+/// Accessors for the judgement.
 impl SentinelLedger {
     pub(crate) fn lane(&self, lane: Lane) -> &LaneLedger {
         &self.lanes[place(lane)]
@@ -380,13 +379,13 @@ impl SentinelLedger {
         self.damage.as_ref().filter(lately)
     }
 
-    /// Who owns the family's datapath since its lanes were disarmed, where none worked since.
+    /// Owners of the family's datapath since its lanes were disarmed, where none worked since.
     pub(crate) fn changed_hands(&self, family: Family) -> Option<DatapathOwners> {
         let ownership = &self.owners[family as usize];
         ownership.disarmed.map(|_| ownership.present)
     }
 
-    /// Who owns the family's datapath, as far as is known.
+    /// Owners of the family's datapath, as far as they are known.
     pub(crate) fn owners(&self, family: Family) -> DatapathOwners {
         self.owners[family as usize].known.unwrap_or_default()
     }
@@ -397,7 +396,7 @@ impl SentinelLedger {
     }
 }
 
-/// What the datapath's shape makes of the sentinel's probes: whether they take the way of users.
+/// Effect of the datapath's shape on the sentinel's probes: whether they take the way of users.
 impl SentinelLedger {
     /// The datapath's shape was read: what probes from outside the node stand for. Where they begin
     /// to stand for users they have to pass first: what failed before that says nothing.

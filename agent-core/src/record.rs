@@ -31,7 +31,7 @@ pub const RING: usize = 1 << 20;
 const PART_TIME: Duration = Duration::from_secs(60);
 /// ...or when it is this large, compressed.
 const PART_SIZE: usize = RING / 8;
-/// How much is compressed at a time.
+/// Number of bytes that are compressed at a time.
 pub(crate) const CHUNK: usize = 64 << 10;
 
 /// One line of a recording: borrowed where it is written, owned where it is read.
@@ -55,7 +55,7 @@ pub(crate) enum Line<E, J> {
 
 pub(crate) type EventLine<'a> = Line<&'a Event, ()>;
 
-/// What a replay has to reproduce.
+/// Outcome that a replay has to reproduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     verdict: LastVerdict,
@@ -197,7 +197,7 @@ impl Recorder {
         self.parts.push_back(Segment::begin(judge, now));
     }
 
-    /// How many bytes are held, compressed.
+    /// Number of bytes that are held, compressed.
     pub fn size(&self) -> usize {
         self.parts.iter().map(Segment::size).sum()
     }

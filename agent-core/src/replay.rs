@@ -45,7 +45,7 @@ pub enum RecordingError {
     Damaged {
         /// Which.
         line: usize,
-        /// What is wrong with it.
+        /// The parser's error.
         source: serde_json::Error,
     },
     /// It is too large.
@@ -67,7 +67,7 @@ pub struct Replayed {
     pub moments: Vec<Moment>,
     /// The last verdict, with its evidence as of then.
     pub latest: Option<Moment>,
-    /// Where the replay first came to something else than was recorded.
+    /// Time at which the replay first differed from the recording.
     pub differs: Option<Wall>,
     /// The node as the recording ends.
     pub last: Node,

@@ -1,4 +1,4 @@
-//! What an agent says about itself and its node: the document behind `/verdict`, which
+//! An agent's report on itself and its node: the document behind `/verdict`, which
 //! `pathproof status` reads back.
 //!
 //! Plain data, assembled by `app` and published whole; nothing here decides anything. Names are
@@ -50,7 +50,7 @@ pub struct Report {
     pub written: jiff::Timestamp,
     /// The agent that wrote it.
     pub agent: AgentInfo,
-    /// What it has given up.
+    /// Rights that it has given up.
     pub hardening: HardeningReport,
     /// The judgement, with its findings, eligibility and coverage; in the document with its
     /// sentences beside them (`reason`, `sentence`).
@@ -58,9 +58,9 @@ pub struct Report {
     pub verdict: Verdict,
     /// The sentinel; what its probes found is in the verdict's lanes.
     pub sentinel: SentinelReport,
-    /// What is answered because of it.
+    /// Answers that follow from the verdict.
     pub answers: Answers,
-    /// How connections to the healthz port come here.
+    /// Way by which connections to the healthz port come here.
     pub port: PortReport,
     /// Services by outcome: all in trouble, then the busiest.
     pub services: Vec<ServiceReport>,
@@ -76,11 +76,11 @@ pub struct Report {
     pub datapath: Shape,
     /// Size of what is expected of the datapath.
     pub expectations: ExpectationReport,
-    /// Where the cluster view comes from, and how it is.
+    /// Source of the cluster view, and its state.
     pub cluster: ClusterReport,
-    /// What is written to the API server; empty where nothing is to be.
+    /// Writes to the API server; empty where there are to be none.
     pub publish: PublishReport,
-    /// What the programs in the kernel could not do, by name, since they were loaded.
+    /// Faults of the programs in the kernel, by name, since they were loaded.
     pub faults: BTreeMap<String, u64>,
     /// New connections from outside, which /drainz answers from.
     pub drain: DrainView,
@@ -88,14 +88,14 @@ pub struct Report {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentInfo {
-    /// Of the binary.
+    /// Version of the binary.
     pub version: String,
     /// Version of the layouts shared with the kernel.
     pub abi: u32,
     pub started: jiff::Timestamp,
     /// Whether the verdict has consequences.
     pub enforcement: Enforcement,
-    /// What Unknown is answered with.
+    /// Answer to an unknown verdict.
     pub unknown_policy: UnknownPolicy,
 }
 
@@ -106,17 +106,17 @@ pub struct Answers {
     pub livez: AnswerReport,
 }
 
-/// How connections to the healthz port come to the agent.
+/// Way by which connections to the healthz port reach the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortReport {
     /// By which way.
     pub way: PortWay,
-    /// Whether another process listens at the port as well; unknown where the kernel does not tell.
-    /// Where it does and connections are steered, the node's own are that process's.
+    /// Whether another process listens at the port as well; unknown where the kernel does not show
+    /// it. If it does and connections are steered, the node's own go to that process.
     pub owner: Option<bool>,
     /// Another agent has taken the connections over.
     pub succeeded: bool,
-    /// Whoever answered load balancers before still does, while the agent reads the cluster.
+    /// The previous responder to load balancers still answers, while the agent reads the cluster.
     pub waits: bool,
     /// Why connections are not steered though that was asked for.
     pub problem: Option<String>,
@@ -199,7 +199,7 @@ pub struct OutcomeCounts {
 }
 
 impl OutcomeCounts {
-    /// Of counts by [`Outcome`], and those lost.
+    /// Made of counts by [`Outcome`], and those lost.
     pub fn new(counts: &[u64; OUTCOMES], lost: u64) -> Self {
         let of = |outcome: Outcome| counts[outcome as usize];
         Self {
@@ -236,23 +236,22 @@ impl OutcomeCounts {
 pub struct SightingReport {
     /// When the failure was seen.
     pub at: Mono,
-    /// As in `verdict.services`; the id where the Service is gone.
+    /// Name as in `verdict.services`; the id where the Service is gone.
     pub service: String,
-    /// Where the client is.
+    /// Source class of the client.
     #[serde(with = "names::ClassName")]
     pub path: SourceClass,
-    /// What went wrong.
     pub failure: Failure,
     pub client: IpAddr,
-    /// What it dialled.
+    /// Address that it dialled.
     pub frontend: SocketAddr,
-    /// Where its SYN went, where that was seen.
+    /// Destination of its SYN, where that was seen.
     pub destination: Option<SocketAddr>,
     /// Name of the interface of the sighting.
     pub device: String,
 }
 
-/// How programs are attached to an interface.
+/// Attachment of programs to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attached {
@@ -275,7 +274,7 @@ pub struct DeviceReport {
     pub egress_head: Option<bool>,
     /// A default route leaves by it.
     pub uplink: bool,
-    /// What stands in the way, where something does.
+    /// Obstacle to attaching, where there is one.
     pub problem: Option<String>,
 }
 
@@ -293,21 +292,21 @@ pub struct ExpectationReport {
 /// The cluster view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterReport {
-    /// Where it comes from, in words: `folder /etc/pathproof/manifests`.
+    /// Source of the view, in words: `folder /etc/pathproof/manifests`.
     pub source: String,
     /// Whether it was complete once.
     pub synced: bool,
     /// When it last changed.
     pub changed: Option<Mono>,
-    /// What is wrong with the source: file, line and reason in a sentence each.
+    /// Problems of the source: file, line and reason in a sentence each.
     pub problems: Vec<String>,
     /// Objects of other kinds, left out.
     pub ignored: u64,
 }
 
 impl Report {
-    /// What a replay came to at a moment. Of what only the shell knows (interfaces, listeners, the
-    /// counts of Services) it says nothing.
+    /// Report on a moment of a replay. Facts that only the shell has (interfaces, listeners, the
+    /// counts of Services) are left out.
     pub fn replayed(replayed: &Replayed, moment: &Moment) -> Self {
         let node = &replayed.last;
         let settings = &node.judge().settings;
@@ -355,7 +354,7 @@ fn replayed_sentinel(node: &Node) -> SentinelReport {
     SentinelReport::of(&rule.service, &watched.condition(), synced)
 }
 
-/// What is in force in every thread of the agent, once the programs are loaded.
+/// Hardening that is in force in every thread of the agent, once the programs are loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HardeningReport {
     /// Whether anything was to be given up (--hardening).
@@ -368,11 +367,11 @@ pub struct HardeningReport {
     pub seccomp_filters: u32,
     /// Whether files are confined.
     pub files: FilesReport,
-    /// What was to be given up and could not be, in a sentence each, with the reason.
+    /// Rights that were to be given up and could not be, in a sentence each, with the reason.
     pub missing: Vec<String>,
 }
 
-/// What Landlock holds.
+/// Accesses that Landlock confines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FilesReport {
@@ -395,7 +394,7 @@ pub struct PublishReport {
 }
 
 impl PublishReport {
-    /// What keeps anything from being written.
+    /// Problems that keep anything from being written.
     pub fn problems(&self) -> impl Iterator<Item = &str> {
         let all = [&self.condition, &self.events].into_iter().flatten();
         all.filter_map(|of| of.problem.as_deref())
@@ -407,7 +406,7 @@ impl PublishReport {
 pub struct WriteReport {
     /// When it was last written, since the agent started.
     pub written: Option<jiff::Timestamp>,
-    /// What keeps it from being written now: one sentence.
+    /// Problem that keeps it from being written now: one sentence.
     pub problem: Option<String>,
 }
 
@@ -431,14 +430,14 @@ pub struct UdpServiceReport {
     pub counted: ServiceReport,
     /// Its port is 53 or is named dns.
     pub dns: bool,
-    /// How long answers took; absent without any.
+    /// Times until the first answer; absent without any.
     pub answers: Option<AnswerTimes>,
 }
 
 /// Times from a datagram's arrival to its first answer, as bounds: powers of two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerTimes {
-    /// How many answers were timed.
+    /// Number of answers that were timed.
     pub count: u64,
     /// Half of them took less than this, in nanoseconds.
     pub half_ns: u64,

@@ -18,18 +18,18 @@ mod words;
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// What a program of Cilium's that translates what leaves by an uplink is called; it is there with
-/// the kube-proxy replacement, and for some of its other features.
+/// Name of a Cilium program that translates packets leaving by an uplink; it is there with the
+/// kube-proxy replacement, and for some other features of Cilium.
 const TO_NETDEV: &str = "cil_to_netdev";
-/// What the names of all of Cilium's programs begin with.
+/// Prefix of the names of all of Cilium's programs.
 const CILIUM: &str = "cil_";
 
-/// What was read of the node.
+/// Facts that were read of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// Interfaces that tell something: uplinks, the sentinel's, Cilium's.
     pub devices: Vec<DeviceFacts>,
-    /// How many interfaces are netkit pairs.
+    /// Number of interfaces that are netkit pairs.
     pub netkit: u32,
     /// Programs of others that run when this process calls `connect`, by [`Family`]; nothing where
     /// that could not be read.
@@ -45,7 +45,6 @@ pub struct Facts {
 pub struct DeviceFacts {
     /// Its name.
     pub name: String,
-    /// What it is to the node.
     pub role: Role,
     /// An XDP program is attached to it.
     pub xdp: bool,
@@ -53,7 +52,7 @@ pub struct DeviceFacts {
     pub hooks: Option<[Strangers; 2]>,
 }
 
-/// What an interface is to the node.
+/// Role of an interface for the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// A default route leaves by it.
@@ -116,7 +115,7 @@ impl From<Option<bool>> for Told {
     }
 }
 
-/// How pods of different nodes reach one another.
+/// Way by which pods of different nodes reach one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Routing {
@@ -135,18 +134,18 @@ impl Routing {
     }
 }
 
-/// What can be told of Cilium.
+/// Facts of Cilium, as far as they can be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cilium {
     /// Whether it takes node ports and the like from kube-proxy.
     pub replacement: Told,
     /// Whether it translates when a socket connects.
     pub socket_lb: Told,
-    /// Of pods of other nodes.
+    /// Routing to pods of other nodes.
     pub routing: Routing,
 }
 
-/// How much of a path crosses the observer's hooks.
+/// Extent to which a path crosses the observer's hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Seen {
@@ -171,12 +170,12 @@ pub struct PathShape {
     /// Which family.
     #[serde(with = "names::FamilyName")]
     pub family: Family,
-    /// Where its connections come from.
+    /// Source class of its connections.
     #[serde(with = "names::ClassName")]
     pub path: SourceClass,
-    /// Who translates it.
+    /// Owners that translate it.
     pub owners: DatapathOwners,
-    /// How much of it is seen.
+    /// Extent to which it is seen.
     pub seen: Seen,
     /// The same for a person.
     pub sentence: String,
@@ -191,7 +190,7 @@ pub struct Shape {
     pub cilium: Option<Cilium>,
     /// Uplinks with an XDP program, which may answer or translate before the observer sees it.
     pub accelerated: Vec<String>,
-    /// How many interfaces are netkit pairs, which no program of the observer's can follow.
+    /// Number of interfaces that are netkit pairs, which no program of the observer's can follow.
     pub netkit: u32,
     /// Whether programs of others stand at both of the sentinel's interfaces.
     pub sentinel_managed: Told,
@@ -199,7 +198,7 @@ pub struct Shape {
     pub strangers: Vec<String>,
     /// Every path of both families.
     pub paths: Vec<PathShape>,
-    /// What else a reader of the verdict has to know, in sentences.
+    /// Further facts for a reader of the verdict, in sentences.
     pub notes: Vec<String>,
 }
 
@@ -256,14 +255,14 @@ impl Shape {
         self.replacement() == Some(Told::No)
     }
 
-    /// Who owns the datapath of a family, with what only the shape tells.
+    /// Owners of the datapath of a family, with those that only the shape shows.
     pub fn owners_with(&self, owners: DatapathOwners) -> DatapathOwners {
         let replaces = self.replacement() == Some(Told::Yes);
         let more = replaces.then_some(Owner::CiliumReplacement);
         owners.iter().chain(more).collect()
     }
 
-    /// Who translates a path, of those that are there.
+    /// Owners that translate a path, of those that are there.
     fn owners(&self, there: DatapathOwners, path: SourceClass) -> DatapathOwners {
         let kube_proxy = || there.iter().filter(|owner| *owner != Owner::Cilium);
         let Some(cilium) = self.cilium else {

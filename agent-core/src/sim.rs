@@ -41,7 +41,7 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// What a node's health port answered from then on.
+/// Answer of a node's health port from a time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
     /// Since when.
@@ -56,7 +56,7 @@ pub struct Answered {
     pub cause: Option<Cause>,
 }
 
-/// What became of connections in truth, by who dialled.
+/// True outcomes of connections, by who dialled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Truths {
     /// Pods of the node, and the node itself.
@@ -174,12 +174,12 @@ impl SimNode {
         self.push(self.now, Task::Act(self.world.acts.len() - 1));
     }
 
-    /// What the health port answered, from when to when.
+    /// Answers of the health port, each with the time from which it was given.
     pub fn answers(&self) -> &[Answered] {
         &self.answers
     }
 
-    /// What it answers now.
+    /// The current answer.
     pub fn answer(&self) -> Option<Answered> {
         self.answers.last().copied()
     }
@@ -204,7 +204,7 @@ impl SimNode {
         Some(found.at.since(from))
     }
 
-    /// What became of connections in truth.
+    /// True outcomes of connections.
     pub fn truth(&self) -> Truths {
         self.truth
     }
@@ -219,7 +219,7 @@ impl SimNode {
         self.agent.as_ref().map(|agent| &agent.node)
     }
 
-    /// What was kept, where it was to be.
+    /// The log, where one was to be kept.
     pub fn log(&self) -> Option<&Log> {
         self.log.as_ref()
     }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub struct Mono(pub u64);
 
 impl Mono {
-    /// How long ago `earlier` was, seen from `self`; zero where it lies ahead.
+    /// Time since `earlier`; zero where it lies ahead.
     pub fn since(self, earlier: Mono) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -59,7 +59,8 @@ pub(crate) mod ns {
 pub struct Wall(pub i64);
 
 impl fmt::Display for Wall {
-    /// As Go's `time.RFC3339Nano` in UTC: trailing zeros of the fraction are left out.
+    /// Writes the time as Go's `time.RFC3339Nano` in UTC: trailing zeros of the fraction are left
+    /// out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match jiff::Timestamp::from_nanosecond(i128::from(self.0)) {
             Ok(timestamp) => timestamp.fmt(f),
@@ -69,7 +70,7 @@ impl fmt::Display for Wall {
     }
 }
 
-/// What Go prints for a time that was never set.
+/// Go's output for a time that was never set.
 pub const GO_ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
 /// One instant on both clocks, read together. Keep one for as long as the wall clock is not
@@ -83,7 +84,7 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// What the wall clock showed, or will show, at `at`.
+    /// Wall-clock time at `at`, past or future.
     pub fn wall_of(&self, at: Mono) -> Wall {
         let offset = i128::from(at.0) - i128::from(self.mono.0);
         let wall = i128::from(self.wall.0) + offset;

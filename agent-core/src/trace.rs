@@ -1,4 +1,4 @@
-//! What a probe of the sentinel brought, as plain values. `sentinel` (the I/O) makes a
+//! Facts of one probe of the sentinel, as plain values. `sentinel` (the I/O) makes a
 //! [`ProbeTrace`]; [`crate::probes`] judges it.
 
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ pub enum ProbePath {
     Host,
 }
 
-/// How many paths there are.
+/// Number of paths.
 pub const PROBE_PATHS: usize = 4;
 
 impl ProbePath {
@@ -45,7 +45,7 @@ impl ProbePath {
     }
 }
 
-/// What a probe speaks.
+/// Transport protocol of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
@@ -68,7 +68,7 @@ impl Transport {
     }
 }
 
-/// What is probed apart: one path, in one family, by one transport.
+/// Unit that is probed apart: one path, in one family, by one transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Lane {
     /// Which way.
@@ -97,7 +97,7 @@ pub struct ProbeTrace {
     pub ended: Mono,
     /// Its source as it was sent.
     pub client: SocketAddr,
-    /// What it dialled.
+    /// Address that it dialled.
     pub frontend: SocketAddr,
     /// Stages of SYN and SYN-ACK; all empty for UDP. [`ProbePath::Host`] has no `Arrived`, and
     /// `Collected` is when `connect` returned.
@@ -108,9 +108,9 @@ pub struct ProbeTrace {
     pub echo_saw: Option<SocketAddr>,
     /// Port at which the echo was dialled: the generation on the wire.
     pub generation: Option<u16>,
-    /// What the observer saw of it at any device, and the client of refusals.
+    /// Sightings of it by the observer at any device, and of refusals by the client.
     pub sightings: ProbeSightings,
-    /// How the control probe of the same interval fared.
+    /// Outcome of the control probe of the same interval.
     pub control: Control,
     /// Why it could not be sent, in words.
     pub unsent: Option<String>,
@@ -151,7 +151,7 @@ impl ProbeTrace {
     }
 }
 
-/// How a probe went wrong before anyone's eyes.
+/// Failures of a probe that were observed directly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeSightings {
     /// Left by an uplink untranslated.

@@ -27,7 +27,7 @@ pub use report::{
     ServiceTrouble, StageDelays, Verdict,
 };
 
-/// What the verdict rests on beside the evidence.
+/// Inputs of the verdict beside the evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inputs {
     /// From the Node object. It is carried, not judged: `answer` joins it.
@@ -40,7 +40,7 @@ pub struct Inputs {
     pub sentinel_exists: bool,
     /// When the node booted; `CLOCK_MONOTONIC` begins there.
     pub booted: Mono,
-    /// How far this node's datapath usually lags behind the API, where that is known.
+    /// Usual lag of this node's datapath behind the API, where that is known.
     pub usual_lag: Option<Duration>,
 }
 
@@ -77,7 +77,7 @@ pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
     }
 }
 
-/// What keeps everything from being judged. This outranks all evidence.
+/// The finding that keeps everything from being judged. It outranks all evidence.
 fn blind(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Option<Finding> {
     let since = ledger.sampled.or(ledger.restored);
     if since.is_none_or(|since| now.since(since) > ledger.limits.sample_gap) {

@@ -54,7 +54,7 @@ impl ServiceState {
     }
 }
 
-/// What a batch changed.
+/// Changes that a batch made.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Applied {
     /// The Services it changed, each as it was before the batch.
@@ -142,7 +142,7 @@ impl ClusterView {
         self.services.iter()
     }
 
-    /// How many Services are known (slices without a Service do not count).
+    /// Number of known Services (slices without a Service do not count).
     pub fn service_count(&self) -> usize {
         self.services
             .values()

@@ -1,4 +1,4 @@
-//! Whatever an API server may send: objects, one to a line, become a view and a plan for the maps.
+//! Any objects from an API server, one to a line, become a view and a plan for the maps.
 
 use agent_core::plan::Planner;
 use agent_core::time::Mono;

@@ -13,7 +13,7 @@ use agent_common::transition::failed;
 use crate::collections::{Node, steps};
 use crate::scenario::{Device, Step};
 
-/// What happens at most: beyond, nothing new does.
+/// Maximum number of steps: more bring nothing new.
 const STEPS: usize = 200;
 
 const DEVICES: [Device; 5] = [

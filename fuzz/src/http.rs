@@ -1,8 +1,8 @@
-//! Whatever strangers write to the two ports, over real sockets of the loopback device: what comes
-//! back is whole answers of the kinds that there are, and the next one who asks is answered as if
-//! nothing had been.
+//! Any bytes that clients write to the two ports, over real sockets of the loopback device: the
+//! ports return whole answers of the known kinds, and answer the next client as if nothing had
+//! been.
 //!
-//! The first byte says which port.
+//! The first byte selects the port.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// What a conversation may take that has said all it has to say: an answer never, the search for a
-/// connection that is forgotten long.
+/// Maximum time of a conversation after the client has sent everything. An answer never takes so
+/// long; the search for a connection that is forgotten takes long.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// What the ports answer. 100 is hyper's, to who asks whether to go on.
+/// Statuses of the ports. 100 is hyper's, for clients that ask whether to go on.
 const STATUSES: [u16; 10] = [100, 200, 400, 404, 405, 414, 421, 431, 503, 505];
 
 pub(crate) fn check(bytes: &[u8]) -> bool {
@@ -46,7 +46,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     })
 }
 
-/// What somebody asks who means no harm.
+/// Requests of a well-behaved client.
 const CALM: &[u8] = b"GET /livez HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n\
     GET /never HTTP/1.1\r\n\r\n";
 
@@ -62,7 +62,7 @@ struct Servers {
 
 struct Port {
     address: SocketAddr,
-    /// What the answer to [`CALM`] ends with.
+    /// End of the answer to [`CALM`].
     calm: Vec<u8>,
     _published: Published,
 }
@@ -155,7 +155,7 @@ impl Port {
         let mut stream = TcpStream::connect(self.address).await.expect("a listener");
         let mut heard = Vec::new();
         let conversation = async {
-            // Who is not listened to any more may see a reset: what was heard before counts.
+            // A reset is possible once the port stops reading: the bytes received before it count.
             let _ = stream.write_all(said).await;
             let _ = stream.shutdown().await;
             let _ = stream.read_to_end(&mut heard).await;
@@ -166,7 +166,7 @@ impl Port {
     }
 }
 
-/// How many answers there are; nothing else may be among them.
+/// Number of answers; nothing else may be among them.
 fn answers(mut heard: &[u8]) -> usize {
     let mut answers = 0;
     while !heard.is_empty() {

@@ -1,5 +1,5 @@
-//! Whatever is said to the agent in kube-proxy's place, one word to a line: it is taken, or refused
-//! with a sentence.
+//! Any words given to the agent in kube-proxy's place, one to a line, are taken, or refused with a
+//! sentence.
 
 use pathproof::config::Surroundings;
 use pathproof::dropin::{Wanted, read, resolve};

@@ -1,6 +1,6 @@
-//! Whoever reads bytes that others wrote, one function for each: it takes any bytes at all, and
-//! panics where what is made of them is wrong. Most know more than that nothing panics: another
-//! parser of the same bytes, a recount, what must stay as it is.
+//! Targets for everything that reads foreign bytes, one function each. A target takes any bytes and
+//! panics if the result is wrong. Most check more than the absence of panics: against another
+//! parser of the same bytes, a recount, or values that must not change.
 //!
 //! `cargo xtask fuzz` runs them under libFuzzer; `cargo test` replays all that was kept
 //! (`tests/kept.rs`). docs/testing.md says how to add one.

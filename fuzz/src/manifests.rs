@@ -1,4 +1,4 @@
-//! Whatever lies in a folder of manifests: text becomes objects, or is named as broken.
+//! Any text in a folder of manifests becomes objects, or is named as broken.
 
 use pathproof::cluster::yaml;
 

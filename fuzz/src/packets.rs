@@ -30,7 +30,7 @@ pub(crate) fn check(frame: &[u8]) -> bool {
         || datagrams.contains(&true)
 }
 
-/// What is taken for a datagram is there whole.
+/// A frame that is taken for a datagram holds all of it.
 fn datagram(frame: &[u8], link: Link) -> bool {
     let Ok(Some((segment, at))) = udp::parse(&frame, link) else {
         return false;
@@ -58,7 +58,7 @@ fn observer(frame: &[u8], link: Link) -> Seen {
             "{segment:?} of {length}"
         );
     }
-    // What lies behind a packet is not looked at, so what a piece shows the whole shows too.
+    // Bytes after a packet are ignored, so the whole shows the same as a piece.
     for length in 0..frame.len().min(CUT) {
         let piece = parse(&&frame[..length], link);
         if let Ok(Some(_)) = piece {
@@ -70,7 +70,7 @@ fn observer(frame: &[u8], link: Link) -> Seen {
     seen
 }
 
-/// Where a packet without tags ends, as its network header says; zero where that is not plain.
+/// End of a packet without tags, by its network header; zero where that is not plain.
 fn end(frame: &[u8], link: Link) -> usize {
     let word = |at: usize| {
         frame
@@ -90,7 +90,7 @@ fn end(frame: &[u8], link: Link) -> usize {
     end.unwrap_or_default()
 }
 
-/// Where both understand a frame they say the same of it.
+/// Both parsers agree on a frame that both understand.
 fn against_etherparse(frame: &[u8], ours: Seen) {
     let Ok(sliced) = SlicedPacket::from_ethernet(frame) else {
         return;
@@ -152,7 +152,7 @@ fn of_a_probe(frame: &[u8], packet: &ProbePacket, seen: Seen) {
     }
 }
 
-/// What the echo sends back is the answer to that probe, and as sound as the question was.
+/// The echo's packet is the answer to that probe, and as sound as the question was.
 fn of_an_answer(question: &[u8], asked: &ProbePacket, sent: &[u8]) {
     assert_eq!(sent.len(), question.len());
     let told = probe::parse(&sent).expect("an answer is a probe's packet");

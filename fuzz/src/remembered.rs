@@ -1,5 +1,5 @@
-//! Whatever lies in the state file of an agent before: it is refused, or the agent goes on from it
-//! at any time of the clock, says something, and writes the same down again.
+//! Any state file of an earlier agent is refused, or the agent goes on from it at any time of the
+//! clock, gives a reason, and writes the same state again.
 
 use std::time::Duration;
 

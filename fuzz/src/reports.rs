@@ -1,6 +1,6 @@
-//! Whatever answers where an agent should, on this node or through the API server on another: a
-//! report is shown on a terminal without a sign that means something to it, anything else is
-//! refused in a sentence. And the question of `/drainz`, which anybody may ask.
+//! Any answer at an agent's address, on this node or through the API server on another: a report is
+//! shown without characters that a terminal interprets, anything else is refused in a sentence. The
+//! query of `/drainz`, which anybody may send, is read here too.
 
 use agent_core::drain::Ask;
 use agent_core::report::drain::DrainReport;

@@ -10,7 +10,7 @@ fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// What is kept of one target: path and bytes.
+/// Kept inputs of one target: path and bytes.
 fn kept(target: &str) -> BTreeMap<PathBuf, Vec<u8>> {
     let folder = corpus().join(target);
     let entries = fs::read_dir(&folder)

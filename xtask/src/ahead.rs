@@ -61,7 +61,7 @@ fn start(task: &[&str], log: &Path) -> Result<Child> {
         .with_context(|| format!("cannot start {}", task.join(" ")))
 }
 
-/// What it has just started goes on to its own end, and no further.
+/// Programs that the task has just started run to their own end; no more are started.
 fn end_with_this_task() {
     // SAFETY: the option takes a number, and fails for none that is a signal.
     unsafe {
@@ -69,7 +69,7 @@ fn end_with_this_task() {
     }
 }
 
-/// What it starts in turn has this class too.
+/// Programs that the task starts in turn have this class too.
 fn only_idle_time() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameters outlive the call; 0 is the calling process.

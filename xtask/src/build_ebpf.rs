@@ -28,7 +28,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// What CI runs.
+    /// Arguments of CI.
     pub(crate) fn for_check() -> Self {
         Args {
             check: true,
@@ -163,7 +163,7 @@ fn describe(toolchain: &Toolchain, bytes: &[u8]) -> Result<Provenance> {
     })
 }
 
-/// What a person needs to know when the bytes differ: how much, why probably, and what to run.
+/// Explanation of bytes that differ: how much, the probable cause, and the command to run.
 fn difference(checked_in: &[u8], built: &[u8], tools: &[String], target: &Path) -> String {
     let first = checked_in.iter().zip(built).position(|(a, b)| a != b);
     let first = first.unwrap_or(checked_in.len().min(built.len()));

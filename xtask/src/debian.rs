@@ -13,9 +13,9 @@ use crate::{host, run};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Program {
     pub(crate) package: &'static str,
-    /// Where it lies in the package.
+    /// Path in the package.
     pub(crate) path: &'static str,
-    /// Where else to get it.
+    /// Another source of it.
     pub(crate) origin: &'static str,
 }
 
@@ -24,7 +24,7 @@ impl Program {
         self.path.rsplit('/').next().unwrap_or(self.path)
     }
 
-    /// That of this machine, or that of the package, unpacked into `folder`.
+    /// Path of this machine's program, or of the package's, unpacked into `folder`.
     pub(crate) fn ready(&self, folder: &Path) -> Result<PathBuf> {
         let own = folder.join(self.name());
         if own.is_file() {

@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    /// What the demo is told, from what was typed behind `cargo xtask demo`.
+    /// Options that reach the demo, from the words typed behind `cargo xtask demo`.
     fn told(typed: &[&str]) -> Vec<String> {
         let command = Args::augment_args(Command::new("demo").no_binary_name(true));
         let matches = command.try_get_matches_from(typed).expect("understood");

@@ -18,9 +18,9 @@ use crate::tools::BPF_LINKER;
 use crate::{host, run};
 use toolchain::Toolchain;
 
-/// Where Debian keeps the LLVM that the linker uses.
+/// Debian's folder of the LLVM that the linker uses.
 pub(crate) const LLVM: &str = "/usr/lib/llvm-22";
-/// What to do when a part of the tool chain is missing.
+/// Advice when a part of the tool chain is missing.
 pub(crate) const SETUP: &str = "run: cargo xtask setup-ebpf";
 /// The kernel's instruction set. v3 brings 32-bit compare-and-swap, which the state of a
 /// connection needs: kernel 5.12 or newer.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{host, run};
 
-/// What libFuzzer needs to see which code an input reaches.
+/// Flags that libFuzzer needs to record which code an input reaches.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
@@ -93,7 +93,7 @@ fn targets() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What lies in a folder, in the order of its names.
+/// Files of a folder, in the order of their names.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     let mut paths = entries
@@ -131,7 +131,8 @@ impl Fuzzer {
         command
     }
 
-    /// What it finds stays in target; what it finds wrong is written beside it and named.
+    /// Command that searches for new inputs. They stay in target; a failing one is written beside
+    /// it and named.
     fn search(&self, target: &str, seconds: u64) -> Result<Command> {
         let found = found(target)?;
         let mut command = self.command(target);
@@ -140,7 +141,7 @@ impl Fuzzer {
             .arg(corpus().join(target))
             .arg(format!("-artifact_prefix={}/wrong-", folder().display()))
             .arg(format!("-max_total_time={seconds}"))
-            // What takes longer hangs, as far as who waits for an answer is concerned.
+            // A run of more than 20 s counts as a hang, as it would for a waiting client.
             .arg("-timeout=20");
         Ok(command)
     }
@@ -181,12 +182,12 @@ impl Fuzzer {
     }
 }
 
-/// Where the fuzzer is built, and what it finds.
+/// Folder of the fuzzer's build and of its findings.
 fn folder() -> PathBuf {
     run::root().join("target/fuzz")
 }
 
-/// What a target's searches found on this machine.
+/// Folder of a target's findings on this machine.
 fn found(target: &str) -> Result<PathBuf> {
     let found = folder().join("corpus").join(target);
     fs::create_dir_all(&found).with_context(|| format!("make {}", found.display()))?;

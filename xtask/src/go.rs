@@ -28,7 +28,7 @@ pub(crate) struct Module {
     pub(crate) variables: &'static [(&'static str, &'static str)],
     /// Packages below `path`; the last part is the program's name.
     pub(crate) programs: &'static [&'static str],
-    /// What to expect of the first build, for people: "5 min".
+    /// Expected time of the first build, for people: "5 min".
     pub(crate) takes: &'static str,
     /// Packages that a build from nothing compiles, about: for the progress alone.
     pub(crate) compiles: usize,
@@ -52,7 +52,7 @@ impl Module {
         Ok(folder)
     }
 
-    /// Where the programs lie, whether they are there or not.
+    /// Folder of the programs, whether they are there or not.
     pub(crate) fn folder(&self) -> PathBuf {
         run::root()
             .join("target/tools")

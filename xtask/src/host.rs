@@ -97,7 +97,7 @@ pub(crate) fn as_root_with(
     Ok(command)
 }
 
-/// What the namespace worlds of tests and demo run: program and its Debian package.
+/// Programs that the namespace worlds of tests and demo run, with their Debian packages.
 const WORLD: [(&str, &str); 4] = [
     ("ip", "iproute2"),
     ("nft", "nftables"),

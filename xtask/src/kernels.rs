@@ -28,10 +28,10 @@ use payload::{FEATURES, Payload};
 
 /// MiB of a machine; the archives lie in it, twice while they are unpacked.
 const MEMORY: u32 = 1280;
-/// How long one machine may run.
+/// Maximum run time of one machine.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// What to run.
+/// The requested run.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted<'a> {
     /// Names of kernels; none stands for the usual ones.
@@ -177,7 +177,6 @@ fn once(machine: &Machine<'_>) -> Result<Option<Found>> {
     }))
 }
 
-/// Where the page lies.
 fn page_file() -> std::path::PathBuf {
     crate::run::root().join(Path::new("docs/kernels.md"))
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::run;
 
-/// What is interpreted, the tests that are meant, and those of them that are left out: each plays
+/// Packages to interpret, the tests that are meant, and those of them that are left out: each plays
 /// thousands of rounds.
 const PARTS: [Part; 2] = [
     Part {
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 .args(["miri", "test", "--no-fail-fast"])
                 .args(part.package)
                 .arg("--")
-                // Of several names libtest takes those that fit any.
+                // libtest takes the tests that fit any of several names.
                 .args(args.filter.as_deref().or(part.tests))
                 .args(part.left_out.iter().flat_map(|test| ["--skip", test]))
                 // proptest reads its variable and the folder it is in.

@@ -18,7 +18,8 @@ pub(crate) fn root() -> PathBuf {
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
-    // What `cargo run` says of this package: the build scripts of others would take it for a change.
+    // `cargo run` sets these for this package: the build scripts of others would take them for a
+    // change.
     let of_this = ["CARGO_PKG_", "CARGO_MANIFEST_"];
     for (name, _) in std::env::vars_os() {
         if of_this

@@ -11,7 +11,7 @@ use crate::debian::Program;
 use crate::go::Module;
 use crate::run;
 
-/// What the tests look for.
+/// Versions that the tests expect.
 #[path = "../../tests/src/built/versions.rs"]
 #[expect(
     unreachable_pub,
@@ -88,7 +88,7 @@ const CNI: Module = Module {
     compiles: 100,
 };
 
-/// What installs charts.
+/// Installs charts.
 const HELM: Module = Module {
     name: "helm",
     path: "helm.sh/helm/v3",
@@ -175,7 +175,7 @@ pub(crate) fn real_node() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// What renders the chart and the overlays.
+/// Programs that render the chart and the overlays.
 pub(crate) struct ChartTools {
     pub(crate) helm: PathBuf,
     pub(crate) kubectl: PathBuf,
@@ -189,7 +189,7 @@ pub(crate) fn chart_tools() -> Result<ChartTools> {
     })
 }
 
-/// What a node of a real cluster is made of, beside [`ready`] and [`chart_tools`].
+/// Programs of a real cluster's node, beside [`ready`] and [`chart_tools`].
 pub(crate) struct Node {
     /// The folder of containerd, its shim and ctr.
     pub(crate) containerd: PathBuf,
@@ -208,7 +208,7 @@ pub(crate) fn node() -> Result<Node> {
     })
 }
 
-/// Where Prometheus lies, and its tool for rules.
+/// Prometheus, and its tool for rules.
 pub(crate) struct Prometheus {
     pub(crate) prometheus: PathBuf,
     pub(crate) promtool: PathBuf,

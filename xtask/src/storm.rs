@@ -1,7 +1,7 @@
 //! `cargo xtask storm`: builds the agent and the storm, and plays it as root.
 //!
-//! What happens in a storm and how it is judged is the program `storm` of package node-tests, and so
-//! are its options.
+//! The program `storm` of package node-tests defines the events of a storm, how it is judged, and
+//! the options.
 
 use anyhow::Result;
 

@@ -49,7 +49,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// What one run of tests came to.
+/// Result of one run of tests.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     pub(crate) tally: Tally,

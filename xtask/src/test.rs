@@ -67,7 +67,7 @@ impl Args {
     }
 }
 
-/// What one step came to.
+/// Result of one step.
 struct Step {
     name: &'static str,
     took: Duration,

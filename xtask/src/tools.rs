@@ -73,7 +73,7 @@ pub(crate) const BPF_LINKER: Tool = Tool {
 };
 
 impl Tool {
-    /// Where this machine has the tool at its version: target/tools or PATH.
+    /// Path of the tool at its version on this machine: target/tools or PATH.
     pub(crate) fn find(&self) -> Option<PathBuf> {
         let own = folder().join("bin").join(self.program);
         [Some(own), crate::host::find(self.program)]
@@ -81,7 +81,7 @@ impl Tool {
             .flatten()
             .find(|file| {
                 let mut ask = Command::new(file);
-                // As cargo calls it: some know no option without the name of the subcommand.
+                // Cargo calls it so too: some know no option without the name of the subcommand.
                 ask.args(self.program.strip_prefix("cargo-"));
                 let line = run::first_line(ask.arg("--version")).unwrap_or_default();
                 line.split_whitespace().any(|word| word == self.version)

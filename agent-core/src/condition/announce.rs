@@ -15,7 +15,7 @@ const AT_ONCE: u32 = 6;
 /// ...and one more each.
 const EACH: Duration = Duration::from_secs(60);
 
-/// What Events are about: whether the datapath is accused, and whether the node leaves.
+/// Subjects of Events: whether the datapath is accused, and whether the node leaves.
 fn subject(of: Standing) -> (bool, bool) {
     (of.status == Status::False, of.leaving)
 }
@@ -51,7 +51,7 @@ impl Announcer {
         }
     }
 
-    /// What stands now. To be called whenever it may have changed.
+    /// Takes in the current standing. To be called whenever it may have changed.
     pub fn observe(&mut self, standing: Standing, now: Mono) {
         let since = match self.current {
             Some((before, since)) if subject(before) == subject(standing) => since,
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(announcer.due(), None);
     }
 
-    /// That nothing is known any more has to last.
+    /// An unknown state has to last before it is announced.
     #[test]
     fn an_unknown_state_settles_first() {
         let mut announcer = announcer();

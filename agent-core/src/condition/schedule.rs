@@ -56,7 +56,7 @@ const WAIT_MAX: Duration = Duration::from_secs(300);
 const PHASE: u64 = 0x70;
 const JITTER: u64 = 0x71;
 
-/// What the API server has.
+/// The condition as the API server has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Its status.
@@ -67,7 +67,7 @@ pub struct Written {
     pub transition: Wall,
 }
 
-/// What stands.
+/// The current standing, with its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Current {
     standing: Standing,
@@ -120,12 +120,12 @@ impl Schedule {
         let before = self.uid.replace(Arc::clone(uid));
         if before.is_some_and(|before| before != *uid) {
             (self.written, self.heartbeat_at, self.uncertain) = (None, None, false);
-            // That the former one was gone says nothing of this one.
+            // The former Node's absence does not matter for this one.
             self.retry = Retry::default();
         }
     }
 
-    /// What stands now. To be called whenever it may have changed.
+    /// Takes in the current standing. To be called whenever it may have changed.
     pub fn observe(&mut self, standing: Standing, now: Mono, wall: Wall) {
         let before = self.current;
         if before.is_some_and(|before| before.standing == standing) {
@@ -229,7 +229,7 @@ fn is_urgent(before: Status, after: Status) -> bool {
 /// A budget of things that may be done: so many at once, and one more each while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
-    /// What is saved up at most, as time.
+    /// Maximum that is saved up, as time.
     saved: Duration,
     /// One each.
     each: Duration,

@@ -1,4 +1,4 @@
-//! What is said by state, cause and eligibility, against docs/behaviour.md; and how often it is
+//! Words by state, cause and eligibility, against docs/behaviour.md; and how often they are
 //! written, whatever happens.
 //!
 //! Length: one table of what is said, and one model of the API server for all that is written.
@@ -419,7 +419,7 @@ fn any_course() -> impl Strategy<Value = Vec<(Standing, u64)>> {
     prop::collection::vec((any_standing(), 1u64..400), 1..80)
 }
 
-/// What stands at a second.
+/// The standing at a second.
 fn stands_at(course: &[(Standing, u64)], second: u64) -> Standing {
     let mut end = 0;
     for (standing, lasts) in course {
@@ -518,7 +518,7 @@ proptest! {
     }
 }
 
-/// What is announced while these stand, a minute each.
+/// The Events announced while these stand, a minute each.
 fn announcements(found: Option<Written>, course: &[Standing]) -> Vec<String> {
     let mut announcer = Announcer::new("node-1", Pace::default(), found);
     let mut said = Vec::new();

@@ -1,4 +1,4 @@
-//! What a caller wants to know: the query of `/drainz`, read.
+//! A caller's question: the query of `/drainz`, parsed.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -18,10 +18,10 @@ const MAX_WAIT: Duration = Duration::from_secs(86_400);
 /// A question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// How long no new connection must have come.
+    /// Required time without a new connection.
     pub quiet: Duration,
-    /// How long the caller has been waiting already. Whoever says this says that the node leaves,
-    /// whatever its Node object says.
+    /// Time that the caller has been waiting already. A caller that gives it declares the node to
+    /// be leaving, whatever its Node object says.
     pub waited: Option<Duration>,
 }
 
@@ -42,11 +42,10 @@ pub enum AskError {
         "{what} {value:?} is no duration {bounds}: give seconds or a number with a unit, for example 12.5, 30s or 1m30s"
     )]
     Duration {
-        /// What it is.
+        /// Name of the duration.
         what: &'static str,
-        /// What was given.
         value: String,
-        /// What is allowed.
+        /// Range that is allowed.
         bounds: &'static str,
     },
     /// There is no such parameter.
@@ -73,7 +72,7 @@ impl Ask {
         Ok(ask)
     }
 
-    /// As [`Ask::parse`] reads it.
+    /// The query that [`Ask::parse`] reads.
     pub fn query(&self) -> String {
         let waited = |waited: Duration| format!("&waited={:.3}", waited.as_secs_f64());
         let waited = self.waited.map_or_else(String::new, waited);
@@ -84,7 +83,7 @@ impl Ask {
 /// Reads a quiet time.
 ///
 /// # Errors
-/// What is none, or out of [`MIN_QUIET`] and [`MAX_QUIET`].
+/// The text is no duration, or not between [`MIN_QUIET`] and [`MAX_QUIET`].
 pub fn quiet_time(text: &str) -> Result<Duration, AskError> {
     span(
         "quiet time",
@@ -97,7 +96,7 @@ pub fn quiet_time(text: &str) -> Result<Duration, AskError> {
 /// Reads how long somebody wants to wait.
 ///
 /// # Errors
-/// What is no duration, or longer than a day.
+/// The text is no duration, or longer than a day.
 pub fn timeout(text: &str) -> Result<Duration, AskError> {
     wait("timeout", text)
 }

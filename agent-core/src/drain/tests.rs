@@ -246,8 +246,8 @@ fn without_ranges_every_connection_counts() {
 }
 
 proptest! {
-    /// Whatever comes and whenever somebody asks: never quiet unless the node leaves, somebody saw
-    /// all of the quiet time, and nothing came in it.
+    /// The answer is never quiet unless the node leaves, somebody saw all of the quiet time, and
+    /// nothing came in it: for all connections and times of asking.
     #[test]
     fn quiet_is_never_said_too_early(
         looks in prop::collection::vec((1u64..4_000, any::<bool>(), any::<bool>()), 1..40),

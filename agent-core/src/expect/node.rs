@@ -48,7 +48,7 @@ impl SourcePrefix {
     }
 }
 
-/// What expectations depend on of this node.
+/// Facts of this node that expectations depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeContext {
     /// Mapped addresses: those a node port is served at, and the node's own as a source.

@@ -17,7 +17,7 @@ use crate::names;
 use crate::trace::Transport;
 use crate::view::ServiceState;
 
-/// What the configuration says of the sentinel.
+/// The sentinel's configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelRule {
     /// Its Service.
@@ -33,12 +33,13 @@ pub struct Sentinel {
     pub exists: bool,
     /// In what way it is not as it was installed, in words.
     pub altered: Option<String>,
-    /// What may be probed, by [`Family`]; nothing of an altered one.
+    /// The part that may be probed, by [`Family`]; none of an altered sentinel.
     pub families: [Option<SentinelFamily>; FAMILIES],
 }
 
 impl Sentinel {
-    /// What of it stays when its endpoint moves: as long as this stays, the sentinel has not changed.
+    /// The part that stays when its endpoint moves: as long as it stays, the sentinel has not
+    /// changed.
     pub fn fixed(&self) -> (bool, [Option<SentinelFamily>; FAMILIES]) {
         let fixed = |family: Option<SentinelFamily>| family.map(SentinelFamily::without_generation);
         (self.exists, self.families.map(fixed))
@@ -56,7 +57,7 @@ impl Sentinel {
     }
 }
 
-/// What of the sentinel may be probed in one family.
+/// The part of the sentinel that may be probed in one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SentinelFamily {
     /// Its cluster IP.

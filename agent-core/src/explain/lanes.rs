@@ -64,7 +64,7 @@ pub fn sentence(family: Family, view: &LaneView, now: Mono) -> String {
     }
 }
 
-/// What a lane that does not pass means, and so where to look.
+/// Meaning of a lane that does not pass, and so where to look.
 pub fn meaning(family: Family, view: &LaneView) -> Option<String> {
     match view.state {
         LaneState::Failing | LaneState::NeverWorked => Some(means(family, &failed(view)?)),
@@ -144,7 +144,7 @@ fn name(family: Family, path: ProbePath, transport: Transport) -> String {
     format!("{} {path}{transport}", names::of_family(family))
 }
 
-/// What happened to probes.
+/// Predicate of a sentence about probes that failed in this way.
 fn happened(cause: ProbeCause) -> &'static str {
     match cause {
         ProbeCause::Leaked => "left untranslated (leaked)",
@@ -160,7 +160,7 @@ fn happened(cause: ProbeCause) -> &'static str {
     }
 }
 
-/// What that means, and so where to look.
+/// Meaning of a failed lane, and so where to look.
 fn means(family: Family, lane: &FailedLane) -> String {
     let client = |preposition: &str| match lane.client {
         Some(client) => format!(" {preposition} {client}"),
@@ -254,7 +254,7 @@ impl Words<'_> {
         never_worked(self.family(), &name, lane)
     }
 
-    /// What is said of a lane, where the finding is about one.
+    /// The sentence about a lane, where the finding is about one.
     pub(super) fn lane(&self) -> Option<String> {
         let family = self.family();
         Some(match &self.finding.evidence {

@@ -1,4 +1,4 @@
-//! What to look at next, by cause: the same as docs/operations.md, which has a heading for each.
+//! Next steps by cause: the same as docs/operations.md, which has a heading for each.
 
 use agent_common::service::Family;
 use serde::Serialize;
@@ -8,22 +8,22 @@ use crate::verdict::{LaneState, Verdict};
 
 use super::is_explained;
 
-/// Where all of it is written at length.
+/// Page that describes all of it at length.
 const PAGE: &str = "docs/operations.md";
 
-/// Where to look next.
+/// The next step for one cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Remedy {
     /// The cause, or why nothing is known.
     pub of: String,
     /// Commands to run on the node; their output tells.
     pub commands: Vec<String>,
-    /// What to look for, and what mends it.
+    /// Signs to look for, and the cure.
     pub advice: String,
     pub page: String,
 }
 
-/// Where to look for what a verdict says, what accuses the node first.
+/// Next steps for a verdict; causes that accuse the node come first.
 pub fn next(verdict: &Verdict) -> Vec<Remedy> {
     let mut found: Vec<(Cause, Family)> = Vec::new();
     let mut states = vec![LaneState::Failing];

@@ -1,10 +1,10 @@
-//! How far a lane's last probe came, stage by stage.
+//! Progress of a lane's last probe, stage by stage.
 
 use crate::cause::ProbeCause;
 use crate::trace::ProbePath;
 use crate::verdict::LaneView;
 
-/// How far a probe came.
+/// A stage on a probe's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
@@ -27,7 +27,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// As metrics call it, where they have it.
+    /// Name as metrics show it, where they have it.
     pub fn name(self) -> &'static str {
         match self {
             Stage::Sent => "sent",
@@ -65,7 +65,7 @@ pub struct Interfaces<'a> {
     pub uplinks: Vec<&'a str>,
 }
 
-/// How far the last probe of a lane that does not pass came; empty where that is not known.
+/// Steps of the last probe of a lane that does not pass; empty where they are not known.
 pub fn steps(lane: &LaneView, interfaces: &Interfaces<'_>) -> Vec<Step> {
     let delays = &lane.delays;
     let mut stages = vec![
@@ -136,7 +136,7 @@ fn words(stage: Stage, path: ProbePath) -> (Option<usize>, &'static str) {
     }
 }
 
-/// What was seen of a probe instead.
+/// Description of what was seen of a probe instead.
 fn missed(stage: Stage, cause: ProbeCause, at: &str, uplinks: &[&str]) -> String {
     let text = match (stage, cause) {
         (Stage::Data, _) => "data sent behind the handshake did not come back",

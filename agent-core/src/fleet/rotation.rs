@@ -11,12 +11,12 @@ use crate::freshness::{FIRST_GENERATION, is_generation, newer_generation, next_g
 use crate::names::of_family;
 use crate::time::Mono;
 
-/// Who leads may write for this long after it last said so; another one takes over then. Long,
+/// The leader may write for this long after its last renewal; another one takes over then. Long,
 /// since the work comes once a minute and a lease costs writes.
 pub const LEASE: Duration = Duration::from_secs(45);
-/// The leader says so this often.
+/// Interval of the leader's renewals.
 pub const RENEW: Duration = Duration::from_secs(15);
-/// A leader that could not say so stops to write this long before another one may.
+/// A leader that could not renew stops writing this long before another one may write.
 const MARGIN: Duration = Duration::from_secs(15);
 /// An API server that answered nothing for this long was away; less is a hiccup.
 const OUTAGE: Duration = Duration::from_secs(15);
@@ -37,15 +37,15 @@ pub fn interval(least: Duration, nodes: u32) -> Duration {
 /// A Lease as it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseSeen {
-    /// Who leads; nobody after a leader that went in order.
+    /// The leader; nobody after a leader that went in order.
     pub holder: Option<String>,
     /// Changes with every write.
     pub version: String,
-    /// What the holder says of how long it leads without a word.
+    /// Time for which the holder leads without a renewal, as it wrote it.
     pub duration: Duration,
 }
 
-/// What to do about the lease.
+/// Next action on the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseStep {
     /// Make it, in our name.
@@ -89,7 +89,7 @@ impl Candidate {
         self.renewed.is_none_or(|at| now.since(at) >= RENEW)
     }
 
-    /// What to do, with the lease as it was just read.
+    /// The next action, with the lease as it was just read.
     pub fn step(&mut self, lease: Option<&LeaseSeen>, now: Mono) -> LeaseStep {
         let Some(lease) = lease else {
             return LeaseStep::Create;
@@ -129,7 +129,7 @@ impl Candidate {
     }
 }
 
-/// What the slices should be, from the Service.
+/// Desired slices, from the Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The Service's name, which those of the slices begin with.
@@ -183,7 +183,7 @@ impl SliceSeen {
     }
 }
 
-/// What to write.
+/// A write that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     /// A slice that is not there.
@@ -197,7 +197,7 @@ pub enum Write {
     Update {
         /// Whose.
         family: Family,
-        /// As it was read.
+        /// Its version as it was read.
         version: String,
         /// Its ports.
         generation: u16,
@@ -207,12 +207,12 @@ pub enum Write {
     Delete {
         /// Its name.
         name: String,
-        /// As it was read.
+        /// Its version as it was read.
         version: String,
     },
 }
 
-/// What a look at the slices led to.
+/// Result of a look at the slices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// In this order.
@@ -267,7 +267,8 @@ impl Rotation {
         outage
     }
 
-    /// What to write, given the slices and the number of nodes as they were just read by a leader.
+    /// Plans the writes, given the slices and the number of nodes as they were just read by a
+    /// leader.
     pub fn plan(&mut self, wanted: &Wanted, slices: &[SliceSeen], nodes: u32, now: Mono) -> Plan {
         let ours = |family| {
             let name = slice_name(&wanted.service, family);
@@ -275,7 +276,7 @@ impl Rotation {
         };
         let of = |family: Family| ours(family).and_then(|slice| slice.generation(wanted, family));
         let held = wanted.families.iter().filter_map(|family| of(*family));
-        // What was written to one family and not to the other goes on, not back.
+        // A generation that was written to one family and not to the other goes on, not back.
         let newest = held.chain(self.generation).reduce(newer_generation);
         let current = newest.unwrap_or(FIRST_GENERATION);
         let rotates = newest.is_some() && self.is_due(nodes, now);
@@ -301,7 +302,8 @@ impl Rotation {
                 generation,
             })
         };
-        // Of a family that the Service lacks as well: both are shipped, whatever the cluster has.
+        // The slice of a family that the Service lacks is ours as well: both are shipped, whatever
+        // the cluster has.
         let names = Family::ALL.map(|family| slice_name(&wanted.service, family));
         let strange = |slice: &&SliceSeen| !names.contains(&slice.name);
         Plan {

@@ -64,7 +64,7 @@ fn with(status: Status, reason: &str) -> NodeSeen {
 #[case(Status::Unknown, "DatapathStarting", Group::Doubtful, "starting", "")]
 #[case(Status::True, "NodeLeaving", Group::Leaving, "ready", "")]
 #[case(Status::Unknown, "NodeLeaving", Group::Leaving, "unknown", "")]
-// Of a later release, whose reasons are not known here.
+// The reasons of a later release are not known here.
 #[case(
     Status::False,
     "DatapathHaunted",

@@ -49,7 +49,7 @@ pub fn beside_agent(said: &CheckArgs) -> Option<Exit> {
             let time = report.written.duration_since(report.agent.started);
             Some(print(said, &report, source, time.unsigned_abs()))
         }
-        // Whatever answers there, if anything does, is none that can be asked.
+        // No agent that can be queried answers there.
         Err(
             FetchError::Unreachable(..)
             | FetchError::Stranger(..)
@@ -87,17 +87,16 @@ fn print(said: &CheckArgs, report: &Report, source: Source, time: Duration) -> E
     }
 }
 
-/// Whose verdict this is.
+/// Origin of the verdict.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 enum Source {
     /// The check's own.
     Itself,
-    /// That of an agent that runs.
+    /// A running agent's.
     Agent { address: String, version: String },
 }
 
-/// What the check comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum CheckResult {
@@ -109,7 +108,6 @@ enum CheckResult {
     Unknown,
 }
 
-/// What a path comes to.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum PathResult {
@@ -138,9 +136,9 @@ struct Checked<'a> {
     reason: String,
     services: &'a [ServiceTrouble],
     sentinel: &'a SentinelReport,
-    /// What is not seen.
+    /// Losses of coverage, in sentences.
     coverage: Vec<String>,
-    /// Where to look next.
+    /// Remedies to try next.
     next: Vec<Remedy>,
 }
 
@@ -154,12 +152,12 @@ struct CheckedPath<'a> {
     lane: &'a LaneView,
     /// The TCP path fails as well, and tells more.
     explained: bool,
-    /// What it means, where it does not pass.
+    /// Explanation of a path that does not pass.
     sentence: Option<String>,
 }
 
 impl<'a> Checked<'a> {
-    /// Of a report, whose paths were probed for so long.
+    /// The check of a report whose paths were probed for `time`.
     fn of(report: &'a Report, source: Source, time: Duration) -> Self {
         let verdict = &report.verdict;
         let (result, sentence) = result(report);

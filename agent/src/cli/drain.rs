@@ -37,7 +37,7 @@ pub fn run(said: &DrainArgs, now: fn() -> Mono) -> Exit {
             return show(said, answer);
         }
         if let Some(line) = wait.progress(&answer, elapsed) {
-            // Where nobody reads it, the hook waits all the same.
+            // The hook waits even if nobody reads this line.
             let _ = writeln!(io::stderr(), "pathproof: {line}");
         }
         thread::sleep(AGAIN.min(said.timeout.saturating_sub(elapsed)));
@@ -82,7 +82,7 @@ struct Wait {
     timeout: Duration,
     /// Since when nobody answers.
     silent: Option<Duration>,
-    /// What was reported last, and when.
+    /// The last reported reason, and the time of that report.
     reported: Option<(Option<Reason>, Duration)>,
 }
 

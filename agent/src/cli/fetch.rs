@@ -18,7 +18,7 @@ pub(super) const READ: Duration = Duration::from_secs(3);
 /// Far more than a report of 150 Services and 4,096 interfaces.
 const MAX_ANSWER: u64 = 16 * 1024 * 1024;
 
-/// Why there is no report. The first part is the agent's address.
+/// Reason for a missing report. The first part is the agent's address.
 #[derive(Debug, Error)]
 pub enum FetchError {
     /// The address means nothing.
@@ -135,7 +135,7 @@ impl<'a> Answer<'a> {
         String::from_utf8_lossy(self.body).into_owned()
     }
 
-    /// Why it is not the answer that was asked for.
+    /// The error for an answer that is not the requested one.
     fn unexpected(&self) -> FetchError {
         let document: Value = serde_json::from_slice(self.body).unwrap_or_default();
         if self.status != "503" || !document.is_object() {
@@ -195,7 +195,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    /// What `report` makes of a server that answers so, then closes.
+    /// The result of `report` against a server that sends this answer, then closes.
     fn against(answer: &'static [u8]) -> Result<String, FetchError> {
         against_by(answer, |address| report(address).map(|(_, body)| body))
     }

@@ -22,7 +22,7 @@ const SCHEMA: u32 = 1;
 const SENTENCES: usize = 20;
 /// From so many rows on, the first line is said again as the last: it has scrolled away.
 const LONG: usize = 30;
-/// Where a row's own text begins.
+/// Column where a row's own text begins.
 const INDENT: usize = 2;
 /// Titles of the columns.
 const TITLES: [&str; 5] = ["node", "verdict", "why", "since", "eligible"];
@@ -64,7 +64,7 @@ pub(super) fn is_plugin(called: &OsStr) -> bool {
     matches!(name, Some("kubectl-pathproof" | "kubectl_pathproof"))
 }
 
-/// How the command is called.
+/// Name by which the command was called.
 fn program() -> &'static str {
     match std::env::args_os().next() {
         Some(called) if is_plugin(&called) => "kubectl pathproof",
@@ -72,7 +72,7 @@ fn program() -> &'static str {
     }
 }
 
-/// How the list is looked at.
+/// Presentation of the list.
 #[derive(Clone, Copy, Debug)]
 struct View<'a> {
     colour: bool,
@@ -80,7 +80,7 @@ struct View<'a> {
     now: Wall,
     /// Nodes that are proven and stay are left out.
     sick_alone: bool,
-    /// How the command is called: `kubectl pathproof`.
+    /// Name by which the command was called, such as `kubectl pathproof`.
     program: &'a str,
 }
 
@@ -95,9 +95,9 @@ impl View<'_> {
 #[derive(Serialize)]
 struct Document<'a> {
     schema: u32,
-    /// When it was written.
+    /// Time of writing.
     written: String,
-    /// How many nodes of which kind, also of those that are left out.
+    /// Number of nodes of each kind, including those left out.
     summary: Tally,
     /// In the order of the page.
     nodes: Vec<&'a Row>,
@@ -180,7 +180,7 @@ fn head(paper: &mut Paper, tally: &Tally) {
     paper.head(ink, badge, &counted(tally.nodes as u64, "node"), &rest);
 }
 
-/// Where each column begins: as wide as what stands in it, so that no name is cut.
+/// First character of each column. A column is as wide as its longest cell, so no name is cut.
 fn columns(rows: &[&Row], now: Wall) -> [usize; TITLES.len()] {
     let mut widths = TITLES.map(str::len);
     for row in rows {
@@ -196,7 +196,7 @@ fn columns(rows: &[&Row], now: Wall) -> [usize; TITLES.len()] {
     })
 }
 
-/// What stands in a row's columns.
+/// Texts of a row's columns.
 fn cells(row: &Row, now: Wall) -> [String; TITLES.len()] {
     let since = row.since.map(|since| age(since, now).as_secs());
     [

@@ -7,12 +7,12 @@ use agent_core::cause::State;
 
 /// Columns that a page keeps to.
 const WIDTH: usize = 96;
-/// Where the text of a section begins.
+/// Column where the text of a section begins.
 pub(super) const TEXT: usize = 16;
 /// Sentences under one title.
 const LINES_SHOWN: usize = 6;
 
-/// What a piece of text is for; the terminal's own palette decides the colour.
+/// Purpose of a piece of text; the terminal's own palette decides the colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ink {
     Plain,
@@ -25,7 +25,6 @@ pub(super) enum Ink {
 }
 
 impl Ink {
-    /// Of a state.
     pub(super) fn of(state: State) -> Self {
         match state {
             State::Proven => Ink::Good,
@@ -120,7 +119,7 @@ impl Paper {
         self.line();
     }
 
-    /// What is to be seen first: a word, a name, and what there is to say of it.
+    /// Writes the most important line: a word, a name, and the text about it.
     pub(super) fn head(&mut self, ink: Ink, word: &str, name: &str, rest: &str) {
         let word = word.to_uppercase();
         // Black on the colour of the ink.
@@ -182,7 +181,7 @@ pub(super) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{plural}", grouped(number))
 }
 
-/// As a sentence begins and ends; a name at its beginning stays as it is.
+/// The reason as a sentence, with a capital and a period; a name at its beginning stays as it is.
 pub(super) fn sentence(reason: &str) -> String {
     let word = reason.split_whitespace().next().unwrap_or_default();
     let is_name = !word.chars().all(|c| c.is_ascii_lowercase() || c == ',');

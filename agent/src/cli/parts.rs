@@ -1,5 +1,5 @@
-//! What several pages show: the sentinel's lanes, Services that fail, what is not seen, and where to
-//! look next.
+//! Parts that several pages share: the sentinel's lanes, Services that fail, losses of coverage,
+//! and remedies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const ROUND_TRIP: usize = 79;
 const LAST_PASS: usize = 83;
 
 impl Paper {
-    /// What is answered, and for whom that is as it should be.
+    /// The answers of both endpoints; for a leaving node, a note that its 503 is intended.
     pub(super) fn answers(&mut self, report: &Report) {
         let Answers { healthz, livez } = report.answers;
         let mut text = format!(
@@ -153,7 +153,7 @@ impl Paper {
         }
     }
 
-    /// Where to look next. What was shown before is not shown again.
+    /// Remedies to try next. Commands shown before are not repeated.
     pub(super) fn remedies(&mut self, remedies: &[Remedy]) {
         let mut shown: Vec<&str> = Vec::new();
         for (index, remedy) in remedies.iter().enumerate() {
@@ -210,7 +210,7 @@ pub(super) fn fine(ns: u64) -> String {
     }
 }
 
-/// What is not seen, in sentences.
+/// Losses of coverage, in sentences.
 pub(super) fn unseen(verdict: &Verdict) -> Vec<String> {
     let losses = verdict.coverage.losses.iter();
     losses.map(|loss| loss.sentence.clone()).collect()

@@ -16,7 +16,7 @@ use super::{Exit, FetchError, fetch, wall};
 use crate::args::{Output, RecordArgs, ReplayArgs, WhyArgs};
 use crate::state::Recordings;
 
-/// What stands in the way of a recording.
+/// Reason a recording cannot be taken, read or replayed.
 #[derive(Debug, Error)]
 pub(super) enum Problem {
     #[error(transparent)]
@@ -106,7 +106,7 @@ pub fn timeline(replayed: &Replayed) -> String {
     Timeline::of(replayed).text()
 }
 
-/// What a replay went through.
+/// Course of a replay.
 #[derive(Debug, Serialize)]
 struct Timeline {
     node: String,

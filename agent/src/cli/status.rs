@@ -160,7 +160,7 @@ fn udp_troubles(report: &Report) -> Vec<String> {
     trouble.collect()
 }
 
-/// Who translates which path, where that is not kube-proxy alone and all seen.
+/// Translator of each path, unless kube-proxy alone translates it and all of it is seen.
 fn datapath(shape: &Shape) -> Vec<String> {
     let mut lines = shape.notes.clone();
     for path in shape.paths.iter().filter(|path| path.seen != Seen::Full) {
@@ -173,7 +173,7 @@ fn datapath(shape: &Shape) -> Vec<String> {
     lines
 }
 
-/// What is wrong with pathproof itself.
+/// Problems of pathproof itself.
 fn problems(report: &Report) -> Vec<String> {
     let port = report.port.problem.iter();
     let mut problems: Vec<String> = port
@@ -185,7 +185,7 @@ fn problems(report: &Report) -> Vec<String> {
     problems
 }
 
-/// How the load balancer's questions come here.
+/// Way of the load balancer's health checks to the agent.
 fn port(port: &PortReport) -> &'static str {
     match (port.way, port.owner) {
         _ if port.succeeded => "another agent has taken over",

@@ -19,7 +19,7 @@ use agent_core::verdict::{LaneState, LaneView, Verdict};
 
 /// Version of the document; fields are added, never renamed.
 const SCHEMA: u32 = 2;
-/// Where the sentence of a stage begins.
+/// Column where the sentence of a stage begins.
 const STAGE: usize = 30;
 
 /// Runs the command.
@@ -44,7 +44,7 @@ fn show(report: &Report, said: &WhyArgs) -> Exit {
 struct Chain<'a> {
     schema: u32,
     node: &'a str,
-    /// When the agent wrote what this is told from.
+    /// Time when the agent wrote the report that is explained here.
     written: jiff::Timestamp,
     /// The verdict in a sentence.
     reason: String,
@@ -54,7 +54,7 @@ struct Chain<'a> {
     sentinel: &'a SentinelReport,
     /// The sentinel's lanes that do not pass.
     lanes: Vec<LaneStep<'a>>,
-    /// Where to look next, by cause.
+    /// Remedies, by cause.
     next: Vec<Remedy>,
 }
 
@@ -69,12 +69,12 @@ struct LaneStep<'a> {
     counts: bool,
     /// The TCP lane of the same path fails as well, and tells more.
     explained: bool,
-    /// What its probes dial.
+    /// Destination of its probes.
     to: Option<SocketAddr>,
-    /// Where the last probe was seen, and where it was not.
+    /// Points where the last probe was seen, and points where it was not.
     steps: Vec<Step>,
     sentence: String,
-    /// What it means alone.
+    /// Explanation of this lane by itself.
     meaning: Option<String>,
 }
 
@@ -170,7 +170,7 @@ impl LaneStep<'_> {
         alike && !other.explained && other.view.state == self.view.state
     }
 
-    /// What was sent: from where to where, how many, when.
+    /// The probes that were sent: from where to where, how many, when.
     fn sent(&self, now: Mono) -> String {
         let mut text = format!("Probes of {}", self.label());
         text.push_str(&match (self.view.client, self.to) {

@@ -48,11 +48,11 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// ...for so many times. After that, what the watches brought counts.
 const TRIES: usize = 3;
 
-/// What kube-proxy 1.36 asks Services and EndpointSlices for (cmd/kube-proxy/app/server.go).
+/// Selectors of kube-proxy 1.36 for Services and EndpointSlices (cmd/kube-proxy/app/server.go).
 const SERVED: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
 const DISCOVERY: &str = "/apis/discovery.k8s.io/v1";
 
-/// How much of the cluster is watched.
+/// Part of the cluster that is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// This Node, and all Services and EndpointSlices that kube-proxy would serve.
@@ -61,7 +61,7 @@ pub enum Scope {
     Sentinel(ObjectName),
 }
 
-/// What is asked of the API server for one resource.
+/// Parameters of requests to the API server for one resource.
 #[derive(Clone, Debug)]
 struct Requests {
     kind: Kind,
@@ -110,8 +110,8 @@ impl Requests {
         self.path.list(&params)
     }
 
-    /// What changes from a version on; or what is there, at least as new as the version, and then
-    /// what changes.
+    /// Request for the changes from a version on; with `is_list`, for the objects, at least as new
+    /// as the version, and then their changes.
     fn watch(
         &self,
         version: &str,
@@ -198,8 +198,8 @@ impl ApiServer {
     }
 }
 
-/// What a whole list of objects, one to a line, says to an agent that knew nothing: everything that
-/// an API server sends, without the way it comes. Each line is taken for every kind.
+/// Update of an empty view from a whole list of objects, one to a line: everything that an API
+/// server sends, without the transport. Each line is read as every kind.
 pub fn listed(node_name: &str, lines: &[u8]) -> Option<Update> {
     let mut store = Store::new(node_name);
     for kind in Kind::ALL {
@@ -220,7 +220,7 @@ async fn gather(
     mut events: mpsc::Receiver<Event>,
     updates: mpsc::Sender<Update>,
 ) {
-    // When to deliver, and when at the latest.
+    // Time of the next delivery, and the latest time for it.
     let mut due: Option<(Instant, Instant)> = None;
     loop {
         let wait = async {

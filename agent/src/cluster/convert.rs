@@ -1,7 +1,7 @@
 //! Kubernetes objects to facts, read as kube-proxy 1.36 reads them.
 //!
-//! What the API server would have refused is refused here too, with the object, the field and the
-//! value: a folder has no API server in front of it.
+//! Values that the API server would have refused are refused here too, with the object, the field
+//! and the value: a folder has no API server in front of it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Display;
@@ -30,7 +30,7 @@ const NOT_SERVED_LABELS: [&str; 2] = [
 ];
 /// Names the Service of a slice.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-/// Of Cilium's cluster mesh, now and before 1.13.
+/// Annotations of Cilium's cluster mesh, now and before 1.13.
 const GLOBAL_ANNOTATIONS: [&str; 2] = ["service.cilium.io/global", "io.cilium/global-service"];
 /// The older form of `spec.loadBalancerSourceRanges`.
 const SOURCE_RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
@@ -44,7 +44,7 @@ pub(super) struct Invalid {
     field: String,
     /// The value that is there, quoted; `is missing` where there is none.
     value: String,
-    /// What may stand there.
+    /// Values that the field may have.
     reason: &'static str,
 }
 
@@ -77,8 +77,8 @@ impl Converter {
         }
     }
 
-    /// Of other Nodes, of headless, ExternalName and foreign-proxied Services, and of slices of
-    /// domain names or of no Service there are none.
+    /// There are no facts of other Nodes, of headless, ExternalName and foreign-proxied Services,
+    /// and of slices of domain names or of no Service.
     pub(super) fn facts(&mut self, object: Object) -> Converted {
         let title = object.kind().title(object.metadata());
         if object.metadata().name.as_deref().unwrap_or_default() == "" {

@@ -20,12 +20,12 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) const ALL: [Kind; 3] = [Kind::Node, Kind::Service, Kind::Slice];
 
-    /// As objects name it.
+    /// The kind's name in objects.
     pub(super) fn name(self) -> &'static str {
         ["Node", "Service", "EndpointSlice"][self as usize]
     }
 
-    /// As roles name it.
+    /// The kind's name in roles.
     pub(super) fn resource(self) -> &'static str {
         ["nodes", "services", "endpointslices"][self as usize]
     }

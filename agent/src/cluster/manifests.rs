@@ -23,7 +23,7 @@ use super::yaml::{self, Item, Place};
 use super::{Problem, Update};
 use agent_core::cluster::Change;
 
-/// What is known of files before they are looked at.
+/// Known facts about files before they are examined.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hints {
     /// Surely written: read even where time and size are as before, which a clock's tick allows.
@@ -66,14 +66,14 @@ pub(super) struct Manifests {
     converter: Mutex<Converter>,
     hasher: RandomState,
     files: BTreeMap<OsString, File>,
-    /// What the view has.
+    /// Objects of the view.
     objects: BTreeMap<Key, Facts>,
     /// The last update, without its changes; `None` before the first.
     told: Option<Update>,
 }
 
 impl Manifests {
-    /// Of a folder, for the node of that name. Reads nothing yet.
+    /// The manifests of a folder, for the node of that name. Reads nothing yet.
     pub(super) fn new(folder: &Path, node_name: &str) -> Self {
         Self {
             folder: folder.to_owned(),

@@ -39,7 +39,7 @@ fn view(text: &str) -> ClusterView {
     view
 }
 
-/// What is expected of the only Service.
+/// The expectation for the only Service.
 fn expected(text: &str) -> Expectation {
     let view = view(text);
     let node = NodeContext::of(view.node());

@@ -35,7 +35,7 @@ const LOST: EventMask = EventMask::DELETE_SELF
     .union(EventMask::UNMOUNT)
     .union(EventMask::Q_OVERFLOW);
 
-/// Why a folder cannot be the source of the view.
+/// Reason a folder cannot be the source of the view.
 #[derive(Debug, thiserror::Error)]
 #[error("manifests folder {} {problem}", path.display())]
 pub struct OpenError {
@@ -45,8 +45,8 @@ pub struct OpenError {
 }
 
 /// Opens a folder for the node of that name, reads it and follows it until the receiver is
-/// dropped. The first update has everything and ends with [`Change::Synced`]; later ones come when something changed, was found
-/// wrong or was put right. Must be called within a tokio runtime.
+/// dropped. The first update has everything and ends with [`Change::Synced`]; later ones come when
+/// something changed, was found wrong or was put right. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// It cannot be listed.
@@ -92,7 +92,7 @@ async fn run(mut manifests: Manifests, sender: &mpsc::Sender<Update>) {
         };
         manifests = kept;
         if let Some(update) = update {
-            // Where nobody listens any more, this task ends.
+            // A closed channel is no error: this task ends once the receiver is gone.
             let _ = sender.send(update).await;
         }
         follower.next().await;
@@ -105,7 +105,7 @@ struct Follower {
     watch: Option<Watch>,
     /// Files that were noticed since the last look, and are finished.
     written: Vec<OsString>,
-    /// When files were last written that nobody closed since.
+    /// Time of the last write to files that nobody closed since.
     unfinished: HashMap<OsString, Instant>,
 }
 
@@ -121,7 +121,7 @@ impl Follower {
         }
     }
 
-    /// What is known of files now.
+    /// Hints gathered so far.
     fn hints(&mut self) -> Hints {
         // Without a watch nobody would notice that a file was closed.
         let is_watched = self.watch.is_some();
@@ -139,7 +139,7 @@ impl Follower {
         if self.watch.is_none() {
             self.watch = watch(&self.folder).ok();
             if self.watch.is_some() {
-                // What came before the watch was not noticed.
+                // Writes before the watch were not noticed.
                 return;
             }
         }

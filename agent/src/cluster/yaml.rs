@@ -2,8 +2,8 @@
 //!
 //! serde-saphyr parses; nothing here interprets YAML beyond the lines that separate documents.
 //! Each document is parsed alone, because the parser cannot continue after a syntax error.
-//! As in kubectl, a document becomes JSON values first and a typed object second: only `kind`
-//! selects the type, and it may come last. Of a list one item is in memory at a time.
+//! A document becomes JSON values first and a typed object second, as in kubectl: only `kind`
+//! selects the type, and it may come last. One item of a list is in memory at a time.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ const MAX_EVENTS: usize = 16_000_000;
 /// Parser events of one document that come from aliases.
 const MAX_REPLAYED: usize = 100_000;
 
-/// Where in a file something stands.
+/// Position in a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Place {
     /// Line, from 1.
@@ -35,7 +35,7 @@ impl Place {
     }
 }
 
-/// What stands at one place of a file.
+/// Content at one position of a file.
 #[derive(Debug)]
 pub enum Item {
     /// An object.
@@ -195,7 +195,7 @@ impl<'de> Visitor<'de> for Root<'_> {
 /// Reads the items of a list.
 struct Items<'a> {
     document: &'a Document<'a>,
-    /// Of the list, as far as it stands before the items.
+    /// Header of the list, from the fields before the items.
     header: String,
     see: &'a mut dyn FnMut(Place, Item),
 }
@@ -234,8 +234,8 @@ impl<'de> Visitor<'de> for Items<'_> {
     }
 }
 
-/// What an object is: its API group and kind. A Service of Knative's is another thing. A version
-/// that nobody serves is left to the typed object to refuse.
+/// API group and kind of an object. A Service of Knative's is another kind. A version that nobody
+/// serves is left to the typed object to refuse.
 fn header(fields: &Map<String, Value>) -> String {
     let field = |name| fields.get(name).and_then(Value::as_str).unwrap_or_default();
     let group = field("apiVersion").split_once('/');

@@ -1,10 +1,10 @@
 //! `--cleanup`: what kube-proxy leaves behind goes, and nothing else does
 //! (docs/adr/0014-drop-in.md).
 //!
-//! What is removed is what kube-proxy 1.36 removes of its own: its jumps, chains and tables, by
-//! their names (`pkg/proxy/iptables/cleanup.go`, `pkg/proxy/nftables/cleanup.go`). Its tables of
-//! nftables go by netlink; chains of iptables by the machine's own iptables, of either kind, found
-//! in PATH by their names and told apart by what they say of themselves.
+//! It removes what kube-proxy 1.36 removes of its own: its jumps, chains and tables, by their names
+//! (`pkg/proxy/iptables/cleanup.go`, `pkg/proxy/nftables/cleanup.go`). Its tables of nftables go by
+//! netlink; chains of iptables by the machine's own iptables, of either kind, found in PATH by
+//! their names and distinguished by what they print of themselves.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -23,19 +23,20 @@ use rules::{TABLES, Table};
 
 /// A table of 100,000 chains takes a while.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Of kube-proxy's nftables mode, in both families.
+/// Table of kube-proxy's nftables mode, in both families.
 const TABLE: &str = "kube-proxy";
 
-/// What was done, and what could not be.
+/// Result of a cleanup.
 #[derive(Debug, Default)]
 pub struct Cleaned {
-    /// What is gone, in words.
+    /// Removed objects, in words.
     pub removed: Vec<String>,
-    /// What is still there, or may be. kube-proxy's exit code is 1 where there is any.
+    /// Objects that are still there, or may be. kube-proxy's exit code is 1 where there is any.
     pub problems: Vec<CleanupError>,
 }
 
-/// What is still there, or may be. Families are those of nft, programs as they show themselves.
+/// An object that is still there, or may be. Families are those of nft, programs as they show
+/// themselves.
 #[derive(Debug, Error)]
 pub enum CleanupError {
     /// A table of nftables, by its family.
@@ -60,7 +61,7 @@ pub enum CleanupError {
         "there are tables of {1} ({0}) that hold or may hold kube-proxy's chains, and no iptables of that kind in PATH: call --cleanup where there is one (rancher/hyperkube has it)"
     )]
     NoProgram(&'static str, &'static str),
-    /// What kube-proxy's ipvs mode left.
+    /// Leftovers of kube-proxy's ipvs mode.
     #[error(
         "kube-proxy's ipvs mode was here (the interface kube-ipvs0), and pathproof does not remove what that leaves: run the cluster's own kube-proxy with --cleanup, or restart the machine"
     )]
@@ -110,7 +111,7 @@ fn remove_table(family: Family) -> Result<Option<String>, CleanupError> {
     Ok(deleted.then(|| format!("table {name} {TABLE}")))
 }
 
-/// Where there is no program to clean with.
+/// Result without a program to clean with.
 fn nothing_to_clean(family: Family, is_legacy: bool) -> Result<Option<String>, CleanupError> {
     let is_there = |table: &&Table| match is_legacy {
         true => has_legacy(family, table.name),
@@ -237,7 +238,7 @@ impl Program {
     }
 }
 
-/// What a program that succeeded printed.
+/// Output of a program that succeeded.
 fn success(output: Output) -> io::Result<String> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

@@ -15,7 +15,7 @@ use super::DropInError;
 pub struct Flag {
     /// Without its dashes.
     pub name: &'static str,
-    /// What kind of value it takes, as `--help` prints it. Empty for those that can stand alone.
+    /// Kind of value it takes, as `--help` prints it. Empty for those that can stand alone.
     value: &'static str,
 }
 
@@ -28,7 +28,7 @@ pub enum Given<'a> {
     Unknown(&'a str),
 }
 
-/// What is to be done. Where several are asked for the first of these counts, as with kube-proxy.
+/// The requested action. If there are several, the first of these counts, as with kube-proxy.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// Show the flags.
@@ -45,7 +45,7 @@ pub enum Wanted {
     Run(Settings),
 }
 
-/// What was said of how to run.
+/// Flags given for a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// In the order of their first mention, with the last value of each.
@@ -65,7 +65,7 @@ impl Settings {
     pub(super) fn set(&mut self, flag: &'static Flag, value: &str) -> Result<(), DropInError> {
         flag.check(value)?;
         let value = match (flag.name, value) {
-            // As kube-proxy documents it: set to nothing, it serves nothing.
+            // kube-proxy documents this: set to nothing, it serves nothing.
             ("metrics-bind-address", "") => super::options::NONE,
             _ => value,
         };
@@ -93,7 +93,7 @@ impl Flag {
         matches!(self.name, "healthz-port" | "metrics-port")
     }
 
-    /// As `--help` prints it.
+    /// The flag's line in `--help`.
     pub fn usage(&self) -> String {
         let letter = match self.name {
             "help" => "-h, ",
@@ -104,7 +104,7 @@ impl Flag {
         usage.trim_end().to_owned()
     }
 
-    /// What it means here; nothing for those that are only accepted.
+    /// Meaning of the flag here; `None` for those that are only accepted.
     pub(super) fn meaning(&self) -> Option<&'static str> {
         Some(match self.name {
             "cleanup" => "remove kube-proxy's rules and end",
@@ -126,7 +126,7 @@ impl Flag {
         })
     }
 
-    /// Of flags that mean nothing here those that stand alone are refused a wrong value too, as there.
+    /// Flags that stand alone are checked even if they have no effect here, as in kube-proxy.
     fn check(&self, value: &str) -> Result<(), DropInError> {
         let (is_sound, wanted) = match self.name {
             // A version is what kube-proxy is to say of itself.
@@ -147,7 +147,7 @@ impl Flag {
     }
 }
 
-/// As Go reads a truth.
+/// Boolean as Go reads it.
 fn truth(value: &str) -> Option<bool> {
     match value {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
@@ -156,7 +156,7 @@ fn truth(value: &str) -> Option<bool> {
     }
 }
 
-/// What a command line asks for: the last of each flag counts.
+/// The action that a command line requests: the last of each flag counts.
 ///
 /// # Errors
 /// Words that belong to no flag, and values that cannot be meant.
@@ -195,10 +195,10 @@ fn parse(words: &[String]) -> Result<Vec<Given<'_>>, DropInError> {
             .strip_prefix('-')
             .map(|rest| (rest, rest.strip_prefix('-')))
         {
-            // As there: an empty word is none.
+            // An empty word counts as none, as in kube-proxy.
             None if word.is_empty() => {}
             None | Some(("", _)) => return Err(DropInError::Argument(word.clone())),
-            // What follows is no flag.
+            // Words after `--` are no flags.
             Some((_, Some(""))) => {
                 if let Some(word) = words.find(|word| !word.is_empty()) {
                     return Err(DropInError::Argument(word.clone()));

@@ -13,7 +13,7 @@ use crate::config::{Config, HEALTHZ_PORT};
 
 /// Port of kube-proxy's metrics.
 const METRICS_PORT: u16 = 10249;
-/// What serves nothing.
+/// Address that serves nothing.
 pub(super) const NONE: &str = "none";
 
 const VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
@@ -25,8 +25,8 @@ fn is_overridden(flag: &Flag) -> bool {
     ends.iter().any(|end| flag.name.ends_with(end))
 }
 
-/// What the agent does in kube-proxy's place unless it is told otherwise: nobody else holds the
-/// port there, and kube-proxy's rights do not reach to what is published.
+/// Defaults of the agent in kube-proxy's place: nobody else holds the port there, and kube-proxy's
+/// rights do not cover publishing.
 const DEFAULTS: [(&str, &str); 4] = [
     ("port-takeover", "bind"),
     ("publish-condition", "off"),
@@ -60,8 +60,8 @@ struct Logging {
     verbosity: Option<u32>,
 }
 
-/// What counts where a file is given, as with kube-proxy: the file, but for the URL of the API
-/// server, the node's name and the log, where flags win. `path` is for the error alone.
+/// Settings in force where a file is given, as with kube-proxy: the file's, but for the URL of the
+/// API server, the node's name and the log, where flags win. `path` is for the error alone.
 pub(super) fn over(
     mut settings: Settings,
     path: &str,
@@ -144,7 +144,7 @@ fn address(settings: &Settings, listener: &str, usual: u16) -> Option<String> {
     })
 }
 
-/// What klog's levels come to. Everybody says -v=2, and means what is usual.
+/// Log filter for klog's levels. Everybody sets -v=2 and expects the usual log.
 fn filter(settings: &Settings) -> Option<String> {
     let level = match settings.get("v")?.parse() {
         Ok(0..4) => return None,
@@ -167,7 +167,7 @@ pub(super) fn in_their_words(text: &str) -> String {
     })
 }
 
-/// What is to be said once.
+/// Notes to log once.
 pub(super) fn notes(settings: &Settings, config: &Config) -> Vec<String> {
     let has_file = settings.get("config").is_some();
     let is_idle = |flag: &Flag| has_file && is_overridden(flag);

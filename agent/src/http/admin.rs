@@ -1,4 +1,4 @@
-//! What people, Prometheus and `pathproof status` ask.
+//! Endpoints for people, Prometheus and `pathproof status`.
 //!
 //! | path | answer |
 //! |---|---|
@@ -30,16 +30,16 @@ use agent_core::report::Report;
 use agent_core::report::drain::DrainReport;
 use agent_core::time::{Mono, Spoken};
 
-/// What a request needs.
+/// State that requests need.
 #[derive(Clone)]
 pub struct AdminState {
     /// The published report; none before the first verdict.
     pub report: watch::Receiver<Option<Arc<Report>>>,
-    /// What `/metrics` writes.
+    /// Metrics behind `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// What is still missing.
+    /// Parts that are not ready yet.
     pub readiness: Readiness,
-    /// When the main loop last turned.
+    /// Time of the main loop's last turn.
     pub heartbeat: Heartbeat,
     /// Takes requests for the recording to the main loop.
     pub recordings: mpsc::Sender<RecordingRequest>,
@@ -47,7 +47,7 @@ pub struct AdminState {
     pub now: fn() -> Mono,
 }
 
-/// Where the recording is wanted.
+/// Sender that takes the requested recording.
 pub type RecordingRequest = oneshot::Sender<Vec<u8>>;
 
 /// The router of the admin port.

@@ -1,4 +1,4 @@
-//! Where a listener is opened, and what is said when that fails.
+//! Opens listeners, and reports a failure with its remedy.
 //!
 //! Every listener shares its port (`SO_REUSEPORT`) with processes of the same user that share it as
 //! well: an agent's successor opens it while the agent still answers.
@@ -47,7 +47,7 @@ impl From<SocketAddr> for BindAddress {
         if ip.is_unspecified() {
             BindAddress::Everywhere(address.port())
         } else if ip == address.ip() {
-            // As it was said: an IPv6 address may carry a scope.
+            // Kept as given: an IPv6 address may carry a scope.
             BindAddress::One(address)
         } else {
             BindAddress::One(SocketAddr::new(ip, address.port()))
@@ -68,11 +68,9 @@ impl fmt::Display for BindAddress {
 #[derive(Debug, Error)]
 #[error("{option}: cannot listen at {address}; {remedy}", remedy = remedy(source, option))]
 pub struct BindError {
-    /// The option that says where.
+    /// The option that sets the address.
     pub option: &'static str,
-    /// Where.
     pub address: BindAddress,
-    /// What the system said.
     pub source: io::Error,
 }
 
@@ -171,8 +169,8 @@ fn socket(address: SocketAddr, both_families: bool) -> io::Result<Socket> {
         Some(Protocol::TCP),
     )?;
     socket.set_nonblocking(true)?;
-    // As Go does: a restart need not wait for the last run's closed connections. Those that were
-    // steered bear the port's number as well, and must not keep its owner from it.
+    // Go does so too: a restart need not wait for the last run's closed connections. Those that
+    // were steered have the port's number as well, and must not keep its owner from it.
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(!both_families)?;

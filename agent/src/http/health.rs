@@ -1,4 +1,5 @@
-//! What load balancers and kubelet ask: `/healthz` and `/livez`, as kube-proxy 1.36 serves them.
+//! Endpoints for load balancers and kubelet: `/healthz` and `/livez`, as kube-proxy 1.36 serves
+//! them.
 //!
 //! | path | answer |
 //! |---|---|
@@ -8,8 +9,8 @@
 //!
 //! Any method is answered alike. The answer is the published one; a request only adds the time.
 //!
-//! Where the agent stands in for kube-proxy, who asks `/healthz` from a loopback address is told of
-//! the agent alone: there ask those who restart it (docs/rke1.md).
+//! In kube-proxy's place, `/healthz` answers requests from a loopback address for the agent alone:
+//! they come from those who restart it (docs/rke1.md).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -33,19 +34,19 @@ pub struct HealthState {
     pub answers: watch::Receiver<Arc<Answers>>,
     pub now: fn() -> Wall,
     pub metrics: Arc<Metrics>,
-    /// What loopback is told of at `/healthz`, where that is not the verdict.
+    /// Source of the answer to loopback at `/healthz`, where that is not the verdict.
     pub loopback: Option<Alive>,
 }
 
 /// Whether the agent is alive, as `/agent/livez` says it.
 #[derive(Clone)]
 pub struct Alive {
-    /// When the main loop last turned.
+    /// Time of the main loop's last turn.
     pub heartbeat: Heartbeat,
     pub now: fn() -> Mono,
 }
 
-/// Who asks, as the listener knows it; without, nobody is taken for loopback.
+/// Client address from the listener; without it, no client counts as loopback.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub IpAddr);
 
@@ -79,8 +80,8 @@ impl HealthState {
         (status, JSON, answer.body((self.now)())).into_response()
     }
 
-    /// What is said of the agent, to who is not told of the node. Neither eligibility nor a family is
-    /// spoken of.
+    /// Answer about the agent alone, for clients that do not get the node's. It has neither
+    /// eligibility nor families.
     fn own_answer(&self, endpoint: Endpoint, peer: Option<Extension<Peer>>) -> Option<Answer> {
         let Extension(Peer(ip)) = peer.filter(|_| endpoint == Endpoint::Healthz)?;
         let alive = self.loopback.as_ref();
@@ -102,7 +103,7 @@ pub(super) const JSON: [(HeaderName, &str); 2] = [
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
 ];
 
-/// What Go's `http.NotFound` says.
+/// Answer of Go's `http.NotFound`.
 pub(super) fn not_found() -> Response {
     let sealed = [(X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (StatusCode::NOT_FOUND, sealed, "404 page not found\n").into_response()

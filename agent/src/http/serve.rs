@@ -59,7 +59,7 @@ const LAST_ACCEPTED: usize = 8_192;
 /// Files that the agent may open itself: maps, links, devices, the manifests.
 const OWN_FILES: usize = 512;
 
-/// What a connection may take.
+/// Limits on connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Connections at a time without a request so far. One more, and the oldest is closed. Each
@@ -88,7 +88,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// As many connections as this number of open files has room for beside the agent's own.
+    /// Limits with as many connections as fit into this number of open files beside the agent's
+    /// own.
     pub fn within(self, open_files: u64) -> Self {
         let room = usize::try_from(open_files).unwrap_or(usize::MAX);
         let room = room.saturating_sub(OWN_FILES).max(32);
@@ -104,13 +105,12 @@ impl Limits {
 /// One listener's rules.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// Which, for metrics and the log.
+    /// The listener, for metrics and the log.
     pub listener: Listener,
-    /// Who may ask.
+    /// Clients that may connect.
     pub allow: AllowList,
-    /// What a connection may take.
     pub limits: Limits,
-    /// Where connections are counted.
+    /// Counters of connections.
     pub metrics: Arc<Metrics>,
 }
 
@@ -183,7 +183,7 @@ fn is_exhaustion(error: &io::Error) -> bool {
         .is_some_and(|code| exhausted.contains(&code))
 }
 
-/// What the connections of one listener have in common.
+/// State that the connections of one listener share.
 struct Shared {
     router: Router,
     rules: Rules,
@@ -263,7 +263,7 @@ impl Shared {
                 // Timed below: hyper's own times a header alone.
                 .header_read_timeout(None)
                 .max_buf_size(HEADER_SIZE)
-                // As Go writes them, for clients that compare names by case.
+                // Go writes them so, for clients that compare names by case.
                 .title_case_headers(true)
                 .serve_connection(TokioIo::new(stream), service)
         );
@@ -346,7 +346,7 @@ impl Order {
 #[derive(Debug)]
 struct Place {
     crowd: Arc<LruConnections>,
-    /// Of its last use. Written under the lock of the order only.
+    /// Stamp of its last use. Written under the lock of the order only.
     stamp: AtomicU64,
 }
 

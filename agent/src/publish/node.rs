@@ -18,7 +18,7 @@ use agent_core::time::Wall;
 
 /// Nodes in the API.
 const NODES: &str = "/api/v1/nodes";
-/// Who wrote it, in `managedFields`.
+/// Field manager, in `managedFields`.
 const MANAGER: &str = "pathproof";
 /// A Node is tens of kilobytes, and nothing of it is needed in an answer to a write.
 const METADATA_ALONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
@@ -39,7 +39,7 @@ impl NodeApi {
         }
     }
 
-    /// What an agent before wrote.
+    /// The condition that an earlier agent wrote.
     pub(super) async fn read(&self) -> Result<Option<Written>, Fault> {
         let request = Request::new(NODES)
             .get(&self.name, &GetParams::default())
@@ -109,20 +109,20 @@ fn written(condition: &NodeCondition) -> Option<Written> {
     })
 }
 
-/// As `metav1.Time`: whole seconds.
+/// The time in the format of `metav1.Time`: whole seconds.
 fn time(at: Wall) -> String {
     Wall(at.0 - at.0.rem_euclid(1_000_000_000)).to_string()
 }
 
-/// Why the API server did not take what was written.
+/// Reason a request to the API server failed.
 #[derive(Debug, Error)]
 #[error("{why}")]
 pub(super) struct Fault {
     /// A sentence, without its period.
     why: String,
-    /// As metrics count it.
+    /// The result in metrics.
     pub(super) result: WriteResult,
-    /// What it means for the next try.
+    /// Consequence for the next try.
     pub(super) refusal: Refusal,
 }
 

@@ -1,4 +1,4 @@
-//! What became of the writes: for the metrics, the report and the log.
+//! Outcomes of the writes: for the metrics, the report and the log.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +18,7 @@ pub(super) struct Outcomes {
 #[derive(Debug, Default)]
 struct Current {
     report: PublishReport,
-    /// What the last write of each kind ended with.
+    /// Result of the last write of each kind.
     last: [Option<WriteResult>; 2],
 }
 
@@ -84,7 +84,7 @@ impl Outcomes {
     }
 }
 
-/// What could not be written, why not, and what helps.
+/// The failed write, its reason, and the remedy.
 fn sentence(kind: Published, node: &str, fault: &Fault) -> String {
     let (what, grant, option) = match kind {
         Published::Condition => (

@@ -1,4 +1,4 @@
-//! What reaches an API server, word for word, and what follows from its answers.
+//! Requests that reach an API server, word for word, and the effects of its answers.
 
 mod server;
 
@@ -109,7 +109,7 @@ async fn our_condition_alone_is_patched_by_its_type() {
         "lastTransitionTime": at,
     }]}});
     assert_eq!(patch.body, expected);
-    // As metav1.Time: whole seconds, in UTC.
+    // The format of metav1.Time: whole seconds, in UTC.
     let at = at.as_str().unwrap();
     assert_eq!(at.len(), "2026-11-21T13:00:00Z".len(), "{at}");
     world
@@ -175,7 +175,7 @@ async fn a_failure_is_said_and_tried_again(#[case] say: Say, #[case] result: Wri
             result == WriteResult::Forbidden,
             "{problem}"
         );
-        // What stands by then is written, not what failed.
+        // The state at the time of the next write is written, not the one that failed.
         world.say(leaving(broken()));
         let failed = world.metrics.publish().count(kind, result);
         world.until_counted(kind, result, failed + 2).await;

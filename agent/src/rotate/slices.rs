@@ -113,7 +113,7 @@ pub(super) fn slice(wanted: &Wanted, family: Family, generation: u16) -> Endpoin
     }
 }
 
-/// What makes a slice the same again, if it is still at this version.
+/// Patch that restores a slice, if it is still at this version.
 pub(super) fn patch(slice: &EndpointSlice, version: &str) -> Value {
     json!({
         "metadata": { "resourceVersion": version, "labels": slice.metadata.labels },

@@ -17,17 +17,17 @@ pub(crate) struct Provenance {
     pub(crate) object_sha256: String,
     /// Hash of its sources (agent/build/sources.rs).
     pub(crate) sources_sha256: String,
-    /// Where the compiler came from.
+    /// Source of the compiler.
     pub(crate) way: Way,
-    /// What `rustc --version` said.
+    /// Output of `rustc --version`.
     pub(crate) rustc: String,
     /// The name to ask rustup for, or Debian's package.
     pub(crate) toolchain: String,
-    /// What `bpf-linker --version` said.
+    /// Output of `bpf-linker --version`.
     pub(crate) linker: String,
     /// LLVM of linker and llvm-objcopy.
     pub(crate) llvm: String,
-    /// What the other way's compiler gave for the same sources, where it was there too: a machine
+    /// Result of the other way's compiler for the same sources, where it was there too: a machine
     /// that can have only that one can still check them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) second: Option<Second>,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::SETUP;
 use crate::run;
 
-/// Where a compiler with library sources comes from. The two give different bytes.
+/// Source of a compiler with library sources. The two give different bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Way {
@@ -36,7 +36,7 @@ pub(crate) struct Toolchain {
     /// The folder of cargo and rustc themselves, not of rustup's stand-ins.
     pub(crate) bin: PathBuf,
     pub(crate) sysroot: PathBuf,
-    /// What `rustc --version` says.
+    /// Output of `rustc --version`.
     pub(crate) version: String,
 }
 

@@ -35,7 +35,7 @@ impl Arch {
         }
     }
 
-    /// What readelf calls it.
+    /// Name in the output of readelf.
     pub(super) fn machine(self) -> &'static str {
         match self {
             Arch::Amd64 => "X86-64",
@@ -43,7 +43,7 @@ impl Arch {
         }
     }
 
-    /// What rustc calls it.
+    /// Name of the target in rustc.
     pub(super) fn target(self) -> &'static str {
         match self {
             Arch::Amd64 => "x86_64-unknown-linux-gnu",
@@ -60,7 +60,7 @@ impl Arch {
         }
     }
 
-    /// What cargo calls to link: the compiler, or what makes it link position-independent where
+    /// Linker for cargo: the compiler, or a script that makes it link position-independent where
     /// rustc would not.
     fn linker(self) -> PathBuf {
         match self {
@@ -158,12 +158,12 @@ fn has_std(target: &str) -> Result<bool> {
 }
 
 fn has_static_library(arch: Arch) -> bool {
-    // Where it has none, the compiler answers with the bare name.
+    // The compiler answers with the bare name if it has none.
     run::first_line(Command::new(arch.compiler()).arg("-print-file-name=libc.a"))
         .is_some_and(|file| Path::new(&file).is_absolute())
 }
 
-/// What rustc answers to a question.
+/// Output of rustc for these arguments.
 pub(super) fn rustc(arguments: &[&str]) -> Result<String> {
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     rustc.current_dir(run::root()).args(arguments);

@@ -1,5 +1,5 @@
-//! What must be true of an image, read back from the archive: one static program below the limit,
-//! with no path of this machine in it, that runs where nothing else is.
+//! Requirements on an image, read back from the archive: one static program below the limit, with
+//! no path of this machine in it, that runs where nothing else is.
 
 use std::fs;
 use std::path::Path;

@@ -13,9 +13,9 @@ use crate::{run, setup_cluster};
 /// The programs of it.
 #[derive(Debug)]
 pub(super) struct Servers {
-    /// Where kube-proxy lies as well.
+    /// Folder that holds kube-proxy as well.
     pub(super) folder: PathBuf,
-    /// What starts them.
+    /// Program that starts them.
     program: PathBuf,
 }
 
@@ -37,7 +37,6 @@ impl Servers {
 /// One for a machine; ends when dropped.
 #[derive(Debug)]
 pub(super) struct ControlPlane {
-    /// Where it runs.
     pub(super) namespace: String,
     /// The certificate of its authority.
     pub(super) ca: PathBuf,

@@ -45,13 +45,13 @@ const TOOLS: [&str; 23] = [
     "ipset",
     "ipvsadm",
 ];
-/// What these read beside their libraries.
+/// Files that these read beside their libraries.
 const DATA: [&str; 3] = [
     "/usr/lib/x86_64-linux-gnu/xtables",
     "/etc/iproute2",
     "/etc/protocols",
 ];
-/// Where the tools of iptables have their extensions, which need libraries as well.
+/// Folder of the extensions of iptables' tools, which need libraries as well.
 const EXTENSIONS: &str = "usr/lib/x86_64-linux-gnu/xtables";
 /// Modules by name; what they depend on comes with them. One that a kernel has built in, or not at
 /// all, is none.
@@ -71,7 +71,7 @@ const MODULES: &str = "
     sch_ingress cls_bpf act_mirred cls_matchall cls_u32 act_gact
     tcp_diag inet_diag";
 
-/// What the machines need of this one.
+/// Installs the packages that the machines need on this one.
 pub(crate) fn install_packages() -> Result<()> {
     host::install_world("the tests on other kernels")?;
     let programs = [
@@ -127,7 +127,7 @@ pub(crate) fn base(kernel: &Unpacked) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// What the archive is made of, as text.
+/// Sources of the archive, as text.
 fn stamp_of(kernel: &Unpacked) -> String {
     let Unpacked {
         package, version, ..

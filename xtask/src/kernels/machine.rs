@@ -16,17 +16,17 @@ use crate::{host, run};
 
 /// Processors of the guest.
 const PROCESSORS: &str = "2";
-/// How long it may take from the start to the first test; seconds on an idle machine.
+/// Maximum time from the start to the first test; seconds on an idle machine.
 const BOOT: Duration = Duration::from_secs(120);
 
-/// What a machine runs.
+/// A machine and its contents.
 pub(crate) struct Machine<'a> {
     pub(crate) kernel: &'a Unpacked,
     /// The archives, one behind the other.
     pub(crate) archives: Vec<PathBuf>,
     /// MiB.
     pub(crate) memory: u32,
-    /// How long it may run in all.
+    /// Maximum run time in all.
     pub(crate) patience: Duration,
     /// The network namespace that it reaches, and runs in; without one it has no network.
     pub(crate) namespace: Option<String>,
@@ -75,7 +75,7 @@ impl Line {
     }
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// Every program ran.
@@ -142,7 +142,7 @@ impl Machine<'_> {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        // Where it has ended of itself there is nothing to kill.
+        // An error is ignored: a machine that has ended of itself cannot be killed.
         let _ = child.kill();
         child.wait().context("wait for qemu-system-x86_64")?;
         let _ = reader.join();
@@ -153,12 +153,12 @@ impl Machine<'_> {
         }))
     }
 
-    /// Where the kernel's own words go.
+    /// File of the kernel's own messages.
     pub(crate) fn console(&self) -> PathBuf {
         self.kernel.folder.join("console.log")
     }
 
-    /// Where everything goes that programs say, also of tests that passed.
+    /// File of all output of programs, also of tests that passed.
     pub(crate) fn output(&self) -> PathBuf {
         self.kernel.folder.join("output.log")
     }

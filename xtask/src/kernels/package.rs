@@ -14,7 +14,7 @@ use crate::{debian, host, run};
 /// A kernel that the tests can run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kernel {
-    /// As the command line and the page have it.
+    /// Name on the command line and the page.
     pub(crate) name: &'static str,
     /// The package that names the newest of this series.
     meta: &'static str,
@@ -71,7 +71,7 @@ pub(crate) struct Unpacked {
     pub(crate) version: String,
     /// Folder of everything of this kernel.
     pub(crate) folder: PathBuf,
-    /// What uname says on it.
+    /// Release that uname prints on it.
     pub(crate) release: String,
 }
 
@@ -82,7 +82,7 @@ impl Unpacked {
             .join(format!("root/boot/vmlinuz-{}", self.release))
     }
 
-    /// Where the package's `lib/modules` lies.
+    /// Folder that holds the package's `lib/modules`.
     pub(crate) fn root(&self) -> PathBuf {
         self.folder.join("root")
     }

@@ -16,7 +16,7 @@ use crate::tally::Tally;
 pub(super) struct Feature {
     name: String,
     there: bool,
-    /// Why not.
+    /// Reason it is not there.
     why: String,
 }
 
@@ -33,7 +33,7 @@ impl Feature {
     }
 }
 
-/// What a run on one kernel found.
+/// Findings of a run on one kernel.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub(super) kernel: Kernel,
@@ -54,7 +54,7 @@ pub(super) fn write(found: &[Found]) -> Result<()> {
     fs::write(&file, render(found, &date)).with_context(|| format!("write {}", file.display()))
 }
 
-/// What the page says otherwise, in words.
+/// Differences of the page, in words.
 pub(super) fn differences(found: &[Found]) -> Result<Vec<String>> {
     let file = page_file();
     let page = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -144,7 +144,7 @@ fn find<'a>(found: &'a Found, name: &str) -> Option<&'a Feature> {
     found.features.iter().find(|feature| feature.name == name)
 }
 
-/// What a missing feature costs.
+/// Cost of a missing feature.
 const COSTS: [(&str, &str); 9] = [
     (
         "the verifier takes the observer",

@@ -1,5 +1,5 @@
-//! What a machine runs: the compiled tests, the agent, and the list of jobs that the first process
-//! reads.
+//! Contents of a machine: the compiled tests, the agent, and the list of jobs that the first
+//! process reads.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use crate::run;
 
 /// Name of the job that tries features.
 pub(super) const FEATURES: &str = "features";
-/// How many times slower than a desk the guest is taken for.
+/// Factor by which the guest is taken to be slower than a desk.
 const SLOWER: u32 = 4;
 
 /// The archive of programs, and the names of their tests.
 pub(super) struct Payload {
     pub(super) archive: PathBuf,
     tests: Vec<(Program, Vec<String>)>,
-    /// What tests/cluster needs, or why there is none of it.
+    /// Programs for tests/cluster, or the reason there are none.
     servers: Result<Servers>,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn build() -> Result<Payload> {
     let servers = Servers::ready();
     if let Ok(servers) = &servers {
         tree.program(&servers.folder.join("kube-proxy"), "tests/kube-proxy")?;
-        // Where the tests look for it: at tests/.., so that folder must be there too.
+        // The tests find these at tests/.., so that folder must be there too.
         for part in ["deploy/base", "tests/Cargo.toml"] {
             let part = run::root().join(part);
             tree.folder(&part, &part)?;

@@ -1,5 +1,5 @@
-//! Which tests run in a machine. Its processor is emulated: what takes a minute on a real one takes
-//! many there, so tests are chosen for what they show of the kernel.
+//! Selection of the tests that run in a machine. Its processor is emulated: a test that takes a
+//! minute on a real one takes many there, so tests are chosen for what they show of the kernel.
 
 /// A program of tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Program {
         }
     }
 
-    /// What of it is chosen.
+    /// Chosen tests of the program.
     pub(crate) fn chosen(self) -> &'static [Choice] {
         match self {
             Self::Kernel => &KERNEL,

@@ -1,5 +1,5 @@
-//! Who may use whom: between modules of the agent, between its modules and libraries, and between
-//! crates (docs/architecture.md).
+//! Allowed dependencies: between modules of the agent, between its modules and libraries, and
+//! between crates (docs/architecture.md).
 
 use super::Finding;
 use super::code;
@@ -84,8 +84,8 @@ const CORE: [&str; 31] = [
     "sim",
 ];
 
-/// What the pure core must not touch: it is deterministic, and `now` is an argument. Libraries are
-/// refused by its dependency tree.
+/// Names that the pure core must not use: it is deterministic, and `now` is an argument. Libraries
+/// are refused by its dependency tree.
 const NOT_IN_CORE: [&str; 6] = [
     "std::fs",
     "TcpStream",

@@ -9,7 +9,7 @@ pub(super) struct Dependency<'a> {
     pub(super) name: &'a str,
     pub(super) line: usize,
     pub(super) dev: bool,
-    /// What stands after the equals sign.
+    /// Text after the equals sign.
     pub(super) value: &'a str,
 }
 

@@ -302,7 +302,8 @@ fn every_finding_has_its_sentence() {
     assert_words("findings", &text);
 }
 
-/// Of what keeps everything from being judged no family is named, and a family has its own finding.
+/// A finding that keeps everything from being judged names no family, and a family has its own
+/// finding.
 #[test]
 fn a_sentence_is_of_its_family() {
     let mut verdict = sample::proven().verdict;

@@ -87,7 +87,7 @@ fn every_lane_has_its_sentence() {
     let _ = writeln!(out, "never worked");
     let never = |path, cause| LaneView {
         state: LaneState::NeverWorked,
-        // What a run of failures told does not count where there was none.
+        // The flag `local` of a run of failures does not count where there was no run.
         local: path == ProbePath::OffCluster,
         cause,
         ..lane(path, Transport::Tcp)
@@ -158,7 +158,7 @@ fn tcp_explains_udp(
         is_explained(&asked, &[asked.clone(), told.clone()]),
         expected
     );
-    // What is TCP, of another path or in another state is told apart.
+    // A lane of TCP, of another path or in another state is reported apart.
     let itself = of(path, Transport::Tcp, failing, udp);
     assert!(!is_explained(&itself, &[told]));
     let others = [

@@ -1,4 +1,4 @@
-//! Where every cause and every unknown leads.
+//! The remedies for every cause and every unknown.
 
 use std::fmt::Write as _;
 

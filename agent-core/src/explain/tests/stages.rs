@@ -1,4 +1,4 @@
-//! How far probes come on every path, with every cause.
+//! Stages that probes reach on every path, with every cause.
 
 use std::fmt::Write as _;
 
@@ -94,7 +94,7 @@ fn every_stage_has_its_words() {
     assert_words("stages", &text);
 }
 
-/// Of a probe of the node itself that reached nothing its being sent is known, once one failed.
+/// A probe of the node itself that reached nothing is known to have been sent, once one failed.
 #[test]
 fn what_is_not_known_is_not_told() {
     let count = |path, failed, came| {

@@ -234,7 +234,7 @@ fn after_an_outage_nothing_moves_for_ten_minutes() {
         assert!(!rotation.plan(&wanted(), &both(20_005), 3, s(at)).rotates);
         assert!(!rotation.answered(s(at)));
     }
-    // What somebody edits meanwhile is mended all the same.
+    // Somebody's edit meanwhile is mended all the same.
     assert_eq!(
         rotation
             .plan(&wanted(), &both(20_005)[..1], 3, s(640))
@@ -303,7 +303,7 @@ fn a_lease_that_ran_out_is_followed_by_a_pause() {
         assert!(!rotation.plan(&wanted(), &both(20_005), 3, s(at)).rotates);
         assert!(!rotation.answered(s(at)));
     }
-    // What somebody edits meanwhile is mended all the same.
+    // Somebody's edit meanwhile is mended all the same.
     let plan = rotation.plan(&wanted(), &both(20_005)[..1], 3, s(300));
     assert_eq!(plan.writes.len(), 1);
     assert!(rotation.plan(&wanted(), &both(20_005), 3, s(600)).rotates);
@@ -328,7 +328,7 @@ fn a_lease_that_another_one_took_is_lost() {
 }
 
 proptest! {
-    /// Whatever fails and whoever is suspended when: never two that may write.
+    /// No two may write at once, whatever fails and whoever is suspended when.
     #[test]
     fn two_never_lead_at_once(events in proptest::collection::vec((0..2_usize, any::<bool>(), 1..40_u64), 1..80)) {
         let mut candidates = ["a", "b"].map(|name| Candidate::new(name.to_owned()));
@@ -355,7 +355,7 @@ proptest! {
         }
     }
 
-    /// Whatever the slices look like, what is planned makes them sound and of one generation.
+    /// A plan makes the slices sound and of one generation, whatever they look like.
     #[test]
     fn a_plan_makes_all_slices_sound(
         generations in proptest::array::uniform2(proptest::option::of(19_990..21_010_u16)),
@@ -396,7 +396,7 @@ fn a_leader_that_lost_its_lease_does_not_write() {
     assert!(!candidate.leads(s(1)) && candidate.is_due(s(1)));
 }
 
-/// What another leader wrote meanwhile is neither moved at once nor taken back.
+/// A generation that another leader wrote meanwhile is neither moved at once nor taken back.
 #[test]
 fn a_leader_that_comes_back_begins_anew() {
     let mut rotation = leading();

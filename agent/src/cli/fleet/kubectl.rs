@@ -21,7 +21,6 @@ const CONTAINER: &str = "agent";
 /// The binary in the image, which has no PATH to find it by.
 const BINARY: &str = "/pathproof";
 
-/// Why kubectl was of no help.
 #[derive(Debug, Error)]
 pub(super) enum KubectlError {
     #[error("kubectl is not in PATH: install it, or add its folder to PATH")]
@@ -114,7 +113,7 @@ fn not_started(source: io::Error) -> KubectlError {
     }
 }
 
-/// What `kubectl get` prints of several objects.
+/// Output of `kubectl get` for several objects.
 #[derive(Deserialize)]
 struct List {
     items: Vec<Value>,
@@ -132,7 +131,7 @@ fn is_deleted(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
-/// Why a pod has no process; nothing if it has one. A container that crashed waits, whatever the
+/// Reason a pod has no process; `None` if it has one. A container that crashed waits, whatever the
 /// pod's phase.
 fn waits(pod: &Value) -> Option<String> {
     let status = &pod["status"];

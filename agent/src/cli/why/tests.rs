@@ -53,7 +53,7 @@ fn the_flushed_chain_is_told_stage_by_stage() {
     assert_eq!(json["lanes"][0]["to"], "10.96.240.1:80");
 }
 
-/// Of UDP the observer cannot tell a leak from a loss: the TCP lane of the path tells it.
+/// The observer cannot distinguish a leak from a loss of UDP: the TCP lane of the path does.
 #[test]
 fn a_path_is_told_once() {
     let mut report = probed::flushed();

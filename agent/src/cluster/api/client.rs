@@ -1,7 +1,7 @@
-//! How a cluster's API server is reached: the one place that makes clients.
+//! Access to a cluster's API server: the one place that makes clients.
 //!
 //! Everything that talks to an API server takes its client from here and clones it: the watches of
-//! `cluster::api`, what publishes, the rotator. A client renews its token and its certificate
+//! `cluster::api`, the publisher, the rotator. A client renews its token and its certificate
 //! authority by itself, from their files, at least once a minute.
 
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use thiserror::Error;
 
 use super::routes::{Routes, learn};
 
-/// Where the ServiceAccount of a pod is mounted.
+/// Mount point of a pod's ServiceAccount.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// A connection, with its TLS handshake, stands within this, or another address is tried.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Where the API server is, and who asks.
+/// Location of the API server, and the client's identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApiAccess {
     /// A kubeconfig: its current context says all.
@@ -29,12 +29,12 @@ pub struct ApiAccess {
     /// URL of the API server, `http` or `https`. Wins over that of the kubeconfig; without one the
     /// ServiceAccount that is mounted, if one is, asks by `https`, and nobody by `http`.
     pub server: Option<String>,
-    /// Where the addresses of the API server are remembered, for the access from within a cluster
+    /// Folder that keeps the addresses of the API server, for the access from within a cluster
     /// (neither of the above).
     pub state_dir: Option<PathBuf>,
 }
 
-/// Why there is no client.
+/// Reason a client cannot be made.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// The kubeconfig does not do.
@@ -42,7 +42,6 @@ pub enum ClientError {
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
         source: Box<KubeconfigError>,
     },
     /// The URL is none.
@@ -60,7 +59,7 @@ pub enum ClientError {
         "no certificate authority is named for the API server, and the system's cannot be read ({0}); name one in the kubeconfig (certificate-authority), or mount the node's /etc/ssl/certs: the image has none"
     )]
     NoAuthority(#[source] Box<kube::Error>),
-    /// What was found cannot be used: a certificate, a key, a token.
+    /// A certificate, a key or a token was found and cannot be used.
     #[error("the API server's credentials cannot be used: {0}")]
     Credentials(#[source] Box<kube::Error>),
 }
@@ -69,7 +68,7 @@ pub enum ClientError {
 /// runtime.
 ///
 /// # Errors
-/// What is wrong with the access; a server that is away is no error here.
+/// Any fault of the access itself; a server that is away is no error here.
 pub async fn client(access: &ApiAccess) -> Result<Client, ClientError> {
     if let Some(path) = &access.kubeconfig {
         let mut config = kubeconfig(path.clone()).await?;
@@ -137,7 +136,7 @@ fn tuned(mut config: Config) -> Config {
     config.connect_timeout = Some(CONNECT);
     // Those who ask know when to ask again.
     config.default_retry = false;
-    // Where nobody is asked for a certificate none is looked for: an image from scratch has none.
+    // No authorities are loaded where no certificate is checked: an image from scratch has none.
     let unasked = config.accept_invalid_certs || config.cluster_url.scheme_str() == Some("http");
     if unasked && config.root_cert.is_none() {
         config.root_cert = Some(Vec::new());
@@ -151,7 +150,7 @@ fn parse(url: &str) -> Result<Uri, ClientError> {
         .ok_or_else(|| ClientError::Url(url.to_owned()))
 }
 
-/// What an access reads, now and later: tokens and certificates are renewed while it is used.
+/// Files that an access reads, now and later: tokens and certificates are renewed during its use.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct AccessFiles {
     /// Files and folders, as they are named.
@@ -160,7 +159,7 @@ pub struct AccessFiles {
     pub runs_a_program: bool,
 }
 
-/// Of an access, with the variables that name the certificate authorities of the system.
+/// Files of an access, and those that variables name as the system's certificate authorities.
 pub fn files(kubeconfig: Option<&Path>) -> AccessFiles {
     let mut files = named_by(kubeconfig);
     let authorities = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter();
@@ -169,8 +168,8 @@ pub fn files(kubeconfig: Option<&Path>) -> AccessFiles {
     files
 }
 
-/// What the access itself names. A kubeconfig that cannot be read names nothing: its user reports
-/// that.
+/// Files that the access itself names. A kubeconfig that cannot be read names none: its user
+/// reports that.
 fn named_by(kubeconfig: Option<&Path>) -> AccessFiles {
     let Some(path) = kubeconfig else {
         return AccessFiles {

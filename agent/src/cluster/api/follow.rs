@@ -5,8 +5,9 @@
 //! those is asked for pages instead. A watch that ends goes on from the version it had come to; one
 //! whose version the server has forgotten (410 Gone) begins anew, at least as new as before.
 //!
-//! Why not `kube::runtime::watcher`: it cannot fall back to pages, asks a server that was restored
-//! from a backup for a version it never reaches, and one object that cannot be read ends a page.
+//! `kube::runtime::watcher` is no replacement: it cannot fall back to pages, asks a server that was
+//! restored from a backup for a version it never reaches, and one object that cannot be read ends a
+//! page.
 
 use std::borrow::Cow;
 use std::pin::pin;
@@ -36,7 +37,7 @@ const OFTEN: u32 = 3;
 /// after its store was restored from a backup. More, after a list, are a problem.
 const SILENT: u32 = 2;
 
-/// How long is waited for what.
+/// Timeouts and backoff.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// A server that does not begin to answer within this is away.
@@ -70,10 +71,10 @@ impl Default for Pace {
     }
 }
 
-/// How a list or a watch ended.
+/// End of a list or a watch.
 #[derive(Debug)]
 enum End {
-    /// As watches end: the time was up, the connection broke.
+    /// The usual end of a watch: the time was up, or the connection broke.
     Over,
     /// Nothing came for too long.
     Silent,
@@ -115,7 +116,7 @@ pub(super) struct Follower {
     requests: Requests,
     pace: Pace,
     events: mpsc::Sender<Event>,
-    /// Where the watch goes on; `None` before a list came to its end.
+    /// Version from which the watch continues; `None` before a list came to its end.
     version: Option<String>,
     /// The newest version that was heard of: a list must not be older.
     newest: Option<String>,
@@ -254,7 +255,7 @@ impl Follower {
     }
 
     async fn tell(&self, event: Event) {
-        // Where nobody listens any more, this task ends.
+        // A closed channel is no error: this task ends once the receiver is gone.
         let _ = self.events.send(event).await;
     }
 
@@ -264,7 +265,7 @@ impl Follower {
         self.tell(trouble).await;
     }
 
-    /// What stood in the way does not any more.
+    /// Withdraws the reported problem.
     async fn well(&mut self) {
         // A list says nothing against watches that are silent, nor does another one of those.
         if self.silent <= SILENT && std::mem::take(&mut self.troubled) {
@@ -301,7 +302,8 @@ impl Follower {
         let mut line = Vec::new();
         loop {
             line.clear();
-            // What is there comes without a pause: where it does not end, it is no such list.
+            // The objects of a streaming list come without a pause: one that pauses before its end
+            // is none.
             let patience = match self.listing {
                 true => self.pace.reply,
                 false => self.pace.silence,
@@ -374,7 +376,7 @@ impl Follower {
                 let status: Status = serde_json::from_str(event.object.get()).unwrap_or_default();
                 return Err(self.refused(kube::Error::Api(Box::new(status)), self.listing));
             }
-            // What later servers may send.
+            // Event types of later servers.
             _ => {}
         }
         Ok(())
@@ -415,7 +417,7 @@ impl Follower {
         }
     }
 
-    /// What an error of the server means.
+    /// The end that an error of the server leads to.
     fn refused(&mut self, error: kube::Error, is_list: bool) -> End {
         let resource = self.resource();
         let status = match error {
@@ -452,7 +454,7 @@ fn chance(most: Duration) -> Duration {
     Duration::from_micros(jitter(u64::try_from(most.as_micros()).unwrap_or(u64::MAX)))
 }
 
-/// What an object says, and the version at which a watch goes on after it.
+/// The event for an object, and the version from which a watch continues after it.
 pub(super) fn object(kind: Kind, text: &RawValue) -> (Event, Option<String>) {
     match kind.read(&mut serde_json::Deserializer::from_str(text.get())) {
         Ok(object) => {

@@ -261,7 +261,7 @@ fn is_connect(error: &kube::Error) -> bool {
         .is_some_and(hyper_util::client::legacy::Error::is_connect)
 }
 
-/// What was kept; anything unreadable is as good as nothing.
+/// The addresses that were kept; an unreadable file counts as empty.
 fn recall(file: &Path) -> Vec<SocketAddr> {
     let text = fs::read(file).unwrap_or_default();
     let stored: Stored = serde_json::from_slice(&text).unwrap_or_default();

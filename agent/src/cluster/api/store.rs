@@ -1,4 +1,4 @@
-//! What is known of the cluster, and what changed since it was last delivered: the pure part of
+//! State of the cluster as it is known, and its changes since the last delivery: the pure part of
 //! following an API server.
 //!
 //! A list replaces what was known of its resource as a whole: its changes, and the objects that it
@@ -20,10 +20,10 @@ const NAMED: usize = 50;
 /// Name of an object, hashed, as in a folder: names are not kept twice.
 type Key = u64;
 
-/// What a follower reports.
+/// Event from a follower.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// What follows is everything there is, from the beginning.
+    /// The objects that follow are everything there is, from the beginning.
     ListBegins(Kind),
     /// And that was everything.
     ListEnds(Kind),
@@ -33,7 +33,7 @@ pub(super) enum Event {
     Unreadable(Kind, Box<ObjectMeta>, String),
     /// An object is gone.
     Gone(Kind, Box<ObjectMeta>),
-    /// What stands in the way of following, or that nothing does.
+    /// A problem with following, or `None` once there is none.
     Trouble(Kind, Option<Problem>),
 }
 
@@ -41,7 +41,7 @@ pub(super) enum Event {
 #[derive(Debug, Default)]
 struct Resource {
     objects: HashMap<Key, Facts>,
-    /// What a list that is under way had so far.
+    /// Keys from a list that is under way.
     listing: Option<HashSet<Key>>,
     /// A list came to its end.
     is_listed: bool,
@@ -78,7 +78,7 @@ impl Resource {
         }
     }
 
-    /// What the list did not have is gone.
+    /// Removes the objects that the list did not have.
     fn end_list(&mut self) {
         if let Some(seen) = self.listing.take() {
             let gone = self.objects.extract_if(|key, _| !seen.contains(key));
@@ -108,7 +108,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Of nothing, for the node of that name.
+    /// An empty store for the node of that name.
     pub(super) fn new(node_name: &str) -> Self {
         Self {
             converter: Converter::new(node_name),
@@ -124,7 +124,8 @@ impl Store {
     pub(super) fn take(&mut self, event: Event) -> bool {
         match event {
             Event::ListBegins(kind) => {
-                // What an earlier list brought and did not end is held: it was so, and newer.
+                // Objects of an earlier list that did not end are kept: they were there, and are
+                // newer.
                 self.resources[kind as usize].listing = Some(HashSet::new());
             }
             Event::ListEnds(kind) => self.resources[kind as usize].end_list(),
@@ -149,7 +150,7 @@ impl Store {
         self.resources[Kind::Node as usize].has_news() || self.is_whole() != self.is_synced
     }
 
-    /// What changed since the last one, if anything did.
+    /// The update since the last one, if anything changed.
     pub(super) fn update(&mut self) -> Option<Update> {
         let mut changes = Vec::new();
         for resource in self.resources.iter_mut().filter(|of| of.has_news()) {

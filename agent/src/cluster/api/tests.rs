@@ -19,7 +19,7 @@ pub(super) mod server;
 
 use server::{Answer, Script, Server};
 
-/// What is followed, and the view that results.
+/// A server that is followed, and the view that results.
 struct World {
     server: Server,
     updates: mpsc::Receiver<Update>,

@@ -1,11 +1,11 @@
-//! Which rules and chains are kube-proxy's, and what removes them: text of iptables-save to text for
+//! Rules and chains of kube-proxy, and their removal: text of iptables-save to text for
 //! iptables-restore, in one transaction for each table.
 //!
 //! Chains that kubelet makes (KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY, ...) are not among
 //! them, nor are those of others, whatever they are called. Of kube-proxy's jumps exactly those that
 //! it writes itself are.
 
-/// What kube-proxy 1.36 has in a table.
+/// Chains and rules of kube-proxy 1.36 in a table.
 pub(super) struct Table {
     pub(super) name: &'static str,
     /// A chain that it always makes there.
@@ -60,7 +60,7 @@ pub(super) fn shows(table: &Table, saved: &str) -> bool {
         .any(|line| line.strip_prefix('*') == Some(table.name))
 }
 
-/// What is to be done to a table.
+/// Changes to make to a table.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     /// For iptables-restore --noflush. Nothing where there is nothing to do.
@@ -87,7 +87,7 @@ impl Table {
     }
 }
 
-/// Of what iptables-save printed of the table.
+/// The plan for a table, from the output of iptables-save.
 pub(super) fn plan(table: &Table, saved: &str) -> Plan {
     let names = saved
         .lines()
@@ -113,7 +113,7 @@ pub(super) fn plan(table: &Table, saved: &str) -> Plan {
     }
 }
 
-/// Where a rule leads. The last of such words is: a comment may hold them too.
+/// Target of a rule. Only the last such option counts: a comment may hold the same words.
 fn target(rule: &str) -> Option<&str> {
     let mut words = rule.rsplit(' ');
     // Options of the target follow it, and chains have none.

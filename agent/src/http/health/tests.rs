@@ -41,7 +41,7 @@ fn fixture(healthz: u16, livez: u16) -> Fixture {
     fixture_with(healthz, livez, None)
 }
 
-/// Of an agent in kube-proxy's place whose main loop last turned so long ago.
+/// A fixture in kube-proxy's place whose main loop last turned so long ago.
 fn stand_in(healthz: u16, livez: u16, seconds: u64) -> Fixture {
     let alive = Alive {
         heartbeat: Heartbeat::new((100 - seconds) * 1_000_000_000),
@@ -196,7 +196,7 @@ async fn in_the_place_of_kube_proxy_loopback_is_told_of_the_agent(
     let (status, _, body) = ask_from(&fixture, Some(peer), Method::GET, "/healthz").await;
     assert_eq!(status, code);
     assert_eq!(body.contains("status"), code == 503, "{body}");
-    // Of the node /livez tells everyone.
+    // /livez reports the node to every client.
     let livez = ask_from(&fixture, Some(peer), Method::GET, "/livez").await;
     assert_eq!(livez.0, 503);
     let page = fixture.metrics.encode();

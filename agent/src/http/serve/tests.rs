@@ -452,7 +452,7 @@ async fn an_answer_that_is_not_taken_is_cut_off() {
     server.finish().await;
 }
 
-/// As long as requests come, however little is between them.
+/// A client is kept as long as requests come, however little is between them.
 #[tokio::test]
 async fn who_goes_on_asking_is_kept() {
     let server = Server::start(brief(), &[]).await;

@@ -12,10 +12,10 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderName};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-/// What it answers requests of a method with.
+/// Answer to requests of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Say {
-    /// As asked.
+    /// Success.
     Ok,
     /// A `Status` of this code.
     Status(u16),
@@ -66,7 +66,7 @@ impl Server {
     pub(super) fn client(&self) -> kube::Client {
         let url = format!("http://{}", self.address).parse().unwrap();
         let mut config = kube::Config::new(url);
-        // As `cluster::api::client` has it.
+        // `cluster::api::client` sets this too.
         config.default_retry = false;
         kube::Client::try_from(config).unwrap()
     }

@@ -6,7 +6,7 @@ use agent_core::cause::{Cause, State, Why};
 use agent_core::report::sample;
 use agent_core::verdict::{self, Evidence, Finding};
 
-/// What is printed at that time, and what it ends with.
+/// The exit status and the line printed at that time.
 fn of_at(report: &Report, now: Timestamp) -> (Exit, String) {
     let (status, text) = of_report(report, now);
     (status, line(&text))
@@ -130,8 +130,8 @@ fn an_error_is_one_short_line(#[case] why: &str, #[case] expected: &str) {
     assert!(is_one_short_line(&super::line(&long.to_string())));
 }
 
-// What node-problem-detector reads of a monitor (pkg/custompluginmonitor/types/config.go and
-// types.go): its own parser passes over a misspelt field in silence.
+// Fields of a monitor that node-problem-detector reads (pkg/custompluginmonitor/types/config.go
+// and types.go): its own parser ignores a misspelt field silently.
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,4 +1,4 @@
-//! What is asked of an API server.
+//! Requests to an API server.
 
 use crate::cluster::api::{Requests, Scope};
 use crate::cluster::facts::Kind;

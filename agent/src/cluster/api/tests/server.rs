@@ -15,7 +15,6 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
-/// How a request is answered.
 pub(crate) enum Answer {
     /// These lines, and nothing more for ever.
     Open(Vec<String>),
@@ -73,7 +72,7 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// What was asked of a resource.
+    /// The requests for a resource so far.
     pub(crate) fn asked(&self, resource: &str) -> Vec<String> {
         let asked = self.asked.lock().unwrap();
         let of = |url: &&String| resource_of(url) == resource;

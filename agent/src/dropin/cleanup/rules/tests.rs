@@ -72,7 +72,7 @@ fn names_count_in_their_own_table_only() {
 }
 
 proptest! {
-    /// Whatever others have, a script names chains of kube-proxy's, and its own jumps, alone.
+    /// A script names only chains of kube-proxy and its own jumps, whatever others have.
     #[test]
     fn no_line_of_others_is_in_a_script(
         chains in prop::collection::vec("(KUBE-[A-Z-]{0,12}|[A-Z]{1,8})", 0..8),
@@ -101,7 +101,7 @@ proptest! {
     }
 }
 
-/// As iptables-nft 1.8.9 says it, with success.
+/// Output of iptables-nft 1.8.9, which exits with success.
 #[test]
 fn a_table_that_is_left_out_is_not_an_empty_one() {
     let shown = |saved| shows(TABLES[0], saved);

@@ -1,4 +1,4 @@
-//! What needs no socket.
+//! Tests that need no socket.
 
 use rstest::rstest;
 
