@@ -9,10 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Uri;
-use kube::client::RustlsTlsError;
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy::{self, connect::HttpConnector};
+use hyper_util::rt::TokioExecutor;
+use kube::client::{ConfigExt, RustlsTlsError};
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use thiserror::Error;
+use tower::{BoxError, ServiceBuilder};
 
 use super::routes::{Routes, learn};
 
@@ -20,6 +24,9 @@ use super::routes::{Routes, learn};
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// A connection, with its TLS handshake, stands within this, or another address is tried.
 const CONNECT: Duration = Duration::from_secs(5);
+/// A connection on which the other side's kernel acknowledges nothing for so long is dead: half of
+/// it nothing need be sent, then keepalives are.
+const DEAD: Duration = Duration::from_secs(10);
 
 /// Location of the API server, and the client's identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,7 +117,7 @@ pub(crate) fn root_cause(error: &kube::Error) -> String {
 pub(super) fn direct(config: Config) -> Result<Client, ClientError> {
     let config = tuned(config);
     let named = config.root_cert.is_some();
-    Client::try_from(config).map_err(|source| {
+    stack(config).map_err(|source| {
         let source = Box::new(source);
         match *source {
             kube::Error::RustlsTls(RustlsTlsError::AddRootCertificate(_)) if !named => {
@@ -119,6 +126,30 @@ pub(super) fn direct(config: Config) -> Result<Client, ClientError> {
             _ => ClientError::Credentials(source),
         }
     })
+}
+
+/// The client of `kube`, but that its connections are found dead within [`DEAD`]. Nothing else can
+/// tell a watch on which nothing changes from one whose server is gone.
+fn stack(config: Config) -> Result<Client, kube::Error> {
+    if config.proxy_url.is_some() {
+        // Refused there.
+        return Client::try_from(config);
+    }
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_keepalive(Some(DEAD / 2));
+    tcp.set_keepalive_interval(Some(DEAD / 4));
+    tcp.set_tcp_user_timeout(Some(DEAD));
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp)?);
+    connector.set_connect_timeout(config.connect_timeout);
+    let client = legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(client);
+    Ok(Client::new(service, config.default_namespace))
 }
 
 async fn kubeconfig(path: PathBuf) -> Result<Config, ClientError> {

@@ -10,6 +10,7 @@
 //! page.
 
 use std::borrow::Cow;
+use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -33,17 +34,11 @@ const INITIAL_END: &str = "k8s.io/initial-events-end";
 /// Watches that end at once are a problem after so many.
 const OFTEN: u32 = 3;
 
-/// So many watches in a row that are silent are of a version that the server may never reach, as
-/// after its store was restored from a backup. More, after a list, are a problem.
-const SILENT: u32 = 2;
-
 /// Timeouts and backoff.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// A server that does not begin to answer within this is away.
     pub(super) reply: Duration,
-    /// A watch on which nothing came for so long is begun anew. Bookmarks come each minute.
-    pub(super) silence: Duration,
     /// A watch is asked for at least so long, and up to twice as long.
     pub(super) watch: Duration,
     /// The first pause after a failure; doubled with each more...
@@ -61,7 +56,6 @@ impl Default for Pace {
     fn default() -> Self {
         Self {
             reply: Duration::from_secs(15),
-            silence: Duration::from_secs(90),
             watch: Duration::from_secs(300),
             pause: Duration::from_millis(500),
             longest: Duration::from_secs(15),
@@ -76,8 +70,6 @@ impl Default for Pace {
 enum End {
     /// The usual end of a watch: the time was up, or the connection broke.
     Over,
-    /// Nothing came for too long.
-    Silent,
     /// The server does not know the version any more.
     Forgotten,
     /// Streaming lists are not served.
@@ -126,8 +118,9 @@ pub(super) struct Follower {
     listing: bool,
     /// Failures in a row.
     failures: u32,
-    /// Watches in a row that ended in silence, but for what a list had told before.
-    silent: u32,
+    /// A watch broke off, and nothing came on one since: the server's store may have been restored
+    /// from a backup, and reach the version that is watched in days.
+    doubtful: bool,
     /// Something in the way was reported, and not that it is gone.
     troubled: bool,
 }
@@ -149,7 +142,7 @@ impl Follower {
             streams: true,
             listing: false,
             failures: 0,
-            silent: 0,
+            doubtful: false,
             troubled: false,
         }
     }
@@ -187,10 +180,6 @@ impl Follower {
                     }
                     self.rest().await;
                 }
-                Err(End::Silent) => {
-                    self.failures = 0;
-                    self.note_silence().await;
-                }
                 Err(End::Forgotten) => {
                     tracing::info!(
                         resource = self.resource(),
@@ -206,7 +195,6 @@ impl Follower {
                 Err(End::Failed(problem)) => {
                     // Pages that fail tell nothing of streaming lists.
                     self.streams = true;
-                    self.silent = 0;
                     self.trouble(problem).await;
                     self.rest().await;
                 }
@@ -214,18 +202,15 @@ impl Follower {
         }
     }
 
-    /// A watch was silent. Lists are asked for ever more seldom: where bookmarks are not served, a
-    /// quiet cluster is silent as well.
-    async fn note_silence(&mut self) {
-        self.silent = self.silent.saturating_add(1);
-        if self.silent > SILENT {
-            let why = "nothing comes on a watch, not even bookmarks";
-            self.trouble(unserved(self.resource(), why)).await;
-        }
-        if self.silent >= SILENT && self.silent.is_power_of_two() {
+    /// A watch ended. Silence on it is normal: a server has nothing to say of what does not change,
+    /// not even bookmarks.
+    async fn end(&mut self, lasted: Duration, asked: Duration) {
+        if lasted < asked.mul_f32(0.9) {
+            self.doubtful = true;
+        } else if std::mem::take(&mut self.doubtful) {
             tracing::info!(
                 resource = self.resource(),
-                "the API server's watches are silent; listing again"
+                "nothing came on a watch since one broke off; listing again"
             );
             // The newest version stays: what the server has may not be older, unless it says so.
             self.version = None;
@@ -267,8 +252,7 @@ impl Follower {
 
     /// Withdraws the reported problem.
     async fn well(&mut self) {
-        // A list says nothing against watches that are silent, nor does another one of those.
-        if self.silent <= SILENT && std::mem::take(&mut self.troubled) {
+        if std::mem::take(&mut self.troubled) {
             self.tell(Event::Trouble(self.requests.kind, None)).await;
         }
     }
@@ -277,6 +261,7 @@ impl Follower {
     async fn watch(&mut self, version: Option<String>) -> Result<(), End> {
         let seconds = self.pace.watch.as_secs();
         let seconds = seconds + jitter(seconds);
+        let (began, whole) = (Instant::now(), Duration::from_secs(seconds));
         let is_list = version.is_none();
         let from = version.or_else(|| self.newest.clone());
         let from = from.as_deref().unwrap_or("0");
@@ -306,12 +291,19 @@ impl Follower {
             // is none.
             let patience = match self.listing {
                 true => self.pace.reply,
-                false => self.pace.silence,
+                false => (whole + self.pace.reply).saturating_sub(began.elapsed()),
             };
             match timeout(patience, stream.read_until(b'\n', &mut line)).await {
                 Err(_) if self.listing => return Err(End::NotStreamed),
-                Err(_) => return Err(End::Silent),
-                Ok(Err(_) | Ok(0)) => return Err(End::Over),
+                Err(_) => return Err(End::Failed(away("it does not end a watch in its time"))),
+                Ok(Err(error)) if is_dead(&error) => {
+                    self.doubtful = true;
+                    return Err(End::Failed(away("its connection is dead")));
+                }
+                Ok(Err(_) | Ok(0)) => {
+                    self.end(began.elapsed(), whole).await;
+                    return Err(End::Over);
+                }
                 Ok(Ok(_)) => self.hear(&line).await?,
             }
         }
@@ -350,9 +342,7 @@ impl Follower {
             return Err(End::Over);
         };
         if event.kind != "ERROR" {
-            if !self.listing {
-                self.silent = 0;
-            }
+            self.doubtful &= self.listing;
             self.well().await;
         }
         match &*event.kind {
@@ -447,6 +437,19 @@ impl Follower {
             _ => End::Failed(unserved(resource, &why)),
         }
     }
+}
+
+/// Whether nothing answered on a connection for too long.
+fn is_dead(error: &io::Error) -> bool {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<io::Error>();
+        if io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// Any time below this.

@@ -31,7 +31,6 @@ struct World {
 fn hasty() -> Pace {
     Pace {
         reply: Duration::from_millis(300),
-        silence: Duration::from_millis(200),
         watch: Duration::from_secs(300),
         pause: Duration::from_millis(5),
         longest: Duration::from_millis(20),
@@ -203,29 +202,77 @@ async fn a_forgotten_version_is_listed_anew_and_replaced_as_one() {
     assert!(asked[1].ends_with("resourceVersion=5"), "{asked:?}");
 }
 
+/// A watch is asked for this long, and the script ends it then.
+const WHOLE: Duration = Duration::from_secs(1);
+
+fn brief() -> Pace {
+    let watch = WHOLE;
+    Pace { watch, ..hasty() }
+}
+
+/// An API server has nothing to say of what does not change.
 #[tokio::test]
-async fn silent_watches_end_in_a_list_and_then_are_told() {
-    // Restored from a backup: the versions that follow are far below the one that is watched.
-    let mut answers = vec![Answer::Open(list(500, &[service(400, "a", 80)]))];
-    answers.push(Answer::Open(Vec::new()));
-    answers.push(Answer::Open(list(9, &[service(8, "b", 80)])));
-    answers.push(Answer::Open(Vec::new()));
-    let mut lines = list(9, &[service(8, "b", 80)]);
-    lines.push(bookmark(10, ""));
-    answers.push(Answer::Open(lines));
-    let mut world = World::new(with_services(answers)).await;
+async fn silence_is_no_problem_and_lists_nothing() {
+    let mut answers = vec![Answer::OpenFor(WHOLE, list(5, &[service(1, "a", 80)]))];
+    answers.extend((0..3).map(|_| Answer::OpenFor(WHOLE, Vec::new())));
+    let mut world = World::at_pace(with_services(answers), brief()).await;
+    world.until(|world| world.view.is_synced()).await;
+    let asked = world.server.until_asked("services", 5).await;
+    assert!(
+        asked[1..]
+            .iter()
+            .all(|url| url.ends_with("resourceVersion=5")),
+        "{asked:?}"
+    );
+    assert_eq!(world.problems, [""; 0]);
+}
+
+/// Restored from a backup, its versions are far below the one that is watched.
+#[tokio::test]
+async fn a_whole_watch_of_silence_after_one_broke_off_ends_in_a_list() {
+    let answers = vec![
+        Answer::Closed(list(500, &[service(400, "a", 80)])),
+        Answer::OpenFor(WHOLE, Vec::new()),
+        Answer::OpenFor(WHOLE, list(9, &[service(8, "b", 80)])),
+        Answer::OpenFor(WHOLE, Vec::new()),
+    ];
+    let mut world = World::at_pace(with_services(answers), brief()).await;
     world.until(|world| world.services() == ["b"]).await;
-    let asked = world.server.asked("services");
+    let asked = world.server.until_asked("services", 5).await;
     assert!(asked[1].ends_with("resourceVersion=500"), "{asked:?}");
     assert!(asked[2].contains("sendInitialEvents"), "{asked:?}");
-    let told = "cannot tell of services (nothing comes on a watch";
-    let is_told = |world: &World| world.problems.iter().any(|of| of.contains(told));
-    assert!(!is_told(&world), "{:?}", world.problems);
-    // After the list it is silent again. What comes then ends it.
-    world.until(is_told).await;
-    world.until(|world| !is_told(world)).await;
+    // Once is enough.
+    assert!(asked[4].ends_with("resourceVersion=9"), "{asked:?}");
+    assert_eq!(world.problems, [""; 0]);
+}
+
+/// What came since shows that the server has the version.
+#[tokio::test]
+async fn news_after_a_watch_that_broke_off_end_the_doubt() {
+    let answers = vec![
+        Answer::Closed(list(5, &[service(4, "a", 80)])),
+        Answer::OpenFor(WHOLE, vec![event("ADDED", &service(6, "b", 80))]),
+        Answer::OpenFor(WHOLE, Vec::new()),
+    ];
+    let mut world = World::at_pace(with_services(answers), brief()).await;
+    world.until(|world| world.services() == ["a", "b"]).await;
     let asked = world.server.until_asked("services", 4).await;
-    assert!(asked[3].ends_with("resourceVersion=9"), "{asked:?}");
+    assert!(asked[3].ends_with("resourceVersion=6"), "{asked:?}");
+}
+
+/// A server that is frozen acknowledges all, and ends nothing.
+#[tokio::test]
+async fn a_watch_that_does_not_end_in_its_time_is_told() {
+    let answers = vec![
+        Answer::Open(list(5, &[service(1, "a", 80)])),
+        Answer::Open(vec![event("ADDED", &service(6, "b", 80))]),
+    ];
+    let mut world = World::at_pace(with_services(answers), brief()).await;
+    let told = "cannot be reached (it does not end a watch in its time)";
+    world
+        .until(|world| world.problems.iter().any(|of| of.contains(told)))
+        .await;
+    world.until(|world| world.services() == ["a", "b"]).await;
 }
 
 #[rstest]
@@ -254,11 +301,11 @@ async fn nobody_lists_at_once_what_all_have_to_list(#[case] first: Answer) {
             ..hasty()
         },
     };
-    let mut nodes = vec![Answer::Open(list(1, &[node(1, &[])]))];
-    nodes.extend((2..20).map(|version| Answer::Open(vec![bookmark(version, "")])));
+    let mut nodes = vec![Answer::Closed(list(1, &[node(1, &[])]))];
+    nodes.extend((2..20).map(|version| Answer::Closed(vec![bookmark(version, "")])));
     let script = with_services(answers).with("nodes", nodes);
     let world = World::at_pace(script, pace).await;
-    // Nodes are asked for again whenever their watch has become silent.
+    // Nodes are asked for again whenever their watch has ended.
     world.server.until_asked("services", before).await;
     let nodes = world.server.asked("nodes").len();
     world.server.until_asked("nodes", nodes + 2).await;
@@ -266,11 +313,11 @@ async fn nobody_lists_at_once_what_all_have_to_list(#[case] first: Answer) {
 }
 
 #[tokio::test]
-async fn a_hung_watch_goes_on_from_the_last_bookmark() {
+async fn a_watch_that_ended_goes_on_from_the_last_bookmark() {
     let mut lines = list(5, &[service(1, "a", 80)]);
     lines.push(bookmark(77, ""));
     let next = vec![event("ADDED", &service(80, "b", 80))];
-    let script = with_services(vec![Answer::Open(lines), Answer::Open(next)]);
+    let script = with_services(vec![Answer::Closed(lines), Answer::Closed(next)]);
     let mut world = World::new(script).await;
     world.until(|world| world.services() == ["a", "b"]).await;
     let asked = world.server.asked("services");
@@ -314,7 +361,7 @@ async fn errors_are_told_until_they_pass(
 #[tokio::test]
 async fn watches_that_end_at_once_are_one_problem_until_one_lasts() {
     let mut answers = vec![Answer::Closed(list(5, &[service(1, "a", 80)]))];
-    answers.extend((0..8).map(|_| Answer::Ended(Duration::from_millis(30))));
+    answers.extend((0..8).map(|_| Answer::OpenFor(Duration::from_millis(30), Vec::new())));
     answers.push(Answer::Open(vec![bookmark(6, "")]));
     // No watch of this test lasts.
     let pause = Duration::from_secs(60);

@@ -18,10 +18,10 @@ use tokio::net::TcpListener;
 pub(crate) enum Answer {
     /// These lines, and nothing more for ever.
     Open(Vec<String>),
+    /// These lines, and the end after a while.
+    OpenFor(Duration, Vec<String>),
     /// These lines, and the end.
     Closed(Vec<String>),
-    /// Nothing, and the end after a while.
-    Ended(Duration),
     /// A status and a body.
     Status(u16, String),
 }
@@ -113,26 +113,23 @@ fn answer(
         .get_mut(resource_of(&url))
         .and_then(VecDeque::pop_front);
     asked.lock().unwrap().push(url);
-    if let Some(Answer::Ended(after)) = next {
-        let end = async move {
-            tokio::time::sleep(after).await;
-            None::<Result<Frame<Bytes>, Infallible>>
-        };
-        let body = StreamBody::new(stream::once(end).filter_map(future::ready));
-        return Response::new(BodyExt::boxed_unsync(body));
-    }
+    const EVER: Duration = Duration::from_secs(86_400);
     let (status, lines, open) = match next {
-        None | Some(Answer::Ended(_)) => (200, Vec::new(), true),
-        Some(Answer::Open(lines)) => (200, lines, true),
-        Some(Answer::Closed(lines)) => (200, lines, false),
-        Some(Answer::Status(status, body)) => (status, vec![body], false),
+        None => (200, Vec::new(), EVER),
+        Some(Answer::Open(lines)) => (200, lines, EVER),
+        Some(Answer::OpenFor(time, lines)) => (200, lines, time),
+        Some(Answer::Closed(lines)) => (200, lines, Duration::ZERO),
+        Some(Answer::Status(status, body)) => (status, vec![body], Duration::ZERO),
     };
     let frame = |line: String| Ok(Frame::data(Bytes::from(line + "\n")));
     let lines = stream::iter(lines.into_iter().map(frame));
-    let body = if open {
-        StreamBody::new(lines.chain(stream::pending())).boxed_unsync()
-    } else {
-        StreamBody::new(lines).boxed_unsync()
+    let end = async move {
+        if !open.is_zero() {
+            tokio::time::sleep(open).await;
+        }
+        None::<Result<Frame<Bytes>, Infallible>>
     };
+    let end = stream::once(end).filter_map(future::ready);
+    let body = StreamBody::new(lines.chain(end)).boxed_unsync();
     Response::builder().status(status).body(body).unwrap()
 }
