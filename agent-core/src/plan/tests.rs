@@ -348,6 +348,29 @@ fn a_full_map_withholds_frontends_and_lets_go_of_what_left() {
 }
 
 #[test]
+fn a_source_that_found_no_place_takes_that_of_one_that_goes() {
+    let mut world = World::new();
+    world.maps.room = 1;
+    let prefixes = ["10.1.0.0/16", "10.2.0.0/16"];
+    world.apply(vec![node(&[], &prefixes)]);
+    assert_eq!(world.planner.missing().sources, 1);
+    let installed =
+        |world: &World| -> Vec<SourcePrefix> { world.maps.sources.keys().copied().collect() };
+    let first = installed(&world);
+    let other = prefixes.into_iter().find(|prefix| {
+        let net = prefix.parse().unwrap();
+        first != [SourcePrefix::of(&net)]
+    });
+    let other = other.unwrap();
+    world.apply(vec![node(&[], &[other])]);
+    assert_eq!(world.planner.missing().sources, 0);
+    assert_eq!(
+        installed(&world),
+        [SourcePrefix::of(&other.parse().unwrap())]
+    );
+}
+
+#[test]
 fn adoption_of_what_is_right_changes_nothing() {
     let mut world = World::new();
     world.apply(vec![

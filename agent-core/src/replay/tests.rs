@@ -345,6 +345,13 @@ fn redacted_recordings_come_to_the_same() {
     let scene = incident();
     let file = scene.node.recording();
     let redacted = redact(&file).unwrap();
+    // Compressed as one, not line by line.
+    assert!(
+        redacted.len() < 2 * file.len(),
+        "{} of {}",
+        redacted.len(),
+        file.len()
+    );
     let mut text = String::new();
     MultiGzDecoder::new(&redacted[..])
         .read_to_string(&mut text)

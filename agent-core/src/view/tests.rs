@@ -59,6 +59,8 @@ fn a_batch_names_what_it_changed_and_how_it_was() {
     let slices = &view.state(&ObjectName::new("ns", "a")).unwrap().slices;
     assert!(slices.is_sorted_by_key(|slice| &slice.name) && slices.len() == 2);
     assert_eq!(view.service_count(), 1);
+    view.apply(vec![service("b")]);
+    assert_eq!(view.service_count(), 2);
 }
 
 #[test]

@@ -419,7 +419,10 @@ fn connections_to_the_sentinel_itself_are_no_evidence() {
 #[test]
 fn lanes_are_shown_as_they_look() {
     let mut world = World::faulty(3_000, only(ProbePath::NodePort, Fate::Refuse));
-    world.probe(lane(ProbePath::Pod, Transport::Tcp), Fate::Drop, 3_100);
+    let pod = lane(ProbePath::Pod, Transport::Tcp);
+    world.probe(pod, Fate::Drop, 3_100);
+    // One that says nothing does not hide that none before it worked.
+    world.probe(pod, Fate::ControlFails, 3_200);
     world.probe(
         lane(ProbePath::OffCluster, Transport::Tcp),
         Fate::ControlFails,
