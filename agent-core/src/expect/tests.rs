@@ -3,7 +3,9 @@
 use rstest::rstest;
 
 use super::*;
-use crate::cluster::NodeFacts;
+use crate::cluster::{NodeFacts, ObjectName};
+use FrontendKind::{ClusterIp, LoadBalancer, NodePort};
+use Owed::{Forward, LocalOnly, Nothing, Reject};
 
 #[rstest]
 #[case("10.1.0.0/16", 112, "10.1.2.3", true)]
@@ -42,4 +44,49 @@ fn a_node_address_inside_its_pod_range_is_the_node() {
         (false, false, true)
     );
     assert_eq!(NodeContext::of(None), NodeContext::default());
+}
+
+/// What is owed to pods, the node itself and others, as kube-proxy's rules have it.
+#[rstest]
+#[case::cluster_ip(ClusterIp, &[], [Forward; 3])]
+#[case::cluster_ip_kept_local(ClusterIp, &["internal_local"], [LocalOnly; 3])]
+#[case::external_policy_is_not_its(ClusterIp, &["external_local"], [Forward; 3])]
+#[case::node_port(NodePort, &[], [Forward; 3])]
+#[case::internal_policy_is_not_its(NodePort, &["internal_local"], [Forward; 3])]
+#[case::kept_local(NodePort, &["external_local"], [Forward, Forward, LocalOnly])]
+#[case::ranges(LoadBalancer, &["has_source_ranges"], [Nothing; 3])]
+#[case::ranges_are_no_node_ports(NodePort, &["has_source_ranges"], [Forward; 3])]
+#[case::in_other_clusters(ClusterIp, &["is_global"], [Nothing; 3])]
+fn each_class_is_owed_its_own(
+    #[case] kind: FrontendKind,
+    #[case] set: &[&str],
+    #[case] expected: [Owed; SOURCE_CLASSES],
+) {
+    let service = ServiceFacts {
+        name: ObjectName::new("shop", "web"),
+        cluster_ips: Vec::new(),
+        external_ips: Vec::new(),
+        load_balancer_ips: Vec::new(),
+        ports: Vec::new(),
+        external_local: set.contains(&"external_local"),
+        internal_local: set.contains(&"internal_local"),
+        has_source_ranges: set.contains(&"has_source_ranges"),
+        is_global: set.contains(&"is_global"),
+    };
+    let owed_with = |has_any, has_local| {
+        let reachable = Vec::new();
+        let sets = EndpointSets {
+            has_any,
+            has_local,
+            reachable,
+        };
+        owed(&service, kind, &sets)
+    };
+    assert_eq!(owed_with(true, true), expected);
+    // Nothing is promised of a policy without local endpoints.
+    let elsewhere = expected.map(|of| if of == LocalOnly { Nothing } else { of });
+    assert_eq!(owed_with(true, false), elsewhere);
+    if !service.is_global {
+        assert_eq!(owed_with(false, false), [Reject; SOURCE_CLASSES]);
+    }
 }

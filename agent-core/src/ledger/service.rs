@@ -179,18 +179,21 @@ impl Track {
 
     /// When an endpoint that had left longer than the grace was last dialled, by anyone.
     pub(crate) fn last_stale(&self, limits: &Limits) -> Option<Mono> {
-        let old = |seen: &&StaleConnection| seen.age > limits.left_grace;
-        let stale = self.stale.iter().flatten().filter(old);
-        stale.map(|seen| seen.at).max()
+        self.old_stale(limits).map(|seen| seen.at).max()
+    }
+
+    /// Connections to endpoints that had left longer than the grace.
+    fn old_stale(&self, limits: &Limits) -> impl Iterator<Item = &StaleConnection> {
+        let stale = self.stale.iter().flatten();
+        stale.filter(|seen| seen.age > limits.left_grace)
     }
 
     /// How the Service is broken, where that is confirmed.
     pub(crate) fn confirmed(&self, now: Mono, limits: &Limits) -> Option<Failure> {
-        let old =
-            |seen: &&StaleConnection| seen.age > limits.left_grace && now.since(seen.at) <= WINDOW;
         let mut among = [0; FAILURES];
         if self.is_going_on(self.last_stale(limits), now, limits) {
-            among[Failure::Stale as usize] = self.stale.iter().flatten().filter(old).count() as u64;
+            let recent = |seen: &&StaleConnection| now.since(seen.at) <= WINDOW;
+            among[Failure::Stale as usize] = self.old_stale(limits).filter(recent).count() as u64;
         }
         for (failure, window, last) in &self.certain {
             if self.is_going_on(*last, now, limits) {

@@ -44,6 +44,7 @@ fn a_batch_names_what_it_changed_and_how_it_was() {
         slice("b-1", "b", 1),
     ]);
     assert_eq!(names(&applied), ["ns/a", "ns/b"]);
+    assert!(!applied.is_empty() && !applied.synced && !applied.node_changed);
     assert!(
         applied
             .before

@@ -139,6 +139,7 @@ fn counts_of_datagrams_do_not_reach_the_verdict() {
         .iter()
         .map(|path| path.last_failure);
     assert!(failures.clone().all(|at| at.is_none()));
+    assert_eq!(verdict.families[0].last_failure, None);
     // The same of a TCP Service is a failure.
     scene.counted("web", &[Outcome::Arrived, Outcome::Leaked]);
     assert!(!scene.idle().judged().verdict.services.is_empty());

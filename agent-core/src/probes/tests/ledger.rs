@@ -192,6 +192,18 @@ fn a_rotation_heals_nothing_that_was_broken_long_before() {
     assert_eq!(failures(&altered), 0);
 }
 
+/// As by a recording whose clock was set back.
+#[test]
+fn a_change_that_is_yet_to_come_counts_from_now_on() {
+    let mut ledger = settled();
+    pass(&mut ledger, PATH, 19_750, true);
+    ledger.view_changed(ms(20_000), view(2, ms(90_000)));
+    for step in 0..4 {
+        fail(&mut ledger, 40_000 + 250 * step, ProbeCause::Leaked);
+    }
+    assert_eq!(failures(&ledger), 4);
+}
+
 #[test]
 fn a_sentinel_that_is_gone_disarms() {
     let mut ledger = failing(80);

@@ -42,6 +42,25 @@ fn a_refusal_accuses_where_the_frontend_is_the_nodes_own(
     assert_eq!(world.verdict(5_450).state, State::Broken);
 }
 
+/// Real connections of the way that probes do not take say that not everything is dropped, but not
+/// those from before the fault.
+#[rstest]
+#[case::before_the_fault(2_000, State::Suspect)]
+#[case::while_it_began(4_000, State::Suspect)]
+#[case::since(5_000, State::Degraded)]
+fn a_drop_is_contradicted_by_what_got_through_since(#[case] proven: u64, #[case] expected: State) {
+    let mut world = World::with_sentinel();
+    for at in (250..=6_000).step_by(250) {
+        let fate = if at <= 3_000 { Fate::Pass } else { Fate::Drop };
+        world.rounds(at, at, &[ProbePath::OffCluster], |_| fate);
+        if at == proven {
+            world.prove(WEB, SourceClass::External, at);
+        }
+        world.look(at);
+    }
+    assert_eq!(world.verdict(6_000).state, expected);
+}
+
 /// Anyone can send a SYN that a host firewall drops: whoever is no pod of this node accuses nobody,
 /// alone or with others.
 #[rstest]

@@ -8,8 +8,9 @@ use super::scene::*;
 use super::world::*;
 use crate::cause::Failure;
 use crate::cause::{State, Why};
+use crate::probes::SentinelView;
 use crate::trace::{Lane, ProbePath, Transport};
-use crate::verdict::LaneState;
+use crate::verdict::{LaneState, Verdict};
 
 fn only(path: ProbePath, fate: Fate) -> impl Fn(Lane) -> Fate {
     move |lane| if lane.path == path { fate } else { Fate::Pass }
@@ -462,12 +463,15 @@ fn lanes_are_shown_as_they_look() {
     assert_eq!(lane["delays"]["arrived"], 10_000);
     let back: crate::verdict::Verdict = serde_json::from_value(json).unwrap();
     assert_eq!(back, verdict);
-    let later = world.verdict(40_000);
-    assert!(
-        later
-            .families
-            .iter()
-            .flat_map(|family| &family.lanes)
-            .all(|lane| lane.state == LaneState::Off)
-    );
+    let is_off = |verdict: &Verdict| {
+        let mut lanes = verdict.families.iter().flat_map(|family| &family.lanes);
+        lanes.all(|lane| lane.state == LaneState::Off)
+    };
+    assert!(is_off(&world.verdict(40_000)), "too long ago");
+    let altered = SentinelView {
+        altered: Some("its selector is set".to_owned()),
+        ..sentinel_view()
+    };
+    world.ledger.sentinel.view_changed(ms(3_400), altered);
+    assert!(is_off(&world.verdict(3_500)));
 }

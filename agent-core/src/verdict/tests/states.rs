@@ -289,6 +289,7 @@ fn an_observer_that_is_not_read_says_nothing() {
 #[case::slow_node(20, Pod, Some(10), State::Degraded, Some(Cause::Stale))]
 #[case::too_slow_even_so(31, Pod, Some(10), State::Stale, Some(Cause::Stale))]
 #[case::within_the_grace(1, Pod, None, State::Proven, None)]
+#[case::at_its_end(2, Pod, None, State::Proven, None)]
 #[case::only_outsiders(20, External, None, State::Degraded, Some(Cause::Stale))]
 #[case::only_the_node_itself(20, Host, None, State::Degraded, Some(Cause::Stale))]
 fn stale(

@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 
 use agent_common::service::mapped;
-use agent_core::trace::ProbePath;
+use agent_core::trace::{Lane, ProbePath};
 use rstest::rstest;
 
 use super::*;
