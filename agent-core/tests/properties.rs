@@ -32,7 +32,7 @@ fn ms(ms: u64) -> Duration {
 const PROMISED: Duration = Duration::from_millis(1_500);
 /// From a first repair to 200.
 const REPAIRED: Duration = Duration::from_secs(2);
-/// How long a random world runs.
+/// Time that a random world runs.
 const RUN: Duration = Duration::from_secs(60);
 
 /// The same worlds in every run, so that no change fails by another's fault. PROPTEST_CASES searches
@@ -229,8 +229,8 @@ fn one_broken_service_leaves_the_node_in_service() {
     assert_eq!(failed_after(Fault::Emptied(0)), [None, None]);
 }
 
-/// What the rules get wrong today, world by world: each test says in its comment what must hold.
-/// Whoever changes the rules turns its assertion round, and the switch in `worlds` with it.
+/// Known errors of the rules, world by world: each test says in its comment what must hold. A
+/// change of the rules reverses its assertion, and the switch in `worlds` with it.
 mod known {
     use agent_core::sim::{Client, Denial, ServiceSpec, Stream};
 
