@@ -34,7 +34,7 @@ fn ms(ms: u64) -> Duration {
 const PROMISED: Duration = Duration::from_millis(1_500);
 /// From a first repair to 200.
 const REPAIRED: Duration = Duration::from_secs(2);
-/// How long a random world runs.
+/// Time that a random world runs.
 const RUN: Duration = Duration::from_secs(60);
 
 /// The same worlds in every run, so that no change fails by another's fault. PROPTEST_CASES searches

@@ -1,4 +1,4 @@
-//! How a sample changes the ledger: proofs first, then what failed after them.
+//! Absorbing a sample into the ledger: proofs first, then what failed after them.
 
 use std::collections::btree_map::Entry as Place;
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Ledger {
         self.seen = Some(at);
         self.tracks.retain(|_, track| at.since(track.last) <= KEPT);
         if sample.observer.attached == 0 {
-            // What was not seen may have been proven: no run of failures holds.
+            // Unseen connections may have been proven: no run of failures holds.
             return self.end_streaks();
         }
         let sample_gap = self.limits.sample_gap;
@@ -119,7 +119,7 @@ impl Ledger {
                 track.count(*failure, *n, look.at);
             }
             if delta.counts[Outcome::Proven as usize] > 0 {
-                // Which came first is not known: in doubt for the datapath.
+                // The order of proof and failure is unknown: in doubt for the datapath.
                 track.prove(look.at);
             }
         }
@@ -218,7 +218,7 @@ impl Ledger {
     }
 }
 
-/// What happened to a Service, and which it is.
+/// A count delta and the Service that it belongs to.
 type Counted<'a> = (&'a CountDelta, ServiceInfo);
 
 /// When a look was taken.

@@ -1,4 +1,4 @@
-//! What is kept of one IP family, and the run of failures in it that no proof has interrupted.
+//! Evidence kept per IP family, and the run of failures in it that no proof has interrupted.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ pub(crate) const SOURCES_KEPT: usize = 16;
 /// Service ports named in one run; beyond, they are counted under their failure only.
 pub(crate) const SERVICES_KEPT: usize = 256;
 
-/// What is known of a family. Serialisable: it outlives the agent.
+/// Evidence on one family. Serialisable: it outlives the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FamilyLedger {
     /// By path.
@@ -128,7 +128,7 @@ pub(crate) struct Entry<'a> {
     pub(crate) info: &'a ServiceInfo,
 }
 
-/// What a run lacks to be a broken datapath.
+/// Condition that a run does not meet yet to be a broken datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lacking {
@@ -185,8 +185,8 @@ impl Streak {
         objects
     }
 
-    /// What is lacking to call the datapath broken, from all that was seen until `seen`; `None`
-    /// where nothing is.
+    /// Condition that is lacking to call the datapath broken, from all that was seen until `seen`;
+    /// `None` if nothing is lacking.
     ///
     /// The condition "the last failure was fresh when the time was up" holds from then on: no
     /// state is kept for it. That is what makes reading a verdict free of side effects.

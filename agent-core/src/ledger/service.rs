@@ -1,4 +1,4 @@
-//! What is kept of a Service port that has failures.
+//! Evidence kept per Service port that has failures.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -56,7 +56,7 @@ struct Run {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct StaleConnection {
     pub(crate) at: Mono,
-    /// How long ago the endpoint had left when the connection arrived.
+    /// Time between the endpoint's departure and the arrival of the connection.
     pub(crate) age: Duration,
     pub(crate) client: IpAddr,
     pub(crate) destination: Option<SocketAddr>,
@@ -126,7 +126,7 @@ impl Track {
                 run.last = run.last.max(at);
                 run.n = run.n.saturating_add(n);
             }
-            // What they mean depends on ages and clients: see `sight`.
+            // Their meaning depends on ages and clients: see `sight`.
             Failure::Stale | Failure::Unheard => {}
         }
     }
@@ -188,7 +188,7 @@ impl Track {
         stale.filter(|seen| seen.age > limits.left_grace)
     }
 
-    /// How the Service is broken, where that is confirmed.
+    /// Failure by which the Service is confirmed to be broken, if it is.
     pub(crate) fn confirmed(&self, now: Mono, limits: &Limits) -> Option<Failure> {
         let mut among = [0; FAILURES];
         if self.is_going_on(self.last_stale(limits), now, limits) {
@@ -229,7 +229,7 @@ impl Track {
     }
 }
 
-/// How far back a [`Window`] counts; the last second is counted as far as it has come.
+/// Span that a [`Window`] counts; the last second is counted as far as it has come.
 pub(crate) const WINDOW: Duration = Duration::from_secs(SECONDS as u64);
 
 const SECONDS: usize = 10;
@@ -252,7 +252,7 @@ impl Window {
         bucket.1 = bucket.1.saturating_add(n);
     }
 
-    /// How many there were within [`WINDOW`] before `now`.
+    /// Number of events within [`WINDOW`] before `now`.
     pub(crate) fn at(&self, now: Mono) -> u32 {
         let second = now.0 / 1_000_000_000;
         let recent = |age: u64| age < SECONDS as u64;

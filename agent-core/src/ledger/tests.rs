@@ -54,7 +54,7 @@ impl Directory for Names {
     }
 }
 
-/// What became of some connections of one Service between two looks.
+/// Outcome of some connections of one Service between two looks.
 #[derive(Clone, Debug)]
 struct Event {
     service: u32,
@@ -112,8 +112,8 @@ fn any_look() -> impl Strategy<Value = Look> {
 }
 
 impl Look {
-    /// As the kernel would be read at `at`. `proofs` are the times that it holds, of which the last
-    /// may be told a look later than it is counted.
+    /// The sample of a kernel that is read at `at`. `proofs` are the times that it holds, of which
+    /// the last may be reported a look later than it is counted.
     fn sample(&self, at: Mono, proofs: &mut [[Option<Mono>; 3]; FAMILIES]) -> Sample {
         let mut sample = Sample {
             at,
@@ -221,7 +221,7 @@ proptest! {
         }
     }
 
-    /// What the agent writes down and reads again is what it knew.
+    /// The agent reads back the memory that it wrote, unchanged.
     #[test]
     fn a_memory_is_read_as_it_was_written(
         looks in prop::collection::vec(any_look(), 1..if cfg!(miri) { 10 } else { 40 }),

@@ -32,13 +32,13 @@ pub struct Judge {
     pub anchor: Anchor,
     /// The time of the last event.
     pub(crate) now: Mono,
-    /// What it takes of the cluster view.
+    /// The part of the cluster view that verdicts depend on.
     pub(crate) facts: Box<Facts>,
     pub(super) eligibility: Eligibility,
     pub(super) coverage: Coverage,
     pub(super) ledger: Ledger,
     pub(super) sentinel: Option<Watched>,
-    /// Who translates which path.
+    /// Programs that translate each path.
     pub shape: Shape,
     shape_read: Option<Mono>,
     pub(super) successor: Successor,
@@ -298,7 +298,7 @@ impl Judge {
             false => REMEMBER_TROUBLE,
         };
         let due = self.remembered.is_none_or(|at| self.now.since(at) >= pause);
-        // What a successor has seen is newer.
+        // A successor's evidence is newer.
         let wanted = (changed || due) && !self.successor.exists();
         let Some(verdict) = self.last.filter(|_| wanted) else {
             return;

@@ -20,7 +20,7 @@ use crate::trace::{ProbeTrace, Transport};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Watched {
     rule: SentinelRule,
-    /// As the view has it.
+    /// The sentinel in the cluster view.
     found: Sentinel,
     parts: Own,
     #[serde(skip)]
@@ -32,7 +32,7 @@ pub struct Watched {
     suspected: Option<Mono>,
     /// Damage that was logged last.
     damage: Option<String>,
-    /// Where it can be read past the watches.
+    /// Uncached reads of the sentinel; `None` if the agent cannot make them.
     recheck: Option<Recheck>,
     /// When the last check began that found its parts sound.
     sound: Option<Mono>,
@@ -57,11 +57,11 @@ struct Recheck {
     asked: Option<Mono>,
     /// When the question was asked that was answered last.
     answered: Option<Mono>,
-    /// In what way the sentinel is not as the watches reported it.
+    /// Difference between the sentinel and what the watches reported of it.
     differs: Option<String>,
 }
 
-/// What is to be said of the sentinel as a whole.
+/// Overall condition of the sentinel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition<'a> {
     /// Its Service is not in the cluster, or the view is not complete.
@@ -92,7 +92,7 @@ impl Watched {
         }
     }
 
-    /// As the view has it.
+    /// The sentinel in the cluster view.
     pub fn found(&self) -> &Sentinel {
         &self.found
     }
@@ -102,7 +102,7 @@ impl Watched {
         self.found.exists && self.off().is_none()
     }
 
-    /// Why nothing is probed though it is there, in words.
+    /// Reason why nothing is probed although the sentinel is there, in words.
     pub fn off(&self) -> Option<&str> {
         let parts = match &self.parts {
             Own::Off(why) => Some(why),
@@ -116,7 +116,6 @@ impl Watched {
         self.parts == Own::Running && self.taken.is_none()
     }
 
-    /// What is to be said of it as a whole.
     pub fn condition(&self) -> Condition<'_> {
         if let Some(altered) = &self.found.altered {
             Condition::Altered(altered)
@@ -131,7 +130,7 @@ impl Watched {
         }
     }
 
-    /// What the ledger takes of the view.
+    /// The sentinel in the view, as the ledger takes it.
     fn view(&self, now: Mono) -> SentinelView {
         let differs = self.recheck.as_ref().and_then(|of| of.differs.as_ref());
         SentinelView {

@@ -13,10 +13,10 @@ use crate::plan::Planner;
 use crate::time::Mono;
 use crate::view::{Applied, ClusterView};
 
-/// What is known of the view beside its objects.
+/// State of the view beside its objects.
 #[derive(Clone, Debug, Default)]
 pub struct ViewState {
-    /// What is wrong with its source, in sentences.
+    /// Problems of its source, in sentences.
     pub problems: Vec<String>,
     /// Objects of other kinds that were left out.
     pub ignored: u64,
@@ -204,9 +204,9 @@ impl Setting {
         }
     }
 
-    /// What the view comes to; nothing while the maps are read or the view is searched. Half a plan
-    /// would look like a view without frontends, and devices whose addresses are somebody else's are
-    /// not to be made.
+    /// Facts of the view; `None` while the maps are read or the view is searched. Half a plan would
+    /// look like a view without frontends, and devices whose addresses are somebody else's are not
+    /// to be made.
     pub(super) fn facts(&self) -> Option<Box<Facts>> {
         if self.adopting || self.searching {
             return None;

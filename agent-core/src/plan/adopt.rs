@@ -14,7 +14,7 @@ use crate::expect::{PortExpectation, SourcePrefix, expectation};
 use crate::time::Mono;
 use crate::view::{ClusterView, ServiceState};
 
-/// What stands in the maps.
+/// Content of the maps.
 #[derive(Clone, Debug, Default)]
 pub struct Installed {
     /// FRONTENDS.
@@ -59,7 +59,7 @@ impl Planner {
                 kept.extend(self.adopt_port(name, port, &installed, &frontends, now, &mut draft));
             }
         }
-        // What belongs to nothing that is expected goes.
+        // Entries that belong to nothing that is expected go.
         let standing = frontends.keys().copied();
         let unowned = standing.filter(|key| !self.owners.contains_key(key));
         draft.released.extend(unowned);

@@ -10,13 +10,13 @@ use crate::view::ClusterView;
 
 /// A Service port's wish for a frontend.
 pub(super) struct Claim {
-    /// Whose.
+    /// Id of the Service port.
     pub(super) id: u32,
     /// The frontend.
     pub(super) key: FrontendKey,
-    /// As it should stand.
+    /// Value that it should have.
     pub(super) value: FrontendValue,
-    /// As it stands, if this id holds it.
+    /// Value that it has, if this id holds it.
     pub(super) stands: Option<FrontendValue>,
 }
 
@@ -26,7 +26,8 @@ pub(super) struct Draft {
     first: Vec<MapChange>,
     frontends: Vec<MapChange>,
     last: Vec<MapChange>,
-    /// What tries again, after everything that makes room, in the order in which it is made.
+    /// Changes that are tried again, after everything that makes room, in the order in which they
+    /// are made.
     retries: Vec<MapChange>,
     /// From here on puts are retries.
     pub(super) retrying: bool,
@@ -34,9 +35,9 @@ pub(super) struct Draft {
     pub(super) claims: Vec<Claim>,
     /// Frontends that stand in the map and that nobody holds any more.
     pub(super) released: BTreeSet<FrontendKey>,
-    /// Places that the plan makes free.
+    /// Endpoint places that the plan makes free.
     pub(super) freed_endpoints: u64,
-    /// As above.
+    /// Source places that the plan makes free.
     pub(super) freed_sources: u64,
 }
 

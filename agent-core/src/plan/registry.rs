@@ -11,7 +11,7 @@ use crate::cluster::{ObjectName, Protocol};
 use crate::expect::PortExpectation;
 use crate::time::Mono;
 
-/// What an id stands for.
+/// The Service port and family that an id stands for.
 #[derive(Debug)]
 pub(super) struct Slot {
     /// The Service.
@@ -24,7 +24,7 @@ pub(super) struct Slot {
     pub(super) dns: bool,
     /// Family.
     pub(super) family: Family,
-    /// How many current endpoints it has.
+    /// Number of its current endpoints.
     pub(super) endpoints: u32,
     /// Since when it is expected no more; it keeps its name meanwhile, because evidence of it may
     /// still come, and its Service may come back.
@@ -90,7 +90,7 @@ impl Registry {
             .map(|(id, _)| id)
     }
 
-    /// Where the ids of a Service begin, or would.
+    /// Position at which the ids of a Service begin, or would begin.
     fn position(&self, name: &ObjectName) -> usize {
         self.by_name
             .partition_point(|id| self.slot(*id).is_some_and(|slot| slot.name < *name))

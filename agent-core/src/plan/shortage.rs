@@ -1,4 +1,4 @@
-//! What found no place in a map, and how it tries again.
+//! Entries that found no place in a map, and their retries.
 //!
 //! A full map is a loss of coverage that is counted, never a verdict: a Service port of which an
 //! endpoint is missing has its frontends taken out too, or connections to that endpoint would
@@ -16,7 +16,7 @@ use crate::expect::{PortExpectation, expectation};
 use crate::time::Mono;
 use crate::view::ClusterView;
 
-/// What is expected and does not stand in the maps.
+/// Expected entries that are missing from the maps.
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
     /// Frontends, each with the id that claims it.
@@ -179,7 +179,7 @@ impl Planner {
             if self.shortage.room.frontends == 0 {
                 break;
             }
-            // What another Service has takes no place.
+            // A frontend that another Service has takes no new place.
             if !self.owners.contains_key(&key) {
                 self.shortage.room.frontends -= 1;
             }

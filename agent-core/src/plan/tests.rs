@@ -338,7 +338,7 @@ fn a_full_map_withholds_frontends_and_lets_go_of_what_left() {
         }
     );
     assert_eq!(world.maps.frontends.len(), 1);
-    // What left makes room at once rather than after its rest.
+    // Endpoints that left make room at once rather than after their rest.
     world.apply(vec![slice("a", &["10.2.0.1"])]);
     world.expire(REST);
     assert_eq!(world.planner.missing(), Missing::default());

@@ -1,5 +1,5 @@
-//! What is kept of one lane: whether it ever worked, the run of failures since it last did, and how
-//! its rules follow the API.
+//! State of one lane: whether it ever worked, the run of failures since it last did, and how its
+//! rules follow the API.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,7 @@ use crate::trace::{Lane, ProbeTrace, Transport};
 pub(crate) struct LaneLedger {
     /// It worked once on this node in this boot, with this sentinel and under this owner.
     pub(crate) armed: bool,
-    /// What was dialled when it was armed: another address need not be served.
+    /// Address that was dialled when it was armed: another one need not be served.
     pub(crate) frontend: Option<SocketAddr>,
     /// When a probe last passed.
     pub(crate) last_pass: Option<Mono>,
@@ -35,19 +35,19 @@ pub(crate) struct LaneLedger {
     pub(crate) run: Option<Run>,
     /// By cause, while it is not armed: why it never worked.
     pub(crate) never: [u32; PROBE_CAUSES],
-    /// What the last probe meant, and when it ended.
+    /// Outcome of the last probe, and when it ended.
     pub(crate) last: Option<(Mono, ProbeOutcome)>,
-    /// Why the last one could not be sent.
+    /// Reason why the last one could not be sent.
     pub(crate) unsent: Option<Box<str>>,
     /// Source of the last probe.
     pub(crate) client: Option<IpAddr>,
-    /// What the last probe dialled at the echo: the generation on the wire.
+    /// Port at which the last probe dialled the echo: the generation on the wire.
     pub(crate) generation: Option<u16>,
-    /// Of the last probe that was sent, ns from stage to stage.
+    /// Delays of the last probe that was sent, ns from stage to stage.
     pub(crate) delays: [Option<u64>; STAGES],
-    /// Of the last probe that passed, ns from sending to its data.
+    /// Round trip of the last probe that passed, ns from sending to its data.
     pub(crate) round_trip: Option<u64>,
-    /// How its generation follows the API's.
+    /// Progress of its generation after the API's.
     pub(crate) freshness: Freshness,
     /// Passed, failed, void, since the agent began.
     pub(crate) totals: [u64; 3],
@@ -60,7 +60,6 @@ pub(crate) struct Run {
     pub(crate) since: Mono,
     /// When the last of them ended.
     pub(crate) last: Mono,
-    /// How many.
     pub(crate) failures: u32,
     /// The frontend is an address of the node's own: what no rule takes there, it refuses.
     #[serde(default)]
@@ -116,7 +115,7 @@ impl Run {
 }
 
 impl LaneLedger {
-    /// What every probe leaves, whatever it means.
+    /// Records what every probe leaves, whatever its outcome.
     pub(super) fn note(&mut self, trace: &ProbeTrace, outcome: ProbeOutcome, now: Mono) {
         self.last = Some((trace.ended.min(now), outcome));
         self.unsent = trace.unsent.as_deref().map(Into::into);
@@ -243,7 +242,7 @@ pub(super) struct LaneMemory {
 }
 
 impl LaneMemory {
-    /// Of an armed lane; others have nothing to remember.
+    /// Memory of an armed lane; others have nothing to remember.
     pub(super) fn of(lane: Lane, ledger: &LaneLedger, limits: &Limits) -> Option<Self> {
         ledger.armed.then(|| Self {
             lane,
@@ -270,7 +269,7 @@ impl LaneMemory {
     }
 }
 
-/// How far the datapath lags behind the API, as the sentinel's generations show it.
+/// Lag of the datapath behind the API, as the sentinel's generations show it.
 impl SentinelLedger {
     /// The cluster view says that the sentinel's endpoint for this transport is at this port, as
     /// received at `now`. To be called whenever the view changed and the sentinel is as pathproof
@@ -296,9 +295,10 @@ impl SentinelLedger {
         }
     }
 
-    /// Whether whoever writes this node's rules can hear of changes: the source of the view is there,
-    /// and the control plane hears the kubelet, which reaches it by the way that kube-proxy takes.
-    /// The agent, which goes past that way, may hear of changes when they cannot.
+    /// Follows whether the writer of this node's rules can receive changes: the source of the view
+    /// is there, and the control plane receives reports of the kubelet, which reaches it by the way
+    /// that kube-proxy takes. The agent, which goes past that way, may receive changes when they
+    /// cannot.
     pub fn follow_source(&mut self, is_silent: bool, node: Option<&NodeFacts>, now: Mono) {
         if is_silent || node.is_some_and(|node| node.unheard) {
             self.source_away(now);
@@ -307,8 +307,8 @@ impl SentinelLedger {
         }
     }
 
-    /// How far this node's datapath usually lags behind the API: the median of the last measures of
-    /// the family that lags more. Nothing before a few were taken.
+    /// Usual lag of this node's datapath behind the API: the median of the last measures of the
+    /// family that lags more. `None` before a few were taken.
     pub fn usual_lag(&self) -> Option<Duration> {
         self.lags.iter().filter_map(Lags::usual).max()
     }
@@ -329,8 +329,8 @@ impl SentinelLedger {
         }
     }
 
-    /// For how long a lane's generation has been behind what this node received; nothing where it
-    /// is not. Only time in which the source of the view was there counts.
+    /// Time for which a lane's generation has been behind what this node received; `None` if it is
+    /// not. Only time in which the source of the view was there counts.
     pub(crate) fn lateness(&self, lane: Lane, now: Mono) -> Option<Duration> {
         let since = self.lane(lane).freshness.unmet_since()?;
         Some(self.away.map_or(now, |away| away.min(now)).since(since))

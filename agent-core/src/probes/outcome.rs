@@ -1,4 +1,4 @@
-//! What one probe means: passed, failed with a cause, or nothing at all.
+//! Outcome of one probe: passed, failed with a cause, or void.
 //!
 //! The first stage that is missing and what the observer saw name the cause. A failure between
 //! pathproof's own devices, or of an agent that was starved, is void: it accuses nobody.
@@ -11,7 +11,7 @@ use crate::cause::ProbeCause;
 use crate::limits::Limits;
 use crate::trace::{Control, ProbePath, ProbeTrace, Stamps, Transport};
 
-/// What the kernel says of itself, read beside the probes.
+/// Facts that the kernel reports of itself, read beside the probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelFacts {
     /// Whether it forwards, by [`Family`](agent_common::service::Family); `None` where that could
@@ -19,7 +19,6 @@ pub struct KernelFacts {
     pub forwarding: [Option<bool>; FAMILIES],
 }
 
-/// What a probe means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProbeOutcome {
     /// Handshake and data (or the datagram) came back.
@@ -44,7 +43,7 @@ impl ProbeOutcome {
     }
 }
 
-/// Why a probe says nothing.
+/// Reason why a probe is void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VoidReason {
@@ -81,13 +80,14 @@ impl VoidReason {
     ];
 }
 
-/// What a probe means by itself. What takes memory (masquerade that was seen before, a sentinel
-/// that just changed) is left to [`SentinelLedger::absorb`](super::SentinelLedger::absorb).
+/// Classifies a probe by itself. Cases that take memory (masquerade that was seen before, a
+/// sentinel that just changed) are left to
+/// [`SentinelLedger::absorb`](super::SentinelLedger::absorb).
 pub fn classify(trace: &ProbeTrace, facts: &KernelFacts, limits: &Limits) -> ProbeOutcome {
     if trace.unsent.is_some() {
         return ProbeOutcome::Void(VoidReason::NotSent);
     }
-    // What came back did get through, however late that was seen.
+    // A probe that came back did get through, however late that was seen.
     if is_complete(trace) {
         let masqueraded = trace
             .echo_saw
@@ -112,7 +112,7 @@ fn is_complete(trace: &ProbeTrace) -> bool {
         && (trace.lane.transport == Transport::Udp || has(&trace.handshake, Stage::Collected))
 }
 
-/// What keeps a failure from saying anything.
+/// Reason that makes a failed probe void.
 fn void(trace: &ProbeTrace, limits: &Limits) -> Option<VoidReason> {
     if trace.control == Control::Failed {
         Some(VoidReason::ControlFailed)

@@ -1,4 +1,4 @@
-//! What one probe means, and what is remembered of many.
+//! Outcome of one probe, and the memory of many.
 
 mod ledger;
 mod outcome;

@@ -172,7 +172,7 @@ fn incident() -> Scene {
     scene
 }
 
-/// What a replay goes through, as the live node published it.
+/// Verdicts and statuses that a replay goes through, as the live node published them.
 fn changes(judged: &[Judged]) -> Vec<(crate::verdict::LastVerdict, u16, u16)> {
     let of = |judged: &Judged| {
         let answers = &judged.answers;

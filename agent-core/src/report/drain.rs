@@ -12,11 +12,11 @@ use crate::time::Mono;
 pub struct DrainReport {
     /// Whether the node counts as leaving: by its Node object, or by the caller's word.
     pub draining: bool,
-    /// Why the answer is what it is; `quiet` is 200, all others 503.
+    /// Reason for the answer; `quiet` is 200, all others 503.
     pub reason: Reason,
     /// The same in a sentence, without its period.
     pub message: String,
-    /// What the Node object says: `eligible`, `tainted`, `deleting` or `never_seen`.
+    /// State of the Node object: `eligible`, `tainted`, `deleting` or `never_seen`.
     pub node: String,
     /// Since when it counts as leaving.
     pub since: Option<jiff::Timestamp>,
@@ -28,9 +28,9 @@ pub struct DrainReport {
     pub ignored: u64,
     /// When the last one came that counts, before the node left or after.
     pub last_connection: Option<jiff::Timestamp>,
-    /// For how long none came, since the node leaves and as far as that was seen.
+    /// Time in seconds in which none came, since the node leaves and as far as that was seen.
     pub quiet_for: f64,
-    /// For how long none must come.
+    /// Time in seconds in which none must come.
     pub quiet: f64,
 }
 

@@ -21,7 +21,7 @@ pub struct SentinelReport {
     pub service: Option<String>,
     /// Its interfaces; nothing where it is turned off.
     pub devices: Option<SentinelDevices>,
-    /// What is probed, by family.
+    /// Addresses that are probed, by family.
     pub families: Vec<SentinelAddresses>,
 }
 
@@ -89,31 +89,30 @@ impl SentinelState {
 /// Names of the sentinel's four interfaces, in the order in which a probe meets them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelDevices {
-    /// Where probes are written, and where their answers end.
+    /// Interface to which probes are written, and at which their answers end.
     pub client_far: String,
-    /// Where they enter the node.
+    /// Interface by which they enter the node.
     pub client_near: String,
-    /// Where they leave it, translated, and where the answers enter.
+    /// Interface by which they leave it, translated, and by which the answers enter.
     pub server_near: String,
-    /// Where the echo is.
+    /// Interface of the echo.
     pub server_far: String,
 }
 
-/// What is probed in a family.
+/// Addresses that are probed in a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelAddresses {
-    /// Which.
     #[serde(with = "names::FamilyName")]
     pub family: Family,
     /// Source of probes from outside the cluster, of node ports and cluster IPs.
     pub client: IpAddr,
     /// Source of pods' probes, where one is reserved.
     pub pod_client: Option<IpAddr>,
-    /// What is dialled of the cluster IP, by TCP.
+    /// Cluster IP and port that are dialled by TCP.
     pub cluster_ip: SocketAddr,
     /// The same by UDP.
     pub cluster_ip_udp: Option<SocketAddr>,
-    /// What is dialled of the node port, by TCP.
+    /// Address and node port that are dialled by TCP.
     pub node_port: Option<SocketAddr>,
     /// The same by UDP.
     pub node_port_udp: Option<SocketAddr>,

@@ -178,7 +178,7 @@ fn a_drain_is_told_in_the_time_of_the_day() {
     assert!(!stays.draining);
 }
 
-/// What a recording ends with is told with its sentinel.
+/// A report of a recording's last moment includes its sentinel.
 #[test]
 fn a_replay_is_a_report() {
     let path = concat!(

@@ -54,7 +54,7 @@ fn node(egress: &[&str], connect: Option<&[&str]>, others: &[Owner]) -> Facts {
 }
 
 impl Shape {
-    /// Where nothing was told before.
+    /// Shape of these facts when nothing was known before.
     fn of(facts: &Facts) -> Self {
         Self::after(Told::Unknown, facts)
     }
@@ -100,7 +100,7 @@ fn the_replacement_is_recognised(
 ) {
     let shape = Shape::of(&node(egress, connect, others));
     assert_eq!(shape.cilium.unwrap().replacement, expected);
-    // Whatever may serve users at the uplinks, probes by other interfaces do not stand for them.
+    // Probes by other interfaces do not stand for users who may be served at the uplinks.
     assert_eq!(shape.probes_stand(), expected == Told::No);
     let owner = shape.owners_with(DatapathOwners::default());
     assert_eq!(
@@ -109,7 +109,7 @@ fn the_replacement_is_recognised(
     );
 }
 
-/// What serves node ports keeps processes from binding them.
+/// A program that serves node ports keeps processes from binding them.
 #[rstest]
 #[case::read(Some(links(&["cil_sock4_post_bind"])), Told::Yes)]
 #[case::without_names(Some(links(&["?"])), Told::Yes)]
@@ -126,7 +126,7 @@ fn beside_rules_that_kube_proxy_left_behind(
     assert!(!shape.probes_stand());
 }
 
-/// What cannot be read may be there.
+/// A program may be attached to a hook that cannot be read.
 #[rstest]
 #[case::neither([None, None], Told::Unknown)]
 #[case::one_and_it_has_none([Some(links(&[])), None], Told::Unknown)]

@@ -13,7 +13,7 @@ fn owned(owners: DatapathOwners) -> String {
     }
 }
 
-/// What is said of one path.
+/// Description of one path.
 pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> String {
     let socket_lb = shape.cilium.map_or(Told::No, |cilium| cilium.socket_lb);
     let mut parts = vec![owned(owners)];
@@ -64,7 +64,7 @@ pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> 
     parts.join("; ")
 }
 
-/// What else a reader has to know.
+/// Further notes for the reader.
 pub(super) fn notes(shape: &Shape, facts: &Facts) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(cilium) = shape.cilium {

@@ -1,4 +1,4 @@
-//! What the API holds, what the rules hold, and where they take a connection.
+//! State of the API, state of the rules, and where the rules take a connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,7 +23,7 @@ const SENTINEL_IP: Ipv4Addr = Ipv4Addr::new(10, 96, 255, 1);
 const SENTINEL_NODE_PORT: u16 = 32_767;
 /// The sentinel's one endpoint.
 pub(super) const ECHO: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-/// Where its probes come from.
+/// Source of its probes.
 pub(super) const PROBER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 
 /// An endpoint.
@@ -39,11 +39,11 @@ pub(super) struct Service {
     pub(super) facts: Arc<ServiceFacts>,
     exists: bool,
     pods: Vec<Pod>,
-    /// As the proxy last wrote them; nothing where it wrote none.
+    /// Endpoints as the proxy last wrote them; nothing where it wrote none.
     rules: Option<Vec<Pod>>,
 }
 
-/// Where a connection goes.
+/// Way that a connection takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// It leaves by the uplink as it came.
@@ -171,13 +171,13 @@ impl Datapath {
         pod_address(self.number, 254)
     }
 
-    /// What a client dials.
+    /// Address that a client dials.
     pub(super) fn frontend(&self, service: usize, kind: FrontendKind) -> Option<SocketAddr> {
         let facts = &self.services.get(service).filter(|of| of.exists)?.facts;
         dialled(facts, self.address, kind)
     }
 
-    /// What a probe dials.
+    /// Address that a probe dials.
     pub(super) fn probed(&self, kind: FrontendKind) -> Option<SocketAddr> {
         dialled(self.sentinel.as_ref()?, self.address, kind)
     }
@@ -282,7 +282,7 @@ impl Datapath {
         self.denials.iter().find(meant).map(|(.., denial)| *denial)
     }
 
-    /// Where the rules take a connection.
+    /// Way that the rules give a connection.
     pub(super) fn way(
         &self,
         client: Client,
@@ -311,7 +311,7 @@ impl Datapath {
         Way::To(pods[dice.below(pods.len())])
     }
 
-    /// Where a connection goes that no rule takes.
+    /// Way of a connection that no rule takes.
     pub(super) fn unruled(&self, client: Client, kind: FrontendKind) -> Way {
         match kind {
             FrontendKind::ClusterIp if client != Client::Host && !self.forwards() => Way::Dropped,

@@ -27,7 +27,7 @@ use crate::time::Mono;
 pub(super) type Device = u32;
 /// A default route leaves by it.
 pub(super) const UPLINK: Device = 2;
-/// Where a mirror copies packets to.
+/// Device that a mirror copies packets to.
 pub(super) const MIRROR: Device = 3;
 /// Pods' bridge, where a node has one.
 pub(super) const BRIDGE: Device = 4;
@@ -38,7 +38,7 @@ pub(super) const PROBE_ECHO: Device = 6;
 /// The first of pods' own.
 pub(super) const FIRST_POD: Device = 100;
 
-/// How long entries are kept, as `agent`'s sweeper keeps them.
+/// Lifetime of entries in ns, as in `agent`'s sweeper.
 const KEEP_ANSWERED: u64 = 1_500_000_000;
 const KEEP_UNANSWERED: u64 = 130_000_000_000;
 const KEEP_PROBE: u64 = 3_000_000_000;
@@ -132,7 +132,7 @@ impl Kernel {
         }
     }
 
-    /// What stands in the maps.
+    /// Content of the maps.
     pub(super) fn installed(&self) -> Installed {
         Installed {
             frontends: self.frontends.iter().map(|(k, v)| (*k, *v)).collect(),
@@ -147,7 +147,7 @@ impl Kernel {
         self.swept = false;
     }
 
-    /// What was seen since the last sample.
+    /// Evidence since the last sample.
     pub(super) fn sample(&mut self, now: Mono) -> KernelSample {
         let failed = self.sweep(now.0);
         let evidence = self.evidence.get_mut();

@@ -31,7 +31,7 @@ const ROUNDS: u32 = 8;
 /// A probe's time, and when the observer is asked about one without an answer.
 const TIMEOUT: Duration = ms(200);
 const TOLD_AFTER: Duration = ms(5);
-/// What the observer saw that ends a probe before its time.
+/// Flags of the observer that end a probe before its time.
 const TOLD: u32 = state::LEAKED | state::MISROUTED | state::STALE | state::REFUSED;
 
 /// The running prober.

@@ -1,4 +1,4 @@
-//! What is due at a simulated node, in the order of its time.
+//! Tasks that are due at a simulated node, in the order of their time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,7 +12,7 @@ use crate::trace::ProbeTrace;
 pub(super) enum Task {
     /// An act of the world, by its place.
     Act(usize),
-    /// What an act did ends.
+    /// A state that an act began ends.
     Ended(Passing),
     /// A client of this stream dials.
     Dial(usize),
@@ -34,7 +34,7 @@ pub(super) enum Task {
     Traces(u32, Vec<ProbeTrace>),
 }
 
-/// What an agent does by timers of its own.
+/// Tasks that an agent does by timers of its own.
 #[derive(Debug)]
 pub(super) enum Own {
     Sample,

@@ -26,11 +26,11 @@ const CHECK: Duration = Duration::from_secs(5);
 /// The keeper looks at the devices this often, and at most this often where it is asked to.
 const LOOK: Duration = Duration::from_millis(5_100);
 const PAUSE: Duration = ms(100);
-/// How long a look and an uncached reading take, and how long a reading is waited for.
+/// Duration of a look, duration of an uncached reading, and timeout of a reading.
 const LOOKED: Duration = ms(3);
 const READ: Duration = ms(5);
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a new watch takes to list everything.
+/// Time that a new watch takes to list everything.
 const LISTED: Duration = ms(100);
 
 /// An agent that runs.

@@ -15,7 +15,7 @@ use super::{SimNode, Task};
 use crate::expect::node::address;
 use crate::time::Mono;
 
-/// How long a packet takes from one device to the next.
+/// Time that a packet takes from one device to the next.
 const HOP: Duration = Duration::from_micros(40);
 /// When a SYN is sent again, after the one before.
 const RETRIES: [Duration; 3] = [
@@ -32,19 +32,19 @@ pub(super) struct Dialled {
     kind: FrontendKind,
     ends: (SocketAddr, SocketAddr),
     isn: u32,
-    /// Where it was taken: what conntrack holds.
+    /// Way that it was given: the content of conntrack.
     way: Option<Way>,
     tried: usize,
 }
 
-/// What became of connections in truth.
+/// True outcomes of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Truth {
     /// Dialled.
     pub dialled: u64,
     /// Answered, at whichever try.
     pub answered: u64,
-    /// Of those dialled: a policy meant them to fail.
+    /// Dialled connections that a policy denies.
     pub denied: u64,
     /// Neither answered nor denied, and given up.
     pub failed: u64,

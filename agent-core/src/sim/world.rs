@@ -1,4 +1,4 @@
-//! What a simulated node is given: its Services, who dials them how often, what happens to it when.
+//! Description of a simulated node: its Services, their clients and rates, and acts at given times.
 //! Plain data; a test draws it from a seed or writes it down.
 
 use std::time::Duration;
@@ -13,13 +13,13 @@ pub type Span = (Duration, Duration);
 pub struct World {
     /// Its Services, beside the sentinel's.
     pub services: Vec<ServiceSpec>,
-    /// Who dials them.
+    /// Connections of clients to them.
     pub streams: Vec<Stream>,
-    /// What happens when, counted from the agent's start.
+    /// Acts with their times, counted from the agent's start.
     pub acts: Vec<(Duration, Act)>,
-    /// How long after the API the agent's view follows.
+    /// Delay of the agent's view after the API.
     pub view_delay: Span,
-    /// How long after the API the rules follow.
+    /// Delay of the rules after the API.
     pub proxy_delay: Span,
     /// The sentinel's endpoint moves this often.
     pub rotation: Option<Duration>,
@@ -108,7 +108,7 @@ impl ServiceSpec {
     }
 }
 
-/// Who dials.
+/// Source of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Client {
     /// A pod of this node.
@@ -122,11 +122,10 @@ pub enum Client {
 /// New connections at a rate.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    /// Who dials.
     pub client: Client,
     /// Place of the Service in [`World::services`].
     pub service: usize,
-    /// Which of its addresses.
+    /// Kind of the address that is dialled.
     pub kind: FrontendKind,
     /// Time between two, a fifth more or less.
     pub every: Duration,
@@ -171,11 +170,11 @@ pub enum Fault {
     PodRoutesGone,
     /// The kernel does not forward.
     ForwardingOff,
-    /// What has to be masqueraded keeps its source.
+    /// Traffic that has to be masqueraded keeps its source.
     NotMasqueraded,
 }
 
-/// What a network policy does.
+/// Effect of a network policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denial {
     /// Nothing comes back.
@@ -210,7 +209,7 @@ pub enum Act {
     Starve(Duration),
     /// The API server is away for `span`; the agent notices after `noticed`.
     Silence {
-        /// For how long.
+        /// Duration of the outage.
         span: Duration,
         /// When the watches fail; a black hole takes long.
         noticed: Duration,

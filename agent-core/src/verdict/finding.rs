@@ -1,4 +1,4 @@
-//! What a rule found, as plain data. It holds facts and no sentence: `explain` has the words.
+//! Findings of rules, as plain data. They hold facts and no sentence: `explain` has the words.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -15,22 +15,21 @@ use crate::probes::VoidReason;
 use crate::time::{Mono, ns};
 use crate::trace::{ProbePath, Transport};
 
-/// What a rule of the judge found.
+/// Result of one rule of the judge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The rule.
     pub rule: Rule,
-    /// Which family it is about; of what keeps everything from being judged, none.
+    /// Family that the finding is about; `None` if it keeps everything from being judged.
     #[serde(
         with = "names::some_family",
         skip_serializing_if = "Option::is_none",
         default
     )]
     pub family: Option<Family>,
-    /// What goes wrong.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cause: Option<Cause>,
-    /// What the rule rests on.
+    /// Facts that the rule rests on.
     pub evidence: Evidence,
 }
 
@@ -154,7 +153,7 @@ impl Rule {
     }
 }
 
-/// What a finding rests on: as much as its sentence needs.
+/// Facts that a finding rests on: as many as its sentence needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Evidence {
@@ -162,7 +161,7 @@ pub enum Evidence {
     Nothing,
     /// When the observer was last read; `None` where it never was.
     Read { at: Option<Mono> },
-    /// Why nothing is observed.
+    /// Reason why nothing is observed.
     Unseen {
         /// The first loss of coverage.
         loss: Option<CoverageLoss>,
@@ -173,17 +172,17 @@ pub enum Evidence {
         services: Named,
         /// When the first of them failed.
         since: Mono,
-        /// What keeps them from accusing the node.
+        /// Condition that keeps them from accusing the node.
         lacking: Option<Lacking>,
     },
     /// Connections of pods to an endpoint that left.
     LeftEndpoint {
         /// To these Services.
         services: Named,
-        /// How long before the endpoint had left, at most.
+        /// Time between the endpoint's departure and the connection, at most.
         #[serde(with = "ns")]
         age: Duration,
-        /// That endpoint.
+        /// Address of that endpoint.
         destination: Option<SocketAddr>,
     },
     /// Services that fail while others do not.
@@ -195,9 +194,9 @@ pub enum Evidence {
     },
     /// Answers that did not reach their clients.
     Unheard {
-        /// Of these Services.
+        /// Services that sent the answers.
         services: Named,
-        /// How many clients asked again.
+        /// Number of clients that asked again.
         clients: usize,
     },
     /// Lanes that accuse the node.
@@ -213,7 +212,7 @@ pub enum Evidence {
     Contradicted {
         /// The lane.
         lane: FailedLane,
-        /// Where the connection came from.
+        /// Source class of the connection.
         #[serde(with = "names::ClassName")]
         path: SourceClass,
         /// When it got through.
@@ -223,7 +222,7 @@ pub enum Evidence {
     Unconfirmed {
         /// The lane.
         lane: FailedLane,
-        /// What keeps it from that.
+        /// Condition that keeps the lane from accusing the node.
         lacking: LaneLacking,
     },
     /// A lane whose rules do not follow the API.
@@ -232,9 +231,9 @@ pub enum Evidence {
         path: ProbePath,
         /// Its transport.
         transport: Transport,
-        /// Whose rules they are.
+        /// Owners of the rules.
         owners: DatapathOwners,
-        /// For how long.
+        /// Time for which they have not followed.
         #[serde(with = "ns")]
         late: Duration,
         /// The generation that probes meet.
@@ -244,7 +243,7 @@ pub enum Evidence {
     },
     /// A connection that got through.
     Connection {
-        /// Where it came from.
+        /// Source class of the connection.
         #[serde(with = "names::ClassName")]
         path: SourceClass,
         /// When.
@@ -274,12 +273,11 @@ pub enum Evidence {
         path: ProbePath,
         /// Its transport.
         transport: Transport,
-        /// Why.
         why: VoidCause,
     },
     /// The sentinel is not as it was made, or is off: how or why, where that is known.
     Sentinel { said: Option<String> },
-    /// Who owns the datapath now.
+    /// Current owners of the datapath.
     Owners { owners: DatapathOwners },
 }
 
@@ -288,7 +286,7 @@ pub enum Evidence {
 pub struct Named {
     /// `namespace/name`, and `:port` where the port has a name.
     pub first: Vec<String>,
-    /// How many more there are.
+    /// Number of further Services.
     pub more: usize,
 }
 
@@ -296,7 +294,7 @@ pub struct Named {
 pub(super) const NAMED: usize = 3;
 
 impl Named {
-    /// Of all of them.
+    /// Keeps the first few names and counts the rest.
     pub fn of<T: Into<String>>(names: impl ExactSizeIterator<Item = T>) -> Self {
         Self {
             more: names.len().saturating_sub(NAMED),
@@ -308,7 +306,6 @@ impl Named {
 /// Services that fail alike.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokenServices {
-    /// How.
     pub cause: Cause,
     /// These.
     pub services: Named,
@@ -323,19 +320,19 @@ pub struct FailedLane {
     pub path: ProbePath,
     /// Its transport.
     pub transport: Transport,
-    /// How its probes fail.
+    /// Cause of the failures.
     pub cause: ProbeCause,
-    /// How many in a row.
+    /// Number of failures in a row.
     pub failures: u32,
     /// The frontend is an address of the node's own.
     pub local: bool,
     /// No filter of the sentinel's own addresses looks like it.
     pub clear: bool,
-    /// Where the probes come from.
+    /// Source address of the probes.
     pub client: Option<IpAddr>,
 }
 
-/// What keeps a lane that fails from accusing the node.
+/// Condition that keeps a failing lane from accusing the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LaneLacking {
@@ -360,13 +357,13 @@ pub struct NeverWorked {
     pub path: ProbePath,
     /// Its transport.
     pub transport: Transport,
-    /// How its probes fail most often.
+    /// Commonest cause of the failures of its probes.
     pub cause: Option<ProbeCause>,
-    /// Where they come from.
+    /// Source address of its probes.
     pub client: Option<IpAddr>,
 }
 
-/// Why a lane's last probe says nothing.
+/// Reason why a lane's last probe is no evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VoidCause {

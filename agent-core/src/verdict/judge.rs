@@ -15,7 +15,7 @@ use crate::ledger::{
 };
 use crate::time::Mono;
 
-/// What a rule found: the cause, where there is one, and what it rests on.
+/// Result of a rule: the cause, if there is one, and the evidence.
 pub(super) type Found = (Option<Cause>, Evidence);
 type Find<C> = fn(&C) -> Option<Found>;
 
@@ -228,7 +228,7 @@ impl<'a> Case<'a> {
         self.lacks_proof().then(|| (None, self.off()))
     }
 
-    /// Why nothing is probed, where something should be.
+    /// Reason why nothing is probed although something should be.
     fn off(&self) -> Evidence {
         let said = self.ledger.sentinel.view.off.clone();
         Evidence::Sentinel { said }

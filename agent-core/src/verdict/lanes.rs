@@ -21,7 +21,7 @@ use crate::probes::{LaneLedger, ProbeOutcome, Run, SentinelLedger, VoidReason, l
 use crate::time::{Mono, nanos};
 use crate::trace::{Lane, ProbePath, Transport};
 
-/// What the failures of a lane come to.
+/// Judgement on a lane's failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// They do not accuse the node, for lack of this.
@@ -93,8 +93,8 @@ impl<'a> Case<'a> {
         self.accusing().into_iter().filter_map(failing).collect()
     }
 
-    /// What a run of failures comes to. The order is that of certainty: what speaks for the node
-    /// is asked before what accuses it.
+    /// Judges a run of failures. The order is that of certainty: evidence for the node comes before
+    /// evidence against it.
     fn standing(&self, (lane, run): Failing<'a>) -> Standing {
         let limits = &self.ledger.limits;
         if !run.is_long(limits) {
@@ -127,8 +127,8 @@ impl<'a> Case<'a> {
         if lane.path == ProbePath::OffCluster && self.is_passing(pod) {
             return Standing::Filtered;
         }
-        // What drops everything would have dropped this one too. Without it, a 503 for a single
-        // connection that was lost beside a filter would stay until a probe passes.
+        // A fault that drops everything would have dropped this one too. Without this check, a 503
+        // for a single connection that was lost beside a filter would stay until a probe passes.
         for class in [SourceClass::Pod, SourceClass::External] {
             if let Some(at) = self.evidence.proofs[class as usize]
                 && at > run.since.plus(limits.proof_overlap)
@@ -159,7 +159,7 @@ impl<'a> Case<'a> {
         proofs.max_by_key(|(_, at)| *at)
     }
 
-    /// What keeps a run from accusing, however it failed.
+    /// Condition that keeps a run from accusing, however it failed.
     fn hindrance(&self, run: &Run) -> Option<LaneLacking> {
         let sentinel = &self.ledger.sentinel;
         if let Some(why) = &sentinel.view.off {
@@ -262,7 +262,7 @@ impl<'a> Case<'a> {
         self.late(self.standing_lanes())
     }
 
-    /// Of these lanes, the one that is late for longest, where that is too long.
+    /// The lane of these that is late for longest, if that is too long.
     fn late(&self, lanes: impl Iterator<Item = Probed<'a>>) -> Option<Found> {
         let late = |(lane, ledger): Probed<'a>| Some((self.lateness(lane, ledger)?, lane, ledger));
         let late = lanes.filter_map(late);
@@ -280,8 +280,8 @@ impl<'a> Case<'a> {
         Some((Some(Cause::Stale), evidence))
     }
 
-    /// For how long the rules of a lane have not followed what this node received: only where its
-    /// probes pass, since one that fails says nothing of rules.
+    /// Time for which the rules of a lane have not followed what this node received: only where its
+    /// probes pass, since one that fails is no evidence on rules.
     fn lateness(&self, lane: Lane, ledger: &LaneLedger) -> Option<Duration> {
         let sentinel = &self.ledger.sentinel;
         let counts = sentinel.view.counts() && self.is_passing(ledger);
@@ -375,7 +375,7 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Why a lane's last probe says nothing.
+    /// Reason why a lane's last probe is no evidence.
     fn void_cause(&self, ledger: &LaneLedger) -> VoidCause {
         let damage = self.ledger.sentinel.damage(self.now);
         match (damage, &ledger.unsent, ledger.last) {
@@ -400,7 +400,7 @@ impl<'a> Case<'a> {
     fn lane_view(&self, (lane, ledger): Probed<'a>) -> LaneView {
         let beside_cilium = !self.ledger.sentinel.stands(lane.path);
         let state = match self.lane_state(ledger) {
-            // Where it passes, by rules that somebody left behind, that is worth a word.
+            // A lane that passes, by rules that somebody left behind, is worth a word.
             state if state == LaneState::Passing || !beside_cilium => state,
             _ => LaneState::Off,
         };

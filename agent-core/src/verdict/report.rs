@@ -1,5 +1,5 @@
-//! What a verdict says, as plain data without a sentence: `explain` has those. `/verdict` prints
-//! both as JSON, whose names are stable, and `pathproof status` reads the data back.
+//! A verdict as plain data without a sentence: `explain` has those. `/verdict` prints both as JSON,
+//! whose names are stable, and `pathproof status` reads the data back.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -33,7 +33,8 @@ pub struct Verdict {
     /// With [`State::Unknown`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub why: Option<Why>,
-    /// What the worst family, or what keeps all from being judged, rests on.
+    /// Finding that the state rests on: that of the worst family, or one that keeps all from being
+    /// judged.
     pub finding: Finding,
     /// The numbers that it was judged by.
     #[serde(default)]
@@ -46,11 +47,10 @@ pub struct Verdict {
     pub services: Vec<ServiceTrouble>,
     /// Services in trouble beyond those.
     pub services_omitted: u32,
-    /// How well the observer sees.
     pub coverage: Coverage,
 }
 
-/// How many Services in trouble a verdict shows in full.
+/// Maximum number of Services in trouble that a verdict shows in full.
 pub const SERVICES_SHOWN: usize = 100;
 
 impl Verdict {
@@ -91,7 +91,7 @@ pub struct LastVerdict {
 }
 
 impl LastVerdict {
-    /// Of a verdict.
+    /// Shortens a verdict.
     pub fn of(verdict: &Verdict) -> Self {
         Self {
             state: verdict.state,
@@ -105,18 +105,17 @@ impl LastVerdict {
 /// The verdict on one IP family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FamilyVerdict {
-    /// Which.
     #[serde(with = "names::FamilyName")]
     pub family: Family,
     /// Its state.
     pub state: State,
-    /// As in [`Verdict`].
+    /// See [`Verdict::cause`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cause: Option<Cause>,
-    /// As in [`Verdict`].
+    /// See [`Verdict::why`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub why: Option<Why>,
-    /// What it rests on.
+    /// Finding that the state rests on.
     pub finding: Finding,
     /// When a connection of any path was last proven.
     pub last_proof: Option<Mono>,
@@ -135,13 +134,12 @@ pub struct FamilyVerdict {
     pub lanes: Vec<LaneView>,
 }
 
-/// What was seen on one path.
+/// Observations on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathView {
-    /// Where the connections come from.
+    /// Source class of the connections.
     #[serde(with = "names::ClassName")]
     pub path: SourceClass,
-    /// What the path looks like.
     pub state: PathState,
     /// When a connection was last proven.
     pub last_proof: Option<Mono>,
@@ -149,7 +147,7 @@ pub struct PathView {
     pub last_failure: Option<Mono>,
 }
 
-/// What a path looks like; a fact, no judgement.
+/// State of a path; a fact, no judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PathState {
@@ -166,7 +164,6 @@ pub enum PathState {
 pub struct ServiceTrouble {
     /// `namespace/name`, and `:port` where the port has a name.
     pub service: String,
-    /// Which family.
     #[serde(with = "names::FamilyName")]
     pub family: Family,
     /// Whether the trouble is confirmed; else these are single failures.
@@ -181,13 +178,13 @@ pub struct ServiceTrouble {
     pub last_failure: Mono,
     /// When a connection was last proven, if that was seen since they began.
     pub last_proof: Option<Mono>,
-    /// How many current endpoints the Service has.
+    /// Number of current endpoints of the Service.
     pub endpoints: u32,
     /// A client, what it dialled and where it was sent, of the last failure that was reported.
     pub example: Option<String>,
 }
 
-/// How well the observer sees.
+/// Coverage of the node's traffic by the observer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coverage {
     /// Devices with a hook in both directions.
@@ -200,9 +197,9 @@ pub struct Coverage {
     pub lost_suspended: bool,
     /// Misrouted and stale connections are not counted now.
     pub misrouted_suspended: bool,
-    /// How often a failing Service found no place in the ledger.
+    /// Number of times that a failing Service found no place in the ledger.
     pub services_untracked: u64,
-    /// What is not seen, and why.
+    /// Losses of coverage, with their reasons.
     pub losses: Vec<Loss>,
 }
 
@@ -219,15 +216,12 @@ pub struct Loss {
 /// One lane: a path by one transport, in the family that it is shown with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneView {
-    /// Which way.
     pub path: ProbePath,
-    /// By which transport.
     pub transport: Transport,
     /// It worked once in this boot, so that failures say something.
     pub armed: bool,
-    /// What it looks like.
     pub state: LaneState,
-    /// How its probes fail, or failed as long as it never worked.
+    /// Cause of its probes' failures, while it fails or as long as it never worked.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cause: Option<ProbeCause>,
     /// Failures in a row that count.
@@ -238,7 +232,7 @@ pub struct LaneView {
     pub last_pass: Option<Mono>,
     /// When one last failed, counted or not.
     pub last_failure: Option<Mono>,
-    /// What the last probe took.
+    /// Delays of the last probe.
     pub delays: StageDelays,
     /// The port at which the echo was last dialled.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -246,25 +240,25 @@ pub struct LaneView {
     /// The port that the endpoint should have, as the cluster view has it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub wanted: Option<u16>,
-    /// How long the rules took to follow when the endpoint last moved, in nanoseconds.
+    /// Time that the rules took to follow when the endpoint last moved, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lag: Option<u64>,
-    /// For how long they have not followed, in nanoseconds; nothing where they have.
+    /// Time for which they have not followed, in nanoseconds; nothing where they have.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub late: Option<u64>,
     /// Probes that passed, since the agent began.
     pub passed: u64,
-    /// That failed.
+    /// Probes that failed.
     pub failed: u64,
-    /// That say nothing.
+    /// Probes that were void: they prove and accuse nothing.
     pub void: u64,
-    /// Where its probes come from.
+    /// Source address of its probes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub client: Option<IpAddr>,
     /// Its frontend is an address of the node's own, which refuses what no rule takes.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub local: bool,
-    /// Why the last probe says nothing, where it does not.
+    /// Reason why the last probe is no evidence, if it is none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub void_cause: Option<VoidCause>,
     /// Cilium is not known to translate what enters by the sentinel's interfaces: it proves and
@@ -274,14 +268,14 @@ pub struct LaneView {
 }
 
 impl LaneView {
-    /// How far the rules lag behind the API: what was measured last, or how long they have been
-    /// late, whichever is longer. Nothing where nothing is known.
+    /// Lag of the rules behind the API: the last measure, or the time for which they have been
+    /// late, whichever is longer. `None` if neither is known.
     pub fn programming_lag(&self) -> Option<Duration> {
         self.lag.max(self.late).map(Duration::from_nanos)
     }
 }
 
-/// What a lane looks like; a fact, no judgement.
+/// State of a lane; a fact, no judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LaneState {
@@ -311,8 +305,8 @@ impl LaneState {
     }
 }
 
-/// What the last probe took, in nanoseconds from the stage before; the first stage from sending.
-/// Of a TCP probe these are the stages of its handshake. A stage it did not reach is missing.
+/// Delays of the last probe, in nanoseconds from the stage before; the first stage from sending.
+/// For a TCP probe these are the stages of its handshake. A stage it did not reach is missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StageDelays {

@@ -32,7 +32,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use view::{changes, node_facts, view};
 
-/// As an agent is configured.
+/// Settings of a configured agent.
 pub(crate) fn settings() -> Settings {
     Settings {
         node: "node-0".to_owned(),

@@ -80,7 +80,7 @@ fn denial() -> impl Strategy<Value = Denial> {
     prop_oneof![Just(Denial::Drop), Just(Denial::Reject)]
 }
 
-/// What may happen to a node without a pod of it going unanswered.
+/// Acts that may happen to a node without a pod of it going unanswered.
 fn harmless(services: usize) -> impl Strategy<Value = Act> {
     let grace = Duration::from_secs(30);
     prop_oneof![

@@ -73,7 +73,7 @@ impl Model {
         }
     }
 
-    /// Which families were proven in this look.
+    /// Records the proofs of this look, and returns the families that were proven in it.
     fn proofs(&mut self, sample: &Sample, before: Option<Mono>, names: &Names) -> [bool; 2] {
         let known = Family::ALL.map(|family| self.last_proof(family));
         for family in Family::ALL {

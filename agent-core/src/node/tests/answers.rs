@@ -1,4 +1,4 @@
-//! What is answered: eligibility, enforcement, and what an unknown verdict asks for.
+//! Answers: eligibility, enforcement, and the answer to an unknown verdict.
 
 use std::sync::Arc;
 

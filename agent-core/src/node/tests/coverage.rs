@@ -1,4 +1,4 @@
-//! What the observer does not see: it suspends a judgement, and blindness accuses nobody.
+//! Losses of coverage: they suspend a judgement, and blindness accuses nobody.
 
 use agent_common::evidence::{FAULTS, Fault, Outcome};
 use rstest::rstest;
@@ -12,7 +12,7 @@ use crate::event::{Event, KernelSample};
 use crate::evidence::{CountDelta, CoverageLoss};
 use crate::verdict::Coverage;
 
-/// What the next sample makes of the coverage: lost and misrouted connections are suspended.
+/// Judgements that the next sample's coverage suspends: of lost and of misrouted connections.
 fn suspended(scene: &mut Scene) -> [bool; 2] {
     let coverage = coverage(scene);
     [coverage.lost_suspended, coverage.misrouted_suspended]
@@ -217,7 +217,7 @@ fn a_node_without_interfaces_is_not_seen() {
     assert_eq!(scene.idle().state(), State::Proven);
 }
 
-/// What suspends the judgement of lost connections keeps them from accusing.
+/// Lost connections accuse nobody while a loss of coverage suspends their judgement.
 #[rstest]
 #[case::all_seen(0, false)]
 #[case::an_interface_is_left_out(1, true)]

@@ -49,7 +49,7 @@ fn those_of_load_balancers_that_probe_do_not_count() {
     assert_eq!((drain.ignored, drain.counted), (1, [1, 0]));
 }
 
-/// Why connections may come unseen after these events.
+/// Whether connections may come unseen after these events.
 fn blind(scene: &mut Scene) -> bool {
     arrivals(scene, &[]);
     scene.node.drain().blind.is_some()

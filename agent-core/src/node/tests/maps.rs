@@ -29,7 +29,7 @@ impl Maps {
         }
     }
 
-    /// What the observer's maps do with a plan. Returns what found no place.
+    /// Applies a plan as the observer's maps do. Returns the changes that found no place.
     fn apply(&mut self, plan: &[MapChange]) -> Vec<MapChange> {
         let mut full = Vec::new();
         for change in plan {

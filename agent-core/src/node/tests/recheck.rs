@@ -54,7 +54,8 @@ fn a_sentinel_that_differs_accuses_nobody(
     assert_eq!([scene.state(), scene.idle().state()], expected);
 }
 
-/// What the API server said of it holds until it says otherwise, or the watches report something.
+/// The API server's answer about the sentinel holds until its next one, or until the watches report
+/// something.
 #[test]
 fn a_difference_ends_with_the_next_reading() {
     let mut scene = Scene::probed();

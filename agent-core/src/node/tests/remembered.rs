@@ -1,4 +1,4 @@
-//! What is written down, and how often: a kill must lose little.
+//! The memory that is written down: its content and its interval. A kill must lose little.
 
 use rstest::rstest;
 

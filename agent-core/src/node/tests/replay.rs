@@ -15,7 +15,7 @@ fn copied(judge: &Judge) -> Judge {
     serde_json::from_str(&serde_json::to_string(judge).unwrap()).unwrap()
 }
 
-/// What the ids of the scene's Services stand for.
+/// The Services that the scene's ids stand for.
 fn names(scene: &Scene) -> Event {
     let known = |id| {
         let info = scene.node.planner().service(id)?;
@@ -72,7 +72,7 @@ fn a_replay_comes_to_the_same_verdicts() {
     assert_eq!(troubles(&mut replay), troubles(&mut scene.node));
 }
 
-/// Where the view is not recorded, a check has nothing to read it from.
+/// A check has nothing to read the facts from if the view is not recorded.
 #[test]
 fn facts_of_a_recording_stay() {
     let scene = Scene::probed();

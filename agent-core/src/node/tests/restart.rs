@@ -11,7 +11,7 @@ use crate::effect::Notice;
 use crate::effect::Remembered;
 use crate::event::Event;
 
-/// What a node left that ended a second later.
+/// Memory that a node left which ended a second later.
 fn written(scene: &mut Scene) -> Remembered {
     scene.later(1_000).feed(Event::Tick);
     scene
@@ -154,7 +154,7 @@ fn damping_is_remembered() {
     assert_eq!(after.idle().statuses(), [200, 200]);
 }
 
-/// Where nobody observed meanwhile, real connections that failed before may have got through since.
+/// Real connections that failed before may have got through since, if nobody observed meanwhile.
 #[rstest]
 #[case::observed(true, State::Broken)]
 #[case::not_observed(false, State::Unknown)]

@@ -90,7 +90,7 @@ fn evidence_that_cannot_be_read_is_logged_once_and_then_missed() {
     assert_eq!(fails(&mut scene, "f").notices().len(), 1);
     assert_eq!(fails(scene.later(5_000), "f").state(), State::Proven);
     assert_eq!(fails(scene.later(1), "f").state(), State::Unknown);
-    // What was not read shows beside what is judged again.
+    // The loss is over with the first sample that can be read.
     let verdict = scene.rest(250).judged().verdict.clone();
     let unread = |loss: &CoverageLoss| matches!(loss, CoverageLoss::NotRead { .. });
     assert_eq!(verdict.state, State::Proven);

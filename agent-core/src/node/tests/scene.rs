@@ -74,7 +74,7 @@ pub(super) fn kube_proxy() -> [DatapathOwners; 2] {
 
 pub(super) struct Scene {
     pub(super) node: Node,
-    /// What the node had written down last.
+    /// Memory that the node wrote down last.
     pub(super) remembered: Option<Remembered>,
     now: u64,
 }
@@ -188,7 +188,7 @@ impl Scene {
         scene
     }
 
-    /// What a shell feeds from the start of an agent until its probes passed.
+    /// Feeds what a shell feeds from the start of an agent until its probes passed.
     pub(super) fn prove(&mut self) -> Effects {
         self.synced();
         self.feed(Event::Hooks(hooks()));
@@ -352,7 +352,6 @@ pub(super) fn void(path: ProbePath, sent: u64) -> ProbeTrace {
     trace
 }
 
-/// What came of one event.
 #[derive(Debug)]
 pub(super) struct Effects(pub(super) Vec<Effect>);
 
@@ -416,7 +415,7 @@ impl Effects {
         })
     }
 
-    /// What a probe meant, and the lag that it measured in ms.
+    /// Outcome of a probe, and the lag that it measured in ms.
     pub(super) fn probed(&self) -> (ProbeOutcome, Option<u128>) {
         let probed = self.0.iter().find_map(|effect| match effect {
             Effect::Probed { outcome, lag, .. } => Some((*outcome, lag.map(|lag| lag.as_millis()))),

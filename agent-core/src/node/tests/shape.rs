@@ -123,7 +123,7 @@ fn a_replacement_of_kube_proxy_counts_as_an_owner() {
     assert_eq!(verdict.why, Some(Why::DatapathChanged));
 }
 
-/// Where Cilium may have replaced kube-proxy, probes from outside may not take the users' way.
+/// Probes from outside may not take the users' way if Cilium may have replaced kube-proxy.
 #[test]
 fn probes_that_take_another_way_accuse_nobody() {
     let mut scene = Scene::probed();

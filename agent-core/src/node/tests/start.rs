@@ -94,7 +94,7 @@ fn facts_wait_for_the_maps_and_for_the_search(#[case] order: [Answer; 2], #[case
     assert!(scene.node.sentinel().unwrap().found().exists);
 }
 
-/// What changed while the maps were read is in the plan that follows.
+/// Changes that came while the maps were read are in the plan that follows.
 #[test]
 fn the_first_plan_holds_the_whole_view() {
     let mut scene = Scene::new();
@@ -177,7 +177,7 @@ fn time_that_goes_back_counts_as_the_latest() {
     assert_eq!(scene.node.judge().anchor.mono, ms(0));
 }
 
-/// What the shell sees of a whole start, in one list.
+/// The effects of a whole start, in one list.
 #[test]
 fn an_agent_that_starts_on_a_sound_node() {
     let mut scene = Scene::new();

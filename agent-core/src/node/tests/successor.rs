@@ -73,7 +73,7 @@ fn maps_are_read_again_also_where_nothing_changed() {
     assert!(scene.check().has("read maps"));
 }
 
-/// What was planned here before is not what stands in the maps now.
+/// The former plan of this agent is not what the maps hold now.
 #[test]
 fn a_service_that_went_meanwhile_is_forgotten() {
     let mut scene = Scene::probed();

@@ -180,7 +180,7 @@ fn a_check_of_before_the_failures_does_not_count() {
     assert_eq!(scene.idle().state(), State::Broken, "it began with them");
 }
 
-/// What accuses beside a verdict that holds needs no reading of its own.
+/// A second accusation beside a verdict that holds needs no reading of its own.
 #[test]
 fn a_second_path_accuses_after_the_first_recovered() {
     let mut scene = Scene::probed();

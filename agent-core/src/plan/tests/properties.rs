@@ -313,7 +313,7 @@ proptest! {
     }
 }
 
-/// As in one life of the agent, which is not begun anew.
+/// Takes a step in one life of the agent, which is not begun anew.
 fn pass(world: &mut World, step: Step) {
     match step {
         Step::Batch(batch) => drop(world.apply(batch)),

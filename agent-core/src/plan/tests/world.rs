@@ -91,8 +91,8 @@ impl Maps {
         failed
     }
 
-    /// What stands in the end was not taken out on the way there. An endpoint that left may be: its
-    /// id stands for another Service by then.
+    /// Entries that stand in the end were not taken out on the way there. An endpoint that left may
+    /// be: its id stands for another Service by then.
     fn assert_no_hole(&self, plan: &[MapChange]) {
         for change in plan {
             let stands = match change {

@@ -1,4 +1,4 @@
-//! What accuses on one path only because of what another one does.
+//! Accusations on one path that depend on the behaviour of another one.
 
 use agent_common::probe::Stage;
 use agent_common::service::Family;

@@ -9,9 +9,9 @@ use agent_common::service::Family;
 use crate::time::Mono;
 use crate::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport};
 
-/// How long a probe takes that comes back.
+/// Duration of a probe that comes back.
 const QUICK: Duration = Duration::from_micros(80);
-/// How long one that does not is waited for.
+/// Timeout of a probe that does not come back.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A lane over TCP and IPv4.

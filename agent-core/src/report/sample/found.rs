@@ -1,4 +1,4 @@
-//! What the judge of sample reports found.
+//! Findings of the judge of sample reports.
 
 use agent_common::service::{Family, SourceClass};
 

@@ -211,7 +211,7 @@ pub fn flush(lanes: &mut [LaneView]) {
     }
 }
 
-/// What that is; with real connections that fail as well, or without.
+/// Finding for such lanes; with real connections that fail as well, or without.
 pub fn flushed_finding(real: bool) -> Finding {
     let mut lanes = passing(Family::V4);
     flush(&mut lanes);

@@ -20,7 +20,7 @@ fn cilium(replacement: Told, socket_lb: Told, routing: Routing) -> Shape {
     }
 }
 
-/// What is said of every path of a node with these owners.
+/// Writes the sentence on every path of a node with these owners.
 fn paths(text: &mut String, title: &str, shape: &Shape) {
     let _ = writeln!(text, "{title}");
     let there = [Owner::KubeProxyNftables, Owner::Cilium];
@@ -155,7 +155,7 @@ fn strangers_are_named() {
     );
 }
 
-/// What is attached to an interface that is no uplink accelerates nothing.
+/// A program on an interface that is no uplink accelerates nothing.
 #[test]
 fn uplinks_alone_are_accelerated() {
     let mut facts = node(&[], Some(&[]), PROXY);

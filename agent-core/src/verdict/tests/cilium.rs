@@ -1,4 +1,4 @@
-//! What the datapath's shape makes of probes: those that do not take the way of users accuse nobody.
+//! Effect of the datapath's shape: probes that do not take the way of users accuse nobody.
 
 use agent_common::service::{Family, SourceClass};
 use rstest::rstest;
@@ -57,8 +57,9 @@ fn rules_left_behind_accuse_nobody(#[case] shape: Shape, #[case] expected: State
     assert_eq!(silent, !accused, "{lanes:#?}");
 }
 
-/// What failed while nobody's users met it accuses nobody when that ends: neither when Cilium lets go
-/// nor while programs of another agent's, during an upgrade, look like Cilium's.
+/// Failures from a time in which no users met them accuse nobody when that time ends: neither when
+/// Cilium stops replacing kube-proxy nor while programs of another agent's, during an upgrade, look
+/// like Cilium's.
 #[test]
 fn what_begins_to_stand_for_users_has_to_pass_first() {
     let mut world = World::probed(&USUAL);
@@ -123,7 +124,7 @@ fn the_nodes_own_path_takes_no_turn_of_others() {
     assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
 }
 
-/// What is remembered of the interfaces outlives the agent with its lanes.
+/// The memory of the interfaces outlives the agent with its lanes.
 #[test]
 fn a_restart_does_not_disarm_what_stood_for_users() {
     let mut world = World::with_sentinel();

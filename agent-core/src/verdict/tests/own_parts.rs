@@ -1,4 +1,4 @@
-//! What becomes of an accusation when pathproof's own parts are damaged, off, or not looked at.
+//! Accusations while pathproof's own parts are damaged, off, or not checked.
 
 use std::time::Duration;
 

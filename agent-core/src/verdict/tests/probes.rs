@@ -160,7 +160,7 @@ fn routes_flushed_and_found_damaged() {
 #[test]
 fn stopped_for_ten_seconds_and_continued() {
     never_broken(|_, at| match at {
-        // What was under way when it was stopped failed, and is looked at when it continues.
+        // Probes that were under way when it was stopped failed, and are read when it continues.
         2_250..=2_750 => Some(Fate::Leak),
         3_000..=12_999 => None,
         13_000..=13_500 => Some(Fate::Leak),

@@ -18,7 +18,6 @@ use crate::verdict::{LaneView, Verdict};
 pub(super) const USUAL: [ProbePath; 3] =
     [ProbePath::OffCluster, ProbePath::NodePort, ProbePath::Host];
 
-/// What happens to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Pass,
@@ -186,7 +185,7 @@ impl World {
     }
 }
 
-/// What a fault does to probes from outside; the host's own path may see something else.
+/// Fates under a fault: of probes from outside, and of those of the host's own path.
 pub(super) fn outside(fate: Fate, host: Fate) -> impl Fn(Lane) -> Fate {
     move |lane| {
         if lane.path == ProbePath::Host {

@@ -248,7 +248,7 @@ fn a_pod_address_that_passes_tells_that_only_our_range_is_filtered() {
         "{}",
         verdict.reason()
     );
-    // What no filter explains stays an accusation.
+    // A failure that no filter explains stays an accusation.
     world.rounds(
         5_250,
         6_500,

@@ -493,7 +493,7 @@ fn a_service_that_is_not_expected_any_more_is_not_judged() {
     );
 }
 
-// What is known, when nothing is proven and nothing failed.
+// State and reason when nothing is proven and nothing failed.
 #[rstest]
 #[case::idle(true, [true, false], (false, Mono(0)), State::Unknown, Some(Why::Idle))]
 #[case::not_synced(false, [true, false], (false, Mono(0)), State::Unknown, Some(Why::ViewNotSynced))]
