@@ -83,10 +83,31 @@ fn as_text<S: Serializer>(at: &Option<Wall>, serializer: S) -> Result<S::Ok, S::
     at.map(|at| at.to_string()).serialize(serializer)
 }
 
-/// All nodes, in the order in which they are shown; within a group by verdict.
+/// Verdicts on nodes, the worst first.
+const WORST_FIRST: [&str; 12] = [
+    "broken",
+    "stale",
+    "not ready",
+    "recovering",
+    "degraded",
+    "suspect",
+    "out of date",
+    "unknown",
+    "starting",
+    "no agent",
+    "ready",
+    "proven",
+];
+
+/// All nodes, in the order in which they are shown; within a group the worst first.
 pub fn rows(nodes: &[NodeSeen], now: Wall) -> Vec<Row> {
     let mut rows: Vec<Row> = nodes.iter().map(|node| row(node, now)).collect();
-    rows.sort_by_cached_key(|row| (row.group, row.verdict, row.node.clone()));
+    let place = |row: &Row| {
+        WORST_FIRST
+            .iter()
+            .position(|verdict| *verdict == row.verdict)
+    };
+    rows.sort_by_cached_key(|row| (row.group, place(row), row.node.clone()));
     rows
 }
 

@@ -17,7 +17,7 @@ use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::ObserverHealth;
-use crate::limits::Limits;
+use crate::limits::{FORGOTTEN, Limits};
 use crate::probes::{SentinelLedger, SentinelMemory};
 use crate::time::Mono;
 pub(crate) use absorb::LOST_NOTICED;
@@ -73,13 +73,21 @@ impl Ledger {
     ///
     /// `observed` says that the programs stayed in the kernel and their maps were found
     /// again. Without that a proof may have been missed, and no run of failures continues.
+    ///
+    /// What the sentinel's lanes were is forgotten where nobody looked for longer than
+    /// [`FORGOTTEN`]: the node may have been made anew meanwhile, and has to work first.
     pub fn restore(limits: Limits, memory: LedgerMemory, observed: bool, now: Mono) -> Self {
+        let long_ago = |at: Mono| now.since(at) > FORGOTTEN;
+        let remembered = match memory.sampled.is_some_and(long_ago) {
+            true => SentinelMemory::default(),
+            false => memory.sentinel,
+        };
         let mut ledger = Self {
             limits,
             families: memory.families,
             restored: Some(now),
             seen: memory.sampled,
-            sentinel: SentinelLedger::restore(limits, memory.sentinel),
+            sentinel: SentinelLedger::restore(limits, remembered),
             ..Self::default()
         };
         // Until the view was delivered to this agent, its source is away.

@@ -46,6 +46,8 @@ pub(crate) const RECENT: Duration = Duration::from_secs(600);
 
 /// A Service without a failure for this long is forgotten.
 pub(crate) const KEPT: Duration = Duration::from_secs(30);
+/// Lanes that worked before the agent was away for longer than this have to work again.
+pub(crate) const FORGOTTEN: Duration = Duration::from_secs(3_600);
 
 /// The numbers of the verdict's rules; times are nanoseconds in JSON. The defaults are what the
 /// promises are made for.

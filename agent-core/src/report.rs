@@ -447,7 +447,10 @@ pub struct AnswerTimes {
 
 /// The verdict with its sentences. They are for people and for `jq`: who reads a report back takes the
 /// findings.
-fn serialize_verdict<S: Serializer>(verdict: &Verdict, serializer: S) -> Result<S::Ok, S::Error> {
+pub fn serialize_verdict<S: Serializer>(
+    verdict: &Verdict,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     let mut document = serde_json::to_value(verdict).map_err(serde::ser::Error::custom)?;
     document["reason"] = verdict.reason().into();
     for (index, family) in verdict.families.iter().enumerate() {

@@ -93,11 +93,41 @@ fn what_a_condition_amounts_to(
 }
 
 #[test]
+fn within_a_group_the_worst_is_first() {
+    let of = |status, reason| {
+        let mut node = with(status, reason);
+        node.name = reason.to_owned();
+        node
+    };
+    let nodes = [
+        of(Status::True, "DatapathProven"),
+        of(Status::Unknown, "DatapathStarting"),
+        of(Status::False, "DatapathRecovering"),
+        of(Status::False, "DatapathStale"),
+        of(Status::True, "DatapathDegradedLeaked"),
+        of(Status::False, "DatapathBrokenLeaked"),
+    ];
+    let rows = rows(&nodes, NOW);
+    let order: Vec<&str> = rows.iter().map(|row| row.verdict).collect();
+    let expected = [
+        "broken",
+        "stale",
+        "recovering",
+        "degraded",
+        "starting",
+        "proven",
+    ];
+    assert_eq!(order, expected);
+    assert!(rows.iter().all(|row| WORST_FIRST.contains(&row.verdict)));
+}
+
+#[test]
 fn every_reason_has_its_row() {
     for reason in Reason::all() {
         let name = reason.name();
         for status in Status::ALL {
             let row = row(&with(status, &name), NOW);
+            assert!(WORST_FIRST.contains(&row.verdict), "{}", row.verdict);
             // A status of False is never shown as sound, whatever its reason.
             assert!(
                 status != Status::False || row.group != Group::Sound || name == "DatapathProven",

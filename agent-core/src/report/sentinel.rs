@@ -37,7 +37,11 @@ impl SentinelReport {
                 says("is not known: the cluster view is not complete"),
             ),
             Condition::Off(why) => (SentinelState::Off, (*why).to_owned()),
-            Condition::Settling | Condition::Probing => (SentinelState::Probing, says("is probed")),
+            Condition::Settling => {
+                let sentence = "its interfaces are being made".to_owned();
+                (SentinelState::Probing, sentence)
+            }
+            Condition::Probing => (SentinelState::Probing, says("is probed")),
         };
         Self {
             state,

@@ -12,7 +12,7 @@ use crate::args::{Output, WhyArgs};
 use agent_core::cause::{State, Why};
 use agent_core::explain::{self, Interfaces, Remedy, Step};
 use agent_core::names;
-use agent_core::report::{Answers, Report, SentinelReport, SentinelState};
+use agent_core::report::{Answers, Report, SentinelReport, SentinelState, serialize_verdict};
 use agent_core::time::{Mono, Spoken};
 use agent_core::trace::{Lane, ProbePath, Transport};
 use agent_core::verdict::{LaneState, LaneView, Verdict};
@@ -46,9 +46,7 @@ struct Chain<'a> {
     node: &'a str,
     /// Time when the agent wrote the report that is explained here.
     written: jiff::Timestamp,
-    /// The verdict in a sentence.
-    reason: String,
-    #[serde(flatten)]
+    #[serde(flatten, serialize_with = "serialize_verdict")]
     verdict: &'a Verdict,
     answers: Answers,
     sentinel: &'a SentinelReport,
@@ -90,7 +88,6 @@ impl<'a> Chain<'a> {
             schema: SCHEMA,
             node: &report.node,
             written: report.written,
-            reason: verdict.reason(),
             verdict,
             answers: report.answers,
             sentinel: &report.sentinel,
@@ -237,7 +234,7 @@ pub fn render(report: &Report, colour: bool) -> String {
 fn because(paper: &mut Paper, chain: &Chain<'_>) {
     let verdict = chain.verdict;
     if verdict.families.is_empty() {
-        paper.section("because", Ink::Plain, &sentence(&chain.reason));
+        paper.section("because", Ink::Plain, &sentence(&chain.verdict.reason()));
     }
     let mut told: Vec<String> = Vec::new();
     for (index, family) in verdict.families.iter().enumerate() {

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -103,6 +104,9 @@ async fn run(mut manifests: Manifests, sender: &mpsc::Sender<Update>) {
 struct Follower {
     folder: PathBuf,
     watch: Option<Watch>,
+    /// The folder that is watched. A link in its path may lead elsewhere since, of which the watch
+    /// notices nothing.
+    identity: Option<(u64, u64)>,
     /// Files that were noticed since the last look, and are finished.
     written: Vec<OsString>,
     /// Time of the last write to files that nobody closed since.
@@ -115,6 +119,7 @@ impl Follower {
     fn new(folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),
+            identity: identity(folder),
             watch: watch(folder).ok(),
             written: Vec::new(),
             unfinished: HashMap::new(),
@@ -136,7 +141,9 @@ impl Follower {
 
     /// Returns when the folder is to be looked at.
     async fn next(&mut self) {
-        if self.watch.is_none() {
+        let identity = identity(&self.folder);
+        if self.watch.is_none() || self.identity != identity {
+            self.identity = identity;
             self.watch = watch(&self.folder).ok();
             if self.watch.is_some() {
                 // Writes before the watch were not noticed.
@@ -180,6 +187,11 @@ impl Follower {
             self.written.push(name);
         }
     }
+}
+
+fn identity(folder: &Path) -> Option<(u64, u64)> {
+    let found = fs::metadata(folder).ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 fn watch(folder: &Path) -> io::Result<Watch> {

@@ -227,9 +227,7 @@ impl Pattern {
         if text.contains([' ', '/', ':']) {
             return Err("no interface has a space, '/' or ':' in its name");
         }
-        if text.contains("**")
-            || text.contains(['[', ']', '{', '}', '!', '\\', '^', '$', '+', '|', '(', ')'])
-        {
+        if text.contains(['[', ']', '{', '}', '!', '\\', '^', '$', '+', '|', '(', ')']) {
             return Err("only * (any characters) and ? (one character) are special");
         }
         if text.chars().filter(|c| *c != '*').count() > MAX_NAME {
@@ -244,10 +242,11 @@ impl Pattern {
     }
 }
 
-/// Names are short and stars few, so every way to divide the name may be tried.
+/// Names are short, so every way to divide the name may be tried; stars beside each other are one.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern.split_first(), name.split_first()) {
         (None, None) => true,
+        (Some((b'*', rest @ [b'*', ..])), _) => fits(rest, name),
         (Some((b'*', rest)), of) => {
             fits(rest, name) || of.is_some_and(|(_, name)| fits(pattern, name))
         }
@@ -269,6 +268,8 @@ mod tests {
     #[case("eth0", "eth01", false)]
     #[case("eth*", "eth0", true)]
     #[case("eth*", "eth", true)]
+    #[case("eth**", "eth0", true)]
+    #[case("**0", "eth0", true)]
     #[case("*", "", true)]
     #[case("?", "", false)]
     #[case("*.100", "bond0.100", true)]
@@ -285,7 +286,6 @@ mod tests {
     #[case("eth 0")]
     #[case("eth[0-9]")]
     #[case("a/b")]
-    #[case("a**")]
     #[case("sixteencharacter")]
     fn none_can_match(#[case] text: &str) {
         assert!(Pattern::new(text).is_err());

@@ -34,6 +34,10 @@ pub enum LoadError {
         /// What the kernel said.
         source: Box<EbpfError>,
     },
+    /// It would be refused: without CAP_PERFMON the verifier refuses the arithmetic with pointers that
+    /// reading packets takes, and spends most of a minute until it does.
+    #[error("{}: {}", NO_PRIVILEGES.0, NO_PRIVILEGES.1)]
+    NotTrusted,
     /// The object does not hold what this agent was built for.
     #[error("the eBPF object has no {kind} {name}: run cargo xtask build-ebpf")]
     Missing {
@@ -62,7 +66,11 @@ impl LoadError {
 
     /// Whether more privileges would help.
     pub fn is_permission(&self) -> bool {
-        matches!(self, Self::Refused { lack, .. } if *lack == NO_PRIVILEGES.0)
+        match self {
+            Self::Refused { lack, .. } => *lack == NO_PRIVILEGES.0,
+            Self::NotTrusted => true,
+            Self::Missing { .. } => false,
+        }
     }
 }
 
@@ -169,6 +177,9 @@ pub fn load_with(
     pins: Option<&Pins>,
     capacities: &[(&'static str, u32)],
 ) -> Result<Ebpf, LoadError> {
+    if !is_trusted() {
+        return Err(LoadError::NotTrusted);
+    }
     let mut ebpf = match insist(|| create(pins, capacities)) {
         // Maps that cannot be used are a former agent's of a layout that lied about its version,
         // or half-made by a crash: counting begins anew rather than not at all.
@@ -304,24 +315,15 @@ where
 
 type Cause<'a> = &'a (dyn std::error::Error + 'static);
 
-/// Whether more privileges would help. `EPERM` says so. `EACCES` is the verifier's word for every
-/// refusal; without CAP_PERFMON it refuses the arithmetic with pointers that reading packets takes,
-/// in words that depend on where it meets it first, or gives up over more branches than it follows
-/// (`EFAULT`).
+/// Whether more privileges would help.
 fn permission_denied(error: Cause<'_>) -> bool {
-    codes(error).any(|code| match code {
-        (libc::EACCES | libc::EFAULT, true) => !is_trusted(),
-        (code, _) => code == libc::EPERM,
-    })
+    codes(error).any(|(code, _)| code == libc::EPERM)
 }
 
 /// Whether memory would help. The verifier says `EFAULT`, too, where it has none for one more branch
 /// (`push_stack` and its callers, kernel/bpf/verifier.c); seen with 6.18.
 fn out_of_memory(error: Cause<'_>) -> bool {
-    codes(error).any(|code| match code {
-        (libc::EFAULT, true) => is_trusted(),
-        (code, _) => code == libc::ENOMEM,
-    })
+    codes(error).any(|of| of.0 == libc::ENOMEM || of == (libc::EFAULT, true))
 }
 
 /// The system's codes among the causes, and whether they are the verifier's.

@@ -160,19 +160,21 @@ impl Programmer {
     }
 
     /// Flags devices ([`device_flag`](agent_common::service::device_flag)); those that are not named
-    /// have no flags.
+    /// have no flags. One that is refused keeps no other from its own.
     pub fn set_devices(&mut self, wanted: &BTreeMap<u32, u32>) -> Result<(), MapsError> {
         let standing: BTreeMap<u32, u32> = self.devices.iter().flatten().collect();
         for index in standing.keys().filter(|index| !wanted.contains_key(index)) {
             let _ = self.devices.remove(index);
         }
+        let mut result = Ok(());
         for (index, flags) in wanted {
-            if standing.get(index) != Some(flags) {
-                let flagged = self.devices.insert(index, flags, 0);
-                flagged.map_err(refused("write to", map::DEVICES))?;
+            if standing.get(index) != Some(flags)
+                && let Err(error) = self.devices.insert(index, flags, 0)
+            {
+                result = Err(refused("write to", map::DEVICES)(error).into());
             }
         }
-        Ok(())
+        result
     }
 }
 

@@ -13,7 +13,7 @@ use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
 use aya::{Ebpf, Pod};
 
 use super::load::{MapsError, refused, take};
-use super::sweep::{Arrivals, Sweeper, UdpAnswer, answer_of};
+use super::sweep::{Arrivals, Sweeper, Swept, UdpAnswer, answer_of};
 use agent_core::event::KernelSample;
 use agent_core::evidence::{CountDelta, Doubts, count};
 use agent_core::time::Mono;
@@ -40,6 +40,8 @@ pub struct Sampler {
     connections: Sweeper,
     datagrams: Sweeper,
     arrivals: Arrivals,
+    /// The last sweep of datagrams was refused, which was told.
+    datagrams_refused: bool,
     /// Reports of connections that may still be answered.
     doubts: Doubts,
     words: Box<Touched>,
@@ -63,6 +65,7 @@ impl Sampler {
             connections: Sweeper::open(ebpf, map::PENDING)?,
             datagrams: Sweeper::open(ebpf, map::UDP_PENDING)?,
             arrivals: Arrivals::default(),
+            datagrams_refused: false,
             doubts: Doubts::default(),
             words: Box::default(),
             seen: HashMap::new(),
@@ -88,10 +91,7 @@ impl Sampler {
         let read = self.read_counts()?;
         let last_proofs = self.last_proofs()?;
         let faults = self.fault_counts()?;
-        let mut answers = Vec::new();
-        let datagrams = self.datagrams.sweep(now.0, |key, pending, is_over| {
-            answers.extend(answer_of(key, pending).filter(|_| is_over));
-        })?;
+        let (datagrams, answers) = self.sweep_datagrams(now);
         let (swept, outside) = self.arrivals.sweep(&mut self.connections, now.0)?;
         let mut counts = self.take_deltas(read);
         // Connections have reports; datagrams are judged by their counts alone.
@@ -119,6 +119,24 @@ impl Sampler {
             answers,
             under_way: swept.under_way,
         })
+    }
+
+    /// Datagrams judge nobody: what cannot be read of them is no reason to read nothing.
+    fn sweep_datagrams(&mut self, now: Mono) -> (Swept, Vec<UdpAnswer>) {
+        let mut answers = Vec::new();
+        let swept = self.datagrams.sweep(now.0, |key, pending, is_over| {
+            answers.extend(answer_of(key, pending).filter(|_| is_over));
+        });
+        let was_refused = std::mem::replace(&mut self.datagrams_refused, swept.is_err());
+        match swept {
+            Ok(swept) => (swept, answers),
+            Err(error) => {
+                if !was_refused {
+                    tracing::warn!(%error, "UDP datagrams cannot be followed");
+                }
+                Default::default()
+            }
+        }
     }
 
     /// Sets the counts of an id to zero that is given to another Service.

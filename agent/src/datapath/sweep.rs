@@ -116,7 +116,7 @@ impl Sweeper {
                     failures.insert(key, (key, pending, failed));
                 }
             }
-            let is_over = age > keep_for(&pending, keep);
+            let is_over = age > keep_for(&key, &pending, keep);
             if is_over {
                 forget.push(key);
             } else if age > LOSS_WINDOW_NS {
@@ -195,9 +195,11 @@ fn is_from_outside(pending: &Pending, uplinks: &BTreeSet<u32>) -> bool {
         && (pending.kind != FrontendKind::ClusterIp as u8 || uplinks.contains(&pending.device))
 }
 
-/// How long an entry is kept; `unanswered` while there is no answer.
-fn keep_for(pending: &Pending, unanswered: u64) -> u64 {
-    if pending.state & state::ALIAS != 0 || pending.flags & frontend_flag::SENTINEL != 0 {
+/// Time for which an entry is kept; `unanswered` while there is no answer. The flow of a datagram,
+/// which is another name of it too, is kept as long as the datagram.
+fn keep_for(key: &PendingKey, pending: &Pending, unanswered: u64) -> u64 {
+    let is_other_name = pending.state & state::ALIAS != 0 && !is_flow(key);
+    if is_other_name || pending.flags & frontend_flag::SENTINEL != 0 {
         KEEP_PROBE_NS
     } else if pending.state & state::ANSWER_OUT != 0 {
         KEEP_ANSWERED_NS
@@ -291,6 +293,27 @@ mod tests {
             ..Pending::default()
         };
         assert_eq!(is_from_outside(&pending, &BTreeSet::from([2])), expected);
+    }
+
+    /// A flow goes with its datagram, and not as the second name of a connection does.
+    #[rstest]
+    #[case::unanswered(false, 0, 0, KEEP_DATAGRAM_NS)]
+    #[case::answered(false, state::ANSWER_OUT, 0, KEEP_ANSWERED_NS)]
+    #[case::flow(true, state::ALIAS, 0, KEEP_DATAGRAM_NS)]
+    #[case::answered_flow(true, state::ALIAS | state::ANSWER_OUT, 0, KEEP_ANSWERED_NS)]
+    #[case::second_name(false, state::ALIAS, 0, KEEP_PROBE_NS)]
+    #[case::probe(false, 0, frontend_flag::SENTINEL, KEEP_PROBE_NS)]
+    fn kept(#[case] flow: bool, #[case] state: u32, #[case] flags: u8, #[case] expected: u64) {
+        let key = match flow {
+            true => flow_key((&[0; 16], [0; 2]), [0; 2], [0; 2], 0),
+            false => PendingKey::default(),
+        };
+        let pending = Pending {
+            state,
+            flags,
+            ..Pending::default()
+        };
+        assert_eq!(keep_for(&key, &pending, KEEP_DATAGRAM_NS), expected);
     }
 
     #[test]

@@ -68,13 +68,11 @@ fn of_two_proxies_the_broken_one_is_named() {
     // kube-proxy's rules are gone; pods are served by Cilium all the while.
     scene.rules.flush_services().expect("flush");
     wait_answers(&watch, 503);
-    let report = scene.wait("broken", |report| v4(report)["state"] == "broken");
+    // Probes are the first to tell; connections have failed a second after they began.
+    let report = scene.wait("broken, and failing outside", |report| {
+        v4(report)["state"] == "broken" && path_of(report, Family::V4, "external") == "failing"
+    });
     assert_eq!(path_of(&report, Family::V4, "pod"), "proven", "{report:#}");
-    assert_eq!(
-        path_of(&report, Family::V4, "external"),
-        "failing",
-        "{report:#}"
-    );
     scene.rules.install().expect("the rules");
     wait_answers(&watch, 200);
 }

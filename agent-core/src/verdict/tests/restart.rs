@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use agent_common::service::SourceClass::Pod;
+use agent_common::service::{Family, SourceClass::Pod};
+use rstest::rstest;
 
+use super::scene::USUAL;
 use super::world::*;
 use crate::answer::UnknownPolicy;
 use crate::cause::Failure::Leaked;
@@ -76,6 +78,19 @@ fn broken_stays_broken_over_an_agent_that_never_looked() {
     assert_eq!(world.verdict(12_500).state, State::Broken);
     world.look(12_750);
     assert_eq!(world.verdict(12_750).state, State::Broken, "and after it");
+}
+
+/// Who was away for longer cannot know what the node became meanwhile.
+#[rstest]
+#[case::an_hour(3_600_000, true)]
+#[case::more(3_600_001, false)]
+fn lanes_that_worked_long_ago_have_to_work_again(#[case] away: u64, #[case] armed: bool) {
+    let mut world = World::probed(&USUAL);
+    let sampled = 2_250;
+    world.look(sampled);
+    assert!(world.ledger.sentinel.is_armed(Family::V4));
+    restart(&mut world, true, sampled + away);
+    assert_eq!(world.ledger.sentinel.is_armed(Family::V4), armed);
 }
 
 #[test]

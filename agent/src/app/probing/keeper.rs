@@ -46,6 +46,7 @@ pub(super) fn start(
         families: Vec::new(),
         off: None,
         removed: false,
+        touched: false,
     };
     tokio::spawn(async move { keeper.run(desires).await })
 }
@@ -62,6 +63,8 @@ struct Keeper {
     off: Option<String>,
     /// Nothing of ours is there, as far as we know.
     removed: bool,
+    /// This agent may have made devices, in part or whole, and has not removed them since.
+    touched: bool,
 }
 
 impl Keeper {
@@ -87,8 +90,8 @@ impl Keeper {
                 break;
             }
         }
-        // Devices that this agent did not make may be another's.
-        if self.made.borrow().is_some() {
+        // Devices that this agent never touched may be another's.
+        if self.touched {
             self.remove().await;
         }
     }
@@ -97,7 +100,10 @@ impl Keeper {
         self.made.send_replace(None);
         self.removed = true;
         match remove(&self.config.devices).await {
-            Ok(removed) => tracing::debug!(removed, "the sentinel's devices are removed"),
+            Ok(removed) => {
+                self.touched = false;
+                tracing::debug!(removed, "the sentinel's devices are removed");
+            }
             Err(error) => {
                 tracing::warn!(%error, "the sentinel's devices stay behind; pathproof cleanup removes them")
             }
@@ -131,6 +137,7 @@ impl Keeper {
     }
 
     async fn make(&mut self, families: &[Family]) {
+        self.touched = true;
         match self.try_make(families).await {
             Ok(devices) => {
                 self.off = None;

@@ -74,3 +74,19 @@ fn leaving_is_expected() {
     let page = page(&sample::blind());
     assert!(page.contains("as it should be"), "{page}");
 }
+
+/// A family may be in another trouble than the node's worst.
+#[test]
+fn json_has_the_sentence_of_each_family() {
+    let report = probed::flushed();
+    let json = serde_json::to_value(Chain::of(&report)).unwrap();
+    let verdict = &report.verdict;
+    assert_eq!(json["reason"], verdict.reason());
+    for (family, shown) in verdict
+        .families
+        .iter()
+        .zip(json["families"].as_array().unwrap())
+    {
+        assert_eq!(shown["reason"], verdict.reason_of(family));
+    }
+}

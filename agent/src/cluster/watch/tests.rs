@@ -1,3 +1,4 @@
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use rstest::rstest;
@@ -115,6 +116,25 @@ async fn a_swapped_link_is_noticed() {
     symlink("..2", &from).unwrap();
     fs::rename(from, to).unwrap();
     world.until(|world| world.taint() == "two").await;
+}
+
+/// The kernel tells a watch nothing of a link in the folder's path that leads elsewhere.
+#[tokio::test]
+async fn a_folder_is_watched_where_a_link_in_its_path_leads() {
+    use std::os::unix::fs::symlink;
+    let parent = tempfile::tempdir().unwrap();
+    let path = |name: &str| parent.path().join(name);
+    for release in ["one", "two"] {
+        fs::create_dir(path(release)).unwrap();
+    }
+    symlink("one", path("current")).unwrap();
+    let mut follower = Follower::new(&path("current"));
+    symlink("two", path("next")).unwrap();
+    fs::rename(path("next"), path("current")).unwrap();
+    follower.next().await;
+    fs::write(path("two").join("node.yaml"), node("second")).unwrap();
+    follower.next().await;
+    assert!(follower.hints().written.contains(OsStr::new("node.yaml")));
 }
 
 #[tokio::test]

@@ -53,7 +53,11 @@ pub async fn conflict(
             exactly(route).or_else(used)
         };
         let is_address = |route: &Route| route.kind == RouteType::Local && exactly(route).is_some();
-        let others = |route: &Route| route.device.is_none_or(|index| !ours.contains(&index));
+        // No address is assigned to our devices, unless by a network manager.
+        let others = |route: &Route| {
+            let is_ours = route.device.is_some_and(|index| ours.contains(&index));
+            route.kind == RouteType::Local || !is_ours
+        };
         let routes = netlink.routes(family, |route| others(route) && user(route).is_some());
         let mut routes = routes.await?;
         // An address of the node has further routes, which say less.

@@ -217,11 +217,15 @@ async fn configure(netlink: &Netlink, role: Role, link: &Link) -> Result<(), Dev
     if !role.is_near() && link.mtu != FAR_MTU {
         change = change.mtu(FAR_MTU);
     }
-    if role.is_near() && link.makes_addresses {
-        change = change.append_extra_attribute(no_addresses());
-    }
-    if !role.is_near() && link.forwards_v4 {
-        change = change.append_extra_attribute(forwarding_off());
+    let spare = match role.is_near() {
+        true => link.makes_addresses.then(no_addresses),
+        false => link.forwards_v4.then(forwarding_off),
+    };
+    if let Some(attribute) = spare {
+        let message = LinkUnspec::new_with_index(link.index).append_extra_attribute(attribute);
+        let done = netlink.handle.link().set(message.build()).execute().await;
+        let what = format!("spare {} what it does not need", link.name);
+        not_needed(done.map_err(|error| failed(what, error)))?;
     }
     // Not in one message: the kernel would be up first, and make an address.
     let up = LinkUnspec::new_with_index(link.index).up();
@@ -230,6 +234,17 @@ async fn configure(netlink: &Netlink, role: Role, link: &Link) -> Result<(), Dev
         done.map_err(|error| failed(format!("set up {}", link.name), error))?;
     }
     Ok(())
+}
+
+/// The sentinel works without it: a refusal is noted, unless it shows that the right is missing.
+fn not_needed(done: Result<(), DeviceError>) -> Result<(), DeviceError> {
+    match done {
+        Err(error) if !error.is_permission() => {
+            tracing::info!(%error, "a setting of the sentinel's devices is refused");
+            Ok(())
+        }
+        done => done,
+    }
 }
 
 /// Waits until a near end's link is ready, which the kernel makes known a little later, and takes
@@ -248,7 +263,7 @@ async fn ready(
         link = existing(netlink, config, near).await?;
     }
     if link.has_v6 {
-        netlink.drop_multicast_route(&link).await?;
+        not_needed(netlink.drop_multicast_route(&link).await)?;
     }
     Ok(link)
 }

@@ -199,7 +199,8 @@ fn the_monitor_is_one_that_node_problem_detector_takes() {
     assert!(!config.enable_message_change_based_condition_update);
     // Nothing is claimed before the first look.
     assert!(config.skip_initial_status);
-    assert!(fetch::CONNECT + fetch::READ < Duration::from_secs(seconds(&config.timeout)));
+    let longest = fetch::PLUGIN.connect + fetch::PLUGIN.read;
+    assert!(longest < Duration::from_secs(seconds(&config.timeout)));
     let [rule] = monitor.rules.as_slice() else {
         panic!("one rule");
     };
