@@ -152,7 +152,7 @@ pub const BUDGET_PER_WINDOW: u32 = 256;
 /// Datagrams followed in one budget window ([`BUDGET_WINDOW_SHIFT`]) on all CPUs together: about
 /// 950 a second. Those beyond are passed and counted.
 pub const UDP_PER_WINDOW: u32 = 128;
-/// Of those, the most that one Service may have: a flood of one leaves room for the others.
+/// Maximum of those for one Service: a flood of one leaves room for the others.
 pub const UDP_PER_SERVICE: u32 = 64;
 /// The same Service reports an anomaly at most this often.
 pub const SERVICE_REPORT_NS: u64 = 10_000_000;

@@ -1,5 +1,6 @@
-//! Which budget a source draws on: a keyed hash, the same in the kernel and in the tests. It must
-//! spread neighbouring addresses whatever the key, or a flood of one would silence many.
+//! Choice of the budget that a source draws on: a keyed hash, the same in the kernel and in the
+//! tests. It must spread neighbouring addresses whatever the key, or a flood of one would silence
+//! many.
 
 use crate::abi::MAX_BUDGETS;
 use crate::service::Address;

@@ -1,4 +1,4 @@
-//! What a sighting means: from a [`Segment`] and what the maps hold to a step of its connection.
+//! Classification of sightings: from a [`Segment`] and the maps' content to a connection's step.
 //!
 //! The one place that decides outcomes. It runs in the kernel over BPF maps and in the tests over
 //! ordinary collections, through [`World`]. It never decides about the packet itself: packets are
@@ -14,11 +14,11 @@
 //! - Forwarded is progress. Proof is an answer that goes on to the client, or leaving for an endpoint
 //!   of this node by the device that the route names. By an uplink or a tunnel the way may lead
 //!   nowhere (finding 10).
-//! - What seems to go wrong may be a copy of the packet, or a part of a way that somebody else makes:
+//! - An apparent failure may be a copy of the packet, or a part of a way that somebody else makes:
 //!   it counts when no answer came in time. Untranslated packets are evidence at uplinks alone.
 //! - The sentinel's probes are followed and counted as all connections are, and are no evidence of
-//!   real traffic: no proof of a path, no delay, no anomaly. What becomes of them the agent reads
-//!   from their own stamps and states, probe by probe.
+//!   real traffic: no proof of a path, no delay, no anomaly. The agent reads their outcome from
+//!   their own stamps and states, probe by probe.
 
 use crate::evidence::{Anomaly, Fault, Outcome, Pending, PendingKey, anomaly_flag, state};
 use crate::packet::{Kind, Segment};
@@ -28,7 +28,7 @@ use crate::service::{
 };
 use crate::transition::{self, Sighting, Step, advance, detail};
 
-/// Which way a packet crosses the device.
+/// Direction in which a packet crosses the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the device into the node.
@@ -49,7 +49,7 @@ pub trait Connection {
     fn answered_after(&self, _us: u32) {}
 }
 
-/// What the rules need to know and to do. Lookups are by value where the values are small.
+/// Inputs and actions of the rules. Lookups are by value where the values are small.
 pub trait World {
     /// See [`Connection`].
     type Connection: Connection;
@@ -65,7 +65,7 @@ pub trait World {
     fn frontend(&self, key: &FrontendKey) -> Option<FrontendValue>;
     /// The endpoint, if it is one.
     fn endpoint(&self, key: &EndpointKey) -> Option<EndpointValue>;
-    /// Where a source is.
+    /// Class of a source address.
     fn source_class(&self, address: &Address) -> SourceClass;
     /// Takes one connection from a source's budget; false if there is none left.
     fn take_budget(&self, source: &Address) -> bool;
@@ -91,7 +91,7 @@ pub trait World {
     fn report(&self, anomaly: &Evidence<'_>);
 }
 
-/// What an [`Anomaly`] is made of; made only when it is known to be reported.
+/// Parts of an [`Anomaly`], which is made only when it is known to be reported.
 pub struct Evidence<'a> {
     fields: &'a Pending,
     segment: &'a Segment,
@@ -282,8 +282,8 @@ fn leaves<W: World>(world: &W, segment: &Segment) -> Seen<W> {
     Some((connection, sighting))
 }
 
-/// Where what is followed goes, as it goes out. Untranslated it is under way, or a copy, at any
-/// device but an uplink.
+/// Sighting of a followed packet as it goes out, by its destination. Untranslated, the packet is
+/// under way, or a copy, at any device but an uplink.
 #[inline(always)]
 pub(crate) fn departure<W: World>(
     world: &W,
@@ -461,7 +461,7 @@ fn is_probe(fields: &Pending) -> bool {
     fields.flags & frontend_flag::SENTINEL != 0
 }
 
-/// How often a contended state is tried before it is given up and counted.
+/// Attempts to move a contended state before it is abandoned and counted.
 pub(crate) const MAX_TRIES: usize = 4;
 
 /// Moves a connection's state and, for whoever moved it, counts.

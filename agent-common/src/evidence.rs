@@ -18,7 +18,7 @@ pub struct PendingKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Pending {
-    /// When its SYN was first seen.
+    /// Time at which its SYN was first seen.
     pub arrived_ns: u64,
     /// Bits of [`state`], moved forward by compare-and-swap.
     pub state: u32,
@@ -42,7 +42,7 @@ pub struct Pending {
     pub kind: u8,
     /// Bits of [`frontend_flag`](crate::service::frontend_flag).
     pub flags: u8,
-    /// Of a datagram: microseconds from its arrival to its first answer. Else zero.
+    /// Microseconds from a datagram's arrival to its first answer; else zero.
     pub answer_us: u32,
 }
 
@@ -90,8 +90,8 @@ pub mod state {
         FORWARDED | PROVEN | ANSWERED | FAILING | REJECTED | UNHEARD | AMBIGUOUS | ALIAS;
 }
 
-/// What is counted per Service and source class. A connection is counted at most once under each;
-/// the failures exclude one another.
+/// Outcomes that are counted per Service and source class. A connection is counted at most once
+/// under each; the failures exclude one another.
 ///
 /// Refused, leaked, misrouted and stale are counted by user space, when the loss window of the
 /// connection is over and no answer made up for it ([`failed`](crate::transition::failed)), as
@@ -123,7 +123,7 @@ pub enum Outcome {
     Retransmitted = 10,
 }
 
-/// How many outcomes the kernel counts.
+/// Number of outcomes that the kernel counts.
 pub const OUTCOMES: usize = 11;
 
 impl Outcome {
@@ -156,7 +156,7 @@ pub struct ServiceCounts {
     pub counts: [[u32; OUTCOMES]; SOURCE_CLASSES],
     /// Always zero.
     pub padding: u32,
-    /// When this Service last reported an anomaly.
+    /// Time at which this Service last reported an anomaly.
     pub reported_ns: u64,
 }
 
@@ -274,7 +274,7 @@ pub struct Budget {
     pub padding: u32,
 }
 
-/// What the programs could not do, counted per CPU.
+/// Things that the programs could not do, counted per CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Fault {
@@ -310,7 +310,7 @@ pub enum Fault {
     UdpFull = 14,
 }
 
-/// How many faults are counted.
+/// Number of faults that are counted.
 pub const FAULTS: usize = 15;
 
 impl Fault {
@@ -359,9 +359,9 @@ impl Fault {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Anomaly {
-    /// When it was seen.
+    /// Time at which it was seen.
     pub at_ns: u64,
-    /// When its SYN had arrived.
+    /// Time at which its SYN had arrived.
     pub arrived_ns: u64,
     /// Initial sequence number.
     pub isn: u32,
@@ -381,7 +381,7 @@ pub struct Anomaly {
     pub client: Address,
     /// The frontend's address.
     pub frontend: Address,
-    /// Where the SYN went, for misrouted, stale and leaked; else zero.
+    /// Address that the SYN went to, for misrouted, stale and leaked; else zero.
     pub destination: Address,
     /// The client's port.
     pub client_port: Port,

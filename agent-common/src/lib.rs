@@ -1,9 +1,9 @@
-//! What crosses the kernel boundary, and nothing else: the layouts of the maps that the eBPF
-//! programs and the agent share, and the parsing and classification that the programs run and the
-//! host tests run unchanged.
+//! Everything that crosses the kernel boundary, and nothing else: the layouts of the maps that the
+//! eBPF programs and the agent share, and the parsing and classification that the programs run and
+//! the host tests run unchanged.
 //!
 //! This crate has no dependencies, allocates nothing, reads no clock and holds no unsafe code but
-//! the `Pod` marker implementations behind the feature `user`. It must not know aya's program
+//! the `Pod` marker implementations behind the feature `user`. It must not depend on aya's program
 //! types, Kubernetes types or the verdict.
 #![cfg_attr(not(test), no_std)]
 

@@ -11,9 +11,9 @@ use crate::service::{Address, Family, Port, TCP};
 
 pub mod udp;
 
-/// Where a packet's bytes are.
+/// Access to a packet's bytes.
 pub trait Bytes {
-    /// How many there are.
+    /// Number of bytes.
     fn length(&self) -> usize;
     /// `N` bytes at `offset`, or nothing where the packet is shorter.
     fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]>;
@@ -42,7 +42,7 @@ impl Bytes for &[u8] {
     }
 }
 
-/// What stands before the network header.
+/// Header before the network header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// An Ethernet header, perhaps with VLAN tags.
@@ -51,7 +51,7 @@ pub enum Link {
     None,
 }
 
-/// What a packet is to the observer.
+/// Kinds of packets that are evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -75,7 +75,6 @@ pub struct Segment {
     pub source: Address,
     /// Mapped destination address.
     pub destination: Address,
-    /// What it is.
     pub kind: Kind,
     /// Family of the network header.
     pub family: Family,
@@ -147,7 +146,7 @@ pub fn parse_plain<B: Bytes>(bytes: &B, link: Link) -> Option<Segment> {
             (ethertype, ETHERNET_LEN)
         }
         Link::None => {
-            // As much as any IP header has: the verifier learns nothing from a check of one byte.
+            // 20 bytes, as any IP header has: the verifier learns nothing from a check of one byte.
             let [first, ..]: [u32; 5] = bytes.words(0)?;
             match first.to_ne_bytes()[0] >> 4 {
                 4 => (ETHERTYPE_IPV4, 0),
@@ -367,7 +366,7 @@ fn extension_headers<B: Bytes>(
     }
 }
 
-/// What the network header told.
+/// Addresses and family of the network header.
 #[repr(C, align(8))]
 pub(crate) struct Ends {
     source: Address,

@@ -12,7 +12,7 @@ pub mod packet;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(C)]
 pub struct ProbeKey {
-    /// Taken at random, host order. What is not registered is not answered, from wherever it comes.
+    /// Taken at random, host order. An unregistered one is not answered, from wherever it comes.
     pub token: u32,
     /// [`Family`](crate::service::Family) as a byte.
     pub family: u8,
@@ -25,13 +25,13 @@ pub struct ProbeKey {
 /// IP protocol number of UDP.
 pub const UDP: u8 = 17;
 
-/// What a UDP probe's payload begins with; its token follows in network order, then
+/// Start of a UDP probe's payload; its token follows in network order, then
 /// [`DATA_LEN`] bytes that must come back. TCP probes send the same as data.
 pub const UDP_MAGIC: [u8; 8] = *b"pathprf1";
 /// Bytes of a probe's data: [`UDP_MAGIC`] and the token.
 pub const DATA_LEN: usize = UDP_MAGIC.len() + 4;
 
-/// What the echo's initial sequence number differs from the token by.
+/// Difference (XOR) between the echo's initial sequence number and the token.
 const ECHO_MASK: u32 = 0x5ca1_ab1e;
 
 /// The initial sequence number with which the echo answers a token.
@@ -62,7 +62,7 @@ pub enum Stage {
     Collected = 4,
 }
 
-/// How many stages there are.
+/// Number of stages.
 pub const STAGES: usize = 5;
 
 impl Stage {
@@ -76,7 +76,7 @@ impl Stage {
     ];
 }
 
-/// Which packet of a probe: a handshake (SYN, SYN-ACK), then data that must come back. UDP has data
+/// Phases of a probe: a handshake (SYN, SYN-ACK), then data that must come back. UDP has data
 /// alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
@@ -87,7 +87,7 @@ pub enum Phase {
     Data = 1,
 }
 
-/// How many phases there are.
+/// Number of phases.
 pub const PHASES: usize = 2;
 
 /// A registered probe. The agent writes it once, with [`probe_flag::CONTROL`] or nothing; programs
@@ -136,15 +136,14 @@ pub struct HostProbe {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ProbeEvent {
-    /// When, `CLOCK_MONOTONIC` ns.
+    /// Time of the event, `CLOCK_MONOTONIC` ns.
     pub at_ns: u64,
-    /// Which probe.
     pub key: ProbeKey,
     /// [`probe_event`].
     pub kind: u32,
     /// Sequence number of the answer (TCP), host order.
     pub sequence: u32,
-    /// What the answer acknowledges (TCP), host order.
+    /// Acknowledgement number of the answer (TCP), host order.
     pub acknowledged: u32,
     /// Always zero.
     pub padding: u32,

@@ -19,7 +19,7 @@ pub enum Family {
     V6 = 1,
 }
 
-/// How many families there are.
+/// Number of families.
 pub const FAMILIES: usize = 2;
 
 impl Family {
@@ -43,7 +43,7 @@ pub fn mapped(v4: [u8; 4]) -> Address {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
 }
 
-/// Where a connection comes from; also the path it takes through the datapath.
+/// Origin of a connection; also the path it takes through the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum SourceClass {
@@ -55,7 +55,7 @@ pub enum SourceClass {
     External = 2,
 }
 
-/// How many source classes, and so paths, there are.
+/// Number of source classes, and so of paths.
 pub const SOURCE_CLASSES: usize = 3;
 
 impl SourceClass {
@@ -74,7 +74,7 @@ impl SourceClass {
     }
 }
 
-/// What a datapath owes to a new connection for a frontend from one source class.
+/// Treatment that a datapath owes to a new connection for a frontend from one source class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Owed {
@@ -107,7 +107,7 @@ impl Owed {
     }
 }
 
-/// Which of a Service's addresses a frontend is.
+/// Kinds of Service addresses that a frontend can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FrontendKind {
@@ -153,7 +153,7 @@ pub struct FrontendKey {
     pub padding: u8,
 }
 
-/// What is known of a frontend.
+/// Properties of a frontend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct FrontendValue {
@@ -170,8 +170,8 @@ pub struct FrontendValue {
 }
 
 impl FrontendValue {
-    /// What is owed to a source class, as a byte. By a shift, not an index: an index into a value on
-    /// the stack becomes arithmetic on a pointer that the verifier refuses.
+    /// [`Owed`] to a source class, as a byte. Read by a shift, not an index: an index into a value
+    /// on the stack becomes arithmetic on a pointer that the verifier refuses.
     #[inline(always)]
     pub fn owed_to(&self, class: SourceClass) -> u8 {
         let [pod, host, external] = self.owed;
@@ -203,7 +203,7 @@ pub struct EndpointKey {
     pub padding: [u8; 2],
 }
 
-/// What is known of an endpoint.
+/// Properties of an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct EndpointValue {

@@ -1,5 +1,5 @@
-//! Which new connections are steered to the agent's own listeners, whoever listens at the port they
-//! dial: the rules as their map holds them, and what they mean.
+//! Steering of new connections to the agent's own listeners, whoever listens at the port they dial:
+//! the rules as their map holds them, and their meaning.
 
 use crate::service::Address;
 
@@ -10,7 +10,7 @@ pub const HEALTHZ: u32 = 0;
 /// The rule of the admin port.
 pub const ADMIN: u32 = 1;
 
-/// Where connections are steered.
+/// Rule that selects the connections to steer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SteerRule {
@@ -18,7 +18,7 @@ pub struct SteerRule {
     pub address: Address,
     /// Only connections to this port, in host order; zero is no rule.
     pub port: u32,
-    /// Of [`steer_flag`].
+    /// Bits of [`steer_flag`].
     pub flags: u32,
 }
 
@@ -33,9 +33,9 @@ pub mod steer_flag {
 /// A new connection, as the kernel looks for who listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialled {
-    /// Who dials.
+    /// Address of the client.
     pub source: Address,
-    /// What is dialled.
+    /// Address that is dialled.
     pub destination: Address,
     /// Port that is dialled, in host order.
     pub port: u32,
@@ -77,9 +77,9 @@ impl Dialled {
     }
 }
 
-/// Whoever listens there listens at every IPv4 address.
+/// A listener at this address listens at every IPv4 address.
 pub const ANY_V4: Address = mapped([0; 4]);
-/// Whoever listens there listens at every IPv6 address.
+/// A listener at this address listens at every IPv6 address.
 pub const ANY_V6: Address = [0; 16];
 const LOOPBACK_V6: Address = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 

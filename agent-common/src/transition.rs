@@ -1,17 +1,15 @@
-//! What a sighting makes of a connection's state: the transition, pure, and the only writer of
-//! states.
+//! Transition of a connection's state by a sighting: pure, and the only writer of states.
 //!
-//! It knows nothing of packets, maps or devices; `classify` tells it what was seen.
+//! It does not depend on packets, maps or devices; `classify` passes it the sighting.
 
 use crate::abi::{LOSS_WINDOW_NS, RETRANSMIT_NS};
 use crate::evidence::{Outcome, Pending, state};
 use crate::service::{Owed, frontend_flag};
 
-/// What was seen of a connection that is followed. Its bits stand beside the kind, and not inside:
-/// of what one kind lacks a compiled program would hold no value, and the verifier refuses that.
+/// A sighting of a connection that is followed. Its bits stand beside the kind, and not inside: for
+/// bits that one kind lacks a compiled program would hold no value, and the verifier refuses that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sighting {
-    /// What.
     pub kind: Kind,
     /// Bits of [`detail`].
     pub details: u32,
@@ -58,7 +56,7 @@ pub mod detail {
 }
 
 impl Sighting {
-    /// Of a kind, with bits of [`detail`].
+    /// A sighting of a kind, with bits of [`detail`].
     #[inline(always)]
     pub fn new(kind: Kind, details: u32) -> Self {
         Self { kind, details }
@@ -70,15 +68,15 @@ impl Sighting {
     }
 }
 
-/// What a sighting makes of a state.
+/// Change that a sighting makes to a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The new state; the old one if nothing changes.
     pub state: u32,
     /// Counted once, by whoever moves the state.
     pub outcome: Option<Outcome>,
-    /// What seems to go wrong, seen now for the first time. An answer still makes up for it, so it
-    /// is counted only when the loss window is over ([`failed`]).
+    /// An apparent failure, seen now for the first time. An answer still makes up for it, so it is
+    /// counted only when the loss window is over ([`failed`]).
     pub doubt: Option<Outcome>,
     /// Whether this proves the connection.
     pub proof: bool,
@@ -96,7 +94,7 @@ impl Step {
     }
 }
 
-/// How a connection failed.
+/// Failures of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failed {
     /// Refused by the node.
@@ -111,11 +109,11 @@ pub enum Failed {
     Lost,
 }
 
-/// How a connection failed, known once the loss window is over; nothing before that, and nothing
-/// where it got through or nothing was owed.
+/// The failure of a connection, known once the loss window is over; nothing before that, and
+/// nothing where it got through or nothing was owed.
 ///
-/// What was seen going wrong may have been another program's doing (a mirror, a router that turns
-/// the packet back, a second translator): only an answer that did not come tells. Silence of an
+/// An apparent failure may have been another program's doing (a mirror, a router that turns the
+/// packet back, a second translator): only an answer that did not come is conclusive. Silence of an
 /// endpoint on the node itself is the endpoint's own, since nothing leaves by a device for it.
 pub fn failed(fields: &Pending, age_ns: u64) -> Option<Failed> {
     let has = |bits: u32| fields.state & bits != 0;

@@ -1,5 +1,5 @@
-//! What a sighting of a UDP datagram means. As [`classify`](crate::classify), and apart from it:
-//! nothing here proves a path, reports an anomaly or draws on a source's budget of connections.
+//! Classification of sightings of UDP datagrams, like [`classify`](crate::classify) and apart from
+//! it: nothing here proves a path, reports an anomaly or draws on a source's budget of connections.
 //!
 //! - A datagram is known again by a hash of its payload ([`payload_hash`]), since it has no
 //!   initial sequence number. Two clients that send the same at the same time are told apart by
@@ -7,7 +7,7 @@
 //! - One datagram of a flow is followed at a time. The flow is known by its client, and on port 53
 //!   by the message's id too, so that one socket may ask several questions; by it an answer finds
 //!   its datagram, and the bulk of a flow costs one lookup.
-//! - How many are followed is bounded in time; the others are passed and counted.
+//! - The number followed is bounded in time; the others are passed and counted.
 //!
 //! [`payload_hash`]: crate::packet::udp::payload_hash
 
@@ -23,7 +23,7 @@ use crate::service::{
 };
 use crate::transition::{Kind, Sighting, advance, detail};
 
-/// Which of a datagram's ports are those of Services.
+/// Whether each of a datagram's ports is one of a Service's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
     /// The source's: it may be an answer.
@@ -34,7 +34,7 @@ pub struct Ports {
 
 /// Set in the family of a flow's key: flows and payloads are no namesakes.
 const FLOW: u32 = 1 << 8;
-/// Where a message begins with an id (RFC 1035, section 4.1.1).
+/// Port at which a message begins with an id (RFC 1035, section 4.1.1).
 const DNS: u16 = 53;
 
 /// The key of a datagram.
@@ -197,7 +197,8 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment) {
     world.follow(&key_of(segment), &pending);
 }
 
-/// What may be the answer of a followed flow. Once it is answered, the rest of it costs one lookup.
+/// Sighting of a possible answer of a followed flow. Once the flow is answered, the rest of it
+/// costs one lookup.
 #[inline(always)]
 fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> Seen<W> {
     let flow = world.connection(&flow_key(

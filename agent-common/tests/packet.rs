@@ -71,7 +71,7 @@ fn check(packet: &Packet, expected: Result<Option<Segment>, Fault>) {
         let prefix = parse(&&bytes[..length], Link::Ethernet);
         let sound = match prefix {
             Ok(None) | Err(Fault::Truncated | Fault::Malformed) => true,
-            // What makes it so may lie in the prefix.
+            // The cause of the error may lie in the prefix.
             other => other == expected && expected.is_err(),
         };
         assert!(

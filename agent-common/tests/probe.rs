@@ -33,7 +33,6 @@ fn ends(family: Family) -> (SocketAddr, SocketAddr) {
     )
 }
 
-/// What a probe carries.
 fn payload(token: u32) -> [u8; DATA_LEN] {
     let mut payload = [0; DATA_LEN];
     payload[..UDP_MAGIC.len()].copy_from_slice(&UDP_MAGIC);
@@ -313,7 +312,7 @@ proptest! {
         }
     }
 
-    /// Whatever a stack writes into its SYN: the answer's checksum is right, and accepts nothing.
+    /// The answer to any SYN that a stack writes has a right checksum and accepts nothing.
     #[test]
     fn any_syn(
         family in prop_oneof![Just(Family::V4), Just(Family::V6)],

@@ -1,4 +1,4 @@
-//! How often two datagrams cannot be told apart: the stated error of matching by payload
+//! Frequency at which two datagrams cannot be told apart: the stated error of matching by payload
 //! (docs/adr/0023-passive-udp.md).
 
 use std::collections::VecDeque;
@@ -8,13 +8,13 @@ use rstest::rstest;
 
 /// Datagrams followed a second at most (`abi::UDP_PER_WINDOW` in 134 ms).
 const RATE: usize = 953;
-/// How long an answered one is followed, in datagrams at that rate: 1.5 s.
+/// Time for which an answered one is followed, in datagrams at that rate: 1.5 s.
 const FOLLOWED: usize = RATE * 3 / 2;
 /// Questions of a run.
 const QUESTIONS: usize = 400_000;
 
-/// What pods ask for: names of Services in each of the search domains, and names outside, where
-/// `ndots:5` puts the search domains behind them as well.
+/// Names that pods ask for: those of Services in each of the search domains, and names outside,
+/// where `ndots:5` puts the search domains behind them as well.
 fn names() -> Vec<String> {
     let services = [
         "kubernetes",
@@ -132,7 +132,7 @@ fn what_is_hashed(#[case] length: usize, #[case] changed: usize, #[case] same: b
     assert_ne!(hash(&payload), hash(&longer), "the length counts");
 }
 
-/// What is shorter than it says is no hash, and no panic.
+/// A payload shorter than its stated length gives no hash, and no panic.
 #[test]
 fn less_than_it_says() {
     for length in 0..48 {

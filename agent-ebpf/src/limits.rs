@@ -7,7 +7,7 @@ use agent_common::{abi, budget};
 
 use crate::maps::{BUDGETS, LIMITER, UDP_RATES};
 
-/// What the hash of sources begins with; see `abi::SEED`.
+/// Seed of the hash of sources; see `abi::SEED`.
 #[unsafe(no_mangle)]
 static SEED: u64 = 0;
 

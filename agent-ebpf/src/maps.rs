@@ -44,7 +44,7 @@ pub static PENDING: HashMap<PendingKey, Pending> = HashMap::with_max_entries(abi
 #[map]
 pub static COUNTS: Array<ServiceCounts> = Array::with_max_entries(abi::MAX_SERVICES, 0);
 
-/// Which chunks of COUNTS moved. Writer: programs. Reader: agent, each tick.
+/// Chunks of COUNTS that moved. Writer: programs. Reader: agent, each tick.
 #[map]
 pub static TOUCHED: Array<Touched> = Array::with_max_entries(1, 0);
 
@@ -107,7 +107,7 @@ pub static HOST_PROBES: HashMap<u64, HostProbe> =
 #[map]
 pub static PROBE_EVENTS: RingBuf = RingBuf::with_byte_size(abi::PROBE_EVENT_BYTES, 0);
 
-/// What is steered. Writer: agent, before the program is attached. Reader: `pathproof_steer`. Not
+/// Steering rules. Writer: agent, before the program is attached. Reader: `pathproof_steer`. Not
 /// pinned.
 #[map]
 pub static STEER_RULES: Array<SteerRule> = Array::with_max_entries(RULES, 0);

@@ -76,7 +76,7 @@ impl Bytes for Linear<'_> {
     }
 }
 
-/// What a packet may be, and so which slow path should look.
+/// Possible kind of a packet, which selects the slow path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     /// No evidence.
@@ -96,7 +96,7 @@ impl Look {
     }
 }
 
-/// Which slow path should look.
+/// Selects the slow path for a packet.
 #[inline(always)]
 pub fn look(ctx: &TcContext, link: Link) -> Look {
     let decided = match link {

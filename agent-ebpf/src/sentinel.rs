@@ -1,11 +1,11 @@
 //! The sentinel's programs, at the four ends of its own two veth pairs and nowhere else: near ends
-//! stamp and pass, far ends answer or take in, and drop everything else. What a packet is and how
-//! the echo answers it is `agent-common`'s (`probe::packet`, `probe::answer`).
+//! stamp and pass, far ends answer or take in, and drop everything else. The parsing of packets and
+//! the echo's answers are `agent-common`'s (`probe::packet`, `probe::answer`).
 //!
-//! What is not registered is never answered. What could be a probe of another agent's (two run at
-//! once during an upgrade) is passed to that agent's program behind this one; where there is none
-//! the kernel drops it, since no frame bears a far end's hardware address. Everything else that
-//! reaches a far end is dropped here, but for the echo's own answer.
+//! A packet of no registered probe is never answered. One that could be a probe of another agent's
+//! (two run at once during an upgrade) is passed to that agent's program behind this one; where
+//! there is none the kernel drops it, since no frame bears a far end's hardware address. Everything
+//! else that reaches a far end is dropped here, but for the echo's own answer.
 
 use agent_common::probe::answer::{Wire, answer};
 use agent_common::probe::packet::{Kind, ProbePacket, parse, ports, source};
@@ -189,7 +189,7 @@ fn echo(ctx: &TcContext) -> Option<i32> {
         note_ends(ctx, &packet, phase, &probe)?;
     }
     answer(&Skb(ctx), &packet)?;
-    // What the datapath marked on the way here would not be on a packet from a wire.
+    // A mark that the datapath set on the way here would not be on a packet from a wire.
     ctx.set_mark(0);
     // SAFETY: a helper that takes numbers only; see `Kernel::device` for the index.
     Some(unsafe { bpf_redirect((*ctx.skb.skb).ifindex, 0) } as i32)
@@ -232,7 +232,7 @@ fn collect(ctx: &TcContext) -> Option<i32> {
     None
 }
 
-/// What an answer is told as.
+/// Kind of the event that reports an answer.
 #[inline(always)]
 fn event_of(phase: Phase) -> u32 {
     match phase {

@@ -104,7 +104,7 @@ pub fn payload_hash<B: Bytes>(bytes: &B, offset: usize, length: u32) -> Option<u
         hash.add(bytes.words::<8>(offset)?);
         return Some(hash.finish());
     }
-    // As many words as there are, in three loads at most.
+    // Add as many words as there are, in three loads at most.
     let mut at = offset;
     if length & 16 != 0 {
         hash.add(bytes.words::<4>(at)?);

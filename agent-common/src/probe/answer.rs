@@ -1,9 +1,9 @@
-//! What the echo makes of a probe's packet: the packet turned round where it lies. Run by the echo
+//! The echo's answer to a probe's packet: the packet turned round where it lies. Run by the echo
 //! program over a packet and by host tests over slices.
 //!
-//! Checksums are changed by difference and never computed: what the node itself sent carries an
-//! unfinished one (CHECKSUM_PARTIAL). Addresses and ports that change places leave every sum as it
-//! is.
+//! Checksums are changed by difference and never computed: a packet that the node itself sent
+//! carries an unfinished one (CHECKSUM_PARTIAL). Addresses and ports that change places leave every
+//! sum as it is.
 
 use super::packet::{IPV4_ADDRESSES, IPV6_ADDRESSES, Kind, ProbePacket};
 use super::{DATA_LEN, echo_isn};

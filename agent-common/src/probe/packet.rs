@@ -9,7 +9,7 @@ use super::{DATA_LEN, Phase, ProbeKey, UDP, UDP_MAGIC, token_of_echo};
 use crate::packet::{Bytes, ETHERTYPE_IPV4, ETHERTYPE_IPV6, tcp_flag};
 use crate::service::{Address, Family, Port, TCP, mapped};
 
-/// Which packet of a probe it is.
+/// Kinds of a probe's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -50,9 +50,8 @@ impl Kind {
 /// A packet that may be one of a probe: whether its token is registered is for the caller to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbePacket {
-    /// Whose it would be.
+    /// Key of the probe that it would belong to.
     pub key: ProbeKey,
-    /// Which packet.
     pub kind: Kind,
     /// Family of the network header.
     pub family: Family,
@@ -62,7 +61,7 @@ pub struct ProbePacket {
     pub header_len: u32,
     /// Sequence number (TCP), host order.
     pub sequence: u32,
-    /// What is acknowledged (TCP), host order.
+    /// Acknowledgement number (TCP), host order.
     pub acknowledged: u32,
 }
 
@@ -111,11 +110,11 @@ pub fn ports<B: Bytes>(bytes: &B, packet: &ProbePacket) -> Option<(Port, Port)> 
     Some(([a, b], [c, d]))
 }
 
-/// What the network header told.
+/// Fields of the network header.
 struct Network {
     family: Family,
     protocol: u8,
-    /// Where the transport header begins.
+    /// Offset of the transport header.
     transport: usize,
     /// Bytes from there on, as the header says and as there are.
     length: usize,

@@ -7,7 +7,7 @@ use agent_common::service::Family;
 use etherparse::err::packet::SliceError;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
-/// What etherparse makes of a frame, in our words: TCP alone.
+/// A frame as etherparse parses it, in our types: TCP alone.
 ///
 /// # Errors
 /// It finds the frame unsound.
@@ -15,7 +15,7 @@ pub fn by_etherparse(bytes: &[u8]) -> Result<Option<Segment>, SliceError> {
     Ok(segment(&SlicedPacket::from_ethernet(bytes)?))
 }
 
-/// As [`by_etherparse`], of what is sliced already.
+/// Like [`by_etherparse`], for a packet that is sliced already.
 pub fn segment(sliced: &SlicedPacket<'_>) -> Option<Segment> {
     let (family, source, destination) = match sliced.net.as_ref()? {
         NetSlice::Ipv4(ip) => {

@@ -1,7 +1,7 @@
 //! A node made of ordinary collections, for the rules of `agent_common::classify`: tests and fuzzers
 //! run them here as the programs run them over maps.
 //!
-//! Whoever includes this file has `packet` and `scenario` of tests/src beside it.
+//! A file that includes this one has `packet` and `scenario` of tests/src beside it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -47,13 +47,12 @@ impl Connection for Handle {
     }
 }
 
-/// The node. Whoever plays sees and changes all of it.
+/// The node. The caller sees and changes all of it.
 pub struct Node {
-    /// Who there is.
     pub stage: Stage,
     /// Nanoseconds.
     pub now: Cell<u64>,
-    /// Which device the packet crosses.
+    /// Device that the packet crosses.
     pub device: Cell<Device>,
     /// FRONTENDS.
     pub frontends: HashMap<FrontendKey, FrontendValue>,
@@ -66,12 +65,12 @@ pub struct Node {
     proofs: RefCell<BTreeSet<u32>>,
     /// From arrival to departure, ns.
     pub delays: RefCell<Vec<u64>>,
-    /// What was seen, but for proofs.
+    /// Everything that was seen, but for proofs.
     pub seen: RefCell<Seen>,
 }
 
 impl Node {
-    /// With what the stage of a family has.
+    /// A node with the frontends and endpoints of a family's stage.
     pub fn new(family: Family) -> Self {
         let stage = Stage::new(family);
         let mut frontends = HashMap::new();

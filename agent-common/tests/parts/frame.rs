@@ -10,12 +10,11 @@ use agent_common::probe::answer::Wire;
 pub struct Frame(RefCell<Vec<u8>>);
 
 impl Frame {
-    /// Of these bytes.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(RefCell::new(bytes))
     }
 
-    /// What it came to.
+    /// The bytes as they are now.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0.into_inner()
     }

@@ -22,14 +22,14 @@ pub(super) mod hook;
 pub use hook::{Direction, HookError, Mechanism};
 use hook::{Hook, Place, Spot};
 
-/// How long a device is left alone after a repair.
+/// Time for which a device is left alone after a repair.
 pub const REPAIR_PAUSE: Duration = Duration::from_secs(10);
 
 /// Programs of others are looked for at every so many checks: it takes two questions to netlink for
 /// each device.
 const LOOK_FOR_OTHERS: u32 = 12;
 
-/// How programs are to be attached.
+/// Mechanism by which programs are to be attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// TCX, and clsact where the kernel has no TCX.
@@ -50,14 +50,14 @@ pub struct Attachment {
     pub first: [Option<bool>; 2],
     /// Programs of others stood behind ours when that was last looked at.
     pub(super) is_shared: bool,
-    /// What stands in the way, in words.
+    /// The current problem, in words.
     pub problem: Option<String>,
     repaired: Option<Mono>,
     looks: u32,
 }
 
 impl Attachment {
-    /// How it is attached, if in both directions.
+    /// Mechanism of the attachment, if it is attached in both directions.
     pub fn mechanism(&self) -> Option<Mechanism> {
         match &self.hooks {
             [Some(ingress), Some(_)] => Some(ingress.mechanism()),

@@ -1,5 +1,4 @@
-//! Which interfaces there are, followed live by netlink, and by which of them default routes
-//! leave.
+//! The interfaces, followed live by netlink, and those of them by which default routes leave.
 //!
 //! Every notification leads to a fresh look at everything after a short pause: notifications can be
 //! lost (a full socket), a full list cannot, and a burst of 250 new pods costs a few looks.
@@ -18,9 +17,9 @@ use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder, new_multicast_conne
 use thiserror::Error;
 use tokio::sync::watch;
 
-/// How long after a notification the look is taken: a new device brings several.
+/// Delay from a notification to the listing: a new device brings several notifications.
 const PAUSE: Duration = Duration::from_millis(30);
-/// A look is taken at least this often, in case a notification was lost.
+/// Interfaces are listed at least this often, in case a notification was lost.
 const AT_LEAST: Duration = Duration::from_secs(30);
 
 /// An interface that Service traffic can cross.
@@ -30,20 +29,20 @@ pub struct Device {
     pub index: u32,
     /// Name.
     pub name: String,
-    /// What stands before its packets' network header.
+    /// Header before its packets' network header.
     pub link: Link,
     /// A default route leaves by it.
     pub uplink: bool,
 }
 
-/// What interfaces there are, loopback left out.
+/// The interfaces, loopback left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interfaces {
     /// Those that can be watched, in the order of their indexes.
     pub devices: Vec<Device>,
-    /// How many carry IP behind headers that are not followed: PPP, InfiniBand and the like.
+    /// Number of those with IP behind headers that are not followed: PPP, InfiniBand and the like.
     pub unfollowed: usize,
-    /// How many are netkit pairs: their packets may go past every hook of the observer's.
+    /// Number of netkit pairs: their packets may go past every hook of the observer's.
     pub netkit: u32,
     /// Indexes of those with an XDP program.
     pub accelerated: BTreeSet<u32>,
@@ -53,13 +52,11 @@ pub struct Interfaces {
 #[derive(Debug, Error)]
 #[error("cannot {operation} by netlink: {source}")]
 pub struct DevicesError {
-    /// What was tried.
     operation: &'static str,
-    /// Why not.
     source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// What becomes of a refusal.
+/// Converts a refusal into an error.
 fn failed<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     operation: &'static str,
 ) -> impl FnOnce(E) -> DevicesError {
@@ -159,7 +156,7 @@ fn has_xdp(xdp: &[LinkXdp]) -> bool {
         .any(|fact| matches!(fact, LinkXdp::Attached(how) if *how != XdpAttached::None))
 }
 
-/// What stands before the network header; nothing where that is not followed.
+/// Header before the network header; nothing where that is not followed.
 fn link_of(kind: LinkLayerType) -> Option<Link> {
     match kind {
         LinkLayerType::Ether => Some(Link::Ethernet),

@@ -1,4 +1,4 @@
-//! Who listens at a TCP port of this network namespace, asked of the kernel by netlink
+//! Listeners at a TCP port of this network namespace, read from the kernel by netlink
 //! (`sock_diag(7)`): one small dump for each family, filtered by the kernel, of listeners alone.
 
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ const LOOPBACK: u32 = 1;
 /// of a family.
 ///
 /// # Errors
-/// The kernel does not tell (without `CONFIG_INET_DIAG`).
+/// The kernel does not report listeners (without `CONFIG_INET_DIAG`).
 pub fn listeners(port: u16) -> io::Result<BTreeSet<Address>> {
     // A listener bound to another interface hears nothing of the node's own connections.
     let hears = |listener: &Listener| [0, LOOPBACK].contains(&listener.interface);
@@ -39,7 +39,7 @@ pub fn listeners(port: u16) -> io::Result<BTreeSet<Address>> {
 /// at an address of its own, or at all addresses where it does.
 ///
 /// # Errors
-/// As for [`listeners`].
+/// The same as for [`listeners`].
 pub fn sharers(port: u16, own: u32) -> io::Result<BTreeSet<u32>> {
     let (ours, others): (Vec<_>, Vec<_>) =
         (sockets(LISTEN, port)?.into_iter()).partition(|listener| listener.inode == own);
@@ -52,7 +52,7 @@ pub fn sharers(port: u16, own: u32) -> io::Result<BTreeSet<u32>> {
 /// Whether handshakes are under way at this port.
 ///
 /// # Errors
-/// As for [`listeners`].
+/// The same as for [`listeners`].
 pub fn is_opening(port: u16) -> io::Result<bool> {
     Ok(!sockets(SYN_RECEIVED, port)?.is_empty())
 }

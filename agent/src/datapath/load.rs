@@ -21,17 +21,15 @@ use crate::causes::chain;
 pub static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/ebpf/pathproof.bpf.o"));
 
-/// Why the observer could not be loaded.
+/// The observer could not be loaded.
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// The kernel refused it.
     #[error("{lack} ({}): {remedy}", chain(source))]
     Refused {
-        /// What is lacking, as far as the kernel tells.
+        /// The problem, as far as the kernel's error identifies it.
         lack: &'static str,
-        /// What to do about it.
         remedy: &'static str,
-        /// What the kernel said.
         source: Box<EbpfError>,
     },
     /// It would be refused: without CAP_PERFMON the verifier refuses the arithmetic with pointers that
@@ -100,7 +98,6 @@ pub enum MapsError {
         operation: &'static str,
         /// Its name.
         map: &'static str,
-        /// What the kernel said.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
@@ -112,7 +109,7 @@ impl MapsError {
     }
 }
 
-/// What becomes of the kernel's refusal.
+/// Converts the kernel's refusal into an error.
 pub(super) fn refused<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     operation: &'static str,
     map: &'static str,
@@ -171,8 +168,8 @@ pub fn load(pins: Option<&Pins>) -> Result<Ebpf, LoadError> {
     load_with(pins, &[])
 }
 
-/// As [`load`], with other capacities for the maps that `capacities` names: what happens when a
-/// map is full is tested with small ones.
+/// Like [`load`], with other capacities for the maps that `capacities` names: tests of full maps
+/// use small ones.
 pub fn load_with(
     pins: Option<&Pins>,
     capacities: &[(&'static str, u32)],
@@ -217,9 +214,9 @@ fn verify(classifier: &mut SchedClassifier) -> Result<(), LoadError> {
     insist(|| classifier.load()).map_err(|error| LoadError::of(EbpfError::ProgramError(error)))
 }
 
-/// How often something is tried again for all maps and programs together, and the pause before that
-/// where memory is short: 20 s at most, since nobody is answered meanwhile. An agent that gives up
-/// stays blind until its restart.
+/// Retries for all maps and programs together, and the pause before each where memory is short:
+/// 20 s at most, since nobody is answered meanwhile. An agent that gives up stays blind until its
+/// restart.
 static TRIES: AtomicUsize = AtomicUsize::new(100);
 const PAUSE: Duration = Duration::from_millis(200);
 

@@ -1,15 +1,15 @@
-//! Where links and maps are pinned, so that an agent that ends, is killed or is replaced leaves no
-//! gap: `DIR/v<ABI>/maps/NAME` and `DIR/v<ABI>/links/<ifindex>-<direction>`.
+//! Pins of links and maps, so that an agent that ends, is killed or is replaced leaves no gap:
+//! `DIR/v<ABI>/maps/NAME` and `DIR/v<ABI>/links/<ifindex>-<direction>`.
 //!
 //! A directory of another layout version is never read; [`Pins::sweep_other_versions`] removes it
 //! once the programs of this version are attached.
 //!
-//! `DIR/programs` says which programs are pathproof's, whichever agent loaded them, by links that are
-//! named by a program's id. Names and tags of programs take CAP_SYS_ADMIN, and during an upgrade
-//! another agent's programs must not be taken for Cilium's. An agent claims its programs before it
-//! attaches them: who looks at the hooks first and at the claims after that meets no program of ours
-//! that is not claimed. The kernel gives an id once in a boot, so what a killed agent leaves claims
-//! nothing else.
+//! `DIR/programs` records which programs are pathproof's, whichever agent loaded them, by links
+//! that are named by a program's id. Names and tags of programs take CAP_SYS_ADMIN, and during an
+//! upgrade another agent's programs must not be taken for Cilium's. An agent claims its programs
+//! before it attaches them: a reader of the hooks first and of the claims after that meets no
+//! program of ours that is not claimed. The kernel gives an id once in a boot, so what a killed
+//! agent leaves claims nothing else.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -30,10 +30,10 @@ const CLAIMS: &str = "programs";
 /// Claims that are kept, the newest: those of a dozen agents. One that still runs claims its own
 /// again with every look.
 const KEPT: usize = 128;
-/// What a claim leads to: a BPF file system has no plain files, and nothing is ever read behind it.
+/// Target of a claim: a BPF file system has no plain files, and nothing is ever read behind it.
 const OWNER: &str = "pathproof";
 
-/// Why nothing can be pinned. The agent runs on without: an upgrade then leaves a gap in
+/// Nothing can be pinned. The agent runs on without pins: an upgrade then leaves a gap in
 /// observation.
 #[derive(Debug, Error)]
 pub enum PinsError {
@@ -43,17 +43,14 @@ pub enum PinsError {
         path.display()
     )]
     NotBpfFs {
-        /// What was asked for.
+        /// The directory that was asked for.
         path: PathBuf,
     },
     /// Could not be made or read.
     #[error("cannot {operation} {}: {source}", path.display())]
     Io {
-        /// What was tried.
         operation: &'static str,
-        /// On what.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
 }
@@ -93,7 +90,7 @@ impl Pins {
         Ok(pins)
     }
 
-    /// Where a map is pinned.
+    /// Path of a map's pin.
     pub fn map(&self, name: &str) -> PathBuf {
         self.version.join("maps").join(name)
     }
@@ -103,7 +100,7 @@ impl Pins {
         self.found
     }
 
-    /// Where the link of a device and direction is pinned. By index, not name: a device of the
+    /// Path of the pin of the link of a device and direction. By index, not name: a device of the
     /// same name that is back is another device, and its old link is dead.
     pub fn link(&self, device: u32, direction: &str) -> PathBuf {
         self.version
@@ -187,7 +184,7 @@ impl Pins {
     }
 }
 
-/// What is in a folder; nothing where it cannot be read.
+/// Entries of a folder; none where it cannot be read.
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path())

@@ -1,5 +1,5 @@
 //! The sentinel's programs, and the maps of its probes: registers what will be sent, reads what was
-//! seen of it, waits for what the programs tell. What a probe's stamps mean is not known here.
+//! seen of it, waits for the programs' events. Nothing here interprets a probe's stamps.
 
 use std::ffi::CStr;
 use std::io;
@@ -54,7 +54,7 @@ impl ProbeMaps {
         inserted.map_err(refused("write to", map::PROBES))
     }
 
-    /// What was seen of a probe; nothing where none is registered.
+    /// Record of a probe; nothing where none is registered.
     pub fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, MapsError> {
         match self.probes.get(key, 0) {
             Ok(probe) => Ok(Some(probe)),
@@ -75,7 +75,7 @@ impl ProbeMaps {
         inserted.map_err(refused("write to", map::HOST_PROBES))
     }
 
-    /// What is known of a socket that was registered.
+    /// Record of a socket that was registered.
     pub fn socket(&self, cookie: u64) -> Option<HostProbe> {
         self.sockets.get(&cookie, 0).ok()
     }
@@ -85,8 +85,8 @@ impl ProbeMaps {
         let _ = self.sockets.remove(&cookie);
     }
 
-    /// What the observer knows of the TCP connection with this initial sequence number: bits of
-    /// [`state`](agent_common::evidence::state). Nothing where it does not follow it.
+    /// The observer's state of the TCP connection with this initial sequence number: bits of
+    /// [`state`](agent_common::evidence::state). Nothing where the observer does not follow it.
     pub fn connection_state(&self, isn: u32, family: Family) -> Option<u32> {
         let key = PendingKey {
             isn,
@@ -144,13 +144,13 @@ const _: fn() = || {
 /// Interface indexes of the ends of the two pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeEnds {
-    /// Where probes come into the node.
+    /// End by which probes come into the node.
     pub client_near: u32,
-    /// Where they are sent, and answers collected.
+    /// End at which they are sent, and answers collected.
     pub client_far: u32,
-    /// Where they leave for the echo.
+    /// End by which they leave for the echo.
     pub server_near: u32,
-    /// Where the echo is.
+    /// End at which the echo is.
     pub server_far: u32,
 }
 
@@ -168,7 +168,7 @@ impl ProbeEnds {
     }
 }
 
-/// Why the sentinel's programs do not stand.
+/// The sentinel's programs cannot be attached.
 #[derive(Debug, Error)]
 pub enum ProbeHooksError {
     /// They could not be loaded: the observer is not concerned.
@@ -179,7 +179,6 @@ pub enum ProbeHooksError {
     Device {
         /// Its interface index.
         index: u32,
-        /// Why not.
         source: io::Error,
     },
     /// The kernel refused.
@@ -189,7 +188,6 @@ pub enum ProbeHooksError {
         program: &'static str,
         /// Name of the device.
         device: String,
-        /// What the kernel said.
         source: HookError,
     },
 }
@@ -223,7 +221,6 @@ impl ProbeHooks {
         Ok(Self(hooks))
     }
 
-    /// How they are attached.
     pub fn mechanism(&self) -> Mechanism {
         self.0.first().map_or(Mechanism::Tcx, Hook::mechanism)
     }

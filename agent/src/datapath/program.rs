@@ -34,12 +34,12 @@ pub struct Programmer {
     udp_ports: Array<MapData, UdpPorts>,
 }
 
-/// What became of a plan.
+/// Result of a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Changes that found no place.
     pub full: Vec<MapChange>,
-    /// What else went wrong, the first of it, in words.
+    /// The first other error, in words.
     pub error: Option<String>,
 }
 
@@ -118,7 +118,7 @@ impl Programmer {
                 // E2BIG is a hash map's word for full, ENOSPC a trie's; without preallocation there
                 // is also ENOMEM.
                 Some(libc::E2BIG | libc::ENOSPC | libc::ENOMEM) => outcome.full.push(*change),
-                // What should go is gone.
+                // The entry to delete is gone already.
                 Some(libc::ENOENT) => {}
                 _ => {
                     let first = || format!("{change:?}: {error}");
@@ -145,7 +145,7 @@ impl Programmer {
         }
     }
 
-    /// What stands in the maps: of a former agent, if they were pinned.
+    /// Reads the content of the maps: a former agent's, if they were pinned.
     pub fn installed(&self) -> Installed {
         let prefix = |key: Key<_>| SourcePrefix {
             address: key.data(),

@@ -18,7 +18,7 @@ use agent_core::event::KernelSample;
 use agent_core::evidence::{CountDelta, Doubts, count};
 use agent_core::time::Mono;
 
-/// What one reading of the maps brought.
+/// Result of one reading of the maps.
 #[derive(Debug, Default)]
 pub struct Read {
     /// The evidence.
@@ -175,7 +175,7 @@ impl Sampler {
         Ok((words, moved))
     }
 
-    /// What moved since the counts that were taken before.
+    /// Takes what moved since the counts that were taken before.
     fn take_deltas(&mut self, (words, moved): Counts) -> Vec<CountDelta> {
         let mut deltas = Vec::new();
         for (service, now) in moved {

@@ -18,13 +18,13 @@ use super::syscall::{BPF_CGROUP_CONNECT, BPF_CGROUP_POST_BIND, programs_at, sock
 use agent_core::owners::DatapathOwners;
 use agent_core::shape::{DeviceFacts, Facts, Role, Strangers};
 
-/// What is known before anything is read.
+/// Facts that are known before anything is read.
 pub struct Seen<'a> {
     /// All interfaces.
     pub interfaces: &'a Interfaces,
     /// Names of the sentinel's ends that face the node.
     pub sentinel: &'a [String],
-    /// Whose rules are there, by family.
+    /// Owners of the rules that are there, by family.
     pub owners: [DatapathOwners; FAMILIES],
 }
 
@@ -64,7 +64,7 @@ fn role(device: &Device, sentinel: &[String]) -> Option<Role> {
     }
 }
 
-/// What stands at one hook: ids of links' programs, and filters.
+/// Programs attached at one hook: ids of links' programs, and filters.
 struct Standing {
     links: Vec<u32>,
     filters: Vec<StandingFilter>,
@@ -108,7 +108,7 @@ fn hooks(device: &Device) -> Option<[Standing; 2]> {
     Some([ingress?, egress?])
 }
 
-/// What runs when this process does so with a socket, by family.
+/// Programs that run when this process does so with a socket, by family.
 fn at_sockets(
     cgroup: Option<&File>,
     attach_types: [u32; FAMILIES],
@@ -122,7 +122,7 @@ fn at_sockets(
     })
 }
 
-/// Where this process is in the unified hierarchy, as far as it is mounted here.
+/// Path of this process's cgroup in the unified hierarchy, as far as that is mounted here.
 fn own_cgroup() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;

@@ -32,7 +32,7 @@ const IPV6_ADDRESSES: &str = "/proc/thread-self/net/if_inet6";
 /// The network namespace that the agent is in.
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
 
-/// Why nothing is steered.
+/// Connections cannot be steered.
 #[derive(Debug, Error)]
 pub enum SteerError {
     /// Nothing of pathproof's is in the kernel.
@@ -44,7 +44,7 @@ pub enum SteerError {
         chain(source)
     )]
     Program {
-        /// What it said.
+        /// The kernel's error.
         source: ProgramError,
     },
     /// A map or the program is missing, or a map cannot be written.
@@ -53,16 +53,16 @@ pub enum SteerError {
     /// The namespace cannot be opened.
     #[error("cannot open the network namespace {NAMESPACE}: {source}")]
     Namespace {
-        /// Why not.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// What is steered where.
+/// Connections to steer, and the listener that they go to.
 pub struct Steer {
     /// Index of the rule: `agent_common::steer::HEALTHZ` or `ADMIN`.
     pub index: u32,
-    /// Which connections.
+    /// Rule that selects the connections.
     pub rule: SteerRule,
     /// A listening TCP socket, for both families where the rule is. Needs to be open until this is
     /// attached, no longer.
@@ -84,8 +84,8 @@ impl Steering {
     /// Attaches the program behind those that stand: its choice counts from now on. The first look
     /// at who else listens at `port` was taken before.
     ///
-    /// Where somebody answers load balancers already, a predecessor or the port's owner, their
-    /// connections stay there until [`Steering::answer`].
+    /// If a predecessor or the port's owner answers load balancers already, their connections stay
+    /// there until [`Steering::answer`].
     pub(super) fn attach(
         ebpf: &mut Ebpf,
         port: u16,
@@ -93,7 +93,7 @@ impl Steering {
     ) -> Result<(Self, Owners), SteerError> {
         let mut sockets: SockMap<MapData> = take(ebpf, map::STEER_SOCKETS)?;
         let mut rules: Array<MapData, SteerRule> = take(ebpf, map::STEER_RULES)?;
-        // Of the port that the node asks its load balancers to ask.
+        // The rule of the port that the node asks its load balancers to ask.
         let healthz = steers.iter().find(|steer| steer.index == HEALTHZ);
         let rule = healthz.map(|steer| steer.rule).unwrap_or_default();
         let mut owners = Owners {
@@ -155,7 +155,6 @@ impl Steering {
         self.held.is_none()
     }
 
-    /// Who has the connections after this.
     pub fn succession(&self) -> &Arc<Succession> {
         &self.succession
     }
@@ -179,7 +178,7 @@ pub(super) fn load(ebpf: &mut Ebpf) -> Result<&mut SkLookup, SteerError> {
     Ok(program)
 }
 
-/// Who else listens at the port, as the program is told.
+/// Other listeners at the port, as the program reads them.
 pub struct Owners {
     map: HashMap<MapData, Address, u32>,
     port: u16,
@@ -247,12 +246,13 @@ fn has_ipv6() -> bool {
     addresses.lines().any(is_global)
 }
 
-/// Of an address, the interface's index, the prefix's length, the scope, flags and a name.
+/// Whether the address of a line has global scope. Fields of a line: the address, the interface's
+/// index, the prefix's length, the scope, flags and a name.
 fn is_global(line: &str) -> bool {
     line.split_whitespace().nth(3) == Some("00")
 }
 
-/// Who was attached behind this agent's program.
+/// Programs that were attached behind this agent's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
     /// Nobody.
@@ -269,20 +269,21 @@ pub enum Behind {
     },
 }
 
-/// What an agent says of itself: this program is an agent's,
+/// Name that an agent holds while it steers: this program is an agent's.
 const STEERS: &str = "steer";
-/// load balancers' connections go to it,
+/// Name that it holds once load balancers' connections go to it.
 const ANSWERS: &str = "answers";
-/// and the maps of expectations are as it planned them.
+/// Name that it holds once the maps of expectations are as it planned them.
 const PLANS: &str = "plans";
 
-/// Who has the connections after this agent: which programs were attached behind its own, and whether
+/// Succession to this agent's connections: which programs were attached behind its own, and whether
 /// one of them is another agent's.
 ///
-/// Whose a program is the kernel tells only with CAP_SYS_ADMIN. So an agent says it itself: while it
-/// steers, it holds an abstract Unix socket that is named after its program, another one once load
-/// balancers' connections come to it, and one once it keeps the maps of expectations. Like the
-/// program, such a name belongs to a network namespace and goes with the process, however that ends.
+/// The kernel reports a program's owner only with CAP_SYS_ADMIN. So an agent announces it itself:
+/// while it steers, it holds an abstract Unix socket that is named after its program, another one
+/// once load balancers' connections come to it, and one once it keeps the maps of expectations.
+/// Like the program, such a name belongs to a network namespace and goes with the process, however
+/// that ends.
 pub struct Succession {
     program: u32,
     namespace: File,

@@ -23,9 +23,9 @@ use super::syscall;
 use agent_core::drain::{Arrival, Outside};
 use agent_core::time::Mono;
 
-/// What was answered is forgotten after this long: a client retransmits no SYN then, unless the answer
-/// did not reach it, and then after one second. The next datagram of an answered flow is followed
-/// again.
+/// An answered entry is forgotten after this long: a client retransmits no SYN then, unless the
+/// answer did not reach it, and then after one second. The next datagram of an answered flow is
+/// followed again.
 const KEEP_ANSWERED_NS: u64 = 1_500_000_000;
 /// An unanswered connection is kept for as long as Linux sends its SYN again (6 times, 127 s).
 const KEEP_CONNECTION_NS: u64 = 130_000_000_000;
@@ -51,10 +51,10 @@ pub struct UdpAnswer {
     pub after_us: u32,
 }
 
-/// What one sweep found.
+/// Result of one sweep.
 #[derive(Debug, Default)]
 pub(super) struct Swept {
-    /// What failed since the last sweep; of the first one nothing: a former agent told of that.
+    /// Failures since the last sweep; none of the first one: a former agent reported those.
     pub(super) failed: Vec<(PendingKey, Pending, Failed)>,
     /// Entries under way.
     pub(super) under_way: usize,
@@ -66,7 +66,7 @@ pub(super) struct Swept {
 pub(super) struct Sweeper {
     name: &'static str,
     map: MapData,
-    /// What failed, was told already and is still in the map.
+    /// Entries that failed, were reported already and are still in the map.
     told: HashSet<PendingKey>,
     has_swept: bool,
 }
@@ -182,12 +182,12 @@ impl Arrivals {
 }
 
 /// Whether an entry is a new connection from outside the node. The sentinel's probes are none, nor
-/// is who else dials it.
+/// are other connections to its frontends.
 ///
-/// Where the CNI gives pods other addresses than the Node says, only pods that are endpoints are known
-/// as such; the others are told by what they dial: a cluster IP that did not come in by an uplink.
-/// Everything else counts wherever it came in, since the first sighting may be at a part of the
-/// uplink (a bond's or a bridge's), or at a second way in without a default route.
+/// If the CNI gives pods other addresses than the Node states, only pods that are endpoints are
+/// known as such; the others are recognised by what they dial: a cluster IP that did not come in by
+/// an uplink. Everything else counts wherever it came in, since the first sighting may be at a part
+/// of the uplink (a bond's or a bridge's), or at a second way in without a default route.
 fn is_from_outside(pending: &Pending, uplinks: &BTreeSet<u32>) -> bool {
     pending.class == SourceClass::External as u8
         && pending.state & state::ALIAS == 0
@@ -208,7 +208,7 @@ fn keep_for(key: &PendingKey, pending: &Pending, unanswered: u64) -> u64 {
     }
 }
 
-/// How a connection or datagram failed; what became of a probe is told by the prober.
+/// Failure of a connection or datagram; the prober reports what became of a probe.
 fn failed_for(pending: &Pending, age: u64) -> Option<Failed> {
     let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
     failed(pending, age).filter(|_| !is_probe)

@@ -22,7 +22,7 @@ use crate::datapath::load::LoadError;
 use crate::datapath::syscall::{BPF_TCX_INGRESS, programs_at};
 use crate::netlink::{attributes, dump, too_short, word};
 
-/// Which way packets cross the device.
+/// Direction in which packets cross the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Into the node.
@@ -35,7 +35,7 @@ impl Direction {
     /// Both, in the order of an attachment's hooks.
     pub const BOTH: [Direction; 2] = [Direction::Ingress, Direction::Egress];
 
-    /// As pins name it.
+    /// Name in the paths of pins.
     pub(super) fn name(self) -> &'static str {
         ["ingress", "egress"][self as usize]
     }
@@ -52,7 +52,7 @@ impl Direction {
         [TcAttachType::Ingress, TcAttachType::Egress][self as usize]
     }
 
-    /// What filters of the clsact qdisc hang at (linux/pkt_sched.h).
+    /// Parent of filters of the clsact qdisc (linux/pkt_sched.h).
     fn parent(self) -> u32 {
         0xffff_fff2 + self as u32
     }
@@ -63,7 +63,7 @@ impl Direction {
     }
 }
 
-/// How a program is attached.
+/// Mechanism by which a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
     /// A TCX link (kernel 6.6).
@@ -72,7 +72,7 @@ pub enum Mechanism {
     Clsact,
 }
 
-/// What the kernel or the file system refused.
+/// Operation that the kernel or the file system refused.
 #[derive(Debug, Error)]
 pub enum HookError {
     /// The object lacks the program.
@@ -89,8 +89,8 @@ pub enum HookError {
     Pin(#[from] PinError),
 }
 
-/// Where one of our programs stands among others, and how a former agent's filter of the same kind is
-/// found again.
+/// Position of one of our programs among others, and the means to find a former agent's filter of
+/// the same kind again.
 #[derive(Clone, Copy)]
 pub(in crate::datapath) struct Place {
     /// The program that a link stands right behind; at the head without one, or where it is not there.
@@ -175,7 +175,6 @@ impl Hook {
         })
     }
 
-    /// How it is attached.
     pub(in crate::datapath) fn mechanism(&self) -> Mechanism {
         match self.held {
             Held::Tcx { .. } => Mechanism::Tcx,
