@@ -58,7 +58,7 @@ use agent::Agent;
 pub use check::check;
 use probing::{Inbox, Probing};
 
-/// Why a command could not do its work. Whoever reports it finds the cause by its type.
+/// Reason why a command could not do its work. Reporting code finds the cause by its type.
 pub type AppError = Box<dyn Error + Send + Sync>;
 
 /// Whether more privileges would help.
@@ -75,7 +75,7 @@ const UPGRADE: &str = "node became unhealthy after this agent started";
 /// Runs the agent until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// What kept it from starting. Once it runs, nothing ends it but a signal: what goes wrong then is
+/// The reason why it could not start. Once it runs, only a signal ends it: later problems are
 /// reported in the log, in `/verdict` and in the metrics.
 pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let mut shutdown = Shutdown::listen()?;
@@ -118,7 +118,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     });
     let last = agent.node.judge().last;
     if last.is_some_and(|last| last.state.fails()) {
-        // What is remembered is worse than what the previous responder may know.
+        // The remembered verdict is worse than any that the previous responder may have.
         takeover.ready();
     }
     let (ending, ended) = watch::channel(());
@@ -160,7 +160,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     Ok(())
 }
 
-/// How often hooks and the sentinel are checked.
+/// Interval of checks of the hooks and the sentinel.
 const CHECK: Duration = Duration::from_secs(5);
 
 /// Everything that comes to the main loop.
@@ -205,7 +205,7 @@ impl Inputs {
             Some(event) = inbox => agent.feed(event),
             Ok(()) = self.devices.changed() => agent.follow_interfaces(self.interfaces()),
             Some(wanted) = self.recordings.recv() => {
-                // Whoever asked may be gone.
+                // The client that asked may be gone.
                 let _ = wanted.send(agent.node.recording());
             }
             _ = self.check.tick() => agent.check(),

@@ -27,7 +27,7 @@ pub mod why;
 
 use fetch::FetchError;
 
-/// How the process ends. The numbers are those of sysexits(3) where it has one.
+/// Exit code of the process. The numbers are those of sysexits(3) where it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
@@ -35,9 +35,9 @@ pub enum Exit {
     Success = 0,
     /// Failed, or what was checked is broken.
     Failure = 1,
-    /// What was checked can not be told, in node-problem-detector's words.
+    /// The state of the checked part is unknown, by node-problem-detector's convention.
     PluginUnknown = 2,
-    /// What was checked can not be told.
+    /// The state of the checked part is unknown.
     Unknown = 3,
     /// The configuration is wrong.
     Configuration = 64,
@@ -87,8 +87,8 @@ impl Exit {
 /// Reads the command line.
 ///
 /// # Errors
-/// What to exit with, everything having been said: help and version are successes, anything that
-/// was not understood is [`Exit::Configuration`].
+/// The exit code, once all output is written: help and version are successes, words that were not
+/// understood are [`Exit::Configuration`].
 pub fn parse() -> Result<Args, Exit> {
     let called = std::env::args_os().next();
     let parsed = if called.is_some_and(|name| fleet::is_plugin(&name)) {

@@ -1,5 +1,5 @@
-//! Where the cluster view comes from: an API server ([`api`]), or a folder of ordinary Kubernetes
-//! YAML ([`watch`]), followed live.
+//! Sources of the cluster view: an API server ([`api`]), or a folder of ordinary Kubernetes YAML
+//! ([`watch`]), followed live.
 //!
 //! Both turn Kubernetes objects into facts (`convert`) and deliver [`Update`]s; what follows from
 //! facts is decided elsewhere. Kubernetes types must not leave this module.
@@ -18,7 +18,7 @@ pub mod yaml;
 #[cfg(test)]
 mod tests;
 
-/// What changed in the source of the view since the last update, and what is wrong with it now.
+/// Changes in the source of the view since the last update, and everything wrong with it now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Update {
     /// Changes of the view, to be applied as one batch.

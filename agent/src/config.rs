@@ -28,7 +28,6 @@ pub use options::{
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Where the cluster view comes from.
     pub source: Source,
     /// `metadata.name` of this node.
     pub node_name: Arc<str>,
@@ -38,13 +37,13 @@ pub struct Config {
     pub healthz: HealthzArgs,
     /// /metrics, /verdict, /drainz, /agent/*.
     pub admin: AdminArgs,
-    /// How interfaces are watched; loopback never is.
+    /// Settings for watching interfaces; loopback is never watched.
     pub observer: ObserverArgs,
-    /// What outlives the agent.
+    /// State that outlives the agent.
     pub kept: KeptArgs,
     /// The sentinel, unless it is off.
     pub sentinel: Option<SentinelConfig>,
-    /// What is written to the API server.
+    /// Writes to the API server.
     pub publish: PublishConfig,
     /// Whether the agent stands in for kube-proxy: /healthz tells loopback of the agent alone, and
     /// requests are counted under kube-proxy's names as well.
@@ -56,14 +55,14 @@ pub struct Config {
     pub log_filter: String,
 }
 
-/// Where the cluster view comes from.
+/// Source of the cluster view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A folder of Kubernetes YAML.
     Folder(PathBuf),
     /// An API server.
     Api {
-        /// How it is reached; by the ServiceAccount of this pod, where nothing is given.
+        /// Access to it; by the ServiceAccount of this pod, where nothing is given.
         api: ApiArgs,
         /// The sentinel's Service, where nothing else is watched.
         only: Option<ObjectName>,
@@ -90,7 +89,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// What is written to the API server.
+/// Kinds of writes to the API server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PublishConfig {
     /// The Node's condition.
@@ -100,13 +99,13 @@ pub struct PublishConfig {
 }
 
 impl PublishConfig {
-    /// Whether anything is.
+    /// Whether anything is written.
     pub fn any(self) -> bool {
         self.condition || self.events
     }
 }
 
-/// What the machine says about itself, beside the command line.
+/// Facts about the machine, beside the command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Surroundings {
     pub node_name: Option<String>,
@@ -194,7 +193,7 @@ impl Config {
         })
     }
 
-    /// What `pathproof check` runs with: no listener is bound, nothing is pinned or kept.
+    /// Configuration of `pathproof check`: no listener is bound, nothing is pinned or kept.
     ///
     /// # Errors
     /// The first setting that is unsound, with the remedy.
@@ -272,7 +271,7 @@ fn node_name(args: &ClusterArgs, around: &Surroundings) -> Result<Arc<str>, Conf
         })?;
         return Ok(name.into());
     }
-    // As kubelet and kube-proxy take it.
+    // kubelet and kube-proxy take it the same way.
     let host = around.hostname.as_deref().unwrap_or_default();
     let host = dns_name(&host.trim().to_ascii_lowercase());
     Ok(host.map_err(|_| ConfigError::NoNodeName)?.into())
@@ -336,7 +335,7 @@ fn taints(said: &[String]) -> Result<TerminatingTaints, ConfigError> {
     let said = said.iter().map(|text| text.trim());
     let said: Vec<&str> = said.filter(|text| !text.is_empty()).collect();
     for value in &said {
-        // As a key it would match nothing, silently.
+        // A misspelt preset, taken as a key, would match nothing, silently.
         let is_nearly = |name: &&str| (1..=2).contains(&distance(name, value));
         let mut names = PRESETS.iter().map(|preset| preset.name);
         if let Some(preset) = names.find(is_nearly) {

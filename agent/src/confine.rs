@@ -1,5 +1,5 @@
-//! What the agent and the rotator go on needing, of their configuration; the rest is given up
-//! (docs/adr/0021-privileges.md).
+//! Rights that the agent and the rotator go on needing, by their configuration; the rest is given
+//! up (docs/adr/0021-privileges.md).
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use crate::datapath::pins::Pins;
 use crate::hardening::{self, Loader, Needs, SYSTEM, can_without};
 use agent_core::report::HardeningReport;
 
-/// Why files cannot be confined where a kubeconfig names a program.
+/// Reason why files cannot be confined where a kubeconfig names a program.
 const PROGRAM: &str =
     "the kubeconfig names a program that gives credentials, which may read and write any";
 /// Links of a folder of manifests lead elsewhere from this deep at most.
 const DEPTH: usize = 4;
 
-/// What was given up, and who loads programs into the kernel, once.
+/// Report of what was given up, and the loader of programs into the kernel, for one use.
 pub struct Confined {
     pub report: HardeningReport,
     pub loader: Loader,
@@ -97,7 +97,7 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
 /// Whether maps that are open can be read only with CAP_BPF. CAP_SYS_ADMIN would do as well.
 fn maps_want_more() -> bool {
     let privileges = [Capability::CAP_BPF, Capability::CAP_SYS_ADMIN];
-    // Who cannot make one will load nothing either, and says why.
+    // An agent that cannot make one will load nothing either, and reports why.
     scratch_map().is_ok_and(|is_readable| !can_without(&privileges, is_readable))
 }
 
@@ -121,7 +121,7 @@ fn gather(folder: &Path, depth: usize, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// What an API server is asked with; names of hosts are looked up.
+/// Adds the needs of requests to an API server, including host name lookups.
 fn of_api(needs: &mut Needs, api: &ApiArgs) -> Vec<PathBuf> {
     let files = files(api.kubeconfig.as_deref());
     needs.read.extend(SYSTEM.map(PathBuf::from));
@@ -148,7 +148,7 @@ fn search(needs: &mut Needs, named: &[PathBuf], notes: &mut Vec<String>) {
     }
 }
 
-/// What is not there, or no file, is nobody's.
+/// Whether a path is open to this process; a missing one, or one that is no file, passes.
 fn can_open(path: &Path) -> bool {
     let denied = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     match path.is_dir() {

@@ -43,7 +43,7 @@ pub struct Observer {
     pins: Option<Pins>,
     diagnostics: Option<Box<dyn FnMut() + Send>>,
     mode: Mode,
-    /// Why the sentinel's programs could not be loaded ahead.
+    /// Reason why the sentinel's programs could not be loaded ahead.
     no_sentinel: Option<String>,
     /// The same of the program that steers.
     no_steering: Option<SteerError>,
@@ -161,7 +161,7 @@ impl Observer {
         ProbeMaps::open(&self.ebpf, self.sampler.pending())
     }
 
-    /// What is read of the datapath's shape, now.
+    /// Reads the datapath's shape, as it is now.
     pub fn shape(&self, seen: &shape::Seen<'_>) -> Facts {
         // Somebody may have removed them.
         self.claim();
@@ -206,7 +206,7 @@ impl Observer {
         self.attacher.repairs
     }
 
-    /// What a former agent left in the maps.
+    /// Entries that a former agent left in the maps.
     pub fn installed(&self) -> Installed {
         self.programmer.installed()
     }

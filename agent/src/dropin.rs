@@ -28,10 +28,10 @@ pub use flags::{Settings, Wanted, read};
 /// The name that kube-proxy is called by.
 pub const NAME: &str = "kube-proxy";
 
-/// Why the agent cannot stand in for kube-proxy.
+/// Reason why the agent cannot stand in for kube-proxy.
 #[derive(Debug, Error)]
 pub enum DropInError {
-    /// As far as it is text.
+    /// A word that is not UTF-8, as far as it is text.
     #[error("{0:?} is no text: give words in UTF-8")]
     Bytes(String),
     /// Neither a name nor a terminator.
@@ -60,7 +60,7 @@ pub enum DropInError {
         "--write-config-to: pathproof has no configuration of kube-proxy's to write to {0}; call kube-proxy itself"
     )]
     WriteConfig(String),
-    /// What is wrong with the options of `pathproof run` that this comes to, in kube-proxy's words.
+    /// The error in the options of `pathproof run` that this comes to, in kube-proxy's words.
     #[error("{0}")]
     Options(String),
 }
@@ -91,7 +91,7 @@ pub fn help() -> String {
     page
 }
 
-/// What `--version` prints.
+/// Output of `--version`.
 pub fn version() -> String {
     let version = env!("CARGO_PKG_VERSION");
     format!("pathproof {version} in place of kube-proxy\n")

@@ -22,7 +22,7 @@ mod files;
 
 pub use files::SYSTEM;
 
-/// What a process goes on needing.
+/// Rights that a process goes on needing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Capabilities until the loader has done its work, beside those for good.
@@ -35,8 +35,8 @@ pub struct Needs {
     pub written: Vec<PathBuf>,
     /// Folders in which folders and files are made, and nothing that is there is changed.
     pub made: Vec<PathBuf>,
-    /// Why other programs are started, where they are: those have to be left the files and calls
-    /// that they may need.
+    /// Reason why other programs are started, where they are: the files and calls that they may
+    /// need stay allowed.
     pub programs: Option<&'static str>,
 }
 
@@ -71,10 +71,10 @@ pub fn confine(needs: &Needs) -> (HardeningReport, Loader) {
 
 const NO_RIGHTS: &str = "capabilities cannot be given up";
 
-/// Why something could not be given up.
+/// Reason why something could not be given up.
 type Refused = Box<dyn Error>;
 
-/// What could not be given up, in sentences.
+/// Rights that could not be given up, in sentences.
 #[derive(Default)]
 struct Missing(Vec<String>);
 
@@ -86,7 +86,7 @@ impl Missing {
     }
 }
 
-/// What is in force in this thread, as the kernel says.
+/// Hardening in force in this thread, as the kernel reports it.
 fn report(files: FilesReport, missing: Vec<String>) -> HardeningReport {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let field = |name: &str| {
@@ -116,7 +116,7 @@ fn no_new_privileges() -> io::Result<()> {
 /// emptied where that is allowed (CAP_SETPCAP); where it is not, a container's own holds.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's error.
 fn keep(wanted: &[Capability]) -> Result<(), CapsError> {
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
         caps::clear(None, CapSet::Bounding)?;
@@ -141,7 +141,7 @@ fn held() -> Vec<String> {
 }
 
 /// Whether `act` succeeds without these capabilities, which this thread has again afterwards.
-/// Where that cannot be tried it is taken to fail.
+/// An `act` that cannot be tried without them counts as failed.
 pub fn can_without(these: &[Capability], act: impl FnOnce() -> bool) -> bool {
     let Ok(before) = caps::read(None, CapSet::Effective) else {
         return false;
@@ -183,7 +183,7 @@ impl Loader {
         std::thread::Builder::new()
             .name("loader".to_owned())
             .spawn(move || {
-                // Where the kernel has no Landlock it takes longer, and nothing else.
+                // On a kernel without Landlock loading takes longer, and nothing else changes.
                 let _ = files::confine_loader();
                 if let Ok(job) = work.recv() {
                     job();
@@ -205,7 +205,7 @@ impl Loader {
         };
         let (done, result) = oneshot::channel();
         let job = Box::new(move || {
-            // Who asked may be gone.
+            // The caller may be gone.
             let _ = done.send(work());
         });
         jobs.send(job).map_err(|_| LoaderError)?;

@@ -19,8 +19,8 @@ pub mod serve;
 pub struct AllowList(Vec<IpNet>);
 
 impl AllowList {
-    /// Of these ranges. IPv4 ranges written as IPv4-mapped IPv6 (`::ffff:10.0.0.0/104`) are taken
-    /// for the IPv4 ranges that they mean.
+    /// Allows these ranges. IPv4 ranges written as IPv4-mapped IPv6 (`::ffff:10.0.0.0/104`) are
+    /// taken for the IPv4 ranges that they stand for.
     pub fn new(ranges: impl IntoIterator<Item = IpNet>) -> Self {
         let ranges: Vec<IpNet> = ranges.into_iter().map(unmapped).collect();
         Self(IpNet::aggregate(&ranges))

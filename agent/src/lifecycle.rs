@@ -13,7 +13,7 @@ use tracing_subscriber::fmt;
 /// Without the client's own lines: whoever sends a request reports its failure once.
 pub(crate) const DEFAULT_FILTER: &str = "info,kube_client=off";
 
-/// How lines of the log are written.
+/// Format of lines of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Lines for people, with colours on a terminal, unless NO_COLOR is set
@@ -39,7 +39,7 @@ pub fn start_log(format: LogFormat, directives: &str) {
 /// Longest pause after which the main loop counts as alive. A turn takes a quarter of a second.
 const STALLED_AFTER: Duration = Duration::from_secs(10);
 
-/// When the main loop last turned, in nanoseconds of `CLOCK_MONOTONIC`. All clones are one.
+/// Time of the main loop's last turn, in nanoseconds of `CLOCK_MONOTONIC`. All clones are one.
 #[derive(Debug, Clone)]
 pub struct Heartbeat(Arc<AtomicU64>);
 
@@ -54,7 +54,7 @@ impl Heartbeat {
         self.0.store(now, Ordering::Relaxed);
     }
 
-    /// How long ago it last turned.
+    /// Time since the last turn.
     pub fn age(&self, now: u64) -> Duration {
         Duration::from_nanos(now.saturating_sub(self.0.load(Ordering::Relaxed)))
     }
@@ -69,7 +69,7 @@ impl Heartbeat {
 pub struct Readiness(Arc<Mutex<BTreeSet<&'static str>>>);
 
 impl Readiness {
-    /// That part is ready from now on, or is not.
+    /// Records whether this part is ready from now on.
     pub fn set(&self, part: &'static str, is_ready: bool) {
         let mut pending = self.lock();
         match is_ready {

@@ -12,7 +12,7 @@ use pathproof::{app, clock, confine, lifecycle, rotate};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinError;
 
-/// How a command ends, or why it failed.
+/// Exit code of a command, or the reason why it failed.
 type Outcome = Result<Exit, app::AppError>;
 
 fn main() -> ExitCode {
@@ -74,7 +74,7 @@ fn run_with(config: Config, notes: Vec<String>) -> Outcome {
     Ok(Exit::Success)
 }
 
-/// What kube-proxy's flags ask for.
+/// Does what kube-proxy's flags ask for.
 fn stand_in(words: Result<Vec<String>, DropInError>) -> Outcome {
     let settings = match dropin::read(&words?)? {
         Wanted::Run(settings) => settings,

@@ -43,7 +43,7 @@ pub struct Metrics {
     publish: PublishStats,
 }
 
-/// What a scrape reads beside the library's own counters.
+/// Data that a scrape reads beside the library's own counters.
 #[derive(Debug, Default)]
 struct Shared(Mutex<Current>);
 
@@ -54,7 +54,7 @@ struct Current {
     datagrams: Datagrams,
 }
 
-/// What one turn of the main loop knows, beside what it counted.
+/// State at the end of one turn of the main loop, beside the counters.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// The published report.
@@ -162,17 +162,17 @@ impl Metrics {
         self.shared.current().datagrams.report(directory, shown)
     }
 
-    /// What the turn that just ended knows.
+    /// Replaces the snapshot by that of the turn that just ended.
     pub fn update(&self, snapshot: Snapshot) {
         self.shared.current().snapshot = Some(snapshot);
     }
 
-    /// Where the listeners count.
+    /// Counters of the listeners.
     pub fn http(&self) -> &HttpStats {
         &self.http
     }
 
-    /// Where writes to the API server are counted.
+    /// Counters of writes to the API server.
     pub fn publish(&self) -> &PublishStats {
         &self.publish
     }

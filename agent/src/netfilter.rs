@@ -1,5 +1,5 @@
-//! Which tables the kernel's netfilter holds, asked for by name and never listed: a large cluster has
-//! 100,000 chains. What they mean, and whether one goes, others decide.
+//! Tables of the kernel's netfilter, asked for by name and never listed: a large cluster has
+//! 100,000 chains. Callers decide what a table means, and whether it is deleted.
 //!
 //! nf_tables is asked by netlink: one question, one answer, nothing dumped; one batch deletes a table,
 //! as nft has it done.
@@ -25,7 +25,7 @@ const ACKNOWLEDGE: u16 = 4;
 const NAME_OF_TABLE: u16 = 1;
 const NAME_OF_CHAIN: u16 = 3;
 
-/// What is asked for.
+/// Name of the object that is asked for.
 #[derive(Clone, Copy, Debug)]
 pub enum Name<'a> {
     /// A table.

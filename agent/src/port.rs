@@ -1,5 +1,5 @@
-//! How connections to the healthz port come to the agent, and how they go on to whoever answers
-//! after it: a successor, or the port's owner (docs/adr/0010-port-takeover.md).
+//! Steers connections to the healthz port to the agent, and in the end to the next responder: a
+//! successor, or the port's owner (docs/adr/0010-port-takeover.md).
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -38,7 +38,7 @@ const WATCH: Duration = Duration::from_millis(200);
 /// Handshakes that began before the connections were given up are waited for this long: a client
 /// whose answer was lost gets it again after a second.
 const HANDSHAKES: Duration = Duration::from_millis(1_200);
-/// What a load balancer's connections wait for, as readiness names it.
+/// Name, in readiness, of the part that a load balancer's connections wait for.
 const PART: &str = "healthz port";
 
 /// /healthz and /livez, and the admin port; nothing for what is not served.
@@ -115,16 +115,16 @@ pub(crate) fn take_over(
 /// Whether another agent has taken over, and what was last known of that.
 #[derive(Default)]
 pub(crate) struct Succeeded {
-    /// What is asked, where connections are steered.
+    /// The kernel's record of a successor, where connections are steered.
     succession: Option<Arc<Succession>>,
-    /// How connections to the healthz port come here.
+    /// Way by which connections to the healthz port come here.
     pub(crate) port: watch::Sender<PortReport>,
     last: Successor,
 }
 
 impl Succeeded {
-    /// As the kernel says now, where connections are steered. A successor steers them before it
-    /// touches anything else that is ours.
+    /// The successor now; where connections are steered, by the kernel's record. A successor
+    /// steers them before it touches anything else that is ours.
     pub(crate) fn ask(&self) -> Successor {
         match self.succession.as_ref().map(|succession| succession.ask()) {
             Some(Behind::Agent { plans: true, .. }) => Successor::Plans,
@@ -173,7 +173,7 @@ fn steer(
     observer.steer(port(config), &steers)
 }
 
-/// Of /healthz and /livez; 0 where there is none, or the kernel picks it.
+/// Port of /healthz and /livez; 0 where there is none, or the kernel picks it.
 fn port(config: &Config) -> u16 {
     config.healthz.address.map_or(0, |address| address.port())
 }
@@ -207,7 +207,7 @@ pub(crate) struct Takeover {
 }
 
 impl Takeover {
-    /// What the agent answers is worth hearing: load balancers' connections come here from now on.
+    /// Directs load balancers' connections here from now on: the agent's answers are worth reading.
     pub(crate) fn ready(&self) {
         self.ready
             .send_if_modified(|ready| !std::mem::replace(ready, true));
@@ -302,7 +302,7 @@ impl PortSteering {
                 let answers = later || stranger || before || owners.answer_outsiders();
                 (owner, later, answers)
             }
-            // Who shares the port is of our kind: others were refused it, or we would be.
+            // A sharer of the port is of our kind: others were refused it, or we would be.
             None => {
                 let later = self.bound.as_ref().is_some_and(|bound| {
                     let shared = sharers(self.port, bound.inode);

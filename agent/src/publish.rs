@@ -1,11 +1,11 @@
 //! Writes the verdict to the API server: the Node's condition and Events about it.
 //!
-//! Takes published reports and a client, and decides nothing: what is said and when is
-//! `agent_core::condition`. Nobody waits for it, and nothing is queued: what is written is what stands
-//! at that moment, also after the API server was away. What it cannot write is logged once, and is
-//! in the report for as long as it lasts.
+//! Takes published reports and a client, and decides nothing: `agent_core::condition` decides what
+//! is written and when. Nobody waits for it, and nothing is queued: it writes the state in force at
+//! that moment, also after the API server was away. A failure to write is logged once, and is in
+//! the report for as long as it lasts.
 //!
-//! When the agent ends the condition stays as it is: its heartbeat tells its age.
+//! When the agent ends the condition stays as it is: its heartbeat shows its age.
 
 mod node;
 mod outcome;
@@ -47,16 +47,16 @@ const ACTION: &str = "Judge";
 /// The longest name of a reporting instance that the API takes.
 const INSTANCE_MAX: usize = 128;
 
-/// What is written, about whom, and how often.
+/// Kinds of writes, their Node and their pace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `metadata.name` of the Node.
     pub node: Arc<str>,
     /// The Node's condition is written.
     pub condition: bool,
-    /// Events are.
+    /// Events are written.
     pub events: bool,
-    /// How often.
+    /// Pace of the writes.
     pub pace: Pace,
     /// An answer of the API server comes within this, or the try has failed.
     pub patience: Duration,
@@ -75,7 +75,7 @@ impl Settings {
     }
 }
 
-/// What runs. Dropping it ends it at once; so does the end of the reports.
+/// The running publisher. Dropping it ends it at once; so does the end of the reports.
 #[derive(Debug)]
 pub struct Publishing {
     outcomes: Outcomes,
@@ -83,7 +83,7 @@ pub struct Publishing {
 }
 
 impl Publishing {
-    /// How it goes.
+    /// Outcomes of the writes.
     pub fn report(&self) -> PublishReport {
         self.outcomes.report()
     }
@@ -117,8 +117,8 @@ pub fn start(
     Publishing { outcomes, task }
 }
 
-/// What an agent before wrote. Read once; only an API server that is away is asked again, since
-/// nothing can be written then either.
+/// Reads the condition that an agent before wrote, once; only an API server that is away is asked
+/// again, since nothing can be written then either.
 async fn find(node: &NodeApi, pace: Pace) -> Option<Written> {
     let mut pause = pace.retry;
     loop {
@@ -145,7 +145,7 @@ struct Publisher {
     announcer: Option<Announcer>,
     node: NodeApi,
     recorder: Recorder,
-    /// What Events are about.
+    /// Object that Events are about.
     regarding: ObjectReference,
     outcomes: Outcomes,
 }
@@ -173,7 +173,7 @@ impl Publisher {
             regarding: ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("Node".to_owned()),
-                // As kubelet does, and as `kubectl describe node` looks for.
+                // kubelet writes the same, and `kubectl describe node` searches for it.
                 uid: Some(name.clone()),
                 name: Some(name),
                 ..ObjectReference::default()

@@ -1,10 +1,10 @@
 //! `pathproof rotate`: moves the sentinel's endpoint from one generation to the next, for the whole
 //! cluster. One of several leads, by a Lease; it alone writes the sentinel's slices.
 //!
-//! What is written when is [`agent_core::fleet::rotation`]'s to say; here it is read and written. Every
-//! write names the version that was read, so whoever wrote in between wins, and the next look sees
-//! what came of it. Nothing here ends the process but a signal: what goes wrong is said once, and
-//! tried again with the next look.
+//! [`agent_core::fleet::rotation`] decides what is written when; this module reads and writes it.
+//! Every write names the version that was read, so a write in between wins, and the next look reads
+//! its result. Only a signal ends the process: a failure is logged once, and tried again with the
+//! next look.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ const REQUEST: Duration = Duration::from_secs(5);
 /// The nodes are counted this often.
 const COUNT: Duration = Duration::from_secs(300);
 
-/// Why the rotator could not run.
+/// Reason why the rotator could not run.
 #[derive(Debug, Error)]
 pub enum RotateError {
     /// The API server cannot be asked.
@@ -48,7 +48,7 @@ pub enum RotateError {
     Signals(#[source] std::io::Error),
 }
 
-/// Why a request led to nothing.
+/// Reason why a request led to nothing.
 #[derive(Debug, Error)]
 enum Trouble {
     /// Somebody else wrote meanwhile, or the object is gone: the next look tells.
@@ -67,7 +67,7 @@ enum Trouble {
 /// at once.
 ///
 /// # Errors
-/// What kept it from starting.
+/// The reason why it could not start.
 pub async fn run(config: RotateConfig) -> Result<(), RotateError> {
     let listen = |kind| signal(kind).map_err(RotateError::Signals);
     let mut terminate = listen(SignalKind::terminate())?;
@@ -105,7 +105,7 @@ struct Rotator {
     slices: Api<EndpointSlice>,
     nodes: Api<Node>,
     counted: Option<(u32, Mono)>,
-    /// What went wrong last: it is said once.
+    /// Last problem: it is logged once.
     said: Option<String>,
     led: bool,
 }

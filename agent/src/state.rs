@@ -1,6 +1,6 @@
-//! What outlives the agent below its state folder: within one boot of the node a small JSON file,
-//! keyed by the boot's id (a restart of the agent changes nothing), and recordings of the flight
-//! recorder.
+//! Data that outlives the agent below its state folder: within one boot of the node a small JSON
+//! file, keyed by the boot's id (a restart of the agent changes nothing), and recordings of the
+//! flight recorder.
 
 use std::fs;
 use std::io;
@@ -34,7 +34,7 @@ const SCHEMA: u32 = 1;
 /// The file, and what was last written to it.
 pub(crate) struct Memory {
     path: Option<PathBuf>,
-    /// Where it is written first. Of two agents at once each has its own.
+    /// Path that it is written to first. Two agents at once have one each.
     fresh: PathBuf,
     boot_id: String,
     broken: bool,
@@ -65,7 +65,8 @@ impl Memory {
         }
     }
 
-    /// What an agent of this boot left. Anything unreadable is as good as nothing, and said.
+    /// Reads the state that an agent of this boot left. An unreadable file counts as none, and is
+    /// logged.
     pub(crate) fn recall(&self) -> Option<Remembered> {
         let path = self.path.as_ref()?;
         let read = || Ok(serde_json::from_slice::<Stored>(&fs::read(path)?)?);
@@ -158,9 +159,9 @@ fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
 /// Below the state folder.
 const FOLDER: &str = "recordings";
 const ENDING: &str = ".pathproof";
-/// How many are kept: a MiB each at most.
+/// Maximum number of recordings that are kept: a MiB each at most.
 const KEPT: usize = 6;
-/// As RFC 3339, without the characters that file names should not have.
+/// RFC 3339, without the characters that file names should not have.
 const NAME: &str = "%Y-%m-%dT%H%M%S%.3fZ";
 
 /// Recordings of the flight recorder below the state folder: a few files, the oldest dropped. Their

@@ -51,11 +51,11 @@ pub(super) struct Agent {
     interfaces: Interfaces,
     /// Interfaces came or went whose hooks were not followed yet.
     unfollowed: bool,
-    /// When the kernel's evidence is read again.
+    /// Pause until the kernel's evidence is read again.
     next_sample: Duration,
 }
 
-/// Where verdicts go, and what reports say beside them.
+/// Recipients of verdicts, and the data that reports carry beside them.
 pub(super) struct Output {
     pub(super) metrics: Arc<Metrics>,
     pub(super) publishing: Option<Publishing>,
@@ -140,7 +140,7 @@ impl Agent {
     /// Every few seconds: are the hooks still there, and first? Two agents that both insist on being
     /// first would fight, so a successor has them.
     pub(super) fn check(&mut self) {
-        // What is due at a check is not, beside a successor.
+        // Before the check: some of its work is a successor's, where there is one.
         let succeeded = self.follow_successor();
         self.feed(Event::Check);
         if succeeded {
@@ -379,7 +379,7 @@ impl Agent {
         }
     }
 
-    /// What metrics show beside the report.
+    /// Adds to the report the other data that metrics show.
     fn snapshot(&self, report: Arc<Report>) -> Snapshot {
         let observer = self.observer.as_ref();
         Snapshot {

@@ -23,7 +23,7 @@ const SETUP: Duration = Duration::from_secs(10);
 /// Probes for so long.
 ///
 /// # Errors
-/// What kept it from probing. Whatever happens, nothing is left behind.
+/// The reason why it could not probe. In any case, nothing is left behind.
 pub async fn check(config: Config, time: Duration) -> Result<(Report, Duration), AppError> {
     let mut shutdown = Shutdown::listen()?;
     let (probing, inbox) = (config.sentinel.clone())
@@ -50,7 +50,7 @@ pub async fn check(config: Config, time: Duration) -> Result<(Report, Duration),
         )),
         begun = turn(&mut agent, &mut inputs, time) => Ok(begun),
     };
-    // What came last counts, and is judged.
+    // The latest evidence counts too: it is read and judged.
     agent.sample();
     let report = agent.output.report.borrow().clone();
     agent.end(false).await;

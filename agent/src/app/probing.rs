@@ -1,5 +1,5 @@
 //! The sentinel's parts, held: its devices (kept by a task), programs, prober and uncached reader.
-//! What they bring becomes events of the node, and the node's effects reach them here.
+//! Their results become events of the node, and the node's effects reach them here.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use keeper::DesiredState;
 mod keeper;
 mod report;
 
-/// What comes to the main loop from the sentinel's parts.
+/// Events and traces from the sentinel's parts to the main loop.
 pub(super) struct Inbox {
     events: mpsc::UnboundedReceiver<Event>,
     traces: mpsc::UnboundedReceiver<ProbeTrace>,

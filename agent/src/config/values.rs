@@ -150,7 +150,7 @@ pub(super) fn object_name(text: &str) -> Result<ObjectName, &'static str> {
 /// Room for the four suffixes (`-c0`) in an interface name of 15 bytes (IFNAMSIZ).
 const PREFIX_LEN: usize = 12;
 
-/// What the names of the sentinel's interfaces begin with.
+/// Prefix of the names of the sentinel's interfaces.
 pub(crate) fn device_prefix(text: &str) -> Result<String, &'static str> {
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let text = text.trim();
@@ -222,7 +222,7 @@ impl Pattern {
     /// A pattern that some interface can match.
     ///
     /// # Errors
-    /// Why none can.
+    /// The reason why none can.
     fn new(text: &str) -> Result<Self, &'static str> {
         if text.contains([' ', '/', ':']) {
             return Err("no interface has a space, '/' or ':' in its name");

@@ -20,7 +20,7 @@ type Argument = (u8, Compare, u64);
 /// some of them start others.
 ///
 /// # Errors
-/// What stays allowed, and why.
+/// The calls that stay allowed, and why.
 pub(super) fn forbid_common(programs: bool) -> Result<(), Refused> {
     install(common(programs), libc::EPERM)?;
     // Its arguments are behind a pointer, where no filter can look. C libraries know this answer, as
@@ -87,7 +87,7 @@ fn conditional(programs: bool) -> Vec<Refusal> {
     };
     let mut clone: Vec<_> = NAMESPACES.map(|flag| bits(0, flag)).into();
     if !programs {
-        // What is no thread is a process.
+        // A clone that is no thread is a process.
         let thread = libc::CLONE_THREAD as u64;
         clone.push(vec![(0, Compare::MaskedEq(thread), 0)]);
     }
@@ -167,7 +167,7 @@ const NEVER: &[c_long] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
-    // Of this processor alone.
+    // For this processor alone.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_modify_ldt,
 ];

@@ -13,11 +13,11 @@ use agent_core::report::FilesReport;
 /// The newest rights that are asked for; a kernel that does not know them all holds those it does.
 const RIGHTS: ABI = ABI::V5;
 
-/// What any process reads of the kernel.
+/// Kernel paths that any process reads.
 const KERNEL: [&str; 4] = ["/proc", "/sys", "/dev/null", "/dev/urandom"];
 
-/// What is read to find a host by its name, and whom to trust: settings, authorities, and the
-/// libraries of the C library that do it.
+/// Paths that are read to find a host by its name, and to decide whom to trust: settings,
+/// authorities, and the libraries of the C library that do it.
 pub const SYSTEM: [&str; 8] = [
     "/etc",
     "/usr",
@@ -66,7 +66,7 @@ pub(super) fn confine(needs: &Needs) -> Result<FilesReport, Refused> {
     }
 }
 
-/// What the thread that loads programs reads of the kernel.
+/// Kernel paths that the thread that loads programs reads.
 const LOADING: [&str; 3] = ["/proc", "/sys/devices", "/sys/fs/bpf"];
 
 /// Keeps this thread from reading other files. The kernel's own types are among them: aya before 0.15

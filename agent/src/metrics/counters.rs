@@ -1,4 +1,4 @@
-//! What is counted where it happens, in the library's own counters and histograms.
+//! Metrics that are counted where they happen, in the library's own counters and histograms.
 
 use agent_common::probe::STAGES;
 use agent_common::service::Family as IpFamily;
@@ -21,7 +21,7 @@ pub(super) type Histograms<const N: usize> = Family<Labels<N>, Histogram>;
 /// those of the verdict.
 const LAGS: [f64; 11] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0];
 
-/// As the kernel counts delays: no datapath is faster than the first bound.
+/// Histogram with the kernel's bounds of delays: no datapath is faster than the first one.
 fn delays() -> Histogram {
     Histogram::new(exponential_buckets(1.024e-6, 2.0, 22))
 }
@@ -49,7 +49,7 @@ impl Listener {
     }
 }
 
-/// What became of a connection, apart from its requests.
+/// Fate of a connection, apart from its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turned {
     /// It was accepted.
@@ -80,7 +80,7 @@ pub struct HttpStats {
     answers: Counters<2>,
     open: Family<Labels<1>, Gauge>,
     turned: Counters<2>,
-    /// Of /healthz and /livez by kube-proxy's names.
+    /// Answers of /healthz and /livez, by kube-proxy's names.
     as_kube_proxy: [Counters<1>; 2],
 }
 
@@ -145,7 +145,7 @@ impl HttpStats {
         }
     }
 
-    /// What became of a connection.
+    /// Counts the fate of a connection.
     pub fn turned(&self, listener: Listener, turned: Turned) {
         self.event(listener, TURNED[turned as usize]).inc();
     }
@@ -168,7 +168,7 @@ impl Drop for Open {
     }
 }
 
-/// What is written to the API server.
+/// Kind of a write to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Published {
     /// The Node's condition.
@@ -187,7 +187,7 @@ impl Published {
     }
 }
 
-/// What became of a write.
+/// Result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteResult {
     /// It was taken.
@@ -258,15 +258,15 @@ impl PublishStats {
 /// Names of stages, in the order of their indexes.
 const STAGE_NAMES: [&str; STAGES] = ["arrived", "translated", "echoed", "returned", "collected"];
 
-/// What the main loop counts one by one.
+/// Metrics that the main loop counts one by one.
 #[derive(Debug)]
 pub(super) struct Measured {
     probes: Counters<4>,
     /// Times from sending to each stage of a handshake.
     stages: Histograms<2>,
-    /// How long the rules took to follow a move of the sentinel's endpoint.
+    /// Times that the rules took to follow a move of the sentinel's endpoint.
     pub(super) rotations: Histograms<1>,
-    /// How long ago an endpoint had left that was still sent a new connection.
+    /// Times since an endpoint left that was still sent a new connection.
     pub(super) left: Histograms<1>,
     /// Times of answers of DNS Services.
     pub(super) dns: Histograms<1>,

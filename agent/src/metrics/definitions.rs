@@ -16,7 +16,7 @@ pub(super) struct Definition {
 }
 
 impl Definition {
-    /// As it is queried.
+    /// Name by which it is queried.
     pub(super) fn full_name(&self) -> String {
         let unit = self.unit.map(|unit| format!("_{}", unit.as_str()));
         let total = matches!(self.kind, MetricType::Counter).then_some("_total");
@@ -24,7 +24,7 @@ impl Definition {
         format!("{}{unit}{total}", self.name)
     }
 
-    /// Of a metric that the library holds.
+    /// Registers a metric that the library holds.
     pub(super) fn register<M: registry::Metric + Clone>(&self, to: &mut Registry, metric: M) -> M {
         match self.unit {
             Some(unit) => {

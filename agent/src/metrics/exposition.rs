@@ -39,7 +39,7 @@ impl Collector for Exposition {
         let (connections, datagrams) = (&current.connections, &current.datagrams.counted);
         page.series(define::CONNECTIONS, connections.node_series())?;
         page.series(define::SERVICE_CONNECTIONS, connections.service_series())?;
-        // Who refuses a datagram, and who does not receive an answer, is not known.
+        // For datagrams, refusals and answers that do not arrive are not known.
         let is_known = |outcome: &str| !matches!(outcome, "refused" | "unheard");
         let nodes = datagrams.node_series();
         let nodes = nodes.filter(|([.., outcome], _)| is_known(outcome));
@@ -165,7 +165,7 @@ impl Page<'_, '_> {
         self.series(define::PROBE_ARMED, armed)?;
         let failing = lanes().map(|(labels, lane)| (labels, lane.failures.into()));
         self.series(define::PROBE_FAILING, failing)?;
-        // Of each path, by whichever transport lags more.
+        // Each path's lag is that of the transport that lags more.
         let lags = families().flat_map(|(family, of)| {
             ProbePath::ALL.into_iter().filter_map(move |path| {
                 let lanes = of.lanes.iter().filter(|lane| lane.path == path);

@@ -13,8 +13,8 @@ const HEAD: &str = "\
 `IPv6`. States and outcomes are explained in behaviour.md.
 ";
 
-/// Whoever stores the series pays for every combination of labels: one without a bound has no place
-/// here. A test compares the bounds with what is exposed.
+/// Every combination of labels costs storage: one without a bound has no place here. A test
+/// compares the bounds with what is exposed.
 const CONVENTIONS: &str = r#"
 ## Conventions
 

@@ -133,7 +133,7 @@ impl SentinelDevices {
     }
 }
 
-/// Why there are no devices.
+/// Reason why there are no devices.
 #[derive(Debug, Error)]
 pub enum DeviceError {
     /// No netlink socket.
@@ -144,15 +144,13 @@ pub enum DeviceError {
         "cannot {operation}: CAP_NET_ADMIN is missing; the sentinel is off until the agent is given it"
     )]
     Permission {
-        /// What was refused.
+        /// Operation that was refused.
         operation: String,
     },
     /// The kernel refused something.
     #[error("cannot {operation}: {source}")]
     Refused {
-        /// What was refused.
         operation: String,
-        /// Why.
         source: io::Error,
     },
     /// A device or route of others is in the way; in words, with the remedy.

@@ -16,7 +16,7 @@ const WINDOW: u16 = 64_240;
 const MSS_IPV4: u16 = 1_460;
 const MSS_IPV6: u16 = 1_440;
 
-/// What a probe sends.
+/// Packet that a probe sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packet {
     /// A connection's first segment, with this sequence number.

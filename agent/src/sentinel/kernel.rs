@@ -1,5 +1,5 @@
-//! What this node's kernel says of its Service routing: whether it forwards, and who programs the
-//! rules. Read, never written, and it says nothing of whether anything works.
+//! State of Service routing in this node's kernel: whether it forwards, and who programs the rules.
+//! It is read, never written, and does not show whether anything works.
 
 use std::ffi::CStr;
 use std::fs;
@@ -21,9 +21,10 @@ const IPTABLES_CHAIN: Name<'static> = Name::Chain {
 /// kube-proxy's table in nftables mode.
 const NFTABLES_TABLE: Name<'static> = Name::Table("kube-proxy");
 
-/// Who programs Service routing now, by [`Family`] and by the traces that each proxy leaves: a chain,
-/// a table, a device. Cheap enough for every few seconds: one small question to nf_tables for each
-/// name. What cannot be read is as if it were not there: only an owner that appears means anything.
+/// Proxies that program Service routing now, by [`Family`], found by the traces that each leaves: a
+/// chain, a table, a device. Cheap enough for every few seconds: one small question to nf_tables
+/// for each name. A trace that cannot be read counts as absent: only an owner that appears means
+/// anything.
 pub fn owners() -> [DatapathOwners; FAMILIES] {
     let nft = Nft::open(PATIENCE).ok().flatten();
     // SAFETY: a string with its end.

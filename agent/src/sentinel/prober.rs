@@ -32,18 +32,18 @@ mod round;
 mod tools;
 mod wire;
 
-/// What the prober needs of the kernel's maps. Errors are in words.
+/// Operations of the prober on the kernel's maps. Errors are in words.
 pub trait Kernel: Send + 'static {
     /// Makes a probe known before it is sent, with flags of
     /// [`probe_flag`](agent_common::probe::probe_flag).
     fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), String>;
-    /// What is known of a probe by now; nothing where it is not registered.
+    /// The record of a probe by now; nothing where it is not registered.
     fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, String>;
     /// Forgets a probe.
     fn remove(&mut self, key: &ProbeKey);
     /// Makes a socket known, by its cookie, before it connects.
     fn register_socket(&mut self, cookie: u64) -> Result<(), String>;
-    /// What was seen of a socket by now.
+    /// The record of a socket by now.
     fn socket(&self, cookie: u64) -> Option<HostProbe>;
     /// Forgets a socket.
     fn remove_socket(&mut self, cookie: u64);
@@ -56,7 +56,7 @@ pub trait Kernel: Send + 'static {
     fn next_event(&mut self) -> Option<ProbeEvent>;
 }
 
-/// Why there is no prober.
+/// Reason why there is no prober.
 #[derive(Debug, Error)]
 pub enum ProberError {
     /// Packet sockets are not allowed.
@@ -65,9 +65,7 @@ pub enum ProberError {
     /// The kernel refused something.
     #[error("cannot {operation}: {source}")]
     Refused {
-        /// What was refused.
         operation: &'static str,
-        /// Why.
         source: io::Error,
     },
 }
@@ -81,7 +79,7 @@ pub struct Prober {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread is to probe from now on; nothing: it is to end.
+/// Targets of the thread from now on; nothing: it is to end.
 type Order = Option<Vec<SentinelAddresses>>;
 
 impl Prober {

@@ -22,7 +22,7 @@ const STUCK: Duration = Duration::from_secs(3);
 /// And at most this often while probes fail.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What the node wants.
+/// State that the node wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DesiredState {
     /// Nothing while the view is not known: then what is not needed may not be removed either.
@@ -59,7 +59,7 @@ struct Keeper {
     made: watch::Sender<Option<SentinelDevices>>,
     events: mpsc::UnboundedSender<Event>,
     families: Vec<Family>,
-    /// What was said last of why there are none.
+    /// Last reported reason why there are no devices.
     off: Option<String>,
     /// Nothing of ours is there, as far as we know.
     removed: bool,

@@ -33,7 +33,7 @@ impl Probing {
         }
     }
 
-    /// What is probed, by family.
+    /// Addresses that are probed, by family.
     pub(super) fn addresses(&self, node: &Node) -> Vec<SentinelAddresses> {
         let Some(watched) = node.sentinel() else {
             return Vec::new();

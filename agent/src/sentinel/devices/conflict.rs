@@ -17,8 +17,8 @@ const OTHERS: &str = "choose other sentinel addresses";
 const RESERVE: &str =
     "reserve another address of the podCIDR, one that IPAM never hands out, or give none";
 
-/// Of the benchmarking ranges (RFC 2544, RFC 5180), the one of `family`: never routed on the
-/// internet, not used by Kubernetes.
+/// Benchmarking range of `family` (RFC 2544, RFC 5180): never routed on the internet, not used by
+/// Kubernetes.
 fn benchmark_range(family: Family) -> IpNet {
     match family {
         Family::V4 => Ipv4Net::new_assert(Ipv4Addr::new(198, 18, 0, 0), 15).into(),
@@ -26,8 +26,8 @@ fn benchmark_range(family: Family) -> IpNet {
     }
 }
 
-/// What of this node has one of the sentinel's addresses in `families`: an address of the node, a
-/// route of others, a neighbour. A sentence with its remedy.
+/// Finds a part of this node that has one of the sentinel's addresses in `families`: an address of
+/// the node, a route of others, a neighbour. Returns a sentence with its remedy.
 ///
 /// # Errors
 /// A refusal of the kernel.
@@ -126,8 +126,9 @@ fn uses(route: &Route, address: IpAddr) -> bool {
     !everything && !route.gateway && route.destination.contains(&address)
 }
 
-/// What of the cluster has one of the sentinel's addresses: this node's podCIDRs and Node object,
-/// Services other than the sentinel's, their endpoints. A sentence with its remedy.
+/// Finds a part of the cluster that has one of the sentinel's addresses: this node's podCIDRs and
+/// Node object, Services other than the sentinel's, their endpoints. Returns a sentence with its
+/// remedy.
 pub fn in_cluster(config: &SentinelConfig, view: &ClusterView) -> Option<String> {
     let fixed = [config.client, config.echo].concat();
     let pods = config.pod.iter().flatten();
@@ -168,7 +169,7 @@ pub fn in_cluster(config: &SentinelConfig, view: &ClusterView) -> Option<String>
     pods.copied().find_map(|pod| pod_source(pod, cidrs))
 }
 
-/// Why a pod source is no address of this node's that a pod could have.
+/// Reason why a pod source is no address of this node's that a pod could have.
 fn pod_source(address: IpAddr, cidrs: &[IpNet]) -> Option<String> {
     let Some(cidr) = cidrs.iter().find(|cidr| cidr.contains(&address)) else {
         let same = |cidr: &&IpNet| cidr.addr().is_ipv4() == address.is_ipv4();

@@ -22,7 +22,7 @@ const FAR_MTU: u32 = 1279;
 const IPV6_MIN_MTU: u32 = 1280;
 /// MTU of a near end where somebody took IPv6 from it by setting a smaller one.
 const NEAR_MTU: u32 = 1500;
-/// How often, and how far apart, a device is looked at until it is ready.
+/// Maximum number of looks at a device until it is ready, and the interval between them.
 const LOOKS: u32 = 50;
 const BETWEEN: Duration = Duration::from_millis(10);
 

@@ -44,7 +44,7 @@ impl Drop for Netlink {
     }
 }
 
-/// What the kernel says of a device.
+/// A device as the kernel describes it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Link {
     pub(super) index: u32,
@@ -285,8 +285,8 @@ impl Netlink {
         }
     }
 
-    /// Which route the node takes to an address: the tables' entry, policy rules applied. With
-    /// `from`, for a packet that comes in by that device from that address.
+    /// Looks up the route that the node takes to an address: the tables' entry, policy rules
+    /// applied. With `from`, for a packet that comes in by that device from that address.
     pub(super) async fn lookup(
         &self,
         address: IpAddr,

@@ -1,8 +1,8 @@
 //! A quick look at whether the devices are still what [`ensure`](super::ensure()) made, taken when
 //! probes fail: a few questions about our own devices, no list of everything.
 //!
-//! What only matters without our programs (the far ends' own settings) is no damage: writing
-//! `ip_forward` changes it on every device, and a probe does not feel it.
+//! A change that only matters without our programs (the far ends' own settings) is no damage:
+//! writing `ip_forward` makes one on every device, and it does not affect probes.
 
 use std::net::IpAddr;
 
@@ -144,7 +144,7 @@ async fn look_at_routes(
     family: Family,
     found: &mut Vec<String>,
 ) {
-    // Who sends to the addresses behind this device: those behind the other one.
+    // The addresses behind the other device send to those behind this one.
     let other = match near {
         Role::ServerNear => Role::ClientNear,
         _ => Role::ServerNear,
@@ -163,8 +163,9 @@ async fn look_at_routes(
     }
 }
 
-/// What a lookup says. `own` is the node's own way, which must be ours; for a packet that comes in
-/// the kernel also refuses what it would not forward, which is not for us to judge.
+/// Damage that a lookup shows. With `own` it is the route of the node's own packets, which must be
+/// ours; for a packet that comes in the kernel also refuses what it would not forward, which is not
+/// for us to judge.
 async fn judge(
     netlink: &Netlink,
     link: &Link,
@@ -182,7 +183,7 @@ async fn judge(
                 return None;
             }
             if own && unicast && route.table == MAIN && !route.is_exactly(address) {
-                // What a packet without our route takes.
+                // A packet takes this one when ours is missing.
                 return Some(gone);
             }
             let by = match route.device {

@@ -31,7 +31,7 @@ const TOGETHER: Duration = Duration::from_millis(100);
 struct Course<S> {
     targets: SentinelAddresses,
     due: Mono,
-    /// When the last round began.
+    /// Start of the last round.
     begun: Option<Mono>,
     pace: Pace,
     round: Round<S>,
@@ -153,7 +153,7 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         for course in courses.filter(|course| course.is_due(together)) {
             // Nobody can be late for what was brought forward.
             let due = course.due.min(now);
-            // What was missed is not made up for.
+            // Rounds that were missed are not made up for.
             course.begun = Some(now);
             let whole = course.pace.is_whole();
             course.due = now.plus(course.pace.gap(self.tools.dice));
@@ -172,7 +172,7 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         }
     }
 
-    /// When [`advance`](Self::advance) is due at the latest; nothing without targets.
+    /// Latest time at which [`advance`](Self::advance) is due; nothing without targets.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
         let courses = self.courses.iter().flatten();
         let next = |course: &Course<N::Socket>| course.round.next().unwrap_or(course.due);
@@ -234,7 +234,7 @@ const WHOLE: u32 = 5;
 /// So many rounds from the last change on: enough to confirm a failure, and a repair.
 const ROUNDS: u32 = 8;
 
-/// How a probe fared, as far as a change of it is a reason to hurry.
+/// Outcome of a probe, as far as a change of it is a reason to hurry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fate {
     returned: bool,
@@ -269,7 +269,7 @@ struct Pace {
     doubted: u32,
     /// Rounds in haste still to come.
     hurried: u32,
-    /// Where the endpoint moved to.
+    /// Port that the endpoint moved to.
     wanted: Option<u16>,
     /// A probe of the last round went elsewhere.
     behind: bool,

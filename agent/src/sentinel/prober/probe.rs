@@ -30,7 +30,7 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    /// When something is to be done with it at the latest.
+    /// Latest time at which something is to be done with it.
     pub(super) fn next(&self) -> Mono {
         self.times.next(self.is_looked_at())
     }
@@ -152,7 +152,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
                 sequence: flight.sequence,
                 acknowledged: flight.acknowledged,
             };
-            // What cannot be sent leaves an entry behind, and the next probe tells why.
+            // A RST that cannot be sent leaves an entry behind, and the next probe reports why.
             let _ = self.send(Side::Client, flight.ends(), reset);
         }
     }
@@ -180,7 +180,7 @@ impl<S: Socket> Call<S> {
         (self.socket.as_raw_fd(), self.connected.is_none())
     }
 
-    /// When something is to be done with it at the latest.
+    /// Latest time at which something is to be done with it.
     pub(super) fn next(&self) -> Mono {
         self.times.next(self.connected.is_none())
     }
@@ -346,18 +346,18 @@ impl<K: Kernel, N: Network> Tools<K, N> {
                 sequence: isn.wrapping_add(1),
                 acknowledged: None,
             };
-            // What cannot be sent leaves an entry behind, and the next probe tells why.
+            // A RST that cannot be sent leaves an entry behind, and the next probe reports why.
             let _ = self.send_own(ends, reset);
         }
     }
 }
 
-/// Why nothing can be said of a probe.
+/// Reason why nothing can be reported of a probe.
 fn unread(error: &str) -> String {
     format!("the kernel's record of it cannot be read: {error}")
 }
 
-/// What an error of a socket says of its probe: what came back to it.
+/// Flags for the answer to a probe, by the error of its socket.
 fn flags_of(error: &io::Error) -> u32 {
     match error.raw_os_error() {
         Some(libc::ECONNREFUSED | libc::ECONNRESET) => probe_flag::REFUSED,

@@ -15,7 +15,7 @@ use super::wire::{Network, Side, Socket};
 use super::{Kernel, Waiting};
 use crate::sentinel::frame::Packet;
 
-/// What a lane sends: from where (nothing: the host's own source) to where.
+/// A lane's probe: its source (nothing: the host's own) and its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Errand {
     lane: Lane,
@@ -227,7 +227,7 @@ impl<S: Socket> Round<S> {
         done.map(move |trace| ProbeTrace { control, ..trace })
     }
 
-    /// When something is to be done at the latest.
+    /// Latest time at which something is to be done.
     pub(super) fn next(&self) -> Option<Mono> {
         let control = match &self.control {
             ControlProbe::UnderWay { times, .. } => Some(times.next(true)),

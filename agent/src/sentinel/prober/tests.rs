@@ -221,7 +221,7 @@ fn what_the_observer_sees_late_still_ends_a_probe_early() {
     );
 }
 
-// Whatever the moment: 480 ms to the next round, 200 ms for the first loss, three more in doubt.
+// At any moment: 480 ms to the next round, 200 ms for the first loss, three more in doubt.
 #[rstest]
 fn four_failures_in_a_row_are_told_soon(
     #[values(Path::Silent, Path::HandshakeOnly, Path::Refusing)] broken: Path,
@@ -238,7 +238,7 @@ fn four_failures_in_a_row_are_told_soon(
         assert_eq!(traces.iter().filter(whole).count(), 0, "{lane:?}");
         assert!(traces.len() >= 4, "{lane:?}: {}", traces.len());
     }
-    // What lasts costs no more than what works.
+    // A failure that lasts costs no more than a path that works.
     bench.run(2 * SECOND);
     bench.traces();
     bench.run(10 * SECOND);

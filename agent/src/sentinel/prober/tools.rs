@@ -1,5 +1,5 @@
-//! What every probe is sent and followed with: maps, devices, a clock, random numbers, ports; and
-//! what the kernel holds of a probe as a [`ProbeTrace`].
+//! Tools by which every probe is sent and followed: maps, devices, a clock, random numbers, ports;
+//! and the kernel's record of a probe as a [`ProbeTrace`].
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -18,8 +18,8 @@ use crate::sentinel::frame::{self, Packet};
 
 /// A probe's time. No TCP retransmits a SYN within it.
 pub(super) const TIMEOUT: Duration = Duration::from_millis(200);
-/// When the observer is asked first about a probe that got no answer, and how much longer each
-/// following wait is: what it saw needs no timeout.
+/// Time until the observer is first asked about a probe that got no answer, and the factor by which
+/// each following wait is longer: an outcome that it saw needs no timeout.
 const LOOK: Duration = Duration::from_millis(5);
 const LOOK_FACTOR: u32 = 4;
 /// One of a billion tokens is in use; this many never are.
@@ -38,7 +38,7 @@ pub(super) struct Tools<K, N> {
     pub(super) clock: Box<dyn Fn() -> Mono + Send>,
     pub(super) dice: Dice,
     pub(super) ports: Ports,
-    /// Of the probes under way.
+    /// Tokens of the probes under way.
     pub(super) tokens: Vec<u32>,
     /// Reused for every frame.
     pub(super) frame: Vec<u8>,
@@ -188,8 +188,8 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         seen & TOLD != 0 && (seen & TOLD & !ELSEWHERE != 0 || !reached())
     }
 
-    /// What the observer saw of a connection beyond doubt: nothing where another one shares the
-    /// number.
+    /// State bits that the observer saw of a connection beyond doubt: none where another one shares
+    /// the number.
     pub(super) fn seen(&self, isn: u32, family: Family) -> u32 {
         let seen = self.kernel.connection_state(isn, family);
         let sure = seen.filter(|seen| seen & state::AMBIGUOUS == 0);
@@ -197,7 +197,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
     }
 }
 
-/// When a probe ends at the latest, and when it is looked at before that.
+/// Latest end of a probe, and the time of the next look at it before that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Times {
     deadline: Mono,

@@ -14,7 +14,7 @@ use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Type};
 use super::ProberError;
 use crate::sentinel::devices::{Mac, Role, SentinelDevices};
 
-/// Where a frame is written.
+/// Pair that a frame is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// To the client pair: into the node, as a pod's.
@@ -41,7 +41,7 @@ impl Side {
     }
 }
 
-/// What the prober does to the world outside its maps.
+/// Actions of the prober on the world outside its maps.
 pub(super) trait Network {
     /// A socket of the host's own path.
     type Socket: Socket;
@@ -53,9 +53,9 @@ pub(super) trait Network {
     fn socket(&mut self, family: Family) -> io::Result<Self::Socket>;
 }
 
-/// What the prober does with a socket of its own.
+/// Actions of the prober on a socket of its own.
 pub(super) trait Socket: AsRawFd {
-    /// What the programs know it by.
+    /// Cookie by which the programs identify it.
     fn cookie(&self) -> io::Result<u64>;
     /// Begins to connect.
     fn connect(&self, to: SocketAddr) -> io::Result<()>;

@@ -1,4 +1,4 @@
-//! What is a conflict and what only looks like one.
+//! Conflicts, and states that only look like one.
 
 use std::sync::Arc;
 

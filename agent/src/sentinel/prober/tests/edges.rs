@@ -1,4 +1,4 @@
-//! What cannot be sent, the host's own path, and the thread itself.
+//! Probes that cannot be sent, the host's own path, and the thread itself.
 
 use super::*;
 

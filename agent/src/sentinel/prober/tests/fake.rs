@@ -30,7 +30,7 @@ pub(super) const ECHO_ISN: u32 = 0xffff_fffa;
 /// Initial sequence number of every socket.
 pub(super) const HOST_ISN: u32 = 77;
 
-/// How the datapath behaves.
+/// Behaviour of the datapath.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Path {
     #[default]
@@ -44,7 +44,7 @@ pub(super) enum Path {
     Unreachable,
 }
 
-/// What a frame was.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum What {
     Syn,
@@ -75,9 +75,9 @@ pub(super) struct State {
     pub(super) register_fails: bool,
     /// Token of a record that cannot be found.
     pub(super) gone: Option<u32>,
-    /// Where the echo is dialled: what the datapath's rules say. Zero leaves it out.
+    /// Port at which the datapath's rules dial the echo. Zero leaves it out.
     pub(super) generation: u16,
-    /// What the observer sees of every connection.
+    /// State bits that the observer reports for every connection.
     pub(super) observed: Option<u32>,
     pub(super) probes: BTreeMap<ProbeKey, Probe>,
     pub(super) cookies: BTreeMap<u64, HostProbe>,
@@ -325,7 +325,7 @@ impl Socket for FakeSocket {
             return Err(io::Error::from_raw_os_error(error));
         }
         if matches!(state.path, Path::Sound | Path::HandshakeOnly) {
-            // As the program does that finds the cookie.
+            // The program that finds the cookie does the same.
             let seen = HostProbe {
                 token: HOST_ISN,
                 seen: 1,

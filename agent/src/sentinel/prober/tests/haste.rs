@@ -30,7 +30,7 @@ fn gaps(traces: &[&ProbeTrace]) -> Vec<Duration> {
     pairs.map(|pair| pair[1].sent.since(pair[0].sent)).collect()
 }
 
-// Whatever the moment: the first probe that meets it was sent at most 100 ms after the one before.
+// At any moment: the first probe that meets it was sent at most 100 ms after the one before.
 #[rstest]
 fn rules_that_follow_are_noticed_within_100_ms(
     #[values(0, 70, 190, 330)] moment: u64,
