@@ -132,7 +132,14 @@ pub fn resolve(
     let words = options::of(&effective, is_set);
     let args = Args::try_parse_from(words).map_err(|error| {
         let text = error.to_string();
-        let said = text.lines().next().unwrap_or_default();
+        // What follows is how `pathproof run` is called, which nobody did.
+        let said = text.lines().map(str::trim);
+        let said =
+            said.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+        let said = said
+            .filter(|line| !line.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ");
         options(said.trim_start_matches("error: ").to_owned())
     })?;
     let Command::Run(said) = args.command else {

@@ -99,7 +99,7 @@ impl Drop for Publishing {
 pub fn start(
     settings: Settings,
     client: Client,
-    mut reports: Reports,
+    reports: Reports,
     metrics: Arc<Metrics>,
 ) -> Publishing {
     let outcomes = Outcomes::new(settings.condition, settings.events, metrics);
@@ -111,8 +111,18 @@ pub fn start(
             found = find(&node, settings.pace) => found,
             () = async { while ended.changed().await.is_ok() {} } => return,
         };
-        let mut publisher = Publisher::new(&settings, client, node, found, noted);
-        while publisher.turn(&mut reports).await {}
+        // Apart, so that neither waits for an answer to the other.
+        let publisher = |condition, events| {
+            let part = Settings {
+                condition: condition && settings.condition,
+                events: events && settings.events,
+                ..settings.clone()
+            };
+            let noted = noted.clone();
+            Publisher::new(&part, client.clone(), node.clone(), found, noted)
+        };
+        let condition = publisher(true, false).run(reports.clone());
+        tokio::join!(condition, publisher(false, true).run(reports));
     });
     Publishing { outcomes, task }
 }
@@ -180,6 +190,11 @@ impl Publisher {
             },
             outcomes,
         }
+    }
+
+    /// Until no more reports will come.
+    async fn run(mut self, mut reports: Reports) {
+        while self.turn(&mut reports).await {}
     }
 
     /// Writes what is due, or waits. False when no more reports will come.

@@ -18,7 +18,7 @@ fn the_way_by_an_ifb_is_no_leak() {
             tc(
                 node,
                 &format!(
-                    "filter add dev {device} parent ffff: matchall action mirred egress redirect dev {ifb}"
+                    "filter add dev {device} parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev {ifb}"
                 ),
             );
         }

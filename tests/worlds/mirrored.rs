@@ -19,7 +19,7 @@ fn copies_are_no_connections() {
                 tc(
                     node,
                     &format!(
-                        "filter add dev {device} {direction} matchall action mirred egress mirror dev mon0"
+                        "filter add dev {device} {direction} protocol all u32 match u32 0 0 action mirred egress mirror dev mon0"
                     ),
                 );
             }

@@ -76,7 +76,7 @@ pub(crate) fn tc(ns: &Namespace, words: &str) {
 pub(crate) fn policy(ns: &Namespace, rules: &[String]) {
     let rules = rules.join("\n");
     ns.nft(&format!(
-        "table inet policy {{ chain forward {{ type filter hook forward priority -5; policy accept;\n\
+        "table inet netpolicy {{ chain forward {{ type filter hook forward priority -5; policy accept;\n\
          {rules}\n}}\n}}\n"
     ))
     .expect("a policy");

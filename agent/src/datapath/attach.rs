@@ -50,6 +50,8 @@ pub struct Attachment {
     pub first: [Option<bool>; 2],
     /// Programs of others stood behind ours when that was last looked at.
     pub(super) is_shared: bool,
+    /// Looks in a row that found none.
+    alone: u32,
     /// The current problem, in words.
     pub problem: Option<String>,
     repaired: Option<Mono>,
@@ -62,6 +64,25 @@ impl Attachment {
         match &self.hooks {
             [Some(ingress), Some(_)] => Some(ingress.mechanism()),
             _ => None,
+        }
+    }
+
+    /// Looks whether programs of others stand beside ours. A CNI attaches its own a moment after the
+    /// device was made, or at any time later: links are looked at each time, filters, which cost a
+    /// dump each, seldom, and not those of all devices at once. What is not known stays as it was, and
+    /// that they are gone is believed at the second look.
+    fn look_for_others(&mut self) {
+        let turn = self.looks.wrapping_add(self.device.index);
+        let filters_too = self.looks < 4 || turn.is_multiple_of(LOOK_FOR_OTHERS);
+        self.looks = self.looks.wrapping_add(1);
+        let hooks = self.hooks.iter().flatten();
+        let company: Vec<_> = hooks.map(|hook| hook.has_company(filters_too)).collect();
+        if company.contains(&Some(true)) {
+            self.is_shared = true;
+            self.alone = 0;
+        } else if !company.contains(&None) {
+            self.alone += 1;
+            self.is_shared &= self.alone < 2;
         }
     }
 
@@ -96,14 +117,10 @@ impl Attachment {
             }
         }
         let problem = (!problems.is_empty()).then(|| problems.join("; "));
-        // A CNI attaches its programs a moment after the device was made.
-        if self.looks < 4 || self.looks.is_multiple_of(LOOK_FOR_OTHERS) {
-            self.is_shared = self.hooks.iter().flatten().any(Hook::has_company);
-        }
-        self.looks = self.looks.wrapping_add(1);
+        self.look_for_others();
         // It is tried again and again: what stays the same is said once.
         if let Some(error) = problem.as_ref().filter(|_| problem != self.problem) {
-            tracing::warn!(device = %device.name, %error, "not attached");
+            tracing::warn!(device = %self.device.name, %error, "not attached");
         }
         self.problem = problem;
     }
@@ -159,6 +176,7 @@ impl Attacher {
                     hooks: [None, None],
                     first: [None, None],
                     is_shared: false,
+                    alone: 0,
                     problem: None,
                     repaired: None,
                     looks: 0,

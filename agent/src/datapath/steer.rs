@@ -289,8 +289,8 @@ pub struct Succession {
     namespace: File,
     /// Bear the names; nothing where they could not be had.
     _steers: Option<UnixDatagram>,
-    answers: OnceLock<Option<UnixDatagram>>,
-    plans: OnceLock<Option<UnixDatagram>>,
+    answers: OnceLock<UnixDatagram>,
+    plans: OnceLock<UnixDatagram>,
 }
 
 impl Succession {
@@ -307,12 +307,21 @@ impl Succession {
 
     /// Load balancers' connections come here from now on.
     fn answer(&self) {
-        self.answers.get_or_init(|| bear(ANSWERS, self.program));
+        self.bear_once(&self.answers, ANSWERS);
     }
 
     /// The maps of expectations are kept from here from now on: to be called before they are read.
     pub fn plan(&self) {
-        self.plans.get_or_init(|| bear(PLANS, self.program));
+        self.bear_once(&self.plans, PLANS);
+    }
+
+    /// A name that could not be had is tried for again.
+    fn bear_once(&self, place: &OnceLock<UnixDatagram>, name: &str) {
+        if place.get().is_none()
+            && let Some(socket) = bear(name, self.program)
+        {
+            let _ = place.set(socket);
+        }
     }
 
     /// Whether another agent's connections came before: its program stands, attached before this

@@ -82,7 +82,8 @@ impl Default for Limits {
             waiting: 10_240,
             talking: 512,
             waiting_time: Duration::from_secs(60),
-            talking_time: Duration::from_secs(30),
+            // Not a part of the usual 30 s between two scrapes, nor those seconds.
+            talking_time: Duration::from_secs(45),
         }
     }
 }

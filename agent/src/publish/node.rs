@@ -24,6 +24,7 @@ const MANAGER: &str = "pathproof";
 const METADATA_ALONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 /// One Node.
+#[derive(Clone)]
 pub(super) struct NodeApi {
     client: Client,
     name: Arc<str>,

@@ -34,13 +34,23 @@ const INITIAL_END: &str = "k8s.io/initial-events-end";
 /// Watches that end at once are a problem after so many.
 const OFTEN: u32 = 3;
 
+/// Ends of a connection on which nothing was acknowledged.
+const DEAD: [io::ErrorKind; 3] = [
+    io::ErrorKind::TimedOut,
+    io::ErrorKind::HostUnreachable,
+    io::ErrorKind::NetworkUnreachable,
+];
+
 /// Timeouts and backoff.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// A server that does not begin to answer within this is away.
     pub(super) reply: Duration,
-    /// A watch is asked for at least so long, and up to twice as long.
+    /// A watch is asked for at least so long, and up to twice as long...
     pub(super) watch: Duration,
+    /// ...and that of this node's own object so long: behind a proxy a server that is gone is
+    /// noticed by the end of a watch alone, and a node that leaves must not stay in service.
+    pub(super) watch_node: Duration,
     /// The first pause after a failure; doubled with each more...
     pub(super) pause: Duration,
     /// ...up to this. Half of each pause is chance.
@@ -57,6 +67,7 @@ impl Default for Pace {
         Self {
             reply: Duration::from_secs(15),
             watch: Duration::from_secs(300),
+            watch_node: Duration::from_secs(60),
             pause: Duration::from_millis(500),
             longest: Duration::from_secs(15),
             relist: Duration::from_secs(1),
@@ -259,7 +270,11 @@ impl Follower {
 
     /// Watches from a version, or from what is there.
     async fn watch(&mut self, version: Option<String>) -> Result<(), End> {
-        let seconds = self.pace.watch.as_secs();
+        let span = match self.requests.kind {
+            Kind::Node => self.pace.watch_node,
+            _ => self.pace.watch,
+        };
+        let seconds = span.as_secs();
         let seconds = seconds + jitter(seconds);
         let (began, whole) = (Instant::now(), Duration::from_secs(seconds));
         let is_list = version.is_none();
@@ -339,6 +354,7 @@ impl Follower {
         }
         let Ok(event) = serde_json::from_slice::<Line>(line) else {
             // Cut off, or no watch at all.
+            self.doubtful = true;
             return Err(End::Over);
         };
         if event.kind != "ERROR" {
@@ -444,7 +460,8 @@ fn is_dead(error: &io::Error) -> bool {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = cause {
         let io = error.downcast_ref::<io::Error>();
-        if io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+        // Of a machine beside ours that is off the kernel says that it is unreachable.
+        if io.is_some_and(|error| DEAD.contains(&error.kind())) {
             return true;
         }
         cause = error.source();

@@ -197,16 +197,19 @@ impl Hook {
         Some(self.programs().ok()?.first() == Some(&self.program))
     }
 
-    /// Whether programs of others stand here, as links or as filters. Those of another agent, while one
-    /// follows the other, are taken for others'.
-    pub(super) fn has_company(&self) -> bool {
-        let links = programs_at(self.index, self.direction.tcx()).unwrap_or_default();
-        let beside = |ids: &[u32]| ids.iter().any(|id| *id != self.program);
-        beside(&links) || {
-            let filters = filters(self.index, self.direction, 0).unwrap_or_default();
-            let filters: Vec<u32> = filters.iter().map(|filter| filter.program).collect();
-            beside(&filters)
+    /// Whether programs of others stand here, as links or, where `filters_too`, as filters; `None`
+    /// where that is not known. Those of another agent, while one follows the other, are taken for
+    /// others'.
+    pub(super) fn has_company(&self, filters_too: bool) -> Option<bool> {
+        let beside = |id: &u32| *id != self.program;
+        match programs_at(self.index, self.direction.tcx()) {
+            Ok(links) if links.iter().any(beside) => return Some(true),
+            Err(_) if self.mechanism() != Mechanism::Clsact => return None,
+            _ => {}
         }
+        let asked = filters_too.then(|| filters(self.index, self.direction, 0))?;
+        let filters = asked.ok()?;
+        Some(filters.iter().any(|filter| beside(&filter.program)))
     }
 
     /// Whether it stands. A link's device may be gone; of a filter the kernel may not tell, and it is
