@@ -11,24 +11,13 @@ use agent_core::drain::Ask;
 use agent_core::report::drain::DrainReport;
 use agent_core::report::{Report, SCHEMA};
 
-/// Time limits.
-pub(super) struct Patience {
-    /// Of the connection.
-    pub(super) connect: Duration,
-    /// Of each piece of the answer.
-    pub(super) read: Duration,
-}
+/// Time limits: of the connection, and of each piece of the answer.
+pub(super) type Patience = (Duration, Duration);
 
-/// Patience of people: a node that is starved answers late.
-const PEOPLE: Patience = Patience {
-    connect: Duration::from_secs(3),
-    read: Duration::from_secs(5),
-};
+/// A node that is starved answers late, and people wait.
+const PEOPLE: Patience = (Duration::from_secs(3), Duration::from_secs(5));
 /// Together below the 5 s that node-problem-detector gives its plugins.
-pub(super) const PLUGIN: Patience = Patience {
-    connect: Duration::from_secs(1),
-    read: Duration::from_secs(3),
-};
+pub(super) const PLUGIN: Patience = (Duration::from_secs(1), Duration::from_secs(3));
 /// Far more than a report of 150 Services and 4,096 interfaces.
 const MAX_ANSWER: u64 = 16 * 1024 * 1024;
 
@@ -68,21 +57,18 @@ pub enum FetchError {
 
 /// The report of `/verdict`, and the text that it was read from.
 pub(super) fn report(address: &str) -> Result<(Report, String), FetchError> {
-    report_within(address, &PEOPLE)
+    ask(PEOPLE, address)
 }
 
-/// The same within other time limits.
-pub(super) fn report_within(
-    address: &str,
-    patience: &Patience,
-) -> Result<(Report, String), FetchError> {
-    let body = body(address, &exchange(address, "/verdict", patience)?)?;
+/// The report, within other time limits.
+pub(super) fn ask(limits: Patience, address: &str) -> Result<(Report, String), FetchError> {
+    let body = body(address, &exchange(address, "/verdict", limits)?)?;
     Ok((parse(address, &body)?, body))
 }
 
 /// The answer of `/drainz` to a question, and its body.
 pub(super) fn drain(address: &str, ask: &Ask) -> Result<(DrainReport, String), FetchError> {
-    let answer = exchange(address, &format!("/drainz?{}", ask.query()), &PEOPLE)?;
+    let answer = exchange(address, &format!("/drainz?{}", ask.query()), PEOPLE)?;
     let answer = Answer::of(address, &answer)?;
     match (answer.status, serde_json::from_slice(answer.body)) {
         ("200" | "503", Ok(report)) => Ok((report, answer.text())),
@@ -92,7 +78,7 @@ pub(super) fn drain(address: &str, ask: &Ask) -> Result<(DrainReport, String), F
 
 /// The recording of a running agent.
 pub(super) fn recording(address: &str) -> Result<Vec<u8>, FetchError> {
-    let answer = exchange(address, "/recording", &PEOPLE)?;
+    let answer = exchange(address, "/recording", PEOPLE)?;
     let answer = Answer::of(address, &answer)?;
     match answer.status {
         "200" => Ok(answer.body.to_vec()),
@@ -179,12 +165,11 @@ impl<'a> Answer<'a> {
     }
 }
 
-fn exchange(address: &str, page: &str, patience: &Patience) -> Result<Vec<u8>, FetchError> {
+fn exchange(address: &str, page: &str, patience: Patience) -> Result<Vec<u8>, FetchError> {
     let broken = |source| FetchError::Broken(address.to_owned(), source);
-    let mut stream = connect(address, patience.connect)?;
-    let read = Some(patience.read);
-    stream.set_read_timeout(read).map_err(broken)?;
-    stream.set_write_timeout(read).map_err(broken)?;
+    let mut stream = connect(address, patience.0)?;
+    stream.set_read_timeout(Some(patience.1)).map_err(broken)?;
+    stream.set_write_timeout(Some(patience.1)).map_err(broken)?;
     let request =
         format!("GET {page} HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n");
     let mut answer = Vec::new();

@@ -12,7 +12,7 @@ use crate::args::{Output, WhyArgs};
 use agent_core::cause::{State, Why};
 use agent_core::explain::{self, Interfaces, Remedy, Step};
 use agent_core::names;
-use agent_core::report::{Answers, Report, SentinelReport, SentinelState, serialize_verdict};
+use agent_core::report::{Answers, Report, SentinelReport, SentinelState};
 use agent_core::time::{Mono, Spoken};
 use agent_core::trace::{Lane, ProbePath, Transport};
 use agent_core::verdict::{LaneState, LaneView, Verdict};
@@ -46,7 +46,7 @@ struct Chain<'a> {
     node: &'a str,
     /// Time when the agent wrote the report that is explained here.
     written: jiff::Timestamp,
-    #[serde(flatten, serialize_with = "serialize_verdict")]
+    #[serde(flatten, serialize_with = "agent_core::report::serialize_verdict")]
     verdict: &'a Verdict,
     answers: Answers,
     sentinel: &'a SentinelReport,

@@ -45,8 +45,7 @@ pub(super) fn start(
         events,
         families: Vec::new(),
         off: None,
-        removed: false,
-        touched: false,
+        touched: None,
     };
     tokio::spawn(async move { keeper.run(desires).await })
 }
@@ -61,10 +60,9 @@ struct Keeper {
     families: Vec<Family>,
     /// Last reported reason why there are no devices.
     off: Option<String>,
-    /// Nothing of ours is there, as far as we know.
-    removed: bool,
-    /// This agent may have made devices, in part or whole, and has not removed them since.
-    touched: bool,
+    /// Whether devices of ours may be there, in part or whole; `None` before this agent made or removed
+    /// any.
+    touched: Option<bool>,
 }
 
 impl Keeper {
@@ -79,7 +77,7 @@ impl Keeper {
                         tracing::warn!("the sentinel's devices could not be looked at in time");
                     }
                 }
-                Some(_) if !self.removed => {
+                Some(_) if self.touched != Some(false) => {
                     self.remove().await;
                     self.off = None;
                 }
@@ -91,17 +89,16 @@ impl Keeper {
             }
         }
         // Devices that this agent never touched may be another's.
-        if self.touched {
+        if self.touched == Some(true) {
             self.remove().await;
         }
     }
 
     async fn remove(&mut self) {
         self.made.send_replace(None);
-        self.removed = true;
         match remove(&self.config.devices).await {
             Ok(removed) => {
-                self.touched = false;
+                self.touched = Some(false);
                 tracing::debug!(removed, "the sentinel's devices are removed");
             }
             Err(error) => {
@@ -137,11 +134,10 @@ impl Keeper {
     }
 
     async fn make(&mut self, families: &[Family]) {
-        self.touched = true;
+        self.touched = Some(true);
         match self.try_make(families).await {
             Ok(devices) => {
                 self.off = None;
-                self.removed = false;
                 self.families = families.to_vec();
                 self.made.send_replace(Some(devices));
                 self.report(Parts::Ready);

@@ -24,7 +24,7 @@ const OLD: Duration = Duration::from_secs(10);
 
 /// Runs the command. `now` reads the wall clock.
 pub fn run(said: &CheckArgs, now: fn() -> Timestamp) -> Exit {
-    let (status, text) = match fetch::report_within(&said.admin.address, &fetch::PLUGIN) {
+    let (status, text) = match fetch::ask(fetch::PLUGIN, &said.admin.address) {
         Ok((report, _)) => of_report(&report, now()),
         Err(error) => (Exit::PluginUnknown, error.to_string()),
     };

@@ -199,7 +199,7 @@ fn the_monitor_is_one_that_node_problem_detector_takes() {
     assert!(!config.enable_message_change_based_condition_update);
     // Nothing is claimed before the first look.
     assert!(config.skip_initial_status);
-    let longest = fetch::PLUGIN.connect + fetch::PLUGIN.read;
+    let longest = fetch::PLUGIN.0 + fetch::PLUGIN.1;
     assert!(longest < Duration::from_secs(seconds(&config.timeout)));
     let [rule] = monitor.rules.as_slice() else {
         panic!("one rule");
