@@ -139,7 +139,7 @@ fn print_table(peer: &[Figures], size: &[Figures]) {
     row("start to first verdict", "s", Some(3.0), peer, size, |f| {
         seconds(f.first_verdict)
     });
-    row("RSS, empty view", "MiB", Some(24.0), peer, peer, |f| {
+    row("RSS, empty view", "MiB", Some(16.0), peer, peer, |f| {
         mib(f.rss_kib)
     });
 }
