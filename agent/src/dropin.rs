@@ -132,7 +132,7 @@ pub fn resolve(
     let words = options::of(&effective, is_set);
     let args = Args::try_parse_from(words).map_err(|error| {
         let text = error.to_string();
-        // What follows is how `pathproof run` is called, which nobody did.
+        // The rest is the usage of `pathproof run`, which nobody called.
         let said = text.lines().map(str::trim);
         let said =
             said.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
