@@ -19,6 +19,8 @@
 //! - The sentinel's probes are followed and counted as all connections are, and are no evidence of
 //!   real traffic: no proof of a path, no delay, no anomaly. The agent reads their outcome from
 //!   their own stamps and states, probe by probe.
+//!
+//! Length: one decision, read from top to bottom; its parts share the packet and the maps.
 
 use crate::evidence::{Anomaly, Fault, Outcome, Pending, PendingKey, anomaly_flag, state};
 use crate::packet::{Kind, Segment};

@@ -75,7 +75,7 @@ impl Ledger {
     /// again. Without that a proof may have been missed, and no run of failures continues.
     ///
     /// What the sentinel's lanes were is forgotten where nobody looked for longer than
-    /// [`FORGOTTEN`]: the node may have been made anew meanwhile, and has to work first.
+    /// an hour: the node may have been made anew meanwhile, and has to work first.
     pub fn restore(limits: Limits, memory: LedgerMemory, observed: bool, now: Mono) -> Self {
         let long_ago = |at: Mono| now.since(at) > FORGOTTEN;
         let remembered = match memory.sampled.is_some_and(long_ago) {

@@ -1,5 +1,7 @@
 //! The observer loaded and attached to nothing, with maps of its own, and the means to run packets
 //! through its programs (BPF_PROG_TEST_RUN) as if they crossed a device.
+//!
+//! Length: one reader a map, and one way in a kind of packet.
 
 use std::ffi::CString;
 use std::os::fd::AsFd;

@@ -171,7 +171,7 @@ impl Programmer {
             if standing.get(index) != Some(flags)
                 && let Err(error) = self.devices.insert(index, flags, 0)
             {
-                result = Err(refused("write to", map::DEVICES)(error).into());
+                result = Err(refused("write to", map::DEVICES)(error));
             }
         }
         result

@@ -8,6 +8,8 @@
 //! `kube::runtime::watcher` is no replacement: it cannot fall back to pages, asks a server that was
 //! restored from a backup for a version it never reaches, and one object that cannot be read ends a
 //! page.
+//!
+//! Length: one protocol, from the request to its events, with each way in which it ends.
 
 use std::borrow::Cow;
 use std::io;
