@@ -71,15 +71,15 @@ impl Fault {
             Self::ProxyKilled => kill_proxy(scene),
             Self::ProxyKilledEndpointReplaced => {
                 kill_proxy(scene);
-                scene.replace("api", "api-1", "spare");
+                leave(scene);
             }
             Self::ProxyStoppedEndpointReplaced => {
                 scene.proxy().freeze();
-                scene.replace("api", "api-1", "spare");
+                leave(scene);
             }
             Self::LockHeldEndpointReplaced => {
                 scene.lock = Some(scene.proxy().hold_lock().expect("the lock"));
-                scene.replace("api", "api-1", "spare");
+                leave(scene);
             }
             Self::ServicesFlushed => flush(scene, &["ip", "ip6"]),
             Self::OnlyIpv6 => flush(scene, &["ip6"]),
@@ -139,6 +139,12 @@ impl fmt::Display for Fault {
             Self::OneServiceEmptied => "one Service's chain emptied",
         })
     }
+}
+
+/// An endpoint is replaced, and answers no more: as long as it did nobody would be harmed.
+fn leave(scene: &mut Scene) {
+    scene.replace("api", "api-1", "spare");
+    scene.servers.remove("api-1");
 }
 
 fn kill_proxy(scene: &mut Scene) {
@@ -259,6 +265,7 @@ fn run(scene: &mut Scene, ours: &Watch, theirs: &Watch, fault: Fault) -> Row {
     };
     fault.mend(scene);
     if fault.replaces_an_endpoint() {
+        scene.serve("api-1");
         scene.replace("api", "spare", "api-1");
     }
     scene.wait_proven();

@@ -85,8 +85,7 @@ impl Scene {
         };
         scene.start_proxy();
         for pod in ["web-1", "web-2", "web-3", "api-1", "spare"] {
-            let server = Server::start(scene.world.pod(pod), PORT).expect("start a server");
-            scene.servers.insert(pod.to_owned(), server);
+            scene.serve(pod);
         }
         Some(scene)
     }
@@ -229,6 +228,12 @@ impl Scene {
     pub(crate) fn put(&self, service: &str) {
         let file = self.manifests.dir().join(format!("service-{service}.yaml"));
         put_file(&self.api, &file).expect("a manifest fits the API");
+    }
+
+    /// Starts a pod's server.
+    pub(crate) fn serve(&mut self, pod: &str) {
+        let server = Server::start(self.world.pod(pod), PORT).expect("start a server");
+        self.servers.insert(pod.to_owned(), server);
     }
 
     /// Puts one pod in another's place in the slices of a Service, at the API too.

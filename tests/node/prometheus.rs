@@ -103,9 +103,11 @@ impl Fleet {
         manifests.put_sentinel(&sentinel).expect("the sentinel");
     }
 
-    /// The Service's only endpoint is another pod, and the rules do not know.
+    /// The Service's only endpoint is another pod, and the rules do not know. The old one is gone: as
+    /// long as it answered nobody would be harmed.
     fn swap_db(&mut self, node: usize, from: &str, to: &str) {
         let scene = &mut self.nodes[node];
+        scene.servers.remove(from);
         let to = scene.world.pod(to).clone();
         scene
             .manifests
