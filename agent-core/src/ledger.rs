@@ -74,8 +74,8 @@ impl Ledger {
     /// `observed` says that the programs stayed in the kernel and their maps were found
     /// again. Without that a proof may have been missed, and no run of failures continues.
     ///
-    /// What the sentinel's lanes were is forgotten where nobody looked for longer than
-    /// an hour: the node may have been made anew meanwhile, and has to work first.
+    /// Lanes of the sentinel are forgotten after more than an hour without a sample: the node may
+    /// have been made anew meanwhile, and has to work first.
     pub fn restore(limits: Limits, memory: LedgerMemory, observed: bool, now: Mono) -> Self {
         let long_ago = |at: Mono| now.since(at) > FORGOTTEN;
         let remembered = match memory.sampled.is_some_and(long_ago) {

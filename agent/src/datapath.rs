@@ -112,7 +112,7 @@ impl Observer {
                 0
             };
             uplink
-                | if attachment.is_shared {
+                | if attachment.company.is_there {
                     device_flag::FOREIGN
                 } else {
                     0

@@ -46,7 +46,7 @@ fn a_node_address_inside_its_pod_range_is_the_node() {
     assert_eq!(NodeContext::of(None), NodeContext::default());
 }
 
-/// What is owed to pods, the node itself and others, as kube-proxy's rules have it.
+/// Expected handling of pods, the node itself and others, as kube-proxy's rules have it.
 #[rstest]
 #[case::cluster_ip(ClusterIp, &[], [Forward; 3])]
 #[case::cluster_ip_kept_local(ClusterIp, &["internal_local"], [LocalOnly; 3])]

@@ -40,6 +40,27 @@ pub enum Mode {
     Clsact,
 }
 
+/// Whether programs of others stand beside ours at a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Company {
+    pub(super) is_there: bool,
+    /// Looks in a row that found none.
+    alone: u32,
+}
+
+impl Company {
+    /// Takes in one look at each hook; `None` where it is not known. Such a look changes nothing, and
+    /// that the others are gone is believed at the second one.
+    fn note(&mut self, found: &[Option<bool>]) {
+        if found.contains(&Some(true)) {
+            (self.is_there, self.alone) = (true, 0);
+        } else if !found.contains(&None) {
+            self.alone = self.alone.saturating_add(1);
+            self.is_there &= self.alone < 2;
+        }
+    }
+}
+
 /// One device and its two hooks.
 pub struct Attachment {
     /// The device as it was last listed.
@@ -48,10 +69,8 @@ pub struct Attachment {
     hooks: [Option<Hook>; 2],
     /// Whether each hook was the first when it was last looked at.
     pub first: [Option<bool>; 2],
-    /// Programs of others stood behind ours when that was last looked at.
-    pub(super) is_shared: bool,
-    /// Looks in a row that found none.
-    alone: u32,
+    /// Programs of others beside ours.
+    pub(super) company: Company,
     /// The current problem, in words.
     pub problem: Option<String>,
     repaired: Option<Mono>,
@@ -69,21 +88,14 @@ impl Attachment {
 
     /// Looks whether programs of others stand beside ours. A CNI attaches its own a moment after the
     /// device was made, or at any time later: links are looked at each time, filters, which cost a
-    /// dump each, seldom, and not those of all devices at once. What is not known stays as it was, and
-    /// that they are gone is believed at the second look.
+    /// dump each, seldom, and not those of all devices at once.
     fn look_for_others(&mut self) {
         let turn = self.looks.wrapping_add(self.device.index);
         let filters_too = self.looks < 4 || turn.is_multiple_of(LOOK_FOR_OTHERS);
         self.looks = self.looks.wrapping_add(1);
         let hooks = self.hooks.iter().flatten();
-        let company: Vec<_> = hooks.map(|hook| hook.has_company(filters_too)).collect();
-        if company.contains(&Some(true)) {
-            self.is_shared = true;
-            self.alone = 0;
-        } else if !company.contains(&None) {
-            self.alone += 1;
-            self.is_shared &= self.alone < 2;
-        }
+        let found: Vec<_> = hooks.map(|hook| hook.has_company(filters_too)).collect();
+        self.company.note(&found);
     }
 
     /// Fills in the hooks that are missing.
@@ -175,8 +187,7 @@ impl Attacher {
                     device: device.clone(),
                     hooks: [None, None],
                     first: [None, None],
-                    is_shared: false,
-                    alone: 0,
+                    company: Company::default(),
                     problem: None,
                     repaired: None,
                     looks: 0,
@@ -218,5 +229,32 @@ impl Attacher {
     /// Pinned links stay, on purpose: the next agent finds them.
     pub fn release(&mut self) {
         self.attachments.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const SEEN: &[Option<bool>] = &[Some(false), Some(true)];
+    const UNKNOWN: &[Option<bool>] = &[Some(false), None];
+    const HALF: &[Option<bool>] = &[Some(true), None];
+    const ALONE: &[Option<bool>] = &[Some(false), Some(false)];
+
+    #[rstest]
+    #[case::never(&[ALONE, UNKNOWN], false)]
+    #[case::at_one_hook(&[SEEN], true)]
+    #[case::beside_one_that_is_not_known(&[HALF], true)]
+    #[case::gone_at_one_look(&[SEEN, ALONE], true)]
+    #[case::gone(&[SEEN, ALONE, ALONE], false)]
+    #[case::gone_with_a_look_that_failed_between(&[SEEN, ALONE, UNKNOWN, ALONE], false)]
+    #[case::not_known_since(&[SEEN, UNKNOWN, UNKNOWN, UNKNOWN], true)]
+    #[case::back_between(&[SEEN, ALONE, SEEN, ALONE], true)]
+    fn company(#[case] looks: &[&[Option<bool>]], #[case] expected: bool) {
+        let mut company = Company::default();
+        looks.iter().for_each(|found| company.note(found));
+        assert_eq!(company.is_there, expected);
     }
 }

@@ -80,7 +80,7 @@ fn broken_stays_broken_over_an_agent_that_never_looked() {
     assert_eq!(world.verdict(12_750).state, State::Broken, "and after it");
 }
 
-/// Who was away for longer cannot know what the node became meanwhile.
+/// An agent that was away for longer cannot know how the node changed meanwhile.
 #[rstest]
 #[case::an_hour(3_600_000, true)]
 #[case::more(3_600_001, false)]

@@ -95,15 +95,15 @@ impl Keeper {
     }
 
     async fn remove(&mut self) {
-        self.made.send_replace(None);
-        match remove(&self.config.devices).await {
-            Ok(removed) => {
-                self.touched = Some(false);
-                tracing::debug!(removed, "the sentinel's devices are removed");
-            }
-            Err(error) => {
+        let was = self.made.send_replace(None);
+        let removed = remove(&self.config.devices).await;
+        self.touched = Some(removed.is_err());
+        match removed {
+            Ok(removed) => tracing::debug!(removed, "the sentinel's devices are removed"),
+            Err(error) if was.is_some() => {
                 tracing::warn!(%error, "the sentinel's devices stay behind; pathproof cleanup removes them")
             }
+            Err(error) => tracing::debug!(%error, "the sentinel's devices are not removed yet"),
         }
     }
 

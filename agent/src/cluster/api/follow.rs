@@ -36,8 +36,8 @@ const INITIAL_END: &str = "k8s.io/initial-events-end";
 /// Watches that end at once are a problem after so many.
 const OFTEN: u32 = 3;
 
-/// Ends of a connection on which nothing was acknowledged.
-const DEAD: [io::ErrorKind; 3] = [
+/// The kernel's errors for a connection on which nothing was acknowledged.
+const UNACKNOWLEDGED: [io::ErrorKind; 3] = [
     io::ErrorKind::TimedOut,
     io::ErrorKind::HostUnreachable,
     io::ErrorKind::NetworkUnreachable,
@@ -463,7 +463,7 @@ fn is_dead(error: &io::Error) -> bool {
     while let Some(error) = cause {
         let io = error.downcast_ref::<io::Error>();
         // Of a machine beside ours that is off the kernel says that it is unreachable.
-        if io.is_some_and(|error| DEAD.contains(&error.kind())) {
+        if io.is_some_and(|error| UNACKNOWLEDGED.contains(&error.kind())) {
             return true;
         }
         cause = error.source();

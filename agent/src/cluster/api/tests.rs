@@ -247,7 +247,7 @@ async fn a_whole_watch_of_silence_after_one_broke_off_ends_in_a_list() {
     assert_eq!(world.problems, [""; 0]);
 }
 
-/// What came since shows that the server has the version.
+/// Later events show that the server has the version.
 #[tokio::test]
 async fn news_after_a_watch_that_broke_off_end_the_doubt() {
     let answers = vec![
