@@ -5,6 +5,7 @@
 //! it gets from ours, and compared. Each test has a cluster of its own.
 
 mod afresh;
+mod black_hole;
 mod calm;
 mod dropin;
 mod dropin_cleanup;

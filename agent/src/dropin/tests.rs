@@ -249,6 +249,19 @@ fn settings_are_named_by_the_flags_of_kube_proxy(#[case] text: &str, #[case] exp
     assert!(error.contains(expected), "{error}");
 }
 
+/// The check of the flag is bypassed, as PATHPROOF_LOG_FORMAT bypasses it.
+#[test]
+fn a_refused_option_lists_its_possible_values() {
+    let format = flags::Flag::named("logging-format").unwrap();
+    let settings = Settings {
+        flags: vec![(format, "xml".to_owned())],
+        ..Settings::default()
+    };
+    let error = resolve(&settings, &around(), &|_| false).unwrap_err();
+    let error = error.to_string();
+    assert!(error.ends_with("[possible values: text, json]"), "{error}");
+}
+
 #[test]
 fn nothing_to_ask_is_said_in_the_words_of_kube_proxy() {
     let error = resolve_with("", &[]).unwrap_err().to_string();

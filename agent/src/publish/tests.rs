@@ -213,6 +213,26 @@ async fn an_api_server_that_hangs_is_given_up() {
 }
 
 #[tokio::test]
+async fn events_do_not_wait_for_a_condition_that_hangs() {
+    let server = Server::start().await;
+    server.says("PATCH", Say::Hang);
+    let world = World::begin(
+        server,
+        Settings {
+            // The write of the condition hangs throughout.
+            patience: Duration::from_secs(3_600),
+            ..settings(true, true)
+        },
+    );
+    world.say(sound());
+    world.server.nth("PATCH", 0).await;
+    world.say(broken());
+    let event = world.server.nth("POST", 0).await;
+    assert_eq!(event.body["reason"], "DatapathBrokenLeaked");
+    assert_eq!(world.server.count("PATCH"), 1);
+}
+
+#[tokio::test]
 async fn an_api_server_that_is_away_at_the_start_is_waited_for() {
     let server = Server::start().await;
     server.says("GET", Say::Close);

@@ -1,5 +1,8 @@
 //! Requests to an API server.
 
+use super::server::Answer;
+use super::{World, list, with_services};
+use crate::cluster::api::follow::Pace;
 use crate::cluster::api::{Requests, Scope};
 use crate::cluster::facts::Kind;
 use agent_core::cluster::ObjectName;
@@ -39,4 +42,17 @@ fn the_sentinel_alone_can_be_watched() {
         list(Kind::Slice),
         "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices?&labelSelector=kubernetes.io%2Fservice-name%3Dsentinel&limit=50&continue=a%3Db"
     );
+}
+
+/// Behind a proxy only the end of a watch shows that the server is gone.
+#[tokio::test]
+async fn the_watch_of_the_node_is_the_shortest() {
+    let script = with_services(vec![Answer::Open(list(1, &[]))]);
+    let world = World::at_pace(script, Pace::default()).await;
+    for (resource, least) in [("nodes", 60), ("services", 300), ("endpointslices", 300)] {
+        let asked = world.server.until_asked(resource, 1).await;
+        let seconds = asked[0].split_once("timeoutSeconds=").unwrap().1;
+        let seconds: u32 = seconds.split('&').next().unwrap().parse().unwrap();
+        assert!((least..=2 * least).contains(&seconds), "{asked:?}");
+    }
 }

@@ -1,0 +1,89 @@
+//! An API server behind a black hole: its packets do not arrive, and its connections do not end.
+
+use std::time::Duration;
+
+use node_tests::cluster::{ControlPlane, Mode};
+use serde_json::{Value, json};
+
+use crate::scene::{PATIENCE, Scene, until};
+
+/// Maximum time to report a dead connection: 15 s, and 5 s for a busy machine.
+const NOTICED: Duration = Duration::from_secs(15 + 5);
+
+/// Drops everything that arrives on the agent's way to the API server, or stops doing so.
+fn black_hole(scene: &Scene, on: bool) {
+    let mut script = "table inet hole {}\ndelete table inet hole\n".to_owned();
+    if on {
+        let port = scene.far().port();
+        let chain = format!("type filter hook input priority -10; tcp sport {port} drop;");
+        script += &format!("table inet hole {{ chain input {{ {chain} }}\n}}\n");
+    }
+    scene.world.node.nft(&script).expect("a filter");
+}
+
+/// Waits for a state of the view and of the observer's coverage.
+fn wait(scene: &Scene, patience: Duration, wanted: &Value) {
+    let mut last = Value::Null;
+    let seen = until(patience, || {
+        let report = scene.agent().verdict().ok()?;
+        let problems = report["cluster"]["problems"].as_array()?.iter();
+        // The cause in brackets changes from one attempt to the next.
+        let problems = problems.filter_map(|of| of.as_str()?.split(" (").next());
+        let mut problems: Vec<&str> = problems.collect();
+        problems.dedup();
+        let coverage = &report["verdict"]["coverage"];
+        let losses = coverage["losses"].as_array()?.iter();
+        last = json!({
+            "problems": problems,
+            "losses": losses.map(|of| &of["loss"]).collect::<Vec<_>>(),
+            "lost_suspended": coverage["lost_suspended"],
+            "misrouted_suspended": coverage["misrouted_suspended"],
+        });
+        (last == *wanted).then_some(())
+    });
+    let log = || scene.agent().log();
+    assert!(seen.is_some(), "{last:#}, not {wanted:#}\n{}", log());
+}
+
+#[test]
+fn a_black_holed_api_server_suspends_misrouted_connections_alone() {
+    let name = "a_black_holed_api_server_suspends_misrouted_connections_alone";
+    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
+        return;
+    };
+    // kube-proxy keeps its way to the API server.
+    drop(scene.proxy.take());
+    scene.start_proxy_by(ControlPlane::address());
+    scene.start_agent(&[]);
+    scene.wait_proven();
+    let mut state = json!({
+        "problems": [],
+        "losses": [],
+        "lost_suspended": false,
+        "misrouted_suspended": false,
+    });
+    wait(&scene, PATIENCE, &state);
+    let watch = scene.watch_healthy();
+
+    black_hole(&scene, true);
+    state["problems"] = json!(["API server: cannot be reached"]);
+    state["losses"] = json!(["source_silent"]);
+    state["misrouted_suspended"] = json!(true);
+    wait(&scene, NOTICED, &state);
+    let changes = watch.changes();
+    assert!(
+        changes.iter().all(|change| change.codes.healthz == 200),
+        "{changes:?}"
+    );
+    // Every other failure still counts.
+    let flush = "flush chain ip kube-proxy services\nflush chain ip6 kube-proxy services\n";
+    scene.world.node.nft(flush).expect("flush");
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 503)
+        .expect("503");
+
+    // Misrouted connections are judged again later, once kube-proxy had time to catch up.
+    black_hole(&scene, false);
+    state["problems"] = json!([]);
+    wait(&scene, PATIENCE, &state);
+}
