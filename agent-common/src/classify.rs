@@ -205,7 +205,7 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         world.fault(Fault::OverBudget);
         return None;
     }
-    let class = world.source_class(&segment.source);
+    let class = class_of(world, segment, &frontend);
     let pending = pending_of(world, segment, &frontend, class);
     if !world.follow(&key, &pending) {
         return None;
@@ -224,6 +224,23 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         world.follow(&alias, &entry);
     }
     None
+}
+
+/// Class of a client. What comes in by a pod's device is a pod's where it is owed the same as what comes
+/// from outside: only kube-proxy knows which of the two an address beyond the Node's ranges is to it.
+#[inline(always)]
+pub(crate) fn class_of<W: World>(
+    world: &W,
+    segment: &Segment,
+    frontend: &FrontendValue,
+) -> SourceClass {
+    let class = world.source_class(&segment.source);
+    let by_pod = world.device_flags() & device_flag::PODS != 0;
+    let same = frontend.owed_to(SourceClass::Pod) == frontend.owed_to(SourceClass::External);
+    if class == SourceClass::External && by_pod && same {
+        return SourceClass::Pod;
+    }
+    class
 }
 
 #[inline(always)]

@@ -229,4 +229,7 @@ pub mod device_flag {
     /// Another program runs behind the observer here. It may translate what leaves, and carry what
     /// comes in to a pod past the hooks of the pod's device (`bpf_redirect_peer`).
     pub const FOREIGN: u32 = 2;
+    /// Its other end lies in another network namespace, and no default route leaves by it: what comes
+    /// in is a pod's, whatever ranges the Node states.
+    pub const PODS: u32 = 4;
 }

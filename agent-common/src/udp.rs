@@ -12,7 +12,7 @@
 //! [`payload_hash`]: crate::packet::udp::payload_hash
 
 use crate::classify::{
-    Connection, Direction, MAX_TRIES, Seen, World, answer_in, departure, pending_of,
+    Connection, Direction, MAX_TRIES, Seen, World, answer_in, class_of, departure, pending_of,
     reaches_client, same,
 };
 use crate::evidence::{Fault, Outcome, Pending, PendingKey, state};
@@ -135,7 +135,7 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         world.fault(Fault::UdpOverRate);
         return None;
     }
-    let class = world.source_class(&segment.source);
+    let class = class_of(world, segment, &frontend);
     let mut pending = pending_of(world, segment, &frontend, class);
     if world.follow(&key, &pending) {
         world.count(frontend.service, class as u8, Outcome::Arrived);

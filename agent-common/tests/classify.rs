@@ -11,7 +11,7 @@ use agent_common::evidence::{
 use agent_common::packet::{Link, Segment, parse};
 use agent_common::service::{
     Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendKind, FrontendValue, Owed,
-    SourceClass, frontend_flag,
+    SourceClass, device_flag, frontend_flag,
 };
 use agent_common::transition::{Kind, Sighting, advance, failed};
 use collections::{Handle, Node, steps};
@@ -132,6 +132,29 @@ fn a_full_map_is_counted_and_judges_nobody() {
         node.seen().faults,
         BTreeMap::from([(Fault::PendingFull, 1)])
     );
+}
+
+/// A pod whose address the Node's ranges do not have.
+#[rstest]
+#[case::by_its_device(device_flag::PODS, scenario::WEB, SourceClass::Pod)]
+#[case::by_any_other(0, scenario::WEB, SourceClass::External)]
+#[case::owed_another_thing(device_flag::PODS, scenario::NO_LOCAL, SourceClass::External)]
+fn a_pod_is_known_by_its_device(
+    #[case] flags: u32,
+    #[case] service: u32,
+    #[case] expected: SourceClass,
+) {
+    let node = Node::new(Family::V4);
+    node.flags.set(flags);
+    let stage = node.stage;
+    let frontends = stage.frontends();
+    let dialled = frontends.iter().find(|of| of.service == service);
+    let to = dialled.expect("one of the stage's").at;
+    node.take(&Step::In(
+        Device::Client,
+        packet::syn(stage.outside, to, ISN),
+    ));
+    assert_eq!(outcome(&node, service, expected, Outcome::Arrived), 1);
 }
 
 /// The node, while other processors move every state between a look and a step.

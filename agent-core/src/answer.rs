@@ -10,6 +10,7 @@ use crate::cause::State;
 use crate::eligibility::Eligibility;
 use crate::names;
 use crate::time::{Anchor, GO_ZERO_TIME, Mono, Wall};
+use crate::verdict::Finding;
 use crate::verdict::report::{FamilyVerdict, Verdict};
 
 /// Which of the two questions is asked.
@@ -57,9 +58,11 @@ pub enum Wish {
 
 /// The table: the answer that each state requires. [`State::Starting`] is 503 on `/healthz`
 /// besides, see [`answer`].
-pub fn wish(state: State, policy: UnknownPolicy) -> Wish {
+pub fn wish(state: State, finding: &Finding, policy: UnknownPolicy) -> Wish {
     match (state, policy) {
         (State::Proven | State::Degraded, _) => Wish::Pass,
+        // Probes passed since on every path: after a repair nobody waits for the next connection.
+        (State::Suspect, _) if finding.is_refuted() => Wish::Pass,
         (State::Suspect | State::Starting, _) => Wish::Undecided,
         (State::Stale | State::Broken, _) => Wish::Fail,
         (State::Unknown, UnknownPolicy::Open) => Wish::Pass,

@@ -183,8 +183,9 @@ impl Coverage {
             attached,
             wanted,
             reasons,
-            // A connection that leaves by a device that is not seen looks lost.
-            lost_suspended: settling || full.is_some() || attached < wanted || left_out > 0,
+            // What was not followed may have got through. A connection that leaves by a device that is
+            // not watched is answered at its client's, which is.
+            lost_suspended: settling || full.is_some(),
             // An endpoint that found no place in the map, or that only kube-proxy knows of, looks
             // like an unknown destination.
             misrouted_suspended: settling || uncertain || behind || missing.endpoints > 0,

@@ -141,6 +141,11 @@ pub struct KernelSample {
     pub faults: [u64; FAULTS],
     /// Connections that were forgotten before their time.
     pub forgotten_early: usize,
+    /// Connections from outside that were sent on and not answered within the loss window, by family.
+    /// Which endpoints answer is no business of the node's: they count where a probe names a cause
+    /// that keeps answers away.
+    #[serde(default)]
+    pub unanswered: [u32; FAMILIES],
     /// New connections from outside, which concern the drain insight alone and are not recorded.
     #[serde(skip)]
     pub outside: Outside,

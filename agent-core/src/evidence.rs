@@ -34,6 +34,8 @@ pub struct Sample {
     pub anomalies: Vec<Sighting>,
     /// When a connection was last proven, by [`Family`] and [`SourceClass`].
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
+    /// Connections from outside that were sent on and not answered, by [`Family`].
+    pub unanswered: [u32; FAMILIES],
     /// The observer's coverage.
     pub observer: ObserverHealth,
 }
@@ -90,6 +92,12 @@ impl Sighting {
     pub(crate) fn age(&self) -> Option<Duration> {
         self.left_since.map(|left| self.arrived.since(left))
     }
+
+    /// The endpoint of this node for which it left by an uplink.
+    pub(crate) fn misdelivered_endpoint(&self) -> Option<IpAddr> {
+        let destination = self.destination.filter(|_| self.misdelivered)?;
+        Some(destination.ip())
+    }
 }
 
 /// The observer's coverage. Its blindness is never the node's fault.
@@ -123,9 +131,9 @@ pub enum CoverageLoss {
         why: String,
     },
     /// Devices that the configuration leaves out, or whose headers are not followed (PPP,
-    /// InfiniBand): what leaves by them is not seen leaving.
+    /// InfiniBand): what comes and leaves by them is not seen.
     #[error(
-        "{devices} interfaces are left out, by configuration or since they are neither Ethernet nor IP tunnels; lost connections are not counted"
+        "{devices} interfaces are left out, by configuration or since they are neither Ethernet nor IP tunnels"
     )]
     LeftOut { devices: u64 },
     /// Another program runs before ours on a device, and may hide packets.
@@ -135,7 +143,9 @@ pub enum CoverageLoss {
     #[error("{missing} frontends found no place in the map and are not watched")]
     FrontendsFull { missing: u64 },
     /// Endpoints that found no place in the map.
-    #[error("{missing} endpoints found no place in the map")]
+    #[error(
+        "{missing} endpoints found no place in the map; misrouted and stale connections are not judged"
+    )]
     EndpointsFull { missing: u64 },
     /// Prefixes of pods and nodes that found no place in the map.
     #[error("{missing} source prefixes found no place in the map")]
@@ -144,16 +154,22 @@ pub enum CoverageLoss {
     #[error("{missing} Service ports are beyond what is watched")]
     ServicesFull { missing: u64 },
     /// More new connections than can be followed at a time.
-    #[error("{missed} new connections were not followed: more at a time than the map holds")]
+    #[error(
+        "{missed} new connections were not followed: more at a time than the map holds; lost connections are not judged"
+    )]
     PendingFull { missed: u64 },
     /// Sources that opened more connections than are followed per source.
     #[error("{missed} new connections were not followed: single sources opened too many")]
     OverBudget { missed: u64 },
     /// First SYNs cannot be told from repeated ones yet.
-    #[error("first SYNs cannot be told from repeated ones yet")]
+    #[error(
+        "first SYNs cannot be told from repeated ones yet; misrouted and stale connections are not judged"
+    )]
     FirstSynUncertain,
     /// The observer was loaded a moment ago.
-    #[error("the observer was loaded a moment ago")]
+    #[error(
+        "the observer was loaded a moment ago; lost, misrouted and stale connections are not judged"
+    )]
     Settling,
     /// Nothing can be pinned: an upgrade will leave a gap in observation.
     #[error("nothing can be pinned, an upgrade will leave a gap: {why}")]

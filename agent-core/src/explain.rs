@@ -145,6 +145,9 @@ impl Words<'_> {
                 limits.broken_endpoints
             ),
             Lacking::Pod => "no pod of this node is among the clients".to_owned(),
+            Lacking::New => "no Service that worked before failed".to_owned(),
+            Lacking::Referee => "the sentinel's probes pass, so a policy may deny them".to_owned(),
+            Lacking::Namespaces => "all are of one namespace, and others are in use".to_owned(),
             Lacking::Sources => format!("seen from fewer than {} clients", limits.broken_sources),
             Lacking::Time => format!("for less than {}", Spoken(limits.broken_after)),
         }
@@ -264,8 +267,8 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
             format!("At least {probes} probes in a row failed on a path that worked before, {how}.")
         }
         (Rule::BrokenByConnections, _) => format!(
-            "Every Service with new connections failed for at least {}, {} Services at least, \
-             seen by {} clients or more, a pod of this node among them.",
+            "Every Service with new connections failed for at least {}, {} Services of two \
+             namespaces at least that worked before, seen by {} pods of this node or more.",
             Spoken(limits.broken_after),
             limits.broken_services,
             limits.broken_sources,

@@ -10,20 +10,23 @@
 mod absorb;
 mod family;
 mod service;
+mod worked;
 
 use std::collections::BTreeMap;
 
 use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
+use crate::cause::FAILURES;
 use crate::evidence::ObserverHealth;
 use crate::limits::{FORGOTTEN, Limits};
 use crate::probes::{SentinelLedger, SentinelMemory};
 use crate::time::Mono;
 pub(crate) use absorb::LOST_NOTICED;
 pub use family::Lacking;
-pub(crate) use family::{FamilyLedger, Streak};
+pub(crate) use family::{FamilyLedger, Scope, Streak};
 pub(crate) use service::{StaleConnection, Track, WINDOW};
+use worked::Worked;
 
 /// Services with failures that are followed one by one; more are counted.
 pub const SERVICES_TRACKED: usize = 4_096;
@@ -35,8 +38,14 @@ pub struct Ledger {
     pub(crate) limits: Limits,
     families: [FamilyLedger; FAMILIES],
     pub(crate) tracks: BTreeMap<u32, Track>,
+    /// Services that worked for pods, while this agent looked.
+    #[serde(default)]
+    pub(crate) worked: Worked,
     /// Number of times that a failing Service found no place.
     pub(crate) untracked: u64,
+    /// Failures that were suspended, by [`Failure`](crate::cause::Failure).
+    #[serde(default)]
+    pub(crate) unjudged: [u64; FAILURES],
     pub(crate) observer: ObserverHealth,
     /// When the last sample was taken.
     pub(crate) sampled: Option<Mono>,
@@ -115,6 +124,15 @@ impl Ledger {
     pub(crate) fn tracks(&self, family: Family) -> impl Iterator<Item = &Track> {
         let tracks = self.tracks.values();
         tracks.filter(move |track| track.family == family)
+    }
+
+    /// Scope of accusation as far as it is known here: whether the sentinel's probes pass is known to
+    /// the verdict.
+    pub(crate) fn scope(&self, now: Mono) -> Scope {
+        Scope {
+            namespaces: self.worked.namespaces(now),
+            referee_passes: false,
+        }
     }
 
     /// Until when "nothing got through" is known.

@@ -65,10 +65,20 @@ pub struct Limits {
     pub broken_fresh: Duration,
     /// At least so many Services must fail.
     pub broken_services: usize,
+    /// Of at least so many namespaces, where the node has Services of as many in use.
+    pub broken_namespaces: usize,
     /// With at least so many current endpoints together.
     pub broken_endpoints: u32,
     /// Seen from at least so many clients, a pod of this node among them.
     pub broken_sources: usize,
+    /// With passing probes, connections for at least so many endpoints of this node must have left it.
+    pub misdelivered_endpoints: usize,
+    /// Failures beside proofs are suspect once none got through for this long.
+    #[serde(with = "ns")]
+    pub suspect_after: Duration,
+    /// A cause that only part of the traffic feels accuses once that part has failed for this long.
+    #[serde(with = "ns")]
+    pub partial_after: Duration,
     /// An endpoint that left may still be dialled for this long without a word.
     #[serde(with = "ns")]
     pub left_grace: Duration,
@@ -79,6 +89,9 @@ pub struct Limits {
     /// And they must have been seen within this time.
     #[serde(with = "ns")]
     pub stale_fresh: Duration,
+    /// Once connections of a Service get through, it is stale no more after so long without another.
+    #[serde(with = "ns")]
+    pub stale_quiet: Duration,
     /// At least so many of them, from pods of this node.
     pub stale_connections: usize,
     /// A Service is broken after so many failures.
@@ -133,11 +146,16 @@ impl Default for Limits {
             broken_after: Duration::from_secs(3),
             broken_fresh: Duration::from_secs(2),
             broken_services: 2,
+            broken_namespaces: 2,
             broken_endpoints: 3,
             broken_sources: 2,
+            misdelivered_endpoints: 2,
+            suspect_after: Duration::from_secs(1),
+            partial_after: Duration::from_secs(10),
             left_grace: Duration::from_secs(2),
             stale_after: Duration::from_secs(15),
             stale_fresh: Duration::from_secs(5),
+            stale_quiet: Duration::from_millis(2_500),
             stale_connections: 3,
             service_failures: 3,
             service_spread: Duration::from_secs(1),

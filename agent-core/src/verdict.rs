@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use agent_common::service::{FAMILIES, Family};
 
+use crate::cause::Failure;
 use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
 use crate::ledger::Ledger;
@@ -123,6 +124,11 @@ fn coverage(ledger: &Ledger) -> Coverage {
         lost_suspended: observer.lost_suspended,
         misrouted_suspended: observer.misrouted_suspended,
         services_untracked: ledger.untracked,
+        unjudged: Failure::ALL
+            .into_iter()
+            .zip(ledger.unjudged)
+            .filter(|(_, n)| *n > 0)
+            .collect(),
         losses: observer.reasons.iter().map(loss).collect(),
     }
 }

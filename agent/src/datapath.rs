@@ -103,20 +103,15 @@ impl Observer {
         self.sweep_other_versions();
     }
 
-    /// Tells the programs which devices are uplinks, and where programs of others run behind them.
+    /// Tells the programs which devices are uplinks, which are pods', and where programs of others run
+    /// behind them.
     fn flag_devices(&mut self) {
         let flags = |attachment: &Attachment| {
-            let uplink = if attachment.device.uplink {
-                device_flag::UPLINK
-            } else {
-                0
-            };
-            uplink
-                | if attachment.company.is_there {
-                    device_flag::FOREIGN
-                } else {
-                    0
-                }
+            let device = &attachment.device;
+            let flag = |flag, set| if set { flag } else { 0 };
+            flag(device_flag::UPLINK, device.uplink)
+                | flag(device_flag::PODS, device.leads_elsewhere && !device.uplink)
+                | flag(device_flag::FOREIGN, attachment.company.is_there)
         };
         let devices = self.attacher.attachments();
         let flagged = devices.map(|attachment| (attachment.device.index, flags(attachment)));

@@ -238,6 +238,7 @@ fn followed(devices: &SentinelDevices) -> Vec<Device> {
             name,
             link: Link::Ethernet,
             uplink: index == uplink,
+            leads_elsewhere: false,
         })
         .collect()
 }

@@ -72,6 +72,16 @@ pub(crate) fn tc(ns: &Namespace, words: &str) {
     );
 }
 
+/// Rules of a policy in the forward path: what matches is dropped or rejected.
+pub(crate) fn policy(ns: &Namespace, rules: &[String]) {
+    let rules = rules.join("\n");
+    ns.nft(&format!(
+        "table inet netpolicy {{ chain forward {{ type filter hook forward priority -5; policy accept;\n\
+         {rules}\n}}\n}}\n"
+    ))
+    .expect("a policy");
+}
+
 /// The devices of the node's pods.
 pub(crate) fn pod_devices(scene: &Scene) -> Vec<String> {
     let pods = scene.world.pods();

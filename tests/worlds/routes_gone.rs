@@ -2,7 +2,7 @@
 //! stays. Translated packets leave by the uplink, and nobody answers.
 
 use node_tests::rules::Backend;
-use node_tests::scene::{Scene, wait_answers};
+use node_tests::scene::{Scene, eventually, family_of, wait_answers};
 use node_tests::world::Family;
 
 fn cut(scene: &Scene) {
@@ -24,9 +24,9 @@ fn pods_without_routes_are_a_fault() {
     let watch = scene.watch();
     cut(&scene);
     wait_answers(&watch, 503);
-    let report = scene.report();
-    for family in Family::ALL {
-        let state = &node_tests::scene::family_of(&report, family)["state"];
-        assert_eq!(state, "broken", "{report:#}");
-    }
+    eventually("both families are broken", || {
+        let report = scene.report();
+        let broken = |family| family_of(&report, family)["state"] == "broken";
+        Family::ALL.into_iter().all(broken)
+    });
 }

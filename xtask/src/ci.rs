@@ -133,6 +133,8 @@ fn clippy() -> Result<()> {
         "deploy",
         "--test",
         "install",
+        "--test",
+        "worlds",
     ])
 }
 

@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 use crate::tally::{Counted, Reader, Tally};
 use crate::{host, image, kernels, run, setup_cluster};
 
-#[derive(Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Args {
     /// Only what needs neither root nor a kernel: unit, table and property tests
     #[arg(long)]
@@ -22,6 +22,10 @@ pub(crate) struct Args {
     /// the first time, six after it
     #[arg(long)]
     install: bool,
+    /// Only the worlds of docs/worlds.md, all of them: fifteen minutes. Without this, a choice of ten is
+    /// run with everything else
+    #[arg(long, conflicts_with_all = ["fast", "install", "kernels"])]
+    worlds: bool,
     /// Only the tests on other kernels, in small virtual machines: 6.1-cloud and 6.12-cloud, or
     /// those that are named, separated by commas
     #[arg(long, value_name = "KERNELS", value_delimiter = ',', num_args = 0..=1)]
@@ -34,6 +38,9 @@ pub(crate) struct Args {
     /// Run a few that failed beside others once more, alone.
     #[arg(skip)]
     again: bool,
+    /// Only tests whose names contain one of these.
+    #[arg(skip)]
+    choice: &'static [&'static str],
 }
 
 impl Args {
@@ -47,6 +54,21 @@ impl Args {
 }
 
 const NODE: &str = "kernel and namespace tests";
+const WORLDS: &str = "worlds (docs/worlds.md)";
+const WORLDS_TARGET: [&str; 2] = ["--test", "worlds"];
+/// Worlds that are run each time: those that once took a healthy node out, and faults that were missed.
+const CHOICE: [&str; 10] = [
+    "default_deny::",
+    "denied_on_a_quiet_node::",
+    "filtered_sentinel::",
+    "graceful_ending::",
+    "late_proxy::",
+    "masquerade_gone::",
+    "mirrored::",
+    "rejecting_policy::",
+    "routes_gone::",
+    "table_deleted::",
+];
 const CLUSTER: &str = "cluster tests (tests/cluster)";
 /// Cargo leaves these out unless they are named (tests/Cargo.toml).
 const CLUSTER_TARGET: [&str; 2] = ["--test", "cluster"];
@@ -105,6 +127,17 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
             })
         })]));
     }
+    if args.worlds {
+        let left_out = || without_root(args, &WORLDS_TARGET);
+        let run = || {
+            if host::is_root() {
+                worlds(args)
+            } else {
+                left_out()
+            }
+        };
+        return Ok(report(&[step(WORLDS, run)]));
+    }
     let mut steps = vec![step("host tests", || host_tests(args))];
     if args.fast {
         println!(
@@ -115,10 +148,12 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
     // First those that need the fewest tools: the rest is built meanwhile, in CI.
     if host::is_root() {
         steps.push(step(NODE, || node_tests(args)));
+        steps.push(step(WORLDS, || worlds(args)));
         steps.push(step(DEPLOY, || deploy_tests(args)));
         steps.push(step(CLUSTER, || cluster_tests(args)));
     } else {
         steps.push(step(NODE, || without_root(args, &[])));
+        steps.push(step(WORLDS, || without_root(args, &WORLDS_TARGET)));
         steps.push(step(DEPLOY, || deploy_tests(args)));
         steps.push(step(CLUSTER, || without_root(args, &CLUSTER_TARGET)));
     }
@@ -163,6 +198,33 @@ fn node_tests(args: &Args) -> Result<Counted> {
         Err(error) => eprintln!("the tests with Prometheus are skipped: {error:#}"),
     }
     follow_in_world(&mut command, args)
+}
+
+/// Each watches a healthy node for a minute, and waits most of the time.
+fn worlds(args: &Args) -> Result<Counted> {
+    host::install_world("the worlds")?;
+    let agent = run::build_program("pathproof", "pathproof", "dev")?;
+    let choice: &[&str] = match args.worlds || args.filter.is_some() {
+        true => &[],
+        false => &CHOICE,
+    };
+    if !choice.is_empty() {
+        println!(
+            "{} of the worlds; all: cargo xtask test --worlds",
+            choice.len()
+        );
+    }
+    let mut command = run::cargo();
+    command
+        .args(["test", "--package", "node-tests"])
+        .args(WORLDS_TARGET)
+        .env("PATHPROOF_AGENT", agent)
+        .env("RUST_TEST_THREADS", "5");
+    let args = Args {
+        choice,
+        ..args.clone()
+    };
+    follow_in_world(&mut command, &args)
 }
 
 /// The tests with a real API server and kube-proxy. They say themselves that these are missing; why
@@ -283,6 +345,7 @@ fn follow(command: &mut Command, args: &Args) -> Result<Counted> {
         .arg("--no-fail-fast")
         .args(filter(args))
         .args(["--", "--show-output"])
+        .args(args.choice)
         .args(IN_MACHINES_ONLY.iter().flat_map(|name| ["--skip", name]));
     count(command)
 }

@@ -58,6 +58,8 @@ pub struct Node {
     pub frontends: HashMap<FrontendKey, FrontendValue>,
     /// ENDPOINTS.
     pub endpoints: RefCell<HashMap<EndpointKey, u32>>,
+    /// Flags of every device, beside its own.
+    pub flags: Cell<u32>,
     /// Connections that can be followed.
     pub room: Cell<usize>,
     spent: RefCell<HashMap<Address, u32>>,
@@ -99,6 +101,7 @@ impl Node {
             device: Cell::new(Device::Client),
             frontends,
             endpoints: RefCell::new(endpoints.collect()),
+            flags: Cell::new(0),
             room: Cell::new(1_000),
             spent: RefCell::default(),
             pending: RefCell::default(),
@@ -188,11 +191,12 @@ impl World for Node {
     }
 
     fn device_flags(&self) -> u32 {
-        match self.device.get() {
+        let own = match self.device.get() {
             Device::Uplink => device_flag::UPLINK,
             Device::Redirecting => device_flag::FOREIGN,
             _ => 0,
-        }
+        };
+        own | self.flags.get()
     }
 
     fn route_names_device(&self, segment: &Segment) -> bool {

@@ -265,6 +265,9 @@ impl Words<'_> {
                         "probes from pods get through, so only the sentinel's range is filtered"
                     }
                     (_, Transport::Udp) => "probes over TCP get through",
+                    (_, Transport::Tcp) if lane.path == ProbePath::NodePort => {
+                        "probes of cluster IPs get through, and nobody else outside is refused"
+                    }
                     (_, Transport::Tcp) => "probes from outside the node get through",
                 };
                 format!("{}; {others}", failing(family, lane))
@@ -339,16 +342,17 @@ impl Words<'_> {
     }
 
     fn lane_lacking(&self, lacking: &LaneLacking) -> String {
-        let filter = "a filter of the sentinel's own addresses would look the same, and no";
+        let filter = "a filter of the sentinel's own addresses would look the same, and";
         match lacking {
             LaneLacking::Failures => format!("fewer than {} in a row", self.limits.probe_failures),
             LaneLacking::Off(why) => off(why),
             LaneLacking::Void(reason) => void_reason(*reason).to_owned(),
             LaneLacking::Look => "pathproof's own devices were not looked at since".to_owned(),
-            LaneLacking::Pod => {
-                format!("{filter} pod of this node is among the clients that failed beside them")
-            }
-            LaneLacking::Connection => format!("{filter} real connection failed beside them"),
+            LaneLacking::Breadth(lacking) => format!(
+                "{filter} the real connections that failed beside them do not bear it out: {}",
+                self.lacking(*lacking)
+            ),
+            LaneLacking::Connection => format!("{filter} no real connection failed beside them"),
         }
     }
 }

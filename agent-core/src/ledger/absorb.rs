@@ -48,13 +48,21 @@ impl Ledger {
         let counts = counts.filter_map(|delta| Some((delta, real(delta.service)?)));
         let counts: Vec<Counted<'_>> = counts.collect();
         self.absorb_proofs(sample, &counts, &mut look);
+        for (family, _) in self
+            .families
+            .iter_mut()
+            .zip(sample.unanswered)
+            .filter(|(_, n)| *n > 0)
+        {
+            family.leave_unanswered(at);
+        }
         for (delta, info) in &counts {
             self.absorb_failures(delta, info, &look);
         }
         for sighting in &sample.anomalies {
-            if !self.is_suspended(sighting.failure)
-                && let Some(info) = real(sighting.service)
-            {
+            // However old the view is: this node's pods are no others'.
+            let counts = sighting.misdelivered || !self.is_suspended(sighting.failure);
+            if counts && let Some(info) = real(sighting.service) {
                 self.absorb_sighting(sighting, &info, &look);
             }
         }
@@ -66,9 +74,10 @@ impl Ledger {
         if at.since(before) <= self.limits.sample_gap {
             return;
         }
+        let scope = self.scope(before);
         for family in &mut self.families {
             let streak = &mut family.streak;
-            streak.take_if(|streak| streak.lacking(before, &self.limits).is_some());
+            streak.take_if(|streak| streak.lacking(before, &self.limits, scope).is_some());
         }
     }
 
@@ -103,6 +112,9 @@ impl Ledger {
                 ledger.prove(delta.class, look.at);
             }
             look.proven[info.family as usize] = true;
+            if delta.class == SourceClass::Pod {
+                self.worked.note(delta.service, info, look.at);
+            }
             if let Some(track) = self.tracks.get_mut(&delta.service) {
                 track.prove(look.at);
             }
@@ -126,6 +138,10 @@ impl Ledger {
         // One to an endpoint that left counts by its age, in sightings; an unheard one did get through.
         failures.retain(|(failure, _)| !matches!(failure, Failure::Stale | Failure::Unheard));
         let family = &mut self.families[info.family as usize];
+        let is_refused = |(failure, _): &(Failure, u32)| *failure == Failure::Refused;
+        if delta.class == SourceClass::External && failures.iter().any(is_refused) {
+            family.refused_outside = Some(look.at);
+        }
         if !failures.is_empty() {
             family.fail(delta.class, look.at);
         }
@@ -143,6 +159,8 @@ impl Ledger {
             class: delta.class,
             client: None,
             failures: &failures,
+            misdelivered: None,
+            accuses: delta.class == SourceClass::Pod && self.worked.has(delta.service, info),
             info,
         };
         family.run(&entry, self.limits.proof_age);
@@ -172,6 +190,8 @@ impl Ledger {
             class: sighting.class,
             client: Some(sighting.client),
             failures: &[(sighting.failure, 1)],
+            misdelivered: sighting.misdelivered_endpoint(),
+            accuses: sighting.class == SourceClass::Pod && self.worked.has(sighting.service, info),
             info,
         };
         family.run(&entry, self.limits.proof_age);
@@ -194,8 +214,8 @@ impl Ledger {
         Some(track)
     }
 
-    /// Failures that count, by name.
-    fn failures_of(&self, delta: &CountDelta) -> Vec<(Failure, u32)> {
+    /// Failures that are judged; the others are counted alone.
+    fn failures_of(&mut self, delta: &CountDelta) -> Vec<(Failure, u32)> {
         let of = |outcome: Outcome| delta.counts[outcome as usize];
         let failures = [
             (Failure::Refused, of(Outcome::Refused)),
@@ -205,8 +225,16 @@ impl Ledger {
             (Failure::Unheard, of(Outcome::Unheard)),
             (Failure::Lost, delta.lost),
         ];
-        let counts = |(failure, n): &(Failure, u32)| *n > 0 && !self.is_suspended(*failure);
-        failures.into_iter().filter(counts).collect()
+        let mut judged = Vec::new();
+        for (failure, n) in failures.into_iter().filter(|(_, n)| *n > 0) {
+            if self.is_suspended(failure) {
+                let unjudged = &mut self.unjudged[failure as usize];
+                *unjudged = unjudged.saturating_add(u64::from(n));
+            } else {
+                judged.push((failure, n));
+            }
+        }
+        judged
     }
 
     fn is_suspended(&self, failure: Failure) -> bool {

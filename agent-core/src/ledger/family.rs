@@ -1,12 +1,13 @@
 //! Evidence kept per IP family, and the run of failures in it that no proof has interrupted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use agent_common::service::{SOURCE_CLASSES, SourceClass};
 use serde::{Deserialize, Serialize};
 
+use super::service::WINDOW;
 use crate::cause::{FAILURES, Failure};
 use crate::evidence::ServiceInfo;
 use crate::limits::Limits;
@@ -30,6 +31,13 @@ pub(crate) struct FamilyLedger {
     pub(crate) streak: Option<Streak>,
     /// Clients that did not hear their answer, and when last.
     pub(crate) unheard: Vec<(IpAddr, Mono)>,
+    /// Connections from outside were sent on and not answered: when the first and the last of a run
+    /// were told.
+    #[serde(default)]
+    pub(crate) unanswered: Option<(Mono, Mono)>,
+    /// When the node last refused a connection from outside.
+    #[serde(default)]
+    pub(crate) refused_outside: Option<Mono>,
 }
 
 impl FamilyLedger {
@@ -72,6 +80,14 @@ impl FamilyLedger {
         self.streak.insert(streak).enter(entry);
     }
 
+    /// A connection from outside was sent on and not answered.
+    pub(crate) fn leave_unanswered(&mut self, at: Mono) {
+        let run = self
+            .unanswered
+            .filter(|(_, last)| at.since(*last) <= WINDOW);
+        self.unanswered = Some((run.map_or(at, |(first, _)| first), at));
+    }
+
     /// A client did not hear its answer.
     pub(crate) fn unhear(&mut self, client: IpAddr, at: Mono) {
         if let Some((_, last)) = self.unheard.iter_mut().find(|(known, _)| *known == client) {
@@ -101,10 +117,16 @@ pub(crate) struct Streak {
     pub(crate) pod: bool,
     /// By label (`namespace/name:port`).
     pub(crate) services: BTreeMap<String, StreakService>,
-    /// Distinct clients.
+    /// First and last failure of those that accuse: victims, of Services that worked before.
+    #[serde(default)]
+    pub(crate) accusing: Option<(Mono, Mono)>,
+    /// Distinct pods among them.
     pub(crate) sources: Vec<IpAddr>,
     /// By [`Failure`].
     pub(crate) failures: [u64; FAILURES],
+    /// Endpoints of this node for which connections left by an uplink, whoever dialled, and when last.
+    #[serde(default)]
+    pub(crate) misdelivered: BTreeMap<IpAddr, Mono>,
 }
 
 /// A Service port in a run of failures.
@@ -114,6 +136,9 @@ pub(crate) struct StreakService {
     pub(crate) object: String,
     /// Current endpoints when it last failed.
     pub(crate) endpoints: u32,
+    /// It worked before, and pods are among its clients.
+    #[serde(default)]
+    pub(crate) accuses: bool,
 }
 
 /// One entry into a run.
@@ -125,19 +150,39 @@ pub(crate) struct Entry<'a> {
     pub(crate) class: SourceClass,
     pub(crate) client: Option<IpAddr>,
     pub(crate) failures: &'a [(Failure, u32)],
+    /// The endpoint of this node for which it left by an uplink.
+    pub(crate) misdelivered: Option<IpAddr>,
+    /// A pod of this node is the client, and the Service worked before.
+    pub(crate) accuses: bool,
     pub(crate) info: &'a ServiceInfo,
+}
+
+/// Circumstances in which a run accuses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scope {
+    /// Namespaces of which pods of this node use Services.
+    pub(crate) namespaces: usize,
+    /// The sentinel's probes pass since the run began: what policies do, drop and reject, is no
+    /// fault then, and nothing accuses unless routes are seen to be wrong.
+    pub(crate) referee_passes: bool,
 }
 
 /// Condition that a run does not meet yet to be a broken datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lacking {
-    /// Too few Services fail.
-    Services,
-    /// Too few endpoints behind them.
-    Endpoints,
+    /// The sentinel's probes pass, and no two endpoints were missed by a wrong route.
+    Referee,
     /// No pod of this node among the clients.
     Pod,
+    /// No Service that worked before.
+    New,
+    /// Too few Services fail.
+    Services,
+    /// All of one namespace, and others are in use.
+    Namespaces,
+    /// Too few endpoints behind them.
+    Endpoints,
     /// Too few clients.
     Sources,
     /// It is not long enough, or stopped too early.
@@ -150,7 +195,11 @@ impl Streak {
         self.last = self.last.max(entry.last);
         self.arrived = self.arrived.max(entry.arrived);
         self.pod |= entry.class == SourceClass::Pod;
-        if let Some(client) = entry.client
+        if entry.accuses {
+            let (first, last) = self.accusing.unwrap_or((entry.since, entry.last));
+            self.accusing = Some((first.min(entry.since), last.max(entry.last)));
+        }
+        if let Some(client) = entry.client.filter(|_| entry.accuses)
             && self.sources.len() < SOURCES_KEPT
             && !self.sources.contains(&client)
         {
@@ -160,14 +209,30 @@ impl Streak {
             let count = &mut self.failures[*failure as usize];
             *count = count.saturating_add(u64::from(*n));
         }
-        let (label, endpoints) = (entry.info.label(), entry.info.endpoints);
-        if let Some(service) = self.services.get_mut(&label) {
-            service.endpoints = endpoints;
-        } else if self.services.len() < SERVICES_KEPT {
-            let object = entry.info.name.to_string();
-            let service = StreakService { object, endpoints };
-            self.services.insert(label, service);
+        let label = entry.info.label();
+        if self.services.len() < SERVICES_KEPT || self.services.contains_key(&label) {
+            let service = self.services.entry(label).or_insert_with(|| StreakService {
+                object: entry.info.name.to_string(),
+                endpoints: 0,
+                accuses: false,
+            });
+            service.endpoints = entry.info.endpoints;
+            service.accuses |= entry.accuses;
         }
+        if let Some(endpoint) = entry.misdelivered {
+            self.misdelivered.insert(endpoint, entry.last);
+            let last = self.last;
+            self.misdelivered.retain(|_, at| last.since(*at) <= WINDOW);
+            if self.misdelivered.len() > SOURCES_KEPT {
+                self.misdelivered.pop_first();
+            }
+        }
+    }
+
+    /// Routes are wrong: one endpoint may be about to go, and its route gone before it.
+    fn routes_are_wrong(&self, limits: &Limits) -> bool {
+        let recent = |at: &&Mono| self.last.since(**at) <= WINDOW;
+        self.misdelivered.values().filter(recent).count() >= limits.misdelivered_endpoints
     }
 
     /// The commonest failure; among equals, the one that leaves least doubt.
@@ -175,14 +240,37 @@ impl Streak {
         commonest(&self.failures).unwrap_or(Failure::Lost)
     }
 
-    /// Services that fail, by name, and the most endpoints that a port of theirs has.
+    /// Services that accuse, by name, and the most endpoints that a port of theirs has.
     fn objects(&self) -> BTreeMap<&str, u32> {
         let mut objects = BTreeMap::new();
-        for service in self.services.values() {
+        for service in self.services.values().filter(|service| service.accuses) {
             let endpoints = objects.entry(service.object.as_str()).or_default();
             *endpoints = service.endpoints.max(*endpoints);
         }
         objects
+    }
+
+    /// Breadth that is lacking: what one namespace's objects, pods or policies do is its own trouble.
+    /// `None` if nothing is lacking.
+    pub(crate) fn lacking_breadth(&self, limits: &Limits, scope: Scope) -> Option<Lacking> {
+        let objects = self.objects();
+        let namespace = |object: &&str| object.split_once('/').map_or("", |(of, _)| of).to_owned();
+        let namespaces: BTreeSet<String> = objects.keys().map(namespace).collect();
+        if scope.referee_passes && !self.routes_are_wrong(limits) {
+            Some(Lacking::Referee)
+        } else if !self.pod {
+            Some(Lacking::Pod)
+        } else if self.accusing.is_none() {
+            Some(Lacking::New)
+        } else if objects.len() < limits.broken_services {
+            Some(Lacking::Services)
+        } else if namespaces.len() < limits.broken_namespaces.min(scope.namespaces) {
+            Some(Lacking::Namespaces)
+        } else if self.sources.len() < limits.broken_sources {
+            Some(Lacking::Sources)
+        } else {
+            None
+        }
     }
 
     /// Condition that is lacking to call the datapath broken, from all that was seen until `seen`;
@@ -190,20 +278,16 @@ impl Streak {
     ///
     /// The condition "the last failure was fresh when the time was up" holds from then on: no
     /// state is kept for it. That is what makes reading a verdict free of side effects.
-    pub(crate) fn lacking(&self, seen: Mono, limits: &Limits) -> Option<Lacking> {
-        let objects = self.objects();
-        let endpoints: u64 = objects.values().map(|n| u64::from(*n)).sum();
-        let spread = self.last.since(self.since);
-        if objects.len() < limits.broken_services {
-            Some(Lacking::Services)
-        } else if endpoints < limits.broken_endpoints.into() {
+    pub(crate) fn lacking(&self, seen: Mono, limits: &Limits, scope: Scope) -> Option<Lacking> {
+        if let Some(lacking) = self.lacking_breadth(limits, scope) {
+            return Some(lacking);
+        }
+        let endpoints: u64 = self.objects().values().map(|n| u64::from(*n)).sum();
+        let (first, last) = self.accusing.unwrap_or_default();
+        if endpoints < limits.broken_endpoints.into() {
             Some(Lacking::Endpoints)
-        } else if !self.pod {
-            Some(Lacking::Pod)
-        } else if self.sources.len() < limits.broken_sources {
-            Some(Lacking::Sources)
-        } else if seen.since(self.since) < limits.broken_after
-            || spread < limits.broken_after.saturating_sub(limits.broken_fresh)
+        } else if seen.since(first) < limits.broken_after
+            || last.since(first) < limits.broken_after.saturating_sub(limits.broken_fresh)
         {
             Some(Lacking::Time)
         } else {

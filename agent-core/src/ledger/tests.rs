@@ -171,9 +171,9 @@ impl Event {
             failure,
             client: IpAddr::V4(Ipv4Addr::new(10, 244, 1, client)),
             frontend: ([10, 96, 0, 1], 80).into(),
-            destination: None,
+            destination: Some(([10, 244, 0, client], 8_080).into()),
             device: 2,
-            misdelivered: false,
+            misdelivered: failure == Failure::Misrouted && client.is_multiple_of(3),
             icmp: false,
             left_since: (failure == Failure::Stale).then(|| at.minus(ms(u64::from(client) * 400))),
         }

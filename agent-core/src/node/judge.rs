@@ -211,6 +211,7 @@ impl Judge {
             counts,
             anomalies: sample.sightings,
             last_proofs: sample.last_proofs,
+            unanswered: sample.unanswered,
             observer,
         };
         self.ledger.absorb(&sample, directory);

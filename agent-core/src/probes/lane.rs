@@ -231,6 +231,8 @@ pub(super) struct LaneMemory {
     lane: Lane,
     last_pass: Option<Mono>,
     #[serde(default)]
+    last_failure: Option<Mono>,
+    #[serde(default)]
     frontend: Option<SocketAddr>,
     #[serde(default)]
     masquerade_seen: bool,
@@ -247,6 +249,7 @@ impl LaneMemory {
         ledger.armed.then(|| Self {
             lane,
             last_pass: ledger.last_pass,
+            last_failure: ledger.last_failure,
             frontend: ledger.frontend,
             masquerade_seen: ledger.masquerade_seen,
             freshness: ledger.freshness.clone(),
@@ -258,8 +261,8 @@ impl LaneMemory {
         let ledger = LaneLedger {
             armed: true,
             last_pass: self.last_pass,
+            last_failure: self.last_failure,
             frontend: self.frontend,
-            last_failure: self.run.as_ref().map(|run| run.last),
             masquerade_seen: self.masquerade_seen,
             freshness: self.freshness,
             run: self.run,

@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
+use agent_common::abi::LOSS_WINDOW_NS;
 use agent_common::classify::{Connection, Direction, Evidence, World, observe};
 use agent_common::evidence::{
     Anomaly, FAULTS, Fault, OUTCOMES, Outcome, Pending, PendingKey, state,
@@ -57,6 +58,8 @@ pub(super) struct Kernel {
     doubts: Doubts,
     /// The next sweep is an agent's first: what it finds lost was reported by the one before.
     swept: bool,
+    /// When the last sample was taken.
+    sampled: u64,
     /// The ring buffer is full: failures are counted and not reported.
     pub(super) ring_full: bool,
 }
@@ -149,6 +152,7 @@ impl Kernel {
 
     /// Evidence since the last sample.
     pub(super) fn sample(&mut self, now: Mono) -> KernelSample {
+        let unanswered = [self.unanswered(now.0), 0];
         let failed = self.sweep(now.0);
         let evidence = self.evidence.get_mut();
         let moved = std::mem::take(&mut evidence.counts).into_iter();
@@ -174,8 +178,23 @@ impl Kernel {
             sightings,
             last_proofs: evidence.proofs,
             faults: evidence.faults,
+            unanswered,
             ..KernelSample::default()
         }
+    }
+
+    /// Connections from outside that were sent on, and whose loss window ended since the last sample.
+    fn unanswered(&mut self, now: u64) -> u32 {
+        let since = std::mem::replace(&mut self.sampled, now);
+        let ends = |fields: &Pending| fields.arrived_ns.saturating_add(LOSS_WINDOW_NS);
+        let counts = |(fields, state): &&(Pending, u32)| {
+            (since..now).contains(&ends(fields))
+                && fields.class == SourceClass::External as u8
+                && fields.flags & frontend_flag::SENTINEL == 0
+                && state & (state::FORWARDED | state::ANSWERED) == state::FORWARDED
+        };
+        let pending = self.evidence.get_mut().pending.values();
+        u32::try_from(pending.filter(counts).count()).unwrap_or(u32::MAX)
     }
 
     /// Forgets what is over, and returns what failed.

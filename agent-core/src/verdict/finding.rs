@@ -52,6 +52,12 @@ impl Finding {
             _ => false,
         }
     }
+
+    /// Connections failed, and every path was probed with success since.
+    pub(crate) fn is_refuted(&self) -> bool {
+        let lacks = |lacking: &Option<Lacking>| *lacking == Some(Lacking::Referee);
+        matches!(&self.evidence, Evidence::Connections { lacking, .. } if lacks(lacking))
+    }
 }
 
 /// The rules of the judge. docs/behaviour.md has them in words.
@@ -344,8 +350,8 @@ pub enum LaneLacking {
     Void(VoidReason),
     /// pathproof's own devices were not looked at since.
     Look,
-    /// Real connections fail as well, but only of a few clients without a pod among them.
-    Pod,
+    /// Real connections fail as well, but not broadly enough to bear the probes out.
+    Breadth(Lacking),
     /// No real connection fails as well.
     Connection,
 }

@@ -11,7 +11,7 @@ use super::finding::{BrokenServices, Evidence, Finding, NAMED, Named, Rule};
 use super::report::{FamilyVerdict, PathState, PathView, SERVICES_SHOWN, ServiceTrouble};
 use crate::cause::{Cause, Failure};
 use crate::ledger::{
-    FamilyLedger, LOST_NOTICED, Lacking, Ledger, StaleConnection, Streak, Track, WINDOW,
+    FamilyLedger, LOST_NOTICED, Lacking, Ledger, Scope, StaleConnection, Streak, Track, WINDOW,
 };
 use crate::time::Mono;
 
@@ -94,8 +94,21 @@ impl<'a> Case<'a> {
         let streak = self.evidence.streak.as_ref()?;
         let young = self.is_within_proof_age(streak.last);
         // "Nothing got through" is known up to the last look, not up to now.
-        let lacking = streak.lacking(self.ledger.seen(self.now), &self.ledger.limits);
+        let lacking = self.lacking(streak);
         (young && lacking.is_none()).then(|| failing(streak, None))
+    }
+
+    /// Condition that a run of failures lacks to accuse the node.
+    fn lacking(&self, streak: &Streak) -> Option<Lacking> {
+        let seen = self.ledger.seen(self.now);
+        streak.lacking(seen, &self.ledger.limits, self.scope(streak))
+    }
+
+    fn scope(&self, streak: &Streak) -> Scope {
+        Scope {
+            referee_passes: self.passes_since(streak.since),
+            ..self.ledger.scope(self.now)
+        }
     }
 
     /// New connections of pods still go to an endpoint that left long ago.
@@ -105,7 +118,16 @@ impl<'a> Case<'a> {
         let counts = |seen: &&StaleConnection| {
             seen.age >= age && self.now.since(seen.at) <= limits.stale_fresh
         };
-        let stale = |track: &&Track| track.stale_pods().iter().any(|seen| counts(&seen));
+        // Once connections of the Service get through, a repair is believed after a moment.
+        let is_repaired = |track: &Track| {
+            let last = track.stale_pods().iter().map(|seen| seen.at).max();
+            last.is_some_and(|last| {
+                self.now.since(last) > limits.stale_quiet && track.last_proof >= Some(last)
+            })
+        };
+        let stale = |track: &&Track| {
+            track.stale_pods().iter().any(|seen| counts(&seen)) && !is_repaired(track)
+        };
         let tracks: Vec<&Track> = self.tracks().filter(stale).collect();
         let connections = tracks.iter().flat_map(|track| track.stale_pods());
         let connections = connections.filter(counts);
@@ -122,18 +144,28 @@ impl<'a> Case<'a> {
         Some((Some(Cause::Stale), evidence))
     }
 
-    /// Something gets through. While nothing does, a run of failures may yet become Broken.
-    fn gets_through(&self) -> bool {
-        let young = |since: Mono| self.now.since(since) < self.ledger.limits.broken_after;
+    /// Something gets through. While nothing does, a run of failures may yet become Broken, unless
+    /// it is that of few Services whose trouble is confirmed: they fail again after each proof.
+    fn gets_through(&self, confirmed: &[(&Track, Failure)]) -> bool {
+        let is_confirmed = |label: &String| confirmed.iter().any(|(of, _)| *of.label == **label);
+        let is_theirs = |streak: &Streak| streak.services.keys().all(is_confirmed);
+        let is_narrow = |streak: &Streak| {
+            let lacking = streak.lacking_breadth(&self.ledger.limits, self.scope(streak));
+            lacking.is_some() && self.failing().is_empty()
+        };
+        let may_become = |streak: &&Streak| {
+            let young = self.now.since(streak.since) < self.ledger.limits.broken_after;
+            young && !(is_theirs(streak) && is_narrow(streak))
+        };
         let streak = self.evidence.streak.as_ref();
         let proven = self.fresh_proof().is_some() || self.fresh_pass().is_some();
-        proven && !streak.is_some_and(|streak| young(streak.since))
+        proven && streak.filter(may_become).is_none()
     }
 
     /// Single Services are broken while the family is proven.
     fn degraded_services(&self) -> Option<Found> {
         let broken = self.confirmed();
-        let (_, first) = broken.first().filter(|_| self.gets_through())?;
+        let (_, first) = broken.first().filter(|_| self.gets_through(&broken))?;
         let mut by_cause: BTreeMap<Cause, Vec<&Track>> = BTreeMap::new();
         for (track, failure) in broken.iter().take(NAMED) {
             by_cause.entry(Cause::of(*failure)).or_default().push(track);
@@ -155,7 +187,7 @@ impl<'a> Case<'a> {
         let recent = |at: Mono| self.now.since(at) <= WINDOW;
         let unheard = self.evidence.unheard.iter();
         let clients = unheard.filter(|(_, at)| recent(*at)).count();
-        if clients < self.ledger.limits.unheard_sources || !self.gets_through() {
+        if clients < self.ledger.limits.unheard_sources || !self.gets_through(&self.confirmed()) {
             return None;
         }
         let asked_again =
@@ -168,9 +200,16 @@ impl<'a> Case<'a> {
 
     /// Failures with nothing proven after them, and no more to be said.
     fn suspect_by_connections(&self) -> Option<Found> {
-        let recent = |streak: &&Streak| self.now.since(streak.last) <= WINDOW;
-        let streak = self.evidence.streak.as_ref().filter(recent)?;
-        let lacking = streak.lacking(self.ledger.seen(self.now), &self.ledger.limits);
+        let limits = &self.ledger.limits;
+        // One that fails among many that are proven is no state of the node.
+        let lasts =
+            |since: Option<Mono>| since.is_none_or(|at| self.now.since(at) >= limits.suspect_after);
+        let counts = |streak: &&Streak| {
+            self.now.since(streak.last) <= WINDOW
+                && (lasts(Some(streak.since)) || lasts(self.evidence.last_proof()))
+        };
+        let streak = self.evidence.streak.as_ref().filter(counts)?;
+        let lacking = self.lacking(streak);
         let lacking = lacking.or(Some(Lacking::Time));
         Some(failing(streak, lacking))
     }

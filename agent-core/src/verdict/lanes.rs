@@ -16,7 +16,7 @@ use super::finding::{Evidence, FailedLane, LaneLacking, NeverWorked, VoidCause};
 use super::judge::{Case, Found};
 use super::report::{LaneState, LaneView, StageDelays};
 use crate::cause::{Cause, ProbeCause};
-use crate::ledger::Streak;
+use crate::ledger::{Lacking, WINDOW};
 use crate::probes::{LaneLedger, ProbeOutcome, Run, SentinelLedger, VoidReason, lanes_of};
 use crate::time::{Mono, nanos};
 use crate::trace::{Lane, ProbePath, Transport};
@@ -30,6 +30,8 @@ pub(super) enum Standing {
     Contradicted(SourceClass, Mono),
     /// Only the range outside the cluster fails, that of pods does not.
     Filtered,
+    /// Node ports are refused to probes alone: they may be no frontends on that address any more.
+    Aside,
     /// They accuse the node.
     Broken,
 }
@@ -88,7 +90,7 @@ impl<'a> Case<'a> {
         self.is_within_proof_age(run.last).then_some(run)
     }
 
-    fn failing(&self) -> Vec<Failing<'a>> {
+    pub(super) fn failing(&self) -> Vec<Failing<'a>> {
         let failing = |(lane, ledger)| Some((lane, self.run(ledger)?));
         self.accusing().into_iter().filter_map(failing).collect()
     }
@@ -102,7 +104,8 @@ impl<'a> Case<'a> {
         }
         // A real connection is proven by its handshake: that contradicts nothing that comes after.
         let proof = self.counterpart(lane.path);
-        if let Some((class, proof)) = proof.filter(|_| run.cause() != ProbeCause::NoData) {
+        let stands = run.cause() == ProbeCause::NoData || self.is_felt_in_part(run);
+        if let Some((class, proof)) = proof.filter(|_| !stands) {
             if proof > run.since.plus(limits.proof_overlap) {
                 return Standing::Contradicted(class, proof);
             }
@@ -114,10 +117,11 @@ impl<'a> Case<'a> {
         if let Some(hindrance) = self.hindrance(run) {
             return Standing::Lacks(hindrance);
         }
+        if lane.path == ProbePath::NodePort && self.is_refused_aside(run) {
+            return Standing::Aside;
+        }
         let beside = self.beside(run);
-        if run.is_unambiguous(self.ledger.observer.misrouted_suspended)
-            || beside.is_some_and(|streak| streak.pod)
-        {
+        if run.is_unambiguous(self.ledger.observer.misrouted_suspended) || beside == Some(None) {
             return match self.ledger.sentinel.is_looked_at(run.since) {
                 true => Standing::Broken,
                 false => Standing::Lacks(LaneLacking::Look),
@@ -136,10 +140,38 @@ impl<'a> Case<'a> {
                 return Standing::Contradicted(class, at);
             }
         }
-        Standing::Lacks(match beside {
-            Some(_) => LaneLacking::Pod,
+        Standing::Lacks(match beside.flatten() {
+            Some(lacking) => LaneLacking::Breadth(lacking),
             None => LaneLacking::Connection,
         })
+    }
+
+    /// Masquerade is missing, which endpoints of this node do without: that they answer contradicts
+    /// nothing while connections from outside that were sent on go unanswered for long. Of these there
+    /// are none left once load balancers stay away: then nothing else is known.
+    fn is_felt_in_part(&self, run: &Run) -> bool {
+        let limits = &self.ledger.limits;
+        let felt = self.evidence.unanswered.is_some_and(|(first, last)| {
+            let first = first.max(run.since);
+            let late = self.evidence.proofs[SourceClass::External as usize]
+                .is_some_and(|proof| proof.since(last) > WINDOW);
+            !late
+                && self.ledger.seen(self.now).since(first) >= limits.partial_after
+                && last.since(first) >= limits.partial_after.saturating_sub(limits.broken_fresh)
+        });
+        felt && run.cause() == ProbeCause::NotMasqueraded
+    }
+
+    /// Node ports alone are refused, while cluster IPs pass and nobody outside is refused: the proxy
+    /// may serve them on other addresses now.
+    fn is_refused_aside(&self, run: &Run) -> bool {
+        let since = Some(run.since);
+        let is_other = |(lane, of): &Probed<'_>| of.armed && lane.path != ProbePath::NodePort;
+        let mut others = self.main().filter(is_other).peekable();
+        run.cause() == ProbeCause::Refused
+            && self.evidence.refused_outside < since
+            && others.peek().is_some()
+            && others.all(|(_, lane)| lane.last_pass > since && lane.last_failure < since)
     }
 
     /// The last proof of real connections that take the same way. The node's own are hardly ever
@@ -172,10 +204,21 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Real connections that arrived since the lane began to fail, and did not get through.
-    fn beside(&self, run: &Run) -> Option<&'a Streak> {
-        let streak = self.evidence.streak.as_ref();
-        streak.filter(|streak| streak.arrived >= run.since && self.is_within_proof_age(streak.last))
+    /// Breadth that is lacking to real connections that arrived since the lane began to fail, and did
+    /// not get through; `None` where there are none.
+    fn beside(&self, run: &Run) -> Option<Option<Lacking>> {
+        let streak = self.evidence.streak.as_ref()?;
+        let since = streak.arrived >= run.since && self.is_within_proof_age(streak.last);
+        let breadth = || streak.lacking_breadth(&self.ledger.limits, self.ledger.scope(self.now));
+        since.then(breadth)
+    }
+
+    /// The sentinel is the referee: every armed lane of the family that stands for the node passed
+    /// since then, and none fails.
+    pub(super) fn passes_since(&self, since: Mono) -> bool {
+        let mut armed = self.main().filter(|(_, lane)| lane.armed).peekable();
+        let passed = |lane: &LaneLedger| lane.last_pass.is_some_and(|at| at > since);
+        armed.peek().is_some() && armed.all(|(_, lane)| self.is_passing(lane) && passed(lane))
     }
 
     fn is_passing(&self, lane: &LaneLedger) -> bool {
@@ -212,7 +255,7 @@ impl<'a> Case<'a> {
     fn excused(&self) -> Option<(Failing<'a>, Standing)> {
         let standing = |failing| (failing, self.standing(failing));
         let mut standings = self.failing().into_iter().map(standing);
-        standings.find(|(_, of)| matches!(of, Standing::Contradicted(..) | Standing::Filtered))
+        standings.find(|(_, of)| !matches!(of, Standing::Broken | Standing::Lacks(_)))
     }
 
     /// Probes fail, and a real connection of the same path gets through.
@@ -234,8 +277,12 @@ impl<'a> Case<'a> {
     }
 
     /// A lane that does not stand for the node fails while those that do pass: the host's own
-    /// path, or UDP.
+    /// path, UDP, or node ports that probes alone are refused at.
     pub(super) fn degraded_aside(&self) -> Option<Found> {
+        if let Some((failing, Standing::Aside)) = self.excused() {
+            let lane = self.failed(failing);
+            return Some(caused(&failing, Evidence::Probe { lane }));
+        }
         let standing_for = self.accusing();
         let passing = |(_, lane): &Probed<'_>| self.is_passing(lane);
         if !self.failing().is_empty() || !standing_for.iter().any(passing) {

@@ -199,6 +199,9 @@ pub struct Coverage {
     pub misrouted_suspended: bool,
     /// Number of times that a failing Service found no place in the ledger.
     pub services_untracked: u64,
+    /// Failed connections that were not judged since the agent began, for losses of coverage.
+    #[serde(default)]
+    pub unjudged: Vec<(Failure, u64)>,
     /// Losses of coverage, with their reasons.
     pub losses: Vec<Loss>,
 }

@@ -1,6 +1,7 @@
 //! Every state and every rule, each fault beside its innocent twin; and properties for the rules
 //! that outrank everything.
 
+mod accusation;
 mod cilium;
 mod filters;
 mod lag;

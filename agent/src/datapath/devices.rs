@@ -33,6 +33,8 @@ pub struct Device {
     pub link: Link,
     /// A default route leaves by it.
     pub uplink: bool,
+    /// A veth or netkit pair whose other end lies in another network namespace.
+    pub leads_elsewhere: bool,
 }
 
 /// The interfaces, loopback left out.
@@ -129,11 +131,15 @@ impl Interfaces {
             self.unfollowed += usize::from(up && carries_ip(header.link_layer_type));
             return;
         };
-        let mut name = None;
+        let (mut name, mut elsewhere, mut pair) = (None, false, false);
         for attribute in &message.attributes {
             match attribute {
                 LinkAttribute::IfName(found) => name = Some(found.clone()),
-                LinkAttribute::LinkInfo(infos) if infos.contains(&NETKIT) => self.netkit += 1,
+                LinkAttribute::LinkNetNsId(_) => elsewhere = true,
+                LinkAttribute::LinkInfo(infos) => {
+                    self.netkit += u32::from(infos.contains(&NETKIT));
+                    pair = infos.contains(&NETKIT) || infos.contains(&VETH);
+                }
                 LinkAttribute::Xdp(xdp) if has_xdp(xdp) => {
                     self.accelerated.insert(header.index);
                 }
@@ -145,11 +151,13 @@ impl Interfaces {
             name,
             link,
             uplink: uplinks.contains(&header.index),
+            leads_elsewhere: elsewhere && pair,
         }));
     }
 }
 
 const NETKIT: LinkInfo = LinkInfo::Kind(InfoKind::Netkit);
+const VETH: LinkInfo = LinkInfo::Kind(InfoKind::Veth);
 
 fn has_xdp(xdp: &[LinkXdp]) -> bool {
     xdp.iter()
@@ -260,8 +268,28 @@ mod tests {
             name: "one".to_owned(),
             link,
             uplink: true,
+            leads_elsewhere: false,
         });
         assert_eq!(interfaces.devices, Vec::from_iter(expected));
         assert_eq!(interfaces.unfollowed, unfollowed);
+    }
+
+    #[rstest]
+    #[case::pod(InfoKind::Veth, true, true)]
+    #[case::pod_by_netkit(InfoKind::Netkit, true, true)]
+    #[case::both_ends_here(InfoKind::Veth, false, false)]
+    #[case::uplink_of_a_node_in_a_container(InfoKind::MacVlan, true, false)]
+    fn pairs(#[case] kind: InfoKind, #[case] elsewhere: bool, #[case] expected: bool) {
+        let mut message = LinkMessage::default();
+        message.header.link_layer_type = LinkLayerType::Ether;
+        message.attributes = vec![
+            LinkAttribute::IfName("one".to_owned()),
+            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)]),
+        ];
+        let other = elsewhere.then_some(LinkAttribute::LinkNetNsId(0));
+        message.attributes.extend(other);
+        let mut interfaces = Interfaces::default();
+        interfaces.add(&message, &BTreeSet::new());
+        assert_eq!(interfaces.devices[0].leads_elsewhere, expected);
     }
 }

@@ -13,7 +13,7 @@ use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
 use aya::{Ebpf, Pod};
 
 use super::load::{MapsError, refused, take};
-use super::sweep::{Arrivals, Sweeper, Swept, UdpAnswer, answer_of};
+use super::sweep::{Arrivals, Sweeper, Swept, SweptConnections, UdpAnswer, answer_of};
 use agent_core::event::KernelSample;
 use agent_core::evidence::{CountDelta, Doubts, count};
 use agent_core::time::Mono;
@@ -92,7 +92,11 @@ impl Sampler {
         let last_proofs = self.last_proofs()?;
         let faults = self.fault_counts()?;
         let (datagrams, answers) = self.sweep_datagrams(now);
-        let (swept, outside) = self.arrivals.sweep(&mut self.connections, now.0)?;
+        let SweptConnections {
+            swept,
+            outside,
+            unanswered,
+        } = self.arrivals.sweep(&mut self.connections, now.0)?;
         let mut counts = self.take_deltas(read);
         // Connections have reports; datagrams are judged by their counts alone.
         let mut sightings = Vec::new();
@@ -115,6 +119,7 @@ impl Sampler {
                 faults,
                 forgotten_early: swept.forgotten_early,
                 outside,
+                unanswered,
             },
             answers,
             under_way: swept.under_way,

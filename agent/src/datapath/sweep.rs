@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use agent_common::abi::{LOSS_WINDOW_NS, MAX_PENDING, map};
 use agent_common::evidence::{Pending, PendingKey, state};
-use agent_common::service::{FrontendKind, SourceClass, frontend_flag};
+use agent_common::service::{FAMILIES, Family, FrontendKind, SourceClass, frontend_flag};
 use agent_common::transition::{Failed, failed};
 use agent_common::udp::is_flow;
 use aya::Ebpf;
@@ -146,6 +146,15 @@ impl Sweeper {
     }
 }
 
+/// Result of a sweep of connections.
+#[derive(Debug, Default)]
+pub(super) struct SweptConnections {
+    pub(super) swept: Swept,
+    pub(super) outside: Outside,
+    /// See [`KernelSample::unanswered`](agent_core::event::KernelSample::unanswered).
+    pub(super) unanswered: [u32; FAMILIES],
+}
+
 /// Connections from outside the node, each told once.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
@@ -162,22 +171,34 @@ impl Arrivals {
         &mut self,
         connections: &mut Sweeper,
         now: u64,
-    ) -> Result<(Swept, Outside), MapsError> {
+    ) -> Result<SweptConnections, MapsError> {
         let until = now.saturating_sub(IN_THE_MAP_NS);
         let news = self.told_until.unwrap_or(until)..until;
         let mut arrivals = Vec::new();
-        let swept = connections.sweep(now, |_, pending, _| {
-            if news.contains(&pending.arrived_ns) && is_from_outside(pending, &self.uplinks) {
+        let mut unanswered = [0; FAMILIES];
+        let swept = connections.sweep(now, |key, pending, _| {
+            let told = pending.arrived_ns.saturating_add(LOSS_WINDOW_NS);
+            let is_new = news.contains(&pending.arrived_ns);
+            if !(is_new || news.contains(&told)) || !is_from_outside(pending, &self.uplinks) {
+                return;
+            }
+            if is_new {
                 arrivals.push(Arrival {
                     at: Mono(pending.arrived_ns),
                     client: pending.client,
                 });
+            } else if is_unanswered(pending) {
+                unanswered[usize::from(key.family == Family::V6 as u32)] += 1;
             }
         })?;
         let until = news.start.max(news.end);
         self.told_until = Some(until);
         let until = Mono(until);
-        Ok((swept, Outside { arrivals, until }))
+        Ok(SweptConnections {
+            swept,
+            outside: Outside { arrivals, until },
+            unanswered,
+        })
     }
 }
 
@@ -193,6 +214,11 @@ fn is_from_outside(pending: &Pending, uplinks: &BTreeSet<u32>) -> bool {
         && pending.state & state::ALIAS == 0
         && pending.flags & frontend_flag::SENTINEL == 0
         && (pending.kind != FrontendKind::ClusterIp as u8 || uplinks.contains(&pending.device))
+}
+
+/// Whether it was sent on and no answer came back.
+fn is_unanswered(pending: &Pending) -> bool {
+    pending.state & (state::FORWARDED | state::ANSWERED) == state::FORWARDED
 }
 
 /// Time for which an entry is kept; `unanswered` while there is no answer. The flow of a datagram,

@@ -417,6 +417,7 @@ fn beside_the_observer(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
             name: name.to_owned(),
             link: Link::Ethernet,
             uplink: false,
+            leads_elsewhere: false,
         }));
         let hooks = agents.open_sentinel(&ends).expect("the programs");
         path.maps = agents.probe_maps().expect("the probes' maps");

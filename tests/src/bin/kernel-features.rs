@@ -111,6 +111,7 @@ fn device(sandbox: &Sandbox) -> Device {
         name: "client".to_owned(),
         link: Link::Ethernet,
         uplink: false,
+        leads_elsewhere: false,
     }
 }
 

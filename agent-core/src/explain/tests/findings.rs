@@ -45,7 +45,10 @@ const RULES: [Rule; 27] = [
     Rule::Idle,
 ];
 
-const LACKING: [Lacking; 5] = [
+const LACKING: [Lacking; 8] = [
+    Lacking::New,
+    Lacking::Referee,
+    Lacking::Namespaces,
     Lacking::Services,
     Lacking::Endpoints,
     Lacking::Pod,
@@ -178,7 +181,8 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 LaneLacking::Off("CAP_NET_RAW is missing".to_owned()),
                 LaneLacking::Void(VoidReason::Damaged),
                 LaneLacking::Look,
-                LaneLacking::Pod,
+                LaneLacking::Breadth(Lacking::Pod),
+                LaneLacking::Breadth(Lacking::Services),
                 LaneLacking::Connection,
             ];
             let of = |lacking| Evidence::Unconfirmed {

@@ -1,7 +1,7 @@
 //! The recount. It says once more, without thrift, what `absorb.rs` says of proofs and failures.
 
 use super::*;
-use crate::limits::Limits;
+use crate::limits::{KEPT, Limits};
 
 /// A failure in a run, as it was noted.
 #[derive(Clone, Debug)]
@@ -12,6 +12,8 @@ struct Noted {
     class: SourceClass,
     client: Option<IpAddr>,
     failures: Vec<(Failure, u32)>,
+    accuses: bool,
+    misdelivered: Option<IpAddr>,
     service: u32,
 }
 
@@ -27,6 +29,8 @@ pub(super) struct Model {
     counted: BTreeMap<u32, Vec<(Mono, Failure, u32)>>,
     /// When a Service was last heard of as failing, also by a report alone.
     heard: BTreeMap<u32, Mono>,
+    /// When a Service last worked for pods.
+    worked: BTreeMap<u32, Mono>,
 }
 
 impl Model {
@@ -40,6 +44,7 @@ impl Model {
             runs: Default::default(),
             counted: BTreeMap::new(),
             heard: BTreeMap::new(),
+            worked: BTreeMap::new(),
         }
     }
 
@@ -67,7 +72,11 @@ impl Model {
     fn drop_doubtful(&mut self, before: Mono, names: &Names) {
         for family in Family::ALL {
             let streak = self.streak(family, names);
-            if streak.is_some_and(|s| s.lacking(before, &self.limits).is_some()) {
+            let scope = Scope {
+                namespaces: usize::from(!self.worked.is_empty()),
+                referee_passes: false,
+            };
+            if streak.is_some_and(|s| s.lacking(before, &self.limits, scope).is_some()) {
                 self.runs[family as usize].clear();
             }
         }
@@ -93,6 +102,9 @@ impl Model {
             }
             if delta.counts[Outcome::Proven as usize] > 0 {
                 proven[family as usize] = true;
+                if delta.class == SourceClass::Pod {
+                    self.worked.insert(delta.service, sample.at);
+                }
                 if self.proofs[family as usize][delta.class as usize] <= before {
                     self.prove(family, delta.class, sample.at);
                 }
@@ -146,6 +158,8 @@ impl Model {
                 class: delta.class,
                 client: None,
                 failures: accusing,
+                accuses: self.accuses(delta.class, delta.service),
+                misdelivered: None,
                 service: delta.service,
             },
         );
@@ -155,10 +169,14 @@ impl Model {
         let Some(family) = real(names, seen.service) else {
             return;
         };
-        if is_suspended(sample, seen.failure) {
+        if is_suspended(sample, seen.failure) && !seen.misdelivered {
             return;
         }
         let heard = self.heard.entry(seen.service).or_insert(seen.at);
+        // Forgotten, and told again without a count, which was suspended.
+        if sample.at.since(*heard) > KEPT {
+            self.counted.remove(&seen.service);
+        }
         *heard = seen.at.max(*heard);
         let began = match seen.failure {
             Failure::Unheard => return,
@@ -189,9 +207,15 @@ impl Model {
                 class: seen.class,
                 client: Some(seen.client),
                 failures: vec![(seen.failure, 1)],
+                accuses: self.accuses(seen.class, seen.service),
+                misdelivered: seen.misdelivered_endpoint(),
                 service: seen.service,
             },
         );
+    }
+
+    fn accuses(&self, class: SourceClass, service: u32) -> bool {
+        class == SourceClass::Pod && self.worked.contains_key(&service)
     }
 
     fn enter(&mut self, family: Family, noted: Noted) {
@@ -226,29 +250,35 @@ impl Model {
     fn streak(&self, family: Family, names: &Names) -> Option<Streak> {
         let run = &self.runs[family as usize];
         let mut failures = [0; FAILURES];
-        let (mut sources, mut services) = (Vec::new(), BTreeMap::new());
+        let (mut sources, mut services) = (Vec::new(), BTreeMap::<String, StreakService>::new());
         for noted in run {
             for (failure, n) in &noted.failures {
                 failures[*failure as usize] += u64::from(*n);
             }
             let fresh = noted.client.filter(|client| !sources.contains(client));
-            sources.extend(fresh);
+            sources.extend(fresh.filter(|_| noted.accuses));
             let info = names.service(noted.service).expect("known");
+            let of_service = || run.iter().filter(|other| other.service == noted.service);
             let service = StreakService {
                 object: info.name.to_string(),
                 endpoints: info.endpoints,
+                accuses: of_service().any(|noted| noted.accuses),
             };
             services.insert(info.label(), service);
         }
         sources.truncate(SOURCES_KEPT);
+        let accusing = || run.iter().filter(|noted| noted.accuses);
+        let first = accusing().map(|noted| noted.since).min();
         Some(Streak {
             since: run.iter().map(|noted| noted.since).min()?,
             last: run.iter().map(|noted| noted.last).max()?,
             arrived: run.iter().map(|noted| noted.arrived).max()?,
             pod: run.iter().any(|noted| noted.class == SourceClass::Pod),
             services,
+            accusing: first.zip(accusing().map(|noted| noted.last).max()),
             sources,
             failures,
+            misdelivered: recent(run),
         })
     }
 
@@ -281,6 +311,20 @@ impl Model {
 fn real(names: &Names, service: u32) -> Option<Family> {
     let info = names.service(service)?;
     (!info.sentinel).then_some(info.family)
+}
+
+/// Endpoints that were missed within the window before the last of them was.
+fn recent(run: &[Noted]) -> BTreeMap<IpAddr, Mono> {
+    let mut seen = BTreeMap::new();
+    let mut last = Mono(0);
+    for noted in run {
+        last = last.max(noted.last);
+        if let Some(endpoint) = noted.misdelivered {
+            seen.insert(endpoint, noted.last);
+            seen.retain(|_, at| last.since(*at) <= WINDOW);
+        }
+    }
+    seen
 }
 
 fn is_suspended(sample: &Sample, failure: Failure) -> bool {

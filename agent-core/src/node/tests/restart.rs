@@ -1,6 +1,7 @@
 //! A restart of the agent, in one boot: it changes no answer, and accuses of nothing that a former
 //! agent did not see.
 
+use agent_common::evidence::Outcome;
 use rstest::rstest;
 
 use super::scene::*;
@@ -157,7 +158,7 @@ fn damping_is_remembered() {
 /// Real connections that failed before may have got through since, if nobody observed meanwhile.
 #[rstest]
 #[case::observed(true, State::Broken)]
-#[case::not_observed(false, State::Unknown)]
+#[case::not_observed(false, State::Proven)]
 fn runs_of_real_failures_go_on_where_they_were_observed(
     #[case] continues: bool,
     #[case] state: State,
@@ -174,7 +175,11 @@ fn runs_of_real_failures_go_on_where_they_were_observed(
     before.view(changes);
     before.feed(Event::Installed(Default::default()));
     before.feed(Event::Hooks(hooks()));
-    before.later(3_000).idle();
+    for service in ["web", "api"] {
+        before
+            .later(1_500)
+            .counted(service, &[Outcome::Arrived, Outcome::Proven]);
+    }
     for round in 0..20_u8 {
         before.later(250);
         let mut sighting = before.sighting(crate::cause::Failure::Leaked);

@@ -64,28 +64,22 @@ fn a_drop_is_contradicted_by_what_got_through_since(#[case] proven: u64, #[case]
 /// Anyone can send a SYN that a host firewall drops: whoever is no pod of this node accuses nobody,
 /// alone or with others.
 #[rstest]
-#[case::a_scanner(SourceClass::External, &[(WEB, 1), (API, 1), (DB, 1)], State::Suspect)]
-#[case::one_service(SourceClass::External, &[(WEB, 1), (WEB_METRICS, 2)], State::Suspect)]
-#[case::two_clients_of_two(SourceClass::External, &[(WEB, 1), (API, 2)], State::Suspect)]
-#[case::the_node_itself(SourceClass::Host, &[(WEB, 1)], State::Suspect)]
-#[case::a_pod(SourceClass::Pod, &[(WEB, 1)], State::Broken)]
-fn outsiders_decide_nothing(
-    #[case] class: SourceClass,
-    #[case] lost: &[(u32, u8)],
-    #[case] expected: State,
-) {
+#[case::a_scanner(SourceClass::External, &[(WEB, 1), (API, 1), (DB, 1)])]
+#[case::one_service(SourceClass::External, &[(WEB, 1), (WEB_METRICS, 2)])]
+#[case::two_clients_of_two(SourceClass::External, &[(WEB, 1), (API, 2)])]
+#[case::the_node_itself(SourceClass::Host, &[(WEB, 1)])]
+fn outsiders_decide_nothing(#[case] class: SourceClass, #[case] lost: &[(u32, u8)]) {
     let mut world = World::faulty(4_000, outside(Fate::Drop, Fate::Pass));
     for (service, client) in lost {
         world.fail(*service, class, *client, Failure::Lost, 4_100);
     }
     world.rounds(4_250, 5_000, &USUAL, outside(Fate::Drop, Fate::Pass));
     let verdict = world.verdict(5_200);
-    assert_eq!(verdict.state, expected, "{}", verdict.reason());
-    assert_eq!(
+    assert_eq!(verdict.state, State::Suspect, "{}", verdict.reason());
+    assert!(
         verdict
             .reason()
-            .ends_with("no pod of this node is among the clients that failed beside them"),
-        expected == State::Suspect,
+            .ends_with("no pod of this node is among the clients"),
         "{}",
         verdict.reason()
     );

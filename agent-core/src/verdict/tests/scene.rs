@@ -2,6 +2,7 @@
 
 use agent_common::probe::Stage;
 use agent_common::service::Family;
+use agent_common::service::SourceClass::Pod;
 
 use super::world::*;
 use crate::cause::Failure;
@@ -117,6 +118,7 @@ impl World {
     pub(super) fn limited(limits: Limits) -> Self {
         let mut world = Self::new();
         world.ledger = Ledger::new(limits);
+        world.all_worked();
         world.look(0);
         world.inputs.sentinel_exists = true;
         let sentinel = &mut world.ledger.sentinel;
@@ -173,12 +175,12 @@ impl World {
         world
     }
 
-    /// A connection of a pod to `web` that is not seen again.
+    /// Connections of two pods to two Services that are not seen again.
     pub(super) fn lose(&mut self, arrived: u64) -> &mut Self {
-        self.fail(
-            WEB,
-            agent_common::service::SourceClass::Pod,
-            1,
+        self.fail(WEB, Pod, 1, Failure::Lost, arrived + 1_000).fail(
+            API,
+            Pod,
+            2,
             Failure::Lost,
             arrived + 1_000,
         )

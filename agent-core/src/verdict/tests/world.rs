@@ -38,7 +38,9 @@ impl Names {
             all.push(of("api", "", family, 2));
             all.push(of("web", "metrics", family, 2));
             all.push(of("db", "", family, 1));
-            for _ in 4..9 {
+            let cart = ObjectName::new("shop", "cart");
+            all.push((cart, "", family, 1));
+            for _ in 5..9 {
                 all.push(of("spare", "", family, 1));
             }
             all.push(of("sentinel", "", family, 1));
@@ -70,6 +72,8 @@ pub(super) const API: u32 = 1;
 pub(super) const WEB_METRICS: u32 = 2;
 /// db, one endpoint.
 pub(super) const DB: u32 = 3;
+/// shop/cart, one endpoint; the only one of its namespace.
+pub(super) const CART: u32 = 4;
 /// The sentinel.
 pub(super) const SENTINEL: u32 = 9;
 /// Add to an id for the same Service over IPv6.
@@ -103,8 +107,23 @@ impl World {
             },
             sound: true,
         };
-        world.look(0);
+        world.all_worked().look(0);
         world
+    }
+
+    /// Every Service of the first namespace worked for pods.
+    pub(super) fn all_worked(&mut self) -> &mut Self {
+        for service in [WEB, API, WEB_METRICS, DB] {
+            self.worked(service).worked(service + V6);
+        }
+        self
+    }
+
+    /// Connections of pods to a Service got through, long ago.
+    pub(super) fn worked(&mut self, service: u32) -> &mut Self {
+        let info = Names::standard().service(service).unwrap();
+        self.ledger.worked.note(service, &info, Mono(0));
+        self
     }
 
     /// A connection got through.
@@ -166,6 +185,12 @@ impl World {
         self.fail_unseen(service, class, Failure::Stale)
     }
 
+    /// Connections from outside were sent on and not answered.
+    pub(super) fn unanswered(&mut self) -> &mut Self {
+        self.next.unanswered = [1, 0];
+        self
+    }
+
     pub(super) fn sight(&mut self, sighting: Sighting) -> &mut Self {
         self.next.anomalies.push(sighting);
         self
@@ -198,6 +223,7 @@ impl World {
         if self.sound {
             self.ledger.sentinel.looked(ms(at));
         }
+        self.next.unanswered = [0; 2];
         self.next.counts.clear();
         self.next.anomalies.clear();
         self

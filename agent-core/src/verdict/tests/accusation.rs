@@ -1,0 +1,208 @@
+//! What it takes to accuse a whole node: victims among its pods, Services that worked before, breadth,
+//! and no referee who says otherwise. Each condition missing alone, and the attack on it.
+
+use agent_common::service::SourceClass::{self, External, Pod};
+use rstest::rstest;
+
+use super::scene::*;
+use super::world::*;
+use crate::cause::Failure::{self, Leaked, Lost, Misrouted};
+use crate::cause::State;
+use crate::ledger::Lacking;
+use crate::trace::ProbePath;
+use crate::verdict::Evidence;
+
+/// One failing client: Service, class, last byte of its address.
+type Client = (u32, SourceClass, u8);
+
+const TWO: &[Client] = &[(WEB, Pod, 1), (API, Pod, 2)];
+
+/// Each client fails every 250 ms from `from` on.
+fn fail(world: &mut World, clients: &[Client], failure: Failure, from: u64, to: u64) {
+    for at in (from..=to).step_by(250) {
+        for (service, class, client) in clients {
+            let mut seen = sighting(*service, *class, *client, failure, at - 10);
+            seen.misdelivered = failure == Misrouted;
+            seen.destination = Some(([10, 244, 0, *client], 8_080).into());
+            world.sight(seen).fail_unseen(*service, *class, failure);
+        }
+        world.look(at);
+    }
+}
+
+/// Two Services that worked, and probes that pass.
+fn refereed() -> World {
+    let mut world = World::with_sentinel();
+    world.rounds(250, 2_000, &USUAL, |_| Fate::Pass);
+    world
+}
+
+fn lacking(world: &World, at: u64) -> Option<Lacking> {
+    match world.verdict(at).families[0].finding.evidence {
+        Evidence::Connections { lacking, .. } => lacking,
+        _ => None,
+    }
+}
+
+/// A scanner and a denied pod complete no quorum together.
+#[rstest]
+#[case::two_pods(TWO, None)]
+#[case::outsiders(&[(WEB, External, 1), (API, External, 2)], Some(Lacking::Pod))]
+#[case::one_pod_beside_a_scanner(
+    &[(WEB, Pod, 1), (API, External, 2), (DB, External, 3)], Some(Lacking::Services)
+)]
+#[case::one_pod(&[(WEB, Pod, 1), (API, Pod, 1)], Some(Lacking::Sources))]
+fn victims_alone_accuse(#[case] clients: &[Client], #[case] expected: Option<Lacking>) {
+    let mut world = World::new();
+    fail(&mut world, clients, Leaked, 250, 4_000);
+    assert_eq!(lacking(&world, 4_000), expected);
+    let accused = world.verdict(4_000).state == State::Broken;
+    assert_eq!(accused, expected.is_none());
+}
+
+/// What failed before the first victim did says nothing of how long victims have failed.
+#[test]
+fn outsiders_do_not_make_a_run_of_victims_older() {
+    let mut world = World::new();
+    fail(&mut world, &[(WEB, External, 1)], Leaked, 250, 10_000);
+    fail(&mut world, TWO, Leaked, 10_250, 11_000);
+    assert_eq!(lacking(&world, 11_000), Some(Lacking::Time));
+    fail(&mut world, TWO, Leaked, 11_250, 13_500);
+    assert_eq!(world.verdict(13_500).state, State::Broken);
+}
+
+/// New Services that are dialled while a proxy is late, and Services that a policy always denied.
+#[test]
+fn services_that_never_worked_accuse_nobody() {
+    let mut world = World::new();
+    let new = [(CART, Pod, 1), (CART + 1, Pod, 2), (CART + 2, Pod, 3)];
+    fail(&mut world, &new, Leaked, 250, 6_000);
+    assert_eq!(lacking(&world, 6_000), Some(Lacking::New));
+    // One of them and one that worked are one that worked.
+    let mut world = World::new();
+    fail(
+        &mut world,
+        &[(CART, Pod, 1), (WEB, Pod, 2)],
+        Leaked,
+        250,
+        6_000,
+    );
+    assert_eq!(lacking(&world, 6_000), Some(Lacking::Services));
+}
+
+/// A proof of an outsider's connection says nothing of the way that pods take.
+#[test]
+fn a_service_worked_where_a_pod_was_served() {
+    for (class, state) in [(External, State::Degraded), (Pod, State::Broken)] {
+        let mut world = World::new();
+        world.ledger.worked = Default::default();
+        world
+            .prove(WEB, class, 100)
+            .prove(API, class, 100)
+            .look(250);
+        fail(&mut world, TWO, Leaked, 500, 5_000);
+        assert_eq!(world.verdict(5_000).state, state, "{class:?}");
+    }
+}
+
+/// What one namespace does is its own trouble, where others are in use.
+#[test]
+fn one_namespace_accuses_nobody_while_another_is_in_use() {
+    let mut world = World::new();
+    world.worked(CART);
+    fail(&mut world, TWO, Leaked, 250, 5_000);
+    assert_eq!(lacking(&world, 5_000), Some(Lacking::Namespaces));
+    let both = [(WEB, Pod, 1), (API, Pod, 2), (CART, Pod, 1)];
+    fail(&mut world, &both, Leaked, 5_250, 5_500);
+    assert_eq!(world.verdict(5_500).state, State::Broken);
+}
+
+/// Policies drop and reject while probes pass; routes that are gone show by the wrong device, whoever
+/// dialled.
+#[rstest]
+#[case::a_policy(TWO, Lost, State::Degraded)]
+#[case::routes_of_two(TWO, Misrouted, State::Broken)]
+#[case::one_endpoint_that_is_about_to_go(&[(WEB, Pod, 1), (API, Pod, 1)], Misrouted, State::Degraded)]
+#[case::seen_by_outsiders_alone(&[(WEB, External, 1), (API, External, 2)], Misrouted, State::Degraded)]
+fn the_sentinel_is_the_referee(
+    #[case] clients: &[Client],
+    #[case] failure: Failure,
+    #[case] expected: State,
+) {
+    let mut world = refereed();
+    for at in (2_250..=6_000).step_by(250) {
+        fail(&mut world, clients, failure, at, at);
+        world.rounds(at, at, &USUAL, |_| Fate::Pass);
+    }
+    let verdict = world.verdict(6_200);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
+}
+
+/// Where the kernel drops what comes from pods without a route, outsiders' connections show it.
+#[rstest]
+#[case::at_once(14_000, State::Broken)]
+#[case::long_ago(3_000, State::Degraded)]
+fn lost_pods_and_outsiders_at_the_wrong_device_are_a_fault(
+    #[case] until: u64,
+    #[case] state: State,
+) {
+    let mut world = refereed();
+    for at in (2_250..=14_000).step_by(250) {
+        fail(&mut world, TWO, Lost, at, at);
+        if at <= until {
+            fail(
+                &mut world,
+                &[(WEB, External, 1), (DB, External, 2)],
+                Misrouted,
+                at,
+                at,
+            );
+        }
+        world.rounds(at, at, &USUAL, |_| Fate::Pass);
+    }
+    assert_eq!(world.verdict(14_200).state, state);
+}
+
+/// An old view suspends what may be its own age, but no endpoint of this node is another's.
+#[test]
+fn wrong_routes_accuse_while_the_view_is_old() {
+    let mut world = refereed();
+    world.next.observer.misrouted_suspended = true;
+    for at in (2_250..=6_000).step_by(250) {
+        fail(&mut world, TWO, Misrouted, at, at);
+        world.rounds(at, at, &USUAL, |_| Fate::Pass);
+    }
+    assert_eq!(world.verdict(6_200).state, State::Broken);
+}
+
+/// A referee that is damaged, or passed before the fault alone, says nothing.
+#[test]
+fn a_referee_that_fell_silent_says_nothing() {
+    let mut world = World::with_sentinel();
+    world.rounds(250, 2_000, &USUAL, |_| Fate::Pass);
+    fail(&mut world, TWO, Lost, 4_000, 8_000);
+    assert_eq!(world.verdict(8_000).state, State::Broken);
+}
+
+/// A filter of the sentinel's addresses and one pod that a policy denies.
+#[rstest]
+#[case::one_denied_pod(&[(WEB, Pod, 1)], State::Suspect)]
+#[case::two_ports_of_one(&[(WEB, Pod, 1), (WEB_METRICS, Pod, 2)], State::Suspect)]
+#[case::two_services_and_pods(TWO, State::Broken)]
+fn filtered_probes_are_borne_out_by_breadth(#[case] lost: &[Client], #[case] expected: State) {
+    let drop = |lane: crate::trace::Lane| match lane.path {
+        ProbePath::Host => Fate::Pass,
+        _ => Fate::Drop,
+    };
+    let mut world = World::faulty(4_000, drop);
+    for at in (4_250..=6_000).step_by(250) {
+        world.rounds(at, at, &USUAL, drop);
+        fail(&mut world, lost, Lost, at, at);
+    }
+    assert_eq!(
+        world.verdict(6_000).state,
+        expected,
+        "{}",
+        world.verdict(6_000).reason()
+    );
+}

@@ -1,0 +1,38 @@
+//! A filter of the benchmarking ranges (bogon lists have them), which the sentinel's addresses lie in,
+//! and a policy that keeps one pod from one Service. Nobody else dials at first.
+
+use node_tests::rules::Backend;
+use node_tests::scene::Scene;
+use node_tests::world::Family;
+
+use crate::parts::{NAMED, policy, some_fail, stays};
+
+#[test]
+fn filtered_probes_and_one_denied_pod_accuse_nobody() {
+    let Some(mut scene) = Scene::idle("filtered_sentinel", Backend::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    let device = scene.world.pod("client-1").device.clone();
+    policy(
+        &scene.world.node,
+        &[
+            "ip saddr 198.18.0.0/15 drop".to_owned(),
+            "ip daddr 198.18.0.0/15 drop".to_owned(),
+            "ip6 saddr 2001:2::/48 drop".to_owned(),
+            "ip6 daddr 2001:2::/48 drop".to_owned(),
+            format!("iifname {device} drop"),
+        ],
+    );
+    for family in Family::ALL {
+        let plan = scene.pod_plan("client-1", scene.cluster_ip("web", family));
+        scene.run(plan.rate(4.0));
+    }
+    some_fail(&scene);
+    stays(&scene, &watch, &NAMED);
+    for family in Family::ALL {
+        let plan = scene.pod_plan("client-2", scene.cluster_ip("db", family));
+        scene.run(plan.rate(4.0));
+    }
+    stays(&scene, &watch, &NAMED);
+}
