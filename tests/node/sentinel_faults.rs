@@ -2,6 +2,7 @@
 //! a busy one: each is named by its cause.
 
 use node_tests::rules::Backend;
+use node_tests::traffic::Plan;
 use node_tests::world::Family;
 use rstest::rstest;
 
@@ -96,8 +97,7 @@ fn an_idle_node_is_judged(
         Fault::NoRules,
         Fault::Rewritten,
         Fault::ForwardingOff,
-        Fault::DataDropped,
-        Fault::NoNodePorts
+        Fault::DataDropped
     )]
     fault: Fault,
     #[values(Backend::Nftables, Backend::IptablesLegacy)] backend: Backend,
@@ -106,6 +106,36 @@ fn an_idle_node_is_judged(
         return;
     };
     told_and_mended(&mut scene, fault);
+}
+
+/// Node ports may be served on other addresses now: somebody outside has to be refused as well.
+#[rstest]
+fn node_ports_that_are_gone_accuse_once_somebody_is_refused(
+    #[values(Backend::Nftables, Backend::IptablesLegacy)] backend: Backend,
+) {
+    let Some(mut scene) = Scene::idle("node_ports_that_are_gone", backend, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    wait_answers(&watch, 200);
+    Fault::NoNodePorts.inject(&mut scene);
+    scene.wait("degraded in both families", |report| {
+        Family::ALL.iter().all(|family| {
+            let verdict = family_of(report, *family);
+            verdict["state"] == "degraded" && verdict["cause"] == "refused"
+        })
+    });
+    throughout(std::time::Duration::from_secs(3), || {
+        assert_eq!(scene.asked("/healthz"), 200);
+    });
+    Fault::NoNodePorts.mend(&mut scene);
+    scene.wait_probed();
+    for family in Family::ALL {
+        let target = scene.node_port(30081, family);
+        let plan = Plan::from_outside(&scene.world, 0, target).rate(4.0);
+        scene.run(plan);
+    }
+    told_and_mended(&mut scene, Fault::NoNodePorts);
 }
 
 /// The same among traffic.

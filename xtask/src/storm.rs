@@ -13,16 +13,16 @@ pub(crate) fn run(rest: &Rest) -> Result<()> {
     play("release", &rest.arguments)
 }
 
-/// Two minutes in all, of seeds whose faults can be judged, with the agent
-/// other tools for the rules.
+/// Two minutes in all. Of the fixed seed a fault has to be judged. The day's seed is another storm
+/// every day, and its faults may all be ones that cannot be judged.
 pub(crate) fn for_ci() -> Result<Tally> {
     if !host::is_root() {
         println!("the storm is skipped: it needs root");
         return Ok(Tally::SKIPPED);
     }
     for options in [
-        "--seed 32 --minutes 1 --slack 3 --told 1",
         "--seed 37 --minutes 1 --slack 3 --told 1 --api --backend iptables-nft",
+        "--minutes 1 --slack 3",
     ] {
         let options: Vec<String> = options.split(' ').map(str::to_owned).collect();
         play("dev", &options)?;

@@ -347,6 +347,7 @@ impl Words<'_> {
             LaneLacking::Failures => format!("fewer than {} in a row", self.limits.probe_failures),
             LaneLacking::Off(why) => off(why),
             LaneLacking::Void(reason) => void_reason(*reason).to_owned(),
+            LaneLacking::Others => "whether cluster IPs fail too is not known yet".to_owned(),
             LaneLacking::Look => "pathproof's own devices were not looked at since".to_owned(),
             LaneLacking::Breadth(lacking) => format!(
                 "{filter} the real connections that failed beside them do not bear it out: {}",

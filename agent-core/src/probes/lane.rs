@@ -29,6 +29,9 @@ pub(crate) struct LaneLedger {
     pub(crate) last_pass: Option<Mono>,
     /// When one last failed, whether that counted or not.
     pub(crate) last_failure: Option<Mono>,
+    /// When one last failed that counted.
+    #[serde(default)]
+    pub(crate) last_counted: Option<Mono>,
     /// The echo saw another source than the client's since the lane was armed.
     pub(crate) masquerade_seen: bool,
     /// Failures that count, since the last pass.
@@ -163,6 +166,7 @@ impl LaneLedger {
             self.last = Some((ended, ProbeOutcome::Void(reason)));
             return;
         }
+        self.last_counted = self.last_counted.max(Some(ended));
         // In a row means one after the other: what lies between was void or never sent. What is too
         // old to accuse is not continued either.
         let follows = |run: &Run| {
@@ -231,7 +235,7 @@ pub(super) struct LaneMemory {
     lane: Lane,
     last_pass: Option<Mono>,
     #[serde(default)]
-    last_failure: Option<Mono>,
+    last_counted: Option<Mono>,
     #[serde(default)]
     frontend: Option<SocketAddr>,
     #[serde(default)]
@@ -249,7 +253,7 @@ impl LaneMemory {
         ledger.armed.then(|| Self {
             lane,
             last_pass: ledger.last_pass,
-            last_failure: ledger.last_failure,
+            last_counted: ledger.last_counted,
             frontend: ledger.frontend,
             masquerade_seen: ledger.masquerade_seen,
             freshness: ledger.freshness.clone(),
@@ -261,7 +265,8 @@ impl LaneMemory {
         let ledger = LaneLedger {
             armed: true,
             last_pass: self.last_pass,
-            last_failure: self.last_failure,
+            last_failure: self.run.as_ref().map(|run| run.last),
+            last_counted: self.last_counted,
             frontend: self.frontend,
             masquerade_seen: self.masquerade_seen,
             freshness: self.freshness,

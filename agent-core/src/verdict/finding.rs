@@ -350,6 +350,8 @@ pub enum LaneLacking {
     Void(VoidReason),
     /// pathproof's own devices were not looked at since.
     Look,
+    /// Whether cluster IPs fail too is not known yet.
+    Others,
     /// Real connections fail as well, but not broadly enough to bear the probes out.
     Breadth(Lacking),
     /// No real connection fails as well.

@@ -117,8 +117,8 @@ impl<'a> Case<'a> {
         if let Some(hindrance) = self.hindrance(run) {
             return Standing::Lacks(hindrance);
         }
-        if lane.path == ProbePath::NodePort && self.is_refused_aside(run) {
-            return Standing::Aside;
+        if let Some(standing) = self.refused_alone(lane, run) {
+            return standing;
         }
         let beside = self.beside(run);
         if run.is_unambiguous(self.ledger.observer.misrouted_suspended) || beside == Some(None) {
@@ -164,14 +164,28 @@ impl<'a> Case<'a> {
 
     /// Node ports alone are refused, while cluster IPs pass and nobody outside is refused: the proxy
     /// may serve them on other addresses now.
-    fn is_refused_aside(&self, run: &Run) -> bool {
-        let since = Some(run.since);
-        let is_other = |(lane, of): &Probed<'_>| of.armed && lane.path != ProbePath::NodePort;
-        let mut others = self.main().filter(is_other).peekable();
-        run.cause() == ProbeCause::Refused
-            && self.evidence.refused_outside < since
-            && others.peek().is_some()
-            && others.all(|(_, lane)| lane.last_pass > since && lane.last_failure < since)
+    fn refused_alone(&self, lane: Lane, run: &Run) -> Option<Standing> {
+        let limits = &self.ledger.limits;
+        let is_other = |(other, of): &Probed<'_>| of.armed && *other != lane;
+        let others: Vec<_> = self.main().filter(is_other).collect();
+        let fails = |(_, of): &Probed<'_>| self.run(of).is_some_and(|run| run.is_confirmed(limits));
+        if lane.path != ProbePath::NodePort
+            || run.cause() != ProbeCause::Refused
+            || self.evidence.refused_outside >= Some(run.since)
+            || others.is_empty()
+            || others.iter().any(fails)
+        {
+            return None;
+        }
+        // While a fault sets in or ends, the others follow a moment later.
+        let passes = |(_, of): &Probed<'_>| {
+            let failed = of.last_counted;
+            self.is_passing(of) && failed.is_none_or(|at| self.now.since(at) > limits.proof_overlap)
+        };
+        Some(match others.iter().all(passes) {
+            true => Standing::Aside,
+            false => Standing::Lacks(LaneLacking::Others),
+        })
     }
 
     /// The last proof of real connections that take the same way. The node's own are hardly ever

@@ -192,7 +192,7 @@ impl Page<'_, '_> {
         let losses = losses.into_iter().map(|loss| ([loss], 1.0));
         self.series(define::COVERAGE_LOSS, losses)?;
         let unjudged = report.verdict.coverage.unjudged.iter();
-        let unjudged = unjudged.map(|(failure, n)| ([failure.name()], *n as f64));
+        let unjudged = unjudged.map(|(failure, n)| ([Cause::of(*failure).name()], *n as f64));
         self.series(define::UNJUDGED, unjudged)?;
         let faults = report.faults.iter();
         let faults = faults.map(|(fault, count)| ([fault.as_ref()], *count as f64));

@@ -181,6 +181,7 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 LaneLacking::Off("CAP_NET_RAW is missing".to_owned()),
                 LaneLacking::Void(VoidReason::Damaged),
                 LaneLacking::Look,
+                LaneLacking::Others,
                 LaneLacking::Breadth(Lacking::Pod),
                 LaneLacking::Breadth(Lacking::Services),
                 LaneLacking::Connection,

@@ -36,9 +36,9 @@ fn played(name: &str) -> (State, Option<Cause>, bool, State) {
 }
 
 #[rstest]
-#[case("fault-flushed-idle", Cause::Refused)]
+#[case("fault-flushed-idle", Cause::Leaked)]
 #[case("fault-flushed-busy", Cause::Leaked)]
-#[case("fault-rules-removed-iptables", Cause::Refused)]
+#[case("fault-rules-removed-iptables", Cause::Leaked)]
 #[case("fault-rewritten", Cause::Misrouted)]
 #[case("fault-forwarding-off", Cause::ForwardingOff)]
 #[case("fault-data-dropped", Cause::NoData)]
