@@ -1,7 +1,8 @@
 //! Flapping, damped: design.md, section 5, rule 6. A state machine over what is answered for the
 //! datapath; it is the only memory between a verdict and its answer.
 //!
-//! 503 comes at once: the verdict has confirmed it. 200 comes after one second without a failure.
+//! 503 comes at once: the verdict has confirmed it. 200 comes after one second without a failure, and
+//! after half a minute in which nothing was decided: in doubt the node serves.
 //! A node that is broken again within 30 s of that stays at 503 for a dwell, which doubles with
 //! each such flap.
 
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::{Served, UnknownPolicy, Wish, wish};
 use crate::cause::State;
-use crate::limits::{CLEAN, DWELL_MAX, FLAP_WINDOW, RECENT, WATCHED};
+use crate::limits::{CLEAN, DOUBTED, DWELL_MAX, FLAP_WINDOW, RECENT, WATCHED};
 use crate::time::Mono;
 use crate::verdict::report::Verdict;
 
@@ -37,6 +38,9 @@ pub struct DampingMemory {
     unhealthy: [bool; SLOTS],
     /// Sound without interruption since then, by family.
     sound_since: [Option<Mono>; SLOTS],
+    /// Undecided without interruption since then, by family.
+    #[serde(default)]
+    undecided_since: [Option<Mono>; SLOTS],
     /// 503 stays until then.
     held_until: Option<Mono>,
     /// When the node last went back to 200.
@@ -80,7 +84,16 @@ impl Damping {
 
     fn note(&mut self, slot: usize, wish: Wish, now: Mono) {
         let memory = &mut self.memory;
+        let undecided = &mut memory.undecided_since[slot];
         match wish {
+            Wish::Undecided => {
+                undecided.get_or_insert(now);
+            }
+            _ => *undecided = None,
+        }
+        // A filter of the sentinel's own addresses may look like this for ever.
+        let long = undecided.is_some_and(|since| now.since(since) > DOUBTED);
+        match if long { Wish::Pass } else { wish } {
             Wish::Fail => {
                 memory.unhealthy[slot] = true;
                 memory.sound_since[slot] = None;

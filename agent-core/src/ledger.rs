@@ -41,6 +41,9 @@ pub struct Ledger {
     /// Services that worked for pods, while this agent looked.
     #[serde(default)]
     pub(crate) worked: Worked,
+    /// The same for clients outside the node.
+    #[serde(default)]
+    pub(crate) worked_outside: Worked,
     /// Number of times that a failing Service found no place.
     pub(crate) untracked: u64,
     /// Failures that were suspended, by [`Failure`](crate::cause::Failure).

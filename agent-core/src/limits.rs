@@ -34,6 +34,8 @@ pub(crate) const READING_SERVES: Duration = Duration::from_secs(10);
 
 /// A sound datapath must have been sound for this long before 200.
 pub(crate) const CLEAN: Duration = Duration::from_secs(1);
+/// Undecided for longer than this, a 503 is over: as old as evidence may be.
+pub(crate) const DOUBTED: Duration = Duration::from_secs(30);
 /// Broken again this soon after 200 is a flap.
 pub(crate) const FLAP_WINDOW: Duration = Duration::from_secs(30);
 /// The longest dwell.

@@ -8,6 +8,7 @@ pub mod finding;
 mod judge;
 mod lanes;
 pub mod report;
+mod views;
 
 #[cfg(test)]
 mod tests;

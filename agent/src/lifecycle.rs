@@ -26,7 +26,11 @@ pub enum LogFormat {
 /// Sets up the process's log, on standard error: call it once. The directives were checked when the
 /// option was read.
 pub fn start_log(format: LogFormat, directives: &str) {
-    let log = fmt().with_env_filter(directives).with_writer(io::stderr);
+    // A line that cannot be written is lost: telling it there too would end the agent.
+    let log = fmt()
+        .with_env_filter(directives)
+        .with_writer(io::stderr)
+        .log_internal_errors(false);
     match format {
         LogFormat::Text => {
             let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();

@@ -16,6 +16,7 @@ mod in_cluster;
 mod ipvs;
 mod parity;
 mod publish;
+mod quiet;
 mod rights;
 mod rotate;
 mod scene;

@@ -40,3 +40,20 @@ fn the_programs_speak_only_when_asked_to() {
     scene.spawn_binary(asking, &verbose);
     eventually("said", || scene.agent().log().contains(SAID));
 }
+
+/// A log that takes nothing (its disk is full, its reader is gone) costs lines, and no verdict.
+#[test]
+fn a_log_that_cannot_be_written_ends_nothing() {
+    let name = "a_log_that_cannot_be_written";
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let before = scene.agent().log();
+    scene.take_agent().kill().expect("kill");
+    let agent = agent_binary().expect("the agent's binary");
+    let full = scene.wrapped("2>/dev/full", &agent);
+    scene.spawn_binary(full, &["--log-filter", "debug"]);
+    scene.wait_probed();
+    assert_eq!(scene.agent().log(), before, "nothing was written");
+    assert_eq!(scene.asked("/healthz"), 200);
+}

@@ -6,6 +6,7 @@
 //! is no controller manager, no scheduler and no kubelet: what they would do, tests do.
 
 mod api;
+mod audit;
 pub mod base;
 mod control_plane;
 mod crowd;
@@ -18,6 +19,7 @@ mod relay;
 mod servers;
 
 pub use api::{Api, Refused};
+pub use audit::Request;
 pub use control_plane::{ControlPlane, kubeconfig};
 pub use crowd::Crowd;
 pub use install::{account_kubeconfig, install, namespace, put_file};

@@ -1,6 +1,6 @@
-//! A fault storm: faults of the datapath, harmless things and an agent that is stopped, killed and
-//! replaced, all at random moments of one seed, while real clients dial. What the clients felt is
-//! the truth that the answers are held against.
+//! A fault storm: faults of the datapath, harmless things, worlds of other software and an agent that
+//! is stopped, killed and replaced, all at random moments of one seed, while real clients dial. What
+//! the clients felt is the truth that the answers are held against.
 //!
 //! `plan` (what happens when) and `judge` (whether the answers were right) are pure; `deed` does
 //! what a plan says and `run` watches meanwhile.
@@ -11,9 +11,10 @@ mod deed;
 mod judge;
 mod plan;
 mod run;
+mod worlds;
 
 pub use churn::Churn;
 pub use deed::Hands;
 pub use judge::{Findings, Violation};
-pub use plan::{Plan, Source};
+pub use plan::{Plan, Source, seed_of_the_day};
 pub use run::{Settings, storm};

@@ -13,6 +13,7 @@ mod netns;
 mod old_kernel;
 mod program;
 mod remains;
+mod routes;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -30,6 +31,7 @@ pub use program::{copy_program, write_script};
 use remains::Remains;
 pub(crate) use remains::of_dead_process;
 pub use remains::remove_kept;
+pub use routes::Routes;
 
 /// A pod: a namespace with one device, eth0.
 #[derive(Clone, Debug)]

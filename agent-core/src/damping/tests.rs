@@ -41,7 +41,13 @@ use Wish::{Fail, Pass, Undecided};
     &[(1_000, Fail), (5_000, Pass), (5_900, Undecided), (6_100, Pass)],
     &[(1_000, 503), (7_100, 200)]
 )]
-#[case::suspicion_keeps_it_down(&[(1_000, Fail), (5_000, Undecided)], &[(1_000, 503)])]
+#[case::suspicion_keeps_it_down_for_half_a_minute(
+    &[(1_000, Fail), (5_000, Undecided)], &[(1_000, 503), (36_100, 200)]
+)]
+#[case::suspicion_that_is_borne_out(
+    &[(1_000, Fail), (5_000, Undecided), (34_000, Fail), (35_000, Undecided), (60_000, Fail)],
+    &[(1_000, 503)]
+)]
 #[case::a_flap_is_held(
     &[(1_000, Fail), (2_000, Pass), (4_000, Fail), (5_000, Pass)],
     &[(1_000, 503), (3_000, 200), (4_000, 503), (14_000, 200)]

@@ -112,8 +112,10 @@ impl Ledger {
                 ledger.prove(delta.class, look.at);
             }
             look.proven[info.family as usize] = true;
-            if delta.class == SourceClass::Pod {
-                self.worked.note(delta.service, info, look.at);
+            match delta.class {
+                SourceClass::Pod => self.worked.note(delta.service, info, look.at),
+                SourceClass::External => self.worked_outside.note(delta.service, info, look.at),
+                SourceClass::Host => {}
             }
             if let Some(track) = self.tracks.get_mut(&delta.service) {
                 track.prove(look.at);
@@ -138,9 +140,9 @@ impl Ledger {
         // One to an endpoint that left counts by its age, in sightings; an unheard one did get through.
         failures.retain(|(failure, _)| !matches!(failure, Failure::Stale | Failure::Unheard));
         let family = &mut self.families[info.family as usize];
-        let is_refused = |(failure, _): &(Failure, u32)| *failure == Failure::Refused;
-        if delta.class == SourceClass::External && failures.iter().any(is_refused) {
-            family.refused_outside = Some(look.at);
+        if delta.class == SourceClass::External && self.worked_outside.has(delta.service, info) {
+            let refused = failures.iter().find(|(of, _)| *of == Failure::Refused);
+            refused.inspect(|(_, n)| family.refuse(*n, look.at, &self.limits));
         }
         if !failures.is_empty() {
             family.fail(delta.class, look.at);
@@ -152,6 +154,8 @@ impl Ledger {
         if proven || failures.is_empty() {
             return;
         }
+        let leaked = failures.iter().any(|(of, _)| *of == Failure::Leaked);
+        let accuses = self.accuses(delta.class, delta.service, info, leaked);
         let entry = Entry {
             since: look.at,
             last: look.at,
@@ -160,10 +164,10 @@ impl Ledger {
             client: None,
             failures: &failures,
             misdelivered: None,
-            accuses: delta.class == SourceClass::Pod && self.worked.has(delta.service, info),
+            accuses,
             info,
         };
-        family.run(&entry, self.limits.proof_age);
+        self.families[info.family as usize].run(&entry, self.limits.proof_age);
     }
 
     fn absorb_sighting(&mut self, sighting: &Sighting, info: &ServiceInfo, look: &Look) {
@@ -183,6 +187,8 @@ impl Ledger {
         if sighting.failure == Failure::Stale || family.last_proof() >= Some(began) {
             return;
         }
+        let leaked = sighting.failure == Failure::Leaked;
+        let accuses = self.accuses(sighting.class, sighting.service, info, leaked);
         let entry = Entry {
             since: began.max(look.floor).min(look.at),
             last: at.max(look.floor),
@@ -191,10 +197,19 @@ impl Ledger {
             client: Some(sighting.client),
             failures: &[(sighting.failure, 1)],
             misdelivered: sighting.misdelivered_endpoint(),
-            accuses: sighting.class == SourceClass::Pod && self.worked.has(sighting.service, info),
+            accuses,
             info,
         };
-        family.run(&entry, self.limits.proof_age);
+        self.families[info.family as usize].run(&entry, self.limits.proof_age);
+    }
+
+    /// Whether a failure accuses the node: of a pod, to a Service that worked for pods before. Where
+    /// nothing ever worked, neither probes nor real connections, the proxy may never have written a
+    /// rule: then what leaves untranslated accuses too, which no policy does.
+    fn accuses(&self, class: SourceClass, id: u32, info: &ServiceInfo, leaked: bool) -> bool {
+        let worked = !self.worked.is_empty() || !self.worked_outside.is_empty();
+        let never = || !worked && !self.sentinel.is_armed(info.family);
+        class == SourceClass::Pod && (self.worked.has(id, info) || (leaked && never()))
     }
 
     /// The track of a failing Service, made where there is room.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use agent_common::service::{SOURCE_CLASSES, SourceClass};
 use serde::{Deserialize, Serialize};
 
-use super::service::WINDOW;
+use super::service::{WINDOW, Window};
 use crate::cause::{FAILURES, Failure};
 use crate::evidence::ServiceInfo;
 use crate::limits::Limits;
@@ -35,7 +35,10 @@ pub(crate) struct FamilyLedger {
     /// were told.
     #[serde(default)]
     pub(crate) unanswered: Option<(Mono, Mono)>,
-    /// When the node last refused a connection from outside.
+    /// Connections from outside that the node refused, to Services that worked for outsiders.
+    #[serde(default)]
+    refused: Window,
+    /// When there were last as many as a Service's trouble takes.
     #[serde(default)]
     pub(crate) refused_outside: Option<Mono>,
 }
@@ -86,6 +89,14 @@ impl FamilyLedger {
             .unanswered
             .filter(|(_, last)| at.since(*last) <= WINDOW);
         self.unanswered = Some((run.map_or(at, |(first, _)| first), at));
+    }
+
+    /// Connections from outside were refused by the node, to a Service that worked for outsiders.
+    pub(crate) fn refuse(&mut self, n: u32, at: Mono, limits: &Limits) {
+        self.refused.add(at, n);
+        if self.refused.at(at) >= limits.service_failures {
+            self.refused_outside = Some(at);
+        }
     }
 
     /// A client did not hear its answer.

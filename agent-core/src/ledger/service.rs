@@ -235,7 +235,7 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(SECONDS as u64);
 const SECONDS: usize = 10;
 
 /// Counts by second.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Window {
     /// The second and its count, at the second's place modulo [`SECONDS`].
     buckets: [(u64, u32); SECONDS],

@@ -33,6 +33,11 @@ impl Worked {
         self.0.insert(id, Known::of(info, at));
     }
 
+    /// Whether none ever was, of any Service.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether one ever was.
     pub(crate) fn has(&self, id: u32, info: &ServiceInfo) -> bool {
         let known = self.0.get(&id);

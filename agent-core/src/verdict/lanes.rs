@@ -1,5 +1,5 @@
-//! The rules that read the sentinel's lanes, and lanes as they look. The rules join those of real
-//! connections in `judge`, each at its severity.
+//! The rules that read the sentinel's lanes. They join those of real connections in `judge`, each at its
+//! severity.
 //!
 //! A lane accuses the node only where nothing else explains its failures: it worked before, the
 //! sentinel is as it was, no real connection of the same path got through since, and either no
@@ -14,11 +14,10 @@ use agent_common::service::{Family, SourceClass};
 
 use super::finding::{Evidence, FailedLane, LaneLacking, NeverWorked, VoidCause};
 use super::judge::{Case, Found};
-use super::report::{LaneState, LaneView, StageDelays};
 use crate::cause::{Cause, ProbeCause};
 use crate::ledger::{Lacking, WINDOW};
 use crate::probes::{LaneLedger, ProbeOutcome, Run, SentinelLedger, VoidReason, lanes_of};
-use crate::time::{Mono, nanos};
+use crate::time::Mono;
 use crate::trace::{Lane, ProbePath, Transport};
 
 /// Judgement on a lane's failures.
@@ -40,7 +39,7 @@ pub(super) enum Standing {
 const MAIN: [ProbePath; 3] = [ProbePath::Pod, ProbePath::OffCluster, ProbePath::NodePort];
 
 /// A lane and what is kept of it.
-type Probed<'a> = (Lane, &'a LaneLedger);
+pub(super) type Probed<'a> = (Lane, &'a LaneLedger);
 /// A lane and its failures.
 type Failing<'a> = (Lane, &'a Run);
 
@@ -85,7 +84,7 @@ impl<'a> Case<'a> {
     }
 
     /// The run of a lane, as long as it is young enough to say anything.
-    fn run(&self, lane: &'a LaneLedger) -> Option<&'a Run> {
+    pub(super) fn run(&self, lane: &'a LaneLedger) -> Option<&'a Run> {
         let run = lane.run.as_ref().filter(|_| lane.armed)?;
         self.is_within_proof_age(run.last).then_some(run)
     }
@@ -168,7 +167,7 @@ impl<'a> Case<'a> {
         let limits = &self.ledger.limits;
         let is_other = |(other, of): &Probed<'_>| of.armed && *other != lane;
         let others: Vec<_> = self.main().filter(is_other).collect();
-        let fails = |(_, of): &Probed<'_>| self.run(of).is_some_and(|run| run.is_confirmed(limits));
+        let fails = |(_, of): &Probed<'_>| self.run(of).is_some_and(|run| run.is_long(limits));
         if lane.path != ProbePath::NodePort
             || run.cause() != ProbeCause::Refused
             || self.evidence.refused_outside >= Some(run.since)
@@ -343,7 +342,7 @@ impl<'a> Case<'a> {
 
     /// Time for which the rules of a lane have not followed what this node received: only where its
     /// probes pass, since one that fails is no evidence on rules.
-    fn lateness(&self, lane: Lane, ledger: &LaneLedger) -> Option<Duration> {
+    pub(super) fn lateness(&self, lane: Lane, ledger: &LaneLedger) -> Option<Duration> {
         let sentinel = &self.ledger.sentinel;
         let counts = sentinel.view.counts() && self.is_passing(ledger);
         sentinel.lateness(lane, self.now).filter(|_| counts)
@@ -437,78 +436,13 @@ impl<'a> Case<'a> {
     }
 
     /// Reason why a lane's last probe is no evidence.
-    fn void_cause(&self, ledger: &LaneLedger) -> VoidCause {
+    pub(super) fn void_cause(&self, ledger: &LaneLedger) -> VoidCause {
         let damage = self.ledger.sentinel.damage(self.now);
         match (damage, &ledger.unsent, ledger.last) {
             (Some(damage), _, _) => VoidCause::Damage(damage.sentence.clone()),
             (None, Some(unsent), _) => VoidCause::Unsent(unsent.to_string()),
             (None, None, Some((_, ProbeOutcome::Void(reason)))) => VoidCause::Probe(reason),
             (None, None, _) => VoidCause::Former,
-        }
-    }
-}
-
-/// Lanes as they look.
-impl<'a> Case<'a> {
-    /// The lanes that were ever probed.
-    pub(super) fn lanes(&self) -> Vec<LaneView> {
-        let probed = |lane| (lane, self.ledger.sentinel.lane(lane));
-        let known = lanes_of(self.family).map(probed);
-        let known = known.filter(|(_, ledger)| ledger.is_known());
-        known.map(|lane| self.lane_view(lane)).collect()
-    }
-
-    fn lane_view(&self, (lane, ledger): Probed<'a>) -> LaneView {
-        let beside_cilium = !self.ledger.sentinel.stands(lane.path);
-        let state = match self.lane_state(ledger) {
-            // A lane that passes, by rules that somebody left behind, is worth a word.
-            state if state == LaneState::Passing || !beside_cilium => state,
-            _ => LaneState::Off,
-        };
-        let cause = match state {
-            LaneState::Failing => self.run(ledger).map(Run::cause),
-            LaneState::NeverWorked => ledger.never_worked(),
-            LaneState::Passing | LaneState::Void | LaneState::Off => None,
-        };
-        let run = ledger.run.as_ref();
-        let [passed, failed, void] = ledger.totals;
-        LaneView {
-            path: lane.path,
-            transport: lane.transport,
-            armed: ledger.armed,
-            state,
-            cause,
-            failures: run.map_or(0, |run| run.failures),
-            failing_since: run.map(|run| run.since),
-            last_pass: ledger.last_pass,
-            last_failure: ledger.last_failure,
-            delays: StageDelays::of(ledger.delays, ledger.round_trip),
-            generation: ledger.generation,
-            wanted: ledger.freshness.wanted(),
-            lag: ledger.freshness.lag().map(nanos),
-            late: self.lateness(lane, ledger).map(nanos),
-            passed,
-            failed,
-            void,
-            client: ledger.client,
-            local: run.is_some_and(|run| run.local),
-            void_cause: (state == LaneState::Void).then(|| self.void_cause(ledger)),
-            beside_cilium,
-        }
-    }
-
-    fn lane_state(&self, ledger: &'a LaneLedger) -> LaneState {
-        if self.run(ledger).is_some() {
-            return LaneState::Failing;
-        }
-        match ledger.last.filter(|(at, _)| self.is_within_proof_age(*at)) {
-            _ if !self.ledger.sentinel.view.counts() => LaneState::Off,
-            None => LaneState::Off,
-            Some(_) if ledger.never_worked().is_some() => LaneState::NeverWorked,
-            Some((_, ProbeOutcome::Void(_))) => LaneState::Void,
-            Some(_) if !ledger.armed => LaneState::NeverWorked,
-            Some((_, ProbeOutcome::Failed(_))) => LaneState::Void,
-            Some((_, ProbeOutcome::Passed { .. })) => LaneState::Passing,
         }
     }
 }

@@ -7,6 +7,7 @@ mod filters;
 mod lag;
 mod one_shot;
 mod own_parts;
+mod partial;
 mod probe_properties;
 mod probes;
 mod properties;

@@ -1,5 +1,5 @@
-//! `cargo xtask storm`: faults, harmless things and trouble for the agent at the random moments of a
-//! seed, and whether the answers were right all the while.
+//! `cargo xtask storm`: faults, harmless things, worlds of other software and trouble for the agent at
+//! the random moments of a seed, and whether the answers were right all the while.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,13 +9,13 @@ use anyhow::Result;
 use clap::{Parser, ValueEnum};
 use node_tests::detect::nearest_rank;
 use node_tests::rules::Backend;
-use node_tests::storm::{Findings, Settings, Source, storm};
+use node_tests::storm::{Findings, Settings, Source, seed_of_the_day, storm};
 use node_tests::world::agent_binary;
 
 /// A storm of faults, judged by what real clients felt
 #[derive(Parser)]
 struct Args {
-    /// What decides every deed and its moment; by default another one each time
+    /// What decides every deed and its moment; default: the UTC date, as yyyymmdd
     #[arg(long)]
     seed: Option<u64>,
     /// How long it lasts
@@ -47,7 +47,8 @@ enum WhichBackend {
 
 fn main() -> Result<ExitCode> {
     let args = Args::parse();
-    let seed = args.seed.unwrap_or_else(|| u64::from(fastrand::u32(..)));
+    let seed = args.seed;
+    let seed = seed.unwrap_or_else(|| seed_of_the_day(jiff::Timestamp::now()));
     let settings = Settings {
         binary: args.agent.clone().map_or_else(agent_binary, Ok)?,
         backend: match args.backend {

@@ -13,7 +13,8 @@ use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use serde_json::json;
 
-use super::{Api, Process, Relay, Servers};
+use super::audit::{self, Request};
+use super::{Api, Process, Relay, Servers, base};
 use crate::wait::until;
 use crate::world::{Namespace, World, layout};
 
@@ -87,6 +88,8 @@ impl ControlPlane {
         let dir = world.dir().join("control-plane");
         fs::create_dir_all(&dir)?;
         fs::write(dir.join("tokens.csv"), TOKENS)?;
+        let agent = format!("system:serviceaccount:{}:{}", base::NAMESPACE, base::AGENT);
+        fs::write(dir.join("audit-policy.json"), audit::policy(&agent))?;
         let (private, public) = signing_keys()?;
         fs::write(dir.join("accounts.key"), private)?;
         fs::write(dir.join("accounts.pub"), public)?;
@@ -142,6 +145,11 @@ impl ControlPlane {
         self.apiserver.as_ref().map(Process::pid)
     }
 
+    /// Requests of the agent's ServiceAccount that the API server received, in their order.
+    pub fn agent_requests(&self) -> Result<Vec<Request>> {
+        audit::read(&self.dir.join("audit.log"))
+    }
+
     /// The API, as an administrator, straight from the server's own node.
     pub fn api(&self) -> Result<Api> {
         Api::connect(&self.ns, Self::address(), &self.ca, ADMIN)
@@ -184,6 +192,8 @@ impl ControlPlane {
             ("secure-port", PORT.to_string()),
             ("cert-dir", file("pki")),
             ("token-auth-file", file("tokens.csv")),
+            ("audit-policy-file", file("audit-policy.json")),
+            ("audit-log-path", file("audit.log")),
             ("authorization-mode", "RBAC".to_owned()),
             (
                 "service-account-issuer",

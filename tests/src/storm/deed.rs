@@ -9,20 +9,21 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::api::ApiServer;
-use super::plan::{Deed, Fault, Harmless, Ordeal, Trouble};
+use super::plan::{Deed, Fault, Harmless, Ordeal, Trouble, World};
+use super::worlds::Worlds;
 use crate::abuse::Burners;
 use crate::cluster::Manner;
 use crate::detect::Stage;
 use crate::little_memory::MemoryGroup;
 use crate::manifests::{Manifests, NODE_FILE, SENTINEL_FILE, Sentinel, Service};
 use crate::traffic::{Flood, Server};
-use crate::world::{Agent, Family, Place};
+use crate::world::{Agent, Family, Place, Routes};
 
 /// What marks a node for deletion.
 const MARK: &str = "ToBeDeletedByClusterAutoscaler";
 const BAD_FILE: &str = "bad.yaml";
 const BAD: &str = "kind: [\n";
-const EXTRA_POD: &str = "storm";
+pub(super) const EXTRA_POD: &str = "storm";
 const EXTRA_SERVICE: &str = "extra";
 /// SYNs a second: what conntrack can hold for as long as it keeps them.
 const FLOOD: u32 = 5_000;
@@ -44,6 +45,10 @@ pub struct Hands {
     burners: Option<Burners>,
     flood: Option<Flood>,
     memory: Option<MemoryGroup>,
+    worlds: Option<Worlds>,
+    /// The proxy is frozen: nobody but a repair brings the rules up to date.
+    frozen: bool,
+    cut: Option<Routes>,
 }
 
 impl Hands {
@@ -61,6 +66,9 @@ impl Hands {
             burners: None,
             flood: None,
             memory: None,
+            worlds: None,
+            frozen: false,
+            cut: None,
         }
     }
 
@@ -77,6 +85,14 @@ impl Hands {
         Self { memory, ..self }
     }
 
+    /// With what the worlds need.
+    pub(super) fn among(self, worlds: Worlds) -> Self {
+        Self {
+            worlds: Some(worlds),
+            ..self
+        }
+    }
+
     /// With the API server that the agent reads, where it reads one.
     pub(super) fn beside(self, api: Option<ApiServer>) -> Self {
         Self { api, ..self }
@@ -89,6 +105,11 @@ impl Hands {
             Deed::Harmless(harmless) => self.happen(harmless),
             Deed::Agent(ordeal) => self.befall(ordeal),
             Deed::Api(trouble) => self.way(trouble.manner()),
+            Deed::World(World::ProxyFrozen) => {
+                self.frozen = true;
+                Ok(())
+            }
+            Deed::World(world) => self.world(|worlds, stage| worlds.begin(world, stage)),
         }
         .with_context(|| format!("begin of {deed}"))
     }
@@ -100,6 +121,11 @@ impl Hands {
             Deed::Harmless(harmless) => self.take_back(harmless),
             Deed::Agent(ordeal) => self.relieve(ordeal),
             Deed::Api(_) => self.way(Manner::Open),
+            Deed::World(World::ProxyFrozen) => {
+                self.frozen = false;
+                self.follow()
+            }
+            Deed::World(world) => self.world(|worlds, stage| worlds.end(world, stage)),
         }
         .with_context(|| format!("end of {deed}"))
     }
@@ -134,6 +160,10 @@ impl Hands {
                 "forward",
                 "type filter hook forward priority -10; policy drop;",
             ),
+            Fault::RoutesGone => {
+                self.cut = Some(self.stage.world.cut_pod_routes()?);
+                Ok(())
+            }
         }
     }
 
@@ -141,11 +171,16 @@ impl Hands {
         match fault {
             Fault::ChainFlushed | Fault::TableGone => {
                 self.without_rules = false;
-                self.follow()
+                // Whoever mends restarts the proxy, a frozen one too, and a start reads everything.
+                self.install()
             }
             Fault::ForwardingOff => self.stage.world.set_forwarding(true),
             Fault::DataDropped => self.unfilter("data"),
             Fault::ForwardDropped => self.unfilter("forward"),
+            Fault::RoutesGone => {
+                let cut = self.cut.take().context("routes that were cut")?;
+                self.stage.world.mend_pod_routes(&cut)
+            }
         }
     }
 
@@ -233,6 +268,11 @@ impl Hands {
         Ok(())
     }
 
+    fn world(&mut self, act: impl FnOnce(&mut Worlds, &Stage) -> Result<()>) -> Result<()> {
+        let worlds = self.worlds.as_mut().context("what worlds need")?;
+        act(worlds, &self.stage)
+    }
+
     fn disk(&self) -> Result<&SmallDisk> {
         self.state.as_ref().context("a small disk")
     }
@@ -262,6 +302,9 @@ impl Hands {
             Ordeal::Replaced => {
                 let new = self.successor.take().context("a successor")?;
                 let old = std::mem::replace(&mut self.stage.agent, new);
+                // Two agents are in the group now. One that waits for a page cannot end, and nobody
+                // would give it one while it is waited for here.
+                self.memory.as_ref().map_or(Ok(()), MemoryGroup::loosen)?;
                 old.terminate().map(drop)
             }
         }
@@ -272,10 +315,15 @@ impl Hands {
         let manifests = self.stage.manifests.dir();
         let world = &self.stage.world;
         let spawn = || world.spawn_agent(&self.binary, manifests, &options);
-        match &self.memory {
-            Some(group) => group.inside(spawn)?,
-            None => spawn(),
-        }
+        let Some(group) = &self.memory else {
+            return spawn();
+        };
+        // Where memory is tight there may be none for a new process: it is started once there is.
+        group.inside(spawn)?.or_else(|error| {
+            println!("memory is tight no more: {error:#}");
+            group.loosen()?;
+            group.inside(spawn)?
+        })
     }
 
     fn signal(&self, number: libc::c_int) -> Result<()> {
@@ -309,11 +357,16 @@ impl Hands {
         Ok(())
     }
 
-    /// The proxy follows the manifests; while its rules are broken it is what broke.
+    /// The proxy follows the manifests, unless it is frozen; while its rules are broken it is what
+    /// broke.
     fn follow(&self) -> Result<()> {
-        if self.without_rules {
+        if self.without_rules || self.frozen {
             return Ok(());
         }
+        self.install()
+    }
+
+    fn install(&self) -> Result<()> {
         // It reads what the API server holds, where no such file can be.
         let file = self.stage.manifests.dir().join(BAD_FILE);
         let bad = file.exists();

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::plan::{Deed, Fault, Harmless, Ordeal};
+use super::plan::{Deed, Fault, Harmless, Ordeal, World};
 
 /// How long after a repair 503 may stand: 1 s without failures, and what a connection and an answer
 /// take to be over.
@@ -264,7 +264,7 @@ impl Seen {
         let beside = |deeds: &[Harmless], before: Duration| {
             self.spells.iter().any(|spell| {
                 let is_one = deeds.iter().any(|one| spell.deed == Deed::Harmless(*one));
-                is_one && spell.from < fault.to && spell.to + before > fault.from
+                is_one && spell.from < fault.to && self.followed(spell) + before > fault.from
             })
         };
         let away = self.spells.iter().any(|spell| {
@@ -288,10 +288,23 @@ impl Seen {
                 Err("only the sentinel sends data, and it was disturbed")
             }
             _ if beside(&starved, GRACE) => Ok(STARVED),
-            Fault::ForwardDropped => Ok(BY_TRAFFIC),
+            // The sentinel's own routes are no pods': its probes pass without those.
+            Fault::ForwardDropped | Fault::RoutesGone => Ok(BY_TRAFFIC),
             _ if is_blind => Ok(BY_TRAFFIC),
             _ => Ok(CERTAIN),
         }
+    }
+
+    /// When the rules are again what the cluster's view is. A sentinel that comes back while the
+    /// proxy is frozen may have none until then.
+    fn followed(&self, spell: &Spell) -> Duration {
+        if spell.deed != Deed::Harmless(Harmless::SentinelDeleted) {
+            return spell.to;
+        }
+        let frozen = self.spells.iter().filter(|one| {
+            one.deed == Deed::World(World::ProxyFrozen) && (one.from..one.to).contains(&spell.to)
+        });
+        frozen.map(|one| one.to).fold(spell.to, Duration::max)
     }
 
     /// A marked node that /healthz does not tell.

@@ -5,6 +5,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use fastrand::Rng;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 /// What happens for some time, and is taken back then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,6 +19,8 @@ pub enum Deed {
     Agent(Ordeal),
     /// The agent's way to the API server is not as it should be.
     Api(Trouble),
+    /// Other software does something to the packets of a healthy node.
+    World(World),
 }
 
 /// Faults that no new connection survives.
@@ -32,6 +36,8 @@ pub enum Fault {
     DataDropped,
     /// A filter drops everything that would be forwarded.
     ForwardDropped,
+    /// The routes to all pods are cut; the default route stays.
+    RoutesGone,
 }
 
 /// What is no fault of the datapath.
@@ -89,6 +95,24 @@ pub enum Trouble {
     Slow,
 }
 
+/// What other software does to the packets of a healthy node (docs/worlds.md). A filter of the
+/// sentinel's addresses belongs here too; it is older, and stays [`Harmless::RangeDropped`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum World {
+    /// Every packet of the pods and of the uplink is copied to another device.
+    Mirrored,
+    /// The packets that one pod sends take a detour by an ifb device.
+    Bandwidth,
+    /// An outsider tries node ports that a filter drops for it.
+    Scanned,
+    /// A policy drops what one pod sends.
+    PodDropped,
+    /// A policy rejects what one pod sends.
+    PodRejected,
+    /// The rules do not follow the cluster.
+    ProxyFrozen,
+}
+
 /// Where the agent reads the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Source {
@@ -141,6 +165,12 @@ const TROUBLES: Pace = Pace {
     lasts: 1_000..=15_000,
 };
 
+/// Long enough to lie over several harmless deeds, and often over the beginning of a fault.
+const WORLDS: Pace = Pace {
+    rest: 2_000..=10_000,
+    lasts: 6_000..=25_000,
+};
+
 impl Trouble {
     /// Every one.
     pub const ALL: [Self; 4] = [Self::Closed, Self::Silent, Self::Hung, Self::Slow];
@@ -148,12 +178,13 @@ impl Trouble {
 
 impl Fault {
     /// Every one.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::ChainFlushed,
         Self::ForwardingOff,
         Self::TableGone,
         Self::DataDropped,
         Self::ForwardDropped,
+        Self::RoutesGone,
     ];
 }
 
@@ -181,6 +212,29 @@ impl Ordeal {
     pub const ALL: [Self; 3] = [Self::Stopped, Self::Killed, Self::Replaced];
 }
 
+impl World {
+    /// Every one.
+    pub const ALL: [Self; 6] = [
+        Self::Mirrored,
+        Self::Bandwidth,
+        Self::Scanned,
+        Self::PodDropped,
+        Self::PodRejected,
+        Self::ProxyFrozen,
+    ];
+}
+
+/// The seed of a day in UTC: 20261123.
+pub fn seed_of_the_day(now: Timestamp) -> u64 {
+    let date = now.to_zoned(TimeZone::UTC).date();
+    let [year, month, day] = [
+        u64::from(date.year().unsigned_abs()),
+        u64::from(date.month().unsigned_abs()),
+        u64::from(date.day().unsigned_abs()),
+    ];
+    year * 10_000 + month * 100 + day
+}
+
 impl Plan {
     /// The storm of a seed that is over after so long.
     pub fn of(seed: u64, length: Duration, source: Source) -> Self {
@@ -196,9 +250,13 @@ impl Plan {
             shuffled(rng, &Harmless::ALL, Deed::Harmless)
         });
         track(&ORDEALS, &|rng| shuffled(rng, &Ordeal::ALL, Deed::Agent));
-        if source == Source::ApiServer {
-            track(&TROUBLES, &|rng| shuffled(rng, &Trouble::ALL, Deed::Api));
-        }
+        // Without an API server it stays empty, and still takes its seed: the tracks behind it are
+        // the same for both sources.
+        track(&TROUBLES, &|rng| match source {
+            Source::ApiServer => shuffled(rng, &Trouble::ALL, Deed::Api),
+            Source::Folder => Vec::new(),
+        });
+        track(&WORLDS, &|rng| shuffled(rng, &World::ALL, Deed::World));
         steps.sort_by_key(|step| (step.at, step.deed));
         Self { steps }
     }
@@ -244,6 +302,7 @@ impl fmt::Display for Deed {
             Self::Fault(Fault::TableGone) => "fault: all rules gone",
             Self::Fault(Fault::DataDropped) => "fault: data dropped after the handshake",
             Self::Fault(Fault::ForwardDropped) => "fault: forwarded packets dropped",
+            Self::Fault(Fault::RoutesGone) => "fault: routes to all pods gone",
             Self::Harmless(Harmless::BackendKilled) => "backend killed",
             Self::Harmless(Harmless::RangeDropped) => "sentinel's range dropped",
             Self::Harmless(Harmless::EndpointMoved) => "endpoint moved",
@@ -264,6 +323,12 @@ impl fmt::Display for Deed {
             Self::Api(Trouble::Silent) => "way to the API server: silent",
             Self::Api(Trouble::Hung) => "way to the API server: hung",
             Self::Api(Trouble::Slow) => "way to the API server: slow",
+            Self::World(World::Mirrored) => "world: packets mirrored",
+            Self::World(World::Bandwidth) => "world: one pod's packets by an ifb",
+            Self::World(World::Scanned) => "world: filtered node ports scanned",
+            Self::World(World::PodDropped) => "world: one pod denied, dropped",
+            Self::World(World::PodRejected) => "world: one pod denied, rejected",
+            Self::World(World::ProxyFrozen) => "world: proxy frozen",
         })
     }
 }
@@ -302,6 +367,70 @@ mod tests {
         assert_eq!(api, folder);
     }
 
+    /// Of each kind one lasts at a time; worlds lie over all others.
+    #[test]
+    fn worlds_lie_over_the_others() {
+        let mut over = [false; 3];
+        for seed in 0..10 {
+            let steps = plan(seed, TEN_MINUTES).steps;
+            let worlds: Vec<&Step> = steps.iter().filter(|step| is_world(step)).collect();
+            for pair in worlds.windows(2) {
+                assert!(pair[0].at + pair[0].lasts < pair[1].at);
+            }
+            for world in &worlds {
+                let (from, to) = (world.at, world.at + world.lasts);
+                for step in steps.iter().filter(|step| (from..to).contains(&step.at)) {
+                    match step.deed {
+                        Deed::Fault(_) => over[0] = true,
+                        Deed::Harmless(_) => over[1] = true,
+                        Deed::Agent(_) => over[2] = true,
+                        Deed::Api(_) | Deed::World(_) => {}
+                    }
+                }
+            }
+        }
+        assert_eq!(over, [true; 3]);
+    }
+
+    /// A seed that failed stays worth playing: what seed 7 began with before there were worlds.
+    #[test]
+    fn worlds_move_nothing_else() {
+        let steps = plan(7, TEN_MINUTES).steps;
+        let begins = |is: fn(&Deed) -> bool| {
+            let mut all = steps.iter().filter(|step| is(&step.deed));
+            let mut next = || all.next().map(|step| (step.at.as_millis(), step.deed));
+            [next(), next()]
+        };
+        let harmless = [
+            Some((4_756, Deed::Harmless(Harmless::BadManifest))),
+            Some((15_981, Deed::Harmless(Harmless::SynFlood))),
+        ];
+        assert_eq!(begins(|deed| matches!(deed, Deed::Harmless(_))), harmless);
+        let ordeals = [
+            Some((29_958, Deed::Agent(Ordeal::Killed))),
+            Some((49_984, Deed::Agent(Ordeal::Replaced))),
+        ];
+        assert_eq!(begins(|deed| matches!(deed, Deed::Agent(_))), ordeals);
+        let troubles = [
+            Some((6_593, Deed::Api(Trouble::Silent))),
+            Some((34_116, Deed::Api(Trouble::Closed))),
+        ];
+        assert_eq!(begins(|deed| matches!(deed, Deed::Api(_))), troubles);
+    }
+
+    fn is_world(step: &Step) -> bool {
+        matches!(step.deed, Deed::World(_))
+    }
+
+    #[test]
+    fn a_day_is_a_seed() {
+        let seed = |time: &str| seed_of_the_day(time.parse().expect("a time"));
+        assert_eq!(seed("2026-01-02T00:00:00Z"), 20_260_102);
+        assert_eq!(seed("2026-11-23T23:59:59Z"), 20_261_123);
+        // Of UTC, wherever the machine is.
+        assert_eq!(seed("2026-11-24T01:00:00+02:00"), 20_261_123);
+    }
+
     #[test]
     fn ten_minutes_hold_everything() {
         for seed in 0..50 {
@@ -311,6 +440,7 @@ mod tests {
             assert!(Harmless::ALL.map(Deed::Harmless).into_iter().all(happens));
             assert!(Ordeal::ALL.map(Deed::Agent).into_iter().all(happens));
             assert!(Trouble::ALL.map(Deed::Api).into_iter().all(happens));
+            assert!(World::ALL.map(Deed::World).into_iter().all(happens));
             assert!(steps.is_sorted_by_key(|step| step.at));
             assert!(steps.iter().all(|step| step.at + step.lasts <= TEN_MINUTES));
         }

@@ -1,5 +1,6 @@
 //! Plays a storm: does what the plan says at its time, and keeps what was seen meanwhile.
 
+use std::fs;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use super::api::ApiServer;
 use super::deed::{Hands, SmallDisk};
 use super::judge::{self, Answered, Dialled, Findings, Seen, Spell, Violation};
 use super::plan::{Deed, Ordeal, Plan, Source};
+use super::worlds::Worlds;
 use crate::detect::{Load, Stage};
 use crate::little_memory::MemoryGroup;
 use crate::rules::Backend;
@@ -85,6 +87,14 @@ pub fn storm(settings: &Settings) -> Result<Findings> {
         if agent.is_ok_and(|status| status.success()) {
             println!("recorded: pathproof replay {path}");
         }
+        let log = file.with_extension("log");
+        fs::write(&log, hands.stage.agent.log())?;
+        println!("the agent's log: {}", log.display());
+        println!("what was answered at /healthz and /livez:");
+        for one in &seen.answered {
+            let from = one.from.as_secs_f64();
+            println!("{from:>7.1} s  {} {}", one.healthz, one.livez);
+        }
     }
     Ok(findings)
 }
@@ -109,7 +119,7 @@ fn build(settings: &Settings) -> Result<Hands> {
         println!("memory is never tight: {error:#}");
     }
     let (binary, mut api) = (settings.binary.clone(), None);
-    let stage = Stage::build_with(
+    let mut stage = Stage::build_with(
         &binary,
         settings.backend,
         Load::Busy,
@@ -123,7 +133,9 @@ fn build(settings: &Settings) -> Result<Hands> {
             Ok(options.clone())
         },
     )?;
+    let worlds = Worlds::prepare(&mut stage)?;
     let mut hands = Hands::new(stage, binary, options)
+        .among(worlds)
         .on_a_small_disk(state)
         .in_a_group(memory.ok())
         .beside(api);

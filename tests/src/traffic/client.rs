@@ -1,5 +1,7 @@
 //! A client that opens connections at a steady rate, whatever becomes of the earlier ones: each
 //! sends a byte, expects a line and ends with a reset (which keeps conntrack small).
+//!
+//! Length: one client, the options of its plan, and its account.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,6 +43,8 @@ pub struct Plan {
     pub rate: f64,
     /// How long one connection may take. The kernel repeats a SYN after 1 s.
     pub patience: Duration,
+    /// TCP Fast Open: the request goes with the SYN, where the namespace's sysctls allow it.
+    pub fast_open: bool,
 }
 
 impl Plan {
@@ -77,7 +81,14 @@ impl Plan {
             target,
             rate: 10.0,
             patience: Duration::from_millis(900),
+            fast_open: false,
         }
+    }
+
+    /// With the request in the SYN.
+    pub fn fast_open(mut self) -> Self {
+        self.fast_open = true;
+        self
     }
 
     /// Another rate, in connections a second.
@@ -428,7 +439,7 @@ impl Run {
             self.next_port = self.plan.ports.start;
         }
         self.counters.started.fetch_add(1, Ordering::Relaxed);
-        match connecting(source, self.plan.target) {
+        match connecting(source, self.plan.target, self.plan.fast_open) {
             Ok(stream) => {
                 self.open.push(Connection {
                     stream,
@@ -460,12 +471,34 @@ impl Run {
     }
 }
 
-fn connecting(source: SocketAddr, target: SocketAddr) -> io::Result<TcpStream> {
+fn connecting(source: SocketAddr, target: SocketAddr, fast_open: bool) -> io::Result<TcpStream> {
     let socket = bound(source)?;
+    if fast_open {
+        put_off_until_written(&socket)?;
+    }
     match socket.connect(&target.into()) {
         Ok(()) => Ok(socket.into()),
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket.into()),
         Err(error) => Err(error),
+    }
+}
+
+/// `connect` then sends nothing: the first write does, with its bytes in the SYN.
+fn put_off_until_written(socket: &Socket) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the option reads one int at `on`, which lives for the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_FASTOPEN_CONNECT,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use super::server::Manner;
 use crate::worker::Worker;
-use crate::world::Pod;
+use crate::world::{Namespace, Pod};
 
 /// How long a thread waits before it looks whether it is to end.
 const TURN: Duration = Duration::from_millis(20);
@@ -48,10 +48,21 @@ pub struct DnsServer {
 impl DnsServer {
     /// Starts it; a mute one takes questions and says nothing.
     pub fn start(pod: &Pod, port: u16, manner: Manner) -> Result<Self> {
-        let bind = || UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port));
-        let socket = pod.ns.run(bind).with_context(|| format!("port {port}"))?;
+        let address = (Ipv6Addr::UNSPECIFIED, port).into();
+        Self::start_at(&pod.ns, &pod.name, address, manner)
+    }
+
+    /// Starts one at a single address of a namespace, from which it answers.
+    pub fn start_at(
+        ns: &Namespace,
+        name: &str,
+        address: SocketAddr,
+        manner: Manner,
+    ) -> Result<Self> {
+        let bind = || UdpSocket::bind(address);
+        let socket = ns.run(bind).with_context(|| address.to_string())?;
         socket.set_read_timeout(Some(TURN))?;
-        let thread = Worker::within(&pod.ns, &format!("dns-{}", pod.name), move |stop| {
+        let thread = Worker::within(ns, &format!("dns-{name}"), move |stop| {
             let mut bytes = [0; 512];
             while !stop.load(Ordering::Relaxed) {
                 if let Ok((length, client)) = socket.recv_from(&mut bytes)

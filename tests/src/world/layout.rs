@@ -88,6 +88,14 @@ pub(super) fn pod(place: Place, index: u8) -> (Ipv4Addr, Ipv6Addr) {
     )
 }
 
+/// Whether an address is in [`CLUSTER_CIDRS`].
+pub(super) fn is_pod(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.octets()[..2] == [10, 244],
+        IpAddr::V6(v6) => v6.segments()[..3] == [0xfd00, 0x10, 0x244],
+    }
+}
+
 /// One of a pair of addresses.
 pub fn pick((v4, v6): (Ipv4Addr, Ipv6Addr), family: Family) -> IpAddr {
     match family {

@@ -107,6 +107,11 @@ impl Namespace {
         self.feed("ip", &["-batch", "-"], lines).map(drop)
     }
 
+    /// Runs many `tc` commands in one process, one a line.
+    pub fn tc_batch(&self, lines: &str) -> Result<()> {
+        self.feed("tc", &["-batch", "-"], lines).map(drop)
+    }
+
     /// Runs an nft script inside the namespace, atomically.
     pub fn nft(&self, script: &str) -> Result<String> {
         self.feed("nft", &["-f", "-"], script)

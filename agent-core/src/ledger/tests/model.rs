@@ -31,6 +31,7 @@ pub(super) struct Model {
     heard: BTreeMap<u32, Mono>,
     /// When a Service last worked for pods.
     worked: BTreeMap<u32, Mono>,
+    worked_outside: bool,
 }
 
 impl Model {
@@ -45,6 +46,7 @@ impl Model {
             counted: BTreeMap::new(),
             heard: BTreeMap::new(),
             worked: BTreeMap::new(),
+            worked_outside: false,
         }
     }
 
@@ -105,6 +107,7 @@ impl Model {
                 if delta.class == SourceClass::Pod {
                     self.worked.insert(delta.service, sample.at);
                 }
+                self.worked_outside |= delta.class == SourceClass::External;
                 if self.proofs[family as usize][delta.class as usize] <= before {
                     self.prove(family, delta.class, sample.at);
                 }
@@ -149,6 +152,7 @@ impl Model {
         if accusing.is_empty() || proven[family as usize] {
             return;
         }
+        let leaked = accusing.iter().any(|(of, _)| *of == Failure::Leaked);
         self.enter(
             family,
             Noted {
@@ -158,7 +162,7 @@ impl Model {
                 class: delta.class,
                 client: None,
                 failures: accusing,
-                accuses: self.accuses(delta.class, delta.service),
+                accuses: self.accuses(delta.class, delta.service, leaked),
                 misdelivered: None,
                 service: delta.service,
             },
@@ -207,15 +211,16 @@ impl Model {
                 class: seen.class,
                 client: Some(seen.client),
                 failures: vec![(seen.failure, 1)],
-                accuses: self.accuses(seen.class, seen.service),
+                accuses: self.accuses(seen.class, seen.service, seen.failure == Failure::Leaked),
                 misdelivered: seen.misdelivered_endpoint(),
                 service: seen.service,
             },
         );
     }
 
-    fn accuses(&self, class: SourceClass, service: u32) -> bool {
-        class == SourceClass::Pod && self.worked.contains_key(&service)
+    fn accuses(&self, class: SourceClass, service: u32, leaked: bool) -> bool {
+        let never = leaked && self.worked.is_empty() && !self.worked_outside;
+        class == SourceClass::Pod && (never || self.worked.contains_key(&service))
     }
 
     fn enter(&mut self, family: Family, noted: Noted) {

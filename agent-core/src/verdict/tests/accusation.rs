@@ -90,6 +90,18 @@ fn services_that_never_worked_accuse_nobody() {
     assert_eq!(lacking(&world, 6_000), Some(Lacking::Services));
 }
 
+/// The proxy never wrote a rule: nothing ever worked, and cluster IPs leave untranslated. What is lost may
+/// be denied.
+#[rstest]
+#[case::leaked(Leaked, State::Broken)]
+#[case::lost(Lost, State::Suspect)]
+fn rules_that_were_never_there_accuse(#[case] failure: Failure, #[case] expected: State) {
+    let mut world = World::new();
+    world.ledger.worked = Default::default();
+    fail(&mut world, TWO, failure, 250, 5_000);
+    assert_eq!(world.verdict(5_000).state, expected);
+}
+
 /// A proof of an outsider's connection says nothing of the way that pods take.
 #[test]
 fn a_service_worked_where_a_pod_was_served() {

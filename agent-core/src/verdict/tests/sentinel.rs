@@ -12,7 +12,7 @@ use crate::probes::SentinelView;
 use crate::trace::{Lane, ProbePath, Transport};
 use crate::verdict::{LaneState, Verdict};
 
-fn only(path: ProbePath, fate: Fate) -> impl Fn(Lane) -> Fate {
+pub(super) fn only(path: ProbePath, fate: Fate) -> impl Fn(Lane) -> Fate {
     move |lane| if lane.path == path { fate } else { Fate::Pass }
 }
 
@@ -458,88 +458,4 @@ fn lanes_are_shown_as_they_look() {
     };
     world.ledger.sentinel.view_changed(ms(3_400), altered);
     assert!(is_off(&world.verdict(3_500)));
-}
-
-/// Endpoints of this node do without masquerade, and those of others do not.
-#[rstest]
-#[case::felt(2_250, 14_000, State::Broken)]
-#[case::not_for_long(2_250, 8_000, State::Degraded)]
-#[case::by_nobody(0, 0, State::Degraded)]
-#[case::by_others_before(250, 2_000, State::Degraded)]
-fn missing_masquerade_is_not_contradicted_by_those_who_need_none(
-    #[case] from: u64,
-    #[case] to: u64,
-    #[case] expected: State,
-) {
-    let mut world = World::with_sentinel();
-    let mut state = State::Starting;
-    for at in (250..=14_000).step_by(250) {
-        let fate = match at {
-            ..=2_000 => Fate::Pass,
-            _ => Fate::Unmasqueraded,
-        };
-        world
-            .prove(WEB, SourceClass::External, at)
-            .prove(API, SourceClass::Pod, at);
-        if (from..=to).contains(&at) {
-            world.unanswered();
-        }
-        world.rounds(at, at, &USUAL, |_| fate);
-        state = world.verdict(at + 200).state;
-    }
-    assert_eq!(state, expected);
-}
-
-/// With load balancers away nobody feels it, and nobody says that it is mended.
-#[test]
-fn missing_masquerade_stays_broken_without_anybody_outside() {
-    let mut world = World::with_sentinel();
-    for at in (250..=40_000).step_by(250) {
-        if (2_250..14_000).contains(&at) {
-            world
-                .prove(WEB, SourceClass::External, at)
-                .prove(API, SourceClass::Pod, at)
-                .unanswered();
-        }
-        let fate = if at <= 2_000 {
-            Fate::Pass
-        } else {
-            Fate::Unmasqueraded
-        };
-        world.rounds(at, at, &USUAL, |_| fate);
-    }
-    assert_eq!(world.verdict(40_200).state, State::Broken);
-    // They come back, and all of them are answered.
-    for at in (40_250..=52_000).step_by(250) {
-        world
-            .prove(WEB, SourceClass::External, at)
-            .prove(API, SourceClass::Pod, at);
-        world.rounds(at, at, &USUAL, |_| Fate::Unmasqueraded);
-    }
-    assert_eq!(world.verdict(52_200).state, State::Degraded);
-}
-
-/// nodePortAddresses were narrowed, or a fault of node ports alone.
-#[rstest]
-#[case::of_probes_alone(None, State::Degraded)]
-#[case::of_others_before(Some(2_000), State::Degraded)]
-#[case::of_others_too(Some(4_000), State::Broken)]
-fn refused_node_ports_beside_cluster_ips_that_pass(
-    #[case] refused: Option<u64>,
-    #[case] expected: State,
-) {
-    let mut world = World::with_sentinel();
-    for at in (250..=6_000).step_by(250) {
-        if Some(at) == refused {
-            world.fail(WEB, SourceClass::External, 1, Failure::Refused, at);
-        }
-        let fate = if at <= 2_000 {
-            Fate::Pass
-        } else {
-            Fate::Refuse
-        };
-        world.rounds(at, at, &USUAL, only(ProbePath::NodePort, fate));
-    }
-    let verdict = world.verdict(6_200);
-    assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }

@@ -286,11 +286,12 @@ impl Netlink {
     }
 
     /// Looks up the route that the node takes to an address: the tables' entry, policy rules
-    /// applied. With `from`, for a packet that comes in by that device from that address.
+    /// applied. With `from`, for a packet that comes in by that device from that address; 0 is no mark.
     pub(super) async fn lookup(
         &self,
         address: IpAddr,
         from: Option<(u32, IpAddr)>,
+        mark: u32,
     ) -> Result<Route, rtnetlink::Error> {
         let mut question = host_route(address);
         question.header.flags = RouteFlags::FibMatch | RouteFlags::LookupTable;
@@ -299,6 +300,9 @@ impl Netlink {
             question.attributes.push(RouteAttribute::Iif(device));
             let source = RouteAttribute::Source(source.into());
             question.attributes.push(source);
+        }
+        if mark != 0 {
+            question.attributes.push(RouteAttribute::Mark(mark));
         }
         let mut answers = self.handle.route().get(question).execute();
         let answer = answers.try_next().await?;

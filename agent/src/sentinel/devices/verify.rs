@@ -17,6 +17,9 @@ use crate::config::SentinelConfig;
 const REPAIRED: &str =
     "the agent puts it right; tell whatever program did it to leave the sentinel's devices alone";
 
+/// The mark by which kube-proxy masquerades, unless it is told otherwise.
+const MASQUERADED: u32 = 0x4000;
+
 /// Looks at every device, neighbour and route of ours. Each sentence, with its remedy, is something
 /// that keeps probes from passing and is no fault of the datapath; none means that they are sound.
 /// [`ensure`](super::ensure()) repairs what can be repaired.
@@ -150,15 +153,24 @@ async fn look_at_routes(
         _ => Role::ServerNear,
     };
     for address in near.addresses(config, family) {
-        let answer = netlink.lookup(address, None).await;
+        let answer = netlink.lookup(address, None, 0).await;
         if let Some(damage) = judge(netlink, link, address, answer, true).await {
             found.push(damage);
             continue;
         }
         for source in other.addresses(config, family) {
             let from = Some((devices.index(other), source));
-            let answer = netlink.lookup(address, from).await;
-            found.extend(judge(netlink, link, address, answer, false).await);
+            // Policy routing for pods (GKE's netd) may take unmarked packets elsewhere, which probes
+            // are not: one of both ways is theirs.
+            let mut damage = None;
+            for mark in [MASQUERADED, 0] {
+                let answer = netlink.lookup(address, from, mark).await;
+                damage = judge(netlink, link, address, answer, false).await;
+                if damage.is_none() {
+                    break;
+                }
+            }
+            found.extend(damage);
         }
     }
 }

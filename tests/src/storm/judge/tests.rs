@@ -118,6 +118,72 @@ fn an_alarm_without_a_fault_is_found() {
     assert!(violations(&harmless)[0].contains("without a fault"));
 }
 
+/// Whom a world denies on purpose is not among the users.
+#[test]
+fn a_world_excuses_no_alarm() {
+    for world in World::ALL {
+        let mut seen = alarmed(calm(), 20.0, 21.0);
+        seen.spells.push(spell(Deed::World(world), 15.0, 25.0));
+        assert!(
+            violations(&seen)[0].contains("without a fault"),
+            "{world:?}"
+        );
+        let felt = alarmed(broken(calm(), Deed::World(world), 18.0, 22.0), 20.0, 21.0);
+        assert!(
+            violations(&felt)[0].contains("without a fault"),
+            "{world:?}"
+        );
+    }
+}
+
+/// Nor does it give the agent any longer.
+#[test]
+fn a_world_excuses_no_missed_fault() {
+    for world in World::ALL {
+        let beside = |seen: Seen| {
+            let mut seen = broken(seen, FLUSHED, 20.0, 29.0);
+            seen.spells.push(spell(Deed::World(world), 10.0, 30.0));
+            seen
+        };
+        assert_eq!(violations(&alarmed(beside(calm()), 21.5, 30.0)), [""; 0]);
+        let late = violations(&alarmed(beside(calm()), 23.0, 30.0));
+        assert!(late[0].contains("after 3.0 s"), "{world:?}");
+        assert!(
+            violations(&beside(calm()))[0].contains("never"),
+            "{world:?}"
+        );
+    }
+}
+
+/// Its probes go another way: connections alone show it.
+#[test]
+fn cut_routes_are_told_by_connections_alone() {
+    let cut = || broken(calm(), Deed::Fault(Fault::RoutesGone), 20.0, 29.0);
+    let found = judge(&alarmed(cut(), 24.9, 30.5), SLACK);
+    assert_eq!((found.violations.len(), found.detected.len()), (0, 1));
+    assert!(violations(&alarmed(cut(), 25.1, 30.5))[0].contains("after 5.1 s"));
+    // And the sentinel is not needed for it.
+    let mut blind = cut();
+    let dropped = Deed::Harmless(Harmless::RangeDropped);
+    blind.spells.push(spell(dropped, 14.0, 28.0));
+    assert!(violations(&blind)[0].contains("never"));
+}
+
+/// The sentinel is announced again, and its rules come when the proxy follows.
+#[test]
+fn a_frozen_proxy_keeps_a_new_sentinel_from_its_rules() {
+    let deleted = spell(Deed::Harmless(Harmless::SentinelDeleted), 2.0, 4.0);
+    let mut seen = alarmed(broken(calm(), FLUSHED, 20.0, 29.0), 24.0, 30.5);
+    seen.spells.push(deleted);
+    assert!(violations(&seen)[0].contains("after 4.0 s"));
+    let frozen = Deed::World(World::ProxyFrozen);
+    let mut before = seen.clone();
+    before.spells.push(spell(frozen, 5.0, 12.0));
+    assert!(violations(&before)[0].contains("after 4.0 s"));
+    seen.spells.push(spell(frozen, 3.0, 12.0));
+    assert_eq!(violations(&seen), [""; 0]);
+}
+
 #[test]
 fn an_alarm_that_outlasts_its_fault_is_found() {
     let long = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 21.0, 34.0);

@@ -1,0 +1,115 @@
+//! Faults that only a part of the traffic feels, named by the sentinel and borne out by those outside.
+
+use agent_common::service::SourceClass;
+use rstest::rstest;
+
+use super::scene::*;
+use super::sentinel::only;
+use super::world::*;
+use crate::cause::{Failure, State};
+use crate::trace::{Lane, ProbePath};
+
+/// Endpoints of this node do without masquerade, and those of others do not.
+#[rstest]
+#[case::felt(2_250, 14_000, State::Broken)]
+#[case::not_for_long(2_250, 8_000, State::Degraded)]
+#[case::by_nobody(0, 0, State::Degraded)]
+#[case::by_others_before(250, 2_000, State::Degraded)]
+fn missing_masquerade_is_not_contradicted_by_those_who_need_none(
+    #[case] from: u64,
+    #[case] to: u64,
+    #[case] expected: State,
+) {
+    let mut world = World::with_sentinel();
+    let mut state = State::Starting;
+    for at in (250..=14_000).step_by(250) {
+        let fate = match at {
+            ..=2_000 => Fate::Pass,
+            _ => Fate::Unmasqueraded,
+        };
+        world
+            .prove(WEB, SourceClass::External, at)
+            .prove(API, SourceClass::Pod, at);
+        if (from..=to).contains(&at) {
+            world.unanswered();
+        }
+        world.rounds(at, at, &USUAL, |_| fate);
+        state = world.verdict(at + 200).state;
+    }
+    assert_eq!(state, expected);
+}
+
+/// With load balancers away nobody feels it, and nobody says that it is mended.
+#[test]
+fn missing_masquerade_stays_broken_without_anybody_outside() {
+    let mut world = World::with_sentinel();
+    for at in (250..=40_000).step_by(250) {
+        if (2_250..14_000).contains(&at) {
+            world
+                .prove(WEB, SourceClass::External, at)
+                .prove(API, SourceClass::Pod, at)
+                .unanswered();
+        }
+        let fate = if at <= 2_000 {
+            Fate::Pass
+        } else {
+            Fate::Unmasqueraded
+        };
+        world.rounds(at, at, &USUAL, |_| fate);
+    }
+    assert_eq!(world.verdict(40_200).state, State::Broken);
+    // They come back, and all of them are answered.
+    for at in (40_250..=52_000).step_by(250) {
+        world
+            .prove(WEB, SourceClass::External, at)
+            .prove(API, SourceClass::Pod, at);
+        world.rounds(at, at, &USUAL, |_| Fate::Unmasqueraded);
+    }
+    assert_eq!(world.verdict(52_200).state, State::Degraded);
+}
+
+/// kube-proxy's own filter drops what no rule takes of cluster IPs, in nftables mode.
+#[test]
+fn refused_node_ports_beside_lost_cluster_ips_are_a_fault() {
+    let fate = |lane: Lane| match lane.path {
+        ProbePath::NodePort => Fate::Refuse,
+        _ => Fate::Drop,
+    };
+    assert_eq!(
+        World::faulty(3_000, fate).verdict(3_210).state,
+        State::Broken
+    );
+}
+
+/// nodePortAddresses were narrowed, or a fault of node ports alone: connections from outside, as many
+/// as it takes, to Services that worked for outsiders.
+#[rstest]
+#[case::of_probes_alone(0, 0, true, State::Degraded)]
+#[case::of_a_scanner(2_500, 4, false, State::Degraded)]
+#[case::of_few(2_500, 2, true, State::Degraded)]
+#[case::of_others_before(250, 4, true, State::Degraded)]
+#[case::of_others_too(2_500, 4, true, State::Broken)]
+fn refused_node_ports_beside_cluster_ips_that_pass(
+    #[case] from: u64,
+    #[case] refused: u64,
+    #[case] worked: bool,
+    #[case] expected: State,
+) {
+    let mut world = World::with_sentinel();
+    for at in (250..=6_000).step_by(250) {
+        if at == 250 && worked {
+            world.prove(WEB, SourceClass::External, at);
+        }
+        if at >= from && at < from + refused * 250 {
+            world.fail(WEB, SourceClass::External, 1, Failure::Refused, at);
+        }
+        let fate = if at <= 2_000 {
+            Fate::Pass
+        } else {
+            Fate::Refuse
+        };
+        world.rounds(at, at, &USUAL, only(ProbePath::NodePort, fate));
+    }
+    let verdict = world.verdict(6_200);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
+}

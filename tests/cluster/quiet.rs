@@ -1,0 +1,327 @@
+//! A quiet cluster: an API server that sends nothing, because nothing changes.
+//!
+//! An API server sends no bookmarks on a resource of which it saw no change since it started. The
+//! agent must not take that for a dead watch: it lists nothing again, it reports no problem, and
+//! it still judges every failure, misrouted connections too.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use node_tests::cluster::{Mode, Request};
+use node_tests::scene::{family_of, metric, path_of};
+use node_tests::skip;
+use node_tests::watch::Watch;
+use node_tests::world::{Family, Place};
+use serde_json::{Value, json};
+
+use crate::scene::{PATIENCE, Scene, until};
+
+/// Names the time, in seconds, for which nothing changes.
+const QUIET: &str = "PATHPROOF_QUIET_SECONDS";
+/// The agent once took a watch for dead after 90 s of silence.
+const QUIET_DEFAULT: Duration = Duration::from_secs(100);
+/// Interval between two samples of the agent's state.
+const SAMPLE: Duration = Duration::from_secs(1);
+/// The API server sees the end of a watch a little earlier or later than the agent.
+const SLACK: Duration = Duration::from_secs(20);
+/// Watched resources, and the time between the starts of two watches, in seconds.
+const WATCHED: [(&str, RangeInclusive<u64>); 3] = [
+    ("nodes", 60..=120),
+    ("services", 300..=600),
+    ("endpointslices", 300..=600),
+];
+/// Lists whose objects must not change.
+const LISTS: [&str; 3] = [
+    "/api/v1/nodes",
+    "/api/v1/services",
+    "/apis/discovery.k8s.io/v1/endpointslices",
+];
+
+/// Time for which nothing changes.
+fn quiet() -> Duration {
+    let seconds = std::env::var(QUIET).ok();
+    let seconds = seconds.map(|text| text.parse().expect("PATHPROOF_QUIET_SECONDS is a number"));
+    seconds.map_or(QUIET_DEFAULT, Duration::from_secs)
+}
+
+/// Every watched object with its version.
+fn versions(scene: &Scene) -> BTreeMap<String, String> {
+    let mut versions = BTreeMap::new();
+    for path in LISTS {
+        let list = scene.api.get(path).expect("a list");
+        for object in list["items"].as_array().expect("items") {
+            let of = &object["metadata"];
+            let name = format!("{path}: {} {}", of["namespace"], of["name"]);
+            let version = format!("{} {}", of["uid"], of["resourceVersion"]);
+            versions.insert(name, version);
+        }
+    }
+    versions
+}
+
+/// Everything in a report that silence could be blamed for.
+fn state(report: &Value) -> Value {
+    let coverage = &report["verdict"]["coverage"];
+    json!({
+        "problems": report["cluster"]["problems"],
+        "losses": coverage["losses"],
+        "lost_suspended": coverage["lost_suspended"],
+        "misrouted_suspended": coverage["misrouted_suspended"],
+        "healthz": report["answers"]["healthz"]["status"],
+    })
+}
+
+/// The state where nothing is wrong. A verdict may be `suspect` for a moment on a loaded machine.
+fn healthy() -> Value {
+    json!({
+        "problems": [],
+        "losses": [],
+        "lost_suspended": false,
+        "misrouted_suspended": false,
+        "healthz": 200,
+    })
+}
+
+/// A report; a loaded machine may delay one request for too long.
+fn report(scene: &Scene) -> Value {
+    until(PATIENCE, || scene.agent().verdict().ok()).expect("a verdict")
+}
+
+fn wait(scene: &Scene, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let mut last = Value::Null;
+    let seen = until(PATIENCE, || {
+        last = scene.agent().verdict().ok()?;
+        wanted(&last).then_some(())
+    });
+    assert!(seen.is_some(), "never seen: {what}: {last:#}");
+    last
+}
+
+/// Time since the agent last received a byte, for each of its connections to the API server.
+fn silences(scene: &Scene) -> Vec<Duration> {
+    let filter = format!("dport = :{}", scene.far().port());
+    let words = ["-H", "-O", "-t", "-i", "-n", "-p", "state", "established"];
+    let words = [&words[..], &[&filter]].concat();
+    let table = scene.world.node.feed("ss", &words, "").expect("ss");
+    let owner = format!("pid={},", scene.agent().pid());
+    let received = |line: &str| {
+        let word = line.split(" lastrcv:").nth(1)?;
+        word.split(' ').next()?.parse().ok()
+    };
+    let own = table.lines().filter(|line| line.contains(&owner));
+    own.filter_map(received)
+        .map(Duration::from_millis)
+        .collect()
+}
+
+/// Requests by verb and resource; a watch that begins with a list has a line of its own.
+fn table<'a>(requests: impl IntoIterator<Item = &'a Request>) -> BTreeMap<(&'a str, &'a str), u32> {
+    let mut table = BTreeMap::new();
+    for request in requests {
+        let verb = match (&*request.verb, request.is_list()) {
+            ("watch", true) => "watch with list",
+            (verb, _) => verb,
+        };
+        *table.entry((verb, &*request.resource)).or_default() += 1;
+    }
+    table
+}
+
+fn seconds(time: SignedDuration) -> f64 {
+    time.as_secs_f64()
+}
+
+/// Checks the agent's requests of a quiet time: watches alone, each as long as it was asked for.
+fn check(requests: &[Request], began: Timestamp, ended: Timestamp) {
+    let shown = || format!("quiet from {began} to {ended}: {requests:#?}");
+    for (resource, span) in WATCHED {
+        let mine: Vec<&Request> = requests
+            .iter()
+            .filter(|of| of.resource == resource)
+            .collect();
+        // A server that refuses to stream a list is asked for pages, and then for a watch.
+        let listed = mine.iter().rposition(|of| of.is_list());
+        let listed = listed.unwrap_or_else(|| panic!("{resource} was never listed: {}", shown()));
+        assert!(
+            mine[listed].at < began,
+            "{resource} was listed again: {}",
+            shown()
+        );
+        let watches = mine[listed..].iter().filter(|of| of.verb == "watch");
+        let starts: Vec<Timestamp> = watches.map(|watch| watch.at).collect();
+        assert!(!starts.is_empty(), "{resource} is not watched: {}", shown());
+        let slack = SLACK.as_secs_f64();
+        let (least, most) = (*span.start() as f64 - 1.0, *span.end() as f64 + slack);
+        for pair in starts.windows(2) {
+            let lasted = seconds(pair[1].duration_since(pair[0]));
+            assert!(
+                (least..=most).contains(&lasted),
+                "a watch of {resource} lasted {lasted:.1} s: {}",
+                shown()
+            );
+        }
+        // The log is alive: a watch that is over is asked for again.
+        let last = starts.last().copied().unwrap_or(began);
+        let lasts = seconds(ended.duration_since(last));
+        assert!(
+            lasts <= most,
+            "no watch of {resource} for {lasts:.1} s: {}",
+            shown()
+        );
+    }
+    let other = requests.iter().find(|request| {
+        let watched = WATCHED.iter().any(|(of, _)| *of == request.resource);
+        request.at >= began && !(watched && request.verb == "watch")
+    });
+    assert!(other.is_none(), "{other:?} of {}", shown());
+}
+
+/// Nothing changes for so long, and the agent stays as it is.
+fn keep_quiet(scene: &Scene, span: Duration) {
+    let watch = Watch::start(&scene.world, Duration::from_millis(200)).expect("a poller");
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 200)
+        .expect("200");
+    let before = versions(scene);
+    let (began, start) = (Timestamp::now(), Instant::now());
+    // The longest time for which all connections but one, the Node's, received nothing.
+    let mut silence = Duration::ZERO;
+    while start.elapsed() < span {
+        let report = report(scene);
+        assert_eq!(
+            state(&report),
+            healthy(),
+            "after {:?}: {}",
+            start.elapsed(),
+            scene.agent().log()
+        );
+        let mut silences = silences(scene);
+        silences.sort();
+        if let [_, second, _, ..] = silences[..] {
+            silence = silence.max(second);
+        }
+        thread::sleep(SAMPLE);
+    }
+    let ended = Timestamp::now();
+    let requests = scene.control.agent_requests().expect("an audit log");
+    println!("\nrequests of the agent | before | in {span:?} of quiet");
+    let begins = |request: &&Request| request.at < began;
+    let first = table(requests.iter().filter(begins));
+    let meanwhile = table(requests.iter().filter(|request| !begins(request)));
+    let mut all = first.clone();
+    all.extend(meanwhile.clone());
+    for (verb, resource) in all.keys() {
+        let of = |table: &BTreeMap<_, u32>| table.get(&(*verb, *resource)).copied();
+        let (first, meanwhile) = (of(&first).unwrap_or(0), of(&meanwhile).unwrap_or(0));
+        println!("{verb} {resource} | {first} | {meanwhile}");
+    }
+    println!("all connections but one received nothing for {silence:.1?}");
+    check(&requests, began, ended);
+
+    assert_eq!(versions(scene), before, "an object changed");
+    // Else the server was not silent, and this test shows nothing.
+    let wanted = span.min(QUIET_DEFAULT).mul_f32(0.95);
+    assert!(
+        silence >= wanted,
+        "the watches received something: silent for {silence:?} at most"
+    );
+    let changes = watch.changes();
+    assert!(
+        changes.iter().all(|change| change.codes.healthz != 503),
+        "{changes:?}"
+    );
+}
+
+/// Rules of one of kube-proxy's chains, as a script that adds them again.
+fn rules_of_services(scene: &Scene) -> String {
+    let list = |family: &str| {
+        let words = ["list", "chain", family, "kube-proxy", "services"];
+        scene.world.node.feed("nft", &words, "").expect("a chain")
+    };
+    list("ip") + &list("ip6")
+}
+
+/// Removes the routes to pods, here and on the other node. Translated packets leave by the default
+/// route.
+fn cut_routes(scene: &Scene) {
+    for pod in scene.world.pods().filter(|pod| pod.place != Place::Remote) {
+        scene.world.cut_route(&pod.name).expect("cut a route");
+    }
+    let node = &scene.world.node;
+    node.ip("route del 10.244.1.0/24").expect("cut a route");
+    node.ip("-6 route del fd00:10:244:1::/64")
+        .expect("cut a route");
+}
+
+#[test]
+fn a_silent_api_server_hides_no_fault() {
+    let name = "a_silent_api_server_hides_no_fault";
+    if skip::without_tool(name, "ss") {
+        return;
+    }
+    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
+        return;
+    };
+    if scene.control.apiserver_pid().is_none() {
+        eprintln!("SKIPPED: {name} restarts the API server, which runs on another machine");
+        return;
+    }
+    // An API server that saw no change since it started sends no bookmarks.
+    scene.control.stop_apiserver();
+    scene.control.start_apiserver().expect("an API server");
+    // The condition's heartbeat would change the Node every 5 minutes.
+    scene.start_agent(&["--publish-condition=off", "--publish-events=off"]);
+    scene.wait_proven();
+    wait(&scene, "a healthy node", |report| {
+        state(report) == healthy()
+    });
+    let before = versions(&scene);
+    keep_quiet(&scene, quiet());
+
+    let watch = scene.watch_healthy();
+    let rules = rules_of_services(&scene);
+    let flush = "flush chain ip kube-proxy services\nflush chain ip6 kube-proxy services\n";
+    scene.world.node.nft(flush).expect("flush");
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 503)
+        .expect("503");
+    let broken = wait(&scene, "a cause", |report| {
+        report["verdict"]["cause"].is_string()
+    });
+    println!("flushed: {}", broken["verdict"]["cause"]);
+    scene.world.node.nft(&rules).expect("the rules again");
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 200)
+        .expect("200");
+    scene.wait_proven();
+
+    scene.traffic();
+    wait(&scene, "pods' connections proven", |report| {
+        let proven = |family| path_of(report, family, "pod") == "proven";
+        Family::ALL.into_iter().all(proven)
+    });
+    let misrouted = || {
+        let text = until(PATIENCE, || scene.agent().metrics().ok()).expect("metrics");
+        let labels = ["outcome=\"misrouted\""];
+        metric(&text, "pathproof_service_connections_total", &labels)
+    };
+    assert_eq!(misrouted(), 0);
+    cut_routes(&scene);
+    watch
+        .wait(PATIENCE, |codes| codes.healthz == 503)
+        .expect("503");
+    let broken = wait(&scene, "misrouted connections", |report| {
+        report["verdict"]["cause"] == "misrouted" && report["verdict"]["state"] == "broken"
+    });
+    let causes = Family::ALL.map(|family| family_of(&broken, family)["cause"].clone());
+    println!("routes cut: {causes:?}, {} misrouted", misrouted());
+    assert_eq!(
+        broken["verdict"]["coverage"]["misrouted_suspended"], false,
+        "{broken:#}"
+    );
+    assert!(misrouted() > 0, "{broken:#}");
+    assert_eq!(versions(&scene), before, "an object changed");
+}

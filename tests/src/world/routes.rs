@@ -1,0 +1,90 @@
+//! The node's routes to pods, cut and put back.
+
+use anyhow::Result;
+
+use super::{Namespace, World, layout};
+
+/// Routes that were cut, as `ip` prints them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routes(Vec<String>);
+
+impl World {
+    /// Cuts every route of the node to pods, its own and the other node's. What is sent to them takes
+    /// the default route then, by the uplink.
+    pub fn cut_pod_routes(&self) -> Result<Routes> {
+        let shown = self.node.ip("route show")? + &self.node.ip("-6 route show")?;
+        let routes: Vec<String> = to_pods(&shown).map(str::to_owned).collect();
+        self.node.ip_batch(&batch("del", &routes))?;
+        Ok(Routes(routes))
+    }
+
+    /// Puts exactly those back, but for those of devices that are gone: a pod may have ended meanwhile.
+    pub fn mend_pod_routes(&self, Routes(cut): &Routes) -> Result<()> {
+        let routes = cut.iter().filter(|route| has_device(&self.node, route));
+        self.node.ip_batch(&batch("add", routes))
+    }
+}
+
+fn batch<'a>(verb: &str, routes: impl IntoIterator<Item = &'a String>) -> String {
+    let lines = routes.into_iter();
+    lines
+        .map(|route| format!("route {verb} {route}\n"))
+        .collect()
+}
+
+fn to_pods(shown: &str) -> impl Iterator<Item = &str> {
+    shown.lines().map(str::trim_end).filter(|route| {
+        let to = route.split([' ', '/']).next().unwrap_or_default();
+        to.parse().is_ok_and(layout::is_pod)
+    })
+}
+
+fn device(route: &str) -> Option<&str> {
+    let mut words = route.split(' ');
+    words.find(|word| *word == "dev")?;
+    words.next()
+}
+
+fn has_device(node: &Namespace, route: &str) -> bool {
+    device(route).is_some_and(|device| node.ifindex(device).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What iproute2 6.15 printed in a world.
+    const SHOWN: &str = "\
+default via 192.0.2.1 dev eth0 
+10.244.0.11 dev veth-web-1 scope link 
+10.244.0.128/25 dev cni0 proto kernel scope link src 10.244.0.129 
+10.244.1.0/24 via 192.0.2.20 dev eth0 
+192.0.2.0/24 dev eth0 proto kernel scope link src 192.0.2.10 
+198.18.0.0/30 dev pathproof-c0 proto kernel scope link src 198.18.0.1 
+2001:db8:0:1::/64 dev eth0 proto kernel metric 256 pref medium
+fd00:10:244::b dev veth-web-1 metric 1024 pref medium
+fd00:10:244:0:1::/80 dev cni0 proto kernel metric 256 pref medium
+fe80::/64 dev eth0 proto kernel metric 256 pref medium
+default via 2001:db8:0:1::1 dev eth0 metric 1024 pref medium
+";
+
+    #[test]
+    fn only_routes_to_pods_are_cut() {
+        let routes: Vec<&str> = to_pods(SHOWN).collect();
+        assert_eq!(
+            routes,
+            [
+                "10.244.0.11 dev veth-web-1 scope link",
+                "10.244.0.128/25 dev cni0 proto kernel scope link src 10.244.0.129",
+                "10.244.1.0/24 via 192.0.2.20 dev eth0",
+                "fd00:10:244::b dev veth-web-1 metric 1024 pref medium",
+                "fd00:10:244:0:1::/80 dev cni0 proto kernel metric 256 pref medium",
+            ]
+        );
+        let devices: Vec<&str> = routes.iter().filter_map(|route| device(route)).collect();
+        assert_eq!(
+            devices,
+            ["veth-web-1", "cni0", "eth0", "veth-web-1", "cni0"]
+        );
+    }
+}

@@ -1,0 +1,27 @@
+//! Conntrack zones: the node tracks connections in a zone of their own, as OpenFlow-based CNIs do
+//! (Antrea, OVN-Kubernetes), and entries of the default zone say nothing. Imitated with nftables.
+
+use node_tests::rules::Backend;
+use node_tests::scene::eventually;
+
+use crate::parts::healthy;
+
+#[test]
+fn another_zone_is_the_same_node() {
+    healthy("conntrack_zones", Backend::Nftables, |scene| {
+        scene
+            .world
+            .node
+            .nft(
+                "table inet zones {\n\
+                 chain prerouting { type filter hook prerouting priority raw; ct zone set 7\n}\n\
+                 chain output { type filter hook output priority raw; ct zone set 7\n}\n}\n",
+            )
+            .expect("a zone");
+        eventually("connections in the zone", || {
+            let node = &scene.world.node;
+            let entries = node.feed("cat", &["/proc/net/nf_conntrack"], "");
+            entries.expect("conntrack entries").contains("zone=7")
+        });
+    });
+}

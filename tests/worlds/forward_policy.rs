@@ -1,0 +1,73 @@
+//! A host firewall that forwards for pods alone. ufw denies forwarding by default, and its users add
+//! `ufw route allow from 10.244.0.0/16` and `to 10.244.0.0/16`. The sentinel's addresses are no
+//! pods', so its probes are dropped, and users are served. Imitated: the forward path of the rules
+//! that Debian's ufw 0.36.2 wrote, as nftables. kube-proxy is in nftables mode here: in iptables mode
+//! it accepts what it marked for masquerade itself.
+
+use node_tests::manifests::Sentinel;
+use node_tests::rules::Backend;
+use node_tests::scene::{Scene, lane_of};
+use node_tests::world::Family;
+use node_tests::world::layout::CLUSTER_CIDRS;
+
+use crate::parts::{everybody_is_served, flushed, policy, stays};
+
+/// Forwards what belongs to pods, and treats all else so.
+pub(crate) fn pods_only(scene: &Scene, others: &str) {
+    let (v4, v6) = CLUSTER_CIDRS;
+    let rules = [
+        "ct state { established, related } accept".to_owned(),
+        "icmp type { destination-unreachable, time-exceeded, parameter-problem, echo-request } accept"
+            .to_owned(),
+        format!("ip saddr {v4} accept"),
+        format!("ip daddr {v4} accept"),
+        format!("ip6 saddr {v6} accept"),
+        format!("ip6 daddr {v6} accept"),
+        others.to_owned(),
+    ];
+    policy(&scene.world.node, &rules);
+}
+
+#[test]
+fn a_sentinel_that_was_always_filtered_accuses_nobody() {
+    let Some(mut scene) = Scene::bare("forward_policy", Backend::Nftables) else {
+        return;
+    };
+    pods_only(&scene, "drop");
+    scene.add_sentinel(&Sentinel::default());
+    scene.start(&[]);
+    scene.wait("the lanes never worked", |report| {
+        Family::ALL
+            .iter()
+            .all(|family| lane_of(report, *family, "off_cluster", "tcp")["state"] == "never_worked")
+    });
+    let watch = scene.watch();
+    // Nothing proves an idle node whose probes never got through.
+    stays(&scene, &watch, &["unknown"]);
+    scene.traffic();
+    scene.wait_proven();
+    stays(&scene, &watch, &["proven"]);
+    everybody_is_served(&scene);
+    flushed(&scene, &watch);
+}
+
+#[test]
+fn a_firewall_that_comes_later_is_no_fault() {
+    let Some(mut scene) = Scene::idle("forward_policy_later", Backend::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    pods_only(&scene, "drop");
+    scene.wait("the probes fail", |report| {
+        report["verdict"]["state"] == "suspect"
+    });
+    stays(&scene, &watch, &["suspect"]);
+    scene.traffic();
+    stays(
+        &scene,
+        &watch,
+        &["suspect", "unknown", "degraded", "proven"],
+    );
+    everybody_is_served(&scene);
+    flushed(&scene, &watch);
+}

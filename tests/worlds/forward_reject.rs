@@ -1,0 +1,37 @@
+//! A host firewall that rejects what it does not forward: firewalld (its last rule rejects with ICMP
+//! "admin-prohibited") and `ufw default reject routed`. Pods' ranges are in the trusted zone, as k3s'
+//! documentation asks for; the sentinel's addresses are not.
+//!
+//! firewalld accepts whatever was translated, unless `StrictForwardPorts=yes` (2.3 and newer).
+//! Imitated: the forward chain that Debian's firewalld 1.3.3 wrote, as it is and without that rule.
+
+use node_tests::rules::Backend;
+use node_tests::scene::Scene;
+
+use crate::forward_policy::pods_only;
+use crate::parts::{everybody_is_served, flushed, healthy, stays};
+
+const REJECT: &str = "reject with icmpx type admin-prohibited";
+
+#[test]
+fn firewalld_forwards_what_was_translated() {
+    healthy("firewalld", Backend::Nftables, |scene| {
+        pods_only(scene, &format!("ct status dnat accept\n{REJECT}"));
+    });
+}
+
+#[test]
+fn probes_that_a_firewall_rejects_are_no_fault() {
+    let Some(mut scene) = Scene::idle("forward_reject", Backend::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    pods_only(&scene, REJECT);
+    // Proven until the sentinel is settled: earlier failures do not count.
+    stays(&scene, &watch, &["proven", "suspect"]);
+    assert_eq!(scene.report()["verdict"]["state"], "suspect");
+    scene.traffic();
+    stays(&scene, &watch, &["suspect", "degraded"]);
+    everybody_is_served(&scene);
+    flushed(&scene, &watch);
+}

@@ -1,0 +1,131 @@
+//! A fault, measured by two clocks: what its users felt, by their own counts, and when the agent
+//! answered 503 and 200 again. Times are printed; their bounds are wide, since machines are busy.
+
+use std::cell::Cell;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use node_tests::scene::Scene;
+use node_tests::traffic::Ended;
+use node_tests::watch::Watch;
+
+/// A busy machine may need so much longer than promised.
+const SPARE: Duration = Duration::from_secs(8);
+/// From the users' last failure to 200.
+const BACK: Duration = Duration::from_secs(4);
+/// Probes accuse nobody for 10 s after the agent started: promises are for a node that runs.
+const SETTLED: Duration = Duration::from_secs(12);
+/// Clients wait no longer for an answer, and a moment more.
+const ENDED: Duration = Duration::from_millis(1200);
+
+/// A fault that is there.
+pub(crate) struct Fault<'a> {
+    scene: &'a Scene,
+    watch: &'a Watch,
+    since: Instant,
+    /// Start of the last connection that failed, as far as the users were asked.
+    last: Cell<Option<Instant>>,
+}
+
+/// Connections of pods and of clients outside that failed, and all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Felt {
+    pub(crate) pods: (usize, usize),
+    pub(crate) outside: (usize, usize),
+}
+
+/// Waits until the agent has run for long enough, and asks it from then on.
+pub(crate) fn settled(scene: &Scene) -> Watch {
+    thread::sleep(SETTLED);
+    scene.watch()
+}
+
+impl<'a> Fault<'a> {
+    /// Injects it. Whatever the users felt before does not count.
+    pub(crate) fn inject(scene: &'a Scene, watch: &'a Watch, inject: impl FnOnce(&Scene)) -> Self {
+        let since = Instant::now();
+        inject(scene);
+        Self {
+            scene,
+            watch,
+            since,
+            last: Cell::new(None),
+        }
+    }
+
+    /// 503 comes, in twice the time promised and some for a busy machine. Gives what the users of
+    /// the time until then felt.
+    pub(crate) fn is_503_within(&self, promised: Duration) -> Felt {
+        let seen = self
+            .watch
+            .wait(promised * 2 + SPARE, |codes| codes.healthz == 503);
+        let at = seen.unwrap_or_else(|error| {
+            let felt = self.felt(Instant::now());
+            panic!("no 503: {error:#}: {felt:?}: {:#}", self.verdict())
+        });
+        let felt = self.felt(at);
+        let verdict = self.verdict();
+        eprintln!(
+            "MEASURED {}: 503 after {:.2} s, promised {:.1} s; {} {}; {felt:?}",
+            thread::current().name().unwrap_or_default(),
+            (at - self.since).as_secs_f64(),
+            promised.as_secs_f64(),
+            verdict["state"],
+            verdict["cause"],
+        );
+        felt
+    }
+
+    /// Mended, 200 comes back.
+    pub(crate) fn is_200_once(&self, mend: impl FnOnce(&Scene)) {
+        mend(self.scene);
+        let mended = Instant::now();
+        let at = self
+            .watch
+            .wait(BACK * 2 + SPARE, |codes| codes.healthz == 200);
+        let at = at.expect("200 again");
+        self.ended();
+        let after = |from: Instant| at.saturating_duration_since(from).as_secs_f64();
+        eprintln!(
+            "MEASURED {}: 200 after {:.2} s from the repair, {:.2?} s from the start of the last connection \
+             that failed",
+            thread::current().name().unwrap_or_default(),
+            after(mended),
+            self.last.get().map(after),
+        );
+    }
+
+    /// What the users have felt until then, since the fault is there.
+    pub(crate) fn felt(&self, until: Instant) -> Felt {
+        let mut felt = Felt::default();
+        for (outside, ended) in self.ended() {
+            if ended.begun >= self.since && ended.begun < until {
+                let of = [&mut felt.pods, &mut felt.outside];
+                let [pods, others] = of;
+                let (failed, all) = if outside { others } else { pods };
+                *failed += usize::from(!ended.ok);
+                *all += 1;
+            }
+        }
+        felt
+    }
+
+    fn ended(&self) -> Vec<(bool, Ended)> {
+        thread::sleep(ENDED);
+        let clients = self.scene.clients.iter();
+        let ended = clients.flat_map(|client| {
+            let outside = client.plan().name.starts_with("outside");
+            let ended = client.take_ended().into_iter();
+            ended.map(move |ended| (outside, ended))
+        });
+        let ended: Vec<_> = ended.collect();
+        let failed = ended.iter().filter(|(_, ended)| !ended.ok);
+        let last = failed.map(|(_, ended)| ended.begun).max();
+        self.last.set(self.last.get().max(last));
+        ended
+    }
+
+    fn verdict(&self) -> serde_json::Value {
+        self.scene.report()["verdict"].clone()
+    }
+}

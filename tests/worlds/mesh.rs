@@ -1,0 +1,71 @@
+//! A service mesh with sidecars, as Istio has them: in each client pod's own network namespace what
+//! dials a Service is redirected to a proxy, which dials an endpoint's address itself. The node never
+//! sees the Service's address of these pods; clients outside dial as ever.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use node_tests::rules::Backend;
+use node_tests::scene::PORT;
+use node_tests::worker::Worker;
+use node_tests::world::{Family, Pod};
+
+use crate::parts::healthy;
+
+/// How long a proxy waits for one side.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+#[test]
+fn a_sidecars_connections_are_none_of_the_nodes() {
+    let mut proxies = Vec::new();
+    healthy("mesh", Backend::Nftables, |scene| {
+        let upstream = ["web-1", "web-3"].map(|name| scene.world.pod(name).clone());
+        for pod in ["client-1", "client-2"] {
+            proxies.push(sidecar(scene.world.pod(pod), upstream.clone()));
+        }
+    });
+}
+
+fn sidecar(pod: &Pod, upstream: [Pod; 2]) -> Worker {
+    let listen = || TcpListener::bind((Ipv6Addr::UNSPECIFIED, 15_001));
+    let listener = pod.ns.run(listen).expect("a port");
+    listener.set_nonblocking(true).expect("not waiting");
+    let rule = "table inet mesh { chain output { type nat hook output priority -100;\n\
+         tcp dport 80 redirect to :15001\n}\n}\n";
+    pod.ns.nft(rule).expect("a redirection");
+    let work = move |stop: &std::sync::atomic::AtomicBool| {
+        let mut upstream = upstream.iter().cycle();
+        while !stop.load(Ordering::Relaxed) {
+            let Ok((client, from)) = listener.accept() else {
+                thread::sleep(Duration::from_millis(2));
+                continue;
+            };
+            let family = Family::of(from.ip().to_canonical());
+            if let Some(pod) = upstream.next() {
+                let _ = pass(client, pod.endpoint(family, PORT));
+            }
+        }
+    };
+    Worker::within(&pod.ns, "sidecar", work).expect("a proxy")
+}
+
+/// Passes a question on, and its answer back.
+fn pass(mut client: TcpStream, endpoint: SocketAddr) -> io::Result<()> {
+    client.set_nonblocking(false)?;
+    client.set_read_timeout(Some(PATIENCE))?;
+    let mut server = TcpStream::connect_timeout(&endpoint, PATIENCE)?;
+    server.set_read_timeout(Some(PATIENCE))?;
+    let mut bytes = [0; 128];
+    let asked = client.read(&mut bytes)?;
+    server.write_all(&bytes[..asked])?;
+    loop {
+        let length = server.read(&mut bytes)?;
+        client.write_all(&bytes[..length])?;
+        if length == 0 || bytes[..length].ends_with(b"\n") {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! `nodePortAddresses` of kube-proxy is narrowed while the node runs: node ports are served on another
+//! address of the node only, and the primary one refuses them. Imitated by the rules of the tests' own
+//! proxy, with that address in their match.
+
+use std::net::{IpAddr, SocketAddr};
+
+use node_tests::rules::Backend;
+use node_tests::scene::{Scene, eventually, lane_of, wait_answers};
+use node_tests::traffic::Plan;
+use node_tests::world::Family;
+
+use crate::parts::{everybody_is_served, stays};
+
+/// The node's second addresses.
+fn other(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => [192, 0, 2, 11].into(),
+        Family::V6 => [0x2001, 0xdb8, 0, 1, 0, 0, 0, 0x11].into(),
+    }
+}
+
+pub(crate) fn second_addresses(scene: &Scene) {
+    for (family, length) in Family::ALL.into_iter().zip([24, 64]) {
+        let address = other(family);
+        let words = format!("addr add {address}/{length} dev eth0");
+        scene.world.node.ip(&words).expect("a second address");
+    }
+}
+
+/// The proxy is configured anew.
+pub(crate) fn narrow(scene: &Scene) {
+    for (family, script) in scene.rules.scripts().expect("scripts") {
+        let (any, only) = match family {
+            Family::V4 => ("fib daddr type local ip daddr != 127.0.0.0/8", "ip daddr"),
+            Family::V6 => ("fib daddr type local ip6 daddr != ::1", "ip6 daddr"),
+        };
+        assert!(script.contains(any), "{script}");
+        let script = script.replace(any, &format!("{only} {}", other(family)));
+        scene.world.node.nft(&script).expect("narrowed rules");
+    }
+}
+
+#[test]
+fn narrowed_node_ports_are_a_fault_only_to_those_who_dial_them() {
+    let Some(mut scene) = Scene::idle("node_port_addresses", Backend::Nftables, &[]) else {
+        return;
+    };
+    second_addresses(&scene);
+    // Clients are served at the primary address, and leave.
+    scene.outside_traffic();
+    eventually("clients outside are served", || {
+        scene.clients.iter().all(|client| client.tally().ok > 2)
+    });
+    scene.clients.clear();
+    let watch = scene.watch();
+    narrow(&scene);
+    scene.wait("node ports are refused to probes", |report| {
+        let failing = |family| lane_of(report, family, "node_port", "tcp")["state"] == "failing";
+        Family::ALL.into_iter().all(failing) && report["verdict"]["state"] == "degraded"
+    });
+    stays(&scene, &watch, &["degraded"]);
+    scene.pod_traffic();
+    stays(&scene, &watch, &["degraded"]);
+    // Where node ports are served now.
+    for family in Family::ALL {
+        let target = SocketAddr::new(other(family), 30081);
+        let plan = Plan::from_outside(&scene.world, 0, target);
+        scene.run(plan);
+    }
+    stays(&scene, &watch, &["degraded"]);
+    everybody_is_served(&scene);
+    scene.clients.clear();
+    // A load balancer that was told nothing dials the address of before.
+    for family in Family::ALL {
+        let plan = Plan::from_outside(&scene.world, 1, scene.node_port(30081, family));
+        scene.run(plan);
+    }
+    wait_answers(&watch, 503);
+    let report = scene.report();
+    assert_eq!(report["verdict"]["cause"], "refused");
+    scene
+        .rules
+        .install()
+        .expect("node ports on every address again");
+    wait_answers(&watch, 200);
+}

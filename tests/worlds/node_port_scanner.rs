@@ -1,0 +1,34 @@
+//! `nodePortAddresses` of kube-proxy is narrowed, as in `node_port_addresses`, and a port scanner comes
+//! by: one client outside dials the node ports at the primary address, once. Nobody else dials that
+//! address, and pods are served.
+
+use node_tests::rules::Backend;
+use node_tests::scene::Scene;
+use node_tests::traffic::Plan;
+use node_tests::world::Family;
+
+use crate::node_port_addresses::{narrow, second_addresses};
+use crate::parts::{everybody_is_served, stays};
+
+#[test]
+fn one_scanner_accuses_nobody() {
+    let Some(mut scene) = Scene::idle("node_port_scanner", Backend::Nftables, &[]) else {
+        return;
+    };
+    second_addresses(&scene);
+    narrow(&scene);
+    scene.pod_traffic();
+    let watch = scene.watch();
+    scene.wait("node ports are refused to probes", |report| {
+        report["verdict"]["state"] == "degraded"
+    });
+    for family in Family::ALL {
+        for port in [30081, 30082] {
+            let plan = Plan::from_outside(&scene.world, 2, scene.node_port(port, family));
+            let answer = plan.once(0);
+            assert!(answer.is_err(), "{answer:?}");
+        }
+    }
+    stays(&scene, &watch, &["degraded"]);
+    everybody_is_served(&scene);
+}

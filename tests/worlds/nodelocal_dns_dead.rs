@@ -1,0 +1,21 @@
+//! A NodeLocal DNSCache that died and left its address and its rules: the node itself refuses DNS, and
+//! everything else works. That is one Service's trouble, and no fault of the Service rules.
+
+use node_tests::scene::blames;
+
+use crate::nodelocal_dns::{cached, dial};
+use crate::parts::{NAMED, some_fail, stays};
+
+#[test]
+fn a_dead_cache_is_named() {
+    let Some((mut scene, servers)) = cached("nodelocal_dns_dead") else {
+        return;
+    };
+    let _asking = dial(&mut scene);
+    scene.pod_traffic();
+    let watch = scene.watch();
+    drop(servers);
+    some_fail(&scene);
+    stays(&scene, &watch, &NAMED);
+    scene.wait("DNS is named", |report| blames(report, "demo/dns-tcp"));
+}

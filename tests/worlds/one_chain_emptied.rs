@@ -1,0 +1,83 @@
+//! The chain of one Service is emptied, as a tool does that edits rules under the proxy: everybody
+//! who dials it fails, and everything else works. That is no fault of the node, and one line in the
+//! log says so, not one every few seconds.
+
+use std::time::{Duration, Instant};
+
+use node_tests::rules::Backend;
+use node_tests::scene::{Scene, assert_never_503, blames, family_of, throughout};
+use node_tests::world::Family;
+use rstest::rstest;
+
+use crate::measured::{Fault, settled};
+
+const WATCHED: Duration = Duration::from_secs(25);
+
+/// The Service's own chain, by the comment of the rule that leads there.
+fn empty(scene: &Scene, backend: Backend, title: &str) {
+    let node = &scene.world.node;
+    for (family, script) in scene.rules.scripts().expect("the rules") {
+        let rule = script.lines().find(|line| {
+            line.contains(&format!("\"{title}\"")) && !line.contains("EXT") && !line.contains("ext")
+        });
+        let words = rule.expect("its rule").split_whitespace();
+        let is_chain = |word: &&str| word.starts_with("svc-") || word.starts_with("KUBE-SVC-");
+        let chain = words.into_iter().find(is_chain).expect("its chain");
+        let v4 = family == Family::V4;
+        if backend == Backend::Nftables {
+            let table = if v4 { "ip" } else { "ip6" };
+            node.nft(&format!("flush chain {table} kube-proxy {chain}\n"))
+                .expect("flush");
+            continue;
+        }
+        let program = ["ip6tables-legacy", "iptables-legacy"][usize::from(v4)];
+        let lock = scene.world.dir().join("xtables.lock");
+        let env = [("XTABLES_LOCKFILE", lock.as_os_str())];
+        let words = ["-w", "5", "-t", "nat", "-F", chain];
+        node.feed_with(program, &words, &env, "").expect("flush");
+    }
+}
+
+#[rstest]
+#[case::nftables(Backend::Nftables, "api")]
+#[case::iptables(Backend::IptablesLegacy, "web")]
+fn one_service_is_named_once(#[case] backend: Backend, #[case] service: &str) {
+    let Some(scene) = Scene::busy("one_chain_emptied", backend, &[]) else {
+        return;
+    };
+    let watch = settled(&scene);
+    let lines = || scene.agent().log().matches("the verdict changed").count();
+    let before = lines();
+    let object = format!("demo/{service}");
+    let fault = Fault::inject(&scene, &watch, |scene| {
+        empty(scene, backend, &format!("{object}:http"));
+    });
+    let mut states: Vec<(u128, String)> = Vec::new();
+    let begun = Instant::now();
+    throughout(WATCHED, || {
+        let state = scene.report()["verdict"]["state"].to_string();
+        if states.last().is_none_or(|(_, last)| *last != state) {
+            states.push((begun.elapsed().as_millis(), state));
+        }
+    });
+    let told = lines() - before;
+    let felt = fault.felt(Instant::now());
+    eprintln!("MEASURED {object}: {states:?}, {told} lines; {felt:?}");
+    assert_never_503(&watch);
+    assert!(felt.pods.0 * 5 > felt.pods.1, "nobody feels it: {felt:?}");
+    let report = scene.report();
+    for family in Family::ALL {
+        assert_eq!(family_of(&report, family)["state"], "degraded");
+    }
+    assert!(blames(&report, &object), "{report:#}");
+    assert!(told <= 3, "{told} lines:\n{}", scene.agent().log());
+    let mended = Instant::now();
+    scene.rules.install().expect("install again");
+    scene.wait_probed();
+    let back = mended.elapsed();
+    eprintln!(
+        "MEASURED {object}: proven {back:.2?} after the repair, {} lines in all",
+        lines() - before
+    );
+    assert_never_503(&watch);
+}

@@ -1,0 +1,95 @@
+//! Policy routing per pod, as the AWS VPC CNI does it: some pods' addresses are of a second uplink, and
+//! what they send leaves by its table. The Node states no range of pods' addresses. The rules and the
+//! mark 0x80, by which answers to node ports leave as they came, are imitated.
+
+use node_tests::manifests::{NODE_FILE, Sentinel};
+use node_tests::rules::Backend;
+use node_tests::scene::Scene;
+use node_tests::world::layout::{ROUTER, WORKER, WORKER_POD_CIDRS, pick};
+use node_tests::world::{Family, Place, World};
+
+use crate::parts::{SOUND, everybody_is_served, flushed, stays};
+
+/// Addresses of the second uplink: the router's and the node's.
+const SECOND: [[&str; 2]; 2] = [
+    ["100.64.0.1", "100.64.0.10"],
+    ["fd00:100:64::1", "fd00:100:64::a"],
+];
+
+#[test]
+fn two_uplinks_are_sound() {
+    let Some(mut scene) = two_uplinks("policy_routing") else {
+        return;
+    };
+    scene.add_sentinel(&Sentinel::default());
+    scene.start(&[]);
+    scene.wait_probed();
+    let watch = scene.watch();
+    stays(&scene, &watch, &SOUND);
+    scene.traffic();
+    stays(&scene, &watch, &SOUND);
+    everybody_is_served(&scene);
+    flushed(&scene, &watch);
+}
+
+pub(crate) fn two_uplinks(test: &str) -> Option<Scene> {
+    let scene = Scene::bare(test, Backend::IptablesNft)?;
+    let (outside, node) = (&scene.world.outside, &scene.world.node);
+    let name = node.name();
+    let second = format!("link add second type veth peer name eth1 netns {name}");
+    outside.ip(&second).expect("a second network");
+    outside.ip("link set second up").expect("up");
+    node.ip("link set eth1 up").expect("up");
+    for family in Family::ALL {
+        add_uplink(&scene.world, family);
+    }
+    let marks = "table inet aws { chain prerouting { type filter hook prerouting priority mangle;\n\
+         iifname eth0 fib daddr . iif type local ct mark set 0x80\n\
+         iifname \"veth-*\" meta mark set ct mark and 0x80\n}\n}\n";
+    node.nft(marks).expect("marks");
+    let file = scene.manifests.dir().join(NODE_FILE);
+    let text = std::fs::read_to_string(file).expect("the Node");
+    let (head, tail) = text.split_once("spec:\n").expect("a spec");
+    let (_, status) = tail.split_once("status:\n").expect("a status");
+    let text = format!("{head}spec: {{}}\nstatus:\n{status}");
+    scene.manifests.write_file(NODE_FILE, &text).expect("write");
+    Some(scene)
+}
+
+/// client-2 and web-2 are of the second uplink.
+fn add_uplink(world: &World, family: Family) {
+    let v6 = family == Family::V6;
+    let [router, address] = SECOND[usize::from(v6)];
+    let (length, flag) = if v6 { (64, "-6") } else { (24, "-4") };
+    let far = if v6 {
+        WORKER_POD_CIDRS.1
+    } else {
+        WORKER_POD_CIDRS.0
+    };
+    let mut outside = format!(
+        "addr add {router}/{length} dev second\nroute add {far} via {}\n",
+        pick(WORKER, family)
+    );
+    let mut node = format!(
+        "addr add {address}/{length} dev eth1\nroute add default via {router} dev eth1 table 2\n\
+         rule add pref 1024 fwmark 0x80/0x80 lookup main\n"
+    );
+    let mut worker = String::new();
+    for pod in world.pods().filter(|pod| pod.place != Place::Remote) {
+        let own = pod.address(family);
+        node += &format!("rule add pref 512 to {own} lookup main\n");
+        if ["client-2", "web-2"].contains(&pod.name.as_str()) {
+            node += &format!("rule add pref 1536 from {own} lookup 2\n");
+            outside += &format!("route add {own} via {address}\n");
+            worker += &format!("route add {own} via {}\n", pick(ROUTER, family));
+        }
+    }
+    for (ns, batch) in [
+        (&world.outside, outside),
+        (&world.node, node),
+        (&world.worker, worker),
+    ] {
+        let args = [flag, "-batch", "-"];
+        ns.feed("ip", &args, &batch).expect("policy routing");
+    }
+}

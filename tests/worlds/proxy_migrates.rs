@@ -1,0 +1,83 @@
+//! kube-proxy migrates from iptables to nftables while traffic runs: the rules of the second are
+//! installed, then those of the first removed. The rules are those of the tests' own proxy, with
+//! kube-proxy's tables and chains.
+
+use std::thread;
+use std::time::Duration;
+
+use node_tests::rules::{Backend, Rules};
+use node_tests::scene::{Scene, wait_answers};
+use rstest::rstest;
+
+use crate::parts::{SOUND, everybody_is_served, flushed, stays};
+
+/// The sentinel is settled by then: its earlier failures do not count.
+const SETTLED: Duration = Duration::from_secs(12);
+
+fn scene(busy: bool) -> Option<(Scene, Rules)> {
+    let make = if busy { Scene::busy } else { Scene::idle };
+    let scene = make("proxy_migrates", Backend::IptablesNft, &[])?;
+    let second = Rules::new(&scene.world, Backend::Nftables, scene.manifests.dir());
+    Some((scene, second))
+}
+
+#[rstest]
+#[case::idle(false)]
+#[case::busy(true)]
+fn a_second_owner_takes_over(#[case] busy: bool) {
+    let Some((mut scene, second)) = scene(busy) else {
+        return;
+    };
+    let watch = scene.watch();
+    second.install().expect("rules of the second");
+    thread::sleep(Duration::from_secs(3));
+    scene.rules.remove().expect("those of the first go");
+    // A new owner's rules have proven nothing yet, for the moment until a probe passes.
+    stays(&scene, &watch, &["proven", "unknown"]);
+    stays(&scene, &watch, &SOUND);
+    if busy {
+        everybody_is_served(&scene);
+    }
+    scene.rules = second;
+    flushed(&scene, &watch);
+}
+
+/// kube-proxy 1.36 itself removes what the other mode left when it starts, and writes its own rules
+/// once it has seen the cluster. Nobody is served meanwhile, which is
+/// 503, and the node is 200 soon after.
+#[rstest]
+#[case::idle(false)]
+#[case::busy(true)]
+fn the_second_cleans_up_first(#[case] busy: bool) {
+    let Some((mut scene, second)) = scene(busy) else {
+        return;
+    };
+    let watch = scene.watch();
+    thread::sleep(SETTLED);
+    scene.rules.remove().expect("those of the first go");
+    wait_answers(&watch, 503);
+    thread::sleep(Duration::from_secs(2));
+    second.install().expect("rules of the second");
+    wait_answers(&watch, 200);
+    let watch = scene.watch();
+    // The last failures are counted when their loss window is over; a new owner has proven nothing.
+    stays(&scene, &watch, &["proven", "degraded", "unknown"]);
+    scene.wait_probed();
+    scene.rules = second;
+    flushed(&scene, &watch);
+}
+
+#[rstest]
+#[case::idle(false)]
+#[case::busy(true)]
+fn nobody_takes_over(#[case] busy: bool) {
+    let Some((scene, second)) = scene(busy) else {
+        return;
+    };
+    let watch = scene.watch();
+    thread::sleep(SETTLED);
+    scene.rules.remove().expect("the rules of the first go");
+    wait_answers(&watch, 503);
+    second.install().expect("rules of the second, late");
+    wait_answers(&watch, 200);
+}

@@ -1,0 +1,66 @@
+//! The routes to pods are gone while the source of the cluster view reports nothing any more: what
+//! looks misrouted does not count then, since endpoints may have moved. This node's own pods have not.
+
+use std::fs;
+use std::time::Duration;
+
+use node_tests::rules::Backend;
+use node_tests::scene::{Scene, assert_never_503, lacks, throughout};
+use rstest::rstest;
+
+use crate::measured::{Fault, settled};
+
+const PROMISED: Duration = Duration::from_secs(8);
+const PODS: [(&str, &str); 2] = [("", "10.244."), ("-6 ", "fd00:10:244:")];
+
+/// Deletes the routes to pods, here and on the other node; gives what adds them again.
+fn cut(scene: &Scene) -> Vec<String> {
+    let node = &scene.world.node;
+    let mut gone = Vec::new();
+    for (options, pods) in PODS {
+        let routes = node.ip(&format!("{options}route show")).expect("routes");
+        for route in routes.lines().filter(|route| route.starts_with(pods)) {
+            let route = route.replace("linkdown", "");
+            node.ip(&format!("{options}route del {route}"))
+                .expect("delete a route");
+            gone.push(format!("{options}route replace {route}"));
+        }
+    }
+    gone
+}
+
+#[rstest]
+#[case::fresh(false)]
+#[case::old(true)]
+fn an_old_view_hides_no_total_fault(#[case] old: bool) {
+    let Some(scene) = Scene::busy("routes_gone_in_an_old_view", Backend::Nftables, &[]) else {
+        return;
+    };
+    let watch = settled(&scene);
+    let folder = scene.manifests.dir();
+    let away = scene.world.dir().join("away");
+    if old {
+        fs::rename(folder, &away).expect("move the folder");
+        scene.wait("misrouted is suspended", |report| {
+            lacks(report, "source_silent")
+                && report["verdict"]["coverage"]["misrouted_suspended"] == true
+        });
+        throughout(Duration::from_secs(10), || {
+            assert!(lacks(&scene.report(), "source_silent"));
+        });
+        assert_never_503(&watch);
+    }
+    let mut gone = Vec::new();
+    let fault = Fault::inject(&scene, &watch, |scene| gone = cut(scene));
+    let felt = fault.is_503_within(PROMISED);
+    assert!(felt.pods.0 * 2 > felt.pods.1, "nobody feels it: {felt:?}");
+    fault.is_200_once(|scene| {
+        for route in &gone {
+            scene.world.node.ip(route).expect("add a route");
+        }
+    });
+    if old {
+        fs::rename(&away, folder).expect("move it back");
+    }
+    scene.wait_probed();
+}

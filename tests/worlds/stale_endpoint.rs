@@ -1,0 +1,37 @@
+//! The proxy does not sync (it waits for a lock that somebody holds), an endpoint is replaced, and
+//! its old server is gone: the rules still send half of a Service's connections there. The harmless
+//! twin, whose old server still answers, is `graceful_ending`.
+
+use std::time::Duration;
+
+use node_tests::rules::Backend;
+use node_tests::scene::Scene;
+use rstest::rstest;
+
+use crate::measured::{Fault, settled};
+
+const PROMISED: Duration = Duration::from_secs(18);
+
+#[rstest]
+#[case::nftables(Backend::Nftables)]
+#[case::iptables(Backend::IptablesLegacy)]
+fn rules_that_do_not_follow_are_a_fault(#[case] backend: Backend) {
+    let Some(mut scene) = Scene::busy("stale_endpoint", backend, &[]) else {
+        return;
+    };
+    let watch = settled(&scene);
+    let old = scene.servers.remove("api-1");
+    let spare = scene.world.pod("spare").clone();
+    scene
+        .manifests
+        .swap_endpoint("api", "api-1", &spare)
+        .expect("swap");
+    let fault = Fault::inject(&scene, &watch, |_| drop(old));
+    let felt = fault.is_503_within(PROMISED);
+    assert!(felt.pods.0 * 8 > felt.pods.1, "nobody feels it: {felt:?}");
+    let verdict = scene.report()["verdict"].clone();
+    assert_eq!(verdict["state"], "stale", "{verdict:#}");
+    assert_eq!(verdict["cause"], "stale", "{verdict:#}");
+    fault.is_200_once(|scene| scene.rules.install().expect("the rules follow"));
+    scene.wait_probed();
+}
