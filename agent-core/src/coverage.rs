@@ -183,9 +183,10 @@ impl Coverage {
             attached,
             wanted,
             reasons,
-            // What was not followed may have got through. A connection that leaves by a device that is
-            // not watched is answered at its client's, which is.
-            lost_suspended: settling || full.is_some(),
+            // What was not followed may have got through, and what leaves by an uplink that is not
+            // watched for an endpoint that is silent looks lost. Other devices do not matter: an answer
+            // passes the device of its client.
+            lost_suspended: settling || full.is_some() || self.lacks_uplink(),
             // An endpoint that found no place in the map, or that only kube-proxy knows of, looks
             // like an unknown destination.
             misrouted_suspended: settling || uncertain || behind || missing.endpoints > 0,
@@ -222,6 +223,20 @@ impl Coverage {
     pub(crate) fn blindness(&self) -> Option<String> {
         let why = self.observer.blind.as_ref()?;
         Some(format!("the observer is not in the kernel: {why}"))
+    }
+
+    /// An uplink is not watched, or may be among the devices that are left out.
+    fn lacks_uplink(&self) -> bool {
+        let mut uplinks = self
+            .hooks
+            .devices
+            .iter()
+            .filter(|hook| hook.uplink)
+            .peekable();
+        match uplinks.peek() {
+            None => self.hooks.left_out > 0,
+            Some(_) => uplinks.any(|hook| !hook.attached),
+        }
     }
 
     /// Why the interfaces to the outside, those of default routes, are not observed.

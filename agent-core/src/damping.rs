@@ -1,8 +1,9 @@
 //! Flapping, damped: design.md, section 5, rule 6. A state machine over what is answered for the
 //! datapath; it is the only memory between a verdict and its answer.
 //!
-//! 503 comes at once: the verdict has confirmed it. 200 comes after one second without a failure, and
-//! after half a minute in which nothing was decided: in doubt the node serves.
+//! 503 comes at once: the verdict has confirmed it. 200 comes after one second without a failure. Where
+//! nothing was decided before the 503 either, it is over after half a minute in which nothing is: the
+//! node is as it was.
 //! A node that is broken again within 30 s of that stays at 503 for a dwell, which doubles with
 //! each such flap.
 
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::{Served, UnknownPolicy, Wish, wish};
 use crate::cause::State;
-use crate::limits::{CLEAN, DOUBTED, DWELL_MAX, FLAP_WINDOW, RECENT, WATCHED};
+use crate::limits::{CLEAN, DOUBTED, DOUBTFUL, DWELL_MAX, FLAP_WINDOW, RECENT, WATCHED};
 use crate::time::Mono;
 use crate::verdict::report::Verdict;
 
@@ -41,6 +42,9 @@ pub struct DampingMemory {
     /// Undecided without interruption since then, by family.
     #[serde(default)]
     undecided_since: [Option<Mono>; SLOTS],
+    /// It was undecided for long when the 503 began, by family.
+    #[serde(default)]
+    doubtful_before: [bool; SLOTS],
     /// 503 stays until then.
     held_until: Option<Mono>,
     /// When the node last went back to 200.
@@ -56,7 +60,9 @@ impl Damping {
     }
 
     /// Continues where the agent before stopped, in the same boot of the node.
-    pub fn restore(dwell: Duration, memory: DampingMemory) -> Self {
+    pub fn restore(dwell: Duration, mut memory: DampingMemory) -> Self {
+        // Nobody looked meanwhile.
+        memory.undecided_since = Default::default();
         Self { dwell, memory }
     }
 
@@ -85,15 +91,19 @@ impl Damping {
     fn note(&mut self, slot: usize, wish: Wish, now: Mono) {
         let memory = &mut self.memory;
         let undecided = &mut memory.undecided_since[slot];
+        let lasts = |of: &Option<Mono>, span| of.is_some_and(|since| now.since(since) > span);
+        if wish == Wish::Fail && !memory.unhealthy[slot] {
+            memory.doubtful_before[slot] = lasts(undecided, DOUBTFUL);
+        }
         match wish {
             Wish::Undecided => {
                 undecided.get_or_insert(now);
             }
             _ => *undecided = None,
         }
-        // A filter of the sentinel's own addresses may look like this for ever.
-        let long = undecided.is_some_and(|since| now.since(since) > DOUBTED);
-        match if long { Wish::Pass } else { wish } {
+        // A filter of the sentinel's own addresses that was there before the fault stays after it.
+        let over = memory.doubtful_before[slot] && lasts(undecided, DOUBTED);
+        match if over { Wish::Pass } else { wish } {
             Wish::Fail => {
                 memory.unhealthy[slot] = true;
                 memory.sound_since[slot] = None;

@@ -38,7 +38,7 @@ pub struct Ledger {
     pub(crate) limits: Limits,
     families: [FamilyLedger; FAMILIES],
     pub(crate) tracks: BTreeMap<u32, Track>,
-    /// Services that worked for pods, while this agent looked.
+    /// Services that worked for pods.
     #[serde(default)]
     pub(crate) worked: Worked,
     /// The same for clients outside the node.
@@ -69,6 +69,9 @@ pub struct LedgerMemory {
     /// Agents before the sentinel wrote none.
     #[serde(default)]
     sentinel: SentinelMemory,
+    /// Services that worked for pods, and for clients outside.
+    #[serde(default)]
+    worked: [Worked; 2],
 }
 
 impl Ledger {
@@ -90,15 +93,18 @@ impl Ledger {
     /// have been made anew meanwhile, and has to work first.
     pub fn restore(limits: Limits, memory: LedgerMemory, observed: bool, now: Mono) -> Self {
         let long_ago = |at: Mono| now.since(at) > FORGOTTEN;
-        let remembered = match memory.sampled.is_some_and(long_ago) {
-            true => SentinelMemory::default(),
-            false => memory.sentinel,
+        let (remembered, worked) = match memory.sampled.is_some_and(long_ago) {
+            true => Default::default(),
+            false => (memory.sentinel, memory.worked),
         };
+        let [worked, worked_outside] = worked;
         let mut ledger = Self {
             limits,
             families: memory.families,
             restored: Some(now),
             seen: memory.sampled,
+            worked,
+            worked_outside,
             sentinel: SentinelLedger::restore(limits, remembered),
             ..Self::default()
         };
@@ -117,6 +123,7 @@ impl Ledger {
             families: self.families.clone(),
             sampled: self.sampled.or(self.seen),
             sentinel: self.sentinel.memory(),
+            worked: [self.worked.clone(), self.worked_outside.clone()],
         }
     }
 
@@ -131,10 +138,11 @@ impl Ledger {
 
     /// Scope of accusation as far as it is known here: whether the sentinel's probes pass is known to
     /// the verdict.
-    pub(crate) fn scope(&self, now: Mono) -> Scope {
+    pub(crate) fn scope(&self, family: Family, now: Mono) -> Scope {
         Scope {
-            namespaces: self.worked.namespaces(now),
+            namespaces: self.worked.namespaces(family, now),
             referee_passes: false,
+            refereed: Mono(0),
         }
     }
 

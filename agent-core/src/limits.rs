@@ -34,7 +34,10 @@ pub(crate) const READING_SERVES: Duration = Duration::from_secs(10);
 
 /// A sound datapath must have been sound for this long before 200.
 pub(crate) const CLEAN: Duration = Duration::from_secs(1);
-/// Undecided for longer than this, a 503 is over: as old as evidence may be.
+/// Undecided for longer than this before a 503, longer than it takes to confirm one, the node was served
+/// in doubt.
+pub(crate) const DOUBTFUL: Duration = Duration::from_secs(10);
+/// Maximum time for which an undecided state holds such a 503.
 pub(crate) const DOUBTED: Duration = Duration::from_secs(30);
 /// Broken again this soon after 200 is a flap.
 pub(crate) const FLAP_WINDOW: Duration = Duration::from_secs(30);
@@ -73,8 +76,6 @@ pub struct Limits {
     pub broken_endpoints: u32,
     /// Seen from at least so many clients, a pod of this node among them.
     pub broken_sources: usize,
-    /// With passing probes, connections for at least so many endpoints of this node must have left it.
-    pub misdelivered_endpoints: usize,
     /// Failures beside proofs are suspect once none got through for this long.
     #[serde(with = "ns")]
     pub suspect_after: Duration,
@@ -151,7 +152,6 @@ impl Default for Limits {
             broken_namespaces: 2,
             broken_endpoints: 3,
             broken_sources: 2,
-            misdelivered_endpoints: 2,
             suspect_after: Duration::from_secs(1),
             partial_after: Duration::from_secs(10),
             left_grace: Duration::from_secs(2),

@@ -48,11 +48,11 @@ fn a_log_that_cannot_be_written_ends_nothing() {
     let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
         return;
     };
-    let before = scene.agent().log();
     scene.take_agent().kill().expect("kill");
     let agent = agent_binary().expect("the agent's binary");
     let full = scene.wrapped("2>/dev/full", &agent);
     scene.spawn_binary(full, &["--log-filter", "debug"]);
+    let before = scene.agent().log();
     scene.wait_probed();
     assert_eq!(scene.agent().log(), before, "nothing was written");
     assert_eq!(scene.asked("/healthz"), 200);

@@ -135,6 +135,10 @@ fn node_ports_that_are_gone_accuse_once_somebody_is_refused(
         let plan = Plan::from_outside(&scene.world, 0, target).rate(4.0);
         scene.run(plan);
     }
+    eventually("clients outside are served, as the agent knows", || {
+        let known = |family| scene.count("api", family, "external", "proven") > 0;
+        Family::ALL.into_iter().all(known)
+    });
     told_and_mended(&mut scene, Fault::NoNodePorts);
 }
 

@@ -2,7 +2,7 @@
 //! a pod is dropped, to whichever Service.
 
 use node_tests::rules::Backend;
-use node_tests::scene::Scene;
+use node_tests::scene::{Scene, blames};
 
 use crate::parts::{NAMED, flushed, policy, some_fail, stays};
 
@@ -20,5 +20,8 @@ fn a_policy_is_not_the_nodes_fault() {
     scene.pod_traffic();
     some_fail(&scene);
     stays(&scene, &watch, &NAMED);
+    scene.wait("degraded, and named", |report| {
+        report["verdict"]["state"] == "degraded" && blames(report, "demo/web")
+    });
     flushed(&scene, &watch);
 }

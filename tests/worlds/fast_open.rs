@@ -36,7 +36,7 @@ fn data_in_the_syn_changes_nothing() {
     on(&scene.world.outside);
     scene.world.pods().for_each(|pod| on(&pod.ns));
     for pod in SERVERS {
-        // A listener looks at the sysctl when it begins to listen.
+        // The kernel reads the sysctl at listen() when it begins to listen.
         drop(scene.servers.remove(pod));
         scene.serve(pod);
     }

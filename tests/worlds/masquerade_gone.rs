@@ -75,7 +75,7 @@ fn an_idle_node_is_known_by_its_probes(#[case] backend: Backend) {
     is_mended(&scene, &fault);
 }
 
-/// Its innocent twin: clients outside dial endpoints of this node alone, and all are served.
+/// The negative control: clients outside dial endpoints of this node alone, and all are served.
 #[test]
 fn nobody_feels_it_where_endpoints_are_local() {
     let Some(mut scene) = Scene::idle("masquerade_gone", Backend::Nftables, &[]) else {

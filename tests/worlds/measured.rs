@@ -43,6 +43,7 @@ pub(crate) fn settled(scene: &Scene) -> Watch {
 impl<'a> Fault<'a> {
     /// Injects it. Whatever the users felt before does not count.
     pub(crate) fn inject(scene: &'a Scene, watch: &'a Watch, inject: impl FnOnce(&Scene)) -> Self {
+        assert_eq!(watch.now().healthz, 200, "before the fault");
         let since = Instant::now();
         inject(scene);
         Self {

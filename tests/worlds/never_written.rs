@@ -25,6 +25,7 @@ fn rules_that_were_never_there_are_a_fault_once_somebody_dials() {
     let fault = Fault::inject(&scene, &watch, |_| {});
     wait_answers(&watch, 503);
     let felt = fault.felt(std::time::Instant::now());
+    assert!(felt.pods.1 > 10, "{felt:?}");
     assert_eq!(felt.pods.0, felt.pods.1, "somebody is served: {felt:?}");
     assert_eq!(scene.report()["verdict"]["cause"], "leaked");
     fault.is_200_once(|scene| scene.rules.install().expect("install"));

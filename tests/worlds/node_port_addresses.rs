@@ -70,7 +70,7 @@ fn narrowed_node_ports_are_a_fault_only_to_those_who_dial_them() {
     stays(&scene, &watch, &["degraded"]);
     everybody_is_served(&scene);
     scene.clients.clear();
-    // A load balancer that was told nothing dials the address of before.
+    // A load balancer with the old configuration.
     for family in Family::ALL {
         let plan = Plan::from_outside(&scene.world, 1, scene.node_port(30081, family));
         scene.run(plan);

@@ -1,9 +1,9 @@
 //! `nodePortAddresses` of kube-proxy is narrowed, as in `node_port_addresses`, and a port scanner comes
-//! by: one client outside dials the node ports at the primary address, once. Nobody else dials that
+//! by: one client outside dials the node ports at the primary address, four times each. Nobody else dials that
 //! address, and pods are served.
 
 use node_tests::rules::Backend;
-use node_tests::scene::Scene;
+use node_tests::scene::{Scene, eventually};
 use node_tests::traffic::Plan;
 use node_tests::world::Family;
 
@@ -23,12 +23,18 @@ fn one_scanner_accuses_nobody() {
         report["verdict"]["state"] == "degraded"
     });
     for family in Family::ALL {
-        for port in [30081, 30082] {
-            let plan = Plan::from_outside(&scene.world, 2, scene.node_port(port, family));
-            let answer = plan.once(0);
-            assert!(answer.is_err(), "{answer:?}");
+        for skip in 0..4 {
+            for port in [30081, 30082] {
+                let plan = Plan::from_outside(&scene.world, 2, scene.node_port(port, family));
+                let answer = plan.once(skip);
+                assert!(answer.is_err(), "{answer:?}");
+            }
         }
     }
+    eventually("their refusals are known", || {
+        let known = |family| scene.count("api", family, "external", "refused") >= 4;
+        Family::ALL.into_iter().all(known)
+    });
     stays(&scene, &watch, &["degraded"]);
     everybody_is_served(&scene);
 }

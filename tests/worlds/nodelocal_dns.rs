@@ -30,7 +30,8 @@ fn a_cache_that_answers_is_sound() {
     for family in Family::ALL {
         let count = |outcome| scene.count("dns-tcp", family, "pod", outcome);
         assert!(count("answered") > 100, "answered on the node");
-        assert_eq!((count("proven"), count("lost")), (0, 0), "and no proof");
+        assert_eq!(count("proven"), 0, "and no proof");
+        assert!(count("lost") * 50 <= count("answered"), "lost");
         assert_ne!(path_of(&report, family, "pod"), "proven", "{report:#}");
     }
     scene.traffic();

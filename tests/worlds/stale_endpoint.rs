@@ -1,6 +1,6 @@
 //! The proxy does not sync (it waits for a lock that somebody holds), an endpoint is replaced, and
 //! its old server is gone: the rules still send half of a Service's connections there. The harmless
-//! twin, whose old server still answers, is `graceful_ending`.
+//! negative control, whose old server still answers, is `graceful_ending`.
 
 use std::time::Duration;
 

@@ -14,18 +14,20 @@ pub(crate) fn run(rest: &Rest) -> Result<()> {
 }
 
 /// Two minutes in all. Of the fixed seed a fault has to be judged. The day's seed is another storm
-/// every day, and its faults may all be ones that cannot be judged.
+/// every day, and its faults may all be ones that cannot be judged. It is played once more where it
+/// fails, since nobody played it before: what fails twice is wrong.
 pub(crate) fn for_ci() -> Result<Tally> {
     if !host::is_root() {
         println!("the storm is skipped: it needs root");
         return Ok(Tally::SKIPPED);
     }
-    for options in [
-        "--seed 37 --minutes 1 --slack 3 --told 1 --api --backend iptables-nft",
-        "--minutes 1 --slack 3",
-    ] {
-        let options: Vec<String> = options.split(' ').map(str::to_owned).collect();
-        play("dev", &options)?;
+    let options = |line: &str| -> Vec<String> { line.split(' ').map(str::to_owned).collect() };
+    let fixed = "--seed 37 --minutes 1 --slack 3 --told 1 --api --backend iptables-nft";
+    play("dev", &options(fixed))?;
+    let todays = options("--minutes 1 --slack 3");
+    if let Err(error) = play("dev", &todays) {
+        eprintln!("UNSTEADY the storm of the day: {error:#}; once more");
+        play("dev", &todays)?;
     }
     Ok(Tally::PASSED)
 }

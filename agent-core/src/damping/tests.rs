@@ -41,12 +41,17 @@ use Wish::{Fail, Pass, Undecided};
     &[(1_000, Fail), (5_000, Pass), (5_900, Undecided), (6_100, Pass)],
     &[(1_000, 503), (7_100, 200)]
 )]
-#[case::suspicion_keeps_it_down_for_half_a_minute(
-    &[(1_000, Fail), (5_000, Undecided)], &[(1_000, 503), (36_100, 200)]
+#[case::suspicion_keeps_it_down(&[(1_000, Fail), (5_000, Undecided)], &[(1_000, 503)])]
+#[case::suspicion_before_it_was_confirmed(
+    &[(1_000, Undecided), (11_000, Fail), (15_000, Undecided)], &[(11_000, 503)]
+)]
+#[case::suspicion_before_and_after(
+    &[(1_000, Undecided), (11_100, Fail), (15_000, Undecided)], &[(11_100, 503), (46_100, 200)]
 )]
 #[case::suspicion_that_is_borne_out(
-    &[(1_000, Fail), (5_000, Undecided), (34_000, Fail), (35_000, Undecided), (60_000, Fail)],
-    &[(1_000, 503)]
+    &[(1_000, Undecided), (15_000, Fail), (16_000, Undecided), (40_000, Fail), (50_000, Undecided),
+      (70_000, Fail)],
+    &[(15_000, 503)]
 )]
 #[case::a_flap_is_held(
     &[(1_000, Fail), (2_000, Pass), (4_000, Fail), (5_000, Pass)],

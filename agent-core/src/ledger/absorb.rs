@@ -60,7 +60,7 @@ impl Ledger {
             self.absorb_failures(delta, info, &look);
         }
         for sighting in &sample.anomalies {
-            // However old the view is: this node's pods are no others'.
+            // An old view does not change which endpoints are on this node.
             let counts = sighting.misdelivered || !self.is_suspended(sighting.failure);
             if counts && let Some(info) = real(sighting.service) {
                 self.absorb_sighting(sighting, &info, &look);
@@ -74,8 +74,8 @@ impl Ledger {
         if at.since(before) <= self.limits.sample_gap {
             return;
         }
-        let scope = self.scope(before);
-        for family in &mut self.families {
+        let scopes = Family::ALL.map(|family| self.scope(family, before));
+        for (family, scope) in self.families.iter_mut().zip(scopes) {
             let streak = &mut family.streak;
             streak.take_if(|streak| streak.lacking(before, &self.limits, scope).is_some());
         }
@@ -113,8 +113,8 @@ impl Ledger {
             }
             look.proven[info.family as usize] = true;
             match delta.class {
-                SourceClass::Pod => self.worked.note(delta.service, info, look.at),
-                SourceClass::External => self.worked_outside.note(delta.service, info, look.at),
+                SourceClass::Pod => self.worked.note(info, look.at),
+                SourceClass::External => self.worked_outside.note(info, look.at),
                 SourceClass::Host => {}
             }
             if let Some(track) = self.tracks.get_mut(&delta.service) {
@@ -140,7 +140,7 @@ impl Ledger {
         // One to an endpoint that left counts by its age, in sightings; an unheard one did get through.
         failures.retain(|(failure, _)| !matches!(failure, Failure::Stale | Failure::Unheard));
         let family = &mut self.families[info.family as usize];
-        if delta.class == SourceClass::External && self.worked_outside.has(delta.service, info) {
+        if delta.class == SourceClass::External && self.worked_outside.has(info) {
             let refused = failures.iter().find(|(of, _)| *of == Failure::Refused);
             refused.inspect(|(_, n)| family.refuse(*n, look.at, &self.limits));
         }
@@ -155,7 +155,7 @@ impl Ledger {
             return;
         }
         let leaked = failures.iter().any(|(of, _)| *of == Failure::Leaked);
-        let accuses = self.accuses(delta.class, delta.service, info, leaked);
+        let accuses = self.accuses(delta.class, info, leaked);
         let entry = Entry {
             since: look.at,
             last: look.at,
@@ -188,7 +188,7 @@ impl Ledger {
             return;
         }
         let leaked = sighting.failure == Failure::Leaked;
-        let accuses = self.accuses(sighting.class, sighting.service, info, leaked);
+        let accuses = self.accuses(sighting.class, info, leaked);
         let entry = Entry {
             since: began.max(look.floor).min(look.at),
             last: at.max(look.floor),
@@ -206,10 +206,11 @@ impl Ledger {
     /// Whether a failure accuses the node: of a pod, to a Service that worked for pods before. Where
     /// nothing ever worked, neither probes nor real connections, the proxy may never have written a
     /// rule: then what leaves untranslated accuses too, which no policy does.
-    fn accuses(&self, class: SourceClass, id: u32, info: &ServiceInfo, leaked: bool) -> bool {
-        let worked = !self.worked.is_empty() || !self.worked_outside.is_empty();
-        let never = || !worked && !self.sentinel.is_armed(info.family);
-        class == SourceClass::Pod && (self.worked.has(id, info) || (leaked && never()))
+    fn accuses(&self, class: SourceClass, info: &ServiceInfo, leaked: bool) -> bool {
+        let family = info.family;
+        let worked = || !self.worked.is_empty(family) || !self.worked_outside.is_empty(family);
+        let never = || !worked() && !self.sentinel.is_armed(family);
+        class == SourceClass::Pod && (self.worked.has(info) || (leaked && never()))
     }
 
     /// The track of a failing Service, made where there is room.

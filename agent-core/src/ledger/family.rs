@@ -18,6 +18,10 @@ pub(crate) const SOURCES_KEPT: usize = 16;
 /// Service ports named in one run; beyond, they are counted under their failure only.
 pub(crate) const SERVICES_KEPT: usize = 256;
 
+/// Endpoints of this node to be missed by their route: one may be about to go, and its route gone before
+/// its slice says so.
+const MISSED: usize = 2;
+
 /// Evidence on one family. Serialisable: it outlives the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FamilyLedger {
@@ -38,7 +42,7 @@ pub(crate) struct FamilyLedger {
     /// Connections from outside that the node refused, to Services that worked for outsiders.
     #[serde(default)]
     refused: Window,
-    /// When there were last as many as a Service's trouble takes.
+    /// When these refusals last reached `service_failures`.
     #[serde(default)]
     pub(crate) refused_outside: Option<Mono>,
 }
@@ -138,6 +142,9 @@ pub(crate) struct Streak {
     /// Endpoints of this node for which connections left by an uplink, whoever dialled, and when last.
     #[serde(default)]
     pub(crate) misdelivered: BTreeMap<IpAddr, Mono>,
+    /// When there were last two of them within the window.
+    #[serde(default)]
+    pub(crate) wrong_routes: Option<Mono>,
 }
 
 /// A Service port in a run of failures.
@@ -176,6 +183,9 @@ pub(crate) struct Scope {
     /// The sentinel's probes pass since the run began: what policies do, drop and reject, is no
     /// fault then, and nothing accuses unless routes are seen to be wrong.
     pub(crate) referee_passes: bool,
+    /// When a probe last passed of a lane that stands for the node: what failed until then had a
+    /// referee, whatever became of it since.
+    pub(crate) refereed: Mono,
 }
 
 /// Condition that a run does not meet yet to be a broken datapath.
@@ -206,11 +216,18 @@ impl Streak {
         self.last = self.last.max(entry.last);
         self.arrived = self.arrived.max(entry.arrived);
         self.pod |= entry.class == SourceClass::Pod;
-        if entry.accuses {
+        // A run that outlives an agent goes on: the next one has not seen its Services work.
+        let label = entry.info.label();
+        let known = self
+            .services
+            .get(&label)
+            .is_some_and(|service| service.accuses);
+        let accuses = entry.accuses || (known && entry.class == SourceClass::Pod);
+        if accuses {
             let (first, last) = self.accusing.unwrap_or((entry.since, entry.last));
             self.accusing = Some((first.min(entry.since), last.max(entry.last)));
         }
-        if let Some(client) = entry.client.filter(|_| entry.accuses)
+        if let Some(client) = entry.client.filter(|_| accuses)
             && self.sources.len() < SOURCES_KEPT
             && !self.sources.contains(&client)
         {
@@ -220,7 +237,6 @@ impl Streak {
             let count = &mut self.failures[*failure as usize];
             *count = count.saturating_add(u64::from(*n));
         }
-        let label = entry.info.label();
         if self.services.len() < SERVICES_KEPT || self.services.contains_key(&label) {
             let service = self.services.entry(label).or_insert_with(|| StreakService {
                 object: entry.info.name.to_string(),
@@ -228,7 +244,7 @@ impl Streak {
                 accuses: false,
             });
             service.endpoints = entry.info.endpoints;
-            service.accuses |= entry.accuses;
+            service.accuses |= accuses;
         }
         if let Some(endpoint) = entry.misdelivered {
             self.misdelivered.insert(endpoint, entry.last);
@@ -237,13 +253,19 @@ impl Streak {
             if self.misdelivered.len() > SOURCES_KEPT {
                 self.misdelivered.pop_first();
             }
+            if self.misdelivered.len() >= MISSED {
+                self.wrong_routes = Some(last);
+            }
         }
     }
 
-    /// Routes are wrong: one endpoint may be about to go, and its route gone before it.
+    /// Routes are wrong. Once they have accused, it holds for as long as the run does: who shows it may
+    /// be clients outside, which load balancers take away.
     fn routes_are_wrong(&self, limits: &Limits) -> bool {
-        let recent = |at: &&Mono| self.last.since(**at) <= WINDOW;
-        self.misdelivered.values().filter(recent).count() >= limits.misdelivered_endpoints
+        self.wrong_routes.is_some_and(|at| {
+            let (first, _) = self.accusing.unwrap_or((at, at));
+            self.last.since(at) <= WINDOW || at.since(first) >= limits.broken_after
+        })
     }
 
     /// The commonest failure; among equals, the one that leaves least doubt.
@@ -295,6 +317,11 @@ impl Streak {
         }
         let endpoints: u64 = self.objects().values().map(|n| u64::from(*n)).sum();
         let (first, last) = self.accusing.unwrap_or_default();
+        // Had it a referee until a moment ago, a probe that fails alone does not make it three seconds old.
+        let first = match self.routes_are_wrong(limits) {
+            true => first,
+            false => first.max(scope.refereed),
+        };
         if endpoints < limits.broken_endpoints.into() {
             Some(Lacking::Endpoints)
         } else if seen.since(first) < limits.broken_after

@@ -1,12 +1,10 @@
-//! Services that worked for this node's pods: only these accuse the node when they stop. One that was
-//! never seen to work may be new, or denied.
-//!
-//! Not kept over a restart of the agent: 10,000 Services would be written again and again. A run of
-//! failures that is remembered knows which of its Services accuse.
+//! Services that worked: only these accuse the node when they stop. One that was never seen to work may
+//! be new, or denied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
 
+use agent_common::service::Family;
 use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
 
@@ -14,54 +12,114 @@ use crate::evidence::ServiceInfo;
 use crate::limits::FORGOTTEN;
 use crate::time::Mono;
 
-/// By the ids of evidence, of which there are as many as the kernel's maps hold. Names are hashes,
-/// since a large node knows 10,000 of them.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Worked(BTreeMap<u32, Known>);
+/// Service ports kept, the first that worked: breadth takes two, and all of them are written whenever
+/// the agent's state is.
+const KEPT: usize = 256;
+
+/// By a hash of family, name and port: ids do not outlive a restart of the agent, and are used again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Worked(BTreeMap<u64, Known>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Known {
-    /// Of name and port: ids are used again.
-    service: u64,
+    /// Hash of its name.
     namespace: u64,
+    #[serde(with = "crate::names::FamilyName")]
+    family: Family,
     last: Mono,
 }
 
 impl Worked {
-    /// A connection of a pod to that Service was proven.
-    pub(crate) fn note(&mut self, id: u32, info: &ServiceInfo, at: Mono) {
-        self.0.insert(id, Known::of(info, at));
+    /// A connection to that Service was proven.
+    pub(crate) fn note(&mut self, info: &ServiceInfo, last: Mono) {
+        let (service, namespace) = hashes(info);
+        if self.0.len() < KEPT || self.0.contains_key(&service) {
+            let family = info.family;
+            let known = Known {
+                namespace,
+                family,
+                last,
+            };
+            self.0.insert(service, known);
+        }
     }
 
-    /// Whether none ever was, of any Service.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Whether no connection of that family to any Service was proven.
+    pub(crate) fn is_empty(&self, family: Family) -> bool {
+        self.of(family).next().is_none()
     }
 
-    /// Whether one ever was.
-    pub(crate) fn has(&self, id: u32, info: &ServiceInfo) -> bool {
-        let known = self.0.get(&id);
-        known.is_some_and(|known| *known == Known::of(info, known.last))
+    /// Whether a connection to that Service was proven.
+    pub(crate) fn has(&self, info: &ServiceInfo) -> bool {
+        self.0.contains_key(&hashes(info).0)
     }
 
-    /// Number of namespaces of which this node's pods used Services in the last hour.
-    pub(crate) fn namespaces(&self, now: Mono) -> usize {
-        let in_use = |known: &&Known| now.since(known.last) <= FORGOTTEN;
-        let namespaces = self.0.values().filter(in_use).map(|known| known.namespace);
-        namespaces.collect::<BTreeSet<u64>>().len()
+    /// Number of namespaces of which Services were used in the last hour.
+    pub(crate) fn namespaces(&self, family: Family, now: Mono) -> usize {
+        let in_use = self
+            .of(family)
+            .filter(|known| now.since(known.last) <= FORGOTTEN);
+        let namespaces: BTreeSet<u64> = in_use.map(|known| known.namespace).collect();
+        namespaces.len()
+    }
+
+    fn of(&self, family: Family) -> impl Iterator<Item = &Known> {
+        self.0.values().filter(move |known| known.family == family)
     }
 }
 
-impl Known {
-    fn of(info: &ServiceInfo, last: Mono) -> Self {
-        let mut hasher = FnvHasher::default();
-        info.name.namespace.hash(&mut hasher);
-        let namespace = hasher.finish();
-        (&info.name.name, &info.port).hash(&mut hasher);
-        Self {
-            service: hasher.finish(),
-            namespace,
-            last,
+/// Of the Service port, and of its namespace.
+fn hashes(info: &ServiceInfo) -> (u64, u64) {
+    let mut hasher = FnvHasher::default();
+    info.name.namespace.hash(&mut hasher);
+    let namespace = hasher.finish();
+    (&info.name.name, &info.port, info.family as u32).hash(&mut hasher);
+    (hasher.finish(), namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::ObjectName;
+
+    fn service(namespace: &str, name: &str, family: Family) -> ServiceInfo {
+        ServiceInfo {
+            name: ObjectName::new(namespace, name),
+            port: "".into(),
+            family,
+            endpoints: 1,
+            udp: false,
+            dns: false,
+            sentinel: false,
         }
+    }
+
+    #[test]
+    fn services_of_each_family_are_known_for_themselves() {
+        let mut worked = Worked::default();
+        let hour = Mono(3_600_000_000_000);
+        worked.note(&service("shop", "web", Family::V4), Mono(0));
+        worked.note(&service("bank", "api", Family::V4), Mono(1));
+        assert!(worked.has(&service("shop", "web", Family::V4)));
+        assert!(!worked.has(&service("shop", "web", Family::V6)));
+        assert!(!worked.has(&service("bank", "web", Family::V4)));
+        assert_eq!(worked.namespaces(Family::V4, hour), 2);
+        assert_eq!(
+            worked.namespaces(Family::V4, Mono(hour.0 + 1)),
+            1,
+            "an hour later"
+        );
+        assert!(worked.is_empty(Family::V6));
+    }
+
+    #[test]
+    fn the_first_are_kept() {
+        let mut worked = Worked::default();
+        for number in 0..=KEPT {
+            worked.note(&service("shop", &number.to_string(), Family::V4), Mono(0));
+        }
+        assert_eq!(worked.0.len(), KEPT);
+        assert!(worked.has(&service("shop", "0", Family::V4)));
+        assert!(!worked.has(&service("shop", &KEPT.to_string(), Family::V4)));
     }
 }

@@ -107,7 +107,8 @@ impl<'a> Case<'a> {
     fn scope(&self, streak: &Streak) -> Scope {
         Scope {
             referee_passes: self.passes_since(streak.since),
-            ..self.ledger.scope(self.now)
+            refereed: self.last_refereed(),
+            ..self.ledger.scope(self.family, self.now)
         }
     }
 
@@ -201,7 +202,7 @@ impl<'a> Case<'a> {
     /// Failures with nothing proven after them, and no more to be said.
     fn suspect_by_connections(&self) -> Option<Found> {
         let limits = &self.ledger.limits;
-        // One that fails among many that are proven is no state of the node.
+        // Single failures between proofs are no state of the node.
         let lasts =
             |since: Option<Mono>| since.is_none_or(|at| self.now.since(at) >= limits.suspect_after);
         let counts = |streak: &&Streak| {

@@ -29,7 +29,7 @@ pub(super) enum Standing {
     Contradicted(SourceClass, Mono),
     /// Only the range outside the cluster fails, that of pods does not.
     Filtered,
-    /// Node ports are refused to probes alone: they may be no frontends on that address any more.
+    /// Node ports are refused to probes alone: that address may have none any more.
     Aside,
     /// They accuse the node.
     Broken,
@@ -162,7 +162,7 @@ impl<'a> Case<'a> {
     }
 
     /// Node ports alone are refused, while cluster IPs pass and nobody outside is refused: the proxy
-    /// may serve them on other addresses now.
+    /// may serve node ports on other addresses now.
     fn refused_alone(&self, lane: Lane, run: &Run) -> Option<Standing> {
         let limits = &self.ledger.limits;
         let is_other = |(other, of): &Probed<'_>| of.armed && *other != lane;
@@ -222,7 +222,12 @@ impl<'a> Case<'a> {
     fn beside(&self, run: &Run) -> Option<Option<Lacking>> {
         let streak = self.evidence.streak.as_ref()?;
         let since = streak.arrived >= run.since && self.is_within_proof_age(streak.last);
-        let breadth = || streak.lacking_breadth(&self.ledger.limits, self.ledger.scope(self.now));
+        let breadth = || {
+            streak.lacking_breadth(
+                &self.ledger.limits,
+                self.ledger.scope(self.family, self.now),
+            )
+        };
         since.then(breadth)
     }
 
@@ -232,6 +237,12 @@ impl<'a> Case<'a> {
         let mut armed = self.main().filter(|(_, lane)| lane.armed).peekable();
         let passed = |lane: &LaneLedger| lane.last_pass.is_some_and(|at| at > since);
         armed.peek().is_some() && armed.all(|(_, lane)| self.is_passing(lane) && passed(lane))
+    }
+
+    /// When a probe of these lanes last passed, whatever became of them since.
+    pub(super) fn last_refereed(&self) -> Mono {
+        let passes = self.main().filter_map(|(_, lane)| lane.last_pass);
+        passes.max().unwrap_or_default()
     }
 
     fn is_passing(&self, lane: &LaneLedger) -> bool {

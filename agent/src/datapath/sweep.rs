@@ -187,7 +187,8 @@ impl Arrivals {
                     at: Mono(pending.arrived_ns),
                     client: pending.client,
                 });
-            } else if is_unanswered(pending) {
+            }
+            if news.contains(&told) && is_unanswered(pending) {
                 unanswered[usize::from(key.family == Family::V6 as u32)] += 1;
             }
         })?;

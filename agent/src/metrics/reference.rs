@@ -38,6 +38,7 @@ const CONVENTIONS: &str = r#"
 | `confirmed` | 2 | true, false |
 | `loss` | 32 | Kinds of traffic that is not seen or not judged in full |
 | `fault` | 15 | What the programs in the kernel may fail to do |
+| `failure` | 6 | Failures of connections |
 | `cilium` | 2 | yes, no |
 | `replacement` | 4 | yes, no, unknown, none |
 | `socket_lb` | 4 | yes, no, unknown, none |

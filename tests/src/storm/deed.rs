@@ -171,7 +171,7 @@ impl Hands {
         match fault {
             Fault::ChainFlushed | Fault::TableGone => {
                 self.without_rules = false;
-                // Whoever mends restarts the proxy, a frozen one too, and a start reads everything.
+                // A repair restarts the proxy, even a frozen one, and a start reads everything.
                 self.install()
             }
             Fault::ForwardingOff => self.stage.world.set_forwarding(true),

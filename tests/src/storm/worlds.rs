@@ -20,7 +20,7 @@ const DENIED: &str = "denied";
 /// The outside client that no user is.
 const SCANNER: u8 = 2;
 const SCANNED: [u16; 3] = [30080, 30081, 30082];
-/// Where copies go.
+/// Device that receives the copies.
 const MONITOR: &str = "mon0";
 const IFB: &str = "bwp0";
 /// A client whose packets go by the ifb.
@@ -28,7 +28,7 @@ const SHAPED: &str = "client-1";
 /// Connections a second of each client here.
 const RATE: f64 = 3.0;
 
-/// Of the filter that lasts.
+/// nftables table of the active world.
 const TABLE: &str = "storm-world";
 
 /// What the worlds need, and what lasts.
@@ -71,7 +71,7 @@ impl Worlds {
         Ok(worlds)
     }
 
-    /// Makes it so.
+    /// Starts the world.
     pub(super) fn begin(&mut self, world: World, stage: &Stage) -> Result<()> {
         let node = &stage.world.node;
         let device = &stage.world.pod(DENIED).device;
@@ -134,7 +134,7 @@ impl Worlds {
         }
     }
 
-    /// Takes it back.
+    /// Ends the world and removes its rules.
     pub(super) fn end(&mut self, world: World, stage: &Stage) -> Result<()> {
         let node = &stage.world.node;
         match world {
@@ -150,7 +150,7 @@ impl Worlds {
                 node.ip(&format!("link del {IFB}"))?;
             }
             World::Scanned | World::PodDropped | World::PodRejected => {
-                // They end before their filter does: whoever was served shows that it was none.
+                // The clients end first: one that was served means that the filter had no effect.
                 let clients = self.running.drain(..);
                 let tally: Tally = clients.map(Client::finish).sum();
                 ensure!(tally.ok == 0, "meant to fail, and served: {tally:?}");
@@ -162,7 +162,7 @@ impl Worlds {
     }
 }
 
-/// Of the pods that stay, and the uplink.
+/// Devices to mirror: of every pod but the extra one, and the uplink.
 fn mirrored(stage: &Stage) -> Vec<String> {
     let pods = stage.world.pods();
     let here = pods.filter(|pod| pod.place != Place::Remote && pod.name != EXTRA_POD);

@@ -21,7 +21,7 @@ impl World {
     /// Puts exactly those back, but for those of devices that are gone: a pod may have ended meanwhile.
     pub fn mend_pod_routes(&self, Routes(cut): &Routes) -> Result<()> {
         let routes = cut.iter().filter(|route| has_device(&self.node, route));
-        self.node.ip_batch(&batch("add", routes))
+        self.node.ip_batch(&batch("replace", routes))
     }
 }
 

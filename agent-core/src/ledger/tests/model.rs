@@ -31,7 +31,7 @@ pub(super) struct Model {
     heard: BTreeMap<u32, Mono>,
     /// When a Service last worked for pods.
     worked: BTreeMap<u32, Mono>,
-    worked_outside: bool,
+    worked_outside: [bool; FAMILIES],
 }
 
 impl Model {
@@ -46,7 +46,7 @@ impl Model {
             counted: BTreeMap::new(),
             heard: BTreeMap::new(),
             worked: BTreeMap::new(),
-            worked_outside: false,
+            worked_outside: [false; FAMILIES],
         }
     }
 
@@ -74,9 +74,11 @@ impl Model {
     fn drop_doubtful(&mut self, before: Mono, names: &Names) {
         for family in Family::ALL {
             let streak = self.streak(family, names);
+            let of_family = |id: &u32| names.service(*id).expect("known").family == family;
             let scope = Scope {
-                namespaces: usize::from(!self.worked.is_empty()),
+                namespaces: usize::from(self.worked.keys().any(of_family)),
                 referee_passes: false,
+                refereed: Mono(0),
             };
             if streak.is_some_and(|s| s.lacking(before, &self.limits, scope).is_some()) {
                 self.runs[family as usize].clear();
@@ -107,7 +109,7 @@ impl Model {
                 if delta.class == SourceClass::Pod {
                     self.worked.insert(delta.service, sample.at);
                 }
-                self.worked_outside |= delta.class == SourceClass::External;
+                self.worked_outside[family as usize] |= delta.class == SourceClass::External;
                 if self.proofs[family as usize][delta.class as usize] <= before {
                     self.prove(family, delta.class, sample.at);
                 }
@@ -219,16 +221,24 @@ impl Model {
     }
 
     fn accuses(&self, class: SourceClass, service: u32, leaked: bool) -> bool {
-        let never = leaked && self.worked.is_empty() && !self.worked_outside;
+        let names = Names::new();
+        let of = |id: u32| names.service(id).expect("known").family;
+        let family = of(service);
+        let outside = self.worked_outside[family as usize];
+        let never = leaked && !outside && !self.worked.keys().any(|id| of(*id) == family);
         class == SourceClass::Pod && (never || self.worked.contains_key(&service))
     }
 
-    fn enter(&mut self, family: Family, noted: Noted) {
+    fn enter(&mut self, family: Family, mut noted: Noted) {
         let run = &mut self.runs[family as usize];
         let last = run.iter().map(|noted| noted.last).max();
         if last.is_some_and(|last| noted.last.since(last) > self.limits.proof_age) {
             run.clear();
         }
+        let known = run
+            .iter()
+            .any(|of| of.service == noted.service && of.accuses);
+        noted.accuses |= known && noted.class == SourceClass::Pod;
         run.push(noted);
     }
 
@@ -283,7 +293,8 @@ impl Model {
             accusing: first.zip(accusing().map(|noted| noted.last).max()),
             sources,
             failures,
-            misdelivered: recent(run),
+            misdelivered: recent(run).0,
+            wrong_routes: recent(run).1,
         })
     }
 
@@ -318,18 +329,22 @@ fn real(names: &Names, service: u32) -> Option<Family> {
     (!info.sentinel).then_some(info.family)
 }
 
-/// Endpoints that were missed within the window before the last of them was.
-fn recent(run: &[Noted]) -> BTreeMap<IpAddr, Mono> {
-    let mut seen = BTreeMap::new();
+/// Endpoints that were missed within the window before the last of them was, and when there were last
+/// two.
+fn recent(run: &[Noted]) -> (BTreeMap<IpAddr, Mono>, Option<Mono>) {
+    let (mut seen, mut two) = (BTreeMap::new(), None);
     let mut last = Mono(0);
     for noted in run {
         last = last.max(noted.last);
         if let Some(endpoint) = noted.misdelivered {
             seen.insert(endpoint, noted.last);
             seen.retain(|_, at| last.since(*at) <= WINDOW);
+            if seen.len() > 1 {
+                two = Some(last);
+            }
         }
     }
-    seen
+    (seen, two)
 }
 
 fn is_suspended(sample: &Sample, failure: Failure) -> bool {

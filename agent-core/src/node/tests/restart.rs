@@ -155,15 +155,19 @@ fn damping_is_remembered() {
     assert_eq!(after.idle().statuses(), [200, 200]);
 }
 
-/// Real connections that failed before may have got through since, if nobody observed meanwhile.
-#[rstest]
-#[case::observed(true, State::Broken)]
-#[case::not_observed(false, State::Proven)]
-fn runs_of_real_failures_go_on_where_they_were_observed(
-    #[case] continues: bool,
-    #[case] state: State,
-) {
-    let mut before = Scene::with(|settings, _| settings.sentinel = None);
+/// Without a sentinel, and with two Services that worked.
+fn connected() -> Scene {
+    let mut scene = Scene::with(|settings, _| settings.sentinel = None);
+    know_services(&mut scene);
+    for service in ["web", "api"] {
+        scene
+            .later(1_500)
+            .counted(service, &[Outcome::Arrived, Outcome::Proven]);
+    }
+    scene
+}
+
+fn know_services(scene: &mut Scene) {
     let mut changes = services();
     changes.push(service("api", "10.96.0.2"));
     changes.push(slice(
@@ -172,26 +176,50 @@ fn runs_of_real_failures_go_on_where_they_were_observed(
         &["10.2.0.8", "10.2.0.9"],
     ));
     changes.push(crate::cluster::Change::Synced);
-    before.view(changes);
-    before.feed(Event::Installed(Default::default()));
-    before.feed(Event::Hooks(hooks()));
-    for service in ["web", "api"] {
-        before
-            .later(1_500)
-            .counted(service, &[Outcome::Arrived, Outcome::Proven]);
-    }
-    for round in 0..20_u8 {
-        before.later(250);
-        let mut sighting = before.sighting(crate::cause::Failure::Leaked);
-        sighting.service = before.id(["web", "api"][usize::from(round % 2)]);
+    scene.view(changes);
+    scene.feed(Event::Installed(Default::default()));
+    scene.feed(Event::Hooks(hooks()));
+}
+
+/// Connections of two pods leak, every 250 ms.
+fn leak(scene: &mut Scene, rounds: u8) {
+    for round in 0..rounds {
+        scene.later(250);
+        let mut sighting = scene.sighting(crate::cause::Failure::Leaked);
+        sighting.service = scene.id(["web", "api"][usize::from(round % 2)]);
         sighting.client = std::net::IpAddr::from([10, 1, 0, round % 2]);
-        before.sighted(sighting);
+        scene.sighted(sighting);
     }
+}
+
+/// Real connections that failed before may have got through since, if nobody observed meanwhile.
+#[rstest]
+#[case::observed(true, State::Broken)]
+#[case::not_observed(false, State::Proven)]
+fn runs_of_real_failures_go_on_where_they_were_observed(
+    #[case] continues: bool,
+    #[case] state: State,
+) {
+    let mut before = connected();
+    leak(&mut before, 20);
     assert_eq!(before.state(), State::Broken);
     let remembered = written(&mut before);
     let mut after = next(&mut before, remembered, 500, continues);
     after.feed(Event::Hooks(hooks()));
     assert_eq!(after.idle().state(), state);
+}
+
+/// A fault that began a moment before the agent was replaced.
+#[test]
+fn a_run_in_the_making_is_completed_by_the_next_agent() {
+    let mut before = connected();
+    leak(&mut before, 4);
+    assert_eq!(before.state(), State::Suspect);
+    let remembered = written(&mut before);
+    let mut after = next(&mut before, remembered, 500, true);
+    know_services(&mut after);
+    leak(&mut after, 12);
+    assert_eq!(after.state(), State::Broken);
 }
 
 #[rstest]

@@ -218,3 +218,59 @@ fn filtered_probes_are_borne_out_by_breadth(#[case] lost: &[Client], #[case] exp
         world.verdict(6_000).reason()
     );
 }
+
+/// A probe that fails alone does not end minutes of a referee.
+#[rstest]
+#[case::one(1, State::Degraded)]
+#[case::three(3, State::Degraded)]
+fn a_failed_probe_makes_denied_pods_no_fault(#[case] failed: usize, #[case] expected: State) {
+    let mut world = refereed();
+    let mut worst = State::Unknown;
+    for (round, at) in (2_250..=12_000_u64).step_by(250).enumerate() {
+        fail(&mut world, TWO, Lost, at, at);
+        let fails = (20..20 + failed).contains(&round);
+        world.rounds(
+            at,
+            at,
+            &USUAL,
+            |_| if fails { Fate::Drop } else { Fate::Pass },
+        );
+        worst = worst.max(world.verdict(at + 200).state);
+    }
+    assert_eq!(worst, expected);
+}
+
+/// Load balancers leave, and with them the clients who showed the wrong device.
+#[test]
+fn wrong_routes_that_accused_hold_without_outsiders() {
+    let mut world = refereed();
+    for at in (2_250..=30_000).step_by(250) {
+        fail(&mut world, TWO, Lost, at, at);
+        if at <= 7_000 {
+            fail(
+                &mut world,
+                &[(WEB, External, 1), (DB, External, 2)],
+                Misrouted,
+                at,
+                at,
+            );
+        }
+        world.rounds(at, at, &USUAL, |_| Fate::Pass);
+        assert!(
+            at < 7_000 || world.verdict(at + 200).state == State::Broken,
+            "{at}"
+        );
+    }
+}
+
+/// IPv6 alone was never programmed.
+#[test]
+fn what_worked_in_one_family_says_nothing_of_the_other() {
+    let mut world = World::new();
+    world.ledger.worked = Default::default();
+    world.worked(WEB).worked(CART);
+    world.inputs.families = [true, true];
+    let clients = [(WEB + V6, Pod, 1), (API + V6, Pod, 2)];
+    fail(&mut world, &clients, Leaked, 250, 5_000);
+    assert_eq!(world.verdict(5_000).state, State::Broken);
+}

@@ -122,7 +122,7 @@ impl World {
     /// Connections of pods to a Service got through, long ago.
     pub(super) fn worked(&mut self, service: u32) -> &mut Self {
         let info = Names::standard().service(service).unwrap();
-        self.ledger.worked.note(service, &info, Mono(0));
+        self.ledger.worked.note(&info, Mono(0));
         self
     }
 

@@ -118,7 +118,7 @@ fn an_alarm_without_a_fault_is_found() {
     assert!(violations(&harmless)[0].contains("without a fault"));
 }
 
-/// Whom a world denies on purpose is not among the users.
+/// Clients that a world denies do not count as users.
 #[test]
 fn a_world_excuses_no_alarm() {
     for world in World::ALL {
@@ -136,7 +136,7 @@ fn a_world_excuses_no_alarm() {
     }
 }
 
-/// Nor does it give the agent any longer.
+/// A world does not extend the deadline.
 #[test]
 fn a_world_excuses_no_missed_fault() {
     for world in World::ALL {
