@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use node_tests::cluster::Mode;
 use node_tests::watch::Watch;
-use node_tests::world::Place;
 use serde_json::Value;
 
 use crate::ipvs;
@@ -94,7 +93,9 @@ impl Fault {
                 Mode::Ipvs => ipvs::clear(scene),
             },
             Self::EverythingWiped => wipe(scene),
-            Self::PodRoutesGone => pods(scene, |name| scene.world.cut_route(name)),
+            Self::PodRoutesGone => {
+                scene.routes = Some(scene.world.cut_pod_routes().expect("cut routes"));
+            }
             Self::ForwardingOff => scene.world.set_forwarding(false).expect("forwarding off"),
             Self::ForwardDropped => scene.world.block_forwarding(true).expect("a filter"),
             Self::OneServiceEmptied => empty_service(scene, "demo/api:http"),
@@ -106,7 +107,10 @@ impl Fault {
         match self {
             Self::ForwardingOff => scene.world.set_forwarding(true).expect("forwarding on"),
             Self::ForwardDropped => scene.world.block_forwarding(false).expect("no filter"),
-            Self::PodRoutesGone => pods(scene, |name| scene.world.mend_route(name)),
+            Self::PodRoutesGone => {
+                let routes = scene.routes.take().expect("routes that were cut");
+                scene.world.mend_pod_routes(&routes).expect("mend routes");
+            }
             _ => {
                 scene.lock = None;
                 kill_proxy(scene);
@@ -151,12 +155,6 @@ fn kill_proxy(scene: &mut Scene) {
     if let Some(proxy) = scene.proxy.take() {
         proxy.kill().expect("kill kube-proxy");
     }
-}
-
-/// Does something for every pod of the node.
-fn pods(scene: &Scene, work: impl Fn(&str) -> anyhow::Result<()>) {
-    let local = scene.world.pods().filter(|pod| pod.place != Place::Remote);
-    local.for_each(|pod| work(&pod.name).expect("a pod's route"));
 }
 
 /// As someone does who "resets the firewall".

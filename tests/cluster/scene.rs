@@ -22,7 +22,7 @@ use node_tests::skip;
 use node_tests::traffic::{Client, Plan, Server};
 pub(crate) use node_tests::wait::until;
 use node_tests::watch::Watch;
-use node_tests::world::{Agent, Family, NODE_NAME, World, agent_binary};
+use node_tests::world::{Agent, Family, NODE_NAME, Routes, World, agent_binary};
 use serde_json::{Value, json};
 
 /// Far longer than anything here takes, for machines that do much else.
@@ -40,6 +40,8 @@ pub(crate) struct Scene {
     pub(crate) proxy: Option<KubeProxy>,
     /// The lock of iptables, held against kube-proxy.
     pub(crate) lock: Option<File>,
+    /// Routes to pods that were cut.
+    pub(crate) routes: Option<Routes>,
     pub(crate) relay: Relay,
     pub(crate) api: Api,
     pub(crate) control: ControlPlane,
@@ -75,6 +77,7 @@ impl Scene {
             agent: None,
             proxy: None,
             lock: None,
+            routes: None,
             relay,
             api,
             control,
