@@ -281,11 +281,18 @@ fn arrives_again<W: World>(world: &W, segment: &Segment, connection: W::Connecti
         (segment.destination, segment.destination_port),
     );
     let same_device = fields.device == world.device();
-    if !same_client || (same_device && !same_frontend) {
+    // At another device it is the same packet further on: translated already (a bridge whose ports run
+    // netfilter), or with the node's address, turned back by a router or copied. `&` and `|` leave the
+    // kernel fewer ways through to verify than `&&` and `||`.
+    let shared = if !same_device & !same_client {
+        let to = frontend_key(segment.destination, segment.destination_port);
+        world.source_class(&segment.source) != SourceClass::Host && world.frontend(&to).is_some()
+    } else {
+        same_device & (!same_client | !same_frontend)
+    };
+    if shared {
         return Some((connection, Sighting::new(transition::Kind::Shared, 0)));
     }
-    // At another device it is the same packet further on, perhaps translated already (a bridge
-    // whose ports run netfilter).
     same_device.then_some((connection, Sighting::new(transition::Kind::Again, 0)))
 }
 
@@ -327,8 +334,11 @@ pub(crate) fn departure<W: World>(
         Some(value) => to_endpoint(fields, value.flags, uplink),
     };
     let local = endpoint.is_some_and(|value| value.flags & endpoint_flag::LOCAL != 0);
-    let proven = kind == transition::Kind::ToEndpoint && local && world.route_names_device(segment);
-    let details = if proven { detail::PROVEN } else { 0 };
+    let details = match kind == transition::Kind::ToEndpoint && local {
+        true if world.route_names_device(segment) => detail::PROVEN,
+        true => detail::ASIDE,
+        false => 0,
+    };
     Some(Sighting::new(kind, details))
 }
 
@@ -454,13 +464,16 @@ pub(crate) fn is_current<W: World>(world: &W, segment: &Segment, fields: &Pendin
 /// Whether what leaves here is on its way to the client: by the device that the client's packet
 /// came in by, for clients outside by any uplink, or by the device that the route names, and with
 /// the frontend as its source, which a program behind this hook may have still to put there. A copy
-/// at another device is none, nor is an answer that its client could not know as one.
+/// at another device is none, nor is an answer that its client could not know as one. For a pod a route
+/// that names an uplink does not count: its own route is gone, and this is the default route.
 #[inline(always)]
 pub(crate) fn reaches_client<W: World>(world: &W, segment: &Segment, fields: &Pending) -> bool {
     if number(fields.client) != number(segment.destination) {
         return false;
     }
     let outside = fields.class == SourceClass::External as u8;
+    let pod = fields.class == SourceClass::Pod as u8;
+    let uplink = world.device_flags() & device_flag::UPLINK != 0;
     let foreign = world.device_flags() & device_flag::FOREIGN != 0;
     let from = (segment.source, segment.source_port);
     if segment.kind != Kind::Unreachable
@@ -470,8 +483,8 @@ pub(crate) fn reaches_client<W: World>(world: &W, segment: &Segment, fields: &Pe
         return false;
     }
     world.device() == fields.device
-        || (outside && world.device_flags() & device_flag::UPLINK != 0)
-        || world.route_names_device(segment)
+        || (outside && uplink)
+        || (!(pod && uplink) && world.route_names_device(segment))
 }
 
 /// Whether a connection is a probe of the sentinel's; see the rules above.

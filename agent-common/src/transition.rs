@@ -53,6 +53,8 @@ pub mod detail {
     pub const LAST: u32 = 8;
     /// [`RefusalOut`](super::Kind::RefusalOut): by ICMP.
     pub const ICMP: u32 = 16;
+    /// [`ToEndpoint`](super::Kind::ToEndpoint): of this node, by another device than the route names.
+    pub const ASIDE: u32 = 32;
 }
 
 impl Sighting {
@@ -171,6 +173,8 @@ pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> S
         // are exchanged.
         Kind::Again if age_ns < RETRANSMIT_NS => stay,
         Kind::Again => again(old),
+        // A copy of what was misdelivered.
+        Kind::ToEndpoint if sighting.has(detail::ASIDE) && old & state::MISROUTED != 0 => stay,
         Kind::ToEndpoint => to_endpoint_step(old, sighting.has(detail::PROVEN), told),
         Kind::ToLeft if first => doubt(old, fields, state::STALE, Outcome::Stale),
         Kind::ToStranger | Kind::Misdelivered if first => {

@@ -56,10 +56,10 @@ pub enum Wish {
     Fail,
 }
 
-/// The table: the answer that each state requires. [`State::Starting`] is 503 on `/healthz`
+/// The table: the answer that each finding requires. [`State::Starting`] is 503 on `/healthz`
 /// besides, see [`answer`].
-pub fn wish(state: State, finding: &Finding, policy: UnknownPolicy) -> Wish {
-    match (state, policy) {
+pub fn wish(finding: &Finding, policy: UnknownPolicy) -> Wish {
+    match (finding.rule.state(), policy) {
         (State::Proven | State::Degraded, _) => Wish::Pass,
         // Probes passed since on every path: after a repair nobody waits for the next connection.
         (State::Suspect, _) if finding.is_refuted() => Wish::Pass,
@@ -84,26 +84,26 @@ pub struct Served {
 }
 
 /// The answer to one of the two questions. `served` is what [damping](super::damping) made of this
-/// verdict; `anchor` tells the wall-clock time of the proofs.
+/// verdict; `may_refuse` is false in audit and under the [brake](super::brake), which hold back a 503 of
+/// the datapath's; `anchor` tells the wall-clock time of the proofs.
 pub fn answer(
     endpoint: Endpoint,
     verdict: &Verdict,
     served: &Served,
     policy: UnknownPolicy,
-    enforcement: Enforcement,
+    may_refuse: bool,
     anchor: &Anchor,
 ) -> Answer {
     let starting = endpoint == Endpoint::Healthz && verdict.state == State::Starting;
     let sound = served.healthy && !starting;
-    let audit = enforcement == Enforcement::Audit;
-    let healthy = sound || audit;
+    let healthy = sound || !may_refuse;
     let node_eligible = match endpoint {
         Endpoint::Healthz => Some(is_eligible(&verdict.eligibility, policy)),
         Endpoint::Livez => None,
     };
     let of_family = |judged: &FamilyVerdict| FamilyAnswer {
         family: judged.family,
-        healthy: audit || (served.families[judged.family as usize] && !starting),
+        healthy: !may_refuse || (served.families[judged.family as usize] && !starting),
         last_updated: judged.last_proof.map(|at| anchor.wall_of(at)),
     };
     let refused = !healthy || node_eligible == Some(false);
@@ -135,7 +135,7 @@ pub struct Answer {
     pub node_eligible: Option<bool>,
     /// By family, those that have frontends; IPv4 first.
     pub families: Vec<FamilyAnswer>,
-    /// The datapath asks for 503. With [`Enforcement::Audit`] it does not get it.
+    /// The datapath asks for 503. With [`Enforcement::Audit`] and under the brake it does not get it.
     pub would_fail: bool,
 }
 

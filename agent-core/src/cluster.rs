@@ -54,6 +54,9 @@ pub struct NodeFacts {
     pub deleting: bool,
     /// Condition `Ready` is Unknown: the control plane does not hear the node's kubelet.
     pub unheard: bool,
+    /// The annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT), as it stands there.
+    #[serde(default)]
+    pub enforcement: Option<Box<str>>,
 }
 
 /// Transport protocol of a port.
@@ -102,6 +105,8 @@ pub struct ServiceFacts {
     pub has_source_ranges: bool,
     /// Its endpoints may lie in other clusters, which no slice here tells of (Cilium's cluster mesh).
     pub is_global: bool,
+    /// The annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT), as it stands there.
+    pub enforcement: Option<Box<str>>,
 }
 
 /// One port of a slice, resolved: named target ports are numbers here.
@@ -141,6 +146,9 @@ pub struct SliceFacts {
     pub ports: Vec<SlicePort>,
     /// `endpoints`, one entry for the first address of each (kube-proxy uses no other).
     pub endpoints: Vec<EndpointFacts>,
+    /// The rotator's count of the cluster's nodes, as text: the annotation
+    /// [`FLEET`](crate::brake::FLEET).
+    pub fleet: Option<Box<str>>,
 }
 
 /// One change of the view, from a folder or from the API server. Sources deliver them in batches;

@@ -10,7 +10,6 @@ mod schedule;
 
 use std::iter;
 
-use crate::answer::Enforcement;
 use crate::cause::{Cause, State, Why};
 use crate::verdict::Verdict;
 pub use announce::Announcer;
@@ -179,8 +178,8 @@ pub fn says_leaving(message: &str) -> bool {
 }
 
 /// The message: the verdict's sentence, what is to be known beside it, and at most
-/// [`MESSAGE_MAX`] bytes.
-pub fn message(verdict: &Verdict, standing: Standing, enforcement: Enforcement) -> String {
+/// [`MESSAGE_MAX`] bytes. `lenience` is why 200 is answered all the same.
+pub fn message(verdict: &Verdict, standing: Standing, lenience: Option<&str>) -> String {
     let mut text = String::new();
     if standing.leaving {
         text.push_str(&format!("{}{LEAVING_MARK}", verdict.eligibility));
@@ -189,8 +188,10 @@ pub fn message(verdict: &Verdict, standing: Standing, enforcement: Enforcement) 
         text.push_str("works again, which has to last before it counts: ");
     }
     text.push_str(&verdict.reason());
-    if standing.status == Status::False && enforcement == Enforcement::Audit {
-        text.push_str(" (with --enforcement=audit, /livez answers 200 all the same)");
+    if standing.status == Status::False
+        && let Some(why) = lenience
+    {
+        text.push_str(&format!(" (/livez answers 200 all the same: {why})"));
     }
     bounded(text)
 }

@@ -183,8 +183,8 @@ impl Coverage {
             attached,
             wanted,
             reasons,
-            // What was not followed may have got through, and what leaves by an uplink that is not
-            // watched for an endpoint that is silent looks lost. Other devices do not matter: an answer
+            // Connections that were not followed may have got through, and those that leave by an
+            // unwatched uplink for a silent endpoint look lost. Other devices do not matter: an answer
             // passes the device of its client.
             lost_suspended: settling || full.is_some() || self.lacks_uplink(),
             // An endpoint that found no place in the map, or that only kube-proxy knows of, looks

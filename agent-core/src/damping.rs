@@ -165,12 +165,12 @@ fn dwell(first: Duration, flaps: u32) -> Duration {
 fn wishes(verdict: &Verdict, policy: UnknownPolicy) -> [Wish; SLOTS] {
     let of_family = |family: Family| match verdict.family(family) {
         Some(judged) if judged.state < verdict.state.min(State::Proven) => Wish::Pass,
-        Some(judged) => wish(judged.state, &judged.finding, policy),
+        Some(judged) => wish(&judged.finding, policy),
         None => Wish::Pass,
     };
     let [v4, v6] = Family::ALL.map(of_family);
     let whole = if verdict.families.is_empty() {
-        wish(verdict.state, &verdict.finding, policy)
+        wish(&verdict.finding, policy)
     } else {
         Wish::Pass
     };

@@ -3,16 +3,19 @@
 
 use std::time::Duration;
 
-use agent_common::service::{FAMILIES, Family};
+use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Enforcement};
+use crate::brake::{BrakeMemory, Held};
+use crate::cluster::ObjectName;
 use crate::damping::DampingMemory;
 use crate::eligibility::Eligibility;
 use crate::ledger::LedgerMemory;
-use crate::owners::DatapathOwners;
+use crate::owners::OwnersRead;
 use crate::plan::MapChange;
 use crate::probes::ProbeOutcome;
+use crate::switches::{AuditBy, Switches};
 use crate::time::Mono;
 use crate::trace::ProbeTrace;
 use crate::verdict::{LastVerdict, Verdict};
@@ -44,7 +47,7 @@ pub enum Effect {
     SearchAddresses,
     /// Read the datapath's shape, with these owners where they were just read. The answer is
     /// `Event::Shape`.
-    ReadShape(Option<[DatapathOwners; FAMILIES]>),
+    ReadShape(Option<OwnersRead>),
     /// The verdict and what is answered because of it.
     Publish(Box<Judged>),
     /// Write down what outlives the agent.
@@ -80,6 +83,12 @@ pub struct Remembered {
     pub verdict: LastVerdict,
     /// Eligibility by the last known Node object.
     pub eligibility: Eligibility,
+    /// Condition of the fleet brake.
+    #[serde(default)]
+    pub brake: BrakeMemory,
+    /// The switches as they were last read.
+    #[serde(default)]
+    pub switches: Switches,
     /// When this was written; the boot's begin, where an older agent did not say so.
     #[serde(default)]
     pub written: Mono,
@@ -106,9 +115,21 @@ pub struct Answers {
     pub healthz: Answer,
     /// On /livez.
     pub livez: Answer,
+    /// What makes the node audit: the datapath is never answered 503.
+    pub audit: Option<AuditBy>,
+    /// Reason why a 503 is held back because of other nodes.
+    pub held: Option<Held>,
 }
 
 impl Answers {
+    /// Whether the datapath's health decides them.
+    pub fn enforcement(&self) -> Enforcement {
+        match self.audit {
+            Some(_) => Enforcement::Audit,
+            None => Enforcement::Enforce,
+        }
+    }
+
     /// Holds until the first verdict, which comes before anyone can ask.
     pub fn before_the_first() -> Self {
         let livez = Answer {
@@ -122,7 +143,12 @@ impl Answers {
             node_eligible: Some(true),
             ..livez.clone()
         };
-        Self { healthz, livez }
+        Self {
+            healthz,
+            livez,
+            audit: None,
+            held: None,
+        }
     }
 }
 
@@ -145,6 +171,9 @@ pub enum Notice {
     /// The sentinel is not as it was installed.
     #[error("the sentinel is not probed: {0}")]
     Altered(String),
+    /// Another Service claims what these probes dial.
+    #[error("probes of {0} are not judged: Service {1} claims what they dial")]
+    Contested(String, ObjectName),
     #[error("the sentinel is off; the node is judged by real traffic alone: {0}")]
     SentinelOff(String),
     #[error("the sentinel is on again")]
@@ -157,6 +186,8 @@ pub enum Notice {
     /// The API server has another sentinel than the watches reported, or has the same again.
     #[error("the sentinel was read uncached: {}", .0.as_deref().unwrap_or("it is the same"))]
     Rechecked(Option<String>),
+    #[error("{0}")]
+    Ignored(String),
     #[error("the datapath's shape changed: {0}")]
     Shape(String),
     #[error("a path begins or ceases to fail: {0}")]

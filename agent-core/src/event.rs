@@ -10,7 +10,7 @@ use crate::coverage::Hooks;
 use crate::drain::Outside;
 use crate::evidence::{CountDelta, ServiceInfo, Sighting};
 use crate::expect::sentinel::Sentinel;
-use crate::owners::DatapathOwners;
+use crate::owners::OwnersRead;
 use crate::plan::{Installed, MapChange, Missing};
 use crate::shape;
 use crate::time::Mono;
@@ -179,6 +179,6 @@ pub struct KernelState {
     pub sound_since: Option<Mono>,
     /// Whether the kernel forwards.
     pub forwarding: [Option<bool>; FAMILIES],
-    /// Whose rules are there.
-    pub owners: [DatapathOwners; FAMILIES],
+    /// Whose rules are there; nothing where that could not be read.
+    pub owners: OwnersRead,
 }

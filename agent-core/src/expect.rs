@@ -18,9 +18,12 @@ use crate::cluster::{EndpointFacts, Protocol, ServiceFacts, ServicePort, SliceFa
 use crate::view::ServiceState;
 
 pub mod node;
+mod quota;
+pub mod rivals;
 pub mod sentinel;
 
 pub use node::{NodeContext, SourcePrefix};
+pub use quota::Excess;
 
 /// A frontend and what is owed to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +75,8 @@ pub struct Expectation {
     pub ports: Vec<PortExpectation>,
     /// Ports of other protocols than TCP and UDP, which are not followed.
     pub not_followed: u32,
+    /// It has more than one Service may have: nothing of it is followed.
+    pub excess: Option<Excess>,
 }
 
 /// An endpoint that connections may be sent to.
@@ -114,6 +119,10 @@ pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
     let Some(service) = state.service.as_deref() else {
         return expectation;
     };
+    expectation.excess = quota::excess(state, service, node);
+    if expectation.excess.is_some() {
+        return expectation;
+    }
     for (at, port) in service.ports.iter().enumerate() {
         match port.protocol {
             Protocol::Udp if node.sentinel.as_ref() == Some(&service.name) => continue,

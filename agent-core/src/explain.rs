@@ -148,7 +148,12 @@ impl Words<'_> {
             Lacking::New => "no Service that worked before failed".to_owned(),
             Lacking::Referee => "the sentinel's probes pass, so a policy may deny them".to_owned(),
             Lacking::Namespaces => "all are of one namespace, and others are in use".to_owned(),
-            Lacking::Sources => format!("seen from fewer than {} clients", limits.broken_sources),
+            Lacking::Sources => {
+                format!(
+                    "seen from fewer than {} pods of this node",
+                    limits.broken_sources
+                )
+            }
             Lacking::Time => format!("for less than {}", Spoken(limits.broken_after)),
         }
     }
@@ -267,10 +272,12 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
             format!("At least {probes} probes in a row failed on a path that worked before, {how}.")
         }
         (Rule::BrokenByConnections, _) => format!(
-            "Every Service with new connections failed for at least {}, {} Services of two \
-             namespaces at least that worked before, seen by {} pods of this node or more.",
+            "Every Service with new connections failed for at least {}. Among them were at least {} \
+             Services that had worked before, of {} namespaces where as many are in use, and at least \
+             {} pods of this node met it.",
             Spoken(limits.broken_after),
             limits.broken_services,
+            limits.broken_namespaces,
             limits.broken_sources,
         ),
         (Rule::StaleByProbes, _) => format!(

@@ -1,6 +1,7 @@
 //! The rows of the fleet list, built from Nodes and their condition `ServiceDatapathReady`, and the
 //! order in which they are shown. Nothing here reads a cluster.
 
+pub mod census;
 pub mod rotation;
 
 use std::time::Duration;

@@ -5,6 +5,7 @@
 //! (`cargo xtask tidy` refuses them).
 
 pub mod answer;
+pub mod brake;
 pub mod cause;
 pub mod cluster;
 pub mod condition;
@@ -32,6 +33,7 @@ pub mod report;
 pub mod shape;
 #[cfg(feature = "testing")]
 pub mod sim;
+pub mod switches;
 pub mod time;
 pub mod trace;
 pub mod verdict;

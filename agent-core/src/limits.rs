@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::owners::Declared;
 use crate::time::ns;
 
 /// Interval between readings of the kernel's evidence.
@@ -53,6 +54,8 @@ pub(crate) const RECENT: Duration = Duration::from_secs(600);
 pub(crate) const KEPT: Duration = Duration::from_secs(30);
 /// Lanes that worked before the agent was away for longer than this have to work again.
 pub(crate) const FORGOTTEN: Duration = Duration::from_secs(3_600);
+/// A Service whose first endpoints came within this time accuses nobody: a proxy may be late with them.
+pub(crate) const FIRST_ENDPOINTS: Duration = Duration::from_secs(15);
 
 /// The numbers of the verdict's rules; times are nanoseconds in JSON. The defaults are what the
 /// promises are made for.
@@ -74,7 +77,7 @@ pub struct Limits {
     pub broken_namespaces: usize,
     /// With at least so many current endpoints together.
     pub broken_endpoints: u32,
-    /// Seen from at least so many clients, a pod of this node among them.
+    /// Seen from at least so many pods of this node.
     pub broken_sources: usize,
     /// Failures beside proofs are suspect once none got through for this long.
     #[serde(with = "ns")]
@@ -140,6 +143,10 @@ pub struct Limits {
     /// A lane counts from its first probe on, as if it had worked before. Of a lane that really
     /// never worked, a failure may be how the cluster is made.
     pub assume_armed: bool,
+    /// What the operator says translates here: after the boot deadline a lane counts from its first clear
+    /// failure on, unless something else is there.
+    #[serde(default)]
+    pub declared: Option<Declared>,
 }
 
 impl Default for Limits {
@@ -173,6 +180,7 @@ impl Default for Limits {
             lag_after: Duration::from_secs(120),
             boot_deadline: Duration::from_secs(120),
             assume_armed: false,
+            declared: None,
         }
     }
 }

@@ -53,6 +53,9 @@ pub struct Settings {
     pub enforcement: Enforcement,
     /// The first dwell at 503 of a flapping node.
     pub flap_dwell: Duration,
+    /// The most nodes that may be out of service together, in percent; nothing turns the brake off.
+    #[serde(default)]
+    pub fleet_brake: Option<u32>,
     /// Source ranges of load balancers' probes.
     #[serde(skip)]
     pub drain_ignore: ProbeRanges,

@@ -1,6 +1,7 @@
 //! Owners of the datapath: those whose rules or programs translate. They are read elsewhere; here
 //! they are a set.
 
+use agent_common::service::FAMILIES;
 use serde::{Deserialize, Serialize};
 
 use crate::cause::firsts;
@@ -18,7 +19,7 @@ pub enum Owner {
     Ipvs,
     /// Cilium's programs.
     Cilium,
-    /// Something else.
+    /// Programs at the uplinks that are not known: Calico's eBPF dataplane, or ones that only watch.
     Unknown,
     /// Cilium's programs in kube-proxy's place: node ports and the node's own connections too.
     CiliumReplacement,
@@ -42,6 +43,30 @@ impl Owner {
         Self::LABELS[self as usize].1
     }
 }
+
+/// What the operator says translates Service traffic: `--datapath`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Declared {
+    /// kube-proxy, in whatever mode.
+    KubeProxy,
+    /// Cilium in kube-proxy's place.
+    Cilium,
+}
+
+impl Declared {
+    /// Whether nothing else was found: it is there, or nobody is.
+    pub(crate) fn fits(self, owners: DatapathOwners) -> bool {
+        owners.is_empty()
+            || match self {
+                Self::KubeProxy => owners.is_kube_proxy(),
+                Self::Cilium => owners.contains(Owner::CiliumReplacement),
+            }
+    }
+}
+
+/// Owners as they were read, by [`Family`](agent_common::service::Family); nothing where that failed.
+pub type OwnersRead = [Option<DatapathOwners>; FAMILIES];
 
 /// A set of owners; a list of names in JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -72,10 +97,26 @@ impl DatapathOwners {
             .filter(move |owner| self.contains(*owner))
     }
 
-    /// kube-proxy owns the path alone, in whatever mode: what it owes is known.
+    /// kube-proxy is there, in whatever mode, and no Cilium: what it owes is known.
     pub fn is_kube_proxy(self) -> bool {
-        let others = [Owner::Cilium, Owner::CiliumReplacement, Owner::Unknown];
-        !self.is_empty() && !others.into_iter().any(|other| self.contains(other))
+        let modes = [
+            Owner::KubeProxyIptables,
+            Owner::KubeProxyNftables,
+            Owner::Ipvs,
+        ];
+        let cilium = [Owner::Cilium, Owner::CiliumReplacement];
+        let has = |those: &[Owner]| those.iter().any(|owner| self.contains(*owner));
+        has(&modes) && !has(&cilium)
+    }
+
+    /// Nobody but programs that are not known: they may translate, or only watch.
+    pub(crate) fn unknown() -> Self {
+        [Owner::Unknown].into_iter().collect()
+    }
+
+    /// Whether that is all.
+    pub(crate) fn is_unknown(self) -> bool {
+        self == Self::unknown()
     }
 }
 

@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{ObjectName, Protocol};
 use crate::evidence::{Directory, ServiceInfo};
 use crate::expect::{
-    Endpoint, Expectation, Frontend, NodeContext, PortExpectation, SourcePrefix, expectation,
+    Endpoint, Excess, Expectation, Frontend, NodeContext, PortExpectation, SourcePrefix,
+    expectation,
 };
 use crate::time::Mono;
 use crate::view::{Applied, ClusterView, ServiceState};
@@ -117,6 +118,8 @@ pub struct Planner {
     /// Endpoints that left their slice and still stand in the map, marked, each with when it left.
     retired: BTreeMap<EndpointKey, Mono>,
     shortage: Shortage,
+    /// Services of which nothing is followed, since they have too much.
+    excessive: BTreeMap<ObjectName, Excess>,
 }
 
 impl Planner {
@@ -189,6 +192,18 @@ impl Planner {
         })
     }
 
+    /// Services of which nothing is followed, since they have too much.
+    pub fn excessive(&self) -> impl Iterator<Item = (&ObjectName, &Excess)> {
+        self.excessive.iter()
+    }
+
+    fn note_excess(&mut self, name: &ObjectName, expectation: &Expectation) {
+        match expectation.excess {
+            Some(excess) => self.excessive.insert(name.clone(), excess),
+            None => self.excessive.remove(name),
+        };
+    }
+
     /// Number of frontends in the map.
     pub fn frontend_count(&self) -> usize {
         self.owners.len()
@@ -227,6 +242,7 @@ impl Planner {
         self.sources.follow(before_state, after_state);
         let before = expectation(before_state, node_before);
         let after = expectation(after_state, &self.node);
+        self.note_excess(name, &after);
         if before == after {
             return;
         }

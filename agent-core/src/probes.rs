@@ -6,6 +6,7 @@
 //! for a while, and while its devices are sound. Proofs of the sentinel are kept apart from those
 //! of real connections.
 
+mod bearing;
 mod lane;
 mod outcome;
 
@@ -18,12 +19,14 @@ use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
 use crate::cause::ProbeCause;
+use crate::cluster::ObjectName;
 use crate::freshness::Lags;
 use crate::limits::Limits;
 use crate::owners::{DatapathOwners, Owner};
-use crate::shape::{Shape, Told};
+use crate::shape::Told;
 use crate::time::Mono;
 use crate::trace::{Lane, PROBE_PATHS, ProbePath, ProbeTrace, Transport};
+pub(crate) use bearing::Bearing;
 use lane::LaneMemory;
 pub(crate) use lane::{LaneLedger, Run};
 pub use outcome::{KernelFacts, ProbeOutcome, VoidReason, classify};
@@ -77,19 +80,9 @@ pub struct SentinelLedger {
     away: Option<Mono>,
     /// Effect of the datapath's shape on probes.
     pub(crate) bearing: Bearing,
-}
-
-/// Effect of the datapath's shape on probes; none before it was read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Bearing {
-    /// Probes from outside the node do not take the way of real connections.
-    aside: bool,
-    /// They are translated by another proxy than pods' connections.
-    pub(crate) mixed: bool,
-    /// Whether programs of others stand at both of the sentinel's interfaces, as told last.
-    pub(crate) managed: Told,
-    /// When lanes that were armed ceased to stand for users, by family.
-    fell_silent: [Option<Mono>; FAMILIES],
+    /// Lanes whose frontend another Service claims, and which. They stand for nothing.
+    #[serde(default)]
+    contested: Vec<(Lane, ObjectName)>,
 }
 
 /// Owners of the datapath of a family.
@@ -157,7 +150,11 @@ impl SentinelLedger {
     pub fn memory(&self) -> SentinelMemory {
         let remembered = |lane| LaneMemory::of(lane, self.lane(lane), &self.limits);
         SentinelMemory {
-            lanes: all_lanes().filter_map(remembered).collect(),
+            lanes: all_lanes()
+                // One that is released while no agent looks has to pass first, too.
+                .filter(|lane| self.rival(*lane).is_none())
+                .filter_map(remembered)
+                .collect(),
             view: self.view.clone(),
             owners: self.owners,
             lags: self.lags.clone(),
@@ -176,17 +173,23 @@ impl SentinelLedger {
             }
         }
         self.measured = None;
+        if self.rival(trace.lane).is_some() {
+            let outcome = ProbeOutcome::Void(VoidReason::Contested);
+            self.lanes[place(trace.lane)].note(trace, outcome, now);
+            return outcome;
+        }
         let lane = &mut self.lanes[place(trace.lane)];
         if lane.armed && lane.frontend != Some(trace.frontend) {
             // Success at one frontend is no proof for another.
             lane.disarm();
         }
-        if self.limits.assume_armed && self.view.counts() {
+        let counts = self.counts(trace.sent);
+        let local = self.is_refusal_clear(trace.lane, now);
+        if self.view.counts() && self.is_expected(trace.lane, outcome, local, now) {
+            let lane = &mut self.lanes[place(trace.lane)];
             (lane.armed, lane.frontend) = (true, Some(trace.frontend));
         }
         let outcome = self.with_memory(trace.lane, outcome, now);
-        let counts = self.counts(trace.sent);
-        let local = self.is_refusal_clear(trace.lane, now);
         let disarmed = self.owners[trace.lane.family as usize].disarmed;
         let unchanged_since = self.view.changed_at.max(disarmed.unwrap_or_default());
         let lane = &mut self.lanes[place(trace.lane)];
@@ -209,6 +212,23 @@ impl SentinelLedger {
             ProbeOutcome::Void(_) => {}
         }
         outcome
+    }
+
+    /// Whether a lane counts though it never worked. What a filter explains may be how the cluster is
+    /// made, whatever is declared; and a boot has its time.
+    fn is_expected(&self, lane: Lane, outcome: ProbeOutcome, local: bool, now: Mono) -> bool {
+        let clear = match outcome {
+            // The proxy may serve node ports on other addresses: where it wrote nothing, cluster IPs
+            // tell.
+            ProbeOutcome::Failed(ProbeCause::Refused) => local && lane.path != ProbePath::NodePort,
+            ProbeOutcome::Failed(cause) => cause.is_unambiguous(),
+            ProbeOutcome::Passed { .. } | ProbeOutcome::Void(_) => false,
+        };
+        let owners = self.owners(lane.family);
+        let declared = self.limits.declared;
+        let late = now.since(Mono(0)) >= self.limits.boot_deadline;
+        let wanted = || declared.is_some_and(|declared| declared.fits(owners));
+        self.limits.assume_armed || (late && clear && wanted())
     }
 
     /// The cluster view was read, and is whole: a sentinel that was not delivered yet is not gone.
@@ -242,7 +262,8 @@ impl SentinelLedger {
     /// The owners of a family's datapath were read. Another one disarms the lanes: its rules may
     /// take the traffic over at any moment. One that is gone is a fault, and changes nothing. Nor does
     /// the first: looks are seconds apart, and on a fresh node probes get through between its coming
-    /// and the look that finds it.
+    /// and the look that finds it. Programs that nobody knows change nothing beside kube-proxy's rules;
+    /// left alone they may have taken its place, and need not serve the sentinel's interfaces.
     pub fn owner_seen(&mut self, family: Family, owners: DatapathOwners, now: Mono) {
         let ownership = &mut self.owners[family as usize];
         if ownership.since.is_none() || ownership.present != owners {
@@ -253,7 +274,9 @@ impl SentinelLedger {
             return;
         }
         let known = *ownership.known.get_or_insert(owners);
-        if owners.beyond(known).is_empty() {
+        let left_alone = owners.is_unknown() && !known.is_unknown();
+        let new = owners.beyond(known).beyond(DatapathOwners::unknown());
+        if new.is_empty() && !left_alone {
             return;
         }
         ownership.known = Some(owners);
@@ -286,7 +309,7 @@ impl SentinelLedger {
     /// the datapath and what the sentinel is.
     pub fn is_failing(&self, family: Family) -> bool {
         let failing = |lane: Lane| {
-            self.stands(lane.path) && self.lane(lane).armed && self.lane(lane).run.is_some()
+            self.stands(lane) && self.lane(lane).armed && self.lane(lane).run.is_some()
         };
         lanes_of(family).any(failing)
     }
@@ -338,7 +361,10 @@ impl SentinelLedger {
         match lane.path {
             _ if self.owners(lane.family).contains(Owner::Ipvs) => true,
             ProbePath::Host => true,
-            ProbePath::NodePort => !self.failed_lately(cluster_ip, ProbeCause::Refused, now),
+            ProbePath::NodePort => {
+                let refused = self.failed_lately(cluster_ip, ProbeCause::Refused, now);
+                !refused && self.rival(cluster_ip).is_none()
+            }
             ProbePath::Pod | ProbePath::OffCluster => false,
         }
     }
@@ -393,42 +419,6 @@ impl SentinelLedger {
     /// Whether a lane of this family ever worked.
     pub(crate) fn is_armed(&self, family: Family) -> bool {
         lanes_of(family).any(|lane| self.lane(lane).armed)
-    }
-}
-
-/// Effect of the datapath's shape on the sentinel's probes: whether they take the way of users.
-impl SentinelLedger {
-    /// The datapath's shape was read: what probes from outside the node stand for. Where they begin
-    /// to stand for users they have to pass first: what failed before that says nothing.
-    pub fn shape_seen(&mut self, shape: &Shape, now: Mono) {
-        let bearing = Bearing {
-            aside: !shape.probes_stand(),
-            mixed: shape.is_mixed(),
-            managed: shape.sentinel_managed,
-            ..self.bearing
-        };
-        let before = std::mem::replace(&mut self.bearing, bearing);
-        let outside = all_lanes().filter(|lane| lane.path != ProbePath::Host);
-        match (before.aside, bearing.aside) {
-            (true, false) => outside.for_each(|lane| self.lanes[place(lane)].disarm()),
-            (false, true) => outside
-                .filter(|lane| self.lanes[place(*lane)].armed)
-                .for_each(|lane| self.bearing.fell_silent[lane.family as usize] = Some(now)),
-            _ => {}
-        }
-    }
-
-    /// Whether probes of a path take the way of real connections. The node's own always do.
-    pub(crate) fn stands(&self, path: ProbePath) -> bool {
-        path == ProbePath::Host || !self.bearing.aside
-    }
-
-    /// Whether lanes from outside the node spoke for this family until lately: where they fall silent
-    /// (their interfaces are made anew, and Cilium has yet to attach its programs), the node's own
-    /// path, which accuses only where no other does, takes no turn of theirs.
-    pub(crate) fn fell_silent(&self, family: Family, now: Mono) -> bool {
-        let at = self.bearing.fell_silent[family as usize];
-        at.is_some_and(|at| now.since(at) < self.limits.proof_age)
     }
 }
 

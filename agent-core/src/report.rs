@@ -12,7 +12,6 @@ use agent_common::evidence::{OUTCOMES, Outcome};
 use agent_common::service::{Family, SourceClass};
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::answer::Answer;
 use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cause::Failure;
 use crate::drain::DrainView;
@@ -24,9 +23,11 @@ use crate::shape::Shape;
 use crate::time::{Mono, Wall};
 use crate::verdict::Verdict;
 
+mod answers;
 pub mod drain;
 pub mod sentinel;
 
+pub use answers::{AnswerReport, Answers, FleetSeen};
 pub use sentinel::{SentinelReport, SentinelState};
 
 pub const SCHEMA: u32 = 1;
@@ -60,6 +61,9 @@ pub struct Report {
     pub sentinel: SentinelReport,
     /// Answers that follow from the verdict.
     pub answers: Answers,
+    /// What is known of the other nodes, and how lenient it makes this one.
+    #[serde(default)]
+    pub fleet: FleetSeen,
     /// Way by which connections to the healthz port come here.
     pub port: PortReport,
     /// Services by outcome: all in trouble, then the busiest.
@@ -99,13 +103,6 @@ pub struct AgentInfo {
     pub unknown_policy: UnknownPolicy,
 }
 
-/// The current answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answers {
-    pub healthz: AnswerReport,
-    pub livez: AnswerReport,
-}
-
 /// Way by which connections to the healthz port reach the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortReport {
@@ -131,26 +128,6 @@ pub enum PortWay {
     Bound,
     /// Connections are given to a listener aside; the agent holds no port.
     Steered,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AnswerReport {
-    /// 200 or 503.
-    pub status: u16,
-    /// Whether the datapath is answered as healthy.
-    pub healthy: bool,
-    /// It would be 503 if audit did not hold it back.
-    pub would_fail: bool,
-}
-
-impl From<&Answer> for AnswerReport {
-    fn from(answer: &Answer) -> Self {
-        Self {
-            status: answer.status,
-            healthy: answer.healthy,
-            would_fail: answer.would_fail,
-        }
-    }
 }
 
 /// A Service port and family with traffic.
@@ -304,13 +281,16 @@ pub struct ClusterReport {
     pub ignored: u64,
 }
 
+fn time(at: Wall) -> jiff::Timestamp {
+    jiff::Timestamp::from_nanosecond(at.0.into()).unwrap_or_default()
+}
+
 impl Report {
     /// Report on a moment of a replay. Facts that only the shell has (interfaces, listeners, the
     /// counts of Services) are left out.
     pub fn replayed(replayed: &Replayed, moment: &Moment) -> Self {
         let node = &replayed.last;
         let settings = &node.judge().settings;
-        let time = |at: Wall| jiff::Timestamp::from_nanosecond(at.0.into()).unwrap_or_default();
         Self {
             schema: SCHEMA,
             node: replayed.node.clone(),
@@ -320,16 +300,14 @@ impl Report {
                 version: replayed.agent.clone(),
                 abi: agent_common::abi::ABI_VERSION,
                 started: time(node.judge().anchor.wall),
-                enforcement: settings.enforcement,
+                enforcement: moment.judged.answers.enforcement(),
                 unknown_policy: settings.unknown_policy,
             },
             hardening: HardeningReport::default(),
             verdict: moment.judged.verdict.clone(),
             sentinel: replayed_sentinel(node),
-            answers: Answers {
-                healthz: AnswerReport::from(&moment.judged.answers.healthz),
-                livez: AnswerReport::from(&moment.judged.answers.livez),
-            },
+            answers: Answers::from(&moment.judged.answers),
+            fleet: FleetSeen::of(node.judge()),
             port: PortReport::default(),
             services: Vec::new(),
             services_omitted: 0,

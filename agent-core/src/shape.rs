@@ -11,7 +11,7 @@ use agent_common::service::{FAMILIES, Family, SourceClass};
 use serde::{Deserialize, Serialize};
 
 use crate::names;
-use crate::owners::{DatapathOwners, Owner};
+use crate::owners::{DatapathOwners, Owner, OwnersRead};
 
 mod words;
 
@@ -36,8 +36,8 @@ pub struct Facts {
     pub connect: [Option<Strangers>; FAMILIES],
     /// The same of those that run when it has bound a socket.
     pub bound: [Option<Strangers>; FAMILIES],
-    /// Whose rules are there, by [`Family`].
-    pub owners: [DatapathOwners; FAMILIES],
+    /// Whose rules are there, by [`Family`]; nothing where that could not be read.
+    pub owners: OwnersRead,
 }
 
 /// An interface that tells something.
@@ -217,7 +217,8 @@ impl Shape {
         };
         for family in Family::ALL {
             for path in SourceClass::ALL {
-                let owners = shape.owners(facts.owners[family as usize], path);
+                let there = facts.owners[family as usize].unwrap_or_default();
+                let owners = shape.owners(there, path);
                 let seen = shape.seen(path);
                 shape.paths.push(PathShape {
                     family,
@@ -259,14 +260,21 @@ impl Shape {
     pub fn owners_with(&self, owners: DatapathOwners) -> DatapathOwners {
         let replaces = self.replacement() == Some(Told::Yes);
         let more = replaces.then_some(Owner::CiliumReplacement);
-        owners.iter().chain(more).collect()
+        owners.iter().chain(more).chain(self.unknown()).collect()
     }
 
-    /// Owners that translate a path, of those that are there.
+    /// Programs at the uplinks that are not known, and may translate.
+    fn unknown(&self) -> Option<Owner> {
+        (self.cilium.is_none() && !self.strangers.is_empty()).then_some(Owner::Unknown)
+    }
+
+    /// Owners that translate a path, of those that are there. One that is not known is named where
+    /// there is nobody else: beside kube-proxy it only watches, most likely.
     fn owners(&self, there: DatapathOwners, path: SourceClass) -> DatapathOwners {
         let kube_proxy = || there.iter().filter(|owner| *owner != Owner::Cilium);
         let Some(cilium) = self.cilium else {
-            return kube_proxy().collect();
+            let unknown = self.unknown().filter(|_| there.is_empty());
+            return kube_proxy().chain(unknown).collect();
         };
         let own = Some(Owner::Cilium).into_iter();
         match (path, cilium.replacement, cilium.socket_lb) {
@@ -354,7 +362,7 @@ impl Facts {
     fn has_kube_proxy(&self) -> bool {
         let cilium = DatapathOwners::from_iter([Owner::Cilium]);
         let others = |owners: &DatapathOwners| !owners.beyond(cilium).is_empty();
-        self.owners.iter().any(others)
+        self.owners.iter().flatten().any(others)
     }
 
     fn accelerated(&self) -> Vec<String> {

@@ -7,6 +7,7 @@
 
 mod datapath;
 mod dice;
+pub mod fleet;
 mod kernel;
 mod prober;
 mod queue;

@@ -103,7 +103,11 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
         Probing::new(of, uncached)
     });
     let (probing, inbox) = probing.unzip();
-    let limits = Limits::default();
+    let declared = config.sentinel.as_ref().and_then(|of| of.datapath);
+    let limits = Limits {
+        declared,
+        ..Limits::default()
+    };
     let mut agent = Agent::new(config, loaded, probing, limits, Arc::clone(&metrics));
     agent.output.hardening = confined.report;
     agent.succeeded = succeeded;
@@ -297,6 +301,7 @@ fn settings(config: &Config, limits: Limits, rereads: bool) -> node::Settings {
         unknown_policy: config.healthz.unknown_policy,
         enforcement: config.healthz.enforcement,
         flap_dwell: config.healthz.flap_dwell,
+        fleet_brake: Some(config.healthz.fleet_brake).filter(|percent| *percent > 0),
         drain_ignore: ProbeRanges::new(config.admin.drain_ignore.iter().flatten().copied()),
         watches_services: config.source.has_services(),
         sentinel: config.sentinel.as_ref().map(|of| SentinelRule {

@@ -18,13 +18,16 @@ use agent_core::eligibility::{PRESETS, TaintError, TerminatingTaints};
 use values::dns_name;
 
 mod options;
+mod rotate;
 pub(crate) mod values;
 
 pub(crate) use options::as_option;
 pub use options::{
     AdminArgs, ApiArgs, Attach, ClusterArgs, HEALTHZ_PORT, HealthzArgs, KeptArgs, ObserverArgs,
-    PortTakeover, ProcessArgs, PublishArgs, RotateConfig, RunArgs, SentinelConfig, Switch, View,
+    PortTakeover, ProcessArgs, PublishArgs, RunArgs, SentinelConfig, Switch, View,
 };
+
+pub use rotate::RotateConfig;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {

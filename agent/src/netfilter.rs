@@ -109,11 +109,10 @@ fn message(kind: u16, flags: u16, family: u8, resource: u16, names: &[(u16, &str
     let mut body = vec![family, 0];
     body.extend(resource.to_be_bytes());
     for (attribute, name) in names {
-        body.extend((4 + name.len() as u16 + 1).to_ne_bytes());
-        body.extend(attribute.to_ne_bytes());
-        body.extend(name.as_bytes());
-        body.push(0);
-        body.resize(body.len().next_multiple_of(4), 0);
+        body.extend(netlink::attribute(
+            *attribute,
+            format!("{name}\0").as_bytes(),
+        ));
     }
     netlink::message(kind, flags, &body)
 }

@@ -93,6 +93,15 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
+/// An attribute as [`attributes`] reads it, with its padding.
+pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
 pub(crate) fn too_short() -> io::Error {
     io::ErrorKind::UnexpectedEof.into()
 }
@@ -140,13 +149,7 @@ mod tests {
 
     #[test]
     fn attributes_are_told_apart_and_flags_are_no_part_of_their_kind() {
-        let mut bytes = Vec::new();
-        for (kind, value) in [(0x8002u16, &[1u8, 2][..]), (11, &[3, 4, 5, 6])] {
-            bytes.extend((value.len() as u16 + 4).to_ne_bytes());
-            bytes.extend(kind.to_ne_bytes());
-            bytes.extend(value);
-            bytes.resize(bytes.len().next_multiple_of(4), 0);
-        }
+        let bytes = [attribute(0x8002, &[1, 2]), attribute(11, &[3, 4, 5, 6])].concat();
         let found: Vec<_> = attributes(&bytes).collect();
         assert_eq!(found, [(2, &[1, 2][..]), (11, &[3, 4, 5, 6])]);
         assert_eq!(attributes(&bytes[..7]).count(), 1, "padding may be missing");

@@ -250,8 +250,8 @@ impl Publisher {
         };
         let wall = clock::wall();
         let transition = schedule.transition().unwrap_or(wall);
-        let message = message(&report.verdict, standing, report.agent.enforcement);
-        let result = self.node.write(standing, message, wall, transition).await;
+        let words = words(report, standing);
+        let result = self.node.write(standing, words, wall, transition).await;
         match &result {
             Ok(()) => schedule.wrote(standing, transition, clock::mono()),
             Err(fault) => schedule.failed(fault.refusal, clock::mono()),
@@ -271,7 +271,7 @@ impl Publisher {
                 Status::True | Status::Unknown => EventType::Normal,
             },
             reason: standing.reason.name(),
-            note: Some(message(&report.verdict, standing, report.agent.enforcement)),
+            note: Some(words(report, standing)),
             action: ACTION.to_owned(),
             secondary: None,
         };
@@ -283,4 +283,9 @@ impl Publisher {
         }
         self.outcomes.note(Published::Event, &report.node, result);
     }
+}
+
+fn words(report: &Report, standing: Standing) -> String {
+    let lenience = report.answers.lenience();
+    message(&report.verdict, standing, lenience.as_deref())
 }

@@ -1,7 +1,8 @@
 //! `pathproof rotate`: moves the sentinel's endpoint from one generation to the next, for the whole
-//! cluster. One of several leads, by a Lease; it alone writes the sentinel's slices.
+//! cluster, and publishes how many nodes fail. One of several leads, by a Lease; it alone writes the
+//! sentinel's slices.
 //!
-//! [`agent_core::fleet::rotation`] decides what is written when; this module reads and writes it.
+//! [`agent_core::fleet`] decides what is written when; this module reads and writes it.
 //! Every write names the version that was read, so a write in between wins, and the next look reads
 //! its result. Only a signal ends the process: a failure is logged once, and tried again with the
 //! next look.
@@ -9,7 +10,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
@@ -20,11 +21,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock;
 use crate::cluster::api::client::{ApiAccess, ClientError, client, root_cause};
+use crate::cluster::api::{Nodes, follow_nodes};
 use crate::config::RotateConfig;
 use agent_core::fleet::rotation::{
     Candidate, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, Wanted, Write, slice_name,
 };
-use agent_core::time::{Mono, Wall};
+use agent_core::time::Wall;
 
 mod slices;
 #[cfg(test)]
@@ -34,8 +36,8 @@ mod tests;
 const LOOK: Duration = Duration::from_secs(5);
 /// A request that takes longer is given up.
 const REQUEST: Duration = Duration::from_secs(5);
-/// The nodes are counted this often.
-const COUNT: Duration = Duration::from_secs(300);
+/// Nodes that begin or cease to fail lead to the next look early, and no earlier than this.
+const EARLY: Duration = Duration::from_secs(1);
 
 /// Reason why the rotator could not run.
 #[derive(Debug, Error)]
@@ -61,6 +63,9 @@ enum Trouble {
     /// outage is one problem.
     #[error("the API server is not available: {why}")]
     Away { why: String },
+    /// The count of nodes that the slices hold may be old.
+    #[error("the nodes cannot be counted: {why}")]
+    Uncounted { why: String },
 }
 
 /// Runs the rotator until SIGTERM or SIGINT; then it gives the lease up, so that another one leads
@@ -81,7 +86,7 @@ pub async fn run(config: RotateConfig) -> Result<(), RotateError> {
     loop {
         let turn = async {
             rotator.look().await;
-            sleep(LOOK).await;
+            rotator.pause().await;
         };
         // A request that is cut off is written or not: the next leader reads which.
         tokio::select! {
@@ -103,8 +108,9 @@ struct Rotator {
     leases: Api<Lease>,
     services: Api<Service>,
     slices: Api<EndpointSlice>,
-    nodes: Api<Node>,
-    counted: Option<(u32, Mono)>,
+    client: Client,
+    /// While we lead: each follower of all nodes costs the API server.
+    nodes: Option<Nodes>,
     /// Last problem: it is logged once.
     said: Option<String>,
     led: bool,
@@ -121,8 +127,8 @@ impl Rotator {
             leases: Api::namespaced(client.clone(), namespace),
             services: Api::namespaced(client.clone(), namespace),
             slices: Api::namespaced(client.clone(), namespace),
-            nodes: Api::all(client.clone()),
-            counted: None,
+            client: client.clone(),
+            nodes: None,
             said: None,
             led: false,
             config,
@@ -153,9 +159,9 @@ impl Rotator {
         self.elect().await?;
         if !self.candidate.leads(clock::mono()) {
             self.rotation.rest();
+            self.nodes = None;
             return Ok(());
         }
-        let nodes = self.count().await?;
         let name = self.config.service.name.to_string();
         let service = ask("read the sentinel's Service", self.services.get_opt(&name)).await?;
         let Some(service) = service else {
@@ -166,18 +172,42 @@ impl Rotator {
         };
         let listed = ListParams::default().labels(&format!("{}={name}", slices::SERVICE_NAME));
         let found = ask("list the sentinel's slices", self.slices.list(&listed)).await?;
-        let wanted = slices::wanted(service, &self.config);
+        let clocks = || (clock::wall(), clock::mono());
+        let follow = || follow_nodes(self.client.clone(), clocks);
+        let nodes = self.nodes.get_or_insert_with(follow);
+        let now = clock::mono();
+        let (number, uncounted) = (nodes.number(), nodes.trouble());
+        let rotates = self.rotation.is_due(number, now);
+        let counted = nodes.publish(rotates, clock::wall(), now);
+        let wanted = slices::wanted(service, &self.config, counted.map(|count| count.text()));
         let seen: Vec<_> = found.items.into_iter().map(slices::seen).collect();
-        let plan = self.rotation.plan(&wanted, &seen, nodes, clock::mono());
+        let plan = self.rotation.plan(&wanted, &seen, number, now);
         self.write(&wanted, &plan).await?;
-        match plan.strangers.first() {
-            None => Ok(()),
-            Some(stranger) => Err(Trouble::Refused {
+        if let Some(stranger) = plan.strangers.first() {
+            return Err(Trouble::Refused {
                 what: "let the sentinel be probed".to_owned(),
                 why: format!(
                     "EndpointSlice {stranger} belongs to its Service and is not ours: delete it"
                 ),
-            }),
+            });
+        }
+        uncounted.map_or(Ok(()), |why| Err(Trouble::Uncounted { why }))
+    }
+
+    /// Waits until the next look is due.
+    async fn pause(&self) {
+        let early = async {
+            match &self.nodes {
+                Some(nodes) => {
+                    sleep(EARLY).await;
+                    nodes.changed().await;
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = early => {}
+            () = sleep(LOOK) => {}
         }
     }
 
@@ -192,9 +222,13 @@ impl Rotator {
                 let now = clock::mono();
                 self.rotation.wrote(*generation, plan.rotates, now);
             }
-            match plan.rotates {
-                true => tracing::debug!(?write, "the endpoint moves"),
-                false => tracing::info!(?write, "a slice was not as it should be"),
+            match write {
+                Write::Count { .. } => {
+                    let fleet = wanted.fleet.as_deref().unwrap_or_default();
+                    tracing::info!(%fleet, "the count of nodes changed");
+                }
+                _ if plan.rotates => tracing::debug!(?write, "the endpoint moves"),
+                _ => tracing::info!(?write, "a slice was not as it should be"),
             }
         }
         Ok(())
@@ -218,6 +252,16 @@ impl Rotator {
                 let patch = Patch::Merge(slices::patch(&slice, version));
                 let patched = self.slices.patch(&name, &patch_params, &patch);
                 ask(&format!("update slice {name}"), patched).await?;
+            }
+            Write::Count { family, version } => {
+                let name = slice_name(&wanted.service, *family);
+                let patch = Patch::Merge(slices::count_patch(wanted, *family, version));
+                let patched = self.slices.patch(&name, &patch_params, &patch);
+                ask(
+                    &format!("write the count of nodes to slice {name}"),
+                    patched,
+                )
+                .await?;
             }
             Write::Delete { name, version } => {
                 let params = DeleteParams::default().preconditions(Preconditions {
@@ -263,22 +307,6 @@ impl Rotator {
             Err(other) => return Err(other),
         }
         Ok(())
-    }
-
-    /// Nodes of the cluster: one is read, and how many remain.
-    async fn count(&mut self) -> Result<u32, Trouble> {
-        let now = clock::mono();
-        let recent = |(_, at): &(u32, Mono)| now.since(*at) < COUNT;
-        if let Some((nodes, _)) = self.counted.filter(recent) {
-            return Ok(nodes);
-        }
-        let one = ListParams::default().limit(1);
-        let listed = ask("count the nodes", self.nodes.list_metadata(&one)).await?;
-        let remaining = listed.metadata.remaining_item_count.unwrap_or(0);
-        let nodes = remaining.saturating_add(listed.items.len() as i64);
-        let nodes = u32::try_from(nodes).unwrap_or(1);
-        self.counted = Some((nodes, now));
-        Ok(nodes)
     }
 
     /// Lets another one lead at once.

@@ -99,7 +99,12 @@ async fn health_port() -> Port {
     let (healthz, livez) = (answer(503), answer(200));
     let now = || Wall(1_795_266_000_250_000_000);
     let calm = livez.body(now()).into_bytes();
-    let (sender, answers) = watch::channel(Arc::new(Answers { healthz, livez }));
+    let (sender, answers) = watch::channel(Arc::new(Answers {
+        healthz,
+        livez,
+        audit: None,
+        held: None,
+    }));
     let metrics = Metrics::new();
     let state = HealthState {
         answers,

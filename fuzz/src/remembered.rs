@@ -6,6 +6,7 @@ use std::time::Duration;
 use agent_common::service::Family;
 use agent_core::answer::{Endpoint, answer};
 use agent_core::answer::{Enforcement, UnknownPolicy};
+use agent_core::brake::Brake;
 use agent_core::cluster::ObjectName;
 use agent_core::damping::Damping;
 use agent_core::effect::Remembered;
@@ -35,6 +36,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
 fn go_on(known: &Remembered, observed: bool, now: Mono) {
     let mut ledger = Ledger::restore(Limits::default(), known.ledger.clone(), observed, now);
     let mut damping = Damping::restore(Duration::from_secs(10), known.damping.clone());
+    let mut brake = Brake::restore(Some(20), "node", known.brake);
     let inputs = Inputs {
         eligibility: known.eligibility.clone(),
         view_synced: observed,
@@ -52,16 +54,11 @@ fn go_on(known: &Remembered, observed: bool, now: Mono) {
         let judged = verdict(&ledger, &inputs, now).following(Some(&known.verdict));
         assert!(!judged.reason().is_empty() && judged.since <= now.max(known.verdict.since));
         let served = damping.step(&judged, UnknownPolicy::Open);
+        let held = brake.step(!served.healthy, observed, now);
+        let may_refuse = held.is_none() && known.switches.audit(Enforcement::Enforce).is_none();
         for endpoint in [Endpoint::Healthz, Endpoint::Livez] {
             let policy = UnknownPolicy::Open;
-            let said = answer(
-                endpoint,
-                &judged,
-                &served,
-                policy,
-                Enforcement::Enforce,
-                &anchor,
-            );
+            let said = answer(endpoint, &judged, &served, policy, may_refuse, &anchor);
             let body = said.body(anchor.wall_of(now));
             serde_json::from_str::<serde_json::Value>(&body).expect("an answer is JSON");
         }

@@ -3,15 +3,18 @@
 //! Service's fault takes no node out, is asserted.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use node_tests::cluster::Mode;
+use node_tests::traffic::Plan;
 use node_tests::watch::Watch;
+use node_tests::world::{Family, Place};
 use serde_json::Value;
 
-use crate::ipvs;
 use crate::scene::{PATIENCE, Scene, until};
+use crate::{ipvs, quiet};
 
 /// How long kube-proxy gets to notice what ours noticed, and ours to keep still.
 const LOOK: Duration = Duration::from_secs(4);
@@ -28,6 +31,7 @@ enum Fault {
     ServicesFlushed,
     TablesGone,
     EverythingWiped,
+    MasqueradeFlushed,
     PodRoutesGone,
     ForwardingOff,
     ForwardDropped,
@@ -37,7 +41,9 @@ enum Fault {
 
 impl Fault {
     /// Those of every mode.
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
+        // First: a kube-proxy that has just started writes the chain again after some seconds.
+        Self::MasqueradeFlushed,
         Self::ServicesFlushed,
         Self::TablesGone,
         Self::EverythingWiped,
@@ -93,9 +99,11 @@ impl Fault {
                 Mode::Ipvs => ipvs::clear(scene),
             },
             Self::EverythingWiped => wipe(scene),
-            Self::PodRoutesGone => {
-                scene.routes = Some(scene.world.cut_pod_routes().expect("cut routes"));
+            Self::MasqueradeFlushed => {
+                dial_the_other_node(scene);
+                stop_masquerading(scene);
             }
+            Self::PodRoutesGone => pods(scene, |name| scene.world.cut_route(name)),
             Self::ForwardingOff => scene.world.set_forwarding(false).expect("forwarding off"),
             Self::ForwardDropped => scene.world.block_forwarding(true).expect("a filter"),
             Self::OneServiceEmptied => empty_service(scene, "demo/api:http"),
@@ -104,13 +112,14 @@ impl Fault {
 
     /// Takes it back; kube-proxy writes all its rules again when it starts.
     fn mend(self, scene: &mut Scene) {
+        if self == Self::MasqueradeFlushed {
+            let usual = scene.clients.len() - Family::ALL.len();
+            scene.clients.truncate(usual);
+        }
         match self {
             Self::ForwardingOff => scene.world.set_forwarding(true).expect("forwarding on"),
             Self::ForwardDropped => scene.world.block_forwarding(false).expect("no filter"),
-            Self::PodRoutesGone => {
-                let routes = scene.routes.take().expect("routes that were cut");
-                scene.world.mend_pod_routes(&routes).expect("mend routes");
-            }
+            Self::PodRoutesGone => pods(scene, |name| scene.world.mend_route(name)),
             _ => {
                 scene.lock = None;
                 kill_proxy(scene);
@@ -134,7 +143,8 @@ impl fmt::Display for Fault {
             Self::ProxyStoppedEndpointReplaced => "stopped, and an endpoint replaced",
             Self::LockHeldEndpointReplaced => "xtables lock held, and an endpoint replaced",
             Self::EverythingWiped => "all tables wiped",
-            Self::PodRoutesGone => "routes to all pods gone",
+            Self::MasqueradeFlushed => "masquerade chain flushed",
+            Self::PodRoutesGone => "routes to this node's pods gone",
             Self::ServicesFlushed => "chain of all Services flushed",
             Self::TablesGone => "nat table flushed or tables deleted",
             Self::ForwardingOff => "forwarding off",
@@ -154,6 +164,35 @@ fn leave(scene: &mut Scene) {
 fn kill_proxy(scene: &mut Scene) {
     if let Some(proxy) = scene.proxy.take() {
         proxy.kill().expect("kill kube-proxy");
+    }
+}
+
+/// Does something for every pod of the node.
+fn pods(scene: &Scene, work: impl Fn(&str) -> anyhow::Result<()>) {
+    let local = scene.world.pods().filter(|pod| pod.place != Place::Remote);
+    local.for_each(|pod| work(&pod.name).expect("a pod's route"));
+}
+
+/// Clients outside who need the masquerade: one endpoint in three is on the other node.
+fn dial_the_other_node(scene: &mut Scene) {
+    for family in Family::ALL {
+        let port = SocketAddr::new(scene.world.node_address(family), 30080);
+        let plan = Plan::from_outside(&scene.world, 1, port).rate(7.0);
+        scene.clients.push(plan.start().expect("a client"));
+    }
+}
+
+/// As another firewall does that owns the chain after NAT.
+fn stop_masquerading(scene: &Scene) {
+    match scene.mode() {
+        Mode::Nftables => nft(
+            scene,
+            "flush chain ip kube-proxy masquerading\nflush chain ip6 kube-proxy masquerading\n",
+        ),
+        Mode::Iptables | Mode::IptablesLegacy | Mode::Ipvs => {
+            let flush = "-t nat -F KUBE-POSTROUTING";
+            scene.proxy().iptables(flush).expect("flush a chain");
+        }
     }
 }
 
@@ -284,7 +323,7 @@ fn table(name: &str, mode: Mode, faults: &[Fault]) {
         return;
     };
     scene.traffic();
-    thread::sleep(SETTLED);
+    thread::sleep(SETTLED.max(quiet::asked().unwrap_or_default()));
     scene.wait_proven();
     let (ours, theirs) = (scene.watch(), scene.watch_proxy());
     let rows: Vec<Row> = faults

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use node_tests::cluster::{Mode, base, node_pod};
 use node_tests::manifests::AUTOSCALER_TAINT;
-use node_tests::world::{agent_binary, write_script};
+use node_tests::world::{NODE_NAME, agent_binary, write_script};
 
 use crate::scene::{PATIENCE, Scene, until};
 
@@ -110,7 +110,9 @@ fn a_pod_reaches_the_api_server_whatever_the_node_does() {
     );
     let gone = format!("{pod}?gracePeriodSeconds=0");
     scene.api.delete(&gone).expect("delete the pod");
-    let made = until(PATIENCE, || node_pod(&scene.api, base::AGENT).ok());
+    let made = until(PATIENCE, || {
+        node_pod(&scene.api, base::AGENT, NODE_NAME).ok()
+    });
     assert!(made.is_some(), "the pod again");
     fs::copy(token(&scene), scene.world.dir().join("mount/token")).expect("a new token");
     scene.control.stop_apiserver();

@@ -6,15 +6,19 @@
 
 mod afresh;
 mod black_hole;
+mod brake;
 mod calm;
+mod declared;
 mod dropin;
 mod dropin_cleanup;
 mod faults;
 mod first;
+mod five;
 mod fleet;
 mod in_cluster;
 mod ipvs;
 mod parity;
+mod peers;
 mod publish;
 mod quiet;
 mod rights;
@@ -22,3 +26,4 @@ mod rotate;
 mod scene;
 mod shipped;
 mod takeover;
+mod tenant;

@@ -15,7 +15,7 @@ impl Scene {
         conditions.iter().find(ours).cloned()
     }
 
-    fn wait_condition(&self, status: &str, reason: &str) -> Value {
+    pub(crate) fn wait_condition(&self, status: &str, reason: &str) -> Value {
         let seen = until(PATIENCE, || {
             self.condition().filter(|of| {
                 let said = of["reason"].as_str().unwrap_or_default();

@@ -4,7 +4,7 @@ use http::Method;
 use node_tests::cluster::{Api, ControlPlane, Mode, Refused, Servers, base, create, node_pod};
 use node_tests::manifests::Manifests;
 use node_tests::skip;
-use node_tests::world::World;
+use node_tests::world::{NODE_NAME, World};
 use serde_json::{Value, json};
 
 use crate::scene::{NODE, install};
@@ -75,7 +75,7 @@ fn roles_give_what_is_needed_and_nothing_else() {
     let other = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node-2" } });
     create(&admin, other).expect("another Node");
     let bearer = |account| {
-        let pod = node_pod(&admin, account).expect("a pod");
+        let pod = node_pod(&admin, account, NODE_NAME).expect("a pod");
         let token = admin
             .token(base::NAMESPACE, account, &pod)
             .expect("a token");

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use node_tests::cluster::{
-    self, Api, ControlPlane, KubeProxy, Mode, Relay, Servers, account_kubeconfig, base, namespace,
-    put_file,
+    self, Api, ControlPlane, KubeProxy, Mode, Process, Relay, Servers, account_kubeconfig, base,
+    namespace, put_file,
 };
 use node_tests::http::Response;
 use node_tests::manifests::{Manifests, Service};
@@ -22,7 +22,7 @@ use node_tests::skip;
 use node_tests::traffic::{Client, Plan, Server};
 pub(crate) use node_tests::wait::until;
 use node_tests::watch::Watch;
-use node_tests::world::{Agent, Family, NODE_NAME, Routes, World, agent_binary};
+use node_tests::world::{Agent, Family, NODE_NAME, Namespace, World, agent_binary};
 use serde_json::{Value, json};
 
 /// Far longer than anything here takes, for machines that do much else.
@@ -32,6 +32,10 @@ pub(crate) const PORT: u16 = 8080;
 /// The Node under test.
 pub(crate) const NODE: &str = "/api/v1/nodes/node-1";
 
+/// The sentinel's slice that bears the count of the fleet.
+pub(crate) const SLICE: &str =
+    "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices/pathproof-sentinel-ipv4";
+
 /// Everything that is up. Dropped in this order.
 pub(crate) struct Scene {
     pub(crate) clients: Vec<Client>,
@@ -40,13 +44,11 @@ pub(crate) struct Scene {
     pub(crate) proxy: Option<KubeProxy>,
     /// The lock of iptables, held against kube-proxy.
     pub(crate) lock: Option<File>,
-    /// Routes to pods that were cut.
-    pub(crate) routes: Option<Routes>,
     pub(crate) relay: Relay,
     pub(crate) api: Api,
     pub(crate) control: ControlPlane,
     pub(crate) manifests: Manifests,
-    programs: Servers,
+    pub(crate) programs: Servers,
     mode: Mode,
     pub(crate) world: World,
 }
@@ -77,7 +79,6 @@ impl Scene {
             agent: None,
             proxy: None,
             lock: None,
-            routes: None,
             relay,
             api,
             control,
@@ -168,26 +169,48 @@ impl Scene {
 
     /// Waits until every path of the sentinel is armed and the node is proven in both families.
     pub(crate) fn wait_proven(&self) {
+        proven(self.agent());
+    }
+
+    /// Waits for a state with this status on both endpoints.
+    pub(crate) fn wait_for(&self, state: &str, status: u64, within: Duration) -> Value {
         let mut last = Value::Null;
-        let seen = until(PATIENCE, || {
+        let seen = until(within, || {
             last = self.agent().verdict().ok()?;
-            let families = last["verdict"]["families"].as_array()?;
-            let lanes = |family: &Value| {
-                family["lanes"].as_array().is_some_and(|lanes| {
-                    !lanes.is_empty()
-                        && lanes.iter().all(|lane| {
-                            lane["state"] == "off"
-                                || (lane["armed"] == true && lane["state"] == "passing")
-                        })
-                })
-            };
-            let proven = last["verdict"]["state"] == "proven"
-                && last["answers"]["healthz"]["status"] == 200
-                && families.len() == 2
-                && families.iter().all(lanes);
-            proven.then_some(())
+            let answers = &last["answers"];
+            let answered = ["healthz", "livez"]
+                .iter()
+                .all(|of| answers[of]["status"] == status);
+            (last["verdict"]["state"] == state && answered).then_some(())
         });
-        assert!(seen.is_some(), "never proven: {last:#}");
+        assert!(seen.is_some(), "never {state} and {status}: {last:#}");
+        last
+    }
+
+    /// Starts a rotator that has something to count, and does not rotate meanwhile.
+    pub(crate) fn rotator(&self, name: &str) -> Process {
+        let mut command = self.world.node.command(agent_binary().expect("a binary"));
+        command
+            .args(["rotate", "--interval", "600", "--kubeconfig"])
+            .arg(self.kubeconfig_of(base::ROTATOR));
+        Process::start(command, name, self.world.dir()).expect("a rotator")
+    }
+
+    /// Waits until the agent knows this count. A rotator leads as soon as the lease of one that was killed
+    /// has run out.
+    pub(crate) fn counted(&self, unsound: u64, nodes: u64) {
+        let mut last = Value::Null;
+        let seen = until(2 * PATIENCE, || {
+            last = self.agent().verdict().ok()?["fleet"].clone();
+            let count = &last["count"];
+            (count["unsound"] == unsound && count["nodes"] == nodes).then_some(())
+        });
+        let slice = || self.api.get(SLICE).expect("a slice");
+        assert!(
+            seen.is_some(),
+            "not {unsound} of {nodes}: {last:#}, {:#}",
+            slice()
+        );
     }
 
     /// Answers of both health servers to the same request: kube-proxy's and ours.
@@ -287,6 +310,45 @@ impl Scene {
             self.clients.push(plan.start().expect("a client"));
         }
     }
+}
+
+/// Waits until every path of the sentinel is armed and the node is proven in both families.
+pub(crate) fn proven(agent: &Agent) {
+    let mut last = Value::Null;
+    let seen = until(PATIENCE, || {
+        last = agent.verdict().ok()?;
+        let families = last["verdict"]["families"].as_array()?;
+        let lanes = |family: &Value| {
+            family["lanes"].as_array().is_some_and(|lanes| {
+                !lanes.is_empty()
+                    && lanes.iter().all(|lane| {
+                        lane["state"] == "off"
+                            || (lane["armed"] == true && lane["state"] == "passing")
+                    })
+            })
+        };
+        let proven = last["verdict"]["state"] == "proven"
+            && last["answers"]["healthz"]["status"] == 200
+            && families.len() == 2
+            && families.iter().all(lanes);
+        proven.then_some(())
+    });
+    assert!(seen.is_some(), "never proven: {last:#}");
+}
+
+/// Takes every rule out of the chain that kube-proxy's translation begins with, in nftables mode.
+pub(crate) fn flush(node: &Namespace) {
+    let flush = "flush chain ip kube-proxy services\nflush chain ip6 kube-proxy services\n";
+    node.nft(flush).expect("flush");
+}
+
+/// The rules of that chain, as a script that adds them again.
+pub(crate) fn rules_of_services(node: &Namespace) -> String {
+    let list = |family: &str| {
+        let words = ["list", "chain", family, "kube-proxy", "services"];
+        node.feed("nft", &words, "").expect("a chain")
+    };
+    list("ip") + &list("ip6")
 }
 
 fn services(world: &World) -> Vec<Service> {

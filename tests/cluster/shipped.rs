@@ -132,6 +132,11 @@ fn notes_say_what_to_do_next_at_each_home() {
             assert!(notes.contains(word), "{home}: no {word} in {notes}");
         }
         assert!(!notes.contains("<no value>"), "{notes}");
+        // It begins with audit, and one command enforces.
+        let enforce = "helm upgrade pathproof CHART -n pathproof --reuse-values \
+            --set agent.enforcement=enforce";
+        let is_audit = notes.contains("This is audit") && notes.contains(enforce);
+        assert_eq!(is_audit, home != "rke1", "{notes}");
         // Nothing is advised that the chart would refuse.
         let is_rke1 = home == "rke1";
         assert_eq!(
@@ -141,6 +146,13 @@ fn notes_say_what_to_do_next_at_each_home() {
         );
         assert_eq!(notes.contains("ScrapeConfig"), is_rke1, "{notes}");
     }
+    let enforces = ["--dry-run=server", "--set", "agent.enforcement=enforce"];
+    let told = cluster.helm("install", &enforces);
+    let back = "--reuse-values --set agent.enforcement=audit";
+    assert!(
+        told.contains("This enforces") && told.contains(back),
+        "{told}"
+    );
 }
 
 /// What of ours the API server has.
@@ -181,17 +193,18 @@ fn helm_takes_away_what_it_brought() {
     let installed = ours(&cluster.api);
     // Two of each ServiceAccount, its roles and bindings, and the workloads behind them.
     assert!(installed.len() >= 18, "{installed:?}");
-    cluster.helm("upgrade", &["--set", "agent.enforcement=audit"]);
+    cluster.helm("upgrade", &["--set", "agent.enforcement=enforce"]);
     let agent = "/apis/apps/v1/namespaces/pathproof/daemonsets/pathproof-agent";
     let args = |api: &Api| {
         let agent = api.get(agent).expect("the agent");
         agent["spec"]["template"]["spec"]["containers"][0]["args"].clone()
     };
-    assert_eq!(args(&cluster.api), json!(["run", "--enforcement=audit"]));
+    assert_eq!(args(&cluster.api), json!(["run", "--datapath=kube-proxy"]));
     let mut rollback = cluster.command(Tool::Helm);
     rollback.args(["rollback", "pathproof", "1", "--namespace", "pathproof"]);
     said(&mut rollback).expect("roll back");
-    assert_eq!(args(&cluster.api), json!(["run"]));
+    let audit = ["run", "--enforcement=audit", "--datapath=kube-proxy"];
+    assert_eq!(args(&cluster.api), json!(audit));
     // Another home: what it has no use for goes.
     cluster.helm("upgrade", &["--set", "home=rke1"]);
     let rotator = ours(&cluster.api);

@@ -11,12 +11,13 @@ use tempfile::TempDir;
 use crate::fleet::{ALWAYS_0, FROM_MINUTE_10, Firing, Fleet, UNTIL_MINUTE_10};
 
 const BROKEN: &str = "PathproofDatapathBroken";
-const CRITICAL: &str = "critical";
-const WARNING: &str = "warning";
+const STAYS_BROKEN: &str = "PathproofDatapathStaysBroken";
+pub(crate) const CRITICAL: &str = "critical";
+pub(crate) const WARNING: &str = "warning";
 const INFO: &str = "info";
 
 /// The groups as they are shipped, as promtool reads them.
-fn rules() -> (TempDir, PathBuf) {
+pub(crate) fn rules() -> (TempDir, PathBuf) {
     let file = node_tests::deploy::folder().join("chart/files/alerts/prometheus-rule.yaml");
     let text = fs::read_to_string(file).expect("the rules");
     let objects = node_tests::cluster::documents(&text).expect("YAML");
@@ -26,17 +27,17 @@ fn rules() -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-fn promtool(arguments: &[&str], file: &PathBuf) -> String {
+pub(crate) fn promtool(arguments: &[&str], file: &PathBuf) -> String {
     let mut command = Tool::Promtool.command().expect("promtool");
     said(command.args(arguments).arg(file)).unwrap_or_else(|error| panic!("{error:#}"))
 }
 
-fn without_promtool() -> bool {
+pub(crate) fn without_promtool() -> bool {
     Tool::Promtool.skip_without("alerts")
 }
 
 #[track_caller]
-fn expect(fleet: &Fleet, expected: &[(&str, &[Firing])]) {
+pub(crate) fn expect(fleet: &Fleet, expected: &[(&str, &[Firing])]) {
     let (dir, _) = rules();
     let test = dir.path().join("test.yaml");
     let text = fleet.test("rules.yaml", expected).to_string();
@@ -44,20 +45,28 @@ fn expect(fleet: &Fleet, expected: &[(&str, &[Firing])]) {
     promtool(&["test", "rules"], &test);
 }
 
-fn firing(alert: &'static str, severity: &'static str) -> Vec<Firing> {
+pub(crate) fn firing(alert: &'static str, severity: &'static str) -> Vec<Firing> {
     vec![Firing::on(alert, severity, "node-2")]
 }
 
-fn broken(nodes: impl IntoIterator<Item = usize>) -> Vec<Firing> {
-    let on = |node| Firing::on(BROKEN, CRITICAL, &format!("node-{node}"));
+/// Single nodes that have been broken for a while.
+pub(crate) fn broken(nodes: impl IntoIterator<Item = usize>) -> Vec<Firing> {
+    let on = |node| Firing::on(BROKEN, WARNING, &format!("node-{node}"));
     nodes.into_iter().map(on).collect()
 }
 
+/// The same, for long.
+pub(crate) fn stay_broken(nodes: impl Iterator<Item = usize> + Clone) -> Vec<Firing> {
+    let on = |node| Firing::on(STAYS_BROKEN, CRITICAL, &format!("node-{node}"));
+    let long: Vec<Firing> = nodes.clone().map(on).collect();
+    [broken(nodes), long].concat()
+}
+
 /// With the first nodes broken from minute 10 on.
-fn first_broken(nodes: usize, of: usize) -> Fleet {
+pub(crate) fn first_broken(nodes: usize, of: usize) -> Fleet {
     let mut fleet = Fleet::healthy(of);
     for node in 1..=nodes {
-        fleet.state(&format!("node-{node}"), "IPv4", "broken", FROM_MINUTE_10);
+        fleet.broken(&format!("node-{node}"), "IPv4", "leaked", FROM_MINUTE_10);
     }
     fleet
 }
@@ -82,8 +91,8 @@ fn nothing_fires_where_all_is_well() {
 
 /// State, how long it must last, alert, severity.
 #[rstest]
-#[case("broken", "10m30s", "11m30s", BROKEN, CRITICAL)]
-#[case("stale", "10m30s", "11m30s", BROKEN, CRITICAL)]
+#[case("broken", "11m30s", "12m30s", BROKEN, WARNING)]
+#[case("stale", "11m30s", "12m30s", BROKEN, WARNING)]
 #[case("degraded", "14m", "16m", "PathproofDatapathDegraded", WARNING)]
 #[case("suspect", "24m", "26m", "PathproofDatapathSuspect", WARNING)]
 #[case("unknown", "24m", "26m", "PathproofNothingKnown", INFO)]
@@ -102,6 +111,24 @@ fn a_state_that_lasts(
     expect(&fleet, &[(short, &[]), (long, &firing(alert, severity))]);
 }
 
+/// A page comes when a single node does not recover by itself.
+#[rstest]
+#[case("broken")]
+#[case("stale")]
+fn a_single_node_is_a_warning_before_it_is_critical(#[case] state: &str) {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::healthy(10);
+    fleet.state("node-2", "IPv4", state, FROM_MINUTE_10);
+    let warned = firing(BROKEN, WARNING);
+    let paged = stay_broken([2].into_iter());
+    expect(
+        &fleet,
+        &[("12m30s", &warned), ("19m30s", &warned), ("20m30s", &paged)],
+    );
+}
+
 /// Both families of a node: one alert each.
 #[test]
 fn families_are_told_apart() {
@@ -112,9 +139,9 @@ fn families_are_told_apart() {
     for family in ["IPv4", "IPv6"] {
         fleet.state("node-2", family, "broken", FROM_MINUTE_10);
     }
-    let mut both = firing(BROKEN, CRITICAL);
+    let mut both = firing(BROKEN, WARNING);
     both[0].times = 2;
-    expect(&fleet, &[("12m", &both)]);
+    expect(&fleet, &[("13m", &both)]);
 }
 
 #[test]
@@ -124,7 +151,7 @@ fn an_alert_ends_with_its_fault() {
     }
     let mut fleet = Fleet::healthy(10);
     fleet.state("node-2", "IPv4", "broken", UNTIL_MINUTE_10);
-    let fires = firing(BROKEN, CRITICAL);
+    let fires = firing(BROKEN, WARNING);
     expect(&fleet, &[("9m", &fires), ("11m", &[])]);
 }
 
@@ -150,44 +177,7 @@ fn a_node_that_was_never_seen_counts() {
     let mut fleet = Fleet::healthy(10);
     fleet.remove("pathproof_node_eligible", "node=\"node-2\"");
     fleet.state("node-2", "IPv4", "broken", FROM_MINUTE_10);
-    expect(&fleet, &[("12m", &firing(BROKEN, CRITICAL))]);
-}
-
-/// Two of ten are two nodes; three, a fifth, are something that they share; so are twenty of many.
-#[rstest]
-#[case(2, 10, false)]
-#[case(2, 3, false)]
-#[case(3, 3, true)]
-#[case(3, 10, true)]
-#[case(3, 15, true)]
-#[case(3, 16, false)]
-#[case(19, 110, false)]
-#[case(20, 110, true)]
-fn many_nodes_at_once(#[case] nodes: usize, #[case] of: usize, #[case] is_many: bool) {
-    if without_promtool() {
-        return;
-    }
-    let mut expected = broken(1..=nodes);
-    if is_many {
-        expected.push(Firing::on("PathproofManyNodesBroken", CRITICAL, ""));
-    }
-    expect(
-        &first_broken(nodes, of),
-        &[("10m30s", &[]), ("12m", &expected)],
-    );
-}
-
-#[test]
-fn nodes_that_leave_are_not_many() {
-    if without_promtool() {
-        return;
-    }
-    let mut fleet = first_broken(5, 10);
-    for node in 1..=3 {
-        let label = format!("node=\"node-{node}\",");
-        fleet.set("pathproof_node_eligible", &[label], ALWAYS_0);
-    }
-    expect(&fleet, &[("12m", &broken(4..=5))]);
+    expect(&fleet, &[("13m", &firing(BROKEN, WARNING))]);
 }
 
 /// While an update runs two agents speak for a node: the later one answers, the worse one counts.
@@ -205,7 +195,7 @@ fn two_agents_of_one_node_are_one_alert() {
         "state=\"broken\"",
     ];
     fleet.set("pathproof_state", &new, FROM_MINUTE_10);
-    expect(&fleet, &[("12m", &firing(BROKEN, CRITICAL))]);
+    expect(&fleet, &[("13m", &firing(BROKEN, WARNING))]);
 }
 
 /// Each time for less than the minute that a broken node takes.
@@ -219,10 +209,31 @@ fn a_node_that_breaks_again_and_again() {
     fleet.set("pathproof_would_fail", &livez, "0x19 1 0x100");
     expect(&fleet, &[("10m", &[]), ("12m", &[])]);
     fleet.set("pathproof_would_fail", &livez, "0x19 1 0x4 1 0x100");
-    let flaps = firing("PathproofNodeFlaps", CRITICAL);
+    let flaps = firing("PathproofNodeFlaps", WARNING);
     expect(&fleet, &[("11m", &[]), ("14m", &flaps), ("40m", &[])]);
     fleet.set("pathproof_node_eligible", &["node=\"node-2\","], ALWAYS_0);
     expect(&fleet, &[("14m", &[])]);
+}
+
+/// A page comes when it does not stop: each recovery lasts for three minutes.
+#[test]
+fn a_node_that_keeps_flapping() {
+    if without_promtool() {
+        return;
+    }
+    let livez = ["node=\"node-2\",", "endpoint=\"livez\""];
+    let cycle = "1 0x5 ".repeat(16);
+    let mut fleet = Fleet::healthy(10);
+    fleet.set("pathproof_would_fail", &livez, &format!("0x19 {cycle}"));
+    let warned = firing("PathproofNodeFlaps", WARNING);
+    let paged = [
+        warned.clone(),
+        firing("PathproofNodeKeepsFlapping", CRITICAL),
+    ];
+    expect(
+        &fleet,
+        &[("15m", &warned), ("42m", &warned), ("45m", &paged.concat())],
+    );
 }
 
 #[test]
@@ -337,27 +348,36 @@ fn an_endpoint_that_does_not_move() {
     expect(&fleet, &[("45m", &[])]);
 }
 
-/// What people read: the words of each alert have the node in them, and no empty label.
+/// What people read: the words of an alert name the node, and have no empty label.
 #[test]
 fn words_are_filled_in() {
     if without_promtool() {
         return;
     }
+    let labels = json!({ "severity": WARNING, "node": "node-1", "family": "IPv4" });
+    let words = [
+        "Node node-1 does not route Services over IPv4",
+        "New IPv4 connections to Services fail on node node-1, or go to endpoints that are gone, for \
+         more than 2 minutes, and the node is not leaving the cluster. `kubectl pathproof why \
+         node-1` names the cause.",
+    ];
+    expect_words(&first_broken(1, 10), BROKEN, &labels, words);
+}
+
+/// Summary and description of the only alert of this name, which fires at minute 13.
+#[track_caller]
+pub(crate) fn expect_words(fleet: &Fleet, alert: &str, labels: &Value, words: [&str; 2]) {
     let (dir, _) = rules();
-    let mut test = first_broken(1, 10).test("rules.yaml", &[]);
-    let annotations = json!({
-        "summary": "Node node-1 does not route Services over IPv4",
-        "description": "New IPv4 connections to Services fail on node node-1, or go to endpoints \
-            that are gone, for more than a minute, and the node is not leaving the cluster. \
-            `kubectl pathproof why node-1` names the cause.",
-        "runbook_url": format!("{}#pathproofdatapathbroken", crate::references::RUNBOOKS),
-    });
+    let mut test = fleet.test("rules.yaml", &[]);
+    let runbook = format!("{}#{}", crate::references::RUNBOOKS, alert.to_lowercase());
     test["tests"][0]["alert_rule_test"] = json!([{
-        "eval_time": "12m",
-        "alertname": BROKEN,
+        "eval_time": "13m",
+        "alertname": alert,
         "exp_alerts": [{
-            "exp_labels": { "severity": CRITICAL, "node": "node-1", "family": "IPv4" },
-            "exp_annotations": annotations,
+            "exp_labels": labels,
+            "exp_annotations": {
+                "summary": words[0], "description": words[1], "runbook_url": runbook,
+            },
         }],
     }]);
     let file = dir.path().join("words.yaml");
@@ -372,7 +392,7 @@ fn an_alert_that_is_not_expected_is_found() {
         return;
     }
     let (dir, _) = rules();
-    let test = first_broken(1, 10).test("rules.yaml", &[("12m", &[])]);
+    let test = first_broken(1, 10).test("rules.yaml", &[("13m", &[])]);
     let file = dir.path().join("wrong.yaml");
     fs::write(&file, test.to_string()).expect("write the test");
     let mut command = Tool::Promtool.command().expect("promtool");

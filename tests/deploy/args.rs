@@ -1,6 +1,8 @@
 //! The command lines that the chart writes are understood by the binary that they are for.
 
-use node_tests::deploy::{Chart, HOMES, Tool};
+use agent_core::answer::Enforcement;
+use agent_core::owners::Declared;
+use node_tests::deploy::{Chart, HOMES, Tool, overlay};
 use pathproof::args::{Args, Command};
 use pathproof::config::{Config, Surroundings};
 use rstest::rstest;
@@ -53,9 +55,10 @@ fn each_home_runs_what_the_binary_understands() {
 }
 
 #[rstest]
-#[case(json!({ "enforcement": "audit" }), "--enforcement=audit")]
+#[case(json!({}), "")]
 #[case(json!({ "unknownPolicy": "closed" }), "--unknown-policy=closed")]
 #[case(json!({ "view": "sentinel" }), "--view=sentinel")]
+#[case(json!({ "healthzBindAddress": "none" }), "--healthz-bind-address=none")]
 #[case(json!({ "healthzBindAddress": "[::]:10300" }), "--healthz-bind-address=[::]:10300")]
 #[case(
     json!({ "healthzAllowCidrs": ["10.0.0.0/8", "fd00::/8"] }),
@@ -83,8 +86,76 @@ fn a_value_becomes_the_option(#[case] agent: Value, #[case] options: &str) {
     let objects = Chart::with(json!({ "agent": agent })).render();
     let objects = objects.expect("the chart");
     let args = args_of(&objects, "DaemonSet").expect("arguments");
-    assert_eq!(args.join(" "), format!("run {options}"));
+    let expected = format!("run --enforcement=audit --datapath=kube-proxy {options}");
+    assert_eq!(args.join(" "), expected.trim_end());
     check(&objects);
+}
+
+#[rstest]
+#[case("beside-kube-proxy", "", Some(Declared::KubeProxy))]
+#[case("beside-kube-proxy", "cilium", Some(Declared::Cilium))]
+#[case("beside-kube-proxy", "none", None)]
+#[case("cilium", "", Some(Declared::Cilium))]
+#[case("standalone", "", None)]
+#[case("standalone", "kube-proxy", Some(Declared::KubeProxy))]
+fn the_home_declares_the_datapath(
+    #[case] home: &str,
+    #[case] datapath: &str,
+    #[case] expected: Option<Declared>,
+) {
+    if Tool::Helm.skip_without("the_home_declares_the_datapath") {
+        return;
+    }
+    let chart = Chart::with(json!({ "home": home, "agent": { "datapath": datapath } }));
+    let config = config(&chart.render().expect("the chart"));
+    let declared = config.sentinel.and_then(|sentinel| sentinel.datapath);
+    assert_eq!(declared, expected);
+}
+
+/// Enforcing is the binary's default, and nobody's but who chose it.
+#[rstest]
+#[case(json!({}), Enforcement::Audit)]
+#[case(json!({ "agent": { "enforcement": "audit" } }), Enforcement::Audit)]
+#[case(json!({ "agent": { "enforcement": "enforce" } }), Enforcement::Enforce)]
+fn enforcing_is_a_choice(#[case] values: Value, #[case] expected: Enforcement) {
+    if Tool::Helm.skip_without("enforcing_is_a_choice") {
+        return;
+    }
+    let objects = Chart::with(values).render().expect("the chart");
+    assert_eq!(enforcement(&objects), expected);
+}
+
+#[test]
+fn the_base_audits_and_a_component_enforces() {
+    if Tool::Kubectl.skip_without("the_base_audits_and_a_component_enforces") {
+        return;
+    }
+    for home in HOMES.into_iter().filter(|home| *home != "rke1") {
+        for (components, expected) in [
+            (&[][..], Enforcement::Audit),
+            (&["enforce"], Enforcement::Enforce),
+            (&["pod-monitor", "enforce"], Enforcement::Enforce),
+            (&["enforce", "pod-monitor"], Enforcement::Enforce),
+        ] {
+            let objects = overlay(home, components).expect("an overlay");
+            assert_eq!(enforcement(&objects), expected, "{home} {components:?}");
+        }
+    }
+}
+
+fn enforcement(objects: &[Value]) -> Enforcement {
+    config(objects).healthz.enforcement
+}
+
+/// What the agent of a rendering makes of its command line.
+fn config(objects: &[Value]) -> Config {
+    let args = args_of(objects, "DaemonSet").expect("arguments");
+    let words = std::iter::once("pathproof".to_owned()).chain(args);
+    let parsed = <Args as clap::Parser>::try_parse_from(words).expect("a command line");
+    let Command::Run(run) = parsed.command else {
+        panic!("{parsed:?}");
+    };
+    Config::resolve(&run, &in_a_pod()).expect("a configuration")
 }
 
 /// What both processes, the slices, the bindings and the policy must agree on.

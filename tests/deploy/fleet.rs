@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 const STATES: [&str; 7] = [
     "broken", "stale", "degraded", "suspect", "proven", "starting", "unknown",
 ];
+/// Reasons for which the fleet brake holds a 503 back.
+const BRAKES: [&str; 3] = ["fleet", "waiting", "uncounted"];
 /// A sample every half minute, for an hour, in promtool's notation.
 pub(crate) const ALWAYS_0: &str = "0x120";
 pub(crate) const ALWAYS_1: &str = "1x120";
@@ -15,6 +17,8 @@ pub(crate) const ALWAYS_1: &str = "1x120";
 pub(crate) const FROM_MINUTE_10: &str = "0x19 1x100";
 /// 1 for ten minutes, then 0.
 pub(crate) const UNTIL_MINUTE_10: &str = "1x19 0x100";
+/// 0 for ten minutes, then 1 for twenty, then 0.
+pub(crate) const MINUTES_10_TO_30: &str = "0x19 1x39 0x60";
 
 /// Series and their values.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +42,10 @@ impl Fleet {
         self.put("pathproof_node_eligible", &labels, ALWAYS_1);
         let livez = format!("{labels},endpoint=\"livez\"");
         self.put("pathproof_would_fail", &livez, ALWAYS_0);
+        for reason in BRAKES {
+            let reason = format!("{labels},reason=\"{reason}\"");
+            self.put("pathproof_braked", &reason, ALWAYS_0);
+        }
         self.put("pathproof_verdict_timestamp_seconds", &labels, "0+30x120");
         for family in ["IPv4", "IPv6"] {
             let labels = format!("{labels},family=\"{family}\"");
@@ -82,6 +90,31 @@ impl Fleet {
         }
     }
 
+    /// A family of a node is broken, with this cause.
+    pub(crate) fn broken(&mut self, node: &str, family: &str, cause: &str, values: &str) {
+        self.state(node, family, "broken", values);
+        let labels = format!(
+            "job=\"pathproof\",node=\"{node}\",family=\"{family}\",state=\"broken\",cause=\"{cause}\""
+        );
+        self.put("pathproof_cause", &labels, values);
+    }
+
+    /// The same series with the label `cluster`, as one Prometheus has them that several clusters
+    /// write to.
+    pub(crate) fn in_cluster(self, name: &str) -> Self {
+        let named = |(series, values): (String, String)| {
+            let label = format!("{{cluster=\"{name}\",");
+            (series.replacen('{', &label, 1), values)
+        };
+        Self(self.0.into_iter().map(named).collect())
+    }
+
+    /// These series and those of another cluster.
+    pub(crate) fn beside(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+
     /// Other values for what was there: each series of this metric that has all these labels.
     pub(crate) fn set(&mut self, metric: &str, labels: &[impl AsRef<str>], values: &str) {
         let mut found = false;
@@ -117,7 +150,7 @@ impl Fleet {
             .collect();
         let at = |(minute, firing): &(&str, &[Firing])| {
             json!({
-                "expr": "count by (alertname, node, severity) (ALERTS{alertstate=\"firing\"})",
+                "expr": "count by (alertname, cause, cluster, node, severity) (ALERTS{alertstate=\"firing\"})",
                 "eval_time": minute,
                 "exp_samples": firing.iter().map(Firing::sample).collect::<Vec<_>>(),
             })
@@ -141,6 +174,10 @@ pub(crate) struct Firing {
     pub(crate) severity: &'static str,
     /// Empty where the alert is about no node.
     pub(crate) node: String,
+    /// Empty where the series have no such label.
+    cluster: String,
+    /// Empty where the alert is about no cause.
+    cause: String,
     /// Of how many series: one for each family.
     pub(crate) times: u32,
 }
@@ -152,25 +189,42 @@ impl Firing {
             alert,
             severity,
             node: node.to_owned(),
+            cluster: String::new(),
+            cause: String::new(),
             times: 1,
         }
     }
 
+    /// About a cluster or all nodes.
+    pub(crate) fn of_fleet(alert: &'static str, severity: &'static str) -> Self {
+        Self::on(alert, severity, "")
+    }
+
+    /// With this cause.
+    pub(crate) fn because(mut self, cause: &str) -> Self {
+        cause.clone_into(&mut self.cause);
+        self
+    }
+
+    /// In one of several clusters.
+    pub(crate) fn in_cluster(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.cluster);
+        self
+    }
+
     fn sample(&self) -> Value {
-        let Self {
-            alert,
-            severity,
-            node,
-            times,
-        } = self;
-        let node = match node.as_str() {
-            "" => String::new(),
-            name => format!("node=\"{name}\","),
-        };
-        json!({
-            "labels": format!("{{alertname=\"{alert}\",{node}severity=\"{severity}\"}}"),
-            "value": times,
-        })
+        let labels = [
+            ("alertname", self.alert),
+            ("cause", &self.cause),
+            ("cluster", &self.cluster),
+            ("node", &self.node),
+            ("severity", self.severity),
+        ];
+        let present = labels.iter().filter(|(_, value)| !value.is_empty());
+        let text: Vec<String> = present
+            .map(|(label, value)| format!("{label}=\"{value}\""))
+            .collect();
+        json!({ "labels": format!("{{{}}}", text.join(",")), "value": self.times })
     }
 }
 

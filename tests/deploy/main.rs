@@ -4,8 +4,10 @@
 mod alerts;
 mod args;
 mod fleet;
+mod many;
 mod package;
 mod references;
+mod rollout;
 mod same;
 mod scrape;
 mod values;

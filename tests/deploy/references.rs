@@ -11,11 +11,11 @@ use serde_json::Value;
 pub(crate) const RUNBOOKS: &str =
     "https://github.com/pathproof/pathproof/blob/main/docs/operations.md";
 /// Metrics of others: Prometheus' own, and kube-state-metrics'.
-const FOREIGN: [&str; 2] = ["up", "kube_node_info"];
+const FOREIGN: [&str; 3] = ["up", "ALERTS", "kube_node_info"];
 /// What the PodMonitor sets.
 const TARGET_LABELS: [&str; 3] = ["job", "node", "pod"];
 
-fn document(name: &str) -> String {
+pub(crate) fn document(name: &str) -> String {
     let path = folder().join("../docs").join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -35,7 +35,7 @@ fn text<'a>(value: &'a Value, what: &str) -> &'a str {
 }
 
 /// Metrics of docs/metrics.md by name: kind and labels.
-fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
+pub(crate) fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     let cells = |line: &str| -> Option<(String, (String, BTreeSet<String>))> {
         let mut cells = line.strip_prefix("| `")?.split('|');
         let name = cells.next()?.trim().trim_end_matches('`');
@@ -105,7 +105,8 @@ fn metrics_of_the_rules_are_documented() {
 fn states_of_the_rules_are_documented() {
     let behaviour = document("behaviour.md");
     for rule in rules() {
-        let expression = text(&rule["expr"], "expr");
+        // Not the state of an alert.
+        let expression = text(&rule["expr"], "expr").replace("alertstate=", "");
         for part in expression.split("state=").skip(1) {
             let states = part.trim_start_matches('~').split('"').nth(1);
             for state in states.expect("states").split('|') {
@@ -153,7 +154,7 @@ fn every_alert_says_what_it_means_and_where_help_is() {
             "{alert}"
         );
         // By node or about the fleet: then it names none.
-        let by_node = text(&rule["expr"], "expr").starts_with("max by (node");
+        let by_node = text(&rule["expr"], "expr").starts_with("max by (cluster, node");
         for words in [summary, description] {
             assert!(
                 !by_node || words.contains("{{ $labels.node }}"),
@@ -174,6 +175,76 @@ fn every_alert_says_what_it_means_and_where_help_is() {
         .filter_map(|rule| rule["alert"].as_str())
         .collect();
     assert_eq!(names.len(), rules.len(), "an alert is there twice");
+}
+
+/// Of several clusters each is judged for itself: nothing is summed up or matched over all of them.
+#[test]
+fn every_expression_keeps_the_cluster() {
+    for rule in rules() {
+        let alert = text(&rule["alert"], "alert");
+        let expression = text(&rule["expr"], "expr");
+        let merged = merges_clusters(expression);
+        assert_eq!(merged, Vec::<&str>::new(), "{alert}: {expression}");
+        assert!(expression.contains("by (cluster"), "{alert}: {expression}");
+    }
+}
+
+/// Aggregations and matchings of an expression that leave the label out. `or on ()` matches nothing:
+/// its right side counts where the left one is empty.
+fn merges_clusters(expression: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for operator in ["max", "min", "sum", "count", "avg", "group", "topk", "on"] {
+        let is_word = |at: usize, end: usize| {
+            let is_part = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
+            !expression[..at].ends_with(is_part) && !expression[end..].starts_with(is_part)
+        };
+        for (at, _) in expression.match_indices(operator) {
+            let end = at + operator.len();
+            let after = expression[end..].trim_start();
+            let keeps = match operator {
+                "on" => after.starts_with("(cluster") || expression[..end].ends_with("or on"),
+                _ => after.starts_with("by (cluster"),
+            };
+            if is_word(at, end) && !keeps {
+                found.push(&expression[at..]);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_merged_cluster_is_found() {
+    for wrong in [
+        "max by (node) (a) == 1",
+        "sum(rate(a[5m]))",
+        "max by (cluster, node) (a) unless on (node) max by (cluster, node) (b)",
+        "max by (cluster) (a) and on () max by (cluster) (b)",
+    ] {
+        assert_eq!(merges_clusters(wrong).len(), 1, "{wrong}");
+    }
+    let right = "max by (cluster, node) (changes(a[5m])) >= 3 \
+        unless on (cluster) count by (cluster) (b) or on () max by (cluster) (absent(c))";
+    let found = merges_clusters(right);
+    assert_eq!(found, Vec::<&str>::new());
+}
+
+/// An alert that holds others back exists, and is evaluated before them.
+#[test]
+fn what_holds_alerts_back_comes_before_them() {
+    const BY: &str = "ALERTS{alertname=\"";
+    let mut before = BTreeSet::new();
+    let mut held = 0;
+    for rule in rules() {
+        let expression = text(&rule["expr"], "expr");
+        for part in expression.split(BY).skip(1) {
+            let by = part.split('"').next().unwrap_or_default();
+            assert!(before.contains(by), "{by} is not there yet: {expression}");
+            held += 1;
+        }
+        before.insert(text(&rule["alert"], "alert").to_owned());
+    }
+    assert!(held > 0);
 }
 
 #[test]

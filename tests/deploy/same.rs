@@ -81,11 +81,11 @@ fn the_chart_and_the_overlay_are_the_same(
 
 /// The values that say what a component says.
 #[rstest]
-#[case("beside-kube-proxy", &["audit"], json!({ "agent": { "enforcement": "audit" } }))]
+#[case("beside-kube-proxy", &["enforce"], json!({ "agent": { "enforcement": "enforce" } }))]
 #[case("cilium", &["alerts"], json!({ "metrics": { "prometheusRule": { "enabled": true } } }))]
 #[case("rke1", &["alerts"], json!({ "metrics": { "prometheusRule": { "enabled": true } } }))]
-#[case("standalone", &["audit", "pod-monitor"], json!({
-    "agent": { "enforcement": "audit", "admin": { "allowCidrs": PRIVATE } },
+#[case("standalone", &["pod-monitor", "enforce"], json!({
+    "agent": { "enforcement": "enforce", "admin": { "allowCidrs": PRIVATE } },
     "metrics": { "podMonitor": { "enabled": true } },
 }))]
 #[case("beside-kube-proxy", &["pod-monitor", "alerts"], json!({

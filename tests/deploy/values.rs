@@ -45,9 +45,13 @@ fn refused(values: Value, words: &[&str]) {
     json!({ "home": "rke1", "agent": { "portTakeover": "steer" } }),
     &["agent.portTakeover=steer", "home=rke1", "cluster.yml"]
 )]
-#[case::rke1_audits(
-    json!({ "home": "rke1", "agent": { "enforcement": "audit" } }),
-    &["agent.enforcement=audit", "home=rke1", "cluster.yml"]
+#[case::rke1_declares(
+    json!({ "home": "rke1", "agent": { "datapath": "none" } }),
+    &["agent.datapath=none", "home=rke1", "cluster.yml"]
+)]
+#[case::rke1_enforces(
+    json!({ "home": "rke1", "agent": { "enforcement": "enforce" } }),
+    &["agent.enforcement=enforce", "home=rke1", "cluster.yml"]
 )]
 #[case::rke1_arguments(
     json!({ "home": "rke1", "agent": { "extraArgs": ["--attach=tcx"] } }),

@@ -17,7 +17,7 @@ const OWN_FILTERS: u32 = 3;
 #[test]
 fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
     let name = "the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name";
-    let Some(scene) = Scene::installed(name) else {
+    let Some(scene) = Scene::shipped(name) else {
         return;
     };
     scene.wait_codes(200, 200);

@@ -9,5 +9,6 @@ mod fleet;
 mod leaving;
 mod remove;
 mod rights;
+mod rollout;
 mod scene;
 mod upgrade;

@@ -1,6 +1,6 @@
 //! A node with pathproof installed, and what tests look at there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -46,15 +46,24 @@ impl Scene {
         Some(Self { node })
     }
 
-    /// With deploy/base, and the node proven.
-    pub(crate) fn installed(test: &str) -> Option<Self> {
+    /// With deploy/base as it is shipped, which audits, and the node proven.
+    pub(crate) fn shipped(test: &str) -> Option<Self> {
         let scene = Self::bare(test)?;
-        scene.install();
+        scene.install(&base::folder());
         scene.wait_proven();
         Some(scene)
     }
 
-    /// The same with the chart.
+    /// The same, enforcing: what would be a 503 is one.
+    pub(crate) fn installed(test: &str) -> Option<Self> {
+        let scene = Self::bare(test)?;
+        let overlay = deploy::overlay_folder("beside-kube-proxy", &["enforce"]);
+        scene.install(overlay.expect("an overlay").path());
+        scene.wait_proven();
+        Some(scene)
+    }
+
+    /// The same with the chart, enforcing as well.
     pub(crate) fn with_chart(test: &str) -> Option<Self> {
         let scene = Self::bare(test)?;
         scene
@@ -64,20 +73,20 @@ impl Scene {
         Some(scene)
     }
 
-    /// Runs helm on the release `pathproof` of the chart: a verb and options.
+    /// Runs helm on the release `pathproof` of the chart: a verb and options. It enforces.
     pub(crate) fn helm(&self, words: &[&str]) -> Result<String> {
         let chart = deploy::folder().join("chart");
         let mut all = vec![words[0], "pathproof", chart.to_str().expect("UTF-8")];
         all.extend(["--namespace", "pathproof"]);
+        all.extend(["--set", "agent.enforcement=enforce"]);
         all.extend(&words[1..]);
         self.node.desk().helm(&all)
     }
 
-    /// Applies deploy/base.
-    pub(crate) fn install(&self) {
-        let base = base::folder();
-        let base = base.to_str().expect("a path in UTF-8");
-        self.kubectl_with(&["apply", "-k", base]);
+    /// Applies a kustomization.
+    fn install(&self, folder: &Path) {
+        let folder = folder.to_str().expect("a path in UTF-8");
+        self.kubectl_with(&["apply", "-k", folder]);
     }
 
     /// Runs kubectl, words separated by spaces.
@@ -150,7 +159,8 @@ impl Scene {
             self.kubectl(&format!(
                 "-n pathproof annotate {AGENT} example.com/touched=yes"
             ));
-            self.kubectl(&status);
+            let again = self.node.desk().kubectl(&status);
+            again.unwrap_or_else(|why| panic!("{why:#}\n{}", self.told()));
         }
         self.wait("one agent", || self.agents().len() == 1);
         self.wait_proven();

@@ -41,6 +41,7 @@ impl Node {
             client: [ip("198.18.0.1"), ip("2001:2::1")],
             echo: [ip("198.18.0.2"), ip("2001:2::2")],
             pod: [None, None],
+            datapath: None,
         };
         Some(Self { world, config })
     }

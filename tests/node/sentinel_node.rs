@@ -91,6 +91,7 @@ fn config() -> SentinelConfig {
         client: [ip("198.18.0.1"), ip("2001:2::1")],
         echo: [ip("198.18.0.2"), ip("2001:2::2")],
         pod: Family::ALL.map(|family| Some(pod_client(family))),
+        datapath: None,
     }
 }
 

@@ -198,7 +198,8 @@ fn a_late_successor_is_waited_for(#[case] way: &str) {
     std::thread::sleep(Duration::from_secs(1));
     assert!(old.exited().expect("ask").is_none(), "{}", old.log());
     scene.start(&extra);
-    let ended = until(Duration::from_secs(10), || old.exited().ok().flatten());
+    // Less than its grace, at whose end it would leave by itself.
+    let ended = until(Duration::from_secs(25), || old.exited().ok().flatten());
     assert_eq!(ended.and_then(|status| status.code()), Some(0));
     // What was on its way to a bound listener that closes may be reset
     // (docs/known-issues.md); what is steered is not.

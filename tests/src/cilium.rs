@@ -246,6 +246,8 @@ pub enum Way {
 #[derive(Clone, Debug, Default)]
 pub struct Datapath {
     rules: BTreeMap<(String, Way), Vec<Rule>>,
+    /// The programs have names that are not Cilium's.
+    is_foreign: bool,
 }
 
 /// The programs of all interfaces. Dropped, they are gone.
@@ -293,6 +295,17 @@ impl Datapath {
             datapath.at(&pod.device, Way::In);
         }
         Ok(datapath)
+    }
+
+    /// Of a program that pathproof does not know: classifiers at the uplink, and where rules are added.
+    pub fn foreign() -> Self {
+        let mut datapath = Self {
+            is_foreign: true,
+            ..Self::default()
+        };
+        datapath.at(UPLINK, Way::In);
+        datapath.at(UPLINK, Way::Out);
+        datapath
     }
 
     /// Rules of an interface, to which more may be added.
@@ -413,7 +426,11 @@ impl Datapath {
     /// Loads and attaches a program for every interface, behind what is there.
     pub fn attach(&self, world: &World) -> Result<Programs> {
         let attached = self.rules.iter().map(|((device, way), rules)| {
-            let program = program(world, device, *way, rules)?;
+            let name = match self.is_foreign {
+                true => "foreign_tc",
+                false => name(device, *way),
+            };
+            let program = program(world, name, (device, *way), rules)?;
             Ok(((device.clone(), *way), program))
         });
         Ok(Programs {
@@ -422,13 +439,22 @@ impl Datapath {
     }
 }
 
-fn program(world: &World, device: &str, way: Way, rules: &[Rule]) -> Result<Attached> {
-    let name = match (device, way) {
+/// Cilium's name of a program.
+fn name(device: &str, way: Way) -> &'static str {
+    match (device, way) {
         (UPLINK, Way::In) => "cil_from_netdev",
         (UPLINK, Way::Out) => "cil_to_netdev",
         ("cilium_host", _) => "cil_from_host",
         _ => "cil_from_contai",
-    };
+    }
+}
+
+fn program(
+    world: &World,
+    name: &str,
+    (device, way): (&str, Way),
+    rules: &[Rule],
+) -> Result<Attached> {
     let index = index(&world.node, device)?;
     let hook = match way {
         Way::In => Hook::Ingress(index),
@@ -446,9 +472,9 @@ impl Programs {
         self.attached.remove(&(device.to_owned(), way));
     }
 
-    /// Attaches other rules in place of one interface's.
+    /// Attaches other rules in place of one interface's, under Cilium's name.
     pub fn replace(&mut self, world: &World, device: &str, way: Way, rules: &[Rule]) -> Result<()> {
-        let new = program(world, device, way, rules)?;
+        let new = program(world, name(device, way), (device, way), rules)?;
         self.attached.insert((device.to_owned(), way), new);
         Ok(())
     }

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::built;
 use crate::built::versions::{HELM, KUBERNETES};
@@ -162,6 +163,14 @@ pub fn overlay(home: &str, components: &[&str]) -> Result<Vec<Value>> {
     if components.is_empty() {
         return kustomize(overlay);
     }
+    kustomize(overlay_folder(home, components)?.path())
+}
+
+/// The folder of such a kustomization.
+///
+/// # Errors
+/// It cannot be written.
+pub fn overlay_folder(home: &str, components: &[&str]) -> Result<TempDir> {
     // Resources outside of a kustomization's folder are named by relative paths.
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     let dir = tempfile::tempdir_in(target)?;
@@ -176,7 +185,7 @@ pub fn overlay(home: &str, components: &[&str]) -> Result<Vec<Value>> {
         "components": components,
     });
     fs::write(dir.path().join("kustomization.yaml"), text.to_string())?;
-    kustomize(dir.path())
+    Ok(dir)
 }
 
 /// Standard output of a command that succeeds.

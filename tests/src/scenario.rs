@@ -149,6 +149,8 @@ pub struct Stage {
     pub pod: SocketAddr,
     /// Another one.
     pub pod2: SocketAddr,
+    /// One without a route of its own: the default route has its packets leave by the uplink.
+    pub routeless: SocketAddr,
     /// This node.
     pub node: SocketAddr,
     /// Somebody outside.
@@ -180,6 +182,7 @@ impl Stage {
             stranger: at("10.244.1.77", "fd00:10:244:1::77", 8080),
             pod: at("10.244.1.5", "fd00:10:244:1::5", 40001),
             pod2: at("10.244.1.6", "fd00:10:244:1::6", 40001),
+            routeless: at("10.247.1.7", "fd00:10:247:1::7", 40001),
             node: at("192.0.2.2", "2001:db8::2", 40001),
             outside: at("203.0.113.9", "2001:db8:113::9", 40001),
         }
@@ -241,10 +244,11 @@ impl Stage {
     }
 
     /// Sources whose class is not external.
-    pub fn sources(&self) -> [(SocketAddr, SourceClass); 3] {
+    pub fn sources(&self) -> [(SocketAddr, SourceClass); 4] {
         [
             (self.pod, SourceClass::Pod),
             (self.pod2, SourceClass::Pod),
+            (self.routeless, SourceClass::Pod),
             (self.node, SourceClass::Host),
         ]
     }
@@ -577,6 +581,61 @@ fn shared(s: &Stage) -> Vec<Scenario> {
             Seen::of(WEB, Pod, &[Arrived]).fault(Fault::Ambiguous),
         ),
         scenario(
+            "another client at another device, the same number [13]",
+            vec![
+                arrives.clone(),
+                syn_in(Bridge, s.pod2, s.web),
+                syn_out(Pods, s.pod, s.stranger),
+            ],
+            Seen::of(WEB, Pod, &[Arrived]).fault(Fault::Ambiguous),
+        ),
+        scenario(
+            "another client at another device, another frontend, the same number [13]",
+            vec![
+                arrives.clone(),
+                syn_in(Uplink, s.outside, s.local),
+                syn_out(Pods, s.pod, s.stranger),
+            ],
+            Seen::of(WEB, Pod, &[Arrived]).fault(Fault::Ambiguous),
+        ),
+        scenario(
+            "leaked with the node's address, and turned back by a router",
+            vec![
+                arrives.clone(),
+                syn_out(Uplink, s.node, s.web),
+                syn_in(Uplink, s.node, s.web),
+                syn_out(Uplink, s.node, s.web),
+            ],
+            Seen::of(WEB, Pod, &[Arrived, Leaked]).reported(Leaked, 0, Some(s.web)),
+        ),
+        scenario(
+            "misdelivered with the node's address, and turned back by a router",
+            vec![
+                arrives.clone(),
+                syn_out(Uplink, s.node, s.here),
+                syn_in(Uplink, s.node, s.here),
+                syn_out(Uplink, s.node, s.here),
+            ],
+            Seen::of(WEB, Pod, &[Arrived, Misrouted]).reported(
+                Misrouted,
+                anomaly_flag::MISDELIVERED,
+                Some(s.here),
+            ),
+        ),
+        scenario(
+            "misdelivered, and a copy leaves by another device",
+            vec![
+                arrives.clone(),
+                syn_out(Uplink, s.pod, s.here),
+                syn_out(Bridge, s.pod, s.here),
+            ],
+            Seen::of(WEB, Pod, &[Arrived, Misrouted]).reported(
+                Misrouted,
+                anomaly_flag::MISDELIVERED,
+                Some(s.here),
+            ),
+        ),
+        scenario(
             "a scanner with a constant number, two frontends [13]",
             vec![
                 arrives.clone(),
@@ -752,6 +811,14 @@ fn answers(s: &Stage) -> Vec<Scenario> {
             arrives.clone(),
         ]
     };
+    let leaves_by_the_uplink = |came_in| {
+        vec![
+            syn_in(came_in, s.routeless, s.web),
+            syn_out(Pods, s.routeless, s.here),
+            answer_in(Pods, s.here, s.routeless),
+            answer_out(Uplink, s.web, s.routeless),
+        ]
+    };
     let again = [Arrived, Forwarded, Proven, Answered, Unheard];
     vec![
         scenario(
@@ -821,6 +888,16 @@ fn answers(s: &Stage) -> Vec<Scenario> {
                 answer_out(Bridge, s.web, s.pod),
             ],
             Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven]).lost(WEB, Pod),
+        ),
+        scenario(
+            "an answer for a pod without a route leaves by the uplink, which the default route names",
+            leaves_by_the_uplink(Client),
+            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven]).lost(WEB, Pod),
+        ),
+        scenario(
+            "an answer for a pod behind the uplink leaves by it",
+            leaves_by_the_uplink(Uplink),
+            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven, Answered]),
         ),
         scenario(
             "a copy of a SYN leaves by another device",

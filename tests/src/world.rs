@@ -72,6 +72,7 @@ impl Pod {
 #[derive(Debug)]
 pub struct World {
     name: String,
+    node_name: String,
     /// The node under test.
     pub node: Namespace,
     /// The router, which also holds the outside clients' addresses.
@@ -98,6 +99,11 @@ impl World {
     /// Name, the prefix of its namespaces' names.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Name of the Node that the node under test is.
+    pub fn node_name(&self) -> &str {
+        &self.node_name
     }
 
     /// A folder of its own for manifests, logs and state, removed with the world.

@@ -1,28 +1,47 @@
 //! A packet broker, or any capture by mirrors: each packet of the pods and of the uplink is copied to
-//! another device, as it is when it comes in and when it leaves. Imitated with tc's mirred.
+//! another device, as it is when it comes in and when it leaves. Imitated with tc's mirred; the copies
+//! come back in by the far end of the monitor's device.
 
 use node_tests::rules::Backend;
+use node_tests::scene::{Scene, wait_answers};
 
+use crate::measured::settled;
 use crate::parts::{healthy, pod_devices, tc};
 
 #[test]
 fn copies_are_no_connections() {
-    healthy("mirrored", Backend::Nftables, |scene| {
-        let node = &scene.world.node;
-        node.ip("link add mon0 type veth peer name mon0-far")
-            .expect("a monitor");
-        node.ip("link set mon0 up").expect("up");
-        node.ip("link set mon0-far up").expect("up");
-        for device in pod_devices(scene).into_iter().chain(["eth0".to_owned()]) {
-            tc(node, &format!("qdisc add dev {device} clsact"));
-            for direction in ["ingress", "egress"] {
-                tc(
-                    node,
-                    &format!(
-                        "filter add dev {device} {direction} protocol all u32 match u32 0 0 action mirred egress mirror dev mon0"
-                    ),
-                );
-            }
+    healthy("mirrored", Backend::Nftables, |scene| mirror(scene));
+}
+
+/// A copy that leaves by the monitor's device brings no packet to its endpoint.
+#[test]
+fn copies_hide_no_wrong_routes() {
+    let Some(scene) = Scene::busy("mirrored_routes_gone", Backend::Nftables, &[]) else {
+        return;
+    };
+    mirror(&scene);
+    let watch = settled(&scene);
+    let routes = scene.world.cut_pod_routes().expect("cut routes");
+    wait_answers(&watch, 503);
+    scene.world.mend_pod_routes(&routes).expect("mend routes");
+    wait_answers(&watch, 200);
+}
+
+fn mirror(scene: &Scene) {
+    let node = &scene.world.node;
+    node.ip("link add mon0 type veth peer name mon0-far")
+        .expect("a monitor");
+    node.ip("link set mon0 up").expect("up");
+    node.ip("link set mon0-far up").expect("up");
+    for device in pod_devices(scene).into_iter().chain(["eth0".to_owned()]) {
+        tc(node, &format!("qdisc add dev {device} clsact"));
+        for direction in ["ingress", "egress"] {
+            tc(
+                node,
+                &format!(
+                    "filter add dev {device} {direction} protocol all u32 match u32 0 0 action mirred egress mirror dev mon0"
+                ),
+            );
         }
-    });
+    }
 }

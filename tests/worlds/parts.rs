@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, eventually, throughout, wait_answers};
+use node_tests::scene::{Scene, assert_never_503, blames, eventually, throughout, wait_answers};
 use node_tests::traffic::Tally;
 use node_tests::watch::Watch;
 use node_tests::world::Namespace;
@@ -26,12 +26,17 @@ pub(crate) fn healthy(test: &str, backend: Backend, make: impl FnOnce(&mut Scene
         return;
     };
     make(&mut scene);
+    idle_then_busy(&mut scene);
+}
+
+/// The node is sound without traffic and with it, and when its Service rules are flushed it says so.
+pub(crate) fn idle_then_busy(scene: &mut Scene) {
     let watch = scene.watch();
-    stays(&scene, &watch, &SOUND);
+    stays(scene, &watch, &SOUND);
     scene.traffic();
-    stays(&scene, &watch, &SOUND);
-    everybody_is_served(&scene);
-    flushed(&scene, &watch);
+    stays(scene, &watch, &SOUND);
+    everybody_is_served(scene);
+    flushed(scene, &watch);
 }
 
 /// Nothing but 200 is answered while the world is watched, and the verdict is one of these.
@@ -92,6 +97,21 @@ pub(crate) fn policy(ns: &Namespace, rules: &[String]) {
          {rules}\n}}\n}}\n"
     ))
     .expect("a policy");
+}
+
+/// On a busy node a policy denies pods everything, by these rules: nobody else dials. That is named, and
+/// no fault; a flush is one.
+pub(crate) fn denied(scene: &mut Scene, rules: &[String]) {
+    let watch = scene.watch();
+    scene.clients.clear();
+    policy(&scene.world.node, rules);
+    scene.pod_traffic();
+    some_fail(scene);
+    stays(scene, &watch, &NAMED);
+    scene.wait("degraded, and named", |report| {
+        report["verdict"]["state"] == "degraded" && blames(report, "demo/web")
+    });
+    flushed(scene, &watch);
 }
 
 /// The devices of the node's pods.

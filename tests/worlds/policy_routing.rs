@@ -8,7 +8,7 @@ use node_tests::scene::Scene;
 use node_tests::world::layout::{ROUTER, WORKER, WORKER_POD_CIDRS, pick};
 use node_tests::world::{Family, Place, World};
 
-use crate::parts::{SOUND, everybody_is_served, flushed, stays};
+use crate::parts::idle_then_busy;
 
 /// Addresses of the second uplink: the router's and the node's.
 const SECOND: [[&str; 2]; 2] = [
@@ -24,12 +24,7 @@ fn two_uplinks_are_sound() {
     scene.add_sentinel(&Sentinel::default());
     scene.start(&[]);
     scene.wait_probed();
-    let watch = scene.watch();
-    stays(&scene, &watch, &SOUND);
-    scene.traffic();
-    stays(&scene, &watch, &SOUND);
-    everybody_is_served(&scene);
-    flushed(&scene, &watch);
+    idle_then_busy(&mut scene);
 }
 
 pub(crate) fn two_uplinks(test: &str) -> Option<Scene> {

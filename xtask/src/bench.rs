@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: builds and runs the measuring programs of package node-tests.
+//! `cargo xtask bench`: builds and runs the measuring programs of package node-tests, and the fleet simulator.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -45,9 +45,16 @@ enum What {
     Soak(Rest),
     /// Processor time of the agent on an idle node, all paths probed (needs root)
     Idle(Rest),
+    /// Memory of a rotator that counts 5,000 nodes, at a real API server (needs root)
+    Rotator(Rest),
+    /// The fleet brake in simulated fleets: the tables of docs/fleet-brake.md, and its picture
+    Fleet,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if matches!(args.what, What::Fleet) {
+        return fleet();
+    }
     host::install_world("the benchmark")?;
     match &args.what {
         // It loads the programs itself.
@@ -73,7 +80,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         What::Load(rest) => measure("bench-load", rest, Some(agent()?)),
         What::Soak(rest) => measure("soak", rest, Some(agent()?)),
         What::Idle(rest) => measure("bench-idle", rest, Some(agent()?)),
+        What::Rotator(rest) => {
+            setup_cluster::ready()?;
+            measure("bench-rotator", rest, Some(agent()?))
+        }
+        What::Fleet => fleet(),
     }
+}
+
+/// Nothing of it is measured: the same seed gives the same tables everywhere.
+fn fleet() -> Result<()> {
+    let picture = run::root().join("docs/images/fleet-brake.svg");
+    let mut command = run::cargo();
+    let example = ["--package", "agent-core", "--example", "fleet"];
+    command.args(["run", "--quiet", "--release"]).args(example);
+    run::run(command.arg("--").arg(picture))
 }
 
 /// The agent as it is shipped.

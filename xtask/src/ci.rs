@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::tally::{Counted, Tally};
 use crate::tools::{CARGO_DENY, TYPOS};
-use crate::{ahead, build_ebpf, fuzz, gen_docs, image, run, setup_ebpf, storm, test, tidy};
+use crate::{ahead, build_ebpf, demo, fuzz, gen_docs, image, run, setup_ebpf, storm, test, tidy};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -21,7 +21,7 @@ type Act = fn() -> Result<Counted>;
 
 /// In this order: what is shipped takes longest to build, and most of it is built ahead while the
 /// tests wait.
-const STEPS: [(&str, Act); 15] = [
+const STEPS: [(&str, Act); 16] = [
     ("fmt", || one(fmt())),
     ("tidy", || one(tidy::run())),
     ("clippy", || one(clippy())),
@@ -37,6 +37,7 @@ const STEPS: [(&str, Act); 15] = [
     ("test", || test::run_all(&test::Args::for_ci())),
     ("kernels", || test::run_all(&test::Args::on_other_kernels())),
     ("storm", || Ok(storm::for_ci()?.into())),
+    ("demo", || Ok(demo::for_ci()?.into())),
     ("fuzz", || one(fuzz::for_ci())),
     ("image", || one(image::for_ci())),
 ];
@@ -60,13 +61,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
     let mut sum = Tally::default();
-    let (mut lines, mut unsteady) = (Vec::new(), Vec::new());
+    let (mut lines, mut unsteady, mut panics) = (Vec::new(), Vec::new(), Vec::new());
     let ahead = args.only.is_empty().then(ahead::begin);
     for (name, act) in STEPS.into_iter().filter(|(name, _)| wanted(name)) {
         let (took, result) = timed(name, act);
         let (tally, error) = match result {
             Ok(counted) => {
                 unsteady.extend(counted.unsteady);
+                panics.extend(counted.panics);
                 let failed = counted.tally.failed > 0;
                 let error = failed.then(|| anyhow::anyhow!("{}", counted.tally));
                 (counted.tally, error)
@@ -78,6 +80,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     // Its last part is what the last step built, or waited for.
     ahead.map(JoinHandle::join);
+    for panic in panics {
+        println!("\n{panic}");
+    }
     report(&lines);
     for test in unsteady {
         println!("UNSTEADY     {test} failed beside others and passed alone: mend it");

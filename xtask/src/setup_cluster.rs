@@ -82,6 +82,7 @@ const CNI: Module = Module {
         "plugins/ipam/host-local",
         "plugins/main/loopback",
         "plugins/main/ptp",
+        "plugins/meta/bandwidth",
         "plugins/meta/portmap",
     ],
     takes: "10 s",
@@ -203,7 +204,7 @@ pub(crate) fn node() -> Result<Node> {
     NODE.ready()?;
     Ok(Node {
         containerd: CONTAINERD.ready()?,
-        cni: CNI.ready()?,
+        cni: cni_plugins()?,
         runc: RUNC.ready(&debian())?,
     })
 }
@@ -220,6 +221,11 @@ pub(crate) fn prometheus() -> Result<Prometheus> {
         prometheus: PROMETHEUS.ready(&debian())?,
         promtool: PROMTOOL.ready(&debian())?,
     })
+}
+
+/// The CNI plugins, for the worlds that they make.
+pub(crate) fn cni_plugins() -> Result<PathBuf> {
+    CNI.ready()
 }
 
 fn debian() -> PathBuf {

@@ -59,6 +59,8 @@ pub(crate) struct Counted {
     pub(crate) skipped: Vec<String>,
     /// Names of tests that failed beside others and passed alone; counted as passed.
     pub(crate) unsteady: Vec<String>,
+    /// What failed tests said when they panicked, in the lines next to the word.
+    pub(crate) panics: Vec<String>,
     /// A test binary began and gave no result, or nothing could be run; counted as one that failed.
     pub(crate) died: bool,
 }
@@ -89,9 +91,14 @@ impl Counted {
         (self.failed, self.unsteady) = self.failed.into_iter().partition(failed);
         self.tally.failed = self.failed.len();
         self.tally.passed += self.unsteady.len();
+        self.panics.extend_from_slice(&again.panics);
         self
     }
 }
+
+/// Lines after the word of a panic that are kept: of a comparison the message and both sides.
+const PANIC_LINES: usize = 3;
+const PANIC_WIDTH: usize = 600;
 
 /// Follows the output of `cargo test -- --show-output`.
 ///
@@ -108,6 +115,9 @@ pub(crate) struct Reader {
     reasons: Vec<String>,
     /// Tests of the present binary that skipped themselves.
     skipping: BTreeSet<String>,
+    panics: Vec<String>,
+    /// Lines that still belong to the last panic.
+    panicking: usize,
     /// Inside the part that repeats what passed tests printed.
     in_successes: bool,
     test: String,
@@ -129,6 +139,7 @@ impl Reader {
                 self.failed.push(test.to_owned());
             }
             self.open += usize::from(is_start(line));
+            self.panic(line);
             self.result(line);
             return true;
         }
@@ -143,6 +154,19 @@ impl Reader {
             self.skipping.insert(self.test.clone());
         }
         false
+    }
+
+    /// Keeps lines like `thread 'name' (7) panicked at file.rs:1:2:` and those that follow it.
+    fn panic(&mut self, line: &str) {
+        let short: String = line.chars().take(PANIC_WIDTH).collect();
+        if line.starts_with("thread '") && line.contains(" panicked at ") {
+            self.panics.push(short);
+            self.panicking = PANIC_LINES;
+        } else if let (Some(panic), 1..) = (self.panics.last_mut(), self.panicking) {
+            *panic += "\n    ";
+            *panic += &short;
+            self.panicking -= 1;
+        }
     }
 
     /// Adds a line like `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; ...`.
@@ -179,6 +203,7 @@ impl Reader {
             failed: self.failed,
             skipped: self.reasons,
             unsteady: Vec::new(),
+            panics: self.panics,
             died,
         }
     }
@@ -242,6 +267,22 @@ mod tests {
         assert!(
             !shown.contains("noise") && shown.contains("test nodeport ... ok"),
             "{shown}"
+        );
+    }
+
+    #[test]
+    fn panics_of_failed_tests_are_kept_with_their_message() {
+        let counted = counted(
+            "running 2 tests\ntest a ... FAILED\n\nsuccesses:\n\n\
+             thread 'b' (1) panicked at b.rs:1:1:\nas it should\n\nfailures:\n\n---- a stdout ----\n\n\
+             thread 'a' (2) panicked at a.rs:3:5:\nassertion failed\n  left: 1\n right: 2\nnoise",
+            false,
+        );
+        assert_eq!(
+            counted.panics,
+            [
+                "thread 'a' (2) panicked at a.rs:3:5:\n    assertion failed\n      left: 1\n     right: 2"
+            ]
         );
     }
 

@@ -214,6 +214,9 @@ fn worlds(args: &Args) -> Result<Counted> {
             choice.len()
         );
     }
+    if let Err(error) = setup_cluster::cni_plugins() {
+        eprintln!("the world with CNI plugins is skipped: {error:#}");
+    }
     let mut command = run::cargo();
     command
         .args(["test", "--package", "node-tests"])
@@ -414,6 +417,7 @@ fn report(steps: &[Step]) -> Counted {
         );
         sum.tally += counted.tally;
         sum.unsteady.extend_from_slice(&counted.unsteady);
+        sum.panics.extend_from_slice(&counted.panics);
     }
     sum
 }

@@ -204,6 +204,7 @@ impl World for Node {
             to if to == mapped(self.stage.tunnelled.ip()) => Device::Overlay,
             to if to == mapped(self.stage.routed.ip()) => Device::Uplink,
             to if to == mapped(self.stage.outside.ip()) => Device::Uplink,
+            to if to == mapped(self.stage.routeless.ip()) => Device::Uplink,
             _ => Device::Pods,
         };
         named == self.device.get()

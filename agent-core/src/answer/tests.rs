@@ -17,13 +17,27 @@ const ANCHOR: Anchor = Anchor {
     wall: Wall(1_795_305_600_000_000_000),
 };
 
+/// A finding that gives that state.
+fn finding(state: State) -> Finding {
+    let rule = match state {
+        State::Unknown => Rule::Idle,
+        State::Starting => Rule::Starting,
+        State::Proven => Rule::ProvenByProbe,
+        State::Suspect => Rule::SuspectByProbes,
+        State::Degraded => Rule::DegradedServices,
+        State::Stale => Rule::StaleByProbes,
+        State::Broken => Rule::BrokenByProbes,
+    };
+    Finding::new(rule, Evidence::Nothing)
+}
+
 fn family(family: Family, state: State, last_proof: Option<Mono>) -> FamilyVerdict {
     FamilyVerdict {
         family,
         state,
         cause: None,
         why: None,
-        finding: Finding::new(Rule::Idle, Evidence::Nothing),
+        finding: finding(state),
         last_proof,
         last_failure: None,
         failing_since: None,
@@ -45,7 +59,7 @@ fn verdict(families: Vec<FamilyVerdict>, eligibility: Eligibility) -> Verdict {
         since: Mono(0),
         cause: None,
         why: None,
-        finding: Finding::new(Rule::Idle, Evidence::Nothing),
+        finding: finding(state),
         limits: Limits::default(),
         eligibility,
         families,
@@ -69,7 +83,8 @@ fn first(
     enforcement: Enforcement,
 ) -> Answer {
     let served = Damping::new(std::time::Duration::ZERO).step(verdict, policy);
-    answer(endpoint, verdict, &served, policy, enforcement, &ANCHOR)
+    let may_refuse = enforcement == Enforcement::Enforce;
+    answer(endpoint, verdict, &served, policy, may_refuse, &ANCHOR)
 }
 
 /// The rows of the answer table as docs/behaviour.md has to show them.
@@ -196,7 +211,7 @@ fn a_sound_body_is_that_of_kube_proxy() {
 #[test]
 fn a_broken_family_is_named_and_the_last_update_is_the_latest() {
     let mut families = proven();
-    families[1].state = State::Broken;
+    families[1] = family(Family::V6, State::Broken, families[1].last_proof);
     let verdict = verdict(families, Eligibility::Eligible);
     let healthz = first(
         Endpoint::Healthz,
@@ -329,7 +344,8 @@ fn a_start_is_told_on_healthz_alone(
         flaps: 0,
     };
     let open = UnknownPolicy::Open;
-    let given_of = |served| answer(endpoint, &verdict, served, open, enforcement, &ANCHOR);
+    let may_refuse = enforcement == Enforcement::Enforce;
+    let given_of = |served| answer(endpoint, &verdict, served, open, may_refuse, &ANCHOR);
     let given = given_of(&served);
     assert_eq!((given.status, given.healthy), (status, healthy));
     assert_eq!(given.would_fail, would_fail);

@@ -188,11 +188,11 @@ fn the_status_follows_livez_and_leaving_is_a_reason(
 
 #[test]
 fn the_message_holds_what_is_to_be_known() {
-    let of = |node, state, sound, enforcement| {
+    let of = |node, state, sound, lenience| {
         let verdict = verdict(state, Some(Cause::Leaked), None, node);
-        message(&verdict, standing(&verdict, sound), enforcement)
+        message(&verdict, standing(&verdict, sound), lenience)
     };
-    let enforce = Enforcement::Enforce;
+    let enforce = None;
     assert_eq!(
         of(Eligibility::Eligible, State::Broken, false, enforce),
         "the observer was not read yet"
@@ -211,9 +211,9 @@ fn the_message_holds_what_is_to_be_known() {
             Eligibility::Eligible,
             State::Broken,
             false,
-            Enforcement::Audit
+            Some("--enforcement is audit")
         ),
-        "the observer was not read yet (with --enforcement=audit, /livez answers 200 all the same)"
+        "the observer was not read yet (/livez answers 200 all the same: --enforcement is audit)"
     );
 }
 

@@ -9,12 +9,13 @@ use agent_common::service::{FAMILIES, Family};
 use super::node::address;
 use serde::{Deserialize, Serialize};
 
+use crate::brake::{FLEET, FleetReport, Published};
 use crate::cluster::{
     EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SlicePort,
 };
 use crate::freshness::{FIRST_GENERATION, LAST_GENERATION, is_generation};
 use crate::names;
-use crate::trace::Transport;
+use crate::trace::{Lane, Transport};
 use crate::view::ServiceState;
 
 /// The sentinel's configuration.
@@ -35,6 +36,18 @@ pub struct Sentinel {
     pub altered: Option<String>,
     /// The part that may be probed, by [`Family`]; none of an altered sentinel.
     pub families: [Option<SentinelFamily>; FAMILIES],
+    /// Lanes whose frontend another Service claims, and which.
+    #[serde(default)]
+    pub contested: Vec<(Lane, ObjectName)>,
+    /// The rotator's count of the cluster's nodes.
+    #[serde(default)]
+    pub fleet: Option<Published>,
+    /// Reason why a count that is there is not believed, in words.
+    #[serde(default)]
+    pub fleet_error: Option<String>,
+    /// The annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT) of its Service.
+    #[serde(default)]
+    pub enforcement: Option<Box<str>>,
 }
 
 impl Sentinel {
@@ -113,11 +126,40 @@ pub fn sentinel(
     };
     let found = routed(service).and_then(|()| families(rule, state, service, node));
     let altered = found.as_ref().err();
+    let (fleet, fleet_error) = counted(state);
     Sentinel {
         exists: true,
+        contested: Vec::new(),
+        fleet,
+        fleet_error,
+        enforcement: service.enforcement.clone(),
         altered: altered.map(|altered| format!("Service {} {altered}", rule.service)),
         families: found.unwrap_or_default(),
     }
+}
+
+/// The newest count: a slice that the rotator left behind may hold an old one.
+fn counted(state: &ServiceState) -> (Option<Published>, Option<String>) {
+    let (mut newest, mut wrong) = (None::<Published>, None);
+    for text in state
+        .slices
+        .iter()
+        .filter_map(|slice| slice.fleet.as_deref())
+    {
+        match FleetReport::parse(text) {
+            Ok(report) => {
+                let published = report.published().into_iter();
+                newest = newest
+                    .into_iter()
+                    .chain(published)
+                    .max_by_key(|of| of.written);
+            }
+            Err(error) => {
+                wrong.get_or_insert(format!("the annotation {FLEET} is ignored: {error}"));
+            }
+        }
+    }
+    (newest, wrong)
 }
 
 /// Nothing in the Service must make a datapath drop or refuse probes on purpose.

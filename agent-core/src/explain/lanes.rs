@@ -45,6 +45,9 @@ pub fn is_explained(lane: &LaneView, lanes: &[LaneView]) -> bool {
 /// A lane of a family as it looks, seen from `now`.
 pub fn sentence(family: Family, view: &LaneView, now: Mono) -> String {
     let name = name(family, view.path, view.transport);
+    if let Some(rival) = &view.rival {
+        return format!("{name}: say nothing: Service {rival} claims what they dial");
+    }
     match (view.state, failed(view), view.last_pass) {
         (LaneState::Failing, Some(lane), _) => failing(family, &lane),
         (LaneState::Passing, _, Some(at)) => passed(&name, at, now),
@@ -126,6 +129,7 @@ fn void_reason(reason: VoidReason) -> &'static str {
         }
         VoidReason::Damaged => "the sentinel's devices were damaged a moment ago",
         VoidReason::Unsettled => "the sentinel changed a moment ago",
+        VoidReason::Contested => "another Service claims what the probe dialled",
     }
 }
 

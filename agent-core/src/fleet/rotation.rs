@@ -140,6 +140,9 @@ pub struct Wanted {
     pub ports: Vec<(String, Protocol)>,
     /// The one endpoint, by [`Family`].
     pub echo: [IpAddr; FAMILIES],
+    /// The count of nodes ([`FleetReport`](crate::brake::FleetReport)) that the first family's slice
+    /// should hold; nothing where what it holds stays.
+    pub fleet: Option<String>,
 }
 
 /// Name of a family's slice.
@@ -162,6 +165,8 @@ pub struct SliceSeen {
     pub endpoints: (Vec<String>, bool),
     /// Its ports: name, protocol, number.
     pub ports: Vec<(String, Protocol, u16)>,
+    /// The count of nodes that it holds.
+    pub fleet: Option<String>,
 }
 
 impl SliceSeen {
@@ -201,6 +206,13 @@ pub enum Write {
         version: String,
         /// Its ports.
         generation: u16,
+    },
+    /// The count of nodes alone, in a slice that is as it should be otherwise.
+    Count {
+        /// Whose.
+        family: Family,
+        /// Its version as it was read.
+        version: String,
     },
     /// A slice of our name and of another address type, which cannot be changed; it is made anew
     /// with the next look.
@@ -296,11 +308,16 @@ impl Rotation {
                 });
             }
             let version = slice.version.clone();
-            (of(family) != Some(generation)).then_some(Write::Update {
-                family,
-                version,
-                generation,
-            })
+            if of(family) != Some(generation) {
+                return Some(Write::Update {
+                    family,
+                    version,
+                    generation,
+                });
+            }
+            let counts = wanted.families.first() == Some(&family) && wanted.fleet.is_some();
+            let differs = counts && slice.fleet != wanted.fleet;
+            differs.then_some(Write::Count { family, version })
         };
         // The slice of a family that the Service lacks is ours as well: both are shipped, whatever
         // the cluster has.
@@ -319,7 +336,7 @@ impl Rotation {
 
     /// Whether the next generation is due. A new leader does not know when the last one was written
     /// and waits for one interval.
-    fn is_due(&mut self, nodes: u32, now: Mono) -> bool {
+    pub fn is_due(&mut self, nodes: u32, now: Mono) -> bool {
         let rotated = *self.rotated.get_or_insert(now);
         let paused = self.paused_until.is_some_and(|until| now < until);
         !paused && self.failing.is_none() && now.since(rotated) >= interval(self.least, nodes)

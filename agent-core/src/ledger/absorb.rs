@@ -48,6 +48,11 @@ impl Ledger {
         let counts = counts.filter_map(|delta| Some((delta, real(delta.service)?)));
         let counts: Vec<Counted<'_>> = counts.collect();
         self.absorb_proofs(sample, &counts, &mut look);
+        for (_, info) in counts.iter().filter(|(_, info)| info.endpoints == 0) {
+            self.worked.lack_endpoints(info, at);
+            self.worked_outside.lack_endpoints(info, at);
+            self.families[info.family as usize].excuse(info);
+        }
         for (family, _) in self
             .families
             .iter_mut()
@@ -140,7 +145,7 @@ impl Ledger {
         // One to an endpoint that left counts by its age, in sightings; an unheard one did get through.
         failures.retain(|(failure, _)| !matches!(failure, Failure::Stale | Failure::Unheard));
         let family = &mut self.families[info.family as usize];
-        if delta.class == SourceClass::External && self.worked_outside.has(info) {
+        if delta.class == SourceClass::External && self.worked_outside.has(info, look.at) {
             let refused = failures.iter().find(|(of, _)| *of == Failure::Refused);
             refused.inspect(|(_, n)| family.refuse(*n, look.at, &self.limits));
         }
@@ -155,7 +160,7 @@ impl Ledger {
             return;
         }
         let leaked = failures.iter().any(|(of, _)| *of == Failure::Leaked);
-        let accuses = self.accuses(delta.class, info, leaked);
+        let accuses = self.accuses(delta.class, info, leaked, look.at);
         let entry = Entry {
             since: look.at,
             last: look.at,
@@ -188,7 +193,7 @@ impl Ledger {
             return;
         }
         let leaked = sighting.failure == Failure::Leaked;
-        let accuses = self.accuses(sighting.class, info, leaked);
+        let accuses = self.accuses(sighting.class, info, leaked, look.at);
         let entry = Entry {
             since: began.max(look.floor).min(look.at),
             last: at.max(look.floor),
@@ -206,11 +211,11 @@ impl Ledger {
     /// Whether a failure accuses the node: of a pod, to a Service that worked for pods before. Where
     /// nothing ever worked, neither probes nor real connections, the proxy may never have written a
     /// rule: then what leaves untranslated accuses too, which no policy does.
-    fn accuses(&self, class: SourceClass, info: &ServiceInfo, leaked: bool) -> bool {
+    fn accuses(&self, class: SourceClass, info: &ServiceInfo, leaked: bool, at: Mono) -> bool {
         let family = info.family;
         let worked = || !self.worked.is_empty(family) || !self.worked_outside.is_empty(family);
         let never = || !worked() && !self.sentinel.is_armed(family);
-        class == SourceClass::Pod && (self.worked.has(info) || (leaked && never()))
+        class == SourceClass::Pod && (self.worked.has(info, at) || (leaked && never()))
     }
 
     /// The track of a failing Service, made where there is room.

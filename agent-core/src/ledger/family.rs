@@ -87,6 +87,14 @@ impl FamilyLedger {
         self.streak.insert(streak).enter(entry);
     }
 
+    /// A Service has no endpoint: its failures accuse the node no more.
+    pub(crate) fn excuse(&mut self, info: &ServiceInfo) {
+        let services = self.streak.as_mut().map(|streak| &mut streak.services);
+        if let Some(service) = services.and_then(|services| services.get_mut(&info.label())) {
+            service.accuses = false;
+        }
+    }
+
     /// A connection from outside was sent on and not answered.
     pub(crate) fn leave_unanswered(&mut self, at: Mono) {
         let run = self
@@ -204,7 +212,7 @@ pub enum Lacking {
     Namespaces,
     /// Too few endpoints behind them.
     Endpoints,
-    /// Too few clients.
+    /// Too few pods of this node.
     Sources,
     /// It is not long enough, or stopped too early.
     Time,
@@ -216,22 +224,9 @@ impl Streak {
         self.last = self.last.max(entry.last);
         self.arrived = self.arrived.max(entry.arrived);
         self.pod |= entry.class == SourceClass::Pod;
-        // A run that outlives an agent goes on: the next one has not seen its Services work.
         let label = entry.info.label();
-        let known = self
-            .services
-            .get(&label)
-            .is_some_and(|service| service.accuses);
-        let accuses = entry.accuses || (known && entry.class == SourceClass::Pod);
-        if accuses {
-            let (first, last) = self.accusing.unwrap_or((entry.since, entry.last));
-            self.accusing = Some((first.min(entry.since), last.max(entry.last)));
-        }
-        if let Some(client) = entry.client.filter(|_| accuses)
-            && self.sources.len() < SOURCES_KEPT
-            && !self.sources.contains(&client)
-        {
-            self.sources.push(client);
+        if entry.accuses {
+            self.accuse(entry);
         }
         for (failure, n) in entry.failures {
             let count = &mut self.failures[*failure as usize];
@@ -244,23 +239,38 @@ impl Streak {
                 accuses: false,
             });
             service.endpoints = entry.info.endpoints;
-            service.accuses |= accuses;
+            service.accuses |= entry.accuses;
         }
         if let Some(endpoint) = entry.misdelivered {
-            self.misdelivered.insert(endpoint, entry.last);
-            let last = self.last;
-            self.misdelivered.retain(|_, at| last.since(*at) <= WINDOW);
-            if self.misdelivered.len() > SOURCES_KEPT {
-                self.misdelivered.pop_first();
-            }
-            if self.misdelivered.len() >= MISSED {
-                self.wrong_routes = Some(last);
-            }
+            self.miss(endpoint, entry.last);
         }
     }
 
-    /// Routes are wrong. Once they have accused, it holds for as long as the run does: who shows it may
-    /// be clients outside, which load balancers take away.
+    /// A pod of this node was not served by a Service that worked before.
+    fn accuse(&mut self, entry: &Entry<'_>) {
+        let (first, last) = self.accusing.unwrap_or((entry.since, entry.last));
+        self.accusing = Some((first.min(entry.since), last.max(entry.last)));
+        let new = |client: &IpAddr| !self.sources.contains(client);
+        let room = self.sources.len() < SOURCES_KEPT;
+        self.sources
+            .extend(entry.client.filter(new).filter(|_| room));
+    }
+
+    /// A connection for an endpoint of this node left by an uplink.
+    fn miss(&mut self, endpoint: IpAddr, at: Mono) {
+        let last = self.last;
+        self.misdelivered.insert(endpoint, at);
+        self.misdelivered.retain(|_, at| last.since(*at) <= WINDOW);
+        if self.misdelivered.len() > SOURCES_KEPT {
+            self.misdelivered.pop_first();
+        }
+        if self.misdelivered.len() >= MISSED {
+            self.wrong_routes = Some(last);
+        }
+    }
+
+    /// Routes are wrong. Once they have accused, it holds for as long as the run does: the clients that
+    /// show it may be outside, and load balancers take those away.
     fn routes_are_wrong(&self, limits: &Limits) -> bool {
         self.wrong_routes.is_some_and(|at| {
             let (first, _) = self.accusing.unwrap_or((at, at));

@@ -100,6 +100,10 @@ impl Track {
         }
     }
 
+    pub(crate) fn namespace(&self) -> &str {
+        &self.name.namespace
+    }
+
     /// Whether this is still the Service of that id: ids are used again.
     pub(crate) fn is(&self, info: &ServiceInfo) -> bool {
         self.name == info.name && *self.port == *info.port && self.family == info.family

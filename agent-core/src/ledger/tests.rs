@@ -199,11 +199,6 @@ fn ms(ms: u64) -> Duration {
 const BEGAN: Mono = Mono(1_000_000_000_000);
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 4 } else { 300 },
-        ..ProptestConfig::default()
-    })]
-
     #[test]
     fn the_ledger_is_what_a_recount_comes_to(
         looks in prop::collection::vec(any_look(), 1..if cfg!(miri) { 20 } else { 80 }),

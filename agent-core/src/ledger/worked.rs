@@ -9,7 +9,7 @@ use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::ServiceInfo;
-use crate::limits::FORGOTTEN;
+use crate::limits::{FIRST_ENDPOINTS, FORGOTTEN};
 use crate::time::Mono;
 
 /// Service ports kept, the first that worked: breadth takes two, and all of them are written whenever
@@ -27,6 +27,10 @@ struct Known {
     #[serde(with = "crate::names::FamilyName")]
     family: Family,
     last: Mono,
+    /// When it was last dialled without an endpoint, unless it worked since: a proxy may be late with
+    /// the next one.
+    #[serde(default)]
+    emptied: Option<Mono>,
 }
 
 impl Worked {
@@ -39,6 +43,7 @@ impl Worked {
                 namespace,
                 family,
                 last,
+                emptied: None,
             };
             self.0.insert(service, known);
         }
@@ -49,9 +54,18 @@ impl Worked {
         self.of(family).next().is_none()
     }
 
-    /// Whether a connection to that Service was proven.
-    pub(crate) fn has(&self, info: &ServiceInfo) -> bool {
-        self.0.contains_key(&hashes(info).0)
+    /// Notes that a Service was dialled while it had no endpoint.
+    pub(crate) fn lack_endpoints(&mut self, info: &ServiceInfo, at: Mono) {
+        if let Some(known) = self.0.get_mut(&hashes(info).0) {
+            known.emptied = Some(at);
+        }
+    }
+
+    /// Whether a connection to that Service was proven, and it has had endpoints for a while.
+    pub(crate) fn has(&self, info: &ServiceInfo, now: Mono) -> bool {
+        let late = |at: Mono| now.since(at) > FIRST_ENDPOINTS;
+        let known = self.0.get(&hashes(info).0);
+        known.is_some_and(|known| known.emptied.is_none_or(late))
     }
 
     /// Number of namespaces of which Services were used in the last hour.
@@ -79,6 +93,8 @@ fn hashes(info: &ServiceInfo) -> (u64, u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::cluster::ObjectName;
 
@@ -94,15 +110,19 @@ mod tests {
         }
     }
 
+    fn has(worked: &Worked, service: &ServiceInfo) -> bool {
+        worked.has(service, Mono(1))
+    }
+
     #[test]
     fn services_of_each_family_are_known_for_themselves() {
         let mut worked = Worked::default();
         let hour = Mono(3_600_000_000_000);
         worked.note(&service("shop", "web", Family::V4), Mono(0));
         worked.note(&service("bank", "api", Family::V4), Mono(1));
-        assert!(worked.has(&service("shop", "web", Family::V4)));
-        assert!(!worked.has(&service("shop", "web", Family::V6)));
-        assert!(!worked.has(&service("bank", "web", Family::V4)));
+        assert!(has(&worked, &service("shop", "web", Family::V4)));
+        assert!(!has(&worked, &service("shop", "web", Family::V6)));
+        assert!(!has(&worked, &service("bank", "web", Family::V4)));
         assert_eq!(worked.namespaces(Family::V4, hour), 2);
         assert_eq!(
             worked.namespaces(Family::V4, Mono(hour.0 + 1)),
@@ -113,13 +133,30 @@ mod tests {
     }
 
     #[test]
+    fn one_that_lost_its_endpoints_has_a_grace() {
+        let (mut worked, service) = (Worked::default(), service("shop", "web", Family::V4));
+        worked.lack_endpoints(&service, Mono(0));
+        assert!(worked.is_empty(Family::V4));
+        worked.note(&service, Mono(0));
+        worked.lack_endpoints(&service, Mono(0));
+        assert!(!has(&worked, &service) && !worked.is_empty(Family::V4));
+        let late = Mono(0).plus(FIRST_ENDPOINTS).plus(Duration::from_nanos(1));
+        assert!(worked.has(&service, late));
+        worked.note(&service, Mono(1));
+        assert!(has(&worked, &service), "it worked with the next ones");
+    }
+
+    #[test]
     fn the_first_are_kept() {
         let mut worked = Worked::default();
         for number in 0..=KEPT {
             worked.note(&service("shop", &number.to_string(), Family::V4), Mono(0));
         }
         assert_eq!(worked.0.len(), KEPT);
-        assert!(worked.has(&service("shop", "0", Family::V4)));
-        assert!(!worked.has(&service("shop", &KEPT.to_string(), Family::V4)));
+        assert!(has(&worked, &service("shop", "0", Family::V4)));
+        assert!(!has(
+            &worked,
+            &service("shop", &KEPT.to_string(), Family::V4)
+        ));
     }
 }

@@ -190,8 +190,10 @@ fn owners_are_a_set() {
             Owner::KubeProxyNftables,
             Owner::Ipvs,
         ];
-        let alone = !expected.is_empty() && expected.iter().all(|owner| modes.contains(owner));
-        assert_eq!(owners.is_kube_proxy(), alone, "{expected:?}");
+        let cilium = [Owner::Cilium, Owner::CiliumReplacement];
+        let has = |those: &[Owner]| expected.iter().any(|owner| those.contains(owner));
+        assert_eq!(owners.is_kube_proxy(), has(&modes) && !has(&cilium));
+        assert_eq!(owners.is_unknown(), expected == [Owner::Unknown]);
         let known = set(&[Owner::Ipvs, Owner::Cilium]);
         let beyond: Vec<Owner> = expected
             .iter()

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::sentinel::Watched;
 use super::{Settings, Start};
-use crate::answer::{Endpoint, answer};
+use crate::answer::{Endpoint, UnknownPolicy, answer};
+use crate::brake::Brake;
 use crate::cause::{Failure, State};
 use crate::coverage::Coverage;
 use crate::damping::{Damping, UpgradeGate};
@@ -21,8 +22,9 @@ use crate::limits::{
     IDLE_INTERVAL, REMEMBER, REMEMBER_TROUBLE, SAMPLE_INTERVAL, SHAPE_INTERVAL, SIGHTINGS_KEPT,
 };
 use crate::shape::{self, Shape};
+use crate::switches::Switches;
 use crate::time::{Anchor, Mono};
-use crate::verdict::{Inputs, LastVerdict, Verdict, verdict};
+use crate::verdict::{Inputs, LastVerdict, Rule, Verdict, verdict};
 
 /// Everything that verdicts depend on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -45,6 +47,11 @@ pub struct Judge {
     #[serde(skip)]
     pub(super) drain: Drain,
     damping: Damping,
+    #[serde(default)]
+    pub brake: Brake,
+    /// Annotations that make it lenient.
+    #[serde(default)]
+    pub switches: Switches,
     /// The last verdict in short; before the first, a former agent's.
     pub last: Option<LastVerdict>,
     /// Statuses of the last answers.
@@ -61,6 +68,9 @@ impl Judge {
         let now = start.now;
         let (limits, dwell) = (settings.limits, settings.flap_dwell);
         let known = start.remembered.as_ref();
+        let brake = known.map(|known| known.brake).unwrap_or_default();
+        let switches = known.map(|known| known.switches.clone());
+        let brake = Brake::restore(settings.fleet_brake, &settings.node, brake);
         let last = known.map(|known| known.verdict);
         let before = known.map(|known| (known.verdict.state, known.written));
         let (ledger, damping, eligibility) = match start.remembered {
@@ -93,6 +103,8 @@ impl Judge {
             successor: Successor::None,
             drain: Drain::new(settings.drain_ignore.clone()),
             damping,
+            brake,
+            switches: switches.unwrap_or_default(),
             last,
             statuses: [0; 2],
             remembered: None,
@@ -159,7 +171,16 @@ impl Judge {
         if let Some(node) = &self.facts.node {
             self.eligibility = eligibility(Some(node), &self.settings.taints);
         }
+        let node = self.facts.node.as_ref();
+        let node = node.map(|node| node.enforcement.as_deref());
+        let service = || self.facts.sentinel.enforcement.as_deref();
+        let service = self.facts.synced.then(service);
+        if self.switches.read(node, service) {
+            let ignored = self.switches.ignored.iter().cloned();
+            effects.extend(ignored.map(|what| Effect::Log(Notice::Ignored(what))));
+        }
         self.coverage.source(self.facts.silent, self.now);
+        self.brake.source(self.facts.silent, self.now);
         self.follow_sentinel(effects);
         let ledger = &mut self.ledger.sentinel;
         if self.facts.synced {
@@ -176,7 +197,9 @@ impl Judge {
         let ledger = &mut self.ledger.sentinel;
         ledger.shape_seen(&shape, self.now);
         for (family, owners) in Family::ALL.into_iter().zip(facts.owners) {
-            ledger.owner_seen(family, shape.owners_with(owners), self.now);
+            if let Some(owners) = owners {
+                ledger.owner_seen(family, shape.owners_with(owners), self.now);
+            }
         }
         if shape != self.shape {
             effects.push(Effect::Log(Notice::Shape(shape.notes.join("; "))));
@@ -283,13 +306,23 @@ impl Judge {
     }
 
     fn answer(&mut self, verdict: &Verdict) -> Answers {
-        let (policy, enforcement) = (self.settings.unknown_policy, self.settings.enforcement);
+        let policy = self.settings.unknown_policy;
+        let audit = self.switches.audit(self.settings.enforcement);
         let anchor = &self.anchor;
         let served = self.damping.step(verdict, policy);
-        let of = |endpoint| answer(endpoint, verdict, &served, policy, enforcement, anchor);
+        let certain = verdict.finding.rule == Rule::BrokenByProbes;
+        // A 503 for what is not known is the policy's: no evidence of other nodes counts against it.
+        let unknown = verdict.state == State::Unknown && policy == UnknownPolicy::Closed;
+        let fails = !served.healthy && !unknown;
+        let held = self.brake.step(fails, certain, verdict.at);
+        let held = held.filter(|_| audit.is_none());
+        let may_refuse = audit.is_none() && held.is_none();
+        let of = |endpoint| answer(endpoint, verdict, &served, policy, may_refuse, anchor);
         Answers {
             healthz: of(Endpoint::Healthz),
             livez: of(Endpoint::Livez),
+            audit,
+            held,
         }
     }
 
@@ -308,6 +341,8 @@ impl Judge {
         effects.push(Effect::Remember(Box::new(Remembered {
             ledger: self.ledger.memory(),
             damping: self.damping.memory.clone(),
+            brake: self.brake.memory,
+            switches: self.switches.clone(),
             verdict,
             eligibility: self.eligibility.clone(),
             written: self.now,

@@ -12,6 +12,7 @@ use crate::effect::{DesiredDevices, Effect, Effects, Notice};
 use crate::event::{KernelState, Parts};
 use crate::expect::sentinel::{Sentinel, SentinelRule};
 use crate::limits::{FAILING_INTERVAL, KERNEL_AGE, READING_SERVES, SOON, SUSPECT_INTERVAL};
+use crate::names;
 use crate::probes::{KernelFacts, ProbeOutcome, SentinelView, VoidReason, classify};
 use crate::time::Mono;
 use crate::trace::{ProbeTrace, Transport};
@@ -206,7 +207,20 @@ impl Judge {
         };
         let found = self.facts.sentinel.clone();
         let before = std::mem::replace(&mut watched.found, found);
-        if before != watched.found
+        if let Some(published) = watched.found.fleet {
+            let wall = self.anchor.wall_of(self.now);
+            self.brake.record(published, wall, self.now);
+        }
+        if watched.found.fleet_error != before.fleet_error
+            && let Some(error) = &watched.found.fleet_error
+        {
+            effects.push(Effect::Log(Notice::Ignored(error.clone())));
+        }
+        let as_watched = |of: &Sentinel| Sentinel {
+            contested: Vec::new(),
+            ..of.clone()
+        };
+        if as_watched(&before) != as_watched(&watched.found)
             && let Some(recheck) = &mut watched.recheck
         {
             // The watches reported something: they count again.
@@ -217,10 +231,17 @@ impl Judge {
         {
             effects.push(Effect::Log(Notice::Altered(altered.clone())));
         }
+        let new = watched.found.contested.iter();
+        for (lane, rival) in new.filter(|contest| !before.contested.contains(contest)) {
+            let family = names::of_family(lane.family);
+            let path = format!("{family} {} ({})", lane.path.name(), lane.transport.name());
+            effects.push(Effect::Log(Notice::Contested(path, rival.clone())));
+        }
         watched.take_addresses(self.facts.taken.clone(), effects);
         let desired = watched.desire();
         let ledger = &mut self.ledger.sentinel;
         ledger.view_changed(self.now, watched.view(self.now));
+        ledger.contested(watched.found.contested.clone(), self.now);
         for (family, transport, generation) in watched.found.generations() {
             ledger.want(family, transport, generation, self.now);
         }

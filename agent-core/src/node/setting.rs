@@ -8,6 +8,7 @@ use crate::effect::{Effect, Effects, Notice};
 use crate::event::{Event, Facts, Successor, ViewUpdate};
 use crate::evidence::Sighting;
 use crate::expect::node::address;
+use crate::expect::rivals::Rivals;
 use crate::expect::sentinel::{Sentinel, SentinelRule, sentinel};
 use crate::plan::Planner;
 use crate::time::Mono;
@@ -32,6 +33,7 @@ pub(super) struct Setting {
     rule: Option<SentinelRule>,
     pub(super) view: ClusterView,
     pub(super) planner: Planner,
+    rivals: Rivals,
     pub(super) state: ViewState,
     successor: Successor,
     /// A successor kept the maps since what was planned here: they are read before the next plan.
@@ -51,6 +53,7 @@ impl Setting {
             planner: planner(rule.as_ref()),
             rule,
             view: ClusterView::new(),
+            rivals: Rivals::default(),
             state: ViewState::default(),
             successor: Successor::None,
             unread_maps: false,
@@ -121,6 +124,11 @@ impl Setting {
         self.state.changes += update.changes.len() as u64;
         self.state.changed = Some(now);
         let applied = self.view.apply(update.changes);
+        if let Some(rule) = &self.rule {
+            let sentinel = self.sentinel_in(&self.view, rule);
+            self.rivals
+                .follow(&self.view, &applied, &rule.service, &sentinel);
+        }
         self.plan(&applied, now, effects);
         if self.searched.is_none() {
             self.search(effects);
@@ -167,8 +175,11 @@ impl Setting {
 
     fn sentinel(&self) -> Sentinel {
         let rule = self.rule.as_ref();
-        rule.map(|rule| self.sentinel_in(&self.view, rule))
-            .unwrap_or_default()
+        let sentinel = rule.map(|rule| self.sentinel_in(&self.view, rule));
+        Sentinel {
+            contested: self.rivals.contested().into_iter().collect(),
+            ..sentinel.unwrap_or_default()
+        }
     }
 
     /// Searching takes time that grows with the cluster: once at first, then at checks after which

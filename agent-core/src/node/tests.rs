@@ -9,6 +9,7 @@ mod recheck;
 mod remembered;
 mod replay;
 mod restart;
+mod rivals;
 mod samples;
 mod scene;
 mod sentinel;

@@ -55,7 +55,9 @@ impl Planner {
         let mut kept = HashSet::new();
         for (name, state) in states {
             self.sources.follow(&ServiceState::default(), state);
-            for port in &expectation(state, &self.node).ports {
+            let expected = expectation(state, &self.node);
+            self.note_excess(name, &expected);
+            for port in &expected.ports {
                 kept.extend(self.adopt_port(name, port, &installed, &frontends, now, &mut draft));
             }
         }

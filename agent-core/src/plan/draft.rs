@@ -134,19 +134,16 @@ impl Planner {
         }
     }
 
-    /// Gives a frontend that nobody holds any more to the first who waits for it.
+    /// Gives a frontend that nobody holds any more to the first who waits for it, or for room: its
+    /// place in the map is taken over, so that it is never out of it.
     pub(super) fn hand_over(&mut self, view: &ClusterView, key: FrontendKey, draft: &mut Draft) {
         if self.owners.contains_key(&key) {
             return;
         }
-        let Some(waiting) = self.contested.get_mut(&key) else {
-            return;
-        };
-        let heir = waiting.pop_first();
-        if waiting.is_empty() {
-            self.contested.remove(&key);
-        }
-        if let Some(heir) = heir {
+        let waiting = self.contested.get(&key).and_then(BTreeSet::first).copied();
+        if let Some(heir) = waiting.or_else(|| self.shortage.waiting_for(key)) {
+            self.shortage.frontends.remove(&(key, heir));
+            self.stop_waiting(heir, &key);
             self.claim_again(view, heir, key, draft);
         }
     }

@@ -60,6 +60,12 @@ impl Shortage {
         self.services.insert(service_key(name, port));
     }
 
+    /// The first id that found no room for a frontend and has all its endpoints.
+    pub(super) fn waiting_for(&self, key: FrontendKey) -> Option<u32> {
+        let waiting = self.frontends.range((key, 0)..=(key, u32::MAX));
+        waiting.map(|(_, id)| *id).find(|id| !self.is_blocked(*id))
+    }
+
     /// Whether endpoints of an id are missing, so that its frontends must not stand.
     pub(super) fn is_blocked(&self, id: u32) -> bool {
         let first = EndpointKey {

@@ -49,6 +49,7 @@ fn service_facts(name: &str, cluster_ip: &str) -> ServiceFacts {
         internal_local: false,
         has_source_ranges: false,
         is_global: false,
+        enforcement: None,
     }
 }
 
@@ -73,6 +74,7 @@ fn slice(service: &str, endpoints: &[&str]) -> Change {
             port: 8080,
         }],
         endpoints: endpoints.collect(),
+        fleet: None,
     }))
 }
 
@@ -278,6 +280,27 @@ fn a_frontend_may_move_within_a_batch() {
         words(&plan),
         ["1 > 10.2.0.2", "1 = 10.96.0.1 [1, 1, 1]", "0 left 10.2.0.1"]
     );
+}
+
+/// "b" and "c" wait for room for the same frontend; "b" finds it, and leaves.
+#[test]
+fn a_frontend_passes_in_place_to_one_that_waited_for_room() {
+    let mut world = World::new();
+    world.maps.room = 2;
+    world.apply(vec![service("a", "10.96.0.4")]);
+    let mut two = service_facts("b", "10.96.0.3");
+    two.external_ips = vec![ip("10.96.0.1")];
+    world.apply(vec![Change::Service(Arc::new(two))]);
+    world.apply(vec![service("c", "10.96.0.3")]);
+    world.apply(vec![service("a", "10.96.0.2")]);
+    let plan = world.apply(vec![gone("b")]);
+    let passed = [
+        "2 = 10.96.0.3 [3, 3, 3]",
+        "no 10.96.0.1",
+        "0 = 10.96.0.2 [3, 3, 3]",
+    ];
+    assert_eq!(words(&plan), passed);
+    assert_eq!(world.planner.missing(), Missing::default());
 }
 
 #[test]

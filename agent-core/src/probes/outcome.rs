@@ -64,11 +64,13 @@ pub enum VoidReason {
     Damaged,
     /// The sentinel changed a moment ago, is not there, or is altered.
     Unsettled,
+    /// Another Service claims the frontend that it dialled.
+    Contested,
 }
 
 #[cfg(test)]
 impl VoidReason {
-    pub(crate) const ALL: [VoidReason; 8] = [
+    pub(crate) const ALL: [VoidReason; 9] = [
         VoidReason::NotSent,
         VoidReason::SentLate,
         VoidReason::EndedLate,
@@ -77,6 +79,7 @@ impl VoidReason {
         VoidReason::NotEchoed,
         VoidReason::Damaged,
         VoidReason::Unsettled,
+        VoidReason::Contested,
     ];
 }
 

@@ -37,6 +37,7 @@ fn settings() -> Settings {
         unknown_policy: UnknownPolicy::Open,
         enforcement: Enforcement::Enforce,
         flap_dwell: Duration::from_secs(10),
+        fleet_brake: None,
         drain_ignore: Default::default(),
         watches_services: true,
         sentinel: Some(SentinelRule {
@@ -154,6 +155,7 @@ fn facts() -> Facts {
                 }),
                 None,
             ],
+            ..Sentinel::default()
         },
         ..Facts::default()
     }

@@ -1,12 +1,14 @@
 //! Reports as they look in the field, for tests.
 
 use super::*;
+use crate::brake::Count;
 use crate::cause::{Cause, State};
 use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
 use crate::limits::Limits;
 use crate::owners::Owner;
 use crate::shape::{DeviceFacts, Facts, Role, Strangers, Told};
+use crate::switches::AuditBy;
 use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule};
 use crate::verdict::{Coverage, FamilyVerdict, Loss, PathState, PathView, ServiceTrouble};
 
@@ -63,7 +65,7 @@ pub fn beside_cilium() -> Report {
         netkit: 0,
         connect: [Some(socket.clone()), Some(socket)],
         bound: [None, None],
-        owners: [[Owner::Cilium].into_iter().collect(); 2],
+        owners: [Some([Owner::Cilium].into_iter().collect()); 2],
     };
     Report {
         datapath: Shape::after(Told::Unknown, &facts),
@@ -83,6 +85,15 @@ pub fn proven() -> Report {
         node: "worker-1".to_owned(),
         node_uid: None,
         udp: udp(),
+        fleet: FleetSeen {
+            limit: Some(20),
+            count: Some(Count {
+                unsound: 1,
+                nodes: 200,
+            }),
+            counted: Some(written() - jiff::SignedDuration::from_secs(23)),
+            ignored: Vec::new(),
+        },
         written: written(),
         agent: AgentInfo {
             version: "0.1.0".to_owned(),
@@ -140,6 +151,8 @@ pub fn proven() -> Report {
         answers: Answers {
             healthz: proven,
             livez: proven,
+            audit: None,
+            held: None,
         },
         services: vec![
             service("shop/web:http", Family::V4, 3, 148_210, 148_207, 0),
@@ -248,6 +261,8 @@ pub fn broken() -> Report {
     report.answers = Answers {
         healthz: failing,
         livez: failing,
+        audit: None,
+        held: None,
     };
     report.sightings = vec![SightingReport {
         at: ago(110),
@@ -322,6 +337,8 @@ pub fn blind() -> Report {
         "CAP_NET_RAW is missing; the sentinel is off until the agent is given it",
     );
     report.agent.enforcement = Enforcement::Audit;
+    report.answers.audit = Some(AuditBy::Flag);
+    report.fleet = FleetSeen::default();
     report.answers.healthz.status = 503;
     report.services.clear();
     report.udp.services.clear();

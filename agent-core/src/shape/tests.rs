@@ -24,8 +24,8 @@ fn device(name: &str, role: Role, ingress: &[&str], egress: &[&str]) -> DeviceFa
     }
 }
 
-fn owners(owners: &[Owner]) -> [DatapathOwners; FAMILIES] {
-    [owners.iter().copied().collect(); FAMILIES]
+fn owners(owners: &[Owner]) -> OwnersRead {
+    [Some(owners.iter().copied().collect()); FAMILIES]
 }
 
 /// A node with Cilium: what stands at the uplink, what at `connect`, and who else is there.
@@ -201,6 +201,39 @@ fn without_cilium_kube_proxy_owns_every_path() {
             path.sentence
         );
     }
+}
+
+/// It may translate, or only watch.
+#[rstest]
+#[case::alone(&["cali_tc"], &[], &[Owner::Unknown], &[Owner::Unknown])]
+#[case::without_a_name(&["?"], &[], &[Owner::Unknown], &[Owner::Unknown])]
+#[case::beside_kube_proxy(
+    &["cali_tc"], PROXY, &[Owner::KubeProxyNftables, Owner::Unknown], PROXY
+)]
+#[case::none(&[], &[], &[], &[])]
+fn a_program_that_is_not_known_at_an_uplink(
+    #[case] programs: &[&str],
+    #[case] rules: &[Owner],
+    #[case] expected: &[Owner],
+    #[case] of_paths: &[Owner],
+) {
+    let facts = Facts {
+        devices: vec![device("eth0", Role::Uplink, programs, &[])],
+        owners: owners(rules),
+        ..Facts::default()
+    };
+    let shape = Shape::of(&facts);
+    let there = shape.owners_with(rules.iter().copied().collect());
+    assert_eq!(there, expected.iter().copied().collect());
+    let of_paths: DatapathOwners = of_paths.iter().copied().collect();
+    assert!(shape.paths.iter().all(|path| path.owners == of_paths));
+}
+
+#[test]
+fn beside_cilium_nobody_is_unknown() {
+    let shape = Shape::of(&node(&["cil_to_netdev", "?"], None, &[]));
+    let there = shape.owners_with(DatapathOwners::default());
+    assert!(!there.contains(Owner::Unknown));
 }
 
 #[test]

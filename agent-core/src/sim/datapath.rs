@@ -342,6 +342,7 @@ fn facts(name: ObjectName, ip: Ipv4Addr, node_port: Option<u16>) -> ServiceFacts
         internal_local: false,
         has_source_ranges: false,
         is_global: false,
+        enforcement: None,
     }
 }
 
@@ -374,5 +375,6 @@ fn slice(service: &ObjectName, port: u16, pods: &[Pod]) -> Change {
             port,
         }],
         endpoints: pods.iter().map(endpoint).collect(),
+        fleet: None,
     }))
 }

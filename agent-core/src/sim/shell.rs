@@ -17,7 +17,7 @@ use crate::eligibility::TerminatingTaints;
 use crate::event::{Event, KernelState, Parts, ViewUpdate};
 use crate::limits::{Limits, SAMPLE_INTERVAL};
 use crate::node::{Node, Settings, Start};
-use crate::owners::{DatapathOwners, Owner};
+use crate::owners::{Owner, OwnersRead};
 use crate::shape::{DeviceFacts, Facts, Role};
 use crate::time::{Mono, Wall};
 use crate::trace::ProbeTrace;
@@ -66,6 +66,7 @@ impl SimNode {
             unknown_policy: UnknownPolicy::Open,
             enforcement: Enforcement::Enforce,
             flap_dwell: DWELL_DEFAULT,
+            fleet_brake: None,
             drain_ignore: ProbeRanges::default(),
             watches_services: true,
             sentinel: Some(sentinel_rule()),
@@ -250,13 +251,13 @@ impl SimNode {
         self.push_own(at, Own::Look);
     }
 
-    fn owners(&self) -> [DatapathOwners; FAMILIES] {
+    fn owners(&self) -> OwnersRead {
         let gone = self.datapath.faults.contains(&super::Fault::TablesGone);
         let owner = (!gone).then_some(Owner::KubeProxyNftables);
-        [owner.into_iter().collect(); FAMILIES]
+        [Some(owner.into_iter().collect()); FAMILIES]
     }
 
-    fn shape(&self, owners: [DatapathOwners; FAMILIES]) -> Event {
+    fn shape(&self, owners: OwnersRead) -> Event {
         let device = |name: &str, role| DeviceFacts {
             name: name.to_owned(),
             role,

@@ -2,7 +2,7 @@
 //! Those that read the sentinel's lanes are in `lanes`.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use agent_common::service::{Family, SourceClass};
 
@@ -132,7 +132,7 @@ impl<'a> Case<'a> {
         let tracks: Vec<&Track> = self.tracks().filter(stale).collect();
         let connections = tracks.iter().flat_map(|track| track.stale_pods());
         let connections = connections.filter(counts);
-        if connections.clone().count() < limits.stale_connections {
+        if connections.clone().count() < limits.stale_connections || self.is_narrow(&tracks) {
             return None;
         }
         // Among equals the later one.
@@ -143,6 +143,14 @@ impl<'a> Case<'a> {
             destination: oldest.destination,
         };
         Some((Some(Cause::Stale), evidence))
+    }
+
+    /// All of one namespace, while pods of this node use Services of others: whose pods keep dialling
+    /// an endpoint that left is that namespace's trouble.
+    fn is_narrow(&self, tracks: &[&Track]) -> bool {
+        let namespaces: BTreeSet<&str> = tracks.iter().map(|track| track.namespace()).collect();
+        let used = self.ledger.scope(self.family, self.now).namespaces;
+        namespaces.len() < self.ledger.limits.broken_namespaces.min(used)
     }
 
     /// Something gets through. While nothing does, a run of failures may yet become Broken, unless

@@ -56,13 +56,13 @@ impl<'a> Case<'a> {
     /// Lanes that take the way of real connections, TCP first.
     fn standing_lanes(&self) -> impl Iterator<Item = Probed<'a>> {
         let sentinel = &self.ledger.sentinel;
-        let lanes = lanes_of(self.family).filter(|lane| sentinel.stands(lane.path));
+        let lanes = lanes_of(self.family).filter(|lane| sentinel.stands(*lane));
         lanes.map(|lane| (lane, sentinel.lane(lane)))
     }
 
     /// Lanes that stand for the node, by TCP.
     fn main(&self) -> impl Iterator<Item = Probed<'a>> {
-        let stands = |(lane, _): &Probed<'_>| self.ledger.sentinel.stands(lane.path);
+        let stands = |(lane, _): &Probed<'_>| self.ledger.sentinel.stands(*lane);
         MAIN.map(|path| self.tcp(path)).into_iter().filter(stands)
     }
 
@@ -167,6 +167,11 @@ impl<'a> Case<'a> {
         let limits = &self.ledger.limits;
         let is_other = |(other, of): &Probed<'_>| of.armed && *other != lane;
         let others: Vec<_> = self.main().filter(is_other).collect();
+        let contested = || {
+            let sentinel = &self.ledger.sentinel;
+            let mut main = MAIN.into_iter().map(|path| self.tcp(path));
+            main.any(|(of, _)| of != lane && sentinel.rival(of).is_some())
+        };
         let fails = |(_, of): &Probed<'_>| self.run(of).is_some_and(|run| run.is_long(limits));
         if lane.path != ProbePath::NodePort
             || run.cause() != ProbeCause::Refused
@@ -174,7 +179,12 @@ impl<'a> Case<'a> {
             || others.is_empty()
             || others.iter().any(fails)
         {
-            return None;
+            let nobody_tells = others.is_empty()
+                && lane.path == ProbePath::NodePort
+                && run.cause() == ProbeCause::Refused
+                && self.evidence.refused_outside < Some(run.since)
+                && contested();
+            return nobody_tells.then_some(Standing::Lacks(LaneLacking::Others));
         }
         // While a fault sets in or ends, the others follow a moment later.
         let passes = |(_, of): &Probed<'_>| {

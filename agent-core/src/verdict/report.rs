@@ -268,6 +268,9 @@ pub struct LaneView {
     /// accuses nothing.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub beside_cilium: bool,
+    /// The Service that claims what it dials: it proves and accuses nothing.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rival: Option<String>,
 }
 
 impl LaneView {

@@ -3,6 +3,7 @@
 
 mod accusation;
 mod cilium;
+mod declared;
 mod filters;
 mod lag;
 mod one_shot;

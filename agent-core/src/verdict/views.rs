@@ -3,6 +3,7 @@
 use super::judge::Case;
 use super::lanes::Probed;
 use super::report::{LaneState, LaneView, StageDelays};
+use crate::cluster::ObjectName;
 use crate::probes::{LaneLedger, ProbeOutcome, Run, lanes_of};
 use crate::time::nanos;
 
@@ -16,8 +17,11 @@ impl<'a> Case<'a> {
     }
 
     fn view(&self, (lane, ledger): Probed<'a>) -> LaneView {
-        let beside_cilium = !self.ledger.sentinel.stands(lane.path);
+        let sentinel = &self.ledger.sentinel;
+        let beside_cilium = !sentinel.takes_the_way(lane.path);
+        let rival = sentinel.rival(lane);
         let state = match self.lane_state(ledger) {
+            _ if rival.is_some() => LaneState::Off,
             // A lane that passes, by rules that somebody left behind, is worth a word.
             state if state == LaneState::Passing || !beside_cilium => state,
             _ => LaneState::Off,
@@ -51,6 +55,7 @@ impl<'a> Case<'a> {
             local: run.is_some_and(|run| run.local),
             void_cause: (state == LaneState::Void).then(|| self.void_cause(ledger)),
             beside_cilium,
+            rival: rival.map(ObjectName::to_string),
         }
     }
 

@@ -12,6 +12,7 @@ fn service(name: &str) -> Change {
         internal_local: false,
         has_source_ranges: false,
         is_global: false,
+        enforcement: None,
     }))
 }
 
@@ -28,6 +29,7 @@ fn slice(name: &str, service: &str, endpoints: usize) -> Change {
         service: service.into(),
         ports: vec![],
         endpoints: vec![endpoint; endpoints],
+        fleet: None,
     }))
 }
 

@@ -11,6 +11,7 @@ use agent_common::service::{
     SOURCE_CLASSES, SourceClass,
 };
 use agent_core::answer::{Enforcement, UnknownPolicy};
+use agent_core::brake::{Count, Published};
 use agent_core::cause::Failure;
 use agent_core::cluster::ObjectName;
 use agent_core::coverage::{Hook, Hooks, ObserverStart};
@@ -23,7 +24,7 @@ use agent_core::expect::SourcePrefix;
 use agent_core::expect::sentinel::{Sentinel, SentinelFamily, SentinelPort, SentinelRule};
 use agent_core::limits::Limits;
 use agent_core::node::{Settings, Start};
-use agent_core::owners::{DatapathOwners, Owner};
+use agent_core::owners::{Owner, OwnersRead};
 use agent_core::plan::{Installed, MapChange, Missing};
 use agent_core::shape;
 use agent_core::time::{Mono, Wall};
@@ -41,6 +42,7 @@ pub(crate) fn settings() -> Settings {
         unknown_policy: UnknownPolicy::Open,
         enforcement: Enforcement::Enforce,
         flap_dwell: DWELL_DEFAULT,
+        fleet_brake: Some(20),
         drain_ignore: ProbeRanges::default(),
         watches_services: true,
         sentinel: Some(SentinelRule {
@@ -301,9 +303,11 @@ fn full() -> impl Strategy<Value = MapChange> {
     ]
 }
 
-fn owners() -> impl Strategy<Value = [DatapathOwners; FAMILIES]> {
+fn owners() -> impl Strategy<Value = OwnersRead> {
     let one = prop::collection::vec(select(&Owner::ALL[..]), 0..3);
-    prop::array::uniform2(one.prop_map(|owners| owners.into_iter().collect()))
+    prop::array::uniform2(prop::option::of(
+        one.prop_map(|owners| owners.into_iter().collect()),
+    ))
 }
 
 prop_compose! {
@@ -329,7 +333,13 @@ prop_compose! {
         families in prop::array::uniform2(prop::option::of(sentinel_family())),
         texts in prop::array::uniform2(prop::option::weighted(0.2, Just("otherwise".to_owned()))),
         whole in any::<bool>(),
+        fleet in prop::option::of((any::<u32>(), any::<u32>())),
+        contested in prop::collection::vec((lane(), Just(ObjectName::new("shop", "claim"))), 0..3),
     ) -> Facts {
+        let fleet = fleet.map(|(unsound, nodes)| Published {
+            count: Count { unsound, nodes },
+            written: i64::from(unsound),
+        });
         let [synced, silent, v4, v6, exists] = flags;
         let [altered, taken] = texts;
         let [frontends, endpoints, sources, services] = missing;
@@ -340,7 +350,7 @@ prop_compose! {
             node,
             families: [v4, v6],
             missing: if whole { Missing::default() } else { missing },
-            sentinel: Sentinel { exists, altered, families },
+            sentinel: Sentinel { exists, altered, families, contested, fleet, fleet_error: None, enforcement: None },
             taken,
         }
     }

@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use agent_common::abi::ABI_VERSION;
 use agent_common::evidence::{FAULTS, Fault};
-use agent_common::service::FAMILIES;
 use agent_core::coverage::{Hook, Hooks};
 use agent_core::effect::{Answers, Effect, Judged, Notice};
 use agent_core::event::{Event, Parts, Successor, ViewUpdate};
 use agent_core::evidence::{Directory as _, Sighting};
 use agent_core::limits::{Limits, SAMPLE_INTERVAL};
 use agent_core::node::{Node, Start};
-use agent_core::owners::DatapathOwners;
+use agent_core::owners::OwnersRead;
 use agent_core::plan::MapChange;
-use agent_core::report::{self, BUSIEST_SHOWN, HardeningReport, Report, SCHEMA, UDP_SHOWN};
+use agent_core::report::{
+    self, BUSIEST_SHOWN, FleetSeen, HardeningReport, Report, SCHEMA, UDP_SHOWN,
+};
 use agent_core::time::{Mono, Wall};
 use agent_core::verdict::Verdict;
 use tokio::sync::watch;
@@ -284,7 +285,7 @@ impl Agent {
     }
 
     /// Reads the datapath's shape; `read` are its owners where they were just read.
-    fn read_shape(&self, read: Option<[DatapathOwners; FAMILIES]>) -> Option<Event> {
+    fn read_shape(&self, read: Option<OwnersRead>) -> Option<Event> {
         let observer = self.observer.as_ref()?;
         let ends = self.probing.as_ref().map(Probing::near_ends);
         let seen = Seen {
@@ -344,14 +345,12 @@ impl Agent {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 abi: ABI_VERSION,
                 started: timestamp(self.output.started),
-                enforcement: options.enforcement,
+                enforcement: answers.enforcement(),
                 unknown_policy: options.unknown_policy,
             },
             hardening: self.output.hardening.clone(),
-            answers: report::Answers {
-                healthz: report::AnswerReport::from(&answers.healthz),
-                livez: report::AnswerReport::from(&answers.livez),
-            },
+            answers: report::Answers::from(answers),
+            fleet: FleetSeen::of(node.judge()),
             port: self.succeeded.port.borrow().clone(),
             sentinel: (self.probing.as_ref())
                 .map_or_else(report::SentinelReport::disabled, |probing| {
@@ -423,11 +422,16 @@ impl Agent {
                 "{holder} and {claimant} claim the same frontend; the first is expected to be served"
             )
         });
+        let excessive = self.node.planner().excessive().take(20);
+        let excessive = excessive.map(|(name, excess)| {
+            format!("Service {name} {excess}: its connections are not judged")
+        });
+        let found = conflicts.chain(excessive);
         report::ClusterReport {
             source: self.config.source.to_string(),
             synced: self.node.view().is_synced(),
             changed: state.changed,
-            problems: state.problems.iter().cloned().chain(conflicts).collect(),
+            problems: state.problems.iter().cloned().chain(found).collect(),
             ignored: state.ignored,
         }
     }

@@ -9,7 +9,7 @@ use agent_core::cause::{Cause, Failure};
 use agent_core::eligibility::Eligibility;
 use agent_core::explain::{self, Interfaces, Remedy, label};
 use agent_core::names;
-use agent_core::report::{AnswerReport, Answers, Report};
+use agent_core::report::{Answers, Report};
 use agent_core::time::{Mono, Spoken};
 use agent_core::verdict::{LaneState, LaneView, ServiceTrouble, Verdict};
 
@@ -26,14 +26,13 @@ const LAST_PASS: usize = 83;
 impl Paper {
     /// The answers of both endpoints; for a leaving node, a note that its 503 is intended.
     pub(super) fn answers(&mut self, report: &Report) {
-        let Answers { healthz, livez } = report.answers;
+        let Answers { healthz, livez, .. } = report.answers;
         let mut text = format!(
             "/healthz answers {}, /livez {}",
             healthz.status, livez.status
         );
-        let held_back = |answer: AnswerReport| answer.would_fail && answer.status == 200;
-        if held_back(healthz) || held_back(livez) {
-            text.push_str("; 503 is held back, since --enforcement is audit");
+        if let Some(why) = report.answers.lenience() {
+            text.push_str(&format!("; 503 is held back: {why}"));
         }
         self.wrapped(Ink::Plain, 0, &sentence(&text));
         self.line();

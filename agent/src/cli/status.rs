@@ -12,6 +12,7 @@ use super::{Exit, FetchError, colours, fetch, parts};
 use crate::args::{Output, StatusArgs};
 use crate::causes::chain;
 use agent_core::answer::Enforcement;
+use agent_core::brake::Count;
 use agent_core::cause::State;
 use agent_core::names;
 use agent_core::report::{PortReport, PortWay, Report, SentinelReport, SentinelState};
@@ -95,6 +96,7 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     paper.list("datapath", Ink::Plain, &datapath(&report.datapath));
     paper.list("problems", Ink::Warn, &problems(report));
     paper.section("port", Ink::Faint, port(&report.port));
+    fleet(&mut paper, report);
     agent(&mut paper, report);
     if verdict.state != State::Proven {
         paper.line();
@@ -196,6 +198,28 @@ fn port(port: &PortReport) -> &'static str {
         }
         (PortWay::Steered, Some(false)) => "steered here; nobody else listens",
         (PortWay::Steered, None) => "steered here; who else listens is unknown",
+    }
+}
+
+/// What makes this node lenient for the sake of others.
+fn fleet(paper: &mut Paper, report: &Report) {
+    let fleet = &report.fleet;
+    if let Some(count) = fleet.count {
+        let brake = match fleet.limit {
+            Some(percent) => format!("the brake's limit is {percent} %"),
+            None => "the brake is off".to_owned(),
+        };
+        let age = |at| Spoken(report.written.duration_since(at).unsigned_abs());
+        let counted = match fleet.counted {
+            Some(at) => format!("counted {} ago", age(at)),
+            None => "counted long ago".to_owned(),
+        };
+        let Count { unsound, nodes } = count;
+        let text = format!("{unsound} of {nodes} nodes fail, {counted}; {brake}");
+        paper.section("fleet", Ink::Faint, &text);
+    }
+    for ignored in &fleet.ignored {
+        paper.section("ignored", Ink::Warn, &sentence(ignored));
     }
 }
 

@@ -24,6 +24,7 @@ use super::Update;
 use super::facts::Kind;
 use agent_core::cluster::{Change, ObjectName};
 
+mod census;
 pub mod client;
 mod follow;
 mod routes;
@@ -31,6 +32,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+pub use census::{Nodes, follow_nodes};
 pub use client::{ApiAccess, ClientError};
 pub use routes::forget;
 
@@ -97,13 +99,23 @@ impl Requests {
         }
     }
 
+    /// For all Nodes.
+    fn nodes() -> Self {
+        Self {
+            kind: Kind::Node,
+            path: Request::new("/api/v1/nodes"),
+            labels: None,
+            fields: None,
+        }
+    }
+
     /// One page of what is there: the newest, or what follows a page. One page is in memory at a
-    /// time, and a slice can have 1,000 endpoints.
+    /// time; a slice can have 1,000 endpoints, and a Node is some 20 kB.
     fn list(&self, after: Option<String>) -> Result<hyper::Request<Vec<u8>>, RequestError> {
         let params = ListParams {
             label_selector: self.labels.clone(),
             field_selector: self.fields.clone(),
-            limit: Some(if self.kind == Kind::Slice { 50 } else { 250 }),
+            limit: Some(if self.kind == Kind::Service { 250 } else { 50 }),
             continue_token: after,
             ..ListParams::default()
         };

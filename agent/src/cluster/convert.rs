@@ -16,11 +16,13 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::facts::{Facts, Object};
+use agent_core::brake::FLEET;
 use agent_core::cluster::{
     EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SliceFacts,
     SlicePort,
 };
 use agent_core::expect::node::address;
+use agent_core::switches::ENFORCEMENT;
 
 /// Labels of objects that kube-proxy leaves to another proxy, or does not serve. Its selectors ask
 /// whether they are there, whatever their value.
@@ -134,6 +136,7 @@ impl Converter {
             taints: taints.map(|taint| taint.key.into()).collect(),
             deleting: node.metadata.deletion_timestamp.is_some(),
             unheard: status.conditions.iter().flatten().any(unheard),
+            enforcement: lookup(&node.metadata.annotations, ENFORCEMENT).map(|text| cut(text, 40)),
         }))))
     }
 
@@ -154,7 +157,7 @@ impl Converter {
         Ok(Some(Facts::Service(Arc::new(ServiceFacts {
             name: self.object_name(metadata),
             cluster_ips: ips("spec.clusterIPs", cluster_ips.into_iter())?,
-            external_ips: ips("spec.externalIPs", strings(&spec.external_ips))?,
+            external_ips: external_ips(strings(&spec.external_ips))?,
             load_balancer_ips: load_balancer_ips(service.status.unwrap_or_default())?,
             ports: self.service_ports(spec.ports.as_deref().unwrap_or_default())?,
             external_local: is_external(&spec)
@@ -165,6 +168,7 @@ impl Converter {
             is_global: GLOBAL_ANNOTATIONS
                 .into_iter()
                 .any(|key| lookup(&metadata.annotations, key) == Some("true")),
+            enforcement: lookup(&metadata.annotations, ENFORCEMENT).map(|text| cut(text, 40)),
         }))))
     }
 
@@ -199,6 +203,7 @@ impl Converter {
             service: service.into(),
             ports: self.slice_ports(slice.ports.as_deref().unwrap_or_default())?,
             endpoints,
+            fleet: lookup(&slice.metadata.annotations, FLEET).map(|text| cut(text, 1_024)),
         }))))
     }
 
@@ -287,6 +292,33 @@ fn ips<'a>(field: &str, texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpAd
         .collect()
 }
 
+fn external_ips<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpAddr>, Invalid> {
+    let texts = texts.enumerate();
+    texts
+        .map(|(at, text)| chosen(format_args!("spec.externalIPs[{at}]"), text))
+        .collect()
+}
+
+/// An address that whoever writes the Service chooses.
+fn chosen(field: impl Display, text: &str) -> Result<IpAddr, Invalid> {
+    canonical(text).map_or_else(|| ip(field, text), Ok)
+}
+
+/// An IPv4 address in a form that the API server took before it was strict (leading zeros, IPv4 in
+/// IPv6 clothes), as kube-proxy reads it: a Service that was left out for it would be served, and
+/// claim what it likes.
+fn canonical(text: &str) -> Option<IpAddr> {
+    if let Ok(IpAddr::V6(v6)) = text.parse() {
+        return v6.to_ipv4_mapped().map(IpAddr::V4);
+    }
+    let parts = text.split('.').map(|part| {
+        let digits = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        part.parse::<u8>().ok().filter(|_| digits)
+    });
+    let octets: Vec<u8> = parts.collect::<Option<_>>()?;
+    <[u8; 4]>::try_from(octets).ok().map(IpAddr::from)
+}
+
 fn ip(field: impl Display, text: &str) -> Result<IpAddr, Invalid> {
     match text.parse() {
         // In the maps it would be the IPv4 address that it means, in the wrong family.
@@ -336,7 +368,7 @@ fn load_balancer_ips(status: ServiceStatus) -> Result<Vec<IpAddr>, Invalid> {
             }
         }
         if let Some(text) = entry.ip.as_deref().filter(|ip| !ip.is_empty()) {
-            ips.push(ip(field + ".ip", text)?);
+            ips.push(chosen(field + ".ip", text)?);
         }
     }
     Ok(ips)
@@ -344,6 +376,11 @@ fn load_balancer_ips(status: ServiceStatus) -> Result<Vec<IpAddr>, Invalid> {
 
 fn strings(list: &Option<Vec<String>>) -> impl Iterator<Item = &str> {
     list.iter().flatten().map(String::as_str)
+}
+
+/// The first bytes of a text: anybody may annotate Services and slices, and every node would keep it.
+fn cut(text: &str, most: usize) -> Box<str> {
+    text[..text.floor_char_boundary(most)].into()
 }
 
 /// A label or an annotation that is not empty.

@@ -8,20 +8,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use agent_common::service::FAMILIES;
-use clap::builder::TypedValueParser as _;
 use clap::{Arg, ArgAction, Args as ClapArgs, ValueEnum};
 use ipnet::IpNet;
 
 use super::values::{
-    OrNone, Pattern, addresses, bind_address, device_prefix, directory, dns_name, log_filter,
-    minutes, object_name, pair, pattern, range, url, word,
+    OrNone, Pattern, addresses, bind_address, device_prefix, directory, log_filter, minutes,
+    object_name, pair, pattern, percent, range, url, word,
 };
 use crate::http::bind::BindAddress;
 use crate::lifecycle::{DEFAULT_FILTER, LogFormat};
 use agent_core::answer::{Enforcement, UnknownPolicy};
 use agent_core::cluster::ObjectName;
+use agent_core::owners::Declared;
 
-const SENTINEL: &str = "Sentinel";
+pub(super) const SENTINEL: &str = "Sentinel";
 
 /// Port of /healthz and /livez where none is given: kube-proxy's.
 pub const HEALTHZ_PORT: u16 = 10256;
@@ -217,6 +217,13 @@ pub struct HealthzArgs {
     /// Doubles with each flap, up to 5m. A first recovery is believed after one second.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = minutes(5))]
     pub flap_dwell: Duration,
+
+    /// Maximum share of nodes, in percent, that may answer 503 together; 0 turns the fleet brake off
+    ///
+    /// A node that fails alone may always. The rotator counts nodes by their conditions, in audit too;
+    /// without a rotator nothing is held back, and a node that leaves never is.
+    #[arg(long, value_name = "PERCENT", default_value = "20", value_parser = percent())]
+    pub fleet_brake: u32,
 }
 
 /// Options of the admin port. The default serves nothing.
@@ -370,6 +377,14 @@ pub struct SentinelConfig {
         value_parser = addresses
     )]
     pub pod: [Option<IpAddr>; FAMILIES],
+
+    /// What translates Service traffic on this node: kube-proxy, or cilium in its place
+    ///
+    /// Where it is said, rules that were never written are a fault: two minutes after boot the node is
+    /// broken until the first probe gets through. Something else that is found there ends that. Where
+    /// it is not said, such a node is unknown.
+    #[arg(long, value_name = "NAME", value_parser = word::<Declared>)]
+    pub datapath: Option<Declared>,
 }
 
 /// Options that say what is written to the API server.
@@ -428,62 +443,4 @@ pub struct ProcessArgs {
         value_parser = log_filter
     )]
     pub log_filter: String,
-}
-
-/// Options of `pathproof rotate`.
-#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
-#[command(mut_args = as_option)]
-pub struct RotateConfig {
-    #[command(flatten)]
-    pub api: ApiArgs,
-
-    /// The sentinel's Service
-    #[arg(
-        long = "sentinel-service",
-        value_name = "NAMESPACE/NAME",
-        default_value = "pathproof/pathproof-sentinel",
-        value_parser = object_name,
-        help_heading = SENTINEL
-    )]
-    pub service: ObjectName,
-
-    /// The endpoint of the sentinel's slices: an IPv4 and an IPv6 address, as the agents have them
-    #[arg(
-        long = "sentinel-endpoint-address",
-        value_name = "IPv4,IPv6",
-        default_value = "198.18.0.2,2001:2::2",
-        value_parser = pair,
-        help_heading = SENTINEL
-    )]
-    pub echo: [IpAddr; FAMILIES],
-
-    /// From one generation to the next, in seconds
-    ///
-    /// More in a cluster of over 3,000 nodes, so that all nodes together are sent at most 200 watch
-    /// events a second: a second more for every 50 nodes.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "60",
-        value_parser = clap::value_parser!(u64).range(10..=3600).map(Duration::from_secs),
-        help_heading = SENTINEL
-    )]
-    pub interval: Duration,
-
-    /// Name of the Lease by which one rotator of several leads, in the Service's namespace
-    #[arg(
-        long = "lease-name",
-        value_name = "NAME",
-        default_value = "pathproof-rotator",
-        value_parser = dns_name,
-        help_heading = SENTINEL
-    )]
-    pub lease: String,
-
-    #[command(flatten)]
-    pub process: ProcessArgs,
-
-    /// The host's name, or the pod's.
-    #[arg(skip)]
-    pub host: String,
 }

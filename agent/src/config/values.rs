@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use agent_common::service::{FAMILIES, Family};
+use clap::builder::TypedValueParser;
 use ipnet::IpNet;
 use jiff::SignedDuration;
 use serde::de::{DeserializeOwned, IntoDeserializer as _};
@@ -71,6 +72,11 @@ pub(super) fn range(text: &str) -> Result<Option<IpNet>, &'static str> {
 pub(super) fn pattern(text: &str) -> Result<Option<Pattern>, &'static str> {
     let text = text.trim();
     (!text.is_empty()).then(|| Pattern::new(text)).transpose()
+}
+
+/// 0 to 100.
+pub(super) fn percent() -> impl TypedValueParser<Value = u32> {
+    clap::value_parser!(u32).range(0..=100)
 }
 
 /// `0`, or a duration of at most so many minutes.

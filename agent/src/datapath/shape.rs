@@ -15,7 +15,7 @@ use super::attach::Direction;
 use super::attach::hook::{StandingFilter, filters};
 use super::devices::{Device, Interfaces};
 use super::syscall::{BPF_CGROUP_CONNECT, BPF_CGROUP_POST_BIND, programs_at, socket_programs};
-use agent_core::owners::DatapathOwners;
+use agent_core::owners::OwnersRead;
 use agent_core::shape::{DeviceFacts, Facts, Role, Strangers};
 
 /// Facts that are known before anything is read.
@@ -25,7 +25,7 @@ pub struct Seen<'a> {
     /// Names of the sentinel's ends that face the node.
     pub sentinel: &'a [String],
     /// Owners of the rules that are there, by family.
-    pub owners: [DatapathOwners; FAMILIES],
+    pub owners: OwnersRead,
 }
 
 /// Reads it, now. `ours` tells which programs are agents' of pathproof, and is asked after the hooks.

@@ -72,7 +72,9 @@ definitions! {
     WOULD_FAIL = Gauge "pathproof_would_fail" ["endpoint"]
         "1 if this endpoint would return 503 when enforcing";
     ENFORCING = Gauge "pathproof_enforcing" []
-        "1 with --enforcement=enforce, 0 with audit";
+        "1 where a broken datapath is answered 503, 0 in audit, by flag or annotation";
+    BRAKED = Gauge "pathproof_braked" ["reason"]
+        "1 while a 503 is held back because of other nodes: too many of them fail (fleet), their count may be on its way (waiting), nobody counts them any more (uncounted)";
     ELIGIBLE = Gauge "pathproof_node_eligible" []
         "1 if the node is not being removed, 0 if it is; absent while the Node object was never seen";
     LAST_PROOF = Gauge "pathproof_last_proof_timestamp" in Seconds ["family", "path"]

@@ -14,6 +14,7 @@ use prometheus_client::metrics::MetricType;
 use super::definitions::{self as define, Definition};
 use super::{Shared, Snapshot};
 use agent_core::answer::Enforcement;
+use agent_core::brake::Held;
 use agent_core::cause::{Cause, State, Why};
 use agent_core::eligibility::Eligibility;
 use agent_core::names;
@@ -125,6 +126,9 @@ impl Page<'_, '_> {
         self.series(define::ANSWER, given)?;
         let would = answers.map(|(endpoint, answer)| ([endpoint], flag(answer.would_fail)));
         self.series(define::WOULD_FAIL, would)?;
+        let held = report.answers.held.map(Held::name);
+        let braked = Held::NAMES.map(|name| ([name], flag(held == Some(name))));
+        self.series(define::BRAKED, braked)?;
         let all = &verdict.services;
         let confirmed = all.iter().filter(|service| service.confirmed).count();
         // The verdict shows the worst first: what it leaves out is not confirmed.

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use crate::config::RotateConfig;
+use agent_core::brake::FLEET;
 use agent_core::cluster::Protocol;
 use agent_core::expect::node::address;
 use agent_core::fleet::rotation::{SliceSeen, Wanted, slice_name};
@@ -38,6 +39,7 @@ fn address_type(family: Family) -> &'static str {
 /// A slice as it was read.
 pub(super) fn seen(slice: EndpointSlice) -> SliceSeen {
     let labels = slice.metadata.labels.unwrap_or_default();
+    let mut annotations = slice.metadata.annotations.unwrap_or_default();
     let endpoints = slice.endpoints.unwrap_or_default();
     let ready = |endpoint: &Endpoint| {
         let conditions = endpoint.conditions.as_ref();
@@ -61,11 +63,12 @@ pub(super) fn seen(slice: EndpointSlice) -> SliceSeen {
             .is_some_and(|manager| manager == MANAGER),
         endpoints: (addresses.collect(), is_ready),
         ports: slice.ports.into_iter().flatten().map(port).collect(),
+        fleet: annotations.remove(FLEET),
     }
 }
 
 /// The slices that the Service needs.
-pub(super) fn wanted(service: Service, config: &RotateConfig) -> Wanted {
+pub(super) fn wanted(service: Service, config: &RotateConfig, fleet: Option<String>) -> Wanted {
     let spec = service.spec.unwrap_or_default();
     let ips = spec.cluster_ips.or(spec.cluster_ip.map(|ip| vec![ip]));
     let ips = ips.into_iter().flatten().filter_map(|ip| ip.parse().ok());
@@ -80,6 +83,7 @@ pub(super) fn wanted(service: Service, config: &RotateConfig) -> Wanted {
         families: families.filter(|family| held.contains(family)).collect(),
         ports: spec.ports.into_iter().flatten().map(port).collect(),
         echo: config.echo,
+        fleet,
     }
 }
 
@@ -99,6 +103,7 @@ pub(super) fn slice(wanted: &Wanted, family: Family, generation: u16) -> Endpoin
                 (SERVICE_NAME.to_owned(), wanted.service.clone()),
                 (MANAGED_BY.to_owned(), MANAGER.to_owned()),
             ])),
+            annotations: counts(wanted, family),
             ..ObjectMeta::default()
         },
         endpoints: Some(vec![Endpoint {
@@ -113,10 +118,26 @@ pub(super) fn slice(wanted: &Wanted, family: Family, generation: u16) -> Endpoin
     }
 }
 
-/// Patch that restores a slice, if it is still at this version.
+/// The count of nodes, in the slice that has it.
+fn counts(wanted: &Wanted, family: Family) -> Option<BTreeMap<String, String>> {
+    let has = wanted.families.first() == Some(&family);
+    let fleet = wanted.fleet.clone().filter(|_| has)?;
+    Some(BTreeMap::from([(FLEET.to_owned(), fleet)]))
+}
+
+/// Patch of the count alone, if the slice is still at this version.
+pub(super) fn count_patch(wanted: &Wanted, family: Family, version: &str) -> Value {
+    json!({ "metadata": { "resourceVersion": version, "annotations": counts(wanted, family) } })
+}
+
+/// Patch that restores a slice, if it is still at this version. Annotations that it does not name stay.
 pub(super) fn patch(slice: &EndpointSlice, version: &str) -> Value {
+    let metadata = &slice.metadata;
+    let annotations = metadata.annotations.clone().unwrap_or_default();
     json!({
-        "metadata": { "resourceVersion": version, "labels": slice.metadata.labels },
+        "metadata": {
+            "resourceVersion": version, "labels": metadata.labels, "annotations": annotations,
+        },
         "endpoints": slice.endpoints,
         "ports": slice.ports,
     })

@@ -1,208 +1,16 @@
-//! The rotator against an API server in this process: as much of one as it asks for.
+//! The rotator against an API server in this process.
 
-use std::collections::BTreeMap;
 use std::io::Read as _;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::http::{Method, StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::{ApiArgs, ProcessArgs};
 use crate::lifecycle;
-use agent_core::cluster::ObjectName;
 
-const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices";
-const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
-const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/pathproof/leases/pathproof-rotator";
-const HOUR: Duration = Duration::from_secs(3_600);
+mod server;
 
-/// Objects by their path.
-#[derive(Default)]
-struct Store {
-    objects: BTreeMap<String, Value>,
-    version: u64,
-    writes: Vec<String>,
-    /// Nodes that are left out of a list of one.
-    more_nodes: i64,
-    away: bool,
-    /// Somebody else writes to a slice just before each patch arrives.
-    races: bool,
-}
-
-impl Store {
-    fn put(&mut self, path: &str, mut object: Value) -> Value {
-        self.version += 1;
-        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.objects.insert(path.to_owned(), object.clone());
-        object
-    }
-
-    fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Result<Value, u16> {
-        if self.away {
-            return Err(503);
-        }
-        let body: Value = serde_json::from_slice(body).unwrap_or_default();
-        if *method != Method::GET {
-            self.writes.push(format!("{method} {path}"));
-        }
-        if self.races && *method == Method::PATCH {
-            let touched = self.objects[path].clone();
-            self.put(path, touched);
-        }
-        let found = self.objects.get(path).cloned();
-        let version = |of: &Value| of["metadata"]["resourceVersion"].clone();
-        let is_stale = |asked: &Value, found: &Value| !asked.is_null() && *asked != version(found);
-        match (method.as_str(), found) {
-            ("GET", None) if path == "/api/v1/nodes" => Ok(json!({
-                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
-                "metadata": { "remainingItemCount": self.more_nodes }, "items": [],
-            })),
-            ("GET", None) if path == SLICES => {
-                let of = self
-                    .objects
-                    .iter()
-                    .filter(|(key, _)| key.starts_with(SLICES));
-                let items: Vec<_> = of.map(|(_, object)| object.clone()).collect();
-                Ok(json!({ "metadata": {}, "items": items }))
-            }
-            ("POST", None) => {
-                let name = body["metadata"]["name"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned();
-                match self.objects.contains_key(&format!("{path}/{name}")) {
-                    true => Err(409),
-                    false => Ok(self.put(&format!("{path}/{name}"), body)),
-                }
-            }
-            (_, None) => Err(404),
-            ("GET", Some(found)) => Ok(found),
-            ("PUT" | "PATCH", Some(found)) if is_stale(&version(&body), &found) => Err(409),
-            ("PUT", Some(_)) => Ok(self.put(path, body)),
-            ("PATCH", Some(mut found)) => {
-                for key in ["endpoints", "ports"] {
-                    found[key] = body[key].clone();
-                }
-                found["metadata"]["labels"] = body["metadata"]["labels"].clone();
-                Ok(self.put(path, found))
-            }
-            ("DELETE", Some(found)) => {
-                if is_stale(&body["preconditions"]["resourceVersion"], &found) {
-                    return Err(409);
-                }
-                self.objects.remove(path);
-                Ok(found)
-            }
-            _ => Err(405),
-        }
-    }
-}
-
-#[derive(Clone, Default)]
-struct Server {
-    store: Arc<Mutex<Store>>,
-    url: String,
-}
-
-async fn handle(State(server): State<Server>, method: Method, uri: Uri, body: Bytes) -> Response {
-    let (status, answer) = match server.store().answer(&method, uri.path(), &body) {
-        Ok(object) => (200, object),
-        Err(code) => {
-            let reason = match code {
-                404 => "NotFound",
-                409 => "Conflict",
-                _ => "ServiceUnavailable",
-            };
-            let status = json!({
-                "kind": "Status", "apiVersion": "v1", "status": "Failure",
-                "code": code, "message": reason, "reason": reason,
-            });
-            (code, status)
-        }
-    };
-    let status = StatusCode::from_u16(status).unwrap();
-    (
-        status,
-        [("content-type", "application/json")],
-        answer.to_string(),
-    )
-        .into_response()
-}
-
-impl Server {
-    /// With the sentinel's Service, and no slices.
-    async fn start() -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let server = Self {
-            url: format!("http://{}", listener.local_addr().unwrap()),
-            ..Self::default()
-        };
-        let service = json!({
-            "metadata": { "name": "pathproof-sentinel", "namespace": "pathproof" },
-            "spec": {
-                "clusterIPs": ["10.96.0.9", "fd00:96::9"],
-                "ports": [
-                    { "name": "tcp", "port": 80, "protocol": "TCP" },
-                    { "name": "udp", "port": 80, "protocol": "UDP" },
-                ],
-            },
-        });
-        server.store().put(SERVICE, service);
-        let router = Router::new().fallback(handle).with_state(server.clone());
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        server
-    }
-
-    fn store(&self) -> MutexGuard<'_, Store> {
-        self.store.lock().unwrap()
-    }
-
-    async fn rotator(&self, host: &str, interval: Duration) -> Rotator {
-        let access = ApiAccess {
-            server: Some(self.url.clone()),
-            ..ApiAccess::default()
-        };
-        let config = RotateConfig {
-            service: ObjectName::new("pathproof", "pathproof-sentinel"),
-            echo: ["198.18.0.2".parse().unwrap(), "2001:2::2".parse().unwrap()],
-            lease: "pathproof-rotator".to_owned(),
-            host: host.to_owned(),
-            interval,
-            api: ApiArgs::default(),
-            process: ProcessArgs::default(),
-        };
-        Rotator::new(&client(&access).await.unwrap(), config)
-    }
-
-    fn slice(&self, family: &str) -> Option<Value> {
-        let path = format!("{SLICES}/pathproof-sentinel-{family}");
-        self.store().objects.get(&path).cloned()
-    }
-
-    /// Ports of both slices.
-    fn generations(&self) -> Vec<u64> {
-        let slices = ["ipv4", "ipv6"].map(|family| self.slice(family).unwrap_or_default());
-        let ports = slices
-            .iter()
-            .flat_map(|slice| slice["ports"].as_array().cloned());
-        let ports = ports.flatten();
-        ports.map(|port| port["port"].as_u64().unwrap()).collect()
-    }
-
-    fn writes_to_slices(&self) -> usize {
-        let store = self.store();
-        store
-            .writes
-            .iter()
-            .filter(|write| write.contains("endpointslices"))
-            .count()
-    }
-}
+use server::{HOUR, LEASE, SERVICE, SLICES, Server};
 
 #[tokio::test]
 async fn slices_are_made_and_move_together() {
@@ -231,18 +39,64 @@ async fn slices_are_made_and_move_together() {
 }
 
 #[tokio::test]
-async fn nodes_are_counted_and_slow_it_down() {
+async fn nodes_slow_it_down() {
     let server = Server::start().await;
-    server.store().more_nodes = 180_000;
+    server.store().nodes = 600;
     let mut rotator = server.rotator("a", Duration::ZERO).await;
+    server
+        .until_counted(&mut rotator, r#"{"nodes":600,"unsound":{}}"#)
+        .await;
+    let before = server.generations();
     rotator.look().await;
+    assert_eq!(server.generations(), before, "12 s from one to the next");
+}
+
+#[tokio::test]
+async fn the_count_of_failing_nodes_follows_them_in_one_slice() {
+    let server = Server::start().await;
+    server.store().nodes = 3;
+    let mut rotator = server.rotator("a", HOUR).await;
+    let sound = r#"{"nodes":3,"unsound":{}}"#;
+    server.until_counted(&mut rotator, sound).await;
+    let annotations = &server.slice("ipv6").unwrap()["metadata"]["annotations"];
+    assert!(annotations["pathproof.io/fleet"].is_null(), "{annotations}");
     rotator.look().await;
-    assert_eq!(rotator.counted.map(|(nodes, _)| nodes), Some(180_000));
-    assert_eq!(
-        server.generations(),
-        [20_001; 4],
-        "an hour from one to the next"
-    );
+    let calm = server.writes_to_slices();
+    rotator.look().await;
+    assert_eq!(server.writes_to_slices(), calm);
+    server.store().failing = 2;
+    let failing = r#"{"nodes":3,"unsound":{"DatapathBrokenLeaked":2}}"#;
+    assert_eq!(server.until_counted(&mut rotator, failing).await, 1);
+    // What somebody takes out comes back, and the next leader counts the same.
+    let mut slice = server.slice("ipv4").unwrap();
+    slice["metadata"]["annotations"] = json!({});
+    server
+        .store()
+        .put(&format!("{SLICES}/pathproof-sentinel-ipv4"), slice);
+    assert_eq!(server.until_counted(&mut rotator, failing).await, 1);
+    rotator.give_up().await;
+    let mut second = server.rotator("b", HOUR).await;
+    server.until_counted(&mut second, failing).await;
+    assert_eq!(server.generations(), [20_001; 4]);
+}
+
+#[tokio::test]
+async fn a_node_that_fails_is_looked_at_at_once() {
+    let server = Server::start().await;
+    server.store().nodes = 3;
+    let mut rotator = server.rotator("a", HOUR).await;
+    let sound = r#"{"nodes":3,"unsound":{}}"#;
+    server.until_counted(&mut rotator, sound).await;
+    // What the list brought is news that was not waited for.
+    rotator.pause().await;
+    let (paused, ()) = tokio::join!(timeout(LOOK - EARLY, rotator.pause()), async {
+        sleep(EARLY).await;
+        server.store().failing = 1;
+    });
+    assert!(paused.is_ok(), "it waited for the usual look");
+    rotator.look().await;
+    let failing = r#"{"nodes":3,"unsound":{"DatapathBrokenLeaked":1}}"#;
+    assert_eq!(server.until_counted(&mut rotator, failing).await, 0);
 }
 
 #[tokio::test]

@@ -5,8 +5,8 @@ use std::ffi::CStr;
 use std::fs;
 use std::time::Duration;
 
-use agent_common::service::{FAMILIES, Family};
-use agent_core::owners::{DatapathOwners, Owner};
+use agent_common::service::Family;
+use agent_core::owners::{Owner, OwnersRead};
 
 use crate::netfilter::{Name, Nft, has_legacy};
 
@@ -23,10 +23,9 @@ const NFTABLES_TABLE: Name<'static> = Name::Table("kube-proxy");
 
 /// Proxies that program Service routing now, by [`Family`], found by the traces that each leaves: a
 /// chain, a table, a device. Cheap enough for every few seconds: one small question to nf_tables
-/// for each name. A trace that cannot be read counts as absent: only an owner that appears means
-/// anything.
-pub fn owners() -> [DatapathOwners; FAMILIES] {
-    let nft = Nft::open(PATIENCE).ok().flatten();
+/// for each name. Nothing of a family where a question was not answered.
+pub fn owners() -> OwnersRead {
+    let nft = Nft::open(PATIENCE);
     // SAFETY: a string with its end.
     let has_device = |name: &CStr| unsafe { libc::if_nametoindex(name.as_ptr()) != 0 };
     let devices = [
@@ -34,13 +33,14 @@ pub fn owners() -> [DatapathOwners; FAMILIES] {
         (has_device(c"cilium_host"), Owner::Cilium),
     ];
     Family::ALL.map(|family| {
-        let has = |name| {
-            nft.as_ref()
-                .is_some_and(|nft| nft.has(family, name).unwrap_or(false))
+        let has = |name| match &nft {
+            Ok(Some(nft)) => nft.has(family, name).ok(),
+            Ok(None) => Some(false),
+            Err(_) => None,
         };
         let rules = [
-            (has(IPTABLES_CHAIN), Owner::KubeProxyIptables),
-            (has(NFTABLES_TABLE), Owner::KubeProxyNftables),
+            (has(IPTABLES_CHAIN)?, Owner::KubeProxyIptables),
+            (has(NFTABLES_TABLE)?, Owner::KubeProxyNftables),
         ];
         let all = rules.into_iter().chain(devices);
         let mut found: Vec<Owner> = all.filter(|(there, _)| *there).map(|(_, it)| it).collect();
@@ -50,7 +50,7 @@ pub fn owners() -> [DatapathOwners; FAMILIES] {
         if found.is_empty() && has_legacy(family, "nat") {
             found.push(Owner::KubeProxyIptables);
         }
-        found.into_iter().collect()
+        Some(found.into_iter().collect())
     })
 }
 

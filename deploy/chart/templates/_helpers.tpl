@@ -23,6 +23,12 @@ app.kubernetes.io/component: {{ . }}
 {{- .Values.agent.portTakeover | default (eq .Values.home "standalone" | ternary "bind" "steer") -}}
 {{- end }}
 
+{{/* What translates Service traffic, as the home has it; empty where nothing is declared. */}}
+{{- define "pathproof.datapath" -}}
+{{- $home := get (dict "beside-kube-proxy" "kube-proxy" "cilium" "cilium") .Values.home -}}
+{{- .Values.agent.datapath | default $home | replace "none" "" -}}
+{{- end }}
+
 {{/* Fields that Kubernetes knows since 1.30. */}}
 {{- define "pathproof.since130" -}}
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}true{{ end -}}
@@ -51,11 +57,14 @@ app.kubernetes.io/component: {{ . }}
 {{- define "pathproof.agentArgs" -}}
 - run
 {{- with .Values.agent }}
-{{- if eq (include "pathproof.portTakeover" $) "bind" }}
-- --port-takeover=bind
-{{- end }}
 {{- if ne .enforcement "enforce" }}
 - --enforcement={{ .enforcement }}
+{{- end }}
+{{- with include "pathproof.datapath" $ }}
+- --datapath={{ . }}
+{{- end }}
+{{- if eq (include "pathproof.portTakeover" $) "bind" }}
+- --port-takeover=bind
 {{- end }}
 {{- if ne .unknownPolicy "open" }}
 - --unknown-policy={{ .unknownPolicy }}

@@ -9,7 +9,10 @@
 {{- if $agent.portTakeover }}
 {{- fail (printf "agent.portTakeover=%s %s" $agent.portTakeover $here) }}
 {{- end }}
-{{- if ne $agent.enforcement "enforce" }}
+{{- if $agent.datapath }}
+{{- fail (printf "agent.datapath=%s %s" $agent.datapath $here) }}
+{{- end }}
+{{- if ne $agent.enforcement "audit" }}
 {{- fail (printf "agent.enforcement=%s %s" $agent.enforcement $here) }}
 {{- end }}
 {{- if $admin.allowCidrs }}
@@ -55,6 +58,7 @@
 {{/* Options in extraArgs that a value sets already. */}}
 {{- define "pathproof.validateArgs" -}}
 {{- $values := dict
+  "--datapath" "agent.datapath"
   "--port-takeover" "agent.portTakeover"
   "--enforcement" "agent.enforcement"
   "--unknown-policy" "agent.unknownPolicy"

@@ -23,10 +23,15 @@ pub fn install(api: &Api, node: &Path) -> Result<()> {
     for object in base::objects()? {
         create(api, object).context("deploy/base fits the API")?;
     }
-    put_file(api, node)?;
+    install_node(api, node, NODE_NAME)
+}
+
+/// Brings the Node of a YAML file.
+pub fn install_node(api: &Api, file: &Path, name: &str) -> Result<()> {
+    put_file(api, file)?;
     // The API server taints a Node that is new; nobody here takes that back.
     let untainted = json!({ "spec": { "taints": null } });
-    api.patch(&format!("/api/v1/nodes/{NODE_NAME}"), &untainted)?;
+    api.patch(&format!("/api/v1/nodes/{name}"), &untainted)?;
     Ok(())
 }
 
@@ -54,7 +59,7 @@ pub fn account_kubeconfig(
     ca: &str,
     account: &str,
 ) -> Result<PathBuf> {
-    let pod = node_pod(api, account)?;
+    let pod = node_pod(api, account, world.node_name())?;
     let bearer = api.token(base::NAMESPACE, account, &pod)?;
     let token = world.dir().join(format!("{account}.token"));
     fs::write(&token, bearer)?;

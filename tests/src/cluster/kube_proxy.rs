@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use super::{Process, Servers};
 use crate::http::{self, Response};
-use crate::world::{self, Family, NODE_NAME, Namespace, World, layout};
+use crate::world::{self, Family, Namespace, World, layout};
 
 /// Port of kube-proxy's own /healthz and /livez in these tests: 10256 is the agent's here.
 pub const HEALTHZ_PORT: u16 = 10356;
@@ -105,7 +105,7 @@ impl KubeProxy {
         command.env("XTABLES_LOCKFILE", &lock).env("PATH", &path);
         for (option, value) in [
             ("kubeconfig", file.display().to_string()),
-            ("hostname-override", NODE_NAME.to_owned()),
+            ("hostname-override", world.node_name().to_owned()),
             ("proxy-mode", mode.name().to_owned()),
             ("cluster-cidr", format!("{v4},{v6}")),
             ("healthz-bind-address", format!("0.0.0.0:{port}")),

@@ -4,7 +4,6 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::{Api, base};
-use crate::world::NODE_NAME;
 
 /// The documents of a YAML text.
 pub fn documents(text: &str) -> Result<Vec<Value>> {
@@ -42,17 +41,17 @@ pub fn create(api: &Api, mut object: Value) -> Result<()> {
     Ok(())
 }
 
-/// The agent's pod on the node, as the DaemonSet's controller and the scheduler would leave it: the
+/// The agent's pod on a node, as the DaemonSet's controller and the scheduler would leave it: the
 /// token of a pod names its node.
-pub fn node_pod(api: &Api, account: &str) -> Result<Value> {
-    let name = format!("{account}-{NODE_NAME}");
+pub fn node_pod(api: &Api, account: &str, node: &str) -> Result<Value> {
+    let name = format!("{account}-{node}");
     let pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": { "name": name, "namespace": base::NAMESPACE },
         "spec": {
             "serviceAccountName": account,
-            "nodeName": NODE_NAME,
+            "nodeName": node,
             "hostNetwork": true,
             "containers": [{ "name": "agent", "image": "pathproof" }],
         },

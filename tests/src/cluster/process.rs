@@ -11,6 +11,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::wait::scaled;
 
+/// Lines of a log that a failed test shows. What the test itself said stands above them, and must
+/// not be out of sight.
+const TAIL: usize = 12;
+
 /// A running process.
 #[derive(Debug)]
 pub struct Process {
@@ -101,9 +105,12 @@ impl Drop for Process {
         let _ = self.kill();
         if thread::panicking() {
             let log = self.log();
-            let tail: Vec<&str> = log.lines().rev().take(40).collect();
+            // The API server repeats this one every second beside an etcd older than 3.4.25.
+            let told = log.lines().filter(|line| !line.contains("stats.go"));
+            let mut tail: Vec<&str> = told.collect();
+            tail.drain(..tail.len().saturating_sub(TAIL));
             eprintln!("--- the end of {} ---", self.log.display());
-            tail.iter().rev().for_each(|line| eprintln!("{line}"));
+            tail.iter().for_each(|line| eprintln!("{line}"));
         }
     }
 }

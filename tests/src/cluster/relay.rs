@@ -76,6 +76,16 @@ impl Relay {
         Self::between(ns, at, None, to)
     }
 
+    /// Listens at `at` inside a namespace and passes on to `to` as another namespace reaches it.
+    pub fn across(
+        ns: &Namespace,
+        at: SocketAddr,
+        beyond: &Namespace,
+        to: SocketAddr,
+    ) -> Result<Self> {
+        Self::between(ns, at, Some(beyond), to)
+    }
+
     fn between(
         ns: &Namespace,
         at: SocketAddr,

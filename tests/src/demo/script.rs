@@ -223,13 +223,20 @@ impl Play<'_> {
         self.linger(seconds(2))?;
         self.timeline.tell(
             Kind::Act,
-            "clients begin: 20 connections a second to each of web, api and db, IPv4 and IPv6, \
-             from pods and from outside",
+            "the firewall lets them pass, and clients begin: 20 connections a second to \
+             each of web, api and db, IPv4 and IPv6, from pods and from outside",
+        );
+        self.stage.world.block_forwarding(false)?;
+        self.stage.start_traffic()?;
+        self.linger(seconds(3))?;
+        self.timeline.tell(
+            Kind::Fault,
+            "the firewall drops everything again, and what worked is lost",
         );
         let start = Instant::now();
-        self.stage.start_traffic()?;
+        self.stage.world.block_forwarding(true)?;
         self.await_row(
-            ("first real connections lost", "broken, 503", seconds(3)),
+            ("busy: FORWARD drops", "broken, 503", seconds(4)),
             start,
             |view| view.is(503, 503) && view.verdict.state == "broken",
         )?;

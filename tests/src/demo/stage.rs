@@ -70,15 +70,17 @@ fn start_servers(world: &World) -> Result<Vec<(String, Server)>> {
         .collect()
 }
 
-/// 20 connections a second to each Service: from pods to the ClusterIP, from outside to the load
-/// balancer's address or the node port, in both families.
+/// 20 connections a second to each Service: from two pods to the ClusterIP, since one pod alone accuses
+/// nobody, from outside to the load balancer's address or the node port, in both families.
 fn start_clients(world: &World, services: &[Service]) -> Result<Vec<Client>> {
     let mut clients = Vec::new();
     for service in services {
         for (number, family) in [(0, Family::V4), (1, Family::V6)] {
             let inside = SocketAddr::new(service.cluster_ip(family), service.port);
-            let pod = world.pod(["client-1", "client-2"][usize::from(number)]);
-            clients.push(Plan::from_pod(world, pod, inside).rate(6.0).start()?);
+            for pod in ["client-1", "client-2"] {
+                let plan = Plan::from_pod(world, world.pod(pod), inside);
+                clients.push(plan.rate(3.0).start()?);
+            }
             let outside = match service.node_port {
                 Some(port) if !service.load_balancer => {
                     SocketAddr::new(world.node_address(family), port)

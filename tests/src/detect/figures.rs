@@ -19,6 +19,11 @@ impl Figure {
         }
     }
 
+    /// The longest that was measured.
+    pub fn longest(&self) -> Option<Duration> {
+        self.samples.iter().max().copied()
+    }
+
     /// Both together.
     pub fn join(figures: impl IntoIterator<Item = Self>) -> Self {
         let mut whole = Self::default();

@@ -203,9 +203,15 @@ impl Seen {
         })
     }
 
-    /// Connections that failed shortly before or while this was answered.
+    /// Connections that failed shortly before or while this was answered, or before an agent was away
+    /// that answers as before for its first second.
     fn failed_within(&self, answered: &Answered, slack: Duration) -> usize {
-        let from = answered.from.saturating_sub(GRACE + slack);
+        let grace = GRACE + slack;
+        let away = self.spells.iter().filter(|spell| {
+            spell.is_ordeal() && spell.from < answered.from && spell.to + grace > answered.from
+        });
+        let since = away.map(|spell| spell.from).chain([answered.from]);
+        let from = since.min().unwrap_or_default().saturating_sub(grace);
         self.dialled(from, answered.to)
             .filter(|one| !one.ok)
             .count()

@@ -95,7 +95,7 @@ pub enum Trouble {
     Slow,
 }
 
-/// What other software does to the packets of a healthy node (docs/worlds.md). A filter of the
+/// Worlds of other software in which a node is healthy (docs/worlds.md). A filter of the
 /// sentinel's addresses belongs here too; it is older, and stays [`Harmless::RangeDropped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum World {

@@ -1,4 +1,4 @@
-//! What other software does to the packets of a healthy node. tests/worlds has each of these alone; a
+//! Worlds of other software, healthy ones. tests/worlds has each of these alone; a
 //! storm lays one at a time over everything else.
 //!
 //! Connections that fail on purpose belong to clients of this file's own, so that they are not taken

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Family, NODE_NAME, Namespace, OldKernel, World, layout, remains};
+use super::{Family, Namespace, OldKernel, World, layout, remains};
 use crate::http::{self, Response};
 use crate::wait::scaled;
 
@@ -103,7 +103,7 @@ impl World {
         let admin = format!("127.0.0.1:{ADMIN_PORT}");
         let defaults: [(&str, &OsStr); 7] = [
             ("--manifests", manifests.as_os_str()),
-            ("--node-name", NODE_NAME.as_ref()),
+            ("--node-name", self.node_name.as_ref()),
             ("--healthz-bind-address", healthz.as_ref()),
             ("--admin-bind-address", admin.as_ref()),
             ("--pin-dir", self.pins.as_os_str()),

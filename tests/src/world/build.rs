@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::layout::{self, BRIDGE, NODE, Place, ROUTER, UPLINK, WORKER};
+use super::layout::{self, BRIDGE, NODE, NODE_NAME, Place, ROUTER, UPLINK, WORKER};
 use super::remains::{self, Remains};
 use super::{Namespace, Pod, World};
 use crate::wait::scaled;
@@ -30,6 +30,7 @@ const BRIDGE_ADDRESS: (&str, &str) = ("10.244.0.129", "fd00:10:244:0:1::1");
 pub struct Builder {
     pods: Vec<(String, Place)>,
     clients: u8,
+    node_name: &'static str,
     fixed_name: Option<String>,
     masquerade_egress: bool,
 }
@@ -39,6 +40,7 @@ impl Default for Builder {
         Self {
             pods: Vec::new(),
             clients: 3,
+            node_name: NODE_NAME,
             fixed_name: None,
             masquerade_egress: true,
         }
@@ -73,6 +75,12 @@ impl Builder {
     /// Number of outside clients (3 unless told).
     pub fn outside_clients(mut self, count: u8) -> Self {
         self.clients = count;
+        self
+    }
+
+    /// Name of its Node, for several worlds beside one API server ([`NODE_NAME`] unless told).
+    pub fn node_name(mut self, name: &'static str) -> Self {
+        self.node_name = name;
         self
     }
 
@@ -129,6 +137,7 @@ impl Builder {
         let [node, outside, worker] = names;
         Ok(World {
             name: remains.name().to_owned(),
+            node_name: self.node_name.to_owned(),
             node: Namespace::open(&node)?,
             outside: Namespace::open(&outside)?,
             worker: Namespace::open(&worker)?,

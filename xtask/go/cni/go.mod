@@ -1,4 +1,4 @@
-// What the tests with a real node run: `cargo xtask setup-cluster --all` builds it from here.
+// What the tests with a real node and the worlds run: `cargo xtask setup-cluster --all` builds it from here.
 module cni
 
 go 1.26.8
@@ -7,6 +7,7 @@ tool (
 	github.com/containernetworking/plugins/plugins/ipam/host-local
 	github.com/containernetworking/plugins/plugins/main/loopback
 	github.com/containernetworking/plugins/plugins/main/ptp
+	github.com/containernetworking/plugins/plugins/meta/bandwidth
 	github.com/containernetworking/plugins/plugins/meta/portmap
 )
 

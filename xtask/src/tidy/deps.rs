@@ -50,12 +50,13 @@ const ALL: &[&str] = &["*"];
 
 /// Rooms of agent-core, the lowest first: each may name those before it, so that no arrow runs up
 /// and there is no circle.
-const CORE: [&str; 31] = [
+const CORE: [&str; 33] = [
     "time",
+    "brake",
     "cause",
     "names",
-    "limits",
     "owners",
+    "limits",
     "trace",
     "cluster",
     "evidence",
@@ -72,6 +73,7 @@ const CORE: [&str; 31] = [
     "verdict",
     "explain",
     "answer",
+    "switches",
     "damping",
     "condition",
     "event",

@@ -65,9 +65,9 @@ fn every_state_has_its_message() {
                 let livez = if sound { 200 } else { 503 };
                 let (status, reason) = (standing.status.name(), standing.reason.name());
                 let _ = writeln!(text, "{state}, {livez}: {status}, {reason}{leaving}");
-                let message = |enforcement| message(&verdict, standing, enforcement);
-                let enforced = message(Enforcement::Enforce);
-                let audited = message(Enforcement::Audit);
+                let message = |lenience| message(&verdict, standing, lenience);
+                let enforced = message(None);
+                let audited = message(Some("--enforcement is audit"));
                 assert_eq!(says_leaving(&enforced), standing.leaving);
                 let _ = writeln!(text, "  {enforced}");
                 if audited != enforced {

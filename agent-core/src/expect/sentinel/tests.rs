@@ -37,6 +37,7 @@ fn service() -> ServiceFacts {
         internal_local: false,
         has_source_ranges: false,
         is_global: false,
+        enforcement: None,
     }
 }
 
@@ -57,6 +58,7 @@ fn slice(address_text: &str) -> SliceFacts {
             terminating: false,
             local: false,
         }],
+        fleet: None,
     }
 }
 

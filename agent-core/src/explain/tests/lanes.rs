@@ -127,6 +127,12 @@ fn every_lane_has_its_sentence() {
         };
         said(out, Family::V6, &off);
     }
+    let contested = LaneView {
+        state: LaneState::Off,
+        rival: Some("shop/web".to_owned()),
+        ..passing.clone()
+    };
+    said(out, Family::V6, &contested);
     assert_words("lanes", &text);
 }
 

@@ -26,6 +26,7 @@ fn wanted() -> Wanted {
             ("udp".to_owned(), Protocol::Udp),
         ],
         echo: ["198.18.0.2".parse().unwrap(), "2001:2::2".parse().unwrap()],
+        fleet: None,
     }
 }
 
@@ -42,6 +43,7 @@ fn slice(family: Family, generation: u16) -> SliceSeen {
             .into_iter()
             .map(|(name, protocol)| (name, protocol, generation))
             .collect(),
+        fleet: None,
     }
 }
 
@@ -193,6 +195,32 @@ fn an_address_type_cannot_be_changed() {
         version: "7".to_owned(),
     };
     assert_eq!(plan.writes, [delete]);
+}
+
+/// One slice has the count: a write goes to every node.
+#[test]
+fn the_count_of_nodes_is_kept_in_the_first_slice() {
+    let counted = |fleet: Option<&str>, held: Option<&str>| {
+        let wanted = Wanted {
+            fleet: fleet.map(str::to_owned),
+            ..wanted()
+        };
+        let mut slices = both(20_005);
+        slices[0].fleet = held.map(str::to_owned);
+        leading().plan(&wanted, &slices, 3, s(5)).writes
+    };
+    let write = Write::Count {
+        family: Family::V4,
+        version: "7".to_owned(),
+    };
+    assert_eq!(counted(Some("1 of 3"), None), std::slice::from_ref(&write));
+    assert_eq!(counted(Some("1 of 3"), Some("0 of 3")), [write]);
+    assert_eq!(counted(Some("1 of 3"), Some("1 of 3")), []);
+    assert_eq!(
+        counted(None, Some("1 of 3")),
+        [],
+        "it stays while nobody knows better"
+    );
 }
 
 #[test]
@@ -375,7 +403,9 @@ proptest! {
                     slices.retain(|slice| slice.family != Some(family));
                     slices.push(slice(family, generation));
                 }
-                Write::Delete { .. } => prop_assert!(false, "nothing has another type here"),
+                Write::Count { .. } | Write::Delete { .. } => {
+                    prop_assert!(false, "nothing is counted, and nothing has another type");
+                }
             }
         }
         let held: Vec<Option<u16>> = Family::ALL

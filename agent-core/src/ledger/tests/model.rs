@@ -229,16 +229,12 @@ impl Model {
         class == SourceClass::Pod && (never || self.worked.contains_key(&service))
     }
 
-    fn enter(&mut self, family: Family, mut noted: Noted) {
+    fn enter(&mut self, family: Family, noted: Noted) {
         let run = &mut self.runs[family as usize];
         let last = run.iter().map(|noted| noted.last).max();
         if last.is_some_and(|last| noted.last.since(last) > self.limits.proof_age) {
             run.clear();
         }
-        let known = run
-            .iter()
-            .any(|of| of.service == noted.service && of.accuses);
-        noted.accuses |= known && noted.class == SourceClass::Pod;
         run.push(noted);
     }
 

@@ -11,6 +11,7 @@ use crate::cause::State;
 use crate::cluster::{Change, NodeFacts};
 use crate::eligibility::{Eligibility, TerminatingTaints};
 use crate::event::Event;
+use crate::freshness::FIRST_GENERATION;
 
 fn deleting() -> Change {
     Change::Node(Arc::new(NodeFacts {
@@ -86,6 +87,115 @@ fn a_broken_node(#[case] enforcement: Enforcement, #[case] statuses: [u16; 2]) {
     // Its eligibility is not the datapath's: audit does not keep it from leaving.
     let effects = scene.view(vec![tainted(&[TAINT])]);
     assert_eq!(effects.statuses()[0], 503);
+}
+
+fn braked(fleet: &str) -> Scene {
+    let mut scene = Scene::probed_with(|settings, _| settings.fleet_brake = Some(20));
+    scene.view(vec![counted(FIRST_GENERATION, Some(fleet))]);
+    scene
+}
+
+const MANY: &str = r#"{"nodes":200,"unsound":{"DatapathBrokenLeaked":40},"written":1700000000}"#;
+const ALL: &str = r#"{"nodes":200,"unsound":{"DatapathBrokenLeaked":200},"written":1700000001}"#;
+const FEW: &str = r#"{"nodes":200,"unsound":{"DatapathBrokenLeaked":39},"written":1700000000}"#;
+
+/// A fault whose cause is certain, while others fail as well.
+#[rstest]
+#[case::few(FEW, [503, 503])]
+#[case::many(MANY, [200, 200])]
+#[case::absurd(r#"{"nodes":1,"unsound":{"DatapathStale":2}}"#, [503, 503])]
+#[case::garbage("40 of 200", [503, 503])]
+fn a_broken_node_among_others(#[case] fleet: &str, #[case] statuses: [u16; 2]) {
+    let mut scene = braked(fleet);
+    let effects = scene.fault();
+    assert_eq!(
+        (effects.state(), effects.statuses()),
+        (State::Broken, statuses)
+    );
+    let answers = &effects.judged().answers;
+    assert!(answers.livez.would_fail, "the evidence is what it is");
+    assert_eq!(answers.held.is_some(), statuses == [200, 200]);
+    let effects = scene.view(vec![tainted(&[TAINT])]);
+    assert_eq!(effects.statuses()[0], 503, "eligibility is never held back");
+}
+
+/// All fall in the same moment: the count comes after the 503.
+#[test]
+fn a_young_503_is_taken_back_by_the_count() {
+    let mut scene = braked(FEW);
+    assert_eq!(scene.fault().statuses(), [503, 503]);
+    let effects = scene
+        .later(900)
+        .view(vec![counted(FIRST_GENERATION, Some(ALL))]);
+    assert_eq!(effects.statuses(), [200, 200]);
+    // The next agent goes on from there, before it has read the slices.
+    let remembered = scene.remembered.clone();
+    let mut heir = Scene::with(|settings, start| {
+        settings.fleet_brake = Some(20);
+        start.remembered = remembered;
+        start.now = ms(scene.now());
+    });
+    let effects = heir.at(scene.now() + 1).feed(Event::Tick);
+    let answers = &effects.judged().answers;
+    assert!(answers.livez.would_fail && answers.held.is_some());
+    assert_eq!(effects.statuses(), [200, 200]);
+}
+
+/// What is not known is the policy's: no node is counted for it, and none is held back.
+#[test]
+fn a_503_by_policy_is_not_held_back() {
+    let mut scene = Scene::with(|settings, _| {
+        settings.fleet_brake = Some(20);
+        settings.unknown_policy = UnknownPolicy::Closed;
+    });
+    scene.synced();
+    let effects = scene.view(vec![counted(FIRST_GENERATION, Some(ALL))]);
+    assert_eq!(
+        (effects.state(), effects.statuses()),
+        (State::Unknown, [503, 503])
+    );
+    assert!(effects.judged().answers.held.is_none());
+}
+
+/// In audit nothing is answered 503, so that nothing is held back for others either.
+#[test]
+fn audit_needs_no_brake() {
+    let mut scene = braked(ALL);
+    scene.view(vec![switched_service(30_080, "audit")]);
+    let effects = scene.fault();
+    assert_eq!(effects.statuses(), [200, 200]);
+    let answers = &effects.judged().answers;
+    assert!(answers.held.is_none() && answers.audit.is_some());
+}
+
+/// An administrator's switches, while the node is 503.
+#[test]
+fn a_switch_is_in_force_with_its_event() {
+    let mut scene = Scene::probed();
+    scene.fault();
+    let node = |switch: Option<&str>| {
+        Change::Node(Arc::new(NodeFacts {
+            enforcement: switch.map(Box::from),
+            ..node_facts()
+        }))
+    };
+    let switched = |scene: &mut Scene, change| scene.view(vec![change]).statuses()[1];
+    assert_eq!(switched(&mut scene, node(Some("audit"))), 200);
+    assert_eq!(switched(&mut scene, node(Some("enforce"))), 503);
+    assert_eq!(switched(&mut scene, switched_service(30_080, "audit")), 200);
+    assert_eq!(switched(&mut scene, switched_service(30_080, "Audit")), 503);
+    assert_eq!(switched(&mut scene, node(Some("audit"))), 200);
+    // The API server is away while the next agent begins.
+    let remembered = scene.remembered.clone();
+    let mut heir = Scene::with(|_, start| {
+        start.remembered = remembered;
+        start.now = ms(scene.now());
+    });
+    assert_eq!(
+        heir.at(scene.now() + 1).feed(Event::Tick).statuses()[1],
+        200
+    );
+    assert_eq!(switched(&mut scene, node(None)), 503);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::evidence::{CountDelta, Directory as _, Sighting};
 use crate::freshness::FIRST_GENERATION;
 use crate::limits::Limits;
 use crate::node::{Condition, Node, Settings, Start};
-use crate::owners::{DatapathOwners, Owner};
+use crate::owners::{Owner, OwnersRead};
 use crate::plan::{Installed, MapChange};
 use crate::probes::ProbeOutcome;
 use crate::probes::tests::traces::{passed, stuck, tcp};
@@ -51,6 +51,7 @@ pub(super) fn settings() -> Settings {
         unknown_policy: UnknownPolicy::Open,
         enforcement: Enforcement::Enforce,
         flap_dwell: Duration::from_secs(10),
+        fleet_brake: None,
         drain_ignore: Default::default(),
         watches_services: true,
         sentinel: Some(rule()),
@@ -68,8 +69,8 @@ pub(super) fn start() -> Start {
 }
 
 /// kube-proxy's rules in both families.
-pub(super) fn kube_proxy() -> [DatapathOwners; 2] {
-    [Owner::KubeProxyIptables; 2].map(|owner| [owner].into_iter().collect())
+pub(super) fn kube_proxy() -> OwnersRead {
+    [Owner::KubeProxyIptables; 2].map(|owner| Some([owner].into_iter().collect()))
 }
 
 pub(super) struct Scene {

@@ -12,7 +12,7 @@ use crate::shape::{DeviceFacts, Facts, Role, Strangers, Told};
 fn owned(owners: &[Owner]) -> Event {
     let owners: DatapathOwners = owners.iter().copied().collect();
     Event::Shape(Box::new(Facts {
-        owners: [owners; 2],
+        owners: [Some(owners); 2],
         ..Facts::default()
     }))
 }
@@ -70,7 +70,8 @@ fn a_change_is_logged_once() {
 #[case::the_same(&[Owner::KubeProxyIptables], State::Proven, None)]
 #[case::one_is_gone(&[], State::Proven, None)]
 #[case::another_took_over(&[Owner::Cilium], State::Unknown, Some(Why::DatapathChanged))]
-#[case::one_more(&[Owner::KubeProxyIptables, Owner::Unknown], State::Unknown, Some(Why::DatapathChanged))]
+#[case::one_more(&[Owner::KubeProxyIptables, Owner::Ipvs], State::Unknown, Some(Why::DatapathChanged))]
+#[case::a_monitor(&[Owner::KubeProxyIptables, Owner::Unknown], State::Proven, None)]
 fn lanes_that_worked_under_another_owner_prove_nothing(
     #[case] owners: &[Owner],
     #[case] state: State,
@@ -83,6 +84,36 @@ fn lanes_that_worked_under_another_owner_prove_nothing(
     scene.fault();
     let accused = scene.idle().state() == State::Broken;
     assert_eq!(accused, state == State::Proven);
+}
+
+/// A question to the kernel was not answered while a program that is not known stands at the uplink.
+#[test]
+fn owners_that_could_not_be_read_are_none_that_left() {
+    let mut scene = Scene::probed();
+    let unread = |owners| {
+        let program = Strangers {
+            links: vec![None],
+            ..Strangers::default()
+        };
+        Event::Shape(Box::new(Facts {
+            devices: vec![DeviceFacts {
+                name: "eth0".to_owned(),
+                role: Role::Uplink,
+                xdp: false,
+                hooks: Some([program, Strangers::default()]),
+            }],
+            owners: [owners; 2],
+            ..Facts::default()
+        }))
+    };
+    scene.feed(unread(None));
+    assert_eq!(scene.later(250).idle().state(), State::Proven);
+    scene.feed(unread(Some(DatapathOwners::default())));
+    assert_eq!(
+        scene.later(250).idle().state(),
+        State::Unknown,
+        "left alone"
+    );
 }
 
 /// Cilium's device is there, beside kube-proxy's rules. Of its programs this is known.

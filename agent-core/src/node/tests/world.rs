@@ -64,6 +64,7 @@ fn facts(name: ObjectName, cluster_ip: &str, ports: Vec<ServicePort>) -> Service
         internal_local: false,
         has_source_ranges: false,
         is_global: false,
+        enforcement: None,
     }
 }
 
@@ -90,6 +91,7 @@ pub(super) fn slice(service: &str, protocol: Protocol, endpoints: &[&str]) -> Ch
             port: 8080,
         }],
         endpoints: endpoints.iter().map(|text| endpoint(text)).collect(),
+        fleet: None,
     }))
 }
 
@@ -112,8 +114,34 @@ pub(super) fn sentinel_service(node_port: u16) -> Change {
     Change::Service(Arc::new(facts(rule().service, "10.96.0.9", ports)))
 }
 
+/// A Service of somebody who may edit one namespace, with an external IP of his choice.
+pub(super) fn claim(external_ip: &str, protocol: Protocol, number: u16) -> Change {
+    let name = ObjectName::new("shop", "claim");
+    let ports = vec![port("any", protocol, number, None)];
+    Change::Service(Arc::new(ServiceFacts {
+        external_ips: vec![ip(external_ip)],
+        ..facts(name, "10.96.7.7", ports)
+    }))
+}
+
+/// The same with a switch for the whole cluster.
+pub(super) fn switched_service(node_port: u16, switch: &str) -> Change {
+    let Change::Service(service) = sentinel_service(node_port) else {
+        unreachable!("it is a Service");
+    };
+    Change::Service(Arc::new(ServiceFacts {
+        enforcement: Some(switch.into()),
+        ..(*service).clone()
+    }))
+}
+
 /// The sentinel's slice: its endpoint is at this port, which is its generation.
 pub(super) fn sentinel_slice(generation: u16) -> Change {
+    counted(generation, None)
+}
+
+/// The same with the rotator's count of nodes.
+pub(super) fn counted(generation: u16, fleet: Option<&str>) -> Change {
     let port = |name: &str, protocol| SlicePort {
         name: name.into(),
         protocol,
@@ -124,6 +152,7 @@ pub(super) fn sentinel_slice(generation: u16) -> Change {
         service: "sentinel".into(),
         ports: vec![port("tcp", Protocol::Tcp), port("udp", Protocol::Udp)],
         endpoints: vec![endpoint("198.18.0.2")],
+        fleet: fleet.map(Box::from),
     }))
 }
 

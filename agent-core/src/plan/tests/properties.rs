@@ -68,6 +68,7 @@ fn any_service() -> impl Strategy<Value = Change> {
                 internal_local: flags.1,
                 has_source_ranges: flags.2,
                 is_global: false,
+                enforcement: None,
             }))
         },
     )
@@ -101,6 +102,7 @@ fn any_slice() -> impl Strategy<Value = Change> {
                 port: 8080,
             }],
             endpoints,
+            fleet: None,
         }))
     })
 }
@@ -261,11 +263,6 @@ fn as_it_is(view: &ClusterView) -> Vec<Change> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 4 } else { 300 },
-        ..ProptestConfig::default()
-    })]
-
     #[test]
     fn the_maps_follow_the_view(steps in prop::collection::vec(any_step(), 1..12)) {
         let mut world = World::new();

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use agent_common::probe::Stage;
 use agent_common::service::Family;
+use rstest::rstest;
 
 use super::traces::{passed, stuck, tcp};
 use crate::cause::ProbeCause;
 use crate::limits::Limits;
+use crate::owners::Owner::{KubeProxyIptables, Unknown};
 use crate::owners::{DatapathOwners, Owner};
 use crate::probes::{ProbeOutcome, SentinelLedger, SentinelMemory, SentinelView, VoidReason};
 use crate::time::Mono;
@@ -329,6 +331,28 @@ fn another_owner_disarms_one_that_vanishes_does_not() {
     );
     pass(&mut ledger, PATH, 21_000, true);
     assert!(ledger.lane(tcp(PATH)).armed && ledger.changed_hands(Family::V4).is_none());
+}
+
+/// Programs at the uplinks may translate, or only watch.
+#[rstest]
+#[case::it_comes(&[KubeProxyIptables], &[KubeProxyIptables, Unknown], true)]
+#[case::it_is_left_alone(&[KubeProxyIptables, Unknown], &[Unknown], false)]
+#[case::it_takes_over(&[KubeProxyIptables], &[Unknown], false)]
+#[case::it_goes(&[KubeProxyIptables, Unknown], &[KubeProxyIptables], true)]
+#[case::both_go(&[KubeProxyIptables, Unknown], &[], true)]
+#[case::it_was_always_alone(&[Unknown], &[Unknown], true)]
+#[case::kube_proxy_comes_beside_it(&[Unknown], &[KubeProxyIptables, Unknown], false)]
+fn an_unknown_program_may_have_taken_over(
+    #[case] before: &[Owner],
+    #[case] after: &[Owner],
+    #[case] armed: bool,
+) {
+    let mut ledger = SentinelLedger::new(Limits::default());
+    ledger.view_changed(ms(0), view(1, ms(0)));
+    ledger.owner_seen(Family::V4, set(before), ms(0));
+    pass(&mut ledger, PATH, 1_000, true);
+    ledger.owner_seen(Family::V4, set(after), ms(2_000));
+    assert_eq!(ledger.lane(tcp(PATH)).armed, armed);
 }
 
 #[test]

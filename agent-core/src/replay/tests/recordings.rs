@@ -1,16 +1,16 @@
-//! Recordings of real nodes (network namespaces, real rules and packets), taken by tests/node: real
-//! faults that have to be named, and harmless worlds that must not be accused. A change of the rules
-//! that changes one of these is told here first.
+//! Recordings of real nodes (network namespaces, real rules and packets), taken by tests/node and
+//! tests/worlds: real faults that have to be named, and harmless worlds that must not be accused. A
+//! change of the rules that changes one of these is told here first.
 //!
-//! To take one again: `PATHPROOF_KEEP_RECORDINGS=folder cargo test -p node-tests --test node NAME`.
+//! To take one again: `PATHPROOF_KEEP_RECORDINGS=folder cargo test -p node-tests --test node NAME`, or
+//! `--test worlds`.
 
 use rstest::rstest;
 
 use super::super::*;
 use crate::cause::{Cause, State};
 
-/// The worst that a recording comes to, whether it was ever answered with 503, and how it ends.
-fn played(name: &str) -> (State, Option<Cause>, bool, State) {
+fn recorded(name: &str) -> Replayed {
     let path = format!(
         "{}/testdata/recordings/{name}.pathproof",
         env!("CARGO_MANIFEST_DIR")
@@ -21,6 +21,12 @@ fn played(name: &str) -> (State, Option<Cause>, bool, State) {
         replayed.differs, None,
         "{name} was judged otherwise when it was recorded"
     );
+    replayed
+}
+
+/// The worst that a recording comes to, whether it was ever answered with 503, and how it ends.
+fn played(name: &str) -> (State, Option<Cause>, bool, State) {
+    let replayed = recorded(name);
     let moments = &replayed.moments;
     // The last of the worst: causes change places while a fault sets in.
     let worst = moments
@@ -44,6 +50,10 @@ fn played(name: &str) -> (State, Option<Cause>, bool, State) {
 #[case("fault-data-dropped", Cause::NoData)]
 #[case("fault-node-ports-gone", Cause::Refused)]
 #[case("fault-masquerade-missing", Cause::NotMasqueraded)]
+#[case("fault-masquerade-gone-idle", Cause::NotMasqueraded)]
+#[case("fault-masquerade-gone-busy", Cause::NotMasqueraded)]
+#[case("fault-table-deleted-idle", Cause::Leaked)]
+#[case("fault-routes-gone-in-an-old-view", Cause::Lost)]
 fn a_real_fault_is_named_and_forgiven(#[case] name: &str, #[case] cause: Cause) {
     assert_eq!(
         played(name),
@@ -79,6 +89,7 @@ fn lost_answers_alone_are_no_503() {
 #[case("harmless-policy-for-one-client", State::Proven, None)]
 #[case("harmless-sentinel-edited", State::Proven, None)]
 #[case("harmless-one-service-broken", State::Degraded, Some(Cause::Misrouted))]
+#[case("harmless-one-chain-emptied", State::Degraded, Some(Cause::Leaked))]
 #[case("harmless-range-dropped", State::Suspect, Some(Cause::Lost))]
 #[case("harmless-range-reset", State::Suspect, Some(Cause::Refused))]
 fn a_harmless_world_is_not_accused(
@@ -88,4 +99,38 @@ fn a_harmless_world_is_not_accused(
 ) {
     let (state, named, failed, _) = played(name);
     assert_eq!((state, named, failed), (worst, cause, false));
+}
+
+/// The accusation, with its cause, and the state when the recording ends.
+#[rstest]
+#[case("fault-routes-gone", (State::Broken, Cause::Lost), State::Broken)]
+#[case("fault-table-deleted-busy", (State::Broken, Cause::Leaked), State::Degraded)]
+#[case("fault-stale-endpoint", (State::Stale, Cause::Stale), State::Proven)]
+fn a_fault_under_traffic_is_named(
+    #[case] name: &str,
+    #[case] (state, cause): (State, Cause),
+    #[case] end: State,
+) {
+    assert_eq!(played(name), (state, Some(cause), true, end));
+}
+
+/// Worlds of other software, 200 for as long as they are watched; then the Service rules are flushed
+/// in them.
+#[rstest]
+#[case("world-mirrored", 60)]
+#[case("world-denied-on-a-quiet-node", 60)]
+#[case("world-late-proxy", 60)]
+#[case("world-graceful-ending", 30)]
+fn a_world_of_other_software_is_healthy_until_it_is_flushed(
+    #[case] name: &str,
+    #[case] seconds: i64,
+) {
+    let replayed = recorded(name);
+    let answered = |of: &Moment| of.judged.answers.healthz.status;
+    let failing = |of: &&Moment| answered(of) == 503;
+    let first = replayed.moments.iter().find(failing).unwrap();
+    let healthy = (first.at.0 - replayed.span.0.0) / 1_000_000_000;
+    assert!(healthy >= seconds, "{healthy} s");
+    assert_eq!(first.judged.verdict.cause, Some(Cause::Leaked));
+    assert_eq!(replayed.moments.last().map(answered), Some(200));
 }

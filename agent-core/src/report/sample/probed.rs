@@ -110,6 +110,7 @@ pub fn passing(family: Family) -> Vec<LaneView> {
             local: false,
             void_cause: None,
             beside_cilium: false,
+            rival: None,
         }
     })
     .collect()
@@ -196,6 +197,8 @@ pub fn flushed() -> Report {
     report.answers = Answers {
         healthz: answer,
         livez: answer,
+        audit: None,
+        held: None,
     };
     report
 }

@@ -1,6 +1,7 @@
-//! What it takes to accuse a whole node: victims among its pods, Services that worked before, breadth,
+//! Conditions for accusing a whole node: victims among its pods, Services that worked before, breadth,
 //! and no referee who says otherwise. Each condition missing alone, and the attack on it.
 
+use agent_common::evidence::Outcome;
 use agent_common::service::SourceClass::{self, External, Pod};
 use rstest::rstest;
 
@@ -8,6 +9,7 @@ use super::scene::*;
 use super::world::*;
 use crate::cause::Failure::{self, Leaked, Lost, Misrouted};
 use crate::cause::State;
+use crate::evidence::Sample;
 use crate::ledger::Lacking;
 use crate::trace::ProbePath;
 use crate::verdict::Evidence;
@@ -16,6 +18,7 @@ use crate::verdict::Evidence;
 type Client = (u32, SourceClass, u8);
 
 const TWO: &[Client] = &[(WEB, Pod, 1), (API, Pod, 2)];
+const OUTSIDERS: &[Client] = &[(WEB, External, 1), (DB, External, 2)];
 
 /// Each client fails every 250 ms from `from` on.
 fn fail(world: &mut World, clients: &[Client], failure: Failure, from: u64, to: u64) {
@@ -60,7 +63,7 @@ fn victims_alone_accuse(#[case] clients: &[Client], #[case] expected: Option<Lac
     assert_eq!(accused, expected.is_none());
 }
 
-/// What failed before the first victim did says nothing of how long victims have failed.
+/// Failures before the first victim's do not count towards the victims' three seconds.
 #[test]
 fn outsiders_do_not_make_a_run_of_victims_older() {
     let mut world = World::new();
@@ -90,8 +93,35 @@ fn services_that_never_worked_accuse_nobody() {
     assert_eq!(lacking(&world, 6_000), Some(Lacking::Services));
 }
 
-/// The proxy never wrote a rule: nothing ever worked, and cluster IPs leave untranslated. What is lost may
-/// be denied.
+/// A Service that works, and fails, is scaled to nothing while pods dial it, and comes back faster than
+/// a late proxy.
+#[test]
+fn first_endpoints_have_a_grace() {
+    let mut world = World::new();
+    fail(&mut world, TWO, Failure::Refused, 250, 750);
+    let mut names = Names::standard();
+    names.0[API as usize].3 = 0;
+    world.count(
+        API,
+        Pod,
+        &[(Outcome::Arrived, 1), (Outcome::Rejected, 1)],
+        0,
+    );
+    let look = std::mem::replace(&mut world.next, World::new().next);
+    let look = Sample {
+        at: ms(1_000),
+        ..look
+    };
+    world.ledger.absorb(&look, &names);
+    let late = [(WEB, Pod, 1), (API, Pod, 2)];
+    fail(&mut world, &late, Failure::Refused, 1_250, 15_750);
+    assert_eq!(lacking(&world, 15_750), Some(Lacking::Services));
+    fail(&mut world, &late, Failure::Refused, 16_000, 21_000);
+    assert_eq!(lacking(&world, 21_000), None, "the proxy is too late");
+}
+
+/// The proxy never wrote a rule: nothing ever worked, and cluster IPs leave untranslated. Lost
+/// connections may be denied.
 #[rstest]
 #[case::leaked(Leaked, State::Broken)]
 #[case::lost(Lost, State::Suspect)]
@@ -117,7 +147,7 @@ fn a_service_worked_where_a_pod_was_served() {
     }
 }
 
-/// What one namespace does is its own trouble, where others are in use.
+/// One namespace's failures are its own trouble, where others are in use.
 #[test]
 fn one_namespace_accuses_nobody_while_another_is_in_use() {
     let mut world = World::new();
@@ -162,13 +192,7 @@ fn lost_pods_and_outsiders_at_the_wrong_device_are_a_fault(
     for at in (2_250..=14_000).step_by(250) {
         fail(&mut world, TWO, Lost, at, at);
         if at <= until {
-            fail(
-                &mut world,
-                &[(WEB, External, 1), (DB, External, 2)],
-                Misrouted,
-                at,
-                at,
-            );
+            fail(&mut world, OUTSIDERS, Misrouted, at, at);
         }
         world.rounds(at, at, &USUAL, |_| Fate::Pass);
     }
@@ -247,13 +271,7 @@ fn wrong_routes_that_accused_hold_without_outsiders() {
     for at in (2_250..=30_000).step_by(250) {
         fail(&mut world, TWO, Lost, at, at);
         if at <= 7_000 {
-            fail(
-                &mut world,
-                &[(WEB, External, 1), (DB, External, 2)],
-                Misrouted,
-                at,
-                at,
-            );
+            fail(&mut world, OUTSIDERS, Misrouted, at, at);
         }
         world.rounds(at, at, &USUAL, |_| Fate::Pass);
         assert!(

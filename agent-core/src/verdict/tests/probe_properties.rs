@@ -77,7 +77,7 @@ fn never_broken(world: &World, now: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 24 }, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(1.max(ProptestConfig::default().cases / 10)))]
 
     #[test]
     fn what_never_worked_never_accuses(spells in spells(no_pass())) {

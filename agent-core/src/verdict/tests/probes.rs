@@ -211,6 +211,40 @@ fn the_owner_that_vanishes_is_a_fault() {
     assert_eq!(world.verdict(3_200).state, State::Broken);
 }
 
+/// Somebody looks into a fault with a program at the uplink.
+#[test]
+fn a_monitor_ends_no_fault() {
+    let mut world = World::probed(&USUAL);
+    world.rounds(2_250, 4_000, &USUAL, |_| Fate::Leak);
+    let both = owners(&[Owner::KubeProxyIptables, Owner::Unknown]);
+    let sentinel = &mut world.ledger.sentinel;
+    sentinel.owner_seen(Family::V4, both, ms(4_100));
+    world.rounds(4_250, 8_000, &USUAL, |_| Fate::Leak);
+    assert_eq!(world.verdict(8_200).state, State::Broken);
+}
+
+/// kube-proxy's rules are removed, and a program that is not known stands at the uplink: Calico's eBPF
+/// dataplane, which need not serve the sentinel, or one that only watches.
+#[rstest]
+#[case::with_the_program(&[Owner::Unknown], State::Unknown)]
+#[case::alone(&[], State::Broken)]
+fn rules_removed_behind_an_unknown_program(#[case] left: &[Owner], #[case] expected: State) {
+    let mut world = World::probed(&USUAL);
+    let sentinel = &mut world.ledger.sentinel;
+    let both: Vec<Owner> = left
+        .iter()
+        .copied()
+        .chain([Owner::KubeProxyNftables])
+        .collect();
+    sentinel.owner_seen(Family::V4, owners(&both), ms(2_100));
+    world.rounds(2_250, 4_000, &USUAL, |_| Fate::Pass);
+    world.rounds(4_250, 4_250, &USUAL, |_| Fate::Leak);
+    let sentinel = &mut world.ledger.sentinel;
+    sentinel.owner_seen(Family::V4, owners(left), ms(4_400));
+    world.rounds(4_500, 8_000, &USUAL, |_| Fate::Leak);
+    assert_eq!(world.verdict(8_200).state, expected);
+}
+
 #[test]
 fn single_failures_between_passes() {
     never_broken(|_, at| {
@@ -289,6 +323,8 @@ fn starting_ends_with_the_first_pass() {
 fn restart(world: &mut World, at: u64) {
     let verdict = world.verdict(at);
     let remembered = Remembered {
+        brake: Default::default(),
+        switches: Default::default(),
         ledger: world.ledger.memory(),
         damping: Damping::new(Duration::from_secs(10)).memory,
         verdict: LastVerdict::of(&verdict),

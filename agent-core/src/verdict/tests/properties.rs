@@ -96,7 +96,7 @@ fn accuses(state: State) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 96 }, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(1.max(ProptestConfig::default().cases / 3)))]
 
     #[test]
     fn the_blind_never_accuse(steps in steps(any_class(), any_event())) {

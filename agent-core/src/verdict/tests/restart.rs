@@ -33,6 +33,8 @@ fn restart(world: &mut World, observed_meanwhile: bool, at: u64) {
     let mut damping = Damping::new(Duration::from_secs(10));
     damping.step(&verdict, UnknownPolicy::Open);
     let remembered = Remembered {
+        brake: Default::default(),
+        switches: Default::default(),
         ledger: world.ledger.memory(),
         damping: damping.memory.clone(),
         verdict: LastVerdict::of(&verdict),

@@ -335,6 +335,28 @@ fn a_few_stale_connections_accuse_no_node(#[case] count: u64, #[case] expected: 
     assert_eq!(world.verdict(1_000).state, expected);
 }
 
+/// Pods that keep source ports and dial an endpoint that left are their namespace's trouble, as long
+/// as the node's pods use Services of others.
+#[rstest]
+#[case::of_one_that_is_used_alone(&[WEB], WEB, State::Stale)]
+#[case::of_one_of_two(&[WEB], CART, State::Degraded)]
+#[case::of_both(&[WEB, CART], CART, State::Stale)]
+fn stale_connections_accuse_in_two_namespaces(
+    #[case] stale: &[u32],
+    #[case] used: u32,
+    #[case] expected: State,
+) {
+    let mut world = World::new();
+    world.prove(WEB, Pod, 0).prove(used, Pod, 0).look(0);
+    for at in (250..=1_500).step_by(250) {
+        for service in stale {
+            world.stale(*service, Pod, 1, 20_000, at - 20);
+        }
+        world.prove(API, Pod, at - 10).look(at);
+    }
+    assert_eq!(world.verdict(1_500).state, expected);
+}
+
 #[test]
 fn stale_is_over_when_none_is_seen_any_more() {
     let mut world = World::new();

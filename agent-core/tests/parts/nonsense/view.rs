@@ -12,6 +12,12 @@ use proptest::sample::select;
 
 use super::{addresses, mapped, names, ports};
 
+const FLEETS: [&str; 3] = [
+    r#"{"nodes":200,"unsound":{"DatapathStale":150}}"#,
+    r#"{"nodes":1,"unsound":{"DatapathStale":2}}"#,
+    "",
+];
+
 prop_compose! {
     pub(super) fn node_facts()(
         addresses in prop::collection::vec(addresses(), 0..3),
@@ -20,6 +26,7 @@ prop_compose! {
         unheard: bool,
         ranges in prop::collection::vec(
             select(vec!["10.128.0.0/24", "10.96.0.0/12", "0.0.0.0/0", "::/0", "fd00::/64"]), 0..3),
+        enforcement in switches(),
     ) -> NodeFacts {
         NodeFacts {
             name: "node-0".into(),
@@ -29,8 +36,13 @@ prop_compose! {
             taints: taint.map(Into::into).into_iter().collect(),
             deleting,
             unheard,
+            enforcement,
         }
     }
+}
+
+fn switches() -> impl Strategy<Value = Option<Box<str>>> {
+    prop::option::of(select(vec!["audit", "enforce", ""]).prop_map(Box::from))
 }
 
 fn protocols() -> impl Strategy<Value = Protocol> {
@@ -48,6 +60,7 @@ prop_compose! {
         ips in prop::array::uniform3(prop::collection::vec(addresses(), 0..3)),
         ports in prop::collection::vec((protocols(), ports(), prop::option::of(ports())), 0..3),
         flags: [bool; 4],
+        enforcement in switches(),
     ) -> ServiceFacts {
         let [cluster_ips, external_ips, load_balancer_ips] = ips;
         let [external_local, internal_local, has_source_ranges, is_global] = flags;
@@ -67,6 +80,7 @@ prop_compose! {
             internal_local,
             has_source_ranges: has_source_ranges && is_global,
             is_global,
+            enforcement,
         }
     }
 }
@@ -77,6 +91,7 @@ prop_compose! {
         number in 0..3_u8,
         ports in prop::collection::vec((protocols(), ports()), 0..3),
         endpoints in prop::collection::vec((mapped(), any::<[bool; 4]>()), 0..5),
+        fleet in prop::option::of(select(&FLEETS[..])),
     ) -> SliceFacts {
         let port = |(protocol, port)| SlicePort { name: "".into(), protocol, port };
         let endpoint = |(address, [ready, serving, terminating, local]): ([u8; 16], [bool; 4])| EndpointFacts {
@@ -91,6 +106,7 @@ prop_compose! {
             service: service.name,
             ports: ports.into_iter().map(port).collect(),
             endpoints: endpoints.into_iter().map(endpoint).collect(),
+            fleet: fleet.map(Box::from),
         }
     }
 }

@@ -243,3 +243,34 @@ fn shared_names_are_kept_once() {
     assert!(converter.shared.len() < 5_000, "{}", converter.shared.len());
     assert!(Arc::ptr_eq(&first, &converter.share("http")));
 }
+
+/// The API server takes these of Services that are older than its strictness, and kube-proxy serves
+/// them.
+#[rstest]
+#[case("192.0.2.010", "192.0.2.10")]
+#[case("::ffff:192.0.2.10", "192.0.2.10")]
+#[case("2001:DB8::0010", "2001:db8::10")]
+fn external_ips_are_read_as_kube_proxy_reads_them(#[case] text: &str, #[case] ip: &str) {
+    let spec = format!("spec: {{clusterIP: 10.96.0.10, externalIPs: ['{text}']}}");
+    let facts = service(&format!("{META}{spec}")).expect("valid");
+    let facts = facts.expect("a Service");
+    assert_eq!(facts.external_ips, [ip.parse::<IpAddr>().unwrap()]);
+}
+
+/// Whoever may edit one namespace may annotate its slices with megabytes.
+#[test]
+fn long_annotations_are_cut_between_characters() {
+    let long = "ä".repeat(1_000);
+    let head = "name: web, namespace: shop, labels: {kubernetes.io/service-name: web}";
+    let meta = |key: &str| format!("metadata: {{{head}, annotations: {{{key}: {long}}}}}\n");
+    let text = meta("pathproof.io/enforcement") + "spec: {clusterIP: 10.96.0.10}";
+    let service = service(&text).expect("valid");
+    let kept = service
+        .and_then(|of| of.enforcement)
+        .expect("an annotation");
+    assert_eq!(&*kept, "ä".repeat(20));
+    let text = meta("pathproof.io/fleet") + "addressType: IPv4\nendpoints: []";
+    let facts = slice(&text).expect("valid").expect("a slice");
+    let kept = facts.fleet;
+    assert_eq!(kept.as_deref(), Some(&*"ä".repeat(512)));
+}

@@ -386,8 +386,10 @@ pub(in crate::datapath) fn filters(
     Ok(found)
 }
 
-/// A filter by its attributes, where it has a program.
+/// A filter by its attributes, where it is one of the kind bpf: others give the options other
+/// meanings.
 fn standing(handle: u32, bytes: &[u8]) -> Option<StandingFilter> {
+    const TCA_KIND: u16 = 1;
     const TCA_OPTIONS: u16 = 2;
     const TCA_BPF_NAME: u16 = 7;
     const TCA_BPF_ID: u16 = 11;
@@ -395,6 +397,9 @@ fn standing(handle: u32, bytes: &[u8]) -> Option<StandingFilter> {
         let mut all = attributes(bytes);
         all.find_map(|(kind, value)| (kind == wanted).then_some(value))
     };
+    if value(bytes, TCA_KIND)? != b"bpf\0" {
+        return None;
+    }
     let options = value(bytes, TCA_OPTIONS)?;
     let name = value(options, TCA_BPF_NAME).map(|name| {
         let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -405,4 +410,27 @@ fn standing(handle: u32, bytes: &[u8]) -> Option<StandingFilter> {
         program: word(value(options, TCA_BPF_ID)?, 0)?,
         name,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::attribute;
+
+    /// Of u32 the same numbers are its action and its flags, of flower an address.
+    #[test]
+    fn filters_without_a_program_are_none() {
+        let options = [
+            attribute(7, b"cali_tc\0"),
+            attribute(11, &5u32.to_ne_bytes()),
+        ]
+        .concat();
+        for (kind, program) in [("bpf\0", Some(5)), ("u32\0", None), ("flower\0", None)] {
+            let filter = [attribute(1, kind.as_bytes()), attribute(2, &options)].concat();
+            let found = standing(1, &filter);
+            let found = found.map(|found| (found.program, found.name));
+            let expected = program.map(|id| (id, Some("cali_tc".to_owned())));
+            assert_eq!(found, expected, "{kind}");
+        }
+    }
 }

@@ -28,6 +28,8 @@ fn answers(healthz: u16, livez: u16) -> Arc<Answers> {
     Arc::new(Answers {
         healthz: answer(healthz, Some(healthz == livez)),
         livez: answer(livez, None),
+        audit: None,
+        held: None,
     })
 }
 

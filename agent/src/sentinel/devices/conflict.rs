@@ -127,8 +127,10 @@ fn uses(route: &Route, address: IpAddr) -> bool {
 }
 
 /// Finds a part of the cluster that has one of the sentinel's addresses: this node's podCIDRs and
-/// Node object, Services other than the sentinel's, their endpoints. Returns a sentence with its
-/// remedy.
+/// Node object, cluster IPs of other Services. Returns a sentence with its remedy.
+///
+/// External IPs and endpoints may be anything that somebody who may edit one namespace writes: they
+/// count only against the pod source, which is an address that a pod may get.
 pub fn in_cluster(config: &SentinelConfig, view: &ClusterView) -> Option<String> {
     let fixed = [config.client, config.echo].concat();
     let pods = config.pod.iter().flatten();
@@ -151,16 +153,14 @@ pub fn in_cluster(config: &SentinelConfig, view: &ClusterView) -> Option<String>
     }
     let others = view.states().filter(|(name, _)| **name != config.service);
     for (name, state) in others {
-        let services = state.service.iter().flat_map(|service| {
-            let ips = service.cluster_ips.iter().chain(&service.load_balancer_ips);
-            ips.chain(&service.external_ips)
-        });
+        let services = state.service.iter();
+        let mut cluster_ips = services.flat_map(|service| &service.cluster_ips).copied();
         let endpoints = state.slices.iter().flat_map(|slice| &slice.endpoints);
-        let endpoints = endpoints.map(|endpoint| IpAddr::from(endpoint.address).to_canonical());
-        let mut all = services.copied().map(|ip| ("an address", ip));
-        let mut endpoints = endpoints.map(|ip| ("an endpoint", ip));
-        let mut taken = |(_, ip): &(&str, IpAddr)| is_ours(ip);
-        if let Some((what, address)) = all.find(&mut taken).or_else(|| endpoints.find(&mut taken)) {
+        let mut endpoints = endpoints.map(|endpoint| IpAddr::from(endpoint.address).to_canonical());
+        let taken = cluster_ips.find(is_ours).map(|ip| ("a cluster IP", ip));
+        let is_source = |ip: &IpAddr| config.pod.contains(&Some(*ip));
+        let taken = taken.or_else(|| Some(("an endpoint", endpoints.find(is_source)?)));
+        if let Some((what, address)) = taken {
             return Some(format!(
                 "the sentinel's address {address} is {what} of Service {name}: {OTHERS}"
             ));

@@ -28,8 +28,10 @@ const PACE: Duration = Duration::from_millis(10);
 /// What was measured.
 #[derive(Default)]
 pub(crate) struct Lags {
-    /// Between both.
-    pub(crate) off: Figure,
+    /// Between both, on the path that is off least.
+    pub(crate) nearest: Figure,
+    /// Between both, on the path that is off most.
+    pub(crate) farthest: Figure,
     /// As the capture shows it.
     pub(crate) captured: Figure,
 }
@@ -107,9 +109,13 @@ fn one(
             .then(|| start.elapsed())
     });
     lags.captured.note(followed);
-    let told = until(PATIENCE, || lag(&agent.verdict().ok()?, moved));
-    let off = followed.zip(told).map(|(seen, told)| seen.abs_diff(told));
-    lags.off.note(off);
+    let told = until(PATIENCE, || told(&agent.verdict().ok()?, moved));
+    let off: Vec<Duration> = match (followed, told) {
+        (Some(seen), Some(told)) => told.iter().map(|lag| seen.abs_diff(*lag)).collect(),
+        _ => Vec::new(),
+    };
+    lags.nearest.note(off.iter().min().copied());
+    lags.farthest.note(off.iter().max().copied());
     Ok(())
 }
 
@@ -124,21 +130,19 @@ fn generation(api: &Api) -> Result<u16> {
     )?)
 }
 
-/// The shortest lag of IPv4's TCP lanes, once they are on the new generation.
-fn lag(report: &Value, generation: u16) -> Option<Duration> {
+/// The lag of each of IPv4's TCP lanes, once all are on the new generation.
+fn told(report: &Value, generation: u16) -> Option<Vec<Duration>> {
     let families = report["verdict"]["families"].as_array()?;
     let family = families.iter().find(|family| family["family"] == "IPv4")?;
-    let lanes: Vec<&Value> = family["lanes"]
-        .as_array()?
-        .iter()
+    let lanes = family["lanes"].as_array()?.iter();
+    let lags: Option<Vec<Duration>> = lanes
         .filter(|lane| lane["transport"] == "tcp" && lane["state"] != "off")
+        .map(|lane| {
+            let lag = lane["lag"].as_u64().map(Duration::from_nanos);
+            lag.filter(|_| lane["generation"] == generation)
+        })
         .collect();
-    let followed = |lane: &&Value| lane["generation"] == generation && lane["lag"].is_u64();
-    if lanes.is_empty() || !lanes.iter().all(followed) {
-        return None;
-    }
-    let lags = lanes.iter().filter_map(|lane| lane["lag"].as_u64());
-    lags.min().map(Duration::from_nanos)
+    lags.filter(|lags| !lags.is_empty())
 }
 
 /// Begins a connection every 10 ms, and waits for none.

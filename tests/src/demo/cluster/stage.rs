@@ -24,7 +24,7 @@ const NODE_PORT: u16 = 30080;
 /// Namespace and name of the release.
 pub(super) const RELEASE: &str = "pathproof";
 /// What the chart is told.
-const VALUES: [&str; 2] = ["--set", "agent.flapDwell=1s"];
+const VALUES: [&str; 2] = ["--set", "agent.enforcement=enforce,agent.flapDwell=1s"];
 
 /// Where the programs lie that the demo needs.
 pub(in crate::demo) type Programs = real_node::Programs;

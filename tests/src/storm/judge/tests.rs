@@ -196,6 +196,16 @@ fn an_alarm_that_outlasts_its_fault_is_found() {
 }
 
 /// The fault was done, and did nothing.
+/// It was killed in the midst of a fault, and takes long to start again.
+#[test]
+fn an_agent_that_was_away_answers_as_before_for_a_moment() {
+    let mut seen = alarmed(broken(calm(), FLUSHED, 10.0, 20.0), 26.0, 27.0);
+    assert_eq!(violations(&seen).len(), 2, "and nothing was told");
+    seen.spells
+        .push(spell(Deed::Agent(Ordeal::Killed), 19.0, 22.0));
+    assert_eq!(violations(&seen), [""; 0]);
+}
+
 #[test]
 fn an_alarm_while_every_connection_works_is_found() {
     let mut seen = alarmed(calm(), 21.0, 28.0);

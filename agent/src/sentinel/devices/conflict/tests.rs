@@ -19,6 +19,7 @@ fn config() -> SentinelConfig {
         client: [parse("198.18.0.1"), parse("2001:2::1")],
         echo: [parse("198.18.0.2"), parse("2001:2::2")],
         pod: [None, None],
+        datapath: None,
     }
 }
 
@@ -89,6 +90,7 @@ fn service(name: &str, cluster_ip: &str) -> Change {
         internal_local: false,
         has_source_ranges: false,
         is_global: false,
+        enforcement: None,
     }))
 }
 
@@ -104,6 +106,7 @@ fn slice(service: &str, address: &str) -> Change {
             terminating: false,
             local: false,
         }],
+        fleet: None,
     }))
 }
 
@@ -132,11 +135,7 @@ fn addresses_in_use() {
         ),
         (
             service("till", "2001:2::1"),
-            "an address of Service shop/till",
-        ),
-        (
-            slice("cart", "198.18.0.2"),
-            "an endpoint of Service shop/cart",
+            "a cluster IP of Service shop/till",
         ),
     ] {
         let mut changes = harmless();
@@ -151,8 +150,32 @@ fn addresses_in_use() {
         ..config
     };
     let mut changes = harmless();
-    changes.push(slice("cart", "198.18.0.2"));
+    changes.push(service("cart", "198.18.0.2"));
     assert_eq!(said(&own, changes), None);
+}
+
+/// Whoever may edit one namespace may write these.
+#[test]
+fn claims_of_a_tenant_turn_nothing_off() {
+    let mut config = config();
+    let Change::Service(external) = service("till", "10.96.0.2") else {
+        unreachable!("it is a Service");
+    };
+    let external = ServiceFacts {
+        external_ips: vec![parse("198.18.0.2")],
+        load_balancer_ips: vec![parse("2001:2::1")],
+        ..(*external).clone()
+    };
+    let claims = vec![
+        Change::Service(Arc::new(external)),
+        slice("till", "198.18.0.2"),
+    ];
+    assert_eq!(said(&config, claims), None);
+    // A pod may have got it.
+    config.pod[0] = Some(parse("10.244.0.254"));
+    let node = node(&["10.0.0.1"], &["10.244.0.0/24"]);
+    let text = said(&config, vec![node, slice("till", "10.244.0.254")]);
+    assert!(text.is_some_and(|text| text.contains("an endpoint of Service shop/till")));
 }
 
 #[rstest]

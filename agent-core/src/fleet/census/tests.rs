@@ -1,0 +1,170 @@
+//! Who is counted, and when a count is written.
+
+use super::*;
+
+const NOW: Wall = Wall(1_700_000_000_000_000_000);
+
+fn s(seconds: u64) -> Mono {
+    Mono((1_000 + seconds) * 1_000_000_000)
+}
+
+fn before(seconds: i64) -> Option<Wall> {
+    Some(Wall(NOW.0 - seconds * 1_000_000_000))
+}
+
+fn condition(status: Status, reason: &str, heartbeat: Option<Wall>) -> ConditionSeen {
+    ConditionSeen {
+        status,
+        reason: reason.to_owned(),
+        message: String::new(),
+        transition: heartbeat,
+        heartbeat,
+    }
+}
+
+/// A cluster of which so many nodes leak.
+fn cluster(nodes: u32, leaking: u32) -> Census {
+    let mut census = Census::default();
+    census.begin_list();
+    for number in 0..nodes {
+        set(&mut census, number, number < leaking);
+    }
+    census.end_list();
+    census
+}
+
+fn set(census: &mut Census, number: u32, leaks: bool) {
+    let (status, reason) = match leaks {
+        true => (Status::False, "DatapathBrokenLeaked"),
+        false => (Status::True, "DatapathProven"),
+    };
+    census.put(
+        &format!("node-{number}"),
+        Some(&condition(status, reason, before(1))),
+        NOW,
+        s(0),
+    );
+}
+
+fn said(census: &mut Census, at: Mono) -> Option<(u32, u32)> {
+    let report = census.publish(false, false, NOW, at)?;
+    Some((report.count().unsound, report.nodes))
+}
+
+#[test]
+fn nodes_that_fail_are_counted_by_reason_and_the_silent_are_not() {
+    let mut census = cluster(5, 2);
+    let broken = |heartbeat| condition(Status::False, "DatapathStale", heartbeat);
+    census.put("late", Some(&broken(before(899))), NOW, s(0));
+    census.put("silent", Some(&broken(before(901))), NOW, s(0));
+    census.put("never", Some(&broken(None)), NOW, s(0));
+    census.put("without-an-agent", None, NOW, s(0));
+    let unknown = condition(Status::Unknown, "DatapathUnknownUnproven", before(1));
+    census.put("not-known", Some(&unknown), NOW, s(0));
+    let report = census.count(NOW, s(0));
+    assert_eq!(
+        report.text(),
+        r#"{"nodes":7,"unsound":{"DatapathBrokenLeaked":2,"DatapathStale":1},"written":1700000000}"#
+    );
+    assert_eq!(census.nodes(), 10);
+    census.remove("node-0");
+    assert_eq!(census.count(NOW, s(0)).count().unsound, 2);
+}
+
+#[test]
+fn a_list_replaces_what_was_known() {
+    let mut census = cluster(3, 3);
+    census.begin_list();
+    set(&mut census, 2, true);
+    assert_eq!(census.nodes(), 3, "it may break off");
+    census.begin_list();
+    set(&mut census, 1, false);
+    census.end_list();
+    assert_eq!(
+        (census.nodes(), census.count(NOW, s(0)).count().unsound),
+        (1, 0)
+    );
+}
+
+#[test]
+fn what_is_not_whole_or_not_heard_is_not_said() {
+    let mut census = Census::default();
+    census.begin_list();
+    set(&mut census, 0, true);
+    assert_eq!(said(&mut census, s(0)), None);
+    census.end_list();
+    assert_eq!(said(&mut census, s(0)), Some((1, 1)));
+    assert_eq!(
+        census.publish(true, false, NOW, s(1)),
+        None,
+        "the watch is silent"
+    );
+}
+
+/// With the least number of nodes that is written at once, in clusters of different sizes.
+#[test]
+fn large_changes_are_said_at_once() {
+    for (nodes, least) in [(3, 1), (99, 1), (200, 4), (5_000, 100)] {
+        let mut census = cluster(nodes, 0);
+        assert_eq!(said(&mut census, s(0)), Some((0, nodes)));
+        (1..least).for_each(|number| set(&mut census, number, true));
+        assert_eq!(
+            said(&mut census, s(1)),
+            Some((0, nodes)),
+            "{least} of {nodes}"
+        );
+        set(&mut census, 0, true);
+        assert_eq!(said(&mut census, s(1)), Some((least, nodes)));
+    }
+}
+
+#[test]
+fn small_changes_are_gathered() {
+    let mut census = cluster(200, 50);
+    assert_eq!(said(&mut census, s(0)), Some((50, 200)));
+    set(&mut census, 0, false);
+    assert_eq!(said(&mut census, s(9)), Some((50, 200)));
+    assert_eq!(said(&mut census, s(10)), Some((49, 200)));
+    set(&mut census, 200, false);
+    assert_eq!(said(&mut census, s(69)), Some((49, 200)), "one more node");
+    assert_eq!(said(&mut census, s(70)), Some((49, 201)));
+}
+
+/// Nothing changes: a sign of life every five minutes, or with what is written anyway.
+#[test]
+fn a_calm_count_is_written_anew_now_and_then() {
+    let mut census = cluster(200, 1);
+    let mut writes = |anyway: bool, at: u64| {
+        let wall = Wall(NOW.0 + i64::try_from(at).unwrap() * 1_000_000_000);
+        let report = census.publish(false, anyway, wall, s(at)).unwrap();
+        report.written - NOW.0 / 1_000_000_000
+    };
+    let written = [
+        (false, 0),
+        (false, 299),
+        (false, 300),
+        (true, 310),
+        (false, 600),
+    ];
+    let written = written.map(|(anyway, at)| writes(anyway, at));
+    assert_eq!(written, [0, 0, 300, 310, 310]);
+}
+
+/// Another node's clock tells nothing but that its agent still writes.
+#[test]
+fn who_writes_is_counted_whatever_its_clock_says() {
+    let mut census = cluster(1, 0);
+    let proven = |heartbeat| condition(Status::True, "DatapathProven", heartbeat);
+    let ahead = before(-86_400);
+    census.put("ahead", Some(&proven(ahead)), NOW, s(0));
+    census.put("behind", Some(&proven(before(86_400))), NOW, s(0));
+    assert_eq!(census.count(NOW, s(0)).nodes, 2, "it may be long gone");
+    census.put("behind", Some(&proven(before(86_100))), NOW, s(1));
+    assert_eq!(census.count(NOW, s(1)).nodes, 3);
+    census.put("ahead", Some(&proven(ahead)), NOW, s(901));
+    assert_eq!(
+        census.count(NOW, s(901)).nodes,
+        1,
+        "only one wrote within 15 min"
+    );
+}

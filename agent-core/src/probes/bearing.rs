@@ -1,0 +1,91 @@
+//! Whether probes stand for users: not where they take another way than real connections do, and not
+//! where another Service claims what they dial.
+
+use agent_common::service::{FAMILIES, Family};
+use serde::{Deserialize, Serialize};
+
+use super::{SentinelLedger, all_lanes, place};
+use crate::cluster::ObjectName;
+use crate::shape::{Shape, Told};
+use crate::time::Mono;
+use crate::trace::{Lane, ProbePath};
+
+/// Effect of the datapath's shape on probes; none before it was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Bearing {
+    /// Probes from outside the node do not take the way of real connections.
+    aside: bool,
+    /// They are translated by another proxy than pods' connections.
+    pub(crate) mixed: bool,
+    /// Whether programs of others stand at both of the sentinel's interfaces, as told last.
+    pub(crate) managed: Told,
+    /// When lanes that were armed ceased to stand for users, by family.
+    fell_silent: [Option<Mono>; FAMILIES],
+}
+
+impl SentinelLedger {
+    /// The datapath's shape was read: what probes from outside the node stand for. Where they begin
+    /// to stand for users they have to pass first: what failed before that says nothing.
+    pub fn shape_seen(&mut self, shape: &Shape, now: Mono) {
+        let bearing = Bearing {
+            aside: !shape.probes_stand(),
+            mixed: shape.is_mixed(),
+            managed: shape.sentinel_managed,
+            ..self.bearing
+        };
+        let before = std::mem::replace(&mut self.bearing, bearing);
+        let outside = all_lanes().filter(|lane| lane.path != ProbePath::Host);
+        match (before.aside, bearing.aside) {
+            (true, false) => outside.for_each(|lane| self.lanes[place(lane)].disarm()),
+            (false, true) => outside
+                .filter(|lane| self.lanes[place(*lane)].armed)
+                .for_each(|lane| self.bearing.fell_silent[lane.family as usize] = Some(now)),
+            _ => {}
+        }
+    }
+
+    /// Other Services claim the frontends of these lanes now, and of no others. A lane that no other
+    /// Service claims any more has to pass first: its rules follow the change in their own time.
+    pub fn contested(&mut self, contested: Vec<(Lane, ObjectName)>, now: Mono) {
+        let before = std::mem::replace(&mut self.contested, contested);
+        for lane in all_lanes() {
+            let was = before.iter().any(|(of, _)| *of == lane);
+            let ledger = &mut self.lanes[place(lane)];
+            match (was, self.contested.iter().any(|(of, _)| *of == lane)) {
+                (false, true) => {
+                    ledger.run = None;
+                    if ledger.armed && lane.path != ProbePath::Host {
+                        self.bearing.fell_silent[lane.family as usize] = Some(now);
+                    }
+                }
+                (true, false) => ledger.disarm(),
+                _ => {}
+            }
+        }
+    }
+
+    /// The Service that claims what this lane dials, if one does.
+    pub(crate) fn rival(&self, lane: Lane) -> Option<&ObjectName> {
+        let of_lane = self.contested.iter().find(|(of, _)| *of == lane);
+        of_lane.map(|(_, rival)| rival)
+    }
+
+    /// Whether probes of a lane say anything of real connections: those of the node's own path always
+    /// take their way.
+    pub(crate) fn stands(&self, lane: Lane) -> bool {
+        self.takes_the_way(lane.path) && self.rival(lane).is_none()
+    }
+
+    /// Whether probes of a path take the way of real connections. The node's own always do.
+    pub(crate) fn takes_the_way(&self, path: ProbePath) -> bool {
+        path == ProbePath::Host || !self.bearing.aside
+    }
+
+    /// Whether lanes from outside the node spoke for this family until lately: where they fall silent
+    /// (their interfaces are made anew, and Cilium has yet to attach its programs), the node's own
+    /// path, which accuses only where no other does, takes no turn of theirs.
+    pub(crate) fn fell_silent(&self, family: Family, now: Mono) -> bool {
+        let at = self.bearing.fell_silent[family as usize];
+        at.is_some_and(|at| now.since(at) < self.limits.proof_age)
+    }
+}

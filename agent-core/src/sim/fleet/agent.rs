@@ -1,0 +1,196 @@
+//! Agents of a simulated fleet: evidence that comes and goes, the real brake, the real schedule of the
+//! condition.
+
+use std::time::Duration;
+
+use super::rotator::Slice;
+use super::{FAN_OUT, LATENCY, Run, Task, wall};
+use crate::brake::{Brake, BrakeMemory};
+use crate::cause::Cause;
+use crate::condition::{Pace, Reason, Refusal, Schedule, Standing, Status, Written};
+use crate::sim::{BEGIN, ms};
+use crate::time::{Mono, Wall};
+
+/// Time between two verdicts of a node that fails.
+const VERDICTS: Duration = ms(500);
+
+/// A condition as the API server has it, as far as it is counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    pub(super) status: Status,
+    pub(super) heartbeat: Wall,
+}
+
+impl Told {
+    pub(super) fn healthy(at: Mono) -> Self {
+        Self {
+            status: Status::True,
+            heartbeat: wall(at),
+        }
+    }
+}
+
+/// A write of a condition, and whether the API server took it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    standing: Standing,
+    transition: Wall,
+    at: Mono,
+    taken: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Agent {
+    brake: Brake,
+    schedule: Schedule,
+    /// The datapath fails by evidence, of a cause that is certain or not.
+    pub(super) fails: Option<bool>,
+    /// The watches broke with the API server.
+    pub(super) is_deaf: bool,
+    /// Pending verdict and pending write of the condition.
+    pub(super) judged_next: Option<Mono>,
+    written_next: Option<Mono>,
+    is_writing: bool,
+    /// From when on /livez is 503 (true) or 200 again.
+    pub(super) answers: Vec<(Mono, bool)>,
+}
+
+impl Agent {
+    /// One that is healthy, and received this slice.
+    pub(super) fn new(number: u32, percent: Option<u32>, slice: &Slice) -> Self {
+        let name = format!("node-{number}");
+        let mut brake = Brake::restore(percent, &name, BrakeMemory::default());
+        if let Some(published) = slice.count() {
+            brake.record(published, wall(BEGIN), BEGIN);
+        }
+        let found = Written {
+            status: Status::True,
+            reason: Some(Reason::Proven),
+            transition: wall(BEGIN),
+        };
+        let mut schedule = Schedule::new(&name, Pace::default(), Some(found), BEGIN);
+        schedule.observe(standing(false), BEGIN, wall(BEGIN));
+        Self {
+            brake,
+            schedule,
+            fails: None,
+            is_deaf: false,
+            judged_next: None,
+            written_next: None,
+            is_writing: false,
+            answers: Vec::new(),
+        }
+    }
+}
+
+impl Agent {
+    pub(super) fn lose(&mut self, now: Mono) {
+        self.is_deaf = true;
+        self.brake.source(true, now);
+    }
+}
+
+fn standing(fails: bool) -> Standing {
+    let (status, reason) = match fails {
+        true => (Status::False, Reason::Broken(Some(Cause::Leaked))),
+        false => (Status::True, Reason::Proven),
+    };
+    Standing {
+        status,
+        reason,
+        leaving: false,
+    }
+}
+
+impl Run {
+    pub(super) fn judge(&mut self, node: usize) {
+        let now = self.now;
+        let agent = &mut self.agents[node];
+        let fails = agent.fails.is_some();
+        let held = agent.brake.step(fails, agent.fails == Some(true), now);
+        let refuses = fails && held.is_none();
+        if agent.answers.last().is_some_and(|last| last.1) != refuses {
+            agent.answers.push((now, refuses));
+        }
+        agent.schedule.observe(standing(fails), now, wall(now));
+        if fails && agent.judged_next.is_none() {
+            let next = now.plus(VERDICTS);
+            agent.judged_next = Some(next);
+            self.push(next, Task::Judge(node));
+        }
+        self.follow_condition(node);
+    }
+
+    pub(super) fn follow_condition(&mut self, node: usize) {
+        let agent = &mut self.agents[node];
+        let due = agent.schedule.due().map(|at| at.max(self.now));
+        if !agent.is_writing && due != agent.written_next {
+            agent.written_next = due;
+            if let Some(at) = due {
+                self.push(at, Task::Condition(node));
+            }
+        }
+    }
+
+    pub(super) fn write_condition(&mut self, node: usize) {
+        let (now, taken) = (self.now, !self.is_away());
+        let agent = &mut self.agents[node];
+        if agent.written_next != Some(now) {
+            return;
+        }
+        (agent.written_next, agent.is_writing) = (None, true);
+        let sent = Sent {
+            standing: standing(agent.fails.is_some()),
+            transition: agent.schedule.transition().unwrap_or(wall(now)),
+            at: now,
+            taken,
+        };
+        self.soon(LATENCY, Task::Answered(node, sent));
+    }
+
+    pub(super) fn condition_answered(&mut self, node: usize, sent: Sent) {
+        let agent = &mut self.agents[node];
+        agent.is_writing = false;
+        if !sent.taken {
+            agent
+                .schedule
+                .failed(Refusal::Failed { wait: None }, self.now);
+            return self.follow_condition(node);
+        }
+        agent
+            .schedule
+            .wrote(sent.standing, sent.transition, self.now);
+        self.follow_condition(node);
+        let told = Told {
+            status: sent.standing.status,
+            heartbeat: wall(sent.at),
+        };
+        self.conditions[node] = told;
+        for rotator in 0..self.rotators.len() {
+            let behind = self.rotators[rotator].behind;
+            let delay = (FAN_OUT.0 + behind, FAN_OUT.1 + behind);
+            self.soon(delay, Task::Report(rotator, node, told));
+        }
+    }
+
+    pub(super) fn rejoin(&mut self, node: usize) {
+        let agent = &mut self.agents[node];
+        agent.is_deaf = false;
+        agent.brake.source(false, self.now);
+        let slice = self.slice.clone();
+        self.hear(node, &slice);
+    }
+
+    /// The sentinel's slice as the watch reports it. Events of one watch keep their order.
+    pub(super) fn hear(&mut self, node: usize, slice: &Slice) {
+        let now = self.now;
+        let agent = &mut self.agents[node];
+        let Some(published) = slice.count().filter(|_| !agent.is_deaf) else {
+            return;
+        };
+        agent.brake.record(published, wall(now), now);
+        if agent.fails.is_some() {
+            self.judge(node);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Rotators of a simulated fleet: the real count and the real plan of writes, at the pace of
+//! agent/src/rotate.rs. Who leads is a matter of the scenario.
+
+use std::time::Duration;
+
+use agent_common::service::Family;
+
+use super::agent::Told;
+use super::{FAN_OUT, LATENCY, Run, Task, wall};
+use crate::brake::{FleetReport, Published};
+use crate::cluster::Protocol;
+use crate::condition::Status;
+use crate::fleet::ConditionSeen;
+use crate::fleet::census::Census;
+use crate::fleet::rotation::{LEASE, Rotation, SliceSeen, Wanted, Write, slice_name};
+use crate::freshness::FIRST_GENERATION;
+use crate::sim::BEGIN;
+use crate::sim::ms;
+use crate::time::Mono;
+
+/// As in agent/src/rotate.rs.
+const LOOK: Duration = Duration::from_secs(5);
+const EARLY: Duration = Duration::from_secs(1);
+/// The default of `--interval`.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Delay until a new leader has listed all nodes.
+const LIST: (Duration, Duration) = (ms(100), ms(1_000));
+
+const SENTINEL: &str = "sentinel";
+const ECHO: &str = "198.18.0.2";
+
+/// The sentinel's slice as the API server has it.
+#[derive(Clone, Debug)]
+pub(super) struct Slice {
+    version: u32,
+    generation: u16,
+    fleet: String,
+    read: Option<Published>,
+}
+
+impl Slice {
+    /// One that says that all are healthy.
+    pub(super) fn of(nodes: u32) -> Self {
+        let healthy = FleetReport {
+            nodes,
+            written: wall(BEGIN).0 / 1_000_000_000,
+            ..FleetReport::default()
+        };
+        Self::with(0, FIRST_GENERATION, healthy.text())
+    }
+
+    fn with(version: u32, generation: u16, fleet: String) -> Self {
+        let read = FleetReport::parse(&fleet)
+            .ok()
+            .and_then(|report| report.published());
+        Self {
+            version,
+            generation,
+            fleet,
+            read,
+        }
+    }
+
+    pub(super) fn count(&self) -> Option<Published> {
+        self.read
+    }
+
+    fn seen(&self) -> SliceSeen {
+        SliceSeen {
+            name: slice_name(SENTINEL, Family::V4),
+            version: self.version.to_string(),
+            family: Some(Family::V4),
+            is_labelled: true,
+            endpoints: (vec![ECHO.to_owned()], true),
+            ports: vec![("tcp".to_owned(), Protocol::Tcp, self.generation)],
+            fleet: Some(self.fleet.clone()),
+        }
+    }
+}
+
+/// The result of a look: the slice as it is to be, if it is still at this version.
+#[derive(Debug)]
+pub(super) struct Plan {
+    version: u32,
+    generation: Option<u16>,
+    fleet: Option<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct Rotator {
+    /// Its watch of the nodes is so late.
+    pub(super) behind: Duration,
+    leads: bool,
+    census: Census,
+    rotation: Rotation,
+    /// Its watch broke with the API server.
+    is_deaf: bool,
+    /// A node began or ceased to fail since the last look.
+    news: bool,
+    /// Number of the next look, and when it may come early; none while it looks.
+    turn: u32,
+    early: Option<Mono>,
+}
+
+impl Rotator {
+    pub(super) fn new(behind: Duration) -> Self {
+        Self {
+            behind,
+            leads: false,
+            census: Census::default(),
+            rotation: Rotation::new(INTERVAL),
+            is_deaf: false,
+            news: false,
+            turn: 0,
+            early: None,
+        }
+    }
+}
+
+impl Run {
+    pub(super) fn lead(&mut self, number: usize) {
+        let rotator = &mut self.rotators[number];
+        rotator.leads = true;
+        if self.now > BEGIN {
+            rotator.rotation.seized(self.now);
+        }
+        self.soon(LIST, Task::Relist(number));
+        self.rest(number);
+    }
+
+    /// A rotator ends without a word; the next one leads once the lease has run out.
+    pub(super) fn kill(&mut self, number: usize) {
+        self.rotators[number].leads = false;
+        self.push(self.now.plus(LEASE + LOOK), Task::Lead(number + 1));
+    }
+
+    pub(super) fn relist(&mut self, number: usize) {
+        let rotator = &mut self.rotators[number];
+        rotator.is_deaf = false;
+        rotator.census.begin_list();
+        for (node, told) in self.conditions.iter().enumerate() {
+            put(&mut rotator.census, node, *told, self.now);
+        }
+        rotator.census.end_list();
+        self.news(number);
+    }
+
+    pub(super) fn report(&mut self, number: usize, node: usize, told: Told) {
+        let rotator = &mut self.rotators[number];
+        // One that is deaf reads the same with its next list.
+        if !rotator.is_deaf && put(&mut rotator.census, node, told, self.now) {
+            self.news(number);
+        }
+    }
+
+    fn news(&mut self, number: usize) {
+        let rotator = &mut self.rotators[number];
+        if std::mem::replace(&mut rotator.news, true) {
+            return;
+        }
+        if let Some(early) = rotator.early {
+            let turn = rotator.turn;
+            self.push(early, Task::Look(number, turn));
+        }
+    }
+
+    /// Plans the next look: soon where something changed, later where nothing does.
+    fn rest(&mut self, number: usize) {
+        let early = self.now.plus(EARLY);
+        let rotator = &mut self.rotators[number];
+        rotator.early = Some(early);
+        let (turn, news) = (rotator.turn, rotator.news);
+        self.push(self.now.plus(LOOK), Task::Look(number, turn));
+        if news {
+            self.push(early, Task::Look(number, turn));
+        }
+    }
+
+    pub(super) fn look(&mut self, number: usize, turn: u32) {
+        let (now, away) = (self.now, self.is_away());
+        let rotator = &mut self.rotators[number];
+        if !rotator.leads || rotator.turn != turn {
+            return;
+        }
+        (rotator.turn, rotator.early, rotator.news) = (turn + 1, None, false);
+        rotator.is_deaf |= away;
+        if away {
+            rotator.rotation.failed(now);
+            return self.rest(number);
+        }
+        rotator.rotation.answered(now);
+        let nodes = rotator.census.nodes();
+        let rotates = rotator.rotation.is_due(nodes, now);
+        let census = &mut rotator.census;
+        let counted = census.publish(rotator.is_deaf, rotates, wall(now), now);
+        let wanted = wanted(counted.map(FleetReport::text));
+        let plan = rotator
+            .rotation
+            .plan(&wanted, &[self.slice.seen()], nodes, now);
+        let generation = match plan.writes.first() {
+            None => return self.rest(number),
+            Some(Write::Update { generation, .. }) => Some(*generation),
+            Some(_) => None,
+        };
+        let plan = Plan {
+            version: self.slice.version,
+            generation,
+            fleet: wanted.fleet,
+        };
+        self.soon(LATENCY, Task::Write(number, plan));
+    }
+
+    pub(super) fn write_slice(&mut self, number: usize, plan: Plan) {
+        let rotator = &mut self.rotators[number];
+        if rotator.leads && !self.is_away() && plan.version == self.slice.version {
+            let rotator = &mut self.rotators[number];
+            if let Some(generation) = plan.generation {
+                rotator.rotation.wrote(generation, true, self.now);
+                self.writes.0 += 1;
+            } else {
+                self.writes.1 += 1;
+            }
+            let generation = plan.generation.unwrap_or(self.slice.generation);
+            let fleet = plan.fleet.unwrap_or_else(|| self.slice.fleet.clone());
+            self.slice = Slice::with(plan.version + 1, generation, fleet);
+            self.spread();
+            if self.fatal && plan.generation.is_none() && self.now > self.onset {
+                self.fatal = false;
+                return self.kill(number);
+            }
+        }
+        self.rest(number);
+    }
+
+    fn spread(&mut self) {
+        for node in 0..self.agents.len() {
+            let slice = self.slice.clone();
+            self.soon(FAN_OUT, Task::Hear(node, slice));
+        }
+    }
+}
+
+fn wanted(fleet: Option<String>) -> Wanted {
+    let echo = [ECHO, "2001:2::2"].map(|ip| ip.parse().expect("an address"));
+    Wanted {
+        service: SENTINEL.to_owned(),
+        families: vec![Family::V4],
+        ports: vec![("tcp".to_owned(), Protocol::Tcp)],
+        echo,
+        fleet,
+    }
+}
+
+fn put(census: &mut Census, node: usize, told: Told, now: Mono) -> bool {
+    let reason = match told.status {
+        Status::False => "DatapathBrokenLeaked",
+        _ => "DatapathProven",
+    };
+    let seen = ConditionSeen {
+        status: told.status,
+        reason: reason.to_owned(),
+        message: String::new(),
+        transition: None,
+        heartbeat: Some(told.heartbeat),
+    };
+    census.put(&format!("node-{node}"), Some(&seen), wall(now), now)
+}

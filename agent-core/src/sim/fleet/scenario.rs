@@ -1,0 +1,263 @@
+//! What happens to a simulated fleet.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::sim::ms;
+
+/// Delay from a fault to the verdict, for causes that are certain and for others.
+const CERTAIN: (Duration, Duration) = (ms(900), ms(1_400));
+const UNCERTAIN: (Duration, Duration) = (ms(3_000), ms(3_500));
+/// Delay from a repair to the verdict.
+pub(super) const REPAIR: (Duration, Duration) = (ms(1_000), ms(1_700));
+
+/// Nodes of a fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// The first one.
+    One,
+    /// Those between two shares, in percent.
+    Percent(u32, u32),
+}
+
+impl Whom {
+    pub(super) fn of(self, nodes: usize) -> Range<usize> {
+        match self {
+            Self::One => 0..1,
+            Self::Percent(from, to) => {
+                let at = |percent: u32| (nodes * percent as usize).div_ceil(100);
+                at(from)..at(to)
+            }
+        }
+    }
+}
+
+/// Nodes that fail by their evidence, whether it is right or wrong. Times are in seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Wave {
+    /// Beginning, counted from the first one's.
+    pub at: u64,
+    /// Which nodes.
+    pub whom: Whom,
+    /// The nodes fail one by one within this time.
+    pub spread: u64,
+    /// Only the datapath has such a cause.
+    pub certain: bool,
+    /// It ends so long after the last one failed; or never.
+    pub lasts: Option<u64>,
+}
+
+impl Wave {
+    pub(super) fn detection(&self) -> (Duration, Duration) {
+        match self.certain {
+            true => CERTAIN,
+            false => UNCERTAIN,
+        }
+    }
+}
+
+/// Who counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rotators {
+    /// Nobody.
+    None,
+    /// One rotator.
+    One,
+    /// It is killed as the first fault begins; the next one waits for its lease to run out.
+    Killed,
+    /// It is killed with its first count of the fault, in which most nodes are missing.
+    KilledCounting,
+    /// Two write at once, of which the second receives conditions so many seconds late.
+    Two {
+        /// Seconds.
+        behind: u64,
+    },
+}
+
+/// What happens, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// Its name in tables.
+    pub name: &'static str,
+    /// The nodes that fail.
+    pub waves: &'static [Wave],
+    /// Who counts.
+    pub rotators: Rotators,
+    /// The API server is away between these seconds, counted from the first fault.
+    pub away: Option<(i32, i32)>,
+    /// Limit of the brake, in percent; nothing turns it off.
+    pub percent: Option<u32>,
+    /// Time before the first fault.
+    pub calm: Duration,
+    /// Time after it.
+    pub lasts: Duration,
+}
+
+const ALL: Whom = Whom::Percent(0, 100);
+
+/// Nodes that fail in one moment for good.
+const fn wave(whom: Whom, certain: bool) -> Wave {
+    Wave {
+        at: 0,
+        whom,
+        spread: 0,
+        certain,
+        lasts: None,
+    }
+}
+
+const fn over(spread: u64, certain: bool) -> Wave {
+    Wave {
+        spread,
+        ..wave(ALL, certain)
+    }
+}
+
+const fn scenario(name: &'static str, waves: &'static [Wave]) -> Scenario {
+    Scenario {
+        name,
+        waves,
+        rotators: Rotators::One,
+        away: None,
+        percent: Some(20),
+        calm: Duration::from_secs(150),
+        lasts: Duration::from_secs(240),
+    }
+}
+
+const fn counted_by(rotators: Rotators, of: Scenario) -> Scenario {
+    Scenario { rotators, ..of }
+}
+
+const fn unbraked(of: Scenario) -> Scenario {
+    Scenario {
+        percent: None,
+        ..of
+    }
+}
+
+/// The API server is away from then until then.
+const fn away(from: i32, to: i32, of: Scenario) -> Scenario {
+    Scenario {
+        away: Some((from, to)),
+        calm: Duration::from_secs(1_500),
+        lasts: Duration::from_secs(1_500),
+        ..of
+    }
+}
+
+const ONE_CERTAIN: &[Wave] = &[wave(Whom::One, true)];
+const ONE_UNCERTAIN: &[Wave] = &[wave(Whom::One, false)];
+const ALL_CERTAIN: &[Wave] = &[wave(ALL, true)];
+const ALL_UNCERTAIN: &[Wave] = &[wave(ALL, false)];
+
+/// All that is played.
+pub const SCENARIOS: [Scenario; 26] = [
+    scenario("one node, certain", ONE_CERTAIN),
+    scenario("one node, uncertain", ONE_UNCERTAIN),
+    scenario("10 % of the nodes", &[wave(Whom::Percent(0, 10), true)]),
+    scenario("60 % of the nodes", &[wave(Whom::Percent(0, 60), true)]),
+    scenario("all nodes, certain", ALL_CERTAIN),
+    scenario("all nodes, uncertain", ALL_UNCERTAIN),
+    scenario("all nodes, certain, within 10 s", &[over(10, true)]),
+    scenario("all nodes, uncertain, within 10 s", &[over(10, false)]),
+    scenario("all nodes, certain, within 60 s", &[over(60, true)]),
+    Scenario {
+        lasts: Duration::from_secs(900),
+        ..scenario("all nodes, certain, within 10 min", &[over(600, true)])
+    },
+    scenario(
+        "15 %, and all others a minute later",
+        &[
+            wave(Whom::Percent(0, 15), true),
+            Wave {
+                at: 60,
+                ..wave(Whom::Percent(15, 100), true)
+            },
+        ],
+    ),
+    scenario(
+        "all nodes for 40 s, and again 20 s later",
+        &[
+            Wave {
+                lasts: Some(40),
+                ..wave(ALL, true)
+            },
+            Wave {
+                at: 60,
+                ..wave(ALL, true)
+            },
+        ],
+    ),
+    scenario(
+        "all nodes; 90 % are mended after 60 s",
+        &[
+            wave(Whom::Percent(0, 10), true),
+            Wave {
+                lasts: Some(60),
+                ..wave(Whom::Percent(10, 100), true)
+            },
+        ],
+    ),
+    counted_by(
+        Rotators::Killed,
+        scenario("all nodes, rotator killed", ALL_CERTAIN),
+    ),
+    counted_by(
+        Rotators::KilledCounting,
+        scenario(
+            "all nodes, rotator killed with its first count",
+            ALL_CERTAIN,
+        ),
+    ),
+    counted_by(
+        Rotators::Killed,
+        scenario("all nodes, uncertain, rotator killed", ALL_UNCERTAIN),
+    ),
+    counted_by(
+        Rotators::Two { behind: 10 },
+        scenario("all nodes, two rotators, one 10 s late", ALL_CERTAIN),
+    ),
+    away(
+        -300,
+        300,
+        scenario("all nodes, certain, no API for 5 min", ALL_CERTAIN),
+    ),
+    away(
+        -300,
+        300,
+        scenario("all nodes, uncertain, no API for 5 min", ALL_UNCERTAIN),
+    ),
+    away(
+        -1_200,
+        300,
+        scenario("all nodes, certain, no API for 20 min", ALL_CERTAIN),
+    ),
+    away(
+        -1_200,
+        300,
+        scenario("all nodes, uncertain, no API for 20 min", ALL_UNCERTAIN),
+    ),
+    away(
+        4,
+        300,
+        scenario(
+            "all nodes, certain, no API from 4 s on for 5 min",
+            ALL_CERTAIN,
+        ),
+    ),
+    away(
+        60,
+        1_260,
+        scenario(
+            "all nodes, certain, no API after a minute for 20 min",
+            ALL_CERTAIN,
+        ),
+    ),
+    unbraked(scenario("all nodes, certain, brake off", ALL_CERTAIN)),
+    unbraked(scenario("all nodes, uncertain, brake off", ALL_UNCERTAIN)),
+    Scenario {
+        lasts: Duration::from_secs(3_600),
+        ..scenario("an hour without a fault", &[])
+    },
+];

@@ -1,0 +1,95 @@
+//! Switches that work without a rollout: the annotation `pathproof.io/enforcement` of the Node and of the
+//! sentinel's Service. The most lenient of them and of `--enforcement` wins.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::answer::Enforcement;
+
+/// An annotation's value, where it is there.
+type Text<'a> = Option<&'a str>;
+
+/// The annotation: `audit` or `enforce`.
+pub const ENFORCEMENT: &str = "pathproof.io/enforcement";
+
+/// What asks for audit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuditBy {
+    /// `--enforcement`.
+    Flag,
+    /// The annotation of the Node.
+    Node,
+    /// The annotation of the sentinel's Service, for the whole cluster.
+    Cluster,
+}
+
+impl fmt::Display for AuditBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => write!(f, "--enforcement is audit"),
+            Self::Node => write!(f, "the Node's annotation {ENFORCEMENT} is audit"),
+            Self::Cluster => write!(
+                f,
+                "the annotation {ENFORCEMENT} of the sentinel's Service is audit"
+            ),
+        }
+    }
+}
+
+/// The switches as they were last read: an API server that is away changes none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Switches {
+    node: Option<Enforcement>,
+    cluster: Option<Enforcement>,
+    /// What is there and means nothing, in words.
+    pub ignored: Vec<String>,
+}
+
+impl Switches {
+    /// Reads the annotations of the Node and of the sentinel's Service, as far as these are known.
+    /// Returns whether other words are ignored now.
+    pub(crate) fn read(&mut self, node: Option<Text<'_>>, service: Option<Text<'_>>) -> bool {
+        let mut ignored = Vec::new();
+        if let Some(text) = node {
+            self.node = said("the Node", text, &mut ignored);
+        }
+        if let Some(text) = service {
+            self.cluster = said("the sentinel's Service", text, &mut ignored);
+        }
+        let differs = self.ignored != ignored;
+        self.ignored = ignored;
+        differs
+    }
+
+    /// What makes the node audit, if anything does.
+    pub fn audit(&self, flag: Enforcement) -> Option<AuditBy> {
+        let audit = Some(Enforcement::Audit);
+        let asks = [
+            (AuditBy::Flag, Some(flag)),
+            (AuditBy::Cluster, self.cluster),
+            (AuditBy::Node, self.node),
+        ];
+        let mut asks = asks.into_iter();
+        asks.find(|(_, said)| *said == audit).map(|(by, _)| by)
+    }
+}
+
+fn said(of: &str, text: Text<'_>, ignored: &mut Vec<String>) -> Option<Enforcement> {
+    match text? {
+        "audit" => Some(Enforcement::Audit),
+        "enforce" => Some(Enforcement::Enforce),
+        other => {
+            let shown: String = other.chars().take(40).collect();
+            ignored.push(format!(
+                "the annotation {ENFORCEMENT} of {of} is {shown:?}, and counts for nothing: it should be \
+                 audit or enforce"
+            ));
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! What the operator declares to translate: its rules are missed though no lane ever worked.
+
+use std::time::Duration;
+
+use agent_common::service::Family;
+use rstest::rstest;
+
+use super::scene::*;
+use super::world::*;
+use crate::cause::State;
+use crate::limits::Limits;
+use crate::owners::{Declared, Owner};
+use crate::trace::ProbePath;
+use crate::verdict::Rule;
+
+fn declared(declared: Declared) -> Limits {
+    Limits {
+        declared: Some(declared),
+        ..Limits::default()
+    }
+}
+
+/// A proxy that never wrote a rule, and its twins: rules that are there while a filter takes the probes,
+/// a sentinel that is refused by a filter, and probes that get through.
+#[rstest]
+#[case::no_rules(Fate::Leak, State::Broken)]
+#[case::forwarding_off(Fate::ForwardingOff, State::Broken)]
+#[case::filtered(Fate::Drop, State::Unknown)]
+#[case::rejected(Fate::Reject, State::Unknown)]
+#[case::served(Fate::Pass, State::Proven)]
+fn what_is_declared_is_missed(#[case] fate: Fate, #[case] state: State) {
+    let mut world = World::limited(declared(Declared::KubeProxy));
+    world.rounds(250, 4_000, &USUAL, |_| fate);
+    let verdict = world.verdict(4_200);
+    assert_eq!(verdict.state, state, "{}", verdict.reason());
+    world.rounds(4_250, 8_000, &USUAL, |_| Fate::Pass);
+    assert_eq!(
+        world.verdict(8_200).state,
+        State::Proven,
+        "until the first proof"
+    );
+}
+
+/// A firewall takes the probes of cluster IPs, and node ports are served on another address.
+#[test]
+fn node_ports_that_are_refused_alone_arm_nothing() {
+    let mut world = World::limited(declared(Declared::KubeProxy));
+    world.rounds(250, 8_000, &USUAL, |lane| match lane.path {
+        ProbePath::NodePort => Fate::Refuse,
+        _ => Fate::Drop,
+    });
+    let verdict = world.verdict(8_200);
+    assert_eq!(verdict.state, State::Unknown, "{}", verdict.reason());
+}
+
+#[rstest]
+#[case::nobody(Declared::Cilium, &[], State::Broken)]
+#[case::declared(Declared::KubeProxy, &[Owner::KubeProxyNftables], State::Broken)]
+#[case::another(Declared::KubeProxy, &[Owner::CiliumReplacement], State::Unknown)]
+#[case::beside(Declared::KubeProxy, &[Owner::KubeProxyIptables, Owner::Cilium], State::Unknown)]
+#[case::not_known(Declared::KubeProxy, &[Owner::Unknown], State::Unknown)]
+#[case::no_replacement(Declared::Cilium, &[Owner::KubeProxyIptables], State::Unknown)]
+fn where_something_else_is_found_nothing_is_missed(
+    #[case] said: Declared,
+    #[case] found: &[Owner],
+    #[case] state: State,
+) {
+    let mut world = World::limited(declared(said));
+    let sentinel = &mut world.ledger.sentinel;
+    *sentinel = crate::probes::SentinelLedger::new(declared(said));
+    sentinel.view_changed(ms(0), sentinel_view());
+    sentinel.owner_seen(Family::V4, owners(found), ms(0));
+    world.rounds(250, 4_000, &USUAL, |_| Fate::Leak);
+    let verdict = world.verdict(4_200);
+    assert_eq!(verdict.state, state, "{}", verdict.reason());
+}
+
+/// A proxy may need as long as a boot is given.
+#[test]
+fn a_boot_has_its_time() {
+    let mut limits = declared(Declared::KubeProxy);
+    limits.boot_deadline = Duration::from_nanos(ms(6_000).0);
+    let mut world = World::limited(limits);
+    world.rounds(250, 5_500, &USUAL, |_| Fate::Leak);
+    assert_eq!(world.verdict(5_700).finding.rule, Rule::Starting);
+    world.rounds(5_750, 8_000, &USUAL, |_| Fate::Leak);
+    assert_eq!(world.verdict(8_200).state, State::Broken);
+}

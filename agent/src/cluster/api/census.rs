@@ -1,0 +1,127 @@
+//! Follows the conditions of all Nodes, for the rotator's count. Of an object nothing is kept but what is
+//! counted, and one object is in memory at a time.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Client;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+
+use super::Requests;
+use super::follow::{Follower, Pace};
+use super::store::Event;
+use crate::cluster::facts::Object;
+use agent_core::brake::FleetReport;
+use agent_core::condition::{Status, TYPE};
+use agent_core::fleet::ConditionSeen;
+use agent_core::fleet::census::Census;
+use agent_core::time::{Mono, Wall};
+
+/// All Nodes, followed until this is dropped.
+#[derive(Debug)]
+pub struct Nodes {
+    known: Arc<Known>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The count, and the reason why the watch is silent.
+    census: Mutex<(Census, Option<String>)>,
+    changed: Notify,
+}
+
+impl Known {
+    /// A holder that panicked left whole values.
+    fn lock(&self) -> MutexGuard<'_, (Census, Option<String>)> {
+        self.census.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Follows all Nodes; `clocks` reads both. Must be called within a tokio runtime.
+pub fn follow_nodes(client: Client, clocks: fn() -> (Wall, Mono)) -> Nodes {
+    let known = Arc::new(Known::default());
+    let taken = Arc::clone(&known);
+    let task = tokio::spawn(async move {
+        let (events, mut heard) = mpsc::channel(16);
+        let follower = Follower::new(client, Requests::nodes(), Pace::default(), events);
+        let take = async {
+            while let Some(event) = heard.recv().await {
+                if take(&mut taken.lock(), event, clocks()) {
+                    taken.changed.notify_one();
+                }
+            }
+        };
+        tokio::join!(follower.run(), take);
+    });
+    Nodes { known, task }
+}
+
+impl Nodes {
+    /// Number of Nodes that are known so far.
+    pub fn number(&self) -> u32 {
+        self.known.lock().0.nodes()
+    }
+
+    /// The count that the sentinel's slices should hold, if it is known. See [`Census::publish`].
+    pub fn publish(&self, anyway: bool, wall: Wall, now: Mono) -> Option<FleetReport> {
+        let (census, silent) = &mut *self.known.lock();
+        census.publish(silent.is_some(), anyway, wall, now).cloned()
+    }
+
+    /// Why the watch is silent.
+    pub fn trouble(&self) -> Option<String> {
+        self.known.lock().1.clone()
+    }
+
+    /// Waits until a node fails that did not, or the other way round.
+    pub async fn changed(&self) {
+        self.known.changed.notified().await;
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Takes an event in; returns whether the number of failing nodes may have changed.
+fn take((census, silent): &mut (Census, Option<String>), event: Event, at: (Wall, Mono)) -> bool {
+    match event {
+        Event::ListBegins(_) => census.begin_list(),
+        Event::ListEnds(_) => {
+            census.end_list();
+            return true;
+        }
+        Event::There(Object::Node(node)) => return put(census, &node, at),
+        Event::Gone(_, metadata) => census.remove(metadata.name.as_deref().unwrap_or_default()),
+        Event::Trouble(_, trouble) => *silent = trouble.map(|trouble| trouble.to_string()),
+        // A Node that is not understood says what it said before.
+        Event::Unreadable(..) | Event::There(_) => {}
+    }
+    false
+}
+
+fn put(census: &mut Census, node: &Node, (wall, now): (Wall, Mono)) -> bool {
+    let conditions = node.status.as_ref().and_then(|of| of.conditions.as_ref());
+    let ours = |of: &&NodeCondition| of.type_ == TYPE;
+    let condition = conditions.iter().flat_map(|all| all.iter()).find(ours);
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let condition = condition.map(seen);
+    census.put(name, condition.as_ref(), wall, now)
+}
+
+fn seen(condition: &NodeCondition) -> ConditionSeen {
+    let at = |time: &Time| Some(Wall(i64::try_from(time.0.as_nanosecond()).ok()?));
+    ConditionSeen {
+        // A status of later servers is none that fails.
+        status: Status::parse(&condition.status).unwrap_or(Status::Unknown),
+        reason: condition.reason.clone().unwrap_or_default(),
+        message: String::new(),
+        transition: condition.last_transition_time.as_ref().and_then(at),
+        heartbeat: condition.last_heartbeat_time.as_ref().and_then(at),
+    }
+}

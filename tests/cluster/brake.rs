@@ -1,0 +1,140 @@
+//! The fleet brake and the switches, from the Nodes' conditions by the rotator's count to the answer. The
+//! other nodes are Node objects; what is counted of an agent is the condition that it writes.
+
+use std::time::{Duration, Instant};
+
+use node_tests::cluster::{Mode, create};
+use node_tests::watch::Codes;
+use serde_json::json;
+
+use crate::scene::{NODE, PATIENCE, Scene, flush};
+
+const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
+/// Nodes beside the one with the agent.
+const PEERS: [&str; 4] = ["peer-1", "peer-2", "peer-3", "peer-4"];
+
+impl Scene {
+    /// The agent's own condition is there, and the peers'.
+    fn fleet(&self, leaking: usize) {
+        self.wait_condition("True", "DatapathProven");
+        self.peers(leaking);
+    }
+
+    /// Nodes whose conditions say that so many of them leak.
+    fn peers(&self, leaking: usize) {
+        for (number, name) in PEERS.iter().enumerate() {
+            let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
+            if self.api.get(&format!("/api/v1/nodes/{name}")).is_err() {
+                create(&self.api, node).expect("a Node");
+            }
+            let (status, reason) = match number < leaking {
+                true => ("False", "DatapathBrokenLeaked"),
+                false => ("True", "DatapathProven"),
+            };
+            let now = jiff::Timestamp::now()
+                .round(jiff::Unit::Second)
+                .expect("a time");
+            let condition = json!({ "status": { "conditions": [{
+                "type": "ServiceDatapathReady", "status": status, "reason": reason, "message": "",
+                "lastHeartbeatTime": now, "lastTransitionTime": now,
+            }] } });
+            let path = format!("/api/v1/nodes/{name}/status");
+            let strategic = "application/strategic-merge-patch+json";
+            self.api
+                .request(http::Method::PATCH, &path, strategic, &condition)
+                .expect("a condition");
+        }
+    }
+
+    fn annotate(&self, path: &str, value: Option<&str>) {
+        let change =
+            json!({ "metadata": { "annotations": { "pathproof.io/enforcement": value } } });
+        self.api.patch(path, &change).expect("an annotation");
+    }
+}
+
+#[test]
+fn a_node_that_fails_with_many_others_keeps_its_200() {
+    let name = "a_node_that_fails_with_many_others_keeps_its_200";
+    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    scene.fleet(2);
+    let mut rotator = scene.rotator("rotator");
+    scene.counted(2, 5);
+    let watch = scene.watch();
+    flush(&scene.world.node);
+    let report = scene.wait_for("broken", 200, PATIENCE);
+    assert_eq!(report["answers"]["livez"]["would_fail"], true);
+    assert!(
+        report["answers"]["held"]["fleet"].is_object(),
+        "{:#}",
+        report["answers"]
+    );
+    scene.counted(3, 5);
+    let metrics = scene.agent().metrics().expect("metrics");
+    assert!(
+        metrics.contains("pathproof_braked{reason=\"fleet\"} 1"),
+        "{metrics}"
+    );
+    let said = scene.agent().command(&["status"]).output().expect("status");
+    let page = String::from_utf8_lossy(&said.stdout).into_owned();
+    let words = [
+        "503 is held back: the fleet brake is on",
+        "3 of 5 nodes fail",
+    ];
+    assert!(words.iter().all(|words| page.contains(words)), "{page}");
+    // The rotator ended: its last count holds.
+    rotator.kill().expect("kill");
+    scene.peers(0);
+    // The next one publishes that the others are sound again.
+    let _next = scene.rotator("next");
+    scene.counted(1, 5);
+    let all_200 = |codes: &Codes| (codes.healthz, codes.livez) == (200, 200);
+    assert!(
+        watch.changes().iter().all(|change| all_200(&change.codes)),
+        "{:?}",
+        watch.changes()
+    );
+    scene.wait_for("broken", 503, PATIENCE);
+}
+
+#[test]
+fn a_node_that_fails_alone_is_503_and_switches_are_in_force_at_once() {
+    let name = "a_node_that_fails_alone_is_503_and_switches_are_in_force_at_once";
+    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    scene.fleet(0);
+    let _rotator = scene.rotator("rotator");
+    scene.counted(0, 5);
+    flush(&scene.world.node);
+    scene.wait_for("broken", 503, PATIENCE);
+    scene.counted(1, 5);
+    scene.wait_for("broken", 503, PATIENCE);
+
+    let soon = Duration::from_secs(3);
+    for (path, by) in [(NODE, "node"), (SERVICE, "cluster")] {
+        let began = Instant::now();
+        scene.annotate(path, Some("audit"));
+        let report = scene.wait_for("broken", 200, soon);
+        println!(
+            "the switch of the {by} is in force after {:.0?}",
+            began.elapsed()
+        );
+        assert_eq!(report["answers"]["audit"], by);
+        assert_eq!(report["agent"]["enforcement"], "audit");
+        let metrics = scene.agent().metrics().expect("metrics");
+        assert!(metrics.contains("pathproof_enforcing 0"), "{metrics}");
+        scene.annotate(path, Some("Audit, please"));
+        let report = scene.wait_for("broken", 503, soon);
+        let ignored = report["fleet"]["ignored"][0].as_str().unwrap_or_default();
+        assert!(
+            ignored.contains("\"Audit, please\""),
+            "{:#}",
+            report["fleet"]
+        );
+        scene.annotate(path, None);
+        scene.wait_for("broken", 503, soon);
+    }
+}

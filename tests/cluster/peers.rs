@@ -1,0 +1,62 @@
+//! Nodes beside the one of a [`Scene`]: each in a world of its own, with a real kube-proxy and a real
+//! agent, at the scene's API server. Without pods: what they prove, they prove by the sentinel.
+
+use std::fs;
+use std::time::Duration;
+
+use node_tests::cluster::{ControlPlane, KubeProxy, Relay, account_kubeconfig, base, install_node};
+use node_tests::watch::Watch;
+use node_tests::world::{Agent, NODE_NAME, World, agent_binary};
+
+use crate::scene::{PATIENCE, Scene, proven};
+
+/// A node. Dropped in this order.
+pub(crate) struct Peer {
+    pub(crate) agent: Agent,
+    _proxy: KubeProxy,
+    _relay: Relay,
+    pub(crate) world: World,
+}
+
+impl Peer {
+    pub(crate) fn start(scene: &Scene, name: &'static str) -> Self {
+        let world = World::builder().outside_clients(1).node_name(name).build();
+        let world = world.expect("build a world");
+        let server = scene.far();
+        let (door, beyond) = (&world.worker, &scene.world.worker);
+        let relay = Relay::across(door, server, beyond, ControlPlane::address());
+        let relay = relay.expect("a relay");
+
+        let node = scene.manifests.dir().join("node.yaml");
+        let node = fs::read_to_string(node).expect("the scene's Node");
+        let file = world.dir().join("node.yaml");
+        fs::write(&file, node.replace(NODE_NAME, name)).expect("write");
+        install_node(&scene.api, &file, name).expect("a Node");
+
+        let config = scene.control.proxy_kubeconfig(server);
+        let proxy = KubeProxy::start(&world, &scene.programs, scene.mode(), &config);
+        let proxy = proxy.expect("a kube-proxy");
+        let ca = scene.control.ca();
+        let config = account_kubeconfig(&world, &scene.api, server, ca, base::AGENT);
+        let config = config.expect("a kubeconfig");
+        let options = ["--kubeconfig", config.to_str().expect("a path in UTF-8")];
+        let binary = agent_binary().expect("the agent's binary");
+        let agent = world.spawn_agent(&binary, world.dir(), &options);
+        let mut agent = agent.expect("start the agent");
+        agent.wait_ready(PATIENCE).expect("a ready agent");
+        Self {
+            agent,
+            _proxy: proxy,
+            _relay: relay,
+            world,
+        }
+    }
+
+    pub(crate) fn wait_proven(&self) {
+        proven(&self.agent);
+    }
+
+    pub(crate) fn watch(&self) -> Watch {
+        Watch::start(&self.world, Duration::from_millis(20)).expect("a poller")
+    }
+}

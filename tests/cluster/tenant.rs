@@ -1,0 +1,201 @@
+//! Somebody who may edit one namespace, and what he can do to the node: nothing.
+
+use std::net::IpAddr;
+use std::thread;
+use std::time::Duration;
+
+use node_tests::cluster::{Mode, create, namespace};
+use node_tests::scene::family_of;
+use node_tests::usage;
+use node_tests::world::Family;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::scene::{PATIENCE, Scene, until};
+
+const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
+const CLAIM: &str = "/api/v1/namespaces/shop/services/claim";
+/// Four times what a fault takes to show.
+const WHILE: Duration = Duration::from_secs(6);
+
+impl Scene {
+    /// A Service of a tenant's with these external IPs, on a port, to a server of his.
+    fn claim(&self, external_ips: &[IpAddr], port: u64) {
+        namespace(&self.api, "shop").expect("a namespace");
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": { "name": "claim", "namespace": "shop" },
+            "spec": {
+                "ipFamilyPolicy": "PreferDualStack", "externalIPs": external_ips,
+                "ports": [{ "name": "http", "port": port, "targetPort": 8080 }],
+            },
+        });
+        create(&self.api, service).expect("a Service");
+        for family in Family::ALL {
+            let kind = match family {
+                Family::V4 => "IPv4",
+                Family::V6 => "IPv6",
+            };
+            let slice = json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                "metadata": {
+                    "name": format!("claim-{}", kind.to_lowercase()), "namespace": "shop",
+                    "labels": { "kubernetes.io/service-name": "claim" },
+                },
+                "addressType": kind,
+                "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
+                "endpoints": [{ "addresses": [self.world.pod("api-1").address(family)] }],
+            });
+            create(&self.api, slice).expect("a slice");
+        }
+    }
+
+    /// The sentinel's node port by TCP.
+    fn node_port(&self) -> u64 {
+        let service = self.api.get(SERVICE).expect("the sentinel");
+        let ports = service["spec"]["ports"].as_array().expect("ports");
+        let tcp = ports.iter().find(|port| port["protocol"] == "TCP");
+        let port = tcp.and_then(|port| port["nodePort"].as_u64());
+        port.expect("a node port")
+    }
+
+    fn cluster_ips(&self) -> Vec<IpAddr> {
+        let service = self.api.get(SERVICE).expect("the sentinel");
+        let ips = service["spec"]["clusterIPs"].as_array().expect("IPs");
+        let ip = |ip: &Value| ip.as_str().and_then(|ip| ip.parse().ok());
+        ips.iter().filter_map(ip).collect()
+    }
+
+    /// Whether lanes of a path are claimed by the tenant, in both families.
+    fn is_claimed(&self, path: &str) -> bool {
+        let report = self.agent().verdict().unwrap_or_default();
+        Family::ALL.into_iter().all(|family| {
+            let lanes = family_of(&report, family)["lanes"].as_array();
+            let claimed = |lane: &Value| {
+                lane["path"] == path && lane["transport"] == "tcp" && lane["rival"] == "shop/claim"
+            };
+            lanes.is_some_and(|lanes| lanes.iter().any(claimed))
+        })
+    }
+}
+
+/// What is claimed: of the node's addresses and the sentinel's.
+#[derive(Clone, Copy, Debug)]
+enum Claim {
+    NodePort,
+    ClusterIp,
+    /// Where the sentinel's own endpoint is.
+    Echo,
+}
+
+#[rstest]
+#[case::node_port(Mode::Nftables, Claim::NodePort, Some("node_port"))]
+#[case::node_port_in_iptables_mode(Mode::Iptables, Claim::NodePort, Some("node_port"))]
+#[case::cluster_ip(Mode::Nftables, Claim::ClusterIp, Some("off_cluster"))]
+#[case::the_sentinels_endpoint(Mode::Nftables, Claim::Echo, None)]
+fn a_tenant_who_claims_what_is_probed_takes_no_node_out(
+    #[case] mode: Mode,
+    #[case] claim: Claim,
+    #[case] claimed: Option<&str>,
+) {
+    let name = "a_tenant_who_claims_what_is_probed_takes_no_node_out";
+    let Some(mut scene) = Scene::proven(name, mode, &[]) else {
+        return;
+    };
+    let watch = scene.watch_healthy();
+    let (addresses, port) = match claim {
+        Claim::NodePort => {
+            let addresses = Family::ALL.map(|family| scene.world.node_address(family));
+            (addresses.to_vec(), scene.node_port())
+        }
+        Claim::ClusterIp => (scene.cluster_ips(), 80),
+        Claim::Echo => {
+            let echo = ["198.18.0.2", "2001:2::2"].map(|ip| ip.parse().expect("an address"));
+            (echo.to_vec(), 80)
+        }
+    };
+    scene.claim(&addresses, port);
+    // kube-proxy serves it.
+    if mode == Mode::Nftables && !matches!(claim, Claim::ClusterIp) {
+        let element = format!("{} . tcp . {port} ", addresses[0]);
+        let served = || {
+            scene
+                .proxy()
+                .rules()
+                .is_ok_and(|rules| rules.contains(&element))
+        };
+        let seen = until(PATIENCE, || served().then_some(()));
+        assert!(seen.is_some(), "never served: {element}");
+    }
+    if let Some(path) = claimed {
+        let seen = until(PATIENCE, || scene.is_claimed(path).then_some(()));
+        let report = scene.agent().verdict().expect("a verdict");
+        assert!(seen.is_some(), "never claimed: {report:#}");
+    }
+    thread::sleep(WHILE);
+    let report = scene.agent().verdict().expect("a verdict");
+    assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
+    let sound = |codes: node_tests::watch::Codes| codes.healthz != 503;
+    let changes = watch.changes();
+    assert!(
+        changes.iter().all(|change| sound(change.codes)),
+        "{changes:?}"
+    );
+
+    // The other lanes go on judging. Node ports that are refused alone are no fault for certain.
+    if mode == Mode::Nftables && !matches!(claim, Claim::ClusterIp) {
+        for family in ["ip", "ip6"] {
+            let script = format!("delete table {family} kube-proxy\n");
+            scene.world.node.nft(&script).expect("no table");
+        }
+        scene.wait_for("broken", 503, PATIENCE);
+        scene.proxy = None;
+        scene.start_proxy();
+        scene.wait_for("proven", 200, PATIENCE);
+    }
+    scene.api.delete(CLAIM).expect("delete a Service");
+    scene.wait_proven();
+}
+
+/// A million frontends out of one object. kube-proxy sleeps meanwhile: it would build them.
+#[test]
+fn a_product_of_ports_and_addresses_is_named_and_takes_no_memory() {
+    let name = "a_product_of_ports_and_addresses_is_named_and_takes_no_memory";
+    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    let pid = scene.agent().pid();
+    let before = usage::memory(pid).expect("memory").peak_kib;
+    scene.proxy().freeze();
+    namespace(&scene.api, "shop").expect("a namespace");
+    let ports: Vec<Value> = (1..=1_000)
+        .map(|port| json!({ "name": format!("p{port}"), "port": port }))
+        .collect();
+    let ips = (0..1_000).map(|ip: u32| std::net::Ipv4Addr::from(0xC633_6400 + ip));
+    let ips: Vec<std::net::Ipv4Addr> = ips.collect();
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": { "name": "claim", "namespace": "shop" },
+        "spec": { "externalIPs": ips, "ports": ports },
+    });
+    create(&scene.api, service).expect("a Service");
+    let named = until(PATIENCE, || {
+        let report = scene.agent().verdict().ok()?;
+        let problems = report["cluster"]["problems"].as_array()?.clone();
+        let excess = "Service shop/claim has 1001000 frontends";
+        let told = |problem: &Value| {
+            problem
+                .as_str()
+                .is_some_and(|text| text.starts_with(excess))
+        };
+        problems.iter().any(told).then_some(())
+    });
+    let report = scene.agent().verdict().expect("a verdict");
+    assert!(named.is_some(), "never named: {:#}", report["cluster"]);
+    assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
+    let after = usage::memory(pid).expect("memory").peak_kib;
+    println!("resident at most: {before} KiB before, {after} KiB after");
+    assert!(after < before + 16 * 1024, "{before} KiB, {after} KiB");
+    scene.api.delete(CLAIM).expect("delete a Service");
+    scene.proxy().thaw();
+}

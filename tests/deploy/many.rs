@@ -1,0 +1,324 @@
+//! Alerts of fleets: many nodes at once, the brake, and several clusters in one Prometheus. Each fires
+//! for its fault and not for the fault's innocent twin, and holds back what the same fault would raise.
+
+use rstest::rstest;
+use serde_json::json;
+
+use crate::alerts::{
+    CRITICAL, WARNING, broken, expect, expect_words, first_broken, stay_broken, without_promtool,
+};
+use crate::fleet::{ALWAYS_0, FROM_MINUTE_10, Firing, Fleet, MINUTES_10_TO_30};
+
+const MANY: &str = "PathproofManyNodesBroken";
+
+/// Many nodes with the cause that most tests have.
+fn many() -> Vec<Firing> {
+    vec![Firing::of_fleet(MANY, CRITICAL).because("leaked")]
+}
+
+/// A fleet fault is more than one node and more than a fifth of all, or more than twenty.
+#[rstest]
+#[case(1, 1, false)]
+#[case(1, 2, false)]
+#[case(2, 2, true)]
+#[case(2, 10, false)]
+#[case(3, 10, true)]
+#[case(3, 15, false)]
+#[case(4, 15, true)]
+#[case(20, 110, false)]
+#[case(21, 110, true)]
+fn many_nodes_at_once(#[case] nodes: usize, #[case] of: usize, #[case] is_many: bool) {
+    if without_promtool() {
+        return;
+    }
+    let fleet = first_broken(nodes, of);
+    let (soon, later) = if is_many {
+        (many(), many())
+    } else {
+        (vec![], stay_broken(1..=nodes))
+    };
+    expect(
+        &fleet,
+        &[("10m30s", &[]), ("11m30s", &soon), ("25m", &later)],
+    );
+}
+
+/// One page for each cause; a node whose agent names none is counted apart.
+#[test]
+fn many_nodes_are_grouped_by_cause() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = first_broken(3, 10);
+    fleet.broken("node-4", "IPv4", "refused", FROM_MINUTE_10);
+    fleet.broken("node-4", "IPv6", "refused", FROM_MINUTE_10);
+    let of = |cause| Firing::of_fleet(MANY, CRITICAL).because(cause);
+    let both = [of("leaked"), of("refused")];
+    expect(&fleet, &[("15m", &both)]);
+    fleet.state("node-5", "IPv4", "stale", FROM_MINUTE_10);
+    expect(&fleet, &[("15m", &[both.as_slice(), &[of("")]].concat())]);
+}
+
+/// One fault of the fleet opens no ticket for each node; the nodes have theirs once it is over.
+#[test]
+fn alerts_of_nodes_are_held_back_while_many_are_broken() {
+    if without_promtool() {
+        return;
+    }
+    const FLAPS: &str = "0x19 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x50";
+    let mut fleet = Fleet::healthy(10);
+    fleet.state("node-6", "IPv4", "degraded", FROM_MINUTE_10);
+    fleet.state("node-7", "IPv4", "suspect", FROM_MINUTE_10);
+    fleet.state("node-8", "IPv4", "broken", FROM_MINUTE_10);
+    fleet.set("pathproof_node_eligible", &["node=\"node-8\""], ALWAYS_0);
+    let lag = ["node=\"node-9\"", "family=\"IPv4\""];
+    fleet.set("pathproof_programming_lag_seconds", &lag, "45x120");
+    let livez = ["node=\"node-10\"", "endpoint=\"livez\""];
+    fleet.set("pathproof_would_fail", &livez, FLAPS);
+    let mut alone = vec![
+        Firing::on("PathproofDatapathDegraded", WARNING, "node-6"),
+        Firing::on("PathproofDatapathSuspect", WARNING, "node-7"),
+        Firing::on("PathproofBrokenWhileLeaving", WARNING, "node-8"),
+        Firing::on("PathproofRulesLag", WARNING, "node-9"),
+        Firing::on("PathproofNodeFlaps", WARNING, "node-10"),
+    ];
+    expect(&fleet, &[("29m", &alone)]);
+    for node in 1..=5 {
+        let values = if node == 1 {
+            FROM_MINUTE_10
+        } else {
+            MINUTES_10_TO_30
+        };
+        fleet.broken(&format!("node-{node}"), "IPv4", "leaked", values);
+    }
+    let early = [alone[3].clone()];
+    alone.retain(|firing| firing.node != "node-10");
+    alone.extend(stay_broken([1].into_iter()));
+    expect(
+        &fleet,
+        &[
+            ("10m30s", &early),
+            ("11m", &many()),
+            ("29m", &many()),
+            ("50m", &alone),
+        ],
+    );
+}
+
+/// Nodes that fall one after another: the page is there before the tickets of the first ones.
+#[test]
+fn the_page_comes_before_the_tickets() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::healthy(10);
+    for (node, values) in [(1, "0x18 1x101"), (2, FROM_MINUTE_10), (3, "0x20 1x99")] {
+        fleet.broken(&format!("node-{node}"), "IPv4", "leaked", values);
+    }
+    let page = many();
+    expect(
+        &fleet,
+        &[
+            ("10m30s", &[]),
+            ("11m", &[]),
+            ("11m30s", &page),
+            ("12m", &page),
+            ("12m30s", &page),
+            ("13m", &page),
+        ],
+    );
+}
+
+/// Agents that are alone with a fault of their own in one of two clusters, whose nodes have the same
+/// names: the other cluster's nodes neither fire nor excuse nor hold back anything.
+#[test]
+fn clusters_are_told_apart() {
+    if without_promtool() {
+        return;
+    }
+    let mut west = first_broken(2, 10);
+    west.set("pathproof_node_eligible", &["node=\"node-2\","], ALWAYS_0);
+    let mut north = Fleet::healthy(10);
+    north.set("pathproof_node_eligible", &["node=\"node-1\","], ALWAYS_0);
+    let fleet = first_broken(5, 10)
+        .in_cluster("east")
+        .beside(west.in_cluster("west"))
+        .beside(north.in_cluster("north"));
+    let mut expected = vec![
+        many()[0].clone().in_cluster("east"),
+        Firing::on("PathproofBrokenWhileLeaving", WARNING, "node-2").in_cluster("west"),
+    ];
+    for firing in stay_broken([1].into_iter()) {
+        expected.push(firing.in_cluster("west"));
+    }
+    expect(&fleet, &[("25m", &expected)]);
+}
+
+/// Three of a small cluster are many, however many nodes another one has.
+#[test]
+fn many_are_counted_in_each_cluster() {
+    if without_promtool() {
+        return;
+    }
+    let large = Fleet::healthy(100).in_cluster("large");
+    let fleet = first_broken(3, 10).in_cluster("small").beside(large);
+    let page = many()[0].clone().in_cluster("small");
+    expect(&fleet, &[("25m", &[page])]);
+}
+
+/// What is missing in one cluster is there in the other under the same names.
+#[test]
+fn what_one_cluster_lacks_another_does_not_replace() {
+    if without_promtool() {
+        return;
+    }
+    let other = || Fleet::healthy(3).in_cluster("west");
+    let mut bare = Fleet::healthy(2);
+    bare.add_bare_node("node-3", "Debian GNU/Linux 12 (bookworm)");
+    let missing = Firing::on("PathproofAgentMissing", WARNING, "node-3").in_cluster("east");
+    let fleet = bare.in_cluster("east").beside(other());
+    expect(&fleet, &[("20m", &[missing])]);
+
+    let mut still = Fleet::healthy(3);
+    let all: [&str; 0] = [];
+    still.set("pathproof_rotation_lag_seconds_count", &all, "10x120");
+    let stopped = Firing::of_fleet("PathproofRotationStopped", WARNING).in_cluster("east");
+    let fleet = still.in_cluster("east").beside(other());
+    expect(&fleet, &[("45m", &[stopped])]);
+
+    let mut down = Fleet::healthy(3);
+    down.set("up", &["node=\"node-2\","], ALWAYS_0);
+    let down_there = Firing::on("PathproofAgentDown", WARNING, "node-2").in_cluster("east");
+    let fleet = down.in_cluster("east").beside(other());
+    expect(&fleet, &[("20m", &[down_there])]);
+}
+
+/// One of several clusters is told for a day, so that one which was given up does not fire for ever.
+#[test]
+fn a_cluster_that_is_not_scraped_any_more() {
+    if without_promtool() {
+        return;
+    }
+    let up = |values| {
+        let mut fleet = Fleet::default();
+        fleet.put("up", "job=\"pathproof\",node=\"node-1\"", values);
+        fleet
+    };
+    // 1,500 minutes, then nothing.
+    let ended = || up("1x3000 stale");
+    let warned = [Firing::of_fleet("PathproofNotScraped", WARNING)];
+    let there = warned.clone().map(|firing| firing.in_cluster("east"));
+    let west = up("1x6000").in_cluster("west");
+    expect(
+        &ended().in_cluster("east").beside(west),
+        &[
+            ("1509m", &[]),
+            ("1512m", &there),
+            ("2938m", &there),
+            ("2942m", &[]),
+        ],
+    );
+    // Where it was the only one, it does not end.
+    expect(
+        &ended(),
+        &[("1509m", &[]), ("1512m", &warned), ("2960m", &warned)],
+    );
+}
+
+/// Reason, alert. A 503 that waits for the count for some seconds is nobody's matter.
+#[rstest]
+#[case("fleet", Some("PathproofFleetBraked"))]
+#[case("uncounted", Some("PathproofFleetNotCounted"))]
+#[case("waiting", None)]
+fn a_503_that_is_held_back(#[case] reason: &str, #[case] alert: Option<&'static str>) {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::healthy(10);
+    for node in ["node-2", "node-3"] {
+        let of = [format!("node=\"{node}\","), format!("reason=\"{reason}\"")];
+        fleet.set("pathproof_braked", &of, FROM_MINUTE_10);
+    }
+    let told: Vec<Firing> = alert
+        .map(|alert| Firing::of_fleet(alert, WARNING))
+        .into_iter()
+        .collect();
+    expect(
+        &fleet,
+        &[("10m30s", &[]), ("11m30s", &told), ("40m", &told)],
+    );
+    let east: Vec<Firing> = told
+        .into_iter()
+        .map(|firing| firing.in_cluster("east"))
+        .collect();
+    let both = fleet
+        .in_cluster("east")
+        .beside(Fleet::healthy(10).in_cluster("west"));
+    expect(&both, &[("11m30s", &east)]);
+}
+
+/// A braked fleet is one page, and a warning beside it.
+#[test]
+fn a_braked_fleet_is_one_page() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = first_broken(10, 10);
+    for node in 3..=10 {
+        let of = [
+            format!("node=\"node-{node}\","),
+            "reason=\"fleet\"".to_owned(),
+        ];
+        fleet.set("pathproof_braked", &of, FROM_MINUTE_10);
+    }
+    let mut expected = many();
+    expected.push(Firing::of_fleet("PathproofFleetBraked", WARNING));
+    expect(
+        &fleet,
+        &[("10m30s", &[]), ("12m", &expected), ("40m", &expected)],
+    );
+}
+
+#[test]
+fn nodes_that_leave_are_not_many() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = first_broken(5, 10);
+    for node in 1..=3 {
+        let label = format!("node=\"node-{node}\",");
+        fleet.set("pathproof_node_eligible", &[label], ALWAYS_0);
+    }
+    expect(&fleet, &[("13m", &broken(4..=5))]);
+}
+
+/// Cluster and cause are named where they are known.
+#[test]
+fn words_of_the_fleet_are_filled_in() {
+    if without_promtool() {
+        return;
+    }
+    let after = "Nodes seldom break together by themselves: suspect what they share, such as a \
+        rollout of the proxy or of a firewall, the control plane, or pathproof itself. `kubectl \
+        pathproof` lists the nodes. The alerts of single nodes are held back while this one fires.";
+    let before = "More than one node and more than a fifth of the nodes, or more than 20 nodes,";
+    let known = format!(
+        "{before} of cluster east are broken or stale at the same time; 3 of them with the cause \
+         leaked. {after}"
+    );
+    let labels = json!({ "severity": CRITICAL, "cluster": "east", "cause": "leaked" });
+    let fleet = first_broken(3, 10).in_cluster("east");
+    let words = [
+        "3 nodes of cluster east do not route Services: leaked",
+        &known,
+    ];
+    expect_words(&fleet, MANY, &labels, words);
+
+    let mut fleet = Fleet::healthy(3);
+    for node in ["node-1", "node-2"] {
+        fleet.state(node, "IPv4", "broken", FROM_MINUTE_10);
+    }
+    let unknown = format!("{before} are broken or stale at the same time; 2 of them. {after}");
+    let words = ["2 nodes do not route Services", &unknown];
+    expect_words(&fleet, MANY, &json!({ "severity": CRITICAL }), words);
+}

@@ -1,0 +1,186 @@
+//! docs/rollout.md, played: the very commands of the page, from shadow to closed and back, on a real
+//! node. Its queries are tested where Prometheus is (tests/deploy).
+
+use std::path::Path;
+use std::time::Instant;
+
+use node_tests::deploy;
+use node_tests::scene::metric;
+use node_tests::watch::Change;
+use serde_json::{Value, json};
+
+use crate::scene::{AGENT, NODE, Scene};
+
+/// The page's sections of commands.
+struct Page(String);
+
+impl Page {
+    fn read() -> Self {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/rollout.md");
+        Self(std::fs::read_to_string(file).expect("docs/rollout.md"))
+    }
+
+    /// The commands of a section, each as its words. Blocks that name a language are no commands.
+    fn commands(&self, section: &str) -> Vec<Vec<String>> {
+        let start = format!("\n## {section}\n");
+        let (_, rest) = self.0.split_once(&start).expect("a section of the page");
+        let text = rest.split("\n## ").next().unwrap_or_default();
+        let blocks = text
+            .split("\n```")
+            .skip(1)
+            .step_by(2)
+            .filter_map(|block| block.strip_prefix('\n'));
+        let lines = blocks.map(|block| block.replace("\\\n", " "));
+        let lines: Vec<String> = lines.collect();
+        let commands = lines.iter().flat_map(|block| block.lines());
+        commands
+            .filter(|line| !line.starts_with('#'))
+            .map(words)
+            .collect()
+    }
+}
+
+fn words(line: &str) -> Vec<String> {
+    let chart = deploy::folder().join("chart").display().to_string();
+    line.split_whitespace()
+        .map(|word| word.trim_matches('\''))
+        .map(|word| match word {
+            "deploy/chart" => chart.clone(),
+            // The image that containerd has.
+            _ => word.replace("REGISTRY/", ""),
+        })
+        .collect()
+}
+
+impl Scene {
+    /// Runs commands of the page. A node that joins is one at a time here.
+    fn play(&self, commands: &[Vec<String>]) {
+        for command in commands {
+            println!("$ {}", command.join(" "));
+            let words: Vec<&str> = command.iter().map(String::as_str).collect();
+            let desk = self.node.desk();
+            match words.as_slice() {
+                ["helm", rest @ ..] => desk.helm(rest).map(drop),
+                // Kubernetes may forget to look again.
+                ["kubectl", "-n", "pathproof", "rollout", ..] => {
+                    self.wait_rolled_out();
+                    Ok(())
+                }
+                ["kubectl", rest @ ..] => desk.kubectl_with(rest).map(drop),
+                other => panic!("who runs {other:?}?"),
+            }
+            .unwrap_or_else(|error| panic!("{}: {error:#}", command.join(" ")));
+            if command[0] == "helm" {
+                // Nothing here is learned from the 30 s between two nodes.
+                self.patch_agent(&[("replace", "/spec/minReadySeconds", json!(1))]);
+            }
+        }
+    }
+
+    /// The only command of a section that has one.
+    fn play_only(&self, page: &Page, section: &str) {
+        let commands = page.commands(section);
+        assert!(!commands.is_empty(), "{section} has no command");
+        self.play(&commands);
+        self.wait_rolled_out();
+    }
+
+    /// Requests of load balancers that the agent answered.
+    fn answered(&self) -> u64 {
+        let text = self.node.admin("/metrics").expect("metrics").body;
+        let all: [&str; 0] = [];
+        metric(&text, "pathproof_healthz_requests_total", &all)
+    }
+
+    fn flush(&self) {
+        for family in ["ip", "ip6"] {
+            let flush = format!("flush chain {family} kube-proxy services\n");
+            self.node.world.node.nft(&flush).expect("flush");
+        }
+        self.wait("broken", || {
+            let report = self.node.verdict().unwrap_or_default();
+            report["verdict"]["state"] == "broken"
+        });
+    }
+
+    fn repair(&mut self) {
+        self.node.start_proxy().expect("kube-proxy again");
+        self.wait_proven();
+    }
+
+    /// What makes the agent audit, if anything does.
+    fn audits_by(&self) -> Value {
+        self.node.verdict().expect("a verdict")["answers"]["audit"].clone()
+    }
+
+    /// The same on a node of which the rules are gone.
+    fn assert_audits(&mut self) {
+        self.flush();
+        self.wait_condition("False");
+        self.wait_codes(200, 200);
+        let report = self.node.verdict().expect("a verdict");
+        assert_eq!(report["answers"]["livez"]["would_fail"], true, "{report:#}");
+        self.repair();
+    }
+}
+
+#[test]
+fn the_way_from_shadow_to_enforce_is_as_the_page_says() {
+    let name = "the_way_from_shadow_to_enforce_is_as_the_page_says";
+    let Some(mut scene) = Scene::bare(name) else {
+        return;
+    };
+    let page = Page::read();
+    let [hold, release] = &page.commands("Back at once")[..] else {
+        panic!("the emergency brake is two commands");
+    };
+    let prober = scene.node.watch().expect("a prober");
+
+    scene.kubectl("create namespace pathproof");
+    scene.play_only(&page, "1. Shadow");
+    scene.wait_codes(200, 200);
+    assert_eq!(scene.answered(), 0, "kube-proxy answers");
+    scene.wait_condition("True");
+
+    scene.play_only(&page, "2. Audit");
+    scene.wait_codes(200, 200);
+    scene.wait("pathproof answers", || scene.answered() > 0);
+    assert_eq!(scene.audits_by(), "flag");
+    scene.assert_audits();
+
+    // The node is none of the pool's.
+    scene.play_only(&page, "3. Canary pool");
+    assert_eq!(scene.audits_by(), "node");
+    let failed = |change: &Change| [change.codes.healthz, change.codes.livez].contains(&503);
+    let changes = prober.changes();
+    assert!(!changes.iter().any(failed), "{changes:#?}");
+
+    let all = page.commands("4. Enforce");
+    scene.play(&all[1..]);
+    scene.wait("it enforces", || scene.audits_by().is_null());
+    scene.flush();
+    scene.wait_codes(503, 503);
+    let began = Instant::now();
+    scene.play(std::slice::from_ref(hold));
+    scene.wait_codes(200, 200);
+    println!(
+        "held after {:.1?}, kubectl's time among it",
+        began.elapsed()
+    );
+    assert_eq!(scene.audits_by(), "cluster");
+    scene.play(std::slice::from_ref(release));
+    scene.wait_codes(503, 503);
+    scene.repair();
+    scene.wait_codes(200, 200);
+
+    scene.play_only(&page, "5. Closed");
+    let args = scene.agent()["spec"]["containers"][0]["args"].to_string();
+    assert!(args.contains("--unknown-policy=closed"), "{args}");
+    // It is the setting that a node begins with: none is 503 for long.
+    scene.wait_codes(200, 200);
+    let annotations = scene.node.api.get(NODE).expect("a Node")["metadata"]["annotations"].clone();
+    assert!(
+        annotations["pathproof.io/enforcement"].is_null(),
+        "{AGENT}: {annotations}"
+    );
+}
