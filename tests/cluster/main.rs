@@ -4,6 +4,7 @@
 //! What a load balancer gets from kube-proxy's health server is asked in the same breath as what
 //! it gets from ours, and compared. Each test has a cluster of its own.
 
+mod admission;
 mod afresh;
 mod black_hole;
 mod brake;

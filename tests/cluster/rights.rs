@@ -7,7 +7,7 @@ use node_tests::skip;
 use node_tests::world::{NODE_NAME, World};
 use serde_json::{Value, json};
 
-use crate::scene::{NODE, install};
+use crate::scene::{NODE, PATIENCE, install, until};
 
 const SLICE: &str =
     "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices/pathproof-sentinel-ipv4";
@@ -15,7 +15,7 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/pathproof/leases";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// What the server says to a change: its status code.
-fn code(answer: anyhow::Result<Value>) -> u16 {
+pub(crate) fn code(answer: anyhow::Result<Value>) -> u16 {
     match answer {
         Ok(_) => 200,
         Err(error) => match error.downcast_ref::<Refused>() {
@@ -47,14 +47,15 @@ fn condition(kind: &str) -> Value {
     }] })
 }
 
-fn event(namespace: &str) -> Value {
+/// An Event about a Node, as the agent's recorder writes it.
+fn event(namespace: &str, node: &str) -> Value {
     json!({
         "apiVersion": "events.k8s.io/v1", "kind": "Event",
         "metadata": { "generateName": "test-", "namespace": namespace },
-        "regarding": { "apiVersion": "v1", "kind": "Node", "name": "node-1" },
+        "regarding": { "apiVersion": "v1", "kind": "Node", "name": node, "uid": node },
         "reason": "Test", "action": "Test", "note": "test", "type": "Normal",
         "eventTime": "2026-01-01T00:00:00.000000Z",
-        "reportingController": "pathproof", "reportingInstance": "node-1",
+        "reportingController": "pathproof", "reportingInstance": node,
     })
 }
 
@@ -81,7 +82,13 @@ fn roles_give_what_is_needed_and_nothing_else() {
             .expect("a token");
         control.api_as(&token).expect("a client")
     };
+    let strange = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": { "name": "strange", "namespace": "pathproof" }, "endpoints": [],
+    });
+    create(&admin, strange).expect("another slice");
     agent(&bearer(base::AGENT));
+    events(&bearer(base::AGENT), &admin);
     rotator(&bearer(base::ROTATOR));
 }
 
@@ -109,7 +116,7 @@ fn agent(api: &Api) {
     }
     let own = condition("ServiceDatapathReady");
     // The policy is in force a moment after it was made.
-    let denied = crate::scene::until(crate::scene::PATIENCE, || {
+    let denied = until(PATIENCE, || {
         (status(api, "node-2", &own) == 403).then_some(())
     });
     assert!(denied.is_some(), "another node's status was written");
@@ -139,26 +146,54 @@ fn agent(api: &Api) {
         code(api.patch(SLICE, &json!({ "metadata": { "labels": { "x": "y" } } }))),
         403
     );
-    let events = |namespace| format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
-    assert_eq!(code(api.post(&events("default"), &event("default"))), 200);
+}
+
+/// Events about its own node, in its own name, and no others.
+fn events(api: &Api, admin: &Api) {
+    let path = |namespace: &str| format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+    let post = |api: &Api, event: &Value| api.post(&path("default"), event);
+    let other = event("default", "node-2");
+    let denied = until(PATIENCE, || (code(post(api, &other)) == 403).then_some(()));
+    assert!(denied.is_some(), "an Event about another node was written");
+    let mut own = event("default", "node-1");
+    let written = post(api, &own).expect("an Event about its own node");
+    for (field, value) in [
+        ("/regarding/uid", "node-2"),
+        ("/regarding/kind", "Pod"),
+        ("/reportingController", "kubelet"),
+        ("/reportingInstance", "node-2"),
+    ] {
+        let before = own.pointer_mut(field).expect("a field");
+        let before = std::mem::replace(before, json!(value));
+        assert_eq!(code(post(api, &own)), 403, "{field} {value}");
+        *own.pointer_mut(field).expect("a field") = before;
+    }
     assert_eq!(
-        code(api.post(&events("kube-system"), &event("kube-system"))),
+        code(api.post(&path("kube-system"), &event("kube-system", "node-1"))),
         403
     );
+    // That it happened again.
+    let again = json!({ "series": {
+        "count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z",
+    } });
+    let mut of_kubelet = own;
+    of_kubelet["reportingController"] = json!("kubelet");
+    let theirs = [&other, &of_kubelet].map(|event| post(admin, event).expect("an Event"));
+    for (event, expected) in [(&written, 200), (&theirs[0], 403), (&theirs[1], 403)] {
+        let name = event["metadata"]["name"].as_str().expect("a name");
+        let path = format!("{}/{name}", path("default"));
+        assert_eq!(code(api.patch(&path, &again)), expected, "{event}");
+    }
 }
 
 fn rotator(api: &Api) {
     let slices = "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices";
+    let own = slices;
     assert_eq!(get(api, slices), 200);
     assert_eq!(get(api, SLICE), 403);
     assert_eq!(get(api, "/api/v1/nodes?limit=1"), 200);
     let label = json!({ "metadata": { "labels": { "x": "y" } } });
     assert_eq!(code(api.patch(SLICE, &label)), 200);
-    let strange = json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": { "name": "strange", "namespace": "pathproof" }, "endpoints": [],
-    });
-    assert_eq!(code(api.post(slices, &strange)), 200);
     let strange = format!("{slices}/strange");
     assert_eq!(code(api.patch(&strange, &label)), 403);
     assert_eq!(code(api.delete(&strange)), 403);
@@ -177,7 +212,7 @@ fn rotator(api: &Api) {
     let service = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
     assert_eq!(get(api, service), 200);
     assert_eq!(code(api.delete(service)), 403);
-    assert_eq!(code(api.delete(SLICE)), 200);
+    own_slices(api, own);
     for path in ["/api/v1/namespaces/pathproof/secrets", LEASES] {
         assert_eq!(get(api, path), 403, "{path}");
     }
@@ -185,6 +220,44 @@ fn rotator(api: &Api) {
         status(api, "node-1", &condition("ServiceDatapathReady")),
         403
     );
+}
+
+/// The sentinel's two may be written and made anew, for its Service and with its addresses.
+fn own_slices(api: &Api, path: &str) {
+    let slice = |name: &str, service: &str, address: &str| {
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {
+                "name": name, "namespace": "pathproof",
+                "labels": { "kubernetes.io/service-name": service },
+            },
+            "ports": [{ "name": "tcp", "port": 20002 }],
+            "endpoints": [{ "addresses": [address] }],
+        })
+    };
+    let (name, service) = ("pathproof-sentinel-ipv4", "pathproof-sentinel");
+    let strange = slice("stranger", service, "198.18.0.2");
+    let denied = until(PATIENCE, || {
+        (code(api.post(path, &strange)) == 403).then_some(())
+    });
+    assert!(denied.is_some(), "a slice of another name was made");
+    let port = json!({ "ports": [{ "name": "tcp", "port": 20002, "protocol": "TCP" }] });
+    assert_eq!(code(api.patch(SLICE, &port)), 200);
+    for change in [
+        json!({ "metadata": { "labels": { "kubernetes.io/service-name": "web" } } }),
+        json!({ "metadata": { "labels": null } }),
+        json!({ "endpoints": [{ "addresses": ["192.0.2.20"] }] }),
+    ] {
+        assert_eq!(code(api.patch(SLICE, &change)), 403, "{change}");
+    }
+    assert_eq!(code(api.delete(SLICE)), 200);
+    for (claim, expected) in [
+        (slice(name, "web", "198.18.0.2"), 403),
+        (slice(name, service, "192.0.2.20"), 403),
+        (slice(name, service, "198.18.0.2"), 200),
+    ] {
+        assert_eq!(code(api.post(path, &claim)), expected, "{claim}");
+    }
 }
 
 /// Its own may be held and given back; another one may be neither read nor written.
@@ -203,7 +276,10 @@ fn leases(api: &Api) {
     let mut held = api.get(&own).expect("the lease");
     held["spec"]["holderIdentity"] = json!("other");
     assert_eq!(put(&own, &held), 200);
-    assert_eq!(code(api.post(LEASES, &lease("other"))), 200);
+    let denied = until(PATIENCE, || {
+        (code(api.post(LEASES, &lease("other"))) == 403).then_some(())
+    });
+    assert!(denied.is_some(), "another Lease was made");
     let other = format!("{LEASES}/other");
     assert_eq!(get(api, &other), 403);
     assert_eq!(put(&other, &lease("other")), 403);

@@ -101,6 +101,14 @@ fn an_api_server_takes_every_home() {
         cluster
             .looks_at(&objects)
             .unwrap_or_else(|error| panic!("{home}: {error}"));
+        let without = json!({
+            "home": home, "sentinel": { "enabled": false }, "rotator": { "enabled": false },
+        });
+        if home != "rke1" {
+            let objects = Chart::with(without).render().expect("the chart");
+            let taken = cluster.looks_at(&objects);
+            taken.unwrap_or_else(|error| panic!("{home} without a sentinel: {error}"));
+        }
         // It does look: a field that is none is refused.
         objects[0]["metadata"]["unknown"] = json!("x");
         let error = cluster.looks_at(&objects).expect_err("an unknown field");
@@ -145,6 +153,16 @@ fn notes_say_what_to_do_next_at_each_home() {
             "{notes}"
         );
         assert_eq!(notes.contains("ScrapeConfig"), is_rke1, "{notes}");
+    }
+    let unguarded = ["--dry-run=server", "--set", "policy.enabled=false"];
+    let told = cluster.helm("install", &unguarded);
+    for words in [
+        "No policy restricts each agent to its own Node: policy.enabled=false.",
+        "agents publish neither the Node's condition nor Events",
+        "agent.publishWithoutPolicy='every agent may write about every Node'",
+        "DenyServiceExternalIPs",
+    ] {
+        assert!(told.contains(words), "no {words} in {told}");
     }
     let enforces = ["--dry-run=server", "--set", "agent.enforcement=enforce"];
     let told = cluster.helm("install", &enforces);

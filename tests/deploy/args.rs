@@ -165,7 +165,9 @@ fn everything_follows_the_namespace_and_the_addresses() {
         return;
     }
     let sentinel = json!({ "endpointIPv4": "192.0.2.2", "clientIPv4": "192.0.2.1" });
-    let chart = Chart::with(json!({ "sentinel": sentinel })).into_namespace("elsewhere");
+    let agent = json!({ "healthzBindAddress": ":10300", "admin": { "port": 19300 } });
+    let chart = Chart::with(json!({ "sentinel": sentinel, "agent": agent }));
+    let chart = chart.into_namespace("elsewhere");
     let objects = chart.render().expect("the chart");
     check(&objects);
     let service = "--sentinel-service=elsewhere/pathproof-sentinel";
@@ -180,16 +182,7 @@ fn everything_follows_the_namespace_and_the_addresses() {
         .find(|object| object["addressType"] == "IPv4")
         .expect("a slice");
     assert_eq!(slice["endpoints"][0]["addresses"], json!(["192.0.2.2"]));
-    let policy = objects
-        .iter()
-        .find(|object| object["kind"] == "ValidatingAdmissionPolicy")
-        .expect("a policy");
-    let agent = "\"system:serviceaccount:elsewhere:pathproof-agent\"";
-    let condition = policy["spec"]["matchConditions"][0]["expression"].as_str();
-    assert!(
-        condition.expect("a condition").ends_with(agent),
-        "{condition:?}"
-    );
+    policies_follow(&objects);
     for object in &objects {
         let subjects = object["subjects"].as_array().into_iter().flatten();
         for subject in subjects {
@@ -202,6 +195,51 @@ fn everything_follows_the_namespace_and_the_addresses() {
             "{object}"
         );
     }
+}
+
+/// Whom policies restrict, and what they reserve.
+fn policies_follow(objects: &[Value]) {
+    let of = |kind: &str, name: &str| {
+        let is = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+        objects.iter().find(is).expect("a policy")["spec"].clone()
+    };
+    let policy = |name: &str| of("ValidatingAdmissionPolicy", name);
+    let condition = |policy: &Value| policy["matchConditions"][0]["expression"].clone();
+    for (name, account) in [
+        ("pathproof-agent", "pathproof-agent"),
+        ("pathproof-agent-events", "pathproof-agent"),
+        ("pathproof-rotator", "pathproof-rotator"),
+    ] {
+        let who = format!("system:serviceaccount:elsewhere:{account}");
+        let expected = format!("request.userInfo.username == \"{who}\"");
+        assert_eq!(condition(&policy(name)), json!(expected), "{name}");
+    }
+    let addresses = r#"["192.0.2.1", "192.0.2.2", "2001:2::1", "2001:2::2"]"#;
+    for name in [
+        "pathproof-reserved-services",
+        "pathproof-reserved-endpoints",
+    ] {
+        let policy = policy(name);
+        let expected = r#"request.namespace != "elsewhere""#;
+        assert_eq!(condition(&policy), json!(expected), "{name}");
+        let variables = policy["variables"].as_array().expect("variables");
+        let expressions = || {
+            variables
+                .iter()
+                .filter_map(|one| one["expression"].as_str())
+        };
+        assert!(expressions().any(|one| one.contains(addresses)), "{policy}");
+        let has_ports = expressions().any(|one| one == "[10256, 10300, 19300]");
+        assert_eq!(has_ports, name.ends_with("services"), "{policy}");
+    }
+    let endpoints = r#"["192.0.2.2", "2001:2::2"]"#;
+    let rotator = policy("pathproof-rotator").to_string();
+    assert!(rotator.replace('\\', "").contains(endpoints), "{rotator}");
+    let binding = of(
+        "ValidatingAdmissionPolicyBinding",
+        "pathproof-reserved-services",
+    );
+    assert_eq!(binding["paramRef"]["namespace"], "elsewhere");
 }
 
 /// Whoever may ask from afar, the kubelet's probes go on.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use node_tests::built::versions::KUBERNETES;
 use node_tests::deploy::{Chart, HOMES, Tool, folder, identity, overlay};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -104,6 +105,33 @@ fn components_are_values(
     let chart = by_identity(Chart::with(values).render().expect("the chart"));
     let kustomize = overlay(home, components).expect("the overlay");
     let mut kustomize = by_identity(kustomize);
+    take_namespace(&mut kustomize);
+    assert_eq!(first_difference(&chart, &kustomize), None);
+}
+
+/// Components for what older clusters and other nodes lack.
+#[rstest]
+#[case("1.29.5", &["before-1.30"], json!({}))]
+#[case("1.25.0", &["before-1.30", "enforce"], json!({ "agent": { "enforcement": "enforce" } }))]
+#[case("1.30.2", &["before-1.31"], json!({}))]
+#[case(KUBERNETES, &["without-bpffs"], json!({ "agent": { "pins": false } }))]
+fn what_is_lacking_is_left_out_alike(
+    #[case] version: &str,
+    #[case] components: &[&str],
+    #[case] mut values: Value,
+    #[values("beside-kube-proxy", "rke1")] home: &str,
+) {
+    if without_tools("what_is_lacking_is_left_out_alike") {
+        return;
+    }
+    let is_enforcing = values["agent"]["enforcement"] == "enforce";
+    if home == "rke1" && is_enforcing {
+        return;
+    }
+    values["home"] = json!(home);
+    let chart = Chart::with(values).kubernetes(version).render();
+    let chart = by_identity(chart.expect("the chart"));
+    let mut kustomize = by_identity(overlay(home, components).expect("the overlay"));
     take_namespace(&mut kustomize);
     assert_eq!(first_difference(&chart, &kustomize), None);
 }

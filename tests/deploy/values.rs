@@ -9,6 +9,9 @@ use node_tests::deploy::{Chart, Tool, folder};
 use rstest::rstest;
 use serde_json::{Value, json};
 
+/// Lets agents write about all Nodes.
+const WORDS: &str = "every agent may write about every Node";
+
 fn kinds(objects: &[Value]) -> BTreeSet<String> {
     let named = |object: &Value| {
         let text = |value: &Value| value.as_str().expect("a name").to_owned();
@@ -124,6 +127,7 @@ fn values_that_contradict_each_other(#[case] values: Value, #[case] words: &[&st
 #[case::one_for_many(json!({ "agent": { "healthzAllowCidrs": "10.0.0.0/8" } }), "healthzAllowCidrs")]
 #[case::no_cidr(json!({ "agent": { "admin": { "allowCidrs": ["pods"] } } }), "allowCidrs")]
 #[case::port(json!({ "agent": { "admin": { "port": 70000 } } }), "port")]
+#[case::other_words(json!({ "agent": { "publishWithoutPolicy": "yes" } }), "publishWithoutPolicy")]
 #[case::digest(json!({ "image": { "digest": "latest" } }), "digest")]
 #[case::no_option(json!({ "agent": { "extraArgs": ["attach=tcx"] } }), "extraArgs")]
 #[case::two_words(json!({ "agent": { "extraArgs": ["--attach tcx"] } }), "extraArgs")]
@@ -166,11 +170,21 @@ fn the_chart_passes_lint() {
 #[case(json!({ "rotator": { "enabled": false } }), &["EndpointSlice"], &["Deployment", "rotator"])]
 #[case(json!({ "policy": { "enabled": false } }), &["DaemonSet"], &["ValidatingAdmissionPolicy"])]
 #[case(
+    json!({ "policy": { "reserve": false } }),
+    &["ValidatingAdmissionPolicy/pathproof-agent", "ValidatingAdmissionPolicy/pathproof-rotator"],
+    &["reserved"]
+)]
+#[case(
+    json!({ "home": "rke1" }),
+    &["ValidatingAdmissionPolicy/pathproof-rotator", "ValidatingAdmissionPolicy/pathproof-reserved-services"],
+    &["pathproof-agent"]
+)]
+#[case(
     json!({ "agent": { "publishCondition": false } }),
     &["Role/pathproof-agent-events"],
-    &["ValidatingAdmissionPolicy"]
+    &[]
 )]
-#[case(json!({ "agent": { "publishEvents": false } }), &["DaemonSet"], &["pathproof-agent-events"])]
+#[case(json!({ "agent": { "publishEvents": false } }), &["DaemonSet"], &["Role/pathproof-agent-events", "RoleBinding/pathproof-agent-events"])]
 #[case(json!({ "resourceQuota": { "enabled": false } }), &["DaemonSet"], &["ResourceQuota"])]
 #[case(json!({ "home": "rke1", "metrics": { "prometheusRule": { "enabled": true } } }), &["PrometheusRule"], &[])]
 fn what_belongs_together_is_rendered(
@@ -207,6 +221,12 @@ fn older_clusters_get_what_they_know() {
             is_new,
             "{version}"
         );
+        // By a function that policies may use since 1.31.
+        for name in ["rotator", "reserved-services", "reserved-endpoints"] {
+            let kind = format!("ValidatingAdmissionPolicy/pathproof-{name}");
+            let is_there = kinds(&objects).contains(&kind);
+            assert_eq!(is_there, is_new && version != "1.30.0", "{version} {name}");
+        }
         let agent = objects.iter().find(|object| object["kind"] == "DaemonSet");
         let template = &agent.expect("an agent")["spec"]["template"];
         let context = &template["spec"]["containers"][0]["securityContext"];
@@ -219,6 +239,83 @@ fn older_clusters_get_what_they_know() {
         .render()
         .expect_err("too old");
     assert!(format!("{error:#}").contains("1.25.0"), "{error:#}");
+}
+
+/// Nothing is written about Nodes where nothing restricts an agent to its own, unless somebody says so
+/// in words.
+#[rstest]
+#[case("1.36.3", json!({}), true)]
+#[case("1.30.0", json!({}), true)]
+#[case("1.36.3", json!({ "policy": { "reserve": false } }), true)]
+#[case("1.29.5", json!({}), false)]
+#[case("1.28.0", json!({}), false)]
+#[case("1.36.3", json!({ "policy": { "enabled": false } }), false)]
+#[case("1.29.5", json!({ "agent": { "publishWithoutPolicy": WORDS } }), true)]
+#[case(
+    "1.36.3",
+    json!({ "policy": { "enabled": false }, "agent": { "publishWithoutPolicy": WORDS } }),
+    true
+)]
+fn without_a_policy_agents_write_nothing(
+    #[case] version: &str,
+    #[case] values: Value,
+    #[case] publishes: bool,
+) {
+    if Tool::Helm.skip_without("without_a_policy_agents_write_nothing") {
+        return;
+    }
+    let objects = Chart::with(values).kubernetes(version).render();
+    let objects = objects.expect("the chart");
+    let named = |kind: &str, name: &str| {
+        let is = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+        objects.iter().find(is)
+    };
+    let role = named("ClusterRole", "pathproof-agent").expect("a role");
+    let may_patch = role.to_string().contains("nodes/status");
+    assert_eq!(may_patch, publishes, "{role}");
+    for kind in ["Role", "RoleBinding"] {
+        let events = named(kind, "pathproof-agent-events");
+        assert_eq!(events.is_some(), publishes, "{kind}");
+    }
+    let agent = named("DaemonSet", "pathproof-agent").expect("an agent");
+    let args = &agent["spec"]["template"]["spec"]["containers"][0]["args"];
+    let args = args.as_array().expect("arguments");
+    for option in ["--publish-condition=off", "--publish-events=off"] {
+        assert_eq!(args.iter().any(|arg| arg == option), !publishes, "{args:?}");
+    }
+}
+
+/// Of bpffs the agent sees the folder of its own pins and no other, or nothing.
+#[rstest]
+#[case(true, json!("/sys/fs/bpf"), json!("/sys/fs/bpf/pathproof"))]
+#[case(false, json!("none"), Value::Null)]
+fn the_folder_of_the_pins_alone_is_mounted(
+    #[case] pins: bool,
+    #[case] option: Value,
+    #[case] mounted: Value,
+) {
+    if Tool::Helm.skip_without("the_folder_of_the_pins_alone_is_mounted") {
+        return;
+    }
+    let objects = Chart::with(json!({ "agent": { "pins": pins } })).render();
+    let objects = objects.expect("the chart");
+    let agent = objects.iter().find(|object| object["kind"] == "DaemonSet");
+    let pod = &agent.expect("an agent")["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let of = |list: &Value, key: &str, value: &str| {
+        let mut entries = list.as_array().into_iter().flatten();
+        entries
+            .find(|entry| entry[key] == value)
+            .cloned()
+            .unwrap_or_default()
+    };
+    let variable = of(&container["env"], "name", "PATHPROOF_PIN_DIR");
+    assert_eq!(variable["value"], option);
+    let mount = of(&container["volumeMounts"], "name", "bpffs");
+    assert_eq!(mount.is_null(), !pins, "{mount}");
+    assert!(!pins || mount["mountPath"] == option, "{mount}");
+    let volume = of(&pod["volumes"], "name", "bpffs");
+    assert_eq!(volume["hostPath"]["path"], mounted, "{volume}");
 }
 
 #[test]

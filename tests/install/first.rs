@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use node_tests::http;
+use node_tests::wait::until;
 use serde_json::{Value, json};
 
-use crate::scene::Scene;
+use crate::scene::{PATIENCE, Scene};
 
 /// BPF, PERFMON, NET_RAW, NET_ADMIN: 39, 38, 13, 12. What the manifests name, and the agent may have.
 const FOUR: &str = "000000c000003000";
@@ -32,6 +33,7 @@ fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
     scene.assert_confined(filtered);
     scene.assert_calm_log();
     scene.assert_forwarded(&pod);
+    scene.assert_policies_fit();
 
     // The runtime's own filter lets it work as well, whichever of the two is shipped.
     let other = if filtered {
@@ -52,6 +54,21 @@ fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
 }
 
 impl Scene {
+    /// The control plane's own look at the policies' expressions finds no field that is none.
+    fn assert_policies_fit(&self) {
+        let path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+        let status = |policy: &Value| policy["status"]["typeChecking"].clone();
+        let checked = || {
+            let list = self.node.api.get(path).expect("policies");
+            let policies = list["items"].as_array().cloned().unwrap_or_default();
+            assert_eq!(policies.len(), 5, "{policies:#?}");
+            let all: Vec<Value> = policies.iter().map(status).collect();
+            all.iter().all(Value::is_object).then_some(all)
+        };
+        let all = until(PATIENCE, checked).expect("policies are never checked");
+        assert!(all.iter().all(|one| *one == json!({})), "{all:#?}");
+    }
+
     /// What the kernel says of the agent's process, whose runtime has a filter of its own or not.
     fn assert_confined(&self, by_runtime: bool) {
         let process = self.agent_process();

@@ -7,6 +7,7 @@ mod faults;
 mod first;
 mod fleet;
 mod leaving;
+mod mount;
 mod remove;
 mod rights;
 mod rollout;

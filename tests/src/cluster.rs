@@ -22,7 +22,7 @@ pub use api::{Api, Refused};
 pub use audit::Request;
 pub use control_plane::{ControlPlane, kubeconfig};
 pub use crowd::Crowd;
-pub use install::{account_kubeconfig, install, install_node, namespace, put_file};
+pub use install::{account_kubeconfig, install, install_node, namespace, put_file, reserve};
 pub use kube_proxy::{HEALTHZ_PORT as KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode};
 pub use map_eye::MapEye;
 pub use objects::{create, documents, node_pod};

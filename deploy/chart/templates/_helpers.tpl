@@ -34,6 +34,42 @@ app.kubernetes.io/component: {{ . }}
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}true{{ end -}}
 {{- end }}
 
+{{/* The function ip() in policies. */}}
+{{- define "pathproof.since131" -}}
+{{- if semverCompare ">=1.31.0-0" .Capabilities.KubeVersion.Version }}true{{ end -}}
+{{- end }}
+
+{{/* Whether the API server restricts what each agent writes. */}}
+{{- define "pathproof.policy" -}}
+{{- if and .Values.policy.enabled (include "pathproof.since130" .) }}true{{ end -}}
+{{- end }}
+
+{{/* Whether agents may write about Nodes. */}}
+{{- define "pathproof.publishes" -}}
+{{- if or (include "pathproof.policy" .) .Values.agent.publishWithoutPolicy }}true{{ end -}}
+{{- end }}
+
+{{/* Lists in expressions of policies. */}}
+{{- define "pathproof.endpointIPs" -}}
+{{- with .Values.sentinel }}[{{ .endpointIPv4 | quote }}, {{ .endpointIPv6 | quote }}]{{ end -}}
+{{- end }}
+
+{{- define "pathproof.sentinelIPs" -}}
+{{- with .Values.sentinel -}}
+[{{ .clientIPv4 | quote }}, {{ .endpointIPv4 | quote }}, {{ .clientIPv6 | quote }}, {{ .endpointIPv6 | quote }}]
+{{- end }}
+{{- end }}
+
+{{/* kube-proxy's health port, ours where it is another one, and the admin port. */}}
+{{- define "pathproof.reservedPorts" -}}
+{{- list "10256" (include "pathproof.healthzPort" .) (toString (int .Values.agent.admin.port)) | uniq | join ", " -}}
+{{- end }}
+
+{{/* Without a port in the address, and where nothing is served, 10256. */}}
+{{- define "pathproof.healthzPort" -}}
+{{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" .Values.agent.healthzBindAddress) | default "10256" -}}
+{{- end }}
+
 {{/* Options of the sentinel that differ from the binary's defaults, for the agent. */}}
 {{- define "pathproof.sentinelArgs" -}}
 {{- with .Values.sentinel }}
@@ -90,10 +126,10 @@ app.kubernetes.io/component: {{ . }}
 {{- with .terminatingTaints }}
 - --terminating-taint={{ join "," . }}
 {{- end }}
-{{- if not .publishCondition }}
+{{- if not (and .publishCondition (include "pathproof.publishes" $)) }}
 - --publish-condition=off
 {{- end }}
-{{- if not .publishEvents }}
+{{- if not (and .publishEvents (include "pathproof.publishes" $)) }}
 - --publish-events=off
 {{- end }}
 {{- if ne .flapDwell "10s" }}

@@ -43,7 +43,7 @@
 {{- if and (eq $agent.view "sentinel") (not .Values.sentinel.enabled) }}
 {{- fail "agent.view=sentinel and sentinel.enabled=false contradict each other: with this view the sentinel alone is judged; set agent.view=full, or sentinel.enabled=true" }}
 {{- end }}
-{{- $port := regexFind "[0-9]+$" (regexFind ":[0-9]+$" $agent.healthzBindAddress) | default "10256" }}
+{{- $port := include "pathproof.healthzPort" . }}
 {{- if eq $port (toString (int $admin.port)) }}
 {{- fail (printf "agent.healthzBindAddress=%s and agent.admin.port=%d contradict each other: load balancers must not reach what the admin port tells; give one of them another port" $agent.healthzBindAddress (int $admin.port)) }}
 {{- end }}
@@ -69,6 +69,7 @@
   "--admin-allow-cidr" "agent.admin.allowCidrs"
   "--drain-ignore-cidr" "agent.drainIgnoreCidrs"
   "--terminating-taint" "agent.terminatingTaints"
+  "--pin-dir" "agent.pins"
   "--publish-condition" "agent.publishCondition"
   "--publish-events" "agent.publishEvents"
   "--flap-dwell" "agent.flapDwell"

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Api, base, create, documents, kubeconfig, node_pod};
 use crate::wait::until;
@@ -16,14 +16,30 @@ use crate::world::{NODE_NAME, World};
 /// The API server makes its own namespaces a moment after it is ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Brings deploy/base whole, and the Node of a YAML file.
+/// Brings deploy/base, and the Node of a YAML file. Without the policies of [`reserve`]: what agents do
+/// about claims is shown where nobody refuses them.
 pub fn install(api: &Api, node: &Path) -> Result<()> {
     until(PATIENCE, || api.get("/api/v1/namespaces/default").ok())
         .context("a namespace default")?;
-    for object in base::objects()? {
+    create_where(api, |object| !is_reserving(object))?;
+    install_node(api, node, NODE_NAME)
+}
+
+/// Brings the rest of deploy/base: the policies that refuse claims of what is pathproof's.
+pub fn reserve(api: &Api) -> Result<()> {
+    create_where(api, is_reserving)
+}
+
+fn create_where(api: &Api, filter: impl Fn(&Value) -> bool) -> Result<()> {
+    for object in base::objects()?.into_iter().filter(filter) {
         create(api, object).context("deploy/base fits the API")?;
     }
-    install_node(api, node, NODE_NAME)
+    Ok(())
+}
+
+fn is_reserving(object: &Value) -> bool {
+    let name = object["metadata"]["name"].as_str();
+    name.is_some_and(|name| name.starts_with("pathproof-reserved-"))
 }
 
 /// Brings the Node of a YAML file.

@@ -1,0 +1,245 @@
+//! The API server refuses Services and slices that claim what is pathproof's, and takes what only looks
+//! like it.
+
+use http::Method;
+use node_tests::cluster::{Api, ControlPlane, Mode, Servers, create, install, namespace, reserve};
+use node_tests::manifests::Manifests;
+use node_tests::skip;
+use node_tests::world::World;
+use serde_json::{Value, json};
+
+use crate::rights::code;
+use crate::scene::{PATIENCE, until};
+
+const SENTINEL: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
+const SERVICES: &str = "/api/v1/namespaces/shop/services";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
+const MERGE: &str = "application/merge-patch+json";
+/// A claim that was there before the policies.
+const OLD: &str = "/api/v1/namespaces/shop/services/old";
+
+/// A cluster with deploy/base and the namespace of a shop; as its administrator.
+struct Shop {
+    admin: Api,
+    control: ControlPlane,
+    _world: World,
+}
+
+impl Shop {
+    fn open(test: &str) -> Option<Self> {
+        if skip::without_root(test) || skip::without_tool(test, Mode::Nftables.tool()) {
+            return None;
+        }
+        let programs = Servers::or_skip(test)?;
+        let world = World::builder().build().expect("build a world");
+        let control = ControlPlane::start(&world, &programs).expect("a control plane");
+        let admin = control.api().expect("a client");
+        let manifests = Manifests::write(&world, Vec::new()).expect("write manifests");
+        let node = manifests.dir().join("node.yaml");
+        install(&admin, &node).expect("deploy/base and a Node");
+        namespace(&admin, "shop").expect("a namespace");
+        let shop = Self {
+            admin,
+            control,
+            _world: world,
+        };
+        assert_eq!(shop.service("old", &external(&["198.18.0.2"], 80)), 200);
+        reserve(&shop.admin).expect("the policies");
+        shop.wait_refused(&external(&["198.18.0.2"], 80));
+        let denied = || (shop.slice(&shop.admin, "IPv4", "198.18.0.2") == 403).then_some(());
+        until(PATIENCE, denied).expect("slices are never refused");
+        Some(shop)
+    }
+
+    /// Answer to a Service of the shop, which is not kept.
+    fn try_service(&self, spec: &Value) -> u16 {
+        let answer = self.service("claim", spec);
+        if answer == 200 {
+            let claim = format!("{SERVICES}/claim");
+            self.admin.delete(&claim).expect("delete a Service");
+        }
+        answer
+    }
+
+    fn service(&self, name: &str, spec: &Value) -> u16 {
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": { "name": name, "namespace": "shop" }, "spec": spec,
+        });
+        code(self.admin.post(SERVICES, &service))
+    }
+
+    /// A policy is in force a moment after it was made.
+    fn wait_refused(&self, spec: &Value) {
+        let refused = until(PATIENCE, || (self.try_service(spec) == 403).then_some(()));
+        assert!(refused.is_some(), "never refused: {spec}");
+    }
+
+    fn patch(&self, path: &str, change: &Value) -> u16 {
+        code(self.admin.request(Method::PATCH, path, MERGE, change))
+    }
+
+    /// Answer to a slice of the shop, which is not kept.
+    fn slice(&self, api: &Api, kind: &str, address: &str) -> u16 {
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": kind,
+            "metadata": { "name": "claim", "namespace": "shop" },
+            "endpoints": [{ "addresses": [address] }],
+        });
+        let answer = code(api.post(SLICES, &slice));
+        if answer == 200 {
+            let claim = format!("{SLICES}/claim");
+            self.admin.delete(&claim).expect("delete a slice");
+        }
+        answer
+    }
+
+    /// The controller that writes slices from pods.
+    fn slice_controller(&self) -> Api {
+        let account = json!({
+            "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": { "name": "endpointslice-controller", "namespace": "kube-system" },
+        });
+        create(&self.admin, account).expect("a ServiceAccount");
+        let path = "/api/v1/namespaces/kube-system/serviceaccounts/endpointslice-controller/token";
+        let request = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {},
+        });
+        let answer = self.admin.post(path, &request).expect("a token");
+        let token = answer["status"]["token"].as_str().expect("a token");
+        self.control.api_as(token).expect("a client")
+    }
+}
+
+fn external(ips: &[&str], port: u64) -> Value {
+    json!({
+        "ipFamilyPolicy": "PreferDualStack", "externalIPs": ips, "ports": [{ "port": port }],
+    })
+}
+
+fn balancer(port: u64) -> Value {
+    json!({ "type": "LoadBalancer", "ports": [{ "port": port }] })
+}
+
+#[test]
+fn claims_of_what_is_pathproofs_are_refused() {
+    let Some(shop) = Shop::open("claims_of_what_is_pathproofs_are_refused") else {
+        return;
+    };
+    let sentinel = shop.admin.get(SENTINEL).expect("the sentinel");
+    let ips = sentinel["spec"]["clusterIPs"].as_array().expect("IPs");
+    let port = sentinel["spec"]["ports"][0]["nodePort"].as_u64();
+    let port = port.expect("a node port");
+    let ip = |at: usize| ips[at].as_str().expect("an address");
+    let named = |address: &str| {
+        let mut service = balancer(80);
+        service["loadBalancerIP"] = json!(address);
+        service
+    };
+    for claim in [
+        external(&["192.0.2.7", "198.18.0.2"], 80),
+        external(&["198.18.0.1"], 80),
+        external(&["2001:2::2"], 80),
+        external(&["2001:2:0:0::1"], 80),
+        external(&[ip(0)], 80),
+        external(&[ip(1)], 443),
+        external(&["192.0.2.7"], port),
+        external(&["192.0.2.7"], 10256),
+        external(&["2001:db8::7"], 19256),
+        named("198.18.0.2"),
+        named(ip(0)),
+        balancer(10256),
+        balancer(port),
+    ] {
+        assert_eq!(shop.try_service(&claim), 403, "{claim}");
+    }
+    for innocent in [
+        external(&["192.0.2.7", "2001:db8::7"], 80),
+        external(&["198.18.0.3"], 10255),
+        named("192.0.2.8"),
+        balancer(443),
+        json!({ "type": "NodePort", "ports": [{ "port": 10256 }] }),
+        json!({ "ports": [{ "port": 10256, "name": "a" }, { "port": port, "name": "b" }] }),
+        json!({ "clusterIP": "None" }),
+        json!({ "type": "ExternalName", "externalName": "shop.example" }),
+    ] {
+        assert_eq!(shop.try_service(&innocent), 200, "{innocent}");
+    }
+    slices(&shop);
+    balancers(&shop, ip(0));
+    what_was_there_before(&shop);
+    // Who may write in pathproof's namespace may do as he likes there.
+    let own = json!({ "spec": { "externalIPs": ["198.18.0.2"] } });
+    assert_eq!(shop.patch(SENTINEL, &own), 200);
+    without_the_sentinel(&shop, ip(0));
+}
+
+fn slices(shop: &Shop) {
+    for (kind, address) in [("IPv4", "198.18.0.1"), ("IPv6", "2001:2::2")] {
+        assert_eq!(shop.slice(&shop.admin, kind, address), 403, "{address}");
+    }
+    for (kind, address) in [
+        ("IPv4", "192.0.2.21"),
+        ("IPv6", "2001:db8::21"),
+        ("FQDN", "shop.example"),
+    ] {
+        assert_eq!(shop.slice(&shop.admin, kind, address), 200, "{address}");
+    }
+    // From pods, should one have the address.
+    let controller = shop.slice_controller();
+    assert_eq!(shop.slice(&controller, "IPv4", "198.18.0.2"), 200);
+}
+
+/// A load balancer's controller writes addresses into the status.
+fn balancers(shop: &Shop, cluster_ip: &str) {
+    assert_eq!(shop.service("balanced", &balancer(80)), 200);
+    let status = format!("{SERVICES}/balanced/status");
+    let ingress = |entry: Value| json!({ "status": { "loadBalancer": { "ingress": [entry] } } });
+    for claimed in ["198.18.0.2", "2001:2::1", cluster_ip] {
+        let change = ingress(json!({ "ip": claimed }));
+        assert_eq!(shop.patch(&status, &change), 403, "{claimed}");
+    }
+    for entry in [
+        json!({ "ip": "192.0.2.9" }),
+        json!({ "hostname": "balancer.example" }),
+    ] {
+        assert_eq!(shop.patch(&status, &ingress(entry.clone())), 200, "{entry}");
+    }
+}
+
+/// Its owner can still change, mend and delete it.
+fn what_was_there_before(shop: &Shop) {
+    let metadata = |field: &str, value: Value| json!({ "metadata": { field: value } });
+    for change in [
+        metadata("labels", json!({ "of": "shop" })),
+        metadata("finalizers", json!(["shop.example/wait"])),
+        metadata("finalizers", json!([])),
+    ] {
+        assert_eq!(shop.patch(OLD, &change), 200, "{change}");
+    }
+    let more = json!({ "spec": { "externalIPs": ["198.18.0.2", "192.0.2.7"] } });
+    assert_eq!(shop.patch(OLD, &more), 403);
+    let mended = json!({ "spec": { "externalIPs": ["192.0.2.7"] } });
+    assert_eq!(shop.patch(OLD, &mended), 200);
+}
+
+/// As the chart has it with `sentinel.enabled=false`: what does not depend on the Service is reserved.
+fn without_the_sentinel(shop: &Shop, cluster_ip: &str) {
+    let binding = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/\
+                   pathproof-reserved-services";
+    assert_eq!(
+        shop.patch(binding, &json!({ "spec": { "paramRef": null } })),
+        200
+    );
+    let unknown = external(&[cluster_ip], 80);
+    let taken = until(PATIENCE, || {
+        (shop.try_service(&unknown) == 200).then_some(())
+    });
+    assert!(taken.is_some(), "the sentinel is still known");
+    for claim in [
+        external(&["198.18.0.2"], 80),
+        external(&["192.0.2.7"], 10256),
+    ] {
+        assert_eq!(shop.try_service(&claim), 403, "{claim}");
+    }
+}
