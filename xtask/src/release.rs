@@ -24,7 +24,12 @@ pub(crate) struct Args {
 /// what BuildKit builds from (`created` is the image's time), and notes.md is the release's text.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let root = run::root();
-    let notes = notes(args.tag.as_deref())?;
+    // Relative links lead nowhere from the page of a release.
+    let documents = format!(
+        "](https://github.com/{}/blob/v{VERSION}/docs/",
+        args.repository
+    );
+    let notes = notes(args.tag.as_deref())?.replace("](docs/", &documents);
     let folder = root.join("target/release-files");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
