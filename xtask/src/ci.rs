@@ -8,7 +8,9 @@ use anyhow::{Result, bail};
 
 use crate::tally::{Counted, Tally};
 use crate::tools::{CARGO_DENY, TYPOS};
-use crate::{ahead, build_ebpf, demo, fuzz, gen_docs, image, run, setup_ebpf, storm, test, tidy};
+use crate::{
+    ahead, build_ebpf, demo, fuzz, gen_docs, image, run, setup_ebpf, storm, test, tidy, workflows,
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -21,7 +23,7 @@ type Act = fn() -> Result<Counted>;
 
 /// In this order: what is shipped takes longest to build, and most of it is built ahead while the
 /// tests wait.
-const STEPS: [(&str, Act); 16] = [
+const STEPS: [(&str, Act); 17] = [
     ("fmt", || one(fmt())),
     ("tidy", || one(tidy::run())),
     ("clippy", || one(clippy())),
@@ -32,13 +34,14 @@ const STEPS: [(&str, Act); 16] = [
     ("core", || one(core_is_pure())),
     ("deny", || one(deny())),
     ("typos", || one(typos())),
+    ("workflows", workflows::for_ci),
     ("build-ebpf", || one(ebpf())),
     ("advisories", advisories),
     ("test", || test::run_all(&test::Args::for_ci())),
     ("kernels", || test::run_all(&test::Args::on_other_kernels())),
     ("storm", || Ok(storm::for_ci()?.into())),
     ("demo", || Ok(demo::for_ci()?.into())),
-    ("fuzz", || one(fuzz::for_ci())),
+    ("fuzz", || one(fuzz::every_target(10))),
     ("image", || one(image::for_ci())),
 ];
 

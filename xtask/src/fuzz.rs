@@ -19,7 +19,7 @@ const KEPT: u64 = 32 * 1024;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to feed: a folder of fuzz/corpus
+    /// What to feed: a folder of fuzz/corpus, or `all`
     #[arg(required_unless_present = "build")]
     target: Option<String>,
     /// Seconds
@@ -41,6 +41,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let Some(target) = &args.target else {
         return Fuzzer::build().map(drop);
     };
+    if target == "all" && args.replay.is_none() && !args.keep {
+        return every_target(args.seconds);
+    }
     if !names.contains(target) {
         bail!(
             "there is no target {target}; the targets are {}",
@@ -55,13 +58,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Every target for ten seconds: enough for what a change has just broken. What lies deeper is found
-/// at a desk, in hours.
-pub(crate) fn for_ci() -> Result<()> {
+/// Every target, one after another. Ten seconds of each are enough for what a change has just broken;
+/// what lies deeper takes hours.
+pub(crate) fn every_target(seconds: u64) -> Result<()> {
     let fuzzer = Fuzzer::build()?;
     let mut wrong = Vec::new();
     for target in targets()? {
-        let mut search = fuzzer.search(&target, 10)?;
+        let mut search = fuzzer.search(&target, seconds)?;
         // Otherwise hundreds of lines, one for each input that it keeps.
         search.args(["-verbosity=0", "-print_final_stats=1"]);
         if let Err(error) = run::run(&mut search) {

@@ -15,9 +15,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::tidy::tracked;
 use crate::{host, run};
-use program::Arch;
+pub(crate) use program::Arch;
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The name that container runtimes complete `pathproof:VERSION` to. Kubelet finds an imported
 /// image under no other name.
 const REFERENCE: &str = concat!("docker.io/library/pathproof:", env!("CARGO_PKG_VERSION"));
@@ -85,6 +85,11 @@ pub(crate) fn for_ci() -> Result<()> {
         check: false,
         program_only: false,
     })
+}
+
+/// The static program for an architecture, named as the Dockerfile expects it, and its SBOMs.
+pub(crate) fn parts(arch: Arch) -> Result<(PathBuf, Vec<PathBuf>)> {
+    Ok((placed(arch)?, sbom::write(arch)?))
 }
 
 /// The static program for this machine, where cargo built it.
@@ -172,7 +177,8 @@ fn twice(arch: Arch, program: &Path) -> Result<()> {
     Ok(())
 }
 
-fn copy_sources(to: &Path) -> Result<()> {
+/// Copies the files that git knows to another folder.
+pub(crate) fn copy_sources(to: &Path) -> Result<()> {
     let root = run::root();
     for path in tracked(&root)? {
         let file = to.join(&path);
@@ -198,9 +204,9 @@ fn revision() -> String {
     .unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// The only time in an image, in seconds: `SOURCE_DATE_EPOCH` where it is set
+/// The only time in an image or archive, in seconds: `SOURCE_DATE_EPOCH` where it is set
 /// (reproducible-builds.org), else the commit's.
-fn created() -> String {
+pub(crate) fn created() -> String {
     let said = env::var("SOURCE_DATE_EPOCH").ok();
     said.or_else(|| git(&["log", "-1", "--format=%ct"]))
         .unwrap_or_else(|| "0".to_owned())

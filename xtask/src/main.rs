@@ -18,6 +18,7 @@ mod host;
 mod image;
 mod kernels;
 mod miri;
+mod release;
 mod run;
 mod sanitize;
 mod setup_cluster;
@@ -27,6 +28,7 @@ mod tally;
 mod test;
 mod tidy;
 mod tools;
+mod workflows;
 
 use std::process::ExitCode;
 
@@ -64,6 +66,8 @@ enum Task {
     BuildEbpf(build_ebpf::Args),
     /// Build the container image with buildah: an archive to load, and its SBOM
     Image(image::Args),
+    /// Make every file of a release, and publish nothing (needs Go for helm)
+    Release(release::Args),
     /// Check the rules of this repository: dependencies, module docs, links, metrics
     Tidy,
     /// Write docs/metrics.md and docs/configuration.md
@@ -87,6 +91,7 @@ fn main() -> ExitCode {
         Task::SetupEbpf => setup_ebpf::run(),
         Task::BuildEbpf(args) => build_ebpf::run(&args),
         Task::Image(args) => image::run(&args),
+        Task::Release(args) => release::run(&args),
         Task::Tidy => tidy::run(),
         Task::GenDocs(args) => gen_docs::run(&args),
         Task::DashboardPicture(args) => dashboard_picture::run(&args),

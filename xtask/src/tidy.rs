@@ -10,6 +10,7 @@ mod files;
 mod manifests;
 mod metrics;
 mod tree;
+mod workflows;
 
 use anyhow::{Result, bail};
 
@@ -38,7 +39,7 @@ impl Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 13] = [
+const RULES: [Rule; 15] = [
     deps::core,
     deps::modules,
     deps::libraries,
@@ -48,10 +49,12 @@ const RULES: [Rule; 13] = [
     files::names,
     files::leftovers,
     manifests::versions,
+    manifests::one_release,
     manifests::licences,
     metrics::unused,
     docs::links,
     docs::architecture,
+    workflows::safe,
 ];
 
 pub(crate) fn run() -> Result<()> {

@@ -11,7 +11,7 @@ use crate::{host, run};
 
 /// Architectures of the image, by the names that images have for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(super) enum Arch {
+pub(crate) enum Arch {
     /// x86-64
     Amd64,
     /// 64-bit ARM
@@ -28,7 +28,7 @@ impl Arch {
         }
     }
 
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Arch::Amd64 => "amd64",
             Arch::Arm64 => "arm64",

@@ -1,4 +1,5 @@
-//! Rules for Cargo.toml: one version table, licences that fit the side of the kernel boundary.
+//! Rules for Cargo.toml: one version table, one release, licences that fit the side of the kernel
+//! boundary.
 
 use super::Finding;
 use super::tree::Tree;
@@ -93,6 +94,60 @@ pub(super) fn versions(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// Text before the version of pathproof, wherever people or tests name a release.
+const RELEASE_MARKS: [&str; 4] = ["pathproof:", "newTag: \"", "VERSION=", "appVersion: \""];
+
+/// The release stands in Cargo.toml; who names it in another place names that one.
+pub(super) fn one_release(tree: &Tree) -> Vec<Finding> {
+    let Some(release) = tree.text("Cargo.toml").and_then(release) else {
+        return Vec::new();
+    };
+    let mut findings = Vec::new();
+    // The changelog names older ones, and the fuzzers' bytes are what they are.
+    let elsewhere = |path: &str| path == "CHANGELOG.md" || path.starts_with("fuzz/");
+    for (path, text) in tree.ending("").filter(|(path, _)| !elsewhere(path)) {
+        let chart = path.ends_with("/Chart.yaml");
+        for (number, line) in text.lines().enumerate() {
+            let of_chart = line.strip_prefix("version: ").filter(|_| chart);
+            let marked = RELEASE_MARKS
+                .iter()
+                .flat_map(|mark| line.split(mark).skip(1));
+            for said in of_chart
+                .into_iter()
+                .chain(marked)
+                .filter_map(leading_version)
+            {
+                if said != release {
+                    let message =
+                        format!("says {said}, and the version in Cargo.toml is {release}");
+                    findings.push(Finding::new(path, number + 1, message));
+                }
+            }
+        }
+    }
+    findings
+}
+
+/// The version of the workspace.
+fn release(root: &str) -> Option<&str> {
+    let mut package = root
+        .lines()
+        .skip_while(|line| *line != "[workspace.package]")
+        .skip(1)
+        .take_while(|line| !line.starts_with('['));
+    package.find_map(|line| line.strip_prefix("version = \"")?.strip_suffix('"'))
+}
+
+/// "0.1.0-rc.1" of "0.1.0-rc.1 --file": three numbers, and what belongs to them.
+fn leading_version(text: &str) -> Option<&str> {
+    let inside = |c: char| c.is_ascii_alphanumeric() || ".-+".contains(c);
+    let end = text.find(|c| !inside(c)).unwrap_or(text.len());
+    let version = text[..end].trim_end_matches('.');
+    let numbers: Vec<&str> = version.split(['-', '+']).next()?.split('.').collect();
+    let is_number = |n: &&str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
+    (numbers.len() == 3 && numbers.iter().all(is_number)).then_some(version)
+}
+
 /// The licence of a crate, by folder; the rest inherits the workspace's.
 const LICENCES: [(&str, &str); 2] = [
     // Loaded into the kernel: GPL, or MIT as aya's own kernel side.
@@ -174,6 +229,33 @@ mod tests {
         fault_and_twin(versions, "agent/Cargo.toml", (&fault, 0), PACKAGE);
         let table = "[workspace.dependencies]\nclap = \"4\"";
         assert_eq!(check(versions, &[("Cargo.toml", table)]), [""; 0]);
+    }
+
+    #[test]
+    fn a_release_is_named_after_cargo_toml() {
+        let root = "[workspace.package]\nversion = \"1.2.3-rc.1\"\n";
+        // Each with the release, with another one, and with what is no release.
+        for (path, text) in [
+            ("deploy/base/agent.yaml", "image: pathproof:@"),
+            ("docs/install.md", "Below it is `REGISTRY/pathproof:@`."),
+            ("deploy/base/kustomization.yaml", "# {newTag: \"@\"}]"),
+            ("deploy/image/Dockerfile", "#   --build-arg VERSION=@ \\"),
+            ("deploy/chart/Chart.yaml", "version: @"),
+            ("deploy/chart/Chart.yaml", "appVersion: \"@\""),
+        ] {
+            for (version, findings) in [("1.2.3-rc.1", 0), ("1.2.3", 1), ("0.1.0", 1), ("1", 0)] {
+                let text = text.replace('@', version);
+                let found = check(one_release, &[("Cargo.toml", root), (path, &text)]);
+                assert_eq!(found.len(), findings, "{text}: {found:?}");
+            }
+        }
+        let others = [
+            ("Cargo.toml", root),
+            ("CHANGELOG.md", &format!("pathproof:{}", "0.1.0")),
+            ("deploy/x/crd.yaml", "version: 0.0.1"),
+            ("docs/a.md", "pathproof: 10.0.0.1"),
+        ];
+        assert_eq!(check(one_release, &others), [""; 0]);
     }
 
     #[test]

@@ -1,0 +1,251 @@
+//! `cargo xtask release`: every file of a release, below target/release-files. It publishes nothing:
+//! that is the workflow's part (docs/internal/releasing.md).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::image::{self, Arch, VERSION};
+use crate::{run, setup_cluster};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Tag of the release: v and the version in Cargo.toml. Without it the notes are of what is unreleased
+    #[arg(long)]
+    tag: Option<String>,
+    /// GitHub repository that publishes the release; its image is ghcr.io/OWNER/NAME
+    #[arg(long, value_name = "OWNER/NAME", default_value = "pathproof/pathproof")]
+    repository: String,
+}
+
+/// Files of a release, and where they lie: `files` is attached to the release on GitHub, `image` is
+/// what BuildKit builds from (`created` is the image's time), and notes.md is the release's text.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let root = run::root();
+    // Relative links lead nowhere from the page of a release.
+    let documents = format!(
+        "](https://github.com/{}/blob/v{VERSION}/docs/",
+        args.repository
+    );
+    let notes = notes(args.tag.as_deref())?.replace("](docs/", &documents);
+    let folder = root.join("target/release-files");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    let [files, context] = ["files", "image"].map(|name| folder.join(name));
+    for made in [&files, &context] {
+        fs::create_dir_all(made).with_context(|| format!("make {}", made.display()))?;
+    }
+    fs::write(folder.join("notes.md"), notes)?;
+    fs::write(context.join("created"), image::created())?;
+    copy(&root.join("deploy/image/Dockerfile"), &context)?;
+    for arch in [Arch::Amd64, Arch::Arm64] {
+        let (program, sboms) = image::parts(arch)?;
+        copy(&program, &context)?;
+        archive(&program, arch.name(), &files)?;
+        sboms.iter().try_for_each(|sbom| copy(sbom, &files))?;
+    }
+    chart(&args.repository, &files)?;
+    let manifest = fs::read_to_string(root.join("deploy/krew/pathproof.yaml"))?;
+    let manifest = krew(&manifest, &args.repository, &sums(&files)?)?;
+    fs::write(files.join("pathproof.yaml"), manifest)?;
+    let sums = sums(&files)?;
+    fs::write(files.join("SHA256SUMS"), &sums)?;
+    println!("{sums}\nready: {}", folder.display());
+    Ok(())
+}
+
+fn copy(file: &Path, folder: &Path) -> Result<()> {
+    let name = file.file_name().context("a path without a name")?;
+    fs::copy(file, folder.join(name)).with_context(|| format!("copy {}", file.display()))?;
+    Ok(())
+}
+
+/// What the changelog says of the release; of what is unreleased, where no tag is given.
+fn notes(tag: Option<&str>) -> Result<String> {
+    let changelog = fs::read_to_string(run::root().join("CHANGELOG.md"))?;
+    match tag {
+        Some(tag) if tag.strip_prefix('v') == Some(VERSION) => section(&changelog, VERSION),
+        Some(tag) => bail!("the tag {tag} is not v{VERSION}, after the version in Cargo.toml"),
+        None => section(&changelog, "Unreleased").or_else(|_| section(&changelog, VERSION)),
+    }
+}
+
+/// The text below a heading of the changelog, without the heading.
+fn section(changelog: &str, name: &str) -> Result<String> {
+    // "## 0.2.0 - 2026-01-31", of which the date is no part of the name.
+    let text: Vec<&str> = changelog
+        .lines()
+        .skip_while(|line| {
+            let words = line
+                .strip_prefix("## ")
+                .map(|line| line.replace(['[', ']'], " "));
+            words
+                .as_deref()
+                .and_then(|words| words.split_whitespace().next())
+                != Some(name)
+        })
+        .skip(1)
+        .take_while(|line| !line.starts_with("## "))
+        .collect();
+    let text = text.join("\n").trim().to_owned();
+    ensure!(
+        text.lines().any(|line| line.starts_with("- ")),
+        "CHANGELOG.md has no entry below `## {name}`: give the section of the release its name and date"
+    );
+    Ok(text + "\n")
+}
+
+/// The program with its licences, the same bytes each time.
+fn archive(program: &Path, arch: &str, files: &Path) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let licences = ["LICENSE-APACHE", "LICENSE-GPL2", "LICENSE-MIT"];
+    for licence in licences {
+        copy(&run::root().join(licence), folder.path())?;
+    }
+    fs::copy(program, folder.path().join("pathproof"))?;
+    let mut tar = Command::new("tar");
+    tar.args("--create --sort=name --format=ustar --numeric-owner --owner=0 --group=0".split(' '))
+        .args([
+            "--mode=u+w,a+rX,go-w",
+            &format!("--mtime=@{}", image::created()),
+        ])
+        .args(["--use-compress-program", "gzip -9 --no-name", "--file"])
+        .arg(files.join(format!("pathproof-{VERSION}-linux-{arch}.tar.gz")))
+        .arg("--directory")
+        .arg(folder.path())
+        .args(licences)
+        .arg("pathproof");
+    run::run_quietly(&mut tar)
+}
+
+/// The chart, which installs the image of this release where nothing else is said.
+fn chart(repository: &str, files: &Path) -> Result<()> {
+    let sources = tempfile::tempdir()?;
+    image::copy_sources(sources.path())?;
+    let chart = sources.path().join("deploy/chart");
+    for (name, from, to) in images(repository) {
+        let file = chart.join(name);
+        let text = once(&fs::read_to_string(&file)?, &from, &to);
+        fs::write(&file, text.with_context(|| format!("deploy/chart/{name}"))?)?;
+    }
+    let mut package = Command::new(setup_cluster::chart_tools()?.helm);
+    package.arg("package").arg(chart).arg("--destination");
+    run::run(package.arg(files))
+}
+
+/// Files of the chart, what they say of the image, and what they say in a release.
+fn images(repository: &str) -> [(&'static str, String, String); 2] {
+    let image = format!("ghcr.io/{}", repository.to_lowercase());
+    let value = |name: &str| format!("\n  repository: {name}\n");
+    let annotation = |name: &str| format!("      image: {name}:{VERSION}\n");
+    [
+        ("values.yaml", value("pathproof"), value(&image)),
+        ("Chart.yaml", annotation("pathproof"), annotation(&image)),
+    ]
+}
+
+/// Replaces what has to be there exactly once.
+fn once(text: &str, from: &str, to: &str) -> Result<String> {
+    let found = text.matches(from).count();
+    ensure!(
+        found == 1,
+        "{from:?} is there {found} times, not once; a release has {to:?} there"
+    );
+    Ok(text.replace(from, to))
+}
+
+/// The manifest for krew, with the archives' hashes.
+fn krew(template: &str, repository: &str, sums: &str) -> Result<String> {
+    let mut text = template
+        .replace("<VERSION>", VERSION)
+        .replace("<REPOSITORY>", repository);
+    for (sum, file) in sums.lines().filter_map(|line| line.split_once("  ")) {
+        let platform = file.strip_prefix(&format!("pathproof-{VERSION}-"));
+        if let Some(platform) = platform.and_then(|rest| rest.strip_suffix(".tar.gz")) {
+            text = text.replace(&format!("<SHA256 {platform}>"), sum);
+        }
+    }
+    ensure!(
+        !text.contains('<'),
+        "deploy/krew/pathproof.yaml names what the release does not have:\n{text}"
+    );
+    Ok(text)
+}
+
+/// Lines of `sha256sum` for the files of a folder.
+fn sums(files: &Path) -> Result<String> {
+    let mut names = fs::read_dir(files)?
+        .map(|entry| Ok(PathBuf::from(entry?.file_name())))
+        .collect::<Result<Vec<_>>>()?;
+    names.sort();
+    let mut command = Command::new("sha256sum");
+    Ok(String::from_utf8(run::output(
+        command.current_dir(files).args(names),
+    )?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_one_section_of_the_changelog() {
+        let log = "# Changelog\n\n## Unreleased\n\n## 1.10.0 - 2026-01-02\n### Added\n- a\n\n## [1.1.0]\n- b\n";
+        assert_eq!(section(log, "1.10.0").unwrap(), "### Added\n- a\n");
+        assert_eq!(section(log, "1.1.0").unwrap(), "- b\n");
+        for missing in ["Unreleased", "1.1", "2.0.0"] {
+            assert!(section(log, missing).is_err(), "{missing}");
+        }
+    }
+
+    #[test]
+    fn a_tag_is_the_version() {
+        notes(None).unwrap();
+        for tag in [VERSION, "v99.0.0"] {
+            let error = notes(Some(tag)).unwrap_err().to_string();
+            assert!(error.contains(&format!("is not v{VERSION}")), "{error}");
+        }
+    }
+
+    /// Archives of a program twice, and what is made of them.
+    #[test]
+    fn files_of_a_release_fit_together() {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        for folder in &folders {
+            let program = folder.path().join("program");
+            fs::write(&program, "#!/bin/sh\n").unwrap();
+            let files = folder.path().join("files");
+            fs::create_dir(&files).unwrap();
+            archive(&program, "amd64", &files).unwrap();
+            archive(&program, "arm64", &files).unwrap();
+        }
+        let [first, second] = folders
+            .each_ref()
+            .map(|f| sums(&f.path().join("files")).unwrap());
+        assert_eq!(first, second);
+
+        let template = fs::read_to_string(run::root().join("deploy/krew/pathproof.yaml")).unwrap();
+        let manifest = krew(&template, "me/mine", &first).unwrap();
+        let (hash, _) = first.split_once(' ').unwrap();
+        assert!(
+            manifest.contains(&format!("sha256: {hash}\n")),
+            "{manifest}"
+        );
+        let (one_only, _) = first.split_once('\n').unwrap();
+        assert!(krew(&template, "me/mine", one_only).is_err());
+    }
+
+    #[test]
+    fn the_chart_says_in_two_places_which_image() {
+        for (name, from, to) in images("Me/Mine") {
+            let text = fs::read_to_string(run::root().join("deploy/chart").join(name)).unwrap();
+            let said = once(&text, &from, &to).unwrap();
+            assert!(said.contains("ghcr.io/me/mine"), "{said}");
+            assert!(once(&said, &from, &to).is_err());
+        }
+        assert!(once("a a", "a", "c").is_err());
+    }
+}

@@ -1,0 +1,38 @@
+//! The workflows of GitHub, checked by actionlint. Rules of this repository about them are in
+//! tidy/workflows.rs.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::go::Module;
+use crate::run;
+use crate::tally::{Counted, Tally};
+
+pub(crate) const ACTIONLINT: Module = Module {
+    name: "actionlint",
+    path: "github.com/rhysd/actionlint",
+    version: "v1.7.12",
+    variables: &[],
+    programs: &["cmd/actionlint"],
+    takes: "15 s",
+    compiles: 90,
+};
+
+/// Skipped where actionlint cannot be built: without Go, or without a module proxy.
+pub(crate) fn for_ci() -> Result<Counted> {
+    let folder = match ACTIONLINT.ready() {
+        Ok(folder) => folder,
+        Err(error) => {
+            println!("SKIPPED  workflows: actionlint cannot be built ({error:#})");
+            return Ok(Tally::SKIPPED.into());
+        }
+    };
+    run::run(
+        Command::new(folder.join("actionlint"))
+            .current_dir(run::root())
+            // The result must not depend on other linters of this machine.
+            .args(["-shellcheck=", "-pyflakes="]),
+    )?;
+    Ok(Tally::PASSED.into())
+}
