@@ -113,10 +113,10 @@ mod tests {
     fn flood(service: u32, clients: u32, each: u32, is_waiting: bool) -> Vec<Candidate> {
         let entry = |number: u32| Candidate {
             key: PendingKey {
-                isn: service << 20 | number,
+                isn: (service << 20) | number,
                 family: 0,
             },
-            client: mapped((service << 16 | number % clients).to_be_bytes()),
+            client: mapped(((service << 16) | (number % clients)).to_be_bytes()),
             service,
             arrived_ns: u64::from(number),
             is_settled: is_waiting,
