@@ -195,11 +195,7 @@ fn plain_ipv6<B: Bytes>(bytes: &B, offset: usize) -> Option<Segment> {
     {
         return None;
     }
-    let ends = Ends {
-        source: address([s0, s1, s2, s3]),
-        destination: address([d0, d1, d2, d3]),
-        family: Family::V6,
-    };
+    let ends = ipv6_ends([s0, s1, s2, s3, d0, d1, d2, d3])?;
     tcp(bytes, offset + IPV6_LEN, payload_len, ends).ok()?
 }
 
@@ -299,11 +295,7 @@ fn ipv6<B: Bytes>(bytes: &B, offset: usize) -> Result<Option<Segment>, Fault> {
         return Ok(None);
     };
     whole(bytes, offset + IPV6_LEN + payload_len)?;
-    let ends = Ends {
-        source: address([s0, s1, s2, s3]),
-        destination: address([d0, d1, d2, d3]),
-        family: Family::V6,
-    };
+    let ends = ipv6_ends([s0, s1, s2, s3, d0, d1, d2, d3]).ok_or(Fault::Malformed)?;
     if protocol == ICMPV6 {
         return icmp(bytes, offset + IPV6_LEN + skipped, ends);
     }
@@ -372,6 +364,22 @@ pub(crate) struct Ends {
     source: Address,
     destination: Address,
     family: Family,
+}
+
+/// The ends that eight words of an IPv6 header are. Nothing where one of them is an IPv4-mapped
+/// address (RFC 4291, section 2.5.5.2): no network carries those, and in the maps they stand for
+/// IPv4, so that the packet would match an IPv4 frontend.
+#[inline(always)]
+pub(crate) fn ipv6_ends([s0, s1, s2, s3, d0, d1, d2, d3]: [u32; 8]) -> Option<Ends> {
+    let is_mapped = |a: u32, b: u32, c: u32| a | b == 0 && c == 0xffff_u32.to_be();
+    if is_mapped(s0, s1, s2) || is_mapped(d0, d1, d2) {
+        return None;
+    }
+    Some(Ends {
+        source: address([s0, s1, s2, s3]),
+        destination: address([d0, d1, d2, d3]),
+        family: Family::V6,
+    })
 }
 
 /// The address that four words of a packet are. As one number on its way: an array of bytes becomes
@@ -460,6 +468,7 @@ fn icmp<B: Bytes>(bytes: &B, offset: usize, ends: Ends) -> Result<Option<Segment
             if next != TCP {
                 return Ok(None);
             }
+            ipv6_ends(words_at(bytes, quoted + 8)?).ok_or(Fault::Malformed)?;
             quoted + IPV6_LEN
         }
     };

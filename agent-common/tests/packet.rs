@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use agent_common::evidence::Fault;
-use agent_common::packet::{Kind, Link, Segment, parse, parse_plain};
+use agent_common::packet::{Kind, Link, Segment, parse, parse_plain, udp};
 use agent_common::service::{Address, Family};
 use by_etherparse::by_etherparse;
 use packet::Extension::{self, Authentication, Destination, Fragment, HopByHop, Routing};
@@ -343,6 +343,47 @@ fn contradictions(#[case] family: Family, #[case] offset: usize, #[case] byte: u
         parse(&bytes.as_slice(), Link::Ethernet),
         Err(Fault::Malformed)
     );
+}
+
+/// In the maps an IPv4-mapped address stands for IPv4: in an IPv6 header it would match the IPv4
+/// frontend.
+#[rstest]
+#[case::of_the_client("::ffff:10.244.1.5", "fd00:10:96::1", false)]
+#[case::of_the_server("fd00:10:244:1::5", "::ffff:10.96.0.1", false)]
+#[case::of_both("::ffff:10.244.1.5", "::ffff:10.96.0.1", false)]
+#[case::shorter_prefix("::fffe:10.244.1.5", "::fffe:10.96.0.1", true)]
+#[case::longer_prefix("::1:ffff:10.244.1.5", "1::ffff:10.96.0.1", true)]
+#[case::translated("::ffff:0:10.244.1.5", "64:ff9b::10.96.0.1", true)]
+fn mapped_addresses(#[case] client: &str, #[case] server: &str, #[case] sound: bool) {
+    let end = |ip: &str, port| SocketAddr::new(ip.parse().expect("an address"), port);
+    let (client, server) = (end(client, 40_001), end(server, 443));
+    let about = packet::syn(client, server, ISN);
+    let error = |from: SocketAddr, to: SocketAddr| {
+        packet::icmp_error(from.ip(), to.ip(), 1, 4, &about).extension(Destination(0))
+    };
+    let (one, other) = ends(Family::V6);
+    for packet in [
+        about.clone(),
+        about.clone().extension(Routing(2)),
+        packet::syn_ack(server, client, ISN),
+        packet::reset(server, client, ISN),
+        error(server, client),
+        // Its own addresses are sound.
+        error(one, other),
+    ] {
+        match (ethernet(&packet), sound) {
+            (Ok(Some(_)), true) | (Err(Fault::Malformed), false) => {}
+            (other, _) => panic!("{packet:?}: {other:?}"),
+        }
+        let short = parse_plain(&packet.bytes().as_slice(), Link::Ethernet);
+        assert!(sound || short.is_none(), "{packet:?}: {short:?}");
+    }
+    let datagram = packet::udp(client, server, &[7; 32]).bytes();
+    assert_eq!(parse(&datagram.as_slice(), Link::Ethernet), Ok(None));
+    match (udp::parse(&datagram.as_slice(), Link::Ethernet), sound) {
+        (Ok(Some(_)), true) | (Err(Fault::Malformed), false) => {}
+        (other, _) => panic!("{other:?}"),
+    }
 }
 
 /// Linux makes packets above 64 KiB of received segments; their length field is zero.

@@ -65,6 +65,9 @@ pub(crate) struct Coverage {
     uncertain_until: Option<Mono>,
     source: Source,
     pending_full: Recent,
+    /// Who filled the map of connections last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    heaviest: Option<String>,
     over_budget: Recent,
     /// Why the last sample could not be read.
     unread: Option<String>,
@@ -138,6 +141,11 @@ impl Coverage {
         }
     }
 
+    /// The map of connections is crowded, by whom in words.
+    pub(crate) fn crowd(&mut self, heaviest: String) {
+        self.heaviest = Some(heaviest);
+    }
+
     /// A sample was read: what the programs could not do, in total, and how many connections were
     /// forgotten before their time.
     pub(crate) fn read(&mut self, faults: &[u64; FAULTS], forgotten_early: usize, now: Mono) {
@@ -176,7 +184,10 @@ impl Coverage {
         reasons.extend(uncertain.then_some(CoverageLoss::FirstSynUncertain));
         reasons.extend(behind.then_some(CoverageLoss::SourceSilent));
         let full = self.pending_full.missed();
-        reasons.extend(full.map(|missed| CoverageLoss::PendingFull { missed }));
+        reasons.extend(full.map(|missed| CoverageLoss::PendingFull {
+            missed,
+            by: self.heaviest.clone(),
+        }));
         let over = self.over_budget.missed();
         reasons.extend(over.map(|missed| CoverageLoss::OverBudget { missed }));
         ObserverHealth {

@@ -1,6 +1,8 @@
 //! Everything that can reach a node. A recording holds these, one a line, so every event but those
 //! of the whole cluster view can be written down.
 
+use std::net::IpAddr;
+
 use agent_common::evidence::FAULTS;
 use agent_common::service::{FAMILIES, SOURCE_CLASSES};
 use serde::{Deserialize, Serialize};
@@ -139,8 +141,12 @@ pub struct KernelSample {
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
     /// Faults of the programs, in total.
     pub faults: [u64; FAULTS],
-    /// Connections that were forgotten before their time.
+    /// Connections that were forgotten before their time, beyond those that can be remembered: a SYN
+    /// of theirs that comes again passes for a first one.
     pub forgotten_early: usize,
+    /// Who fills the map of connections, where it is crowded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heaviest: Option<Heaviest>,
     /// Connections from outside that were sent on and not answered within the loss window, by family.
     /// Which endpoints answer is no business of the node's: they count where a probe names a cause
     /// that keeps answers away.
@@ -149,6 +155,20 @@ pub struct KernelSample {
     /// New connections from outside, which concern the drain insight alone and are not recorded.
     #[serde(skip)]
     pub outside: Outside,
+}
+
+/// The Service and the client that have most of the connections that are followed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heaviest {
+    /// Connections that are followed.
+    pub entries: usize,
+    /// Id of the Service port and family.
+    pub service: u32,
+    /// Connections to it.
+    pub to_service: usize,
+    pub client: IpAddr,
+    /// Connections from there.
+    pub from_client: usize,
 }
 
 /// The sentinel's own parts.

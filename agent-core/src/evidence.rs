@@ -155,9 +155,15 @@ pub enum CoverageLoss {
     ServicesFull { missing: u64 },
     /// More new connections than can be followed at a time.
     #[error(
-        "{missed} new connections were not followed: more at a time than the map holds; lost connections are not judged"
+        "{missed} new connections were not followed: more at a time than the map holds{}; lost connections are not judged",
+        by.as_ref().map_or_else(String::new, |by| format!(" ({by})"))
     )]
-    PendingFull { missed: u64 },
+    PendingFull {
+        missed: u64,
+        /// Who filled the map, in words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
+    },
     /// Sources that opened more connections than are followed per source.
     #[error("{missed} new connections were not followed: single sources opened too many")]
     OverBudget { missed: u64 },

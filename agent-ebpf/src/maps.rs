@@ -78,7 +78,7 @@ pub static ANOMALIES: RingBuf = RingBuf::with_byte_size(abi::ANOMALY_BYTES, 0);
 pub static UDP_PENDING: HashMap<PendingKey, Pending> =
     HashMap::with_max_entries(abi::MAX_UDP_PENDING, 0);
 
-/// Ports of UDP Services. Writer: agent, which only ever adds. Reader: programs, for every datagram.
+/// Ports of UDP Services. Writer: agent. Reader: programs, for every datagram.
 #[map]
 pub static UDP_PORTS: Array<UdpPorts> = Array::with_max_entries(1, 0);
 

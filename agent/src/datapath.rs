@@ -179,10 +179,14 @@ impl Observer {
         }
     }
 
-    /// Looks whether every hook still stands first, and puts back what does not.
+    /// Looks whether every hook still stands first, and puts back what does not. Unmarks ports of UDP
+    /// Services that went.
     pub fn check(&mut self, now: Mono) {
         self.attacher.check(&mut self.ebpf, now);
         self.flag_devices();
+        if let Err(error) = self.programmer.unmark_ports(now) {
+            tracing::warn!(%error, "ports of UDP Services that went stay marked");
+        }
         self.sweep_other_versions();
     }
 

@@ -156,6 +156,11 @@ fn packets_of_ip() -> Vec<(&'static str, Packet, Left)> {
             Nothing,
         ),
         (
+            "SYN to an IPv4 frontend, by IPv6",
+            stranger(V6, "::ffff:10.96.0.1"),
+            Left::Fault(Malformed),
+        ),
+        (
             "data",
             packet::data(client(V4), frontend(V4), &[7; 900]),
             Nothing,

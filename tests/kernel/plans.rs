@@ -6,10 +6,11 @@ use std::net::Ipv4Addr;
 
 use agent_common::abi::map;
 use agent_common::service::{
-    EndpointKey, EndpointValue, FrontendKey, FrontendKind, FrontendValue, TCP, endpoint_flag,
+    EndpointKey, EndpointValue, FrontendKey, FrontendKind, FrontendValue, TCP, UDP, endpoint_flag,
     mapped,
 };
 use agent_core::plan::MapChange;
+use agent_core::time::Mono;
 use node_tests::observer::Observer;
 use pathproof::datapath::program::Programmer;
 use rstest::rstest;
@@ -134,4 +135,79 @@ fn a_full_map(#[case] room: u32) {
         .collect();
     assert_eq!(endpoints, (0..MANY).map(endpoint).collect());
     assert_eq!(frontends, (0..MANY).map(frontend).collect());
+}
+
+/// Ports of UDP Services are marked while something of them stands in the maps, and for a minute more.
+#[test]
+fn ports_of_udp_services_are_unmarked_when_they_went() {
+    let Some(mut programmer) = programmer(&[]) else {
+        return;
+    };
+    let of = |port: u16| {
+        let key = FrontendKey {
+            port: port.to_be_bytes(),
+            protocol: UDP,
+            ..frontend(u32::from(port))
+        };
+        let value = FrontendValue::default();
+        let end = EndpointKey {
+            port: (port + 5_000).to_be_bytes(),
+            ..endpoint(u32::from(port))
+        };
+        let flags = endpoint_flag::UDP;
+        (key, value, end, EndpointValue { flags })
+    };
+    let put = |port| {
+        let (key, value, end, flags) = of(port);
+        [
+            MapChange::PutEndpoint {
+                key: end,
+                value: flags,
+            },
+            MapChange::PutFrontend { key, value },
+        ]
+    };
+    let marked = |programmer: &Programmer, ports: [u16; 4]| {
+        let marked = programmer.marked_ports().expect("the map");
+        ports.map(|port| marked.has(port.to_be_bytes()))
+    };
+    let minutes = |minutes: u64| Mono(minutes * 60_000_000_000);
+    let ports = [53, 5_053, 80, 5_080];
+    // What a former agent left is looked at too.
+    programmer.unmark_ports(minutes(0)).expect("the maps");
+    let plan = [put(53), put(80)].concat();
+    assert_eq!(programmer.apply(&plan).error, None);
+    programmer.unmark_ports(minutes(1)).expect("the maps");
+    assert_eq!(marked(&programmer, ports), [true; 4], "they stand");
+
+    let (key, _, end, _) = of(53);
+    programmer.apply(&[MapChange::DeleteFrontend { key }]);
+    programmer.unmark_ports(minutes(2)).expect("the maps");
+    assert_eq!(marked(&programmer, ports), [true; 4], "answers may come");
+    programmer.unmark_ports(minutes(3)).expect("the maps");
+    assert_eq!(marked(&programmer, ports), [false, true, true, true]);
+    programmer.apply(&[MapChange::DeleteEndpoint { key: end }]);
+    programmer.unmark_ports(minutes(4)).expect("the maps");
+    // One that comes back meanwhile stays.
+    programmer.apply(&put(53));
+    programmer.unmark_ports(minutes(5)).expect("the maps");
+    assert_eq!(marked(&programmer, ports), [true; 4]);
+
+    // Another Service has the port still.
+    programmer.apply(&[
+        MapChange::PutEndpoint {
+            key: EndpointKey {
+                service: 9_999,
+                ..end
+            },
+            value: EndpointValue {
+                flags: endpoint_flag::UDP,
+            },
+        },
+        MapChange::DeleteEndpoint { key: end },
+    ]);
+    for minute in 6..9 {
+        programmer.unmark_ports(minutes(minute)).expect("the maps");
+    }
+    assert_eq!(marked(&programmer, ports), [true; 4]);
 }

@@ -1,7 +1,7 @@
 //! Crafted packets on real devices: what must not be taken for evidence, and what must not stand in
 //! the agent's way. Whatever comes, it is passed on as it came.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use rstest::rstest;
 
 use crate::agent_kernel::{Tap, pending};
 use node_tests::scene::{
-    PATIENCE, PORT, Scene, assert_never_503, eventually, lacks, throughout, until,
+    PATIENCE, PORT, Scene, assert_never_503, blames, eventually, lacks, throughout, until,
 };
 
 /// A Service of one endpoint, "solo" with the pod "spare", whose rules stand.
@@ -152,6 +152,90 @@ fn a_flood_of_one_source_is_bounded(#[case] outside: bool) {
         let report = scene.report();
         assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
     });
+    assert_never_503(&watch);
+}
+
+/// SYNs that nobody answers, more than the map of connections has room for: to a Service without
+/// endpoints and to a silent one. They evict each other; nothing is uncertain, and a fault of an
+/// honest Service is told while they come.
+#[test]
+fn a_flood_that_nobody_answers_hides_no_fault() {
+    const FLOOD: u32 = 40_000;
+    const SOURCES: u32 = 96;
+    let name = "a_flood_that_nobody_answers_hides_no_fault";
+    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    let family = Family::V4;
+    let spare = scene.world.pod("spare").clone();
+    let silence = "table inet t {\n chain c {\n type filter hook input priority 0\n \
+                   tcp dport 8080 drop\n }\n}\n";
+    spare.ns.nft(silence).expect("silence");
+    for service in [
+        Service::new("void", 3, []),
+        Service::new("silent", 4, [&spare]),
+    ] {
+        scene.manifests.add(service).expect("add a Service");
+    }
+    scene.rules.install().expect("install");
+    // The sources are addresses of the pod's own, or the kernel drops what comes from them.
+    let client = scene.world.pod("client-2").v4;
+    for range in ["10.244.0.32/27", "10.244.0.64/26"] {
+        let route = format!("route add {range} via {client} dev veth-client-2 onlink");
+        scene.world.node.ip(&route).expect("a route");
+    }
+    let services = ["void", "silent"];
+    let raw = RawSender::from_pod(scene.world.pod("client-2")).expect("a packet socket");
+    let send = |number: u32| {
+        let source = Ipv4Addr::from(0x0af4_0020 + number % SOURCES);
+        let syn = Syn {
+            source: SocketAddr::from((source, 1_024 + (number / SOURCES) as u16)),
+            destination: scene.cluster_ip(services[number as usize % 2], family),
+            sequence: number.wrapping_mul(2_654_435_761),
+        };
+        // A full queue drops what we send: no matter.
+        let _ = raw.send_syn(&syn);
+    };
+    eventually("both known", || {
+        (0..2).for_each(send);
+        services
+            .iter()
+            .all(|of| scene.count(of, family, "pod", "arrived") > 0)
+    });
+    for number in 2..FLOOD {
+        send(number);
+        if number % 80 == 0 {
+            thread::sleep(Duration::from_millis(10));
+        }
+        if number % 4_000 == 0 {
+            let report = scene.report();
+            assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
+            for loss in ["first_syn_uncertain", "pending_full"] {
+                assert!(!lacks(&report, loss), "{loss}: {report:#}");
+            }
+        }
+    }
+    let arrived = services.map(|of| scene.count(of, family, "pod", "arrived"));
+    assert!(
+        arrived.iter().sum::<u64>() > u64::from(abi::MAX_PENDING),
+        "{arrived:?}"
+    );
+    eventually("evicted", || pending(&scene.world) < 3 * 4_096);
+
+    let right = scene.world.pod("db-1").endpoint(family, PORT);
+    let wrong = spare.endpoint(family, PORT);
+    scene.rules.redirect(right, wrong).expect("redirect");
+    let report = scene.wait("db blamed", |report| {
+        report["verdict"]["state"] == "degraded" && blames(report, "demo/db")
+    });
+    assert_eq!(report["verdict"]["cause"], "misrouted", "{report:#}");
+    assert_eq!(report["verdict"]["coverage"]["misrouted_suspended"], false);
+    for loss in ["first_syn_uncertain", "pending_full"] {
+        assert!(!lacks(&report, loss), "{loss}: {report:#}");
+    }
+    scene.rules.repair().expect("repair");
+    scene.wait_proven();
     assert_never_503(&watch);
 }
 

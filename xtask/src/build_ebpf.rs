@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::ebpf::provenance::{Provenance, Second};
+use crate::ebpf::provenance::Provenance;
 use crate::ebpf::sources::{self, OBJECT, PROVENANCE, REBUILD};
 use crate::ebpf::toolchain::{self, Toolchain, Way};
 use crate::ebpf::{self, SETUP};
@@ -16,11 +16,12 @@ use crate::tools::BPF_LINKER;
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
-    /// Build in another place and compare with the checked-in object; change nothing
+    /// Build in another place with the compiler that made the checked-in object, and compare the
+    /// bytes; change nothing
     #[arg(long)]
     check: bool,
-    /// With this compiler; without, the first that is here
-    #[arg(long)]
+    /// Build with this compiler; without, the first that is here
+    #[arg(long, conflicts_with = "check")]
     way: Option<Way>,
     /// Where the build's intermediate files go
     #[arg(long, value_name = "DIR")]
@@ -34,10 +35,6 @@ impl Args {
             check: true,
             ..Args::default()
         }
-    }
-
-    fn wants(&self, way: Way) -> bool {
-        self.way.is_none_or(|wanted| wanted == way)
     }
 
     /// A folder to each compiler, so that neither builds the other's parts again.
@@ -54,32 +51,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn build(args: &Args) -> Result<()> {
-    let mut compilers = Vec::new();
+    let ways = args
+        .way
+        .map_or(vec![Way::Rustup, Way::Debian], |way| vec![way]);
     let mut missing = Vec::new();
-    for way in [Way::Rustup, Way::Debian] {
-        match toolchain::find(way, None) {
-            Ok(found) => compilers.push(found),
-            Err(error) => missing.push(format!("{error:#}")),
-        }
-    }
-    // The wanted one first; the sort is stable.
-    compilers.sort_by_key(|found| !args.wants(found.way));
-    let [first, others @ ..] = compilers.as_slice() else {
+    let find = |way| {
+        let found = toolchain::find(way, None);
+        found
+            .map_err(|error| missing.push(format!("{error:#}")))
+            .ok()
+    };
+    let Some(compiler) = ways.into_iter().find_map(find) else {
         bail!("no compiler for eBPF: {}", missing.join("; "));
     };
-    if !args.wants(first.way) {
-        bail!("{}", missing.join("; "));
-    }
-    let bytes = ebpf::compile(first, &args.target(first.way))?;
-    let mut made = describe(first, &bytes)?;
-    if let Some(other) = others.first() {
-        let bytes = ebpf::compile(other, &args.target(other.way))?;
-        made.second = Some(Second {
-            way: other.way,
-            rustc: other.version.clone(),
-            object_sha256: sources::sha256(&bytes),
-        });
-    }
+    let bytes = ebpf::compile(&compiler, &args.target(compiler.way))?;
+    let made = describe(&compiler, &bytes)?;
     let object = run::root().join(OBJECT);
     let folder = object.parent().context("the object lies in no folder")?;
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -103,10 +89,10 @@ fn check(args: &Args) -> Result<()> {
     if recorded.sources_sha256 != sources::hash(&run::root())? {
         bail!("the eBPF object is older than its sources; run: {REBUILD}");
     }
-    let (toolchain, wanted) = recorded_compiler(&recorded, args)?;
+    let toolchain = compiler_of_record(&recorded)?;
     let target = args.target(toolchain.way);
     let built = ebpf::compile(&toolchain, &target)?;
-    if sources::sha256(&built) != wanted {
+    if built != checked_in {
         let tools = recorded.tool_changes(&describe(&toolchain, &built)?);
         bail!(difference(&checked_in, &built, &tools, &target));
     }
@@ -115,25 +101,19 @@ fn check(args: &Args) -> Result<()> {
         built.len(),
         toolchain.version
     );
-    if wanted != recorded.object_sha256 {
-        println!("shown with the second compiler of {PROVENANCE}: the first is not here");
-    }
     lint(&toolchain, &target)
 }
 
-/// A compiler that the provenance knows and this machine has, with the hash of its object.
-fn recorded_compiler<'a>(recorded: &'a Provenance, args: &Args) -> Result<(Toolchain, &'a str)> {
-    let mut missing = Vec::new();
-    for (way, version, hash) in recorded.compilers().filter(|(way, ..)| args.wants(*way)) {
-        match toolchain::find(way, Some(version)) {
-            Ok(found) => return Ok((found, hash)),
-            Err(error) => missing.push(format!("{error:#}")),
-        }
-    }
-    if missing.is_empty() {
-        bail!("{PROVENANCE} knows no object of that compiler; run: {REBUILD}");
-    }
-    bail!("{}", missing.join("; "))
+/// The compiler that made the checked-in object. Another one gives other bytes: what it builds says
+/// nothing of the bytes that are shipped.
+fn compiler_of_record(recorded: &Provenance) -> Result<Toolchain> {
+    toolchain::find(recorded.way, Some(&recorded.rustc)).with_context(|| {
+        format!(
+            "{OBJECT} cannot be compared without the compiler that made it; where that one can be had \
+             no more (Debian's package moved on, rustup dropped the nightly), build the object with \
+             the compiler that is here, and commit it: {REBUILD}"
+        )
+    })
 }
 
 /// Warnings of the eBPF side are errors; a compiler without clippy is no reason not to build.
@@ -159,7 +139,6 @@ fn describe(toolchain: &Toolchain, bytes: &[u8]) -> Result<Provenance> {
         toolchain: toolchain::rustup_name(toolchain.way, &toolchain.version),
         linker: run::first_line(Command::new(linker).arg("--version")).unwrap_or_default(),
         llvm: ebpf::llvm_version()?,
-        second: None,
     })
 }
 
@@ -190,6 +169,29 @@ fn difference(checked_in: &[u8], built: &[u8], tools: &[String], target: &Path) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The compiler that is here is not asked in its place, whichever it is.
+    #[test]
+    fn only_the_compiler_of_record_is_asked() {
+        let rustc = "rustc 1.0.0 (that nobody has)";
+        let recorded = |way| Provenance {
+            object_sha256: String::new(),
+            sources_sha256: String::new(),
+            way,
+            rustc: rustc.to_owned(),
+            toolchain: String::new(),
+            linker: String::new(),
+            llvm: String::new(),
+        };
+        for way in [Way::Rustup, Way::Debian] {
+            let error = compiler_of_record(&recorded(way)).expect_err("no such compiler");
+            let text = format!("{error:#}");
+            assert!(text.contains(REBUILD), "{text}");
+            // Where there is no rustup at all, that is what is said.
+            let named = text.contains(rustc) && text.contains(SETUP);
+            assert!(named || text.contains("rustup is not here"), "{text}");
+        }
+    }
 
     #[test]
     fn a_difference_names_place_cause_and_next_step() {

@@ -14,7 +14,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::tidy::tracked;
-use crate::{host, run};
+use crate::{build_ebpf, host, run};
 pub(crate) use program::Arch;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -27,7 +27,8 @@ pub(crate) struct Args {
     /// Architectures, by default this machine's
     #[arg(long, value_enum, value_delimiter = ',', value_name = "ARCH,...")]
     arch: Vec<Arch>,
-    /// Build a second time from a copy of the sources elsewhere and compare the bytes
+    /// Build a second time from a copy of the sources elsewhere, and the eBPF object again, and compare
+    /// the bytes: for a release
     #[arg(long)]
     check: bool,
     /// Only the static program, which deploy/image/Dockerfile copies
@@ -41,6 +42,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         [] => here.into_iter().collect::<Result<_>>()?,
         named => named.to_vec(),
     };
+    if args.check {
+        build_ebpf::run(&build_ebpf::Args::for_check())?;
+    }
     for arch in arches {
         let program = placed(arch)?;
         if args.program_only {

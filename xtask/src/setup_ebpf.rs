@@ -20,6 +20,12 @@ pub(crate) fn run() -> Result<()> {
         .map(|p| (p.way, p.rustc, p.toolchain));
     let compiler = compiler(wanted.as_ref())?;
     println!("compiler: {} ({})", compiler.version, compiler.way);
+    if let Some((way, version, _)) = wanted.filter(|(_, version, _)| *version != compiler.version) {
+        eprintln!(
+            "note: the checked-in object was made by {version} ({way}), which cannot be had here: \
+             `cargo xtask build-ebpf --check` will fail"
+        );
+    }
     llvm()?;
     println!("LLVM:     {LLVM}");
     println!("linker:   {}", BPF_LINKER.ready()?.display());
@@ -33,17 +39,22 @@ fn compiler(wanted: Option<&(Way, String, String)>) -> Result<Toolchain> {
         if let Ok(found) = toolchain::find(*way, Some(version)) {
             return Ok(found);
         }
-        if *way == Way::Rustup {
-            let _ = add_rust_src("nightly");
-            if let Ok(found) = toolchain::find(*way, Some(version)) {
-                return Ok(found);
+        match way {
+            Way::Rustup => {
+                let _ = add_rust_src("nightly");
+                if let Ok(found) = toolchain::find(*way, Some(version)) {
+                    return Ok(found);
+                }
+                eprintln!("the checked-in object was made by {version}: asking rustup for {name}");
+                let install = ["toolchain", "install", name, "--profile", "minimal"];
+                let _ = run::run(rustup().args(install)).and_then(|()| add_rust_src(name));
             }
-            eprintln!("the checked-in object was made by {version}: asking rustup for {name}");
-            let _ = run::run(rustup().args(["toolchain", "install", name, "--profile", "minimal"]))
-                .and_then(|()| add_rust_src(name));
-            if let Ok(found) = toolchain::find(*way, Some(version)) {
-                return Ok(found);
+            Way::Debian => {
+                let _ = install_debian();
             }
+        }
+        if let Ok(found) = toolchain::find(*way, Some(version)) {
+            return Ok(found);
         }
     }
     if let Ok(found) = toolchain::find(Way::Rustup, None) {
@@ -57,14 +68,16 @@ fn compiler(wanted: Option<&(Way, String, String)>) -> Result<Toolchain> {
             if let Ok(found) = toolchain::find(Way::Debian, None) {
                 return Ok(found);
             }
-            host::install(
-                "the Debian compiler",
-                &["rustc-web", "rust-web-src", "cargo-web"],
-            )?;
+            install_debian()?;
             toolchain::find(Way::Debian, None)
                 .context("neither rustup's nightly nor Debian's compiler can be used")
         }
     }
+}
+
+fn install_debian() -> Result<()> {
+    let packages = ["rustc-web", "rust-web-src", "cargo-web"];
+    host::install("the Debian compiler", &packages)
 }
 
 fn add_rust_src(toolchain: &str) -> Result<()> {

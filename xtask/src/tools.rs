@@ -18,7 +18,7 @@ pub(crate) struct Tool {
     pub(crate) program: &'static str,
     /// The version that is installed; another one in PATH is not used.
     pub(crate) version: &'static str,
-    /// Further arguments of `cargo install`.
+    /// Further arguments of `cargo install`, which installs with the lock file that the package brings.
     pub(crate) arguments: &'static [&'static str],
     /// Environment of its build.
     pub(crate) env: &'static [(&'static str, &'static str)],
@@ -37,7 +37,7 @@ pub(crate) const CARGO_DENY: Tool = Tool {
     package: "cargo-deny",
     program: "cargo-deny",
     version: "0.20.2",
-    arguments: &["--locked"],
+    arguments: &[],
     env: QUICK_BUILD,
 };
 
@@ -46,7 +46,7 @@ pub(crate) const TYPOS: Tool = Tool {
     package: "typos-cli",
     program: "typos",
     version: "1.52.0",
-    arguments: &["--locked"],
+    arguments: &[],
     env: QUICK_BUILD,
 };
 
@@ -55,7 +55,7 @@ pub(crate) const CARGO_CYCLONEDX: Tool = Tool {
     package: "cargo-cyclonedx",
     program: "cargo-cyclonedx",
     version: "0.5.9",
-    arguments: &["--locked"],
+    arguments: &[],
     env: QUICK_BUILD,
 };
 
@@ -99,7 +99,8 @@ impl Tool {
         eprintln!("installing {package} {version} into target/tools");
         run::run(
             run::cargo()
-                .args(["install", "--quiet", package, "--version", version])
+                .args(["install", "--quiet", "--locked", package])
+                .args(["--version", version])
                 .args(self.arguments)
                 .arg("--root")
                 .arg(folder())

@@ -2,8 +2,8 @@
 //! behind a translation of its addresses.
 
 use super::{
-    Bytes, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ends, IPV4_LEN, IPV6_LEN, Kind, Link, Segment, address,
-    bare, ethernet, extension_headers, mapped,
+    Bytes, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ends, IPV4_LEN, IPV6_LEN, Kind, Link, Segment, bare,
+    ethernet, extension_headers, ipv6_ends, mapped,
 };
 use crate::evidence::Fault;
 use crate::service::{Family, UDP};
@@ -22,6 +22,7 @@ pub fn parse<B: Bytes>(bytes: &B, link: Link) -> Result<Option<(Segment, usize)>
     let Some((ends, offset)) = network(bytes, link) else {
         return Ok(None);
     };
+    let ends = ends.ok_or(Fault::Malformed)?;
     let [ports, lengths] = bytes.words(offset).ok_or(Fault::Truncated)?;
     let [high, low, _, _] = lengths.to_ne_bytes();
     let length = usize::from(u16::from_be_bytes([high, low]));
@@ -51,10 +52,10 @@ pub fn parse<B: Bytes>(bytes: &B, link: Link) -> Result<Option<(Segment, usize)>
     Ok(Some((segment, offset + UDP_LEN)))
 }
 
-/// The ends of a datagram and where its UDP header begins; nothing for other protocols, later
-/// fragments and headers that cannot be followed.
+/// The ends of a datagram (see [`ipv6_ends`]) and where its UDP header begins; nothing for other
+/// protocols, later fragments and headers that cannot be followed.
 #[inline(always)]
-fn network<B: Bytes>(bytes: &B, link: Link) -> Option<(Ends, usize)> {
+fn network<B: Bytes>(bytes: &B, link: Link) -> Option<(Option<Ends>, usize)> {
     let (ethertype, offset) = match link {
         Link::Ethernet => ethernet(bytes).ok()?,
         Link::None => bare(bytes).ok()?,
@@ -77,18 +78,14 @@ fn network<B: Bytes>(bytes: &B, link: Link) -> Option<(Ends, usize)> {
                 destination: mapped(destination),
                 family: Family::V4,
             };
-            Some((ends, offset + header_len))
+            Some((Some(ends), offset + header_len))
         }
         ETHERTYPE_IPV6 => {
             let [_, lengths, s0, s1, s2, s3, d0, d1, d2, d3] = bytes.words(offset)?;
             let [_, _, next, _] = lengths.to_ne_bytes();
             let headers = extension_headers(bytes, offset + IPV6_LEN, next, [UDP, UDP]);
             let (_, skipped) = headers.ok()??;
-            let ends = Ends {
-                source: address([s0, s1, s2, s3]),
-                destination: address([d0, d1, d2, d3]),
-                family: Family::V6,
-            };
+            let ends = ipv6_ends([s0, s1, s2, s3, d0, d1, d2, d3]);
             Some((ends, offset + IPV6_LEN + skipped))
         }
         _ => None,

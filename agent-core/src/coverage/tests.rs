@@ -64,10 +64,10 @@ fn a_full_map_suspends_lost_for_as_long_as_it_is_recent() {
     coverage.read(&faults, 0, at(11));
     let full = health(&coverage, 11);
     assert!(full.lost_suspended);
-    assert!(
-        full.reasons
-            .contains(&CoverageLoss::PendingFull { missed: 2 })
-    );
+    assert!(full.reasons.contains(&CoverageLoss::PendingFull {
+        missed: 2,
+        by: None
+    }));
     coverage.read(&faults, 0, at(21));
     assert!(!health(&coverage, 21).lost_suspended);
 }

@@ -15,7 +15,7 @@ use crate::damping::{Damping, UpgradeGate};
 use crate::drain::Drain;
 use crate::effect::{Answers, Effect, Effects, Judged, Notice, Remembered};
 use crate::eligibility::{Eligibility, eligibility};
-use crate::event::{Event, Facts, KernelSample, Successor};
+use crate::event::{Event, Facts, Heaviest, KernelSample, Successor};
 use crate::evidence::{CountDelta, Directory, Sample, Sighting};
 use crate::ledger::Ledger;
 use crate::limits::{
@@ -210,6 +210,9 @@ impl Judge {
     fn sample(&mut self, sample: KernelSample, directory: &dyn Directory, effects: &mut Effects) {
         let (faults, forgotten) = (&sample.faults, sample.forgotten_early);
         self.coverage.read(faults, forgotten, self.now);
+        if let Some(heaviest) = &sample.heaviest {
+            self.coverage.crowd(in_words(heaviest, directory));
+        }
         let observer = self.coverage.health(self.facts.missing, self.now);
         let unwatched =
             || "Services are not watched, only the sentinel (--view=sentinel)".to_owned();
@@ -348,6 +351,22 @@ impl Judge {
             written: self.now,
         })));
     }
+}
+
+/// Who fills the map of connections.
+fn in_words(heaviest: &Heaviest, directory: &dyn Directory) -> String {
+    let Heaviest {
+        entries,
+        service,
+        to_service,
+        client,
+        from_client,
+    } = heaviest;
+    let known = directory.service(*service);
+    let service = known.map_or_else(|| format!("Service id {service}"), |info| info.label());
+    format!(
+        "of {entries} that are followed {to_service} are to {service}, {from_client} from {client}"
+    )
 }
 
 /// A new connection to an endpoint that had left: for how long the rules keep it.

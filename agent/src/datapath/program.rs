@@ -2,11 +2,16 @@
 //!
 //! A map that is full is no error: the change is handed back, so that the planner counts it as
 //! missing and tries again when there is room.
+//!
+//! Ports of UDP Services are marked before anything is looked for there, and unmarked by what stands in
+//! the maps, long after it went. Another agent may mark and unmark at the same time: whoever puts
+//! entries in marks their ports again behind that, and whoever unmarks looks again behind that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem::discriminant;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use agent_common::abi::map;
 use agent_common::evidence::UdpPorts;
@@ -21,9 +26,14 @@ use super::load::{MapsError, refused, take};
 use super::syscall;
 use agent_core::expect::SourcePrefix;
 use agent_core::plan::{Installed, MapChange};
+use agent_core::time::Mono;
 
 /// Puts of one call: more save nothing, and hold up memory.
 const BATCH: usize = 1024;
+
+/// A port is unmarked this long after its last entry went at the earliest: answers to datagrams that
+/// are followed have come by then.
+const UNMARK_AFTER: Duration = Duration::from_secs(60);
 
 /// The maps that hold expectations.
 pub struct Programmer {
@@ -32,6 +42,10 @@ pub struct Programmer {
     sources: LpmTrie<MapData, [u8; 16], u32>,
     devices: HashMap<MapData, u32, u32>,
     udp_ports: Array<MapData, UdpPorts>,
+    /// Ports may be marked that are no Service's any more: entries went, or a former agent marked them.
+    has_leftovers: bool,
+    /// When those are unmarked.
+    unmark_at: Option<Mono>,
 }
 
 /// Result of a plan.
@@ -52,15 +66,15 @@ impl Programmer {
             sources: take(ebpf, map::SOURCES)?,
             devices: take(ebpf, map::DEVICES)?,
             udp_ports: take(ebpf, map::UDP_PORTS)?,
+            has_leftovers: true,
+            unmark_at: None,
         })
     }
 
     /// Applies a plan, in its order. Every change is tried, whatever became of those before it.
     pub fn apply(&mut self, plan: &[MapChange]) -> Outcome {
-        let mut outcome = Outcome {
-            error: self.mark_ports(plan).err().map(|error| error.to_string()),
-            ..Outcome::default()
-        };
+        let mut outcome = Outcome::default();
+        self.mark_ports(plan, &mut outcome);
         for run in plan.chunk_by(|one, next| discriminant(one) == discriminant(next)) {
             for changes in run.chunks(BATCH) {
                 // A map that is full, a kernel without the call: one at a time tells which are in.
@@ -70,24 +84,79 @@ impl Programmer {
                 }
             }
         }
+        self.mark_ports(plan, &mut outcome);
         outcome
     }
 
-    /// Marks the ports of UDP Services, before anything is looked for there. They stay marked: a port
-    /// that is no Service's any more costs its datagrams a lookup. Another agent may have marked some
-    /// since the last plan.
-    fn mark_ports(&mut self, plan: &[MapChange]) -> Result<(), MapError> {
-        let mut ports = plan.iter().filter_map(udp_port).peekable();
-        if ports.peek().is_none() {
-            return Ok(());
+    /// Marks the ports of a plan's UDP frontends and endpoints.
+    fn mark_ports(&mut self, plan: &[MapChange], outcome: &mut Outcome) {
+        let ports: Vec<Port> = plan.iter().filter_map(udp_port).collect();
+        let gone: Vec<Port> = plan.iter().filter_map(gone_port).collect();
+        if ports.is_empty() && gone.is_empty() {
+            return;
         }
-        let before = self.udp_ports.get(&0, 0)?;
-        let mut marked = before;
-        ports.for_each(|port| marked.mark(port));
+        let marked = self.marked_ports().and_then(|marked| {
+            self.has_leftovers |= gone.iter().any(|port| marked.has(*port));
+            self.mark(marked, ports)
+        });
+        if let Err(error) = marked {
+            outcome.error.get_or_insert_with(|| error.to_string());
+        }
+    }
+
+    fn mark(
+        &mut self,
+        mut marked: UdpPorts,
+        ports: impl IntoIterator<Item = Port>,
+    ) -> Result<(), MapsError> {
+        let before = marked;
+        ports.into_iter().for_each(|port| marked.mark(port));
         if marked == before {
             return Ok(());
         }
-        self.udp_ports.set(0, marked, 0)
+        let written = self.udp_ports.set(0, marked, 0);
+        written.map_err(refused("write to", map::UDP_PORTS))
+    }
+
+    /// The ports that are marked.
+    pub fn marked_ports(&self) -> Result<UdpPorts, MapsError> {
+        let marked = self.udp_ports.get(&0, 0);
+        marked.map_err(refused("read", map::UDP_PORTS))
+    }
+
+    /// Unmarks ports that have been no Service's for a while. Call it from time to time.
+    pub fn unmark_ports(&mut self, now: Mono) -> Result<(), MapsError> {
+        if self.unmark_at.is_none() && std::mem::take(&mut self.has_leftovers) {
+            self.unmark_at = Some(now.plus(UNMARK_AFTER));
+        }
+        if self.unmark_at.take_if(|at| now >= *at).is_none() {
+            return Ok(());
+        }
+        let mut standing = UdpPorts::default();
+        (self.standing_ports()?.into_iter()).for_each(|port| standing.mark(port));
+        if standing == self.marked_ports()? {
+            return Ok(());
+        }
+        let written = self.udp_ports.set(0, standing, 0);
+        written.map_err(refused("write to", map::UDP_PORTS))?;
+        let ports = self.standing_ports()?;
+        self.mark(standing, ports)
+    }
+
+    /// Ports of the UDP frontends and endpoints that stand in the maps.
+    fn standing_ports(&self) -> Result<BTreeSet<Port>, MapsError> {
+        let mut ports = BTreeSet::new();
+        let fd = self.frontends.map().fd().as_fd();
+        syscall::for_each(fd, |key: FrontendKey, _: FrontendValue| {
+            ports.extend((key.protocol == UDP).then_some(key.port));
+        })
+        .map_err(refused("read", map::FRONTENDS))?;
+        let fd = self.endpoints.map().fd().as_fd();
+        syscall::for_each(fd, |key: EndpointKey, value: EndpointValue| {
+            ports.extend((value.flags & endpoint_flag::UDP != 0).then_some(key.port));
+        })
+        .map_err(refused("read", map::ENDPOINTS))?;
+        Ok(ports)
     }
 
     /// One call for many puts of a kind: each costs a fifth of a call of its own.
@@ -200,6 +269,15 @@ fn udp_port(change: &MapChange) -> Option<Port> {
         MapChange::PutEndpoint { key, value } => {
             (value.flags & endpoint_flag::UDP != 0).then_some(key.port)
         }
+        _ => None,
+    }
+}
+
+/// The port of an entry that goes, which may be a UDP Service's.
+fn gone_port(change: &MapChange) -> Option<Port> {
+    match change {
+        MapChange::DeleteFrontend { key } => (key.protocol == UDP).then_some(key.port),
+        MapChange::DeleteEndpoint { key } => Some(key.port),
         _ => None,
     }
 }

@@ -118,6 +118,7 @@ impl Sampler {
                 last_proofs,
                 faults,
                 forgotten_early: swept.forgotten_early,
+                heaviest: swept.heaviest,
                 outside,
                 unanswered,
             },
@@ -129,8 +130,8 @@ impl Sampler {
     /// Datagrams judge nobody: what cannot be read of them is no reason to read nothing.
     fn sweep_datagrams(&mut self, now: Mono) -> (Swept, Vec<UdpAnswer>) {
         let mut answers = Vec::new();
-        let swept = self.datagrams.sweep(now.0, |key, pending, is_over| {
-            answers.extend(answer_of(key, pending).filter(|_| is_over));
+        let swept = self.datagrams.sweep(now.0, |key, pending, met| {
+            answers.extend(answer_of(key, pending).filter(|_| met.is_over));
         });
         let was_refused = std::mem::replace(&mut self.datagrams_refused, swept.is_err());
         match swept {

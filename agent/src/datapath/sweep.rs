@@ -2,17 +2,17 @@
 //! be forgotten.
 //!
 //! Whether a connection failed is told from its entry once its loss window is over, never by
-//! subtracting counts. An entry outlives its outcome, since only an entry that is still there tells
-//! a SYN that comes again from a first one (finding 11).
+//! subtracting counts. An entry outlives its outcome, since it tells a SYN that comes again from a
+//! first one (finding 11). One that is evicted before its time is remembered instead ([`evicted`]).
 //!
 //! So every connection is met at least once, with its client, which counts do not tell.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use agent_common::abi::{LOSS_WINDOW_NS, MAX_PENDING, map};
+use agent_common::abi::{LOSS_WINDOW_NS, map};
 use agent_common::evidence::{Pending, PendingKey, state};
-use agent_common::service::{FAMILIES, Family, FrontendKind, SourceClass, frontend_flag};
+use agent_common::service::{FAMILIES, Family, FrontendKind, Owed, SourceClass, frontend_flag};
 use agent_common::transition::{Failed, failed};
 use agent_common::udp::is_flow;
 use aya::Ebpf;
@@ -21,13 +21,21 @@ use aya::maps::{Map, MapData};
 use super::load::{LoadError, MapsError, refused};
 use super::syscall;
 use agent_core::drain::{Arrival, Outside};
+use agent_core::event::Heaviest;
 use agent_core::time::Mono;
+use bounds::{Candidate, heaviest, surplus};
+use evicted::Evicted;
+
+mod bounds;
+mod evicted;
 
 /// An answered entry is forgotten after this long: a client retransmits no SYN then, unless the
 /// answer did not reach it, and then after one second. The next datagram of an answered flow is
 /// followed again.
 const KEEP_ANSWERED_NS: u64 = 1_500_000_000;
-/// An unanswered connection is kept for as long as Linux sends its SYN again (6 times, 127 s).
+/// An unanswered connection that was owed forwarding is kept for as long as Linux sends its SYN again
+/// (6 times, 127 s), within [`bounds`]. Of one that was owed nothing else than a rejection nothing is
+/// judged: it is evicted after its loss window.
 const KEEP_CONNECTION_NS: u64 = 130_000_000_000;
 /// An unanswered datagram waits so long for its answer. The map has room for as many as come meanwhile
 /// (`abi::MAX_UDP_PENDING`).
@@ -35,10 +43,6 @@ const KEEP_DATAGRAM_NS: u64 = 4_000_000_000;
 /// A probe of the sentinel's, which is not sent again and is judged within its timeout; and the second
 /// name of a connection with payload in its SYN.
 const KEEP_PROBE_NS: u64 = 3_000_000_000;
-/// Above this many connections the oldest are forgotten early.
-const CROWDED: usize = MAX_PENDING as usize / 4 * 3;
-/// Down to this many.
-const RELIEVED: usize = MAX_PENDING as usize / 2;
 /// A program reads the clock before it puts an entry in: after this long it has.
 const IN_THE_MAP_NS: u64 = 50_000_000;
 
@@ -58,8 +62,19 @@ pub(super) struct Swept {
     pub(super) failed: Vec<(PendingKey, Pending, Failed)>,
     /// Entries under way.
     pub(super) under_way: usize,
-    /// Entries that had to be forgotten early: a SYN that comes again may now pass for a first one.
+    /// Entries that were evicted although no more of them can be remembered: a SYN that comes again
+    /// may now pass for a first one.
     pub(super) forgotten_early: usize,
+    /// Who fills the map, where it is crowded.
+    pub(super) heaviest: Option<Heaviest>,
+}
+
+/// A view on an entry that a sweep met.
+pub(super) struct Met {
+    /// It is forgotten with this sweep.
+    pub(super) is_over: bool,
+    /// It is not the first entry of its connection.
+    is_again: bool,
 }
 
 /// A map of what is under way, and what was told of it.
@@ -68,6 +83,8 @@ pub(super) struct Sweeper {
     map: MapData,
     /// Entries that failed, were reported already and are still in the map.
     told: HashSet<PendingKey>,
+    /// Connections whose entries were evicted.
+    evicted: Evicted,
     has_swept: bool,
 }
 
@@ -81,6 +98,7 @@ impl Sweeper {
             name,
             map,
             told: HashSet::new(),
+            evicted: Evicted::default(),
             has_swept: false,
         })
     }
@@ -89,27 +107,29 @@ impl Sweeper {
         self.map.fd().as_fd()
     }
 
-    /// One sweep at `now`, which gives every entry to `each`, and whether it is forgotten. Cost: a
-    /// batch of lookups, nothing per device or Service.
+    /// One sweep at `now`, which gives every entry to `each`. Cost: a batch of lookups, nothing per
+    /// device or Service.
     pub(super) fn sweep(
         &mut self,
         now: u64,
-        mut each: impl FnMut(&PendingKey, &Pending, bool),
+        mut each: impl FnMut(&PendingKey, &Pending, Met),
     ) -> Result<Swept, MapsError> {
-        let (keep, crowded) = match self.name {
-            map::PENDING => (KEEP_CONNECTION_NS, CROWDED),
-            _ => (KEEP_DATAGRAM_NS, usize::MAX),
+        let (keep, is_bounded) = match self.name {
+            map::PENDING => (KEEP_CONNECTION_NS, true),
+            _ => (KEEP_DATAGRAM_NS, false),
         };
         let mut swept = Swept::default();
         // An entry may be met twice.
         let mut failures = HashMap::new();
-        let (mut kept, mut forget) = (Vec::new(), Vec::new());
+        let (mut candidates, mut forget, mut evict) = (Vec::new(), Vec::new(), Vec::new());
         // A payload that comes again has the same key, and another agent may forget it too.
         let mut still_told = HashSet::new();
+        self.evicted.age(now, keep);
         let met = |key: PendingKey, pending: Pending| {
             swept.under_way += 1;
             let age = now.saturating_sub(pending.arrived_ns);
-            if let Some(failed) = failed_for(&pending, age) {
+            let is_again = is_bounded && self.evicted.holds(&key);
+            if let Some(failed) = failed_for(&pending, age).filter(|_| !is_again) {
                 if self.told.contains(&key) {
                     still_told.insert(key);
                 } else {
@@ -117,22 +137,28 @@ impl Sweeper {
                 }
             }
             let is_over = age > keep_for(&key, &pending, keep);
-            if is_over {
+            if !is_over {
+                candidates.extend(candidate(key, &pending, age).filter(|_| is_bounded));
+            } else if is_owed_nothing(&pending) {
+                evict.push(key);
+            } else {
                 forget.push(key);
-            } else if age > LOSS_WINDOW_NS {
-                kept.push((pending.arrived_ns, key));
             }
-            each(&key, &pending, is_over);
+            each(&key, &pending, Met { is_over, is_again });
         };
         syscall::for_each(self.fd(), met).map_err(refused("sweep", self.name))?;
-        let staying = swept.under_way.saturating_sub(forget.len());
-        if staying > crowded {
-            kept.sort_unstable();
-            let surplus = (staying - RELIEVED).min(kept.len());
-            swept.forgotten_early = surplus;
-            forget.extend(kept[..surplus].iter().map(|(_, key)| *key));
-        }
+        swept.heaviest = heaviest(&candidates);
+        evict.extend(surplus(candidates));
+        let over = forget.len();
+        forget.extend(evict);
         syscall::delete(self.fd(), &forget).map_err(refused("sweep", self.name))?;
+        if is_bounded {
+            let evicted = &forget[over..];
+            evicted.iter().for_each(|key| self.evicted.note(key));
+            if self.evicted.is_full() {
+                swept.forgotten_early = evicted.len();
+            }
+        }
         // Only now: what a sweep that fails had found is found again.
         self.told = still_told;
         self.told.extend(failures.keys());
@@ -176,10 +202,13 @@ impl Arrivals {
         let news = self.told_until.unwrap_or(until)..until;
         let mut arrivals = Vec::new();
         let mut unanswered = [0; FAMILIES];
-        let swept = connections.sweep(now, |key, pending, _| {
+        let swept = connections.sweep(now, |key, pending, met| {
             let told = pending.arrived_ns.saturating_add(LOSS_WINDOW_NS);
             let is_new = news.contains(&pending.arrived_ns);
-            if !(is_new || news.contains(&told)) || !is_from_outside(pending, &self.uplinks) {
+            if met.is_again
+                || !(is_new || news.contains(&told))
+                || !is_from_outside(pending, &self.uplinks)
+            {
                 return;
             }
             if is_new {
@@ -230,9 +259,32 @@ fn keep_for(key: &PendingKey, pending: &Pending, unanswered: u64) -> u64 {
         KEEP_PROBE_NS
     } else if pending.state & state::ANSWER_OUT != 0 {
         KEEP_ANSWERED_NS
+    } else if is_owed_nothing(pending) {
+        LOSS_WINDOW_NS
     } else {
         unanswered
     }
+}
+
+/// Whether it was to be dropped or rejected: whatever became of it, it is no failure.
+fn is_owed_nothing(pending: &Pending) -> bool {
+    !Owed::from_byte(pending.owed).is_forward()
+}
+
+/// An entry as one that can be evicted. A probe cannot, nor can an entry that was not met by the
+/// arrivals yet.
+fn candidate(key: PendingKey, pending: &Pending, age: u64) -> Option<Candidate> {
+    let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
+    let is_answered = pending.state & state::ANSWER_OUT != 0;
+    let is_late = age > LOSS_WINDOW_NS;
+    (!is_probe && age > IN_THE_MAP_NS).then_some(Candidate {
+        key,
+        client: pending.client,
+        service: pending.service,
+        arrived_ns: pending.arrived_ns,
+        is_settled: is_late || is_answered || is_owed_nothing(pending),
+        is_waiting: is_late && !is_answered,
+    })
 }
 
 /// Failure of a connection or datagram; the prober reports what became of a probe.
@@ -338,9 +390,52 @@ mod tests {
         let pending = Pending {
             state,
             flags,
+            owed: Owed::Forward as u8,
             ..Pending::default()
         };
         assert_eq!(keep_for(&key, &pending, KEEP_DATAGRAM_NS), expected);
+    }
+
+    #[rstest]
+    #[case::forwarding(Owed::Forward, 0, KEEP_CONNECTION_NS)]
+    #[case::a_local_endpoint(Owed::LocalOnly, state::FORWARDED, KEEP_CONNECTION_NS)]
+    #[case::a_rejection(Owed::Reject, 0, LOSS_WINDOW_NS)]
+    #[case::a_rejection_that_came(Owed::Reject, state::REJECTED, LOSS_WINDOW_NS)]
+    #[case::nothing(Owed::Nothing, state::FORWARDED, LOSS_WINDOW_NS)]
+    #[case::answered(Owed::Nothing, state::FORWARDED | state::ANSWER_OUT, KEEP_ANSWERED_NS)]
+    fn kept_by_what_is_owed(#[case] owed: Owed, #[case] state: u32, #[case] expected: u64) {
+        let pending = Pending {
+            state,
+            owed: owed as u8,
+            ..Pending::default()
+        };
+        let kept = keep_for(&PendingKey::default(), &pending, KEEP_CONNECTION_NS);
+        assert_eq!(kept, expected);
+    }
+
+    /// Probes are judged one by one, and an entry that the arrivals did not meet yet is not evicted.
+    #[rstest]
+    #[case::waits(Owed::Forward, 0, 0, 2 * LOSS_WINDOW_NS, Some((true, true)))]
+    #[case::answered(Owed::Forward, state::ANSWER_OUT, 0, 2 * LOSS_WINDOW_NS, Some((true, false)))]
+    #[case::under_way(Owed::Forward, 0, 0, IN_THE_MAP_NS + 1, Some((false, false)))]
+    #[case::to_be_rejected(Owed::Reject, 0, 0, IN_THE_MAP_NS + 1, Some((true, false)))]
+    #[case::just_came(Owed::Forward, 0, 0, IN_THE_MAP_NS, None)]
+    #[case::probe(Owed::Forward, 0, frontend_flag::SENTINEL, 2 * LOSS_WINDOW_NS, None)]
+    fn candidates(
+        #[case] owed: Owed,
+        #[case] state: u32,
+        #[case] flags: u8,
+        #[case] age: u64,
+        #[case] expected: Option<(bool, bool)>,
+    ) {
+        let pending = Pending {
+            state,
+            flags,
+            owed: owed as u8,
+            ..Pending::default()
+        };
+        let found = candidate(PendingKey::default(), &pending, age);
+        assert_eq!(found.map(|of| (of.is_settled, of.is_waiting)), expected);
     }
 
     #[test]

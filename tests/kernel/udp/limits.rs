@@ -36,6 +36,18 @@ fn too_little_to_be_known_by(#[case] length: usize) {
     });
 }
 
+/// By IPv6 nothing comes to an IPv4 frontend.
+#[test]
+fn an_ipv4_address_in_an_ipv6_header() {
+    stage(|observer, sandbox| {
+        let to = "[::ffff:10.96.0.10]:53".parse().expect("an address");
+        let asked = packet::udp(ends(Family::V6).client, to, &question(7));
+        comes(observer, &asked, sandbox.client);
+        assert_eq!(outcomes(observer), []);
+        assert_eq!(faults(observer), [(Fault::Malformed, 1)]);
+    });
+}
+
 /// Every length has a hash of its own beginning: 8 to 40 bytes are matched.
 #[test]
 fn payloads_of_every_length() {

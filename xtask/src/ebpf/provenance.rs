@@ -27,19 +27,6 @@ pub(crate) struct Provenance {
     pub(crate) linker: String,
     /// LLVM of linker and llvm-objcopy.
     pub(crate) llvm: String,
-    /// Result of the other way's compiler for the same sources, where it was there too: a machine
-    /// that can have only that one can still check them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) second: Option<Second>,
-}
-
-/// A second compiler, and the hash of its object. That object is not checked in.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Second {
-    pub(crate) way: Way,
-    pub(crate) rustc: String,
-    pub(crate) object_sha256: String,
 }
 
 impl Provenance {
@@ -58,20 +45,9 @@ impl Provenance {
             .with_context(|| format!("cannot write {PROVENANCE}"))
     }
 
-    /// The compilers whose object is known: where from, version, hash of the object.
-    pub(crate) fn compilers(&self) -> impl Iterator<Item = (Way, &str, &str)> {
-        let second = self
-            .second
-            .iter()
-            .map(|s| (s.way, s.rustc.as_str(), s.object_sha256.as_str()));
-        [(self.way, self.rustc.as_str(), self.object_sha256.as_str())]
-            .into_iter()
-            .chain(second)
-    }
-
     /// The tools that differ from `other`'s, as lines "name: recorded -> here".
     ///
-    /// Compilers are no part of it: a compiler is only asked if the provenance names its version.
+    /// The compiler is no part of it: no other one than the recorded is asked.
     pub(crate) fn tool_changes(&self, other: &Self) -> Vec<String> {
         [
             ("linker", &self.linker, &other.linker),
@@ -97,28 +73,7 @@ mod tests {
             toolchain: "nightly-2026-05-20".to_owned(),
             linker: "bpf-linker 0.13.0".to_owned(),
             llvm: "22.1.8".to_owned(),
-            second: None,
         }
-    }
-
-    #[test]
-    fn a_second_compiler_does_not_hide_the_first() {
-        let second = Second {
-            way: Way::Debian,
-            rustc: "rustc 1.96.0".to_owned(),
-            object_sha256: "cc".to_owned(),
-        };
-        let both = Provenance {
-            second: Some(second),
-            ..provenance()
-        };
-        let text = serde_json::to_string_pretty(&both).unwrap();
-        assert!(
-            text.find("\"aa\"").unwrap() < text.find("\"cc\"").unwrap(),
-            "{text}"
-        );
-        let hashes: Vec<&str> = both.compilers().map(|(_, _, hash)| hash).collect();
-        assert_eq!(hashes, ["aa", "cc"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::world::*;
 use crate::answer::UnknownPolicy;
 use crate::cause::{State, Why};
 use crate::coverage::{Hook, Hooks, ObserverStart};
-use crate::event::{Event, KernelSample};
+use crate::event::{Event, Heaviest, KernelSample};
 use crate::evidence::{CountDelta, CoverageLoss};
 use crate::verdict::Coverage;
 
@@ -115,7 +115,7 @@ fn interfaces_that_are_not_observed(
 }
 
 #[rstest]
-#[case::more_than_can_be_followed(Fault::PendingFull, [true, false], CoverageLoss::PendingFull { missed: 5 })]
+#[case::more_than_can_be_followed(Fault::PendingFull, [true, false], CoverageLoss::PendingFull { missed: 5, by: None })]
 #[case::single_sources(Fault::OverBudget, [false, false], CoverageLoss::OverBudget { missed: 5 })]
 fn connections_that_were_not_followed_are_missed_for_ten_seconds(
     #[case] fault: Fault,
@@ -131,6 +131,36 @@ fn connections_that_were_not_followed_are_missed_for_ten_seconds(
     assert_eq!(missed(250, 5), (true, suspends));
     assert_eq!(missed(9_999, 5), (true, suspends));
     assert_eq!(missed(1, 5), (false, [false, false]));
+}
+
+/// Whoever filled the map is named, also while it fills no further.
+#[test]
+fn a_full_map_names_who_filled_it() {
+    let mut scene = Scene::probed();
+    let heaviest = Heaviest {
+        entries: 30_000,
+        service: scene.id("web"),
+        to_service: 29_000,
+        client: "10.244.0.7".parse().expect("an address"),
+        from_client: 1_900,
+    };
+    let first = KernelSample {
+        heaviest: Some(heaviest),
+        ..faults(Fault::PendingFull, 5)
+    };
+    let by = |of: &Coverage| {
+        let full = of.losses.iter().find(|of| of.loss.name() == "pending_full");
+        full.map(|of| of.sentence.clone())
+    };
+    let mut sentences = Vec::new();
+    for sample in [first, faults(Fault::PendingFull, 5)] {
+        let effects = scene.later(250).sample(sample);
+        sentences.extend(by(&effects.judged().verdict.coverage));
+    }
+    let said = "5 new connections were not followed: more at a time than the map holds (of 30000 \
+                that are followed 29000 are to default/web, 1900 from 10.244.0.7); lost connections \
+                are not judged";
+    assert_eq!(sentences, [said, said]);
 }
 
 #[test]

@@ -1,0 +1,193 @@
+//! Bounds of what is kept in the map of connections, by client and by Service. What exceeds them goes
+//! from those that have most: a flood evicts its own entries, and light Services keep theirs.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::Ipv6Addr;
+
+use agent_common::abi::MAX_PENDING;
+use agent_common::evidence::PendingKey;
+use agent_common::service::Address;
+use agent_core::event::Heaviest;
+
+/// Unanswered connections that are kept after their loss window: of one client...
+const PER_CLIENT: usize = 1_024;
+/// ...and of one Service port and family.
+const PER_SERVICE: usize = 4_096;
+/// Above this many entries of any age the map is crowded...
+const CROWDED: usize = MAX_PENDING as usize / 4 * 3;
+/// ...and is relieved down to this many: as many again may come until the next sweep.
+const RELIEVED: usize = MAX_PENDING as usize / 2;
+
+/// An entry that can be evicted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub(super) key: PendingKey,
+    pub(super) client: Address,
+    pub(super) service: u32,
+    pub(super) arrived_ns: u64,
+    /// Nothing is judged of it any more.
+    pub(super) is_settled: bool,
+    /// Its loss window is over without an answer: it is kept for the sake of SYNs that come again.
+    pub(super) is_waiting: bool,
+}
+
+/// Keys of the entries that are to go.
+pub(super) fn surplus(mut entries: Vec<Candidate>) -> Vec<PendingKey> {
+    if entries.len() <= PER_CLIENT {
+        return Vec::new();
+    }
+    // Of one client or Service the newest stay, and first of all those that are still to be judged.
+    entries.sort_unstable_by_key(|entry| (entry.is_settled, Reverse(entry.arrived_ns)));
+    let waiting = entries.iter().filter(|entry| entry.is_waiting);
+    let mut evicted = beyond(waiting, PER_CLIENT, PER_SERVICE);
+    let mut most = RELIEVED;
+    if entries.len() - evicted.len() > CROWDED {
+        while entries.len() - evicted.len() > RELIEVED && most > 1 {
+            most /= 2;
+            evicted = beyond(entries.iter(), most, most);
+        }
+    }
+    evicted
+}
+
+/// The Service and the client that have most entries of a crowded map.
+pub(super) fn heaviest(entries: &[Candidate]) -> Option<Heaviest> {
+    if entries.len() <= CROWDED {
+        return None;
+    }
+    let (service, to_service) = most(entries.iter().map(|entry| entry.service))?;
+    let (client, from_client) = most(entries.iter().map(|entry| entry.client))?;
+    Some(Heaviest {
+        entries: entries.len(),
+        service,
+        to_service,
+        client: Ipv6Addr::from(client).to_canonical(),
+        from_client,
+    })
+}
+
+/// The commonest value, and how often it is there.
+fn most<T: Hash + Ord + Copy>(values: impl Iterator<Item = T>) -> Option<(T, usize)> {
+    let mut counts = HashMap::new();
+    values.for_each(|value| *counts.entry(value).or_default() += 1);
+    counts
+        .into_iter()
+        .max_by_key(|(value, count)| (*count, *value))
+}
+
+/// Those beyond the first so many of their client or Service.
+fn beyond<'a>(
+    entries: impl Iterator<Item = &'a Candidate>,
+    per_client: usize,
+    per_service: usize,
+) -> Vec<PendingKey> {
+    let (mut clients, mut services) = (HashMap::new(), HashMap::new());
+    let mut evicted = Vec::new();
+    for entry in entries {
+        let client: &mut usize = clients.entry(entry.client).or_default();
+        let service: &mut usize = services.entry(entry.service).or_default();
+        if *client >= per_client || *service >= per_service {
+            evicted.push(entry.key);
+        } else {
+            *client += 1;
+            *service += 1;
+        }
+    }
+    evicted
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use agent_common::service::mapped;
+    use rstest::rstest;
+
+    use super::*;
+
+    const HONEST: u32 = 7;
+
+    /// So many connections of each of the clients to a Service, the first client's first.
+    fn flood(service: u32, clients: u32, each: u32, is_waiting: bool) -> Vec<Candidate> {
+        let entry = |number: u32| Candidate {
+            key: PendingKey {
+                isn: (service << 20) | number,
+                family: 0,
+            },
+            client: mapped(((service << 16) | (number % clients)).to_be_bytes()),
+            service,
+            arrived_ns: u64::from(number),
+            is_settled: is_waiting,
+            is_waiting,
+        };
+        (0..clients * each).map(entry).collect()
+    }
+
+    fn kept(all: &[Candidate]) -> HashMap<u32, usize> {
+        let evicted: HashSet<PendingKey> = surplus(all.to_vec()).into_iter().collect();
+        let mut kept = HashMap::new();
+        for entry in all.iter().filter(|entry| !evicted.contains(&entry.key)) {
+            *kept.entry(entry.service).or_default() += 1;
+        }
+        kept
+    }
+
+    #[rstest]
+    #[case::of_one_client(1, 24_000, PER_CLIENT)]
+    #[case::of_many_clients(1_000, 24, PER_SERVICE)]
+    #[case::within_the_bounds(4, 1_000, 4_000)]
+    fn a_flood_evicts_its_own(#[case] clients: u32, #[case] each: u32, #[case] left: usize) {
+        let mut all = flood(HONEST, 50, 2, true);
+        all.extend(flood(1, clients, each, true));
+        assert_eq!(kept(&all), HashMap::from([(HONEST, 100), (1, left)]));
+    }
+
+    #[test]
+    fn the_oldest_go_first() {
+        let all = flood(1, 1, PER_CLIENT as u32 + 2, true);
+        let gone: Vec<u32> = surplus(all).iter().map(|key| key.isn & 0xffff).collect();
+        assert_eq!(gone, [1, 0]);
+    }
+
+    /// One client, and one Service behind many: connections that may still be answered are not
+    /// counted, as long as there is room.
+    #[test]
+    fn connections_under_way_have_no_bound_but_room() {
+        let all = flood(HONEST, 1, 20_000, false);
+        assert_eq!(kept(&all), HashMap::from([(HONEST, 20_000)]));
+    }
+
+    #[rstest]
+    #[case::one_service(1, true)]
+    #[case::as_many_services_as_the_map_has_room_for(8, true)]
+    #[case::not_over_yet(4, false)]
+    fn a_crowded_map_is_relieved_by_the_heaviest(#[case] floods: u32, #[case] waits: bool) {
+        let mut all = flood(HONEST, 100, 10, false);
+        for service in 1..=floods {
+            let of = flood(service + 20, 1_000, 30 / floods, false);
+            all.extend(of.into_iter().map(|entry| Candidate {
+                is_settled: waits,
+                ..entry
+            }));
+        }
+        let named = heaviest(&all).expect("crowded");
+        assert!(named.service > 20 && named.to_service > 2_000, "{named:?}");
+        let kept = kept(&all);
+        assert_eq!(kept[&HONEST], 1_000, "{kept:?}");
+        assert!(kept.values().sum::<usize>() <= RELIEVED, "{kept:?}");
+        assert!(kept.values().all(|one| *one > 500), "{kept:?}");
+    }
+
+    #[test]
+    fn what_is_still_to_be_judged_goes_last() {
+        let mut all = flood(1, 30_000, 1, false);
+        for entry in &mut all[5_000..] {
+            entry.is_settled = true;
+        }
+        let gone = surplus(all);
+        assert!(gone.len() > 13_000, "{}", gone.len());
+        assert!(gone.iter().all(|key| key.isn & 0xffff >= 5_000));
+    }
+}
