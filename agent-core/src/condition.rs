@@ -11,6 +11,7 @@ mod schedule;
 use std::iter;
 
 use crate::cause::{Cause, State, Why};
+use crate::text::visible;
 use crate::verdict::Verdict;
 pub use announce::Announcer;
 pub use schedule::{Pace, Refusal, Schedule, Written};
@@ -193,7 +194,7 @@ pub fn message(verdict: &Verdict, standing: Standing, lenience: Option<&str>) ->
     {
         text.push_str(&format!(" (/livez answers 200 all the same: {why})"));
     }
-    bounded(text)
+    bounded(visible(&text).into_owned())
 }
 
 /// Cut at a character, with an ellipsis.

@@ -34,6 +34,7 @@ pub mod shape;
 #[cfg(feature = "testing")]
 pub mod sim;
 pub mod switches;
+pub mod text;
 pub mod time;
 pub mod trace;
 pub mod verdict;

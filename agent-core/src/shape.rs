@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::names;
 use crate::owners::{DatapathOwners, Owner, OwnersRead};
+use crate::text::is_hidden;
 
 mod words;
 
@@ -388,7 +389,10 @@ impl Facts {
         let of = |device: &DeviceFacts| {
             let all = device.hooks.iter().flatten().flat_map(Strangers::all);
             let others = all.filter(|name| name.is_none_or(|name| !name.starts_with(CILIUM)));
-            let named = others.map(|name| name.unwrap_or("a program whose name cannot be read"));
+            let named = others.map(|name| match name {
+                Some(name) if !name.contains(is_hidden) => name,
+                _ => "a program whose name cannot be read",
+            });
             let at = |name| format!("{name} at {}", device.name);
             named.map(at).collect::<BTreeSet<_>>()
         };

@@ -34,6 +34,7 @@ use crate::datapath::attach::Mode;
 use crate::datapath::devices::{self, DevicesError, Interfaces};
 use crate::datapath::load::MapsError;
 use crate::datapath::pins::{Pins, PinsError};
+use crate::datapath::succession;
 use crate::http::AllowList;
 use crate::http::admin::RecordingRequest;
 use crate::http::{admin, health, serve};
@@ -250,7 +251,8 @@ pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<(usize, usize), 
     let devices = remove(&prefix).await;
     let pins = kept.pin_dir.as_deref().map_or(Ok(0), Pins::remove_all);
     if let Some(dir) = &kept.state_dir {
-        let forgotten = api::forget(dir).and_then(|()| state::remove(dir));
+        let forgotten = api::forget(dir).and_then(|()| succession::forget(dir));
+        let forgotten = forgotten.and_then(|()| state::remove(dir));
         forgotten.map_err(|source| PinsError::Io {
             operation: "remove",
             path: dir.clone(),

@@ -13,6 +13,7 @@ use crate::causes::chain;
 use crate::config::ConfigError;
 use crate::http::bind::BindError;
 use crate::{args, metrics};
+use agent_core::text::{self, styled, visible};
 use agent_core::time::Wall;
 
 pub mod check;
@@ -110,8 +111,13 @@ pub fn parse() -> Result<Args, Exit> {
 
 /// Says an error and its causes in one line on standard error, and what to exit with.
 pub fn fail(error: &(dyn Error + 'static)) -> Exit {
-    let _ = writeln!(io::stderr(), "pathproof: {}", paper::visible(&chain(error)));
+    let _ = write!(io::stderr(), "{}", complaint(&chain(error)));
     Exit::of(error)
+}
+
+/// What went wrong, as a line of its own.
+fn complaint(text: &str) -> String {
+    format!("pathproof: {}\n", visible(&text.replace('\n', " ")))
 }
 
 fn wall(time: &str) -> Option<Wall> {
@@ -144,8 +150,13 @@ pub fn docs(said: &DocsArgs) -> Exit {
     print(&page)
 }
 
-/// Writes to standard output. A reader that went away is no failure.
+/// Writes a page to standard output, without what others wrote into it to steer a terminal. A reader
+/// that went away is no failure.
 pub fn print(text: &str) -> Exit {
+    write_out(&styled(text, colours()))
+}
+
+fn write_out(text: &str) -> Exit {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Exit::Success,
@@ -157,9 +168,14 @@ pub fn print(text: &str) -> Exit {
 /// Prints a document for programs.
 fn print_json(document: &impl serde::Serialize) -> Exit {
     match serde_json::to_string_pretty(document) {
-        Ok(text) => print(&format!("{text}\n")),
+        Ok(text) => print_document(&format!("{text}\n")),
         Err(error) => fail(&error),
     }
+}
+
+/// The same for one that an agent wrote.
+fn print_document(text: &str) -> Exit {
+    write_out(&text::json(text))
 }
 
 /// Whether standard output shows colours (<https://no-color.org>).
@@ -196,6 +212,12 @@ mod tests {
     #[case(io::Error::from(io::ErrorKind::NotFound), Exit::Failure)]
     fn codes(#[case] error: impl Error + 'static, #[case] expected: Exit) {
         assert_eq!(Exit::of(&error), expected);
+    }
+
+    #[test]
+    fn a_complaint_is_one_line_whatever_it_quotes() {
+        let said = complaint("the server said\n\x1b[2J\u{202e}узел");
+        assert_eq!(said, "pathproof: the server said \\u{1b}[2J\\u{202e}узел\n");
     }
 
     #[test]

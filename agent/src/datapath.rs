@@ -19,6 +19,7 @@ use probes::{ProbeEnds, ProbeHooks, ProbeHooksError, ProbeMaps};
 use program::{Outcome, Programmer};
 use sample::{Read, Sampler};
 use steer::{Owners, Steer, SteerError, Steering};
+use succession::Marks;
 
 pub mod attach;
 pub mod devices;
@@ -30,6 +31,7 @@ pub mod program;
 pub mod sample;
 pub mod shape;
 pub mod steer;
+pub mod succession;
 mod sweep;
 mod syscall;
 
@@ -168,14 +170,21 @@ impl Observer {
     }
 
     /// Has connections given to the agent's own listeners, once. `port` is the one whose owner, where
-    /// it has one, keeps the node's own connections.
+    /// it has one, keeps the node's own connections. Agents that succeed each other know each other by
+    /// marks among the pins and below `state_dir`.
     ///
     /// # Errors
     /// The kernel cannot do it.
-    pub fn steer(&mut self, port: u16, steers: &[Steer]) -> Result<(Steering, Owners), SteerError> {
+    pub fn steer(
+        &mut self,
+        port: u16,
+        steers: &[Steer],
+        state_dir: Option<&Path>,
+    ) -> Result<(Steering, Owners), SteerError> {
+        let marks = Marks::new(self.pins.as_ref(), state_dir);
         match self.no_steering.take() {
             Some(error) => Err(error),
-            None => Steering::attach(&mut self.ebpf, port, steers),
+            None => Steering::attach(&mut self.ebpf, port, steers, marks),
         }
     }
 

@@ -10,7 +10,6 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
 
 use clap::Parser as _;
@@ -18,6 +17,7 @@ use thiserror::Error;
 
 use crate::args::{Args, Command};
 use crate::config::{Config, ConfigError, Surroundings};
+use crate::input;
 
 pub mod cleanup;
 pub mod flags;
@@ -64,6 +64,9 @@ pub enum DropInError {
     #[error("{0}")]
     Options(String),
 }
+
+/// Bytes of a configuration that are read: far more than kube-proxy has settings.
+const MAX_CONFIG: u64 = 1 << 20;
 
 const HELP: &str = "\
 pathproof in kube-proxy's place: proves on real packets that something else routes Service traffic, \
@@ -124,7 +127,8 @@ pub fn resolve(
     let effective = match settings.get("config") {
         None => settings.clone(),
         Some(path) => {
-            let text = fs::read_to_string(path);
+            let text = input::read(Path::new(path), MAX_CONFIG)
+                .and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other));
             let text = text.map_err(|source| DropInError::Read(path.to_owned(), source))?;
             options::over(settings.clone(), path, &text)?
         }

@@ -14,6 +14,7 @@ pub mod datapath;
 pub mod dropin;
 pub mod hardening;
 pub mod http;
+mod input;
 pub mod lifecycle;
 pub mod metrics;
 pub mod netfilter;

@@ -1,7 +1,7 @@
 //! The process itself: its log, whether it is ready and alive, its limits and its memory.
 
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,6 +9,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::fmt;
+
+use agent_core::text;
 
 /// Without the client's own lines: whoever sends a request reports its failure once.
 pub(crate) const DEFAULT_FILTER: &str = "info,kube_client=off";
@@ -26,17 +28,43 @@ pub enum LogFormat {
 /// Sets up the process's log, on standard error: call it once. The directives were checked when the
 /// option was read.
 pub fn start_log(format: LogFormat, directives: &str) {
+    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     // A line that cannot be written is lost: telling it there too would end the agent.
     let log = fmt()
         .with_env_filter(directives)
-        .with_writer(io::stderr)
+        .with_writer(move || Lines {
+            to: io::stderr(),
+            format,
+            colours,
+        })
         .log_internal_errors(false);
     match format {
-        LogFormat::Text => {
-            let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-            log.with_ansi(colours).init();
-        }
+        LogFormat::Text => log.with_ansi(colours).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+/// Writes lines of the log, each with one call, without what others wrote into it.
+struct Lines<W> {
+    to: W,
+    format: LogFormat,
+    colours: bool,
+}
+
+impl<W: Write> Write for Lines<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        let clean = match self.format {
+            LogFormat::Text => text::styled(&text.replace('\n', "\\n"), self.colours),
+            LogFormat::Json => text::json(text).into_owned(),
+        };
+        self.to.write_all((clean + "\n").as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
     }
 }
 
@@ -175,6 +203,30 @@ mod tests {
         assert_eq!(readiness.pending(), ["cluster view"]);
         readiness.set("cluster view", true);
         assert!(readiness.pending().is_empty());
+    }
+
+    fn written(format: LogFormat, line: &str) -> String {
+        let mut lines = Lines {
+            to: Vec::new(),
+            format,
+            colours: true,
+        };
+        lines.write_all(line.as_bytes()).unwrap();
+        String::from_utf8(lines.to).unwrap()
+    }
+
+    #[test]
+    fn a_line_of_the_log_is_one_line_whatever_is_in_it() {
+        let text = "\x1b[33mWARN\x1b[0m a name: x\u{202e}\nINFO all is well\n";
+        let clean = "\x1b[33mWARN\x1b[0m a name: x\\u{202e}\\nINFO all is well\n";
+        assert_eq!(written(LogFormat::Text, text), clean);
+        let json = "{\"name\":\"x\u{202e}\\n\"}\n";
+        let clean = "{\"name\":\"x\\u202e\\n\"}\n";
+        assert_eq!(written(LogFormat::Json, json), clean);
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let plain = "{\"node\":\"узел-1\"}\n";
+            assert_eq!(written(format, plain), plain);
+        }
     }
 
     #[test]

@@ -95,9 +95,9 @@ fn remove_rules() -> Exit {
     let cleaned = dropin::cleanup::cleanup(&path);
     let removed = cleaned.removed.join("; ");
     match removed.is_empty() {
-        true => println!("nothing of kube-proxy's was removed"),
-        false => println!("removed {removed}"),
-    }
+        true => cli::print("nothing of kube-proxy's was removed\n"),
+        false => cli::print(&format!("removed {removed}\n")),
+    };
     let problems = cleaned.problems.iter();
     problems.fold(Exit::Success, |_, problem| {
         cli::fail(problem);

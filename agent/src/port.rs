@@ -21,7 +21,8 @@ use crate::config::Config;
 use crate::config::PortTakeover;
 use crate::datapath::Observer;
 use crate::datapath::listeners::{is_opening, sharers};
-use crate::datapath::steer::{Behind, Owners, Steer, SteerError, Steering, Succession};
+use crate::datapath::steer::{Owners, Steer, SteerError, Steering};
+use crate::datapath::succession::{Behind, Succession};
 use crate::http::bind::{self, BindAddress, BindError};
 use crate::lifecycle::Readiness;
 use agent_core::event::Successor;
@@ -170,7 +171,7 @@ fn steer(
             });
         }
     }
-    observer.steer(port(config), &steers)
+    observer.steer(port(config), &steers, config.kept.state_dir.as_deref())
 }
 
 /// Port of /healthz and /livez; 0 where there is none, or the kernel picks it.

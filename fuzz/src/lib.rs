@@ -14,6 +14,7 @@ mod packets;
 mod recordings;
 mod remembered;
 mod reports;
+mod text;
 
 #[path = "../../agent-common/tests/parts/by_etherparse.rs"]
 pub mod by_etherparse;
@@ -33,7 +34,7 @@ pub mod scenario;
 pub type Target = fn(&[u8]) -> bool;
 
 /// All, by the names of their folders in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("api_objects", api_objects::check),
     ("connections", connections::check),
     ("http", http::check),
@@ -43,6 +44,7 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("recordings", recordings::check),
     ("remembered", remembered::check),
     ("reports", reports::check),
+    ("text", text::check),
 ];
 
 /// The target of this name.

@@ -4,6 +4,7 @@
 
 use agent_core::drain::Ask;
 use agent_core::report::drain::DrainReport;
+use agent_core::text::{is_hidden, visible};
 use agent_core::time::Mono;
 use jiff::Timestamp;
 use pathproof::cli::{fetch, status};
@@ -25,7 +26,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
         Err(error) => assert!(!error.to_string().is_empty()),
     }
     match fetch::body("127.0.0.1:19256", bytes) {
-        Err(error) => assert_printable(&error.to_string()),
+        Err(error) => assert_printable(&visible(&error.to_string())),
         Ok(body) => assert!(text.ends_with(&body)),
     }
     let Ok(report) = fetch::parse("127.0.0.1:19256", &text) else {
@@ -38,8 +39,8 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     true
 }
 
-/// Lines, and nothing that moves a terminal's cursor or colours it.
+/// Lines, and nothing that moves a terminal's cursor, colours it, or turns text around.
 pub(crate) fn assert_printable(page: &str) {
-    let hidden = page.chars().find(|sign| sign.is_control() && *sign != '\n');
+    let hidden = page.chars().find(|sign| is_hidden(*sign) && *sign != '\n');
     assert_eq!(hidden, None, "{page:?}");
 }

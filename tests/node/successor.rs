@@ -2,7 +2,13 @@
 //! the update goes on.
 
 use std::fs;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
+
+use agent_common::abi::{ABI_VERSION, map};
+use agent_common::service::{FrontendKey, FrontendValue};
+use aya::maps::{HashMap, Map, MapData};
 
 use node_tests::manifests::{AUTOSCALER_TAINT, Service};
 use node_tests::rules::Backend;
@@ -196,6 +202,80 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
     }
     scene.wait_proven();
     scene.take_agent().kill().expect("kill");
+}
+
+/// A pod in the node's network namespace without any right, root of its container or not, holds the
+/// names by which agents knew each other before ADR 37: ids of programs can be guessed. Such names say
+/// that the successor keeps the maps and answers, before it does.
+#[rstest]
+#[case::somebody(65_534)]
+#[case::root_of_a_container(0)]
+fn names_that_a_pod_holds_stop_no_upgrade(#[case] user: libc::uid_t) {
+    let name = "names_that_a_pod_holds_stop_no_upgrade";
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let names = squatter(&scene, user);
+    let kubeconfig = scene.world.dir().join("nowhere.json");
+    fs::write(&kubeconfig, NOWHERE).expect("write");
+    let before = scene.report();
+    let kubeconfig = kubeconfig.to_str().expect("UTF-8");
+    let blind = spawn(&scene, &["--kubeconfig", kubeconfig]);
+    said_by(&blind, &before);
+    let said = blind.log();
+    assert!(said.contains("Address already in use"), "{said}");
+    // What only the predecessor can know, and has to write.
+    let expected = frontends(&scene);
+    let service = Service::new("late", 3, [scene.world.pod("web-1")]);
+    scene.manifests.add(service).expect("add a Service");
+    eventually("the predecessor writes", || frontends(&scene) > expected);
+    blind.kill().expect("kill");
+    let mut next = spawn(&scene, &[]);
+    next.wait_ready(PATIENCE).expect("ready");
+    let status = scene.take_agent().terminate().expect("an end in order");
+    assert_eq!(status.code(), Some(0));
+    drop(names);
+    scene.agent = Some(next);
+    scene.wait_probed();
+    scene.take_agent().kill().expect("kill");
+}
+
+/// Holds all names of the programs that are loaded next.
+fn squatter(scene: &Scene, user: libc::uid_t) -> Vec<UnixDatagram> {
+    let limit = libc::rlimit {
+        rlim_cur: 16_384,
+        rlim_max: 16_384,
+    };
+    // SAFETY: the pointer is to a local that outlives the call, which only reads it.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    let claims = fs::read_dir(scene.world.pin_dir().join("programs")).expect("claims");
+    let ids = claims.filter_map(|claim| claim.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let newest = ids.max().expect("the agent claims its programs");
+    let hold = move || {
+        // SAFETY: takes numbers alone; called past the C library it is for this thread.
+        let became = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
+        assert_eq!(became, 0, "become {user}");
+        let names = (newest + 1..newest + 1_000).flat_map(|id| {
+            ["steer", "answers", "plans"].map(|mark| format!("pathproof/{mark}/{id}"))
+        });
+        let held = names.map(|name| {
+            let name = SocketAddr::from_abstract_name(name)?;
+            UnixDatagram::bind_addr(&name)
+        });
+        held.collect::<Result<Vec<_>, _>>().expect("hold names")
+    };
+    let node = &scene.world.node;
+    let pod = node.spawn("squatter", hold).expect("a thread");
+    pod.join().expect("it does not panic")
+}
+
+/// Frontends that are written in the kernel.
+fn frontends(scene: &Scene) -> usize {
+    let folder = scene.world.pin_dir().join(format!("v{ABI_VERSION}/maps"));
+    let map = MapData::from_pin(folder.join(map::FRONTENDS)).expect("a pinned map");
+    let map: HashMap<_, FrontendKey, FrontendValue> =
+        Map::HashMap(map).try_into().expect("a map of frontends");
+    map.keys().flatten().count()
 }
 
 fn send(agent: &Agent, signal: libc::c_int) {

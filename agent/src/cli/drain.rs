@@ -38,7 +38,7 @@ pub fn run(said: &DrainArgs, now: fn() -> Mono) -> Exit {
         }
         if let Some(line) = wait.progress(&answer, elapsed) {
             // The hook waits even if nobody reads this line.
-            let _ = writeln!(io::stderr(), "pathproof: {line}");
+            let _ = write!(io::stderr(), "{}", super::complaint(&line));
         }
         thread::sleep(AGAIN.min(said.timeout.saturating_sub(elapsed)));
     }
@@ -54,7 +54,7 @@ fn show(said: &DrainArgs, answer: Answer) -> Exit {
         }
     };
     let printed = match said.output {
-        Output::Json => super::print(&body),
+        Output::Json => super::print_document(&body),
         Output::Text => super::print(&text(&report)),
     };
     match printed {

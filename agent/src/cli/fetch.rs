@@ -10,6 +10,7 @@ use thiserror::Error;
 use agent_core::drain::Ask;
 use agent_core::report::drain::DrainReport;
 use agent_core::report::{Report, SCHEMA};
+use agent_core::text::visible;
 
 /// Time limits: of the connection, and of each piece of the answer.
 pub(super) type Patience = (Duration, Duration);
@@ -160,8 +161,8 @@ impl<'a> Answer<'a> {
 
     fn stranger(&self) -> FetchError {
         let line = self.head.lines().next().unwrap_or_default();
-        let printable = line.chars().filter(|c| !c.is_control());
-        FetchError::Stranger(self.address.to_owned(), printable.take(60).collect())
+        let begins: String = line.chars().take(60).collect();
+        FetchError::Stranger(self.address.to_owned(), visible(&begins).into_owned())
     }
 }
 
@@ -240,6 +241,7 @@ mod tests {
     )]
     #[case(b"HTTP/1.1 200 OK\r\n\r\n<html>", "no pathproof agent")]
     #[case(b"SSH-2.0-x\r\n", "no pathproof agent (SSH-2.0-x)")]
+    #[case(b"\x1b[2J\xe2\x80\xae\r\n", r"no pathproof agent (\u{1b}[2J\u{202e})")]
     #[case(
         b"HTTP/1.1 503 x\r\n\r\n{\"pending\":[\"cluster view\"]}",
         "no verdict yet, it waits for: cluster view"

@@ -1,9 +1,9 @@
 //! Lines of text in colours, or without.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use agent_core::cause::State;
+use agent_core::text::visible;
 
 /// Columns that a page keeps to.
 const WIDTH: usize = 96;
@@ -91,8 +91,9 @@ impl Paper {
 
     /// Text that ends before a column.
     pub(super) fn right(&mut self, ink: Ink, column: usize, text: &str) -> &mut Self {
+        let text = visible(text);
         self.to(column.saturating_sub(text.chars().count()))
-            .put(ink, text)
+            .put(ink, &text)
     }
 
     /// Ends the line.
@@ -151,14 +152,6 @@ impl Paper {
 
     pub(super) fn finish(self) -> String {
         self.text
-    }
-}
-
-/// Without what would steer the terminal: names and reasons come from others.
-pub(super) fn visible(text: &str) -> Cow<'_, str> {
-    match text.contains(char::is_control) {
-        false => Cow::Borrowed(text),
-        true => Cow::Owned(text.replace(char::is_control, "\u{fffd}")),
     }
 }
 

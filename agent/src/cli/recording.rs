@@ -6,15 +6,19 @@ use std::path::{Path, PathBuf};
 
 use agent_core::replay::{Moment, RecordingError, Replayed, redact, replay};
 use agent_core::report::Report;
+use agent_core::text::visible;
 use agent_core::time::Wall;
 use jiff::Timestamp;
 use serde::Serialize;
 use thiserror::Error;
 
-use super::paper::visible;
 use super::{Exit, FetchError, fetch, wall};
 use crate::args::{Output, RecordArgs, ReplayArgs, WhyArgs};
+use crate::input;
 use crate::state::Recordings;
+
+/// Bytes of a recording that are read; an agent writes 1 MiB at most.
+const MAX_RECORDING: u64 = 16 << 20;
 
 /// Reason a recording cannot be taken, read or replayed.
 #[derive(Debug, Error)]
@@ -96,7 +100,8 @@ fn recorded(state_dir: &Path, at: Wall) -> Result<PathBuf, Problem> {
 }
 
 fn load(path: &Path, until: Option<Wall>) -> Result<Replayed, Problem> {
-    let bytes = fs::read(path).map_err(|source| Problem::File(path.to_owned(), source))?;
+    let bytes = input::read(path, MAX_RECORDING)
+        .map_err(|source| Problem::File(path.to_owned(), source))?;
     replay(&bytes, until).map_err(|source| Problem::Recording(path.to_owned(), source))
 }
 

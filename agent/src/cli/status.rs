@@ -17,6 +17,7 @@ use agent_core::cause::State;
 use agent_core::names;
 use agent_core::report::{PortReport, PortWay, Report, SentinelReport, SentinelState};
 use agent_core::shape::{Seen, Shape};
+use agent_core::text::{json, styled};
 use agent_core::time::Spoken;
 use agent_core::verdict::{FamilyVerdict, PathState, Verdict};
 
@@ -28,15 +29,15 @@ const OLD_AFTER: Duration = Duration::from_secs(3);
 pub fn run(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
     match said.watch {
         true => watch(said, now),
-        false => super::end(page(said, now).map(|page| super::print(&page))),
+        false => super::end(page(said, now).map(|page| super::write_out(&page))),
     }
 }
 
 fn page(said: &StatusArgs, now: fn() -> Timestamp) -> Result<String, FetchError> {
     let (report, body) = fetch::report(&said.admin.address)?;
     Ok(match said.output {
-        Output::Json => body,
-        Output::Text => render(&report, now(), colours()),
+        Output::Json => json(&body).into_owned(),
+        Output::Text => styled(&render(&report, now(), colours()), colours()),
     })
 }
 
@@ -44,8 +45,7 @@ fn page(said: &StatusArgs, now: fn() -> Timestamp) -> Result<String, FetchError>
 fn watch(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
     let redraw = io::stdout().is_terminal() && said.output == Output::Text;
     loop {
-        let page =
-            page(said, now).unwrap_or_else(|error| format!("pathproof: {}\n", chain(&error)));
+        let page = page(said, now).unwrap_or_else(|error| super::complaint(&chain(&error)));
         if put(&page, redraw).is_err() {
             return Exit::Success;
         }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, Read as _};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ use super::convert::Converter;
 use super::facts::{Facts, compare};
 use super::yaml::{self, Item, Place};
 use super::{Problem, Update};
+use crate::input;
 use agent_core::cluster::Change;
 
 /// Known facts about files before they are examined.
@@ -43,6 +44,10 @@ fn stamp(of: &Metadata) -> Stamp {
 
 /// Bytes of a file that is read; a cluster of 10,000 Services and 100,000 endpoints has 43 MB.
 const MAX_FILE: u64 = 64 << 20;
+/// Bytes of all files together: more is no cluster that the maps have room for.
+const MAX_BYTES: u64 = 256 << 20;
+/// Files of a folder: each object of such a cluster may have its own.
+const MAX_FILES: usize = 65_536;
 
 /// Kind and name of an object, hashed: 10,000 names are not kept twice. 64 bits under a random
 /// key: no two of a million objects meet.
@@ -66,6 +71,8 @@ pub(super) struct Manifests {
     converter: Mutex<Converter>,
     hasher: RandomState,
     files: BTreeMap<OsString, File>,
+    /// Number of files that are read.
+    most: usize,
     /// Objects of the view.
     objects: BTreeMap<Key, Facts>,
     /// The last update, without its changes; `None` before the first.
@@ -80,6 +87,7 @@ impl Manifests {
             converter: Mutex::new(Converter::new(node_name)),
             hasher: RandomState::new(),
             files: BTreeMap::new(),
+            most: MAX_FILES,
             objects: BTreeMap::new(),
             told: None,
         }
@@ -150,13 +158,17 @@ impl Manifests {
 
     /// The manifest files that are there, with their stamps. Links are followed, subfolders not:
     /// a mounted ConfigMap is links into a hidden folder.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or holds too much: nothing of it is read then.
     fn list(&self) -> io::Result<BTreeMap<OsString, Option<Stamp>>> {
-        let mut present = BTreeMap::new();
+        let (mut present, mut bytes) = (BTreeMap::new(), 0);
         for entry in fs::read_dir(&self.folder)? {
             let name = entry?.file_name();
             if is_manifest(&name) {
                 match fs::metadata(self.folder.join(&name)) {
                     Ok(metadata) if metadata.is_file() => {
+                        bytes += metadata.len().min(MAX_FILE);
                         present.insert(name, Some(stamp(&metadata)));
                     }
                     Ok(_) => {}
@@ -166,6 +178,13 @@ impl Manifests {
                         present.insert(name, None);
                     }
                 }
+            }
+            if present.len() > self.most || bytes > MAX_BYTES {
+                let (most, limit) = (self.most, MAX_BYTES >> 20);
+                let error = format!(
+                    "it holds more than {most} manifests or {limit} MiB: keep those of one cluster alone"
+                );
+                return Err(io::Error::new(io::ErrorKind::FileTooLarge, error));
             }
         }
         Ok(present)
@@ -208,8 +227,9 @@ impl Manifests {
 
     fn read(&self, name: &OsString, stamp: Option<Stamp>) -> File {
         let path = self.folder.join(name);
-        let text = match read_text(&path) {
-            Ok(text) => text,
+        // It may be another file by now: its stamp is that of what is read.
+        let (stamp, text) = match input::read_regular(&path, MAX_FILE) {
+            Ok((metadata, text)) => (Some(self::stamp(&metadata)), text),
             Err(error) => return self.unreadable(name, stamp, &error),
         };
         let none = BTreeMap::new();
@@ -275,8 +295,12 @@ impl Manifests {
         let path = self.folder.join(name);
         let mut file = self.files.get(name).cloned().unwrap_or_default();
         file.stamp = stamp;
+        let remedy = match error.kind() {
+            io::ErrorKind::FileTooLarge => ": split it into several files",
+            _ => "",
+        };
         file.problems = vec![Problem::new(format!(
-            "{}: cannot be read ({error}); what it said before stays",
+            "{}: cannot be read ({error}){remedy}; what it said before stays",
             path.display()
         ))];
         file
@@ -295,16 +319,6 @@ fn duplicate(path: &Path, place: Place, facts: &Facts, first: &str) -> Problem {
     let title = facts.title();
     let why = format!("{title} stands in {first} already; that one counts");
     problem(path, place, &why)
-}
-
-fn read_text(path: &Path) -> io::Result<String> {
-    let file = fs::File::open(path)?;
-    if file.metadata()?.len() > MAX_FILE {
-        let limit = MAX_FILE >> 20;
-        let error = format!("it is larger than {limit} MiB: split it into several files");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, error));
-    }
-    io::read_to_string(file.take(MAX_FILE))
 }
 
 /// Whether a name is that of a manifest file. Hidden ones are somebody's business.

@@ -116,15 +116,20 @@ impl Pins {
         })
     }
 
+    /// Folder of claims; agents mark their steering programs there as well.
+    pub(super) fn claims(&self) -> PathBuf {
+        self.root.join(CLAIMS)
+    }
+
     /// Ids of the programs that some agent claimed.
     pub(super) fn claimed(&self) -> BTreeSet<u32> {
         let id = |path: PathBuf| path.file_name()?.to_str()?.parse().ok();
-        entries(&self.root.join(CLAIMS)).filter_map(id).collect()
+        entries(&self.claims()).filter_map(id).collect()
     }
 
     /// Claims these too, and forgets the oldest where there are too many.
     pub(super) fn claim(&self, ids: &BTreeSet<u32>) -> io::Result<()> {
-        let folder = self.root.join(CLAIMS);
+        let folder = self.claims();
         let mut claimed = self.claimed();
         let missing: Vec<u32> = ids.difference(&claimed).copied().collect();
         if missing.is_empty() {

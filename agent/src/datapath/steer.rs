@@ -8,10 +8,8 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd as _, RawFd};
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::sync::{Arc, OnceLock};
+use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use agent_common::abi::{map, program};
 use agent_common::service::Address;
@@ -24,7 +22,7 @@ use thiserror::Error;
 
 use super::listeners::listeners;
 use super::load::{self, MapsError, insist, refused, take};
-use super::syscall::lookup_programs;
+use super::succession::{Marks, Succession};
 use crate::causes::chain;
 
 /// Addresses of the node's interfaces, one to a line.
@@ -90,6 +88,7 @@ impl Steering {
         ebpf: &mut Ebpf,
         port: u16,
         steers: &[Steer],
+        marks: Marks,
     ) -> Result<(Self, Owners), SteerError> {
         let mut sockets: SockMap<MapData> = take(ebpf, map::STEER_SOCKETS)?;
         let mut rules: Array<MapData, SteerRule> = take(ebpf, map::STEER_RULES)?;
@@ -120,8 +119,8 @@ impl Steering {
         let failed = |source| SteerError::Program { source };
         let program = load(ebpf)?;
         let id = program.info().map_err(failed)?.id();
-        let succession = Succession::begin(id, namespace);
-        let link = program.attach(&succession.namespace).map_err(failed)?;
+        let succession = Succession::begin(id, namespace, marks);
+        let link = program.attach(succession.namespace()).map_err(failed)?;
         let link = program.take_link(link).map_err(failed)?;
         let mut steering = Self {
             held: Some(rule),
@@ -144,7 +143,7 @@ impl Steering {
         if let Some(rule) = self.held {
             set(&mut self.rules, HEALTHZ, rule)?;
             self.held = None;
-            // Only now: a predecessor ends when it finds the name.
+            // Only now: a predecessor ends when it finds the mark.
             self.succession.answer();
         }
         Ok(())
@@ -252,128 +251,6 @@ fn is_global(line: &str) -> bool {
     line.split_whitespace().nth(3) == Some("00")
 }
 
-/// Programs that were attached behind this agent's program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Behind {
-    /// Nobody.
-    Nobody,
-    /// A program of somebody else's: it may take the connections, or have to do with others.
-    Stranger,
-    /// Another agent's: the successor.
-    Agent {
-        /// Load balancers' connections go to it; before, they still come here.
-        answers: bool,
-        /// It knows the cluster and keeps the maps of expectations, with ids of its own; before, they
-        /// are kept from here.
-        plans: bool,
-    },
-}
-
-/// Name that an agent holds while it steers: this program is an agent's.
-const STEERS: &str = "steer";
-/// Name that it holds once load balancers' connections go to it.
-const ANSWERS: &str = "answers";
-/// Name that it holds once the maps of expectations are as it planned them.
-const PLANS: &str = "plans";
-
-/// Succession to this agent's connections: which programs were attached behind its own, and whether
-/// one of them is another agent's.
-///
-/// The kernel reports a program's owner only with CAP_SYS_ADMIN. So an agent announces it itself:
-/// while it steers, it holds an abstract Unix socket that is named after its program, another one
-/// once load balancers' connections come to it, and one once it keeps the maps of expectations.
-/// Like the program, such a name belongs to a network namespace and goes with the process, however
-/// that ends.
-pub struct Succession {
-    program: u32,
-    namespace: File,
-    /// Bear the names; nothing where they could not be had.
-    _steers: Option<UnixDatagram>,
-    answers: OnceLock<UnixDatagram>,
-    plans: OnceLock<UnixDatagram>,
-}
-
-impl Succession {
-    /// To be called before the program is attached: who sees it must find its name.
-    fn begin(program: u32, namespace: File) -> Self {
-        Self {
-            program,
-            namespace,
-            _steers: bear(STEERS, program),
-            answers: OnceLock::new(),
-            plans: OnceLock::new(),
-        }
-    }
-
-    /// Load balancers' connections come here from now on.
-    fn answer(&self) {
-        self.bear_once(&self.answers, ANSWERS);
-    }
-
-    /// The maps of expectations are kept from here from now on: to be called before they are read.
-    pub fn plan(&self) {
-        self.bear_once(&self.plans, PLANS);
-    }
-
-    /// A name that could not be had is tried for again.
-    fn bear_once(&self, place: &OnceLock<UnixDatagram>, name: &str) {
-        if place.get().is_none()
-            && let Some(socket) = bear(name, self.program)
-        {
-            let _ = place.set(socket);
-        }
-    }
-
-    /// Whether another agent's connections came before: its program stands, attached before this
-    /// one, or about to be followed by it.
-    pub fn follows_an_agent(&self) -> bool {
-        let programs = lookup_programs(self.namespace.as_fd()).unwrap_or_default();
-        let mut before = programs.iter().take_while(|id| **id != self.program);
-        before.any(|id| bears(ANSWERS, *id))
-    }
-
-    /// Asks the kernel.
-    pub fn ask(&self) -> Behind {
-        let programs = lookup_programs(self.namespace.as_fd()).unwrap_or_default();
-        behind(&programs, self.program, bears)
-    }
-}
-
-fn behind(programs: &[u32], own: u32, bears: impl Fn(&str, u32) -> bool) -> Behind {
-    let later = || programs.iter().skip_while(|id| **id != own).skip(1);
-    if later().next().is_none() {
-        Behind::Nobody
-    } else if later().any(|id| bears(STEERS, *id)) {
-        Behind::Agent {
-            answers: later().any(|id| bears(ANSWERS, *id)),
-            plans: later().any(|id| bears(PLANS, *id)),
-        }
-    } else {
-        Behind::Stranger
-    }
-}
-
-fn bear(name: &str, program: u32) -> Option<UnixDatagram> {
-    let named = name_of(name, program).and_then(|name| UnixDatagram::bind_addr(&name));
-    if let Err(error) = &named {
-        tracing::warn!(%error, "other agents cannot tell whose the steering program is");
-    }
-    named.ok()
-}
-
-/// Whether an agent holds the name of this program. One that may not be spoken to is there.
-fn bears(name: &str, program: u32) -> bool {
-    let asked = || UnixDatagram::unbound()?.connect_addr(&name_of(name, program)?);
-    match asked() {
-        Ok(()) => true,
-        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
-    }
-}
-
-fn name_of(what: &str, program: u32) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("pathproof/{what}/{program}"))
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
@@ -428,46 +305,5 @@ mod tests {
     #[case("", false)]
     fn addresses_that_are_reached_from_far(#[case] line: &str, #[case] expected: bool) {
         assert_eq!(is_global(line), expected);
-    }
-
-    #[rstest]
-    #[case::alone(&[7], Behind::Nobody)]
-    #[case::last(&[8, 3, 7], Behind::Nobody)]
-    #[case::successor(&[3, 7, 8], Behind::Agent { answers: true, plans: true })]
-    #[case::successor_that_begins(&[3, 7, 9], Behind::Agent { answers: false, plans: false })]
-    #[case::successor_without_a_view(&[3, 7, 6], Behind::Agent { answers: true, plans: false })]
-    #[case::two_successors(&[7, 8, 9], Behind::Agent { answers: true, plans: true })]
-    #[case::stranger(&[8, 7, 3], Behind::Stranger)]
-    #[case::successor_behind_a_stranger(&[7, 3, 8], Behind::Agent { answers: true, plans: true })]
-    #[case::detached(&[8, 3], Behind::Nobody)]
-    fn only_an_agent_that_was_attached_later_succeeds(
-        #[case] programs: &[u32],
-        #[case] expected: Behind,
-    ) {
-        let bears = |name: &str, id| match name {
-            STEERS => [6, 8, 9].contains(&id),
-            ANSWERS => id == 6 || id == 8,
-            _ => id == 8,
-        };
-        assert_eq!(behind(programs, 7, bears), expected);
-    }
-
-    #[test]
-    fn names_go_with_their_agent() {
-        // No id that a kernel gives.
-        let program = u32::MAX - std::process::id();
-        let all = [STEERS, ANSWERS, PLANS];
-        let borne = || all.map(|name| bears(name, program));
-        assert_eq!(borne(), [false; 3]);
-        let namespace = File::open("/proc/thread-self/ns/net").unwrap();
-        let held = Succession::begin(program, namespace);
-        assert_eq!(borne(), [true, false, false]);
-        held.plan();
-        held.plan();
-        assert_eq!(borne(), [true, false, true]);
-        held.answer();
-        assert_eq!(borne(), [true; 3]);
-        drop(held);
-        assert_eq!(borne(), [false; 3]);
     }
 }

@@ -28,6 +28,7 @@ use crate::metrics::{self, Metrics};
 use agent_core::drain::Ask;
 use agent_core::report::Report;
 use agent_core::report::drain::DrainReport;
+use agent_core::text;
 use agent_core::time::{Mono, Spoken};
 
 /// State that requests need.
@@ -120,7 +121,7 @@ fn too_early(state: &AdminState) -> Response {
 
 fn json(status: StatusCode, document: &impl serde::Serialize) -> Response {
     match serde_json::to_string(document) {
-        Ok(body) => (status, JSON, body + "\n").into_response(),
+        Ok(body) => (status, JSON, text::json(&body).into_owned() + "\n").into_response(),
         // Plain structs with string keys: this would be a defect.
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

@@ -137,7 +137,7 @@ fn steered(objects: &mut Objects, _: &Sandbox) -> Result<()> {
         rule,
         listener: listener.as_raw_fd(),
     };
-    objects.observer()?.steer(PORT, &[steer])?;
+    objects.observer()?.steer(PORT, &[steer], None)?;
     Ok(())
 }
 

@@ -9,8 +9,9 @@ use super::tree::Tree;
 /// Modules of the agent and the modules each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet in app alone, through values of agent-core.
-const MODULES: [(&str, &[&str]); 23] = [
+const MODULES: [(&str, &[&str]); 24] = [
     ("causes", &[]),
+    ("input", &[]),
     ("args", &["config"]),
     ("config", &["http", "lifecycle"]),
     ("confine", &["cluster", "config", "datapath", "hardening"]),
@@ -18,7 +19,7 @@ const MODULES: [(&str, &[&str]); 23] = [
     ("lifecycle", &[]),
     ("hardening", &["causes"]),
     ("metrics", &[]),
-    ("cluster", &[]),
+    ("cluster", &["input"]),
     ("netlink", &[]),
     ("datapath", &["causes", "netlink"]),
     ("netfilter", &["netlink"]),
@@ -27,7 +28,7 @@ const MODULES: [(&str, &[&str]); 23] = [
     ("sentinel", &["config", "netfilter"]),
     ("publish", &["causes", "clock", "metrics"]),
     ("rotate", &["clock", "cluster", "config", "lifecycle"]),
-    ("dropin", &["args", "config", "netfilter"]),
+    ("dropin", &["args", "config", "input", "netfilter"]),
     ("http", &["lifecycle", "metrics"]),
     (
         "cli",
@@ -36,6 +37,7 @@ const MODULES: [(&str, &[&str]); 23] = [
             "causes",
             "config",
             "http",
+            "input",
             "lifecycle",
             "metrics",
             "state",
@@ -50,7 +52,8 @@ const ALL: &[&str] = &["*"];
 
 /// Rooms of agent-core, the lowest first: each may name those before it, so that no arrow runs up
 /// and there is no circle.
-const CORE: [&str; 33] = [
+const CORE: [&str; 34] = [
+    "text",
     "time",
     "brake",
     "cause",

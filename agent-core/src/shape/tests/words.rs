@@ -130,6 +130,17 @@ fn every_note_is_told() {
     assert_words("notes", &text);
 }
 
+/// A name of bytes that are no text, or that would steer a terminal, is said to be one; others stay.
+#[test]
+fn a_name_that_is_no_text_is_not_printed() {
+    for name in ["\u{fffd}", "x\u{202e}", "\x1b[2J"] {
+        let found = Shape::of(&node(&[name], Some(&[]), PROXY)).strangers;
+        assert_eq!(found, ["a program whose name cannot be read at eth0"]);
+    }
+    let found = Shape::of(&node(&["узел"], Some(&[]), PROXY)).strangers;
+    assert_eq!(found, ["узел at eth0"]);
+}
+
 /// Programs of others are named once for each uplink, and those of other interfaces not at all.
 #[test]
 fn strangers_are_named() {

@@ -15,6 +15,7 @@ use agent_core::condition::{Status, standing};
 use agent_core::eligibility::Eligibility;
 use agent_core::explain::label;
 use agent_core::report::Report;
+use agent_core::text::visible;
 use agent_core::time::Spoken;
 
 /// node-problem-detector's `max_output_length` where none is set, in bytes.
@@ -73,7 +74,7 @@ fn of_report(report: &Report, now: Timestamp) -> (Exit, String) {
 /// One line, cut at a character where it is too long.
 fn line(text: &str) -> String {
     const ELLIPSIS: &str = "…";
-    let mut line = text.replace(char::is_control, " ");
+    let mut line = visible(&text.replace('\n', " ")).into_owned();
     if line.len() > LONGEST {
         line.truncate(line.floor_char_boundary(LONGEST - ELLIPSIS.len()));
         line.push_str(ELLIPSIS);

@@ -317,7 +317,36 @@ fn a_file_that_is_too_large_is_not_read() {
     let file = fs::File::create(world.folder.path().join("a.yaml")).unwrap();
     file.set_len(MAX_FILE + 1).unwrap();
     assert_eq!(world.services(), ["a"]);
-    let words = "a.yaml: cannot be read (it is larger than 64 MiB: split it into several files); \
-                 what it said before stays";
+    let words = "a.yaml: cannot be read (it has 65 MiB or more, and 64 MiB are read at most): \
+                 split it into several files; what it said before stays";
     assert_eq!(world.problems(), [words]);
+}
+
+#[test]
+fn a_folder_that_holds_too_much_keeps_its_last_view() {
+    let mut world = World::new();
+    world.manifests.most = 5;
+    world.write("a.yaml", &service("a"));
+    assert_eq!(world.services(), ["a"]);
+    // Four more are none too many.
+    for name in ["b", "c", "d", "e"] {
+        world.write(&format!("{name}.yaml"), &service(name));
+    }
+    assert_eq!(world.services(), ["a", "b", "c", "d", "e"]);
+    world.write("f.yaml", &service("f"));
+    world.remove("b.yaml");
+    world.write("g.yaml", &service("g"));
+    assert_eq!(world.services(), ["a", "b", "c", "d", "e"]);
+    let said = &world.problems()[0];
+    assert!(said.contains("more than 5 manifests or 256 MiB"), "{said}");
+    world.remove("f.yaml");
+    world.remove("g.yaml");
+    for name in ["a", "c", "d", "e"] {
+        let file = fs::File::create(world.folder.path().join(format!("{name}.yaml"))).unwrap();
+        file.set_len(MAX_FILE).unwrap();
+    }
+    world.write("f.yaml", &service("f"));
+    world.services();
+    let said = &world.problems()[0];
+    assert!(said.contains("more than 5 manifests or 256 MiB"), "{said}");
 }

@@ -1,0 +1,136 @@
+use rstest::rstest;
+
+use super::*;
+
+#[rstest]
+#[case::alone(&[7], Behind::Nobody)]
+#[case::last(&[8, 3, 7], Behind::Nobody)]
+#[case::successor(&[3, 7, 8], Behind::Agent { answers: true, plans: true })]
+#[case::successor_that_begins(&[3, 7, 9], Behind::Agent { answers: false, plans: false })]
+#[case::successor_without_a_view(&[3, 7, 6], Behind::Agent { answers: true, plans: false })]
+#[case::two_successors(&[7, 8, 9], Behind::Agent { answers: true, plans: true })]
+#[case::stranger(&[8, 7, 3], Behind::Stranger)]
+#[case::successor_behind_a_stranger(&[7, 3, 8], Behind::Agent { answers: true, plans: true })]
+#[case::detached(&[8, 3], Behind::Nobody)]
+fn only_an_agent_that_was_attached_later_succeeds(
+    #[case] programs: &[u32],
+    #[case] expected: Behind,
+) {
+    let says = |mark: &str, id| match mark {
+        STEERS => [6, 8, 9].contains(&id),
+        ANSWERS => id == 6 || id == 8,
+        _ => id == 8,
+    };
+    assert_eq!(behind(programs, 7, says), expected);
+}
+
+const ALL: [&str; 3] = [STEERS, ANSWERS, PLANS];
+
+/// No id that a kernel gives, nor one of another test.
+fn program() -> u32 {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    u32::MAX - std::process::id() * 16 - NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn agent(program: u32, marks: Marks) -> Succession {
+    let namespace = File::open("/proc/thread-self/ns/net").unwrap();
+    Succession::begin(program, namespace, marks)
+}
+
+fn said(by: &Succession, program: u32) -> [bool; 3] {
+    ALL.map(|mark| by.says(mark, program))
+}
+
+fn held(program: u32) -> [Option<UnixDatagram>; 3] {
+    let bind = |mark| UnixDatagram::bind_addr(&name_of(mark, program).unwrap());
+    ALL.map(|mark| bind(mark).ok())
+}
+
+#[test]
+fn an_agent_says_what_it_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let marks = || Marks::new(None, Some(dir.path()));
+    let (old, new) = (agent(program(), marks()), program());
+    assert_eq!(said(&old, new), [false; 3]);
+    let new = (agent(new, marks()), new);
+    assert_eq!(said(&old, new.1), [true, false, false]);
+    new.0.plan();
+    new.0.plan();
+    assert_eq!(said(&old, new.1), [true, false, true]);
+    new.0.answer();
+    assert_eq!(said(&old, new.1), [true; 3]);
+    forget(dir.path()).unwrap();
+    forget(dir.path()).unwrap();
+    assert!(!dir.path().join(FOLDER).exists());
+}
+
+/// Whoever holds all names of a program before the agent that loads it.
+#[test]
+fn names_that_another_process_holds_say_nothing_of_a_marked_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let marks = || Marks::new(None, Some(dir.path()));
+    let (old, new) = (agent(program(), marks()), program());
+    let squatter = held(new);
+    assert!(squatter.iter().all(Option::is_some));
+    let successor = agent(new, marks());
+    assert_eq!(said(&old, new), [true, false, false]);
+    successor.plan();
+    assert_eq!(said(&old, new), [true, false, true]);
+}
+
+/// The innocent twins: agents that know nothing of marks, and agents without a folder.
+#[test]
+fn names_count_for_programs_without_a_mark() {
+    let dir = tempfile::tempdir().unwrap();
+    let (own, older, bare) = (program(), program(), program());
+    let own = agent(own, Marks::new(None, Some(dir.path())));
+    let names = held(older);
+    assert_eq!(said(&own, older), [true; 3]);
+    drop(names);
+    assert_eq!(said(&own, older), [false; 3]);
+    let bare = (agent(bare, Marks::new(None, None)), bare);
+    assert_eq!(said(&own, bare.1), [true, false, false]);
+    bare.0.answer();
+    assert_eq!(said(&own, bare.1), [true, true, false]);
+    // An older version knows this one by its names.
+    assert_eq!(
+        ALL.map(|mark| is_borne(mark, own.program)),
+        [true, false, false]
+    );
+}
+
+#[test]
+fn marks_of_another_boot_say_nothing_and_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join(FOLDER);
+    fs::create_dir(&folder).unwrap();
+    let (own, other) = (program(), program());
+    for id in [own, other] {
+        symlink("boot-before", folder.join(format!("{id}.{STEERS}"))).unwrap();
+    }
+    fs::write(folder.join("notes"), "").unwrap();
+    let marks = Marks::new(None, Some(dir.path()));
+    assert!(!marks.has(STEERS, other));
+    marks.set(STEERS, own).unwrap();
+    assert!(marks.has(STEERS, own));
+    marks.forget(&BTreeSet::new());
+    let mut left: Vec<_> = fs::read_dir(&folder).unwrap().flatten().collect();
+    left.sort_by_key(fs::DirEntry::file_name);
+    let names: Vec<_> = left.iter().map(fs::DirEntry::file_name).collect();
+    assert_eq!(names, [format!("{own}.{STEERS}").as_str(), "notes"]);
+}
+
+#[test]
+fn marks_of_agents_that_are_gone_are_removed_but_for_the_newest() {
+    let dir = tempfile::tempdir().unwrap();
+    let marks = Marks::new(None, Some(dir.path()));
+    for id in 0..20 {
+        marks.set(STEERS, id).unwrap();
+        marks.set(PLANS, id).unwrap();
+    }
+    marks.forget(&BTreeSet::from([1, 30]));
+    let left: Vec<u32> = (0..20).filter(|id| marks.has(STEERS, *id)).collect();
+    assert_eq!(left, [&[1], &Vec::from_iter(4..20)[..]].concat());
+    assert!(!marks.has(PLANS, 0) && marks.has(PLANS, 1));
+}

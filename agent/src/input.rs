@@ -1,0 +1,114 @@
+//! Files of others, read once and no further than a limit.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+/// Reads a file whole.
+///
+/// # Errors
+/// It cannot be read, or has more than `limit` bytes.
+pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    bounded(&File::open(path)?, limit)
+}
+
+/// Reads the text of a regular file whole, and returns what the file was when it was opened. Links
+/// are followed; a pipe or a device is refused, and never waited for.
+///
+/// # Errors
+/// It cannot be read, is another kind of file, has more than `limit` bytes, or is no text.
+pub(crate) fn read_regular(path: &Path, limit: u64) -> io::Result<(Metadata, String)> {
+    let mut options = File::options();
+    let file = options
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        let error = "it is no regular file: put one in its place";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+    }
+    if metadata.len() > limit {
+        return Err(too_large(metadata.len(), limit));
+    }
+    let text = String::from_utf8(bounded(&file, limit)?).map_err(io::Error::other)?;
+    Ok((metadata, text))
+}
+
+fn bounded(mut file: &File, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // One more, to know of it: a file may grow, and some have no size.
+    file.by_ref().take(limit + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > limit {
+        true => Err(too_large(bytes.len() as u64, limit)),
+        false => Ok(bytes),
+    }
+}
+
+fn too_large(size: u64, limit: u64) -> io::Error {
+    let (size, limit) = (size.div_ceil(1 << 20), limit >> 20);
+    let error = format!("it has {size} MiB or more, and {limit} MiB are read at most");
+    io::Error::new(io::ErrorKind::FileTooLarge, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_limit_holds_for_files_that_tell_no_size() {
+        let zeros = read(Path::new("/dev/zero"), MIB).unwrap_err();
+        assert_eq!(zeros.kind(), io::ErrorKind::FileTooLarge);
+        assert!(read(Path::new("/proc/self/status"), MIB).unwrap().len() > 100);
+    }
+
+    #[test]
+    fn a_file_of_the_limit_is_read_and_one_more_byte_is_too_much() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, vec![b'a'; MIB as usize]).unwrap();
+        assert_eq!(read(&path, MIB).unwrap().len() as u64, MIB);
+        let (metadata, text) = read_regular(&path, MIB).unwrap();
+        assert_eq!((metadata.len(), text.len() as u64), (MIB, MIB));
+        fs::write(&path, vec![b'a'; MIB as usize + 1]).unwrap();
+        let said = read(&path, MIB).unwrap_err().to_string();
+        assert!(said.contains("1 MiB are read at most"), "{said}");
+        let said = read_regular(&path, MIB).unwrap_err().to_string();
+        assert!(said.starts_with("it has 2 MiB or more"), "{said}");
+    }
+
+    /// Whoever opens a pipe waits for who writes into it.
+    #[test]
+    fn pipes_and_devices_are_refused_at_once_and_links_are_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+        // SAFETY: the name ends with NUL and outlives the call.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let link = dir.path().join("link");
+        symlink("/dev/zero", &link).unwrap();
+        for path in [pipe, link] {
+            let (sender, refused) = mpsc::channel();
+            thread::spawn(move || sender.send(read_regular(&path, MIB).map(drop)));
+            let refused = refused.recv_timeout(Duration::from_secs(10));
+            let error = refused.expect("at once").unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                "it is no regular file: put one in its place"
+            );
+        }
+        fs::write(dir.path().join("file"), "text").unwrap();
+        let link = dir.path().join("another");
+        symlink("file", &link).unwrap();
+        assert_eq!(read_regular(&link, MIB).unwrap().1, "text");
+    }
+}
