@@ -36,6 +36,7 @@ use crate::datapath::load::MapsError;
 use crate::datapath::pins::{Pins, PinsError};
 use crate::http::AllowList;
 use crate::http::admin::RecordingRequest;
+use crate::http::bind::BindAddress;
 use crate::http::{admin, health, serve};
 use crate::lifecycle::{Heartbeat, Readiness, Shutdown, give_back_memory, raise_open_files};
 use crate::metrics::{Listener, Metrics};
@@ -308,6 +309,12 @@ fn settings(config: &Config, limits: Limits, rereads: bool) -> node::Settings {
             service: of.service.clone(),
             echo: of.echo,
         }),
+        own_ports: [&config.healthz.address, &config.admin.address]
+            .into_iter()
+            .flatten()
+            .filter(|address| !address.is_loopback())
+            .map(BindAddress::port)
+            .collect(),
         rereads,
     }
 }

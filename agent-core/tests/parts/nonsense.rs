@@ -45,6 +45,7 @@ pub(crate) fn settings() -> Settings {
         fleet_brake: Some(20),
         drain_ignore: ProbeRanges::default(),
         watches_services: true,
+        own_ports: Vec::new(),
         sentinel: Some(SentinelRule {
             service: name(0),
             echo: [address(0), "2001:2::2".parse().expect("an address")],
@@ -367,6 +368,7 @@ prop_compose! {
             udp,
             dns,
             sentinel,
+            disputed: None,
         });
         Service { id, known }
     }
