@@ -255,7 +255,7 @@ fn a_product_of_ports_and_addresses_is_named_and_takes_no_memory() {
 #[case::iptables(Mode::Iptables)]
 fn a_tenant_who_claims_anothers_cluster_ip_touches_no_verdict(#[case] mode: Mode) {
     let name = "a_tenant_who_claims_anothers_cluster_ip_touches_no_verdict";
-    let Some(mut scene) = Scene::proven(name, mode, &["--publish-events", "on"]) else {
+    let Some(mut scene) = Scene::proven(name, mode, &[]) else {
         return;
     };
     scene.traffic();
@@ -294,7 +294,7 @@ fn a_tenant_who_claims_anothers_cluster_ip_touches_no_verdict(#[case] mode: Mode
 #[test]
 fn a_tenant_who_claims_the_health_port_is_named() {
     let name = "a_tenant_who_claims_the_health_port_is_named";
-    let Some(scene) = Scene::proven(name, Mode::Nftables, &["--publish-events", "on"]) else {
+    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
         return;
     };
     let addresses = Family::ALL.map(|family| scene.world.node_address(family));
