@@ -94,12 +94,12 @@ impl Planner {
                 MapChange::PutEndpoint { key, value } => {
                     self.shortage.endpoints.insert(key, value);
                 }
-                MapChange::PutFrontend { key, value } => {
-                    // Else another Service claimed it in the same plan.
-                    if self.owners.get(&key) == Some(&value.service) {
-                        self.owners.remove(&key);
-                        self.shortage.frontends.insert((key, value.service));
-                    }
+                // Else another Service claimed it in the same plan.
+                MapChange::PutFrontend { key, value }
+                    if self.owners.get(&key) == Some(&value.service) =>
+                {
+                    self.owners.remove(&key);
+                    self.shortage.frontends.insert((key, value.service));
                 }
                 _ => {}
             }
