@@ -13,7 +13,7 @@ use std::iter;
 use crate::cause::{Cause, State, Why};
 use crate::text::visible;
 use crate::verdict::Verdict;
-pub use announce::Announcer;
+pub use announce::{Announcer, ClaimAnnouncer};
 pub use schedule::{Pace, Refusal, Schedule, Written};
 
 /// The condition's type. The merge key of a Node's conditions: what is written under it touches no
@@ -197,8 +197,11 @@ pub fn message(verdict: &Verdict, standing: Standing, lenience: Option<&str>) ->
     bounded(visible(&text).into_owned())
 }
 
+/// The reason of Events about contested frontends.
+pub const CONTESTED: &str = "FrontendsContested";
+
 /// Cut at a character, with an ellipsis.
-fn bounded(mut text: String) -> String {
+pub fn bounded(mut text: String) -> String {
     if text.len() > MESSAGE_MAX {
         text.truncate(text.floor_char_boundary(MESSAGE_MAX - '…'.len_utf8()));
         text.push('…');

@@ -244,6 +244,10 @@ pub struct ServiceInfo {
     pub dns: bool,
     /// It is the sentinel: what its probes bring is kept apart, and no real connection of it counts.
     pub sentinel: bool,
+    /// When another Service last began, or ceased, to claim a frontend of it. Connections that were
+    /// under way then may have gone to either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disputed: Option<Mono>,
 }
 
 impl ServiceInfo {

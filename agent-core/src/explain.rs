@@ -147,6 +147,11 @@ impl Words<'_> {
             Lacking::Pod => "no pod of this node is among the clients".to_owned(),
             Lacking::New => "no Service that worked before failed".to_owned(),
             Lacking::Referee => "the sentinel's probes pass, so a policy may deny them".to_owned(),
+            Lacking::Claimed => {
+                "other Services claim what the sentinel's probes dial, so that nothing \
+                                 tells a fault from a policy"
+                    .to_owned()
+            }
             Lacking::Namespaces => "all are of one namespace, and others are in use".to_owned(),
             Lacking::Sources => {
                 format!(

@@ -142,6 +142,7 @@ impl Ledger {
         Scope {
             namespaces: self.worked.namespaces(family, now),
             referee_passes: false,
+            referee_claimed: false,
             refereed: Mono(0),
         }
     }

@@ -57,6 +57,10 @@ pub(crate) const FORGOTTEN: Duration = Duration::from_secs(3_600);
 /// A Service whose first endpoints came within this time accuses nobody: a proxy may be late with them.
 pub(crate) const FIRST_ENDPOINTS: Duration = Duration::from_secs(15);
 
+/// Failures of a Service do not count for this long after another one began or ceased to claim a
+/// frontend of it: connections that were under way, and the proxy's rules, are older than the view.
+pub(crate) const DISPUTED: Duration = Duration::from_secs(10);
+
 /// The numbers of the verdict's rules; times are nanoseconds in JSON. The defaults are what the
 /// promises are made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -27,6 +27,7 @@ use crate::effect::{Effect, Effects};
 use crate::eligibility::TerminatingTaints;
 use crate::event::{Event, Service};
 use crate::evidence::{Directory, ServiceInfo};
+use crate::expect::rivals::Rivals;
 use crate::expect::sentinel::SentinelRule;
 use crate::limits::Limits;
 use crate::plan::Planner;
@@ -63,6 +64,9 @@ pub struct Settings {
     pub watches_services: bool,
     /// The sentinel, unless it is turned off.
     pub sentinel: Option<SentinelRule>,
+    /// TCP ports of the agent itself, at every address of the node.
+    #[serde(skip)]
+    pub own_ports: Vec<u16>,
     /// It can be read past the watches: it comes from an API server.
     pub rereads: bool,
 }
@@ -94,7 +98,7 @@ impl Node {
     /// Begins where an agent of this boot stopped, if one did.
     pub fn new(settings: Settings, start: Start) -> Self {
         Self {
-            setting: Setting::new(settings.sentinel.clone()),
+            setting: Setting::new(settings.sentinel.clone(), settings.own_ports.clone()),
             judge: Judge::new(settings, start),
             recorder: Some(Recorder::default()),
             recorded: None,
@@ -104,7 +108,7 @@ impl Node {
     /// Goes on from a judge of a recording, with its recorded events.
     pub fn replay(judge: Judge) -> Self {
         Self {
-            setting: Setting::new(None),
+            setting: Setting::new(None, Vec::new()),
             judge,
             recorder: None,
             recorded: Some(BTreeMap::new()),
@@ -195,6 +199,16 @@ impl Node {
     /// Content of the maps of expectations, and the Services that ids stand for.
     pub fn planner(&self) -> &Planner {
         &self.setting.planner
+    }
+
+    /// Services that claim what the sentinel's probes dial.
+    pub fn rivals(&self) -> &Rivals {
+        &self.setting.rivals
+    }
+
+    /// Frontends that came to be claimed by more than one, since the agent began.
+    pub fn claims_begun(&self) -> u64 {
+        self.setting.claims_begun
     }
 
     /// The sentinel, unless it is turned off.

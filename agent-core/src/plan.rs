@@ -25,12 +25,14 @@ use crate::time::Mono;
 use crate::view::{Applied, ClusterView, ServiceState};
 
 mod adopt;
+mod claims;
 mod draft;
 mod registry;
 mod shortage;
 mod sources;
 
 pub use adopt::Installed;
+pub use claims::Conflict;
 use draft::{Claim, Draft};
 use registry::Registry;
 use shortage::Shortage;
@@ -112,8 +114,12 @@ pub struct Planner {
     registry: Registry,
     /// Holder of each frontend that is in the map.
     owners: HashMap<FrontendKey, u32>,
-    /// Ids that claim a frontend which another holds.
+    /// Ids that claim a frontend and do not have it, since they are not alone.
     contested: BTreeMap<FrontendKey, BTreeSet<u32>>,
+    /// When a frontend of these ids became contested last, or was no more.
+    disputed: BTreeMap<u32, Mono>,
+    /// TCP ports of the agent itself.
+    own_ports: Vec<u16>,
     sources: Sources,
     /// Endpoints that left their slice and still stand in the map, marked, each with when it left.
     retired: BTreeMap<EndpointKey, Mono>,
@@ -145,8 +151,10 @@ impl Planner {
             self.change_service(view, applied, &before, name, now, &mut draft);
         }
         self.sources.settle(&self.node, node_changed, &mut draft);
+        self.claim_own(&before, &mut draft);
         self.settle_claims(view, &mut draft);
         self.use_room(view, &mut draft);
+        self.note_disputes(&mut draft, now);
         draft.into_changes()
     }
 
@@ -180,16 +188,6 @@ impl Planner {
     /// Number of entries that found no place.
     pub fn missing(&self) -> Missing {
         self.shortage.missing(self.sources.missing())
-    }
-
-    /// Names of two Services that claim the same frontend, its holder first.
-    pub fn conflicts(&self) -> impl Iterator<Item = (&ObjectName, &ObjectName)> {
-        let name = |id: u32| Some(&self.registry.slot(id)?.name);
-        self.contested.iter().flat_map(move |(frontend, waiting)| {
-            let holder = self.owners.get(frontend).copied().and_then(name);
-            let pair = move |id: &u32| Some((holder?, name(*id)?));
-            waiting.iter().filter_map(pair)
-        })
     }
 
     /// Services of which nothing is followed, since they have too much.
@@ -381,6 +379,7 @@ impl Directory for Planner {
             udp: slot.protocol == Protocol::Udp,
             dns: slot.dns,
             sentinel: self.node.sentinel.as_ref() == Some(&slot.name),
+            disputed: self.disputed.get(&id).copied(),
         })
     }
 }

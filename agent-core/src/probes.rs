@@ -19,7 +19,7 @@ use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
 use crate::cause::ProbeCause;
-use crate::cluster::ObjectName;
+use crate::expect::sentinel::Contest;
 use crate::freshness::Lags;
 use crate::limits::Limits;
 use crate::owners::{DatapathOwners, Owner};
@@ -80,9 +80,9 @@ pub struct SentinelLedger {
     away: Option<Mono>,
     /// Effect of the datapath's shape on probes.
     pub(crate) bearing: Bearing,
-    /// Lanes whose frontend another Service claims, and which. They stand for nothing.
+    /// Lanes whose frontend another Service claims now.
     #[serde(default)]
-    contested: Vec<(Lane, ObjectName)>,
+    contested: Vec<Contest>,
 }
 
 /// Owners of the datapath of a family.
@@ -150,11 +150,7 @@ impl SentinelLedger {
     pub fn memory(&self) -> SentinelMemory {
         let remembered = |lane| LaneMemory::of(lane, self.lane(lane), &self.limits);
         SentinelMemory {
-            lanes: all_lanes()
-                // One that is released while no agent looks has to pass first, too.
-                .filter(|lane| self.rival(*lane).is_none())
-                .filter_map(remembered)
-                .collect(),
+            lanes: all_lanes().filter_map(remembered).collect(),
             view: self.view.clone(),
             owners: self.owners,
             lags: self.lags.clone(),
@@ -173,9 +169,14 @@ impl SentinelLedger {
             }
         }
         self.measured = None;
-        if self.rival(trace.lane).is_some() {
+        if self.voids_by_claim(trace.lane, outcome) {
+            let lane = &mut self.lanes[place(trace.lane)];
+            if !matches!(outcome, ProbeOutcome::Void(_)) {
+                // Somebody's rule took it.
+                lane.run = None;
+            }
             let outcome = ProbeOutcome::Void(VoidReason::Contested);
-            self.lanes[place(trace.lane)].note(trace, outcome, now);
+            lane.note(trace, outcome, now);
             return outcome;
         }
         let lane = &mut self.lanes[place(trace.lane)];
@@ -363,7 +364,7 @@ impl SentinelLedger {
             ProbePath::Host => true,
             ProbePath::NodePort => {
                 let refused = self.failed_lately(cluster_ip, ProbeCause::Refused, now);
-                !refused && self.rival(cluster_ip).is_none()
+                !refused && !self.lane(cluster_ip).claimed
             }
             ProbePath::Pod | ProbePath::OffCluster => false,
         }

@@ -24,10 +24,12 @@ use crate::time::{Mono, Wall};
 use crate::verdict::Verdict;
 
 mod answers;
+mod claims;
 pub mod drain;
 pub mod sentinel;
 
 pub use answers::{AnswerReport, Answers, FleetSeen};
+pub use claims::{CLAIMS_SHOWN, ClaimOwner, ClaimReport, ClaimsReport};
 pub use sentinel::{SentinelReport, SentinelState};
 
 pub const SCHEMA: u32 = 1;
@@ -80,6 +82,9 @@ pub struct Report {
     pub datapath: Shape,
     /// Size of what is expected of the datapath.
     pub expectations: ExpectationReport,
+    /// Frontends that more than one claims.
+    #[serde(default)]
+    pub claims: ClaimsReport,
     /// Source of the cluster view, and its state.
     pub cluster: ClusterReport,
     /// Writes to the API server; empty where there are to be none.
@@ -316,6 +321,7 @@ impl Report {
             devices: Vec::new(),
             datapath: node.judge().shape.clone(),
             expectations: ExpectationReport::default(),
+            claims: ClaimsReport::default(),
             cluster: ClusterReport::default(),
             publish: PublishReport::default(),
             faults: BTreeMap::new(),

@@ -37,6 +37,7 @@ use crate::datapath::pins::{Pins, PinsError};
 use crate::datapath::succession;
 use crate::http::AllowList;
 use crate::http::admin::RecordingRequest;
+use crate::http::bind::BindAddress;
 use crate::http::{admin, health, serve};
 use crate::lifecycle::{Heartbeat, Readiness, Shutdown, give_back_memory, raise_open_files};
 use crate::metrics::{Listener, Metrics};
@@ -310,6 +311,12 @@ fn settings(config: &Config, limits: Limits, rereads: bool) -> node::Settings {
             service: of.service.clone(),
             echo: of.echo,
         }),
+        own_ports: [&config.healthz.address, &config.admin.address]
+            .into_iter()
+            .flatten()
+            .filter(|address| !address.is_loopback())
+            .map(BindAddress::port)
+            .collect(),
         rereads,
     }
 }

@@ -25,7 +25,8 @@ use tokio::time::sleep;
 use crate::clock;
 use crate::metrics::{Metrics, Published};
 use agent_core::condition::{
-    Announcer, Pace, Schedule, Standing, Status, Written, message, standing,
+    Announcer, CONTESTED, ClaimAnnouncer, Pace, Refusal, Schedule, Standing, Status, Written,
+    bounded, message, standing,
 };
 use agent_core::eligibility::Eligibility;
 use agent_core::report::PublishReport;
@@ -153,6 +154,8 @@ struct Publisher {
     schedule: Option<Schedule>,
     /// None where Events are not.
     announcer: Option<Announcer>,
+    /// The same for Events about claims.
+    claims: Option<ClaimAnnouncer>,
     node: NodeApi,
     recorder: Recorder,
     /// Object that Events are about.
@@ -178,6 +181,9 @@ impl Publisher {
         Self {
             schedule: settings.condition.then(schedule),
             announcer: settings.events.then(announcer),
+            claims: settings
+                .events
+                .then(|| ClaimAnnouncer::new(&name, settings.pace)),
             node,
             recorder: Recorder::new(client, reporter),
             regarding: ObjectReference {
@@ -206,12 +212,16 @@ impl Publisher {
             let standing = standing(&report.verdict, !report.answers.livez.would_fail);
             let write = self.condition_due(&report, standing, now);
             let announce = self.event_due(&report, standing, now);
-            due = write.into_iter().chain(announce).min();
+            let claim = self.claim_due(&report, now);
+            due = write.into_iter().chain(announce).chain(claim).min();
             if write.is_some_and(|due| due <= now) {
                 self.write(&report, standing).await;
                 due = Some(now);
             } else if announce.is_some_and(|due| due <= now) {
                 self.announce(&report, standing).await;
+                due = Some(now);
+            } else if claim.is_some_and(|due| due <= now) {
+                self.announce_claims(&report).await;
                 due = Some(now);
             }
         }
@@ -244,6 +254,12 @@ impl Publisher {
         announcer.due()
     }
 
+    fn claim_due(&mut self, report: &Report, now: Mono) -> Option<Mono> {
+        let claims = self.claims.as_mut()?;
+        claims.observe(report.claims.begun, report.claims.count() > 0, now);
+        claims.due()
+    }
+
     async fn write(&mut self, report: &Report, standing: Standing) {
         let Some(schedule) = &mut self.schedule else {
             return;
@@ -261,27 +277,55 @@ impl Publisher {
     }
 
     async fn announce(&mut self, report: &Report, standing: Standing) {
+        // Recovery and leaving are expected states.
+        let type_ = match standing.status {
+            Status::False => EventType::Warning,
+            Status::True | Status::Unknown => EventType::Normal,
+        };
+        let (reason, note) = (standing.reason.name(), words(report, standing));
+        let refused = self.publish(report, type_, reason, note).await.err();
         let Some(announcer) = &mut self.announcer else {
             return;
         };
+        match refused {
+            None => announcer.announced(standing, clock::mono()),
+            Some(refusal) => announcer.failed(refusal, clock::mono()),
+        }
+    }
+
+    /// One Event for all claims that began.
+    async fn announce_claims(&mut self, report: &Report) {
+        let note = bounded(report.claims.sentence().unwrap_or_default());
+        let published = self.publish(report, EventType::Warning, CONTESTED.to_owned(), note);
+        let refused = published.await.err();
+        let Some(claims) = &mut self.claims else {
+            return;
+        };
+        match refused {
+            None => claims.announced(clock::mono()),
+            Some(refusal) => claims.failed(refusal, clock::mono()),
+        }
+    }
+
+    async fn publish(
+        &self,
+        report: &Report,
+        type_: EventType,
+        reason: String,
+        note: String,
+    ) -> Result<(), Refusal> {
         let event = Event {
-            // Recovery and leaving are expected states.
-            type_: match standing.status {
-                Status::False => EventType::Warning,
-                Status::True | Status::Unknown => EventType::Normal,
-            },
-            reason: standing.reason.name(),
-            note: Some(words(report, standing)),
+            type_,
+            reason,
+            note: Some(note),
             action: ACTION.to_owned(),
             secondary: None,
         };
         let published = self.recorder.publish(&event, &self.regarding);
         let result: Result<(), Fault> = self.node.patient(published).await;
-        match &result {
-            Ok(()) => announcer.announced(standing, clock::mono()),
-            Err(fault) => announcer.failed(fault.refusal, clock::mono()),
-        }
+        let refusal = result.as_ref().map(|_| ()).map_err(|fault| fault.refusal);
         self.outcomes.note(Published::Event, &report.node, result);
+        refusal
     }
 }
 

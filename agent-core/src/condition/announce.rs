@@ -90,6 +90,68 @@ impl Announcer {
     }
 }
 
+/// When an Event about contested frontends is due: one for all claims that began since the last, within
+/// a budget of its own, so that whoever makes claims spends none of the datapath's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimAnnouncer {
+    node: String,
+    pace: Pace,
+    announced: u64,
+    begun: u64,
+    since: Option<Mono>,
+    budget: Budget,
+    retry: Retry,
+}
+
+impl ClaimAnnouncer {
+    /// For this node, at the start of the agent.
+    pub fn new(node: &str, pace: Pace) -> Self {
+        Self {
+            node: node.to_owned(),
+            pace,
+            announced: 0,
+            begun: 0,
+            since: None,
+            budget: Budget::new(AT_ONCE, EACH),
+            retry: Retry::default(),
+        }
+    }
+
+    /// Takes in how many claims began so far, and whether any is left.
+    pub fn observe(&mut self, begun: u64, stands: bool, now: Mono) {
+        self.begun = begun;
+        if !stands {
+            self.announced = begun;
+        }
+        self.since = (begun > self.announced).then(|| self.since.unwrap_or(now));
+    }
+
+    /// When an Event is due, if one is.
+    pub fn due(&self) -> Option<Mono> {
+        let settled = self
+            .since?
+            .plus(spread(&self.node, JITTER, self.pace.jitter));
+        Some(
+            settled
+                .max(self.budget.free_at())
+                .max(self.retry.not_before),
+        )
+    }
+
+    /// The API server took an Event about all of them.
+    pub fn announced(&mut self, now: Mono) {
+        self.announced = self.begun;
+        self.since = None;
+        self.budget.spend(now);
+        self.retry = Retry::default();
+    }
+
+    /// The API server did not take it, or gave no answer.
+    pub fn failed(&mut self, refusal: Refusal, now: Mono) {
+        self.retry.failed(&self.node, &self.pace, refusal, now);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -185,6 +247,31 @@ mod tests {
         announcer.announced(broken(Cause::Leaked), due);
         announcer.observe(sound(), due);
         assert_eq!(announcer.due(), Some(due.plus(jitter())));
+    }
+
+    /// A hundred claims in one batch are one Event, and one that is gone is none.
+    #[test]
+    fn claims_are_announced_once_and_within_a_budget() {
+        let mut announcer = ClaimAnnouncer::new("node-1", Pace::default());
+        announcer.observe(0, false, at(1));
+        assert_eq!(announcer.due(), None);
+        announcer.observe(100, true, at(10));
+        announcer.observe(101, true, at(11));
+        assert_eq!(announcer.due(), Some(at(10).plus(jitter())));
+        announcer.announced(at(15));
+        announcer.observe(101, true, at(16));
+        assert_eq!(announcer.due(), None, "they are known");
+        announcer.observe(102, true, at(20));
+        announcer.observe(102, false, at(21));
+        assert_eq!(announcer.due(), None, "withdrawn");
+        for number in 1..AT_ONCE {
+            announcer.observe(102 + u64::from(number), true, at(1_000));
+            announcer.announced(at(1_000));
+        }
+        announcer.observe(1_000, true, at(1_000));
+        announcer.announced(at(1_000));
+        announcer.observe(2_000, true, at(1_000));
+        assert_eq!(announcer.due(), Some(at(1_000).plus(EACH)));
     }
 
     /// So many at once, and one more each minute.

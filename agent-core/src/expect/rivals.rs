@@ -3,21 +3,30 @@
 //! one, and whose rule comes first is the proxy's business: such a lane says nothing of the node.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use agent_common::service::Family;
 
-use super::sentinel::{Sentinel, SentinelFamily};
+use super::node;
+use super::sentinel::{Contest, Sentinel, SentinelFamily};
 use crate::cluster::{ObjectName, Protocol, ServiceFacts};
 use crate::trace::{Lane, ProbePath, Transport};
-use crate::view::{Applied, ClusterView};
+use crate::view::{Applied, ClusterView, ServiceState};
 
 /// The claims, by Service. Follows the view change by change.
 #[derive(Debug, Default)]
 pub struct Rivals {
     dialled: Vec<Dialled>,
     node: Vec<IpAddr>,
-    lanes: BTreeMap<ObjectName, Vec<Lane>>,
+    claims: BTreeMap<ObjectName, Vec<Claim>>,
+}
+
+/// A claim to what one lane dials.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    dialled: Dialled,
+    /// See [`Contest::loops`].
+    loops: bool,
 }
 
 /// Where a lane's probes go.
@@ -42,7 +51,7 @@ impl Rivals {
         if self.dialled != dialled || self.node != addresses {
             (self.dialled, self.node) = (dialled, addresses.to_vec());
             let all = view.states().map(|(name, _)| name);
-            self.lanes.clear();
+            self.claims.clear();
             all.for_each(|name| self.look(view, own, name));
         } else {
             let changed = applied.before.keys();
@@ -50,35 +59,57 @@ impl Rivals {
         }
     }
 
-    /// Lanes that are claimed, and the first Service of each in the order of their names.
-    pub fn contested(&self) -> BTreeMap<Lane, ObjectName> {
-        let mut first = BTreeMap::new();
-        for (name, lanes) in &self.lanes {
-            for lane in lanes {
-                first.entry(*lane).or_insert_with(|| name.clone());
+    /// Lanes that are claimed.
+    pub fn contested(&self) -> Vec<Contest> {
+        let mut lanes: BTreeMap<Lane, Contest> = BTreeMap::new();
+        for (rival, claims) in &self.claims {
+            for Claim { dialled, loops } in claims {
+                let contest = lanes.entry(dialled.lane).or_insert_with(|| Contest {
+                    lane: dialled.lane,
+                    rival: rival.clone(),
+                    loops: false,
+                });
+                contest.loops |= loops;
             }
         }
-        first
+        lanes.into_values().collect()
+    }
+
+    /// Frontends of the sentinel that are claimed, each once with the first Service that does.
+    pub fn frontends(&self) -> BTreeMap<(SocketAddr, Transport), &ObjectName> {
+        let mut all = BTreeMap::new();
+        for (rival, claims) in &self.claims {
+            for Claim { dialled, .. } in claims {
+                let at = SocketAddr::new(dialled.address, dialled.port);
+                all.entry((at, dialled.lane.transport)).or_insert(rival);
+            }
+        }
+        all
     }
 
     fn look(&mut self, view: &ClusterView, own: &ObjectName, name: &ObjectName) {
-        let service = view.state(name).and_then(|state| state.service.as_deref());
-        let service = service.filter(|_| name != own);
-        let claimed = |dialled: &&Dialled| {
-            service.is_some_and(|service| claims(service, dialled, &self.node))
+        let state = view.state(name).filter(|_| name != own);
+        let claim = |dialled: &Dialled| {
+            let state = state?;
+            let claimed = claims(state.service.as_deref()?, dialled, &self.node);
+            claimed.then(|| Claim {
+                dialled: *dialled,
+                loops: leads_back(state, dialled),
+            })
         };
-        let lanes: Vec<Lane> = self
-            .dialled
-            .iter()
-            .filter(claimed)
-            .map(|dialled| dialled.lane)
-            .collect();
-        if lanes.is_empty() {
-            self.lanes.remove(name);
+        let claims: Vec<Claim> = self.dialled.iter().filter_map(claim).collect();
+        if claims.is_empty() {
+            self.claims.remove(name);
         } else {
-            self.lanes.insert(name.clone(), lanes);
+            self.claims.insert(name.clone(), claims);
         }
     }
+}
+
+fn leads_back(state: &ServiceState, dialled: &Dialled) -> bool {
+    let address = node::address(&dialled.address);
+    let mut endpoints = state.slices.iter().flat_map(|slice| &slice.endpoints);
+    endpoints.any(|endpoint| endpoint.address == address)
 }
 
 fn claims(service: &ServiceFacts, dialled: &Dialled, node: &[IpAddr]) -> bool {

@@ -36,9 +36,9 @@ pub struct Sentinel {
     pub altered: Option<String>,
     /// The part that may be probed, by [`Family`]; none of an altered sentinel.
     pub families: [Option<SentinelFamily>; FAMILIES],
-    /// Lanes whose frontend another Service claims, and which.
+    /// Lanes whose frontend another Service claims.
     #[serde(default)]
-    pub contested: Vec<(Lane, ObjectName)>,
+    pub contested: Vec<Contest>,
     /// The rotator's count of the cluster's nodes.
     #[serde(default)]
     pub fleet: Option<Published>,
@@ -48,6 +48,17 @@ pub struct Sentinel {
     /// The annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT) of its Service.
     #[serde(default)]
     pub enforcement: Option<Box<str>>,
+}
+
+/// A lane whose frontend another Service claims.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contest {
+    pub lane: Lane,
+    /// The first of them, in the order of their names.
+    pub rival: ObjectName,
+    /// The frontend's address is an endpoint of such a Service: probes that its rules took leave for
+    /// where they came, as if there were no rule.
+    pub loops: bool,
 }
 
 impl Sentinel {

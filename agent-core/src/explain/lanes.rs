@@ -45,7 +45,7 @@ pub fn is_explained(lane: &LaneView, lanes: &[LaneView]) -> bool {
 /// A lane of a family as it looks, seen from `now`.
 pub fn sentence(family: Family, view: &LaneView, now: Mono) -> String {
     let name = name(family, view.path, view.transport);
-    if let Some(rival) = &view.rival {
+    if let (LaneState::Off, Some(rival)) = (view.state, &view.rival) {
         return format!("{name}: say nothing: Service {rival} claims what they dial");
     }
     match (view.state, failed(view), view.last_pass) {
@@ -129,7 +129,9 @@ fn void_reason(reason: VoidReason) -> &'static str {
         }
         VoidReason::Damaged => "the sentinel's devices were damaged a moment ago",
         VoidReason::Unsettled => "the sentinel changed a moment ago",
-        VoidReason::Contested => "another Service claims what the probe dialled",
+        VoidReason::Contested => {
+            "another Service claims what the probe dialled, or did when one last passed"
+        }
     }
 }
 
@@ -269,6 +271,10 @@ impl Words<'_> {
                         "probes from pods get through, so only the sentinel's range is filtered"
                     }
                     (_, Transport::Udp) => "probes over TCP get through",
+                    (_, Transport::Tcp) if lane.cause == ProbeCause::Misrouted => {
+                        "probes of other paths get through, so a Service or a pod's hostPort may \
+                         claim what these dial"
+                    }
                     (_, Transport::Tcp) if lane.path == ProbePath::NodePort => {
                         "probes of cluster IPs get through, and nobody else outside is refused"
                     }
@@ -351,7 +357,7 @@ impl Words<'_> {
             LaneLacking::Failures => format!("fewer than {} in a row", self.limits.probe_failures),
             LaneLacking::Off(why) => off(why),
             LaneLacking::Void(reason) => void_reason(*reason).to_owned(),
-            LaneLacking::Others => "whether cluster IPs fail too is not known yet".to_owned(),
+            LaneLacking::Others => "whether other paths fail too is not known yet".to_owned(),
             LaneLacking::Look => "pathproof's own devices were not looked at since".to_owned(),
             LaneLacking::Breadth(lacking) => format!(
                 "{filter} the real connections that failed beside them do not bear it out: {}",

@@ -11,7 +11,7 @@ use super::family::Entry;
 use super::{Ledger, SERVICES_TRACKED, Track};
 use crate::cause::Failure;
 use crate::evidence::{CountDelta, Directory, Sample, ServiceInfo, Sighting};
-use crate::limits::KEPT;
+use crate::limits::{DISPUTED, KEPT};
 use crate::time::Mono;
 
 /// A lost connection is noticed this long after its arrival at the latest, the look included.
@@ -129,6 +129,9 @@ impl Ledger {
     }
 
     fn absorb_failures(&mut self, delta: &CountDelta, info: &ServiceInfo, look: &Look) {
+        if is_disputed(info, look.at) {
+            return;
+        }
         let mut failures = self.failures_of(delta);
         if failures.is_empty() {
             return;
@@ -176,6 +179,9 @@ impl Ledger {
     }
 
     fn absorb_sighting(&mut self, sighting: &Sighting, info: &ServiceInfo, look: &Look) {
+        if is_disputed(info, look.at) {
+            return;
+        }
         let at = sighting.at.min(look.at);
         if let Some(track) = self.track(sighting.service, info, at) {
             track.sight(sighting, at);
@@ -265,6 +271,12 @@ impl Ledger {
             Failure::Refused | Failure::Leaked | Failure::Unheard => false,
         }
     }
+}
+
+/// Whether another Service began or ceased to claim a frontend of this one a moment ago: connections
+/// may have gone to either.
+fn is_disputed(info: &ServiceInfo, now: Mono) -> bool {
+    info.disputed.is_some_and(|at| now.since(at) <= DISPUTED)
 }
 
 /// A count delta and the Service that it belongs to.

@@ -147,12 +147,25 @@ pub(crate) struct Streak {
     pub(crate) sources: Vec<IpAddr>,
     /// By [`Failure`].
     pub(crate) failures: [u64; FAILURES],
-    /// Endpoints of this node for which connections left by an uplink, whoever dialled, and when last.
+    /// Endpoints of this node for which connections left by an uplink, whoever dialled: two of each
+    /// namespace.
     #[serde(default)]
-    pub(crate) misdelivered: BTreeMap<IpAddr, Mono>,
+    pub(crate) missed: Vec<Missed>,
     /// When there were last two of them within the window.
     #[serde(default)]
     pub(crate) wrong_routes: Option<Mono>,
+    /// When they were last of two namespaces.
+    #[serde(default)]
+    pub(crate) wide_routes: Option<Mono>,
+}
+
+/// An endpoint of this node that its route missed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Missed {
+    pub(crate) endpoint: IpAddr,
+    /// Of the Service: whoever may edit it may call any address an endpoint of this node.
+    pub(crate) namespace: Box<str>,
+    pub(crate) at: Mono,
 }
 
 /// A Service port in a run of failures.
@@ -191,6 +204,9 @@ pub(crate) struct Scope {
     /// The sentinel's probes pass since the run began: what policies do, drop and reject, is no
     /// fault then, and nothing accuses unless routes are seen to be wrong.
     pub(crate) referee_passes: bool,
+    /// Other Services took the referee away, by claims to what its probes dial: what policies do is
+    /// no fault then either, or one tenant could do both.
+    pub(crate) referee_claimed: bool,
     /// When a probe last passed of a lane that stands for the node: what failed until then had a
     /// referee, whatever became of it since.
     pub(crate) refereed: Mono,
@@ -202,6 +218,8 @@ pub(crate) struct Scope {
 pub enum Lacking {
     /// The sentinel's probes pass, and no two endpoints were missed by a wrong route.
     Referee,
+    /// Other Services claim what the sentinel's probes dial, and what failed may be denied.
+    Claimed,
     /// No pod of this node among the clients.
     Pod,
     /// No Service that worked before.
@@ -232,7 +250,9 @@ impl Streak {
             let count = &mut self.failures[*failure as usize];
             *count = count.saturating_add(u64::from(*n));
         }
-        if self.services.len() < SERVICES_KEPT || self.services.contains_key(&label) {
+        // Those that accuse are few: they worked before.
+        let room = self.services.len() < SERVICES_KEPT || entry.accuses;
+        if room || self.services.contains_key(&label) {
             let service = self.services.entry(label).or_insert_with(|| StreakService {
                 object: entry.info.name.to_string(),
                 endpoints: 0,
@@ -242,7 +262,7 @@ impl Streak {
             service.accuses |= entry.accuses;
         }
         if let Some(endpoint) = entry.misdelivered {
-            self.miss(endpoint, entry.last);
+            self.miss(endpoint, &entry.info.name.namespace, entry.last);
         }
     }
 
@@ -257,22 +277,38 @@ impl Streak {
     }
 
     /// A connection for an endpoint of this node left by an uplink.
-    fn miss(&mut self, endpoint: IpAddr, at: Mono) {
+    fn miss(&mut self, endpoint: IpAddr, namespace: &str, at: Mono) {
         let last = self.last;
-        self.misdelivered.insert(endpoint, at);
-        self.misdelivered.retain(|_, at| last.since(*at) <= WINDOW);
-        if self.misdelivered.len() > SOURCES_KEPT {
-            self.misdelivered.pop_first();
-        }
-        if self.misdelivered.len() >= MISSED {
+        let young = |of: &Missed| last.since(of.at) <= WINDOW;
+        self.missed
+            .retain(|of| young(of) && of.endpoint != endpoint);
+        let same = |of: &Missed| *of.namespace == *namespace;
+        let known = self.missed.iter().filter(|of| same(of)).count();
+        let oldest = match known < MISSED {
+            true => (self.missed.len() >= SOURCES_KEPT).then_some(0),
+            false => self.missed.iter().position(same),
+        };
+        oldest.map(|at| self.missed.remove(at));
+        let others = !self.missed.iter().all(same);
+        self.missed.push(Missed {
+            endpoint,
+            namespace: namespace.into(),
+            at,
+        });
+        if self.missed.len() >= MISSED {
             self.wrong_routes = Some(last);
+            self.wide_routes = others.then_some(last).or(self.wide_routes);
         }
     }
 
     /// Routes are wrong. Once they have accused, it holds for as long as the run does: the clients that
     /// show it may be outside, and load balancers take those away.
-    fn routes_are_wrong(&self, limits: &Limits) -> bool {
-        self.wrong_routes.is_some_and(|at| {
+    fn routes_are_wrong(&self, limits: &Limits, scope: Scope) -> bool {
+        let routes = match limits.broken_namespaces.min(scope.namespaces) > 1 {
+            true => self.wide_routes,
+            false => self.wrong_routes,
+        };
+        routes.is_some_and(|at| {
             let (first, _) = self.accusing.unwrap_or((at, at));
             self.last.since(at) <= WINDOW || at.since(first) >= limits.broken_after
         })
@@ -299,8 +335,12 @@ impl Streak {
         let objects = self.objects();
         let namespace = |object: &&str| object.split_once('/').map_or("", |(of, _)| of).to_owned();
         let namespaces: BTreeSet<String> = objects.keys().map(namespace).collect();
-        if scope.referee_passes && !self.routes_are_wrong(limits) {
+        let routes_are_wrong = self.routes_are_wrong(limits, scope);
+        if scope.referee_passes && !routes_are_wrong {
             Some(Lacking::Referee)
+        } else if scope.referee_claimed && !routes_are_wrong && self.commonest() != Failure::Leaked
+        {
+            Some(Lacking::Claimed)
         } else if !self.pod {
             Some(Lacking::Pod)
         } else if self.accusing.is_none() {
@@ -328,7 +368,7 @@ impl Streak {
         let endpoints: u64 = self.objects().values().map(|n| u64::from(*n)).sum();
         let (first, last) = self.accusing.unwrap_or_default();
         // Had it a referee until a moment ago, a probe that fails alone does not make it three seconds old.
-        let first = match self.routes_are_wrong(limits) {
+        let first = match self.routes_are_wrong(limits, scope) {
             true => first,
             false => first.max(scope.refereed),
         };

@@ -13,7 +13,8 @@ use crate::limits::{FIRST_ENDPOINTS, FORGOTTEN};
 use crate::time::Mono;
 
 /// Service ports kept, the first that worked: breadth takes two, and all of them are written whenever
-/// the agent's state is.
+/// the agent's state is. A namespace that has none among them gets a place of the one that has most: no
+/// tenant's Services keep all others from accusing.
 const KEPT: usize = 256;
 
 /// By a hash of family, name and port: ids do not outlive a restart of the agent, and are used again.
@@ -37,6 +38,9 @@ impl Worked {
     /// A connection to that Service was proven.
     pub(crate) fn note(&mut self, info: &ServiceInfo, last: Mono) {
         let (service, namespace) = hashes(info);
+        if self.0.len() >= KEPT && self.0.values().all(|known| known.namespace != namespace) {
+            self.make_room();
+        }
         if self.0.len() < KEPT || self.0.contains_key(&service) {
             let family = info.family;
             let known = Known {
@@ -46,6 +50,24 @@ impl Worked {
                 emptied: None,
             };
             self.0.insert(service, known);
+        }
+    }
+
+    /// Forgets the Service of the namespace with most of them that was used longest ago.
+    fn make_room(&mut self) {
+        let mut shares: BTreeMap<u64, usize> = BTreeMap::new();
+        for known in self.0.values() {
+            *shares.entry(known.namespace).or_default() += 1;
+        }
+        let largest = shares.into_iter().max_by_key(|(_, share)| *share);
+        let largest = largest.filter(|(_, share)| *share > 1);
+        let theirs = |known: &Known| largest.is_some_and(|(of, _)| known.namespace == of);
+        let known = self.0.iter().filter(|(_, known)| theirs(known));
+        if let Some(oldest) = known
+            .min_by_key(|(_, known)| known.last)
+            .map(|(key, _)| *key)
+        {
+            self.0.remove(&oldest);
         }
     }
 
@@ -107,6 +129,7 @@ mod tests {
             udp: false,
             dns: false,
             sentinel: false,
+            disputed: None,
         }
     }
 
@@ -144,6 +167,24 @@ mod tests {
         assert!(worked.has(&service, late));
         worked.note(&service, Mono(1));
         assert!(has(&worked, &service), "it worked with the next ones");
+    }
+
+    /// One namespace with hundreds of Services, from the start on.
+    #[test]
+    fn no_namespace_takes_all_places() {
+        let mut worked = Worked::default();
+        for number in 0..2 * KEPT as u64 {
+            let name = number.to_string();
+            worked.note(&service("tenant", &name, Family::V4), Mono(number));
+        }
+        for namespace in ["shop", "bank"] {
+            let service = service(namespace, "web", Family::V4);
+            worked.note(&service, Mono(1_000));
+            assert!(has(&worked, &service));
+        }
+        assert_eq!(worked.0.len(), KEPT);
+        assert_eq!(worked.namespaces(Family::V4, Mono(1_000)), 3);
+        assert!(!has(&worked, &service("tenant", "0", Family::V4)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::judge::Judge;
 use crate::effect::{DesiredDevices, Effect, Effects, Notice};
 use crate::event::{KernelState, Parts};
-use crate::expect::sentinel::{Sentinel, SentinelRule};
+use crate::expect::sentinel::{Contest, Sentinel, SentinelRule};
 use crate::limits::{FAILING_INTERVAL, KERNEL_AGE, READING_SERVES, SOON, SUSPECT_INTERVAL};
 use crate::names;
 use crate::probes::{KernelFacts, ProbeOutcome, SentinelView, VoidReason, classify};
@@ -232,7 +232,8 @@ impl Judge {
             effects.push(Effect::Log(Notice::Altered(altered.clone())));
         }
         let new = watched.found.contested.iter();
-        for (lane, rival) in new.filter(|contest| !before.contested.contains(contest)) {
+        let known = |lane| before.contested.iter().any(|of| of.lane == lane);
+        for Contest { lane, rival, .. } in new.filter(|of| !known(of.lane)) {
             let family = names::of_family(lane.family);
             let path = format!("{family} {} ({})", lane.path.name(), lane.transport.name());
             effects.push(Effect::Log(Notice::Contested(path, rival.clone())));

@@ -33,7 +33,12 @@ pub(super) struct Setting {
     rule: Option<SentinelRule>,
     pub(super) view: ClusterView,
     pub(super) planner: Planner,
-    rivals: Rivals,
+    pub(super) rivals: Rivals,
+    own_ports: Vec<u16>,
+    /// Frontends that several claim.
+    claims: usize,
+    /// Such claims that began so far.
+    pub(super) claims_begun: u64,
     pub(super) state: ViewState,
     successor: Successor,
     /// A successor kept the maps since what was planned here: they are read before the next plan.
@@ -48,12 +53,15 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    pub(super) fn new(rule: Option<SentinelRule>) -> Self {
+    pub(super) fn new(rule: Option<SentinelRule>, own_ports: Vec<u16>) -> Self {
         Self {
-            planner: planner(rule.as_ref()),
+            planner: planner(rule.as_ref(), &own_ports),
             rule,
             view: ClusterView::new(),
             rivals: Rivals::default(),
+            own_ports,
+            claims: 0,
+            claims_begun: 0,
             state: ViewState::default(),
             successor: Successor::None,
             unread_maps: false,
@@ -70,10 +78,11 @@ impl Setting {
             Event::View(update) => self.follow(update, now, effects),
             Event::Installed(installed) => {
                 if std::mem::take(&mut self.unread_maps) {
-                    self.planner = planner(self.rule.as_ref());
+                    self.planner = planner(self.rule.as_ref(), &self.own_ports);
                 }
                 self.adopting = false;
                 let plan = self.planner.adopt(&self.view, installed, now);
+                self.count_claims();
                 effects.push(Effect::Program(plan));
             }
             Event::Full(failed) => {
@@ -147,8 +156,15 @@ impl Setting {
             effects.push(Effect::ReadMaps);
         } else if synced && !self.adopting {
             let plan = self.planner.plan(&self.view, applied, now);
+            self.count_claims();
             effects.push(Effect::Program(plan));
         }
+    }
+
+    fn count_claims(&mut self) {
+        let claims = self.planner.conflicts().count() + self.rivals.frontends().len();
+        self.claims_begun += claims.saturating_sub(self.claims) as u64;
+        self.claims = claims;
     }
 
     /// Endpoints that left long ago go; the maps are taken back from a successor that died.
@@ -177,7 +193,7 @@ impl Setting {
         let rule = self.rule.as_ref();
         let sentinel = rule.map(|rule| self.sentinel_in(&self.view, rule));
         Sentinel {
-            contested: self.rivals.contested().into_iter().collect(),
+            contested: self.rivals.contested(),
             ..sentinel.unwrap_or_default()
         }
     }
@@ -238,6 +254,7 @@ impl Setting {
     }
 }
 
-fn planner(rule: Option<&SentinelRule>) -> Planner {
-    Planner::new().with_sentinel(rule.map(|rule| rule.service.clone()))
+fn planner(rule: Option<&SentinelRule>, own_ports: &[u16]) -> Planner {
+    let planner = Planner::new().with_sentinel(rule.map(|rule| rule.service.clone()));
+    planner.with_own_ports(own_ports)
 }

@@ -10,7 +10,7 @@ use agent_common::service::{
 use super::draft::{Claim, Draft};
 use super::{MapChange, Planner};
 use crate::cluster::ObjectName;
-use crate::expect::{PortExpectation, SourcePrefix, expectation};
+use crate::expect::{NodeContext, PortExpectation, SourcePrefix, expectation};
 use crate::time::Mono;
 use crate::view::{ClusterView, ServiceState};
 
@@ -72,21 +72,25 @@ impl Planner {
         }
         self.sources.adopt(installed.sources);
         self.sources.settle(&self.node, true, &mut draft);
+        self.claim_own(&NodeContext::default(), &mut draft);
         self.settle_claims(view, &mut draft);
         self.use_room(view, &mut draft);
+        self.note_disputes(&mut draft, now);
         draft.into_changes()
     }
 
     /// Gives a Service port the id that one of its frontends stands under, and leaves it all of them
-    /// that do.
+    /// that do. One that is of another kind by now was another Service's, which a claim takes no id from.
     fn adopt_id(
         &mut self,
         name: &ObjectName,
         port: &PortExpectation,
         installed: &HashMap<FrontendKey, FrontendValue>,
     ) {
-        let keys = port.frontends.iter().map(|frontend| frontend.key);
-        let standing = keys.filter_map(|key| Some((key, installed.get(&key)?.service)));
+        let standing = port.frontends.iter().filter_map(|frontend| {
+            let value = installed.get(&frontend.key)?;
+            (value.kind == frontend.kind as u8).then_some((frontend.key, value.service))
+        });
         let mut adopted = None;
         for (key, id) in standing {
             if adopted.is_none() && self.registry.adopt(id, name, port) {

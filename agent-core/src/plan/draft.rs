@@ -1,5 +1,5 @@
-//! A plan while it is made: changes by phase, and who holds which frontend: the first who claims it,
-//! until it lets go.
+//! A plan while it is made: changes by phase, and who holds which frontend: the Service that alone
+//! claims it.
 
 use std::collections::BTreeSet;
 
@@ -35,6 +35,12 @@ pub(super) struct Draft {
     pub(super) claims: Vec<Claim>,
     /// Frontends that stand in the map and that nobody holds any more.
     pub(super) released: BTreeSet<FrontendKey>,
+    /// Frontends that were not in the map, and that a claim was withdrawn from.
+    pub(super) withdrawn: BTreeSet<FrontendKey>,
+    /// Frontends that several Services claim among [`Draft::claims`].
+    pub(super) twice: BTreeSet<FrontendKey>,
+    /// Ids of which a frontend became contested, or is no more.
+    pub(super) disputed: BTreeSet<u32>,
     /// Endpoint places that the plan makes free.
     pub(super) freed_endpoints: u64,
     /// Source places that the plan makes free.
@@ -80,44 +86,59 @@ impl Planner {
     /// Lets go of a frontend, or of the claim to it.
     pub(super) fn release(&mut self, id: u32, key: FrontendKey, draft: &mut Draft) {
         self.shortage.frontends.remove(&(key, id));
-        self.stop_waiting(id, &key);
+        let waited = self.stop_waiting(id, &key);
         if self.owners.get(&key) == Some(&id) {
             self.owners.remove(&key);
             draft.released.insert(key);
+        } else if waited {
+            draft.withdrawn.insert(key);
         }
     }
 
-    fn stop_waiting(&mut self, id: u32, key: &FrontendKey) {
-        if let Some(waiting) = self.contested.get_mut(key) {
-            waiting.remove(&id);
-            if waiting.is_empty() {
-                self.contested.remove(key);
-            }
-        }
-    }
-
-    /// Gives every claimed frontend to its first claimant, after everything that is let go of is
-    /// free: a frontend may move between Services in one batch.
+    /// Gives every claimed frontend to the Service that alone claims it, after everything that is let
+    /// go of is free: a frontend may move between Services in one batch.
     pub(super) fn settle_claims(&mut self, view: &ClusterView, draft: &mut Draft) {
-        for claim in std::mem::take(&mut draft.claims) {
-            self.settle(claim, draft);
-        }
+        self.settle_all(draft);
         for key in draft.released.clone() {
+            self.hand_over(view, key, draft);
+        }
+        for key in std::mem::take(&mut draft.withdrawn) {
             self.hand_over(view, key, draft);
         }
     }
 
-    pub(super) fn settle(&mut self, claim: Claim, draft: &mut Draft) {
+    pub(super) fn settle_all(&mut self, draft: &mut Draft) {
+        let claims = std::mem::take(&mut draft.claims);
+        draft.twice = self.claimed_twice(&claims);
+        for claim in claims {
+            self.settle(claim, draft);
+        }
+    }
+
+    fn settle(&mut self, claim: Claim, draft: &mut Draft) {
         let Claim { id, key, value, .. } = claim;
         let put = MapChange::PutFrontend { key, value };
-        match self.owners.get(&key) {
-            Some(owner) if *owner == id => {
+        match self.owners.get(&key).copied() {
+            Some(owner) if owner == id => {
                 if claim.stands != Some(value) {
                     draft.push(put);
                 }
             }
-            Some(_) => {
-                self.contested.entry(key).or_default().insert(id);
+            Some(owner) if self.is_sentinel(id) && !self.is_sentinel(owner) => {
+                self.contest(key, owner, draft);
+                self.owners.insert(key, id);
+                draft.push(put);
+            }
+            Some(owner) => {
+                self.contest(key, id, draft);
+                if !self.is_sentinel(owner) && self.claimant(owner) != self.claimant(id) {
+                    self.void(key, draft);
+                }
+            }
+            None if !self.is_sentinel(id)
+                && (draft.twice.contains(&key) || self.has_rival(key, id)) =>
+            {
+                self.contest(key, id, draft);
             }
             None if self.shortage.is_blocked(id) => {
                 if self.shortage.frontends.insert((key, id)) {
@@ -134,16 +155,18 @@ impl Planner {
         }
     }
 
-    /// Gives a frontend that nobody holds any more to the first who waits for it, or for room: its
-    /// place in the map is taken over, so that it is never out of it.
+    /// Gives a frontend that nobody holds to the Service that waits for it, or for room, if one alone
+    /// does. Where it stands in the map its place is taken over, so that it is never out of it.
     pub(super) fn hand_over(&mut self, view: &ClusterView, key: FrontendKey, draft: &mut Draft) {
-        if self.owners.contains_key(&key) {
+        if self.owners.contains_key(&key) || self.is_contested(&key) {
             return;
         }
         let waiting = self.contested.get(&key).and_then(BTreeSet::first).copied();
+        let waiting = waiting.filter(|id| self.claimant(*id).is_some());
         if let Some(heir) = waiting.or_else(|| self.shortage.waiting_for(key)) {
             self.shortage.frontends.remove(&(key, heir));
             self.stop_waiting(heir, &key);
+            draft.disputed.insert(heir);
             self.claim_again(view, heir, key, draft);
         }
     }

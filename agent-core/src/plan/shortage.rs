@@ -94,10 +94,11 @@ impl Planner {
                 MapChange::PutEndpoint { key, value } => {
                     self.shortage.endpoints.insert(key, value);
                 }
-                MapChange::PutFrontend { key, value } => {
-                    if self.owners.get(&key) == Some(&value.service) {
-                        self.owners.remove(&key);
-                    }
+                // Else another Service claimed it in the same plan.
+                MapChange::PutFrontend { key, value }
+                    if self.owners.get(&key) == Some(&value.service) =>
+                {
+                    self.owners.remove(&key);
                     self.shortage.frontends.insert((key, value.service));
                 }
                 _ => {}
@@ -161,9 +162,7 @@ impl Planner {
                 self.change_port(&key.0, None, port, draft);
             }
         }
-        for claim in std::mem::take(&mut draft.claims) {
-            self.settle(claim, draft);
-        }
+        self.settle_all(draft);
     }
 
     fn retry_endpoints(&mut self, draft: &mut Draft) {

@@ -12,6 +12,7 @@ use crate::evidence::Directory;
 use crate::expect::SourcePrefix;
 use crate::expect::node::address;
 
+mod claims;
 mod properties;
 mod world;
 
@@ -248,25 +249,6 @@ fn an_id_that_rested_twice_at_one_moment_is_given_to_one_service() {
 }
 
 #[test]
-fn the_first_claim_to_a_frontend_holds() {
-    let mut world = World::new();
-    let mut rival = service_facts("b", "10.96.0.2");
-    rival.external_ips = vec![ip("10.96.0.1")];
-    let rival = Change::Service(Arc::new(rival));
-    world.apply(vec![service("a", "10.96.0.1"), slice("a", &["10.2.0.1"])]);
-    world.apply(vec![rival, slice("b", &["10.2.0.2"])]);
-    let conflicts: Vec<String> = world
-        .planner
-        .conflicts()
-        .map(|(holder, claimant)| format!("{holder} {claimant}"))
-        .collect();
-    assert_eq!(conflicts, ["ns/a ns/b"]);
-    let plan = world.apply(vec![gone("a")]);
-    assert_eq!(words(&plan), ["1 = 10.96.0.1 [1, 1, 1]", "0 left 10.2.0.1"]);
-    assert_eq!(world.planner.conflicts().count(), 0);
-}
-
-#[test]
 fn a_frontend_may_move_within_a_batch() {
     let mut world = World::new();
     world.apply(vec![service("a", "10.96.0.1"), slice("a", &["10.2.0.1"])]);
@@ -280,27 +262,6 @@ fn a_frontend_may_move_within_a_batch() {
         words(&plan),
         ["1 > 10.2.0.2", "1 = 10.96.0.1 [1, 1, 1]", "0 left 10.2.0.1"]
     );
-}
-
-/// "b" and "c" wait for room for the same frontend; "b" finds it, and leaves.
-#[test]
-fn a_frontend_passes_in_place_to_one_that_waited_for_room() {
-    let mut world = World::new();
-    world.maps.room = 2;
-    world.apply(vec![service("a", "10.96.0.4")]);
-    let mut two = service_facts("b", "10.96.0.3");
-    two.external_ips = vec![ip("10.96.0.1")];
-    world.apply(vec![Change::Service(Arc::new(two))]);
-    world.apply(vec![service("c", "10.96.0.3")]);
-    world.apply(vec![service("a", "10.96.0.2")]);
-    let plan = world.apply(vec![gone("b")]);
-    let passed = [
-        "2 = 10.96.0.3 [3, 3, 3]",
-        "no 10.96.0.1",
-        "0 = 10.96.0.2 [3, 3, 3]",
-    ];
-    assert_eq!(words(&plan), passed);
-    assert_eq!(world.planner.missing(), Missing::default());
 }
 
 #[test]

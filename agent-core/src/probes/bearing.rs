@@ -4,8 +4,10 @@
 use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
-use super::{SentinelLedger, all_lanes, place};
+use super::{ProbeOutcome, SentinelLedger, all_lanes, place};
+use crate::cause::ProbeCause;
 use crate::cluster::ObjectName;
+use crate::expect::sentinel::Contest;
 use crate::shape::{Shape, Told};
 use crate::time::Mono;
 use crate::trace::{Lane, ProbePath};
@@ -44,36 +46,49 @@ impl SentinelLedger {
         }
     }
 
-    /// Other Services claim the frontends of these lanes now, and of no others. A lane that no other
-    /// Service claims any more has to pass first: its rules follow the change in their own time.
-    pub fn contested(&mut self, contested: Vec<(Lane, ObjectName)>, now: Mono) {
-        let before = std::mem::replace(&mut self.contested, contested);
-        for lane in all_lanes() {
-            let was = before.iter().any(|(of, _)| *of == lane);
-            let ledger = &mut self.lanes[place(lane)];
-            match (was, self.contested.iter().any(|(of, _)| *of == lane)) {
-                (false, true) => {
-                    ledger.run = None;
-                    if ledger.armed && lane.path != ProbePath::Host {
-                        self.bearing.fell_silent[lane.family as usize] = Some(now);
-                    }
-                }
-                (true, false) => ledger.disarm(),
-                _ => {}
+    /// Other Services claim the frontends of these lanes now, and of no others.
+    pub fn contested(&mut self, contested: Vec<Contest>, now: Mono) {
+        for Contest { lane, loops, .. } in &contested {
+            let ledger = &mut self.lanes[place(*lane)];
+            let begins = !std::mem::replace(&mut ledger.claimed, true);
+            if begins || *loops {
+                ledger.run = None;
+            }
+            if begins && ledger.armed && lane.path != ProbePath::Host {
+                self.bearing.fell_silent[lane.family as usize] = Some(now);
             }
         }
+        self.contested = contested;
+    }
+
+    fn contest(&self, lane: Lane) -> Option<&Contest> {
+        self.contested.iter().find(|of| of.lane == lane)
     }
 
     /// The Service that claims what this lane dials, if one does.
     pub(crate) fn rival(&self, lane: Lane) -> Option<&ObjectName> {
-        let of_lane = self.contested.iter().find(|(of, _)| *of == lane);
-        of_lane.map(|(_, rival)| rival)
+        self.contest(lane).map(|of| &of.rival)
+    }
+
+    /// Whether a probe says nothing since another Service claims what it dialled. A lane that no other
+    /// claims any more has to pass first: the rules follow the change in their own time. A claim only
+    /// adds rules: that a cluster IP leaves untranslated is for want of any, whoever claims it.
+    pub(super) fn voids_by_claim(&mut self, lane: Lane, outcome: ProbeOutcome) -> bool {
+        let contest = self.contest(lane);
+        let (is_contested, loops) = (contest.is_some(), contest.is_some_and(|of| of.loops));
+        let ledger = &mut self.lanes[place(lane)];
+        let passed = matches!(outcome, ProbeOutcome::Passed { .. });
+        ledger.claimed &= is_contested || !passed;
+        let to_cluster_ip = matches!(lane.path, ProbePath::Pod | ProbePath::OffCluster);
+        let leaked = outcome == ProbeOutcome::Failed(ProbeCause::Leaked);
+        ledger.claimed && !(leaked && to_cluster_ip && !loops)
     }
 
     /// Whether probes of a lane say anything of real connections: those of the node's own path always
-    /// take their way.
+    /// take their way. Of a lane that others claim only those that leave untranslated are in its run.
     pub(crate) fn stands(&self, lane: Lane) -> bool {
-        self.takes_the_way(lane.path) && self.rival(lane).is_none()
+        let ledger = self.lane(lane);
+        self.takes_the_way(lane.path) && (!ledger.claimed || ledger.run.is_some())
     }
 
     /// Whether probes of a path take the way of real connections. The node's own always do.

@@ -25,6 +25,9 @@ pub(crate) struct LaneLedger {
     pub(crate) armed: bool,
     /// Address that was dialled when it was armed: another one need not be served.
     pub(crate) frontend: Option<SocketAddr>,
+    /// Another Service claims what it dials, or did when a probe last passed.
+    #[serde(default)]
+    pub(crate) claimed: bool,
     /// When a probe last passed.
     pub(crate) last_pass: Option<Mono>,
     /// When one last failed, whether that counted or not.
@@ -239,6 +242,8 @@ pub(super) struct LaneMemory {
     #[serde(default)]
     frontend: Option<SocketAddr>,
     #[serde(default)]
+    claimed: bool,
+    #[serde(default)]
     masquerade_seen: bool,
     #[serde(default)]
     freshness: Freshness,
@@ -255,6 +260,7 @@ impl LaneMemory {
             last_pass: ledger.last_pass,
             last_counted: ledger.last_counted,
             frontend: ledger.frontend,
+            claimed: ledger.claimed,
             masquerade_seen: ledger.masquerade_seen,
             freshness: ledger.freshness.clone(),
             run: ledger.run.clone().filter(|run| run.is_confirmed(limits)),
@@ -268,6 +274,7 @@ impl LaneMemory {
             last_failure: self.run.as_ref().map(|run| run.last),
             last_counted: self.last_counted,
             frontend: self.frontend,
+            claimed: self.claimed,
             masquerade_seen: self.masquerade_seen,
             freshness: self.freshness,
             run: self.run,

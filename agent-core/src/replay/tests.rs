@@ -40,6 +40,7 @@ fn settings() -> Settings {
         fleet_brake: None,
         drain_ignore: Default::default(),
         watches_services: true,
+        own_ports: Vec::new(),
         sentinel: Some(SentinelRule {
             service: ObjectName::new("pathproof", "pathproof-sentinel"),
             echo: ["198.18.0.2".parse().unwrap(), "2001:2::2".parse().unwrap()],
@@ -290,6 +291,7 @@ fn services_are_named_before_they_occur() {
         udp: false,
         dns: false,
         sentinel: false,
+        disputed: None,
     };
     let mut node = Node::replay(Scene::new().node.judge().clone());
     node.step(

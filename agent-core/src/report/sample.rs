@@ -183,6 +183,7 @@ pub fn proven() -> Report {
             endpoints: 907,
             missing: 0,
         },
+        claims: ClaimsReport::default(),
         cluster: ClusterReport {
             source: "folder /etc/pathproof/cluster".to_owned(),
             synced: true,

@@ -69,6 +69,7 @@ impl SimNode {
             fleet_brake: None,
             drain_ignore: ProbeRanges::default(),
             watches_services: true,
+            own_ports: Vec::new(),
             sentinel: Some(sentinel_rule()),
             rereads: true,
         }

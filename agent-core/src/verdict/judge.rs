@@ -107,6 +107,7 @@ impl<'a> Case<'a> {
     fn scope(&self, streak: &Streak) -> Scope {
         Scope {
             referee_passes: self.passes_since(streak.since),
+            referee_claimed: self.is_referee_claimed(),
             refereed: self.last_refereed(),
             ..self.ledger.scope(self.family, self.now)
         }

@@ -29,7 +29,8 @@ pub(super) enum Standing {
     Contradicted(SourceClass, Mono),
     /// Only the range outside the cluster fails, that of pods does not.
     Filtered,
-    /// Node ports are refused to probes alone: that address may have none any more.
+    /// Node ports are refused to probes alone: that address may have none any more. Or one path alone
+    /// leads astray: somebody may have claimed what it dials.
     Aside,
     /// They accuse the node.
     Broken,
@@ -70,7 +71,8 @@ impl<'a> Case<'a> {
     fn accusing(&self) -> Vec<Probed<'a>> {
         let mut lanes: Vec<_> = self.main().filter(|(_, lane)| lane.armed).collect();
         if lanes.is_empty() && !self.ledger.sentinel.fell_silent(self.family, self.now) {
-            lanes.extend(Some(self.tcp(ProbePath::Host)).filter(|(_, lane)| lane.armed));
+            let host = Some(self.tcp(ProbePath::Host));
+            lanes.extend(host.filter(|(_, lane)| lane.armed && !lane.claimed));
         }
         lanes
     }
@@ -116,7 +118,7 @@ impl<'a> Case<'a> {
         if let Some(hindrance) = self.hindrance(run) {
             return Standing::Lacks(hindrance);
         }
-        if let Some(standing) = self.refused_alone(lane, run) {
+        if let Some(standing) = self.fails_alone(lane, run) {
             return standing;
         }
         let beside = self.beside(run);
@@ -162,29 +164,28 @@ impl<'a> Case<'a> {
     }
 
     /// Node ports alone are refused, while cluster IPs pass and nobody outside is refused: the proxy
-    /// may serve node ports on other addresses now.
-    fn refused_alone(&self, lane: Lane, run: &Run) -> Option<Standing> {
+    /// may serve node ports on other addresses now. Or probes of one path alone meet somebody else's
+    /// endpoint: a claim may be newer than the view, or in none (a pod's `hostPort`).
+    fn fails_alone(&self, lane: Lane, run: &Run) -> Option<Standing> {
         let limits = &self.ledger.limits;
+        let refused = lane.path == ProbePath::NodePort
+            && run.cause() == ProbeCause::Refused
+            && self.evidence.refused_outside < Some(run.since);
+        let astray = |run: &Run| run.cause() == ProbeCause::Misrouted;
+        if !refused && !astray(run) {
+            return None;
+        }
         let is_other = |(other, of): &Probed<'_>| of.armed && *other != lane;
         let others: Vec<_> = self.main().filter(is_other).collect();
-        let contested = || {
-            let sentinel = &self.ledger.sentinel;
+        if others.is_empty() {
             let mut main = MAIN.into_iter().map(|path| self.tcp(path));
-            main.any(|(of, _)| of != lane && sentinel.rival(of).is_some())
-        };
-        let fails = |(_, of): &Probed<'_>| self.run(of).is_some_and(|run| run.is_long(limits));
-        if lane.path != ProbePath::NodePort
-            || run.cause() != ProbeCause::Refused
-            || self.evidence.refused_outside >= Some(run.since)
-            || others.is_empty()
-            || others.iter().any(fails)
-        {
-            let nobody_tells = others.is_empty()
-                && lane.path == ProbePath::NodePort
-                && run.cause() == ProbeCause::Refused
-                && self.evidence.refused_outside < Some(run.since)
-                && contested();
+            let nobody_tells = refused && main.any(|(of, ledger)| of != lane && ledger.claimed);
             return nobody_tells.then_some(Standing::Lacks(LaneLacking::Others));
+        }
+        let counts = |other: &Run| other.is_long(limits) || (astray(run) && astray(other));
+        let fails = |(_, of): &Probed<'_>| self.run(of).is_some_and(counts);
+        if others.iter().any(fails) {
+            return None;
         }
         // While a fault sets in or ends, the others follow a moment later.
         let passes = |(_, of): &Probed<'_>| {
@@ -249,6 +250,13 @@ impl<'a> Case<'a> {
         armed.peek().is_some() && armed.all(|(_, lane)| self.is_passing(lane) && passed(lane))
     }
 
+    /// What a referee could say was taken from it: other Services claim what all lanes dial that stood
+    /// for the node.
+    pub(super) fn is_referee_claimed(&self) -> bool {
+        let mut main = MAIN.into_iter().map(|path| self.tcp(path));
+        main.any(|(_, lane)| lane.armed && lane.claimed) && self.main().all(|(_, lane)| !lane.armed)
+    }
+
     /// When a probe of these lanes last passed, whatever became of them since.
     pub(super) fn last_refereed(&self) -> Mono {
         let passes = self.main().filter_map(|(_, lane)| lane.last_pass);
@@ -257,7 +265,7 @@ impl<'a> Case<'a> {
 
     fn is_passing(&self, lane: &LaneLedger) -> bool {
         let fresh = |at| self.is_within_proof_age(at);
-        lane.armed && lane.run.is_none() && lane.last_pass.is_some_and(fresh)
+        lane.armed && !lane.claimed && lane.run.is_none() && lane.last_pass.is_some_and(fresh)
     }
 
     /// Probes fail in a row on a path that stands for the node.

@@ -21,7 +21,7 @@ impl<'a> Case<'a> {
         let beside_cilium = !sentinel.takes_the_way(lane.path);
         let rival = sentinel.rival(lane);
         let state = match self.lane_state(ledger) {
-            _ if rival.is_some() => LaneState::Off,
+            _ if rival.is_some() && ledger.run.is_none() => LaneState::Off,
             // A lane that passes, by rules that somebody left behind, is worth a word.
             state if state == LaneState::Passing || !beside_cilium => state,
             _ => LaneState::Off,

@@ -21,7 +21,7 @@ use agent_core::eligibility::TerminatingTaints;
 use agent_core::event::{Event, Facts, KernelSample, KernelState, Parts, Service, Successor};
 use agent_core::evidence::{CountDelta, ServiceInfo, Sighting};
 use agent_core::expect::SourcePrefix;
-use agent_core::expect::sentinel::{Sentinel, SentinelFamily, SentinelPort, SentinelRule};
+use agent_core::expect::sentinel::{Contest, Sentinel, SentinelFamily, SentinelPort, SentinelRule};
 use agent_core::limits::Limits;
 use agent_core::node::{Settings, Start};
 use agent_core::owners::{Owner, OwnersRead};
@@ -45,6 +45,7 @@ pub(crate) fn settings() -> Settings {
         fleet_brake: Some(20),
         drain_ignore: ProbeRanges::default(),
         watches_services: true,
+        own_ports: Vec::new(),
         sentinel: Some(SentinelRule {
             service: name(0),
             echo: [address(0), "2001:2::2".parse().expect("an address")],
@@ -124,6 +125,14 @@ fn classes() -> impl Strategy<Value = SourceClass> {
 
 fn maybe_time() -> impl Strategy<Value = Option<Mono>> {
     prop::option::of(time())
+}
+
+fn contest() -> impl Strategy<Value = Contest> {
+    (lane(), any::<bool>()).prop_map(|(lane, loops)| Contest {
+        lane,
+        rival: ObjectName::new("shop", "claim"),
+        loops,
+    })
 }
 
 prop_compose! {
@@ -334,7 +343,7 @@ prop_compose! {
         texts in prop::array::uniform2(prop::option::weighted(0.2, Just("otherwise".to_owned()))),
         whole in any::<bool>(),
         fleet in prop::option::of((any::<u32>(), any::<u32>())),
-        contested in prop::collection::vec((lane(), Just(ObjectName::new("shop", "claim"))), 0..3),
+        contested in prop::collection::vec(contest(), 0..3),
     ) -> Facts {
         let fleet = fleet.map(|(unsound, nodes)| Published {
             count: Count { unsound, nodes },
@@ -367,6 +376,7 @@ prop_compose! {
             udp,
             dns,
             sentinel,
+            disputed: None,
         });
         Service { id, known }
     }

@@ -368,6 +368,7 @@ impl Agent {
                 endpoints: planner.endpoint_count(),
                 missing: missing.frontends + missing.endpoints + missing.sources + missing.services,
             },
+            claims: report::ClaimsReport::of(node),
             cluster: self.cluster(),
             publish: (self.output.publishing.as_ref())
                 .map(Publishing::report)
@@ -416,22 +417,15 @@ impl Agent {
 
     fn cluster(&self) -> report::ClusterReport {
         let state = self.node.view_state();
-        let conflicts = self.node.planner().conflicts().take(20);
-        let conflicts = conflicts.map(|(holder, claimant)| {
-            format!(
-                "{holder} and {claimant} claim the same frontend; the first is expected to be served"
-            )
-        });
         let excessive = self.node.planner().excessive().take(20);
         let excessive = excessive.map(|(name, excess)| {
             format!("Service {name} {excess}: its connections are not judged")
         });
-        let found = conflicts.chain(excessive);
         report::ClusterReport {
             source: self.config.source.to_string(),
             synced: self.node.view().is_synced(),
             changed: state.changed,
-            problems: state.problems.iter().cloned().chain(found).collect(),
+            problems: state.problems.iter().cloned().chain(excessive).collect(),
             ignored: state.ignored,
         }
     }

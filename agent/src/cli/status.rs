@@ -94,6 +94,8 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     paper.list("udp", Ink::Warn, &udp);
     paper.list("not seen", Ink::Warn, &parts::unseen(verdict));
     paper.list("datapath", Ink::Plain, &datapath(&report.datapath));
+    let contested = report.claims.sentence();
+    paper.list("contested", Ink::Warn, &Vec::from_iter(contested));
     paper.list("problems", Ink::Warn, &problems(report));
     paper.section("port", Ink::Faint, port(&report.port));
     fleet(&mut paper, report);

@@ -144,6 +144,8 @@ definitions! {
         "Things wrong with the source of the cluster view now, such as files that cannot be read";
     EXPECTED_SERVICES = Gauge "pathproof_expected_services" []
         "Services that this node must route";
+    CONTESTED = Gauge "pathproof_contested_frontends" ["owner"]
+        "Frontends that more than one claims, which are not judged: of Services (service), dialled by the sentinel's probes (sentinel), or the agent's own ports (node)";
     EXPECTED_MISSING = Gauge "pathproof_expected_missing" []
         "Expected entries that found no place in a map of the kernel and are not watched";
 

@@ -112,6 +112,13 @@ impl Page<'_, '_> {
         ] {
             self.series(of, [([], value)])?;
         }
+        let claims = &report.claims;
+        let contested = [
+            (["service"], claims.services as f64),
+            (["sentinel"], claims.sentinel as f64),
+            (["node"], claims.node as f64),
+        ];
+        self.series(define::CONTESTED, contested)?;
         let eligible = match verdict.eligibility {
             Eligibility::NeverSeen => None,
             Eligibility::Eligible => Some(1.0),

@@ -47,6 +47,7 @@ const CONVENTIONS: &str = r#"
 | `netkit` | 2 | yes, no |
 | `sentinel_managed` | 3 | yes, no, unknown |
 | `seen` | 3 | full, partial, hidden |
+| `owner` | 3 | service, sentinel, node |
 | `endpoint` | 3 | healthz, livez, other |
 | `reason` | 3 | fleet, waiting, uncounted |
 | `code` | 3 | 200, 503, 404 |

@@ -45,9 +45,10 @@ const RULES: [Rule; 27] = [
     Rule::Idle,
 ];
 
-const LACKING: [Lacking; 8] = [
+const LACKING: [Lacking; 9] = [
     Lacking::New,
     Lacking::Referee,
+    Lacking::Claimed,
     Lacking::Namespaces,
     Lacking::Services,
     Lacking::Endpoints,

@@ -1,6 +1,7 @@
 //! The recount. It says once more, without thrift, what `absorb.rs` says of proofs and failures.
 
 use super::*;
+use crate::ledger::family::Missed;
 use crate::limits::{KEPT, Limits};
 
 /// A failure in a run, as it was noted.
@@ -78,6 +79,7 @@ impl Model {
             let scope = Scope {
                 namespaces: usize::from(self.worked.keys().any(of_family)),
                 referee_passes: false,
+                referee_claimed: false,
                 refereed: Mono(0),
             };
             if streak.is_some_and(|s| s.lacking(before, &self.limits, scope).is_some()) {
@@ -289,8 +291,9 @@ impl Model {
             accusing: first.zip(accusing().map(|noted| noted.last).max()),
             sources,
             failures,
-            misdelivered: recent(run).0,
+            missed: recent(run).0,
             wrong_routes: recent(run).1,
+            wide_routes: None,
         })
     }
 
@@ -325,16 +328,23 @@ fn real(names: &Names, service: u32) -> Option<Family> {
     (!info.sentinel).then_some(info.family)
 }
 
-/// Endpoints that were missed within the window before the last of them was, and when there were last
-/// two.
-fn recent(run: &[Noted]) -> (BTreeMap<IpAddr, Mono>, Option<Mono>) {
-    let (mut seen, mut two) = (BTreeMap::new(), None);
+/// The last two endpoints, all of one namespace, that were missed within the window before the last of
+/// them was, and when there were last two.
+fn recent(run: &[Noted]) -> (Vec<Missed>, Option<Mono>) {
+    let (mut seen, mut two) = (Vec::<Missed>::new(), None);
     let mut last = Mono(0);
     for noted in run {
         last = last.max(noted.last);
         if let Some(endpoint) = noted.misdelivered {
-            seen.insert(endpoint, noted.last);
-            seen.retain(|_, at| last.since(*at) <= WINDOW);
+            seen.retain(|of| last.since(of.at) <= WINDOW && of.endpoint != endpoint);
+            if seen.len() > 1 {
+                seen.remove(0);
+            }
+            seen.push(Missed {
+                endpoint,
+                namespace: "default".into(),
+                at: noted.last,
+            });
             if seen.len() > 1 {
                 two = Some(last);
             }

@@ -54,6 +54,7 @@ pub(super) fn settings() -> Settings {
         fleet_brake: None,
         drain_ignore: Default::default(),
         watches_services: true,
+        own_ports: vec![10_256, 19_256],
         sentinel: Some(rule()),
         rereads: true,
     }

@@ -9,9 +9,11 @@ use super::scene::*;
 use super::world::*;
 use crate::cause::Failure::{self, Leaked, Lost, Misrouted};
 use crate::cause::State;
+use crate::cluster::ObjectName;
 use crate::evidence::Sample;
+use crate::expect::sentinel::Contest;
 use crate::ledger::Lacking;
-use crate::trace::ProbePath;
+use crate::trace::{ProbePath, Transport};
 use crate::verdict::Evidence;
 
 /// One failing client: Service, class, last byte of its address.
@@ -291,4 +293,70 @@ fn what_worked_in_one_family_says_nothing_of_the_other() {
     let clients = [(WEB + V6, Pod, 1), (API + V6, Pod, 2)];
     fail(&mut world, &clients, Leaked, 250, 5_000);
     assert_eq!(world.verdict(5_000).state, State::Broken);
+}
+
+/// Where the sentinel is filtered, one namespace's policy does not bear that out.
+#[rstest]
+#[case::the_only_one_in_use(WEB, State::Broken)]
+#[case::one_of_two(CART, State::Suspect)]
+fn filtered_probes_and_one_namespace(#[case] used: u32, #[case] expected: State) {
+    let drop = outside(Fate::Drop, Fate::Pass);
+    let mut world = World::faulty(4_000, &drop);
+    world.worked(used);
+    for at in (4_250..=6_000).step_by(250) {
+        world.rounds(at, at, &USUAL, &drop);
+        fail(&mut world, TWO, Lost, at, at);
+    }
+    assert_eq!(world.verdict(6_000).state, expected);
+}
+
+/// Whoever may edit a slice may call any addresses endpoints of this node, and have his pods denied what
+/// other namespaces serve.
+#[rstest]
+#[case::a_tenants_slice(&[(WEB, Pod, 1), (API, Pod, 2)], &[(CART, Pod, 1)], State::Degraded)]
+#[case::routes_of_two_namespaces(&[(WEB, Pod, 1), (API, Pod, 2), (CART, Pod, 3)], &[], State::Broken)]
+fn wrong_routes_show_in_two_namespaces(
+    #[case] missed: &[Client],
+    #[case] lost: &[Client],
+    #[case] expected: State,
+) {
+    let mut world = refereed();
+    world.worked(CART);
+    for at in (2_250..=7_000).step_by(250) {
+        fail(&mut world, missed, Misrouted, at, at);
+        fail(&mut world, lost, Lost, at, at);
+        world.rounds(at, at, &USUAL, |_| Fate::Pass);
+    }
+    assert_eq!(world.verdict(7_200).state, expected);
+}
+
+/// A tenant claims what is probed, and denies his own pods what two namespaces serve. What no policy does
+/// accuses all the same.
+#[rstest]
+#[case::denied(true, Lost, State::Degraded)]
+#[case::flushed(true, Leaked, State::Broken)]
+#[case::nothing_is_claimed(false, Lost, State::Broken)]
+fn who_takes_the_referee_away_accuses_nobody(
+    #[case] claimed: bool,
+    #[case] failure: Failure,
+    #[case] expected: State,
+) {
+    let mut world = refereed();
+    let paths = [ProbePath::OffCluster, ProbePath::NodePort];
+    let contest = |path| Contest {
+        lane: lane(path, Transport::Tcp),
+        rival: ObjectName::new("shop", "claim"),
+        loops: false,
+    };
+    if claimed {
+        let contested = paths.map(contest).to_vec();
+        world.ledger.sentinel.contested(contested, ms(2_250));
+    }
+    fail(&mut world, TWO, failure, 4_000, 8_000);
+    let verdict = world.verdict(8_000);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
+    // Long after the last proof.
+    fail(&mut world, TWO, failure, 8_250, 40_000);
+    let lacks = (expected == State::Degraded).then_some(Lacking::Claimed);
+    assert_eq!(lacking(&world, 40_000), lacks);
 }

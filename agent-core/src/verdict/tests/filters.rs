@@ -84,3 +84,24 @@ fn outsiders_decide_nothing(#[case] class: SourceClass, #[case] lost: &[(u32, u8
         verdict.reason()
     );
 }
+
+/// A claim that the view does not tell of, or not yet: a pod's `hostPort` that is the sentinel's node
+/// port, a Service that is not watched.
+#[rstest]
+#[case::node_ports_alone(&[ProbePath::NodePort], State::Degraded)]
+#[case::cluster_ips_alone(&[ProbePath::OffCluster], State::Degraded)]
+#[case::both(&[ProbePath::OffCluster, ProbePath::NodePort], State::Broken)]
+fn one_path_that_leads_astray_accuses_nobody(#[case] astray: &[ProbePath], #[case] state: State) {
+    let world = World::faulty(6_000, |lane| match astray.contains(&lane.path) {
+        true => Fate::Misroute,
+        false => Fate::Pass,
+    });
+    let verdict = world.verdict(6_200);
+    assert_eq!(verdict.state, state, "{}", verdict.reason());
+    assert_eq!(
+        verdict.reason().contains("hostPort"),
+        state == State::Degraded,
+        "{}",
+        verdict.reason()
+    );
+}

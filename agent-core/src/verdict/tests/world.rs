@@ -60,6 +60,7 @@ impl Directory for Names {
             udp: false,
             dns: false,
             sentinel: &*name.name == "sentinel",
+            disputed: None,
         })
     }
 }

@@ -1,0 +1,167 @@
+//! Frontends that more than one Service claims, with external IPs for the most part, which anybody may
+//! choose who may edit one namespace. Whose rule comes first is the proxy's business: such a frontend is
+//! in no map, so that it accuses and proves nothing for either. The sentinel's stay the sentinel's,
+//! since each of its probes is followed; the node itself claims the ports of this agent.
+
+use std::collections::BTreeSet;
+
+use agent_common::service::{FrontendKey, TCP};
+
+use super::draft::{Claim, Draft};
+use super::{Planner, REST};
+use crate::cluster::ObjectName;
+use crate::expect::NodeContext;
+use crate::time::Mono;
+
+/// Stands for the node among the ids of Services: no Service has this one.
+const NODE: u32 = u32::MAX;
+
+/// A frontend and two that claim it; `None` is the node itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conflict<'a> {
+    pub frontend: &'a FrontendKey,
+    pub claimants: [Option<&'a ObjectName>; 2],
+}
+
+impl Planner {
+    /// With these TCP ports as the agent's own at every address of the node.
+    pub fn with_own_ports(mut self, ports: &[u16]) -> Self {
+        self.own_ports = ports.to_vec();
+        self
+    }
+
+    /// Frontends that more than one claims, each once: who holds it comes first, else the order is that
+    /// of the names.
+    pub fn conflicts(&self) -> impl Iterator<Item = Conflict<'_>> {
+        self.contested.iter().filter_map(|(frontend, waiting)| {
+            let holder = self.owners.get(frontend).or(waiting.get(&NODE));
+            let mut all = holder
+                .into_iter()
+                .chain(waiting)
+                .map(|id| self.claimant(*id));
+            let first = all.next()?;
+            let second = all.find(|other| *other != first)?;
+            let mut claimants = [first, second];
+            if !self.owners.contains_key(frontend) {
+                claimants.sort();
+            }
+            Some(Conflict {
+                frontend,
+                claimants,
+            })
+        })
+    }
+
+    /// The Service of an id; `None` for the node.
+    pub(super) fn claimant(&self, id: u32) -> Option<&ObjectName> {
+        Some(&self.registry.slot(id)?.name)
+    }
+
+    pub(super) fn is_sentinel(&self, id: u32) -> bool {
+        self.node.sentinel.is_some() && self.claimant(id) == self.node.sentinel.as_ref()
+    }
+
+    /// Ids that claim a frontend and do not hold it.
+    fn waiting(&self, key: FrontendKey) -> impl Iterator<Item = u32> {
+        let contested = self.contested.get(&key).into_iter().flatten().copied();
+        let short = self.shortage.frontends.range((key, 0)..=(key, u32::MAX));
+        contested.chain(short.map(|(_, id)| *id))
+    }
+
+    /// Whether somebody else than this id's Service claims a frontend that nobody holds.
+    pub(super) fn has_rival(&self, key: FrontendKey, id: u32) -> bool {
+        let claimant = self.claimant(id);
+        self.waiting(key)
+            .any(|other| self.claimant(other) != claimant)
+    }
+
+    /// Whether several claim a frontend that nobody holds.
+    pub(super) fn is_contested(&self, key: &FrontendKey) -> bool {
+        let mut waiting = self.waiting(*key);
+        waiting
+            .next()
+            .is_some_and(|first| self.has_rival(*key, first))
+    }
+
+    /// Frontends that two Services begin to claim in one batch: neither gets them for a moment.
+    pub(super) fn claimed_twice(&self, claims: &[Claim]) -> BTreeSet<FrontendKey> {
+        let mut all: Vec<(FrontendKey, u32)> = claims.iter().map(|of| (of.key, of.id)).collect();
+        all.sort_unstable();
+        let differ = |pair: &&[(FrontendKey, u32)]| {
+            let [(one, id), (other, next)] = pair else {
+                return false;
+            };
+            one == other && self.claimant(*id) != self.claimant(*next)
+        };
+        let twice = all.windows(2).filter(differ);
+        twice.filter_map(|pair| Some(pair.first()?.0)).collect()
+    }
+
+    /// An id claims a frontend that it does not get.
+    pub(super) fn contest(&mut self, key: FrontendKey, id: u32, draft: &mut Draft) {
+        self.contested.entry(key).or_default().insert(id);
+        draft.disputed.insert(id);
+        // Those that wait for room do not any more; the sentinel goes on.
+        let short = self.shortage.frontends.range((key, 0)..=(key, u32::MAX));
+        let short = short.map(|(_, id)| *id);
+        let short: Vec<u32> = short.filter(|other| !self.is_sentinel(*other)).collect();
+        for other in short {
+            self.shortage.frontends.remove(&(key, other));
+            self.contested.entry(key).or_default().insert(other);
+        }
+    }
+
+    /// A frontend has no holder any more, since somebody else claims it.
+    pub(super) fn void(&mut self, key: FrontendKey, draft: &mut Draft) {
+        if let Some(owner) = self.owners.remove(&key) {
+            self.contest(key, owner, draft);
+            draft.released.insert(key);
+        }
+    }
+
+    /// Whether the id waited.
+    pub(super) fn stop_waiting(&mut self, id: u32, key: &FrontendKey) -> bool {
+        let Some(waiting) = self.contested.get_mut(key) else {
+            return false;
+        };
+        let waited = waiting.remove(&id);
+        if waiting.is_empty() {
+            self.contested.remove(key);
+        }
+        waited
+    }
+
+    /// The node claims the agent's ports at its addresses, which were those of `before`.
+    pub(super) fn claim_own(&mut self, before: &NodeContext, draft: &mut Draft) {
+        if before.addresses == self.node.addresses {
+            return;
+        }
+        for key in self.own(before) {
+            self.release(NODE, key, draft);
+        }
+        for key in self.own(&self.node) {
+            self.contest(key, NODE, draft);
+            self.void(key, draft);
+        }
+    }
+
+    fn own(&self, node: &NodeContext) -> Vec<FrontendKey> {
+        let at = |address| {
+            self.own_ports.iter().map(move |port| FrontendKey {
+                address,
+                port: port.to_be_bytes(),
+                protocol: TCP,
+                padding: 0,
+            })
+        };
+        node.addresses.iter().copied().flat_map(at).collect()
+    }
+
+    /// Connections of these ids were under way when a claim came or went.
+    pub(super) fn note_disputes(&mut self, draft: &mut Draft, now: Mono) {
+        self.disputed.retain(|_, at| now.since(*at) < REST);
+        for id in std::mem::take(&mut draft.disputed) {
+            self.disputed.insert(id, now);
+        }
+    }
+}

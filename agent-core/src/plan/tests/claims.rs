@@ -1,0 +1,187 @@
+//! Frontends that more than one claims.
+
+use rstest::rstest;
+
+use super::*;
+
+/// A Service with an external IP.
+fn claim(name: &str, cluster_ip: &str, external_ip: &str) -> Change {
+    let mut facts = service_facts(name, cluster_ip);
+    facts.external_ips = vec![ip(external_ip)];
+    Change::Service(Arc::new(facts))
+}
+
+/// Who claims what.
+fn conflicts(planner: &Planner) -> Vec<String> {
+    let name = |of: Option<&ObjectName>| of.map_or("node".to_owned(), ObjectName::to_string);
+    let conflicts = planner.conflicts();
+    let said = conflicts.map(
+        |Conflict {
+             frontend,
+             claimants,
+         }| {
+            let at = IpAddr::from(frontend.address).to_canonical();
+            format!("{at}: {} {}", name(claimants[0]), name(claimants[1]))
+        },
+    );
+    said.collect()
+}
+
+/// Whoever comes first: the frontend is nobody's until one is left.
+#[rstest]
+#[case::the_claim_goes("b", "0 = 10.96.0.1 [1, 1, 1]")]
+#[case::the_other_goes("a", "1 = 10.96.0.1 [1, 1, 1]")]
+fn a_frontend_that_two_services_claim_is_in_no_map(#[case] goes: &str, #[case] back: &str) {
+    let first = vec![service("a", "10.96.0.1"), slice("a", &["10.2.0.1"])];
+    let second = vec![
+        claim("b", "10.96.0.2", "10.96.0.1"),
+        slice("b", &["10.2.0.2"]),
+    ];
+    let mut world = World::new();
+    world.apply(first.clone());
+    let plan = world.apply(second.clone());
+    let voided = ["1 > 10.2.0.2", "1 = 10.96.0.2 [1, 1, 1]", "no 10.96.0.1"];
+    assert_eq!(words(&plan), voided);
+    assert_eq!(conflicts(&world.planner), ["10.96.0.1: ns/a ns/b"]);
+    assert_eq!(world.planner.frontend_count(), 1);
+    // Nothing changes by what else becomes of either.
+    let plan = world.apply(vec![slice("a", &["10.2.0.1", "10.2.0.3"])]);
+    assert_eq!(words(&plan), ["0 > 10.2.0.3"]);
+    let plan = world.apply(vec![gone(goes)]);
+    assert!(words(&plan).contains(&back.to_owned()), "{plan:?}");
+    assert_eq!(conflicts(&world.planner), [""; 0]);
+
+    // Both at once, and after a restart.
+    let mut world = World::new();
+    let plan = world.apply([second, first].concat());
+    assert!(!words(&plan).iter().any(|word| word.contains("10.96.0.1")));
+    let mut heir = Planner::new();
+    let plan = heir.adopt(&world.view, world.maps.installed(), world.now);
+    assert!(!words(&plan).iter().any(|word| word.contains("10.96.0.1")));
+    assert_eq!(conflicts(&heir), ["10.96.0.1: ns/a ns/b"]);
+}
+
+/// A third that claims it keeps it contested; an endpoint of two Services is nobody's quarrel, nor are
+/// two ports of one.
+#[test]
+fn a_contest_lasts_as_long_as_two_are_in_it() {
+    let mut world = World::new();
+    world.apply(vec![
+        service("a", "10.96.0.1"),
+        slice("a", &["10.2.0.1"]),
+        claim("b", "10.96.0.2", "10.96.0.1"),
+        slice("b", &["10.2.0.1"]),
+    ]);
+    let plan = world.apply(vec![gone("a"), claim("c", "10.96.0.3", "10.96.0.1")]);
+    assert!(!words(&plan).iter().any(|word| word.contains("10.96.0.1")));
+    assert_eq!(conflicts(&world.planner), ["10.96.0.1: ns/b ns/c"]);
+    world.apply(vec![gone("c")]);
+    assert_eq!(world.maps.frontends.len(), 2);
+
+    let mut world = World::new();
+    let mut twice = service_facts("a", "10.96.0.1");
+    let mut port = twice.ports[0].clone();
+    port.name = "x".into();
+    twice.ports.push(port);
+    world.apply(vec![Change::Service(Arc::new(twice))]);
+    assert_eq!(world.maps.frontends.len(), 1);
+    assert_eq!(conflicts(&world.planner), [""; 0]);
+}
+
+/// Failures of both are disputed from when a claim begins, and from when it ends.
+#[test]
+fn claims_are_dated() {
+    let mut world = World::new();
+    let disputed = |world: &World, id: u32| world.planner.service(id).unwrap().disputed;
+    world.apply(vec![service("a", "10.96.0.1"), service("c", "10.96.0.3")]);
+    assert_eq!(disputed(&world, 0), None);
+    world.apply(vec![claim("b", "10.96.0.2", "10.96.0.1")]);
+    let begun = Some(world.now);
+    assert_eq!(
+        [0, 1, 2].map(|id| disputed(&world, id)),
+        [begun, None, begun]
+    );
+    world.now = world.now.plus(Duration::from_secs(60));
+    world.apply(vec![gone("b")]);
+    assert_eq!(disputed(&world, 0), Some(world.now));
+}
+
+/// The sentinel's probes are followed one by one, so that its frontends stay its own whoever claims
+/// them, before it or after.
+#[rstest]
+#[case::before(true)]
+#[case::after(false)]
+fn the_sentinels_frontends_stay_its_own(#[case] before: bool) {
+    let mut world = World::new();
+    world.planner = Planner::new().with_sentinel(Some(ObjectName::new("ns", "s")));
+    let sentinel = vec![service("s", "10.96.0.1"), slice("s", &["10.2.0.1"])];
+    let tenants = vec![
+        claim("a", "10.96.0.2", "10.96.0.1"),
+        claim("t", "10.96.0.3", "10.96.0.1"),
+    ];
+    let (one, other) = match before {
+        true => (tenants, sentinel),
+        false => (sentinel, tenants),
+    };
+    world.apply(one);
+    world.apply(other);
+    let own = |world: &World| {
+        let key = address(&ip("10.96.0.1"));
+        let found = world.maps.frontends.iter();
+        let mut found = found.filter(|(of, _)| of.address == key);
+        found
+            .next()
+            .map(|(_, value)| value.flags & frontend_flag::SENTINEL != 0)
+    };
+    assert_eq!(own(&world), Some(true));
+    assert_eq!(conflicts(&world.planner), ["10.96.0.1: ns/s ns/a"]);
+    world.apply(vec![gone("s")]);
+    assert_eq!(own(&world), None, "two tenants are left");
+    world.apply(vec![gone("a")]);
+    assert_eq!(own(&world), Some(false));
+}
+
+/// What load balancers ask at these ports is this agent.
+#[test]
+fn the_agents_own_ports_are_claimed_by_the_node() {
+    let mut world = World::new();
+    world.planner = Planner::new().with_own_ports(&[80, 19_256]);
+    world.apply(vec![node(&["192.168.0.5"], &[])]);
+    world.apply(vec![
+        claim("a", "10.96.0.1", "192.168.0.5"),
+        claim("b", "10.96.0.2", "192.168.0.6"),
+    ]);
+    assert_eq!(conflicts(&world.planner), ["192.168.0.5: node ns/a"]);
+    assert_eq!(world.maps.frontends.len(), 3);
+    // The node's address is another one now.
+    world.apply(vec![node(&["192.168.0.6"], &[])]);
+    assert_eq!(conflicts(&world.planner), ["192.168.0.6: node ns/b"]);
+    assert_eq!(world.maps.frontends.len(), 3);
+}
+
+/// A claim that came while no agent ran takes over no id, and with it no counts.
+#[test]
+fn a_claim_is_no_heir() {
+    let mut world = World::new();
+    world.apply(vec![service("b", "10.96.0.1"), slice("b", &["10.2.0.1"])]);
+    world.view.apply(vec![claim("a", "10.96.0.2", "10.96.0.1")]);
+    let mut heir = Planner::new();
+    heir.adopt(&world.view, world.maps.installed(), world.now);
+    assert_eq!(heir.service(0).unwrap().name.to_string(), "ns/b");
+}
+
+/// "b" waits for room for a frontend that "c" claims too: neither takes room, until one is left.
+#[test]
+fn a_frontend_that_is_contested_takes_no_room() {
+    let mut world = World::new();
+    world.maps.room = 2;
+    world.apply(vec![service("a", "10.96.0.4")]);
+    world.apply(vec![claim("b", "10.96.0.1", "10.96.0.3")]);
+    assert_eq!(world.planner.missing().frontends, 1);
+    world.apply(vec![service("c", "10.96.0.3")]);
+    assert_eq!(world.planner.missing(), Missing::default());
+    let plan = world.apply(vec![gone("b")]);
+    assert_eq!(words(&plan), ["2 = 10.96.0.3 [3, 3, 3]", "no 10.96.0.1"]);
+    assert_eq!(world.maps.frontends.len(), 2);
+    assert_eq!(world.planner.missing(), Missing::default());
+}
