@@ -27,3 +27,4 @@ mod scene;
 mod shipped;
 mod takeover;
 mod tenant;
+mod tenants;

@@ -21,6 +21,33 @@ pub enum Deed {
     Api(Trouble),
     /// Other software does something to the packets of a healthy node.
     World(World),
+    /// A tenant does what he may in his namespace.
+    Tenant(Tenant),
+}
+
+/// What a tenant does: somebody who may edit one namespace. None of it is a fault of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tenant {
+    /// A Service of his claims the addresses of another's, and its rules win.
+    ClaimsFirst,
+    /// The same, and they do not.
+    ClaimsLast,
+    /// His Services claim what the sentinel's probes dial, and the port of /healthz.
+    ClaimsProbed,
+    /// A Service of his claims the address of the sentinel's endpoint, and has it as its own.
+    ClaimsEcho,
+    /// His slices hold others' pods and addresses outside, as pods of this node.
+    ForeignSlices,
+    /// Services of a thousand ports with a hundred endpoints each.
+    Products,
+    /// A pod of his keeps its source port while an endpoint leaves.
+    KeepsPort,
+    /// A policy of his drops what his pods send.
+    Dropped,
+    /// It rejects it.
+    Rejected,
+    /// SYNs to a Service without endpoints.
+    Floods,
 }
 
 /// Faults that no new connection survives.
@@ -171,6 +198,28 @@ const WORLDS: Pace = Pace {
     lasts: 6_000..=25_000,
 };
 
+/// Long enough for what has to last 15 s.
+const TENANTS: Pace = Pace {
+    rest: 3_000..=8_000,
+    lasts: 8_000..=25_000,
+};
+
+impl Tenant {
+    /// Every one.
+    pub const ALL: [Self; 10] = [
+        Self::ClaimsFirst,
+        Self::ClaimsLast,
+        Self::ClaimsProbed,
+        Self::ClaimsEcho,
+        Self::ForeignSlices,
+        Self::Products,
+        Self::KeepsPort,
+        Self::Dropped,
+        Self::Rejected,
+        Self::Floods,
+    ];
+}
+
 impl Trouble {
     /// Every one.
     pub const ALL: [Self; 4] = [Self::Closed, Self::Silent, Self::Hung, Self::Slow];
@@ -257,6 +306,7 @@ impl Plan {
             Source::Folder => Vec::new(),
         });
         track(&WORLDS, &|rng| shuffled(rng, &World::ALL, Deed::World));
+        track(&TENANTS, &|rng| shuffled(rng, &Tenant::ALL, Deed::Tenant));
         steps.sort_by_key(|step| (step.at, step.deed));
         Self { steps }
     }
@@ -329,6 +379,16 @@ impl fmt::Display for Deed {
             Self::World(World::PodDropped) => "world: one pod denied, dropped",
             Self::World(World::PodRejected) => "world: one pod denied, rejected",
             Self::World(World::ProxyFrozen) => "world: proxy frozen",
+            Self::Tenant(Tenant::ClaimsFirst) => "tenant: claims another's address, and wins",
+            Self::Tenant(Tenant::ClaimsLast) => "tenant: claims another's address",
+            Self::Tenant(Tenant::ClaimsProbed) => "tenant: claims what probes dial",
+            Self::Tenant(Tenant::ClaimsEcho) => "tenant: claims the sentinel's endpoint",
+            Self::Tenant(Tenant::ForeignSlices) => "tenant: others' addresses in his slices",
+            Self::Tenant(Tenant::Products) => "tenant: ports times endpoints",
+            Self::Tenant(Tenant::KeepsPort) => "tenant: keeps a port to an endpoint that left",
+            Self::Tenant(Tenant::Dropped) => "tenant: his pods denied, dropped",
+            Self::Tenant(Tenant::Rejected) => "tenant: his pods denied, rejected",
+            Self::Tenant(Tenant::Floods) => "tenant: SYN flood to a Service without endpoints",
         })
     }
 }
@@ -384,7 +444,7 @@ mod tests {
                         Deed::Fault(_) => over[0] = true,
                         Deed::Harmless(_) => over[1] = true,
                         Deed::Agent(_) => over[2] = true,
-                        Deed::Api(_) | Deed::World(_) => {}
+                        Deed::Api(_) | Deed::World(_) | Deed::Tenant(_) => {}
                     }
                 }
             }
@@ -441,6 +501,7 @@ mod tests {
             assert!(Ordeal::ALL.map(Deed::Agent).into_iter().all(happens));
             assert!(Trouble::ALL.map(Deed::Api).into_iter().all(happens));
             assert!(World::ALL.map(Deed::World).into_iter().all(happens));
+            assert!(Tenant::ALL.map(Deed::Tenant).into_iter().all(happens));
             assert!(steps.is_sorted_by_key(|step| step.at));
             assert!(steps.iter().all(|step| step.at + step.lasts <= TEN_MINUTES));
         }
