@@ -38,7 +38,7 @@ impl Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 13] = [
+const RULES: [Rule; 14] = [
     deps::core,
     deps::modules,
     deps::libraries,
@@ -51,6 +51,7 @@ const RULES: [Rule; 13] = [
     manifests::licences,
     metrics::unused,
     docs::links,
+    docs::tests_named,
     docs::architecture,
 ];
 

@@ -1,5 +1,7 @@
 //! State of the API, state of the rules, and where the rules take a connection.
 
+mod claims;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use agent_common::service::FrontendKind;
 
 use super::dice::Dice;
 use super::kernel::{Device, FIRST_POD, map_of};
-use super::world::{Claim, Client, Denial, Fault, Foreign, ServiceSpec, World};
+use super::world::{Client, Denial, Fault, ServiceSpec, World};
 use crate::cluster::{
     Change, EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SliceFacts,
     SlicePort,
@@ -142,30 +144,6 @@ impl Datapath {
         datapath
     }
 
-    fn foreign(&mut self, of: Foreign, local: bool) -> Option<Pod> {
-        let ip = match of {
-            Foreign::PodOf(service) => self.services.get(service)?.pods.first()?.ip,
-            Foreign::Outsider(outsider) => self.client(Client::Outsider(outsider)),
-            Foreign::Echo => ECHO,
-            Foreign::Node => self.address,
-        };
-        if !matches!(of, Foreign::PodOf(_)) {
-            // It never answered.
-            self.graves.insert(ip, Mono(0));
-        }
-        Some(Pod { ip, local })
-    }
-
-    fn claimed(&self, claim: Claim) -> Ipv4Addr {
-        match claim {
-            Claim::ClusterIp(service) => cluster_ip(service),
-            Claim::Sentinel => SENTINEL_IP,
-            Claim::Echo => ECHO,
-            Claim::Node => self.address,
-            Claim::Own(number) => Ipv4Addr::from(0xC633_0000 + u32::from(number)),
-        }
-    }
-
     fn service(&mut self, place: usize, spec: &ServiceSpec) -> Service {
         let name = ObjectName::new(&spec.namespace, &format!("service-{place}"));
         let local = (0..spec.local).map(|_| true);
@@ -252,34 +230,6 @@ impl Datapath {
             false => BTreeMap::new(),
         };
         self.echo = self.sentinel.is_some().then_some(self.generation);
-    }
-
-    /// What Services claim by external IPs.
-    fn claims(&self) -> BTreeMap<SocketAddr, usize> {
-        let exist = self.services.iter().enumerate().filter(|(_, of)| of.exists);
-        let claims = exist.flat_map(|(place, service)| {
-            let ports = service.facts.ports.iter();
-            ports.flat_map(move |port| {
-                let ips = service.facts.external_ips.iter();
-                ips.map(move |ip| (SocketAddr::new(*ip, port.port), place))
-            })
-        });
-        claims.collect()
-    }
-
-    /// Whether a tenant has taken the address that is dialled at a Service.
-    pub(super) fn is_taken(&self, service: usize, kind: FrontendKind) -> bool {
-        let frontend = self.frontend(service, kind);
-        frontend.is_some_and(|frontend| {
-            let taken = self.taken.get(&frontend);
-            taken.is_some_and(|by| *by != service)
-        })
-    }
-
-    /// The endpoint that a probe is sent to, if a Service has taken the frontend that it dials.
-    pub(super) fn thief(&self, frontend: &SocketAddr) -> Option<Option<Pod>> {
-        let rules = self.services[*self.taken.get(frontend)?].rules.as_ref()?;
-        Some(rules.first().copied())
     }
 
     /// The Service and its slice are deleted.

@@ -1,5 +1,7 @@
 //! What happens when: a function of a seed, so that a storm can be played again.
 
+mod tenant;
+
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -7,6 +9,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+
+pub(super) use tenant::Tenant;
 
 /// What happens for some time, and is taken back then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,31 +27,6 @@ pub enum Deed {
     World(World),
     /// A tenant does what he may in his namespace.
     Tenant(Tenant),
-}
-
-/// What a tenant does: somebody who may edit one namespace. None of it is a fault of the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Tenant {
-    /// A Service of his claims the addresses of another's, and its rules win.
-    ClaimsFirst,
-    /// The same, and they do not.
-    ClaimsLast,
-    /// His Services claim what the sentinel's probes dial, and the port of /healthz.
-    ClaimsProbed,
-    /// A Service of his claims the address of the sentinel's endpoint, and has it as its own.
-    ClaimsEcho,
-    /// His slices hold others' pods and addresses outside, as pods of this node.
-    ForeignSlices,
-    /// Services of a thousand ports with a hundred endpoints each.
-    Products,
-    /// A pod of his keeps its source port while an endpoint leaves.
-    KeepsPort,
-    /// A policy of his drops what his pods send.
-    Dropped,
-    /// It rejects it.
-    Rejected,
-    /// SYNs to a Service without endpoints.
-    Floods,
 }
 
 /// Faults that no new connection survives.
@@ -203,22 +182,6 @@ const TENANTS: Pace = Pace {
     rest: 3_000..=8_000,
     lasts: 8_000..=25_000,
 };
-
-impl Tenant {
-    /// Every one.
-    pub const ALL: [Self; 10] = [
-        Self::ClaimsFirst,
-        Self::ClaimsLast,
-        Self::ClaimsProbed,
-        Self::ClaimsEcho,
-        Self::ForeignSlices,
-        Self::Products,
-        Self::KeepsPort,
-        Self::Dropped,
-        Self::Rejected,
-        Self::Floods,
-    ];
-}
 
 impl Trouble {
     /// Every one.
@@ -379,16 +342,7 @@ impl fmt::Display for Deed {
             Self::World(World::PodDropped) => "world: one pod denied, dropped",
             Self::World(World::PodRejected) => "world: one pod denied, rejected",
             Self::World(World::ProxyFrozen) => "world: proxy frozen",
-            Self::Tenant(Tenant::ClaimsFirst) => "tenant: claims another's address, and wins",
-            Self::Tenant(Tenant::ClaimsLast) => "tenant: claims another's address",
-            Self::Tenant(Tenant::ClaimsProbed) => "tenant: claims what probes dial",
-            Self::Tenant(Tenant::ClaimsEcho) => "tenant: claims the sentinel's endpoint",
-            Self::Tenant(Tenant::ForeignSlices) => "tenant: others' addresses in his slices",
-            Self::Tenant(Tenant::Products) => "tenant: ports times endpoints",
-            Self::Tenant(Tenant::KeepsPort) => "tenant: keeps a port to an endpoint that left",
-            Self::Tenant(Tenant::Dropped) => "tenant: his pods denied, dropped",
-            Self::Tenant(Tenant::Rejected) => "tenant: his pods denied, rejected",
-            Self::Tenant(Tenant::Floods) => "tenant: SYN flood to a Service without endpoints",
+            Self::Tenant(tenant) => tenant.words(),
         })
     }
 }
