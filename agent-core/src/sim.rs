@@ -15,6 +15,7 @@ mod shell;
 mod traffic;
 mod world;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::cause::{Cause, State};
@@ -24,14 +25,17 @@ use crate::effect::Remembered;
 use crate::event::Event;
 use crate::node::Node;
 use crate::time::Mono;
-use datapath::Datapath;
+use datapath::{Datapath, Way};
 pub use dice::Dice;
 use kernel::{Kernel, PROBE_CLIENT, PROBE_ECHO};
 use prober::Prober;
 use queue::{Own, Passing, Queue, Task};
 use shell::Agent;
 pub use traffic::Truth;
-pub use world::{Act, Client, Denial, Fault, ServiceSpec, Span, Stream, World};
+pub use world::{
+    Act, Claim, Client, Denial, Fault, Foreign, ServiceSpec, Span, Stream, TENANT, TENANT_PODS,
+    World,
+};
 
 /// When every simulation begins: the node is long up.
 pub const BEGIN: Mono = Mono(1_000_000_000_000);
@@ -64,6 +68,8 @@ pub struct Truths {
     pub pods: Truth,
     /// Clients from outside.
     pub outsiders: Truth,
+    /// Connections of the tenant's pods, or to his Services.
+    pub tenant: Truth,
 }
 
 /// A node, its world and its agent.
@@ -88,6 +94,8 @@ pub struct SimNode {
     unreadable_until: Mono,
     damaged_until: Mono,
     port: u16,
+    /// Source port of streams that keep theirs, and the way of the last connection, which was not answered.
+    kept: BTreeMap<usize, (u16, Way)>,
     truth: Truths,
     answers: Vec<Answered>,
     log: Option<Log>,
@@ -122,6 +130,7 @@ impl SimNode {
             unreadable_until: BEGIN,
             damaged_until: BEGIN,
             port: 20_000,
+            kept: BTreeMap::new(),
             truth: Truths::default(),
             answers: Vec::new(),
             log: None,
@@ -257,7 +266,7 @@ impl SimNode {
                     self.push(next, Task::Dial(stream));
                 }
             }
-            Task::Again(dialled) => self.try_dial(dialled, now),
+            Task::Again(dialled) => drop(self.try_dial(dialled, now)),
             Task::Rotate => {
                 let moved = self.datapath.rotate();
                 self.write(moved, now);
@@ -334,6 +343,10 @@ impl SimNode {
             Act::Create(service) => {
                 let made = self.datapath.create(service);
                 self.write(made, now);
+            }
+            Act::Delete(service) => {
+                let deleted = self.datapath.delete(service);
+                self.write(deleted, now);
             }
             Act::Roll(service, grace) => {
                 let rolled = self.datapath.roll(service, now.plus(grace));

@@ -6,6 +6,7 @@
 
 mod parts {
     pub(crate) mod nonsense;
+    mod tenants;
     pub(crate) mod worlds;
 }
 

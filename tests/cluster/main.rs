@@ -28,3 +28,4 @@ mod scene;
 mod shipped;
 mod takeover;
 mod tenant;
+mod tenants;

@@ -11,6 +11,7 @@ mod deed;
 mod judge;
 mod plan;
 mod run;
+mod tenants;
 mod worlds;
 
 pub use churn::Churn;

@@ -39,7 +39,7 @@ impl Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 15] = [
+const RULES: [Rule; 16] = [
     deps::core,
     deps::modules,
     deps::libraries,
@@ -53,6 +53,7 @@ const RULES: [Rule; 15] = [
     manifests::licences,
     metrics::unused,
     docs::links,
+    docs::tests_named,
     docs::architecture,
     workflows::safe,
 ];

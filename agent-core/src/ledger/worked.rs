@@ -92,16 +92,33 @@ impl Worked {
 
     /// Number of namespaces of which Services were used in the last hour.
     pub(crate) fn namespaces(&self, family: Family, now: Mono) -> usize {
+        self.namespaces_beside(&BTreeSet::new(), family, now)
+    }
+
+    /// The same, without these.
+    pub(crate) fn namespaces_beside(
+        &self,
+        names: &BTreeSet<&str>,
+        family: Family,
+        now: Mono,
+    ) -> usize {
+        let names: BTreeSet<u64> = names.iter().map(|name| hash_of(name)).collect();
         let in_use = self
             .of(family)
             .filter(|known| now.since(known.last) <= FORGOTTEN);
         let namespaces: BTreeSet<u64> = in_use.map(|known| known.namespace).collect();
-        namespaces.len()
+        namespaces.difference(&names).count()
     }
 
     fn of(&self, family: Family) -> impl Iterator<Item = &Known> {
         self.0.values().filter(move |known| known.family == family)
     }
+}
+
+fn hash_of(namespace: &str) -> u64 {
+    let mut hasher = FnvHasher::default();
+    namespace.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Of the Service port, and of its namespace.

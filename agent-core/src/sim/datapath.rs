@@ -1,5 +1,7 @@
 //! State of the API, state of the rules, and where the rules take a connection.
 
+mod claims;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -39,6 +41,8 @@ pub(super) struct Service {
     pub(super) facts: Arc<ServiceFacts>,
     exists: bool,
     pods: Vec<Pod>,
+    /// Endpoints that are no pods of its own.
+    foreign: Vec<Pod>,
     /// Endpoints as the proxy last wrote them; nothing where it wrote none.
     rules: Option<Vec<Pod>>,
 }
@@ -77,6 +81,9 @@ pub(super) struct Datapath {
     graves: BTreeMap<Ipv4Addr, Mono>,
     /// Devices of this node's pods.
     pub(super) devices: BTreeMap<Ipv4Addr, Device>,
+    /// Frontends that several Services claim, and the one whose rules apply. The sentinel's, too.
+    taken: BTreeMap<SocketAddr, usize>,
+    claims_win: bool,
     pods_made: u32,
     number: u32,
 }
@@ -115,6 +122,8 @@ impl Datapath {
             filtered: false,
             graves: BTreeMap::new(),
             devices: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            claims_win: world.claims_win,
             pods_made: 0,
             number,
         };
@@ -125,19 +134,40 @@ impl Datapath {
             let service = datapath.service(place, spec);
             datapath.services.push(service);
         }
+        for (place, spec) in world.services.iter().enumerate() {
+            for (of, local) in &spec.foreign {
+                let pod = datapath.foreign(*of, *local);
+                datapath.services[place].foreign.extend(pod);
+            }
+        }
         datapath.sync();
         datapath
     }
 
     fn service(&mut self, place: usize, spec: &ServiceSpec) -> Service {
-        let ip = Ipv4Addr::new(10, 96, (place >> 8) as u8, place as u8);
         let name = ObjectName::new(&spec.namespace, &format!("service-{place}"));
         let local = (0..spec.local).map(|_| true);
         let pods = local.chain((0..spec.remote).map(|_| false));
+        let mut facts = facts(name, cluster_ip(place), Some(30_000 + place as u16));
+        let claims = spec.claims.iter();
+        facts.external_ips = claims.map(|claim| self.claimed(*claim).into()).collect();
+        facts.ports = (0..spec.ports)
+            .map(|of| ServicePort {
+                name: if of == 0 {
+                    "".into()
+                } else {
+                    format!("p{of}").into()
+                },
+                protocol: Protocol::Tcp,
+                port: spec.port.saturating_add(of),
+                node_port: (of == 0).then_some(30_000 + place as u16),
+            })
+            .collect();
         Service {
-            facts: Arc::new(facts(name, ip, Some(30_000 + place as u16))),
+            facts: Arc::new(facts),
             exists: !spec.later,
             pods: pods.map(|local| self.make_pod(local)).collect(),
+            foreign: Vec::new(),
             rules: None,
         }
     }
@@ -184,10 +214,36 @@ impl Datapath {
 
     /// The proxy writes rules as the API has them.
     pub(super) fn sync(&mut self) {
-        for service in self.services.iter_mut().filter(|service| service.exists) {
-            service.rules = Some(service.pods.clone());
+        for service in &mut self.services {
+            let all = || {
+                service
+                    .pods
+                    .iter()
+                    .chain(&service.foreign)
+                    .copied()
+                    .collect()
+            };
+            service.rules = service.exists.then(all);
         }
+        self.taken = match self.claims_win {
+            true => self.claims(),
+            false => BTreeMap::new(),
+        };
         self.echo = self.sentinel.is_some().then_some(self.generation);
+    }
+
+    /// The Service and its slice are deleted.
+    pub(super) fn delete(&mut self, service: usize) -> Vec<Change> {
+        let Some(found) = self.services.get_mut(service).filter(|of| of.exists) else {
+            return Vec::new();
+        };
+        found.exists = false;
+        let name = found.facts.name.clone();
+        let of_slice = Change::SliceGone {
+            service: Arc::clone(&name.name),
+            slice: name.clone(),
+        };
+        vec![Change::ServiceGone(name), of_slice]
     }
 
     /// The Service comes into being.
@@ -209,7 +265,10 @@ impl Datapath {
             .extend(before.into_iter().map(|pod| (pod.ip, until)));
         let found = &mut self.services[service];
         found.pods = after;
-        vec![slice_of(found)]
+        match found.exists {
+            true => vec![slice_of(found)],
+            false => Vec::new(),
+        }
     }
 
     /// The sentinel's endpoint moves.
@@ -226,7 +285,8 @@ impl Datapath {
             ip: ECHO,
             local: false,
         };
-        let slice = slice(&sentinel.name, self.generation, &[echo]);
+        let names = sentinel.ports.iter().map(|port| &port.name);
+        let slice = slice(&sentinel.name, names, self.generation, &[echo]);
         vec![Change::Service(Arc::clone(sentinel)), slice]
     }
 
@@ -290,7 +350,11 @@ impl Datapath {
         kind: FrontendKind,
         dice: &mut Dice,
     ) -> Way {
-        let rules = self.services[service].rules.as_ref();
+        let dialled = self.frontend(service, kind);
+        let taken = dialled.and_then(|dialled| self.taken.get(&dialled));
+        let rules = self.services[taken.copied().unwrap_or(service)]
+            .rules
+            .as_ref();
         let rules = rules.filter(|_| !self.is_flushed() && !self.has(Fault::Emptied(service)));
         let Some(pods) = rules else {
             return self.unruled(client, kind);
@@ -319,6 +383,10 @@ impl Datapath {
             _ => Way::Reset,
         }
     }
+}
+
+fn cluster_ip(place: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 96, (place >> 8) as u8, place as u8)
 }
 
 fn pod_address(node: u32, last: u8) -> Ipv4Addr {
@@ -355,10 +423,18 @@ fn dialled(facts: &ServiceFacts, node: Ipv4Addr, kind: FrontendKind) -> Option<S
 }
 
 fn slice_of(service: &Service) -> Change {
-    slice(&service.facts.name, PORT, &service.pods)
+    let pods = service.pods.iter().chain(&service.foreign).copied();
+    let pods: Vec<Pod> = pods.collect();
+    let ports = service.facts.ports.iter().map(|port| &port.name);
+    slice(&service.facts.name, ports, PORT, &pods)
 }
 
-fn slice(service: &ObjectName, port: u16, pods: &[Pod]) -> Change {
+fn slice<'a>(
+    service: &ObjectName,
+    names: impl Iterator<Item = &'a Arc<str>>,
+    port: u16,
+    pods: &[Pod],
+) -> Change {
     let endpoint = |pod: &Pod| EndpointFacts {
         address: map_of(pod.ip),
         ready: true,
@@ -369,11 +445,13 @@ fn slice(service: &ObjectName, port: u16, pods: &[Pod]) -> Change {
     Change::Slice(Arc::new(SliceFacts {
         name: service.clone(),
         service: Arc::clone(&service.name),
-        ports: vec![SlicePort {
-            name: "".into(),
-            protocol: Protocol::Tcp,
-            port,
-        }],
+        ports: names
+            .map(|name| SlicePort {
+                name: Arc::clone(name),
+                protocol: Protocol::Tcp,
+                port,
+            })
+            .collect(),
         endpoints: pods.iter().map(endpoint).collect(),
         fleet: None,
     }))

@@ -183,12 +183,21 @@ impl SimNode {
         if !is_host {
             stamps[Stage::Arrived as usize] = Some(trip.enters(PROBE_CLIENT, &syn));
         }
-        match self.way_of_probe(trace.lane.path) {
+        match self.way_of_probe(trace.lane.path, &trace.frontend) {
             (Way::Untranslated, _) => {
                 trip.leaves(UPLINK, &syn);
             }
             (Way::Reset, _) => {
                 trip.leaves(PROBE_CLIENT, &packet(Kind::Reset, (ends.1, ends.0), isn));
+            }
+            // Another's endpoint: it knows nothing of tokens.
+            (Way::To(pod), None) => {
+                let device = self.datapath.devices.get(&pod.ip).copied();
+                let to = SocketAddr::new(pod.ip.into(), super::datapath::PORT);
+                trip.leaves(
+                    device.unwrap_or(UPLINK),
+                    &packet(Kind::Syn, (ends.0, to), isn),
+                );
             }
             (Way::To(_), Some(generation)) => {
                 let masqueraded = self.datapath.masquerades()
@@ -226,7 +235,7 @@ impl SimNode {
         }
     }
 
-    fn way_of_probe(&self, path: ProbePath) -> (Way, Option<u16>) {
+    fn way_of_probe(&self, path: ProbePath, frontend: &SocketAddr) -> (Way, Option<u16>) {
         let (client, kind) = match path {
             ProbePath::Pod => (Client::Pod(0), FrontendKind::ClusterIp),
             ProbePath::OffCluster => (Client::Outsider(0), FrontendKind::ClusterIp),
@@ -241,6 +250,11 @@ impl SimNode {
         let stopped = !datapath.forwards() || (datapath.filtered && path != ProbePath::Pod);
         if stopped && client != Client::Host {
             return (Way::Dropped, None);
+        }
+        match datapath.thief(frontend) {
+            Some(Some(pod)) => return (Way::To(pod), None),
+            Some(None) => return (Way::Rejected, None),
+            None => {}
         }
         let echo_pod = super::datapath::Pod {
             ip: ECHO,

@@ -10,7 +10,7 @@ use agent_common::service::{Family, FrontendKind};
 
 use super::datapath::{PORT, Pod, Way};
 use super::kernel::{BRIDGE, Device, FIRST_POD, Kernel, MIRROR, UPLINK};
-use super::world::Client;
+use super::world::{Client, TENANT_PODS};
 use super::{SimNode, Task};
 use crate::expect::node::address;
 use crate::time::Mono;
@@ -34,6 +34,8 @@ pub(super) struct Dialled {
     isn: u32,
     /// Way that it was given: the content of conntrack.
     way: Option<Way>,
+    /// A tenant had taken the address when the way was given.
+    taken: bool,
     tried: usize,
 }
 
@@ -44,7 +46,7 @@ pub struct Truth {
     pub dialled: u64,
     /// Answered, at whichever try.
     pub answered: u64,
-    /// Dialled connections that a policy denies.
+    /// Dialled connections that a policy denies, or whose address a tenant took.
     pub denied: u64,
     /// Neither answered nor denied, and given up.
     pub failed: u64,
@@ -92,8 +94,10 @@ impl Trip<'_> {
 impl SimNode {
     /// A client dials, unless the Service is not there yet.
     pub(super) fn dial(&mut self, stream: usize, now: Mono) {
-        let stream = &self.world.streams[stream];
+        let place = stream;
+        let stream = &self.world.streams[place];
         let (client, service, kind) = (stream.client, stream.service, stream.kind);
+        let keeps_port = stream.keeps_port;
         let Some(frontend) = self.datapath.frontend(service, kind) else {
             return;
         };
@@ -102,32 +106,48 @@ impl SimNode {
         } else {
             20_000
         };
-        let source = SocketAddr::new(self.datapath.client(client).into(), self.port);
-        self.truth_of(client).dialled += 1;
+        let kept = self.kept.get(&place).copied().filter(|_| keeps_port);
+        let port = kept.map_or(self.port, |(port, _)| port);
+        let source = SocketAddr::new(self.datapath.client(client).into(), port);
+        self.truth_of(client, service).dialled += 1;
         let isn = self.dice.word() as u32;
-        self.try_dial(
-            Dialled {
-                client,
-                service,
-                kind,
-                ends: (source, frontend),
-                isn,
-                way: None,
-                tried: 0,
-            },
-            now,
-        );
+        let way = kept.map(|(_, way)| way);
+        let dialled = Dialled {
+            client,
+            service,
+            kind,
+            ends: (source, frontend),
+            isn,
+            way,
+            taken: false,
+            tried: 0,
+        };
+        let way = self.try_dial(dialled, now);
+        // A connection that was closed is opened anew by the next SYN; one that was never answered
+        // goes on for as long as SYNs come.
+        match way {
+            Some(way @ Way::To(_)) if keeps_port => drop(self.kept.insert(place, (port, way))),
+            _ => drop(self.kept.remove(&place)),
+        }
     }
 
-    fn truth_of(&mut self, client: Client) -> &mut Truth {
+    /// What a tenant's pods dial, and what anybody dials of his, is counted apart.
+    fn truth_of(&mut self, client: Client, service: usize) -> &mut Truth {
+        let is_his = |pod: u8| pod >= TENANT_PODS;
+        if matches!(client, Client::Pod(pod) if is_his(pod))
+            || self.world.services[service].is_tenants()
+        {
+            return &mut self.truth.tenant;
+        }
         match client {
             Client::Outsider(_) => &mut self.truth.outsiders,
             Client::Pod(_) | Client::Host => &mut self.truth.pods,
         }
     }
 
-    /// Sends a SYN, for the first time or again.
-    pub(super) fn try_dial(&mut self, mut dialled: Dialled, now: Mono) {
+    /// Sends a SYN, for the first time or again. Gives the way that it took, if it was not
+    /// answered.
+    pub(super) fn try_dial(&mut self, mut dialled: Dialled, now: Mono) -> Option<Way> {
         let Dialled {
             client,
             service,
@@ -140,19 +160,23 @@ impl SimNode {
             _ => self.datapath.way(client, service, kind, &mut self.dice),
         };
         dialled.way = Some(way);
+        dialled.taken |= self.datapath.is_taken(service, kind);
         if self.send(&dialled, way, now) {
-            self.truth_of(client).answered += 1;
-            return;
+            self.truth_of(client, service).answered += 1;
+            return None;
         }
         let Some(pause) = RETRIES.get(dialled.tried) else {
-            match self.datapath.denial(client, service) {
-                Some(_) => self.truth_of(client).denied += 1,
-                None => self.truth_of(client).failed += 1,
+            let meant = self.datapath.denial(client, service).is_some() || dialled.taken;
+            let truth = self.truth_of(client, service);
+            match meant {
+                true => truth.denied += 1,
+                false => truth.failed += 1,
             }
-            return;
+            return Some(way);
         };
         dialled.tried += 1;
         self.push(now.plus(*pause), Task::Again(dialled));
+        Some(way)
     }
 
     fn device_of(&self, client: Client) -> Option<Device> {

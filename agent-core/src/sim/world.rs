@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use agent_common::service::FrontendKind;
 
+use super::datapath::PORT;
+
 /// A least and a most, both included.
 pub type Span = (Duration, Duration);
 
@@ -31,6 +33,8 @@ pub struct World {
     pub mirrored: bool,
     /// Only cluster IPs, no node ports: the sentinel has one lane less.
     pub no_node_ports: bool,
+    /// Of Services that claim one frontend the last one's rules apply, not the first one's.
+    pub claims_win: bool,
 }
 
 impl Default for World {
@@ -48,6 +52,7 @@ impl Default for World {
             bridged: false,
             mirrored: false,
             no_node_ports: false,
+            claims_win: false,
         }
     }
 }
@@ -83,7 +88,12 @@ impl World {
     }
 }
 
-/// A Service with one TCP port and a node port.
+/// Namespace of the tenant, whose objects and pods do as he likes.
+pub const TENANT: &str = "tenant";
+/// Pods of a node from this number on are the tenant's.
+pub const TENANT_PODS: u8 = 10;
+
+/// A Service with TCP ports and node ports.
 #[derive(Clone, Debug)]
 pub struct ServiceSpec {
     /// Its namespace.
@@ -94,6 +104,43 @@ pub struct ServiceSpec {
     pub remote: usize,
     /// It is made by [`Act::Create`], not there from the start.
     pub later: bool,
+    /// Its external IPs.
+    pub claims: Vec<Claim>,
+    /// Its first port; others follow it.
+    pub port: u16,
+    /// Number of its ports.
+    pub ports: u16,
+    /// Endpoints of its slice that are no pods of its own, and whether the slice places them on this
+    /// node.
+    pub foreign: Vec<(Foreign, bool)>,
+}
+
+/// An address that a Service claims as an external IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The cluster IP of another Service, by its place.
+    ClusterIp(usize),
+    /// The sentinel's cluster IP.
+    Sentinel,
+    /// The sentinel's endpoint.
+    Echo,
+    /// The node's address.
+    Node,
+    /// An address that nobody else has.
+    Own(u16),
+}
+
+/// An endpoint that is no pod of the Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foreign {
+    /// A pod of another Service, by its place.
+    PodOf(usize),
+    /// Somebody outside, who answers nothing.
+    Outsider(u8),
+    /// The sentinel's endpoint.
+    Echo,
+    /// The node itself.
+    Node,
 }
 
 impl ServiceSpec {
@@ -104,7 +151,16 @@ impl ServiceSpec {
             local,
             remote,
             later: false,
+            claims: Vec::new(),
+            port: PORT,
+            ports: 1,
+            foreign: Vec::new(),
         }
+    }
+
+    /// It is the tenant's.
+    pub fn is_tenants(&self) -> bool {
+        self.namespace == TENANT
     }
 }
 
@@ -131,6 +187,9 @@ pub struct Stream {
     pub every: Duration,
     /// Not before then, and not after.
     pub during: Span,
+    /// Every connection has the same source port: until one is answered, they go to the endpoint of the
+    /// first one.
+    pub keeps_port: bool,
 }
 
 impl Stream {
@@ -144,6 +203,7 @@ impl Stream {
             kind: FrontendKind::ClusterIp,
             every,
             during: Self::ALWAYS,
+            keeps_port: false,
         }
     }
 
@@ -196,6 +256,8 @@ pub enum Act {
     ThawProxy,
     /// The Service comes into being.
     Create(usize),
+    /// The Service and its slice are deleted.
+    Delete(usize),
     /// Every endpoint of a Service leaves its slice, and others take their places. Those that left go
     /// on answering for the time given.
     Roll(usize, Duration),

@@ -150,7 +150,10 @@ impl<'a> Case<'a> {
     /// an endpoint that left is that namespace's trouble.
     fn is_narrow(&self, tracks: &[&Track]) -> bool {
         let namespaces: BTreeSet<&str> = tracks.iter().map(|track| track.namespace()).collect();
-        let used = self.ledger.scope(self.family, self.now).namespaces;
+        // A Service that never worked is not among those in use, and accuses all the same.
+        let others = &self.ledger.worked;
+        let others = others.namespaces_beside(&namespaces, self.family, self.now);
+        let used = namespaces.len() + others;
         namespaces.len() < self.ledger.limits.broken_namespaces.min(used)
     }
 

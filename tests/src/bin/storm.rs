@@ -115,6 +115,7 @@ fn tell(findings: &Findings) {
     for (at, why) in &findings.unjudged {
         println!("  at {:.1} s: {why}", at.as_secs_f64());
     }
+    println!("{} KiB of memory held at most", findings.peak_kib);
     println!("{} wrong answers", findings.violations.len());
     for violation in &findings.violations {
         println!("  {violation}");

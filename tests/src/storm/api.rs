@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use super::tenants;
 use crate::cluster::{
     Api, ControlPlane, Manner, Relay, Servers, account_kubeconfig, base, documents, install,
     namespace, put_file,
@@ -37,6 +38,7 @@ impl ApiServer {
         let way = Relay::start(&world.worker, near, ControlPlane::address())?;
         install(&api, &manifests.dir().join(NODE_FILE))?;
         namespace(&api, "demo")?;
+        namespace(&api, tenants::NAMESPACE)?;
         let kubeconfig = account_kubeconfig(world, &api, near, control.ca(), base::AGENT)?;
         let server = Self {
             way,

@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::api::ApiServer;
-use super::plan::{Deed, Fault, Harmless, Ordeal, Trouble, World};
+use super::plan::{Deed, Fault, Harmless, Ordeal, Tenant, Trouble, World};
+use super::tenants::{Tenants, Written};
 use super::worlds::Worlds;
 use crate::abuse::Burners;
 use crate::cluster::Manner;
@@ -46,6 +47,9 @@ pub struct Hands {
     flood: Option<Flood>,
     memory: Option<MemoryGroup>,
     worlds: Option<Worlds>,
+    tenants: Option<Tenants>,
+    /// The way to the API server is not open.
+    troubled: bool,
     /// The proxy is frozen: nobody but a repair brings the rules up to date.
     frozen: bool,
     cut: Option<Routes>,
@@ -67,6 +71,8 @@ impl Hands {
             flood: None,
             memory: None,
             worlds: None,
+            tenants: None,
+            troubled: false,
             frozen: false,
             cut: None,
         }
@@ -93,6 +99,14 @@ impl Hands {
         }
     }
 
+    /// With the tenant's pods and Services.
+    pub(super) fn with(self, tenants: Tenants) -> Self {
+        Self {
+            tenants: Some(tenants),
+            ..self
+        }
+    }
+
     /// With the API server that the agent reads, where it reads one.
     pub(super) fn beside(self, api: Option<ApiServer>) -> Self {
         Self { api, ..self }
@@ -104,7 +118,11 @@ impl Hands {
             Deed::Fault(fault) => self.break_it(fault),
             Deed::Harmless(harmless) => self.happen(harmless),
             Deed::Agent(ordeal) => self.befall(ordeal),
-            Deed::Api(trouble) => self.way(trouble.manner()),
+            Deed::Api(trouble) => {
+                self.troubled = true;
+                self.way(trouble.manner())
+            }
+            Deed::Tenant(tenant) => self.let_tenant(tenant),
             Deed::World(World::ProxyFrozen) => {
                 self.frozen = true;
                 Ok(())
@@ -120,7 +138,11 @@ impl Hands {
             Deed::Fault(fault) => self.mend(fault),
             Deed::Harmless(harmless) => self.take_back(harmless),
             Deed::Agent(ordeal) => self.relieve(ordeal),
-            Deed::Api(_) => self.way(Manner::Open),
+            Deed::Api(_) => {
+                self.troubled = false;
+                self.way(Manner::Open)
+            }
+            Deed::Tenant(tenant) => self.stop_tenant(tenant),
             Deed::World(World::ProxyFrozen) => {
                 self.frozen = false;
                 self.follow()
@@ -271,6 +293,37 @@ impl Hands {
     fn world(&mut self, act: impl FnOnce(&mut Worlds, &Stage) -> Result<()>) -> Result<()> {
         let worlds = self.worlds.as_mut().context("what worlds need")?;
         act(worlds, &self.stage)
+    }
+
+    fn let_tenant(&mut self, tenant: Tenant) -> Result<()> {
+        let tenants = self.tenants.as_mut().context("a tenant")?;
+        let Some(written) = tenants.begin(tenant, &self.stage)? else {
+            return Ok(());
+        };
+        self.announce(written.file)?;
+        // A claim of what is dialled is known by the watches alone, as a real proxy knows it.
+        if written.ruled && !(self.troubled && tenant == Tenant::ClaimsProbed) {
+            self.follow()?;
+        }
+        let tenants = self.tenants.as_mut().context("a tenant")?;
+        if tenants.go_on(tenant, &self.stage)? {
+            self.announce(written.file)?;
+            self.follow()?;
+        }
+        Ok(())
+    }
+
+    fn stop_tenant(&mut self, tenant: Tenant) -> Result<()> {
+        let tenants = self.tenants.as_mut().context("a tenant")?;
+        let Some(Written { file, ruled }) = tenants.end(tenant, &self.stage)? else {
+            return Ok(());
+        };
+        self.withdraw(file)?;
+        fs::remove_file(self.stage.manifests.dir().join(file))?;
+        if ruled {
+            self.follow()?;
+        }
+        Ok(())
     }
 
     fn disk(&self) -> Result<&SmallDisk> {

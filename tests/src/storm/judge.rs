@@ -9,7 +9,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::plan::{Deed, Fault, Harmless, Ordeal, World};
+use super::plan::{Deed, Fault, Harmless, Ordeal, Tenant, World};
 
 /// How long after a repair 503 may stand: 1 s without failures, and what a connection and an answer
 /// take to be over.
@@ -103,6 +103,8 @@ pub struct Findings {
     pub connections: usize,
     /// How many of them were not answered.
     pub failed: usize,
+    /// Memory that an agent held at most, in KiB.
+    pub peak_kib: u64,
 }
 
 /// Judges; `slack` is added to what is promised, for machines that do much else.
@@ -267,24 +269,26 @@ impl Seen {
 
     /// When 503 has to be there, or why it need not.
     fn promised(&self, fault: &Spell, kind: Fault) -> Result<Duration, &'static str> {
-        let beside = |deeds: &[Harmless], before: Duration| {
+        let beside = |deeds: &[Deed], before: Duration| {
             self.spells.iter().any(|spell| {
-                let is_one = deeds.iter().any(|one| spell.deed == Deed::Harmless(*one));
-                is_one && spell.from < fault.to && self.followed(spell) + before > fault.from
+                deeds.contains(&spell.deed)
+                    && spell.from < fault.to
+                    && self.followed(spell) + before > fault.from
             })
         };
         let away = self.spells.iter().any(|spell| {
             spell.is_ordeal() && spell.from < fault.to && spell.to + BACK > fault.from
         });
         let blind = [
-            Harmless::RangeDropped,
-            Harmless::SentinelDeleted,
-            Harmless::DeviceDeleted,
+            Deed::Harmless(Harmless::RangeDropped),
+            Deed::Harmless(Harmless::SentinelDeleted),
+            Deed::Harmless(Harmless::DeviceDeleted),
+            Deed::Tenant(Tenant::ClaimsProbed),
         ];
         let starved = [
-            Harmless::SynFlood,
-            Harmless::ProcessorsTaken,
-            Harmless::MemoryTight,
+            Deed::Harmless(Harmless::SynFlood),
+            Deed::Harmless(Harmless::ProcessorsTaken),
+            Deed::Harmless(Harmless::MemoryTight),
         ];
         let is_blind = beside(&blind, UNARMED);
         match kind {

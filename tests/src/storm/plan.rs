@@ -1,5 +1,7 @@
 //! What happens when: a function of a seed, so that a storm can be played again.
 
+mod tenant;
+
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -7,6 +9,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+
+pub(super) use tenant::Tenant;
 
 /// What happens for some time, and is taken back then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +25,8 @@ pub enum Deed {
     Api(Trouble),
     /// Other software does something to the packets of a healthy node.
     World(World),
+    /// A tenant does what he may in his namespace.
+    Tenant(Tenant),
 }
 
 /// Faults that no new connection survives.
@@ -171,6 +177,12 @@ const WORLDS: Pace = Pace {
     lasts: 6_000..=25_000,
 };
 
+/// Long enough for what has to last 15 s.
+const TENANTS: Pace = Pace {
+    rest: 3_000..=8_000,
+    lasts: 8_000..=25_000,
+};
+
 impl Trouble {
     /// Every one.
     pub const ALL: [Self; 4] = [Self::Closed, Self::Silent, Self::Hung, Self::Slow];
@@ -257,6 +269,7 @@ impl Plan {
             Source::Folder => Vec::new(),
         });
         track(&WORLDS, &|rng| shuffled(rng, &World::ALL, Deed::World));
+        track(&TENANTS, &|rng| shuffled(rng, &Tenant::ALL, Deed::Tenant));
         steps.sort_by_key(|step| (step.at, step.deed));
         Self { steps }
     }
@@ -329,6 +342,7 @@ impl fmt::Display for Deed {
             Self::World(World::PodDropped) => "world: one pod denied, dropped",
             Self::World(World::PodRejected) => "world: one pod denied, rejected",
             Self::World(World::ProxyFrozen) => "world: proxy frozen",
+            Self::Tenant(tenant) => tenant.words(),
         })
     }
 }
@@ -384,7 +398,7 @@ mod tests {
                         Deed::Fault(_) => over[0] = true,
                         Deed::Harmless(_) => over[1] = true,
                         Deed::Agent(_) => over[2] = true,
-                        Deed::Api(_) | Deed::World(_) => {}
+                        Deed::Api(_) | Deed::World(_) | Deed::Tenant(_) => {}
                     }
                 }
             }
@@ -441,6 +455,7 @@ mod tests {
             assert!(Ordeal::ALL.map(Deed::Agent).into_iter().all(happens));
             assert!(Trouble::ALL.map(Deed::Api).into_iter().all(happens));
             assert!(World::ALL.map(Deed::World).into_iter().all(happens));
+            assert!(Tenant::ALL.map(Deed::Tenant).into_iter().all(happens));
             assert!(steps.is_sorted_by_key(|step| step.at));
             assert!(steps.iter().all(|step| step.at + step.lasts <= TEN_MINUTES));
         }

@@ -11,11 +11,13 @@ use super::api::ApiServer;
 use super::deed::{Hands, SmallDisk};
 use super::judge::{self, Answered, Dialled, Findings, Seen, Spell, Violation};
 use super::plan::{Deed, Ordeal, Plan, Source};
+use super::tenants::{self, Tenants};
 use super::worlds::Worlds;
 use crate::detect::{Load, Stage};
 use crate::little_memory::MemoryGroup;
 use crate::rules::Backend;
 use crate::traffic::Ended;
+use crate::usage;
 use crate::watch::Watch;
 
 /// How often the load balancer asks.
@@ -24,6 +26,9 @@ const EVERY: Duration = Duration::from_millis(50);
 const TICK: Duration = Duration::from_millis(100);
 /// What is still on its way when the last deed is over.
 const ECHO: Duration = Duration::from_secs(8);
+
+/// Memory that the agent's container may have (deploy/base), in KiB.
+const MEMORY: u64 = 128 * 1024;
 
 /// A storm to be played.
 #[derive(Clone, Debug)]
@@ -63,9 +68,17 @@ pub fn storm(settings: &Settings) -> Result<Findings> {
     }
     let end = record.start.elapsed() + ECHO;
     record.sleep_until(end, &hands.stage);
+    let peak_kib = record.peak_kib;
     let seen = record.seen(&watch);
     drop(watch);
     let mut findings = judge::judge(&seen, settings.slack);
+    findings.peak_kib = peak_kib;
+    if peak_kib > MEMORY {
+        findings.violations.push(Violation {
+            at: end,
+            what: format!("the agent held {peak_kib} KiB of memory, and may have {MEMORY}"),
+        });
+    }
     findings.connections = seen.dialled.len();
     findings.failed = seen.dialled.iter().filter(|one| !one.ok).count();
     if let Err(error) = hands.stage.settle() {
@@ -134,8 +147,13 @@ fn build(settings: &Settings) -> Result<Hands> {
         },
     )?;
     let worlds = Worlds::prepare(&mut stage)?;
+    let tenants = Tenants::prepare(&mut stage)?;
+    if let Some(api) = &api {
+        api.announce(tenants::SERVICES_FILE)?;
+    }
     let mut hands = Hands::new(stage, binary, options)
         .among(worlds)
+        .with(tenants)
         .on_a_small_disk(state)
         .in_a_group(memory.ok())
         .beside(api);
@@ -166,6 +184,8 @@ struct Record {
     /// Deeds that last.
     lasting: Vec<(Deed, Duration)>,
     dialled: Vec<Dialled>,
+    /// Memory that an agent held at most, in KiB.
+    peak_kib: u64,
 }
 
 impl Record {
@@ -175,6 +195,7 @@ impl Record {
             spells: Vec::new(),
             lasting: Vec::new(),
             dialled: Vec::new(),
+            peak_kib: 0,
         }
     }
 
@@ -224,6 +245,9 @@ impl Record {
         });
         let dialled: Vec<Dialled> = dialled.collect();
         self.dialled.extend(dialled);
+        // One that was just killed holds nothing.
+        let memory = usage::memory(stage.agent.pid()).unwrap_or_default();
+        self.peak_kib = self.peak_kib.max(memory.peak_kib);
     }
 
     fn seen(mut self, watch: &Watch) -> Seen {

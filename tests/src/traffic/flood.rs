@@ -1,4 +1,4 @@
-//! A SYN flood: each SYN from another address outside, at a bounded rate.
+//! A SYN flood: each SYN from another address outside, or all from one pod, at a bounded rate.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use fastrand::Rng;
 
 use super::{RawSender, Syn};
 use crate::worker::Worker;
-use crate::world::World;
+use crate::world::{Pod, World};
 
 /// SYNs that are made up together.
 const BATCH: Duration = Duration::from_millis(2);
@@ -28,6 +28,22 @@ impl Flood {
     /// drawn from 11.0.0.0/8, which nobody here has.
     pub fn start(world: &World, target: SocketAddr, rate: u32) -> Result<Self> {
         let sender = RawSender::from_outside(world)?;
+        let source = |rng: &mut Rng| Ipv4Addr::new(11, rng.u8(..), rng.u8(..), rng.u8(1..));
+        Ok(Self::run(sender, source, target, rate))
+    }
+
+    /// The same from a pod, under its own address.
+    pub fn of_pod(pod: &Pod, target: SocketAddr, rate: u32) -> Result<Self> {
+        let (sender, source) = (RawSender::from_pod(pod)?, pod.v4);
+        Ok(Self::run(sender, move |_| source, target, rate))
+    }
+
+    fn run(
+        sender: RawSender,
+        source: impl Fn(&mut Rng) -> Ipv4Addr + Send + 'static,
+        target: SocketAddr,
+        rate: u32,
+    ) -> Self {
         let sent = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&sent);
         let worker = Worker::here(move |stop| {
@@ -35,17 +51,18 @@ impl Flood {
             while !stop.load(Ordering::Relaxed) {
                 let due = (start.elapsed().as_secs_f64() * f64::from(rate)) as u64;
                 while count.load(Ordering::Relaxed) < due && !stop.load(Ordering::Relaxed) {
+                    let host = source(&mut rng);
                     // What the device cannot take is lost, as on any wire.
-                    let _ = sender.send_syn(&syn(&mut rng, target));
+                    let _ = sender.send_syn(&syn(&mut rng, host, target));
                     count.fetch_add(1, Ordering::Relaxed);
                 }
                 thread::sleep(BATCH);
             }
         });
-        Ok(Self {
+        Self {
             sent,
             _worker: worker,
-        })
+        }
     }
 
     /// SYNs so far.
@@ -54,8 +71,7 @@ impl Flood {
     }
 }
 
-fn syn(rng: &mut Rng, destination: SocketAddr) -> Syn {
-    let host = Ipv4Addr::new(11, rng.u8(..), rng.u8(..), rng.u8(1..));
+fn syn(rng: &mut Rng, host: Ipv4Addr, destination: SocketAddr) -> Syn {
     Syn {
         source: SocketAddr::new(IpAddr::V4(host), rng.u16(1024..)),
         destination,

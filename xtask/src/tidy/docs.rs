@@ -28,6 +28,30 @@ pub(super) fn links(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// Tests that a page names as `path/of/file.rs::name` exist.
+pub(super) fn tests_named(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.ending(".md") {
+        for (number, line) in text.lines().enumerate() {
+            for word in line.split('`').skip(1).step_by(2) {
+                let Some((file, name)) = word.split_once(".rs::") else {
+                    continue;
+                };
+                let file = format!("{file}.rs");
+                let signature = format!("fn {name}(");
+                if !tree
+                    .text(&file)
+                    .is_some_and(|text| text.contains(&signature))
+                {
+                    let message = format!("there is no test {name} in {file}");
+                    findings.push(Finding::new(path, number + 1, message));
+                }
+            }
+        }
+    }
+    findings
+}
+
 /// A line without what stands between backticks.
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect()
@@ -123,6 +147,24 @@ mod tests {
             ("README.md", ""),
         ];
         assert_eq!(check(links, &files).len(), 1);
+    }
+
+    #[test]
+    fn tests_that_are_named_exist() {
+        let named = |name: &str| {
+            let page = format!("| x | `tests/a.rs::{name}` and `core::fmt` |");
+            check(
+                tests_named,
+                &[
+                    ("docs/a.md", &page),
+                    ("tests/a.rs", "fn holds() {}\nfn more() {}"),
+                ],
+            )
+            .len()
+        };
+        assert_eq!(["holds", "gone", "hold"].map(named), [0, 1, 1]);
+        let page = [("docs/a.md", "`tests/b.rs::holds`")];
+        assert_eq!(check(tests_named, &page).len(), 1);
     }
 
     #[test]

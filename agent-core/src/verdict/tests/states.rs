@@ -341,6 +341,7 @@ fn a_few_stale_connections_accuse_no_node(#[case] count: u64, #[case] expected: 
 #[case::of_one_that_is_used_alone(&[WEB], WEB, State::Stale)]
 #[case::of_one_of_two(&[WEB], CART, State::Degraded)]
 #[case::of_both(&[WEB, CART], CART, State::Stale)]
+#[case::of_one_that_never_worked_beside_another(&[CART], WEB, State::Degraded)]
 fn stale_connections_accuse_in_two_namespaces(
     #[case] stale: &[u32],
     #[case] used: u32,

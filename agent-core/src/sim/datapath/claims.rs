@@ -1,0 +1,64 @@
+//! What Services claim of others: addresses as external IPs, and endpoints that are no pods of theirs.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use agent_common::service::FrontendKind;
+
+use super::super::world::{Claim, Client, Foreign};
+use super::{Datapath, ECHO, Pod, SENTINEL_IP, cluster_ip};
+use crate::time::Mono;
+
+impl Datapath {
+    pub(super) fn foreign(&mut self, of: Foreign, local: bool) -> Option<Pod> {
+        let ip = match of {
+            Foreign::PodOf(service) => self.services.get(service)?.pods.first()?.ip,
+            Foreign::Outsider(outsider) => self.client(Client::Outsider(outsider)),
+            Foreign::Echo => ECHO,
+            Foreign::Node => self.address,
+        };
+        if !matches!(of, Foreign::PodOf(_)) {
+            // It never answered.
+            self.graves.insert(ip, Mono(0));
+        }
+        Some(Pod { ip, local })
+    }
+
+    pub(super) fn claimed(&self, claim: Claim) -> Ipv4Addr {
+        match claim {
+            Claim::ClusterIp(service) => cluster_ip(service),
+            Claim::Sentinel => SENTINEL_IP,
+            Claim::Echo => ECHO,
+            Claim::Node => self.address,
+            Claim::Own(number) => Ipv4Addr::from(0xC633_0000 + u32::from(number)),
+        }
+    }
+
+    /// What Services claim by external IPs.
+    pub(super) fn claims(&self) -> BTreeMap<SocketAddr, usize> {
+        let exist = self.services.iter().enumerate().filter(|(_, of)| of.exists);
+        let claims = exist.flat_map(|(place, service)| {
+            let ports = service.facts.ports.iter();
+            ports.flat_map(move |port| {
+                let ips = service.facts.external_ips.iter();
+                ips.map(move |ip| (SocketAddr::new(*ip, port.port), place))
+            })
+        });
+        claims.collect()
+    }
+
+    /// Whether a tenant has taken the address that is dialled at a Service.
+    pub(in super::super) fn is_taken(&self, service: usize, kind: FrontendKind) -> bool {
+        let frontend = self.frontend(service, kind);
+        frontend.is_some_and(|frontend| {
+            let taken = self.taken.get(&frontend);
+            taken.is_some_and(|by| *by != service)
+        })
+    }
+
+    /// The endpoint that a probe is sent to, if a Service has taken the frontend that it dials.
+    pub(in super::super) fn thief(&self, frontend: &SocketAddr) -> Option<Option<Pod>> {
+        let rules = self.services[*self.taken.get(frontend)?].rules.as_ref()?;
+        Some(rules.first().copied())
+    }
+}

@@ -1,0 +1,190 @@
+//! A tenant beside honest Services: he may edit one namespace, and his pods dial what they like.
+//!
+//! Nothing that he does turns the node to 503, nor hides a fault of the node. His own pods' failures
+//! and those of his Services are his. Addresses that he takes from others are theirs to complain of, and no
+//! fault of the node.
+
+use std::time::Duration;
+
+use agent_core::sim::{
+    Act, BEGIN, Claim, Client, Denial, Fault, Foreign, ServiceSpec, SimNode, Stream, TENANT,
+    TENANT_PODS, World,
+};
+use proptest::prelude::*;
+
+use super::worlds;
+use crate::{PROMISED, RUN, config, ms, s};
+
+/// From a repair to 200, where what the tenant's pods lose makes the node look longer.
+const REPAIRED_BESIDE: Duration = Duration::from_secs(5);
+/// Node port of the sentinel in every simulated world.
+const SENTINEL_NODE_PORT: u16 = 32_767;
+
+/// A frontend that another Service claims too says nothing. Until it is so, a tenant who takes the
+/// address of another's Service and the sentinel's has victims in two namespaces, and no referee.
+const CONTESTED_IS_VOID: bool = true;
+
+/// Addresses that a tenant's Service may claim.
+#[derive(Clone, Copy, Debug)]
+enum Claims {
+    /// Of honest Services, the sentinel and the node.
+    Any,
+    /// Of honest Services and the node's, but nothing that probes dial.
+    NotTheSentinels,
+}
+
+fn claim(honest: usize, claims: Claims) -> impl Strategy<Value = Claim> {
+    let probed = u32::from(matches!(claims, Claims::Any));
+    prop_oneof![
+        3 => (0..honest).prop_map(Claim::ClusterIp),
+        1 => Just(Claim::Node),
+        1 => Just(Claim::Echo),
+        1 => any::<u8>().prop_map(|own| Claim::Own(own.into())),
+        2 * probed => Just(Claim::Sentinel),
+    ]
+}
+
+fn foreign(honest: usize) -> impl Strategy<Value = (Foreign, bool)> {
+    let of = prop_oneof![
+        (0..honest).prop_map(Foreign::PodOf),
+        any::<u8>().prop_map(Foreign::Outsider),
+        Just(Foreign::Echo),
+        Just(Foreign::Node),
+    ];
+    (of, any::<bool>())
+}
+
+/// One of his Services.
+fn service(honest: usize, claims: Claims) -> impl Strategy<Value = ServiceSpec> {
+    let sentinels = u32::from(matches!(claims, Claims::Any));
+    let port = prop_oneof![
+        4 => Just(80),
+        2 => (0..honest).prop_map(|of| 30_000 + of as u16),
+        1 => 1..1_000_u16,
+        2 * sentinels => Just(SENTINEL_NODE_PORT),
+    ];
+    let ports = prop_oneof![3 => Just(1_u16), 1 => 2..40_u16];
+    let pods = (0..3_usize, 0..2_usize);
+    let claimed = prop::collection::vec(claim(honest, claims), 0..4);
+    let strangers = prop::collection::vec(foreign(honest), 0..3);
+    (port, ports, pods, claimed, strangers, any::<bool>()).prop_map(
+        |(port, ports, (local, remote), claims, foreign, later)| ServiceSpec {
+            claims,
+            port,
+            ports,
+            foreign,
+            later,
+            ..ServiceSpec::new(TENANT, local, remote)
+        },
+    )
+}
+
+/// Connections of his pods, and of others to his Services.
+fn stream(his: std::ops::Range<usize>) -> impl Strategy<Value = Stream> {
+    let all = 0..his.end;
+    let every = prop_oneof![3 => 100..2_000_u64, 1 => 5..20_u64];
+    let pod = TENANT_PODS..TENANT_PODS + 3;
+    prop_oneof![
+        4 => (pod.clone(), his.clone(), every.clone()),
+        2 => (pod, all, every.clone()),
+        1 => (0..4_u8, his, every),
+    ]
+    .prop_flat_map(|(pod, service, every)| {
+        let begins = 0..50_000_u64;
+        (Just((pod, service, every)), any::<bool>(), begins)
+    })
+    .prop_map(|((pod, service, every), keeps_port, begins)| {
+        // A flood is long enough with a thousand.
+        let lasts = ms(every * 1_000).min(s(40));
+        Stream {
+            keeps_port,
+            during: (ms(begins), ms(begins) + lasts),
+            ..Stream::of_pod(pod, service, ms(every))
+        }
+    })
+}
+
+fn act(his: std::ops::Range<usize>) -> impl Strategy<Value = Act> {
+    let denial = prop_oneof![Just(Denial::Drop), Just(Denial::Reject)];
+    let pod = TENANT_PODS..TENANT_PODS + 3;
+    prop_oneof![
+        3 => (his.clone(), 0..20_u64).prop_map(|(of, grace)| Act::Roll(of, s(grace))),
+        2 => his.clone().prop_map(Act::Create),
+        1 => his.clone().prop_map(Act::Delete),
+        3 => (pod, prop::option::of(his), denial)
+            .prop_map(|(pod, to, denial)| Act::Deny(Some(Client::Pod(pod)), to, denial)),
+    ]
+}
+
+prop_compose! {
+    /// The world with a tenant in it.
+    fn with_tenant(world: World, claims: Claims)(
+        services in prop::collection::vec(service(world.services.len(), claims), 1..4),
+        world in Just(world),
+    )(
+        streams in prop::collection::vec(stream(his(&world, &services)), 0..6),
+        acts in prop::collection::vec(
+            (0..55_000_u64, act(his(&world, &services))), 0..8),
+        claims_win in any::<bool>(),
+        services in Just(services),
+        world in Just(world),
+    ) -> World {
+        let mut world = world;
+        let referee = services.iter().all(|of| !of.claims.contains(&Claim::Sentinel));
+        // What one namespace does is its trouble where another is in use.
+        world.services.push(ServiceSpec::new("namespace-3", 1, 1));
+        world.streams.push(Stream::of_pod(4, world.services.len() - 1, s(1)));
+        world.services.extend(services);
+        world.streams.extend(streams);
+        world.acts.extend(acts.into_iter().map(|(at, act)| (ms(at), act)));
+        world.claims_win = claims_win && (CONTESTED_IS_VOID || referee);
+        world
+    }
+}
+
+/// Places of his Services behind the honest ones.
+fn his(world: &World, services: &[ServiceSpec]) -> std::ops::Range<usize> {
+    let first = world.services.len() + 1;
+    first..first + services.len()
+}
+
+fn tenant(honest: impl Strategy<Value = World>, claims: Claims) -> impl Strategy<Value = World> {
+    honest.prop_flat_map(move |world| with_tenant(world, claims))
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn a_tenant_takes_no_node_out(
+        world in tenant(worlds::undisturbed(), Claims::Any),
+        seed: u64,
+    ) {
+        let mut node = SimNode::new(0, world, seed);
+        node.run(RUN);
+        prop_assert_eq!(node.truth().pods.failed, 0, "the world is not healthy");
+        let failed = node.answers().iter().find(|answered| answered.livez != 200);
+        prop_assert_eq!(failed, None);
+    }
+
+    #[test]
+    fn a_tenant_hides_no_fault(
+        world in tenant(worlds::undisturbed(), Claims::NotTheSentinels),
+        seed: u64,
+        at in 11_000_u64..40_000,
+        lasts in 2_000_u64..15_000,
+        tables in any::<bool>(),
+    ) {
+        let fault = if tables { Fault::TablesGone } else { Fault::Flushed };
+        let (at, repaired) = (ms(at), ms(at + lasts));
+        let world = world
+            .with(at, Act::Break(fault))
+            .with(repaired, Act::Repair(fault));
+        let mut node = SimNode::new(0, world, seed);
+        node.run(RUN);
+        let failed = node.failed_after(BEGIN.plus(at));
+        prop_assert!(failed.is_some_and(|took| took <= PROMISED), "503 after {:?}", failed);
+        let recovered = node.recovered_after(BEGIN.plus(repaired));
+        prop_assert!(recovered.is_some_and(|took| took <= REPAIRED_BESIDE), "200 after {:?}", recovered);
+    }
+}

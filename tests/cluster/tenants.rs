@@ -1,0 +1,319 @@
+//! What else somebody can do who may edit one namespace: his pods' connections, his policies, the size
+//! of his objects. `tenant` has what he claims.
+//!
+//! Each test ends with something that is judged all the same.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use agent_common::abi::MAX_PENDING;
+use node_tests::cluster::{Mode, create, namespace};
+use node_tests::scene::{blames, family_of};
+use node_tests::traffic::{Flood, Plan};
+use node_tests::usage;
+use node_tests::watch::Watch;
+use node_tests::world::Family;
+use serde_json::{Value, json};
+
+use crate::scene::{PATIENCE, PORT, Scene, until};
+
+const TENANT: &str = "tenant";
+const SERVICES: &str = "/api/v1/namespaces/tenant/services";
+/// Memory that the agent's container may have (deploy/base), in KiB.
+const MEMORY: u64 = 128 * 1024;
+/// Time that a fault of the whole datapath takes to show, and half of it again.
+const WHILE: Duration = Duration::from_secs(6);
+
+/// Ports of a Service, from a number on.
+fn ports(from: u16, number: u16, protocol: &str) -> Vec<Value> {
+    (from..from + number)
+        .map(|port| json!({ "name": format!("p{port}"), "port": port, "protocol": protocol }))
+        .collect()
+}
+
+/// Addresses of pods that nobody has, on another node.
+fn nobody(number: u8) -> Vec<String> {
+    (100..100 + number)
+        .map(|last| format!("10.244.1.{last}"))
+        .collect()
+}
+
+impl Scene {
+    /// Makes a Service of the tenant's with these ports. Gives its cluster IP.
+    fn tenants(&self, name: &str, ports: &[Value]) -> std::net::IpAddr {
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": { "name": name, "namespace": TENANT },
+            "spec": { "ports": ports },
+        });
+        create(&self.api, service).expect("a Service");
+        let service = self.api.get(&format!("{SERVICES}/{name}"));
+        let ip = service.expect("a Service")["spec"]["clusterIP"].clone();
+        let ip = ip.as_str().and_then(|ip| ip.parse().ok());
+        ip.expect("a cluster IP")
+    }
+
+    /// Makes its slice.
+    fn endpoints(&self, name: &str, addresses: &[String], ports: &[Value]) {
+        let ports: Vec<Value> = ports
+            .iter()
+            .map(|port| json!({ "name": port["name"], "port": PORT, "protocol": "TCP" }))
+            .collect();
+        let endpoints: Vec<Value> = addresses
+            .iter()
+            .map(|address| json!({ "addresses": [address] }))
+            .collect();
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {
+                "name": format!("{name}-1"), "namespace": TENANT,
+                "labels": { "kubernetes.io/service-name": name },
+            },
+            "addressType": "IPv4", "ports": ports, "endpoints": endpoints,
+        });
+        create(&self.api, slice).expect("a slice");
+    }
+
+    /// A Service of the tenant's with one port and these pods. Gives what is dialled.
+    fn small(&self, name: &str, pods: &[&str]) -> SocketAddr {
+        let ports = ports(80, 1, "TCP");
+        let ip = self.tenants(name, &ports);
+        self.endpoints(name, &self.addresses(pods), &ports);
+        SocketAddr::new(ip, 80)
+    }
+
+    fn addresses(&self, pods: &[&str]) -> Vec<String> {
+        let address = |pod: &&str| self.world.pod(pod).v4.to_string();
+        pods.iter().map(address).collect()
+    }
+
+    /// A plan of a pod.
+    fn pod_plan(&self, pod: &str, target: SocketAddr, rate: f64) -> Plan {
+        Plan::from_pod(&self.world, self.world.pod(pod), target).rate(rate)
+    }
+
+    fn web(&self) -> SocketAddr {
+        SocketAddr::new(self.manifests.service("web").cluster_ip(Family::V4), 80)
+    }
+
+    fn wait(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let seen = until(PATIENCE, || {
+            last = self.agent().verdict().ok()?;
+            wanted(&last).then_some(())
+        });
+        assert!(seen.is_some(), "never seen: {what}: {last:#}");
+        last
+    }
+
+    /// A Service of another namespace that comes now is followed: the proxy, which is frozen, has no rule
+    /// for it, and its connections leave untranslated.
+    fn another_is_judged(&mut self, name: &str) {
+        let path = "/api/v1/namespaces/demo/services";
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": { "name": name, "namespace": "demo" },
+            "spec": { "ports": [{ "name": "http", "port": 80 }] },
+        });
+        create(&self.api, service).expect("a Service");
+        let made = self.api.get(&format!("{path}/{name}")).expect("a Service");
+        let ip = made["spec"]["clusterIP"].as_str().expect("a cluster IP");
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {
+                "name": format!("{name}-1"), "namespace": "demo",
+                "labels": { "kubernetes.io/service-name": name },
+            },
+            "addressType": "IPv4",
+            "ports": [{ "name": "http", "port": PORT, "protocol": "TCP" }],
+            "endpoints": [{ "addresses": [self.world.pod("web-1").v4] }],
+        });
+        create(&self.api, slice).expect("a slice");
+        let target = SocketAddr::new(ip.parse().expect("an address"), 80);
+        let plan = self.pod_plan("client-1", target, 5.0);
+        let client = plan.start().expect("a client");
+        let service = format!("demo/{name}");
+        self.wait("another's Service is judged", |report| {
+            blames(report, &service)
+        });
+        client.finish();
+    }
+}
+
+fn never_503(watch: &Watch) {
+    let changes = watch.changes();
+    let is_503 = |change: &&node_tests::watch::Change| change.codes.healthz == 503;
+    assert!(changes.iter().find(is_503).is_none(), "{changes:?}");
+}
+
+/// Losses of coverage, by name.
+fn losses(report: &Value) -> Vec<String> {
+    let losses = report["verdict"]["coverage"]["losses"].as_array();
+    let name = |loss: &Value| loss["loss"].to_string();
+    losses.map_or_else(Vec::new, |all| all.iter().map(name).collect())
+}
+
+/// A pod dials with one source port an endpoint that is silent and then leaves: its SYNs follow the old
+/// conntrack entry for as long as it likes. Another pod uses another namespace's Service.
+#[test]
+fn a_pod_that_keeps_its_port_makes_no_node_stale() {
+    let name = "a_pod_that_keeps_its_port_makes_no_node_stale";
+    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    namespace(&scene.api, TENANT).expect("a namespace");
+    let silent = "table inet silent { chain it { type filter hook prerouting priority -300;\n\
+                  tcp dport 8080 drop\n}\n}\n";
+    scene.world.pod("spare").ns.nft(silent).expect("silence");
+    let kept = scene.small("kept", &["spare"]);
+    let mut stubborn = scene.pod_plan("client-2", kept, 1.0);
+    stubborn.ports = stubborn.ports.start..stubborn.ports.start + 1;
+    let stubborn = stubborn.patience(Duration::from_millis(700));
+    let honest = scene.pod_plan("client-1", scene.web(), 5.0);
+    scene.clients.push(honest.start().expect("a client"));
+    scene.clients.push(stubborn.start().expect("a client"));
+    let failed = until(PATIENCE, || {
+        (scene.clients[1].tally().timeouts > 1).then_some(())
+    });
+    assert!(failed.is_some(), "{:?}", scene.clients[1].tally());
+    let watch = scene.watch_healthy();
+    scene.endpoints("kept", &scene.addresses(&["web-1"]), &ports(80, 1, "TCP"));
+    // Dialled for 15 s after it left, an endpoint is what a stale proxy would dial.
+    thread::sleep(Duration::from_secs(20));
+    let report = scene.wait("stale connections", |report| {
+        let services = report["verdict"]["services"].as_array();
+        let services = services.map_or(&[][..], Vec::as_slice);
+        services
+            .iter()
+            .any(|service| service["service"].to_string().contains("tenant/kept"))
+    });
+    assert_ne!(report["verdict"]["state"], "stale", "{report:#}");
+    never_503(&watch);
+    let tally = scene.clients[1].tally();
+    assert_eq!(tally.ok, 0, "the old entry was not followed: {tally:?}");
+}
+
+/// A quiet node: two pods use two Services of the tenant's, which work, until his policy drops what they
+/// send.
+#[test]
+fn a_policy_of_the_only_tenant_breaks_no_node() {
+    let name = "a_policy_of_the_only_tenant_breaks_no_node";
+    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    namespace(&scene.api, TENANT).expect("a namespace");
+    let targets = [
+        scene.small("one", &["web-1", "web-2"]),
+        scene.small("two", &["api-1", "web-2"]),
+    ];
+    for pod in ["client-1", "client-2"] {
+        for target in targets {
+            let client = scene.pod_plan(pod, target, 5.0).start();
+            scene.clients.push(client.expect("a client"));
+        }
+    }
+    let served = until(PATIENCE, || {
+        let all = |client: &node_tests::traffic::Client| client.tally().ok > 3;
+        scene.clients.iter().all(all).then_some(())
+    });
+    assert!(served.is_some(), "the tenant's Services never worked");
+    let watch = scene.watch_healthy();
+    let device = |pod: &str| scene.world.pod(pod).device.clone();
+    let policy = format!(
+        "table inet netpolicy {{ chain it {{ type filter hook forward priority -5;\n\
+         iifname {{ {}, {} }} drop\n}}\n}}\n",
+        device("client-1"),
+        device("client-2")
+    );
+    scene.world.node.nft(&policy).expect("a policy");
+    scene.wait("degraded", |report| {
+        report["verdict"]["state"] == "degraded"
+    });
+    thread::sleep(WHILE);
+    let report = scene.agent().verdict().expect("a verdict");
+    assert_eq!(report["verdict"]["state"], "degraded", "{report:#}");
+    never_503(&watch);
+
+    // Beside it a fault of the node is a fault.
+    let table = "delete table ip kube-proxy\ndelete table ip6 kube-proxy\n";
+    scene.world.node.nft(table).expect("no tables");
+    scene.wait_for("broken", 503, PATIENCE);
+}
+
+/// Ports times pods, within what one Service may have. kube-proxy sleeps meanwhile: it would build them.
+#[test]
+fn products_of_many_services_leave_room_for_others() {
+    let name = "products_of_many_services_leave_room_for_others";
+    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch_healthy();
+    let pid = scene.agent().pid();
+    scene.proxy().freeze();
+    namespace(&scene.api, TENANT).expect("a namespace");
+    let many = ports(1, 1_000, "TCP");
+    for number in 0..5 {
+        let name = format!("pods-{number}");
+        scene.tenants(&name, &many);
+        scene.endpoints(&name, &nobody(60), &many);
+    }
+    scene.another_is_judged("after-pods");
+    let report = scene.agent().verdict().expect("a verdict");
+    let coverage = &report["verdict"]["coverage"];
+    assert_eq!(coverage["misrouted_suspended"], false, "{coverage:#}");
+
+    for number in 0..33 {
+        scene.tenants(&format!("ports-{number}"), &many);
+    }
+    scene.another_is_judged("after-ports");
+    let report = scene.agent().verdict().expect("a verdict");
+    let coverage = &report["verdict"]["coverage"];
+    assert_eq!(coverage["misrouted_suspended"], false, "{coverage:#}");
+    never_503(&watch);
+    let peak = usage::memory(pid).expect("memory").peak_kib;
+    println!("resident at most: {peak} KiB");
+    assert!(peak < MEMORY, "{peak} KiB");
+    scene.proxy().thaw();
+}
+
+/// SYNs of three pods to a Service without endpoints, which the proxy rejects: more within half a minute
+/// than there are places for connections.
+#[test]
+fn a_flood_to_a_service_without_endpoints_fills_no_map() {
+    let name = "a_flood_to_a_service_without_endpoints_fills_no_map";
+    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    namespace(&scene.api, TENANT).expect("a namespace");
+    let empty = SocketAddr::new(scene.tenants("empty", &ports(80, 1, "TCP")), 80);
+    let watch = scene.watch_healthy();
+    let honest = scene.pod_plan("client-1", scene.web(), 5.0);
+    scene.clients.push(honest.start().expect("a client"));
+    let floods = ["client-2", "spare", "api-1"].map(|pod| {
+        let pod = scene.world.pod(pod);
+        Flood::of_pod(pod, empty, 1_500).expect("a flood")
+    });
+    thread::sleep(Duration::from_secs(10));
+    let sent: u64 = floods.iter().map(Flood::sent).sum();
+    drop(floods);
+    assert!(
+        sent > MAX_PENDING.into(),
+        "too few SYNs show nothing: {sent}"
+    );
+    let report = scene.agent().verdict().expect("a verdict");
+    let coverage = &report["verdict"]["coverage"];
+    let full = losses(&report).iter().any(|loss| loss.contains("pending"));
+    assert!(!full, "{coverage:#}");
+    assert_eq!(coverage["lost_suspended"], false, "{coverage:#}");
+    assert_eq!(coverage["misrouted_suspended"], false, "{coverage:#}");
+    let proof = || {
+        family_of(&scene.agent().verdict().ok()?, Family::V4)["paths"]
+            .to_string()
+            .into()
+    };
+    let before: Option<String> = proof();
+    thread::sleep(Duration::from_secs(1));
+    assert_ne!(before, proof(), "no connection is followed any more");
+    never_503(&watch);
+}
