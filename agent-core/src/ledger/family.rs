@@ -150,9 +150,15 @@ pub(crate) struct Streak {
     /// Endpoints of this node for which connections left by an uplink, whoever dialled, and when last.
     #[serde(default)]
     pub(crate) misdelivered: BTreeMap<IpAddr, Mono>,
+    /// Namespaces of the Services behind which they are, and when last.
+    #[serde(default)]
+    pub(crate) missed_in: BTreeMap<String, Mono>,
     /// When there were last two of them within the window.
     #[serde(default)]
     pub(crate) wrong_routes: Option<Mono>,
+    /// The same, behind Services of two namespaces.
+    #[serde(default)]
+    pub(crate) wrong_in_two: Option<Mono>,
 }
 
 /// A Service port in a run of failures.
@@ -218,6 +224,15 @@ pub enum Lacking {
     Time,
 }
 
+/// Notes when something was last seen, beside what was seen within the window before `last`.
+fn keep_recent<K: Ord>(seen: &mut BTreeMap<K, Mono>, key: K, at: Mono, last: Mono) {
+    seen.insert(key, at);
+    seen.retain(|_, at| last.since(*at) <= WINDOW);
+    if seen.len() > SOURCES_KEPT {
+        seen.pop_first();
+    }
+}
+
 impl Streak {
     fn enter(&mut self, entry: &Entry<'_>) {
         self.since = self.since.min(entry.since);
@@ -242,7 +257,7 @@ impl Streak {
             service.accuses |= entry.accuses;
         }
         if let Some(endpoint) = entry.misdelivered {
-            self.miss(endpoint, entry.last);
+            self.miss(endpoint, &entry.info.name.namespace, entry.last);
         }
     }
 
@@ -257,22 +272,27 @@ impl Streak {
     }
 
     /// A connection for an endpoint of this node left by an uplink.
-    fn miss(&mut self, endpoint: IpAddr, at: Mono) {
+    fn miss(&mut self, endpoint: IpAddr, namespace: &str, at: Mono) {
         let last = self.last;
-        self.misdelivered.insert(endpoint, at);
-        self.misdelivered.retain(|_, at| last.since(*at) <= WINDOW);
-        if self.misdelivered.len() > SOURCES_KEPT {
-            self.misdelivered.pop_first();
-        }
+        keep_recent(&mut self.misdelivered, endpoint, at, last);
+        keep_recent(&mut self.missed_in, namespace.to_owned(), at, last);
         if self.misdelivered.len() >= MISSED {
             self.wrong_routes = Some(last);
+            if self.missed_in.len() >= MISSED {
+                self.wrong_in_two = Some(last);
+            }
         }
     }
 
     /// Routes are wrong. Once they have accused, it holds for as long as the run does: the clients that
-    /// show it may be outside, and load balancers take those away.
-    fn routes_are_wrong(&self, limits: &Limits) -> bool {
-        self.wrong_routes.is_some_and(|at| {
+    /// show it may be outside, and load balancers take those away. Which endpoints are this node's, slices
+    /// say: those of one namespace prove nothing where several are in use.
+    fn routes_are_wrong(&self, limits: &Limits, scope: Scope) -> bool {
+        let wrong = match scope.namespaces < limits.broken_namespaces {
+            true => self.wrong_routes,
+            false => self.wrong_in_two,
+        };
+        wrong.is_some_and(|at| {
             let (first, _) = self.accusing.unwrap_or((at, at));
             self.last.since(at) <= WINDOW || at.since(first) >= limits.broken_after
         })
@@ -299,7 +319,7 @@ impl Streak {
         let objects = self.objects();
         let namespace = |object: &&str| object.split_once('/').map_or("", |(of, _)| of).to_owned();
         let namespaces: BTreeSet<String> = objects.keys().map(namespace).collect();
-        if scope.referee_passes && !self.routes_are_wrong(limits) {
+        if scope.referee_passes && !self.routes_are_wrong(limits, scope) {
             Some(Lacking::Referee)
         } else if !self.pod {
             Some(Lacking::Pod)
@@ -328,7 +348,7 @@ impl Streak {
         let endpoints: u64 = self.objects().values().map(|n| u64::from(*n)).sum();
         let (first, last) = self.accusing.unwrap_or_default();
         // Had it a referee until a moment ago, a probe that fails alone does not make it three seconds old.
-        let first = match self.routes_are_wrong(limits) {
+        let first = match self.routes_are_wrong(limits, scope) {
             true => first,
             false => first.max(scope.refereed),
         };

@@ -367,6 +367,7 @@ impl Agent {
                 frontends: planner.frontend_count() as u64,
                 endpoints: planner.endpoint_count(),
                 missing: missing.frontends + missing.endpoints + missing.sources + missing.services,
+                unjudged: planner.unjudged(),
             },
             cluster: self.cluster(),
             publish: (self.output.publishing.as_ref())
@@ -422,11 +423,7 @@ impl Agent {
                 "{holder} and {claimant} claim the same frontend; the first is expected to be served"
             )
         });
-        let excessive = self.node.planner().excessive().take(20);
-        let excessive = excessive.map(|(name, excess)| {
-            format!("Service {name} {excess}: its connections are not judged")
-        });
-        let found = conflicts.chain(excessive);
+        let found = conflicts.chain(self.node.planner().quota_problems());
         report::ClusterReport {
             source: self.config.source.to_string(),
             synced: self.node.view().is_synced(),

@@ -278,6 +278,12 @@ impl Model {
             services.insert(info.label(), service);
         }
         sources.truncate(SOURCES_KEPT);
+        let missed_in = |noted: &Noted| {
+            let service = names.service(noted.service).expect("known");
+            noted
+                .misdelivered
+                .map(|_| service.name.namespace.to_string())
+        };
         let accusing = || run.iter().filter(|noted| noted.accuses);
         let first = accusing().map(|noted| noted.since).min();
         Some(Streak {
@@ -289,8 +295,10 @@ impl Model {
             accusing: first.zip(accusing().map(|noted| noted.last).max()),
             sources,
             failures,
-            misdelivered: recent(run).0,
-            wrong_routes: recent(run).1,
+            misdelivered: recent(run, |noted| noted.misdelivered).0,
+            missed_in: recent(run, missed_in).0,
+            wrong_routes: recent(run, |noted| noted.misdelivered).1,
+            wrong_in_two: recent(run, missed_in).1,
         })
     }
 
@@ -325,15 +333,18 @@ fn real(names: &Names, service: u32) -> Option<Family> {
     (!info.sentinel).then_some(info.family)
 }
 
-/// Endpoints that were missed within the window before the last of them was, and when there were last
-/// two.
-fn recent(run: &[Noted]) -> (BTreeMap<IpAddr, Mono>, Option<Mono>) {
+/// What was missed within the window before the last of it was, endpoints or their namespaces, and when
+/// there were last two.
+fn recent<K: Ord>(
+    run: &[Noted],
+    key: impl Fn(&Noted) -> Option<K>,
+) -> (BTreeMap<K, Mono>, Option<Mono>) {
     let (mut seen, mut two) = (BTreeMap::new(), None);
     let mut last = Mono(0);
     for noted in run {
         last = last.max(noted.last);
-        if let Some(endpoint) = noted.misdelivered {
-            seen.insert(endpoint, noted.last);
+        if let Some(key) = key(noted) {
+            seen.insert(key, noted.last);
             seen.retain(|_, at| last.since(*at) <= WINDOW);
             if seen.len() > 1 {
                 two = Some(last);

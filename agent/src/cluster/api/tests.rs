@@ -13,6 +13,7 @@ use crate::cluster::api::client::client;
 use agent_core::cluster::Change;
 use agent_core::view::ClusterView;
 
+mod memory;
 mod objects;
 mod requests;
 pub(super) mod server;
@@ -37,6 +38,7 @@ fn hasty() -> Pace {
         longest: Duration::from_millis(20),
         relist: Duration::from_millis(5),
         relist_pages: Duration::from_millis(5),
+        page: 4_000,
     }
 }
 
@@ -420,6 +422,31 @@ async fn pages_serve_where_streaming_lists_do_not(#[case] first: Answer) {
     let asked = world.server.asked("services");
     assert!(asked[2].ends_with("&limit=250&continue=t%3D1"), "{asked:?}");
     assert!(asked[3].ends_with("resourceVersion=9"), "{asked:?}");
+}
+
+/// Fifty slices of a megabyte each would take the memory that the agent may have.
+#[tokio::test]
+async fn a_page_that_is_too_large_is_asked_for_in_parts() {
+    let page = |item: String, next: &str| {
+        let list = format!(
+            r#"{{"kind":"List","metadata":{{"resourceVersion":"9","continue":"{next}"}},"items":[{item}]}}"#
+        );
+        Answer::Status(200, list)
+    };
+    let script = with_services(vec![
+        failure(422, "sendInitialEvents: Forbidden"),
+        Answer::Status(200, " ".repeat(5_000)),
+        page(service(1, "a", 80), "t=1"),
+        page(service(2, "b", 80), ""),
+        Answer::Open(vec![]),
+    ]);
+    let mut world = World::new(script).await;
+    world.until(|world| world.services() == ["a", "b"]).await;
+    let asked = world.server.asked("services");
+    let ends = ["&limit=250", "&limit=62", "&limit=62&continue=t%3D1"];
+    for (asked, end) in asked[1..].iter().zip(ends) {
+        assert!(asked.ends_with(end), "{asked}");
+    }
 }
 
 #[tokio::test]

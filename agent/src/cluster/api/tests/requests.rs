@@ -31,7 +31,7 @@ fn selectors_are_those_of_kube_proxy() {
 fn the_sentinel_alone_can_be_watched() {
     let scope = Scope::Sentinel(ObjectName::new("pathproof", "sentinel"));
     let list = |kind| {
-        let request = Requests::new(kind, &scope, "here").list(Some("a=b".to_owned()));
+        let request = Requests::new(kind, &scope, "here").list(Some("a=b".to_owned()), 1);
         request.unwrap().uri().to_string()
     };
     assert_eq!(
