@@ -48,6 +48,7 @@ const CONVENTIONS: &str = r#"
 | `sentinel_managed` | 3 | yes, no, unknown |
 | `seen` | 3 | full, partial, hidden |
 | `endpoint` | 3 | healthz, livez, other |
+| `quota` | 2 | service, namespace |
 | `reason` | 3 | fleet, waiting, uncounted |
 | `code` | 3 | 200, 503, 404 |
 | `listener` | 2 | healthz, admin |

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use crate::cluster::Problem;
 use crate::cluster::facts::Facts;
 
-/// Bytes of one namespace: 15,000 Services with ten endpoints each have these.
-const NAMESPACE: usize = 24 << 20;
-/// Bytes of all: what fills the maps has less.
-const ALL: usize = 48 << 20;
+/// Bytes of one namespace: 11,000 Services with ten endpoints each have these.
+const NAMESPACE: usize = 16 << 20;
+/// Bytes of all: 22,000 such Services. More would not leave the agent within the limit of deploy/base.
+const ALL: usize = 30 << 20;
 
 /// The account of each namespace.
 #[derive(Debug)]

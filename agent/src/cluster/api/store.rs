@@ -4,7 +4,7 @@
 //! A list replaces what was known of its resource as a whole: its changes, and the objects that it
 //! no longer has, come in one batch. An object that is not understood keeps what it said before.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -217,7 +217,7 @@ impl Store {
                 }
             }
         }
-        let mut freed = 0;
+        let (mut freed, mut dropped) = (0, BTreeSet::new());
         while freed < surplus
             && let Some((service, objects)) = services.pop_last()
         {
@@ -227,6 +227,18 @@ impl Store {
                 freed += weight;
                 self.resources[resource].set(key, None, &mut self.budget);
             }
+            dropped.insert(service);
+        }
+        // What waits for the end of a list would keep them.
+        let stays = |change: &Change| match change {
+            Change::Service(of) => {
+                of.name.namespace != *namespace || !dropped.contains(&of.name.name)
+            }
+            Change::Slice(of) => of.name.namespace != *namespace || !dropped.contains(&of.service),
+            _ => true,
+        };
+        for resource in &mut self.resources {
+            resource.changes.retain(stays);
         }
     }
 

@@ -80,6 +80,11 @@ fn measure() {
             .is_some_and(|of| of.slices.len() == 1)
     }));
     assert_eq!(planner.missing(), agent_core::plan::Missing::default());
+    let problems = planner.quota_problems();
+    assert!(
+        !problems.iter().any(|of| of.starts_with("Service team-")),
+        "{problems:?}"
+    );
 }
 
 /// 10,000 Services of 40 namespaces, with ten endpoints each.
