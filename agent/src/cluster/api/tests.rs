@@ -424,31 +424,6 @@ async fn pages_serve_where_streaming_lists_do_not(#[case] first: Answer) {
     assert!(asked[3].ends_with("resourceVersion=9"), "{asked:?}");
 }
 
-/// Fifty slices of a megabyte each would take the memory that the agent may have.
-#[tokio::test]
-async fn a_page_that_is_too_large_is_asked_for_in_parts() {
-    let page = |item: String, next: &str| {
-        let list = format!(
-            r#"{{"kind":"List","metadata":{{"resourceVersion":"9","continue":"{next}"}},"items":[{item}]}}"#
-        );
-        Answer::Status(200, list)
-    };
-    let script = with_services(vec![
-        failure(422, "sendInitialEvents: Forbidden"),
-        Answer::Status(200, " ".repeat(5_000)),
-        page(service(1, "a", 80), "t=1"),
-        page(service(2, "b", 80), ""),
-        Answer::Open(vec![]),
-    ]);
-    let mut world = World::new(script).await;
-    world.until(|world| world.services() == ["a", "b"]).await;
-    let asked = world.server.asked("services");
-    let ends = ["&limit=250", "&limit=62", "&limit=62&continue=t%3D1"];
-    for (asked, end) in asked[1..].iter().zip(ends) {
-        assert!(asked.ends_with(end), "{asked}");
-    }
-}
-
 #[tokio::test]
 async fn a_server_behind_what_was_seen_is_taken_as_it_is() {
     let script = with_services(vec![
