@@ -17,13 +17,13 @@ use agent_common::service::{
 use crate::cluster::{EndpointFacts, Protocol, ServiceFacts, ServicePort, SliceFacts};
 use crate::view::ServiceState;
 
+mod demand;
 pub mod node;
-mod quota;
 pub mod rivals;
 pub mod sentinel;
 
+pub use demand::{Demand, ENDPOINTS, FRONTENDS, IDS, KINDS, demand};
 pub use node::{NodeContext, SourcePrefix};
-pub use quota::Excess;
 
 /// A frontend and what is owed to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +75,6 @@ pub struct Expectation {
     pub ports: Vec<PortExpectation>,
     /// Ports of other protocols than TCP and UDP, which are not followed.
     pub not_followed: u32,
-    /// It has more than one Service may have: nothing of it is followed.
-    pub excess: Option<Excess>,
 }
 
 /// An endpoint that connections may be sent to.
@@ -113,16 +111,12 @@ impl Endpoint {
 }
 
 /// The expectation for a Service on a node. Without the Service it is empty; without the node (an
-/// empty context) there are no node ports.
+/// empty context) there are no node ports. It is as large as its [`demand`].
 pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
     let mut expectation = Expectation::default();
     let Some(service) = state.service.as_deref() else {
         return expectation;
     };
-    expectation.excess = quota::excess(state, service, node);
-    if expectation.excess.is_some() {
-        return expectation;
-    }
     for (at, port) in service.ports.iter().enumerate() {
         match port.protocol {
             Protocol::Udp if node.sentinel.as_ref() == Some(&service.name) => continue,

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{ObjectName, Protocol};
 use crate::evidence::{Directory, ServiceInfo};
 use crate::expect::{
-    Endpoint, Excess, Expectation, Frontend, NodeContext, PortExpectation, SourcePrefix,
+    Endpoint, Expectation, Frontend, NodeContext, PortExpectation, SourcePrefix, demand,
     expectation,
 };
 use crate::time::Mono;
@@ -27,13 +27,17 @@ use crate::view::{Applied, ClusterView, ServiceState};
 mod adopt;
 mod claims;
 mod draft;
+mod quotas;
 mod registry;
+mod retired;
 mod shortage;
 mod sources;
 
 pub use adopt::Installed;
 pub use claims::Conflict;
 use draft::{Claim, Draft};
+use quotas::Quotas;
+pub use quotas::Unjudged;
 use registry::Registry;
 use shortage::Shortage;
 use sources::Sources;
@@ -124,8 +128,7 @@ pub struct Planner {
     /// Endpoints that left their slice and still stand in the map, marked, each with when it left.
     retired: BTreeMap<EndpointKey, Mono>,
     shortage: Shortage,
-    /// Services of which nothing is followed, since they have too much.
-    excessive: BTreeMap<ObjectName, Excess>,
+    quotas: Quotas,
 }
 
 impl Planner {
@@ -136,6 +139,7 @@ impl Planner {
 
     /// With the connections of this Service known as probes.
     pub fn with_sentinel(mut self, sentinel: Option<ObjectName>) -> Self {
+        self.quotas.set_sentinel(sentinel.as_ref());
         self.node.sentinel = sentinel;
         self
     }
@@ -144,15 +148,31 @@ impl Planner {
     /// `applied` is what [`ClusterView::apply`] returned; every batch must come here, in order.
     pub fn plan(&mut self, view: &ClusterView, applied: &Applied, now: Mono) -> Vec<MapChange> {
         let after = self.context(view);
-        let before = std::mem::replace(&mut self.node, after);
-        let node_changed = before != self.node;
-        let mut draft = Draft::default();
+        let node_before = std::mem::replace(&mut self.node, after);
+        let node_changed = node_before != self.node;
         for name in affected(view, applied, node_changed) {
-            self.change_service(view, applied, &before, name, now, &mut draft);
+            let demand = view.state(name).and_then(|state| demand(state, &self.node));
+            self.quotas.note(name, demand);
         }
-        self.sources.settle(&self.node, node_changed, &mut draft);
-        self.claim_own(&before, &mut draft);
+        let mut draft = Draft::default();
+        let nothing = ServiceState::default();
+        for (name, was_followed) in self.quotas.settle() {
+            let state = view.state(&name).unwrap_or(&nothing);
+            let before = match was_followed {
+                true => expectation(applied.before.get(&name).unwrap_or(state), &node_before),
+                false => Expectation::default(),
+            };
+            let after = self.expected(&name, state);
+            if before != after {
+                self.change_service(&name, &before, &after, now, &mut draft);
+            }
+        }
+        if node_changed {
+            self.sources.settle(&self.node, &mut draft);
+        }
+        self.claim_own(&node_before, &mut draft);
         self.settle_claims(view, &mut draft);
+        self.evict_retired(now, &mut draft);
         self.use_room(view, &mut draft);
         self.note_disputes(&mut draft, now);
         draft.into_changes()
@@ -190,16 +210,14 @@ impl Planner {
         self.shortage.missing(self.sources.missing())
     }
 
-    /// Services of which nothing is followed, since they have too much.
-    pub fn excessive(&self) -> impl Iterator<Item = (&ObjectName, &Excess)> {
-        self.excessive.iter()
+    /// Number of Services that are not judged, since they need more places than they may have.
+    pub fn unjudged(&self) -> Unjudged {
+        self.quotas.unjudged()
     }
 
-    fn note_excess(&mut self, name: &ObjectName, expectation: &Expectation) {
-        match expectation.excess {
-            Some(excess) => self.excessive.insert(name.clone(), excess),
-            None => self.excessive.remove(name),
-        };
+    /// Sentences about Services that are not judged, one for each of the first namespaces.
+    pub fn quota_problems(&self) -> Vec<String> {
+        self.quotas.problems()
     }
 
     /// Number of frontends in the map.
@@ -225,30 +243,27 @@ impl Planner {
         NodeContext::of(view.node()).with_sentinel(self.node.sentinel.clone())
     }
 
+    /// What is expected of a Service: nothing of one that is not followed.
+    fn expected(&self, name: &ObjectName, state: &ServiceState) -> Expectation {
+        match self.quotas.follows(name) {
+            true => expectation(state, &self.node),
+            false => Expectation::default(),
+        }
+    }
+
     fn change_service(
         &mut self,
-        view: &ClusterView,
-        applied: &Applied,
-        node_before: &NodeContext,
         name: &ObjectName,
+        before: &Expectation,
+        after: &Expectation,
         now: Mono,
         draft: &mut Draft,
     ) {
-        let nothing = ServiceState::default();
-        let after_state = view.state(name).unwrap_or(&nothing);
-        let before_state = applied.before.get(name).unwrap_or(after_state);
-        self.sources.follow(before_state, after_state);
-        let before = expectation(before_state, node_before);
-        let after = expectation(after_state, &self.node);
-        self.note_excess(name, &after);
-        if before == after {
-            return;
-        }
         for port in &after.ports {
-            self.change_port(name, find(&before, port), port, draft);
+            self.change_port(name, find(before, port), port, draft);
         }
         for was in &before.ports {
-            match (find(&after, was), self.registry.active(name, was)) {
+            match (find(after, was), self.registry.active(name, was)) {
                 (None, _) => self.drop_port(name, was, now, draft),
                 (Some(is), Some(id)) => {
                     let gone = was.endpoints.iter();
@@ -332,6 +347,7 @@ impl Planner {
         };
         self.shortage.forget_service(name, port);
         if dirty {
+            self.forget_retired(id, draft);
             draft.push(MapChange::ResetCounts { service: id });
         }
         Some(id)
@@ -362,7 +378,7 @@ impl Planner {
         key: &FrontendKey,
     ) -> Option<FrontendValue> {
         let slot = self.registry.slot(id)?;
-        let expected = expectation(view.state(&slot.name)?, &self.node);
+        let expected = self.expected(&slot.name, view.state(&slot.name)?);
         let port = expected.ports.iter().find(|port| slot.is_of(port))?;
         Some(find_frontend(&port.frontends, key)?.value(id))
     }

@@ -18,6 +18,7 @@ use crate::drain::DrainView;
 use crate::explain;
 use crate::names;
 use crate::node::Node;
+use crate::plan::Unjudged;
 use crate::replay::{Moment, Replayed};
 use crate::shape::Shape;
 use crate::time::{Mono, Wall};
@@ -269,6 +270,9 @@ pub struct ExpectationReport {
     pub endpoints: u64,
     /// Entries that found no place in a map.
     pub missing: u64,
+    /// Services that are not judged, since they have more than they may.
+    #[serde(default)]
+    pub unjudged: Unjudged,
 }
 
 /// The cluster view.

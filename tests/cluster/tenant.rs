@@ -357,3 +357,70 @@ fn a_node_of_which_everything_is_claimed_is_not_blind(#[case] mode: Mode) {
     scene.api.delete(CLAIM).expect("delete a Service");
     scene.wait_proven();
 }
+
+/// More ids and endpoints than the maps have, of Services of which each is within its limit.
+#[test]
+fn a_namespace_that_would_fill_the_maps_blinds_no_node() {
+    let name = "a_namespace_that_would_fill_the_maps_blinds_no_node";
+    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    let pid = scene.agent().pid();
+    let before = usage::memory(pid).expect("memory").peak_kib;
+    scene.proxy().freeze();
+    namespace(&scene.api, "shop").expect("a namespace");
+    let named = |port: u32| json!({ "name": format!("p{port}"), "port": port });
+    let ports: Vec<Value> = (1..=1_000).map(named).collect();
+    for index in 0..34 {
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": { "name": format!("s{index}"), "namespace": "shop" },
+            "spec": { "ports": ports },
+        });
+        create(&scene.api, service).expect("a Service");
+        // Sixty of each, within the limit of one Service: 300,000 of five.
+        if index >= 5 {
+            continue;
+        }
+        let endpoint = |last: u32| json!({ "addresses": [format!("10.250.0.{last}")] });
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {
+                "name": format!("s{index}"), "namespace": "shop",
+                "labels": { "kubernetes.io/service-name": format!("s{index}") },
+            },
+            "addressType": "IPv4", "ports": ports,
+            "endpoints": (1..=60).map(endpoint).collect::<Vec<Value>>(),
+        });
+        create(&scene.api, slice).expect("a slice");
+    }
+    let share = "is beyond its namespace's share of the maps";
+    let seen = until(PATIENCE, || {
+        let report = scene.agent().verdict().ok()?;
+        let problems = report["cluster"]["problems"].as_array()?.clone();
+        let text = |problem: &Value| problem.as_str().unwrap_or_default().to_owned();
+        let mut problems = problems.iter().map(text);
+        let of = |text: &String| text.starts_with("Service shop/") && text.contains(share);
+        problems.any(|text| of(&text)).then_some(report)
+    });
+    let report = seen.unwrap_or_else(|| {
+        panic!(
+            "never named: {:#}",
+            scene.agent().verdict().unwrap_or_default()["cluster"]
+        )
+    });
+    assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
+    assert_eq!(
+        report["verdict"]["coverage"]["misrouted_suspended"], false,
+        "{report:#}"
+    );
+    assert_eq!(
+        report["expectations"]["missing"], 0,
+        "{:#}",
+        report["expectations"]
+    );
+    let after = usage::memory(pid).expect("memory").peak_kib;
+    println!("resident at most: {before} KiB before, {after} KiB after");
+    assert!(after < before + 64 * 1024, "{before} KiB, {after} KiB");
+    scene.proxy().thaw();
+}

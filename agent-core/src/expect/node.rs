@@ -89,11 +89,4 @@ impl NodeContext {
         pods.chain(hosts.map(|host| (host, SourceClass::Host)))
             .collect()
     }
-
-    /// Whether an endpoint of this node needs a source of its own to be known as a pod: it lies
-    /// in none of the ranges and is not the node itself.
-    pub fn needs_own_source(&self, address: &Address) -> bool {
-        !self.addresses.contains(address)
-            && !self.pod_ranges.iter().any(|range| range.contains(address))
-    }
 }

@@ -10,7 +10,7 @@ use agent_common::service::{
 use super::draft::{Claim, Draft};
 use super::{MapChange, Planner};
 use crate::cluster::ObjectName;
-use crate::expect::{NodeContext, PortExpectation, SourcePrefix, expectation};
+use crate::expect::{NodeContext, PortExpectation, SourcePrefix, demand, expectation};
 use crate::time::Mono;
 use crate::view::{ClusterView, ServiceState};
 
@@ -42,9 +42,10 @@ impl Planner {
             installed.frontends.iter().copied().collect();
         let mut states: Vec<(&ObjectName, &ServiceState)> = view.states().collect();
         states.sort_unstable_by_key(|(name, _)| *name);
+        self.share_out(&states, &frontends);
         if !frontends.is_empty() {
             for (name, state) in &states {
-                for port in expectation(state, &self.node).ports {
+                for port in self.expected(name, state).ports {
                     self.adopt_id(name, &port, &frontends);
                 }
             }
@@ -54,9 +55,7 @@ impl Planner {
         self.registry.finish_adoption(used, now);
         let mut kept = HashSet::new();
         for (name, state) in states {
-            self.sources.follow(&ServiceState::default(), state);
-            let expected = expectation(state, &self.node);
-            self.note_excess(name, &expected);
+            let expected = self.expected(name, state);
             for port in &expected.ports {
                 kept.extend(self.adopt_port(name, port, &installed, &frontends, now, &mut draft));
             }
@@ -71,12 +70,33 @@ impl Planner {
             }
         }
         self.sources.adopt(installed.sources);
-        self.sources.settle(&self.node, true, &mut draft);
+        self.sources.settle(&self.node, &mut draft);
         self.claim_own(&NodeContext::default(), &mut draft);
         self.settle_claims(view, &mut draft);
         self.use_room(view, &mut draft);
         self.note_disputes(&mut draft, now);
         draft.into_changes()
+    }
+
+    /// Decides who is followed: where not everything fits, first who was.
+    fn share_out(
+        &mut self,
+        states: &[(&ObjectName, &ServiceState)],
+        installed: &HashMap<FrontendKey, FrontendValue>,
+    ) {
+        for (name, state) in states {
+            self.quotas.note(name, demand(state, &self.node));
+        }
+        if self.quotas.is_short() {
+            for (name, state) in states {
+                self.quotas.keep(name, || {
+                    let expected = expectation(state, &self.node);
+                    let mut frontends = expected.ports.iter().flat_map(|port| &port.frontends);
+                    frontends.any(|frontend| installed.contains_key(&frontend.key))
+                });
+            }
+        }
+        self.quotas.settle();
     }
 
     /// Gives a Service port the id that one of its frontends stands under, and leaves it all of them

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use agent_common::service::{FrontendKey, FrontendValue};
+use agent_common::service::{EndpointKey, FrontendKey, FrontendValue};
 
 use super::{MapChange, Planner};
 use crate::view::ClusterView;
@@ -23,6 +23,8 @@ pub(super) struct Claim {
 /// Changes by phase. Endpoints come before frontends that need them, and go after.
 #[derive(Default)]
 pub(super) struct Draft {
+    /// Endpoints that left in an earlier plan and make room for what comes.
+    evicted: Vec<MapChange>,
     first: Vec<MapChange>,
     frontends: Vec<MapChange>,
     last: Vec<MapChange>,
@@ -69,10 +71,18 @@ impl Draft {
         phase.push(change);
     }
 
+    /// Deletes an endpoint that left in an earlier plan, before anything is put.
+    pub(super) fn evict(&mut self, key: EndpointKey) {
+        self.freed_endpoints += 1;
+        self.evicted.push(MapChange::DeleteEndpoint { key });
+    }
+
     /// The plan, in order.
     pub(super) fn into_changes(self) -> Vec<MapChange> {
         let mut changes = self.first;
-        changes.reserve_exact(self.frontends.len() + self.released.len() + self.last.len());
+        let others = self.frontends.len() + self.released.len() + self.last.len();
+        changes.reserve_exact(others + self.evicted.len());
+        changes.splice(0..0, self.evicted);
         changes.extend(self.frontends);
         let released = self.released.into_iter();
         changes.extend(released.map(|key| MapChange::DeleteFrontend { key }));

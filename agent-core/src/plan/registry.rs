@@ -1,6 +1,6 @@
 //! Service ids: which Service port and family each stands for, and which may be given out.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,10 @@ use agent_common::service::Family;
 use crate::cluster::{ObjectName, Protocol};
 use crate::expect::PortExpectation;
 use crate::time::Mono;
+
+/// Ids at rest that one namespace may have: of more, the longest rested is its next one. Whoever renames
+/// ports takes no ids from others, and what is still counted under such an id stays in his namespace.
+const RESTING: usize = 256;
 
 /// The Service port and family that an id stands for.
 #[derive(Debug)]
@@ -48,8 +52,8 @@ pub(super) struct Registry {
     by_name: Vec<u32>,
     /// Ids that were used and have rested, the longest rested first.
     free: VecDeque<u32>,
-    /// Ids at rest, the longest first.
-    resting: BTreeSet<(Mono, u32)>,
+    /// Ids at rest by namespace, the longest first; those of nobody that is known under "".
+    resting: BTreeMap<Arc<str>, BTreeSet<(Mono, u32)>>,
     /// Whether even ids that this registry never gave out may have counts (pinned maps).
     all_dirty: bool,
 }
@@ -67,7 +71,7 @@ impl Registry {
             slots: Vec::new(),
             by_name: Vec::new(),
             free: VecDeque::new(),
-            resting: BTreeSet::new(),
+            resting: BTreeMap::new(),
             all_dirty: false,
         }
     }
@@ -107,9 +111,16 @@ impl Registry {
         if let Some(id) = self.known(name, port) {
             let slot = self.slots[id as usize].as_mut();
             if let Some(since) = slot.and_then(|slot| slot.resting.take()) {
-                self.resting.remove(&(since, id));
+                self.wake(&name.namespace, since, id);
             }
             return Some((id, false));
+        }
+        if let Some((since, id)) = self.tired(&name.namespace) {
+            self.wake(&name.namespace, since, id);
+            self.free(id);
+            self.free.pop_back();
+            self.fill(id, name, port);
+            return Some((id, true));
         }
         let fresh = self.slots.len() as u32;
         let (id, dirty) = if fresh < self.limit {
@@ -120,6 +131,23 @@ impl Registry {
         };
         self.fill(id, name, port);
         Some((id, dirty))
+    }
+
+    /// The id that a namespace with too many at rest has next. None that came to rest at the last moment:
+    /// its endpoints may not have been marked yet.
+    fn tired(&self, namespace: &Arc<str>) -> Option<(Mono, u32)> {
+        let of = self.resting.get(namespace)?;
+        let (first, last) = (of.first()?, of.last()?);
+        (of.len() > RESTING && first.0 < last.0).then_some(*first)
+    }
+
+    fn wake(&mut self, namespace: &Arc<str>, since: Mono, id: u32) {
+        if let Some(of) = self.resting.get_mut(namespace) {
+            of.remove(&(since, id));
+            if of.is_empty() {
+                self.resting.remove(namespace);
+            }
+        }
     }
 
     /// Whether an id can be had.
@@ -163,7 +191,8 @@ impl Registry {
         let ids = 0..self.slots.len() as u32;
         let unused = ids.filter(|id| self.slot(*id).is_none() && !resting.contains(id));
         self.free = unused.collect();
-        self.resting = resting.into_iter().map(|id| (now, id)).collect();
+        let resting = resting.into_iter().map(|id| (now, id)).collect();
+        self.resting.insert("".into(), resting);
     }
 
     fn reach(&mut self, id: u32) {
@@ -193,17 +222,24 @@ impl Registry {
         if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
             slot.endpoints = 0;
             slot.resting = Some(now);
-            self.resting.insert((now, id));
+            let of = self.resting.entry(Arc::clone(&slot.name.namespace));
+            of.or_default().insert((now, id));
         }
     }
 
-    /// Frees the ids that have rested for `rest`.
+    /// Frees the ids that have rested for `rest`, the longest rested first.
     pub(super) fn free_rested(&mut self, now: Mono, rest: Duration) {
-        while let Some((since, id)) = self.resting.first().copied() {
-            if now.since(since) < rest {
-                break;
+        let mut rested = BTreeSet::new();
+        for of in self.resting.values_mut() {
+            while let Some((since, id)) = of.first().copied()
+                && now.since(since) >= rest
+            {
+                of.pop_first();
+                rested.insert((since, id));
             }
-            self.resting.pop_first();
+        }
+        self.resting.retain(|_, of| !of.is_empty());
+        for (_, id) in rested {
             self.free(id);
         }
     }

@@ -12,7 +12,7 @@ use agent_common::service::{EndpointKey, EndpointValue, Family, FrontendKey};
 use super::draft::Draft;
 use super::{MapChange, Missing, Planner};
 use crate::cluster::{ObjectName, Protocol};
-use crate::expect::{PortExpectation, expectation};
+use crate::expect::PortExpectation;
 use crate::time::Mono;
 use crate::view::ClusterView;
 
@@ -108,12 +108,12 @@ impl Planner {
         for key in draft.released.clone() {
             self.hand_over(view, key, &mut draft);
         }
-        let retired = self.retired.iter();
-        let mut oldest: Vec<(Mono, EndpointKey)> = retired.map(|(key, at)| (*at, *key)).collect();
-        oldest.sort_unstable();
-        for (_, key) in oldest.into_iter().take(self.shortage.endpoints.len()) {
-            self.retired.remove(&key);
-            draft.push(MapChange::DeleteEndpoint { key });
+        if !self.shortage.endpoints.is_empty() {
+            let oldest = self.oldest_retired(Mono(u64::MAX)).into_iter();
+            for key in oldest.take(self.shortage.endpoints.len()) {
+                self.retired.remove(&key);
+                draft.evict(key);
+            }
         }
         self.use_room(view, &mut draft);
         draft.into_changes()
@@ -156,7 +156,7 @@ impl Planner {
             let Some(state) = view.state(&key.0) else {
                 continue;
             };
-            let expected = expectation(state, &self.node);
+            let expected = self.expected(&key.0, state);
             let mut ports = expected.ports.iter();
             if let Some(port) = ports.find(|port| service_key(&key.0, port) == key) {
                 self.change_port(&key.0, None, port, draft);

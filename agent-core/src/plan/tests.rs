@@ -14,6 +14,7 @@ use crate::expect::node::address;
 
 mod claims;
 mod properties;
+mod tenants;
 mod world;
 
 use world::World;
@@ -264,29 +265,25 @@ fn a_frontend_may_move_within_a_batch() {
     );
 }
 
+/// Whoever may write a slice can name this node as the place of any address.
 #[test]
-fn sources_are_ranges_addresses_and_pods_outside_the_ranges() {
+fn sources_are_ranges_and_addresses_and_no_endpoint() {
     let mut world = World::new();
     world.apply(vec![node(&["192.168.0.5"], &["10.1.0.0/16"])]);
     world.apply(vec![
         service("a", "10.96.0.1"),
-        slice("a", &["10.1.0.7", "10.2.0.7", "192.168.0.5"]),
+        slice("a", &["10.1.0.7", "10.2.0.7", "203.0.113.7"]),
     ]);
     let prefix = |text: &str| SourcePrefix::host(address(&ip(text)));
     let range = SourcePrefix::of(&"10.1.0.0/16".parse().unwrap());
     assert_eq!(range.bits, 112);
     let host = (prefix("192.168.0.5"), SourceClass::Host);
-    assert_eq!(
-        world.maps.sources,
-        BTreeMap::from([(range, SourceClass::Pod), host])
-    );
+    let both = BTreeMap::from([(range, SourceClass::Pod), host]);
+    assert_eq!(world.maps.sources, both);
     let plan = world.apply(vec![node(&["192.168.0.5"], &[])]);
-    assert_eq!(
-        words(&plan),
-        ["source 10.1.0.7/128 Pod", "no source 10.1.0.0"]
-    );
-    world.apply(vec![slice("a", &["10.2.0.7"])]);
-    assert_eq!(world.maps.sources, BTreeMap::from([host]));
+    assert_eq!(words(&plan), ["no source 10.1.0.0"]);
+    world.apply(vec![node(&["192.168.0.5"], &["10.1.0.0/16"])]);
+    assert_eq!(world.maps.sources, both);
     let flagged = |world: &World| {
         world
             .maps

@@ -367,6 +367,7 @@ impl Agent {
                 frontends: planner.frontend_count() as u64,
                 endpoints: planner.endpoint_count(),
                 missing: missing.frontends + missing.endpoints + missing.sources + missing.services,
+                unjudged: planner.unjudged(),
             },
             claims: report::ClaimsReport::of(node),
             cluster: self.cluster(),
@@ -417,15 +418,12 @@ impl Agent {
 
     fn cluster(&self) -> report::ClusterReport {
         let state = self.node.view_state();
-        let excessive = self.node.planner().excessive().take(20);
-        let excessive = excessive.map(|(name, excess)| {
-            format!("Service {name} {excess}: its connections are not judged")
-        });
+        let unjudged = self.node.planner().quota_problems();
         report::ClusterReport {
             source: self.config.source.to_string(),
             synced: self.node.view().is_synced(),
             changed: state.changed,
-            problems: state.problems.iter().cloned().chain(excessive).collect(),
+            problems: state.problems.iter().cloned().chain(unjudged).collect(),
             ignored: state.ignored,
         }
     }

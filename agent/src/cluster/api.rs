@@ -24,6 +24,7 @@ use super::Update;
 use super::facts::Kind;
 use agent_core::cluster::{Change, ObjectName};
 
+mod budget;
 mod census;
 pub mod client;
 mod follow;
@@ -110,12 +111,17 @@ impl Requests {
     }
 
     /// One page of what is there: the newest, or what follows a page. One page is in memory at a
-    /// time; a slice can have 1,000 endpoints, and a Node is some 20 kB.
-    fn list(&self, after: Option<String>) -> Result<hyper::Request<Vec<u8>>, RequestError> {
+    /// time; a slice can have 1,000 endpoints, and a Node is some 20 kB. `part`: so much less than usual.
+    fn list(
+        &self,
+        after: Option<String>,
+        part: u32,
+    ) -> Result<hyper::Request<Vec<u8>>, RequestError> {
+        let usual = if self.kind == Kind::Service { 250 } else { 50 };
         let params = ListParams {
             label_selector: self.labels.clone(),
             field_selector: self.fields.clone(),
-            limit: Some(if self.kind == Kind::Service { 250 } else { 50 }),
+            limit: Some((usual / part).max(1)),
             continue_token: after,
             ..ListParams::default()
         };
@@ -164,8 +170,8 @@ impl ApiServer {
     /// update that makes the view whole ends with [`Change::Synced`]. Must be called within a tokio
     /// runtime.
     pub fn follow(self) -> mpsc::Receiver<Update> {
-        // Enough that a page is not waited for, and no more: objects wait here parsed.
-        let (events, heard) = mpsc::channel(16);
+        // Objects wait here parsed, and each may be some megabytes.
+        let (events, heard) = mpsc::channel(2);
         for kind in Kind::ALL {
             tokio::spawn(self.follower(kind, events.clone()).run());
         }

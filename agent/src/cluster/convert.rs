@@ -294,9 +294,10 @@ fn ips<'a>(field: &str, texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpAd
 
 fn external_ips<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpAddr>, Invalid> {
     let texts = texts.enumerate();
-    texts
-        .map(|(at, text)| chosen(format_args!("spec.externalIPs[{at}]"), text))
-        .collect()
+    let ips = texts.map(|(at, text)| chosen(format_args!("spec.externalIPs[{at}]"), text));
+    let mut ips = ips.collect::<Result<Vec<IpAddr>, Invalid>>()?;
+    ips.shrink_to_fit();
+    Ok(ips)
 }
 
 /// An address that whoever writes the Service chooses.

@@ -107,6 +107,38 @@ impl Facts {
         }
     }
 
+    /// Namespace and name of the Service that it belongs to; a Node belongs to none.
+    pub(super) fn owner(&self) -> Option<(&Arc<str>, &Arc<str>)> {
+        match self {
+            Facts::Node(_) => None,
+            Facts::Service(facts) => Some((&facts.name.namespace, &facts.name.name)),
+            Facts::Slice(facts) => Some((&facts.name.namespace, &facts.service)),
+        }
+    }
+
+    /// About the bytes that it takes, with everything that is kept for each object, port and address.
+    pub(super) fn weight(&self) -> usize {
+        const OBJECT: usize = 512;
+        const PORT: usize = 80;
+        const ADDRESS: usize = 20;
+        let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
+        let port = |name: &Arc<str>| PORT + name.len();
+        let (ports, addresses, text) = match self {
+            Facts::Node(_) => return 0,
+            Facts::Service(facts) => {
+                let ports: usize = facts.ports.iter().map(|of| port(&of.name)).sum();
+                let chosen = facts.external_ips.len() + facts.load_balancer_ips.len();
+                let addresses = facts.cluster_ips.len() + chosen;
+                (ports, addresses, text(&facts.enforcement))
+            }
+            Facts::Slice(facts) => {
+                let ports: usize = facts.ports.iter().map(|of| port(&of.name)).sum();
+                (ports, facts.endpoints.len(), text(&facts.fleet))
+            }
+        };
+        OBJECT + ports + ADDRESS * addresses + text
+    }
+
     fn put(self) -> Change {
         match self {
             Facts::Node(facts) => Change::Node(facts),

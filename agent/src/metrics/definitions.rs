@@ -148,6 +148,8 @@ definitions! {
         "Frontends that more than one claims, which are not judged: of Services (service), dialled by the sentinel's probes (sentinel), or the agent's own ports (node)";
     EXPECTED_MISSING = Gauge "pathproof_expected_missing" []
         "Expected entries that found no place in a map of the kernel and are not watched";
+    EXPECTED_UNJUDGED = Gauge "pathproof_unjudged_services" ["quota"]
+        "Services that are not judged because they need more than they may have: beyond the limit of one Service (service), or their namespace's share of the maps (namespace)";
 
     /// Listeners
     REQUESTS = Counter "pathproof_healthz_requests" ["endpoint", "code"]

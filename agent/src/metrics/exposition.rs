@@ -119,6 +119,11 @@ impl Page<'_, '_> {
             (["node"], claims.node as f64),
         ];
         self.series(define::CONTESTED, contested)?;
+        let unjudged = [
+            (["service"], expected.unjudged.service as f64),
+            (["namespace"], expected.unjudged.namespace as f64),
+        ];
+        self.series(define::EXPECTED_UNJUDGED, unjudged)?;
         let eligible = match verdict.eligibility {
             Eligibility::NeverSeen => None,
             Eligibility::Eligible => Some(1.0),

@@ -49,6 +49,7 @@ const CONVENTIONS: &str = r#"
 | `seen` | 3 | full, partial, hidden |
 | `owner` | 3 | service, sentinel, node |
 | `endpoint` | 3 | healthz, livez, other |
+| `quota` | 2 | service, namespace |
 | `reason` | 3 | fleet, waiting, uncounted |
 | `code` | 3 | 200, 503, 404 |
 | `listener` | 2 | healthz, admin |

@@ -1,6 +1,7 @@
 //! From the view to the maps: what is programmed, and what finds no place in them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use agent_common::abi::MAX_SERVICES;
 use agent_common::service::{EndpointKey, EndpointValue, FrontendKey, FrontendValue};
@@ -8,7 +9,7 @@ use rstest::rstest;
 
 use super::scene::*;
 use super::world::*;
-use crate::cluster::{Change, ObjectName, Protocol};
+use crate::cluster::{Change, ObjectName, Protocol, ServiceFacts};
 use crate::event::Event;
 use crate::evidence::CoverageLoss;
 use crate::plan::{Installed, MapChange};
@@ -136,11 +137,20 @@ fn a_service_without_room_for_its_endpoints_is_withheld() {
 #[test]
 fn an_id_that_rested_is_used_at_a_check() {
     let mut scene = without_sentinel();
-    let many = (0..=MAX_SERVICES).map(|n| {
+    // As many as may be followed, of namespaces of which none has many ids at rest.
+    let name = |n: u32| ObjectName::new(&format!("n{:03}", n % 256), &format!("s{n:05}"));
+    let made = |n: u32| {
         let [_, _, high, low] = n.to_be_bytes();
-        service(&format!("s{n:05}"), &format!("10.96.{high}.{low}"))
-    });
-    let mut changes: Vec<Change> = many.collect();
+        match service("", &format!("10.96.{high}.{low}")) {
+            Change::Service(facts) => Change::Service(Arc::new(ServiceFacts {
+                name: name(n),
+                ..(*facts).clone()
+            })),
+            other => other,
+        }
+    };
+    let reserve = MAX_SERVICES / 16;
+    let mut changes: Vec<Change> = (reserve..MAX_SERVICES).map(made).collect();
     changes.push(Change::Synced);
     scene.view(changes);
     let effects = scene.feed(Event::Installed(Installed::default()));
@@ -150,10 +160,11 @@ fn an_id_that_rested_is_used_at_a_check() {
         let lost = |loss: &CoverageLoss| matches!(loss, CoverageLoss::ServicesFull { missing: 1 });
         losses.iter().any(|of| lost(&of.loss))
     };
-    assert!(missing(&mut scene));
+    assert!(!missing(&mut scene));
     scene.shape();
-    let gone = Change::ServiceGone(ObjectName::new("default", "s00000"));
-    scene.view(vec![gone]);
+    let others = (0..=reserve).map(|n| Change::ServiceGone(name(reserve + n)));
+    let new = (0..reserve).chain([MAX_SERVICES]).map(made);
+    scene.view(others.chain(new).collect());
     assert_eq!(scene.at(299_999).check().plan(), []);
     assert!(missing(&mut scene));
     scene.shape();

@@ -220,22 +220,10 @@ impl World {
             );
         }
         assert_eq!(self.planner.conflicts().count(), contested);
-        self.assert_sources(&node);
+        assert_eq!(self.maps.sources, node.sources());
         let retired = self.maps.endpoints.len() - endpoints.len();
         assert_eq!(self.planner.retired.len(), retired);
         assert_eq!(self.planner.endpoint_count() as usize, endpoints.len());
-    }
-
-    fn assert_sources(&self, node: &NodeContext) {
-        let mut sources = node.sources();
-        for (_, state) in self.view.states() {
-            for endpoint in state.slices.iter().flat_map(|slice| &slice.endpoints) {
-                if endpoint.local && node.needs_own_source(&endpoint.address) {
-                    sources.insert(SourcePrefix::host(endpoint.address), SourceClass::Pod);
-                }
-            }
-        }
-        assert_eq!(self.maps.sources, sources);
     }
 
     /// Every frontend that stands is as expected, and so is every endpoint of it: with something

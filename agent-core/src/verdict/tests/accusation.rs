@@ -213,6 +213,25 @@ fn wrong_routes_accuse_while_the_view_is_old() {
     assert_eq!(world.verdict(6_200).state, State::Broken);
 }
 
+/// Which endpoints are this node's, slices say: whoever may write those of one namespace can name two that
+/// no route leads to.
+#[rstest]
+#[case::of_one_namespace(&[(WEB, Pod, 1), (API, Pod, 2)], State::Degraded)]
+#[case::of_two(&[(WEB, Pod, 1), (CART, Pod, 2)], State::Broken)]
+fn wrong_routes_take_endpoints_of_two_namespaces(
+    #[case] missed: &[Client],
+    #[case] expected: State,
+) {
+    let mut world = refereed();
+    world.worked(WEB).worked(CART);
+    for at in (2_250..=8_000).step_by(250) {
+        fail(&mut world, &[(WEB, Pod, 1), (CART, Pod, 2)], Lost, at, at);
+        fail(&mut world, missed, Misrouted, at, at);
+        world.rounds(at, at, &USUAL, |_| Fate::Pass);
+    }
+    assert_eq!(world.verdict(8_200).state, expected);
+}
+
 /// A referee that is damaged, or passed before the fault alone, says nothing.
 #[test]
 fn a_referee_that_fell_silent_says_nothing() {

@@ -16,7 +16,7 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::AsyncBufReadExt;
+use futures_util::{AsyncBufReadExt, AsyncReadExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use kube::Client;
 use kube::core::Status;
@@ -62,6 +62,8 @@ pub(super) struct Pace {
     pub(super) relist: Duration,
     /// ...and where they are not, and cost the server more.
     pub(super) relist_pages: Duration,
+    /// Bytes of a page; one that has more is asked for in parts. Any object has less.
+    pub(super) page: usize,
 }
 
 impl Default for Pace {
@@ -74,6 +76,7 @@ impl Default for Pace {
             longest: Duration::from_secs(15),
             relist: Duration::from_secs(1),
             relist_pages: Duration::from_secs(5),
+            page: 16 << 20,
         }
     }
 }
@@ -399,16 +402,20 @@ impl Follower {
     /// Lists page by page.
     async fn list(&mut self) -> Result<(), End> {
         let mut after: Option<String> = None;
+        let mut part = 1;
         loop {
             let is_first = after.is_none();
-            let request = self.requests.list(after).map_err(unasked)?;
+            let request = self.requests.list(after.clone(), part).map_err(unasked)?;
             let patience = self.pace.reply * 2;
-            let text = match timeout(patience, self.client.request_text(request)).await {
+            let text = match timeout(patience, self.page(request)).await {
                 Err(_) => return Err(End::Failed(no_answer(patience))),
-                Ok(Err(error)) => return Err(self.refused(error, false)),
-                Ok(Ok(text)) => text,
+                Ok(text) => text?,
             };
-            let page: Page = serde_json::from_str(&text)
+            if text.len() > self.pace.page && part < 256 {
+                part *= 4;
+                continue;
+            }
+            let page: Page = serde_json::from_slice(&text)
                 .map_err(|error| End::Failed(unserved(self.resource(), &error.to_string())))?;
             if is_first {
                 self.well().await;
@@ -423,6 +430,17 @@ impl Follower {
                 return Ok(());
             }
         }
+    }
+
+    /// The text of a page, or of one that has too much the beginning.
+    async fn page(&mut self, request: hyper::Request<Vec<u8>>) -> Result<Vec<u8>, End> {
+        let stream = self.client.request_stream(request).await;
+        let stream = stream.map_err(|error| self.refused(error, false))?;
+        let mut text = Vec::new();
+        let most = self.pace.page as u64 + 1;
+        let read = pin!(stream).take(most).read_to_end(&mut text).await;
+        read.map_err(|error| End::Failed(away(&error.to_string())))?;
+        Ok(text)
     }
 
     /// The end that an error of the server leads to.

@@ -4,18 +4,22 @@
 //! A list replaces what was known of its resource as a whole: its changes, and the objects that it
 //! no longer has, come in one batch. An object that is not understood keeps what it said before.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::budget::Budget;
 use crate::cluster::convert::Converter;
 use crate::cluster::facts::{Facts, Kind, Object, compare};
 use crate::cluster::{Problem, Update};
 use agent_core::cluster::Change;
 
-/// Objects with something wrong that are named one by one.
+/// Objects with something wrong that are named one by one...
 const NAMED: usize = 50;
+/// ...and that are counted.
+const REMEMBERED: usize = 1_000;
 
 /// Name of an object, hashed, as in a folder: names are not kept twice.
 type Key = u64;
@@ -53,8 +57,9 @@ struct Resource {
 
 impl Resource {
     /// An object is so now; `None` is gone, or of no use here.
-    fn set(&mut self, key: Key, facts: Option<Facts>) {
+    fn set(&mut self, key: Key, facts: Option<Facts>, budget: &mut Budget) {
         self.wrong.remove(&key);
+        budget.charge(self.objects.get(&key), facts.as_ref());
         compare(self.objects.get(&key), facts.as_ref(), &mut self.changes);
         match facts {
             Some(facts) => {
@@ -68,8 +73,10 @@ impl Resource {
     /// An object is there, and cannot be taken as it stands.
     fn complain(&mut self, key: Key, message: String) {
         self.see(key);
-        let message = format!("API server: {message}; what the object said before stays");
-        self.wrong.insert(key, Problem::new(message));
+        if self.wrong.len() < REMEMBERED || self.wrong.contains_key(&key) {
+            let message = format!("API server: {message}; what the object said before stays");
+            self.wrong.insert(key, Problem::new(message));
+        }
     }
 
     fn see(&mut self, key: Key) {
@@ -79,11 +86,14 @@ impl Resource {
     }
 
     /// Removes the objects that the list did not have.
-    fn end_list(&mut self) {
+    fn end_list(&mut self, budget: &mut Budget) {
         if let Some(seen) = self.listing.take() {
             let gone = self.objects.extract_if(|key, _| !seen.contains(key));
             // Last: a list that broke off may have brought what is gone now.
-            self.changes.extend(gone.map(|(_, facts)| facts.gone()));
+            self.changes.extend(gone.map(|(_, facts)| {
+                budget.charge(Some(&facts), None);
+                facts.gone()
+            }));
             self.wrong.retain(|key, _| seen.contains(key));
             if !std::mem::replace(&mut self.is_listed, true) {
                 self.objects.shrink_to_fit();
@@ -102,6 +112,7 @@ pub(super) struct Store {
     converter: Converter,
     hasher: RandomState,
     resources: [Resource; 3],
+    budget: Budget,
     is_synced: bool,
     /// The last update, without its changes.
     told: Update,
@@ -114,6 +125,7 @@ impl Store {
             converter: Converter::new(node_name),
             hasher: RandomState::new(),
             resources: Default::default(),
+            budget: Budget::default(),
             is_synced: false,
             told: Update::default(),
         }
@@ -128,11 +140,13 @@ impl Store {
                 // newer.
                 self.resources[kind as usize].listing = Some(HashSet::new());
             }
-            Event::ListEnds(kind) => self.resources[kind as usize].end_list(),
+            Event::ListEnds(kind) => {
+                self.resources[kind as usize].end_list(&mut self.budget);
+            }
             Event::There(object) => {
                 let (resource, key) = self.find(object.kind(), object.metadata());
                 match self.converter.facts(object) {
-                    Ok(facts) => self.resources[resource].set(key, facts),
+                    Ok(facts) => self.set(resource, key, facts),
                     Err(invalid) => self.resources[resource].complain(key, invalid.to_string()),
                 }
             }
@@ -143,7 +157,7 @@ impl Store {
             }
             Event::Gone(kind, metadata) => {
                 let (resource, key) = self.find(kind, &metadata);
-                self.resources[resource].set(key, None);
+                self.set(resource, key, None);
             }
             Event::Trouble(kind, trouble) => self.resources[kind as usize].trouble = trouble,
         }
@@ -170,6 +184,64 @@ impl Store {
         Some(Update { changes, ..now })
     }
 
+    /// Takes an object in as it is now, unless its namespace has too much.
+    fn set(&mut self, resource: usize, key: Key, mut facts: Option<Facts>) {
+        let before = self.resources[resource].objects.get(&key);
+        if let Some(refused) = facts.take_if(|now| !self.budget.admits(before, now)) {
+            self.leave_out(&refused);
+        }
+        self.resources[resource].set(key, facts, &mut self.budget);
+        if let Some((namespace, surplus)) = self.budget.relief() {
+            self.relieve(&namespace, surplus);
+        }
+    }
+
+    /// A Service without all its slices would be judged by half of its endpoints.
+    fn leave_out(&mut self, refused: &Facts) {
+        if let Some((namespace, service)) = refused.owner() {
+            let key = self
+                .hasher
+                .hash_one((Kind::Service, &**namespace, &**service));
+            self.resources[Kind::Service as usize].set(key, None, &mut self.budget);
+        }
+    }
+
+    /// Drops Services of a namespace, the last ones by name, with their slices.
+    fn relieve(&mut self, namespace: &Arc<str>, surplus: usize) {
+        let mut services: BTreeMap<Arc<str>, Vec<(usize, Key, usize)>> = BTreeMap::new();
+        for (resource, of) in self.resources.iter().enumerate() {
+            for (key, facts) in &of.objects {
+                if let Some((_, service)) = facts.owner().filter(|(of, _)| *of == namespace) {
+                    let objects = services.entry(Arc::clone(service)).or_default();
+                    objects.push((resource, *key, facts.weight()));
+                }
+            }
+        }
+        let (mut freed, mut dropped) = (0, BTreeSet::new());
+        while freed < surplus
+            && let Some((service, objects)) = services.pop_last()
+        {
+            let first = format!("Service {namespace}/{service}");
+            self.budget.close(namespace, first);
+            for (resource, key, weight) in objects {
+                freed += weight;
+                self.resources[resource].set(key, None, &mut self.budget);
+            }
+            dropped.insert(service);
+        }
+        // What waits for the end of a list would keep them.
+        let stays = |change: &Change| match change {
+            Change::Service(of) => {
+                of.name.namespace != *namespace || !dropped.contains(&of.name.name)
+            }
+            Change::Slice(of) => of.name.namespace != *namespace || !dropped.contains(&of.service),
+            _ => true,
+        };
+        for resource in &mut self.resources {
+            resource.changes.retain(stays);
+        }
+    }
+
     fn find(&self, kind: Kind, metadata: &ObjectMeta) -> (usize, Key) {
         let key = self.hasher.hash_one(kind.identity(metadata));
         (kind as usize, key)
@@ -184,6 +256,7 @@ impl Store {
         let mut problems: Vec<Problem> = troubles.collect();
         // Away is away, whatever was asked for.
         problems.dedup();
+        problems.extend(self.budget.problems().take(NAMED));
         let wrong = || self.resources.iter().flat_map(|of| of.wrong.values());
         problems.extend(wrong().take(NAMED).cloned());
         let more = wrong().skip(NAMED).count();

@@ -13,6 +13,7 @@ use crate::cluster::api::client::client;
 use agent_core::cluster::Change;
 use agent_core::view::ClusterView;
 
+mod memory;
 mod objects;
 mod requests;
 pub(super) mod server;
@@ -37,6 +38,7 @@ fn hasty() -> Pace {
         longest: Duration::from_millis(20),
         relist: Duration::from_millis(5),
         relist_pages: Duration::from_millis(5),
+        page: 4_000,
     }
 }
 

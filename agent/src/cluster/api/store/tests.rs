@@ -143,3 +143,108 @@ fn a_flood_of_wrong_objects_is_counted() {
     let last = problems.last().unwrap().to_string();
     assert!(last.contains("11 more objects"), "{last}");
 }
+
+fn slice(name: &str, service: &str, endpoints: usize) -> Event {
+    let endpoint =
+        |index: usize| json!({"addresses": [format!("10.1.{}.{}", index / 250, index % 250)]});
+    let metadata = json!({
+        "name": name, "namespace": "n", "labels": {"kubernetes.io/service-name": service},
+    });
+    let endpoints: Vec<_> = (0..endpoints).map(endpoint).collect();
+    let ports = json!([{"port": 8080}]);
+    let value = json!({
+        "metadata": metadata, "addressType": "IPv4", "ports": ports, "endpoints": endpoints,
+    });
+    there(Kind::Slice, &value)
+}
+
+/// A store of which a namespace may take so many bytes, and all together so many.
+fn limited(namespace: usize, all: usize) -> Store {
+    let mut store = synced(vec![]);
+    store.budget = Budget::new(namespace, all);
+    store
+}
+
+fn known(store: &Store, kind: Kind) -> usize {
+    store.resources[kind as usize].objects.len()
+}
+
+fn problems(store: &Store) -> Vec<String> {
+    let problems = store.problems().into_iter();
+    problems.map(|problem| problem.to_string()).collect()
+}
+
+#[test]
+fn a_namespace_takes_in_so_much() {
+    let mut store = limited(4_000, 100_000);
+    for index in 0..1_000 {
+        store.take(service(&format!("s{index}"), "10.96.0.1"));
+    }
+    let held = known(&store, Kind::Service);
+    assert!((5..10).contains(&held), "{held}");
+    assert_eq!(
+        problems(&store),
+        [format!(
+            "API server: the Services and EndpointSlices of namespace n take too much memory: new ones \
+             are not judged, Service n/s{held} first; remove some, and restart the agent"
+        )]
+    );
+    // What is known is followed on, and room alone brings nothing back: what was left out is not known.
+    store.take(Event::Gone(Kind::Service, meta("s1")));
+    store.take(service("s0", "10.96.0.2"));
+    store.take(service("s999", "10.96.0.1"));
+    assert_eq!(known(&store, Kind::Service), held - 1);
+    let other =
+        json!({"metadata": {"name": "web", "namespace": "m"}, "spec": {"clusterIP": "10.96.0.9"}});
+    store.take(there(Kind::Service, &other));
+    assert_eq!(known(&store, Kind::Service), held);
+}
+
+/// Judged by half of its endpoints, connections to the others would be misrouted.
+#[test]
+fn a_service_without_all_its_slices_is_left_out() {
+    for grows in [false, true] {
+        let mut store = limited(6_000, 100_000);
+        store.take(service("web", "10.96.0.1"));
+        store.take(slice("web-1", "web", 10));
+        let second = if grows { "web-1" } else { "web-2" };
+        store.take(slice(second, "web", 1_000));
+        assert_eq!(known(&store, Kind::Service), 0);
+        store.take(service("web", "10.96.0.1"));
+        assert_eq!(known(&store, Kind::Service), 0);
+        let changes = store.update().unwrap().changes;
+        let gone = Change::ServiceGone(ObjectName::new("n", "web"));
+        assert!(changes.contains(&gone), "{changes:?}");
+    }
+}
+
+#[test]
+fn of_all_namespaces_the_heaviest_gives_way() {
+    let mut store = limited(100_000, 100_000);
+    let small =
+        json!({"metadata": {"name": "web", "namespace": "m"}, "spec": {"clusterIP": "10.96.0.9"}});
+    for index in 0..200 {
+        let name = format!("s{index:03}");
+        store.take(service(&name, "10.96.0.1"));
+        store.take(slice(&name, &name, 10));
+        if index == 60 {
+            store.take(there(Kind::Service, &small));
+        }
+    }
+    let (services, slices) = (known(&store, Kind::Service), known(&store, Kind::Slice));
+    assert_eq!(services, slices + 1, "the small one has no slice");
+    assert!((50..90).contains(&slices), "{slices}");
+    let named: Vec<String> = problems(&store);
+    assert!(
+        matches!(&*named, [one] if one.contains("namespace n take")),
+        "{named:?}"
+    );
+    for index in 0..200 {
+        store.take(Event::Gone(Kind::Service, meta(&format!("s{index:03}"))));
+        store.take(Event::Gone(Kind::Slice, meta(&format!("s{index:03}"))));
+    }
+    store.take(Event::ListBegins(Kind::Service));
+    store.take(Event::ListEnds(Kind::Service));
+    assert_eq!(store.budget.relief(), None);
+    assert_eq!(store.budget.total(), 0);
+}

@@ -1,7 +1,7 @@
 //! Requests to an API server.
 
 use super::server::Answer;
-use super::{World, list, with_services};
+use super::{World, failure, list, service, with_services};
 use crate::cluster::api::follow::Pace;
 use crate::cluster::api::{Requests, Scope};
 use crate::cluster::facts::Kind;
@@ -31,7 +31,7 @@ fn selectors_are_those_of_kube_proxy() {
 fn the_sentinel_alone_can_be_watched() {
     let scope = Scope::Sentinel(ObjectName::new("pathproof", "sentinel"));
     let list = |kind| {
-        let request = Requests::new(kind, &scope, "here").list(Some("a=b".to_owned()));
+        let request = Requests::new(kind, &scope, "here").list(Some("a=b".to_owned()), 1);
         request.unwrap().uri().to_string()
     };
     assert_eq!(
@@ -54,5 +54,30 @@ async fn the_watch_of_the_node_is_the_shortest() {
         let seconds = asked[0].split_once("timeoutSeconds=").unwrap().1;
         let seconds: u32 = seconds.split('&').next().unwrap().parse().unwrap();
         assert!((least..=2 * least).contains(&seconds), "{asked:?}");
+    }
+}
+
+/// Fifty slices of a megabyte each would take the memory that the agent may have.
+#[tokio::test]
+async fn a_page_that_is_too_large_is_asked_for_in_parts() {
+    let page = |item: String, next: &str| {
+        let list = format!(
+            r#"{{"kind":"List","metadata":{{"resourceVersion":"9","continue":"{next}"}},"items":[{item}]}}"#
+        );
+        Answer::Status(200, list)
+    };
+    let script = with_services(vec![
+        failure(422, "sendInitialEvents: Forbidden"),
+        Answer::Status(200, " ".repeat(5_000)),
+        page(service(1, "a", 80), "t=1"),
+        page(service(2, "b", 80), ""),
+        Answer::Open(vec![]),
+    ]);
+    let mut world = World::new(script).await;
+    world.until(|world| world.services() == ["a", "b"]).await;
+    let asked = world.server.asked("services");
+    let ends = ["&limit=250", "&limit=62", "&limit=62&continue=t%3D1"];
+    for (asked, end) in asked[1..].iter().zip(ends) {
+        assert!(asked.ends_with(end), "{asked}");
     }
 }

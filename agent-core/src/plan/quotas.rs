@@ -1,0 +1,332 @@
+//! Who may have how much of the maps, so that no tenant fills them for the others.
+//!
+//! While everything fits, every Service within its own limit is followed. Where it does not, the
+//! namespaces share: each may have up to a level, the highest at which all of them fit, and one that
+//! needs less is not touched. In a namespace that needs more, the Services that are followed already
+//! come first, then the others by name; those that find no place are not judged.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use agent_common::abi;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::ObjectName;
+use crate::expect::{Demand, ENDPOINTS, FRONTENDS, KINDS};
+
+/// Limit of one Service. 300 ports at a cluster IP, a load balancer's and three of the node's
+/// addresses, in both families, are fewer frontends; a quarter of the map of endpoints.
+const SERVICE: Demand = [4_096, 65_536, u64::MAX];
+/// A sixteenth of each map stays free: for endpoints that left, and for what comes before what goes.
+const RESERVE: u64 = 16;
+/// Namespaces that may have this part of the maps whatever the others need, with the sentinel's.
+const SERVED_FIRST: [&str; 2] = ["kube-system", "default"];
+const PART: u64 = 8;
+
+/// Namespaces that are named one by one.
+const NAMED: usize = 20;
+
+/// Services that are not judged, by the quota that they exceed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unjudged {
+    /// Their own.
+    pub service: u64,
+    /// Their namespace's share.
+    pub namespace: u64,
+}
+
+/// Reason a Service is not followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Excess {
+    /// It has so many frontends.
+    Frontends(u64),
+    /// It has so many endpoints, or fewer where slices repeat each other.
+    Endpoints(u64),
+    /// Its namespace needs more than its share.
+    Share,
+}
+
+impl Excess {
+    fn of(demand: &Demand) -> Option<Self> {
+        if demand[FRONTENDS] > SERVICE[FRONTENDS] {
+            Some(Self::Frontends(demand[FRONTENDS]))
+        } else if demand[ENDPOINTS] > SERVICE[ENDPOINTS] {
+            Some(Self::Endpoints(demand[ENDPOINTS]))
+        } else {
+            None
+        }
+    }
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, count, most) = match self {
+            Self::Frontends(count) => ("frontends", count, SERVICE[FRONTENDS]),
+            Self::Endpoints(count) => ("endpoints", count, SERVICE[ENDPOINTS]),
+            Self::Share => return f.write_str("is beyond its namespace's share of the maps"),
+        };
+        write!(
+            f,
+            "has {count} {kind} (ports times addresses), more than {most}"
+        )
+    }
+}
+
+/// A Service as its namespace's account has it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    demand: Demand,
+    followed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Namespace {
+    /// Of all its Services that are within their own limit.
+    demand: Demand,
+    services: BTreeMap<Arc<str>, Place>,
+    /// It needed more than its share.
+    short: bool,
+}
+
+/// The demand of all Services, and which are followed.
+#[derive(Debug)]
+pub(super) struct Quotas {
+    room: Demand,
+    sentinel: Option<Arc<str>>,
+    namespaces: BTreeMap<Arc<str>, Namespace>,
+    /// Places that a namespace may have.
+    level: Demand,
+    /// Services that changed, or whose standing did, and whether each was followed before.
+    was: BTreeMap<ObjectName, bool>,
+    over: BTreeMap<ObjectName, Excess>,
+}
+
+impl Default for Quotas {
+    fn default() -> Self {
+        let maps = [abi::MAX_FRONTENDS, abi::MAX_ENDPOINTS, abi::MAX_SERVICES].map(u64::from);
+        Self::new(maps.map(|places| places - places / RESERVE))
+    }
+}
+
+impl Quotas {
+    pub(super) fn new(room: Demand) -> Self {
+        Self {
+            room,
+            sentinel: None,
+            namespaces: BTreeMap::new(),
+            level: room,
+            was: BTreeMap::new(),
+            over: BTreeMap::new(),
+        }
+    }
+
+    /// The sentinel's namespace is among those that are served first.
+    pub(super) fn set_sentinel(&mut self, sentinel: Option<&ObjectName>) {
+        self.sentinel = sentinel.map(|name| Arc::clone(&name.namespace));
+    }
+
+    /// Endpoints that may stand in the map, with those that left.
+    pub(super) fn room_for_endpoints(&self) -> u64 {
+        self.room[ENDPOINTS] + self.room[ENDPOINTS] / (2 * RESERVE)
+    }
+
+    pub(super) fn follows(&self, name: &ObjectName) -> bool {
+        let of = self.namespaces.get(&name.namespace);
+        let place = of.and_then(|of| of.services.get(&name.name));
+        place.is_some_and(|place| place.followed)
+    }
+
+    pub(super) fn unjudged(&self) -> Unjudged {
+        let shares = self.over.values().filter(|of| **of == Excess::Share);
+        let namespace = shares.count() as u64;
+        Unjudged {
+            service: self.over.len() as u64 - namespace,
+            namespace,
+        }
+    }
+
+    /// A sentence for each of the first namespaces with Services that are not judged.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let over: Vec<(&ObjectName, &Excess)> = self.over.iter().collect();
+        let mut namespaces = over.chunk_by(|(one, _), (next, _)| one.namespace == next.namespace);
+        let mut problems = Vec::new();
+        for of in namespaces.by_ref().take(NAMED) {
+            let [(name, excess), others @ ..] = of else {
+                continue;
+            };
+            let others = match others.len() {
+                0 => String::new(),
+                count => format!("; nor are those of {count} more Services of the namespace"),
+            };
+            problems.push(format!(
+                "Service {name} {excess}: its connections are not judged{others}"
+            ));
+        }
+        let more = namespaces.count();
+        if more > 0 {
+            problems.push(format!("Services of {more} more namespaces are not judged"));
+        }
+        problems
+    }
+
+    /// A Service needs this now; `None` where it is gone. Settle before the answers are used.
+    pub(super) fn note(&mut self, name: &ObjectName, demand: Option<Demand>) {
+        let namespace = Arc::clone(&name.namespace);
+        let of = self.namespaces.entry(namespace).or_default();
+        let before = of.services.remove(&name.name).unwrap_or_default();
+        let counted = |demand: &Demand| Excess::of(demand).is_none();
+        if counted(&before.demand) {
+            of.demand = each(&of.demand, &before.demand, u64::saturating_sub);
+        }
+        self.was.entry(name.clone()).or_insert(before.followed);
+        if let Some(demand) = demand {
+            if counted(&demand) {
+                of.demand = each(&of.demand, &demand, u64::saturating_add);
+            }
+            let place = Place { demand, ..before };
+            of.services.insert(Arc::clone(&name.name), place);
+        } else {
+            self.over.remove(name);
+            if of.services.is_empty() {
+                self.namespaces.remove(&name.namespace);
+            }
+        }
+    }
+
+    /// Whether not everything fits.
+    pub(super) fn is_short(&self) -> bool {
+        let demands = self.namespaces.values().map(|of| &of.demand);
+        let all = demands.fold([0; KINDS], |all, of| each(&all, of, u64::saturating_add));
+        !fits(&all, &self.room)
+    }
+
+    /// A Service that stood in the maps before this agent comes before those that did not.
+    pub(super) fn keep(&mut self, name: &ObjectName, stood: impl FnOnce() -> bool) {
+        let of = self.namespaces.get_mut(&name.namespace);
+        if let Some(place) = of.and_then(|of| of.services.get_mut(&name.name)) {
+            place.followed = Excess::of(&place.demand).is_none() && stood();
+        }
+    }
+
+    /// Decides who is followed. Returns the Services that changed, or whose standing did, and whether
+    /// each was followed before.
+    pub(super) fn settle(&mut self) -> BTreeMap<ObjectName, bool> {
+        let level = std::array::from_fn(|kind| self.level(kind));
+        let moved = std::mem::replace(&mut self.level, level) != level;
+        let mut chosen = BTreeSet::new();
+        for (name, of) in &mut self.namespaces {
+            let share = share(&self.room, &level, self.sentinel.as_deref(), name);
+            let short = !fits(&of.demand, &share);
+            if (short || of.short) && (moved || names_any(&self.was, name)) {
+                chosen.insert(Arc::clone(name));
+            }
+            of.short = short;
+        }
+        // A namespace that has enough takes in what is new, and no more is looked at.
+        let changed: Vec<ObjectName> = self.was.keys().cloned().collect();
+        for name in changed.iter().filter(|of| !chosen.contains(&of.namespace)) {
+            let of = self.namespaces.get_mut(&name.namespace);
+            if let Some(place) = of.and_then(|of| of.services.get_mut(&name.name)) {
+                let excess = Excess::of(&place.demand);
+                place.followed = excess.is_none();
+                set(&mut self.over, name.clone(), excess);
+            }
+        }
+        for namespace in chosen {
+            self.choose(&namespace);
+        }
+        std::mem::take(&mut self.was)
+    }
+
+    /// Chooses the Services of a namespace that are followed.
+    fn choose(&mut self, namespace: &Arc<str>) {
+        let sentinel = self.sentinel.as_deref();
+        let mut left = share(&self.room, &self.level, sentinel, namespace);
+        let Some(of) = self.namespaces.get_mut(namespace) else {
+            return;
+        };
+        let mut services: Vec<(&Arc<str>, &mut Place)> = of.services.iter_mut().collect();
+        services.sort_by_key(|(_, place)| !place.followed);
+        for (name, place) in services {
+            let name = ObjectName {
+                namespace: Arc::clone(namespace),
+                name: Arc::clone(name),
+            };
+            let mut excess = Excess::of(&place.demand);
+            if excess.is_none() && !fits(&place.demand, &left) {
+                excess = Some(Excess::Share);
+            }
+            let followed = excess.is_none();
+            if followed {
+                left = each(&left, &place.demand, u64::saturating_sub);
+            }
+            if followed != place.followed {
+                self.was.entry(name.clone()).or_insert(place.followed);
+                place.followed = followed;
+            }
+            set(&mut self.over, name, excess);
+        }
+    }
+
+    /// The highest level at which everything fits.
+    fn level(&self, kind: usize) -> u64 {
+        let room = self.room[kind];
+        let (mut fits, mut most) = (0, room);
+        if self.needs(kind, most) <= room {
+            return most;
+        }
+        while fits < most {
+            let middle = most - (most - fits) / 2;
+            match self.needs(kind, middle) <= room {
+                true => fits = middle,
+                false => most = middle - 1,
+            }
+        }
+        fits
+    }
+
+    /// Places that all namespaces take at a level.
+    fn needs(&self, kind: usize, level: u64) -> u64 {
+        let sentinel = self.sentinel.as_deref();
+        let taken = self.namespaces.iter().map(|(name, of)| {
+            let share = share(&self.room, &[level; KINDS], sentinel, name);
+            of.demand[kind].min(share[kind])
+        });
+        taken.fold(0, u64::saturating_add)
+    }
+}
+
+/// Places that a namespace may have at a level.
+fn share(room: &Demand, level: &Demand, sentinel: Option<&str>, namespace: &str) -> Demand {
+    let first = SERVED_FIRST.contains(&namespace) || sentinel == Some(namespace);
+    let part = |places: u64| if first { places / PART } else { 0 };
+    each(level, &room.map(part), u64::max)
+}
+
+fn names_any(names: &BTreeMap<ObjectName, bool>, namespace: &Arc<str>) -> bool {
+    let first = ObjectName {
+        namespace: Arc::clone(namespace),
+        name: "".into(),
+    };
+    let next = names.range(first..).next();
+    next.is_some_and(|(name, _)| name.namespace == *namespace)
+}
+
+fn set(over: &mut BTreeMap<ObjectName, Excess>, name: ObjectName, excess: Option<Excess>) {
+    match excess {
+        Some(excess) => over.insert(name, excess),
+        None => over.remove(&name),
+    };
+}
+
+fn fits(demand: &Demand, room: &Demand) -> bool {
+    demand.iter().zip(room).all(|(demand, room)| demand <= room)
+}
+
+fn each(one: &Demand, other: &Demand, of: impl Fn(u64, u64) -> u64) -> Demand {
+    std::array::from_fn(|kind| of(one[kind], other[kind]))
+}
+
+#[cfg(test)]
+mod tests;

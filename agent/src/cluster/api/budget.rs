@@ -1,0 +1,119 @@
+//! Memory that the objects of a namespace may take, and all of them together.
+//!
+//! Whoever may edit one namespace can fill it with objects until every agent has more than its limit.
+//! A namespace that has too much takes in no new objects until the agent is started again: nothing is
+//! kept of those, and a Service without all its slices is left out whole. Where all together have too
+//! much, the heaviest namespace loses some of its Services.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::cluster::Problem;
+use crate::cluster::facts::Facts;
+
+/// Bytes of one namespace: 11,000 Services with ten endpoints each have these.
+const NAMESPACE: usize = 16 << 20;
+/// Bytes of all: 22,000 such Services. More would not leave the agent within the limit of deploy/base.
+const ALL: usize = 30 << 20;
+
+/// The account of each namespace.
+#[derive(Debug)]
+pub(super) struct Budget {
+    namespace: usize,
+    all: usize,
+    accounts: HashMap<Arc<str>, Account>,
+    total: usize,
+}
+
+#[derive(Debug, Default)]
+struct Account {
+    bytes: usize,
+    /// The first object that was left out.
+    closed: Option<String>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self::new(NAMESPACE, ALL)
+    }
+}
+
+impl Budget {
+    pub(super) fn new(namespace: usize, all: usize) -> Self {
+        Self {
+            namespace,
+            all,
+            accounts: HashMap::new(),
+            total: 0,
+        }
+    }
+
+    /// An object is so now instead.
+    pub(super) fn charge(&mut self, before: Option<&Facts>, now: Option<&Facts>) {
+        for (facts, is_there) in [(now, true), (before, false)] {
+            let Some((facts, (namespace, _))) = facts.and_then(|of| Some((of, of.owner()?))) else {
+                continue;
+            };
+            let account = self.accounts.entry(Arc::clone(namespace)).or_default();
+            let charge = |bytes: &mut usize| {
+                *bytes = match is_there {
+                    true => bytes.saturating_add(facts.weight()),
+                    false => bytes.saturating_sub(facts.weight()),
+                };
+            };
+            charge(&mut account.bytes);
+            charge(&mut self.total);
+            if account.bytes == 0 && account.closed.is_none() {
+                self.accounts.remove(namespace);
+            }
+        }
+    }
+
+    /// Whether an object may be taken in; where not, its namespace is closed.
+    pub(super) fn admits(&mut self, before: Option<&Facts>, now: &Facts) -> bool {
+        let Some((namespace, _)) = now.owner() else {
+            return true;
+        };
+        let account = self.accounts.get(namespace);
+        let is_closed = account.is_some_and(|account| account.closed.is_some());
+        let held = account.map_or(0, |account| account.bytes);
+        let more = now.weight().saturating_sub(before.map_or(0, Facts::weight));
+        let admits =
+            (before.is_some() || !is_closed) && held.saturating_add(more) <= self.namespace;
+        if !admits {
+            self.close(&Arc::clone(namespace), now.title());
+        }
+        admits
+    }
+
+    /// The heaviest namespace, and the bytes that it is to lose; `None` where all is well.
+    pub(super) fn relief(&self) -> Option<(Arc<str>, usize)> {
+        if self.total <= self.all {
+            return None;
+        }
+        let heaviest = self.accounts.iter().max_by_key(|(_, of)| of.bytes)?;
+        Some((Arc::clone(heaviest.0), heaviest.1.bytes / 8))
+    }
+
+    #[cfg(test)]
+    pub(super) fn total(&self) -> usize {
+        self.total
+    }
+
+    pub(super) fn close(&mut self, namespace: &Arc<str>, first: String) {
+        let account = self.accounts.entry(Arc::clone(namespace)).or_default();
+        account.closed.get_or_insert(first);
+    }
+
+    /// What is wrong, in words that stay the same.
+    pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
+        let closed = self.accounts.iter();
+        let closed = closed.filter_map(|(name, of)| Some((name, of.closed.as_ref()?)));
+        closed.map(|(namespace, first)| {
+            Problem::new(format!(
+                "API server: the Services and EndpointSlices of namespace {namespace} take too much \
+                 memory: new ones are not judged, {first} first; remove some, and restart the agent"
+            ))
+        })
+    }
+}
