@@ -213,6 +213,10 @@ pub fn render(report: &Report, colour: bool) -> String {
         lane(&mut paper, group[0], &group[1..], verdict.at);
     }
     paper.services(verdict);
+    if let Some(text) = parts::conntrack(verdict) {
+        paper.section("conntrack", Ink::Warn, &text);
+        paper.line();
+    }
     sentinel(&mut paper, &report.sentinel);
     if chain.next.is_empty() {
         let text = match verdict.state {
