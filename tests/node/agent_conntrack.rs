@@ -54,6 +54,9 @@ fn a_full_conntrack_table_is_named_and_stays_503_until_there_is_room() {
     let held = hold(&scene);
     thread::sleep(scaled(SETTLED));
     assert_never_503(&watch);
+    let shown = |name: &str| metric(&scene.metrics(), name, &NO_LABELS);
+    let probes = shown("pathproof_conntrack_entries").saturating_sub(HELD as u64);
+    println!("{probes} entries beside those that are held");
 
     let limit = Limit::set(HELD as u64 + FREE);
     let mut report = scene.report();
@@ -77,11 +80,7 @@ fn a_full_conntrack_table_is_named_and_stays_503_until_there_is_room() {
         assert_ne!((codes.healthz, codes.livez), (200, 200), "it flaps");
     });
     println!("{} probes found room meanwhile", passed() - before);
-    let dropped = metric(
-        &scene.metrics(),
-        "pathproof_conntrack_full_drops_total",
-        &NO_LABELS,
-    );
+    let dropped = shown("pathproof_conntrack_full_drops_total");
     assert!(dropped > 0, "no drops are shown");
 
     drop(limit);

@@ -22,22 +22,23 @@ pub fn table() -> Option<Table> {
 fn parse(counts: &str, limit: u64) -> Option<Table> {
     let mut lines = counts.lines();
     let names: Vec<&str> = lines.next()?.split_whitespace().collect();
-    let mut table = Table {
-        limit,
-        ..Table::default()
-    };
+    let mut found = None;
     for line in lines {
         let numbers: Vec<&str> = line.split_whitespace().collect();
         let number = |name| {
             let place = names.iter().position(|of| *of == name)?;
             u64::from_str_radix(numbers.get(place)?, 16).ok()
         };
+        let table = found.get_or_insert(Table {
+            limit,
+            ..Table::default()
+        });
         table.entries = number("entries")?;
         table.drop = table.drop.saturating_add(number("drop")?);
         table.insert_failed = table.insert_failed.saturating_add(number("insert_failed")?);
         table.early_drop = table.early_drop.saturating_add(number("early_drop")?);
     }
-    Some(table)
+    found
 }
 
 #[cfg(test)]
