@@ -71,9 +71,11 @@ pub enum ProbeCause {
     AnswerLost,
     /// Passed, but with the client's own address where it was masqueraded before.
     NotMasqueraded,
+    /// Arrived and was not sent on, while the kernel drops connections for want of room in its table.
+    ConntrackFull,
 }
 
-pub const PROBE_CAUSES: usize = 10;
+pub const PROBE_CAUSES: usize = 11;
 
 impl ProbeCause {
     /// Its name, what it is called on a node, and whether it is unambiguous.
@@ -99,6 +101,10 @@ impl ProbeCause {
         (
             ProbeCause::NotMasqueraded,
             ("not_masqueraded", Cause::NotMasqueraded, true),
+        ),
+        (
+            ProbeCause::ConntrackFull,
+            ("conntrack_full", Cause::ConntrackFull, true),
         ),
     ];
     pub const ALL: [ProbeCause; PROBE_CAUSES] = firsts(&Self::TABLE);
@@ -188,11 +194,13 @@ pub enum Cause {
     NotMasqueraded,
     /// Probes are answered, and the answers do not get back.
     AnswerLost,
+    /// The table of tracked connections is full, and new ones are dropped.
+    ConntrackFull,
 }
 
 impl Cause {
     /// Names as metrics and `/verdict` show them.
-    const NAMES: [(Cause, &'static str); 10] = [
+    const NAMES: [(Cause, &'static str); 11] = [
         (Cause::Leaked, "leaked"),
         (Cause::Refused, "refused"),
         (Cause::Misrouted, "misrouted"),
@@ -203,8 +211,9 @@ impl Cause {
         (Cause::ForwardingOff, "forwarding_off"),
         (Cause::NotMasqueraded, "not_masqueraded"),
         (Cause::AnswerLost, "answer_lost"),
+        (Cause::ConntrackFull, "conntrack_full"),
     ];
-    pub const ALL: [Cause; 10] = firsts(&Self::NAMES);
+    pub const ALL: [Cause; 11] = firsts(&Self::NAMES);
 
     pub fn of(failure: Failure) -> Cause {
         Failure::CAUSES[failure as usize].1

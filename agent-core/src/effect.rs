@@ -48,6 +48,8 @@ pub enum Effect {
     /// Read the datapath's shape, with these owners where they were just read. The answer is
     /// `Event::Shape`.
     ReadShape(Option<OwnersRead>),
+    /// Read the kernel's table of connections. The answer is `Event::Table`.
+    ReadTable,
     /// The verdict and what is answered because of it.
     Publish(Box<Judged>),
     /// Write down what outlives the agent.

@@ -8,6 +8,7 @@ use agent_common::service::{FAMILIES, SOURCE_CLASSES};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Change, NodeFacts};
+use crate::conntrack::Table;
 use crate::coverage::Hooks;
 use crate::drain::Outside;
 use crate::evidence::{CountDelta, ServiceInfo, Sighting};
@@ -63,6 +64,9 @@ pub enum Event {
     Check,
     /// The facts of the datapath's shape were read.
     Shape(Box<shape::Facts>),
+    /// The kernel's table of connections was read: the answer to
+    /// [`Effect::ReadTable`](super::effect::Effect). Nothing where there is none to read.
+    Table(Option<Table>),
     /// The sentinel's own devices, programs and prober.
     Parts(Parts),
     /// A probe ended.

@@ -11,6 +11,7 @@ mod tests;
 use agent_common::service::SourceClass;
 
 use crate::cause::Cause;
+use crate::conntrack::Table;
 use crate::ledger::Lacking;
 use crate::limits::Limits;
 use crate::names;
@@ -39,7 +40,7 @@ fn reason(finding: &Finding, verdict: &Verdict) -> String {
         limits: &verdict.limits,
         now: verdict.at,
     };
-    match words.lane() {
+    let sentence = match words.lane() {
         Some(sentence) => sentence,
         None => {
             let sentence = words.sentence();
@@ -48,7 +49,22 @@ fn reason(finding: &Finding, verdict: &Verdict) -> String {
                 None => sentence,
             }
         }
+    };
+    match verdict.conntrack.table {
+        Some(table) if finding.cause == Some(Cause::ConntrackFull) => {
+            format!("{sentence}; {}", conntrack(&table))
+        }
+        _ => sentence,
     }
+}
+
+/// Of a full table.
+fn conntrack(table: &Table) -> String {
+    format!(
+        "{} of {} entries of the connection table are in use and new connections are dropped: raise \
+         net.netfilter.nf_conntrack_max, or find the client that opens them",
+        table.entries, table.limit
+    )
 }
 
 /// A finding, and what its sentence is measured by.
@@ -253,6 +269,7 @@ pub fn cause(cause: Cause) -> &'static str {
         Cause::ForwardingOff => "forwarding off, the kernel sends nothing on",
         Cause::NotMasqueraded => "not masqueraded, sent on with the client's own address",
         Cause::AnswerLost => "answer lost, it came back into the node and no further",
+        Cause::ConntrackFull => "conntrack full, the kernel has no room to track it",
     }
 }
 
@@ -266,6 +283,13 @@ pub fn label(name: &str) -> String {
 pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
     let (lag, stale) = (Spoken(limits.lag_after), Spoken(limits.stale_after));
     Some(match (finding.rule, &finding.evidence) {
+        (Rule::BrokenByProbes, _) if finding.cause == Some(Cause::ConntrackFull) => format!(
+            "At least {} probes were lost on a path that worked before, each within {} of the one \
+             before, while the kernel dropped connections for want of room. Probes that find room \
+             meanwhile do not end it.",
+            limits.probe_failures,
+            Spoken(limits.probe_gap),
+        ),
         (Rule::BrokenByProbes, evidence) => {
             let how = match evidence {
                 Evidence::Probes { lanes, .. } if lanes.iter().all(|lane| !lane.clear) => {

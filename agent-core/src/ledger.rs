@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
-use crate::cause::FAILURES;
+use crate::cause::{Cause, FAILURES, Failure};
 use crate::evidence::ObserverHealth;
 use crate::limits::{FORGOTTEN, Limits};
 use crate::probes::{SentinelLedger, SentinelMemory};
@@ -134,6 +134,15 @@ impl Ledger {
     pub(crate) fn tracks(&self, family: Family) -> impl Iterator<Item = &Track> {
         let tracks = self.tracks.values();
         tracks.filter(move |track| track.family == family)
+    }
+
+    /// The cause of failures of this kind: what is lost while the kernel drops connections for want of
+    /// room is lost for that.
+    pub(crate) fn cause(&self, failure: Failure, now: Mono) -> Cause {
+        match failure {
+            Failure::Lost if self.sentinel.conntrack.is_full(now) => Cause::ConntrackFull,
+            other => Cause::of(other),
+        }
     }
 
     /// Scope of accusation as far as it is known here: whether the sentinel's probes pass is known to

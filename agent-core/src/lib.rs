@@ -9,6 +9,7 @@ pub mod brake;
 pub mod cause;
 pub mod cluster;
 pub mod condition;
+pub mod conntrack;
 pub mod coverage;
 pub mod damping;
 pub mod drain;

@@ -33,6 +33,14 @@ pub(crate) const KERNEL_AGE: Duration = Duration::from_secs(15);
 /// every node at once.
 pub(crate) const READING_SERVES: Duration = Duration::from_secs(10);
 
+/// Interval between readings of the table of connections: while all is well, and while something is
+/// lost.
+pub(crate) const TABLE_INTERVAL: Duration = Duration::from_secs(10);
+pub(crate) const TABLE_LOSING_INTERVAL: Duration = Duration::from_millis(500);
+/// The table is full for this long after the last connection that was dropped for it, and this long
+/// after a probe that was lost in it one that passes proves nothing.
+pub(crate) const TABLE_FULL: Duration = Duration::from_millis(2_500);
+
 /// A sound datapath must have been sound for this long before 200.
 pub(crate) const CLEAN: Duration = Duration::from_secs(1);
 /// Undecided for longer than this before a 503, longer than it takes to confirm one, the node was served

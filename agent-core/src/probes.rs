@@ -19,6 +19,7 @@ use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
 use crate::cause::ProbeCause;
+use crate::conntrack::Conntrack;
 use crate::expect::sentinel::Contest;
 use crate::freshness::Lags;
 use crate::limits::Limits;
@@ -78,6 +79,9 @@ pub struct SentinelLedger {
     pub(crate) measured: Option<Duration>,
     /// Since when the source of the view is away.
     away: Option<Mono>,
+    /// The kernel's table of connections, in which probes find room or do not.
+    #[serde(default)]
+    pub(crate) conntrack: Conntrack,
     /// Effect of the datapath's shape on probes.
     pub(crate) bearing: Bearing,
     /// Lanes whose frontend another Service claims now.
@@ -203,7 +207,7 @@ impl SentinelLedger {
             // one.
             ProbeOutcome::Passed { .. } if trace.sent < unchanged_since => {}
             ProbeOutcome::Passed { masqueraded } => {
-                lane.pass(trace, masqueraded, now);
+                lane.pass(trace, masqueraded, self.conntrack.is_full(now), now);
                 self.owners[trace.lane.family as usize].prove(trace, &self.limits);
                 self.measure(trace);
             }

@@ -76,6 +76,7 @@ pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
         services,
         services_omitted,
         coverage: coverage(ledger),
+        conntrack: ledger.sentinel.conntrack,
     }
 }
 

@@ -66,6 +66,7 @@ fn verdict(families: Vec<FamilyVerdict>, eligibility: Eligibility) -> Verdict {
         services: Vec::new(),
         services_omitted: 0,
         coverage: Coverage::default(),
+        conntrack: Default::default(),
     }
 }
 

@@ -35,6 +35,7 @@ fn verdict(state: State, cause: Option<Cause>, why: Option<Why>, node: Eligibili
         services: Vec::new(),
         services_omitted: 0,
         coverage: Coverage::default(),
+        conntrack: Default::default(),
     }
 }
 

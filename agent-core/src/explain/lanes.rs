@@ -163,6 +163,7 @@ fn happened(cause: ProbeCause) -> &'static str {
         ProbeCause::NoData => "were accepted, but the data did not come back (no data)",
         ProbeCause::AnswerLost => "were answered, but the answer did not get back (answer lost)",
         ProbeCause::NotMasqueraded => "kept the client's own address (not masqueraded)",
+        ProbeCause::ConntrackFull => "were dropped for want of room (conntrack full)",
     }
 }
 
@@ -201,6 +202,7 @@ fn means(family: Family, lane: &FailedLane) -> String {
             return format!("a filter drops traffic{to}, or the route to it is gone");
         }
         ProbeCause::NotMasqueraded => "the masquerade rule is missing",
+        ProbeCause::ConntrackFull => "the kernel's connection table is full",
     };
     text.to_owned()
 }
@@ -211,6 +213,8 @@ fn failing(family: Family, lane: &FailedLane) -> String {
     let what = happened(lane.cause);
     let happened = match lane.failures {
         1 => format!("the last probe {}", what.replacen("were ", "was ", 1)),
+        // Others may have found room in between.
+        n if lane.cause == ProbeCause::ConntrackFull => format!("{n} probes {what}"),
         n => format!("the last {n} probes {what}"),
     };
     let name = name(family, lane.path, lane.transport);

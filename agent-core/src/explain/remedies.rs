@@ -113,6 +113,15 @@ fn entry(cause: Cause) -> Entry {
             ],
             "A firewall's reload often empties POSTROUTING alone. Restart kube-proxy.",
         ),
+        Cause::ConntrackFull => (
+            &[
+                "sysctl net.netfilter.nf_conntrack_count net.netfilter.nf_conntrack_max",
+                "conntrack -L 2>/dev/null | grep -o 'src=[^ ]*' | sort | uniq -c | sort -rn | head",
+            ],
+            "Raise net.netfilter.nf_conntrack_max (kube-proxy sets it from \
+             --conntrack-max-per-core), or stop the client that opens too many connections: the \
+             second command counts them by address.",
+        ),
         Cause::Unheard => (
             &[],
             "The way out of the node is broken behind it: look at the uplink, its switch, and a \

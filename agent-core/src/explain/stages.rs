@@ -152,6 +152,7 @@ fn missed(stage: Stage, cause: ProbeCause, at: &str, uplinks: &[&str]) -> String
         (Stage::Translated, ProbeCause::Misrouted) => "was sent to an address that is no endpoint",
         (Stage::Translated, ProbeCause::Stale) => "was sent to an endpoint that has left",
         (Stage::Translated, ProbeCause::ForwardingOff) => "the kernel does not forward",
+        (Stage::Translated, ProbeCause::ConntrackFull) => "the kernel's connection table is full",
         _ => return format!("not seen{at}"),
     };
     text.to_owned()

@@ -1,6 +1,7 @@
 //! The judge: evidence in, verdict out. Plain data, which a recording keeps whole from time to time.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,8 @@ use super::sentinel::Watched;
 use super::{Settings, Start};
 use crate::answer::{Endpoint, UnknownPolicy, answer};
 use crate::brake::Brake;
-use crate::cause::{Failure, State};
+use crate::cause::{Cause, Failure, State};
+use crate::conntrack::Table;
 use crate::coverage::Coverage;
 use crate::damping::{Damping, UpgradeGate};
 use crate::drain::Drain;
@@ -20,6 +22,7 @@ use crate::evidence::{CountDelta, Directory, Sample, Sighting};
 use crate::ledger::Ledger;
 use crate::limits::{
     IDLE_INTERVAL, REMEMBER, REMEMBER_TROUBLE, SAMPLE_INTERVAL, SHAPE_INTERVAL, SIGHTINGS_KEPT,
+    TABLE_INTERVAL, TABLE_LOSING_INTERVAL,
 };
 use crate::shape::{self, Shape};
 use crate::switches::Switches;
@@ -146,12 +149,14 @@ impl Judge {
             }
             Event::Tick => return self.wait(true, effects),
             Event::Check => {
+                self.follow_table(TABLE_INTERVAL, effects);
                 let due = |at: Mono| self.now.since(at) >= SHAPE_INTERVAL;
                 if self.shape_read.is_none_or(due) {
                     effects.push(Effect::ReadShape(None));
                 }
                 return;
             }
+            Event::Table(table) => return self.read_table(table, effects),
             Event::Shape(facts) => return self.shape(&facts, effects),
             Event::Parts(parts) => return self.parts(parts, effects),
             Event::Trace(trace) => return self.trace(trace, effects),
@@ -232,6 +237,8 @@ impl Judge {
         // Datagrams are judged apart.
         counts.retain(|delta| info(delta).is_none_or(|info| !info.udp));
         let calm = sample.sightings.is_empty() && counts.iter().all(is_ours);
+        let loses = counts.iter().any(|delta| delta.lost > 0)
+            || (sample.sightings.iter()).any(|sighting| sighting.failure == Failure::Lost);
         let sample = Sample {
             at: self.now,
             counts,
@@ -242,6 +249,27 @@ impl Judge {
         };
         self.ledger.absorb(&sample, directory);
         self.wait(calm, effects);
+        if loses || self.ledger.sentinel.conntrack.is_full(self.now) {
+            self.follow_table(TABLE_LOSING_INTERVAL, effects);
+        }
+    }
+
+    /// Has the kernel's table of connections read, unless it was within this time.
+    pub(super) fn follow_table(&self, pause: Duration, effects: &mut Effects) {
+        let due = |at: Mono| self.now.since(at) >= pause;
+        if self.ledger.sentinel.conntrack.read.is_none_or(due) {
+            effects.push(Effect::ReadTable);
+        }
+    }
+
+    /// Judges at once where that gives losses another name, or takes it away.
+    fn read_table(&mut self, table: Option<Table>, effects: &mut Effects) {
+        let conntrack = &mut self.ledger.sentinel.conntrack;
+        let before = conntrack.is_full(self.now);
+        conntrack.take(table, self.now);
+        if conntrack.is_full(self.now) != before {
+            self.publish(effects);
+        }
     }
 
     /// Judges, and reads the kernel again after a while.
@@ -313,7 +341,9 @@ impl Judge {
         let audit = self.switches.audit(self.settings.enforcement);
         let anchor = &self.anchor;
         let served = self.damping.step(verdict, policy);
-        let certain = verdict.finding.rule == Rule::BrokenByProbes;
+        // The load of nodes that are out fills the tables of those that are left.
+        let certain = verdict.finding.rule == Rule::BrokenByProbes
+            && verdict.cause != Some(Cause::ConntrackFull);
         // A 503 for what is not known is the policy's: no evidence of other nodes counts against it.
         let unknown = verdict.state == State::Unknown && policy == UnknownPolicy::Closed;
         let fails = !served.healthy && !unknown;

@@ -8,10 +8,13 @@ use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
 
 use super::judge::Judge;
+use crate::cause::ProbeCause;
 use crate::effect::{DesiredDevices, Effect, Effects, Notice};
 use crate::event::{KernelState, Parts};
 use crate::expect::sentinel::{Contest, Sentinel, SentinelRule};
-use crate::limits::{FAILING_INTERVAL, KERNEL_AGE, READING_SERVES, SOON, SUSPECT_INTERVAL};
+use crate::limits::{
+    FAILING_INTERVAL, KERNEL_AGE, READING_SERVES, SOON, SUSPECT_INTERVAL, TABLE_LOSING_INTERVAL,
+};
 use crate::names;
 use crate::probes::{KernelFacts, ProbeOutcome, SentinelView, VoidReason, classify};
 use crate::time::Mono;
@@ -283,7 +286,11 @@ impl Judge {
             return;
         };
         let forwarding = state.forwarding;
-        watched.kernel = Some((KernelFacts { forwarding }, self.now));
+        let facts = KernelFacts {
+            forwarding,
+            ..KernelFacts::default()
+        };
+        watched.kernel = Some((facts, self.now));
         effects.push(Effect::ReadShape(Some(state.owners)));
         if let Some(began) = state.sound_since {
             watched.damage = None;
@@ -317,7 +324,11 @@ impl Judge {
         let Some(watched) = &self.sentinel else {
             return;
         };
-        let outcome = classify(&trace, &watched.kernel(self.now), &self.settings.limits);
+        let facts = KernelFacts {
+            table_full: self.ledger.sentinel.conntrack.is_full(self.now),
+            ..watched.kernel(self.now)
+        };
+        let outcome = classify(&trace, &facts, &self.settings.limits);
         let lane = trace.lane;
         let ledger = &mut self.ledger.sentinel;
         let before = ledger.failures(lane);
@@ -329,6 +340,9 @@ impl Judge {
             outcome,
             lag,
         });
+        if after <= SOON && outcome == ProbeOutcome::Failed(ProbeCause::LostBeforeLeaving) {
+            self.follow_table(TABLE_LOSING_INTERVAL, effects);
+        }
         if after > 0 && after <= SOON {
             self.suspect(SUSPECT_INTERVAL, effects);
         } else if after > 0 || is_own_fault(outcome) {

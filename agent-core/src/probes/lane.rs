@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use agent_common::probe::{STAGES, Stage};
 use agent_common::service::Family;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::outcome::{ProbeOutcome, VoidReason};
 use super::{SentinelLedger, lanes_of, place};
 use crate::cause::{PROBE_CAUSES, ProbeCause};
 use crate::cluster::NodeFacts;
 use crate::freshness::{Freshness, Lags};
-use crate::limits::Limits;
+use crate::limits::{Limits, TABLE_FULL};
 use crate::time::Mono;
 use crate::trace::{Lane, ProbeTrace, Transport};
 
@@ -40,6 +40,7 @@ pub(crate) struct LaneLedger {
     /// Failures that count, since the last pass.
     pub(crate) run: Option<Run>,
     /// By cause, while it is not armed: why it never worked.
+    #[serde(deserialize_with = "as_far_as_known")]
     pub(crate) never: [u32; PROBE_CAUSES],
     /// Outcome of the last probe, and when it ended.
     pub(crate) last: Option<(Mono, ProbeOutcome)>,
@@ -138,12 +139,18 @@ impl LaneLedger {
         }
     }
 
-    pub(super) fn pass(&mut self, trace: &ProbeTrace, masqueraded: bool, now: Mono) {
+    /// A probe passed. One that found room in a full table (`full`) does not end the run of those that
+    /// found none.
+    pub(super) fn pass(&mut self, trace: &ProbeTrace, masqueraded: bool, full: bool, now: Mono) {
         self.armed = true;
         self.frontend = Some(trace.frontend);
         self.last_pass = self.last_pass.max(Some(trace.ended.min(now)));
         self.masquerade_seen |= masqueraded;
-        self.run = None;
+        let goes_on = |run: &Run| {
+            full && run.cause() == ProbeCause::ConntrackFull
+                && trace.sent.since(run.last) <= TABLE_FULL
+        };
+        self.run.take_if(|run| !goes_on(run));
         self.never = [0; PROBE_CAUSES];
         let done = trace.data[Stage::Collected as usize].unwrap_or(trace.ended);
         self.round_trip = Some(done.0.saturating_sub(trace.sent.0));
@@ -218,6 +225,14 @@ impl LaneLedger {
         let is_most = |cause: &ProbeCause| self.never[*cause as usize] == most;
         ProbeCause::ALL.into_iter().find(is_most)
     }
+}
+
+/// Recordings of agents that knew fewer causes have fewer counts.
+fn as_far_as_known<'de, D: Deserializer<'de>>(from: D) -> Result<[u32; PROBE_CAUSES], D::Error> {
+    let known = Vec::<u32>::deserialize(from)?;
+    let mut counts = [0; PROBE_CAUSES];
+    counts.iter_mut().zip(known).for_each(|(to, of)| *to = of);
+    Ok(counts)
 }
 
 /// From stage to stage; the first one from sending.

@@ -17,6 +17,9 @@ pub struct KernelFacts {
     /// Whether it forwards, by [`Family`](agent_common::service::Family); `None` where that could
     /// not be read.
     pub forwarding: [Option<bool>; FAMILIES],
+    /// Whether it drops connections because its table of them is full.
+    #[serde(default)]
+    pub table_full: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,6 +156,8 @@ fn first_packet(trace: &ProbeTrace, facts: &KernelFacts) -> ProbeOutcome {
         return ProbeOutcome::Void(VoidReason::NotEchoed);
     } else if seen.stale {
         ProbeCause::Stale
+    } else if arrived && facts.table_full {
+        ProbeCause::ConntrackFull
     } else if arrived {
         ProbeCause::LostBeforeLeaving
     } else {

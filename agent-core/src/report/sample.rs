@@ -3,6 +3,7 @@
 use super::*;
 use crate::brake::Count;
 use crate::cause::{Cause, State};
+use crate::conntrack::Conntrack;
 use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
 use crate::limits::Limits;
@@ -141,6 +142,7 @@ pub fn proven() -> Report {
                 sampled: Some(AT),
                 ..Coverage::default()
             },
+            conntrack: Conntrack::default(),
         },
         sentinel: probed::sentinel(),
         port: PortReport {

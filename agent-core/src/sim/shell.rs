@@ -340,6 +340,7 @@ impl SimNode {
                 let shape = self.shape(owners);
                 events.push_back(shape);
             }
+            Effect::ReadTable => events.push_back(Event::Table(None)),
             Effect::Publish(judged) => self.publish(*judged),
             Effect::Remember(remembered) => self.remembered = Some(*remembered),
             Effect::SampleAfter(pause) => {

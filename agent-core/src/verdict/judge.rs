@@ -95,7 +95,7 @@ impl<'a> Case<'a> {
         let young = self.is_within_proof_age(streak.last);
         // "Nothing got through" is known up to the last look, not up to now.
         let lacking = self.lacking(streak);
-        (young && lacking.is_none()).then(|| failing(streak, None))
+        (young && lacking.is_none()).then(|| self.failing_connections(streak, None))
     }
 
     /// Condition that a run of failures lacks to accuse the node.
@@ -181,7 +181,8 @@ impl<'a> Case<'a> {
         let (_, first) = broken.first().filter(|_| self.gets_through(&broken))?;
         let mut by_cause: BTreeMap<Cause, Vec<&Track>> = BTreeMap::new();
         for (track, failure) in broken.iter().take(NAMED) {
-            by_cause.entry(Cause::of(*failure)).or_default().push(track);
+            let cause = self.ledger.cause(*failure, self.now);
+            by_cause.entry(cause).or_default().push(track);
         }
         let alike = |(cause, tracks): (Cause, Vec<&Track>)| BrokenServices {
             cause,
@@ -192,7 +193,7 @@ impl<'a> Case<'a> {
             broken: by_cause.into_iter().map(alike).collect(),
             more: broken.len().saturating_sub(NAMED),
         };
-        Some((Some(Cause::of(*first)), evidence))
+        Some((Some(self.ledger.cause(*first, self.now)), evidence))
     }
 
     /// Answers do not reach their clients while the family is proven.
@@ -224,7 +225,19 @@ impl<'a> Case<'a> {
         let streak = self.evidence.streak.as_ref().filter(counts)?;
         let lacking = self.lacking(streak);
         let lacking = lacking.or(Some(Lacking::Time));
-        Some(failing(streak, lacking))
+        Some(self.failing_connections(streak, lacking))
+    }
+
+    fn failing_connections(&self, streak: &Streak, lacking: Option<Lacking>) -> Found {
+        let evidence = Evidence::Connections {
+            services: Named::of(streak.services.keys()),
+            since: streak.since,
+            lacking,
+        };
+        (
+            Some(self.ledger.cause(streak.commonest(), self.now)),
+            evidence,
+        )
     }
 
     /// The same of connections to endpoints that left.
@@ -348,15 +361,6 @@ impl<'a> Case<'a> {
     }
 }
 
-fn failing(streak: &Streak, lacking: Option<Lacking>) -> Found {
-    let evidence = Evidence::Connections {
-        services: Named::of(streak.services.keys()),
-        since: streak.since,
-        lacking,
-    };
-    (Some(Cause::of(streak.commonest())), evidence)
-}
-
 fn named(tracks: &[&Track]) -> Named {
     Named::of(tracks.iter().map(|track| &*track.label))
 }
@@ -378,17 +382,21 @@ pub(super) fn troubles(ledger: &Ledger, now: Mono) -> (Vec<ServiceTrouble>, u32)
     });
     let omitted = tracks.len().saturating_sub(SERVICES_SHOWN);
     let shown = tracks.into_iter().take(SERVICES_SHOWN);
-    let shown = shown.map(|(confirmed, track)| trouble(confirmed, track));
+    let cause = |failure| ledger.cause(failure, now);
+    let shown = shown.map(|(confirmed, track)| {
+        let failure = confirmed.unwrap_or_else(|| track.commonest());
+        trouble(confirmed.is_some(), cause(failure), track)
+    });
     (shown.collect(), u32::try_from(omitted).unwrap_or(u32::MAX))
 }
 
-fn trouble(confirmed: Option<Failure>, track: &Track) -> ServiceTrouble {
+fn trouble(confirmed: bool, cause: Cause, track: &Track) -> ServiceTrouble {
     let failures = Failure::ALL.into_iter().zip(track.failures);
     ServiceTrouble {
         service: track.label.to_string(),
         family: track.family,
-        confirmed: confirmed.is_some(),
-        cause: Cause::of(confirmed.unwrap_or_else(|| track.commonest())),
+        confirmed,
+        cause,
         failures: failures.filter(|(_, n)| *n > 0).collect(),
         since: track.since,
         last_failure: track.last,

@@ -103,9 +103,11 @@ impl<'a> Case<'a> {
         if !run.is_long(limits) {
             return Standing::Lacks(LaneLacking::Failures);
         }
-        // A real connection is proven by its handshake: that contradicts nothing that comes after.
+        // A real connection is proven by its handshake: that contradicts nothing that comes after. Nor
+        // does one that found room in a full table contradict those that found none.
         let proof = self.counterpart(lane.path);
-        let stands = run.cause() == ProbeCause::NoData || self.is_felt_in_part(run);
+        let stands = matches!(run.cause(), ProbeCause::NoData | ProbeCause::ConntrackFull)
+            || self.is_felt_in_part(run);
         if let Some((class, proof)) = proof.filter(|_| !stands) {
             if proof > run.since.plus(limits.proof_overlap) {
                 return Standing::Contradicted(class, proof);

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::finding::{Finding, VoidCause};
 use crate::cause::{Cause, Failure, ProbeCause, State, Why};
+use crate::conntrack::Conntrack;
 use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
 use crate::limits::Limits;
@@ -48,6 +49,9 @@ pub struct Verdict {
     /// Services in trouble beyond those.
     pub services_omitted: u32,
     pub coverage: Coverage,
+    /// The kernel's table of connections.
+    #[serde(default)]
+    pub conntrack: Conntrack,
 }
 
 /// Maximum number of Services in trouble that a verdict shows in full.

@@ -35,7 +35,7 @@ use crate::lifecycle::give_back_memory;
 use crate::metrics::{Metrics, Snapshot};
 use crate::port::Succeeded;
 use crate::publish::Publishing;
-use crate::sentinel::kernel::owners;
+use crate::sentinel::kernel::{conntrack, owners};
 use crate::state::{Memory, Recordings};
 
 /// A change of so many objects leaves memory behind that is worth giving back.
@@ -209,9 +209,8 @@ impl Agent {
     }
 
     /// Steps the node, and on with what its effects bring, in the order in which it comes.
-    fn feed_at(&mut self, event: Event, now: Mono) {
+    fn feed_at(&mut self, event: Event, mut now: Mono) {
         let mut events = VecDeque::from([event]);
-        let mut now = now;
         while let Some(event) = events.pop_front() {
             for effect in self.node.step(event, now) {
                 self.perform(effect, &mut events);
@@ -237,6 +236,7 @@ impl Agent {
             Effect::SaveRecording => self.save_recording(),
             Effect::SampleAfter(pause) => self.next_sample = pause,
             Effect::ReadShape(owners) => events.extend(self.read_shape(owners)),
+            Effect::ReadTable => events.push_back(Event::Table(conntrack::table())),
             Effect::Probed {
                 trace,
                 outcome,

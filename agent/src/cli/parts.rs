@@ -15,6 +15,8 @@ use agent_core::verdict::{LaneState, LaneView, ServiceTrouble, Verdict};
 
 /// Services that are shown.
 const SERVICES_SHOWN: usize = 8;
+/// Per cent of the connection table from which on it is shown.
+const NEARLY_FULL: u64 = 80;
 // Columns of the lanes; those of numbers are where they end.
 const PATH: usize = 18;
 const TRANSPORT: usize = 30;
@@ -207,6 +209,28 @@ pub(super) fn fine(ns: u64) -> String {
         us @ 1_000..10_000 => format!("{}.{} ms", us / 1_000, us % 1_000 / 100),
         _ => Spoken(Duration::from_nanos(ns)).to_string(),
     }
+}
+
+/// The connection table, where it is nearly full or was full since the agent began.
+pub(super) fn conntrack(verdict: &Verdict) -> Option<String> {
+    let conntrack = &verdict.conntrack;
+    let table = conntrack.table?;
+    if table.percent() < NEARLY_FULL && conntrack.full.is_none() {
+        return None;
+    }
+    let (entries, limit) = (grouped(table.entries), grouped(table.limit));
+    let dropped = match conntrack.full {
+        Some(at) => format!(
+            "{} dropped for want of room, the last {}",
+            counted(conntrack.dropped, "packet"),
+            ago(Some(at), verdict.at)
+        ),
+        None => "nothing is dropped for want of room".to_owned(),
+    };
+    let percent = table.percent();
+    Some(format!(
+        "{entries} of {limit} entries in use ({percent} %); {dropped}"
+    ))
 }
 
 /// Losses of coverage, in sentences.

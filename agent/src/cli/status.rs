@@ -92,6 +92,9 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     paper.services(verdict);
     let udp = udp_troubles(report);
     paper.list("udp", Ink::Warn, &udp);
+    if let Some(text) = parts::conntrack(verdict) {
+        paper.section("conntrack", Ink::Warn, &text);
+    }
     paper.list("not seen", Ink::Warn, &parts::unseen(verdict));
     paper.list("datapath", Ink::Plain, &datapath(&report.datapath));
     let contested = report.claims.sentence();

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::paper::{Ink, Paper, TEXT, grouped, sentence};
 use super::{Exit, colours, fetch, parts, recording};
 use crate::args::{Output, WhyArgs};
-use agent_core::cause::{State, Why};
+use agent_core::cause::{ProbeCause, State, Why};
 use agent_core::explain::{self, Interfaces, Remedy, Step};
 use agent_core::names;
 use agent_core::report::{Answers, Report, SentinelReport, SentinelState};
@@ -176,10 +176,15 @@ impl LaneStep<'_> {
             (None, Some(to)) => format!(", to {to}"),
             (None, None) => String::new(),
         });
+        // Others may have found room in between.
+        let row = match self.view.cause {
+            Some(ProbeCause::ConntrackFull) => "",
+            _ => " in a row",
+        };
         text.push_str(&match (self.view.failures, self.view.failing_since) {
             (1, _) => ": the last one failed".to_owned(),
             (failures, Some(since)) if failures > 1 => format!(
-                ": {} in a row failed, the first {} ago",
+                ": {}{row} failed, the first {} ago",
                 grouped(u64::from(failures)),
                 Spoken(now.since(since)),
             ),
@@ -213,6 +218,10 @@ pub fn render(report: &Report, colour: bool) -> String {
         lane(&mut paper, group[0], &group[1..], verdict.at);
     }
     paper.services(verdict);
+    if let Some(text) = parts::conntrack(verdict) {
+        paper.section("conntrack", Ink::Warn, &text);
+        paper.line();
+    }
     sentinel(&mut paper, &report.sentinel);
     if chain.next.is_empty() {
         let text = match verdict.state {

@@ -137,6 +137,16 @@ definitions! {
     FAULTS = Counter "pathproof_observer_faults" ["fault"]
         "What the programs in the kernel could not do, since they were loaded";
 
+    /// Connection tracking
+    CONNTRACK_ENTRIES = Gauge "pathproof_conntrack_entries" []
+        "Entries of the kernel's connection table, which all pods of the node share; absent where the kernel does not show them";
+    CONNTRACK_LIMIT = Gauge "pathproof_conntrack_limit" []
+        "Maximum number of entries (net.netfilter.nf_conntrack_max)";
+    CONNTRACK_FULL_DROPS = Counter "pathproof_conntrack_full_drops" []
+        "Packets of new connections that the kernel dropped because the table was full, since the agent started, as far as it read the counts at that moment";
+    CONNTRACK_EVENTS = Counter "pathproof_conntrack_events" ["event"]
+        "The kernel's own counts since boot: drop (for any reason), insert_failed (rises on sound nodes too, by races of DNS clients), early_drop (an unanswered entry gave way to a new one)";
+
     /// Cluster view and expectations
     VIEW_SYNCED = Gauge "pathproof_view_synced" []
         "1 once the cluster view was complete";

@@ -16,6 +16,7 @@ use super::{Shared, Snapshot};
 use agent_core::answer::Enforcement;
 use agent_core::brake::Held;
 use agent_core::cause::{Cause, State, Why};
+use agent_core::conntrack::Conntrack;
 use agent_core::eligibility::Eligibility;
 use agent_core::names;
 use agent_core::report::Report;
@@ -36,6 +37,7 @@ impl Collector for Exposition {
             page.verdict(&snapshot.report)?;
             page.families(&snapshot.report)?;
             page.observer(snapshot)?;
+            page.conntrack(&snapshot.report.verdict.conntrack)?;
         }
         let (connections, datagrams) = (&current.connections, &current.datagrams.counted);
         page.series(define::CONNECTIONS, connections.node_series())?;
@@ -190,6 +192,25 @@ impl Page<'_, '_> {
             })
         });
         self.series(define::PROGRAMMING_LAG, lags)
+    }
+
+    fn conntrack(&mut self, conntrack: &Conntrack) -> fmt::Result {
+        let (table, dropped) = (conntrack.table, conntrack.dropped);
+        let entries = table.map(|table| ([], table.entries as f64));
+        self.series(define::CONNTRACK_ENTRIES, entries)?;
+        let limit = table.map(|table| ([], table.limit as f64));
+        self.series(define::CONNTRACK_LIMIT, limit)?;
+        let dropped = table.map(|_| ([], dropped as f64));
+        self.series(define::CONNTRACK_FULL_DROPS, dropped)?;
+        let events = table.into_iter().flat_map(|table| {
+            let events = [
+                ("drop", table.drop),
+                ("insert_failed", table.insert_failed),
+                ("early_drop", table.early_drop),
+            ];
+            events.map(|(event, count)| ([event], count as f64))
+        });
+        self.series(define::CONNTRACK_EVENTS, events)
     }
 
     fn observer(&mut self, snapshot: &Snapshot) -> fmt::Result {

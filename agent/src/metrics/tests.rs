@@ -68,6 +68,7 @@ fn snapshot() -> Snapshot {
     delays[0].sum_ns = 1_500_000_000;
     let mut report = sample::broken();
     report.verdict.coverage.losses = sample::blind().verdict.coverage.losses;
+    report.verdict.conntrack = sample::probed::full_table();
     Snapshot {
         report: Arc::new(report),
         delays,

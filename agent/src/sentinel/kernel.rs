@@ -10,6 +10,8 @@ use agent_core::owners::{Owner, OwnersRead};
 
 use crate::netfilter::{Name, Nft, has_legacy};
 
+pub mod conntrack;
+
 /// The kernel answers at once or not at all; the main loop must not hang on it.
 const PATIENCE: Duration = Duration::from_millis(200);
 

@@ -107,7 +107,7 @@ const KERNEL: [Choice; 6] = [
 /// Not here: `a_restart_misses_no_connection` and `a_killed_agent_leaves_the_node_as_it_was`, whose
 /// 300 connections a second are more than an emulated processor makes. Twins are in the test with
 /// kube-proxy.
-const NODE: [Choice; 4] = [
+const NODE: [Choice; 5] = [
     choice(
         "a_flushed_chain_is_503_until_it_is_mended::case_1",
         "proven on traffic; 503 after a fault, 200 after its repair",
@@ -121,6 +121,12 @@ const NODE: [Choice; 4] = [
     choice(
         "a_clock_that_is_set",
         "a clock that is set forth and back makes no fault, and hides none",
+    )
+    .on("6.12"),
+    // Nowhere else: the limit is everybody's.
+    choice(
+        "a_full_conntrack_table",
+        "a full table of connections is named and stays 503 until there is room",
     )
     .on("6.12"),
     choice(

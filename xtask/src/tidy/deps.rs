@@ -52,7 +52,7 @@ const ALL: &[&str] = &["*"];
 
 /// Rooms of agent-core, the lowest first: each may name those before it, so that no arrow runs up
 /// and there is no circle.
-const CORE: [&str; 34] = [
+const CORE: [&str; 35] = [
     "text",
     "time",
     "brake",
@@ -63,6 +63,7 @@ const CORE: [&str; 34] = [
     "trace",
     "cluster",
     "evidence",
+    "conntrack",
     "shape",
     "freshness",
     "view",

@@ -450,6 +450,7 @@ fn name(effect: &Effect) -> &'static str {
         Effect::ReadSentinel => "read sentinel",
         Effect::SearchAddresses => "search",
         Effect::ReadShape(_) => "read shape",
+        Effect::ReadTable => "read table",
         Effect::Publish(_) => "publish",
         Effect::Remember(_) => "remember",
         Effect::SampleAfter(_) => "sample after",

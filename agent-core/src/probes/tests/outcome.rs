@@ -27,6 +27,7 @@ const NOTHING: ProbeSightings = ProbeSightings {
 fn forwarding(on: Option<bool>) -> KernelFacts {
     KernelFacts {
         forwarding: [on, Some(true)],
+        ..KernelFacts::default()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cause::ProbeCause;
+use crate::conntrack::Table;
 use crate::report::sentinel::{SentinelAddresses, SentinelDevices};
 use crate::trace::{ProbePath, Transport};
 use crate::verdict::finding::{FailedLane, LaneLacking, NeverWorked};
@@ -201,6 +202,43 @@ pub fn flushed() -> Report {
         held: None,
     };
     report
+}
+
+/// The kernel's table of connections has been full for six seconds.
+pub fn crowded() -> Report {
+    let mut report = flushed();
+    let verdict = &mut report.verdict;
+    verdict.conntrack = full_table();
+    let lanes = &mut verdict.families[0].lanes;
+    for lane in &mut *lanes {
+        fail(lane, ProbeCause::ConntrackFull, 24);
+        lane.last_pass = Some(ago(1_300));
+    }
+    let lanes = lanes[..2].iter().map(|lane| failed(lane, true)).collect();
+    let evidence = Evidence::Probes { lanes, real: false };
+    let cause = Some(Cause::ConntrackFull);
+    judge(
+        verdict,
+        0,
+        of(Family::V4, cause, Rule::BrokenByProbes, evidence),
+    );
+    report
+}
+
+/// A table without room.
+pub fn full_table() -> Conntrack {
+    Conntrack {
+        table: Some(Table {
+            entries: 262_144,
+            limit: 262_144,
+            drop: 18_201,
+            insert_failed: 40,
+            early_drop: 1_207,
+        }),
+        read: Some(ago(320)),
+        dropped: 18_120,
+        full: Some(ago(320)),
+    }
 }
 
 /// The lanes of a node whose IPv4 Service chain is empty.

@@ -141,6 +141,7 @@ impl World {
         let trace = fate.trace(lane, ms(at));
         let facts = KernelFacts {
             forwarding: [Some(fate != Fate::ForwardingOff); 2],
+            ..KernelFacts::default()
         };
         let outcome = classify(&trace, &facts, &Limits::default());
         let sentinel = &mut self.ledger.sentinel;

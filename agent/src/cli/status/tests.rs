@@ -21,6 +21,7 @@ fn page(report: &Report) -> String {
 #[case("flushed", sample::probed::flushed())]
 #[case("beside_cilium", sample::beside_cilium())]
 #[case("never_worked", sample::probed::never_worked())]
+#[case("crowded", sample::probed::crowded())]
 fn pages(#[case] name: &str, #[case] report: Report) {
     crate::cli::paper::assert_page("status", name, &page(&report));
 }

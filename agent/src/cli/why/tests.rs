@@ -20,6 +20,7 @@ fn page(report: &Report) -> String {
 #[case("never_worked", probed::never_worked())]
 #[case("degraded", sample::degraded())]
 #[case("blind", sample::blind())]
+#[case("crowded", probed::crowded())]
 fn pages(#[case] name: &str, #[case] report: Report) {
     let page = page(&report);
     crate::cli::paper::assert_page("why", name, &page);

@@ -1,0 +1,151 @@
+//! The kernel's table of connections. Its limit is the whole machine's, so it is filled only in a
+//! machine of the test's own.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use node_tests::rules::Backend;
+use node_tests::scene::{
+    PATIENCE, Scene, assert_never_503, eventually, family_of, metric, throughout, wait_answers,
+};
+use node_tests::wait::{scaled, until};
+use node_tests::world::Family;
+
+/// Says that the machine is nobody else's.
+const OWN_MACHINE: &str = "PATHPROOF_TEST_OWN_CLOCK";
+const LIMIT: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+/// Connections that stay, so that their entries give way to nobody.
+const HELD: usize = 200;
+/// Places beside them, for which all others compete.
+const FREE: u64 = 4;
+/// Probes count once the sentinel has been the same for 10 s.
+const SETTLED: Duration = Duration::from_secs(12);
+const NO_LABELS: [&str; 0] = [];
+
+#[test]
+fn the_table_of_connections_is_read() {
+    let name = "the_table_of_connections_is_read";
+    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let shown = |metric_name: &str| metric(&scene.metrics(), metric_name, &NO_LABELS);
+    eventually("entries", || shown("pathproof_conntrack_entries") > 0);
+    assert_eq!(shown("pathproof_conntrack_limit"), read(LIMIT));
+    assert_eq!(shown("pathproof_conntrack_full_drops_total"), 0);
+}
+
+#[test]
+fn a_full_conntrack_table_is_named_and_stays_503_until_there_is_room() {
+    let name = "a_full_conntrack_table_is_named_and_stays_503_until_there_is_room";
+    if std::env::var_os(OWN_MACHINE).is_none() {
+        eprintln!(
+            "SKIPPED: {name} is left out here: it sets the machine's limit; `cargo xtask test --kernels` runs it in a virtual machine"
+        );
+        return;
+    }
+    let Some(scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    leave_out_agent(&scene);
+    let watch = scene.watch();
+    wait_answers(&watch, 200);
+    let held = hold(&scene);
+    thread::sleep(scaled(SETTLED));
+    assert_never_503(&watch);
+    let shown = |name: &str| metric(&scene.metrics(), name, &NO_LABELS);
+    let probes = shown("pathproof_conntrack_entries").saturating_sub(HELD as u64);
+    println!("{probes} entries beside those that are held");
+
+    let limit = Limit::set(HELD as u64 + FREE);
+    let mut report = scene.report();
+    let named = until(PATIENCE, || {
+        report = scene.agent().verdict().ok()?;
+        (report["verdict"]["cause"] == "conntrack_full").then_some(())
+    });
+    assert!(named.is_some(), "never named: {:#}", report["verdict"]);
+    let at = |value: &serde_json::Value| value.as_u64().expect("a time");
+    let family = &report["verdict"]["families"][0];
+    let after = at(&report["verdict"]["at"]) - at(&family["failing_since"]);
+    let after = Duration::from_nanos(after);
+    println!("named {after:?} after the first probe that was lost");
+    assert!(after <= scaled(Duration::from_secs(2)), "{after:?}");
+
+    wait_answers(&watch, 503);
+    let passed = || passes(&scene.report());
+    let before = passed();
+    throughout(scaled(Duration::from_secs(10)), || {
+        let codes = watch.now();
+        assert_ne!((codes.healthz, codes.livez), (200, 200), "it flaps");
+    });
+    println!("{} probes found room meanwhile", passed() - before);
+    let dropped = shown("pathproof_conntrack_full_drops_total");
+    assert!(dropped > 0, "no drops are shown");
+
+    drop(limit);
+    wait_answers(&watch, 200);
+    drop(held);
+}
+
+/// Probes that passed, of all lanes.
+fn passes(report: &serde_json::Value) -> u64 {
+    let families = Family::ALL.iter().map(|family| family_of(report, *family));
+    let lanes = families.flat_map(|family| family["lanes"].as_array().cloned().unwrap_or_default());
+    lanes.filter_map(|lane| lane["passed"].as_u64()).sum()
+}
+
+/// The agent's own ports are not tracked: whoever asks them needs no room.
+fn leave_out_agent(scene: &Scene) {
+    let rules = |hook: &str| {
+        format!(
+            "chain {hook} {{ type filter hook {hook} priority raw;\n\
+             tcp dport {{ 10256, 19256 }} notrack\n\
+             tcp sport {{ 10256, 19256 }} notrack\n}}\n"
+        )
+    };
+    let table = format!(
+        "table inet asked {{\n{}{}}}\n",
+        rules("prerouting"),
+        rules("output")
+    );
+    scene.world.node.nft(&table).expect("a table");
+}
+
+/// Connections of one pod to another, by way of the node.
+fn hold(scene: &Scene) -> Vec<(TcpStream, TcpStream)> {
+    let (from, to) = (scene.world.pod("client-1"), scene.world.pod("client-2"));
+    let address = SocketAddr::new(to.address(Family::V4), 7_000);
+    let listener = to.ns.run(|| TcpListener::bind(address));
+    let listener = listener.expect("listen");
+    let connect = || {
+        let near = from.ns.run(|| TcpStream::connect(address));
+        let (far, _) = listener.accept().expect("accept");
+        (near.expect("connect"), far)
+    };
+    (0..HELD).map(|_| connect()).collect()
+}
+
+fn read(path: &str) -> u64 {
+    let text = fs::read_to_string(path).expect(path);
+    text.trim().parse().expect(path)
+}
+
+/// The machine's limit, which is as it was once this is dropped.
+struct Limit {
+    before: u64,
+}
+
+impl Limit {
+    fn set(limit: u64) -> Self {
+        let before = read(LIMIT);
+        fs::write(LIMIT, limit.to_string()).expect(LIMIT);
+        Self { before }
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        fs::write(LIMIT, self.before.to_string()).expect(LIMIT);
+    }
+}
