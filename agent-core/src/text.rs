@@ -136,7 +136,7 @@ mod tests {
     /// The innocent twins.
     #[rstest]
     #[case("default/web: 3 of 5 connections \"failed\" 'x' \\u{202e}")]
-    #[case("Knoten-Süd, größer als 16 MiB …")]
+    #[case("Knoten-Süd, größer, 16 MiB …")]
     #[case("узел-1 ノード一 노드 節点 κόμβος עברית العربية")]
     // Marks that combine with the letter before, decomposed and Indic.
     #[case("e\u{301}te\u{301} नोड กลุ่ม")]
