@@ -188,11 +188,13 @@ pub enum Cause {
     NotMasqueraded,
     /// Probes are answered, and the answers do not get back.
     AnswerLost,
+    /// Connections leave for other nodes, and no node answers.
+    Overlay,
 }
 
 impl Cause {
     /// Names as metrics and `/verdict` show them.
-    const NAMES: [(Cause, &'static str); 10] = [
+    const NAMES: [(Cause, &'static str); 11] = [
         (Cause::Leaked, "leaked"),
         (Cause::Refused, "refused"),
         (Cause::Misrouted, "misrouted"),
@@ -203,8 +205,9 @@ impl Cause {
         (Cause::ForwardingOff, "forwarding_off"),
         (Cause::NotMasqueraded, "not_masqueraded"),
         (Cause::AnswerLost, "answer_lost"),
+        (Cause::Overlay, "overlay"),
     ];
-    pub const ALL: [Cause; 10] = firsts(&Self::NAMES);
+    pub const ALL: [Cause; 11] = firsts(&Self::NAMES);
 
     pub fn of(failure: Failure) -> Cause {
         Failure::CAUSES[failure as usize].1

@@ -360,6 +360,7 @@ fn slice_of(service: &Service) -> Change {
 
 fn slice(service: &ObjectName, port: u16, pods: &[Pod]) -> Change {
     let endpoint = |pod: &Pod| EndpointFacts {
+        peer: 0,
         address: map_of(pod.ip),
         ready: true,
         serving: true,

@@ -96,6 +96,7 @@ impl Sampler {
             swept,
             outside,
             unanswered,
+            peers,
         } = self.arrivals.sweep(&mut self.connections, now.0)?;
         let mut counts = self.take_deltas(read);
         // Connections have reports; datagrams are judged by their counts alone.
@@ -120,6 +121,7 @@ impl Sampler {
                 forgotten_early: swept.forgotten_early,
                 outside,
                 unanswered,
+                peers,
             },
             answers,
             under_way: swept.under_way,

@@ -112,6 +112,10 @@ impl Page<'_, '_> {
         ] {
             self.series(of, [([], value)])?;
         }
+        let silent = report.peers.silent.len();
+        let answering = report.peers.dialled.saturating_sub(silent);
+        let peers = [("answering", answering), ("silent", silent)];
+        self.series(define::PEERS, peers.map(|(state, n)| ([state], n as f64)))?;
         let eligible = match verdict.eligibility {
             Eligibility::NeverSeen => None,
             Eligibility::Eligible => Some(1.0),

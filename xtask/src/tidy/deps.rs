@@ -50,7 +50,7 @@ const ALL: &[&str] = &["*"];
 
 /// Rooms of agent-core, the lowest first: each may name those before it, so that no arrow runs up
 /// and there is no circle.
-const CORE: [&str; 33] = [
+const CORE: [&str; 34] = [
     "time",
     "brake",
     "cause",
@@ -60,6 +60,7 @@ const CORE: [&str; 33] = [
     "trace",
     "cluster",
     "evidence",
+    "peers",
     "shape",
     "freshness",
     "view",

@@ -160,6 +160,7 @@ endpoints:
     let names: Vec<&str> = facts.ports.iter().map(|port| &*port.name).collect();
     assert_eq!(names, ["a"]);
     let endpoint = |ip: [u8; 4], ready, terminating, local| EndpointFacts {
+        peer: 0,
         address: agent_common::service::mapped(ip),
         ready,
         serving: true,
