@@ -104,12 +104,18 @@ impl Words<'_> {
                 lacking,
             } => {
                 let (what, why) = match lacking {
-                    None => ("no other node answers", ", while endpoints of this node do"),
-                    Some(lacking) => ("other nodes do not answer", self.peers_lacking(*lacking)),
+                    None => (
+                        "no other node has answered",
+                        ", while endpoints of this node did",
+                    ),
+                    Some(lacking) => (
+                        "other nodes have not answered",
+                        self.peers_lacking(*lacking),
+                    ),
                 };
                 format!(
-                    "{what} pods of this node since {} ago ({}: {connections} connections to {} \
-                     sent and not answered){why}",
+                    "{what} pods of this node for {} ({}: {connections} connections to {} were \
+                     sent on and not answered){why}",
                     self.ago(*since),
                     listed(nodes),
                     listed(services),
@@ -179,11 +185,11 @@ impl Words<'_> {
 
     fn peers_lacking(&self, lacking: PeersLacking) -> &'static str {
         match lacking {
-            PeersLacking::Answers => "; others answer, so they are accused and not this node",
+            PeersLacking::Answers => "; others did, so this node is not accused",
             PeersLacking::Nodes => "; too few to accuse this node",
             PeersLacking::Services => "; too few Services and namespaces to accuse this node",
             PeersLacking::Clients => "; too few pods dialled to accuse this node",
-            PeersLacking::Local => "; nor did an endpoint of this node, so a policy may deny them",
+            PeersLacking::Local => "; nor did endpoints of this node, so a policy may deny them",
             PeersLacking::Time => "; not confirmed yet",
         }
     }
