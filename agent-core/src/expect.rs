@@ -111,7 +111,7 @@ impl Endpoint {
 }
 
 /// The expectation for a Service on a node. Without the Service it is empty; without the node (an
-/// empty context) there are no node ports. It is as large as its [`demand`].
+/// empty context) there are no node ports. It is as large as its [`demand()`].
 pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
     let mut expectation = Expectation::default();
     let Some(service) = state.service.as_deref() else {

@@ -46,7 +46,7 @@ pub struct Ledger {
     pub(crate) worked_outside: Worked,
     /// Number of times that a failing Service found no place.
     pub(crate) untracked: u64,
-    /// Failures that were suspended, by [`Failure`](crate::cause::Failure).
+    /// Failures that were suspended, by [`Failure`].
     #[serde(default)]
     pub(crate) unjudged: [u64; FAILURES],
     pub(crate) observer: ObserverHealth,
