@@ -65,7 +65,7 @@ pub(crate) struct Coverage {
     uncertain_until: Option<Mono>,
     source: Source,
     pending_full: Recent,
-    /// Who filled the map of connections last.
+    /// Service and client with most of the map of connections when it was last full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     heaviest: Option<String>,
     over_budget: Recent,

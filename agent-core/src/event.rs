@@ -148,7 +148,7 @@ pub struct KernelSample {
     /// Connections that were forgotten before their time, beyond those that can be remembered: a SYN
     /// of theirs that comes again passes for a first one.
     pub forgotten_early: usize,
-    /// Who fills the map of connections, where it is crowded.
+    /// Service and client with most of the map of connections, while it is crowded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heaviest: Option<Heaviest>,
     /// Connections from outside that were sent on and not answered within the loss window, by family.

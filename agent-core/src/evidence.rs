@@ -160,7 +160,7 @@ pub enum CoverageLoss {
     )]
     PendingFull {
         missed: u64,
-        /// Who filled the map, in words.
+        /// Service and client with most of the map, in words.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
     },

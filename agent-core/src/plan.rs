@@ -243,7 +243,7 @@ impl Planner {
         NodeContext::of(view.node()).with_sentinel(self.node.sentinel.clone())
     }
 
-    /// What is expected of a Service: nothing of one that is not followed.
+    /// Expectation for a Service; empty for one that is not followed.
     fn expected(&self, name: &ObjectName, state: &ServiceState) -> Expectation {
         match self.quotas.follows(name) {
             true => expectation(state, &self.node),

@@ -115,7 +115,7 @@ pub fn fail(error: &(dyn Error + 'static)) -> Exit {
     Exit::of(error)
 }
 
-/// What went wrong, as a line of its own.
+/// The error, as a line of its own.
 fn complaint(text: &str) -> String {
     format!("pathproof: {}\n", visible(&text.replace('\n', " ")))
 }

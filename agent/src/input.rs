@@ -86,7 +86,7 @@ mod tests {
         assert!(said.starts_with("it has 2 MiB or more"), "{said}");
     }
 
-    /// Whoever opens a pipe waits for who writes into it.
+    /// Opening a pipe blocks until another process opens it for writing.
     #[test]
     fn pipes_and_devices_are_refused_at_once_and_links_are_followed() {
         let dir = tempfile::tempdir().unwrap();

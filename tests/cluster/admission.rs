@@ -168,7 +168,7 @@ fn claims_of_what_is_pathproofs_are_refused() {
     slices(&shop);
     balancers(&shop, ip(0));
     what_was_there_before(&shop);
-    // Who may write in pathproof's namespace may do as he likes there.
+    // Subjects that may write in pathproof's namespace are not restricted there.
     let own = json!({ "spec": { "externalIPs": ["198.18.0.2"] } });
     assert_eq!(shop.patch(SENTINEL, &own), 200);
     without_the_sentinel(&shop, ip(0));

@@ -1,5 +1,5 @@
-//! What else somebody can do who may edit one namespace: his pods' connections, his policies, the size
-//! of his objects. `tenant` has what he claims.
+//! Attacks of a tenant who may edit one namespace: connections of his pods, policies, the size of his
+//! objects. His claims are in `tenant`.
 //!
 //! Each test ends with something that is judged all the same.
 

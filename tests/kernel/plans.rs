@@ -173,7 +173,7 @@ fn ports_of_udp_services_are_unmarked_when_they_went() {
     };
     let minutes = |minutes: u64| Mono(minutes * 60_000_000_000);
     let ports = [53, 5_053, 80, 5_080];
-    // What a former agent left is looked at too.
+    // The ports that a former agent marked are checked too.
     programmer.unmark_ports(minutes(0)).expect("the maps");
     let plan = [put(53), put(80)].concat();
     assert_eq!(programmer.apply(&plan).error, None);

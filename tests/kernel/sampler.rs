@@ -1,5 +1,5 @@
-//! What is read of the evidence, where the kernel refuses a part of it, and where a flood fills the map
-//! of connections.
+//! Reading the evidence while the kernel refuses a part of it, and while a flood fills the map of
+//! connections.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;

@@ -224,7 +224,7 @@ fn names_that_a_pod_holds_stop_no_upgrade(#[case] user: libc::uid_t) {
     said_by(&blind, &before);
     let said = blind.log();
     assert!(said.contains("Address already in use"), "{said}");
-    // What only the predecessor can know, and has to write.
+    // Facts that only the predecessor knows, and has to write.
     let expected = frontends(&scene);
     let service = Service::new("late", 3, [scene.world.pod("web-1")]);
     scene.manifests.add(service).expect("add a Service");

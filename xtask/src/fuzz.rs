@@ -19,7 +19,7 @@ const KEPT: u64 = 32 * 1024;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to feed: a folder of fuzz/corpus, or `all`
+    /// Target: a folder of fuzz/corpus, or `all`
     #[arg(required_unless_present = "build")]
     target: Option<String>,
     /// Seconds

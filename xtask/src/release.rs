@@ -63,7 +63,7 @@ fn copy(file: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the changelog says of the release; of what is unreleased, where no tag is given.
+/// The changelog's section of the release; the unreleased one without a tag.
 fn notes(tag: Option<&str>) -> Result<String> {
     let changelog = fs::read_to_string(run::root().join("CHANGELOG.md"))?;
     match tag {

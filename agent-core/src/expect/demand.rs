@@ -1,4 +1,4 @@
-//! What a Service asks of the maps, counted and not built: ports and addresses multiply, and a single
+//! Places of the maps that a Service needs, counted and not built: ports and addresses multiply, and a single
 //! Service of a tenant's with a thousand of each would take more memory than the agent may have.
 
 use agent_common::service::Family;

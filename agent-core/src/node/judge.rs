@@ -383,7 +383,7 @@ impl Judge {
     }
 }
 
-/// Who fills the map of connections.
+/// Service and client with most of the map of connections.
 fn in_words(heaviest: &Heaviest, directory: &dyn Directory) -> String {
     let Heaviest {
         entries,

@@ -1,4 +1,4 @@
-//! Who may have how much of the maps, so that no tenant fills them for the others.
+//! Shares of the maps by namespace, so that no tenant fills them for the others.
 //!
 //! While everything fits, every Service within its own limit is followed. Where it does not, the
 //! namespaces share: each may have up to a level, the highest at which all of them fit, and one that

@@ -265,7 +265,7 @@ fn a_frontend_may_move_within_a_batch() {
     );
 }
 
-/// Whoever may write a slice can name this node as the place of any address.
+/// A tenant who may write a slice can name this node as the place of any address.
 #[test]
 fn sources_are_ranges_and_addresses_and_no_endpoint() {
     let mut world = World::new();

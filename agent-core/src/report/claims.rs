@@ -18,7 +18,7 @@ pub const CLAIMS_SHOWN: usize = 20;
 pub struct ClaimsReport {
     /// The agent's own ports at the node's addresses.
     pub node: u64,
-    /// What the sentinel's probes dial.
+    /// Destinations of the sentinel's probes.
     pub sentinel: u64,
     /// Frontends of any other Services.
     pub services: u64,
@@ -94,7 +94,7 @@ impl ClaimsReport {
         self.node + self.sentinel + self.services
     }
 
-    /// What is contested, what follows and what to do; nothing where nothing is.
+    /// Sentence that names the contested frontends, the consequence and the remedy; `None` without any.
     pub fn sentence(&self) -> Option<String> {
         let claim = self.first.first()?;
         let more = match self.count() {

@@ -131,7 +131,7 @@ impl SimNode {
         }
     }
 
-    /// What a tenant's pods dial, and what anybody dials of his, is counted apart.
+    /// Connections of a tenant's pods, and connections to a tenant's Services, are counted apart.
     fn truth_of(&mut self, client: Client, service: usize) -> &mut Truth {
         let is_his = |pod: u8| pod >= TENANT_PODS;
         if matches!(client, Client::Pod(pod) if is_his(pod))

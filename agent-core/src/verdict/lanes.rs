@@ -252,8 +252,8 @@ impl<'a> Case<'a> {
         armed.peek().is_some() && armed.all(|(_, lane)| self.is_passing(lane) && passed(lane))
     }
 
-    /// What a referee could say was taken from it: other Services claim what all lanes dial that stood
-    /// for the node.
+    /// Whether the referee is silenced: other Services claim the frontends of all lanes that stood for
+    /// the node.
     pub(super) fn is_referee_claimed(&self) -> bool {
         let mut main = MAIN.into_iter().map(|path| self.tcp(path));
         main.any(|(_, lane)| lane.armed && lane.claimed) && self.main().all(|(_, lane)| !lane.armed)

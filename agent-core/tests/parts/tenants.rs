@@ -131,7 +131,7 @@ prop_compose! {
     ) -> World {
         let mut world = world;
         let referee = services.iter().all(|of| !of.claims.contains(&Claim::Sentinel));
-        // What one namespace does is its trouble where another is in use.
+        // Failures of one namespace are its own trouble while another is in use.
         world.services.push(ServiceSpec::new("namespace-3", 1, 1));
         world.streams.push(Stream::of_pod(4, world.services.len() - 1, s(1)));
         world.services.extend(services);

@@ -148,7 +148,7 @@ pub fn forget(state_dir: &Path) -> io::Result<()> {
     }
 }
 
-/// What this agent says of its program, and what others say of theirs.
+/// Marks of this agent's program, and of other agents' programs.
 pub struct Succession {
     program: u32,
     namespace: File,

@@ -65,7 +65,7 @@ pub(super) struct Swept {
     /// Entries that were evicted although no more of them can be remembered: a SYN that comes again
     /// may now pass for a first one.
     pub(super) forgotten_early: usize,
-    /// Who fills the map, where it is crowded.
+    /// Service and client with most of the map, while it is crowded.
     pub(super) heaviest: Option<Heaviest>,
 }
 

@@ -19,8 +19,8 @@ use crate::world::{Family, Place, layout};
 pub(super) const NAMESPACE: &str = "tenant";
 /// His Services that are always there.
 pub(super) const SERVICES_FILE: &str = "tenant.yaml";
-/// What he makes besides. The first file of the folder is the first in the rules, and wins where two
-/// Services claim one address.
+/// Files of the tenant's objects. The first file of the folder is the first in the rules, and wins
+/// where two Services claim one address.
 const FIRST_FILE: &str = "a-tenant.yaml";
 const LAST_FILE: &str = "z-tenant.yaml";
 /// The agent reads it, and the rules do not: no proxy is under test, and they would take minutes.
@@ -49,7 +49,7 @@ const FOREIGN: u8 = 66;
 /// Of products, so many Services.
 const PRODUCTS: std::ops::Range<u8> = 70..73;
 
-/// What he has, and what lasts.
+/// The tenant's objects and pods, and the actions that last.
 #[derive(Debug)]
 pub(super) struct Tenants {
     /// Made once: the world has few ranges of source ports.

@@ -133,7 +133,7 @@ fn connections_that_were_not_followed_are_missed_for_ten_seconds(
     assert_eq!(missed(1, 5), (false, [false, false]));
 }
 
-/// Whoever filled the map is named, also while it fills no further.
+/// The Service and the client that filled the map are named, also while it fills no further.
 #[test]
 fn a_full_map_names_who_filled_it() {
     let mut scene = Scene::probed();

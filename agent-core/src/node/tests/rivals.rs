@@ -262,7 +262,7 @@ fn a_claim_on_anothers_frontend_is_nobodys_failure() {
     assert_eq!(fail(&mut faulty, 6), State::Degraded);
 }
 
-/// What is said of them in /verdict.
+/// Their sentence in /verdict.
 #[test]
 fn claims_are_named_with_their_owners() {
     let mut scene = scene();

@@ -41,7 +41,7 @@ fn namespaces_share(#[case] services: &[(&str, &str, u64)], #[case] expected: &[
     assert_eq!(quotas.unjudged().namespace as usize, over);
 }
 
-/// Whoever is followed stays so, whatever its name, until the level sinks below it.
+/// A Service that is followed stays followed, whatever its name, until the level sinks below it.
 #[test]
 fn what_is_followed_stays() {
     let mut quotas = quotas(100, &[("t", "b", 60)]);

@@ -11,7 +11,7 @@ fn claim(name: &str, cluster_ip: &str, external_ip: &str) -> Change {
     Change::Service(Arc::new(facts))
 }
 
-/// Who claims what.
+/// Claimants by frontend.
 fn conflicts(planner: &Planner) -> Vec<String> {
     let name = |of: Option<&ObjectName>| of.map_or("node".to_owned(), ObjectName::to_string);
     let conflicts = planner.conflicts();
@@ -27,7 +27,7 @@ fn conflicts(planner: &Planner) -> Vec<String> {
     said.collect()
 }
 
-/// Whoever comes first: the frontend is nobody's until one is left.
+/// Order does not matter: the frontend belongs to nobody until one claimant is left.
 #[rstest]
 #[case::the_claim_goes("b", "0 = 10.96.0.1 [1, 1, 1]")]
 #[case::the_other_goes("a", "1 = 10.96.0.1 [1, 1, 1]")]
@@ -141,7 +141,7 @@ fn the_sentinels_frontends_stay_its_own(#[case] before: bool) {
     assert_eq!(own(&world), Some(false));
 }
 
-/// What load balancers ask at these ports is this agent.
+/// Ports at which load balancers reach this agent.
 #[test]
 fn the_agents_own_ports_are_claimed_by_the_node() {
     let mut world = World::new();

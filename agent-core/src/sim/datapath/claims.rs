@@ -1,4 +1,4 @@
-//! What Services claim of others: addresses as external IPs, and endpoints that are no pods of theirs.
+//! Claims of Services on addresses of others: external IPs, and endpoints that are no pods of theirs.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -34,7 +34,7 @@ impl Datapath {
         }
     }
 
-    /// What Services claim by external IPs.
+    /// Claims by external IPs.
     pub(super) fn claims(&self) -> BTreeMap<SocketAddr, usize> {
         let exist = self.services.iter().enumerate().filter(|(_, of)| of.exists);
         let claims = exist.flat_map(|(place, service)| {

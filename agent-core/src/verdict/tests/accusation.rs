@@ -213,8 +213,8 @@ fn wrong_routes_accuse_while_the_view_is_old() {
     assert_eq!(world.verdict(6_200).state, State::Broken);
 }
 
-/// Which endpoints are this node's, slices say: whoever may write those of one namespace can name two that
-/// no route leads to.
+/// Slices say which endpoints are on this node. A tenant who may write those of one namespace can name
+/// two that no route leads to.
 #[rstest]
 #[case::of_one_namespace(&[(WEB, Pod, 1), (API, Pod, 2)], State::Degraded)]
 #[case::of_two(&[(WEB, Pod, 1), (CART, Pod, 2)], State::Broken)]
@@ -329,8 +329,8 @@ fn filtered_probes_and_one_namespace(#[case] used: u32, #[case] expected: State)
     assert_eq!(world.verdict(6_000).state, expected);
 }
 
-/// Whoever may edit a slice may call any addresses endpoints of this node, and have his pods denied what
-/// other namespaces serve.
+/// A tenant who may edit a slice can place any addresses on this node, and deny his pods the Services
+/// of other namespaces.
 #[rstest]
 #[case::a_tenants_slice(&[(WEB, Pod, 1), (API, Pod, 2)], &[(CART, Pod, 1)], State::Degraded)]
 #[case::routes_of_two_namespaces(&[(WEB, Pod, 1), (API, Pod, 2), (CART, Pod, 3)], &[], State::Broken)]

@@ -1,6 +1,6 @@
 //! Memory that the objects of a namespace may take, and all of them together.
 //!
-//! Whoever may edit one namespace can fill it with objects until every agent has more than its limit.
+//! A tenant who may edit one namespace can fill it with objects until every agent exceeds its limit.
 //! A namespace that has too much takes in no new objects until the agent is started again: nothing is
 //! kept of those, and a Service without all its slices is left out whole. Where all together have too
 //! much, the heaviest namespace loses some of its Services.
@@ -105,7 +105,7 @@ impl Budget {
         account.closed.get_or_insert(first);
     }
 
-    /// What is wrong, in words that stay the same.
+    /// The problem, in words that stay the same.
     pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
         let closed = self.accounts.iter();
         let closed = closed.filter_map(|(name, of)| Some((name, of.closed.as_ref()?)));

@@ -229,7 +229,7 @@ impl Store {
             }
             dropped.insert(service);
         }
-        // What waits for the end of a list would keep them.
+        // Changes that wait for the end of a list would keep them.
         let stays = |change: &Change| match change {
             Change::Service(of) => {
                 of.name.namespace != *namespace || !dropped.contains(&of.name.name)

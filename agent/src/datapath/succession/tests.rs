@@ -65,7 +65,7 @@ fn an_agent_says_what_it_does() {
     assert!(!dir.path().join(FOLDER).exists());
 }
 
-/// Whoever holds all names of a program before the agent that loads it.
+/// A process that holds all names of a program before the agent that loads it.
 #[test]
 fn names_that_another_process_holds_say_nothing_of_a_marked_program() {
     let dir = tempfile::tempdir().unwrap();

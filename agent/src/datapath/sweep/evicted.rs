@@ -11,7 +11,7 @@ const BITS: usize = 1 << 24;
 /// With more of them set too many new connections would be taken for old ones.
 const MOST: usize = BITS / 4;
 
-/// What was evicted lately.
+/// Connections that were evicted lately.
 #[derive(Debug, Default)]
 pub(super) struct Evicted {
     current: Generation,

@@ -1,6 +1,6 @@
-//! What a tenant of the cluster may do in a storm.
+//! Actions of a tenant of the cluster in a storm.
 
-/// What a tenant does: somebody who may edit one namespace. None of it is a fault of the node.
+/// Action of a tenant, who may edit one namespace. None of them is a fault of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tenant {
     /// A Service of his claims the addresses of another's, and its rules win.

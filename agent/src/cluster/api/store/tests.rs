@@ -189,7 +189,7 @@ fn a_namespace_takes_in_so_much() {
              are not judged, Service n/s{held} first; remove some, and restart the agent"
         )]
     );
-    // What is known is followed on, and room alone brings nothing back: what was left out is not known.
+    // Known objects are followed on. Room alone brings nothing back: objects that were left out are not known.
     store.take(Event::Gone(Kind::Service, meta("s1")));
     store.take(service("s0", "10.96.0.2"));
     store.take(service("s999", "10.96.0.1"));
