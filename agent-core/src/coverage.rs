@@ -6,6 +6,7 @@ use std::time::Duration;
 use agent_common::evidence::{FAULTS, Fault};
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::ObjectName;
 use crate::evidence::{CoverageLoss, ObserverHealth};
 use crate::plan::Missing;
 use crate::time::Mono;
@@ -69,6 +70,9 @@ pub(crate) struct Coverage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     heaviest: Option<String>,
     over_budget: Recent,
+    /// A Service whose claims are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unknown_claims: Option<String>,
     /// Why the last sample could not be read.
     unread: Option<String>,
 }
@@ -132,6 +136,11 @@ impl Coverage {
         };
     }
 
+    /// Claims of this Service are not known: it may have the connections of any other.
+    pub(crate) fn unknown_claims(&mut self, service: Option<&ObjectName>) {
+        self.unknown_claims = service.map(ToString::to_string);
+    }
+
     /// Whether endpoints may have come and gone that nobody reported.
     fn is_behind(&self, now: Mono) -> bool {
         match self.source {
@@ -183,6 +192,8 @@ impl Coverage {
         reasons.extend(settling.then_some(CoverageLoss::Settling));
         reasons.extend(uncertain.then_some(CoverageLoss::FirstSynUncertain));
         reasons.extend(behind.then_some(CoverageLoss::SourceSilent));
+        let unknown = self.unknown_claims.clone();
+        reasons.extend(unknown.map(|service| CoverageLoss::ClaimsUnknown { service }));
         let full = self.pending_full.missed();
         reasons.extend(full.map(|missed| CoverageLoss::PendingFull {
             missed,
@@ -200,7 +211,11 @@ impl Coverage {
             lost_suspended: settling || full.is_some() || self.lacks_uplink(),
             // An endpoint that found no place in the map, or that only kube-proxy knows of, looks
             // like an unknown destination.
-            misrouted_suspended: settling || uncertain || behind || missing.endpoints > 0,
+            misrouted_suspended: settling
+                || uncertain
+                || behind
+                || self.unknown_claims.is_some()
+                || missing.endpoints > 0,
         }
     }
 

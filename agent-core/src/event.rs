@@ -7,7 +7,7 @@ use agent_common::evidence::FAULTS;
 use agent_common::service::{FAMILIES, SOURCE_CLASSES};
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Change, NodeFacts};
+use crate::cluster::{Change, NodeFacts, ObjectName};
 use crate::conntrack::Table;
 use crate::coverage::Hooks;
 use crate::drain::Outside;
@@ -84,6 +84,8 @@ pub struct ViewUpdate {
     pub silent: bool,
     /// Objects of other kinds that were left out.
     pub ignored: u64,
+    /// A Service with external IPs that the source does not keep: what it claims is not known.
+    pub unknown_claims: Option<ObjectName>,
 }
 
 /// The part of the cluster view that the judge needs.
@@ -99,6 +101,9 @@ pub struct Facts {
     pub families: [bool; FAMILIES],
     /// Number of entries that found no place in the maps.
     pub missing: Missing,
+    /// A Service whose claims are not known ([`ViewUpdate::unknown_claims`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_claims: Option<ObjectName>,
     /// The sentinel.
     pub sentinel: Sentinel,
     /// In what way the cluster uses an address of the sentinel's, in words.

@@ -186,6 +186,14 @@ pub enum CoverageLoss {
         "the source of the cluster view is silent, or was a moment ago; misrouted and stale connections are not judged"
     )]
     SourceSilent,
+    /// A Service that the agent has no memory for has external IPs, which may be anybody's addresses.
+    #[error(
+        "what Service {service} claims by external IPs is not known, since its namespace takes too much memory; misrouted and stale connections are not judged, and the sentinel's probes prove nothing"
+    )]
+    ClaimsUnknown {
+        /// `namespace/name`.
+        service: String,
+    },
     /// Counts could not be read from the kernel.
     #[error("counts cannot be read: {why}")]
     NotRead { why: String },
@@ -209,6 +217,7 @@ impl CoverageLoss {
             CoverageLoss::Settling => "settling",
             CoverageLoss::NoPins { .. } => "no_pins",
             CoverageLoss::SourceSilent => "source_silent",
+            CoverageLoss::ClaimsUnknown { .. } => "claims_unknown",
             CoverageLoss::NotRead { .. } => "not_read",
         }
     }

@@ -25,6 +25,7 @@ use crate::time::Mono;
 use crate::view::{Applied, ClusterView, ServiceState};
 
 mod adopt;
+mod beyond;
 mod claims;
 mod draft;
 mod quotas;
@@ -34,6 +35,7 @@ mod shortage;
 mod sources;
 
 pub use adopt::Installed;
+use beyond::Beyond;
 pub use claims::Conflict;
 use draft::{Claim, Draft};
 use quotas::Quotas;
@@ -129,6 +131,7 @@ pub struct Planner {
     retired: BTreeMap<EndpointKey, Mono>,
     shortage: Shortage,
     quotas: Quotas,
+    beyond: Beyond,
 }
 
 impl Planner {
@@ -171,6 +174,7 @@ impl Planner {
             self.sources.settle(&self.node, &mut draft);
         }
         self.claim_own(&node_before, &mut draft);
+        self.contest_beyond(view, &mut draft);
         self.settle_claims(view, &mut draft);
         self.evict_retired(now, &mut draft);
         self.use_room(view, &mut draft);

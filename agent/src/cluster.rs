@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use agent_core::cluster::Change;
+use agent_core::cluster::{Change, ObjectName};
 
 pub mod api;
 mod convert;
@@ -27,6 +27,8 @@ pub struct Update {
     pub problems: Vec<Problem>,
     /// Objects of a folder that are there and do not matter.
     pub ignored: u64,
+    /// A Service with external IPs that is not kept: what it claims is not known.
+    pub unknown_claims: Option<ObjectName>,
 }
 
 /// Something in a source that could not be taken as it stands.

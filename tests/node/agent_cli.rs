@@ -64,7 +64,11 @@ fn remains(world: &World) -> String {
     ] {
         let ip = world.node.command("ip").args(args).output();
         let text = ip.map(|ip| String::from_utf8_lossy(&ip.stdout).into_owned());
-        all.push_str(&text.expect("ip"));
+        let text = text.expect("ip");
+        // Neighbours come in the order of a hash table, which may have grown meanwhile.
+        let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
+        lines.sort_unstable();
+        all.extend(lines);
     }
     let tc = world.node.command("tc").args(["qdisc", "show"]).output();
     all.push_str(&String::from_utf8_lossy(&tc.expect("tc").stdout));

@@ -2,7 +2,7 @@
 //! IP, or this node's address with the sentinel's node port. Whoever may edit one namespace may make
 //! one, and whose rule comes first is the proxy's business: such a lane says nothing of the node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use agent_common::service::Family;
@@ -73,6 +73,18 @@ impl Rivals {
             }
         }
         lanes.into_values().collect()
+    }
+
+    /// Every lane, as if this Service claimed it: what it claims is not known.
+    pub fn all_by(&self, rival: &ObjectName) -> Vec<Contest> {
+        let lanes = self.dialled.iter().map(|dialled| dialled.lane);
+        let lanes: BTreeSet<Lane> = lanes.collect();
+        let contest = |lane| Contest {
+            lane,
+            rival: rival.clone(),
+            loops: true,
+        };
+        lanes.into_iter().map(contest).collect()
     }
 
     /// Frontends of the sentinel that are claimed, each once with the first Service that does.

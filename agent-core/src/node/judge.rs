@@ -185,6 +185,8 @@ impl Judge {
             effects.extend(ignored.map(|what| Effect::Log(Notice::Ignored(what))));
         }
         self.coverage.source(self.facts.silent, self.now);
+        self.coverage
+            .unknown_claims(self.facts.unknown_claims.as_ref());
         self.brake.source(self.facts.silent, self.now);
         self.follow_sentinel(effects);
         let ledger = &mut self.ledger.sentinel;

@@ -3,7 +3,7 @@
 use agent_common::service::Family;
 
 use crate::cause::Failure;
-use crate::cluster::Change;
+use crate::cluster::{Change, ObjectName};
 use crate::effect::{Effect, Effects, Notice};
 use crate::event::{Event, Facts, Successor, ViewUpdate};
 use crate::evidence::Sighting;
@@ -26,6 +26,7 @@ pub struct ViewState {
     /// Changes of objects so far.
     pub changes: u64,
     silent: bool,
+    unknown_claims: Option<ObjectName>,
 }
 
 /// The view and the plan that follows from it.
@@ -127,6 +128,7 @@ impl Setting {
         effects.extend(new.map(|problem| Effect::Log(Notice::ViewProblem(problem.clone()))));
         self.state.ignored = update.ignored;
         self.state.silent = update.silent;
+        self.state.unknown_claims = update.unknown_claims;
         if update.changes.is_empty() {
             return;
         }
@@ -193,7 +195,10 @@ impl Setting {
         let rule = self.rule.as_ref();
         let sentinel = rule.map(|rule| self.sentinel_in(&self.view, rule));
         Sentinel {
-            contested: self.rivals.contested(),
+            contested: match &self.state.unknown_claims {
+                Some(rival) => self.rivals.all_by(rival),
+                None => self.rivals.contested(),
+            },
             ..sentinel.unwrap_or_default()
         }
     }
@@ -244,6 +249,7 @@ impl Setting {
             node: self.view.node().cloned(),
             families: Family::ALL.map(|family| self.planner.has_frontends(family)),
             missing: self.planner.missing(),
+            unknown_claims: self.state.unknown_claims.clone(),
             sentinel: self.sentinel(),
             taken: self.taken.clone(),
         }))

@@ -72,6 +72,7 @@ impl Planner {
         self.sources.adopt(installed.sources);
         self.sources.settle(&self.node, &mut draft);
         self.claim_own(&NodeContext::default(), &mut draft);
+        self.contest_beyond(view, &mut draft);
         self.settle_claims(view, &mut draft);
         self.use_room(view, &mut draft);
         self.note_disputes(&mut draft, now);

@@ -38,7 +38,7 @@ impl Planner {
             let mut all = holder
                 .into_iter()
                 .chain(waiting)
-                .map(|id| self.claimant(*id));
+                .map(|id| self.claimant_beyond(frontend, *id).or(self.claimant(*id)));
             let first = all.next()?;
             let second = all.find(|other| *other != first)?;
             let mut claimants = [first, second];

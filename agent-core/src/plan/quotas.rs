@@ -137,6 +137,11 @@ impl Quotas {
         place.is_some_and(|place| place.followed)
     }
 
+    /// Services that are not followed, since they need more than they may have.
+    pub(super) fn over(&self) -> impl Iterator<Item = &ObjectName> {
+        self.over.keys()
+    }
+
     pub(super) fn unjudged(&self) -> Unjudged {
         let shares = self.over.values().filter(|of| **of == Excess::Share);
         let namespace = shares.count() as u64;

@@ -359,6 +359,7 @@ prop_compose! {
             node,
             families: [v4, v6],
             missing: if whole { Missing::default() } else { missing },
+            unknown_claims: None,
             sentinel: Sentinel { exists, altered, families, contested, fleet, fleet_error: None, enforcement: None },
             taken,
         }

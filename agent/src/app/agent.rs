@@ -116,6 +116,7 @@ impl Agent {
             problems: update.problems.iter().map(ToString::to_string).collect(),
             silent: update.problems.iter().any(|of| of.is_silence),
             ignored: update.ignored,
+            unknown_claims: update.unknown_claims,
             changes: update.changes,
         }));
         if changes > 0 {

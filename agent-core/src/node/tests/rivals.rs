@@ -8,6 +8,7 @@ use super::world::*;
 use crate::cause::State;
 use crate::cluster::{Change, NodeFacts, ObjectName, Protocol};
 use crate::effect::Notice;
+use crate::event::{Event, ViewUpdate};
 use crate::plan::MapChange;
 use crate::report::ClaimsReport;
 use crate::trace::{ProbePath, ProbeTrace};
@@ -298,4 +299,31 @@ fn claims_are_named_with_their_owners() {
     ];
     assert_eq!(said.collect::<Vec<_>>(), expected);
     assert_eq!(scene.rest(250).state(), State::Proven);
+}
+
+/// A Service that the agent has no memory for may claim anything: no lane counts, and no misrouted
+/// connection does.
+#[test]
+fn claims_that_are_not_known_accuse_nobody() {
+    let mut scene = scene();
+    let unknown = |scene: &mut Scene, rival: Option<&str>| {
+        scene.feed(Event::View(ViewUpdate {
+            unknown_claims: rival.map(|name| ObjectName::new("shop", name)),
+            ..ViewUpdate::default()
+        }));
+    };
+    unknown(&mut scene, Some("claim"));
+    scene.rest(10_000);
+    for path in [ProbePath::OffCluster, ProbePath::NodePort] {
+        astray(&mut scene, path, misrouted);
+        astray(&mut scene, path, leaking);
+        assert!(!scene.state().fails(), "{:?}", scene.state());
+    }
+    let coverage = scene.idle().judged().verdict.coverage.clone();
+    let names = coverage.losses.iter().map(|of| of.loss.name());
+    assert!(names.collect::<Vec<_>>().contains(&"claims_unknown"));
+    unknown(&mut scene, None);
+    astray(&mut scene, ProbePath::OffCluster, passing);
+    astray(&mut scene, ProbePath::OffCluster, leaking);
+    assert_eq!(scene.state(), State::Broken);
 }

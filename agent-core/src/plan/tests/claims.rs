@@ -185,3 +185,50 @@ fn a_frontend_that_is_contested_takes_no_room() {
     assert_eq!(world.maps.frontends.len(), 2);
     assert_eq!(world.planner.missing(), Missing::default());
 }
+
+/// A Service beyond its quota is in no plan, and its proxy serves it all the same.
+#[rstest]
+#[case::same_frontend("10.96.0.1", 1_100, true)]
+#[case::another_address("10.96.0.7", 1_100, false)]
+#[case::another_port("10.96.0.1", 70, false)]
+fn a_service_beyond_its_quota_contests_what_it_claims(
+    #[case] address: &str,
+    #[case] ports: u16,
+    #[case] contested: bool,
+) {
+    let mut facts = service_facts("b", "10.96.0.2");
+    let others = (0..70).map(|last| IpAddr::from([203, 0, 113, last]));
+    facts.external_ips = others.chain([ip(address)]).collect();
+    let port = |number: u16| ServicePort {
+        name: format!("p{number}").into(),
+        protocol: Protocol::Tcp,
+        port: number,
+        node_port: None,
+    };
+    facts.ports = (1..=ports).map(port).collect();
+    let beyond = Change::Service(Arc::new(facts));
+    let expected = match contested {
+        true => vec!["10.96.0.1: ns/a ns/b".to_owned()],
+        false => vec![],
+    };
+    let mut world = World::new();
+    let one = vec![service("a", "10.96.0.1"), slice("a", &["10.2.0.1"])];
+    world.apply(one.clone());
+    let plan = world.apply(vec![beyond.clone()]);
+    assert_eq!(world.planner.unjudged().service, 1);
+    assert_eq!(words(&plan).contains(&"no 10.96.0.1".to_owned()), contested);
+    assert_eq!(conflicts(&world.planner), expected);
+    let mut heir = Planner::new();
+    heir.adopt(&world.view, world.maps.installed(), world.now);
+    assert_eq!(conflicts(&heir), expected);
+    world.apply(vec![gone("b")]);
+    assert_eq!(conflicts(&world.planner), [""; 0]);
+    assert_eq!(world.planner.frontend_count(), 1);
+
+    // The claim comes first.
+    let mut world = World::new();
+    world.apply(vec![beyond]);
+    world.apply(one);
+    assert_eq!(conflicts(&world.planner), expected);
+    assert_eq!(world.planner.frontend_count(), usize::from(!contested));
+}

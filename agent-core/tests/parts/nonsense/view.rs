@@ -138,6 +138,7 @@ prop_compose! {
             problems: problem.map(str::to_owned).into_iter().collect(),
             silent,
             ignored,
+            unknown_claims: (ignored % 2 == 1).then(|| ObjectName::new("shop", "claim")),
         }
     }
 }

@@ -175,6 +175,7 @@ impl Store {
         }
         let now = Update {
             problems: self.problems(),
+            unknown_claims: self.budget.unknown_claims.clone(),
             ..Update::default()
         };
         if changes.is_empty() && self.told == now {
@@ -188,6 +189,7 @@ impl Store {
     fn set(&mut self, resource: usize, key: Key, mut facts: Option<Facts>) {
         let before = self.resources[resource].objects.get(&key);
         if let Some(refused) = facts.take_if(|now| !self.budget.admits(before, now)) {
+            self.budget.hide(&refused);
             self.leave_out(&refused);
         }
         self.resources[resource].set(key, facts, &mut self.budget);
@@ -202,7 +204,11 @@ impl Store {
             let key = self
                 .hasher
                 .hash_one((Kind::Service, &**namespace, &**service));
-            self.resources[Kind::Service as usize].set(key, None, &mut self.budget);
+            let services = &mut self.resources[Kind::Service as usize];
+            if let Some(service) = services.objects.get(&key) {
+                self.budget.hide(service);
+            }
+            services.set(key, None, &mut self.budget);
         }
     }
 
@@ -225,6 +231,9 @@ impl Store {
             self.budget.close(namespace, first);
             for (resource, key, weight) in objects {
                 freed += weight;
+                if let Some(facts) = self.resources[resource].objects.get(&key) {
+                    self.budget.hide(facts);
+                }
                 self.resources[resource].set(key, None, &mut self.budget);
             }
             dropped.insert(service);

@@ -200,6 +200,32 @@ fn a_namespace_takes_in_so_much() {
     assert_eq!(known(&store, Kind::Service), held);
 }
 
+/// External IPs may be anybody's addresses: nobody knows which, once the object is left out.
+#[test]
+fn a_service_with_external_ips_that_is_left_out_is_told() {
+    let claim = |name: &str| {
+        let spec = json!({"clusterIP": "10.96.0.1", "externalIPs": ["192.0.2.1"], "ports": [{"port": 80}]});
+        let metadata = json!({"name": name, "namespace": "n"});
+        there(Kind::Service, &json!({"metadata": metadata, "spec": spec}))
+    };
+    let mut store = limited(4_000, 100_000);
+    store.take(claim("kept"));
+    for index in 0..20 {
+        store.take(service(&format!("s{index}"), "10.96.0.1"));
+    }
+    assert_eq!(store.update().unwrap().unknown_claims, None);
+    store.take(claim("z"));
+    let first = Some(ObjectName::new("n", "z"));
+    assert_eq!(store.update().unwrap().unknown_claims, first);
+
+    // One that was kept, and is dropped with its slices.
+    let mut store = limited(4_000, 100_000);
+    store.take(claim("kept"));
+    store.take(slice("kept-1", "kept", 1_000));
+    let first = Some(ObjectName::new("n", "kept"));
+    assert_eq!(store.update().unwrap().unknown_claims, first);
+}
+
 /// Judged by half of its endpoints, connections to the others would be misrouted.
 #[test]
 fn a_service_without_all_its_slices_is_left_out() {

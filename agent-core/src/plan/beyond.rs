@@ -1,0 +1,103 @@
+//! Claims of Services that are not in the plan, since they are beyond a quota. A proxy serves them all the
+//! same, so a frontend of another Service that one of them claims is contested. Nothing is built of
+//! them: their addresses and ports are compared with the frontends that the plan has.
+
+use std::collections::BTreeMap;
+
+use agent_common::service::{FrontendKey, TCP, UDP};
+
+use super::Planner;
+use super::draft::Draft;
+use crate::cluster::{ObjectName, Protocol, ServiceFacts};
+use crate::expect::node::address;
+use crate::view::ClusterView;
+
+/// Stands for a Service without an id among the ids of Services: no Service has this one.
+const BEYOND: u32 = u32::MAX - 1;
+
+/// Frontends of the plan that Services beyond it claim, each with the first that does.
+pub(super) type Beyond = BTreeMap<FrontendKey, ObjectName>;
+impl Planner {
+    /// Contests frontends that Services beyond the plan claim, and ends it where they do not any more.
+    pub(super) fn contest_beyond(&mut self, view: &ClusterView, draft: &mut Draft) {
+        let service = |name| view.state(name)?.service.as_deref();
+        let over = self.quotas.over().filter_map(service);
+        let over: Vec<&ServiceFacts> = over.filter(|service| chooses(service)).collect();
+        let mut claimed = Beyond::new();
+        if !over.is_empty() {
+            let planned = self.planned(draft);
+            for service in over {
+                for key in claims(service, &planned) {
+                    claimed.entry(key).or_insert_with(|| service.name.clone());
+                }
+            }
+        }
+        let before = std::mem::replace(&mut self.beyond, claimed);
+        for key in before.keys() {
+            if !self.beyond.contains_key(key) {
+                self.release(BEYOND, *key, draft);
+            }
+        }
+        let new = self.beyond.keys().filter(|key| !before.contains_key(key));
+        let new: Vec<FrontendKey> = new.copied().collect();
+        for key in new {
+            self.contest(key, BEYOND, draft);
+            self.void(key, draft);
+        }
+    }
+
+    /// The Service beyond the plan that claims a frontend under this id.
+    pub(super) fn claimant_beyond(&self, key: &FrontendKey, id: u32) -> Option<&ObjectName> {
+        self.beyond.get(key).filter(|_| id == BEYOND)
+    }
+
+    /// Frontends that Services of the plan hold or claim, in order, but for the sentinel's: each of its
+    /// probes is followed, and claims of their destinations are found elsewhere ([`rivals`]).
+    ///
+    /// [`rivals`]: crate::expect::rivals
+    fn planned(&self, draft: &Draft) -> Vec<FrontendKey> {
+        let held = self.owners.iter().map(|(key, id)| (*key, *id));
+        let claimed = draft.claims.iter().map(|claim| (claim.key, claim.id));
+        let contested = self.contested.iter();
+        let contested = contested.flat_map(|(key, ids)| ids.iter().map(|id| (*key, *id)));
+        let short = self.shortage.frontends.iter().copied();
+        let all = held.chain(claimed).chain(contested).chain(short);
+        let of_services = all.filter(|(_, id)| *id < BEYOND && !self.is_sentinel(*id));
+        let mut planned: Vec<FrontendKey> = of_services.map(|(key, _)| key).collect();
+        planned.sort_unstable();
+        planned
+    }
+}
+
+/// Whether a Service has addresses that its author chose. Cluster IPs and node ports are given out once.
+fn chooses(service: &ServiceFacts) -> bool {
+    !service.external_ips.is_empty() || !service.load_balancer_ips.is_empty()
+}
+
+/// Frontends of a plan, in order, that a Service claims.
+fn claims<'a>(
+    service: &'a ServiceFacts,
+    planned: &'a [FrontendKey],
+) -> impl Iterator<Item = FrontendKey> + use<'a> {
+    let chosen = service
+        .external_ips
+        .iter()
+        .chain(&service.load_balancer_ips);
+    let keys = chosen.flat_map(|ip| {
+        let address = address(ip);
+        let first = planned.partition_point(|key| key.address < address);
+        let keys = planned[first..].iter();
+        keys.take_while(move |key| key.address == address)
+    });
+    let has_port = move |key: &&FrontendKey| {
+        service.ports.iter().any(|port| {
+            let protocol = match port.protocol {
+                Protocol::Tcp => TCP,
+                Protocol::Udp => UDP,
+                Protocol::Sctp => return false,
+            };
+            port.port.to_be_bytes() == key.port && protocol == key.protocol
+        })
+    };
+    keys.filter(has_port).copied()
+}
