@@ -48,6 +48,42 @@ fn config() -> ProptestConfig {
     }
 }
 
+/// A datapath that is lost at a time, in milliseconds, for a while is 503 within the promise, and 200 within
+/// a time of its repair.
+fn broken_and_repaired(
+    world: World,
+    seed: u64,
+    at: u64,
+    lasts: u64,
+    tables: bool,
+    repaired_within: Duration,
+) -> Result<SimNode, TestCaseError> {
+    let fault = if tables {
+        Fault::TablesGone
+    } else {
+        Fault::Flushed
+    };
+    let (at, repaired) = (ms(at), ms(at + lasts));
+    let world = world
+        .with(at, Act::Break(fault))
+        .with(repaired, Act::Repair(fault));
+    let mut node = SimNode::new(0, world, seed);
+    node.run(RUN);
+    let failed = node.failed_after(BEGIN.plus(at));
+    prop_assert!(
+        failed.is_some_and(|took| took <= PROMISED),
+        "503 after {:?}",
+        failed
+    );
+    let recovered = node.recovered_after(BEGIN.plus(repaired));
+    prop_assert!(
+        recovered.is_some_and(|took| took <= repaired_within),
+        "200 after {:?}",
+        recovered
+    );
+    Ok(node)
+}
+
 proptest! {
     #![proptest_config(config())]
 
@@ -69,19 +105,9 @@ proptest! {
         lasts in 2_000_u64..15_000,
         tables in any::<bool>(),
     ) {
-        let fault = if tables { Fault::TablesGone } else { Fault::Flushed };
-        let (at, repaired) = (ms(at), ms(at + lasts));
-        let world = world
-            .with(at, Act::Break(fault))
-            .with(repaired, Act::Repair(fault));
-        let mut node = SimNode::new(0, world, seed);
-        node.run(RUN);
-        let failed = node.failed_after(BEGIN.plus(at));
-        prop_assert!(failed.is_some_and(|took| took <= PROMISED), "503 after {:?}", failed);
-        let recovered = node.recovered_after(BEGIN.plus(repaired));
-        prop_assert!(recovered.is_some_and(|took| took <= REPAIRED), "200 after {:?}", recovered);
+        let node = broken_and_repaired(world, seed, at, lasts, tables, REPAIRED)?;
         let before = node.answers().iter().find(|answered| answered.livez != 200);
-        prop_assert!(before.is_some_and(|answered| answered.at >= BEGIN.plus(at)));
+        prop_assert!(before.is_some_and(|answered| answered.at >= BEGIN.plus(ms(at))));
     }
 
     #[test]

@@ -13,16 +13,12 @@ use agent_core::sim::{
 use proptest::prelude::*;
 
 use super::worlds;
-use crate::{PROMISED, RUN, config, ms, s};
+use crate::{RUN, broken_and_repaired, config, ms, s};
 
 /// From a repair to 200, where what the tenant's pods lose makes the node look longer.
 const REPAIRED_BESIDE: Duration = Duration::from_secs(5);
 /// Node port of the sentinel in every simulated world.
 const SENTINEL_NODE_PORT: u16 = 32_767;
-
-/// A frontend that another Service claims too says nothing. Until it is so, a tenant who takes the
-/// address of another's Service and the sentinel's has victims in two namespaces, and no referee.
-const CONTESTED_IS_VOID: bool = true;
 
 /// Addresses that a tenant's Service may claim.
 #[derive(Clone, Copy, Debug)]
@@ -130,14 +126,13 @@ prop_compose! {
         world in Just(world),
     ) -> World {
         let mut world = world;
-        let referee = services.iter().all(|of| !of.claims.contains(&Claim::Sentinel));
         // Failures of one namespace are its own trouble while another is in use.
         world.services.push(ServiceSpec::new("namespace-3", 1, 1));
         world.streams.push(Stream::of_pod(4, world.services.len() - 1, s(1)));
         world.services.extend(services);
         world.streams.extend(streams);
         world.acts.extend(acts.into_iter().map(|(at, act)| (ms(at), act)));
-        world.claims_win = claims_win && (CONTESTED_IS_VOID || referee);
+        world.claims_win = claims_win;
         world
     }
 }
@@ -175,16 +170,6 @@ proptest! {
         lasts in 2_000_u64..15_000,
         tables in any::<bool>(),
     ) {
-        let fault = if tables { Fault::TablesGone } else { Fault::Flushed };
-        let (at, repaired) = (ms(at), ms(at + lasts));
-        let world = world
-            .with(at, Act::Break(fault))
-            .with(repaired, Act::Repair(fault));
-        let mut node = SimNode::new(0, world, seed);
-        node.run(RUN);
-        let failed = node.failed_after(BEGIN.plus(at));
-        prop_assert!(failed.is_some_and(|took| took <= PROMISED), "503 after {:?}", failed);
-        let recovered = node.recovered_after(BEGIN.plus(repaired));
-        prop_assert!(recovered.is_some_and(|took| took <= REPAIRED_BESIDE), "200 after {:?}", recovered);
+        broken_and_repaired(world, seed, at, lasts, tables, REPAIRED_BESIDE)?;
     }
 }
