@@ -7,8 +7,7 @@
 use std::time::Duration;
 
 use agent_core::sim::{
-    Act, BEGIN, Claim, Client, Denial, Fault, Foreign, ServiceSpec, SimNode, Stream, TENANT,
-    TENANT_PODS, World,
+    Act, Claim, Client, Denial, Foreign, ServiceSpec, SimNode, Stream, TENANT, TENANT_PODS, World,
 };
 use proptest::prelude::*;
 
