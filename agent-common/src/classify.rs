@@ -226,16 +226,21 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
     None
 }
 
-/// Class of a client. What comes in by a pod's device is a pod's where it is owed the same as what comes
-/// from outside: only kube-proxy knows which of the two an address beyond the Node's ranges is to it.
+/// Class of a client. A connection that comes in by an uplink is an outsider's, whatever source it claims.
+/// One that comes in by a pod's device is a pod's where it is owed the same as one from outside: only
+/// kube-proxy knows which of the two an address beyond the Node's ranges is to it.
 #[inline(always)]
 pub(crate) fn class_of<W: World>(
     world: &W,
     segment: &Segment,
     frontend: &FrontendValue,
 ) -> SourceClass {
+    let flags = world.device_flags();
+    if flags & device_flag::UPLINK != 0 {
+        return SourceClass::External;
+    }
     let class = world.source_class(&segment.source);
-    let by_pod = world.device_flags() & device_flag::PODS != 0;
+    let by_pod = flags & device_flag::PODS != 0;
     let same = frontend.owed_to(SourceClass::Pod) == frontend.owed_to(SourceClass::External);
     if class == SourceClass::External && by_pod && same {
         return SourceClass::Pod;

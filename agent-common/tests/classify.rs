@@ -157,6 +157,20 @@ fn a_pod_is_known_by_its_device(
     assert_eq!(outcome(&node, service, expected, Outcome::Arrived), 1);
 }
 
+/// A sender outside who uses the address of a pod, or of the node, counts as an outsider.
+#[rstest]
+#[case::by_a_pods_device(Device::Client, SourceClass::Pod)]
+#[case::by_an_uplink(Device::Uplink, SourceClass::External)]
+fn a_source_that_comes_in_by_an_uplink_is_outside(
+    #[case] device: Device,
+    #[case] expected: SourceClass,
+) {
+    let node = Node::new(Family::V4);
+    let Stage { pod, web, .. } = node.stage;
+    node.take(&Step::In(device, packet::syn(pod, web, ISN)));
+    assert_eq!(outcome(&node, scenario::WEB, expected, Outcome::Arrived), 1);
+}
+
 /// The node, while other processors move every state between a look and a step.
 struct Busy<'a>(&'a Node);
 

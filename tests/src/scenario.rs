@@ -895,9 +895,9 @@ fn answers(s: &Stage) -> Vec<Scenario> {
             Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven]).lost(WEB, Pod),
         ),
         scenario(
-            "an answer for a pod behind the uplink leaves by it",
+            "a client that comes in by the uplink under a pod's address is outside, and answered there",
             leaves_by_the_uplink(Uplink),
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven, Answered]),
+            Seen::of(WEB, External, &[Arrived, Forwarded, Proven, Answered]),
         ),
         scenario(
             "a copy of a SYN leaves by another device",
