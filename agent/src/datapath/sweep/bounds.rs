@@ -35,7 +35,9 @@ pub(super) struct Candidate {
 
 /// Keys of the entries that are to go.
 pub(super) fn surplus(mut entries: Vec<Candidate>) -> Vec<PendingKey> {
-    if entries.len() <= PER_CLIENT {
+    let waiting = entries.iter().filter(|entry| entry.is_waiting).count();
+    // Connections that are answered fill a busy node's map: they need not be sorted.
+    if entries.len() <= CROWDED && waiting <= PER_CLIENT {
         return Vec::new();
     }
     // Of one client or Service the newest stay, and first of all those that are still to be judged.

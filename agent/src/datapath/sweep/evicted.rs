@@ -58,8 +58,8 @@ impl Evicted {
     }
 }
 
-/// Sequence numbers are as good as random: no other hash is needed, and whoever chooses his own hits
-/// those of nobody else more often.
+/// Sequence numbers are as good as random: no other hash is needed. A client that chooses its own hits
+/// those of others no more often.
 fn place(key: &PendingKey) -> (usize, u64) {
     let at = (key.isn ^ (key.family << 23)) as usize % BITS;
     (at / 64, 1 << (at % 64))
