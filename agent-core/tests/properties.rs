@@ -5,6 +5,7 @@
 //! tests of their own in `known`: a change of the rules has to turn them round.
 
 mod parts {
+    pub(crate) mod fault;
     pub(crate) mod nonsense;
     mod tenants;
     pub(crate) mod worlds;
@@ -20,6 +21,7 @@ use agent_core::sim::{
     Act, BEGIN, Client, Denial, Fault, Fleet, ServiceSpec, SimNode, Stream, World,
 };
 use agent_core::time::Mono;
+use parts::fault::broken_and_repaired;
 use parts::{nonsense, worlds};
 use proptest::prelude::*;
 
@@ -46,42 +48,6 @@ fn config() -> ProptestConfig {
         failure_persistence: None,
         ..config
     }
-}
-
-/// A datapath that is lost at a time, in milliseconds, for a while is 503 within the promise, and 200 within
-/// a time of its repair.
-fn broken_and_repaired(
-    world: World,
-    seed: u64,
-    at: u64,
-    lasts: u64,
-    tables: bool,
-    repaired_within: Duration,
-) -> Result<SimNode, TestCaseError> {
-    let fault = if tables {
-        Fault::TablesGone
-    } else {
-        Fault::Flushed
-    };
-    let (at, repaired) = (ms(at), ms(at + lasts));
-    let world = world
-        .with(at, Act::Break(fault))
-        .with(repaired, Act::Repair(fault));
-    let mut node = SimNode::new(0, world, seed);
-    node.run(RUN);
-    let failed = node.failed_after(BEGIN.plus(at));
-    prop_assert!(
-        failed.is_some_and(|took| took <= PROMISED),
-        "503 after {:?}",
-        failed
-    );
-    let recovered = node.recovered_after(BEGIN.plus(repaired));
-    prop_assert!(
-        recovered.is_some_and(|took| took <= repaired_within),
-        "200 after {:?}",
-        recovered
-    );
-    Ok(node)
 }
 
 proptest! {

@@ -11,8 +11,9 @@ use agent_core::sim::{
 };
 use proptest::prelude::*;
 
+use super::fault::broken_and_repaired;
 use super::worlds;
-use crate::{RUN, broken_and_repaired, config, ms, s};
+use crate::{RUN, config, ms, s};
 
 /// From a repair to 200, where what the tenant's pods lose makes the node look longer.
 const REPAIRED_BESIDE: Duration = Duration::from_secs(5);
