@@ -72,7 +72,8 @@ impl SentinelLedger {
 
     /// Whether a probe says nothing since another Service claims what it dialled. A lane that no other
     /// claims any more has to pass first: the rules follow the change in their own time. A claim only
-    /// adds rules: that a cluster IP leaves untranslated is for want of any, whoever claims it.
+    /// adds rules: that a cluster IP leaves untranslated is for want of any, whoever claims it. Nor does
+    /// it keep the kernel from forwarding, or fill the table of connections.
     pub(super) fn voids_by_claim(&mut self, lane: Lane, outcome: ProbeOutcome) -> bool {
         let contest = self.contest(lane);
         let (is_contested, loops) = (contest.is_some(), contest.is_some_and(|of| of.loops));
@@ -80,8 +81,12 @@ impl SentinelLedger {
         let passed = matches!(outcome, ProbeOutcome::Passed { .. });
         ledger.claimed &= is_contested || !passed;
         let to_cluster_ip = matches!(lane.path, ProbePath::Pod | ProbePath::OffCluster);
-        let leaked = outcome == ProbeOutcome::Failed(ProbeCause::Leaked);
-        ledger.claimed && !(leaked && to_cluster_ip && !loops)
+        let is_certain = match outcome {
+            ProbeOutcome::Failed(ProbeCause::Leaked) => to_cluster_ip && !loops,
+            ProbeOutcome::Failed(ProbeCause::ForwardingOff | ProbeCause::ConntrackFull) => true,
+            _ => false,
+        };
+        ledger.claimed && !is_certain
     }
 
     /// Whether probes of a lane say anything of real connections: those of the node's own path always

@@ -293,6 +293,10 @@ impl Seen {
         let is_blind = beside(&blind, UNARMED);
         match kind {
             _ if away => Err("the agent was away"),
+            // He may deny his own pods besides (ADR 33).
+            Fault::ForwardDropped if beside(&[Deed::Tenant(Tenant::ClaimsProbed)], UNARMED) => {
+                Err("a tenant claimed all that probes dial, and pods that are denied look the same")
+            }
             // Real traffic shows handshakes, and they work.
             Fault::DataDropped if is_blind => {
                 Err("only the sentinel sends data, and it was disturbed")

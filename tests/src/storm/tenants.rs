@@ -135,7 +135,7 @@ impl Tenants {
                 let nodes = Family::ALL.map(|family| stage.world.node_address(family));
                 let mut objects = vec![
                     service("claim", CLAIM, &clusters, &[Sentinel::PORT]),
-                    service("probed", PROBED, &nodes, &[30_999, 10_256]),
+                    service("probed", PROBED, &nodes, &[30_999]),
                 ];
                 objects.extend(slices("claim", &server(), Stage::PORT));
                 objects.extend(slices("probed", &server(), Stage::PORT));

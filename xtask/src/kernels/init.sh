@@ -14,7 +14,8 @@ ln -sfn /proc/self/fd/0 /dev/stdin
 ln -sfn /proc/self/fd/1 /dev/stdout
 ln -sfn /proc/self/fd/2 /dev/stderr
 mount -t tmpfs tmpfs /run
-mount -t tmpfs tmpfs /tmp
+# Parts of a checkout below /tmp are in the archive, and would be hidden.
+[ -n "$(ls -A /tmp 2>/dev/null)" ] || mount -t tmpfs tmpfs /tmp
 mkdir -p /dev/shm /run/netns /run/lock
 mount -t tmpfs tmpfs /dev/shm
 mount -t cgroup2 cgroup2 /sys/fs/cgroup

@@ -205,6 +205,30 @@ fn a_node_of_which_every_lane_is_claimed_is_accused_by_leaks_alone() {
     assert_ne!(rounds(&mut scene, leaking, 3), State::Broken);
 }
 
+/// A tenant's rule may drop probes, and cannot keep the kernel from forwarding.
+#[rstest]
+#[case::the_kernel_forwards(true, false)]
+#[case::it_does_not(false, true)]
+fn forwarding_that_is_off_is_no_claims_doing(#[case] forwards: bool, #[case] broken: bool) {
+    let mut scene = scene();
+    claim_all(&mut scene);
+    for _ in 0..20 {
+        scene.later(250);
+        scene.kernel(Some(ms(scene.now())), Some(forwards));
+        for path in [ProbePath::OffCluster, ProbePath::NodePort] {
+            scene.probe(arriving(path, scene.now()));
+        }
+        scene.kernel(Some(ms(scene.now())), Some(forwards));
+        scene.idle();
+    }
+    assert_eq!(
+        scene.state() == State::Broken,
+        broken,
+        "{:?}",
+        scene.state()
+    );
+}
+
 /// The tenant's endpoint is the sentinel's cluster IP: his rule leads probes back to where they came.
 #[test]
 fn a_claim_that_leads_back_looks_like_no_rule() {

@@ -7,7 +7,8 @@ pub enum Tenant {
     ClaimsFirst,
     /// The same, and they do not.
     ClaimsLast,
-    /// His Services claim what the sentinel's probes dial, and the port of /healthz.
+    /// His Services claim what the sentinel's probes dial. The port of /healthz is left out: load balancers
+    /// would get his answer, and the storm judges by theirs.
     ClaimsProbed,
     /// A Service of his claims the address of the sentinel's endpoint, and has it as its own.
     ClaimsEcho,
