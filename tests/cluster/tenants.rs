@@ -7,7 +7,9 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use agent_common::abi::MAX_PENDING;
+use agent_common::abi::{ABI_VERSION, MAX_PENDING, map};
+use agent_common::evidence::UdpPorts;
+use aya::maps::{Array, Map, MapData};
 use node_tests::cluster::{Mode, create, namespace};
 use node_tests::scene::{blames, family_of};
 use node_tests::traffic::{Flood, Plan};
@@ -320,4 +322,38 @@ fn a_flood_to_a_service_without_endpoints_fills_no_map() {
     thread::sleep(Duration::from_secs(1));
     assert_ne!(before, proof(), "no connection is followed any more");
     never_503(&watch);
+}
+
+/// UDP Services on ever other ports: each port costs its datagrams a lookup while it is marked.
+#[test]
+fn udp_services_that_went_leave_no_port_marked() {
+    let name = "udp_services_that_went_leave_no_port_marked";
+    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    let marked = || {
+        let maps = scene.world.pin_dir().join(format!("v{ABI_VERSION}/maps"));
+        let data = MapData::from_pin(maps.join(map::UDP_PORTS)).expect("a pinned map");
+        let ports: Array<_, UdpPorts> = Map::Array(data).try_into().expect("the map of ports");
+        let words = ports.get(&0, 0).expect("the ports").words;
+        words.into_iter().map(u64::count_ones).sum::<u32>()
+    };
+    let before = marked();
+    namespace(&scene.api, TENANT).expect("a namespace");
+    for round in 0..3 {
+        scene.tenants(
+            &format!("udp-{round}"),
+            &ports(2_000 + 500 * round, 500, "UDP"),
+        );
+        // Those of the rounds before may be unmarked by now.
+        let wanted = before + 500;
+        let seen = until(PATIENCE, || (marked() >= wanted).then_some(()));
+        assert!(seen.is_some(), "{} of {wanted} are marked", marked());
+        let service = format!("{SERVICES}/udp-{round}");
+        scene.api.delete(&service).expect("delete a Service");
+    }
+    let gone = until(Duration::from_secs(180), || {
+        (marked() == before).then_some(())
+    });
+    assert!(gone.is_some(), "{} of {before} are left", marked());
 }
