@@ -133,6 +133,8 @@ pub struct EndpointFacts {
     pub terminating: bool,
     /// `nodeName` is this node.
     pub local: bool,
+    /// Number of the other node that `nodeName` is, by [`Change::Peers`]; zero where there is none.
+    pub peer: u16,
 }
 
 /// Facts of an EndpointSlice of address type IPv4 or IPv6.
@@ -172,6 +174,8 @@ pub enum Change {
         /// Name of its Service, same namespace.
         service: Arc<str>,
     },
+    /// Names of other nodes, for the numbers that follow those given so far; the first is 1.
+    Peers(Vec<Arc<str>>),
     /// Everything that was there at the start has been delivered.
     Synced,
 }

@@ -3,7 +3,7 @@
 //! Values that the API server would have refused are refused here too, with the object, the field
 //! and the value: a folder has no API server in front of it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::facts::{Facts, Object};
 use agent_core::brake::FLEET;
 use agent_core::cluster::{
-    EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SliceFacts,
+    Change, EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SliceFacts,
     SlicePort,
 };
 use agent_core::expect::node::address;
@@ -68,6 +68,10 @@ type Converted = Result<Option<Facts>, Invalid>;
 pub(super) struct Converter {
     node_name: String,
     shared: HashSet<Arc<str>>,
+    /// Numbers of other nodes, from 1 on.
+    peers: HashMap<Arc<str>, u16>,
+    /// Nodes with a number that was not delivered yet, in order.
+    new_peers: Vec<Arc<str>>,
 }
 
 impl Converter {
@@ -75,7 +79,7 @@ impl Converter {
     pub(super) fn new(node_name: &str) -> Self {
         Self {
             node_name: node_name.to_owned(),
-            shared: HashSet::new(),
+            ..Self::default()
         }
     }
 
@@ -207,15 +211,45 @@ impl Converter {
         }))))
     }
 
-    fn endpoint(&self, endpoint: &Endpoint, ip: &IpAddr) -> EndpointFacts {
+    /// Nodes that got a number since the last call. Belongs before the slices that name them.
+    pub(super) fn new_peers(&mut self) -> Option<Change> {
+        let new = std::mem::take(&mut self.new_peers);
+        (!new.is_empty()).then_some(Change::Peers(new))
+    }
+
+    /// Number of another node. Names come and go: the numbers suffice for all of them but in a cluster
+    /// that makes tens of thousands of nodes while this agent runs.
+    fn peer(&mut self, name: &str) -> u16 {
+        if let Some(known) = self.peers.get(name) {
+            return *known;
+        }
+        let Some(number) = u16::try_from(self.peers.len())
+            .ok()
+            .and_then(|n| n.checked_add(1))
+        else {
+            return 0;
+        };
+        let name: Arc<str> = name.into();
+        self.peers.insert(Arc::clone(&name), number);
+        self.new_peers.push(name);
+        number
+    }
+
+    fn endpoint(&mut self, endpoint: &Endpoint, ip: &IpAddr) -> EndpointFacts {
         let conditions = endpoint.conditions.as_ref();
+        let node = endpoint.node_name.as_deref().unwrap_or_default();
+        let local = !node.is_empty() && node == self.node_name;
         EndpointFacts {
             address: address(ip),
             ready: conditions.and_then(|c| c.ready).unwrap_or(true),
             serving: conditions.and_then(|c| c.serving).unwrap_or(true),
             terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
-            local: !self.node_name.is_empty()
-                && endpoint.node_name.as_deref() == Some(&*self.node_name),
+            local,
+            peer: if local || node.is_empty() {
+                0
+            } else {
+                self.peer(node)
+            },
         }
     }
 

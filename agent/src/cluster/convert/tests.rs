@@ -160,6 +160,8 @@ endpoints:
     let names: Vec<&str> = facts.ports.iter().map(|port| &*port.name).collect();
     assert_eq!(names, ["a"]);
     let endpoint = |ip: [u8; 4], ready, terminating, local| EndpointFacts {
+        // The first other node that was named.
+        peer: u16::from(!local),
         address: agent_common::service::mapped(ip),
         ready,
         serving: true,
