@@ -25,8 +25,8 @@
 use crate::evidence::{Anomaly, Fault, Outcome, Pending, PendingKey, anomaly_flag, state};
 use crate::packet::{Kind, Segment};
 use crate::service::{
-    Address, EndpointKey, EndpointValue, FrontendKey, FrontendKind, FrontendValue, Owed, Port,
-    SourceClass, TCP, device_flag, endpoint_flag, frontend_flag,
+    Address, EndpointKey, EndpointValue, FrontendKey, FrontendKind, FrontendValue, Owed,
+    PEER_SHIFT, Port, SourceClass, TCP, device_flag, endpoint_flag, frontend_flag,
 };
 use crate::transition::{self, Sighting, Step, advance, detail};
 
@@ -49,6 +49,8 @@ pub trait Connection {
     fn swap(&self, from: u32, to: u32) -> bool;
     /// Notes when the first answer to a datagram came, in microseconds from its arrival.
     fn answered_after(&self, _us: u32) {}
+    /// Notes the other node that a connection was sent to.
+    fn sent_to(&self, _peer: u16) {}
 }
 
 /// Inputs and actions of the rules. Lookups are by value where the values are small.
@@ -268,7 +270,7 @@ pub(crate) fn pending_of<W: World>(
         owed: frontend.owed_to(class),
         kind: frontend.kind,
         flags: frontend.flags,
-        answer_us: 0,
+        note: 0,
     }
 }
 
@@ -310,6 +312,10 @@ fn leaves<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         return None;
     };
     let sighting = departure(world, segment, connection.fields())?;
+    let peer = (sighting.details & detail::PEER) >> PEER_SHIFT;
+    if peer != 0 {
+        connection.sent_to(peer as u16);
+    }
     Some((connection, sighting))
 }
 
@@ -342,7 +348,7 @@ pub(crate) fn departure<W: World>(
     let details = match kind == transition::Kind::ToEndpoint && local {
         true if world.route_names_device(segment) => detail::PROVEN,
         true => detail::ASIDE,
-        false => 0,
+        false => endpoint.map_or(0, |value| value.flags & detail::PEER),
     };
     Some(Sighting::new(kind, details))
 }

@@ -14,7 +14,7 @@ pub struct PendingKey {
     pub family: u32,
 }
 
-/// A connection under way, written once at its first sighting; only `state` changes.
+/// A connection under way, written once at its first sighting; only `state` and `note` change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Pending {
@@ -42,8 +42,10 @@ pub struct Pending {
     pub kind: u8,
     /// Bits of [`frontend_flag`](crate::service::frontend_flag).
     pub flags: u8,
-    /// Microseconds from a datagram's arrival to its first answer; else zero.
-    pub answer_us: u32,
+    /// Of a datagram: microseconds from its arrival to its first answer. Of a connection: number of
+    /// the other node that it was last sent to ([`EndpointValue::peer`](crate::service::EndpointValue::peer)).
+    /// Zero before that.
+    pub note: u32,
 }
 
 /// Bits of a connection's state. No bit is ever taken back.

@@ -207,9 +207,20 @@ pub struct EndpointKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct EndpointValue {
-    /// Bits of [`endpoint_flag`].
+    /// Bits of [`endpoint_flag`], and from [`PEER_SHIFT`] on the number of the node that it is on.
     pub flags: u32,
 }
+
+impl EndpointValue {
+    /// Number of the other node that it is on; zero for this node and where that is not known.
+    #[inline(always)]
+    pub fn peer(&self) -> u16 {
+        (self.flags >> PEER_SHIFT) as u16
+    }
+}
+
+/// Position of a node's number in [`EndpointValue::flags`].
+pub const PEER_SHIFT: u32 = 16;
 
 /// Flags of an endpoint.
 pub mod endpoint_flag {

@@ -196,11 +196,13 @@ pub enum Cause {
     AnswerLost,
     /// The table of tracked connections is full, and new ones are dropped.
     ConntrackFull,
+    /// Connections leave for other nodes, and no node answers.
+    Overlay,
 }
 
 impl Cause {
     /// Names as metrics and `/verdict` show them.
-    const NAMES: [(Cause, &'static str); 11] = [
+    const NAMES: [(Cause, &'static str); 12] = [
         (Cause::Leaked, "leaked"),
         (Cause::Refused, "refused"),
         (Cause::Misrouted, "misrouted"),
@@ -212,8 +214,9 @@ impl Cause {
         (Cause::NotMasqueraded, "not_masqueraded"),
         (Cause::AnswerLost, "answer_lost"),
         (Cause::ConntrackFull, "conntrack_full"),
+        (Cause::Overlay, "overlay"),
     ];
-    pub const ALL: [Cause; 11] = firsts(&Self::NAMES);
+    pub const ALL: [Cause; 12] = firsts(&Self::NAMES);
 
     pub fn of(failure: Failure) -> Cause {
         Failure::CAUSES[failure as usize].1

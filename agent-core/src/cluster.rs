@@ -133,6 +133,8 @@ pub struct EndpointFacts {
     pub terminating: bool,
     /// `nodeName` is this node.
     pub local: bool,
+    /// Number of the other node that `nodeName` is, by [`Change::Peers`]; zero where there is none.
+    pub peer: u16,
 }
 
 /// Facts of an EndpointSlice of address type IPv4 or IPv6.
@@ -172,6 +174,9 @@ pub enum Change {
         /// Name of its Service, same namespace.
         service: Arc<str>,
     },
+    /// Numbers of other nodes, from 1 to [`PEERS`](crate::peers::PEERS). A number that comes again
+    /// stands for another node from then on.
+    Peers(Vec<(u16, Arc<str>)>),
     /// Everything that was there at the start has been delivered.
     Synced,
 }

@@ -14,6 +14,7 @@ use crate::drain::Outside;
 use crate::evidence::{CountDelta, ServiceInfo, Sighting};
 use crate::expect::sentinel::Sentinel;
 use crate::owners::OwnersRead;
+use crate::peers::PeerSample;
 use crate::plan::{Installed, MapChange, Missing};
 use crate::shape;
 use crate::time::Mono;
@@ -161,6 +162,9 @@ pub struct KernelSample {
     /// that keeps answers away.
     #[serde(default)]
     pub unanswered: [u32; FAMILIES],
+    /// Connections to other nodes.
+    #[serde(default, skip_serializing_if = "PeerSample::is_empty")]
+    pub peers: PeerSample,
     /// New connections from outside, which concern the drain insight alone and are not recorded.
     #[serde(skip)]
     pub outside: Outside,

@@ -18,7 +18,6 @@ use thiserror::Error;
 use crate::cause::Failure;
 use crate::cluster::ObjectName;
 use crate::time::Mono;
-#[cfg(feature = "testing")]
 pub(crate) use doubts::ip_of;
 pub use doubts::{Doubts, count};
 

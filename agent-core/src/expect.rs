@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use agent_common::service::{
     Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendKind, FrontendValue, Owed,
-    Port, SOURCE_CLASSES, TCP, UDP, endpoint_flag, frontend_flag,
+    PEER_SHIFT, Port, SOURCE_CLASSES, TCP, UDP, endpoint_flag, frontend_flag,
 };
 
 use crate::cluster::{EndpointFacts, Protocol, ServiceFacts, ServicePort, SliceFacts};
@@ -88,6 +88,8 @@ pub struct Endpoint {
     pub local: bool,
     /// Whether it is a UDP port's.
     pub udp: bool,
+    /// Number of the other node that it is on; zero where that is not known.
+    pub peer: u16,
 }
 
 impl Endpoint {
@@ -105,7 +107,8 @@ impl Endpoint {
     pub fn value(&self) -> EndpointValue {
         EndpointValue {
             flags: if self.local { endpoint_flag::LOCAL } else { 0 }
-                | if self.udp { endpoint_flag::UDP } else { 0 },
+                | if self.udp { endpoint_flag::UDP } else { 0 }
+                | u32::from(self.peer) << PEER_SHIFT,
         }
     }
 }
@@ -305,6 +308,7 @@ impl EndpointSets {
             port: number.to_be_bytes(),
             local: facts.local,
             udp: port.1 == Protocol::Udp,
+            peer: facts.peer,
         };
         let mut reachable = Vec::with_capacity(usable().count());
         reachable.extend(usable().filter(chosen).map(endpoint));

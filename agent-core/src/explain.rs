@@ -16,7 +16,7 @@ use crate::ledger::Lacking;
 use crate::limits::Limits;
 use crate::names;
 use crate::time::{Mono, Spoken};
-use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule};
+use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, PeersLacking, Rule};
 use crate::verdict::{FamilyVerdict, Verdict};
 pub use lanes::{is_explained, lane_label, meaning, path_label, sentence};
 pub use remedies::{Remedy, next, of_why};
@@ -112,6 +112,28 @@ impl Words<'_> {
                      them; the way out may be broken"
                 )
             }
+            Evidence::Peers {
+                nodes,
+                services,
+                connections,
+                since,
+                lacking,
+            } => {
+                let (what, why) = match lacking {
+                    None => (
+                        "no other node answers",
+                        ", while an endpoint of this node does",
+                    ),
+                    Some(lacking) => ("other nodes do not answer", self.peers_lacking(*lacking)),
+                };
+                format!(
+                    "{what} pods of this node since {} ago ({}: {connections} connections to {} \
+                     sent and not answered){why}",
+                    self.ago(*since),
+                    listed(nodes),
+                    listed(services),
+                )
+            }
             Evidence::Connection { path, at } => {
                 let (client, ago) = (client(*path), self.ago(*at));
                 format!("a new connection from {client} got through {ago} ago")
@@ -176,6 +198,19 @@ impl Words<'_> {
                 )
             }
             Lacking::Time => format!("for less than {}", Spoken(limits.broken_after)),
+        }
+    }
+
+    fn peers_lacking(&self, lacking: PeersLacking) -> &'static str {
+        match lacking {
+            PeersLacking::Answers => "; others answer, so they are accused and not this node",
+            PeersLacking::Nodes => "; too few to accuse this node",
+            PeersLacking::Services => "; too few Services and namespaces to accuse this node",
+            PeersLacking::Clients => "; too few pods dialled to accuse this node",
+            PeersLacking::Local => {
+                "; nor does an endpoint of this node for any of them, so a policy may deny them"
+            }
+            PeersLacking::Time => "; not confirmed yet",
         }
     }
 
@@ -270,6 +305,7 @@ pub fn cause(cause: Cause) -> &'static str {
         Cause::NotMasqueraded => "not masqueraded, sent on with the client's own address",
         Cause::AnswerLost => "answer lost, it came back into the node and no further",
         Cause::ConntrackFull => "conntrack full, the kernel has no room to track it",
+        Cause::Overlay => "overlay, sent to other nodes and not answered",
     }
 }
 
@@ -308,6 +344,15 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
             limits.broken_services,
             limits.broken_namespaces,
             limits.broken_sources,
+        ),
+        (Rule::BrokenByPeers, _) => format!(
+            "For at least {} no node answered of at least 3 that had answered before. At least {} pods \
+             of this node dialled at least {} Services there, of {} namespaces where as many are in \
+             use, and for one of these an endpoint of this node answered meanwhile.",
+            Spoken(limits.broken_after),
+            limits.broken_sources,
+            limits.broken_services,
+            limits.broken_namespaces,
         ),
         (Rule::StaleByProbes, _) => format!(
             "Probes of a path that stands for the node pass, but met an old generation of the \

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::cause::{Cause, FAILURES, Failure};
 use crate::evidence::ObserverHealth;
 use crate::limits::{FORGOTTEN, Limits};
+use crate::peers::PeerLedger;
 use crate::probes::{SentinelLedger, SentinelMemory};
 use crate::time::Mono;
 pub(crate) use absorb::LOST_NOTICED;
@@ -56,6 +57,9 @@ pub struct Ledger {
     pub(crate) restored: Option<Mono>,
     /// Until when nothing was missed: the last sample, also that of a remembered ledger.
     seen: Option<Mono>,
+    /// Connections to other nodes.
+    #[serde(default)]
+    pub peers: PeerLedger,
     /// Results of probes, apart from all of the above.
     pub sentinel: SentinelLedger,
 }

@@ -26,6 +26,7 @@ pub mod limits;
 pub mod names;
 pub mod node;
 pub mod owners;
+pub mod peers;
 pub mod plan;
 pub mod probes;
 pub mod record;

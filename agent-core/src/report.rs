@@ -27,10 +27,12 @@ use crate::verdict::Verdict;
 mod answers;
 mod claims;
 pub mod drain;
+mod peers;
 pub mod sentinel;
 
 pub use answers::{AnswerReport, Answers, FleetSeen};
 pub use claims::{CLAIMS_SHOWN, ClaimOwner, ClaimReport, ClaimsReport};
+pub use peers::{PeerReport, PeersReport};
 pub use sentinel::{SentinelReport, SentinelState};
 
 pub const SCHEMA: u32 = 1;
@@ -67,6 +69,9 @@ pub struct Report {
     /// What is known of the other nodes, and how lenient it makes this one.
     #[serde(default)]
     pub fleet: FleetSeen,
+    /// Connections to other nodes.
+    #[serde(default)]
+    pub peers: PeersReport,
     /// Way by which connections to the healthz port come here.
     pub port: PortReport,
     /// Services by outcome: all in trouble, then the busiest.
@@ -317,6 +322,7 @@ impl Report {
             sentinel: replayed_sentinel(node),
             answers: Answers::from(&moment.judged.answers),
             fleet: FleetSeen::of(node.judge()),
+            peers: PeersReport::of(node),
             port: PortReport::default(),
             services: Vec::new(),
             services_omitted: 0,

@@ -7,6 +7,7 @@
 pub mod finding;
 mod judge;
 mod lanes;
+mod peers;
 pub mod report;
 mod views;
 

@@ -77,6 +77,8 @@ impl Applied {
 pub struct ClusterView {
     node: Option<Arc<NodeFacts>>,
     services: HashMap<ObjectName, ServiceState>,
+    /// Names of other nodes by number.
+    peers: BTreeMap<u16, Arc<str>>,
     synced: bool,
 }
 
@@ -112,6 +114,7 @@ impl ClusterView {
                     };
                     self.change(owner, &mut applied, |state| state.remove_slice(&slice));
                 }
+                Change::Peers(names) => self.peers.extend(names),
                 Change::Synced => {
                     applied.synced |= !self.synced;
                     self.synced = true;
@@ -125,6 +128,11 @@ impl ClusterView {
     /// This node, where its object is known.
     pub fn node(&self) -> Option<&NodeFacts> {
         self.node.as_deref()
+    }
+
+    /// Name of another node by its number.
+    pub fn peer(&self, number: u16) -> Option<&Arc<str>> {
+        self.peers.get(&number)
     }
 
     /// Whether everything that was there at the start has been delivered.

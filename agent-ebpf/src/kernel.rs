@@ -81,7 +81,13 @@ impl Connection for Entry {
     #[inline(always)]
     fn answered_after(&self, us: u32) {
         // SAFETY: see the type; one aligned word, written by whoever moved the state alone.
-        unsafe { (&raw mut (*self.0).answer_us).write_volatile(us) };
+        unsafe { (&raw mut (*self.0).note).write_volatile(us) };
+    }
+
+    #[inline(always)]
+    fn sent_to(&self, peer: u16) {
+        // SAFETY: see the type; one aligned word, and the last of two CPUs that write it is right.
+        unsafe { (&raw mut (*self.0).note).write_volatile(u32::from(peer)) };
     }
 }
 

@@ -3,8 +3,9 @@
 
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
-use node_tests::scene::{Scene, eventually, path_of};
+use node_tests::scene::{Scene, eventually, path_of, wait_answers};
 use node_tests::world::Family;
+use rstest::rstest;
 
 use crate::overlay::tunnels;
 use crate::parts::{NAMED, SOUND, some_fail, stays};
@@ -54,6 +55,93 @@ fn a_dead_overlay_proves_nothing() {
         let now = counts(&scene, "proven");
         now.iter().zip(after.0).all(|(now, then)| *now > then)
     });
+}
+
+/// Three other nodes, of which pods of this one dial three Services; one has an endpoint here too. The
+/// nodes are one namespace with three names: the agent knows nodes by their slices.
+fn dial_three_nodes(scene: &mut Scene) {
+    tunnels(scene);
+    for (index, node, pod) in [
+        (4, "far-a", "web-3"),
+        (5, "far-b", "api-2"),
+        (6, "far-c", "web-3"),
+    ] {
+        let mut service = Service::new(node, index, [scene.world.pod(pod)]);
+        service.endpoints[0].node = node;
+        if node == "far-a" {
+            let near = Service::new("near", index, [scene.world.pod("web-1")]);
+            service.endpoints.extend(near.endpoints);
+        }
+        scene.manifests.add(service).expect("a Service");
+    }
+    scene.rules.install().expect("its rules");
+    for family in Family::ALL {
+        for service in ["far-a", "far-b", "far-c"] {
+            for pod in ["client-1", "client-2"] {
+                let plan = scene.pod_plan(pod, scene.cluster_ip(service, family));
+                scene.run(plan.rate(4.0));
+            }
+        }
+    }
+    scene.wait("three nodes dialled, none silent", |report| {
+        report["peers"]["dialled"] == 3 && report["peers"]["silent"] == serde_json::json!([])
+    });
+    wait_pods_proven(scene);
+}
+
+#[rstest]
+#[case::nothing_arrives("input")]
+#[case::nothing_comes_back("output")]
+fn a_dead_overlay_that_pods_feel_is_named_and_accuses_the_node(#[case] hook: &str) {
+    let name = format!("dead_overlay_{hook}");
+    let Some(mut scene) = Scene::idle(&name, Backend::Nftables, &[]) else {
+        return;
+    };
+    dial_three_nodes(&mut scene);
+    let watch = scene.watch();
+    let dead = format!(
+        "table inet dead {{\n\
+         chain it {{ type filter hook {hook} priority -300; udp dport 8472 drop\n}}\n}}\n"
+    );
+    scene.world.worker.nft(&dead).expect("a dead overlay");
+    wait_answers(&watch, 503);
+    let report = scene.report();
+    assert_eq!(report["verdict"]["cause"], "overlay", "{report:#}");
+    let reason = report["verdict"]["reason"].as_str().unwrap_or_default();
+    let is_named = |node: &&str| reason.contains(*node);
+    assert!(["far-a", "far-b", "far-c"].iter().all(is_named), "{reason}");
+    scene
+        .world
+        .worker
+        .nft("delete table inet dead")
+        .expect("repair");
+    wait_answers(&watch, 200);
+}
+
+/// One node answers, the others do not: they are powered off, drained or cut off.
+#[test]
+fn nodes_that_are_silent_while_another_answers_accuse_themselves() {
+    let name = "nodes_that_are_silent_while_another_answers_accuse_themselves";
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    dial_three_nodes(&mut scene);
+    let watch = scene.watch();
+    let gone = scene.world.pod("web-3");
+    let off = format!(
+        "table inet off {{\n\
+         chain forward {{ type filter hook forward priority -300; ip daddr {} drop\n\
+         ip6 daddr {} drop\n}}\n}}\n",
+        gone.v4, gone.v6
+    );
+    scene.world.worker.nft(&off).expect("a node that is off");
+    some_fail(&scene);
+    stays(&scene, &watch, &NAMED);
+    let report = scene.report();
+    let silent: Vec<&str> = (report["peers"]["silent"].as_array())
+        .map(|nodes| nodes.iter().filter_map(|node| node.as_str()).collect())
+        .unwrap_or_default();
+    assert_eq!(silent, ["far-a", "far-c"], "{report:#}");
 }
 
 fn counts(scene: &Scene, outcome: &str) -> [u64; 2] {

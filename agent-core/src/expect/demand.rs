@@ -75,6 +75,7 @@ mod tests {
             port: number + 1,
         };
         let endpoint = EndpointFacts {
+            peer: 0,
             address: address(&IpAddr::from([10, 244, 0, 7])),
             ready: true,
             serving: true,

@@ -122,6 +122,13 @@ fn entry(cause: Cause) -> Entry {
              --conntrack-max-per-core), or stop the client that opens too many connections: the \
              second command counts them by address.",
         ),
+        Cause::Overlay => (
+            &["ip -s -d link show type vxlan", "ip route"],
+            "The node sends to other nodes, and the network between them loses it. Look for a firewall \
+             at the tunnel's port (VXLAN 8472 or 4789, Geneve 6081, WireGuard 51820 or 51871, or IP \
+             protocol 4), for checksum offload (`ethtool -K DEVICE tx-checksum-ip-generic off` as a \
+             trial), and at the CNI's agent on this node.",
+        ),
         Cause::Unheard => (
             &[],
             "The way out of the node is broken behind it: look at the uplink, its switch, and a \

@@ -12,6 +12,7 @@ use super::{Ledger, SERVICES_TRACKED, Track};
 use crate::cause::Failure;
 use crate::evidence::{CountDelta, Directory, Sample, ServiceInfo, Sighting};
 use crate::limits::{DISPUTED, KEPT};
+use crate::peers::PeerSample;
 use crate::time::Mono;
 
 /// A lost connection is noticed this long after its arrival at the latest, the look included.
@@ -70,6 +71,14 @@ impl Ledger {
             if counts && let Some(info) = real(sighting.service) {
                 self.absorb_sighting(sighting, &info, &look);
             }
+        }
+    }
+
+    /// Takes in what became of connections to other nodes, after the rest of the same look.
+    pub fn absorb_peers(&mut self, peers: &PeerSample, directory: &dyn Directory) {
+        if let Some(at) = self.sampled {
+            let keep = self.limits.proof_age;
+            self.peers.absorb(peers, at, keep, directory);
         }
     }
 

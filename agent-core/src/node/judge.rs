@@ -24,6 +24,7 @@ use crate::limits::{
     IDLE_INTERVAL, REMEMBER, REMEMBER_TROUBLE, SAMPLE_INTERVAL, SHAPE_INTERVAL, SIGHTINGS_KEPT,
     TABLE_INTERVAL, TABLE_LOSING_INTERVAL,
 };
+use crate::peers::PeerLedger;
 use crate::shape::{self, Shape};
 use crate::switches::Switches;
 use crate::time::{Anchor, Mono};
@@ -235,7 +236,7 @@ impl Judge {
         self.sightings.truncate(SIGHTINGS_KEPT);
         let info = |delta: &CountDelta| directory.service(delta.service);
         let is_ours = |delta: &CountDelta| info(delta).is_some_and(|info| info.sentinel);
-        let mut counts = sample.counts;
+        let (mut counts, peers) = (sample.counts, sample.peers);
         // Datagrams are judged apart.
         counts.retain(|delta| info(delta).is_none_or(|info| !info.udp));
         let calm = sample.sightings.is_empty() && counts.iter().all(is_ours);
@@ -250,6 +251,7 @@ impl Judge {
             observer,
         };
         self.ledger.absorb(&sample, directory);
+        self.ledger.absorb_peers(&peers, directory);
         self.wait(calm, effects);
         if loses || self.ledger.sentinel.conntrack.is_full(self.now) {
             self.follow_table(TABLE_LOSING_INTERVAL, effects);
@@ -282,6 +284,11 @@ impl Judge {
             false => SAMPLE_INTERVAL,
         };
         effects.push(Effect::SampleAfter(pause));
+    }
+
+    /// What became of connections to other nodes.
+    pub fn peers(&self) -> &PeerLedger {
+        &self.ledger.peers
     }
 
     /// Everything is proven, nothing fails, and that is what is answered.

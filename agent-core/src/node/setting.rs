@@ -102,6 +102,13 @@ impl Setting {
                 for sighting in &mut sample.sightings {
                     self.date(sighting);
                 }
+                for silence in &mut sample.peers.silences {
+                    silence.node = self
+                        .view
+                        .peer(silence.peer)
+                        .cloned()
+                        .or(silence.node.take());
+                }
                 return Some(Event::Sample(sample));
             }
             Event::Successor(successor) => {

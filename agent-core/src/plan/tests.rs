@@ -61,6 +61,7 @@ fn gone(name: &str) -> Change {
 
 fn slice(service: &str, endpoints: &[&str]) -> Change {
     let endpoints = endpoints.iter().map(|text| EndpointFacts {
+        peer: 0,
         address: address(&ip(text)),
         ready: true,
         serving: true,

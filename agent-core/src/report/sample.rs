@@ -86,6 +86,7 @@ pub fn proven() -> Report {
         node: "worker-1".to_owned(),
         node_uid: None,
         udp: udp(),
+        peers: PeersReport::default(),
         fleet: FleetSeen {
             limit: Some(20),
             count: Some(Count {

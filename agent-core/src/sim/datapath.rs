@@ -436,6 +436,7 @@ fn slice<'a>(
     pods: &[Pod],
 ) -> Change {
     let endpoint = |pod: &Pod| EndpointFacts {
+        peer: 0,
         address: map_of(pod.ip),
         ready: true,
         serving: true,

@@ -68,6 +68,8 @@ pub enum Rule {
     BrokenByProbes,
     /// Every Service with new connections fails.
     BrokenByConnections,
+    /// No other node answers pods of this one.
+    BrokenByPeers,
     /// New connections of pods go to an endpoint that left.
     StaleByConnections,
     /// Probes meet an old generation for too long.
@@ -76,6 +78,8 @@ pub enum Rule {
     DegradedServices,
     /// Clients ask again as if no answer reached them.
     DegradedUnheard,
+    /// Other nodes do not answer.
+    DegradedByPeers,
     /// Probes fail, and a real connection of the same path gets through.
     DegradedContradicted,
     /// Probes from outside the cluster's ranges fail, those of pods pass.
@@ -124,10 +128,11 @@ impl Rule {
     /// The state that it gives a family or the node.
     pub fn state(self) -> State {
         match self {
-            Rule::BrokenByProbes | Rule::BrokenByConnections => State::Broken,
+            Rule::BrokenByProbes | Rule::BrokenByConnections | Rule::BrokenByPeers => State::Broken,
             Rule::StaleByConnections | Rule::StaleByProbes => State::Stale,
             Rule::DegradedServices
             | Rule::DegradedUnheard
+            | Rule::DegradedByPeers
             | Rule::DegradedContradicted
             | Rule::DegradedFiltered
             | Rule::DegradedAside
@@ -204,6 +209,18 @@ pub enum Evidence {
         services: Named,
         /// Number of clients that asked again.
         clients: usize,
+    },
+    /// Nodes that answered before and do not any more.
+    Peers {
+        /// Their names.
+        nodes: Named,
+        /// Services whose endpoints there were dialled.
+        services: Named,
+        /// Connections that stayed unanswered.
+        connections: u32,
+        since: Mono,
+        /// Condition that keeps this from accusing the node.
+        lacking: Option<PeersLacking>,
     },
     /// Lanes that accuse the node.
     Probes {
@@ -285,6 +302,24 @@ pub enum Evidence {
     Sentinel { said: Option<String> },
     /// Current owners of the datapath.
     Owners { owners: DatapathOwners },
+}
+
+/// Condition that keeps silent nodes from accusing this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PeersLacking {
+    /// Other nodes answer.
+    Answers,
+    /// Too few are silent.
+    Nodes,
+    /// Too few Services, or of one namespace alone where others are in use.
+    Services,
+    /// Too few pods of this node dialled.
+    Clients,
+    /// No endpoint of this node answered meanwhile.
+    Local,
+    /// It is not long enough.
+    Time,
 }
 
 /// Services by name; not more of them than a sentence holds.

@@ -9,6 +9,7 @@ mod lag;
 mod one_shot;
 mod own_parts;
 mod partial;
+mod peers;
 mod probe_properties;
 mod probes;
 mod properties;

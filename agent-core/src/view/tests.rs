@@ -18,6 +18,7 @@ fn service(name: &str) -> Change {
 
 fn slice(name: &str, service: &str, endpoints: usize) -> Change {
     let endpoint = EndpointFacts {
+        peer: 0,
         address: [1; 16],
         ready: true,
         serving: true,

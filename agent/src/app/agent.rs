@@ -352,6 +352,7 @@ impl Agent {
             hardening: self.output.hardening.clone(),
             answers: report::Answers::from(answers),
             fleet: FleetSeen::of(node.judge()),
+            peers: report::PeersReport::of(node),
             port: self.succeeded.port.borrow().clone(),
             sentinel: (self.probing.as_ref())
                 .map_or_else(report::SentinelReport::disabled, |probing| {

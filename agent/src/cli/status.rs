@@ -101,6 +101,7 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     paper.list("contested", Ink::Warn, &Vec::from_iter(contested));
     paper.list("problems", Ink::Warn, &problems(report));
     paper.section("port", Ink::Faint, port(&report.port));
+    peers(&mut paper, report);
     fleet(&mut paper, report);
     agent(&mut paper, report);
     if verdict.state != State::Proven {
@@ -204,6 +205,34 @@ fn port(port: &PortReport) -> &'static str {
         (PortWay::Steered, Some(false)) => "steered here; nobody else listens",
         (PortWay::Steered, None) => "steered here; who else listens is unknown",
     }
+}
+
+/// Other nodes, by whether they answer.
+fn peers(paper: &mut Paper, report: &Report) {
+    let peers = &report.peers;
+    if peers.silent.is_empty() {
+        if peers.dialled > 0 {
+            let text = format!(
+                "{}, all answer",
+                counted(peers.dialled as u64, "other node")
+            );
+            paper.section("nodes", Ink::Faint, &text);
+        }
+        return;
+    }
+    let first: Vec<&str> = peers.silent.iter().take(3).map(String::as_str).collect();
+    let text = format!(
+        "{} of {} do not answer: {}{}",
+        peers.silent.len(),
+        counted(peers.dialled as u64, "other node"),
+        first.join(", "),
+        if peers.silent.len() > first.len() {
+            ", ..."
+        } else {
+            ""
+        },
+    );
+    paper.section("nodes", Ink::Warn, &text);
 }
 
 /// What makes this node lenient for the sake of others.

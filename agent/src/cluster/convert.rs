@@ -15,10 +15,11 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use self::peers::PeerNumbers;
 use super::facts::{Facts, Object};
 use agent_core::brake::FLEET;
 use agent_core::cluster::{
-    EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SliceFacts,
+    Change, EndpointFacts, NodeFacts, ObjectName, Protocol, ServiceFacts, ServicePort, SliceFacts,
     SlicePort,
 };
 use agent_core::expect::node::address;
@@ -68,6 +69,7 @@ type Converted = Result<Option<Facts>, Invalid>;
 pub(super) struct Converter {
     node_name: String,
     shared: HashSet<Arc<str>>,
+    peers: PeerNumbers,
 }
 
 impl Converter {
@@ -75,7 +77,7 @@ impl Converter {
     pub(super) fn new(node_name: &str) -> Self {
         Self {
             node_name: node_name.to_owned(),
-            shared: HashSet::new(),
+            ..Self::default()
         }
     }
 
@@ -207,15 +209,27 @@ impl Converter {
         }))))
     }
 
-    fn endpoint(&self, endpoint: &Endpoint, ip: &IpAddr) -> EndpointFacts {
+    /// Nodes that got a number since the last call. Belongs before the slices that name them.
+    pub(super) fn new_peers(&mut self) -> Option<Change> {
+        let new = self.peers.take_new();
+        (!new.is_empty()).then_some(Change::Peers(new))
+    }
+
+    fn endpoint(&mut self, endpoint: &Endpoint, ip: &IpAddr) -> EndpointFacts {
         let conditions = endpoint.conditions.as_ref();
+        let node = endpoint.node_name.as_deref().unwrap_or_default();
+        let local = !node.is_empty() && node == self.node_name;
         EndpointFacts {
             address: address(ip),
             ready: conditions.and_then(|c| c.ready).unwrap_or(true),
             serving: conditions.and_then(|c| c.serving).unwrap_or(true),
             terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
-            local: !self.node_name.is_empty()
-                && endpoint.node_name.as_deref() == Some(&*self.node_name),
+            local,
+            peer: if local || node.is_empty() {
+                0
+            } else {
+                self.peers.number(node)
+            },
         }
     }
 
@@ -399,5 +413,6 @@ fn is_not_served(metadata: &ObjectMeta) -> bool {
     })
 }
 
+mod peers;
 #[cfg(test)]
 mod tests;

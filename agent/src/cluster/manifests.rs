@@ -127,7 +127,11 @@ impl Manifests {
 
     /// Makes one of all files: adds to the update what is wrong with them, and returns the changes.
     fn merge(&mut self, update: &mut Update) -> Vec<Change> {
-        let mut changes = Vec::new();
+        let converter = self
+            .converter
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut changes: Vec<Change> = converter.new_peers().into_iter().collect();
         let mut first: HashMap<Key, &OsStr> = HashMap::with_capacity(self.objects.len());
         for (name, file) in &self.files {
             update.problems.extend_from_slice(&file.problems);

@@ -96,6 +96,7 @@ impl Sampler {
             swept,
             outside,
             unanswered,
+            peers,
         } = self.arrivals.sweep(&mut self.connections, now.0)?;
         let mut counts = self.take_deltas(read);
         // Connections have reports; datagrams are judged by their counts alone.
@@ -121,6 +122,7 @@ impl Sampler {
                 heaviest: swept.heaviest,
                 outside,
                 unanswered,
+                peers,
             },
             answers,
             under_way: swept.under_way,

@@ -22,6 +22,7 @@ use super::load::{LoadError, MapsError, refused};
 use super::syscall;
 use agent_core::drain::{Arrival, Outside};
 use agent_core::event::Heaviest;
+use agent_core::peers::PeerSample;
 use agent_core::time::Mono;
 use bounds::{Candidate, heaviest, surplus};
 use evicted::Evicted;
@@ -179,6 +180,7 @@ pub(super) struct SweptConnections {
     pub(super) outside: Outside,
     /// See [`KernelSample::unanswered`](agent_core::event::KernelSample::unanswered).
     pub(super) unanswered: [u32; FAMILIES],
+    pub(super) peers: PeerSample,
 }
 
 /// Connections from outside the node, each told once.
@@ -202,13 +204,15 @@ impl Arrivals {
         let news = self.told_until.unwrap_or(until)..until;
         let mut arrivals = Vec::new();
         let mut unanswered = [0; FAMILIES];
+        let mut peers = PeerSample::default();
         let swept = connections.sweep(now, |key, pending, met| {
             let told = pending.arrived_ns.saturating_add(LOSS_WINDOW_NS);
             let is_new = news.contains(&pending.arrived_ns);
-            if met.is_again
-                || !(is_new || news.contains(&told))
-                || !is_from_outside(pending, &self.uplinks)
-            {
+            let is_told = news.contains(&told);
+            if is_told && !met.is_again {
+                peers.add(key, pending);
+            }
+            if met.is_again || !(is_new || is_told) || !is_from_outside(pending, &self.uplinks) {
                 return;
             }
             if is_new {
@@ -217,7 +221,7 @@ impl Arrivals {
                     client: pending.client,
                 });
             }
-            if news.contains(&told) && is_unanswered(pending) {
+            if is_told && is_unanswered(pending) {
                 unanswered[usize::from(key.family == Family::V6 as u32)] += 1;
             }
         })?;
@@ -228,6 +232,7 @@ impl Arrivals {
             swept,
             outside: Outside { arrivals, until },
             unanswered,
+            peers,
         })
     }
 }
@@ -295,9 +300,9 @@ fn failed_for(pending: &Pending, age: u64) -> Option<Failed> {
 
 /// The answer to a datagram, to be told once: when it is forgotten.
 pub(super) fn answer_of(key: &PendingKey, pending: &Pending) -> Option<UdpAnswer> {
-    (!is_flow(key) && pending.answer_us != 0).then_some(UdpAnswer {
+    (!is_flow(key) && pending.note != 0).then_some(UdpAnswer {
         service: pending.service,
-        after_us: pending.answer_us,
+        after_us: pending.note,
     })
 }
 
@@ -443,7 +448,7 @@ mod tests {
         let pending = Pending {
             service: 7,
             state: state::FORWARDED | state::ANSWER_OUT,
-            answer_us: 400,
+            note: 400,
             ..Pending::default()
         };
         let told = answer_of(&PendingKey::default(), &pending);

@@ -126,6 +126,10 @@ impl Page<'_, '_> {
             (["namespace"], expected.unjudged.namespace as f64),
         ];
         self.series(define::EXPECTED_UNJUDGED, unjudged)?;
+        let silent = report.peers.silent.len();
+        let answering = report.peers.dialled.saturating_sub(silent);
+        let peers = [("answering", answering), ("silent", silent)];
+        self.series(define::PEERS, peers.map(|(state, n)| ([state], n as f64)))?;
         let eligible = match verdict.eligibility {
             Eligibility::NeverSeen => None,
             Eligibility::Eligible => Some(1.0),

@@ -52,6 +52,7 @@ fn slice(address_text: &str) -> SliceFacts {
         service: "pathproof-sentinel".into(),
         ports: vec![port("tcp", Protocol::Tcp), port("udp", Protocol::Udp)],
         endpoints: vec![EndpointFacts {
+            peer: 0,
             address: address(&ip(address_text)),
             ready: true,
             serving: true,

@@ -15,13 +15,15 @@ use crate::report::sample::{self, ago};
 use crate::trace::{ProbePath, Transport};
 use crate::verdict::finding::{FailedLane, LaneLacking, NeverWorked, VoidCause};
 
-const RULES: [Rule; 27] = [
+const RULES: [Rule; 29] = [
     Rule::BrokenByProbes,
     Rule::BrokenByConnections,
+    Rule::BrokenByPeers,
     Rule::StaleByConnections,
     Rule::StaleByProbes,
     Rule::DegradedServices,
     Rule::DegradedUnheard,
+    Rule::DegradedByPeers,
     Rule::DegradedContradicted,
     Rule::DegradedFiltered,
     Rule::DegradedAside,
@@ -116,6 +118,13 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
         generation,
         wanted,
     };
+    let peers = |lacking| Evidence::Peers {
+        nodes: named(&["node-2", "node-3", "node-4"], 1),
+        services: web(),
+        connections: 12,
+        since: ago(4_200),
+        lacking,
+    };
     let kube_proxy = &[Owner::KubeProxyIptables, Owner::Cilium];
     match rule {
         Rule::BrokenByProbes => {
@@ -159,6 +168,17 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 clients: 3,
             },
         ],
+        Rule::BrokenByPeers => vec![peers(None)],
+        Rule::DegradedByPeers => [
+            PeersLacking::Answers,
+            PeersLacking::Nodes,
+            PeersLacking::Services,
+            PeersLacking::Clients,
+            PeersLacking::Local,
+            PeersLacking::Time,
+        ]
+        .map(|lacking| peers(Some(lacking)))
+        .to_vec(),
         Rule::DegradedContradicted => SourceClass::ALL
             .map(|path| Evidence::Contradicted {
                 lane: outside(false),

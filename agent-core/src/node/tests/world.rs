@@ -97,6 +97,7 @@ pub(super) fn slice(service: &str, protocol: Protocol, endpoints: &[&str]) -> Ch
 
 fn endpoint(text: &str) -> EndpointFacts {
     EndpointFacts {
+        peer: 0,
         address: address(&ip(text)),
         ready: true,
         serving: true,

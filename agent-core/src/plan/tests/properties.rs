@@ -83,6 +83,7 @@ fn any_slice() -> impl Strategy<Value = Change> {
     let endpoint = (ip, any::<(bool, bool, bool, bool)>()).prop_map(|(ip, conditions)| {
         let (ready, serving, terminating, local) = conditions;
         EndpointFacts {
+            peer: 0,
             address: address(&ip),
             ready,
             serving,

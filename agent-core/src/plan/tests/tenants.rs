@@ -34,6 +34,7 @@ fn objects(namespace: &str, number: u8, ports: u8, ips: u8, endpoints: u8) -> Ve
         port: 8080 + u16::from(port),
     };
     let endpoint = |last: u8| EndpointFacts {
+        peer: 0,
         address: address(&IpAddr::from([172, place, number, last])),
         ready: true,
         serving: true,

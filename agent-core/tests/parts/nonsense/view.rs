@@ -95,6 +95,7 @@ prop_compose! {
     ) -> SliceFacts {
         let port = |(protocol, port)| SlicePort { name: "".into(), protocol, port };
         let endpoint = |(address, [ready, serving, terminating, local]): ([u8; 16], [bool; 4])| EndpointFacts {
+ peer: 0,
             address,
             ready,
             serving,

@@ -166,7 +166,7 @@ impl Store {
 
     /// The update since the last one, if anything changed.
     pub(super) fn update(&mut self) -> Option<Update> {
-        let mut changes = Vec::new();
+        let mut changes: Vec<Change> = self.converter.new_peers().into_iter().collect();
         for resource in self.resources.iter_mut().filter(|of| of.has_news()) {
             changes.append(&mut resource.changes);
         }

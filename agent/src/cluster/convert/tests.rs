@@ -159,7 +159,9 @@ endpoints:
     let facts = facts.unwrap().unwrap();
     let names: Vec<&str> = facts.ports.iter().map(|port| &*port.name).collect();
     assert_eq!(names, ["a"]);
-    let endpoint = |ip: [u8; 4], ready, terminating, local| EndpointFacts {
+    let endpoint = |ip: [u8; 4], ready, terminating, local: bool| EndpointFacts {
+        // The first other node that was named.
+        peer: u16::from(!local),
         address: agent_common::service::mapped(ip),
         ready,
         serving: true,

@@ -100,6 +100,7 @@ fn slice(service: &str, address: &str) -> Change {
         service: service.into(),
         ports: Vec::new(),
         endpoints: vec![EndpointFacts {
+            peer: 0,
             address: address_of(&parse(address)),
             ready: true,
             serving: true,

@@ -1,0 +1,337 @@
+//! Other nodes, by what became of the connections that this node sent to their endpoints.
+//!
+//! The datapath may translate and send on as it should, and the network between the nodes swallow
+//! everything: a firewall that drops the tunnel's packets, a wrong checksum, an agent of the CNI that
+//! is gone. Such a connection leaves, and no answer comes. One node that stays silent accuses itself
+//! alone: it may be powered off, drained or cut off. This node is accused only where none of the nodes
+//! that pods dial answers, and endpoints of this node do, for one of the same Services.
+//!
+//! Pure evidence: it must not judge ([`crate::verdict`] does), and knows nodes by the numbers that the
+//! planner gave them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_common::evidence::{Pending, PendingKey, state};
+use agent_common::service::{FAMILIES, Family, SourceClass, frontend_flag};
+use serde::{Deserialize, Serialize};
+
+use crate::evidence::{Directory, ip_of};
+use crate::time::Mono;
+
+/// Nodes that are told apart, beside this one.
+pub const PEERS: usize = 5_000;
+/// Unanswered connections of one look that are told one by one, and Services that answered.
+const SILENCES: usize = 64;
+/// Silent nodes that are followed, and clients and Services of a run.
+const FOLLOWED: usize = 64;
+
+/// Connections whose loss window ended since the look before, by the node that they were sent to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerSample {
+    /// In order; the number 0 stands for endpoints of this node, and for those of which no node is
+    /// named.
+    pub counts: Vec<PeerCount>,
+    /// Connections of pods of this node that stayed unanswered, as many as are kept of a look.
+    pub silences: Vec<Silence>,
+    /// Service ports whose endpoints on this node answered pods, in order, as many as are kept.
+    #[serde(default)]
+    pub near: Vec<u32>,
+}
+
+/// Connections to one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerCount {
+    #[serde(with = "crate::names::FamilyName")]
+    pub family: Family,
+    /// Number of the node.
+    pub peer: u16,
+    /// Connections that were answered, accepted or not.
+    pub answered: u32,
+    /// Connections that were not.
+    pub unanswered: u32,
+}
+
+/// A connection of a pod to another node's endpoint that stayed unanswered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Silence {
+    #[serde(with = "crate::names::FamilyName")]
+    pub family: Family,
+    /// Number of the node.
+    pub peer: u16,
+    /// Its name, once it is known.
+    #[serde(default)]
+    pub node: Option<Arc<str>>,
+    /// Id of the Service port and family.
+    pub service: u32,
+    pub client: IpAddr,
+}
+
+impl PeerSample {
+    /// Takes a connection whose loss window is over.
+    pub fn add(&mut self, key: &PendingKey, pending: &Pending) {
+        let passed_over = state::ALIAS | state::AMBIGUOUS | state::REJECTED;
+        let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
+        if pending.state & state::FORWARDED == 0 || pending.state & passed_over != 0 || is_probe {
+            return;
+        }
+        let family = Family::ALL[usize::from(key.family == Family::V6 as u32)];
+        let peer = u16::try_from(pending.note).unwrap_or_default();
+        let is_pod = pending.class == SourceClass::Pod as u8;
+        let count = self.count(family, peer);
+        if pending.state & state::ANSWERED != 0 {
+            count.answered += 1;
+            if peer == 0 && is_pod {
+                self.answer_near(pending.service);
+            }
+            return;
+        }
+        count.unanswered += 1;
+        if peer != 0 && is_pod && self.silences.len() < SILENCES {
+            self.silences.push(Silence {
+                family,
+                peer,
+                node: None,
+                service: pending.service,
+                client: ip_of(&pending.client),
+            });
+        }
+    }
+
+    fn answer_near(&mut self, service: u32) {
+        if let Err(at) = self.near.binary_search(&service)
+            && self.near.len() < SILENCES
+        {
+            self.near.insert(at, service);
+        }
+    }
+
+    fn count(&mut self, family: Family, peer: u16) -> &mut PeerCount {
+        let key = |count: &PeerCount| (count.family, count.peer);
+        let found = self.counts.binary_search_by_key(&(family, peer), key);
+        let at = found.unwrap_or_else(|at| {
+            let new = PeerCount {
+                family,
+                peer,
+                answered: 0,
+                unanswered: 0,
+            };
+            self.counts.insert(at, new);
+            at
+        });
+        &mut self.counts[at]
+    }
+
+    /// Whether nothing was sent anywhere.
+    pub fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+}
+
+/// What is known of other nodes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PeerLedger {
+    families: [FamilyPeers; FAMILIES],
+}
+
+impl PeerLedger {
+    /// Takes in what one look brought.
+    pub(crate) fn absorb(
+        &mut self,
+        sample: &PeerSample,
+        at: Mono,
+        keep: Duration,
+        directory: &dyn Directory,
+    ) {
+        for family in &mut self.families {
+            family.forget(at, keep);
+        }
+        for count in &sample.counts {
+            self.families[count.family as usize].count(count, at);
+        }
+        let answered = |silence: &&Silence| {
+            let key = (silence.family, silence.peer);
+            let of = |count: &PeerCount| (count.family, count.peer);
+            let found = sample.counts.binary_search_by_key(&key, of);
+            found.is_ok_and(|place| sample.counts[place].answered > 0)
+        };
+        let any_answered = |family: Family| {
+            let of_others = |count: &PeerCount| count.peer != 0 && count.family == family;
+            let mut counts = sample.counts.iter().filter(|count| of_others(count));
+            counts.any(|count| count.answered > 0)
+        };
+        let near = |id: &u32| directory.service(*id);
+        for info in sample.near.iter().filter_map(near) {
+            let family = &mut self.families[info.family as usize];
+            if let Some(run) = &mut family.run {
+                run.answer_near(&info.name.to_string());
+            }
+        }
+        // In what order they were sent is not known: in doubt for the network.
+        for silence in sample.silences.iter().filter(|silence| !answered(silence)) {
+            let info = directory.service(silence.service);
+            if let Some(info) = info.filter(|info| !info.sentinel && !info.udp) {
+                let family = &mut self.families[silence.family as usize];
+                let service = info.name.to_string();
+                family.fall_silent(silence, &service, at, any_answered(silence.family));
+            }
+        }
+    }
+
+    pub(crate) fn family(&self, family: Family) -> &FamilyPeers {
+        &self.families[family as usize]
+    }
+
+    /// Nodes that connections were sent to, of either family.
+    pub fn known(&self) -> BTreeMap<u16, Totals> {
+        let mut known: BTreeMap<u16, Totals> = BTreeMap::new();
+        for (peer, totals) in self.families.iter().flat_map(|family| &family.totals) {
+            let sum = known.entry(*peer).or_default();
+            sum.answered += totals.answered;
+            sum.unanswered += totals.unanswered;
+            sum.last_answer = sum.last_answer.max(totals.last_answer);
+        }
+        known
+    }
+
+    /// Names of the nodes that are silent now, of either family.
+    pub fn silent(&self) -> BTreeSet<&str> {
+        let quiet = self
+            .families
+            .iter()
+            .flat_map(|family| family.silent.values());
+        quiet.map(|quiet| &*quiet.node).collect()
+    }
+}
+
+/// What became of all connections to a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub answered: u64,
+    pub unanswered: u64,
+    pub last_answer: Option<Mono>,
+}
+
+/// See [`PeerLedger`].
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct FamilyPeers {
+    /// For display: too much for every part of a recording.
+    #[serde(skip)]
+    totals: BTreeMap<u16, Totals>,
+    /// Nodes that answered before: only these can fall silent.
+    worked: BTreeSet<u16>,
+    /// Nodes that have not answered since.
+    pub(crate) silent: BTreeMap<u16, Quiet>,
+    /// Unanswered connections to nodes that had answered, since any of those last did.
+    pub(crate) run: Option<Run>,
+}
+
+/// A node that does not answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Quiet {
+    pub(crate) node: Arc<str>,
+    pub(crate) since: Mono,
+    pub(crate) last: Mono,
+    pub(crate) connections: u32,
+    /// `namespace/name` of Services whose endpoints there do not answer.
+    pub(crate) services: BTreeSet<String>,
+}
+
+/// A time in which no other node answered.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Run {
+    pub(crate) since: Mono,
+    pub(crate) last: Mono,
+    pub(crate) connections: u32,
+    pub(crate) nodes: BTreeMap<u16, Arc<str>>,
+    /// `namespace/name`.
+    pub(crate) services: BTreeSet<String>,
+    /// Whether endpoints of this node answered for one of these Services, in a later look than the
+    /// one that found it silent elsewhere.
+    pub(crate) is_near_sound: bool,
+    /// Pods of this node that dialled.
+    pub(crate) clients: BTreeSet<IpAddr>,
+}
+
+impl Run {
+    fn answer_near(&mut self, service: &str) {
+        self.is_near_sound |= self.services.contains(service);
+    }
+}
+
+impl FamilyPeers {
+    fn forget(&mut self, at: Mono, keep: Duration) {
+        self.silent.retain(|_, quiet| at.since(quiet.last) <= keep);
+        self.run.take_if(|run| at.since(run.last) > keep);
+    }
+
+    fn count(&mut self, count: &PeerCount, at: Mono) {
+        if count.peer == 0 {
+            return;
+        }
+        let is_answered = count.answered > 0;
+        if self.totals.len() >= PEERS && !self.totals.contains_key(&count.peer) {
+            return;
+        }
+        let totals = self.totals.entry(count.peer).or_default();
+        totals.answered += u64::from(count.answered);
+        totals.unanswered += u64::from(count.unanswered);
+        if is_answered {
+            totals.last_answer = Some(at);
+            self.worked.insert(count.peer);
+            self.silent.remove(&count.peer);
+            self.run = None;
+        }
+    }
+
+    /// A connection stayed unanswered. Where another node answered in the same look, it begins no run.
+    fn fall_silent(&mut self, silence: &Silence, service: &str, at: Mono, answered: bool) {
+        if !self.worked.contains(&silence.peer) {
+            return;
+        }
+        let unnamed = || Arc::from(format!("node number {}", silence.peer));
+        let node = silence.node.clone().unwrap_or_else(unnamed);
+        if self.silent.len() < FOLLOWED || self.silent.contains_key(&silence.peer) {
+            let quiet = self.silent.entry(silence.peer).or_insert_with(|| Quiet {
+                node: Arc::clone(&node),
+                since: at,
+                last: at,
+                connections: 0,
+                services: BTreeSet::new(),
+            });
+            quiet.last = at;
+            quiet.connections = quiet.connections.saturating_add(1);
+            add(&mut quiet.services, service.to_owned());
+        }
+        if answered {
+            return;
+        }
+        let run = self.run.get_or_insert_with(|| Run {
+            since: at,
+            last: at,
+            connections: 0,
+            nodes: BTreeMap::new(),
+            services: BTreeSet::new(),
+            is_near_sound: false,
+            clients: BTreeSet::new(),
+        });
+        run.last = at;
+        run.connections = run.connections.saturating_add(1);
+        if run.nodes.len() < FOLLOWED {
+            run.nodes.insert(silence.peer, node);
+        }
+        add(&mut run.services, service.to_owned());
+        add(&mut run.clients, silence.client);
+    }
+}
+
+fn add<T: Ord>(set: &mut BTreeSet<T>, item: T) {
+    if set.len() < FOLLOWED {
+        set.insert(item);
+    }
+}
+
+#[cfg(test)]
+mod tests;

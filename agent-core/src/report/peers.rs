@@ -1,0 +1,58 @@
+//! Connections to other nodes, for `/verdict` and `status`.
+
+use std::cmp::Reverse;
+
+use serde::{Deserialize, Serialize};
+
+use crate::node::Node;
+use crate::time::Mono;
+
+/// Nodes that are shown: those with the most unanswered connections.
+const SHOWN: usize = 20;
+
+/// What is known of other nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeersReport {
+    /// Nodes that connections to Services were sent to since the agent started.
+    pub dialled: usize,
+    /// Names of those that answered before and do not any more.
+    pub silent: Vec<String>,
+    /// By node, most unanswered connections first.
+    pub nodes: Vec<PeerReport>,
+}
+
+/// Connections to the endpoints of one node, since the agent started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerReport {
+    pub node: String,
+    pub answered: u64,
+    /// Sent on and not answered within the loss window.
+    pub unanswered: u64,
+    pub last_answer: Option<Mono>,
+}
+
+impl PeersReport {
+    /// As the node has it now.
+    pub fn of(node: &Node) -> Self {
+        let peers = node.judge().peers();
+        let known = peers.known();
+        let mut shown: Vec<_> = known.iter().collect();
+        shown.sort_by_key(|(peer, totals)| (Reverse(totals.unanswered), **peer));
+        let name = |peer: u16| match node.view().peer(peer) {
+            Some(name) => name.to_string(),
+            None => format!("node number {peer}"),
+        };
+        let nodes = shown.into_iter().take(SHOWN);
+        let nodes = nodes.map(|(peer, totals)| PeerReport {
+            node: name(*peer),
+            answered: totals.answered,
+            unanswered: totals.unanswered,
+            last_answer: totals.last_answer,
+        });
+        Self {
+            dialled: known.len(),
+            silent: peers.silent().into_iter().map(str::to_owned).collect(),
+            nodes: nodes.collect(),
+        }
+    }
+}

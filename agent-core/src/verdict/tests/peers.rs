@@ -1,0 +1,182 @@
+//! Other nodes that do not answer: when that accuses this node, and when it does not.
+
+use agent_common::service::Family;
+use rstest::rstest;
+
+use super::world::*;
+use crate::cause::{Cause, State};
+use crate::peers::{PeerCount, PeerSample, Silence};
+use crate::verdict::Evidence;
+use crate::verdict::finding::PeersLacking;
+
+/// What pods of this node meet for a while.
+#[derive(Clone, Copy)]
+struct Time {
+    /// Nodes that are dialled and do not answer, from number 1 on.
+    silent: u16,
+    /// Whether node 9 answers.
+    another_answers: bool,
+    /// Service ports whose endpoints on this node answer.
+    near: &'static [u32],
+    services: &'static [u32],
+    clients: u8,
+}
+
+const DEAD_OVERLAY: Time = Time {
+    silent: 3,
+    another_answers: false,
+    near: &[WEB],
+    services: &[WEB, CART],
+    clients: 2,
+};
+
+fn count(peer: u16, answered: bool) -> PeerCount {
+    PeerCount {
+        family: Family::V4,
+        peer,
+        answered: u32::from(answered),
+        unanswered: u32::from(!answered),
+    }
+}
+
+impl World {
+    /// Services of two namespaces, and nodes that answered.
+    fn with_peers() -> Self {
+        let mut world = Self::new();
+        world.worked(CART);
+        let counts = [1, 2, 3, 4, 9].map(|peer| count(peer, true)).to_vec();
+        world.peers(
+            &PeerSample {
+                counts,
+                ..PeerSample::default()
+            },
+            0,
+        );
+        world
+    }
+
+    fn peers(&mut self, sample: &PeerSample, at: u64) {
+        self.look(at);
+        self.ledger.absorb_peers(sample, &Names::standard());
+    }
+
+    fn spend(&mut self, time: Time, from: u64, to: u64) {
+        for at in (from..=to).step_by(250) {
+            let mut sample = PeerSample {
+                near: time.near.to_vec(),
+                ..PeerSample::default()
+            };
+            for peer in 1..=time.silent {
+                sample.counts.push(count(peer, false));
+                for (service, client) in time
+                    .services
+                    .iter()
+                    .flat_map(|service| (1..=time.clients).map(move |client| (*service, client)))
+                {
+                    sample.silences.push(Silence {
+                        family: Family::V4,
+                        peer,
+                        node: Some(format!("node-{peer}").into()),
+                        service,
+                        client: [10, 244, 1, client].into(),
+                    });
+                }
+            }
+            if time.another_answers {
+                sample.counts.push(count(9, true));
+            }
+            self.peers(&sample, at);
+        }
+    }
+
+    fn peers_lacking(&self, at: u64) -> Option<PeersLacking> {
+        match self.verdict(at).families[0].finding.evidence {
+            Evidence::Peers { lacking, .. } => lacking,
+            ref other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_dead_overlay_is_broken_and_named() {
+    let mut world = World::with_peers();
+    world.spend(DEAD_OVERLAY, 1_000, 3_500);
+    assert_eq!(world.peers_lacking(3_500), Some(PeersLacking::Time));
+    world.spend(DEAD_OVERLAY, 3_750, 4_250);
+    let verdict = world.verdict(4_250);
+    assert_eq!(
+        (verdict.state, verdict.cause),
+        (State::Broken, Some(Cause::Overlay))
+    );
+    let reason = verdict.reason();
+    assert!(reason.contains("node-1, node-2, node-3"), "{reason}");
+    // Load balancers are away, and pods dial on; then one node answers.
+    world.spend(DEAD_OVERLAY, 4_500, 20_000);
+    assert_eq!(world.verdict(20_000).state, State::Broken);
+    let mended = Time {
+        silent: 0,
+        another_answers: true,
+        ..DEAD_OVERLAY
+    };
+    world.spend(mended, 20_250, 20_250);
+    assert_ne!(world.verdict(20_250).state, State::Broken);
+}
+
+/// Each condition missing alone.
+#[rstest]
+#[case::a_rack_that_is_powered_off(Time { another_answers: true, ..DEAD_OVERLAY }, PeersLacking::Answers)]
+#[case::two_nodes(Time { silent: 2, ..DEAD_OVERLAY }, PeersLacking::Nodes)]
+#[case::one_namespace(Time { services: &[WEB, API], ..DEAD_OVERLAY }, PeersLacking::Services)]
+#[case::one_pod(Time { clients: 1, ..DEAD_OVERLAY }, PeersLacking::Clients)]
+#[case::everything_denied(Time { near: &[], ..DEAD_OVERLAY }, PeersLacking::Local)]
+// A policy that allows DNS alone, and DNS has an endpoint here.
+#[case::all_but_one_service_denied(Time { near: &[API], ..DEAD_OVERLAY }, PeersLacking::Local)]
+fn others_accuse_themselves(#[case] time: Time, #[case] expected: PeersLacking) {
+    let mut world = World::with_peers();
+    world.spend(time, 1_000, 20_000);
+    assert_eq!(world.verdict(20_000).state, State::Degraded);
+    assert_eq!(world.peers_lacking(20_000), Some(expected));
+}
+
+/// A backend that is dead behind its Service is the Service's trouble, wherever it runs.
+#[test]
+fn a_single_service_names_no_node() {
+    let mut world = World::with_peers();
+    let dead = Time {
+        services: &[WEB],
+        ..DEAD_OVERLAY
+    };
+    world.spend(dead, 1_000, 20_000);
+    assert!(!matches!(
+        world.verdict(20_000).families[0].finding.evidence,
+        Evidence::Peers { .. }
+    ));
+}
+
+/// Of a node that never answered nothing is known: its endpoints may never have worked.
+#[test]
+fn only_nodes_that_answered_fall_silent() {
+    let mut world = World::new();
+    world.worked(CART);
+    world.spend(DEAD_OVERLAY, 1_000, 20_000);
+    assert!(!matches!(
+        world.verdict(20_000).state,
+        State::Broken | State::Degraded
+    ));
+}
+
+#[test]
+fn it_ends_by_itself_when_nobody_dials() {
+    let mut world = World::with_peers();
+    world.spend(DEAD_OVERLAY, 1_000, 5_000);
+    assert_eq!(world.verdict(5_000).state, State::Broken);
+    world.spend(
+        Time {
+            silent: 0,
+            ..DEAD_OVERLAY
+        },
+        5_250,
+        36_000,
+    );
+    assert_ne!(world.verdict(36_000).state, State::Broken);
+}
