@@ -25,7 +25,7 @@
 use crate::evidence::{Anomaly, Fault, Outcome, Pending, PendingKey, anomaly_flag, state};
 use crate::packet::{Kind, Segment};
 use crate::service::{
-    Address, EndpointKey, EndpointValue, FrontendKey, FrontendKind, FrontendValue, Owed,
+    Address, EndpointKey, EndpointValue, FrontendKey, FrontendKind, FrontendValue, NEAR, Owed,
     PEER_SHIFT, Port, SourceClass, TCP, device_flag, endpoint_flag, frontend_flag,
 };
 use crate::transition::{self, Sighting, Step, advance, detail};
@@ -49,7 +49,7 @@ pub trait Connection {
     fn swap(&self, from: u32, to: u32) -> bool;
     /// Notes when the first answer to a datagram came, in microseconds from its arrival.
     fn answered_after(&self, _us: u32) {}
-    /// Notes the other node that a connection was sent to.
+    /// Notes the other node that a connection was sent to, or [`NEAR`].
     fn sent_to(&self, _peer: u16) {}
 }
 
@@ -312,9 +312,15 @@ fn leaves<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         return None;
     };
     let sighting = departure(world, segment, connection.fields())?;
-    let peer = (sighting.details & detail::PEER) >> PEER_SHIFT;
+    let is_local = sighting.has(detail::PROVEN | detail::ASIDE);
+    // Policies always let a pod reach itself: that it answers says nothing of them.
+    let is_near = is_local & (number(segment.destination) != number(connection.fields().client));
+    let peer = match is_near {
+        true => NEAR,
+        false => (sighting.details >> PEER_SHIFT) as u16,
+    };
     if peer != 0 {
-        connection.sent_to(peer as u16);
+        connection.sent_to(peer);
     }
     Some((connection, sighting))
 }

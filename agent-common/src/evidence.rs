@@ -43,8 +43,8 @@ pub struct Pending {
     /// Bits of [`frontend_flag`](crate::service::frontend_flag).
     pub flags: u8,
     /// Of a datagram: microseconds from its arrival to its first answer. Of a connection: number of
-    /// the other node that it was last sent to ([`EndpointValue::peer`](crate::service::EndpointValue::peer)).
-    /// Zero before that.
+    /// the other node that it was last sent to ([`EndpointValue::peer`](crate::service::EndpointValue::peer)),
+    /// or [`NEAR`](crate::service::NEAR). Zero before that.
     pub note: u32,
 }
 

@@ -221,6 +221,9 @@ impl EndpointValue {
 
 /// Position of a node's number in [`EndpointValue::flags`].
 pub const PEER_SHIFT: u32 = 16;
+/// Stands where another node's number would: the connection was sent to an endpoint of this node, and
+/// not back to its own client, which policies always let through.
+pub const NEAR: u16 = u16::MAX;
 
 /// Flags of an endpoint.
 pub mod endpoint_flag {

@@ -252,6 +252,10 @@ pub struct ServiceInfo {
     pub dns: bool,
     /// It is the sentinel: what its probes bring is kept apart, and no real connection of it counts.
     pub sentinel: bool,
+    /// It is the pod probe's ([`ECHO_SERVICE`](crate::expect::node::ECHO_SERVICE)): its endpoints are one
+    /// pod on every node that accepts whoever comes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub echo: bool,
     /// When another Service last began, or ceased, to claim a frontend of it. Connections that were
     /// under way then may have gone to either.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_common::evidence::{Pending, PendingKey, state};
-use agent_common::service::{FAMILIES, Family, SourceClass, frontend_flag};
+use agent_common::service::{FAMILIES, Family, NEAR, SourceClass, frontend_flag};
 use serde::{Deserialize, Serialize};
 
-use crate::evidence::{Directory, ip_of};
+use crate::evidence::{Directory, ServiceInfo, ip_of};
 use crate::time::Mono;
 
 /// Nodes that are told apart, beside this one.
@@ -31,12 +31,12 @@ const FOLLOWED: usize = 64;
 /// Connections whose loss window ended since the look before, by the node that they were sent to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerSample {
-    /// In order; the number 0 stands for endpoints of this node, and for those of which no node is
-    /// named.
+    /// In order.
     pub counts: Vec<PeerCount>,
     /// Connections of pods of this node that stayed unanswered, as many as are kept of a look.
     pub silences: Vec<Silence>,
-    /// Service ports whose endpoints on this node answered pods, in order, as many as are kept.
+    /// Service ports whose endpoints on this node answered other pods of it, in order, as many as are
+    /// kept.
     #[serde(default)]
     pub near: Vec<u32>,
 }
@@ -80,16 +80,15 @@ impl PeerSample {
         let family = Family::ALL[usize::from(key.family == Family::V6 as u32)];
         let peer = u16::try_from(pending.note).unwrap_or_default();
         let is_pod = pending.class == SourceClass::Pod as u8;
-        let count = self.count(family, peer);
-        if pending.state & state::ANSWERED != 0 {
-            count.answered += 1;
-            if peer == 0 && is_pod {
-                self.answer_near(pending.service);
-            }
-            return;
+        let is_answered = pending.state & state::ANSWERED != 0;
+        match (peer, is_answered) {
+            (0, _) | (NEAR, false) => return,
+            (NEAR, true) if is_pod => return self.answer_near(pending.service),
+            (NEAR, true) => return,
+            (_, true) => return self.count(family, peer).answered += 1,
+            (_, false) => self.count(family, peer).unanswered += 1,
         }
-        count.unanswered += 1;
-        if peer != 0 && is_pod && self.silences.len() < SILENCES {
+        if is_pod && self.silences.len() < SILENCES {
             self.silences.push(Silence {
                 family,
                 peer,
@@ -158,9 +157,8 @@ impl PeerLedger {
             found.is_ok_and(|place| sample.counts[place].answered > 0)
         };
         let any_answered = |family: Family| {
-            let of_others = |count: &PeerCount| count.peer != 0 && count.family == family;
-            let mut counts = sample.counts.iter().filter(|count| of_others(count));
-            counts.any(|count| count.answered > 0)
+            let mut counts = sample.counts.iter();
+            counts.any(|count| count.family == family && count.answered > 0)
         };
         let near = |id: &u32| directory.service(*id);
         for info in sample.near.iter().filter_map(near) {
@@ -174,8 +172,7 @@ impl PeerLedger {
             let info = directory.service(silence.service);
             if let Some(info) = info.filter(|info| !info.sentinel && !info.udp) {
                 let family = &mut self.families[silence.family as usize];
-                let service = info.name.to_string();
-                family.fall_silent(silence, &service, at, any_answered(silence.family));
+                family.fall_silent(silence, &info, at, any_answered(silence.family));
             }
         }
     }
@@ -228,26 +225,49 @@ pub(crate) struct FamilyPeers {
     pub(crate) run: Option<Run>,
 }
 
+/// Connections that stayed unanswered, one after another.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Spell {
+    pub(crate) since: Mono,
+    pub(crate) last: Mono,
+    pub(crate) connections: u32,
+    /// `namespace/name` of the Services that were dialled.
+    pub(crate) services: BTreeSet<String>,
+    /// The pod probe is one of them: no backend is to blame.
+    pub(crate) is_probed: bool,
+}
+
+impl Spell {
+    fn new(at: Mono) -> Self {
+        Self {
+            since: at,
+            last: at,
+            connections: 0,
+            services: BTreeSet::new(),
+            is_probed: false,
+        }
+    }
+
+    fn add(&mut self, info: &ServiceInfo, at: Mono) {
+        self.last = at;
+        self.connections = self.connections.saturating_add(1);
+        self.is_probed |= info.echo;
+        add(&mut self.services, info.name.to_string());
+    }
+}
+
 /// A node that does not answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Quiet {
     pub(crate) node: Arc<str>,
-    pub(crate) since: Mono,
-    pub(crate) last: Mono,
-    pub(crate) connections: u32,
-    /// `namespace/name` of Services whose endpoints there do not answer.
-    pub(crate) services: BTreeSet<String>,
+    pub(crate) spell: Spell,
 }
 
 /// A time in which no other node answered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
-    pub(crate) since: Mono,
-    pub(crate) last: Mono,
-    pub(crate) connections: u32,
-    pub(crate) nodes: BTreeMap<u16, Arc<str>>,
-    /// `namespace/name`.
-    pub(crate) services: BTreeSet<String>,
+    pub(crate) spell: Spell,
+    pub(crate) nodes: BTreeSet<Arc<str>>,
     /// Whether endpoints of this node answered for one of these Services, in a later look than the
     /// one that found it silent elsewhere.
     pub(crate) is_near_sound: bool,
@@ -257,20 +277,18 @@ pub(crate) struct Run {
 
 impl Run {
     fn answer_near(&mut self, service: &str) {
-        self.is_near_sound |= self.services.contains(service);
+        self.is_near_sound |= self.spell.services.contains(service);
     }
 }
 
 impl FamilyPeers {
     fn forget(&mut self, at: Mono, keep: Duration) {
-        self.silent.retain(|_, quiet| at.since(quiet.last) <= keep);
-        self.run.take_if(|run| at.since(run.last) > keep);
+        self.silent
+            .retain(|_, quiet| at.since(quiet.spell.last) <= keep);
+        self.run.take_if(|run| at.since(run.spell.last) > keep);
     }
 
     fn count(&mut self, count: &PeerCount, at: Mono) {
-        if count.peer == 0 {
-            return;
-        }
         let is_answered = count.answered > 0;
         if self.totals.len() >= PEERS && !self.totals.contains_key(&count.peer) {
             return;
@@ -287,7 +305,7 @@ impl FamilyPeers {
     }
 
     /// A connection stayed unanswered. Where another node answered in the same look, it begins no run.
-    fn fall_silent(&mut self, silence: &Silence, service: &str, at: Mono, answered: bool) {
+    fn fall_silent(&mut self, silence: &Silence, info: &ServiceInfo, at: Mono, answered: bool) {
         if !self.worked.contains(&silence.peer) {
             return;
         }
@@ -296,33 +314,21 @@ impl FamilyPeers {
         if self.silent.len() < FOLLOWED || self.silent.contains_key(&silence.peer) {
             let quiet = self.silent.entry(silence.peer).or_insert_with(|| Quiet {
                 node: Arc::clone(&node),
-                since: at,
-                last: at,
-                connections: 0,
-                services: BTreeSet::new(),
+                spell: Spell::new(at),
             });
-            quiet.last = at;
-            quiet.connections = quiet.connections.saturating_add(1);
-            add(&mut quiet.services, service.to_owned());
+            quiet.spell.add(info, at);
         }
         if answered {
             return;
         }
         let run = self.run.get_or_insert_with(|| Run {
-            since: at,
-            last: at,
-            connections: 0,
-            nodes: BTreeMap::new(),
-            services: BTreeSet::new(),
+            spell: Spell::new(at),
+            nodes: BTreeSet::new(),
             is_near_sound: false,
             clients: BTreeSet::new(),
         });
-        run.last = at;
-        run.connections = run.connections.saturating_add(1);
-        if run.nodes.len() < FOLLOWED {
-            run.nodes.insert(silence.peer, node);
-        }
-        add(&mut run.services, service.to_owned());
+        run.spell.add(info, at);
+        add(&mut run.nodes, node);
         add(&mut run.clients, silence.client);
     }
 }

@@ -399,6 +399,7 @@ impl Directory for Planner {
             udp: slot.protocol == Protocol::Udp,
             dns: slot.dns,
             sentinel: self.node.sentinel.as_ref() == Some(&slot.name),
+            echo: self.node.is_echo(&slot.name),
             disputed: self.disputed.get(&id).copied(),
         })
     }

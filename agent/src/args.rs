@@ -9,9 +9,9 @@ use crate::config::{RotateConfig, RunArgs};
 mod commands;
 
 pub use commands::{
-    AdminPort, CheckArgs, CleanupArgs, DocsArgs, DocsPage, DrainArgs, FleetArgs, FleetCommand,
-    KubeProxyArgs, KubectlOptions, NodeArgs, Output, Plugin, RecordArgs, ReplayArgs, StatusArgs,
-    VersionArgs, WhyArgs,
+    AdminPort, CheckArgs, CleanupArgs, DocsArgs, DocsPage, DrainArgs, EchoArgs, FleetArgs,
+    FleetCommand, KubeProxyArgs, KubectlOptions, NodeArgs, Output, Plugin, RecordArgs, ReplayArgs,
+    StatusArgs, VersionArgs, WhyArgs,
 };
 
 const ABOUT: &str = "Proves on real packets that a Kubernetes node routes Service traffic";
@@ -79,6 +79,11 @@ pub enum Command {
     /// sentinel's slices: it makes them where they are missing and mends what somebody edited. Every
     /// agent tells by them how far its node's rules lag behind the API.
     Rotate(Box<RotateConfig>),
+    /// Answer and dial as a pod on every node, so that what pods meet is seen on an idle node too
+    ///
+    /// Runs as a DaemonSet with a Service of its own, off the host's network and without privileges. The
+    /// agent knows its connections by the Service's slices; the two never speak.
+    Echo(EchoArgs),
     /// Show every node of a cluster: verdict, why, since when; also as `kubectl pathproof`
     ///
     /// Runs kubectl, which must be in PATH. The list is that of the Nodes' conditions, the sick

@@ -13,7 +13,7 @@ use tracing_subscriber::fmt;
 use agent_core::text;
 
 /// Without the client's own lines: whoever sends a request reports its failure once.
-pub(crate) const DEFAULT_FILTER: &str = "info,kube_client=off";
+pub const DEFAULT_FILTER: &str = "info,kube_client=off";
 
 /// Format of lines of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

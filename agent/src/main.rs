@@ -4,10 +4,11 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use pathproof::args::{CheckArgs, CleanupArgs, Command};
+use pathproof::args::{CheckArgs, CleanupArgs, Command, EchoArgs};
 use pathproof::cli::{self, Exit};
 use pathproof::config::{Config, RotateConfig, RunArgs, Surroundings, Switch};
 use pathproof::dropin::{self, DropInError, Wanted};
+use pathproof::lifecycle::LogFormat;
 use pathproof::{app, clock, confine, lifecycle, rotate};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinError;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Drain(said) => cli::drain::run(&said, clock::mono),
         Command::Fleet(said) => cli::fleet::run(&said, clock::wall()),
         Command::Rotate(said) => exit(rotate_generations(*said)),
+        Command::Echo(said) => exit(echo(said)),
         Command::Cleanup(said) => exit(cleanup(said)),
         // Its words were taken above.
         Command::KubeProxy(said) => exit(stand_in(Ok(said.words))),
@@ -71,6 +73,14 @@ fn run_with(config: Config, notes: Vec<String>) -> Outcome {
         .enable_all()
         .build()?;
     runtime.block_on(async { tokio::spawn(app::run(config, confined)).await })??;
+    Ok(Exit::Success)
+}
+
+/// One thread: it waits nearly all the time, and there is one on every node.
+fn echo(said: EchoArgs) -> Outcome {
+    lifecycle::start_log(LogFormat::Text, lifecycle::DEFAULT_FILTER);
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(pathproof::echo::run(said))?;
     Ok(Exit::Success)
 }
 

@@ -52,9 +52,12 @@ impl From<&Pod> for Endpoint {
     }
 }
 
-/// A dual-stack Service in the namespace "demo" with one port, of TCP and named "http" at first.
+/// A dual-stack Service with one port, of TCP and named "http" at first, in the namespace "demo" if no
+/// other is said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
+    /// Namespace.
+    pub namespace: &'static str,
     /// Name.
     pub name: String,
     /// Its place in the address plan: ClusterIPs, load balancer addresses.
@@ -87,6 +90,7 @@ impl Service {
     /// A ClusterIP Service on port 80 to port 8080 of these pods.
     pub fn new<'a>(name: &str, index: u8, pods: impl IntoIterator<Item = &'a Pod>) -> Self {
         Self {
+            namespace: "demo",
             name: name.to_owned(),
             index,
             port_name: "http".to_owned(),
@@ -168,6 +172,7 @@ impl Service {
 
     fn write_service(&self, out: &mut String) {
         let Self {
+            namespace,
             name,
             port_name,
             protocol,
@@ -188,7 +193,7 @@ impl Service {
         };
         let _ = write!(
             out,
-            "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: demo\nspec:\n  \
+            "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: {namespace}\nspec:\n  \
              type: {kind}\n  clusterIP: {v4}\n  clusterIPs:\n  - {v4}\n  - {v6}\n  \
              internalTrafficPolicy: {internal}\n  ipFamilies:\n  - IPv4\n  - IPv6\n  \
              ipFamilyPolicy: RequireDualStack\n  ports:\n  - name: {port_name}\n    port: {port}\n    \
@@ -228,6 +233,7 @@ impl Service {
 
     fn write_slice(&self, out: &mut String, family: Family) {
         let Self {
+            namespace,
             name,
             port_name,
             protocol,
@@ -241,7 +247,7 @@ impl Service {
         let _ = write!(
             out,
             "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  \
-             name: {name}-{suffix}\n  namespace: demo\n  labels:\n    \
+             name: {name}-{suffix}\n  namespace: {namespace}\n  labels:\n    \
              kubernetes.io/service-name: {name}\n    \
              endpointslice.kubernetes.io/managed-by: endpointslice-controller.k8s.io\n\
              addressType: {kind}\nports:\n- name: {port_name}\n  port: {target_port}\n  protocol: {protocol}\n"
@@ -265,7 +271,7 @@ impl Service {
                 out,
                 "- addresses:\n  - \"{address}\"\n  conditions:\n    ready: {ready}\n    \
                  serving: {serving}\n    terminating: {terminating}\n  nodeName: {node}\n  \
-                 targetRef:\n    kind: Pod\n    name: {pod}\n    namespace: demo\n"
+                 targetRef:\n    kind: Pod\n    name: {pod}\n    namespace: {namespace}\n"
             );
         }
     }

@@ -29,6 +29,7 @@ mod one_chain_emptied;
 mod overlay;
 mod overlay_dead;
 mod parts;
+mod pod_probe;
 mod policy_routing;
 mod policy_routing_pods;
 mod proxy_migrates;

@@ -48,6 +48,9 @@ impl SourcePrefix {
     }
 }
 
+/// Name of the pod probe's Service, in the sentinel's namespace.
+pub const ECHO_SERVICE: &str = "pathproof-echo";
+
 /// Facts of this node that expectations depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeContext {
@@ -79,6 +82,12 @@ impl NodeContext {
     pub fn with_sentinel(mut self, sentinel: Option<ObjectName>) -> Self {
         self.sentinel = sentinel;
         self
+    }
+
+    /// Whether this is the pod probe's Service.
+    pub fn is_echo(&self, name: &ObjectName) -> bool {
+        let sentinel = self.sentinel.as_ref();
+        &*name.name == ECHO_SERVICE && sentinel.is_some_and(|of| of.namespace == name.namespace)
     }
 
     /// The sources that follow from the node alone: its ranges are pods, its addresses itself.

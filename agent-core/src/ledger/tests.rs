@@ -50,6 +50,7 @@ impl Directory for Names {
             udp: false,
             dns: false,
             sentinel: id == SENTINEL,
+            echo: false,
             disputed: None,
         })
     }

@@ -146,6 +146,7 @@ mod tests {
             udp: false,
             dns: false,
             sentinel: false,
+            echo: false,
             disputed: None,
         }
     }

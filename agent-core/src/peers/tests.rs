@@ -9,8 +9,9 @@ const ANSWERED: u32 = state::FORWARDED | state::ANSWER_IN;
 #[case::answered(7, ANSWERED, SourceClass::Pod, 0, Some((7, 1, 0)), false)]
 #[case::silent(7, state::FORWARDED, SourceClass::Pod, 0, Some((7, 0, 1)), true)]
 #[case::of_an_outsider(7, state::FORWARDED, SourceClass::External, 0, Some((7, 0, 1)), false)]
-#[case::here(0, ANSWERED, SourceClass::Pod, 0, Some((0, 1, 0)), false)]
-#[case::here_and_silent(0, state::FORWARDED, SourceClass::Pod, 0, Some((0, 0, 1)), false)]
+#[case::here(NEAR.into(), ANSWERED, SourceClass::Pod, 0, None, false)]
+#[case::not_known_where(0, ANSWERED, SourceClass::Pod, 0, None, false)]
+#[case::here_and_silent(NEAR.into(), state::FORWARDED, SourceClass::Pod, 0, None, false)]
 #[case::never_sent_on(0, state::LEAKED, SourceClass::Pod, 0, None, false)]
 #[case::ambiguous(7, state::FORWARDED | state::AMBIGUOUS, SourceClass::Pod, 0, None, false)]
 #[case::probe(
@@ -45,7 +46,7 @@ fn connections_by_node(
         .collect();
     assert_eq!(counts, Vec::from_iter(counted));
     assert_eq!(!sample.silences.is_empty(), told);
-    let is_near = peer == 0 && state & state::ANSWERED != 0;
+    let is_near = peer == u32::from(NEAR) && state & state::ANSWERED != 0;
     assert_eq!(sample.near, Vec::from_iter(is_near.then_some(SERVICE)));
 }
 
@@ -55,7 +56,7 @@ fn memory_is_bounded() {
     let mut ledger = PeerLedger::default();
     for round in 0..4u64 {
         let mut sample = PeerSample::default();
-        for peer in 1..=u16::MAX {
+        for peer in 1..NEAR {
             let answered = if round == 0 {
                 ANSWERED
             } else {

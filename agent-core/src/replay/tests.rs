@@ -291,6 +291,7 @@ fn services_are_named_before_they_occur() {
         udp: false,
         dns: false,
         sentinel: false,
+        echo: false,
         disputed: None,
     };
     let mut node = Node::replay(Scene::new().node.judge().clone());

@@ -10,7 +10,7 @@ use super::finding::{Evidence, Named, PeersLacking};
 use super::judge::{Case, Found};
 use crate::cause::Cause;
 use crate::ledger::WINDOW;
-use crate::peers::{FamilyPeers, Quiet, Run};
+use crate::peers::{FamilyPeers, Quiet, Run, Spell};
 
 /// Nodes that must be silent.
 const SILENT: usize = 3;
@@ -23,59 +23,57 @@ impl<'a> Case<'a> {
     /// No other node answers pods of this one.
     pub(super) fn broken_by_peers(&self) -> Option<Found> {
         let run = self.peers().run.as_ref()?;
-        let stands = self.is_within_proof_age(run.last) && self.peers_lacking(run).is_none();
-        stands.then(|| {
-            let evidence = Evidence::Peers {
-                nodes: Named::of(run.nodes.values().map(|node| &**node)),
-                services: named(&run.services),
-                connections: run.connections,
-                since: run.since,
-                lacking: None,
-            };
-            (Some(Cause::Overlay), evidence)
-        })
+        let stands = self.is_within_proof_age(run.spell.last) && self.peers_lacking(run).is_none();
+        stands.then(|| (Some(Cause::Overlay), of_run(run, None)))
     }
 
     /// Nodes that answered before are silent, and that is not all of them, or not for certain.
     pub(super) fn degraded_peers(&self) -> Option<Found> {
-        let limits = &self.ledger.limits;
-        let counts = |quiet: &&Quiet| {
-            quiet.connections >= limits.service_failures
-                && quiet.last.since(quiet.since) >= limits.service_spread
-                && quiet.services.len() >= limits.broken_services
-                && self.now.since(quiet.last) <= WINDOW
-        };
-        let silent: Vec<&Quiet> = self.peers().silent.values().filter(counts).collect();
-        let since = silent.iter().map(|quiet| quiet.since).min()?;
-        let services = silent
-            .iter()
-            .flat_map(|quiet| quiet.services.iter().cloned());
         let run = self.peers().run.as_ref();
         let lacking = run.and_then(|run| self.peers_lacking(run));
-        let evidence = Evidence::Peers {
-            nodes: Named::of(silent.iter().map(|quiet| &*quiet.node)),
-            services: named(&services.collect()),
-            connections: silent.iter().map(|quiet| quiet.connections).sum(),
-            since,
-            lacking: Some(lacking.unwrap_or(PeersLacking::Answers)),
-        };
-        Some((Some(Cause::Overlay), evidence))
+        let lacking = Some(lacking.unwrap_or(PeersLacking::Answers));
+        let silent: Vec<&Quiet> = (self.peers().silent.values())
+            .filter(|quiet| self.is_named(&quiet.spell))
+            .collect();
+        if let Some(since) = silent.iter().map(|quiet| quiet.spell.since).min() {
+            let services = silent.iter().flat_map(|quiet| &quiet.spell.services);
+            let evidence = Evidence::Peers {
+                nodes: Named::of(silent.iter().map(|quiet| &*quiet.node)),
+                services: named(&services.cloned().collect()),
+                connections: silent.iter().map(|quiet| quiet.spell.connections).sum(),
+                since,
+                lacking,
+            };
+            return Some((Some(Cause::Overlay), evidence));
+        }
+        // Of many nodes each is dialled rarely: together they tell.
+        let run = run.filter(|run| run.nodes.len() > 1 && self.is_named(&run.spell))?;
+        Some((Some(Cause::Overlay), of_run(run, lacking)))
+    }
+
+    /// Whether silence is the network's rather than a backend's, for long enough to say so.
+    fn is_named(&self, spell: &Spell) -> bool {
+        let limits = &self.ledger.limits;
+        spell.connections >= limits.service_failures
+            && spell.last.since(spell.since) >= limits.service_spread
+            && (spell.is_probed || spell.services.len() >= limits.broken_services)
+            && self.now.since(spell.last) <= WINDOW
     }
 
     /// Condition that a run of silence lacks to accuse this node; `None` if nothing is lacking.
     fn peers_lacking(&self, run: &Run) -> Option<PeersLacking> {
         let limits = &self.ledger.limits;
-        let namespace = |service: &'a str| service.split_once('/').map_or("", |(of, _)| of);
         let used = self.ledger.scope(self.family, self.now).namespaces;
-        let (seen, last) = (self.ledger.seen(self.now), run.last);
+        let (seen, spell) = (self.ledger.seen(self.now), &run.spell);
         let fresh = limits.broken_after.saturating_sub(limits.broken_fresh);
-        let lasts = seen.since(run.since) >= limits.broken_after && last.since(run.since) >= fresh;
-        let peers = self.peers();
-        let services = peers.run.iter().flat_map(|run| &run.services);
-        let namespaces: BTreeSet<&str> = services.map(|of| namespace(of)).collect();
+        let lasts = seen.since(spell.since) >= limits.broken_after
+            && spell.last.since(spell.since) >= fresh;
+        let namespaces: BTreeSet<&str> = (spell.services.iter())
+            .filter_map(|service| Some(service.split_once('/')?.0))
+            .collect();
         if run.nodes.len() < SILENT {
             Some(PeersLacking::Nodes)
-        } else if run.services.len() < limits.broken_services
+        } else if spell.services.len() < limits.broken_services
             || namespaces.len() < limits.broken_namespaces.min(used)
         {
             Some(PeersLacking::Services)
@@ -88,6 +86,16 @@ impl<'a> Case<'a> {
         } else {
             None
         }
+    }
+}
+
+fn of_run(run: &Run, lacking: Option<PeersLacking>) -> Evidence {
+    Evidence::Peers {
+        nodes: Named::of(run.nodes.iter().map(|node| &**node)),
+        services: named(&run.spell.services),
+        connections: run.spell.connections,
+        since: run.spell.since,
+        lacking,
     }
 }
 

@@ -377,6 +377,7 @@ prop_compose! {
             udp,
             dns,
             sentinel,
+            echo: dns,
             disputed: None,
         });
         Service { id, known }

@@ -180,6 +180,19 @@ pub struct DrainArgs {
     pub output: Output,
 }
 
+/// Options of `pathproof echo`.
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct EchoArgs {
+    /// Names or addresses of its own Service, at most one address of each family is dialled
+    #[arg(
+        long,
+        env = "PATHPROOF_ECHO_SERVICE",
+        value_name = "NAME",
+        default_value = agent_core::expect::node::ECHO_SERVICE
+    )]
+    pub service: String,
+}
+
 /// Words of `pathproof kube-proxy`, which are read by `dropin`, as kube-proxy reads them.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct KubeProxyArgs {

@@ -44,6 +44,7 @@ impl Directory for Names {
             udp: false,
             dns: false,
             sentinel: false,
+            echo: false,
             disputed: None,
         })
     }

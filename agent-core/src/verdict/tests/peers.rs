@@ -39,6 +39,16 @@ fn count(peer: u16, answered: bool) -> PeerCount {
     }
 }
 
+fn silence(peer: u16, service: u32, client: u8) -> Silence {
+    Silence {
+        family: Family::V4,
+        peer,
+        node: Some(format!("node-{peer}").into()),
+        service,
+        client: [10, 244, 1, client].into(),
+    }
+}
+
 impl World {
     /// Services of two namespaces, and nodes that answered.
     fn with_peers() -> Self {
@@ -73,13 +83,7 @@ impl World {
                     .iter()
                     .flat_map(|service| (1..=time.clients).map(move |client| (*service, client)))
                 {
-                    sample.silences.push(Silence {
-                        family: Family::V4,
-                        peer,
-                        node: Some(format!("node-{peer}").into()),
-                        service,
-                        client: [10, 244, 1, client].into(),
-                    });
+                    sample.silences.push(silence(peer, service, client));
                 }
             }
             if time.another_answers {
@@ -151,6 +155,46 @@ fn a_single_service_names_no_node() {
         world.verdict(20_000).families[0].finding.evidence,
         Evidence::Peers { .. }
     ));
+}
+
+/// The pod probe's endpoints accept whoever comes: of it a single Service is enough to name nodes, and not
+/// to accuse this one, since a policy may deny it on every node.
+#[test]
+fn the_pod_probe_names_nodes_and_accuses_nobody() {
+    let mut world = World::with_peers();
+    let probed = Time {
+        services: &[ECHO],
+        clients: 1,
+        ..DEAD_OVERLAY
+    };
+    world.spend(probed, 1_000, 20_000);
+    let verdict = world.verdict(20_000);
+    assert_eq!(
+        (verdict.state, verdict.cause),
+        (State::Degraded, Some(Cause::Overlay))
+    );
+    assert_eq!(world.peers_lacking(20_000), Some(PeersLacking::Services));
+    world.spend(DEAD_OVERLAY, 20_250, 24_000);
+    assert_eq!(world.verdict(24_000).state, State::Broken);
+}
+
+/// In a large cluster each node is dialled rarely.
+#[test]
+fn nodes_that_were_dialled_once_are_named_together() {
+    let mut world = World::with_peers();
+    for (at, peer) in [(1_000, 1), (2_000, 2), (3_000, 3)] {
+        assert_ne!(world.verdict(at).state, State::Degraded);
+        let silences = vec![silence(peer, ECHO, 1)];
+        let counts = vec![count(peer, false)];
+        let sample = PeerSample {
+            counts,
+            silences,
+            ..PeerSample::default()
+        };
+        world.peers(&sample, at);
+    }
+    let reason = world.verdict(3_000).reason();
+    assert!(reason.contains("node-1, node-2, node-3"), "{reason}");
 }
 
 /// Of a node that never answered nothing is known: its endpoints may never have worked.

@@ -206,6 +206,7 @@ fn memory_is_bounded() {
                 udp: false,
                 dns: false,
                 sentinel: false,
+                echo: false,
                 disputed: None,
             })
         }

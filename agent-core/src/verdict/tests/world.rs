@@ -40,9 +40,11 @@ impl Names {
             all.push(of("db", "", family, 1));
             let cart = ObjectName::new("shop", "cart");
             all.push((cart, "", family, 1));
-            for _ in 5..9 {
+            for _ in 5..8 {
                 all.push(of("spare", "", family, 1));
             }
+            let echo = ObjectName::new("pathproof", "pathproof-echo");
+            all.push((echo, "", family, 4));
             all.push(of("sentinel", "", family, 1));
         }
         Self(all)
@@ -60,6 +62,7 @@ impl Directory for Names {
             udp: false,
             dns: false,
             sentinel: &*name.name == "sentinel",
+            echo: &*name.name == "pathproof-echo",
             disputed: None,
         })
     }
@@ -75,6 +78,8 @@ pub(super) const WEB_METRICS: u32 = 2;
 pub(super) const DB: u32 = 3;
 /// shop/cart, one endpoint; the only one of its namespace.
 pub(super) const CART: u32 = 4;
+/// The pod probe's.
+pub(super) const ECHO: u32 = 8;
 /// The sentinel.
 pub(super) const SENTINEL: u32 = 9;
 /// Add to an id for the same Service over IPv6.

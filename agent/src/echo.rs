@@ -1,0 +1,83 @@
+//! `pathproof echo`: the pod probe. One small pod on every node that dials its own Service, as any pod
+//! dials any Service, and answers those of the other nodes.
+//!
+//! Nothing passes between it and the agent but its packets: the observer follows them like all others, and
+//! knows the nodes they go to by the Service's slices. So it needs no rights, no privileges and no
+//! configuration but the Service's name. It speaks TCP alone: whoever answers datagrams can be made to
+//! send to others by a forged source.
+//!
+//! It must not judge, and what it logs is for people.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::EchoArgs;
+
+mod dial;
+mod frame;
+mod serve;
+#[cfg(test)]
+mod tests;
+
+/// Port of the Service, and of its pods, to which connections are made and answered.
+pub const ECHO_PORT: u16 = 19257;
+/// Port of the Service, and of its pods, that is dialled after a large transfer did not get through.
+pub const CUT_PORT: u16 = 19258;
+
+/// Reason why the pod probe could not run.
+#[derive(Debug, Error)]
+pub enum EchoError {
+    /// A port cannot be listened at.
+    #[error(
+        "cannot listen at port {port}: {error}; it is this pod's own, so is a second one running?"
+    )]
+    Listen { port: u16, error: io::Error },
+    /// Signals cannot be received.
+    #[error("cannot receive signals: {0}")]
+    Signals(#[source] io::Error),
+}
+
+/// Answers and dials until a signal ends it.
+///
+/// # Errors
+/// If it cannot begin.
+pub async fn run(said: EchoArgs) -> Result<(), EchoError> {
+    let echo = listen(ECHO_PORT)?;
+    let cut = listen(CUT_PORT)?;
+    let mut term = signal(SignalKind::terminate()).map_err(EchoError::Signals)?;
+    let mut int = signal(SignalKind::interrupt()).map_err(EchoError::Signals)?;
+    tracing::info!(service = %said.service, "answering at port {ECHO_PORT}, dialling the Service once a second");
+    tokio::select! {
+        () = serve::answer(&echo) => {}
+        () = serve::accept(&cut) => {}
+        () = dial::run(&said.service) => {}
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    Ok(())
+}
+
+/// Of both families where the node has both.
+fn listen(port: u16) -> Result<TcpListener, EchoError> {
+    let any = |ip: IpAddr| bound(SocketAddr::new(ip, port));
+    any(Ipv6Addr::UNSPECIFIED.into())
+        .or_else(|_| any(Ipv4Addr::UNSPECIFIED.into()))
+        .map_err(|error| EchoError::Listen { port, error })
+}
+
+fn bound(at: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
+    if at.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&at.into())?;
+    socket.listen(64)?;
+    TcpListener::from_std(socket.into())
+}

@@ -1,0 +1,136 @@
+//! Dials the pod probe's own Service, once a second in each family: whichever pod the node's rules choose.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use super::frame::Frame;
+use super::{CUT_PORT, ECHO_PORT};
+
+/// From one connection to the next.
+const EVERY: Duration = Duration::from_secs(1);
+/// What takes longer has failed: a connection, and each answer.
+const PATIENCE: Duration = Duration::from_millis(900);
+/// One in so many connections carries [`LARGE`] bytes.
+const LARGE_ONE_IN: u32 = 3;
+/// Several packets of any usual size, in both directions.
+const LARGE: u32 = 9 * 1024;
+/// The Service's address hardly ever changes.
+const LOOK_UP_EVERY: Duration = Duration::from_secs(60);
+/// While there is none.
+const LOOK_UP_AGAIN: Duration = Duration::from_secs(5);
+/// A name server that is silent is waited for so long.
+const LOOK_UP: Duration = Duration::from_secs(4);
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// It was answered whole.
+    Whole,
+    /// It was accepted, small packets came back and large ones did not.
+    Cut,
+    /// Nothing came back.
+    Silent,
+}
+
+/// Dials for ever.
+pub(super) async fn run(service: &str) {
+    let mut targets = Vec::new();
+    let mut look = Instant::now();
+    let mut said: BTreeMap<IpAddr, End> = BTreeMap::new();
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    for number in 0u32.. {
+        ticks.tick().await;
+        if Instant::now() >= look {
+            // Where names cannot be looked up, the address that is known stays right.
+            match resolve(service).await {
+                found if !found.is_empty() => {
+                    (targets, look) = (found, Instant::now() + LOOK_UP_EVERY)
+                }
+                _ => look = Instant::now() + LOOK_UP_AGAIN,
+            }
+        }
+        let is_large = number % LARGE_ONE_IN == 0;
+        let dialled = targets.iter().map(|ip| dial(*ip, ECHO_PORT, is_large));
+        for (ip, end) in targets.iter().zip(join_all(dialled).await) {
+            if end == End::Cut {
+                tell(*ip).await;
+            }
+            report(*ip, end, &mut said);
+        }
+    }
+}
+
+/// One address of each family.
+async fn resolve(service: &str) -> Vec<IpAddr> {
+    let mut found: Vec<IpAddr> = Vec::new();
+    for name in service.split(',').map(str::trim) {
+        // Every error leads to the same: there is no address yet.
+        let Ok(Ok(addresses)) = timeout(LOOK_UP, lookup_host((name, ECHO_PORT))).await else {
+            continue;
+        };
+        for ip in addresses.map(|address| address.ip()) {
+            if !found.iter().any(|known| known.is_ipv4() == ip.is_ipv4()) {
+                found.push(ip);
+            }
+        }
+    }
+    found
+}
+
+/// One connection: a small frame, and on some a large one after it.
+pub(super) async fn dial(ip: IpAddr, port: u16, is_large: bool) -> End {
+    let connect = TcpStream::connect(SocketAddr::new(ip, port));
+    let Ok(Ok(mut stream)) = timeout(PATIENCE, connect).await else {
+        return End::Silent;
+    };
+    let small = Frame {
+        token: 1,
+        length: 0,
+    };
+    if !exchange(&mut stream, small).await {
+        return End::Silent;
+    }
+    let large = Frame {
+        token: 2,
+        length: LARGE,
+    };
+    match !is_large || exchange(&mut stream, large).await {
+        true => End::Whole,
+        false => End::Cut,
+    }
+}
+
+/// Whether a frame comes back in time.
+async fn exchange(stream: &mut TcpStream, frame: Frame) -> bool {
+    let both = async {
+        frame.write(stream).await?;
+        Frame::read(stream).await
+    };
+    matches!(timeout(PATIENCE, both).await, Ok(Ok(answer)) if answer == frame)
+}
+
+/// Says with a packet that a large transfer did not get through.
+async fn tell(ip: IpAddr) {
+    // A connection is all there is to say.
+    let _ = timeout(PATIENCE, TcpStream::connect((ip, CUT_PORT))).await;
+}
+
+/// Logs changes alone.
+fn report(ip: IpAddr, end: End, said: &mut BTreeMap<IpAddr, End>) {
+    if said.insert(ip, end) == Some(end) {
+        return;
+    }
+    match end {
+        End::Whole => tracing::info!(%ip, "the Service answers"),
+        End::Cut => {
+            tracing::warn!(%ip, "the Service answers, and large transfers do not get through")
+        }
+        End::Silent => tracing::warn!(%ip, "the Service does not answer"),
+    }
+}

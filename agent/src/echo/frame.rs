@@ -1,0 +1,74 @@
+//! What goes over a connection of the pod probe: a head, and as many zeros as it says. The answer is the
+//! same, so nobody gets back more than was sent.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+/// Bytes of a head.
+pub(super) const HEAD: usize = 24;
+/// Most zeros after a head.
+pub(super) const MOST: u32 = 16 * 1024;
+const MAGIC: [u8; 16] = *b"pathproof-echo/1";
+
+/// What is sent, and sent back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    /// Tells one from another.
+    pub(super) token: u32,
+    /// Zeros that follow; at most [`MOST`].
+    pub(super) length: u32,
+}
+
+impl Frame {
+    pub(super) fn head(self) -> [u8; HEAD] {
+        let mut head = [0; HEAD];
+        head[..16].copy_from_slice(&MAGIC);
+        head[16..20].copy_from_slice(&self.token.to_be_bytes());
+        head[20..].copy_from_slice(&self.length.to_be_bytes());
+        head
+    }
+
+    /// Nothing of a head that is none of ours.
+    pub(super) fn parse(head: &[u8; HEAD]) -> Option<Self> {
+        let number = |at: usize| {
+            let bytes = head.get(at..at + 4)?.try_into().ok()?;
+            Some(u32::from_be_bytes(bytes))
+        };
+        let frame = Self {
+            token: number(16)?,
+            length: number(20)?,
+        };
+        (head.starts_with(&MAGIC) && frame.length <= MOST).then_some(frame)
+    }
+
+    pub(super) async fn write(self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        to.write_all(&self.head()).await?;
+        let mut left = self.length as usize;
+        let zeros = [0; 1024];
+        while left > 0 {
+            let part = left.min(zeros.len());
+            to.write_all(&zeros[..part]).await?;
+            left -= part;
+        }
+        to.flush().await
+    }
+
+    /// Reads a frame whole. What is none of ours is an error.
+    pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
+        let mut head = [0; HEAD];
+        from.read_exact(&mut head).await?;
+        let frame = Self::parse(&head).ok_or(io::ErrorKind::InvalidData)?;
+        let mut left = frame.length as usize;
+        let mut part = [0; 1024];
+        while left > 0 {
+            let most = left.min(part.len());
+            let read = from.read(&mut part[..most]).await?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            left -= read;
+        }
+        Ok(frame)
+    }
+}
