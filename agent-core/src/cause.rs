@@ -198,11 +198,13 @@ pub enum Cause {
     ConntrackFull,
     /// Connections leave for other nodes, and no node answers.
     Overlay,
+    /// Small packets pass between nodes, and large ones do not.
+    Mtu,
 }
 
 impl Cause {
     /// Names as metrics and `/verdict` show them.
-    const NAMES: [(Cause, &'static str); 12] = [
+    const NAMES: [(Cause, &'static str); 13] = [
         (Cause::Leaked, "leaked"),
         (Cause::Refused, "refused"),
         (Cause::Misrouted, "misrouted"),
@@ -215,8 +217,9 @@ impl Cause {
         (Cause::AnswerLost, "answer_lost"),
         (Cause::ConntrackFull, "conntrack_full"),
         (Cause::Overlay, "overlay"),
+        (Cause::Mtu, "mtu"),
     ];
-    pub const ALL: [Cause; 12] = firsts(&Self::NAMES);
+    pub const ALL: [Cause; 13] = firsts(&Self::NAMES);
 
     pub fn of(failure: Failure) -> Cause {
         Failure::CAUSES[failure as usize].1

@@ -112,6 +112,11 @@ impl Words<'_> {
                      them; the way out may be broken"
                 )
             }
+            Evidence::Cuts { transfers, since } => format!(
+                "large transfers of the pod probe do not get through since {} ago ({transfers} of them), \
+                 while small ones do",
+                self.ago(*since),
+            ),
             Evidence::Peers {
                 nodes,
                 services,
@@ -306,6 +311,7 @@ pub fn cause(cause: Cause) -> &'static str {
         Cause::AnswerLost => "answer lost, it came back into the node and no further",
         Cause::ConntrackFull => "conntrack full, the kernel has no room to track it",
         Cause::Overlay => "overlay, sent to other nodes and not answered",
+        Cause::Mtu => "mtu, large packets lost between nodes",
     }
 }
 

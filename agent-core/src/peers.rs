@@ -23,6 +23,13 @@ use crate::time::Mono;
 
 /// Nodes that are told apart, beside this one.
 pub const PEERS: usize = 5_000;
+/// Port of the pod probe's Service, and of its pods, to which connections are made and answered.
+pub const ECHO_PORT: u16 = 19257;
+/// Port of that Service, and of its pods, that is dialled after a large transfer did not get through.
+pub const CUT_PORT: u16 = 19258;
+/// Without a further cut transfer the network carries large packets again: the pod probe makes one in
+/// three seconds.
+const CUT_AGE: Duration = Duration::from_secs(15);
 /// Unanswered connections of one look that are told one by one, and Services that answered.
 const SILENCES: usize = 64;
 /// Silent nodes that are followed, and clients and Services of a run.
@@ -39,6 +46,20 @@ pub struct PeerSample {
     /// kept.
     #[serde(default)]
     pub near: Vec<u32>,
+    /// Connections to [`CUT_PORT`], as many as are kept: each says that a large transfer of the pod probe was
+    /// cut, if the client is the pod probe.
+    #[serde(default)]
+    pub cuts: Vec<Cut>,
+}
+
+/// A connection to [`CUT_PORT`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cut {
+    #[serde(with = "crate::names::FamilyName")]
+    pub family: Family,
+    /// Id of the Service port and family.
+    pub service: u32,
+    pub client: IpAddr,
 }
 
 /// Connections to one node.
@@ -78,6 +99,13 @@ impl PeerSample {
             return;
         }
         let family = Family::ALL[usize::from(key.family == Family::V6 as u32)];
+        if pending.frontend_port == CUT_PORT.to_be_bytes() && self.cuts.len() < SILENCES {
+            self.cuts.push(Cut {
+                family,
+                service: pending.service,
+                client: ip_of(&pending.client),
+            });
+        }
         let peer = u16::try_from(pending.note).unwrap_or_default();
         let is_pod = pending.class == SourceClass::Pod as u8;
         let is_answered = pending.state & state::ANSWERED != 0;
@@ -125,7 +153,7 @@ impl PeerSample {
 
     /// Whether nothing was sent anywhere.
     pub fn is_empty(&self) -> bool {
-        self.counts.is_empty()
+        self.counts.is_empty() && self.cuts.is_empty()
     }
 }
 
@@ -149,6 +177,14 @@ impl PeerLedger {
         }
         for count in &sample.counts {
             self.families[count.family as usize].count(count, at);
+        }
+        let cuts = sample.cuts.iter();
+        let is_probes = |cut: &&Cut| directory.service(cut.service).is_some_and(|info| info.echo);
+        for cut in cuts.filter(is_probes) {
+            let cut_since = &mut self.families[cut.family as usize].cut;
+            let spell = cut_since.get_or_insert_with(|| Spell::new(at));
+            spell.connections = spell.connections.saturating_add(1);
+            spell.last = at;
         }
         let answered = |silence: &&Silence| {
             let key = (silence.family, silence.peer);
@@ -223,6 +259,9 @@ pub(crate) struct FamilyPeers {
     pub(crate) silent: BTreeMap<u16, Quiet>,
     /// Unanswered connections to nodes that had answered, since any of those last did.
     pub(crate) run: Option<Run>,
+    /// Large transfers of the pod probe that were cut, one after another.
+    #[serde(default)]
+    pub(crate) cut: Option<Spell>,
 }
 
 /// Connections that stayed unanswered, one after another.
@@ -285,6 +324,7 @@ impl FamilyPeers {
     fn forget(&mut self, at: Mono, keep: Duration) {
         self.silent
             .retain(|_, quiet| at.since(quiet.spell.last) <= keep);
+        self.cut.take_if(|cut| at.since(cut.last) > CUT_AGE);
         self.run.take_if(|run| at.since(run.spell.last) > keep);
     }
 

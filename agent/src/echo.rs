@@ -10,13 +10,16 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 
 use crate::args::EchoArgs;
+use agent_core::peers::{CUT_PORT, ECHO_PORT};
 
 mod dial;
 mod frame;
@@ -24,10 +27,8 @@ mod serve;
 #[cfg(test)]
 mod tests;
 
-/// Port of the Service, and of its pods, to which connections are made and answered.
-pub const ECHO_PORT: u16 = 19257;
-/// Port of the Service, and of its pods, that is dialled after a large transfer did not get through.
-pub const CUT_PORT: u16 = 19258;
+/// How long a pod that ends goes on answering.
+const LEAVING: Duration = Duration::from_secs(5);
 
 /// Reason why the pod probe could not run.
 #[derive(Debug, Error)]
@@ -52,13 +53,16 @@ pub async fn run(said: EchoArgs) -> Result<(), EchoError> {
     let mut term = signal(SignalKind::terminate()).map_err(EchoError::Signals)?;
     let mut int = signal(SignalKind::interrupt()).map_err(EchoError::Signals)?;
     tracing::info!(service = %said.service, "answering at port {ECHO_PORT}, dialling the Service once a second");
+    let answers = async { tokio::join!(serve::answer(&echo), serve::accept(&cut)) };
+    tokio::pin!(answers);
     tokio::select! {
-        () = serve::answer(&echo) => {}
-        () = serve::accept(&cut) => {}
+        _ = &mut answers => {}
         () = dial::run(&said.service) => {}
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
+    // Its endpoint is leaving, and other nodes do not know yet.
+    let _ = timeout(LEAVING, answers).await;
     Ok(())
 }
 

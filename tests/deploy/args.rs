@@ -9,8 +9,13 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 /// The arguments of the only container of an object.
-fn args_of(objects: &[Value], kind: &str) -> Option<Vec<String>> {
-    let object = objects.iter().find(|object| object["kind"] == kind)?;
+/// Of the pods of `pathproof-NAME`.
+fn args_of(objects: &[Value], name: &str) -> Option<Vec<String>> {
+    let is_it = |object: &&Value| {
+        let of_pods = object["kind"] == "DaemonSet" || object["kind"] == "Deployment";
+        of_pods && object["metadata"]["name"] == format!("pathproof-{name}")
+    };
+    let object = objects.iter().find(is_it)?;
     let args = object["spec"]["template"]["spec"]["containers"][0]["args"].as_array()?;
     let text = |arg: &Value| arg.as_str().expect("an argument is a string").to_owned();
     Some(args.iter().map(text).collect())
@@ -24,21 +29,21 @@ fn in_a_pod() -> Surroundings {
     }
 }
 
-/// Parses and resolves both command lines of a rendering, as `pathproof` does before it starts.
+/// Parses and resolves all command lines of a rendering, as `pathproof` does before it starts.
 fn check(objects: &[Value]) {
-    for kind in ["DaemonSet", "Deployment"] {
-        let Some(args) = args_of(objects, kind) else {
+    for name in ["agent", "rotator", "echo"] {
+        let Some(args) = args_of(objects, name) else {
             continue;
         };
         let words = std::iter::once("pathproof".to_owned()).chain(args.clone());
         let parsed = <Args as clap::Parser>::try_parse_from(words)
             .unwrap_or_else(|error| panic!("{args:?}: {error}"));
-        match (kind, parsed.command) {
-            ("DaemonSet", Command::Run(run)) => {
+        match (name, parsed.command) {
+            ("agent", Command::Run(run)) => {
                 Config::resolve(&run, &in_a_pod()).unwrap_or_else(|e| panic!("{args:?}: {e}"));
             }
-            ("Deployment", Command::Rotate(_)) => {}
-            (_, other) => panic!("{kind} runs {other:?}"),
+            ("rotator", Command::Rotate(_)) | ("echo", Command::Echo(_)) => {}
+            (_, other) => panic!("{name} runs {other:?}"),
         }
     }
 }
@@ -85,7 +90,7 @@ fn a_value_becomes_the_option(#[case] agent: Value, #[case] options: &str) {
     }
     let objects = Chart::with(json!({ "agent": agent })).render();
     let objects = objects.expect("the chart");
-    let args = args_of(&objects, "DaemonSet").expect("arguments");
+    let args = args_of(&objects, "agent").expect("arguments");
     let expected = format!("run --enforcement=audit --datapath=kube-proxy {options}");
     assert_eq!(args.join(" "), expected.trim_end());
     check(&objects);
@@ -149,7 +154,7 @@ fn enforcement(objects: &[Value]) -> Enforcement {
 
 /// What the agent of a rendering makes of its command line.
 fn config(objects: &[Value]) -> Config {
-    let args = args_of(objects, "DaemonSet").expect("arguments");
+    let args = args_of(objects, "agent").expect("arguments");
     let words = std::iter::once("pathproof".to_owned()).chain(args);
     let parsed = <Args as clap::Parser>::try_parse_from(words).expect("a command line");
     let Command::Run(run) = parsed.command else {
@@ -172,8 +177,8 @@ fn everything_follows_the_namespace_and_the_addresses() {
     check(&objects);
     let service = "--sentinel-service=elsewhere/pathproof-sentinel";
     let endpoint = "--sentinel-endpoint-address=192.0.2.2,2001:2::2";
-    for kind in ["DaemonSet", "Deployment"] {
-        let args = args_of(&objects, kind).expect("arguments");
+    for name in ["agent", "rotator"] {
+        let args = args_of(&objects, name).expect("arguments");
         assert!(args.iter().any(|arg| arg == service), "{args:?}");
         assert!(args.iter().any(|arg| arg == endpoint), "{args:?}");
     }
@@ -251,7 +256,9 @@ fn probes_follow_the_admin_port_and_stay_on_loopback() {
     let admin = json!({ "port": 19300, "allowCidrs": ["10.0.0.0/8"] });
     let objects = Chart::with(json!({ "agent": { "admin": admin } })).render();
     let objects = objects.expect("the chart");
-    let agent = objects.iter().find(|object| object["kind"] == "DaemonSet");
+    let agent = objects.iter().find(|object| {
+        object["metadata"]["name"] == "pathproof-agent" && object["kind"] == "DaemonSet"
+    });
     let container = &agent.expect("an agent")["spec"]["template"]["spec"]["containers"][0];
     for probe in ["livenessProbe", "readinessProbe"] {
         assert_eq!(container[probe]["httpGet"]["host"], "127.0.0.1");

@@ -26,6 +26,7 @@ fn versions_are_those_of_the_binary() {
     for file in [
         "base/agent.yaml",
         "base/rotator.yaml",
+        "base/echo.yaml",
         "cleanup/cleanup.yaml",
     ] {
         let path = folder().join(file);
@@ -42,6 +43,7 @@ fn versions_are_those_of_the_binary() {
 /// `same` compares the chart with this base.
 #[rstest]
 #[case::agent("base/agent.yaml")]
+#[case::echo("base/echo.yaml")]
 #[case::cleanup("cleanup/cleanup.yaml")]
 fn every_taint_is_tolerated(#[case] file: &str) {
     let text = fs::read_to_string(folder().join(file)).expect("a file");

@@ -160,13 +160,15 @@ fn the_chart_passes_lint() {
 /// Twins of what is refused, and what each leaves out or adds.
 #[rstest]
 #[case(json!({}), &["DaemonSet/pathproof-agent", "Deployment/pathproof-rotator"], &["PodMonitor"])]
-#[case(json!({ "home": "rke1" }), &["Deployment/pathproof-rotator", "Service/"], &["DaemonSet", "pathproof-agent"])]
+#[case(json!({ "home": "rke1" }), &["Deployment/pathproof-rotator", "Service/", "DaemonSet/pathproof-echo"], &["pathproof-agent"])]
 #[case(json!({ "home": "cilium", "agent": { "portTakeover": "bind" } }), &["DaemonSet"], &[])]
 #[case(
     json!({ "sentinel": { "enabled": false }, "rotator": { "enabled": false } }),
     &["DaemonSet"],
-    &["Service/", "EndpointSlice", "Deployment", "Role/pathproof-rotator"]
+    &["Service/", "echo", "EndpointSlice", "Deployment", "Role/pathproof-rotator"]
 )]
+#[case(json!({ "echo": { "enabled": false } }), &["DaemonSet/pathproof-agent"], &["echo"])]
+#[case(json!({ "agent": { "view": "sentinel" } }), &["DaemonSet/pathproof-agent"], &["echo"])]
 #[case(json!({ "rotator": { "enabled": false } }), &["EndpointSlice"], &["Deployment", "rotator"])]
 #[case(json!({ "policy": { "enabled": false } }), &["DaemonSet"], &["ValidatingAdmissionPolicy"])]
 #[case(

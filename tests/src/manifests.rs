@@ -70,6 +70,8 @@ pub struct Service {
     pub port: u16,
     /// Port of the endpoints.
     pub target_port: u16,
+    /// A second TCP port, the same at the endpoints, and its name.
+    pub second: Option<(&'static str, u16)>,
     /// Node port.
     pub node_port: Option<u16>,
     /// Whether it is of type LoadBalancer, with addresses of the plan.
@@ -97,6 +99,7 @@ impl Service {
             protocol: "TCP",
             port: 80,
             target_port: 8080,
+            second: None,
             node_port: None,
             load_balancer: false,
             external_ips: false,
@@ -202,6 +205,12 @@ impl Service {
         if let Some(node_port) = self.node_port {
             let _ = writeln!(out, "    nodePort: {node_port}");
         }
+        if let Some((name, port)) = self.second {
+            let _ = writeln!(
+                out,
+                "  - name: {name}\n    port: {port}\n    protocol: TCP\n    targetPort: {port}"
+            );
+        }
         let _ = writeln!(out, "  selector:\n    app: {name}");
         if self.external_ips {
             let (v4, v6) = layout::vip(100 + self.index);
@@ -252,6 +261,9 @@ impl Service {
              endpointslice.kubernetes.io/managed-by: endpointslice-controller.k8s.io\n\
              addressType: {kind}\nports:\n- name: {port_name}\n  port: {target_port}\n  protocol: {protocol}\n"
         );
+        if let Some((name, port)) = self.second {
+            let _ = writeln!(out, "- name: {name}\n  port: {port}\n  protocol: TCP");
+        }
         if self.endpoints.is_empty() {
             out.push_str("endpoints: []\n");
             return;

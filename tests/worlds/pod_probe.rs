@@ -11,8 +11,9 @@ use node_tests::world::{Family, agent_binary};
 use crate::overlay::tunnels;
 use crate::parts::{NAMED, SOUND, stays};
 
-/// Where `pathproof echo` answers.
+/// Where `pathproof echo` answers, and where it tells of transfers that were cut.
 const ECHO_PORT: u16 = 19257;
+const CUT_PORT: u16 = 19258;
 
 /// The pod probe of every node: one here, two elsewhere.
 struct Probes(Vec<Child>);
@@ -28,6 +29,7 @@ impl Probes {
         let mut service = Service::new("pathproof-echo", 4, []);
         service.namespace = "pathproof";
         (service.port, service.target_port) = (ECHO_PORT, ECHO_PORT);
+        service.second = Some(("cut", CUT_PORT));
         for (pod, node) in nodes {
             let mut endpoint = Endpoint::from(scene.world.pod(pod));
             endpoint.node = node.unwrap_or(endpoint.node);
@@ -105,4 +107,55 @@ fn a_dead_overlay_is_named_on_an_idle_node() {
         report["verdict"]["state"] == "proven"
     });
     assert_never_503(&watch);
+}
+
+/// The way between the nodes carries less than the pods send, and nobody tells them.
+#[test]
+fn large_packets_that_vanish_are_named() {
+    let name = "large_packets_that_vanish_are_named";
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    let _probes = Probes::start(&mut scene);
+    scene.wait("two nodes answered", |report| {
+        report["peers"]["dialled"] == 2
+    });
+    let vanish = "table inet path {\nchain it { type filter hook input priority -300; \
+                  udp dport 8472 udp length > 1000 drop\n}\n}\n";
+    scene.world.worker.nft(vanish).expect("a narrow path");
+    scene.wait("large packets named", |report| {
+        report["verdict"]["state"] == "degraded" && report["verdict"]["cause"] == "mtu"
+    });
+    stays(&scene, &watch, &NAMED);
+    scene
+        .world
+        .worker
+        .nft("delete table inet path")
+        .expect("repair");
+    scene.wait("sound again", |report| {
+        report["verdict"]["state"] == "proven"
+    });
+    assert_never_503(&watch);
+}
+
+/// The same path with segments cut to it, as CNIs and clouds do: nothing is lost.
+#[test]
+fn clamped_segments_are_sound() {
+    let name = "clamped_segments_are_sound";
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let watch = scene.watch();
+    let clamp = "table inet clamp {\nchain it { type filter hook forward priority -150; \
+                 tcp flags syn tcp option maxseg size set 800\n}\n}\n";
+    scene.world.worker.nft(clamp).expect("clamped segments");
+    let vanish = "table inet path {\nchain it { type filter hook input priority -300; \
+                  udp dport 8472 udp length > 1000 drop\n}\n}\n";
+    scene.world.worker.nft(vanish).expect("a narrow path");
+    let _probes = Probes::start(&mut scene);
+    scene.wait("two nodes answered", |report| {
+        report["peers"]["dialled"] == 2
+    });
+    stays(&scene, &watch, &SOUND);
 }

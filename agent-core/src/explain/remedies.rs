@@ -122,6 +122,13 @@ fn entry(cause: Cause) -> Entry {
              --conntrack-max-per-core), or stop the client that opens too many connections: the \
              second command counts them by address.",
         ),
+        Cause::Mtu => (
+            &["ip -d link show", "ip route get DESTINATION"],
+            "Small packets pass between nodes and large ones vanish: the pods' MTU is larger than the way \
+             between the nodes carries, and the ICMP messages that would say so are dropped. Compare the MTU of \
+             the pods' interfaces with that of the uplink less the tunnel's header (50 bytes for VXLAN, 60 or 80 \
+             for WireGuard), and let ICMP type 3 code 4 and ICMPv6 type 2 pass.",
+        ),
         Cause::Overlay => (
             &["ip -s -d link show type vxlan", "ip route"],
             "The node sends to other nodes, and the network between them loses it. Look for a firewall \

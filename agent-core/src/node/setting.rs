@@ -1,13 +1,16 @@
 //! From the cluster view to the maps, and who of two agents keeps them.
 
+use std::net::IpAddr;
+use std::sync::Arc;
+
 use agent_common::service::Family;
 
 use crate::cause::Failure;
 use crate::cluster::{Change, ObjectName};
 use crate::effect::{Effect, Effects, Notice};
 use crate::event::{Event, Facts, Successor, ViewUpdate};
-use crate::evidence::Sighting;
-use crate::expect::node::address;
+use crate::evidence::{Sighting, ip_of};
+use crate::expect::node::{ECHO_SERVICE, address};
 use crate::expect::rivals::Rivals;
 use crate::expect::sentinel::{Sentinel, SentinelRule, sentinel};
 use crate::plan::Planner;
@@ -101,6 +104,11 @@ impl Setting {
             Event::Sample(mut sample) => {
                 for sighting in &mut sample.sightings {
                     self.date(sighting);
+                }
+                if !sample.peers.cuts.is_empty() {
+                    // Anybody may dial that port.
+                    let probes = self.own_probes();
+                    sample.peers.cuts.retain(|cut| probes.contains(&cut.client));
                 }
                 for silence in &mut sample.peers.silences {
                     silence.node = self
@@ -208,6 +216,19 @@ impl Setting {
             },
             ..sentinel.unwrap_or_default()
         }
+    }
+
+    /// Addresses of the pod probe on this node.
+    fn own_probes(&self) -> Vec<IpAddr> {
+        let service = self.rule.as_ref().map(|rule| ObjectName {
+            namespace: Arc::clone(&rule.service.namespace),
+            name: ECHO_SERVICE.into(),
+        });
+        let state = service.and_then(|service| self.view.state(&service));
+        let slices = state.into_iter().flat_map(|state| &state.slices);
+        let endpoints = slices.flat_map(|slice| &slice.endpoints);
+        let local = endpoints.filter(|endpoint| endpoint.local);
+        local.map(|endpoint| ip_of(&endpoint.address)).collect()
     }
 
     /// Searching takes time that grows with the cluster: once at first, then at checks after which

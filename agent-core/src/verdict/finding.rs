@@ -80,6 +80,8 @@ pub enum Rule {
     DegradedUnheard,
     /// Other nodes do not answer.
     DegradedByPeers,
+    /// Large transfers of the pod probe do not get through, and small ones do.
+    DegradedByCuts,
     /// Probes fail, and a real connection of the same path gets through.
     DegradedContradicted,
     /// Probes from outside the cluster's ranges fail, those of pods pass.
@@ -133,6 +135,7 @@ impl Rule {
             Rule::DegradedServices
             | Rule::DegradedUnheard
             | Rule::DegradedByPeers
+            | Rule::DegradedByCuts
             | Rule::DegradedContradicted
             | Rule::DegradedFiltered
             | Rule::DegradedAside
@@ -222,6 +225,8 @@ pub enum Evidence {
         /// Condition that keeps this from accusing the node.
         lacking: Option<PeersLacking>,
     },
+    /// Large transfers of the pod probe that were cut.
+    Cuts { transfers: u32, since: Mono },
     /// Lanes that accuse the node.
     Probes {
         /// The lanes.

@@ -53,7 +53,7 @@ impl<'a> Case<'a> {
     /// The first rule that finds something. Probes name a cause best, so they come first in their
     /// state.
     fn judge(&self) -> Finding {
-        let rules: [(Rule, Find<Self>); 24] = [
+        let rules: [(Rule, Find<Self>); 25] = [
             (Rule::BrokenByProbes, Self::broken_by_probes),
             (Rule::BrokenByConnections, Self::broken_by_connections),
             (Rule::BrokenByPeers, Self::broken_by_peers),
@@ -62,6 +62,7 @@ impl<'a> Case<'a> {
             (Rule::DegradedServices, Self::degraded_services),
             (Rule::DegradedUnheard, Self::degraded_unheard),
             (Rule::DegradedByPeers, Self::degraded_peers),
+            (Rule::DegradedByCuts, Self::degraded_cuts),
             (Rule::DegradedContradicted, Self::degraded_contradicted),
             (Rule::DegradedFiltered, Self::degraded_filtered),
             (Rule::DegradedAside, Self::degraded_aside),

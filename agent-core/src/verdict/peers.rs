@@ -51,6 +51,19 @@ impl<'a> Case<'a> {
         Some((Some(Cause::Overlay), of_run(run, lacking)))
     }
 
+    /// Small exchanges of the pod probe pass, and large ones do not. A backend cannot be to blame.
+    pub(super) fn degraded_cuts(&self) -> Option<Found> {
+        let cut = self.peers().cut.as_ref()?;
+        let stands = cut.connections >= self.ledger.limits.service_failures;
+        stands.then(|| {
+            let evidence = Evidence::Cuts {
+                transfers: cut.connections,
+                since: cut.since,
+            };
+            (Some(Cause::Mtu), evidence)
+        })
+    }
+
     /// Whether silence is the network's rather than a backend's, for long enough to say so.
     fn is_named(&self, spell: &Spell) -> bool {
         let limits = &self.ledger.limits;

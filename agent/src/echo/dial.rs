@@ -9,7 +9,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::frame::Frame;
-use super::{CUT_PORT, ECHO_PORT};
+use agent_core::peers::{CUT_PORT, ECHO_PORT};
 
 /// From one connection to the next.
 const EVERY: Duration = Duration::from_secs(1);

@@ -28,6 +28,7 @@ const MODULES: [(&str, &[&str]); 24] = [
     ("sentinel", &["config", "netfilter"]),
     ("publish", &["causes", "clock", "metrics"]),
     ("rotate", &["clock", "cluster", "config", "lifecycle"]),
+    ("echo", &["args"]),
     ("dropin", &["args", "config", "input", "netfilter"]),
     ("http", &["lifecycle", "metrics"]),
     (

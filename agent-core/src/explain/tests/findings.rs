@@ -15,7 +15,7 @@ use crate::report::sample::{self, ago};
 use crate::trace::{ProbePath, Transport};
 use crate::verdict::finding::{FailedLane, LaneLacking, NeverWorked, VoidCause};
 
-const RULES: [Rule; 29] = [
+const RULES: [Rule; 30] = [
     Rule::BrokenByProbes,
     Rule::BrokenByConnections,
     Rule::BrokenByPeers,
@@ -24,6 +24,7 @@ const RULES: [Rule; 29] = [
     Rule::DegradedServices,
     Rule::DegradedUnheard,
     Rule::DegradedByPeers,
+    Rule::DegradedByCuts,
     Rule::DegradedContradicted,
     Rule::DegradedFiltered,
     Rule::DegradedAside,
@@ -169,6 +170,10 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
             },
         ],
         Rule::BrokenByPeers => vec![peers(None)],
+        Rule::DegradedByCuts => vec![Evidence::Cuts {
+            transfers: 4,
+            since: ago(12_000),
+        }],
         Rule::DegradedByPeers => [
             PeersLacking::Answers,
             PeersLacking::Nodes,

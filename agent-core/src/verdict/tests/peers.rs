@@ -5,7 +5,7 @@ use rstest::rstest;
 
 use super::world::*;
 use crate::cause::{Cause, State};
-use crate::peers::{PeerCount, PeerSample, Silence};
+use crate::peers::{Cut, PeerCount, PeerSample, Silence};
 use crate::verdict::Evidence;
 use crate::verdict::finding::PeersLacking;
 
@@ -195,6 +195,36 @@ fn nodes_that_were_dialled_once_are_named_together() {
     }
     let reason = world.verdict(3_000).reason();
     assert!(reason.contains("node-1, node-2, node-3"), "{reason}");
+}
+
+#[test]
+fn cut_transfers_name_the_mtu_until_they_cease() {
+    let mut world = World::with_peers();
+    for at in [1_000, 4_000, 7_000] {
+        assert_ne!(world.verdict(at).state, State::Degraded);
+        let cuts = [ECHO, WEB].map(|service| Cut {
+            family: Family::V4,
+            service,
+            client: [10, 244, 1, 9].into(),
+        });
+        let sample = PeerSample {
+            cuts: cuts.to_vec(),
+            ..PeerSample::default()
+        };
+        world.peers(&sample, at);
+    }
+    let verdict = world.verdict(7_000);
+    assert_eq!(
+        (verdict.state, verdict.cause),
+        (State::Degraded, Some(Cause::Mtu))
+    );
+    assert!(
+        verdict.reason().contains("(3 of them)"),
+        "{}",
+        verdict.reason()
+    );
+    world.peers(&PeerSample::default(), 23_000);
+    assert_ne!(world.verdict(23_000).cause, Some(Cause::Mtu));
 }
 
 /// Of a node that never answered nothing is known: its endpoints may never have worked.
