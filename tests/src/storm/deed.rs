@@ -371,12 +371,10 @@ impl Hands {
         let Some(group) = &self.memory else {
             return spawn();
         };
-        // Where memory is tight there may be none for a new process: it is started once there is.
-        group.inside(spawn)?.or_else(|error| {
-            println!("memory is tight no more: {error:#}");
-            group.loosen()?;
-            group.inside(spawn)?
-        })
+        // A new pod has memory of its own. In a tight group even we, who start it, may be refused what
+        // the kernel needs to open a file.
+        group.loosen()?;
+        group.inside(spawn)?
     }
 
     fn signal(&self, number: libc::c_int) -> Result<()> {

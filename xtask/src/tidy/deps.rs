@@ -9,7 +9,7 @@ use super::tree::Tree;
 /// Modules of the agent and the modules each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet in app alone, through values of agent-core.
-const MODULES: [(&str, &[&str]); 24] = [
+const MODULES: [(&str, &[&str]); 25] = [
     ("causes", &[]),
     ("input", &[]),
     ("args", &["config"]),
