@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use node_tests::http;
+use node_tests::scene::path_of;
 use node_tests::wait::until;
+use node_tests::world::Family;
 use serde_json::{Value, json};
 
 use crate::scene::{PATIENCE, Scene};
@@ -24,6 +26,14 @@ fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
     scene.wait_codes(200, 200);
     scene.wait_condition("True");
     scene.kubectl("-n pathproof rollout status deployment/pathproof-rotator --timeout 60s");
+    scene.kubectl("-n pathproof rollout status daemonset/pathproof-echo --timeout 60s");
+    scene.wait("pods' path proven without a setting for this node", || {
+        let report = scene.node.verdict().unwrap_or_default();
+        Family::ALL
+            .iter()
+            .all(|family| path_of(&report, *family, "pod") == "proven")
+    });
+    scene.assert_restricted("pathproof-echo");
 
     let pod = scene.agent();
     let container = &pod["status"]["containerStatuses"][0];
@@ -54,6 +64,27 @@ fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
 }
 
 impl Scene {
+    /// The pods of a DaemonSet pass the strictest Pod Security level.
+    fn assert_restricted(&self, set: &str) {
+        let strict = "pod-security.kubernetes.io/enforce=restricted";
+        self.kubectl("create namespace strict");
+        self.kubectl(&format!("label namespace strict {strict}"));
+        let path = format!("/apis/apps/v1/namespaces/pathproof/daemonsets/{set}");
+        let found = self.node.api.get(&path).expect("the DaemonSet");
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": { "name": "tried", "namespace": "strict" },
+            "spec": found["spec"]["template"]["spec"],
+        });
+        let file = std::env::temp_dir().join(format!("pathproof-{}-pod.json", std::process::id()));
+        std::fs::write(&file, pod.to_string()).expect("write a pod");
+        let said = self.kubectl(&format!("create --dry-run=server -f {}", file.display()));
+        assert!(said.contains("tried created"), "{said}");
+        self.kubectl("delete namespace strict --wait=false");
+        std::fs::remove_file(file).expect("remove it");
+    }
+
     /// The control plane's own look at the policies' expressions finds no field that is none.
     fn assert_policies_fit(&self) {
         let path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";

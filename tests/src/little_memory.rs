@@ -132,7 +132,7 @@ fn own_place(root: &Path, limit: &str) -> Result<String> {
 }
 
 /// Bytes of a process that no file holds.
-fn anonymous(pid: u32) -> Result<u64> {
+pub fn anonymous(pid: u32) -> Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let kib = text.lines().find_map(|line| {
         let rest = line.strip_prefix("RssAnon:")?.trim().strip_suffix("kB")?;

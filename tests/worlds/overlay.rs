@@ -1,48 +1,13 @@
-//! An overlay, as flannel makes it: what goes to another node's pods enters a VXLAN device. Real
-//! tunnels between two nodes; their neighbours and routes are set up as flannel does it.
+//! An overlay, as flannel makes it ([`node_tests::tunnels`]).
 
 use node_tests::rules::Backend;
-use node_tests::scene::Scene;
-use node_tests::world::Family;
-use node_tests::world::layout::{NODE, NODE_POD_CIDRS, WORKER, WORKER_POD_CIDRS, pick};
+use node_tests::tunnels::tunnels;
 
 use crate::parts::healthy;
 
 #[test]
 fn the_way_by_a_tunnel_is_sound() {
-    healthy("overlay", Backend::Nftables, |scene| tunnels(scene));
-}
-
-/// A tunnel of each family between the two nodes, and the routes to pods by them.
-pub(crate) fn tunnels(scene: &Scene) {
-    let world = &scene.world;
-    for family in Family::ALL {
-        let (device, length) = match family {
-            Family::V4 => ("flannel.1", 32),
-            Family::V6 => ("flannel-v6.1", 128),
-        };
-        // Namespace, address of the node, and of its end of the tunnel: the first of its pods' range.
-        let ends = [
-            (&world.node, NODE, NODE_POD_CIDRS, 1),
-            (&world.worker, WORKER, WORKER_POD_CIDRS, 2),
-        ]
-        .map(|(ns, node, (pods4, pods6), number)| {
-            let pods = if family == Family::V4 { pods4 } else { pods6 };
-            let inner = pods.split('/').next().unwrap_or_default();
-            let mac = format!("02:70:70:03:00:0{number}");
-            (ns, pick(node, family), pods, inner, mac)
-        });
-        for (own, other) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
-            let (ns, outer, _, inner, mac) = own;
-            let (_, far_outer, pods, far_inner, far_mac) = other;
-            let batch = format!(
-                "link add {device} address {mac} type vxlan id 1 dev eth0 dstport 8472 nolearning \
-                 local {outer} remote {far_outer}\n\
-                 addr add {inner}/{length} dev {device}\nlink set {device} up\n\
-                 neigh add {far_inner} lladdr {far_mac} dev {device} nud permanent\n\
-                 route del {pods}\nroute add {pods} via {far_inner} dev {device} onlink\n"
-            );
-            ns.ip_batch(&batch).expect("a tunnel");
-        }
-    }
+    healthy("overlay", Backend::Nftables, |scene| {
+        tunnels(&scene.world).expect("tunnels");
+    });
 }

@@ -1,13 +1,13 @@
-//! A dead overlay: what enters the tunnel of [`overlay`](crate::overlay) never comes out. That is no
+//! A dead overlay: what enters the tunnel of [`node_tests::tunnels`] never comes out. That is no
 //! fault of this node's Service rules, and must not count as a proof of them either.
 
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, eventually, path_of, wait_answers};
+use node_tests::tunnels::tunnels;
 use node_tests::world::Family;
 use rstest::rstest;
 
-use crate::overlay::tunnels;
 use crate::parts::{NAMED, SOUND, some_fail, stays};
 
 #[test]
@@ -15,7 +15,7 @@ fn a_dead_overlay_proves_nothing() {
     let Some(mut scene) = Scene::idle("dead_overlay", Backend::Nftables, &[]) else {
         return;
     };
-    tunnels(&scene);
+    tunnels(&scene.world).expect("tunnels");
     let far = Service::new("far", 4, [scene.world.pod("web-3")]);
     scene.manifests.add(far).expect("a Service");
     scene.rules.install().expect("its rules");
@@ -60,7 +60,7 @@ fn a_dead_overlay_proves_nothing() {
 /// Three other nodes, of which pods of this one dial three Services; one has an endpoint here too. The
 /// nodes are one namespace with three names: the agent knows nodes by their slices.
 fn dial_three_nodes(scene: &mut Scene) {
-    tunnels(scene);
+    tunnels(&scene.world).expect("tunnels");
     for (index, node, pod) in [
         (4, "far-a", "web-3"),
         (5, "far-b", "api-2"),

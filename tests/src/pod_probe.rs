@@ -1,0 +1,67 @@
+//! `pathproof echo` in pods of a world, as its DaemonSet would start it.
+
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::manifests::{Endpoint, Service};
+use crate::world::{Family, World};
+
+/// Where it answers, and where it tells of transfers that were cut.
+const ECHO_PORT: u16 = 19257;
+const CUT_PORT: u16 = 19258;
+
+/// A pod, and the node that the slices place it on, if that is not its own.
+pub type Placed = (&'static str, Option<&'static str>);
+
+/// Its Service, at a place of the address plan.
+pub fn service(world: &World, index: u8, pods: &[Placed]) -> Service {
+    let mut service = Service::new("pathproof-echo", index, []);
+    service.namespace = "pathproof";
+    (service.port, service.target_port) = (ECHO_PORT, ECHO_PORT);
+    service.second = Some(("cut", CUT_PORT));
+    for (pod, node) in pods {
+        let mut endpoint = Endpoint::from(world.pod(pod));
+        endpoint.node = node.unwrap_or(endpoint.node);
+        service.endpoints.push(endpoint);
+    }
+    service
+}
+
+/// Running ones. Killed when dropped.
+#[derive(Debug)]
+pub struct Probes(Vec<Child>);
+
+impl Probes {
+    /// Starts one in each pod, with the addresses of [`service`] in place of its name.
+    pub fn start(world: &World, binary: &Path, index: u8, pods: &[Placed]) -> Result<Self> {
+        let service = service(world, index, &[]);
+        let ips = Family::ALL.map(|family| service.cluster_ip(family).to_string());
+        let mut started = Self(Vec::new());
+        for (pod, _) in pods {
+            let mut command = world.pod(pod).ns.command(binary);
+            command.args(["echo", "--service", &ips.join(",")]);
+            command.stderr(Stdio::null());
+            started
+                .0
+                .push(command.spawn().context("start a pod probe")?);
+        }
+        Ok(started)
+    }
+
+    /// Their processes.
+    pub fn pids(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().map(Child::id)
+    }
+}
+
+impl Drop for Probes {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // One that ended by itself is gone already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

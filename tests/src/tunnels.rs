@@ -1,0 +1,45 @@
+//! An overlay, as flannel makes it: what goes to another node's pods enters a VXLAN device. Real
+//! tunnels between two nodes; their neighbours and routes are set up as flannel does it.
+
+use anyhow::Result;
+
+use crate::world::layout::{NODE, NODE_POD_CIDRS, WORKER, WORKER_POD_CIDRS, pick};
+use crate::world::{Family, World};
+
+/// What drops all that comes out of a tunnel, for `nft`, in the table `dead`.
+pub const DEAD: &str = "table inet dead {\n\
+    chain it { type filter hook input priority -300; udp dport 8472 drop\n}\n}\n";
+
+/// A tunnel of each family between the two nodes, and the routes to pods by them.
+pub fn tunnels(world: &World) -> Result<()> {
+    for family in Family::ALL {
+        let (device, length) = match family {
+            Family::V4 => ("flannel.1", 32),
+            Family::V6 => ("flannel-v6.1", 128),
+        };
+        // Namespace, address of the node, and of its end of the tunnel: the first of its pods' range.
+        let ends = [
+            (&world.node, NODE, NODE_POD_CIDRS, 1),
+            (&world.worker, WORKER, WORKER_POD_CIDRS, 2),
+        ]
+        .map(|(ns, node, (pods4, pods6), number)| {
+            let pods = if family == Family::V4 { pods4 } else { pods6 };
+            let inner = pods.split('/').next().unwrap_or_default();
+            let mac = format!("02:70:70:03:00:0{number}");
+            (ns, pick(node, family), pods, inner, mac)
+        });
+        for (own, other) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
+            let (ns, outer, _, inner, mac) = own;
+            let (_, far_outer, pods, far_inner, far_mac) = other;
+            let batch = format!(
+                "link add {device} address {mac} type vxlan id 1 dev eth0 dstport 8472 nolearning \
+                 local {outer} remote {far_outer}\n\
+                 addr add {inner}/{length} dev {device}\nlink set {device} up\n\
+                 neigh add {far_inner} lladdr {far_mac} dev {device} nud permanent\n\
+                 route del {pods}\nroute add {pods} via {far_inner} dev {device} onlink\n"
+            );
+            ns.ip_batch(&batch)?;
+        }
+    }
+    Ok(())
+}
