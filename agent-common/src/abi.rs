@@ -54,6 +54,11 @@ pub mod map {
     pub const STEER_SOCKETS: &str = "STEER_SOCKETS";
     /// Address that another process listens at, at the healthz port.
     pub const STEER_OWNERS: &str = "STEER_OWNERS";
+    /// [`DropKey`](crate::dropped::DropKey) to a number of packets. Not pinned: an agent counts for
+    /// itself, and the next map is its own too.
+    pub const DROPS: &str = "DROPS";
+    /// One value: [`SkbLayout`](crate::dropped::SkbLayout).
+    pub const SKB_LAYOUT: &str = "SKB_LAYOUT";
     /// Every map whose content outlives an agent, in the order of the list above.
     pub const PINNED: [&str; 16] = [
         FRONTENDS,
@@ -99,6 +104,9 @@ pub mod program {
     pub const COLLECT: &str = "pathproof_collect";
     /// Gives new connections to the agent's own listeners: the node's network namespace.
     pub const STEER: &str = "pathproof_steer";
+    /// Counts dropped packets of connections that are followed, by the kernel's reason: the
+    /// tracepoint `skb:kfree_skb`, while connections are lost.
+    pub const DROPPED: &str = "pathproof_dropped";
     /// Returns at once. What the benchmark holds the others against; never attached.
     pub const EMPTY: &str = "pathproof_empty";
 }
@@ -139,6 +147,9 @@ pub const PROBE_EVENT_BYTES: u32 = 16 * 1024;
 
 /// Addresses that another process is known to listen at.
 pub const MAX_STEER_OWNERS: u32 = 64;
+
+/// Services and reasons for which dropped packets are counted at a time. Preallocated: 40 KiB.
+pub const MAX_DROPS: u32 = 512;
 
 /// A connection that was seen arriving and not leaving for this long is lost.
 pub const LOSS_WINDOW_NS: u64 = 1_000_000_000;

@@ -1,5 +1,6 @@
 //! Proof that the shared layouts are what both sides think: sizes, no padding, `Pod`.
 
+use crate::dropped::{DropKey, SkbLayout};
 use crate::evidence::{
     Anomaly, Budget, Delays, Pending, PendingKey, ServiceCounts, Touched, UdpPorts,
 };
@@ -59,6 +60,12 @@ no_padding!(HostProbe, 8, token: u32, seen: u32);
 no_padding!(
     ProbeEvent, 32,
     at_ns: u64, key: ProbeKey, kind: u32, sequence: u32, acknowledged: u32, padding: u32,
+);
+
+no_padding!(DropKey, 8, service: u32, reason: u32);
+no_padding!(
+    SkbLayout, 16,
+    head: u32, network_header: u32, inner_network_header: u32, padding: u32,
 );
 
 no_padding!(SteerRule, 24, address: [u8; 16], port: u32, flags: u32);

@@ -10,6 +10,7 @@
 pub mod abi;
 pub mod budget;
 pub mod classify;
+pub mod dropped;
 pub mod evidence;
 mod layout;
 pub mod packet;

@@ -50,6 +50,9 @@ pub enum Effect {
     ReadShape(Option<OwnersRead>),
     /// Read the kernel's table of connections. The answer is `Event::Table`.
     ReadTable,
+    /// Attach the program that counts dropped packets by reason, or detach it. The answer is
+    /// `Event::DropWatch`.
+    WatchDrops(bool),
     /// The verdict and what is answered because of it.
     Publish(Box<Judged>),
     /// Write down what outlives the agent.

@@ -11,6 +11,7 @@ use crate::cluster::{Change, NodeFacts, ObjectName};
 use crate::conntrack::Table;
 use crate::coverage::Hooks;
 use crate::drain::Outside;
+use crate::drops::{DropCount, DropWatch};
 use crate::evidence::{CountDelta, ServiceInfo, Sighting};
 use crate::expect::sentinel::Sentinel;
 use crate::owners::OwnersRead;
@@ -68,6 +69,9 @@ pub enum Event {
     /// The kernel's table of connections was read: the answer to
     /// [`Effect::ReadTable`](super::effect::Effect). Nothing where there is none to read.
     Table(Option<Table>),
+    /// Whether the kernel's reasons for drops are read now: the answer to
+    /// [`Effect::WatchDrops`](super::effect::Effect).
+    DropWatch(DropWatch),
     /// The sentinel's own devices, programs and prober.
     Parts(Parts),
     /// A probe ended.
@@ -165,6 +169,9 @@ pub struct KernelSample {
     /// Connections to other nodes.
     #[serde(default, skip_serializing_if = "PeerSample::is_empty")]
     pub peers: PeerSample,
+    /// Packets that the kernel dropped, while its reasons are read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drops: Vec<DropCount>,
     /// New connections from outside, which concern the drain insight alone and are not recorded.
     #[serde(skip)]
     pub outside: Outside,

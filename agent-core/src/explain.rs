@@ -12,6 +12,7 @@ use agent_common::service::SourceClass;
 
 use crate::cause::Cause;
 use crate::conntrack::Table;
+use crate::drops;
 use crate::ledger::Lacking;
 use crate::limits::Limits;
 use crate::names;
@@ -54,8 +55,35 @@ fn reason(finding: &Finding, verdict: &Verdict) -> String {
         Some(table) if finding.cause == Some(Cause::ConntrackFull) => {
             format!("{sentence}; {}", conntrack(&table))
         }
-        _ => sentence,
+        _ => match dropped(finding, verdict) {
+            Some(reason) => format!("{sentence}; {reason}"),
+            None => sentence,
+        },
     }
+}
+
+/// The kernel's reason for what a finding says is lost.
+fn dropped(finding: &Finding, verdict: &Verdict) -> Option<String> {
+    let is_loss = matches!(
+        finding.cause,
+        Some(
+            Cause::Lost
+                | Cause::ForwardingOff
+                | Cause::AnswerLost
+                | Cause::NoData
+                | Cause::Unheard
+                | Cause::Overlay
+        )
+    );
+    let main = verdict.drops.main(finding.family, verdict.at);
+    let dropped = main.filter(|_| is_loss)?;
+    Some(drop_reason(&dropped.reason))
+}
+
+/// `the kernel's drop reason is NO_SOCKET: nothing listens there`.
+fn drop_reason(reason: &str) -> String {
+    let meaning = drops::meaning(reason).map_or_else(String::new, |text| format!(": {text}"));
+    format!("the kernel's drop reason is {reason}{meaning}")
 }
 
 /// Of a full table.

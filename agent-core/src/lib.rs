@@ -13,6 +13,7 @@ pub mod conntrack;
 pub mod coverage;
 pub mod damping;
 pub mod drain;
+pub mod drops;
 pub mod effect;
 pub mod eligibility;
 pub mod event;

@@ -41,6 +41,14 @@ pub(crate) const TABLE_LOSING_INTERVAL: Duration = Duration::from_millis(500);
 /// after a probe that was lost in it one that passes proves nothing.
 pub(crate) const TABLE_FULL: Duration = Duration::from_millis(2_500);
 
+/// The kernel's reasons for drops are read until nothing was lost for this long.
+pub(crate) const DROPS_QUIET: Duration = Duration::from_secs(10);
+/// Of a loss that goes on they are read for this long, and again after a rest.
+pub(crate) const DROPS_WATCHED: Duration = Duration::from_secs(30);
+pub(crate) const DROPS_REST: Duration = Duration::from_secs(90);
+/// A reason is shown for this long after the last packet that was dropped for it.
+pub(crate) const DROPS_KEPT: Duration = Duration::from_secs(600);
+
 /// A sound datapath must have been sound for this long before 200.
 pub(crate) const CLEAN: Duration = Duration::from_secs(1);
 /// Undecided for longer than this before a 503, longer than it takes to confirm one, the node was served

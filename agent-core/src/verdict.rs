@@ -78,6 +78,7 @@ pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
         services_omitted,
         coverage: coverage(ledger),
         conntrack: ledger.sentinel.conntrack,
+        drops: Default::default(),
     }
 }
 

@@ -10,6 +10,7 @@
 #![expect(internal_features, reason = "see atomic.rs")]
 
 mod atomic;
+mod dropped;
 mod hooks;
 mod kernel;
 mod limits;

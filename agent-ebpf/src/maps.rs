@@ -1,6 +1,7 @@
 //! Every map, on one page. Layouts: `agent_common`. Names and capacities: `agent_common::abi`.
 
 use agent_common::abi;
+use agent_common::dropped::{DropKey, SkbLayout};
 use agent_common::evidence::{
     Budget, Delays, FAULTS as FAULT_COUNT, PROOF_SLOTS, Pending, PendingKey, ServiceCounts,
     Touched, UdpPorts,
@@ -121,3 +122,12 @@ pub static STEER_SOCKETS: SockMap = SockMap::with_max_entries(RULES, 0);
 #[map]
 pub static STEER_OWNERS: HashMap<Address, u32> =
     HashMap::with_max_entries(abi::MAX_STEER_OWNERS, 0);
+
+/// Service id and reason to a number of dropped packets. Writer: `pathproof_dropped`; the agent
+/// deletes. Not pinned.
+#[map]
+pub static DROPS: HashMap<DropKey, u64> = HashMap::with_max_entries(abi::MAX_DROPS, 0);
+
+/// One entry. Writer: agent, before the program is attached. Reader: `pathproof_dropped`. Not pinned.
+#[map]
+pub static SKB_LAYOUT: Array<SkbLayout> = Array::with_max_entries(1, 0);

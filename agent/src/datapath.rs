@@ -8,11 +8,13 @@ use std::path::Path;
 use agent_common::service::device_flag;
 use aya::Ebpf;
 
+use agent_core::drops::DropWatch;
 use agent_core::plan::{Installed, MapChange};
 use agent_core::shape::Facts;
 use agent_core::time::Mono;
 use attach::{Attacher, Attachment, Mode};
 use devices::Device;
+use drops::Drops;
 use load::MapsError;
 use pins::{Pins, PinsError};
 use probes::{ProbeEnds, ProbeHooks, ProbeHooksError, ProbeMaps};
@@ -22,7 +24,9 @@ use steer::{Owners, Steer, SteerError, Steering};
 use succession::Marks;
 
 pub mod attach;
+mod btf;
 pub mod devices;
+pub mod drops;
 pub mod listeners;
 pub mod load;
 pub mod pins;
@@ -42,6 +46,7 @@ pub struct Observer {
     programmer: Programmer,
     /// Reads the evidence.
     pub sampler: Sampler,
+    drops: Drops,
     pins: Option<Pins>,
     diagnostics: Option<Box<dyn FnMut() + Send>>,
     mode: Mode,
@@ -66,6 +71,7 @@ impl Observer {
             diagnostics: load::diagnostics(&mut ebpf),
             programmer: Programmer::open(&mut ebpf)?,
             sampler: Sampler::open(&mut ebpf)?,
+            drops: Drops::open(&mut ebpf)?,
             attacher: Attacher::new(mode, pins.clone()),
             ebpf,
             pins,
@@ -78,7 +84,7 @@ impl Observer {
 
     /// Loads what the agent may attach later, where its kind is wanted: after this nothing is loaded
     /// any more, and the rights to do so can be given up. What the kernel refuses is told by
-    /// [`Observer::open_sentinel`] and [`Observer::steer`].
+    /// [`Observer::open_sentinel`], [`Observer::steer`] and [`Observer::watch_drops`].
     pub fn load_ahead(&mut self, sentinel: bool, steering: bool) {
         if sentinel {
             let loaded = load::load_sentinel(&mut self.ebpf);
@@ -87,6 +93,7 @@ impl Observer {
         if steering {
             self.no_steering = steer::load(&mut self.ebpf).err();
         }
+        self.drops.load(&mut self.ebpf);
     }
 
     /// Whether it goes on with a former agent's maps: then nothing was missed since.
@@ -240,7 +247,18 @@ impl Observer {
         if let Some(flush) = &mut self.diagnostics {
             flush();
         }
-        self.sampler.sample(now)
+        let mut read = self.sampler.sample(now)?;
+        read.sample.drops = self.drops.read();
+        Ok(read)
+    }
+
+    /// Attaches the program that counts dropped packets by the kernel's reason, or detaches it.
+    pub fn watch_drops(&mut self, on: bool) -> DropWatch {
+        match self.drops.watch(&mut self.ebpf, on) {
+            Ok(()) if on => DropWatch::On,
+            Ok(()) => DropWatch::Off,
+            Err(error) => DropWatch::Denied(error.to_string()),
+        }
     }
 
     /// Detaches what would outlive this process unpinned.

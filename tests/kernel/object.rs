@@ -4,6 +4,7 @@
 use std::mem::size_of;
 
 use agent_common::abi::{self, map, program};
+use agent_common::dropped::{DropKey, SkbLayout};
 use agent_common::evidence::{
     Anomaly, Budget, Delays, FAULTS, PROOF_SLOTS, Pending, PendingKey, ServiceCounts, Touched,
     UdpPorts,
@@ -18,8 +19,9 @@ use node_tests::observer::Observer;
 use pathproof::datapath::load::{ATTACHED, OBJECT, SENTINEL};
 
 /// Bytes of the object, which the agent's binary holds.
-/// The observer's four programs are most of it; the sentinel's five were 45 KiB, datagrams took 105.
-const MOST_OBJECT_BYTES: usize = 420 * 1024;
+/// The observer's four programs are most of it; the sentinel's five were 45 KiB, datagrams took 105,
+/// reasons for drops 8.
+const MOST_OBJECT_BYTES: usize = 430 * 1024;
 /// Instructions that the verifier looks at, of the 1,000,000 that it may: what is left is for older
 /// kernels, which prune less.
 const MOST_VERIFIED: u32 = 100_000;
@@ -84,8 +86,8 @@ fn expected() -> [(&'static str, u32, u32, u32); 16] {
     ]
 }
 
-/// The sentinel's and those of the port, which end with the agent.
-fn unpinned() -> [(&'static str, u32, u32, u32); 6] {
+/// The sentinel's, those of the port and those of drops, which end with the agent.
+fn unpinned() -> [(&'static str, u32, u32, u32); 8] {
     let word = size::<u32>();
     [
         (
@@ -109,6 +111,8 @@ fn unpinned() -> [(&'static str, u32, u32, u32); 6] {
             word,
             abi::MAX_STEER_OWNERS,
         ),
+        (map::DROPS, size::<DropKey>(), size::<u64>(), abi::MAX_DROPS),
+        (map::SKB_LAYOUT, word, size::<SkbLayout>(), 1),
     ]
 }
 

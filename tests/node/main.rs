@@ -12,6 +12,7 @@ mod agent_conntrack;
 mod agent_devices;
 mod agent_diagnostics;
 mod agent_drain;
+mod agent_drops;
 mod agent_faults;
 mod agent_hardening;
 mod agent_http;

@@ -36,11 +36,24 @@ pub fn without_ipvs(test: &str) -> bool {
 /// Whether the kernel attaches programs to devices by TCX: since Linux 6.6. What the agent finds out
 /// by trying, a test knows by the kernel's name.
 pub fn has_tcx() -> bool {
+    is_linux(6, 6)
+}
+
+fn is_linux(major: u32, minor: u32) -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release
         .split(['.', '-'])
         .map_while(|part| part.parse::<u32>().ok());
-    (numbers.next(), numbers.next()) >= (Some(6), Some(6))
+    (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
+}
+
+/// Whether the test must be skipped on this version of the kernel.
+pub fn without_linux(test: &str, (major, minor): (u32, u32)) -> bool {
+    if is_linux(major, minor) {
+        return false;
+    }
+    eprintln!("SKIPPED: {test} needs Linux {major}.{minor}");
+    true
 }
 
 /// Whether the test must be skipped, since it looks at TCX itself.

@@ -67,6 +67,7 @@ fn verdict(families: Vec<FamilyVerdict>, eligibility: Eligibility) -> Verdict {
         services_omitted: 0,
         coverage: Coverage::default(),
         conntrack: Default::default(),
+        drops: Default::default(),
     }
 }
 

@@ -36,6 +36,7 @@ fn verdict(state: State, cause: Option<Cause>, why: Option<Why>, node: Eligibili
         services_omitted: 0,
         coverage: Coverage::default(),
         conntrack: Default::default(),
+        drops: Default::default(),
     }
 }
 

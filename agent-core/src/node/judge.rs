@@ -15,6 +15,7 @@ use crate::conntrack::Table;
 use crate::coverage::Coverage;
 use crate::damping::{Damping, UpgradeGate};
 use crate::drain::Drain;
+use crate::drops::DropLedger;
 use crate::effect::{Answers, Effect, Effects, Judged, Notice, Remembered};
 use crate::eligibility::{Eligibility, eligibility};
 use crate::event::{Event, Facts, Heaviest, KernelSample, Successor};
@@ -50,6 +51,9 @@ pub struct Judge {
     pub(super) successor: Successor,
     #[serde(skip)]
     pub(super) drain: Drain,
+    /// Reasons for which the kernel drops packets.
+    #[serde(default)]
+    drops: DropLedger,
     damping: Damping,
     #[serde(default)]
     pub brake: Brake,
@@ -106,6 +110,7 @@ impl Judge {
             shape_read: None,
             successor: Successor::None,
             drain: Drain::new(settings.drain_ignore.clone()),
+            drops: DropLedger::default(),
             damping,
             brake,
             switches: switches.unwrap_or_default(),
@@ -158,6 +163,7 @@ impl Judge {
                 return;
             }
             Event::Table(table) => return self.read_table(table, effects),
+            Event::DropWatch(watch) => return self.drops.shown.watch = watch,
             Event::Shape(facts) => return self.shape(&facts, effects),
             Event::Parts(parts) => return self.parts(parts, effects),
             Event::Trace(trace) => return self.trace(trace, effects),
@@ -242,6 +248,9 @@ impl Judge {
         let calm = sample.sightings.is_empty() && counts.iter().all(is_ours);
         let loses = counts.iter().any(|delta| delta.lost > 0)
             || (sample.sightings.iter()).any(|sighting| sighting.failure == Failure::Lost);
+        let unanswered = sample.unanswered.iter().any(|count| *count > 0)
+            || peers.counts.iter().any(|count| count.unanswered > 0);
+        self.drops.take(&sample.drops, directory, self.now);
         let sample = Sample {
             at: self.now,
             counts,
@@ -253,8 +262,21 @@ impl Judge {
         self.ledger.absorb(&sample, directory);
         self.ledger.absorb_peers(&peers, directory);
         self.wait(calm, effects);
+        if loses || unanswered {
+            self.watch_drops(effects);
+        }
+        if self.drops.look(self.now) {
+            effects.push(Effect::WatchDrops(false));
+        }
         if loses || self.ledger.sentinel.conntrack.is_full(self.now) {
             self.follow_table(TABLE_LOSING_INTERVAL, effects);
+        }
+    }
+
+    /// Something is lost: has the kernel's reasons read, unless they are or were for long enough.
+    pub(super) fn watch_drops(&mut self, effects: &mut Effects) {
+        if self.drops.lose(self.now) {
+            effects.push(Effect::WatchDrops(true));
         }
     }
 
@@ -327,7 +349,8 @@ impl Judge {
             booted: Mono(0),
             usual_lag: self.ledger.sentinel.usual_lag(),
         };
-        let verdict = verdict(&self.ledger, &inputs, self.now).following(self.last.as_ref());
+        let mut verdict = verdict(&self.ledger, &inputs, self.now).following(self.last.as_ref());
+        verdict.drops.clone_from(&self.drops.shown);
         let answers = self.answer(&verdict);
         let statuses = [answers.healthz.status, answers.livez.status];
         let changed = self.last.is_none_or(|last| verdict.differs(&last));

@@ -343,6 +343,9 @@ impl Judge {
         if after <= SOON && outcome == ProbeOutcome::Failed(ProbeCause::LostBeforeLeaving) {
             self.follow_table(TABLE_LOSING_INTERVAL, effects);
         }
+        if after > 0 {
+            self.watch_drops(effects);
+        }
         if after > 0 && after <= SOON {
             self.suspect(SUSPECT_INTERVAL, effects);
         } else if after > 0 || is_own_fault(outcome) {

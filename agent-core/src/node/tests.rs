@@ -4,6 +4,7 @@ mod answers;
 mod conntrack;
 mod coverage;
 mod drain;
+mod drops;
 mod maps;
 mod parts;
 mod recheck;

@@ -4,6 +4,7 @@ use super::*;
 use crate::brake::Count;
 use crate::cause::{Cause, State};
 use crate::conntrack::Conntrack;
+use crate::drops::Drops;
 use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
 use crate::limits::Limits;
@@ -144,6 +145,7 @@ pub fn proven() -> Report {
                 ..Coverage::default()
             },
             conntrack: Conntrack::default(),
+            drops: Drops::default(),
         },
         sentinel: probed::sentinel(),
         port: PortReport {

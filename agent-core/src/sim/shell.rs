@@ -12,6 +12,7 @@ use crate::answer::{Enforcement, UnknownPolicy};
 use crate::coverage::{Hook, Hooks, ObserverStart};
 use crate::damping::DWELL_DEFAULT;
 use crate::drain::ProbeRanges;
+use crate::drops::DropWatch;
 use crate::effect::{Effect, Judged};
 use crate::eligibility::TerminatingTaints;
 use crate::event::{Event, KernelState, Parts, ViewUpdate};
@@ -341,6 +342,7 @@ impl SimNode {
                 events.push_back(shape);
             }
             Effect::ReadTable => events.push_back(Event::Table(None)),
+            Effect::WatchDrops(_) => events.push_back(Event::DropWatch(DropWatch::Off)),
             Effect::Publish(judged) => self.publish(*judged),
             Effect::Remember(remembered) => self.remembered = Some(*remembered),
             Effect::SampleAfter(pause) => {

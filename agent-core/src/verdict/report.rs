@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::finding::{Finding, VoidCause};
 use crate::cause::{Cause, Failure, ProbeCause, State, Why};
 use crate::conntrack::Conntrack;
+use crate::drops::Drops;
 use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
 use crate::limits::Limits;
@@ -52,6 +53,9 @@ pub struct Verdict {
     /// The kernel's table of connections.
     #[serde(default)]
     pub conntrack: Conntrack,
+    /// The kernel's reasons for dropping packets; they explain and accuse nobody.
+    #[serde(default)]
+    pub drops: Drops,
 }
 
 /// Maximum number of Services in trouble that a verdict shows in full.

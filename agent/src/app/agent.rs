@@ -238,6 +238,10 @@ impl Agent {
             Effect::SampleAfter(pause) => self.next_sample = pause,
             Effect::ReadShape(owners) => events.extend(self.read_shape(owners)),
             Effect::ReadTable => events.push_back(Event::Table(conntrack::table())),
+            Effect::WatchDrops(on) => {
+                let observer = self.observer.as_mut();
+                events.extend(observer.map(|of| Event::DropWatch(of.watch_drops(on))));
+            }
             Effect::Probed {
                 trace,
                 outcome,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::paper::{Ink, Paper, TEXT, counted, grouped, sentence};
 use agent_core::cause::{Cause, Failure};
+use agent_core::drops::{DropWatch, meaning as drop_meaning};
 use agent_core::eligibility::Eligibility;
 use agent_core::explain::{self, Interfaces, Remedy, label};
 use agent_core::names;
@@ -231,6 +232,31 @@ pub(super) fn conntrack(verdict: &Verdict) -> Option<String> {
     Some(format!(
         "{entries} of {limit} entries in use ({percent} %); {dropped}"
     ))
+}
+
+/// The kernel's reasons for dropping packets, or why it gives none.
+pub(super) fn drops(paper: &mut Paper, verdict: &Verdict) {
+    let drops = &verdict.drops;
+    let mut lines: Vec<String> = Vec::new();
+    if let DropWatch::Denied(why) = &drops.watch {
+        lines.push(format!("the kernel gives no reasons for drops: {why}"));
+    }
+    lines.extend(drops.dropped.iter().map(|dropped| {
+        let meaning = drop_meaning(&dropped.reason);
+        let meaning = meaning.map_or_else(String::new, |text| format!(": {text}"));
+        format!(
+            "{} {} {}, {}, the last {}{meaning}",
+            dropped.service,
+            names::of_family(dropped.family),
+            dropped.reason,
+            counted(dropped.packets, "packet"),
+            ago(Some(dropped.last), verdict.at),
+        )
+    }));
+    paper.list("dropped", Ink::Warn, &lines);
+    if !lines.is_empty() {
+        paper.line();
+    }
 }
 
 /// Losses of coverage, in sentences.

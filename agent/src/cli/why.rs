@@ -222,6 +222,7 @@ pub fn render(report: &Report, colour: bool) -> String {
         paper.section("conntrack", Ink::Warn, &text);
         paper.line();
     }
+    parts::drops(&mut paper, verdict);
     sentinel(&mut paper, &report.sentinel);
     if chain.next.is_empty() {
         let text = match verdict.state {

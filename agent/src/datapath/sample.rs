@@ -123,6 +123,7 @@ impl Sampler {
                 outside,
                 unanswered,
                 peers,
+                drops: Vec::new(),
             },
             answers,
             under_way: swept.under_way,

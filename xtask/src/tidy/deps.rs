@@ -53,7 +53,7 @@ const ALL: &[&str] = &["*"];
 
 /// Rooms of agent-core, the lowest first: each may name those before it, so that no arrow runs up
 /// and there is no circle.
-const CORE: [&str; 36] = [
+const CORE: [&str; 37] = [
     "text",
     "time",
     "brake",
@@ -65,6 +65,7 @@ const CORE: [&str; 36] = [
     "cluster",
     "evidence",
     "conntrack",
+    "drops",
     "peers",
     "shape",
     "freshness",

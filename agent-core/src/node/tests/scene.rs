@@ -451,6 +451,8 @@ fn name(effect: &Effect) -> &'static str {
         Effect::SearchAddresses => "search",
         Effect::ReadShape(_) => "read shape",
         Effect::ReadTable => "read table",
+        Effect::WatchDrops(true) => "watch drops",
+        Effect::WatchDrops(false) => "leave drops",
         Effect::Publish(_) => "publish",
         Effect::Remember(_) => "remember",
         Effect::SampleAfter(_) => "sample after",

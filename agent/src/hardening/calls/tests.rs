@@ -57,6 +57,7 @@ fn what_agents_never_do_is_refused(#[case] number: c_long, #[case] arguments: [i
 
 #[rstest]
 #[case::reading_a_map(libc::SYS_bpf, [1, 0, 0, 0])]
+#[case::attaching_what_was_loaded(libc::SYS_bpf, [17, 0, 0, 0])]
 #[case::memory(libc::SYS_mmap, [0, 4096, libc::PROT_WRITE as i64, PRIVATE])]
 #[case::a_packet_socket_of_no_kind(libc::SYS_socket, [libc::AF_PACKET as i64, -1, 0, 0])]
 #[case::a_netlink_socket(libc::SYS_socket, [libc::AF_NETLINK as i64, libc::SOCK_RAW as i64, 0, 0])]

@@ -1,0 +1,207 @@
+//! The kernel's own reasons for dropping packets of connections to Services, and when it is asked for
+//! them: while connections or probes are lost, for a bounded part of the time.
+//!
+//! Reasons explain. They accuse nobody: the verdict is the same without them.
+
+use std::cmp::Reverse;
+
+use agent_common::service::Family;
+use serde::{Deserialize, Serialize};
+
+use crate::evidence::Directory;
+use crate::limits::{DROPS_KEPT, DROPS_QUIET, DROPS_REST, DROPS_WATCHED};
+use crate::time::Mono;
+
+/// Services and reasons that are kept.
+const KEPT: usize = 64;
+/// The kernel does not say why: older kernels drop many packets so.
+const NOT_SPECIFIED: &str = "NOT_SPECIFIED";
+/// A program or filter of tc drops what comes in.
+const BY_TC: &str = "TC_INGRESS";
+
+/// Packets of one Service that the kernel dropped for one reason since the reading before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DropCount {
+    /// Id of the Service port and family.
+    pub service: u32,
+    /// The kernel's name for the reason, without its prefix.
+    pub reason: String,
+    pub packets: u64,
+}
+
+/// Whether the kernel's reasons are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DropWatch {
+    /// Nothing is attached.
+    #[default]
+    Off,
+    /// The program is attached.
+    On,
+    /// The kernel cannot or must not give them, in a sentence with the remedy.
+    Denied(String),
+}
+
+/// Packets of one Service that were dropped for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// `namespace/name`, and `:port` where the port has a name.
+    pub service: String,
+    #[serde(with = "crate::names::FamilyName")]
+    pub family: Family,
+    /// The kernel's name for the reason, without its prefix.
+    pub reason: String,
+    /// While reasons were read.
+    pub packets: u64,
+    /// When the last one was read.
+    pub last: Mono,
+}
+
+impl Dropped {
+    /// Whether it says why.
+    pub fn is_specific(&self) -> bool {
+        self.reason != NOT_SPECIFIED
+    }
+}
+
+/// What is known of dropped packets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drops {
+    #[serde(default)]
+    pub watch: DropWatch,
+    /// Of the last minutes: those with a reason first, then those with most packets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<Dropped>,
+}
+
+impl Drops {
+    /// The reason for most of what was dropped lately, in a family where one is named.
+    pub fn main(&self, family: Option<Family>, now: Mono) -> Option<&Dropped> {
+        let is_recent = |it: &&Dropped| now.since(it.last) <= DROPS_QUIET && it.is_specific();
+        let of_family = |it: &&Dropped| family.is_none_or(|family| it.family == family);
+        let recent = self.dropped.iter().filter(is_recent).filter(of_family);
+        recent.max_by_key(|it| it.packets)
+    }
+}
+
+/// The same, and when the kernel is asked, which is no part of a recording: no verdict depends on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DropLedger {
+    pub(crate) shown: Drops,
+    /// When the program was asked for; nothing while it is not.
+    #[serde(skip)]
+    asked: Option<Mono>,
+    /// When something was last lost.
+    #[serde(skip)]
+    lost: Option<Mono>,
+    /// Not asked for again before this.
+    #[serde(skip)]
+    rests: Option<Mono>,
+}
+
+impl DropLedger {
+    /// Something was lost. Returns whether to attach the program now.
+    pub(crate) fn lose(&mut self, now: Mono) -> bool {
+        self.lost = Some(now);
+        let begins = self.asked.is_none() && self.rests.is_none_or(|until| now >= until);
+        if begins {
+            self.asked = Some(now);
+        }
+        begins
+    }
+
+    /// Time went by. Returns whether to detach the program now: nothing is lost any more, or what goes
+    /// on being lost has had its reasons read.
+    pub(crate) fn look(&mut self, now: Mono) -> bool {
+        let kept = |dropped: &Dropped| now.since(dropped.last) <= DROPS_KEPT;
+        self.shown.dropped.retain(kept);
+        let Some(asked) = self.asked else {
+            return false;
+        };
+        let is_quiet = self.lost.is_none_or(|at| now.since(at) >= DROPS_QUIET);
+        let is_long = now.since(asked) >= DROPS_WATCHED;
+        if is_quiet || is_long {
+            self.asked = None;
+            self.rests = (!is_quiet).then(|| now.plus(DROPS_REST));
+        }
+        is_quiet || is_long
+    }
+
+    /// Takes in what the kernel counted.
+    pub(crate) fn take(&mut self, counts: &[DropCount], directory: &dyn Directory, now: Mono) {
+        for count in counts {
+            let Some(info) = directory.service(count.service) else {
+                continue;
+            };
+            // The sentinel's own programs drop every probe where its way ends.
+            if info.sentinel && count.reason == BY_TC {
+                continue;
+            }
+            self.add(info.label(), info.family, count, now);
+        }
+        let dropped = &mut self.shown.dropped;
+        dropped.sort_by_key(|dropped| (!dropped.is_specific(), Reverse(dropped.packets)));
+        dropped.truncate(KEPT);
+    }
+
+    fn add(&mut self, service: String, family: Family, count: &DropCount, now: Mono) {
+        let mut known = self.shown.dropped.iter_mut();
+        let same = known
+            .find(|it| (&it.service, it.family, &it.reason) == (&service, family, &count.reason));
+        match same {
+            Some(known) => {
+                known.packets = known.packets.saturating_add(count.packets);
+                known.last = now;
+            }
+            None => self.shown.dropped.push(Dropped {
+                service,
+                family,
+                reason: count.reason.clone(),
+                packets: count.packets,
+                last: now,
+            }),
+        }
+    }
+}
+
+/// One line on what a reason means, for those that nodes show most; the names are those of Linux 5.17
+/// to 6.18.
+pub fn meaning(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "NETFILTER_DROP" => "a rule of a packet filter (nftables, iptables) drops it",
+        "IP_RPFILTER" => "its source is not routed by the interface it came in by (rp_filter)",
+        "IP_OUTNOROUTES" | "IP_INNOROUTES" => "there is no route to its destination",
+        "IP_INADDRERRORS" | "IP_INVALID_DEST" | "IPV6DISABLED" => {
+            "the kernel does not forward it: check net.ipv4.ip_forward and net.ipv6.conf.all.forwarding"
+        }
+        "IP_LOCALNET" | "IP_LOCAL_SOURCE" => "its source is an address of this node",
+        "IP_INVALID_SOURCE" => "its source address is not valid there",
+        "IP_INHDR" => "its IP header is not valid, or its TTL expired",
+        "IP_CSUM" | "TCP_CSUM" | "UDP_CSUM" | "SKB_CSUM" | "ICMP_CSUM" => {
+            "its checksum is wrong: check checksum offload of the interface (ethtool -K)"
+        }
+        "NEIGH_FAILED" | "NEIGH_QUEUEFULL" | "NEIGH_CREATEFAIL" | "NEIGH_DEAD" => {
+            "the next hop does not answer ARP or neighbour discovery"
+        }
+        "PKT_TOO_BIG" | "PKT_TOO_SMALL" => "its size does not fit: check the MTU of the path",
+        "TC_EGRESS" | BY_TC => "a tc filter or BPF program drops it (tc filter show)",
+        "QDISC_DROP" | "QDISC_OVERLIMIT" | "QDISC_CONGESTED" => {
+            "a queue of the interface drops it (tc -s qdisc)"
+        }
+        "CPU_BACKLOG" => "the queue of a CPU is full (net.core.netdev_max_backlog)",
+        "FULL_RING" => "the ring of the device is full",
+        "XDP" => "an XDP program drops it",
+        "BPF_CGROUP_EGRESS" => "a BPF program of a cgroup drops it",
+        "SOCKET_FILTER" => "a filter of the socket drops it",
+        "NO_SOCKET" => "nothing listens there",
+        "XFRM_POLICY" => "an IPsec policy forbids it",
+        "DEV_READY" | "DEV_HDR" => "the interface is down, or takes no such packet",
+        "NOMEM" => "there is no memory for it",
+        "OTHERHOST" => "it is addressed to another machine's MAC address",
+        NOT_SPECIFIED => "this kernel gives no reason",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! Reasons for which the kernel drops packets of connections that are followed. Attached to the
+//! tracepoint `skb:kfree_skb` while connections are lost, and then alone.
+//!
+//! Nothing is relocated against the kernel's types: the agent reads the offsets from the kernel's BTF
+//! and writes them into a map. The first three arguments of the tracepoint have been the same since
+//! Linux 5.17, which brought the reason; a fourth came with 6.11.
+
+use agent_common::dropped::{DropKey, Handshake, SkbLayout};
+use agent_common::packet::Bytes;
+use aya_ebpf::bindings::BPF_NOEXIST;
+use aya_ebpf::helpers::bpf_probe_read_kernel;
+use aya_ebpf::macros::raw_tracepoint;
+use aya_ebpf::programs::RawTracePointContext;
+
+use crate::atomic;
+use crate::maps::{DROPS, PENDING, SKB_LAYOUT};
+
+/// See `abi::program::DROPPED`.
+#[raw_tracepoint(tracepoint = "kfree_skb")]
+pub fn pathproof_dropped(ctx: RawTracePointContext) -> Option<()> {
+    let layout = SKB_LAYOUT.get(0).filter(|layout| layout.head != 0)?;
+    let found = find(ctx.arg(0), layout)?;
+    let pending = PENDING.get_ptr(&found.key)?;
+    // SAFETY: a map value's pointer, valid until the program ends.
+    let pending = unsafe { &*pending };
+    if found.counts(pending) {
+        count(DropKey {
+            service: pending.service,
+            reason: ctx.arg(2),
+        });
+    }
+    Some(())
+}
+
+/// The handshake that the packet is part of, or that a tunnel wrapped into it.
+#[inline(always)]
+fn find(skb: u64, layout: &SkbLayout) -> Option<Handshake> {
+    let head: u64 = read(skb + u64::from(layout.head))?;
+    let outer: u16 = read(skb + u64::from(layout.network_header))?;
+    if let Some(found) = Handshake::read(&Packet(head + u64::from(outer))) {
+        return Some(found);
+    }
+    let inner: u16 = read(skb + u64::from(layout.inner_network_header))?;
+    // Zero where no tunnel wrapped it.
+    if inner == 0 {
+        return None;
+    }
+    Handshake::read(&Packet(head + u64::from(inner)))
+}
+
+#[inline(always)]
+fn count(key: DropKey) {
+    if DROPS.get_ptr(&key).is_none() {
+        // On the stack: a constant would be read from a section of constants, at a wrong offset.
+        let none = 0;
+        // Another CPU may have been quicker; where there is no room, it is not counted.
+        let _ = DROPS.insert(&key, &none, u64::from(BPF_NOEXIST));
+    }
+    if let Some(count) = DROPS.get_ptr_mut(&key) {
+        atomic::add(count, 1);
+    }
+}
+
+/// A packet in the kernel's memory. Reads behind its end find other bytes of the kernel, which match
+/// no connection.
+struct Packet(u64);
+
+impl Bytes for Packet {
+    #[inline(always)]
+    fn length(&self) -> usize {
+        usize::from(u16::MAX)
+    }
+
+    #[inline(always)]
+    fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        read(self.0 + offset as u64)
+    }
+
+    #[inline(always)]
+    fn words<const N: usize>(&self, offset: usize) -> Option<[u32; N]> {
+        read(self.0 + offset as u64)
+    }
+}
+
+#[inline(always)]
+fn read<T>(at: u64) -> Option<T> {
+    // SAFETY: the helper checks the address; integers and arrays of them take any bytes.
+    unsafe { bpf_probe_read_kernel(at as *const T) }.ok()
+}

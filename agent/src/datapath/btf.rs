@@ -1,0 +1,209 @@
+//! The kernel's types (BTF), as far as reading dropped packets takes: offsets of three fields of
+//! `struct sk_buff`, and names of `enum skb_drop_reason`.
+//!
+//! A reader of its own: aya's keeps every type of the kernel in memory. The format is that of
+//! Documentation/bpf/btf.rst.
+
+use std::collections::BTreeMap;
+
+use agent_common::dropped::SkbLayout;
+use thiserror::Error;
+
+/// The kernel's types cannot be used.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum BtfError {
+    /// They end early, or contradict themselves.
+    #[error("the kernel's types (BTF) cannot be read")]
+    Malformed,
+    #[error("the kernel's types (BTF) have no {0}")]
+    Missing(&'static str),
+    #[error("this kernel has no reasons for dropped packets: it takes Linux 5.17")]
+    NoReasons,
+}
+
+/// What is known of the kernel's types.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Types {
+    /// Where the program finds a packet.
+    pub layout: SkbLayout,
+    /// Names of reasons, without their common prefix.
+    pub reasons: BTreeMap<u32, String>,
+}
+
+/// Reads the types.
+///
+/// # Errors
+/// They are malformed, or of a kernel that has no reasons.
+pub(super) fn read(bytes: &[u8]) -> Result<Types, BtfError> {
+    let btf = Btf::index(bytes).ok_or(BtfError::Malformed)?;
+    let reasons = btf.find(ENUM, "skb_drop_reason");
+    let reasons = btf.reasons(reasons.ok_or(BtfError::NoReasons)?);
+    let skb = btf.find(STRUCT, "sk_buff");
+    let skb = skb.ok_or(BtfError::Missing("struct sk_buff"))?;
+    let field = |name| btf.field(skb, name, 0).ok_or(BtfError::Missing(name));
+    Ok(Types {
+        layout: SkbLayout {
+            head: field("head")?,
+            network_header: field("network_header")?,
+            inner_network_header: field("inner_network_header")?,
+            padding: 0,
+        },
+        reasons,
+    })
+}
+
+/// Kinds of types.
+const STRUCT: u32 = 4;
+const UNION: u32 = 5;
+const ENUM: u32 = 6;
+
+/// Anonymous structs and unions in each other, at most.
+const DEPTH: usize = 4;
+/// Bytes of a name, at most.
+const NAME: usize = 64;
+const PREFIX: &str = "SKB_DROP_REASON_";
+/// Values of the enum that are limits.
+const NO_REASONS: [&str; 2] = ["MAX", "SUBSYS_MASK"];
+
+struct Btf<'a> {
+    types: &'a [u8],
+    strings: &'a [u8],
+    /// Where each type begins; the first has the id 1.
+    starts: Vec<u32>,
+}
+
+/// A type's head.
+#[derive(Clone, Copy)]
+struct Type {
+    name: u32,
+    kind: u32,
+    /// Number of members or values.
+    length: usize,
+    /// Offsets of members share their word with sizes of bit fields.
+    has_sizes: bool,
+    /// Where members or values begin.
+    at: usize,
+}
+
+impl<'a> Btf<'a> {
+    /// Finds where the types begin.
+    fn index(bytes: &'a [u8]) -> Option<Self> {
+        const MAGIC: u32 = 0xeb9f;
+        if word(bytes, 0)? & 0xffff != MAGIC {
+            return None;
+        }
+        let number = |at| Some(word(bytes, at)? as usize);
+        let body = bytes.get(number(4)?..)?;
+        let part = |at, length| {
+            let begin = number(at)?;
+            body.get(begin..begin.checked_add(number(length)?)?)
+        };
+        let mut btf = Self {
+            types: part(8, 12)?,
+            strings: part(16, 20)?,
+            starts: Vec::new(),
+        };
+        let mut at = 0;
+        while at < btf.types.len() {
+            btf.starts.push(at as u32);
+            let of = btf.head(at)?;
+            at = of.at + size(of.kind, of.length)?;
+        }
+        Some(btf)
+    }
+
+    fn head(&self, at: usize) -> Option<Type> {
+        let info = word(self.types, at + 4)?;
+        Some(Type {
+            name: word(self.types, at)?,
+            kind: info >> 24 & 0x1f,
+            length: (info & 0xffff) as usize,
+            has_sizes: info >> 31 == 1,
+            at: at + 12,
+        })
+    }
+
+    /// The type with members or values of this kind and name.
+    fn find(&self, kind: u32, name: &str) -> Option<Type> {
+        let types = self.starts.iter().filter_map(|at| self.head(*at as usize));
+        let mut named = types.filter(|of| of.kind == kind && of.length > 0);
+        named.find(|of| self.string(of.name) == Some(name))
+    }
+
+    fn string(&self, at: u32) -> Option<&'a str> {
+        let rest = self.strings.get(at as usize..)?;
+        let rest = &rest[..rest.len().min(NAME + 1)];
+        let end = rest.iter().position(|byte| *byte == 0)?;
+        std::str::from_utf8(&rest[..end]).ok()
+    }
+
+    /// Offset of a field in bytes, also one of an anonymous struct or union in it.
+    fn field(&self, of: Type, name: &str, depth: usize) -> Option<u32> {
+        (0..of.length).find_map(|index| {
+            let at = of.at + index * 12;
+            let named = self.string(word(self.types, at)?)?;
+            let offset = word(self.types, at + 8)?;
+            let bits = if of.has_sizes {
+                offset & 0xff_ffff
+            } else {
+                offset
+            };
+            if named == name {
+                return Some(bits / 8);
+            }
+            let inner = self.anonymous(named, word(self.types, at + 4)?);
+            let inner = self.field(inner.filter(|_| depth < DEPTH)?, name, depth + 1)?;
+            inner.checked_add(bits / 8)
+        })
+    }
+
+    /// The struct or union that a member without a name is.
+    fn anonymous(&self, name: &str, id: u32) -> Option<Type> {
+        let start = self.starts.get((id as usize).checked_sub(1)?)?;
+        let of = self.head(*start as usize)?;
+        (name.is_empty() && [STRUCT, UNION].contains(&of.kind)).then_some(of)
+    }
+
+    fn reasons(&self, of: Type) -> BTreeMap<u32, String> {
+        let value = |index| {
+            let at = of.at + index * 8;
+            let name = self.string(word(self.types, at)?)?;
+            let is_plain =
+                |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+            let name = name.strip_prefix(PREFIX)?;
+            if NO_REASONS.contains(&name) {
+                return None;
+            }
+            let value = word(self.types, at + 4)?;
+            name.bytes().all(is_plain).then(|| (value, name.to_owned()))
+        };
+        (0..of.length).filter_map(value).collect()
+    }
+}
+
+/// Bytes behind the head of a type.
+fn size(kind: u32, length: usize) -> Option<usize> {
+    Some(match kind {
+        // Integers, variables and tags of declarations.
+        1 | 14 | 17 => 4,
+        // Arrays.
+        3 => 12,
+        STRUCT | UNION => length * 12,
+        ENUM => length * 8,
+        // Pointers, forward declarations, names, qualifiers, functions, floats and tags of types.
+        2 | 7..=12 | 16 | 18 => 0,
+        // Parameters of functions.
+        13 => length * 8,
+        // Sections of data, and enums of 64 bits.
+        15 | 19 => length * 12,
+        _ => return None,
+    })
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let word = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_ne_bytes(word.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,59 @@
+use super::*;
+
+/// The two types of Linux 6.18 and those inside them, cut out of /sys/kernel/btf/vmlinux; types of
+/// other members are left out.
+const SAMPLE: &[u8] = include_bytes!("../../../testdata/btf/linux-6.18.btf");
+
+#[test]
+fn a_real_kernels_types_are_read() {
+    let types = read(SAMPLE).unwrap();
+    let layout = types.layout;
+    assert_eq!(
+        (layout.network_header, layout.inner_network_header),
+        (180, 172)
+    );
+    assert_eq!(layout.head, 192);
+    let name = |value| types.reasons.get(&value).map(String::as_str);
+    assert_eq!(name(2), Some("NOT_SPECIFIED"));
+    assert!(types.reasons.values().any(|name| name == "NETFILTER_DROP"));
+    assert!(types.reasons.len() > 100, "{:?}", types.reasons);
+    assert!(!types.reasons.values().any(|name| name == "MAX"));
+}
+
+/// The kernel's file is nobody's input, and still read with care: this runs in the main loop.
+#[test]
+fn damaged_types_are_refused() {
+    for length in 0..SAMPLE.len() {
+        let _ = read(&SAMPLE[..length]);
+    }
+    assert_eq!(read(&SAMPLE[..100]), Err(BtfError::Malformed));
+    assert_eq!(read(b""), Err(BtfError::Malformed));
+    for at in 0..SAMPLE.len() {
+        for value in [0, 1, 4, 0x7f, 0xff] {
+            let mut damaged = SAMPLE.to_vec();
+            damaged[at] = value;
+            let _ = read(&damaged);
+        }
+    }
+}
+
+#[test]
+fn a_kernel_without_reasons_is_named() {
+    let mut old = SAMPLE.to_vec();
+    let name = b"skb_drop_reason\0";
+    let at = old.windows(name.len()).position(|part| part == name);
+    old[at.unwrap()] = b'x';
+    assert_eq!(read(&old), Err(BtfError::NoReasons));
+}
+
+/// Whatever kernel runs the tests.
+#[test]
+fn this_kernels_types_are_read() {
+    let Ok(bytes) = std::fs::read("/sys/kernel/btf/vmlinux") else {
+        return eprintln!("SKIPPED: it needs a kernel with CONFIG_DEBUG_INFO_BTF");
+    };
+    match read(&bytes) {
+        Err(BtfError::NoReasons) => eprintln!("SKIPPED: it needs Linux 5.17"),
+        types => assert!(types.unwrap().layout.head > 0),
+    }
+}

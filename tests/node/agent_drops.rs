@@ -1,0 +1,284 @@
+//! Why packets are lost: the kernel's own reasons, for a dozen kinds of loss, and nothing attached
+//! where nothing is lost.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use node_tests::bpf::{Attached, Code, Hook, Kind, Program};
+use node_tests::rules::Backend;
+use node_tests::scene::{Scene, eventually, throughout};
+use node_tests::skip;
+use node_tests::wait::{scaled, until};
+use node_tests::world::{Family, Namespace};
+use rstest::rstest;
+use serde_json::Value;
+
+/// A reason is named within this time after the fault.
+const NAMED: Duration = Duration::from_secs(2);
+/// How long one is waited for on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The kernel has reasons since this version; those of most causes came with it and the next three.
+const LINUX: (u32, u32) = (6, 1);
+/// In pods, by the kernel: behind the first routing, in front of the second.
+const FORWARD: &str = "type filter hook forward priority 0;";
+
+const V4: &str = "IPv4";
+const V6: &str = "IPv6";
+
+/// Breaks something; what it returns is kept until the test ends.
+type Fault = fn(&Scene) -> Option<Attached>;
+
+fn nft(node: &Namespace, chain: &str, rule: &str) -> Option<Attached> {
+    let table = format!("table inet loses {{ chain it {{ {chain}\n{rule}\n}}\n}}\n");
+    node.nft(&table).expect("a rule");
+    None
+}
+
+fn forward(scene: &Scene) -> Option<Attached> {
+    nft(&scene.world.node, FORWARD, "tcp dport 8080 drop")
+}
+
+fn raw(scene: &Scene) -> Option<Attached> {
+    let chain = "type filter hook prerouting priority raw;";
+    nft(&scene.world.node, chain, "tcp dport 80 drop")
+}
+
+fn postrouting(scene: &Scene) -> Option<Attached> {
+    let chain = "type filter hook postrouting priority 0;";
+    nft(&scene.world.node, chain, "tcp dport 8080 drop")
+}
+
+fn answers(scene: &Scene) -> Option<Attached> {
+    let rule = "tcp sport 8080 tcp flags & (syn | ack) == (syn | ack) drop";
+    nft(&scene.world.node, FORWARD, rule)
+}
+
+fn ip6tables(scene: &Scene) -> Option<Attached> {
+    let words = [
+        "-w", "5", "-I", "FORWARD", "-p", "tcp", "--dport", "8080", "-j", "DROP",
+    ];
+    (scene.world.node)
+        .feed("ip6tables-nft", &words, "")
+        .expect("a rule");
+    None
+}
+
+/// The way back to the clients leads elsewhere, and the kernel checks it.
+fn rp_filter(scene: &Scene) -> Option<Attached> {
+    let node = &scene.world.node;
+    node.sysctl("net/ipv4/conf/all/rp_filter", "1")
+        .expect("a switch");
+    for client in ["client-1", "client-2"] {
+        scene.world.cut_route(client).expect("cut the route");
+    }
+    None
+}
+
+fn forwarding_off(scene: &Scene) -> Option<Attached> {
+    scene.world.set_forwarding(false).expect("a switch");
+    None
+}
+
+const ENDPOINTS: [&str; 6] = ["web-1", "web-2", "web-3", "api-1", "api-2", "db-1"];
+
+fn blackhole(scene: &Scene) -> Option<Attached> {
+    for pod in ENDPOINTS {
+        for family in Family::ALL {
+            let address = scene.world.pod(pod).address(family);
+            let words = format!("route replace blackhole {address}");
+            scene.world.node.ip(&words).expect("a route");
+        }
+    }
+    None
+}
+
+fn neighbours(scene: &Scene) -> Option<Attached> {
+    let node = &scene.world.node;
+    for pod in ["web-1", "web-2", "api-1"].map(|name| scene.world.pod(name)) {
+        pod.ns.ip("link set eth0 arp off").expect("no ARP");
+    }
+    // One question instead of three: it fails after one second.
+    for family in ["ipv4", "ipv6"] {
+        for kind in ["mcast_solicit", "ucast_solicit"] {
+            for device in devices(scene) {
+                let key = format!("net/{family}/neigh/{device}/{kind}");
+                node.sysctl(&key, "1").expect("a switch");
+            }
+        }
+    }
+    for pod in ["web-1", "web-2", "api-1"].map(|name| scene.world.pod(name)) {
+        for family in Family::ALL {
+            let (address, device) = (pod.address(family), &pod.device);
+            let words = format!("neigh del {address} dev {device}");
+            node.ip(&words).expect("an entry that was there");
+        }
+    }
+    None
+}
+
+/// Node ends of the interfaces of endpoints on this node.
+fn devices(scene: &Scene) -> BTreeSet<String> {
+    let here = ["web-1", "web-2", "api-1", "db-1"];
+    (here.iter())
+        .map(|pod| scene.world.pod(pod).device.clone())
+        .collect()
+}
+
+fn ttl(scene: &Scene) -> Option<Attached> {
+    let chain = "type filter hook prerouting priority mangle;";
+    nft(&scene.world.node, chain, "tcp dport 80 ip ttl set 1")
+}
+
+fn full_queue(scene: &Scene) -> Option<Attached> {
+    for device in devices(scene) {
+        let line = format!("qdisc add dev {device} root pfifo limit 0");
+        scene.world.node.tc_batch(&line).expect("a queue");
+    }
+    None
+}
+
+fn checksum(scene: &Scene) -> Option<Attached> {
+    for client in ["client-1", "client-2"] {
+        let ns = &scene.world.pod(client).ns;
+        let chain = "type filter hook postrouting priority 0;";
+        nft(ns, chain, "tcp dport 80 ip checksum set 1");
+    }
+    None
+}
+
+/// A tc program behind the observer's drops what comes in.
+fn tc_program(scene: &Scene) -> Option<Attached> {
+    /// `TC_ACT_SHOT`.
+    const DROP: i32 = 2;
+    let mut code = Code::default();
+    code.answer(DROP);
+    let program = Program::load(Kind::Classifier, "drops", &code).expect("a program");
+    let node = &scene.world.node;
+    let device = &scene.world.pod("client-1").device;
+    let index = node.ifindex(device).expect("an interface");
+    let attach = || program.attach(Hook::Ingress(index));
+    Some(node.run(attach).expect("attach"))
+}
+
+/// Reasons that are shown for a family.
+fn reasons(report: &Value, family: &str) -> BTreeSet<String> {
+    let dropped = report["verdict"]["drops"]["dropped"].as_array();
+    let of_family = dropped
+        .into_iter()
+        .flatten()
+        .filter(|it| it["family"] == family && it["service"] != "pathproof/sentinel");
+    of_family
+        .filter_map(|it| it["reason"].as_str().map(str::to_owned))
+        .collect()
+}
+
+fn watch(report: &Value) -> &Value {
+    &report["verdict"]["drops"]["watch"]
+}
+
+/// What the kernel calls each loss. For a blackhole Linux 6.18 gives none.
+#[rstest]
+#[case::a_rule_before_forwarding(forward, V4, &["NETFILTER_DROP"])]
+#[case::a_rule_before_translation(raw, V4, &["NETFILTER_DROP"])]
+#[case::a_rule_behind_routing(postrouting, V4, &["NETFILTER_DROP"])]
+#[case::a_rule_against_answers(answers, V4, &["NETFILTER_DROP"])]
+#[case::a_rule_of_ip6tables(ip6tables, V6, &["NETFILTER_DROP"])]
+#[case::reverse_path_filter(rp_filter, V4, &["IP_RPFILTER"])]
+#[case::forwarding_off(forwarding_off, V4, &["IP_INADDRERRORS"])]
+#[case::blackhole(blackhole, V4, &["NOT_SPECIFIED"])]
+#[case::neighbours_are_silent(neighbours, V4, &["NEIGH_FAILED"])]
+#[case::ttl_expired(ttl, V4, &["IP_INHDR"])]
+#[case::blackhole_of_ipv6(blackhole, V6, &["NOT_SPECIFIED"])]
+#[case::a_full_queue(full_queue, V4, &["QDISC_DROP", "QDISC_OVERLIMIT"])]
+#[case::wrong_checksum(checksum, V4, &["IP_CSUM"])]
+#[case::a_tc_program(tc_program, V4, &["TC_INGRESS"])]
+fn the_kernels_reason_is_named(
+    #[case] fault: Fault,
+    #[case] family: &str,
+    #[case] expected: &[&str],
+) {
+    let name = "the_kernels_reason_is_named";
+    if skip::without_linux(name, LINUX) {
+        return;
+    }
+    let Some(scene) = Scene::busy(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let began = Instant::now();
+    let kept = fault(&scene);
+    let mut last = Value::Null;
+    let found = until(PATIENCE, || {
+        last = scene.agent().verdict().ok()?;
+        let seen = reasons(&last, family);
+        expected.iter().find(|it| seen.contains(**it)).copied()
+    });
+    let after = began.elapsed();
+    let dropped = &last["verdict"]["drops"];
+    println!("MEASURED {expected:?}: {found:?} after {after:.2?}");
+    assert!(found.is_some(), "{dropped:#}");
+    assert!(after <= scaled(NAMED * 3), "{after:?}: {dropped:#}");
+    drop(kept);
+}
+
+/// Nothing is lost: nothing is attached, whatever the kernel drops of others.
+#[test]
+fn nothing_is_attached_where_nothing_is_lost() {
+    let name = "nothing_is_attached_where_nothing_is_lost";
+    let Some(scene) = Scene::busy(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    // Others' packets are dropped meanwhile.
+    nft(&scene.world.node, FORWARD, "tcp dport 9 drop");
+    throughout(scaled(Duration::from_secs(5)), || {
+        let report = scene.report();
+        assert_eq!(watch(&report), "off", "{:#}", report["verdict"]["drops"]);
+        assert!(reasons(&report, V4).is_empty());
+    });
+    assert_eq!(tracepoints(&scene), 0);
+}
+
+/// Attached once something is lost, and detached once nothing is.
+#[test]
+fn it_is_attached_while_something_is_lost() {
+    let name = "it_is_attached_while_something_is_lost";
+    if skip::without_linux(name, LINUX) {
+        return;
+    }
+    let Some(scene) = Scene::busy(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    forward(&scene);
+    let report = scene.wait("attached", |report| watch(report) == "on");
+    assert_eq!(tracepoints(&scene), 1, "{:#}", report["verdict"]["drops"]);
+    let page = scene.wait("a reason", |report| {
+        report["verdict"]["reason"]
+            .to_string()
+            .contains("NETFILTER_DROP")
+    });
+    println!("{}", page["verdict"]["reason"]);
+    let why = scene.agent().command(&["why"]).output().expect("why");
+    let why = String::from_utf8_lossy(&why.stdout).into_owned();
+    println!("{why}");
+    assert!(why.contains("NETFILTER_DROP"), "{why}");
+    scene
+        .world
+        .node
+        .nft("delete table inet loses\n")
+        .expect("mend");
+    scene.wait("detached", |report| watch(report) == "off");
+    eventually("no link", || tracepoints(&scene) == 0);
+    let kept = scene.report();
+    assert!(reasons(&kept, V4).contains("NETFILTER_DROP"), "{kept:#}");
+}
+
+/// Raw tracepoints that the agent holds open, as the kernel lists its descriptors.
+fn tracepoints(scene: &Scene) -> usize {
+    let pid = scene.agent().pid();
+    let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("descriptors");
+    let text =
+        |file: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(file.ok()?.path()).ok();
+    let texts = files.filter_map(text);
+    texts
+        .filter(|text| text.contains("link_type:\traw_tracepoint"))
+        .count()
+}
