@@ -31,6 +31,7 @@ fn directory() -> BTreeMap<u32, ServiceInfo> {
         udp: false,
         dns: false,
         sentinel: name == "sentinel",
+        echo: false,
         disputed: None,
     };
     BTreeMap::from([
