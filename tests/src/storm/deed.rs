@@ -4,7 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -28,6 +28,8 @@ pub(super) const EXTRA_POD: &str = "storm";
 const EXTRA_SERVICE: &str = "extra";
 /// SYNs a second: what conntrack can hold for as long as it keeps them.
 const FLOOD: u32 = 5_000;
+/// What an agent takes to hold what it works with, on a busy machine.
+const BEGINNING: Duration = Duration::from_secs(15);
 
 /// The stage, and what lasts there.
 #[derive(Debug)]
@@ -43,6 +45,8 @@ pub struct Hands {
     without_rules: bool,
     /// The agent was killed, and nobody has started it again yet.
     killed: bool,
+    /// When the present agent was started.
+    begun: Instant,
     burners: Option<Burners>,
     flood: Option<Flood>,
     memory: Option<MemoryGroup>,
@@ -67,6 +71,7 @@ impl Hands {
             successor: None,
             without_rules: false,
             killed: false,
+            begun: Instant::now(),
             burners: None,
             flood: None,
             memory: None,
@@ -248,8 +253,11 @@ impl Hands {
             Harmless::ProcessorsTaken => self.burners = Some(Burners::start()),
             Harmless::DiskFull => self.disk()?.fill(),
             Harmless::MemoryTight => match &self.memory {
-                // Nobody is there while it is killed.
-                Some(group) if !self.killed => group.tighten(stage.agent.pid())?,
+                // Nobody is there while it is killed. One that has just begun does not hold yet what it
+                // works with: without it its threads cannot start, and it aborts.
+                Some(group) if !self.killed && self.begun.elapsed() > BEGINNING => {
+                    group.tighten(stage.agent.pid())?
+                }
                 _ => {}
             },
         }
@@ -339,6 +347,7 @@ impl Hands {
             }
             Ordeal::Replaced => {
                 self.successor = Some(self.spawn()?);
+                self.begun = Instant::now();
                 Ok(())
             }
         }
@@ -349,6 +358,7 @@ impl Hands {
             Ordeal::Stopped => self.signal(libc::SIGCONT),
             Ordeal::Killed => {
                 let new = self.spawn()?;
+                self.begun = Instant::now();
                 self.killed = false;
                 std::mem::replace(&mut self.stage.agent, new).kill()
             }
