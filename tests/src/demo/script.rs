@@ -12,8 +12,9 @@ use super::timeline::{Kind, Span, Style, Timeline, span};
 use super::verdict::Seen;
 use super::words::{codes_line, described, shown, tail, verdict_line};
 use crate::manifests::AUTOSCALER_TAINT;
-use crate::tunnels::DEAD;
 use crate::watch::Codes;
+
+mod overlay;
 
 /// The Service whose endpoint is swapped, as the verdict names it.
 const SWAPPED: &str = "demo/web";
@@ -204,38 +205,6 @@ impl Play<'_> {
             view.is(200, 200) && view.verdict.state == "proven"
         })?;
         self.linger(seconds(1))
-    }
-
-    /// Nobody dials but the pod probe.
-    fn overlay_dead(&mut self) -> Result<()> {
-        self.timeline.tell(
-            Kind::Act,
-            "a VXLAN overlay to the other node, and `pathproof echo` in a pod on each: small probes that \
-             dial their own Service, as any pod does",
-        );
-        let probes = self.stage.start_probes()?;
-        self.linger(seconds(6))?;
-        self.timeline.tell(
-            Kind::Fault,
-            "the other node's firewall drops UDP port 8472: the rules are perfect, packets leave, and \
-             nothing comes back",
-        );
-        let start = Instant::now();
-        self.stage.world.worker.nft(DEAD)?;
-        self.await_row(
-            ("idle: overlay dead", "degraded, names it, 200", seconds(15)),
-            start,
-            |view| view.is(200, 200) && view.verdict.cause.as_deref() == Some("overlay"),
-        )?;
-        self.linger(seconds(1))?;
-        self.timeline.tell(Kind::Act, "port 8472 open again");
-        let start = Instant::now();
-        self.stage.world.worker.nft("delete table inet dead")?;
-        self.await_row(("overlay repaired", "proven", seconds(10)), start, |view| {
-            view.is(200, 200) && view.verdict.state == "proven"
-        })?;
-        drop(probes);
-        self.stage.remove_probes()
     }
 
     fn dropped(&mut self) -> Result<()> {

@@ -43,10 +43,8 @@ pub struct Hands {
     successor: Option<Agent>,
     /// A fault of the rules lasts: whoever else writes them waits for its end.
     without_rules: bool,
-    /// The agent was killed, and nobody has started it again yet.
-    killed: bool,
-    /// When the present agent was started.
-    begun: Instant,
+    /// When the present agent was started; none while it is killed.
+    begun: Option<Instant>,
     burners: Option<Burners>,
     flood: Option<Flood>,
     memory: Option<MemoryGroup>,
@@ -70,8 +68,7 @@ impl Hands {
             api: None,
             successor: None,
             without_rules: false,
-            killed: false,
-            begun: Instant::now(),
+            begun: Some(Instant::now()),
             burners: None,
             flood: None,
             memory: None,
@@ -159,7 +156,7 @@ impl Hands {
 
     /// An agent that ends by itself ends the storm.
     pub fn check(&mut self) -> Result<()> {
-        if self.killed {
+        if self.begun.is_none() {
             return Ok(());
         }
         if let Some(status) = self.stage.agent.exited()? {
@@ -253,9 +250,8 @@ impl Hands {
             Harmless::ProcessorsTaken => self.burners = Some(Burners::start()),
             Harmless::DiskFull => self.disk()?.fill(),
             Harmless::MemoryTight => match &self.memory {
-                // Nobody is there while it is killed. One that has just begun does not hold yet what it
-                // works with: without it its threads cannot start, and it aborts.
-                Some(group) if !self.killed && self.begun.elapsed() > BEGINNING => {
+                // The threads of one that begins need more.
+                Some(group) if self.begun.is_some_and(|at| at.elapsed() > BEGINNING) => {
                     group.tighten(stage.agent.pid())?
                 }
                 _ => {}
@@ -342,12 +338,12 @@ impl Hands {
         match ordeal {
             Ordeal::Stopped => self.signal(libc::SIGSTOP),
             Ordeal::Killed => {
-                self.killed = true;
+                self.begun = None;
                 self.signal(libc::SIGKILL)
             }
             Ordeal::Replaced => {
                 self.successor = Some(self.spawn()?);
-                self.begun = Instant::now();
+                self.begun = Some(Instant::now());
                 Ok(())
             }
         }
@@ -358,8 +354,7 @@ impl Hands {
             Ordeal::Stopped => self.signal(libc::SIGCONT),
             Ordeal::Killed => {
                 let new = self.spawn()?;
-                self.begun = Instant::now();
-                self.killed = false;
+                self.begun = Some(Instant::now());
                 std::mem::replace(&mut self.stage.agent, new).kill()
             }
             Ordeal::Replaced => {
