@@ -46,6 +46,9 @@ pub struct PeerSample {
     /// kept.
     #[serde(default)]
     pub near: Vec<u32>,
+    /// The same of those whose endpoints on this node did not answer them.
+    #[serde(default)]
+    pub near_silent: Vec<u32>,
     /// Connections to [`CUT_PORT`], as many as are kept: each says that a large transfer of the pod probe was
     /// cut, if the client is the pod probe.
     #[serde(default)]
@@ -110,9 +113,10 @@ impl PeerSample {
         let is_pod = pending.class == SourceClass::Pod as u8;
         let is_answered = pending.state & state::ANSWERED != 0;
         match (peer, is_answered) {
-            (0, _) | (NEAR, false) => return,
-            (NEAR, true) if is_pod => return self.answer_near(pending.service),
-            (NEAR, true) => return,
+            (0, _) => return,
+            (NEAR, true) if is_pod => return note(&mut self.near, pending.service),
+            (NEAR, false) if is_pod => return note(&mut self.near_silent, pending.service),
+            (NEAR, _) => return,
             (_, true) => return self.count(family, peer).answered += 1,
             (_, false) => self.count(family, peer).unanswered += 1,
         }
@@ -124,14 +128,6 @@ impl PeerSample {
                 service: pending.service,
                 client: ip_of(&pending.client),
             });
-        }
-    }
-
-    fn answer_near(&mut self, service: u32) {
-        if let Err(at) = self.near.binary_search(&service)
-            && self.near.len() < SILENCES
-        {
-            self.near.insert(at, service);
         }
     }
 
@@ -154,6 +150,15 @@ impl PeerSample {
     /// Whether nothing was sent anywhere.
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty() && self.cuts.is_empty()
+    }
+}
+
+/// Notes a Service port once, if there is room.
+fn note(services: &mut Vec<u32>, service: u32) {
+    if let Err(at) = services.binary_search(&service)
+        && services.len() < SILENCES
+    {
+        services.insert(at, service);
     }
 }
 
@@ -197,6 +202,9 @@ impl PeerLedger {
             counts.any(|count| count.family == family && count.answered > 0)
         };
         let near = |id: &u32| directory.service(*id);
+        for info in sample.near_silent.iter().filter_map(near) {
+            self.families[info.family as usize].fall_silent_here(info.name.to_string(), at);
+        }
         for info in sample.near.iter().filter_map(near) {
             let family = &mut self.families[info.family as usize];
             if let Some(run) = &mut family.run {
@@ -259,6 +267,10 @@ pub(crate) struct FamilyPeers {
     pub(crate) silent: BTreeMap<u16, Quiet>,
     /// Unanswered connections to nodes that had answered, since any of those last did.
     pub(crate) run: Option<Run>,
+    /// Services whose endpoints on this node do not answer either, and when that was seen: their silence
+    /// elsewhere is their own.
+    #[serde(default)]
+    silent_here: BTreeMap<String, Mono>,
     /// Large transfers of the pod probe that were cut, one after another.
     #[serde(default)]
     pub(crate) cut: Option<Spell>,
@@ -324,6 +336,7 @@ impl FamilyPeers {
     fn forget(&mut self, at: Mono, keep: Duration) {
         self.silent
             .retain(|_, quiet| at.since(quiet.spell.last) <= keep);
+        self.silent_here.retain(|_, seen| at.since(*seen) <= keep);
         self.cut.take_if(|cut| at.since(cut.last) > CUT_AGE);
         self.run.take_if(|run| at.since(run.spell.last) > keep);
     }
@@ -344,9 +357,22 @@ impl FamilyPeers {
         }
     }
 
+    fn fall_silent_here(&mut self, service: String, at: Mono) {
+        for quiet in self.silent.values_mut() {
+            quiet.spell.services.remove(&service);
+        }
+        if let Some(run) = &mut self.run {
+            run.spell.services.remove(&service);
+        }
+        if self.silent_here.len() < FOLLOWED || self.silent_here.contains_key(&service) {
+            self.silent_here.insert(service, at);
+        }
+    }
+
     /// A connection stayed unanswered. Where another node answered in the same look, it begins no run.
     fn fall_silent(&mut self, silence: &Silence, info: &ServiceInfo, at: Mono, answered: bool) {
-        if !self.worked.contains(&silence.peer) {
+        let is_own = self.silent_here.contains_key(&info.name.to_string());
+        if is_own || !self.worked.contains(&silence.peer) {
             return;
         }
         let unnamed = || Arc::from(format!("node number {}", silence.peer));

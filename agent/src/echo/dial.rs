@@ -66,7 +66,8 @@ pub(super) async fn run(service: &str) {
     }
 }
 
-/// One address of each family.
+/// One address of each family, or the one that kubelet gives every pod: enough where there is no DNS, or
+/// where it does not answer.
 async fn resolve(service: &str) -> Vec<IpAddr> {
     let mut found: Vec<IpAddr> = Vec::new();
     for name in service.split(',').map(str::trim) {
@@ -80,7 +81,17 @@ async fn resolve(service: &str) -> Vec<IpAddr> {
             }
         }
     }
+    if found.is_empty() {
+        let variable = std::env::var(host_variable(service)).unwrap_or_default();
+        found.extend(variable.parse::<IpAddr>());
+    }
     found
+}
+
+/// Name of kubelet's variable with the cluster IP of a Service.
+pub(super) fn host_variable(service: &str) -> String {
+    let name = service.to_ascii_uppercase().replace('-', "_");
+    format!("{name}_SERVICE_HOST")
 }
 
 /// One connection: a small frame, and on some a large one after it.

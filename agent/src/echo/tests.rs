@@ -4,7 +4,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::dial::{End, dial};
+use super::dial::{End, dial, host_variable};
 use super::frame::{Frame, HEAD, MOST};
 use super::serve;
 
@@ -71,6 +71,12 @@ async fn a_frame_is_read_as_it_was_written() {
     let (mut one, mut other) = duplex(8_192);
     frame.write(&mut one).await.unwrap();
     assert_eq!(Frame::read(&mut other).await.unwrap(), frame);
+}
+
+#[test]
+fn the_variable_is_named_as_kubelet_names_it() {
+    let name = host_variable("pathproof-echo");
+    assert_eq!(name, "PATHPROOF_ECHO_SERVICE_HOST");
 }
 
 #[test]

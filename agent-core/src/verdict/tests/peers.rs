@@ -18,6 +18,8 @@ struct Time {
     another_answers: bool,
     /// Service ports whose endpoints on this node answer.
     near: &'static [u32],
+    /// Service ports whose endpoints on this node do not answer.
+    near_silent: &'static [u32],
     services: &'static [u32],
     clients: u8,
 }
@@ -26,6 +28,7 @@ const DEAD_OVERLAY: Time = Time {
     silent: 3,
     another_answers: false,
     near: &[WEB],
+    near_silent: &[],
     services: &[WEB, CART],
     clients: 2,
 };
@@ -74,6 +77,7 @@ impl World {
         for at in (from..=to).step_by(250) {
             let mut sample = PeerSample {
                 near: time.near.to_vec(),
+                near_silent: time.near_silent.to_vec(),
                 ..PeerSample::default()
             };
             for peer in 1..=time.silent {
@@ -195,6 +199,21 @@ fn nodes_that_were_dialled_once_are_named_together() {
     }
     let reason = world.verdict(3_000).reason();
     assert!(reason.contains("node-1, node-2, node-3"), "{reason}");
+}
+
+/// Backends that are silent on this node too are at fault themselves.
+#[test]
+fn services_that_are_silent_here_too_name_no_node() {
+    let mut world = World::with_peers();
+    let silent = Time {
+        near: &[],
+        near_silent: &[WEB, CART],
+        ..DEAD_OVERLAY
+    };
+    world.spend(silent, 1_000, 20_000);
+    let verdict = world.verdict(20_000);
+    assert_ne!(verdict.cause, Some(Cause::Overlay));
+    assert_ne!(verdict.state, State::Broken);
 }
 
 #[test]
