@@ -379,15 +379,6 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
             limits.broken_namespaces,
             limits.broken_sources,
         ),
-        (Rule::BrokenByPeers, _) => format!(
-            "For at least {} no node answered of at least 3 that had answered before. At least {} pods \
-             of this node dialled at least {} Services there, of {} namespaces where as many are in \
-             use, and for one of these an endpoint of this node answered meanwhile.",
-            Spoken(limits.broken_after),
-            limits.broken_sources,
-            limits.broken_services,
-            limits.broken_namespaces,
-        ),
         (Rule::StaleByProbes, _) => format!(
             "Probes of a path that stands for the node pass, but met an old generation of the \
              sentinel's endpoint for at least {lag} after this node received a newer one."

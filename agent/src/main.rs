@@ -80,7 +80,10 @@ fn run_with(config: Config, notes: Vec<String>) -> Outcome {
 fn echo(said: EchoArgs) -> Outcome {
     lifecycle::start_log(LogFormat::Text, lifecycle::DEFAULT_FILTER);
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(pathproof::echo::run(said))?;
+    let ended = runtime.block_on(pathproof::echo::run(said));
+    // A name that is being looked up is not waited for.
+    runtime.shutdown_background();
+    ended?;
     Ok(Exit::Success)
 }
 

@@ -3,7 +3,7 @@
 
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
-use node_tests::scene::{Scene, eventually, path_of, wait_answers};
+use node_tests::scene::{Scene, assert_never_503, eventually, path_of};
 use node_tests::tunnels::tunnels;
 use node_tests::world::Family;
 use rstest::rstest;
@@ -92,7 +92,7 @@ fn dial_three_nodes(scene: &mut Scene) {
 #[rstest]
 #[case::nothing_arrives("input")]
 #[case::nothing_comes_back("output")]
-fn a_dead_overlay_that_pods_feel_is_named_and_accuses_the_node(#[case] hook: &str) {
+fn a_dead_overlay_that_pods_feel_is_named(#[case] hook: &str) {
     let name = format!("dead_overlay_{hook}");
     let Some(mut scene) = Scene::idle(&name, Backend::Nftables, &[]) else {
         return;
@@ -104,9 +104,9 @@ fn a_dead_overlay_that_pods_feel_is_named_and_accuses_the_node(#[case] hook: &st
          chain it {{ type filter hook {hook} priority -300; udp dport 8472 drop\n}}\n}}\n"
     );
     scene.world.worker.nft(&dead).expect("a dead overlay");
-    wait_answers(&watch, 503);
-    let report = scene.report();
-    assert_eq!(report["verdict"]["cause"], "overlay", "{report:#}");
+    let report = scene.wait("the overlay named", |report| {
+        report["verdict"]["state"] == "degraded" && report["verdict"]["cause"] == "overlay"
+    });
     let reason = report["verdict"]["reason"].as_str().unwrap_or_default();
     let is_named = |node: &&str| reason.contains(*node);
     assert!(["far-a", "far-b", "far-c"].iter().all(is_named), "{reason}");
@@ -115,7 +115,10 @@ fn a_dead_overlay_that_pods_feel_is_named_and_accuses_the_node(#[case] hook: &st
         .worker
         .nft("delete table inet dead")
         .expect("repair");
-    wait_answers(&watch, 200);
+    scene.wait("sound again", |report| {
+        report["verdict"]["state"] == "proven"
+    });
+    assert_never_503(&watch);
 }
 
 /// One node answers, the others do not: they are powered off, drained or cut off.

@@ -68,8 +68,6 @@ pub enum Rule {
     BrokenByProbes,
     /// Every Service with new connections fails.
     BrokenByConnections,
-    /// No other node answers pods of this one.
-    BrokenByPeers,
     /// New connections of pods go to an endpoint that left.
     StaleByConnections,
     /// Probes meet an old generation for too long.
@@ -130,7 +128,7 @@ impl Rule {
     /// The state that it gives a family or the node.
     pub fn state(self) -> State {
         match self {
-            Rule::BrokenByProbes | Rule::BrokenByConnections | Rule::BrokenByPeers => State::Broken,
+            Rule::BrokenByProbes | Rule::BrokenByConnections => State::Broken,
             Rule::StaleByConnections | Rule::StaleByProbes => State::Stale,
             Rule::DegradedServices
             | Rule::DegradedUnheard

@@ -53,10 +53,9 @@ impl<'a> Case<'a> {
     /// The first rule that finds something. Probes name a cause best, so they come first in their
     /// state.
     fn judge(&self) -> Finding {
-        let rules: [(Rule, Find<Self>); 25] = [
+        let rules: [(Rule, Find<Self>); 24] = [
             (Rule::BrokenByProbes, Self::broken_by_probes),
             (Rule::BrokenByConnections, Self::broken_by_connections),
-            (Rule::BrokenByPeers, Self::broken_by_peers),
             (Rule::StaleByConnections, Self::stale_by_connections),
             (Rule::StaleByProbes, Self::stale_by_probes),
             (Rule::DegradedServices, Self::degraded_services),

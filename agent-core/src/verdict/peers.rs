@@ -1,8 +1,8 @@
 //! The rules that read what became of connections to other nodes.
 //!
 //! A node that is silent accuses itself; several that are silent while others answer, the network
-//! between. This node is accused only where no node that pods dial answers any more, and endpoints of
-//! this node do, for one of the same Services: what a policy denies is silent on every node.
+//! between. None of it takes this node out: a policy that comes into force everywhere, and the last node
+//! that is left of a zone, look too much like it. It is named, with what is known against it.
 
 use std::collections::BTreeSet;
 
@@ -20,18 +20,10 @@ impl<'a> Case<'a> {
         self.ledger.peers.family(self.family)
     }
 
-    /// No other node answers pods of this one.
-    pub(super) fn broken_by_peers(&self) -> Option<Found> {
-        let run = self.peers().run.as_ref()?;
-        let stands = self.is_within_proof_age(run.spell.last) && self.peers_lacking(run).is_none();
-        stands.then(|| (Some(Cause::Overlay), of_run(run, None)))
-    }
-
     /// Nodes that answered before are silent, and that is not all of them, or not for certain.
     pub(super) fn degraded_peers(&self) -> Option<Found> {
         let run = self.peers().run.as_ref();
-        let lacking = run.and_then(|run| self.peers_lacking(run));
-        let lacking = Some(lacking.unwrap_or(PeersLacking::Answers));
+        let lacking = run.map_or(Some(PeersLacking::Answers), |run| self.peers_lacking(run));
         let silent: Vec<&Quiet> = (self.peers().silent.values())
             .filter(|quiet| self.is_named(&quiet.spell))
             .collect();

@@ -47,9 +47,9 @@ pub(super) async fn run(service: &str) {
     for number in 0u32.. {
         ticks.tick().await;
         if Instant::now() >= look {
-            // Where names cannot be looked up, the address that is known stays right.
+            // Where names cannot be looked up, the addresses that are known stay right.
             match resolve(service).await {
-                found if !found.is_empty() => {
+                found if found.len() >= targets.len().max(1) => {
                     (targets, look) = (found, Instant::now() + LOOK_UP_EVERY)
                 }
                 _ => look = Instant::now() + LOOK_UP_AGAIN,

@@ -15,10 +15,9 @@ use crate::report::sample::{self, ago};
 use crate::trace::{ProbePath, Transport};
 use crate::verdict::finding::{FailedLane, LaneLacking, NeverWorked, VoidCause};
 
-const RULES: [Rule; 30] = [
+const RULES: [Rule; 29] = [
     Rule::BrokenByProbes,
     Rule::BrokenByConnections,
-    Rule::BrokenByPeers,
     Rule::StaleByConnections,
     Rule::StaleByProbes,
     Rule::DegradedServices,
@@ -169,7 +168,6 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 clients: 3,
             },
         ],
-        Rule::BrokenByPeers => vec![peers(None)],
         Rule::DegradedByCuts => vec![Evidence::Cuts {
             transfers: 4,
             since: ago(12_000),
@@ -182,8 +180,11 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
             PeersLacking::Local,
             PeersLacking::Time,
         ]
-        .map(|lacking| peers(Some(lacking)))
-        .to_vec(),
+        .map(Some)
+        .into_iter()
+        .chain([None])
+        .map(peers)
+        .collect(),
         Rule::DegradedContradicted => SourceClass::ALL
             .map(|path| Evidence::Contradicted {
                 lane: outside(false),
