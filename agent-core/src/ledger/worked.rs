@@ -105,7 +105,7 @@ impl Worked {
         let names: BTreeSet<u64> = names.iter().map(|name| hash_of(name)).collect();
         let in_use = self
             .of(family)
-            .filter(|known| now.since(known.last) <= FORGOTTEN);
+            .filter(|known| now.since(known.last) <= FORGOTTEN && known.namespace != PROBES);
         let namespaces: BTreeSet<u64> = in_use.map(|known| known.namespace).collect();
         namespaces.difference(&names).count()
     }
@@ -121,13 +121,17 @@ fn hash_of(namespace: &str) -> u64 {
     hasher.finish()
 }
 
+/// Stands for the pod probe's namespace. It is on every node, and must not be the second namespace without
+/// which the users' own does not accuse.
+const PROBES: u64 = 0;
+
 /// Of the Service port, and of its namespace.
 fn hashes(info: &ServiceInfo) -> (u64, u64) {
     let mut hasher = FnvHasher::default();
     info.name.namespace.hash(&mut hasher);
     let namespace = hasher.finish();
     (&info.name.name, &info.port, info.family as u32).hash(&mut hasher);
-    (hasher.finish(), namespace)
+    (hasher.finish(), if info.echo { PROBES } else { namespace })
 }
 
 #[cfg(test)]
@@ -164,6 +168,12 @@ mod tests {
         assert!(has(&worked, &service("shop", "web", Family::V4)));
         assert!(!has(&worked, &service("shop", "web", Family::V6)));
         assert!(!has(&worked, &service("bank", "web", Family::V4)));
+        assert_eq!(worked.namespaces(Family::V4, hour), 2);
+        let probe = ServiceInfo {
+            echo: true,
+            ..service("pathproof", "pathproof-echo", Family::V4)
+        };
+        worked.note(&probe, hour);
         assert_eq!(worked.namespaces(Family::V4, hour), 2);
         assert_eq!(
             worked.namespaces(Family::V4, Mono(hour.0 + 1)),
