@@ -11,6 +11,7 @@ pub mod abi;
 pub mod budget;
 pub mod classify;
 pub mod evidence;
+pub mod gate;
 mod layout;
 pub mod packet;
 pub mod probe;

@@ -1,0 +1,44 @@
+//! What the kernel spent in the BPF programs that a process holds.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Result;
+use aya::programs::loaded_programs;
+
+/// Runs of a program and the time that they took. Both stand still while the kernel keeps no such
+/// figures (`aya::sys::enable_stats`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Runs {
+    pub count: u64,
+    pub time: Duration,
+}
+
+/// Runs of the programs that a process holds, by their names.
+pub fn programs(pid: u32) -> Result<BTreeMap<String, Runs>> {
+    let names: BTreeMap<u32, String> = loaded_programs()
+        .flatten()
+        .filter_map(|info| Some((info.id(), info.name_as_str()?.to_owned())))
+        .collect();
+    let mut programs = BTreeMap::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))?.flatten() {
+        let Ok(info) = fs::read_to_string(entry.path()) else {
+            continue;
+        };
+        let field = |name: &str| -> Option<u64> {
+            let line = info.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim().parse().ok()
+        };
+        let (Some(id), Some(time), Some(count)) =
+            (field("prog_id:"), field("run_time_ns:"), field("run_cnt:"))
+        else {
+            continue;
+        };
+        let time = Duration::from_nanos(time);
+        if let Some(name) = u32::try_from(id).ok().and_then(|id| names.get(&id)) {
+            programs.insert(name.clone(), Runs { count, time });
+        }
+    }
+    Ok(programs)
+}
