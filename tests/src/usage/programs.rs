@@ -1,6 +1,6 @@
 //! What the kernel spent in the BPF programs that a process holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::Duration;
 
@@ -15,13 +15,14 @@ pub struct Runs {
     pub time: Duration,
 }
 
-/// Runs of the programs that a process holds, by their names.
+/// Runs of the programs that a process holds, each once, by their names. The kernel cuts names off: two
+/// programs with one name are one here.
 pub fn programs(pid: u32) -> Result<BTreeMap<String, Runs>> {
     let names: BTreeMap<u32, String> = loaded_programs()
         .flatten()
         .filter_map(|info| Some((info.id(), info.name_as_str()?.to_owned())))
         .collect();
-    let mut programs = BTreeMap::new();
+    let (mut programs, mut met) = (BTreeMap::<String, Runs>::new(), BTreeSet::new());
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))?.flatten() {
         let Ok(info) = fs::read_to_string(entry.path()) else {
             continue;
@@ -35,10 +36,13 @@ pub fn programs(pid: u32) -> Result<BTreeMap<String, Runs>> {
         else {
             continue;
         };
-        let time = Duration::from_nanos(time);
-        if let Some(name) = u32::try_from(id).ok().and_then(|id| names.get(&id)) {
-            programs.insert(name.clone(), Runs { count, time });
-        }
+        let name = u32::try_from(id).ok().and_then(|id| names.get(&id));
+        let Some(name) = name.filter(|_| met.insert(id)) else {
+            continue;
+        };
+        let runs = programs.entry(name.clone()).or_default();
+        runs.count += count;
+        runs.time += Duration::from_nanos(time);
     }
     Ok(programs)
 }
