@@ -5,6 +5,11 @@
 //! and writes them into a map. The first three arguments of the tracepoint have been the same since
 //! Linux 5.17, which brought the reason; a fourth came with 6.11.
 
+#![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "what is borrowed lies on the stack; constants would be read at a wrong offset"
+)]
+
 use agent_common::dropped::{DropKey, Handshake, SkbLayout};
 use agent_common::packet::Bytes;
 use aya_ebpf::bindings::BPF_NOEXIST;
