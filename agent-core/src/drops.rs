@@ -64,7 +64,7 @@ impl Dropped {
     }
 }
 
-/// What is known of dropped packets.
+/// Dropped packets by Service and reason, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drops {
     #[serde(default)]

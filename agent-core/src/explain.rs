@@ -17,7 +17,7 @@ use crate::ledger::Lacking;
 use crate::limits::Limits;
 use crate::names;
 use crate::time::{Mono, Spoken};
-use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, PeersLacking, Rule};
+use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule};
 use crate::verdict::{FamilyVerdict, Verdict};
 pub use lanes::{is_explained, lane_label, meaning, path_label, sentence};
 pub use remedies::{Remedy, next, of_why};
@@ -141,8 +141,8 @@ impl Words<'_> {
                 )
             }
             Evidence::Cuts { transfers, since } => format!(
-                "large transfers of the pod probe do not get through since {} ago ({transfers} of them), \
-                 while small ones do",
+                "{transfers} large transfers of the pod probe failed since {} ago, and its small ones \
+                 passed",
                 self.ago(*since),
             ),
             Evidence::Peers {
@@ -150,18 +150,21 @@ impl Words<'_> {
                 services,
                 connections,
                 since,
-                lacking,
+                others_answer,
+                near_answers,
             } => {
-                let (what, why) = match lacking {
-                    None => (
-                        "no other node answers",
-                        ", while an endpoint of this node does",
-                    ),
-                    Some(lacking) => ("other nodes do not answer", self.peers_lacking(*lacking)),
+                let what = match others_answer {
+                    true => "some other nodes do not answer",
+                    false => "no other node answers",
+                };
+                let contrast = match (others_answer, near_answers) {
+                    (true, _) => "; others do, so look at the silent nodes first",
+                    (false, true) => ", while an endpoint of this node does",
+                    (false, false) => "",
                 };
                 format!(
                     "{what} pods of this node since {} ago ({}: {connections} connections to {} \
-                     sent and not answered){why}",
+                     sent and not answered){contrast}",
                     self.ago(*since),
                     listed(nodes),
                     listed(services),
@@ -231,19 +234,6 @@ impl Words<'_> {
                 )
             }
             Lacking::Time => format!("for less than {}", Spoken(limits.broken_after)),
-        }
-    }
-
-    fn peers_lacking(&self, lacking: PeersLacking) -> &'static str {
-        match lacking {
-            PeersLacking::Answers => "; others answer, so they are accused and not this node",
-            PeersLacking::Nodes => "; too few to accuse this node",
-            PeersLacking::Services => "; too few Services and namespaces to accuse this node",
-            PeersLacking::Clients => "; too few pods dialled to accuse this node",
-            PeersLacking::Local => {
-                "; nor does an endpoint of this node for any of them, so a policy may deny them"
-            }
-            PeersLacking::Time => "; not confirmed yet",
         }
     }
 

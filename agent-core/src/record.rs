@@ -131,7 +131,8 @@ impl Segment {
     fn name(&mut self, sample: &KernelSample, directory: &dyn Directory, now: Mono) {
         let counted = sample.counts.iter().map(|delta| delta.service);
         let sighted = sample.sightings.iter().map(|sighting| sighting.service);
-        let ids: BTreeSet<u32> = counted.chain(sighted).collect();
+        let sent = sample.peers.services();
+        let ids: BTreeSet<u32> = counted.chain(sighted).chain(sent).collect();
         let mut services = Vec::new();
         for id in ids {
             let known = directory.service(id);

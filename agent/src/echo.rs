@@ -1,12 +1,12 @@
 //! `pathproof echo`: the pod probe. One small pod on every node that dials its own Service, as any pod
 //! dials any Service, and answers those of the other nodes.
 //!
-//! Nothing passes between it and the agent but its packets: the observer follows them like all others, and
-//! knows the nodes they go to by the Service's slices. So it needs no rights, no privileges and no
-//! configuration but the Service's name. It speaks TCP alone: whoever answers datagrams can be made to
-//! send to others by a forged source.
+//! The pod probe and the agent exchange nothing: the observer follows its connections like all others, and
+//! the Service's slices give the nodes they go to. It needs no rights, no privileges and no configuration
+//! but the Service's name. It uses TCP only: a forged source address could make a UDP responder send to
+//! others.
 //!
-//! It must not judge, and what it logs is for people.
+//! This module must not judge; its log lines are for people.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -27,7 +27,7 @@ mod serve;
 #[cfg(test)]
 mod tests;
 
-/// How long a pod that ends goes on answering.
+/// Time for which a terminating pod keeps answering.
 const LEAVING: Duration = Duration::from_secs(5);
 
 /// Reason why the pod probe could not run.
@@ -61,7 +61,7 @@ pub async fn run(said: EchoArgs) -> Result<(), EchoError> {
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
-    // Its endpoint is leaving, and other nodes do not know yet.
+    // Other nodes still have its endpoint for a moment.
     let _ = timeout(LEAVING, answers).await;
     Ok(())
 }

@@ -6,9 +6,16 @@ use anyhow::Result;
 use crate::world::layout::{NODE, NODE_POD_CIDRS, WORKER, WORKER_POD_CIDRS, pick};
 use crate::world::{Family, World};
 
-/// What drops all that comes out of a tunnel, for `nft`, in the table `dead`.
-pub const DEAD: &str = "table inet dead {\n\
-    chain it { type filter hook input priority -300; udp dport 8472 drop\n}\n}\n";
+/// Rules for `nft` in the table `path`, at one hook of a node: tunnel packets that match are dropped.
+pub fn path(hook: &str, matching: &str) -> String {
+    format!(
+        "table inet path {{\nchain it {{ type filter hook {hook} priority -300; \
+         udp dport 8472 {matching} drop\n}}\n}}\n"
+    )
+}
+
+/// Matches packets that carry more than segments of 800 bytes.
+pub const LARGE: &str = "udp length > 1000";
 
 /// A tunnel of each family between the two nodes, and the routes to pods by them.
 pub fn tunnels(world: &World) -> Result<()> {

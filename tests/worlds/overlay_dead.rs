@@ -3,12 +3,12 @@
 
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, eventually, path_of};
-use node_tests::tunnels::tunnels;
+use node_tests::scene::{Scene, eventually, path_of};
+use node_tests::tunnels::{path, tunnels};
 use node_tests::world::Family;
 use rstest::rstest;
 
-use crate::parts::{NAMED, SOUND, some_fail, stays};
+use crate::parts::{NAMED, SOUND, named_until_mended, some_fail, stays};
 
 #[test]
 fn a_dead_overlay_proves_nothing() {
@@ -98,27 +98,10 @@ fn a_dead_overlay_that_pods_feel_is_named(#[case] hook: &str) {
         return;
     };
     dial_three_nodes(&mut scene);
-    let watch = scene.watch();
-    let dead = format!(
-        "table inet dead {{\n\
-         chain it {{ type filter hook {hook} priority -300; udp dport 8472 drop\n}}\n}}\n"
-    );
-    scene.world.worker.nft(&dead).expect("a dead overlay");
-    let report = scene.wait("the overlay named", |report| {
-        report["verdict"]["state"] == "degraded" && report["verdict"]["cause"] == "overlay"
-    });
+    let report = named_until_mended(&scene, &path(hook, ""), "overlay");
     let reason = report["verdict"]["reason"].as_str().unwrap_or_default();
     let is_named = |node: &&str| reason.contains(*node);
     assert!(["far-a", "far-b", "far-c"].iter().all(is_named), "{reason}");
-    scene
-        .world
-        .worker
-        .nft("delete table inet dead")
-        .expect("repair");
-    scene.wait("sound again", |report| {
-        report["verdict"]["state"] == "proven"
-    });
-    assert_never_503(&watch);
 }
 
 /// One node answers, the others do not: they are powered off, drained or cut off.

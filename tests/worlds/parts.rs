@@ -7,6 +7,7 @@ use node_tests::scene::{Scene, assert_never_503, blames, eventually, throughout,
 use node_tests::traffic::Tally;
 use node_tests::watch::Watch;
 use node_tests::world::Namespace;
+use serde_json::Value;
 
 /// How long a healthy world is watched, idle and busy.
 const WATCHED: Duration = Duration::from_secs(30);
@@ -69,6 +70,24 @@ pub(crate) fn flushed(scene: &Scene, watch: &Watch) {
     );
     scene.rules.install().expect("install again");
     wait_answers(watch, 200);
+}
+
+/// Rules in the table `path` of the other node break the path to it: the cause is named, nobody gets 503,
+/// and without them the node is proven again. Returns the report that names the cause.
+pub(crate) fn named_until_mended(scene: &Scene, rules: &str, cause: &str) -> Value {
+    let watch = scene.watch();
+    scene.world.worker.nft(rules).expect("a broken path");
+    let named = scene.wait(&format!("{cause} named"), |report| {
+        report["verdict"]["state"] == "degraded" && report["verdict"]["cause"] == cause
+    });
+    stays(scene, &watch, &NAMED);
+    let mend = scene.world.worker.nft("delete table inet path");
+    mend.expect("repair");
+    scene.wait("proven again", |report| {
+        report["verdict"]["state"] == "proven"
+    });
+    assert_never_503(&watch);
+    named
 }
 
 /// The ground truth: all clients are answered, but for what a busy machine loses.

@@ -4,16 +4,21 @@
 use node_tests::little_memory::anonymous;
 use node_tests::pod_probe::{Probes, service};
 use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, path_of};
-use node_tests::tunnels::{DEAD, tunnels};
+use node_tests::scene::{Scene, path_of};
+use node_tests::tunnels::{LARGE, path, tunnels};
 use node_tests::world::{Family, agent_binary};
+use rstest::rstest;
 
-use crate::parts::{NAMED, SOUND, stays};
+use crate::parts::{SOUND, named_until_mended, stays};
 
-/// What a pod probe may hold.
+/// Limit for the memory of a pod probe, in bytes.
 const MEMORY: u64 = 8 << 20;
 
-/// One here, two elsewhere.
+/// Clamps segments to a path that drops [`LARGE`] packets.
+const CLAMP: &str = "table inet clamp {\nchain it { type filter hook forward priority -150; \
+                     tcp flags syn tcp option maxseg size set 800\n}\n}\n";
+
+/// Pods with a probe: one on this node, two elsewhere.
 const NODES: [(&str, Option<&str>); 3] = [
     ("client-1", None),
     ("web-3", Some("far-a")),
@@ -29,17 +34,31 @@ fn probes(scene: &mut Scene) -> Probes {
     Probes::start(&scene.world, &agent, 4, &NODES).expect("the pod probes")
 }
 
+/// An idle node with pod probes that reach both other nodes.
+fn probed(test: &str, narrow: bool) -> Option<(Scene, Probes)> {
+    let mut scene = Scene::idle(test, Backend::Nftables, &[])?;
+    if narrow {
+        let worker = &scene.world.worker;
+        worker.nft(CLAMP).expect("clamped segments");
+        worker.nft(&path("input", LARGE)).expect("a narrow path");
+    }
+    let started = probes(&mut scene);
+    scene.wait("two nodes dialled", |report| {
+        report["peers"]["dialled"] == 2
+    });
+    Some((scene, started))
+}
+
 #[test]
 fn it_proves_the_way_of_pods_on_an_idle_node() {
     let name = "it_proves_the_way_of_pods_on_an_idle_node";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+    let Some((scene, started)) = probed(name, false) else {
         return;
     };
     let watch = scene.watch();
-    let started = probes(&mut scene);
-    scene.wait("pods proven, by other nodes too", |report| {
+    scene.wait("pods proven", |report| {
         let proven = |family| path_of(report, family, "pod") == "proven";
-        report["peers"]["dialled"] == 2 && Family::ALL.into_iter().all(proven)
+        Family::ALL.into_iter().all(proven)
     });
     stays(&scene, &watch, &SOUND);
     for pid in started.pids() {
@@ -48,81 +67,24 @@ fn it_proves_the_way_of_pods_on_an_idle_node() {
     }
 }
 
-/// The probe alone names the overlay. It accuses nobody: a policy that denies it looks the same.
-#[test]
-fn a_dead_overlay_is_named_on_an_idle_node() {
-    let name = "a_dead_overlay_is_named_on_an_idle_node";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+/// The probe names a dead overlay, and a path that drops large packets without an ICMP message. It accuses
+/// nobody: a policy that denies the probe looks the same.
+#[rstest]
+#[case::a_dead_overlay("", "overlay")]
+#[case::large_packets_that_vanish(LARGE, "mtu")]
+fn it_names_a_broken_path_on_an_idle_node(#[case] dropped: &str, #[case] cause: &str) {
+    let Some((scene, _started)) = probed(&format!("probed_{cause}"), false) else {
         return;
     };
-    let watch = scene.watch();
-    let _probes = probes(&mut scene);
-    scene.wait("two nodes answered", |report| {
-        report["peers"]["dialled"] == 2
-    });
-    scene.world.worker.nft(DEAD).expect("a dead overlay");
-    scene.wait("the overlay named", |report| {
-        report["verdict"]["state"] == "degraded" && report["verdict"]["cause"] == "overlay"
-    });
-    stays(&scene, &watch, &NAMED);
-    scene
-        .world
-        .worker
-        .nft("delete table inet dead")
-        .expect("repair");
-    scene.wait("sound again", |report| {
-        report["verdict"]["state"] == "proven"
-    });
-    assert_never_503(&watch);
+    named_until_mended(&scene, &path("input", dropped), cause);
 }
 
-/// The way between the nodes carries less than the pods send, and nobody tells them.
-#[test]
-fn large_packets_that_vanish_are_named() {
-    let name = "large_packets_that_vanish_are_named";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
-    let watch = scene.watch();
-    let _probes = probes(&mut scene);
-    scene.wait("two nodes answered", |report| {
-        report["peers"]["dialled"] == 2
-    });
-    let vanish = "table inet path {\nchain it { type filter hook input priority -300; \
-                  udp dport 8472 udp length > 1000 drop\n}\n}\n";
-    scene.world.worker.nft(vanish).expect("a narrow path");
-    scene.wait("large packets named", |report| {
-        report["verdict"]["state"] == "degraded" && report["verdict"]["cause"] == "mtu"
-    });
-    stays(&scene, &watch, &NAMED);
-    scene
-        .world
-        .worker
-        .nft("delete table inet path")
-        .expect("repair");
-    scene.wait("sound again", |report| {
-        report["verdict"]["state"] == "proven"
-    });
-    assert_never_503(&watch);
-}
-
-/// The same path with segments cut to it, as CNIs and clouds do: nothing is lost.
+/// Segments that fit the path, as CNIs and clouds clamp them: nothing is lost.
 #[test]
 fn clamped_segments_are_sound() {
-    let name = "clamped_segments_are_sound";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+    let Some((scene, _started)) = probed("clamped_segments_are_sound", true) else {
         return;
     };
     let watch = scene.watch();
-    let clamp = "table inet clamp {\nchain it { type filter hook forward priority -150; \
-                 tcp flags syn tcp option maxseg size set 800\n}\n}\n";
-    scene.world.worker.nft(clamp).expect("clamped segments");
-    let vanish = "table inet path {\nchain it { type filter hook input priority -300; \
-                  udp dport 8472 udp length > 1000 drop\n}\n}\n";
-    scene.world.worker.nft(vanish).expect("a narrow path");
-    let _probes = probes(&mut scene);
-    scene.wait("two nodes answered", |report| {
-        report["peers"]["dialled"] == 2
-    });
     stays(&scene, &watch, &SOUND);
 }

@@ -74,11 +74,13 @@ impl Ledger {
         }
     }
 
-    /// Takes in what became of connections to other nodes, after the rest of the same look.
+    /// Takes in connections to other nodes. Must follow [`Ledger::absorb`] of the same sample.
     pub fn absorb_peers(&mut self, peers: &PeerSample, directory: &dyn Directory) {
         if let Some(at) = self.sampled {
-            let keep = self.limits.proof_age;
-            self.peers.absorb(peers, at, keep, directory);
+            // While everything cannot be seen, an answer may have passed unseen.
+            let trusts_silence = self.observer.attached > 0 && !self.is_suspended(Failure::Lost);
+            let limits = (self.limits.proof_age, trusts_silence);
+            self.peers.absorb(peers, at, limits, directory);
         }
     }
 
@@ -88,6 +90,7 @@ impl Ledger {
         if at.since(before) <= self.limits.sample_gap {
             return;
         }
+        self.peers.forget_silence();
         let scopes = Family::ALL.map(|family| self.scope(family, before));
         for (family, scope) in self.families.iter_mut().zip(scopes) {
             let streak = &mut family.streak;

@@ -308,7 +308,7 @@ impl Judge {
         effects.push(Effect::SampleAfter(pause));
     }
 
-    /// What became of connections to other nodes.
+    /// The ledger of other nodes.
     pub fn peers(&self) -> &PeerLedger {
         &self.ledger.peers
     }

@@ -14,6 +14,7 @@ const ANSWERED: u32 = state::FORWARDED | state::ANSWER_IN;
 #[case::here_and_silent(NEAR.into(), state::FORWARDED, SourceClass::Pod, 0, None, false)]
 #[case::never_sent_on(0, state::LEAKED, SourceClass::Pod, 0, None, false)]
 #[case::ambiguous(7, state::FORWARDED | state::AMBIGUOUS, SourceClass::Pod, 0, None, false)]
+#[case::ambiguous_and_answered(7, ANSWERED | state::AMBIGUOUS, SourceClass::Pod, 0, Some((7, 1, 0)), false)]
 #[case::probe(
     7,
     state::FORWARDED,
@@ -70,10 +71,15 @@ fn memory_is_bounded() {
             };
             sample.add(&PendingKey::default(), &pending);
         }
-        assert!(sample.silences.len() <= SILENCES);
-        ledger.absorb(&sample, Mono(round), Duration::MAX, &BTreeMap::new());
+        assert!(sample.silences.len() <= LISTED);
+        ledger.absorb(
+            &sample,
+            Mono(round),
+            (Duration::MAX, true),
+            &BTreeMap::new(),
+        );
     }
     let family = ledger.family(Family::V4);
     assert_eq!(family.totals.len(), PEERS);
-    assert!(family.worked.len() <= PEERS && family.silent.len() <= FOLLOWED);
+    assert!(family.worked.len() <= PEERS && family.silent.len() <= KEPT);
 }

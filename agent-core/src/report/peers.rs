@@ -7,15 +7,18 @@ use serde::{Deserialize, Serialize};
 use crate::node::Node;
 use crate::time::Mono;
 
-/// Nodes that are shown: those with the most unanswered connections.
+/// Maximum number of nodes in the list, those with the most unanswered connections first.
 const SHOWN: usize = 20;
 
-/// What is known of other nodes.
+/// Other nodes, as the ledger has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeersReport {
     /// Nodes that connections to Services were sent to since the agent started.
     pub dialled: usize,
-    /// Names of those that answered before and do not any more.
+    /// Nodes of these that answered at some time and are not silent now.
+    #[serde(default)]
+    pub answering: usize,
+    /// Names of the nodes that answered before and do not any more.
     pub silent: Vec<String>,
     /// By node, most unanswered connections first.
     pub nodes: Vec<PeerReport>,
@@ -49,9 +52,12 @@ impl PeersReport {
             unanswered: totals.unanswered,
             last_answer: totals.last_answer,
         });
+        let silent = peers.silent();
+        let answered = known.values().filter(|of| of.last_answer.is_some());
         Self {
             dialled: known.len(),
-            silent: peers.silent().into_iter().map(str::to_owned).collect(),
+            answering: answered.count().saturating_sub(silent.len()),
+            silent: silent.into_iter().map(str::to_owned).collect(),
             nodes: nodes.collect(),
         }
     }

@@ -220,10 +220,12 @@ pub enum Evidence {
         /// Connections that stayed unanswered.
         connections: u32,
         since: Mono,
-        /// Condition that keeps this from accusing the node.
-        lacking: Option<PeersLacking>,
+        /// Whether other nodes answer.
+        others_answer: bool,
+        /// Whether an endpoint of this node answers for one of these Services, while no other node does.
+        near_answers: bool,
     },
-    /// Large transfers of the pod probe that were cut.
+    /// Large transfers of the pod probe that failed.
     Cuts { transfers: u32, since: Mono },
     /// Lanes that accuse the node.
     Probes {
@@ -305,24 +307,6 @@ pub enum Evidence {
     Sentinel { said: Option<String> },
     /// Current owners of the datapath.
     Owners { owners: DatapathOwners },
-}
-
-/// Condition that keeps silent nodes from accusing this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PeersLacking {
-    /// Other nodes answer.
-    Answers,
-    /// Too few are silent.
-    Nodes,
-    /// Too few Services, or of one namespace alone where others are in use.
-    Services,
-    /// Too few pods of this node dialled.
-    Clients,
-    /// No endpoint of this node answered meanwhile.
-    Local,
-    /// It is not long enough.
-    Time,
 }
 
 /// Services by name; not more of them than a sentence holds.

@@ -183,7 +183,7 @@ pub struct DrainArgs {
 /// Options of `pathproof echo`.
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
 pub struct EchoArgs {
-    /// Names or addresses of its own Service, at most one address of each family is dialled
+    /// Name or addresses of the Service, separated by commas; one address of each family is dialled
     #[arg(
         long,
         env = "PATHPROOF_ECHO_SERVICE",

@@ -207,14 +207,15 @@ fn port(port: &PortReport) -> &'static str {
     }
 }
 
-/// Other nodes, by whether they answer.
+/// Other nodes: how many answer, or which do not.
 fn peers(paper: &mut Paper, report: &Report) {
     let peers = &report.peers;
     if peers.silent.is_empty() {
         if peers.dialled > 0 {
             let text = format!(
-                "{}, all answer",
-                counted(peers.dialled as u64, "other node")
+                "{} dialled, {} answer",
+                counted(peers.dialled as u64, "other node"),
+                peers.answering
             );
             paper.section("nodes", Ink::Faint, &text);
         }

@@ -21,7 +21,7 @@ pub enum BtfError {
     NoReasons,
 }
 
-/// What is known of the kernel's types.
+/// The types that the program and the report need.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Types {
     /// Where the program finds a packet.

@@ -121,7 +121,7 @@ impl Drops {
         self.seen.clear();
     }
 
-    /// What was counted since the last reading; nothing while nothing is attached.
+    /// Counts since the previous reading; empty while the program is not attached.
     pub(super) fn read(&mut self) -> Vec<DropCount> {
         let (Some(_), Some(reasons)) = (&self.link, &self.reasons) else {
             return Vec::new();

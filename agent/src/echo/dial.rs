@@ -11,19 +11,19 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use super::frame::Frame;
 use agent_core::peers::{CUT_PORT, ECHO_PORT};
 
-/// From one connection to the next.
+/// Interval between connections.
 const EVERY: Duration = Duration::from_secs(1);
-/// What takes longer has failed: a connection, and each answer.
+/// Timeout for the handshake and for each answer.
 const PATIENCE: Duration = Duration::from_millis(900);
-/// One in so many connections carries [`LARGE`] bytes.
+/// Every n-th connection carries [`LARGE`] bytes.
 const LARGE_ONE_IN: u32 = 3;
-/// Several packets of any usual size, in both directions.
+/// Bytes of a large transfer in each direction: several packets at any usual MTU.
 const LARGE: u32 = 9 * 1024;
-/// The Service's address hardly ever changes.
+/// Interval between name lookups; the Service's address hardly ever changes.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(60);
-/// While there is none.
+/// The same without a complete answer.
 const LOOK_UP_AGAIN: Duration = Duration::from_secs(5);
-/// A name server that is silent is waited for so long.
+/// Timeout of a lookup.
 const LOOK_UP: Duration = Duration::from_secs(4);
 
 /// How a connection ended.
@@ -47,7 +47,7 @@ pub(super) async fn run(service: &str) {
     for number in 0u32.. {
         ticks.tick().await;
         if Instant::now() >= look {
-            // Where names cannot be looked up, the addresses that are known stay right.
+            // Known addresses stay valid while names cannot be looked up.
             match resolve(service).await {
                 found if found.len() >= targets.len().max(1) => {
                     (targets, look) = (found, Instant::now() + LOOK_UP_EVERY)

@@ -1,5 +1,5 @@
-//! What goes over a connection of the pod probe: a head, and as many zeros as it says. The answer is the
-//! same, so nobody gets back more than was sent.
+//! The message of the pod probe: a head with a length, and as many zeros. The answer repeats the message, so
+//! it is never longer than the request.
 
 use std::io;
 
@@ -11,7 +11,7 @@ pub(super) const HEAD: usize = 24;
 pub(super) const MOST: u32 = 16 * 1024;
 const MAGIC: [u8; 16] = *b"pathproof-echo/1";
 
-/// What is sent, and sent back.
+/// A message, and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     /// Tells one from another.

@@ -1,5 +1,4 @@
-//! Answers the pod probes of other nodes. Whoever else comes is cut off: no byte goes to one that did not
-//! begin as they do, and none gets more than it sent.
+//! Answers the pod probes of other nodes. Other clients get no byte and are disconnected.
 
 use std::io;
 use std::sync::Arc;
@@ -11,14 +10,16 @@ use tokio::time::{sleep, timeout};
 
 use super::frame::Frame;
 
-/// Connections that are answered at once; further ones wait for their turn in the listen queue.
+/// Maximum number of concurrent connections; further ones wait in the listen queue.
 const AT_ONCE: usize = 64;
-/// A peer that takes longer is cut off.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Timeout for each message, so that idle clients do not occupy the places.
+const PATIENCE: Duration = Duration::from_millis(900);
+/// Maximum number of messages of a connection.
+const MESSAGES: usize = 2;
 /// Pause after the listener failed, as it does while there are no free files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers every frame of a connection, for a while. Never ends.
+/// Answers the messages of each connection. Never ends.
 pub(super) async fn answer(listener: &TcpListener) {
     let room = Arc::new(Semaphore::new(AT_ONCE));
     loop {
@@ -28,8 +29,8 @@ pub(super) async fn answer(listener: &TcpListener) {
         };
         let stream = next(listener).await;
         tokio::spawn(async move {
-            // Whoever was cut off notices by himself.
-            let _ = timeout(PATIENCE, answer_one(stream)).await;
+            // The client notices by itself.
+            let _ = answer_one(stream).await;
             drop(place);
         });
     }
@@ -51,10 +52,11 @@ async fn next(listener: &TcpListener) -> TcpStream {
     }
 }
 
-/// Ends by an error: when the peer closes, or is none of ours.
+/// An error ends it as well: the peer closes, is too slow, or is no pod probe.
 async fn answer_one(mut stream: TcpStream) -> io::Result<()> {
-    loop {
-        let frame = Frame::read(&mut stream).await?;
-        frame.write(&mut stream).await?;
+    for _ in 0..MESSAGES {
+        let frame = timeout(PATIENCE, Frame::read(&mut stream)).await??;
+        timeout(PATIENCE, frame.write(&mut stream)).await??;
     }
+    Ok(())
 }

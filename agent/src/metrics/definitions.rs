@@ -130,7 +130,7 @@ definitions! {
     UNJUDGED = Counter "pathproof_observer_unjudged" ["failure"]
         "Failed connections that were not judged while something kept the observer from seeing or knowing all of it (pathproof_coverage_loss)";
     PEERS = Gauge "pathproof_peers" ["state"]
-        "Other nodes that connections to Services were sent to since the agent started, by whether they answer";
+        "Other nodes that answered connections to Services since the agent started, by whether they still do";
     DATAPATH = Gauge "pathproof_datapath_info"
         ["cilium", "replacement", "socket_lb", "routing", "xdp", "netkit", "sentinel_managed"]
         "Always 1; the labels say what the datapath was recognised as (docs/cilium.md), none where that does not apply";

@@ -127,8 +127,7 @@ impl Page<'_, '_> {
         ];
         self.series(define::EXPECTED_UNJUDGED, unjudged)?;
         let silent = report.peers.silent.len();
-        let answering = report.peers.dialled.saturating_sub(silent);
-        let peers = [("answering", answering), ("silent", silent)];
+        let peers = [("answering", report.peers.answering), ("silent", silent)];
         self.series(define::PEERS, peers.map(|(state, n)| ([state], n as f64)))?;
         let eligible = match verdict.eligibility {
             Eligibility::NeverSeen => None,

@@ -118,12 +118,13 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
         generation,
         wanted,
     };
-    let peers = |lacking| Evidence::Peers {
+    let peers = |(others_answer, near_answers)| Evidence::Peers {
         nodes: named(&["node-2", "node-3", "node-4"], 1),
         services: web(),
         connections: 12,
         since: ago(4_200),
-        lacking,
+        others_answer,
+        near_answers,
     };
     let kube_proxy = &[Owner::KubeProxyIptables, Owner::Cilium];
     match rule {
@@ -172,19 +173,9 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
             transfers: 4,
             since: ago(12_000),
         }],
-        Rule::DegradedByPeers => [
-            PeersLacking::Answers,
-            PeersLacking::Nodes,
-            PeersLacking::Services,
-            PeersLacking::Clients,
-            PeersLacking::Local,
-            PeersLacking::Time,
-        ]
-        .map(Some)
-        .into_iter()
-        .chain([None])
-        .map(peers)
-        .collect(),
+        Rule::DegradedByPeers => [(true, false), (false, false), (false, true)]
+            .map(peers)
+            .to_vec(),
         Rule::DegradedContradicted => SourceClass::ALL
             .map(|path| Evidence::Contradicted {
                 lane: outside(false),

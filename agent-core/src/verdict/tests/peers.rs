@@ -1,4 +1,4 @@
-//! Other nodes that do not answer: when that accuses this node, and when it does not.
+//! Other nodes that do not answer: which of them are named, and with what facts.
 
 use agent_common::service::Family;
 use rstest::rstest;
@@ -7,9 +7,8 @@ use super::world::*;
 use crate::cause::{Cause, State};
 use crate::peers::{Cut, PeerCount, PeerSample, Silence};
 use crate::verdict::Evidence;
-use crate::verdict::finding::PeersLacking;
 
-/// What pods of this node meet for a while.
+/// Results of the connections that pods of this node make.
 #[derive(Clone, Copy)]
 struct Time {
     /// Nodes that are dialled and do not answer, from number 1 on.
@@ -21,7 +20,6 @@ struct Time {
     /// Service ports whose endpoints on this node do not answer.
     near_silent: &'static [u32],
     services: &'static [u32],
-    clients: u8,
 }
 
 const DEAD_OVERLAY: Time = Time {
@@ -30,7 +28,6 @@ const DEAD_OVERLAY: Time = Time {
     near: &[WEB],
     near_silent: &[],
     services: &[WEB, CART],
-    clients: 2,
 };
 
 fn count(peer: u16, answered: bool) -> PeerCount {
@@ -42,13 +39,12 @@ fn count(peer: u16, answered: bool) -> PeerCount {
     }
 }
 
-fn silence(peer: u16, service: u32, client: u8) -> Silence {
+fn silence(peer: u16, service: u32) -> Silence {
     Silence {
         family: Family::V4,
         peer,
         node: Some(format!("node-{peer}").into()),
         service,
-        client: [10, 244, 1, client].into(),
     }
 }
 
@@ -82,13 +78,9 @@ impl World {
             };
             for peer in 1..=time.silent {
                 sample.counts.push(count(peer, false));
-                for (service, client) in time
-                    .services
-                    .iter()
-                    .flat_map(|service| (1..=time.clients).map(move |client| (*service, client)))
-                {
-                    sample.silences.push(silence(peer, service, client));
-                }
+                let silences = time.services.iter();
+                let silences = silences.map(|service| silence(peer, *service));
+                sample.silences.extend(silences);
             }
             if time.another_answers {
                 sample.counts.push(count(9, true));
@@ -97,10 +89,15 @@ impl World {
         }
     }
 
-    fn peers_lacking(&self, at: u64) -> Option<PeersLacking> {
+    /// Of silent nodes that are named: whether others answer, and whether this node does.
+    fn facts(&self, at: u64) -> Option<(bool, bool)> {
         match self.verdict(at).families[0].finding.evidence {
-            Evidence::Peers { lacking, .. } => lacking,
-            ref other => panic!("{other:?}"),
+            Evidence::Peers {
+                others_answer,
+                near_answers,
+                ..
+            } => Some((others_answer, near_answers)),
+            _ => None,
         }
     }
 }
@@ -108,15 +105,13 @@ impl World {
 #[test]
 fn a_dead_overlay_is_named_with_all_that_speaks_for_it() {
     let mut world = World::with_peers();
-    world.spend(DEAD_OVERLAY, 1_000, 3_500);
-    assert_eq!(world.peers_lacking(3_500), Some(PeersLacking::Time));
-    world.spend(DEAD_OVERLAY, 3_750, 20_000);
+    world.spend(DEAD_OVERLAY, 1_000, 20_000);
     let verdict = world.verdict(20_000);
     assert_eq!(
         (verdict.state, verdict.cause),
         (State::Degraded, Some(Cause::Overlay))
     );
-    assert_eq!(world.peers_lacking(20_000), None);
+    assert_eq!(world.facts(20_000), Some((false, true)));
     let reason = verdict.reason();
     assert!(reason.contains("node-1, node-2, node-3"), "{reason}");
     let mended = Time {
@@ -128,20 +123,19 @@ fn a_dead_overlay_is_named_with_all_that_speaks_for_it() {
     assert_ne!(world.verdict(32_000).state, State::Degraded);
 }
 
-/// Each condition missing alone.
 #[rstest]
-#[case::a_rack_that_is_powered_off(Time { another_answers: true, ..DEAD_OVERLAY }, PeersLacking::Answers)]
-#[case::two_nodes(Time { silent: 2, ..DEAD_OVERLAY }, PeersLacking::Nodes)]
-#[case::one_namespace(Time { services: &[WEB, API], ..DEAD_OVERLAY }, PeersLacking::Services)]
-#[case::one_pod(Time { clients: 1, ..DEAD_OVERLAY }, PeersLacking::Clients)]
-#[case::everything_denied(Time { near: &[], ..DEAD_OVERLAY }, PeersLacking::Local)]
+#[case::a_rack_that_is_powered_off(Time { another_answers: true, ..DEAD_OVERLAY }, (true, false))]
+#[case::two_nodes(Time { silent: 2, ..DEAD_OVERLAY }, (false, true))]
+#[case::everything_denied(Time { near: &[], ..DEAD_OVERLAY }, (false, false))]
 // A policy that allows DNS alone, and DNS has an endpoint here.
-#[case::all_but_one_service_denied(Time { near: &[API], ..DEAD_OVERLAY }, PeersLacking::Local)]
-fn others_accuse_themselves(#[case] time: Time, #[case] expected: PeersLacking) {
+#[case::all_but_one_service_denied(Time { near: &[API], ..DEAD_OVERLAY }, (false, false))]
+// A policy that denies one port of a Service.
+#[case::one_port_denied(Time { near: &[WEB_METRICS], ..DEAD_OVERLAY }, (false, false))]
+fn silent_nodes_are_named_with_the_facts(#[case] time: Time, #[case] facts: (bool, bool)) {
     let mut world = World::with_peers();
     world.spend(time, 1_000, 20_000);
     assert_eq!(world.verdict(20_000).state, State::Degraded);
-    assert_eq!(world.peers_lacking(20_000), Some(expected));
+    assert_eq!(world.facts(20_000), Some(facts));
 }
 
 /// A backend that is dead behind its Service is the Service's trouble, wherever it runs.
@@ -159,14 +153,12 @@ fn a_single_service_names_no_node() {
     ));
 }
 
-/// The pod probe's endpoints accept whoever comes: of it a single Service is enough to name nodes, and not
-/// to accuse this one, since a policy may deny it on every node.
+/// The pod probe's endpoints accept whoever comes: of it a single Service is enough to name nodes.
 #[test]
-fn the_pod_probe_names_nodes_and_accuses_nobody() {
+fn the_pod_probe_alone_names_nodes() {
     let mut world = World::with_peers();
     let probed = Time {
         services: &[ECHO],
-        clients: 1,
         ..DEAD_OVERLAY
     };
     world.spend(probed, 1_000, 20_000);
@@ -175,7 +167,6 @@ fn the_pod_probe_names_nodes_and_accuses_nobody() {
         (verdict.state, verdict.cause),
         (State::Degraded, Some(Cause::Overlay))
     );
-    assert_eq!(world.peers_lacking(20_000), Some(PeersLacking::Services));
 }
 
 /// In a large cluster each node is dialled rarely.
@@ -184,7 +175,7 @@ fn nodes_that_were_dialled_once_are_named_together() {
     let mut world = World::with_peers();
     for (at, peer) in [(1_000, 1), (2_000, 2), (3_000, 3)] {
         assert_ne!(world.verdict(at).state, State::Degraded);
-        let silences = vec![silence(peer, ECHO, 1)];
+        let silences = vec![silence(peer, ECHO)];
         let counts = vec![count(peer, false)];
         let sample = PeerSample {
             counts,
@@ -212,6 +203,33 @@ fn services_that_are_silent_here_too_name_no_node() {
     assert_ne!(verdict.state, State::Broken);
 }
 
+/// One endpoint of this node is broken and another one answers: the Service is not at fault as a whole.
+#[test]
+fn an_answer_of_this_node_outweighs_a_silent_endpoint() {
+    let mut world = World::with_peers();
+    let mixed = Time {
+        near_silent: &[WEB],
+        ..DEAD_OVERLAY
+    };
+    world.spend(mixed, 1_000, 20_000);
+    assert_eq!(world.verdict(20_000).cause, Some(Cause::Overlay));
+}
+
+/// Answers may have passed unseen.
+#[test]
+fn silence_does_not_count_while_the_observer_is_blind() {
+    let mut world = World::with_peers();
+    world.next.observer.lost_suspended = true;
+    world.spend(DEAD_OVERLAY, 1_000, 20_000);
+    assert_eq!(world.facts(20_000), None);
+    world.next.observer.lost_suspended = false;
+    world.spend(DEAD_OVERLAY, 20_250, 22_000);
+    assert_eq!(world.facts(22_000), Some((false, true)));
+    // A gap in observation: the silence before it does not count any more.
+    world.spend(DEAD_OVERLAY, 40_000, 40_250);
+    assert_eq!(world.facts(40_250), None);
+}
+
 #[test]
 fn cut_transfers_name_the_mtu_until_they_cease() {
     let mut world = World::with_peers();
@@ -233,11 +251,8 @@ fn cut_transfers_name_the_mtu_until_they_cease() {
         (verdict.state, verdict.cause),
         (State::Degraded, Some(Cause::Mtu))
     );
-    assert!(
-        verdict.reason().contains("(3 of them)"),
-        "{}",
-        verdict.reason()
-    );
+    let reason = verdict.reason();
+    assert!(reason.contains("3 large transfers"), "{reason}");
     world.peers(&PeerSample::default(), 23_000);
     assert_ne!(world.verdict(23_000).cause, Some(Cause::Mtu));
 }
