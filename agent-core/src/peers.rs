@@ -38,7 +38,7 @@ const KEPT: usize = 64;
 pub struct PeerSample {
     /// In the order of families and numbers.
     pub counts: Vec<PeerCount>,
-    /// Unanswered connections of pods of this node, at most [`LISTED`].
+    /// Unanswered connections of pods of this node, at most 64.
     pub silences: Vec<Silence>,
     /// Ids of Service ports whose endpoints on this node answered other pods of it, ascending.
     #[serde(default)]

@@ -195,9 +195,13 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
         scene.run(plan);
     }
     for family in Family::ALL {
-        eventually("what is dialled is proven", || {
-            scene.count(first, family, "pod", "proven") > 3
+        let proven = until(PATIENCE, || {
+            (scene.count(first, family, "pod", "proven") > 3).then_some(())
         });
+        if proven.is_none() {
+            eprintln!("{:#}\n{}\n{}", scene.report(), scene.metrics(), scene.agent().log());
+            panic!("what is dialled is not proven");
+        }
         assert_eq!(scene.count(second, family, "", "arrived"), 0, "{family:?}");
     }
     scene.wait_proven();

@@ -64,8 +64,10 @@ mod tests {
         let objects = objects().expect("deploy/base");
         let agent = objects
             .iter()
-            .find(|object| object["kind"] == "DaemonSet")
-            .expect("a DaemonSet");
+            .find(|object| {
+                object["kind"] == "DaemonSet" && object["metadata"]["name"] == "pathproof-agent"
+            })
+            .expect("the agent's DaemonSet");
         let pod = &agent["spec"]["template"]["spec"];
         let context = &pod["containers"][0]["securityContext"];
         assert_eq!(
