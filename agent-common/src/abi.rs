@@ -40,6 +40,11 @@ pub mod map {
     pub const UDP_PORTS: &str = "UDP_PORTS";
     /// [`Budget`](crate::evidence::Budget)s of followed datagrams: of all, then of Services.
     pub const UDP_RATES: &str = "UDP_RATES";
+    /// Service id to the [`Rate`](crate::gate::Rate) of its new connections. Not pinned: it is known
+    /// again after a moment.
+    pub const RATES: &str = "RATES";
+    /// One value: [`Marks`](crate::gate::Marks).
+    pub const MARKS: &str = "MARKS";
     /// [`ProbeKey`](crate::probe::ProbeKey) to [`Probe`](crate::probe::Probe). Not pinned: probes do
     /// not outlive the agent that sent them.
     pub const PROBES: &str = "PROBES";
@@ -60,7 +65,7 @@ pub mod map {
     /// One value: [`SkbLayout`](crate::dropped::SkbLayout).
     pub const SKB_LAYOUT: &str = "SKB_LAYOUT";
     /// Every map whose content outlives an agent, in the order of the list above.
-    pub const PINNED: [&str; 16] = [
+    pub const PINNED: [&str; 17] = [
         FRONTENDS,
         ENDPOINTS,
         SOURCES,
@@ -77,6 +82,7 @@ pub mod map {
         UDP_PENDING,
         UDP_PORTS,
         UDP_RATES,
+        MARKS,
     ];
 }
 
@@ -135,6 +141,11 @@ pub const MAX_BUDGETS: u32 = 8_192;
 /// Name of the global that the hash of sources begins with, set at random when the programs are
 /// loaded: nobody outside can tell which sources share a budget with which.
 pub const SEED: &str = "SEED";
+/// Name of the global that says how many of the kernel's ticks are a window, as a power of two: see
+/// [`window_shift`](crate::gate::window_shift).
+pub const WINDOW_SHIFT: &str = "WINDOW_SHIFT";
+/// Name of the global that lets every connection be followed, at any rate: tests fill maps.
+pub const FOLLOW_ALL: &str = "FOLLOW_ALL";
 /// Bytes of the ring buffer.
 pub const ANOMALY_BYTES: u32 = 128 * 1024;
 

@@ -23,6 +23,7 @@
 //! Length: one decision, read from top to bottom; its parts share the packet and the maps.
 
 use crate::evidence::{Anomaly, Fault, Outcome, Pending, PendingKey, anomaly_flag, state};
+use crate::gate::Sampled;
 use crate::packet::{Kind, Segment};
 use crate::service::{
     Address, EndpointKey, EndpointValue, FrontendKey, FrontendKind, FrontendValue, NEAR, Owed,
@@ -76,6 +77,18 @@ pub trait World {
     /// Takes one datagram from the rate at which a Service's are followed; false if there is none
     /// left.
     fn take_rate(&self, _service: u32) -> bool {
+        true
+    }
+    /// Marks a datagram that is followed from now on, so that it passes the gate at every hook.
+    fn mark(&self, _segment: &Segment) {}
+    /// Marks the client that an answer goes to: its answers need not pass the gate any more.
+    fn mark_answered(&self, _answer: &Segment) {}
+    /// Decides whether a new connection of a Service is followed, and takes it into account.
+    fn sample(&self, _service: u32, _isn: u32) -> Sampled {
+        Sampled::First
+    }
+    /// Whether a connection is one of those that are followed.
+    fn is_sampled(&self, _service: u32, _isn: u32) -> bool {
         true
     }
     /// The connection of an initial sequence number.
@@ -203,12 +216,24 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
     }
     let to = frontend_key(segment.destination, segment.destination_port);
     let frontend = world.frontend(&to)?;
+    // Probes are few, and each is waited for.
+    let sampled = match frontend.flags & frontend_flag::SENTINEL {
+        0 => world.sample(frontend.service, segment.isn),
+        _ => Sampled::First,
+    };
+    if sampled == Sampled::Out {
+        return None;
+    }
     if !world.take_budget(&segment.source) {
         world.fault(Fault::OverBudget);
         return None;
     }
     let class = class_of(world, segment, &frontend);
-    let pending = pending_of(world, segment, &frontend, class);
+    let mut pending = pending_of(world, segment, &frontend, class);
+    if sampled == Sampled::MaybeAgain {
+        // What follows the old conntrack entry is no evidence of misrouting or staleness.
+        pending.state = state::RETRANSMITTED;
+    }
     if !world.follow(&key, &pending) {
         return None;
     }
@@ -397,7 +422,12 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) {
     if class == SourceClass::External || !Owed::from_byte(frontend.owed_to(class)).is_forward() {
         return;
     }
-    // A source whose arrivals are over its budget comes by here too.
+    // One whose arrival was seen and not followed comes by here too, as does a source whose arrivals
+    // are over its budget.
+    let of_sentinel = frontend.flags & frontend_flag::SENTINEL != 0;
+    if !of_sentinel && !world.is_sampled(frontend.service, segment.isn) {
+        return;
+    }
     if !world.take_budget(&segment.source) {
         return world.fault(Fault::OverBudget);
     }

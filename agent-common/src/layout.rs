@@ -4,6 +4,7 @@ use crate::dropped::{DropKey, SkbLayout};
 use crate::evidence::{
     Anomaly, Budget, Delays, Pending, PendingKey, ServiceCounts, Touched, UdpPorts,
 };
+use crate::gate::{Marks, Rate};
 use crate::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
 use crate::service::{EndpointKey, EndpointValue, FrontendKey, FrontendValue};
 use crate::steer::SteerRule;
@@ -43,6 +44,14 @@ no_padding!(Touched, 8192, words: [u32; 2048]);
 no_padding!(UdpPorts, 8192, words: [u64; 1024]);
 no_padding!(Delays, 264, buckets: [u64; 32], sum_ns: u64);
 no_padding!(Budget, 16, window: u64, used: u32, padding: u32);
+no_padding!(
+    Rate, 24, window: u32, seen: u32, shift: u32, high: u32, high_before: u32, turned: u32,
+);
+no_padding!(
+    Marks, 466_944,
+    payloads: [u16; 65536], clients: [u16; 65536], looked: [u16; 65536], answered: [u32; 16384],
+    tries: [u32; 2048],
+);
 no_padding!(
     Anomaly, 88,
     at_ns: u64, arrived_ns: u64, isn: u32, service: u32, device: u32, outcome: u8, class: u8,

@@ -12,6 +12,7 @@ pub mod budget;
 pub mod classify;
 pub mod dropped;
 pub mod evidence;
+pub mod gate;
 mod layout;
 pub mod packet;
 pub mod probe;

@@ -87,8 +87,8 @@ pub struct Segment {
     pub source_port: Port,
     /// Destination port; zero for ICMP.
     pub destination_port: Port,
-    /// A datagram's first two bytes, which are the id of a DNS message; else zero.
-    pub tag: [u8; 2],
+    /// A datagram's first four bytes, of which two are the id of a DNS message; else zero.
+    pub beginning: [u8; 4],
 }
 
 /// EtherType of IPv4.
@@ -431,7 +431,7 @@ fn tcp<B: Bytes>(
         payload,
         source_port: [source_high, source_low],
         destination_port: [destination_high, destination_low],
-        tag: [0; 2],
+        beginning: [0; 4],
     }))
 }
 
@@ -481,6 +481,6 @@ fn icmp<B: Bytes>(bytes: &B, offset: usize, ends: Ends) -> Result<Option<Segment
         destination: ends.destination,
         source_port: [0; 2],
         destination_port: [0; 2],
-        tag: [0; 2],
+        beginning: [0; 4],
     }))
 }

@@ -35,7 +35,7 @@ pub struct Ports {
 /// Set in the family of a flow's key: flows and payloads are no namesakes.
 const FLOW: u32 = 1 << 8;
 /// Port at which a message begins with an id (RFC 1035, section 4.1.1).
-const DNS: u16 = 53;
+pub(crate) const DNS: u16 = 53;
 
 /// The key of a datagram.
 #[inline(always)]
@@ -68,6 +68,13 @@ pub fn flow_key(client: (&Address, Port), service: Port, tag: [u8; 2], family: u
         isn: hash.finish(),
         family: family | FLOW,
     }
+}
+
+/// The id of a message, where it has one.
+#[inline(always)]
+fn tag_of(segment: &Segment) -> [u8; 2] {
+    let [high, low, _, _] = segment.beginning;
+    [high, low]
 }
 
 /// Whether a key of the map is a flow's.
@@ -110,7 +117,7 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
     let flow = flow_key(
         (&segment.source, segment.source_port),
         segment.destination_port,
-        segment.tag,
+        tag_of(segment),
         segment.family as u32,
     );
     if let Some(followed) = world.connection(&flow) {
@@ -138,6 +145,7 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
     let class = class_of(world, segment, &frontend);
     let mut pending = pending_of(world, segment, &frontend, class);
     if world.follow(&key, &pending) {
+        world.mark(segment);
         world.count(frontend.service, class as u8, Outcome::Arrived);
         pending.state = state::ALIAS;
         pending.service = segment.isn;
@@ -194,6 +202,7 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment) {
     }
     let mut pending = pending_of(world, segment, &frontend, class);
     pending.state = state::LEAKED;
+    // Its way is over: neither its answer nor another hook is of interest.
     world.follow(&key_of(segment), &pending);
 }
 
@@ -204,7 +213,7 @@ fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> See
     let flow = world.connection(&flow_key(
         (&segment.destination, segment.destination_port),
         segment.source_port,
-        segment.tag,
+        tag_of(segment),
         segment.family as u32,
     ))?;
     let old = flow.state();
@@ -227,6 +236,7 @@ fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> See
         }
         if sighting.has(detail::LAST) {
             flow.swap(old, old | state::ANSWER_OUT);
+            world.mark_answered(segment);
         }
         return Some((datagram, sighting));
     }
@@ -234,6 +244,7 @@ fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> See
         return None;
     }
     flow.swap(old, old | state::ANSWER_OUT);
+    world.mark_answered(segment);
     Some((datagram, Sighting::new(Kind::AnswerOut, 0)))
 }
 

@@ -54,7 +54,7 @@ fn segment(kind: Kind, from: SocketAddr, to: SocketAddr) -> Segment {
         destination: mapped(to.ip()),
         source_port: from.port().to_be_bytes(),
         destination_port: to.port().to_be_bytes(),
-        tag: [0; 2],
+        beginning: [0; 4],
     }
 }
 
@@ -174,7 +174,7 @@ fn icmp(#[values(Family::V4, Family::V6)] family: Family, #[values(0, 1, 3, 4, 1
         let expected = (kind == unreachable && !fragmentation_needed).then_some(Segment {
             source_port: [0; 2],
             destination_port: [0; 2],
-            tag: [0; 2],
+            beginning: [0; 4],
             ..segment(Kind::Unreachable, server, client)
         });
         check(&packet, Ok(expected));

@@ -23,7 +23,7 @@ macro_rules! hook {
         $(#[$doc])*
         #[classifier]
         pub fn $hook(ctx: TcContext) -> i32 {
-            match peek::look(&ctx, $link) {
+            match peek::look(&ctx, $direction, $link) {
                 Look::Nothing => PASS,
                 Look::Tcp => $slow(ctx.skb.skb),
                 Look::Udp => $udp(ctx.skb.skb),

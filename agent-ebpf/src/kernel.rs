@@ -8,6 +8,7 @@ use agent_common::evidence::{
     Anomaly, DELAY_BUCKETS, Fault, OUTCOMES, Outcome, Pending, PendingKey, ServiceCounts,
     TOUCH_CHUNK, TOUCH_WORDS, delay_bucket, proof_slot,
 };
+use agent_common::gate::Sampled;
 use agent_common::packet::{Bytes, Segment};
 use agent_common::service::{
     Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue, SOURCE_CLASSES,
@@ -24,8 +25,8 @@ use aya_ebpf::programs::TcContext;
 use aya_log_ebpf::debug;
 
 use crate::maps::{
-    ANOMALIES, COUNTS, DELAYS, DEVICES, ENDPOINTS, FAULTS, FRONTENDS, PENDING, PROOFS, SOURCES,
-    TOUCHED, UDP_PENDING,
+    ANOMALIES, COUNTS, DELAYS, DEVICES, ENDPOINTS, FAULTS, FRONTENDS, MARKS, PENDING, PROOFS,
+    RATES, SOURCES, TOUCHED, UDP_PENDING,
 };
 use crate::{atomic, limits};
 
@@ -167,6 +168,46 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
     }
 
     #[inline(always)]
+    fn mark(&self, segment: &Segment) {
+        if let Some(marks) = MARKS.get_ptr_mut(0) {
+            // SAFETY: a map value's pointer; each field is one aligned word.
+            unsafe { &mut *marks }.follow(limits::window() as u16, segment);
+        }
+    }
+
+    #[inline(always)]
+    fn mark_answered(&self, answer: &Segment) {
+        if let Some(marks) = MARKS.get_ptr_mut(0) {
+            // SAFETY: as in `mark`.
+            unsafe { &mut *marks }.answer(answer);
+        }
+    }
+
+    #[inline(always)]
+    fn sample(&self, service: u32, isn: u32) -> Sampled {
+        let Some(rate) = RATES.get_ptr_mut(service) else {
+            return Sampled::First;
+        };
+        // SAFETY: as in `mark`.
+        let rate = unsafe { &mut *rate };
+        let sampled = rate.take(limits::window(), limits::number(isn));
+        if limits::follows_all() {
+            Sampled::First
+        } else {
+            sampled
+        }
+    }
+
+    #[inline(always)]
+    fn is_sampled(&self, service: u32, isn: u32) -> bool {
+        match RATES.get_ptr_mut(service) {
+            // SAFETY: as in `mark`.
+            Some(rate) => unsafe { &*rate }.includes(limits::window(), limits::number(isn)),
+            None => true,
+        }
+    }
+
+    #[inline(always)]
     fn connection(&self, key: &PendingKey) -> Option<Entry> {
         let map = if UDP { &UDP_PENDING } else { &PENDING };
         map.get_ptr_mut(key).map(Entry)
@@ -238,11 +279,7 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
 
     #[inline(always)]
     fn fault(&self, fault: Fault) {
-        if let Some(count) = FAULTS.get_ptr_mut(fault as u32) {
-            // SAFETY: a per-CPU map value's pointer; programs of one CPU do not preempt each other
-            // between these two instructions in a way that matters to a count.
-            unsafe { *count += 1 };
-        }
+        count(fault);
     }
 
     #[inline(always)]
@@ -262,6 +299,16 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
         };
         entry.write(anomaly.record(now, self.device()));
         entry.submit(0);
+    }
+}
+
+/// Counts a fault.
+#[inline(always)]
+pub fn count(fault: Fault) {
+    if let Some(count) = FAULTS.get_ptr_mut(fault as u32) {
+        // SAFETY: a per-CPU map value's pointer; programs of one CPU do not preempt each other between
+        // these two instructions in a way that matters to a count.
+        unsafe { *count += 1 };
     }
 }
 

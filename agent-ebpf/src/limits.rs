@@ -3,13 +3,45 @@
 
 use agent_common::evidence::Budget;
 use agent_common::service::Address;
-use agent_common::{abi, budget};
+use agent_common::{abi, budget, gate};
 
 use crate::maps::{BUDGETS, LIMITER, UDP_RATES};
+use aya_ebpf::helpers::generated::bpf_jiffies64;
 
 /// Seed of the hash of sources; see `abi::SEED`.
 #[unsafe(no_mangle)]
 static SEED: u64 = 0;
+
+/// Ticks of a window, as a power of two; see `abi::WINDOW_SHIFT`. The value here is that of 250 ticks a
+/// second.
+#[unsafe(no_mangle)]
+static WINDOW_SHIFT: u32 = 5;
+
+/// See `abi::FOLLOW_ALL`.
+#[unsafe(no_mangle)]
+static FOLLOW_ALL: u32 = 0;
+
+/// Number of the gate's window. The tick is one load, where the clock takes ten times as long.
+#[inline(always)]
+pub fn window() -> u32 {
+    // SAFETY: a live word; volatile as in `seed`.
+    let shift = unsafe { core::ptr::read_volatile(&raw const WINDOW_SHIFT) };
+    // SAFETY: a helper without arguments.
+    (unsafe { bpf_jiffies64() } >> (shift & 31)) as u32
+}
+
+/// Whether there is no gate for connections.
+#[inline(always)]
+pub fn follows_all() -> bool {
+    // SAFETY: as in `window`.
+    unsafe { core::ptr::read_volatile(&raw const FOLLOW_ALL) != 0 }
+}
+
+/// Hash of an initial sequence number.
+#[inline(always)]
+pub fn number(isn: u32) -> u32 {
+    gate::number(isn, seed())
+}
 
 /// Takes one from a source's budget.
 #[inline(always)]
@@ -26,9 +58,13 @@ pub fn take_source(source: &Address, now: u64) -> bool {
 
 #[inline(always)]
 fn slot(source: &Address) -> u32 {
+    budget::slot(source, seed())
+}
+
+#[inline(always)]
+fn seed() -> u64 {
     // SAFETY: a live word; volatile, since its value is that of the loader and not the one above.
-    let seed = unsafe { core::ptr::read_volatile(&raw const SEED) };
-    budget::slot(source, seed)
+    unsafe { core::ptr::read_volatile(&raw const SEED) }
 }
 
 /// Takes one from the rate at which datagrams are followed: a Service's first, then that of all.

@@ -6,6 +6,7 @@ use agent_common::evidence::{
     Budget, Delays, FAULTS as FAULT_COUNT, PROOF_SLOTS, Pending, PendingKey, ServiceCounts,
     Touched, UdpPorts,
 };
+use agent_common::gate::{Marks, Rate};
 use agent_common::packet::Segment;
 use agent_common::probe::{HostProbe, Probe, ProbeKey};
 use agent_common::service::{
@@ -87,6 +88,14 @@ pub static UDP_PORTS: Array<UdpPorts> = Array::with_max_entries(1, 0);
 /// Writer and reader: programs.
 #[map]
 pub static UDP_RATES: Array<Budget> = Array::with_max_entries(abi::UDP_RATES, 0);
+
+/// Service id to the rate of its new connections. Writer and reader: programs. Not pinned.
+#[map]
+pub static RATES: Array<Rate> = Array::with_max_entries(abi::MAX_SERVICES, 0);
+
+/// What the gate knows of datagrams. Writer and reader: programs.
+#[map]
+pub static MARKS: Array<Marks> = Array::with_max_entries(1, 0);
 
 /// One entry: the packet being looked at. Writer and reader: the program that runs on this CPU.
 #[map]

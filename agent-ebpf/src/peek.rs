@@ -5,13 +5,21 @@
 //! Only constant offsets are read: the verifier refuses direct access behind a computed header
 //! length. Whatever is not plain goes to the slow path, which parses it properly.
 
+use agent_common::classify::Direction;
+use agent_common::evidence::Fault;
+use agent_common::gate::{Glance, Wanted};
 use agent_common::packet::{Bytes, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Link, tcp_flag};
+use agent_common::udp::Ports;
 use aya_ebpf::programs::TcContext;
 
-use crate::maps::UDP_PORTS;
+use crate::kernel::count;
+use crate::limits;
+use crate::maps::{MARKS, UDP_PORTS};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+/// Bytes of a UDP header.
+const UDP_LEN: u16 = 8;
 const ICMP: u8 = 1;
 const ICMP_UNREACHABLE: u8 = 3;
 const ICMPV6: u8 = 58;
@@ -98,32 +106,95 @@ impl Look {
 
 /// Selects the slow path for a packet.
 #[inline(always)]
-pub fn look(ctx: &TcContext, link: Link) -> Look {
+pub fn look(ctx: &TcContext, direction: Direction, link: Link) -> Look {
     let decided = match link {
-        Link::Ethernet => ethernet(ctx),
-        Link::None => bare(ctx),
+        Link::Ethernet => ethernet(ctx, direction),
+        Link::None => bare(ctx, direction),
     };
     decided.unwrap_or(Look::Either)
 }
 
-/// A datagram whose ports stand at `at`, a constant. Most have neither of them at a UDP Service's.
+/// A datagram whose ports stand at `at`, a constant, with addresses of `apart` bytes before them. Most have neither port at a UDP Service's, and most of
+/// the others are stopped by the gate.
 #[inline(always)]
-fn datagram(ctx: &TcContext, at: usize) -> Option<Look> {
+fn datagram(ctx: &TcContext, direction: Direction, at: usize, apart: usize) -> Option<Look> {
     let known = UDP_PORTS.get(0)?;
     let destination = half(ctx, at + 2)?;
     let source = half(ctx, at)?;
-    let marked = known.has(source.to_ne_bytes()) || known.has(destination.to_ne_bytes());
-    Some(if marked { Look::Udp } else { Look::Nothing })
+    let (from, to) = (
+        known.has(source.to_ne_bytes()),
+        known.has(destination.to_ne_bytes()),
+    );
+    if !from && !to {
+        return Some(Look::Nothing);
+    }
+    let linear = Linear(ctx);
+    // Some devices keep the payload apart from the headers.
+    let beginning = match linear.at::<u32>(at + 8) {
+        Some(beginning) => beginning,
+        None => ctx.load(at + 8).unwrap_or(0),
+    };
+    let length = u32::from(half(ctx, at + 4)?);
+    let marked = u32::from(from) * FROM | u32::from(to) * TO;
+    let out = match direction {
+        Direction::Ingress => 0,
+        Direction::Egress => OUT,
+    };
+    let wanted = gate(
+        linear.at(at - apart - 4)?,
+        linear.at(at - 4)?,
+        linear.at(at)?,
+        beginning,
+        length | marked | out,
+    );
+    Some(if wanted { Look::Udp } else { Look::Nothing })
+}
+
+/// Flags in the last argument of [`gate`], above the length of the datagram.
+const FROM: u32 = 1 << 16;
+const TO: u32 = 1 << 17;
+const OUT: u32 = 1 << 18;
+
+/// Whether a datagram is to be read. A function of its own, with numbers alone, so that a program holds
+/// it once.
+#[inline(never)]
+fn gate(source: u32, destination: u32, ports: u32, beginning: u32, rest: u32) -> bool {
+    let Some(marks) = MARKS.get_ptr_mut(0) else {
+        return false;
+    };
+    let length = u16::from_be(rest as u16);
+    let at = Glance {
+        source,
+        destination,
+        ports,
+        beginning,
+        payload: u32::from(length.wrapping_sub(UDP_LEN)),
+    };
+    let ports = Ports {
+        from: rest & FROM != 0,
+        to: rest & TO != 0,
+    };
+    let direction = u32::from(rest & OUT != 0);
+    // SAFETY: a map value's pointer; each field is one aligned word.
+    let marks = unsafe { &mut *marks };
+    match marks.wants(limits::window() as u16, &at, ports, direction) {
+        Wanted::No => false,
+        Wanted::Yes => true,
+        Wanted::OverRate => {
+            count(Fault::UdpOverRate);
+            false
+        }
+    }
 }
 
 #[inline(always)]
-fn bare(ctx: &TcContext) -> Option<Look> {
+fn bare(ctx: &TcContext, direction: Direction) -> Option<Look> {
     // No IP header is shorter. The check of the first byte alone would become "begin is not below
     // end", from which the verifier learns nothing.
     byte(ctx, 19)?;
     match byte(ctx, 0)? >> 4 {
-        4 => ipv4::<0>(ctx),
-        6 => ipv6::<0>(ctx),
+        4 => ipv4::<0>(ctx, direction),
+        6 => ipv6::<0>(ctx, direction),
         _ => Some(Look::Nothing),
     }
 }
@@ -132,10 +203,10 @@ fn bare(ctx: &TcContext) -> Option<Look> {
 const COMMON: usize = 14 + 20 + 20;
 
 #[inline(always)]
-fn ethernet(ctx: &TcContext) -> Option<Look> {
+fn ethernet(ctx: &TcContext, direction: Direction) -> Option<Look> {
     let data = ctx.data();
     if data + COMMON > ctx.data_end() {
-        return short(ctx);
+        return short(ctx, direction);
     }
     // One bounds check serves every read of the commonest packet.
     // SAFETY: both lie within the bytes checked above; the header begins at an even address.
@@ -149,7 +220,7 @@ fn ethernet(ctx: &TcContext) -> Option<Look> {
         ));
     }
     if ethertype != ETHERTYPE_IPV4.to_be() || at(23) != TCP {
-        return short(ctx);
+        return short(ctx, direction);
     }
     let plain = at(14) == 0x45 && fragment & 0x1fff_u16.to_be() == 0;
     Some(Look::tcp(
@@ -159,19 +230,19 @@ fn ethernet(ctx: &TcContext) -> Option<Look> {
 
 /// Everything else behind an Ethernet header.
 #[inline(always)]
-fn short(ctx: &TcContext) -> Option<Look> {
+fn short(ctx: &TcContext, direction: Direction) -> Option<Look> {
     let low = byte(ctx, 13)?;
     let high = byte(ctx, 12)?;
     match u16::from_be_bytes([high, low]) {
-        ETHERTYPE_IPV4 => ipv4::<14>(ctx),
-        ETHERTYPE_IPV6 => ipv6::<14>(ctx),
+        ETHERTYPE_IPV4 => ipv4::<14>(ctx, direction),
+        ETHERTYPE_IPV6 => ipv6::<14>(ctx, direction),
         VLAN | QINQ => Some(Look::Either),
         _ => Some(Look::Nothing),
     }
 }
 
 #[inline(always)]
-fn ipv4<const AT: usize>(ctx: &TcContext) -> Option<Look> {
+fn ipv4<const AT: usize>(ctx: &TcContext, direction: Direction) -> Option<Look> {
     // The last byte first: one bounds check then serves all, but for packets that are too short to
     // be TCP, which the slow path may look at.
     let flags = byte(ctx, AT + 33)?;
@@ -189,18 +260,18 @@ fn ipv4<const AT: usize>(ctx: &TcContext) -> Option<Look> {
         UDP if byte(ctx, AT)? != 0x45 => Some(Look::Udp),
         // A later fragment has no ports.
         UDP if half(ctx, AT + 6)? & 0x1fff_u16.to_be() != 0 => Some(Look::Nothing),
-        UDP => datagram(ctx, AT + 20),
+        UDP => datagram(ctx, direction, AT + 20, 4),
         _ => Some(Look::Nothing),
     }
 }
 
 #[inline(always)]
-fn ipv6<const AT: usize>(ctx: &TcContext) -> Option<Look> {
+fn ipv6<const AT: usize>(ctx: &TcContext, direction: Direction) -> Option<Look> {
     match byte(ctx, AT + 6)? {
         TCP => Some(Look::tcp(
             byte(ctx, AT + 53)? & (tcp_flag::SYN | tcp_flag::RST) != 0,
         )),
-        UDP => datagram(ctx, AT + 40),
+        UDP => datagram(ctx, direction, AT + 40, 16),
         ICMPV6 => Some(Look::tcp(byte(ctx, AT + 40)? == ICMPV6_UNREACHABLE)),
         0 | 43 | 44 | 51 | 60 => Some(Look::Either),
         _ => Some(Look::Nothing),

@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use agent_common::abi::{
-    BUDGET_PER_WINDOW, BUDGET_WINDOW_SHIFT, CPU_REPORT_WINDOW_SHIFT, CPU_REPORTS,
+    BUDGET_PER_WINDOW, BUDGET_WINDOW_SHIFT, CPU_REPORT_WINDOW_SHIFT, CPU_REPORTS, FOLLOW_ALL,
     SERVICE_REPORT_NS, map, program,
 };
 use agent_common::evidence::{Fault, Outcome};
@@ -49,32 +49,35 @@ fn counted(observer: &Observer, service: u32, outcome: Outcome) -> u64 {
 #[test]
 fn full_map_of_connections() {
     const ROOM: u32 = 16;
-    on_stage(&[(map::PENDING, ROOM)], |observer, sandbox| {
-        for index in 0..64 {
-            let bytes = packet::syn(pod(index), cluster_ip(0), 1_000 * index).bytes();
-            pass(observer, program::INGRESS, &bytes, sandbox.client);
-        }
-        let followed = observer.connections().expect("connections") as u64;
-        assert_eq!(followed, u64::from(ROOM));
-        assert_eq!(fault(observer, Fault::PendingFull), 64 - followed);
-        assert_eq!(counted(observer, SERVICE, Outcome::Arrived), followed);
+    on_stage(
+        &[(map::PENDING, ROOM), (FOLLOW_ALL, 1)],
+        |observer, sandbox| {
+            for index in 0..64 {
+                let bytes = packet::syn(pod(index), cluster_ip(0), 1_000 * index).bytes();
+                pass(observer, program::INGRESS, &bytes, sandbox.client);
+            }
+            let followed = observer.connections().expect("connections") as u64;
+            assert_eq!(followed, u64::from(ROOM));
+            assert_eq!(fault(observer, Fault::PendingFull), 64 - followed);
+            assert_eq!(counted(observer, SERVICE, Outcome::Arrived), followed);
 
-        // One that is not followed is judged by nothing that it does.
-        let unfollowed = packet::syn(
-            pod(60),
-            "10.244.7.7:80".parse().expect("an address"),
-            60_000,
-        );
-        pass(observer, program::EGRESS, &unfollowed.bytes(), sandbox.pods);
-        assert_eq!(counted(observer, SERVICE, Outcome::Misrouted), 0);
-    });
+            // One that is not followed is judged by nothing that it does.
+            let unfollowed = packet::syn(
+                pod(60),
+                "10.244.7.7:80".parse().expect("an address"),
+                60_000,
+            );
+            pass(observer, program::EGRESS, &unfollowed.bytes(), sandbox.pods);
+            assert_eq!(counted(observer, SERVICE, Outcome::Misrouted), 0);
+        },
+    );
 }
 
 /// A flood of sources must not silence the others: sources share a budget by a hash, and that
 /// spreads them.
 #[test]
 fn many_sources() {
-    on_stage(&[], |observer, sandbox| {
+    on_stage(&[(FOLLOW_ALL, 1)], |observer, sandbox| {
         for index in 0..4_000 {
             let bytes = packet::syn(pod(index), cluster_ip(0), 1_000 * index).bytes();
             pass(observer, program::INGRESS, &bytes, sandbox.client);
@@ -93,7 +96,7 @@ fn many_sources() {
 #[case(program::EGRESS)]
 fn flood_of_one_source(#[case] hook: &'static str) {
     const FLOOD: u32 = 10_000;
-    on_stage(&[], |observer, sandbox| {
+    on_stage(&[(FOLLOW_ALL, 1)], |observer, sandbox| {
         let began = monotonic();
         for index in 0..FLOOD {
             let bytes = packet::syn(pod(1), cluster_ip(0), 1_000 * index).bytes();

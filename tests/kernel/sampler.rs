@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 
-use agent_common::abi::program;
+use agent_common::abi::{FOLLOW_ALL, program};
 use agent_common::evidence::{Fault, Outcome};
 use agent_common::service::{FrontendKind, FrontendValue, Owed, endpoint_flag};
 use agent_core::cause::Failure;
@@ -129,7 +129,7 @@ fn failures(look: &KernelSample) -> Vec<(u32, Failure)> {
 #[case::to_a_service_without_endpoints(Owed::Reject, WAVE)]
 #[case::to_a_silent_endpoint(Owed::Forward, WAVE + 4_096)]
 fn a_flood_that_nobody_answers(#[case] owed: Owed, #[case] most: u32) {
-    on_stage(&[], |observer, sandbox| {
+    on_stage(&[(FOLLOW_ALL, 1)], |observer, sandbox| {
         owe(observer, owed);
         let endpoint = mapped(address("10.244.9.9:80").ip());
         observer
@@ -179,7 +179,7 @@ fn a_flood_that_nobody_answers(#[case] owed: Owed, #[case] most: u32) {
 /// place is told. After the next look there is room, although nothing is over yet.
 #[test]
 fn a_flood_that_fills_the_map_at_once() {
-    on_stage(&[], |observer, sandbox| {
+    on_stage(&[(FOLLOW_ALL, 1)], |observer, sandbox| {
         owe(observer, Owed::Forward);
         let mut sampler = observer.sampler().expect("the maps");
         sampler.sample(Mono(monotonic())).expect("a first look");

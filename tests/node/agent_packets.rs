@@ -139,15 +139,13 @@ fn a_flood_of_one_source_is_bounded(#[case] outside: bool) {
         let _ = raw.send_syn(&syn);
     }
     assert!(
-        pending(&scene.world) < abi::MAX_PENDING as usize / 2,
-        "bounded"
+        pending(&scene.world) < abi::MAX_PENDING as usize / 8,
+        "sampled"
     );
-    eventually("refused followers counted", || {
-        scene.fault("over_budget") > 1000
-    });
-    eventually("and told as coverage", || {
-        lacks(&scene.report(), "over_budget")
-    });
+    assert!(
+        !lacks(&scene.report(), "over_budget"),
+        "the gate comes first"
+    );
     throughout(Duration::from_secs(4), || {
         let report = scene.report();
         assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
@@ -218,8 +216,10 @@ fn a_flood_that_nobody_answers_hides_no_fault() {
     }
     let arrived = services.map(|of| scene.count(of, family, "pod", "arrived"));
     assert!(
-        arrived.iter().sum::<u64>() > u64::from(abi::MAX_PENDING),
-        "{arrived:?}"
+        arrived
+            .iter()
+            .all(|of| (500..u64::from(FLOOD) / 4).contains(of)),
+        "sampled: {arrived:?}"
     );
     eventually("evicted", || pending(&scene.world) < 3 * 4_096);
 

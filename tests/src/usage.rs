@@ -1,6 +1,7 @@
 //! What a process uses, as the kernel counts it.
 
 mod entries;
+mod programs;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 pub use entries::map_entries;
+pub use programs::{Runs, programs};
 
 /// Memory of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

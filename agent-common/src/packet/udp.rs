@@ -33,8 +33,8 @@ pub fn parse<B: Bytes>(bytes: &B, link: Link) -> Result<Option<(Segment, usize)>
         return Err(Fault::Truncated);
     }
     let payload = length - UDP_LEN;
-    let tag = match payload {
-        0 | 1 => [0; 2],
+    let beginning = match payload {
+        0..4 => [0; 4],
         _ => bytes.load(offset + UDP_LEN).ok_or(Fault::Truncated)?,
     };
     let [source_high, source_low, destination_high, destination_low] = ports.to_ne_bytes();
@@ -47,7 +47,7 @@ pub fn parse<B: Bytes>(bytes: &B, link: Link) -> Result<Option<(Segment, usize)>
         payload: payload as u32,
         source_port: [source_high, source_low],
         destination_port: [destination_high, destination_low],
-        tag,
+        beginning,
     };
     Ok(Some((segment, offset + UDP_LEN)))
 }

@@ -51,6 +51,6 @@ pub fn segment(sliced: &SlicedPacket<'_>) -> Option<Segment> {
         destination,
         source_port: tcp.source_port().to_be_bytes(),
         destination_port: tcp.destination_port().to_be_bytes(),
-        tag: [0; 2],
+        beginning: [0; 4],
     })
 }

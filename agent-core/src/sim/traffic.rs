@@ -67,7 +67,7 @@ pub(super) fn packet(kind: Kind, (from, to): (SocketAddr, SocketAddr), isn: u32)
         payload: 0,
         source_port: port(from),
         destination_port: port(to),
-        tag: [0; 2],
+        beginning: [0; 4],
     }
 }
 

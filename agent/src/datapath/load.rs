@@ -7,7 +7,8 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use agent_common::abi::{SEED, map, program};
+use agent_common::abi::{FOLLOW_ALL, SEED, WINDOW_SHIFT, map, program};
+use agent_common::gate::window_shift;
 use aya::maps::{Array, Map, MapError};
 use aya::programs::{Program, ProgramError, SchedClassifier};
 use aya::{Ebpf, EbpfError, EbpfLoader};
@@ -249,6 +250,9 @@ fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebp
     let pinned = pins.map(|pins| map::PINNED.map(|name| (name, pins.map(name))));
     let level = log_level();
     let seed = RandomState::new().build_hasher().finish();
+    let window = window_shift(tick_ns());
+    let follow_all = u32::from(capacities.iter().any(|(name, _)| *name == FOLLOW_ALL));
+    let capacities = capacities.iter().filter(|(name, _)| *name != FOLLOW_ALL);
     let mut loader = EbpfLoader::new();
     // Nothing in the object is relocated against the kernel's types: they need not be kept.
     loader.btf(None);
@@ -261,7 +265,21 @@ fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebp
     // The programs' own diagnostics stay silent, and the verifier cuts them out, unless asked for.
     loader.override_global(aya_log::LEVEL, &level, false);
     loader.override_global(SEED, &seed, true);
+    loader.override_global(WINDOW_SHIFT, &window, true);
+    // Tests fill maps of their own capacities.
+    loader.override_global(FOLLOW_ALL, &follow_all, true);
     loader.load(OBJECT)
+}
+
+/// Time between two of the kernel's ticks: the coarse clock's resolution.
+fn tick_ns() -> u64 {
+    let mut tick = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 4_000_000,
+    };
+    // SAFETY: `tick` is a timespec that lives for the call; if that fails, it stays.
+    unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut tick) };
+    tick.tv_nsec.unsigned_abs()
 }
 
 /// Level of the programs' own diagnostics: none, or what PATHPROOF_EBPF_LOG names (1 error to 5

@@ -84,7 +84,7 @@ definitions! {
 
     /// Connections
     CONNECTIONS = Counter "pathproof_connections" ["family", "path", "outcome"]
-        "New connections to Services by outcome; failures (leaked, refused, misrouted, stale, lost) exclude one another";
+        "New connections to Services that were followed, by outcome: all of a Service with fewer than 480 a second, a sample of 240 to 980 a second of a busier one. Failures (leaked, refused, misrouted, stale, lost) exclude one another";
     SERVICE_CONNECTIONS = Counter "pathproof_service_connections"
         ["namespace", "service", "port", "family", "path", "outcome"]
         "The same by Service port, for the first 1,000 with traffic; the rest are service=\"other\" with an empty namespace";

@@ -87,6 +87,16 @@ fn not_followed(observer: &Observer) -> u64 {
     counted.iter().map(|(_, count)| count).sum()
 }
 
+/// What was not followed is counted, but for the few flows that the gate takes for others that it read
+/// a moment ago.
+fn is_counted(observer: &Observer, flood: u32, followed: u64) {
+    let (counted, rest) = (not_followed(observer), u64::from(flood) - followed);
+    assert!(
+        counted <= rest && counted * 100 >= rest * 97,
+        "{counted} of {rest}"
+    );
+}
+
 /// A flood costs a bounded number of entries and counts; one Service's leaves room for the others.
 #[test]
 fn a_flood() {
@@ -109,7 +119,7 @@ fn a_flood() {
         let followed = outcomes(observer).len();
         assert!(followed >= UDP_PER_SERVICE as usize, "{followed}");
         assert!(followed <= windows * UDP_PER_SERVICE as usize, "{followed}");
-        assert_eq!(not_followed(observer), u64::from(FLOOD) - followed as u64);
+        is_counted(observer, FLOOD, followed as u64);
         // Each has its flow beside it.
         assert_eq!(observer.datagrams().expect("datagrams"), 2 * followed);
     });
@@ -142,7 +152,7 @@ fn a_flood_over_many_services() {
             followed <= windows * u64::from(UDP_PER_WINDOW),
             "{followed}"
         );
-        assert_eq!(not_followed(observer), u64::from(FLOOD) - followed);
+        is_counted(observer, FLOOD, followed);
     });
 }
 

@@ -1,10 +1,14 @@
 //! `cargo xtask bench load`: what the agent costs a node under load. Connections a second, the time of
-//! a handshake and bulk throughput, with the agent and, in the same run, without; and a SYN flood from
-//! a million sources, under which its memory and processor time are bounded and its verdict stands.
+//! a handshake and bulk throughput, with the agent and, in the same run, without; what agent and
+//! programs take at several rates, by the kernel's own figures, from clients that wait for their answers
+//! (a closed loop) and from one that does not (an open one); and a SYN flood from a million sources,
+//! under which its memory and processor time are bounded and its verdict stands. Exits 1 if a promise
+//! is not met.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,6 +30,12 @@ const FLOOD: u32 = 1_000_000;
 const SOURCES: u64 = 1_000_000;
 /// ...or for so long.
 const FLOODED: Duration = Duration::from_secs(180);
+/// New connections a second; the last is as fast as it goes.
+const RATES: [Option<u32>; 3] = [Some(1_000), Some(10_000), None];
+/// Promise: what load adds to an idle node's agent and programs, in percent of a processor.
+const MOST_ADDED: f64 = 0.5;
+/// Promise: bulk beside that of a node without the agent.
+const LEAST_BULK: f64 = 0.98;
 const OPTIONS: [&str; 2] = ["--log-filter", "warn"];
 
 /// What the agent costs under load
@@ -54,7 +64,7 @@ struct Measured {
     agent: f64,
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let args = Args::parse();
     let binary = args.agent.clone().map_or_else(agent_binary, Ok)?;
     let stage = Stage::build(&binary, Backend::Nftables, Load::Idle, &OPTIONS, true)?;
@@ -96,10 +106,142 @@ fn main() -> Result<()> {
         agent = None;
         run(None, &mut without)?;
     }
-    tell(&with, &without);
+    let bulk = tell(&with, &without);
+    let agent = world.ready_agent(&binary, manifests.dir(), &OPTIONS)?;
+    let added = at_rates(&world, &agent, inside, outside, lasts)?;
+    drop(agent);
     flood(&world, &binary, manifests.dir(), outside)?;
     drop((sink, servers, rules));
-    Ok(())
+    let met = bulk >= LEAST_BULK && added <= MOST_ADDED;
+    println!("\nbulk at least {LEAST_BULK} of without, and at most {MOST_ADDED} % added: {met}");
+    Ok(if met {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// What agent and programs take at every rate, beside an idle node; gives the most that was added.
+fn at_rates(
+    world: &World,
+    agent: &Agent,
+    inside: SocketAddr,
+    outside: SocketAddr,
+    lasts: Duration,
+) -> Result<f64> {
+    let _stats = aya::sys::enable_stats(aya::sys::Stats::RunTime)?;
+    thread::sleep(Duration::from_secs(5));
+    println!(
+        "\n| loop | wanted, 1/s | new connections, 1/s | agent, % of a processor | programs, % | added to idle, % | programs: runs a second, ns each |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|---|");
+    let idle = cost(agent, || {
+        thread::sleep(lasts);
+        Ok(0)
+    })?;
+    idle.print("idle", None, 0.0);
+    let mut most = 0_f64;
+    for rate in RATES {
+        let closed = cost(agent, || closed(world, inside, outside, rate, lasts))?;
+        let open = cost(agent, || {
+            let flood = Flood::start(world, outside, rate.unwrap_or(FLOOD))?;
+            thread::sleep(lasts);
+            Ok(flood.sent())
+        })?;
+        for (name, cost) in [("closed", closed), ("open", open)] {
+            let added = cost.percent() - idle.percent();
+            cost.print(name, rate, added);
+            most = most.max(added);
+            thread::sleep(Duration::from_secs(3));
+        }
+    }
+    Ok(most)
+}
+
+/// Clients in a closed loop; gives the number of their connections.
+fn closed(
+    world: &World,
+    inside: SocketAddr,
+    outside: SocketAddr,
+    rate: Option<u32>,
+    lasts: Duration,
+) -> Result<u64> {
+    let pod = world.pod("client-1");
+    let away = world.outside_client(0, Family::V4);
+    let mut threads = Vec::new();
+    for (ns, source, target) in [
+        (&pod.ns, pod.address(Family::V4), inside),
+        (&world.outside, away, outside),
+    ] {
+        let dialers = Dialers::new(ns, source, target, CLIENTS);
+        let dialers = match rate {
+            Some(rate) => dialers.at_rate(f64::from(rate) / 2.0),
+            None => dialers,
+        };
+        threads.extend(dialers.start(world, lasts)?);
+    }
+    let mut felt = Felt::default();
+    felt.join(threads);
+    Ok((felt.times.len() + felt.failed) as u64)
+}
+
+/// What agent and programs took while something happened.
+struct Cost {
+    seconds: f64,
+    connections: u64,
+    agent: Duration,
+    programs: BTreeMap<String, usage::Runs>,
+}
+
+fn cost(agent: &Agent, load: impl FnOnce() -> Result<u64>) -> Result<Cost> {
+    let (used, ran) = (processor(agent)?, usage::programs(agent.pid())?);
+    let start = Instant::now();
+    let connections = load()?;
+    let seconds = start.elapsed().as_secs_f64();
+    let mut programs = usage::programs(agent.pid())?;
+    for (name, runs) in &mut programs {
+        let before = ran.get(name).copied().unwrap_or_default();
+        runs.count -= before.count;
+        runs.time -= before.time;
+    }
+    Ok(Cost {
+        seconds,
+        connections,
+        agent: processor(agent)? - used,
+        programs,
+    })
+}
+
+impl Cost {
+    fn of_programs(&self) -> f64 {
+        let times = self.programs.values().map(|runs| runs.time.as_secs_f64());
+        times.sum::<f64>() / self.seconds * 100.0
+    }
+
+    fn of_agent(&self) -> f64 {
+        self.agent.as_secs_f64() / self.seconds * 100.0
+    }
+
+    fn percent(&self) -> f64 {
+        self.of_programs() + self.of_agent()
+    }
+
+    fn print(&self, name: &str, wanted: Option<u32>, added: f64) {
+        let each = |(name, runs): (&String, &usage::Runs)| {
+            let mean = runs.time.as_nanos() / u128::from(runs.count.max(1));
+            let rate = runs.count as f64 / self.seconds;
+            (rate >= 100.0).then(|| format!("{name} {rate:.0}, {mean}"))
+        };
+        let programs: Vec<String> = self.programs.iter().filter_map(each).collect();
+        println!(
+            "| {name} | {} | {:.0} | {:.2} | {:.2} | {added:.2} | {} |",
+            wanted.map_or_else(|| "any".to_owned(), |rate| rate.to_string()),
+            self.connections as f64 / self.seconds,
+            self.of_agent(),
+            self.of_programs(),
+            programs.join("; "),
+        );
+    }
 }
 
 fn connections(
@@ -131,7 +273,8 @@ fn processor(agent: &Agent) -> Result<Duration> {
     Ok(user + system)
 }
 
-fn tell(with: &Measured, without: &Measured) {
+/// Gives the ratio of bulk.
+fn tell(with: &Measured, without: &Measured) -> f64 {
     println!("\n| figure | with the agent | without | unit | ratio |");
     println!("|---|---:|---:|---|---:|");
     let row = |name: &str, of: &dyn Fn(&Measured) -> f64, unit: &str| {
@@ -164,6 +307,7 @@ fn tell(with: &Measured, without: &Measured) {
         "| the agent's processor time meanwhile | {:.1} | | % of one | |",
         with.agent / with.lasted * 100.0
     );
+    bulk(with) / bulk(without)
 }
 
 /// SYNs from a million sources to a node port, while the load balancer asks.

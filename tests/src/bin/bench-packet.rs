@@ -5,13 +5,15 @@
 //! A packet that is no SYN, and a SYN to a stranger, run 1e6 times in one call. Every SYN to a
 //! frontend is another one: initial sequence number, client and frontend are taken at random by a
 //! program that then calls the one that is measured (`node_tests::generator`). Needs root.
+//!
+//! Length: a figure for each path of a packet, and one table of them.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use agent_common::abi::{map, program};
+use agent_common::abi::{FOLLOW_ALL, map, program};
 use agent_common::evidence::{Outcome, PendingKey};
 use agent_common::service::{
     Family, FrontendKind, FrontendValue, Owed, SourceClass, device_flag, endpoint_flag, mapped,
@@ -70,10 +72,15 @@ fn main() -> Result<ExitCode> {
         args.rounds >= 1 && args.connections >= 1,
         "nothing to measure"
     );
-    let Some(observer) = Observer::load(&[])? else {
+    // With no gate: a round is a rush, of which most would not be followed.
+    let Some(observer) = Observer::load(&[(FOLLOW_ALL, 1)])? else {
         return Ok(ExitCode::from(77));
     };
-    let figures = in_sandbox(|sandbox| Bench::new(observer, sandbox, &args)?.run())??;
+    let mut figures = in_sandbox(|sandbox| Bench::new(observer, sandbox, &args)?.run())??;
+    if let Some(observer) = Observer::load(&[])? {
+        let sampled = in_sandbox(|sandbox| Bench::new(observer, sandbox, &args)?.sampled())?;
+        figures.extend(sampled?);
+    }
     if args.markdown {
         print!("{}", markdown(&figures, &args));
     } else {
@@ -135,15 +142,24 @@ impl<'a> Bench<'a> {
             .put_udp_frontend(mapped([10, 96, 255, 1]), 443, value)?;
         let udp = |to, byte: u8| packet::udp(client(7), to, &[byte; 1_200]).bytes();
         self.observer.run(program::INGRESS, &udp(quic, 1), LO)?;
-        for (name, to) in [
-            ("datagram, no Service's port", "203.0.113.80:8443".parse()?),
+        for (name, promise, to) in [
+            (
+                "datagram, no Service's port",
+                None,
+                "203.0.113.80:8443".parse()?,
+            ),
             (
                 "the same, at a UDP Service's port",
+                Some(15.0),
                 "203.0.113.80:443".parse()?,
             ),
-            ("the same, to that Service: bulk of a flow", quic),
+            (
+                "the same, to that Service: bulk of a flow",
+                Some(15.0),
+                quic,
+            ),
         ] {
-            figures.push(self.repeated(name, None, &udp(to, 2))?);
+            figures.push(self.repeated(name, promise, &udp(to, 2))?);
         }
         self.observer.reset(8)?;
         figures.extend(self.connections(
@@ -169,6 +185,20 @@ impl<'a> Bench<'a> {
         )?);
         self.check()?;
         Ok(figures)
+    }
+
+    /// Connections to one busy Service, of which few are followed.
+    fn sampled(mut self) -> Result<[Figure; 4]> {
+        self.connections(
+            1,
+            None,
+            [
+                "SYN to a busy Service, one of a hundred followed: arriving",
+                "the same SYN leaving for an endpoint of a busy Service",
+                "a busy Service's SYN-ACK coming in",
+                "a busy Service's SYN-ACK leaving",
+            ],
+        )
     }
 
     fn repeated(&self, name: &'static str, promise: Option<f64>, packet: &[u8]) -> Result<Figure> {

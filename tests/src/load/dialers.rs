@@ -21,6 +21,8 @@ pub struct Dialers {
     source: IpAddr,
     target: SocketAddr,
     threads: usize,
+    /// Time from one connection of a client to its next at least.
+    pause: Duration,
 }
 
 /// What the clients felt.
@@ -40,16 +42,24 @@ impl Dialers {
             source,
             target,
             threads,
+            pause: Duration::ZERO,
         }
+    }
+
+    /// All clients together open so many connections a second at most.
+    #[must_use]
+    pub fn at_rate(mut self, rate: f64) -> Self {
+        self.pause = Duration::from_secs_f64(self.threads as f64 / rate);
+        self
     }
 
     /// Starts them for so long; each has source ports of its own.
     pub fn start(&self, world: &World, lasts: Duration) -> Result<Vec<JoinHandle<Felt>>> {
         let client = |_| {
-            let (source, target) = (self.source, self.target);
+            let (source, target, pause) = (self.source, self.target, self.pause);
             let ports = world.source_ports(source);
             self.ns
-                .spawn("dialer", move || dial(source, ports, target, lasts))
+                .spawn("dialer", move || dial(source, ports, target, lasts, pause))
         };
         Ok((0..self.threads).map(client).collect::<io::Result<_>>()?)
     }
@@ -67,10 +77,20 @@ impl Felt {
     }
 }
 
-fn dial(source: IpAddr, ports: Range<u16>, target: SocketAddr, lasts: Duration) -> Felt {
-    let (mut felt, end) = (Felt::default(), Instant::now() + lasts);
+fn dial(
+    source: IpAddr,
+    ports: Range<u16>,
+    target: SocketAddr,
+    lasts: Duration,
+    pause: Duration,
+) -> Felt {
+    let mut felt = Felt::default();
+    let mut due = Instant::now();
+    let end = due + lasts;
     // In sequence: a port that the kernel chooses may meet the entry of an earlier connection.
     for port in ports.cycle().take_while(|_| Instant::now() < end) {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        due += pause;
         match once(SocketAddr::new(source, port), target) {
             Ok(time) => felt.times.push(time),
             Err(_) => felt.failed += 1,

@@ -1,0 +1,345 @@
+//! The sampling gate: which connections and datagrams are followed while there is plenty of them.
+//!
+//! Time is counted in windows of 65 to 131 ms, made of the kernel's ticks, which a program reads in a
+//! nanosecond ([`window_shift`]).
+//!
+//! - *Connections*: each Service is followed whole up to [`WHOLE`] a window, and beyond that every
+//!   second, fourth, eighth... one. A hash of the initial sequence number decides, which knows nothing
+//!   of client or time. It decides at the arrival alone: at every other hook a connection is followed
+//!   if it has an entry.
+//! - *Datagrams*: a flow is read once in [`LOOKED_WINDOWS`], and of each destination at most
+//!   [`TRIES_PER_WINDOW`] flows a window. At the other hooks a datagram is read if it may be one that is
+//!   followed, which [`Marks`] says. Such a mark may be another's (the datagram is then read in vain),
+//!   and is never missing.
+//!
+//! Two processors may change a value at once: a limit is then a little looser, never a mark missing.
+
+use crate::packet::Segment;
+use crate::udp::{DNS, Ports};
+
+/// Connections of a Service in a window, up to which all are followed. Beyond, half as many to as many
+/// are: 240 to 980 a second.
+pub const WHOLE: u32 = 64;
+/// At most one of this many, as a power of two, is followed.
+const MOST_SHIFT: u32 = 10;
+/// Windows after which no SYN comes again: 134 s and more.
+const MEMORY: u32 = 2_048;
+
+/// Ticks of a window, as a power of two: that of the largest window of at most 2^17 µs. `tick_ns` is
+/// the time between two of the kernel's ticks.
+pub fn window_shift(tick_ns: u64) -> u32 {
+    ((1 << 27) / tick_ns.clamp(1 << 17, 1 << 27)).ilog2()
+}
+
+/// Rate of new connections of a Service, as the programs see it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Rate {
+    /// Number of the window.
+    pub window: u32,
+    /// New connections in it.
+    pub seen: u32,
+    /// Shift that the window before it gave.
+    pub shift: u32,
+    /// Largest shift since `turned`.
+    pub high: u32,
+    /// Largest shift in the time before that.
+    pub high_before: u32,
+    /// Window in which `high` began.
+    pub turned: u32,
+}
+
+/// Decision about a new connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sampled {
+    /// It is not followed.
+    Out,
+    /// It is followed, and would have been at any time of the last two minutes.
+    First,
+    /// It is followed, but may be one that was not a while ago, and comes again.
+    MaybeAgain,
+}
+
+/// The shift for so many connections in a window.
+#[inline(always)]
+fn shift_for(seen: u32) -> u32 {
+    let shift = u32::BITS - (seen / WHOLE).leading_zeros();
+    if shift > MOST_SHIFT {
+        MOST_SHIFT
+    } else {
+        shift
+    }
+}
+
+/// Hash of an initial sequence number. `seed` keeps its result from whoever chooses the number.
+#[inline(always)]
+pub fn number(isn: u32, seed: u64) -> u32 {
+    let mixed = (u64::from(isn) ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    (mixed >> 32) as u32
+}
+
+/// Whether one of 2^`shift` is chosen: whoever is chosen by a shift is by every smaller one.
+#[inline(always)]
+fn is_chosen(number: u32, shift: u32) -> bool {
+    number & ((1 << (shift & 31)) - 1) == 0
+}
+
+impl Rate {
+    /// Takes a new connection into account and decides whether to follow it.
+    #[inline(always)]
+    pub fn take(&mut self, window: u32, number: u32) -> Sampled {
+        if self.window != window {
+            let follows = self.window.wrapping_add(1) == window;
+            self.shift = if follows { shift_for(self.seen) } else { 0 };
+            self.window = window;
+            self.seen = 0;
+            self.turn(window);
+        }
+        self.seen = self.seen.wrapping_add(1);
+        let now = shift_for(self.seen);
+        let shift = if now > self.shift { now } else { self.shift };
+        if shift > self.high {
+            self.high = shift;
+        }
+        if !is_chosen(number, shift) {
+            return Sampled::Out;
+        }
+        if is_chosen(number, self.high) && is_chosen(number, self.high_before) {
+            return Sampled::First;
+        }
+        Sampled::MaybeAgain
+    }
+
+    /// Whether the connection is one of those that are followed now; it is not counted.
+    #[inline(always)]
+    pub fn includes(&self, window: u32, number: u32) -> bool {
+        let now = shift_for(self.seen);
+        let shift = if now > self.shift { now } else { self.shift };
+        window.wrapping_sub(self.window) > 1 || is_chosen(number, shift)
+    }
+
+    #[inline(always)]
+    fn turn(&mut self, window: u32) {
+        let age = window.wrapping_sub(self.turned);
+        if age <= MEMORY {
+            return;
+        }
+        self.high_before = if age <= 2 * MEMORY { self.high } else { 0 };
+        self.high = 0;
+        self.turned = window;
+    }
+}
+
+/// Windows for which a datagram that is followed may still be answered: 4.3 s and more, which is longer
+/// than it is kept.
+pub const FOLLOWED_WINDOWS: u16 = 66;
+/// Windows in which a flow is read once: 1.5 s and more.
+pub const LOOKED_WINDOWS: u16 = 24;
+/// Flows of one destination that are read in a window, for each direction.
+pub const TRIES_PER_WINDOW: u32 = 128;
+
+const MARKS: usize = 1 << 16;
+const ANSWERED: usize = 1 << 14;
+const TRIES: usize = 1 << 11;
+
+/// What is known of datagrams: windows by hashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Marks {
+    /// By the beginning of the payload: when one was last followed.
+    pub payloads: [u16; MARKS],
+    /// By the client: when one of it was last followed.
+    pub clients: [u16; MARKS],
+    /// By the flow: when it was last read.
+    pub looked: [u16; MARKS],
+    /// Clients that are answered: their answers need not be read.
+    pub answered: [u32; ANSWERED],
+    /// By the destination: the window, and from bit 16 on how many flows were read in it.
+    pub tries: [u32; TRIES],
+}
+
+impl Default for Marks {
+    fn default() -> Self {
+        Self {
+            payloads: [0; MARKS],
+            clients: [0; MARKS],
+            looked: [0; MARKS],
+            answered: [0; ANSWERED],
+            tries: [0; TRIES],
+        }
+    }
+}
+
+/// The parts of a datagram that the gate reads, all as they stand in the packet's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Glance {
+    /// Last four bytes of the source's address.
+    pub source: u32,
+    /// Last four bytes of the destination's address.
+    pub destination: u32,
+    /// Both ports.
+    pub ports: u32,
+    /// First four bytes of the payload.
+    pub beginning: u32,
+    /// Bytes of the payload.
+    pub payload: u32,
+}
+
+/// Decision about a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Wanted {
+    /// It is of no interest.
+    No = 0,
+    /// It is to be read.
+    Yes = 1,
+    /// It is of a flow that there is no room for.
+    OverRate = 2,
+}
+
+/// A hash of which the upper bits are used alone: one multiplication. What varies most is `low`.
+#[inline(always)]
+fn spread(high: u32, low: u32) -> u64 {
+    (u64::from(high) << 32 | u64::from(low)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// A hash of which every bit may be used.
+#[inline(always)]
+fn mix(high: u32, low: u32) -> u64 {
+    let mixed = (u64::from(high) << 32 | u64::from(low)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ (mixed >> 32)).wrapping_mul(0xff51_afd7_ed55_8ccd)
+}
+
+#[inline(always)]
+fn is_recent(stamp: u16, now: u16, windows: u16) -> bool {
+    stamp != 0 && now.wrapping_sub(stamp) <= windows
+}
+
+/// The value of a window as a stamp: zero stands for never.
+#[inline(always)]
+fn stamp(now: u16) -> u16 {
+    if now == 0 { 1 } else { now }
+}
+
+#[inline(always)]
+fn payload_at(beginning: u32, payload: u32) -> usize {
+    (spread(payload, beginning) >> 48) as usize & (MARKS - 1)
+}
+
+/// On DNS' port a message is a flow of its own, known by its id.
+#[inline(always)]
+fn client_hash(address: u32, port: [u8; 2], service: [u8; 2], beginning: u32) -> u64 {
+    let [a, b, _, _] = beginning.to_ne_bytes();
+    let [high, low] = port;
+    let tag = if u16::from_ne_bytes(service) == DNS.to_be() {
+        [a, b]
+    } else {
+        [0; 2]
+    };
+    mix(address, u32::from_ne_bytes([high, low, tag[0], tag[1]]))
+}
+
+#[inline(always)]
+fn client_at(hash: u64) -> usize {
+    (hash >> 40) as usize & (MARKS - 1)
+}
+
+/// Place and value of a client that is answered; the value is never zero.
+#[inline(always)]
+fn answered_at(hash: u64) -> (usize, u32) {
+    ((hash >> 48) as usize & (ANSWERED - 1), hash as u32 | 1)
+}
+
+impl Marks {
+    /// Whether a datagram is to be read. `direction` is 0 or 1: the two count apart.
+    #[inline(always)]
+    pub fn wants(&mut self, now: u16, at: &Glance, ports: Ports, direction: u32) -> Wanted {
+        if ports.to {
+            let followed = self.payloads[payload_at(at.beginning, at.payload)];
+            if is_recent(followed, now, FOLLOWED_WINDOWS) {
+                return Wanted::Yes;
+            }
+        }
+        if ports.from && self.may_be_answer(now, at) {
+            return Wanted::Yes;
+        }
+        if ports.to {
+            self.try_flow(now, at, direction)
+        } else {
+            Wanted::No
+        }
+    }
+
+    #[inline(always)]
+    fn may_be_answer(&self, now: u16, at: &Glance) -> bool {
+        let [s0, s1, d0, d1] = at.ports.to_ne_bytes();
+        let hash = client_hash(at.destination, [d0, d1], [s0, s1], at.beginning);
+        let (place, value) = answered_at(hash);
+        is_recent(self.clients[client_at(hash)], now, FOLLOWED_WINDOWS)
+            && self.answered[place] != value
+    }
+
+    /// Takes a flow that is not followed, if it was not read a moment ago and there is room for it.
+    #[inline(always)]
+    fn try_flow(&mut self, now: u16, at: &Glance, direction: u32) -> Wanted {
+        let [s0, s1, d0, d1] = at.ports.to_ne_bytes();
+        let client = client_hash(at.source, [s0, s1], [d0, d1], at.beginning);
+        let port = u32::from(u16::from_ne_bytes([d0, d1])) << 1 | direction;
+        let to = spread(port, at.destination);
+        let flow = ((client ^ to) >> 48) as usize & (MARKS - 1);
+        if is_recent(self.looked[flow], now, LOOKED_WINDOWS) {
+            return Wanted::No;
+        }
+        let tries = &mut self.tries[(to >> 53) as usize & (TRIES - 1)];
+        let used = if *tries & 0xffff == u32::from(now) {
+            *tries >> 16
+        } else {
+            0
+        };
+        if used >= TRIES_PER_WINDOW {
+            return Wanted::OverRate;
+        }
+        *tries = (used + 1) << 16 | u32::from(now);
+        self.looked[flow] = stamp(now);
+        Wanted::Yes
+    }
+
+    /// A datagram is followed from now on: it will be read at every hook, and its answer too.
+    #[inline(always)]
+    pub fn follow(&mut self, now: u16, segment: &Segment) {
+        let beginning = u32::from_ne_bytes(segment.beginning);
+        self.payloads[payload_at(beginning, segment.payload)] = stamp(now);
+        let hash = of_client(
+            segment.source,
+            segment.source_port,
+            segment.destination_port,
+            beginning,
+        );
+        self.clients[client_at(hash)] = stamp(now);
+        let (place, value) = answered_at(hash);
+        if self.answered[place] == value {
+            self.answered[place] = 0;
+        }
+    }
+
+    /// A datagram is answered by `segment`: no more of its answers need be read.
+    #[inline(always)]
+    pub fn answer(&mut self, segment: &Segment) {
+        let beginning = u32::from_ne_bytes(segment.beginning);
+        let hash = of_client(
+            segment.destination,
+            segment.destination_port,
+            segment.source_port,
+            beginning,
+        );
+        let (place, value) = answered_at(hash);
+        self.answered[place] = value;
+    }
+}
+
+#[inline(always)]
+fn of_client(address: [u8; 16], port: [u8; 2], service: [u8; 2], beginning: u32) -> u64 {
+    let [.., m, n, o, p] = address;
+    client_hash(u32::from_ne_bytes([m, n, o, p]), port, service, beginning)
+}

@@ -1,0 +1,272 @@
+//! The sampling gate: bounded, the same wherever it is asked, and blind to who sends.
+
+use agent_common::gate::{
+    FOLLOWED_WINDOWS, Glance, LOOKED_WINDOWS, Marks, Rate, Sampled, TRIES_PER_WINDOW, WHOLE,
+    Wanted, number, window_shift,
+};
+use agent_common::packet::{Kind, Segment};
+use agent_common::service::{Family, mapped};
+use agent_common::udp::Ports;
+use proptest::prelude::*;
+use rstest::rstest;
+
+const SEED: u64 = 0x1234_5678_9abc_def1;
+/// Any window but the first.
+const NOW: u32 = 70_000;
+
+fn random(state: &mut u64) -> u32 {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1);
+    (*state >> 32) as u32
+}
+
+/// So many connections in each of so many windows; the decisions of the last of them.
+fn busy(rate: &mut Rate, from: u32, windows: u32, each: u32) -> Vec<Sampled> {
+    let (mut state, mut last) = (1, Vec::new());
+    for window in from..from + windows {
+        last = (0..each)
+            .map(|_| rate.take(window, number(random(&mut state), SEED)))
+            .collect();
+    }
+    last
+}
+
+fn followed(decisions: &[Sampled]) -> u32 {
+    let of = decisions.iter().filter(|one| **one != Sampled::Out);
+    of.count() as u32
+}
+
+#[rstest]
+#[case(1)]
+#[case(WHOLE - 1)]
+fn a_quiet_service_is_followed_whole(#[case] each: u32) {
+    let decisions = busy(&mut Rate::default(), NOW, 10, each);
+    assert!(decisions.iter().all(|one| *one == Sampled::First));
+}
+
+/// Half of [`WHOLE`] to all of it, whatever the rate; the hash makes it a little less or more.
+#[rstest]
+#[case(100)]
+#[case(1_300)]
+#[case(10_000)]
+#[case(50_000)]
+fn a_busy_service_is_sampled(#[case] each: u32) {
+    let of = followed(&busy(&mut Rate::default(), NOW, 5, each));
+    assert!((WHOLE / 4..=WHOLE * 2).contains(&of), "{of}");
+}
+
+/// The first window of a rush is bounded too.
+#[test]
+fn a_sudden_rush() {
+    let of = followed(&busy(&mut Rate::default(), NOW, 1, 50_000));
+    assert!((WHOLE..=8 * WHOLE).contains(&of), "{of}");
+}
+
+#[test]
+fn after_a_rush_the_next_but_one_window_is_whole_and_its_connections_may_come_again() {
+    let mut rate = Rate::default();
+    busy(&mut rate, NOW, 4, 10_000);
+    let later = busy(&mut rate, NOW + 5, 2, 40);
+    assert_eq!(followed(&later), 40);
+    let again = later.iter().filter(|one| **one == Sampled::MaybeAgain);
+    assert!(again.count() >= 35, "{later:?}");
+    // 134 s are 1,023 to 2,047 windows, and the shift is kept for twice 2,048 at most.
+    let much_later = busy(&mut rate, NOW + 2_040, 2, 40);
+    assert!(much_later.contains(&Sampled::MaybeAgain), "{much_later:?}");
+    busy(&mut rate, NOW + 2_100, 1, 1);
+    let over = busy(&mut rate, NOW + 4_200, 2, 40);
+    assert!(over.iter().all(|one| *one == Sampled::First), "{over:?}");
+}
+
+/// Sequence numbers that follow each other, have something in common, or are random: as many of each
+/// kind are followed, for every one of a hundred clients.
+#[rstest]
+#[case::in_sequence(|index: u32| index)]
+#[case::strided(|index: u32| index.wrapping_mul(64_000))]
+#[case::in_the_upper_bits(|index: u32| index << 12)]
+#[case::random(|index: u32| random(&mut u64::from(index)))]
+fn no_sequence_number_is_favoured(#[case] isn: fn(u32) -> u32) {
+    const CLIENTS: u32 = 100;
+    let mut rate = Rate::default();
+    busy(&mut rate, NOW, 2, 1_300);
+    let mut by_client = vec![0_u32; CLIENTS as usize];
+    let mut index = 0;
+    for window in NOW + 2..NOW + 402 {
+        for _ in 0..1_300 {
+            index += 1;
+            let of = rate.take(window, number(isn(index), SEED));
+            by_client[(index % CLIENTS) as usize] += u32::from(of != Sampled::Out);
+        }
+    }
+    // 1 of 32 of 520,000: 162 for each client, with a standard deviation of 12.5.
+    let sum: u32 = by_client.iter().sum();
+    assert!((15_000..17_500).contains(&sum), "{sum}");
+    assert!(
+        by_client.iter().all(|of| (100..=230).contains(of)),
+        "{by_client:?}"
+    );
+}
+
+/// Whoever is followed as one of few is not sorted out as one of many by another number's luck: the
+/// same connections are chosen by every Service with the same rate.
+#[test]
+fn two_services_choose_the_same() {
+    let (mut one, mut other) = (Rate::default(), Rate::default());
+    assert_eq!(
+        busy(&mut one, NOW, 3, 700),
+        busy(&mut other, NOW + 9, 3, 700)
+    );
+}
+
+#[test]
+fn what_arrives_is_known_when_it_leaves() {
+    let mut rate = Rate::default();
+    busy(&mut rate, NOW, 3, 5_000);
+    let mut state = 9;
+    for _ in 0..1_000 {
+        let number = number(random(&mut state), SEED);
+        let is_out = rate.take(NOW + 2, number) == Sampled::Out;
+        assert_eq!(rate.includes(NOW + 2, number), !is_out);
+    }
+    assert!(rate.includes(NOW + 4, 1), "nothing came for a while");
+}
+
+#[rstest]
+#[case::a_hundred_ticks_a_second(10_000_000, 3)]
+#[case::two_hundred_and_fifty(4_000_000, 5)]
+#[case::three_hundred(3_333_333, 5)]
+#[case::a_thousand(1_000_000, 7)]
+#[case::a_clock_that_is_fine(1, 10)]
+#[case::nonsense(u64::MAX, 0)]
+fn a_window_is_65_to_134_ms(#[case] tick_ns: u64, #[case] shift: u32) {
+    assert_eq!(window_shift(tick_ns), shift);
+    if (1_000_000..=10_000_000).contains(&tick_ns) {
+        assert!((65_000_000..=134_300_000).contains(&(tick_ns << shift)));
+    }
+}
+
+fn datagram(client: u32, id: u32, service: u16) -> Segment {
+    Segment {
+        source: mapped(client.to_be_bytes()),
+        destination: mapped([10, 96, 0, 10]),
+        kind: Kind::Datagram,
+        family: Family::V4,
+        isn: id,
+        payload: 64,
+        source_port: [200, 1],
+        destination_port: service.to_be_bytes(),
+        beginning: id.to_be_bytes(),
+    }
+}
+
+fn glance(segment: &Segment) -> Glance {
+    let last = |address: [u8; 16]| {
+        let [.., m, n, o, p] = address;
+        u32::from_ne_bytes([m, n, o, p])
+    };
+    let ([a, b], [c, d]) = (segment.source_port, segment.destination_port);
+    Glance {
+        source: last(segment.source),
+        destination: last(segment.destination),
+        ports: u32::from_ne_bytes([a, b, c, d]),
+        beginning: u32::from_ne_bytes(segment.beginning),
+        payload: segment.payload,
+    }
+}
+
+fn answer_to(segment: &Segment) -> Segment {
+    Segment {
+        source: segment.destination,
+        destination: segment.source,
+        source_port: segment.destination_port,
+        destination_port: segment.source_port,
+        payload: 128,
+        ..*segment
+    }
+}
+
+const TO: Ports = Ports {
+    from: false,
+    to: true,
+};
+const FROM: Ports = Ports {
+    from: true,
+    to: false,
+};
+
+proptest! {
+    /// Whatever else there is, a datagram that is followed is read wherever it leaves, by whatever
+    /// addresses, and so is its answer until it is marked as answered.
+    #[test]
+    fn what_is_followed_is_read_everywhere(
+        client: u32, id: u32, now: u16, after in 0..=FOLLOWED_WINDOWS, node: u32, dns: bool,
+        others in proptest::collection::vec((any::<u32>(), any::<u32>()), 0..200),
+    ) {
+        let mut marks = Box::<Marks>::default();
+        let service = if dns { 53 } else { 443 };
+        let asked = datagram(client, id, service);
+        marks.follow(now, &asked);
+        for (client, id) in others {
+            let other = datagram(client, id, service);
+            marks.wants(now, &glance(&other), TO, 0);
+            if (client, id) != (asked_by(&asked), id_of(&asked)) {
+                marks.follow(now, &other);
+                // A client that is the same but for the message is another flow on DNS' port alone.
+                if dns || client != asked_by(&asked) {
+                    marks.answer(&answer_to(&other));
+                }
+            }
+        }
+        let now = now.wrapping_add(after);
+        // Window 0 is marked as window 1.
+        prop_assume!(now != 0);
+        let masqueraded = Segment { source: mapped(node.to_be_bytes()), ..asked };
+        prop_assert_eq!(marks.wants(now, &glance(&masqueraded), TO, 1), Wanted::Yes);
+        let answer = answer_to(&asked);
+        prop_assert_eq!(marks.wants(now, &glance(&answer), FROM, 1), Wanted::Yes);
+        marks.answer(&answer);
+        prop_assert_eq!(marks.wants(now, &glance(&answer), FROM, 1), Wanted::No);
+    }
+}
+
+fn asked_by(segment: &Segment) -> u32 {
+    let [.., m, n, o, p] = segment.source;
+    u32::from_be_bytes([m, n, o, p])
+}
+
+fn id_of(segment: &Segment) -> u32 {
+    u32::from_be_bytes(segment.beginning)
+}
+
+#[test]
+fn a_flow_is_read_once_in_a_while() {
+    let mut marks = Box::<Marks>::default();
+    let bulk = |id| glance(&datagram(7, id, 443));
+    assert_eq!(marks.wants(100, &bulk(1), TO, 0), Wanted::Yes);
+    for window in 100..=100 + LOOKED_WINDOWS {
+        assert_eq!(marks.wants(window, &bulk(2), TO, 0), Wanted::No);
+    }
+    assert_eq!(marks.wants(100, &bulk(2), TO, 1), Wanted::Yes, "going out");
+    let later = 101 + LOOKED_WINDOWS;
+    assert_eq!(marks.wants(later, &bulk(3), TO, 0), Wanted::Yes);
+    assert_eq!(marks.wants(later, &bulk(3), FROM, 0), Wanted::No);
+}
+
+/// A flood of flows to one destination leaves another its own room.
+#[test]
+fn flows_of_one_destination_are_bounded() {
+    let mut marks = Box::<Marks>::default();
+    let count = |marks: &mut Marks, now, wanted| {
+        let all = (0..5_000).map(|client| glance(&datagram(client, client, 443)));
+        let of = all.map(|at| marks.wants(now, &at, TO, 0));
+        of.filter(|one| *one == wanted).count()
+    };
+    assert_eq!(count(&mut marks, 5, Wanted::Yes), TRIES_PER_WINDOW as usize);
+    assert!(count(&mut marks, 5, Wanted::OverRate) > 4_800);
+    let elsewhere = Glance {
+        destination: 99,
+        ..glance(&datagram(1, 1, 443))
+    };
+    assert_eq!(marks.wants(5, &elsewhere, TO, 0), Wanted::Yes);
+}
