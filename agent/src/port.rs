@@ -92,8 +92,11 @@ pub(crate) fn take_over(
         before: sharers(port, inode).unwrap_or_default(),
     });
     let report = watch::Sender::new(report);
+    let succession = steered.as_ref();
+    let succession = succession.map(|(steering, _)| Arc::clone(steering.succession()));
     let succeeded = Succeeded {
-        succession: (steered.as_ref()).map(|(steering, _)| Arc::clone(steering.succession())),
+        planners: (succession.as_ref()).map_or_else(BTreeSet::new, |known| known.planners()),
+        succession,
         port: report.clone(),
         last: Successor::None,
     };
@@ -121,6 +124,8 @@ pub(crate) struct Succeeded {
     /// Way by which connections to the healthz port come here.
     pub(crate) port: watch::Sender<PortReport>,
     last: Successor,
+    /// Programs of agents that are known to have kept the maps.
+    planners: BTreeSet<u32>,
 }
 
 impl Succeeded {
@@ -136,9 +141,27 @@ impl Succeeded {
         }
     }
 
-    /// Whether that differs from what was last known.
-    pub(crate) fn is_news(&mut self, now: Successor) -> bool {
-        std::mem::replace(&mut self.last, now) != now
+    /// What was not known before, in order: a successor that kept the maps and ended between two
+    /// questions is told too, since the maps are as it left them.
+    pub(crate) fn news(&mut self) -> Vec<Successor> {
+        let now = self.ask();
+        let planners =
+            (self.succession.as_ref()).map_or_else(BTreeSet::new, |known| known.planners());
+        let missed = now != Successor::Plans
+            && self.last != Successor::Plans
+            && !planners.is_subset(&self.planners);
+        self.planners = planners;
+        let passed = missed.then_some(Successor::Plans);
+        let differs = std::mem::replace(&mut self.last, now) != now;
+        passed
+            .into_iter()
+            .chain((missed || differs).then_some(now))
+            .collect()
+    }
+
+    /// Whether there was one when that was asked last.
+    pub(crate) fn exists(&self) -> bool {
+        self.last.exists()
     }
 
     /// The maps of expectations are kept from here from now on.

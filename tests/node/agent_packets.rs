@@ -142,10 +142,6 @@ fn a_flood_of_one_source_is_bounded(#[case] outside: bool) {
         pending(&scene.world) < abi::MAX_PENDING as usize / 8,
         "sampled"
     );
-    assert!(
-        !lacks(&scene.report(), "over_budget"),
-        "the gate comes first"
-    );
     throughout(Duration::from_secs(4), || {
         let report = scene.report();
         assert_eq!(report["verdict"]["state"], "proven", "{report:#}");

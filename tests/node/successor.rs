@@ -172,7 +172,10 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
     let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
         return;
     };
+    let before = scene.report();
     let mut next = spawn(&scene, &[]);
+    // Until the successor answers its predecessor does, which is ready.
+    said_by(&next, &before);
     next.wait_ready(PATIENCE).expect("ready");
     let ends = if successor_lives {
         scene.agent.replace(next).expect("an agent runs")
@@ -199,11 +202,44 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
             (scene.count(first, family, "pod", "proven") > 3).then_some(())
         });
         if proven.is_none() {
-            eprintln!("{:#}\n{}\n{}", scene.report(), scene.metrics(), scene.agent().log());
+            eprintln!(
+                "{:#}\n{}\n{}",
+                scene.report(),
+                scene.metrics(),
+                scene.agent().log()
+            );
             panic!("what is dialled is not proven");
         }
         assert_eq!(scene.count(second, family, "", "arrived"), 0, "{family:?}");
     }
+    scene.wait_proven();
+    scene.take_agent().kill().expect("kill");
+}
+
+/// A successor that knows less of the cluster takes what it does not know out of the maps, and dies
+/// before its predecessor looks for one.
+#[test]
+fn what_a_successor_that_lived_for_a_moment_left_is_mended() {
+    let name = "what_a_successor_that_lived_for_a_moment_left_is_mended";
+    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    let known = frontends(&scene);
+    let folder = scene.world.dir().join("less");
+    fs::create_dir(&folder).expect("a folder");
+    for file in fs::read_dir(scene.manifests.dir()).expect("manifests") {
+        let file = file.expect("a file");
+        let name = file.file_name();
+        if !name.to_string_lossy().contains("web") {
+            fs::copy(file.path(), folder.join(name)).expect("copy");
+        }
+    }
+    let binary = agent_binary().expect("the agent's binary");
+    let next = scene.world.spawn_agent(&binary, &folder, &[]);
+    let next = next.expect("start a successor");
+    eventually("it plans", || frontends(&scene) < known);
+    next.kill().expect("kill");
+    eventually("what it took is back", || frontends(&scene) == known);
     scene.wait_proven();
     scene.take_agent().kill().expect("kill");
 }

@@ -15,7 +15,7 @@ const SLICE: usize = 10;
 /// Services in a file.
 const FILE: usize = 100;
 /// Nodes that the endpoints are spread over; the first is the node itself.
-const NODES: usize = 500;
+const NODES: usize = 5_000;
 /// Every so many Services has a node port.
 pub(crate) const NODE_PORT_EVERY: usize = 10;
 
@@ -204,7 +204,7 @@ pub(crate) fn endpoint_at(endpoint: usize) -> (Ipv4Addr, String) {
     let node = if node == 0 {
         NODE_NAME.to_owned()
     } else {
-        format!("worker-{node:03}")
+        format!("worker-{node:04}")
     };
     (address, node)
 }

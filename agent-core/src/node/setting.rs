@@ -121,6 +121,7 @@ impl Setting {
             }
             Event::Successor(successor) => {
                 self.successor = successor;
+                self.successor_plans();
                 return Some(event);
             }
             Event::Check => {

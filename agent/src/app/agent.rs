@@ -9,7 +9,7 @@ use agent_common::abi::ABI_VERSION;
 use agent_common::evidence::{FAULTS, Fault};
 use agent_core::coverage::{Hook, Hooks};
 use agent_core::effect::{Answers, Effect, Judged, Notice};
-use agent_core::event::{Event, Parts, Successor, ViewUpdate};
+use agent_core::event::{Event, Parts, ViewUpdate};
 use agent_core::evidence::{Directory as _, Sighting};
 use agent_core::limits::{Limits, SAMPLE_INTERVAL};
 use agent_core::node::{Node, Start};
@@ -436,11 +436,10 @@ impl Agent {
 
     /// Tells the node whether a successor is there, where that changed. Returns whether one is.
     fn follow_successor(&mut self) -> bool {
-        let now = self.succeeded.ask();
-        if self.succeeded.is_news(now) {
-            self.feed(Event::Successor(now));
+        for successor in self.succeeded.news() {
+            self.feed(Event::Successor(successor));
         }
-        now != Successor::None
+        self.succeeded.exists()
     }
 
     /// The last thing before the process ends. Pinned links stay: the next agent finds them. So do

@@ -103,6 +103,24 @@ impl Marks {
         paths.any(|path| self.counts(&path))
     }
 
+    /// Programs with this mark, attached or not.
+    fn bearers(&self, mark: &str) -> BTreeSet<u32> {
+        let mut bearers = BTreeSet::new();
+        for folder in &self.folders {
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                let name = entry.file_name();
+                let found = name.to_str().and_then(|name| name.split_once('.'));
+                if let Some((id, found)) = found
+                    && found == mark
+                    && self.counts(&entry.path())
+                {
+                    bearers.extend(id.parse::<u32>());
+                }
+            }
+        }
+        bearers
+    }
+
     fn counts(&self, path: &Path) -> bool {
         fs::read_link(path).is_ok_and(|target| target == self.boot)
     }
@@ -206,6 +224,14 @@ impl Succession {
         let programs = lookup_programs(self.namespace.as_fd()).unwrap_or_default();
         let mut before = programs.iter().take_while(|id| **id != self.program);
         before.any(|id| self.says(ANSWERS, *id))
+    }
+
+    /// Programs of agents that kept the maps of expectations in this boot, but for this one's: one that
+    /// ended keeps its mark for a while. Nothing where agents have no folder.
+    pub fn planners(&self) -> BTreeSet<u32> {
+        let mut planners = self.marks.bearers(PLANS);
+        planners.remove(&self.program);
+        planners
     }
 
     /// Asks the kernel.

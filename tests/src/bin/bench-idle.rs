@@ -1,5 +1,6 @@
 //! `cargo xtask bench idle`: processor time of the agent on a node where nobody sends anything and
-//! every path of both families is probed. The peer in the same run is the agent without a sentinel.
+//! every path of both families is probed; the same beside the pod probe, and what that takes itself.
+//! The peer in the same run is the agent without a sentinel.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,12 +11,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Parser;
 use node_tests::detect::{Load, Stage};
+use node_tests::pod_probe::{self, Placed, Probes};
 use node_tests::rules::Backend;
-use node_tests::usage;
+use node_tests::usage::{self, Memory};
 use node_tests::world::agent_binary;
 
 /// Percent of one processor, design's promise.
 const PROMISED: f64 = 0.5;
+/// Place of the pod probe's Service in the address plan.
+const PROBE_SERVICE: u8 = 4;
+/// Pods with a pod probe: one on this node, two elsewhere.
+const PROBES: [Placed; 3] = [
+    ("client-1", None),
+    ("web-3", Some("far-a")),
+    ("api-2", Some("far-b")),
+];
 /// What start allocated is freed, and the first looks are over.
 const CALM: Duration = Duration::from_secs(3);
 
@@ -42,6 +52,24 @@ struct Used {
 }
 
 impl Used {
+    fn between(before: &Counters, after: &Counters, lasted: Duration) -> Self {
+        let seconds = lasted.as_secs_f64();
+        let percent =
+            |after: Duration, before: Duration| (after - before).as_secs_f64() / seconds * 100.0;
+        let mut threads = BTreeMap::new();
+        for (id, (name, ns)) in &after.threads {
+            let earlier = before.threads.get(id).map_or(0, |(_, ns)| *ns);
+            let [now, earlier] = [*ns, earlier].map(Duration::from_nanos);
+            *threads.entry(name.clone()).or_default() += percent(now, earlier);
+        }
+        Self {
+            threads,
+            user: percent(after.user, before.user),
+            system: percent(after.system, before.system),
+            wakeups: (after.switches - before.switches) as f64 / seconds,
+        }
+    }
+
     fn total(&self) -> f64 {
         self.threads.values().sum()
     }
@@ -57,46 +85,65 @@ fn main() -> Result<()> {
         "--sentinel-pod-address",
         "10.244.0.99,fd00:10:244::99",
     ];
-    let with = measure(&args, &agent, &all)?;
-    let peer = measure(
-        &args,
-        &agent,
-        &["--log-filter", "warn", "--sentinel", "off"],
-    )?;
+    let plain = stage(&agent, &all)?;
+    let with = measure(&args, "all paths probed", &[plain.agent.pid()])?.remove(0);
+    drop(plain);
+    let mut probed = stage(&agent, &all)?;
+    let probes = start_probes(&mut probed, &agent)?;
+    let pids = [
+        probed.agent.pid(),
+        probes.pids().next().context("no probe")?,
+    ];
+    let beside = measure(&args, "beside the pod probe", &pids)?;
+    let memory = usage::memory(pids[1])?;
+    drop((probes, probed));
+    let off = stage(&agent, &["--log-filter", "warn", "--sentinel", "off"])?;
+    let peer = measure(&args, "no sentinel", &[off.agent.pid()])?.remove(0);
     print_table(&with, &peer);
+    print_probe(&with, &beside, memory);
     Ok(())
 }
 
-fn measure(args: &Args, binary: &Path, options: &[&str]) -> Result<Used> {
+/// An idle node, and its agent.
+fn stage(binary: &Path, options: &[&str]) -> Result<Stage> {
     let probed = !options.contains(&"off");
     let stage = Stage::build(binary, Backend::Nftables, Load::Idle, options, probed)?;
     if probed {
         println!("{} lanes are probed", stage.lanes()?);
     }
+    Ok(stage)
+}
+
+/// Starts pod probes, the first on the node.
+fn start_probes(stage: &mut Stage, binary: &Path) -> Result<Probes> {
+    let service = pod_probe::service(&stage.world, PROBE_SERVICE, &PROBES);
+    stage.manifests.add(service)?;
+    stage.rules.install()?;
+    Probes::start(&stage.world, binary, PROBE_SERVICE, &PROBES)
+}
+
+/// What processes use in the same time.
+fn measure(args: &Args, name: &str, pids: &[u32]) -> Result<Vec<Used>> {
     thread::sleep(CALM);
-    let pid = stage.agent.pid();
-    let (start, before) = (Instant::now(), read(pid)?);
-    thread::sleep(Duration::from_secs(args.seconds));
-    let (after, seconds) = (read(pid)?, start.elapsed().as_secs_f64());
-    let percent =
-        |after: Duration, before: Duration| (after - before).as_secs_f64() / seconds * 100.0;
-    let mut threads = BTreeMap::new();
-    for (id, (name, ns)) in &after.threads {
-        let earlier = before.threads.get(id).map_or(0, |(_, ns)| *ns);
-        let [now, earlier] = [*ns, earlier].map(Duration::from_nanos);
-        *threads.entry(name.clone()).or_default() += percent(now, earlier);
-    }
-    let used = Used {
-        threads,
-        user: percent(after.user, before.user),
-        system: percent(after.system, before.system),
-        wakeups: (after.switches - before.switches) as f64 / seconds,
+    let all = |pids: &[u32]| {
+        pids.iter()
+            .map(|pid| read(*pid))
+            .collect::<Result<Vec<_>>>()
     };
+    let (start, before) = (Instant::now(), all(pids)?);
+    thread::sleep(Duration::from_secs(args.seconds));
+    let (after, lasted) = (all(pids)?, start.elapsed());
+    let used: Vec<Used> = (before.iter().zip(&after))
+        .map(|(before, after)| Used::between(before, after, lasted))
+        .collect();
+    let totals: Vec<String> = used
+        .iter()
+        .map(|used| format!("{:.2} %", used.total()))
+        .collect();
     println!(
-        "{} s, sentinel {}: {:.2} % of a processor",
+        "{} s, {name}: {} of a processor",
         args.seconds,
-        if probed { "on" } else { "off" },
-        used.total()
+        totals.join(" and ")
     );
     Ok(used)
 }
@@ -170,4 +217,24 @@ fn print_table(with: &Used, peer: &Used) {
     row("in user mode", unit, None, with.user, peer.user);
     row("in the kernel", unit, None, with.system, peer.system);
     row("wakeups", "a second", None, with.wakeups, peer.wakeups);
+}
+
+/// `beside` is the agent beside the pod probe, and the probe itself.
+fn print_probe(alone: &Used, beside: &[Used], memory: Memory) {
+    println!("\n| figure | with the pod probe | unit | peer: without | ratio |");
+    println!("|---|---:|---|---:|---:|");
+    if let [agent, probe] = beside {
+        let (with, without) = (agent.total(), alone.total());
+        let unit = "% of a processor";
+        println!(
+            "| the agent | {with:.2} | {unit} | {without:.2} | {:.1} |",
+            with / without
+        );
+        println!(
+            "| the pod probe itself | {:.2} | {unit} | | |",
+            probe.total()
+        );
+    }
+    let peak = memory.peak_kib as f64 / 1024.0;
+    println!("| its memory at most | {peak:.1} | MiB | | |");
 }

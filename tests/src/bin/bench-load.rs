@@ -12,10 +12,12 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use agent_common::abi::program;
+use anyhow::{Context as _, Result};
 use clap::Parser;
 use node_tests::detect::{Load, Stage, nearest_rank};
 use node_tests::load::{Dialers, Felt, Sink, push};
+use node_tests::observer::{LO, Observer};
 use node_tests::rules::Backend;
 use node_tests::traffic::Flood;
 use node_tests::usage;
@@ -36,6 +38,8 @@ const RATES: [Option<u32>; 3] = [Some(1_000), Some(10_000), None];
 const MOST_ADDED: f64 = 0.5;
 /// Promise: bulk beside that of a node without the agent.
 const LEAST_BULK: f64 = 0.98;
+/// Runs of a program that does nothing.
+const EMPTY_RUNS: u32 = 2_000_000;
 const OPTIONS: [&str; 2] = ["--log-filter", "warn"];
 
 /// What the agent costs under load
@@ -130,20 +134,24 @@ fn at_rates(
     lasts: Duration,
 ) -> Result<f64> {
     let _stats = aya::sys::enable_stats(aya::sys::Stats::RunTime)?;
+    let clock = clock()?;
+    println!(
+        "\nThe kernel's figures contain its readings of the clock, {clock:?} a run, which are taken off here."
+    );
     thread::sleep(Duration::from_secs(5));
     println!(
         "\n| loop | wanted, 1/s | new connections, 1/s | agent, % of a processor | programs, % | added to idle, % | programs: runs a second, ns each |"
     );
     println!("|---|---:|---:|---:|---:|---:|---|");
-    let idle = cost(agent, || {
+    let idle = cost(agent, clock, || {
         thread::sleep(lasts);
         Ok(0)
     })?;
     idle.print("idle", None, 0.0);
     let mut most = 0_f64;
     for rate in RATES {
-        let closed = cost(agent, || closed(world, inside, outside, rate, lasts))?;
-        let open = cost(agent, || {
+        let closed = cost(agent, clock, || closed(world, inside, outside, rate, lasts))?;
+        let open = cost(agent, clock, || {
             let flood = Flood::start(world, outside, rate.unwrap_or(FLOOD))?;
             thread::sleep(lasts);
             Ok(flood.sent())
@@ -193,7 +201,21 @@ struct Cost {
     programs: BTreeMap<String, usage::Runs>,
 }
 
-fn cost(agent: &Agent, load: impl FnOnce() -> Result<u64>) -> Result<Cost> {
+/// What the kernel's figures say of a program that does nothing.
+fn clock() -> Result<Duration> {
+    let observer = Observer::load(&[])?.context("the programs cannot be loaded here")?;
+    let runs = || -> Result<_> {
+        let info = observer.program(program::EMPTY)?.info()?;
+        Ok((info.run_count(), info.run_time()))
+    };
+    let (count, time) = runs()?;
+    observer.time(program::EMPTY, &[0; 64], LO, EMPTY_RUNS)?;
+    let (count_after, time_after) = runs()?;
+    let count = u32::try_from(count_after - count)?;
+    Ok((time_after - time) / count.max(1))
+}
+
+fn cost(agent: &Agent, clock: Duration, load: impl FnOnce() -> Result<u64>) -> Result<Cost> {
     let (used, ran) = (processor(agent)?, usage::programs(agent.pid())?);
     let start = Instant::now();
     let connections = load()?;
@@ -202,7 +224,8 @@ fn cost(agent: &Agent, load: impl FnOnce() -> Result<u64>) -> Result<Cost> {
     for (name, runs) in &mut programs {
         let before = ran.get(name).copied().unwrap_or_default();
         runs.count -= before.count;
-        runs.time -= before.time;
+        let counted = clock.as_nanos() as u64 * runs.count;
+        runs.time = (runs.time - before.time).saturating_sub(Duration::from_nanos(counted));
     }
     Ok(Cost {
         seconds,

@@ -14,6 +14,8 @@ use super::words::{codes_line, described, shown, tail, verdict_line};
 use crate::manifests::AUTOSCALER_TAINT;
 use crate::watch::Codes;
 
+mod overlay;
+
 /// The Service whose endpoint is swapped, as the verdict names it.
 const SWAPPED: &str = "demo/web";
 
@@ -50,6 +52,7 @@ pub(super) fn play(stage: &mut Stage, timeline: &mut Timeline) -> Result<bool> {
     let doubted = play.flushed()?;
     play.doubted(&doubted)?;
     play.forwarding_off()?;
+    play.overlay_dead()?;
     play.dropped()?;
     play.swapped()?;
     play.tainted()?;

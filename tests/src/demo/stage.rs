@@ -15,12 +15,17 @@ use super::signals;
 use super::timeline::{Kind, Style, Timeline, span};
 use super::verdict::VerdictWatch;
 use crate::manifests::{Manifests, Sentinel, Service};
+use crate::pod_probe::{self, Placed, Probes};
 use crate::rules::{Backend, Rules};
 use crate::traffic::{Client, Plan, Server, Tally};
+use crate::tunnels::tunnels;
 use crate::watch::Watch;
 use crate::world::{Agent, Builder, Family, World};
 
 const PORT: u16 = 8080;
+/// The pod probe's place in the address plan, and its pods.
+const PROBE_INDEX: u8 = 4;
+const PROBED: [Placed; 2] = [("client-1", None), ("web-3", None)];
 /// Options of the agent beside the world's: a short dwell, or the demo would mostly wait for it.
 const OPTIONS: [&str; 2] = ["--flap-dwell", "1s"];
 /// How often /healthz and /livez are asked.
@@ -98,6 +103,21 @@ fn start_clients(world: &World, services: &[Service]) -> Result<Vec<Client>> {
 }
 
 impl Stage {
+    /// Tunnels between the nodes, and the pod probe on both.
+    pub(super) fn start_probes(&mut self) -> Result<Probes> {
+        tunnels(&self.world)?;
+        let service = pod_probe::service(&self.world, PROBE_INDEX, &PROBED);
+        self.manifests.add(service)?;
+        self.rules.install()?;
+        Probes::start(&self.world, &self.binary, PROBE_INDEX, &PROBED)
+    }
+
+    /// After the probes ended: their Service.
+    pub(super) fn remove_probes(&mut self) -> Result<()> {
+        self.manifests.remove("pathproof-echo")?;
+        self.rules.install()
+    }
+
     /// Puts everything up, in the order that the timeline tells.
     pub(super) fn build(
         binary: &Path,

@@ -73,6 +73,15 @@ fn maps_are_read_again_also_where_nothing_changed() {
     assert!(scene.check().has("read maps"));
 }
 
+/// It came and went before anything else happened.
+#[test]
+fn maps_of_a_successor_that_stayed_for_a_moment_are_read_again() {
+    let mut scene = Scene::probed();
+    scene.succeed(Successor::Plans);
+    scene.succeed(Successor::None);
+    assert!(scene.check().has("read maps"));
+}
+
 /// The former plan of this agent is not what the maps hold now.
 #[test]
 fn a_service_that_went_meanwhile_is_forgotten() {

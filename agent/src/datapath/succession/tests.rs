@@ -65,6 +65,21 @@ fn an_agent_says_what_it_does() {
     assert!(!dir.path().join(FOLDER).exists());
 }
 
+#[test]
+fn who_kept_the_maps_is_known_after_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let marks = || Marks::new(None, Some(dir.path()));
+    let (own, other) = (program(), program());
+    let own = agent(own, marks());
+    own.plan();
+    assert_eq!(own.planners(), BTreeSet::new());
+    let ended = agent(other, marks());
+    assert_eq!(own.planners(), BTreeSet::new(), "it has not kept them");
+    ended.plan();
+    drop(ended);
+    assert_eq!(own.planners(), BTreeSet::from([other]));
+}
+
 /// A process that holds all names of a program before the agent that loads it.
 #[test]
 fn names_that_another_process_holds_say_nothing_of_a_marked_program() {
