@@ -15,6 +15,7 @@ mod dropin_cleanup;
 mod faults;
 mod first;
 mod five;
+mod flannel;
 mod fleet;
 mod in_cluster;
 mod ipvs;

@@ -26,8 +26,10 @@ pub(crate) struct Module {
     pub(crate) version: &'static str,
     /// Sets variables at link time: the version that a program says it has.
     pub(crate) variables: &'static [(&'static str, &'static str)],
-    /// Packages below `path`; the last part is the program's name.
+    /// Packages below `path`, or "." for itself; the last part is the program's name.
     pub(crate) programs: &'static [&'static str],
+    /// Some of it is written in C.
+    pub(crate) needs_c: bool,
     /// Expected time of the first build, for people: "5 min".
     pub(crate) takes: &'static str,
     /// Packages that a build from nothing compiles, about: for the progress alone.
@@ -44,7 +46,7 @@ impl Module {
             .programs
             .iter()
             .copied()
-            .filter(|package| !folder.join(program(package)).is_file())
+            .filter(|package| !folder.join(self.program(package)).is_file())
             .collect();
         if !missing.is_empty() {
             self.build(&missing)?;
@@ -66,7 +68,10 @@ impl Module {
 
     fn build(&self, packages: &[&str]) -> Result<()> {
         let go = find::find()?;
-        let names: Vec<&str> = packages.iter().map(|package| program(package)).collect();
+        let names: Vec<&str> = packages
+            .iter()
+            .map(|package| self.program(package))
+            .collect();
         eprintln!(
             "building {} {} with {} into target/tools: once, about {} on 2 processors",
             names.join(", "),
@@ -77,7 +82,7 @@ impl Module {
         let mut command = Command::new(&go.program);
         command
             .current_dir(self.source())
-            .env("CGO_ENABLED", "0")
+            .env("CGO_ENABLED", if self.needs_c { "1" } else { "0" })
             .env("GOTOOLCHAIN", "auto")
             // A workspace file or flags of the user's must not change what is built.
             .env("GOWORK", "off")
@@ -87,13 +92,22 @@ impl Module {
             .arg("-o")
             // With the separator it is a folder, also for one program.
             .arg(self.folder().join(""))
-            .args(
-                packages
-                    .iter()
-                    .map(|package| format!("{}/{package}", self.path)),
-            )
+            .args(packages.iter().map(|package| self.package(package)))
             .stderr(Stdio::piped());
         self.follow(&mut command)
+    }
+
+    fn package(&self, package: &str) -> String {
+        match package {
+            "." => self.path.to_owned(),
+            package => format!("{}/{package}", self.path),
+        }
+    }
+
+    /// The program that a package is built to.
+    fn program<'a>(&'a self, package: &'a str) -> &'a str {
+        let path = if package == "." { self.path } else { package };
+        path.rsplit('/').next().unwrap_or(path)
     }
 
     /// Small, and of the version that others are told.
@@ -140,11 +154,6 @@ impl Module {
     }
 }
 
-/// The program that a package is built to.
-fn program(package: &str) -> &str {
-    package.rsplit('/').next().unwrap_or(package)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,7 +168,7 @@ mod tests {
             let pin = format!("{} {}", module.path, module.version);
             assert!(text.contains(&pin), "{} has no {pin}", file.display());
             for package in module.programs {
-                let tool = format!("{}/{package}\n", module.path);
+                let tool = format!("{}\n", module.package(package));
                 assert!(text.contains(&tool), "{} has no {tool}", file.display());
             }
         }

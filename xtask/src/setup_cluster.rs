@@ -34,6 +34,7 @@ const SERVERS: Module = Module {
         ("k8s.io/component-base/version.gitMinor", "36"),
     ],
     programs: &["cmd/kube-apiserver", "cmd/kube-proxy"],
+    needs_c: false,
     takes: "5 min",
     compiles: 2000,
 };
@@ -41,6 +42,7 @@ const SERVERS: Module = Module {
 /// kubectl, which knows kustomize as well.
 const KUBECTL: Module = Module {
     programs: &["cmd/kubectl"],
+    needs_c: false,
     takes: "1 min",
     compiles: 900,
     ..SERVERS
@@ -53,6 +55,7 @@ const NODE: Module = Module {
         "cmd/kube-controller-manager",
         "cmd/kube-scheduler",
     ],
+    needs_c: false,
     takes: "4 min",
     compiles: 1500,
     ..SERVERS
@@ -68,6 +71,7 @@ const CONTAINERD: Module = Module {
         versions::CONTAINERD,
     )],
     programs: &["cmd/containerd", "cmd/containerd-shim-runc-v2", "cmd/ctr"],
+    needs_c: false,
     takes: "2 min",
     compiles: 1000,
 };
@@ -85,8 +89,22 @@ const CNI: Module = Module {
         "plugins/meta/bandwidth",
         "plugins/meta/portmap",
     ],
+    needs_c: false,
     takes: "10 s",
     compiles: 100,
+};
+
+/// The overlay of one of the cluster tests.
+const FLANNEL: Module = Module {
+    name: "flannel",
+    path: "github.com/flannel-io/flannel",
+    version: versions::FLANNEL,
+    variables: &[],
+    programs: &["."],
+    // For a back end that no test uses.
+    needs_c: true,
+    takes: "1 min",
+    compiles: 900,
 };
 
 /// Installs charts.
@@ -101,6 +119,7 @@ const HELM: Module = Module {
         ("helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor", "36"),
     ],
     programs: &["cmd/helm"],
+    needs_c: false,
     takes: "1 min",
     compiles: 1100,
 };
@@ -129,7 +148,7 @@ const PROMTOOL: Program = Program {
 };
 
 #[cfg(test)]
-pub(crate) const MODULES: [Module; 6] = [SERVERS, KUBECTL, NODE, CONTAINERD, CNI, HELM];
+pub(crate) const MODULES: [Module; 7] = [SERVERS, KUBECTL, NODE, CONTAINERD, CNI, FLANNEL, HELM];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -153,6 +172,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             promtool,
         } = prometheus()?;
         places.extend([helm, kubectl, containerd, cni, runc, prometheus, promtool]);
+        places.push(flannel()?);
     }
     for place in places {
         println!("ready: {}", place.display());
@@ -226,6 +246,11 @@ pub(crate) fn prometheus() -> Result<Prometheus> {
 /// The CNI plugins, for the worlds that they make.
 pub(crate) fn cni_plugins() -> Result<PathBuf> {
     CNI.ready()
+}
+
+/// flannel's daemon, for the cluster test of it.
+pub(crate) fn flannel() -> Result<PathBuf> {
+    FLANNEL.ready()
 }
 
 fn debian() -> PathBuf {

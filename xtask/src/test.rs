@@ -248,6 +248,9 @@ fn cluster_tests(args: &Args) -> Result<Counted> {
         }
         Err(error) => eprintln!("the cluster tests are skipped: {error:#}"),
     }
+    if let Err(error) = setup_cluster::flannel() {
+        eprintln!("the test with flannel is skipped: {error:#}");
+    }
     with_chart_tools(&mut command);
     follow_in_world(&mut command, args)
 }

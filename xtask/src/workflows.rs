@@ -15,6 +15,7 @@ pub(crate) const ACTIONLINT: Module = Module {
     version: "v1.7.12",
     variables: &[],
     programs: &["cmd/actionlint"],
+    needs_c: false,
     takes: "15 s",
     compiles: 90,
 };

@@ -7,5 +7,7 @@ pub const KUBERNETES: &str = "v1.36.3";
 pub const CONTAINERD: &str = "v2.4.2";
 /// The CNI plugins.
 pub const CNI: &str = "v1.9.1";
+/// flannel: the newest whose modules can all be had.
+pub const FLANNEL: &str = "v0.27.4";
 /// Helm.
 pub const HELM: &str = "v3.22.0";

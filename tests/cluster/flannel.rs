@@ -1,0 +1,147 @@
+//! Two nodes whose overlay flannel's own daemon makes, with real kube-proxy and API server: healthy, then
+//! dead on the other node's side.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use node_tests::built::{folder, versions};
+use node_tests::cluster::{ControlPlane, Mode, Process, install_node};
+use node_tests::manifests::Service;
+use node_tests::scene::{assert_never_503, throughout};
+use node_tests::traffic::Plan;
+use node_tests::tunnels::path;
+use node_tests::world::layout::WORKER_NAME;
+use node_tests::world::{Family, NODE_NAME, Namespace};
+use serde_json::{Value, json};
+
+use crate::scene::{PATIENCE, Scene, until};
+
+/// The nodes' ranges of both families are parts of these.
+const NETWORK: &str = r#"{"Network": "10.244.0.0/16", "EnableIPv6": true,
+"IPv6Network": "fd00:10:244::/48", "IPv6SubnetLen": 64, "Backend": {"Type": "vxlan"}}"#;
+/// Devices of both families.
+const DEVICES: [&str; 2] = ["flannel.1", "flannel-v6.1"];
+const CALM: Duration = Duration::from_secs(20);
+
+#[test]
+fn an_overlay_of_flannel_proves_by_answers_and_is_named_when_it_dies() {
+    let test = "an_overlay_of_flannel_proves_by_answers_and_is_named_when_it_dies";
+    let daemon = folder("flannel", versions::FLANNEL).join("flannel");
+    if !daemon.is_file() {
+        eprintln!("SKIPPED: {test} needs flannel (run `cargo xtask setup-cluster --all`)");
+        return;
+    }
+    let Some(mut scene) = Scene::bare(test, Mode::Nftables) else {
+        return;
+    };
+    let _daemons = overlay(&scene, &daemon);
+    dial_far(&mut scene);
+    scene.start_agent(&[]);
+    scene.wait_proven();
+    scene.traffic();
+    let watch = scene.watch_healthy();
+    wait(&scene, "the other node answers", |report| {
+        report["peers"]["answering"] == 1
+    });
+    throughout(CALM, || {
+        let report = scene.agent().verdict().expect("a report");
+        assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
+    });
+
+    let worker = &scene.world.worker;
+    worker.nft(&path("input", "")).expect("a dead overlay");
+    wait(&scene, "the overlay is named", |report| {
+        report["verdict"]["state"] == "degraded" && report["verdict"]["cause"] == "overlay"
+    });
+    worker.nft("delete table inet path").expect("repair");
+    wait(&scene, "proven again", |report| {
+        report["verdict"]["state"] == "proven"
+    });
+    assert_never_503(&watch);
+}
+
+/// flannel on both nodes, in place of the routes between them.
+fn overlay(scene: &Scene, daemon: &Path) -> [Process; 2] {
+    let (world, dir) = (&scene.world, scene.world.dir());
+    fs::write(dir.join("net-conf.json"), NETWORK).expect("write");
+    let node = scene.manifests.dir().join("node.yaml");
+    let node = fs::read_to_string(node).expect("the scene's Node");
+    let file = dir.join("node-2.yaml");
+    let node = node.replace(NODE_NAME, WORKER_NAME);
+    let node = node.replace("10.244.0.0/24", "10.244.1.0/24");
+    let node = node.replace("fd00:10:244::/64", "fd00:10:244:1::/64");
+    fs::write(&file, node).expect("write");
+    install_node(&scene.api, &file, WORKER_NAME).expect("a Node");
+    for name in [NODE_NAME, WORKER_NAME] {
+        // As the node controller does; flannel ends on a Node without any.
+        let annotated =
+            json!({ "metadata": { "annotations": { "node.alpha.kubernetes.io/ttl": "0" } } });
+        let patched = scene
+            .api
+            .patch(&format!("/api/v1/nodes/{name}"), &annotated);
+        patched.expect("annotate");
+    }
+    let daemons = [
+        (&world.node, NODE_NAME, scene.far()),
+        (&world.worker, WORKER_NAME, ControlPlane::address()),
+    ]
+    .map(|(ns, name, server)| start(scene, daemon, ns, name, server));
+    let made = until(PATIENCE, || {
+        let there = |ns: &Namespace| DEVICES.iter().all(|device| ns.ifindex(device).is_ok());
+        (there(&world.node) && there(&world.worker)).then_some(())
+    });
+    assert!(
+        made.is_some(),
+        "{}",
+        daemons.each_ref().map(Process::log).concat()
+    );
+    daemons
+}
+
+fn start(scene: &Scene, daemon: &Path, ns: &Namespace, name: &str, server: SocketAddr) -> Process {
+    let dir = scene.world.dir();
+    let file = |suffix: &str| dir.join(format!("{name}.{suffix}"));
+    let config = scene.control.admin_kubeconfig();
+    let config = config.replace(&ControlPlane::address().to_string(), &server.to_string());
+    fs::write(file("kubeconfig"), config).expect("write");
+    let mut command = ns.command(daemon);
+    command
+        .env("NODE_NAME", name)
+        .args([
+            "--kube-subnet-mgr",
+            "--iface=eth0",
+            "--iptables-forward-rules=false",
+        ])
+        .arg("--kubeconfig-file")
+        .arg(file("kubeconfig"))
+        .arg("--net-config-path")
+        .arg(dir.join("net-conf.json"))
+        .arg("--subnet-file")
+        .arg(file("env"));
+    Process::start(command, &format!("flannel-{name}"), dir).expect("flannel")
+}
+
+/// A Service whose endpoint is on the other node alone, and pods that dial it.
+fn dial_far(scene: &mut Scene) {
+    let far = Service::new("far", 4, [scene.world.pod("web-3")]);
+    scene.manifests.add(far).expect("a Service");
+    scene.put("far");
+    for family in Family::ALL {
+        let target = SocketAddr::new(scene.manifests.service("far").cluster_ip(family), 80);
+        for pod in ["client-1", "client-2"] {
+            let plan = Plan::from_pod(&scene.world, scene.world.pod(pod), target);
+            scene.clients.push(plan.start().expect("a client"));
+        }
+    }
+}
+
+fn wait(scene: &Scene, what: &str, holds: impl Fn(&Value) -> bool) {
+    let mut last = Value::Null;
+    let seen = until(PATIENCE, || {
+        last = scene.agent().verdict().ok()?;
+        holds(&last).then_some(())
+    });
+    assert!(seen.is_some(), "never: {what}: {last:#}");
+}
