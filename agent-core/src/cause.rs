@@ -200,11 +200,13 @@ pub enum Cause {
     Overlay,
     /// Small packets pass between nodes, and large ones do not.
     Mtu,
+    /// The Node says that its pods have no network.
+    Cni,
 }
 
 impl Cause {
     /// Names as metrics and `/verdict` show them.
-    const NAMES: [(Cause, &'static str); 13] = [
+    const NAMES: [(Cause, &'static str); 14] = [
         (Cause::Leaked, "leaked"),
         (Cause::Refused, "refused"),
         (Cause::Misrouted, "misrouted"),
@@ -218,8 +220,9 @@ impl Cause {
         (Cause::ConntrackFull, "conntrack_full"),
         (Cause::Overlay, "overlay"),
         (Cause::Mtu, "mtu"),
+        (Cause::Cni, "cni"),
     ];
-    pub const ALL: [Cause; 13] = firsts(&Self::NAMES);
+    pub const ALL: [Cause; 14] = firsts(&Self::NAMES);
 
     pub fn of(failure: Failure) -> Cause {
         Failure::CAUSES[failure as usize].1

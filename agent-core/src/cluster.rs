@@ -54,6 +54,9 @@ pub struct NodeFacts {
     pub deleting: bool,
     /// Condition `Ready` is Unknown: the control plane does not hear the node's kubelet.
     pub unheard: bool,
+    /// What the Node's conditions say is wrong with its pods' network, in their words.
+    #[serde(default)]
+    pub network: Option<Box<str>>,
     /// The annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT), as it stands there.
     #[serde(default)]
     pub enforcement: Option<Box<str>>,

@@ -111,6 +111,10 @@ pub struct Facts {
     pub unknown_claims: Option<ObjectName>,
     /// The sentinel.
     pub sentinel: Sentinel,
+    /// Families in which pods of other nodes answer for the pod probe: this node's is expected after its
+    /// boot.
+    #[serde(default)]
+    pub pods_expected: [bool; FAMILIES],
     /// In what way the cluster uses an address of the sentinel's, in words.
     pub taken: Option<String>,
 }

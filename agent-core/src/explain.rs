@@ -140,6 +140,9 @@ impl Words<'_> {
                      them; the way out may be broken"
                 )
             }
+            Evidence::Network { said } => {
+                format!("the Node says that its pods have no network: {said}")
+            }
             Evidence::Cuts { transfers, since } => format!(
                 "{transfers} large transfers of the pod probe failed since {} ago, and its small ones \
                  passed",
@@ -174,6 +177,10 @@ impl Words<'_> {
                 let (client, ago) = (client(*path), self.ago(*at));
                 format!("a new connection from {client} got through {ago} ago")
             }
+            Evidence::Boot { at, .. } if self.finding.rule == Rule::StartingPods => format!(
+                "no connection of a pod got through yet, {} after boot: the pod probe is waited for",
+                self.ago(*at)
+            ),
             Evidence::Boot { at, never } => {
                 let never = never
                     .as_ref()
@@ -330,6 +337,7 @@ pub fn cause(cause: Cause) -> &'static str {
         Cause::ConntrackFull => "conntrack full, the kernel has no room to track it",
         Cause::Overlay => "overlay, sent to other nodes and not answered",
         Cause::Mtu => "mtu, large packets lost between nodes",
+        Cause::Cni => "cni, pods have no network",
     }
 }
 

@@ -43,6 +43,10 @@ pub struct Inputs {
     pub sentinel_exists: bool,
     /// When the node booted; `CLOCK_MONOTONIC` begins there.
     pub booted: Mono,
+    /// Families in which the pod probe of this node is waited for after its boot.
+    pub pods_expected: [bool; FAMILIES],
+    /// What the Node says is wrong with its pods' network.
+    pub network: Option<Box<str>>,
     /// Usual lag of this node's datapath behind the API, where that is known.
     pub usual_lag: Option<Duration>,
 }

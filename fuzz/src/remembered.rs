@@ -43,6 +43,10 @@ fn go_on(known: &Remembered, observed: bool, now: Mono) {
         families: [observed, true],
         sentinel_exists: false,
         booted: Mono(0),
+        pods_expected: [false; 2],
+        network: None,
+        pods_expected: [false; 2],
+        network: None,
         usual_lag: None,
     };
     let anchor = Anchor {

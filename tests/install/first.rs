@@ -33,6 +33,7 @@ fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
         path_of(&report, Family::V4, "pod") == "proven"
     });
     scene.assert_restricted("pathproof-echo");
+    scene.assert_lost_network_is_named();
 
     let pod = scene.agent();
     let container = &pod["status"]["containerStatuses"][0];
@@ -63,6 +64,40 @@ fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
 }
 
 impl Scene {
+    /// Pods keep running without the CNI's configuration, and no new one gets an address.
+    fn assert_lost_network_is_named(&self) {
+        let cause = || {
+            let report = self.node.verdict().unwrap_or_default();
+            report["verdict"]["cause"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let folder = self
+            .node
+            .world
+            .quick_dir()
+            .expect("a folder")
+            .join("node/cni");
+        let (file, aside) = (
+            folder.join("10-pods.conflist"),
+            folder.join("10-pods.aside"),
+        );
+        std::fs::rename(&file, &aside).expect("take the CNI's configuration away");
+        self.wait("cni is named", || cause() == "cni");
+        let asked = self.node.ask("/healthz").expect("an answer");
+        assert_eq!(
+            asked.status, 200,
+            "it is named and nothing more: {}",
+            asked.body
+        );
+        std::fs::rename(&aside, &file).expect("give it back");
+        self.wait("proven again", || cause().is_empty());
+        self.wait("the Node is ready", || {
+            self.node.condition("Ready") == "True"
+        });
+    }
+
     /// The pods of a DaemonSet pass the strictest Pod Security level.
     fn assert_restricted(&self, set: &str) {
         let strict = "pod-security.kubernetes.io/enforce=restricted";

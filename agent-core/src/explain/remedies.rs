@@ -129,6 +129,12 @@ fn entry(cause: Cause) -> Entry {
              the pods' interfaces with that of the uplink less the tunnel's header (50 bytes for VXLAN, 60 or 80 \
              for WireGuard), and let ICMP type 3 code 4 and ICMPv6 type 2 pass.",
         ),
+        Cause::Cni => (
+            &["kubectl describe node NODE", "ls /etc/cni/net.d"],
+            "No new pod gets an address on this node, and pods that run may be cut off. Look for the CNI's \
+             agent on this node (its pod, its log) and for its configuration below /etc/cni/net.d; kubelet \
+             looks there again every few seconds.",
+        ),
         Cause::Overlay => (
             &["ip -s -d link show type vxlan", "ip route"],
             "The node sends to other nodes, and the network between them loses it. Look for a firewall \

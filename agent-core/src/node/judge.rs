@@ -347,6 +347,8 @@ impl Judge {
             families: self.facts.families,
             sentinel_exists: self.sentinel.as_ref().is_some_and(Watched::exists),
             booted: Mono(0),
+            pods_expected: self.facts.pods_expected,
+            network: (self.facts.node.as_ref()).and_then(|node| node.network.clone()),
             usual_lag: self.ledger.sentinel.usual_lag(),
         };
         let mut verdict = verdict(&self.ledger, &inputs, self.now).following(self.last.as_ref());

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use agent_common::service::Family;
+use agent_common::service::{FAMILIES, Family};
 
 use crate::cause::Failure;
-use crate::cluster::{Change, ObjectName};
+use crate::cluster::{Change, EndpointFacts, ObjectName};
 use crate::effect::{Effect, Effects, Notice};
 use crate::event::{Event, Facts, Successor, ViewUpdate};
 use crate::evidence::{Sighting, ip_of};
@@ -219,17 +219,29 @@ impl Setting {
         }
     }
 
-    /// Addresses of the pod probe on this node.
-    fn own_probes(&self) -> Vec<IpAddr> {
+    /// Pods of the pod probe.
+    fn probes(&self) -> impl Iterator<Item = &EndpointFacts> {
         let service = self.rule.as_ref().map(|rule| ObjectName {
             namespace: Arc::clone(&rule.service.namespace),
             name: ECHO_SERVICE.into(),
         });
         let state = service.and_then(|service| self.view.state(&service));
         let slices = state.into_iter().flat_map(|state| &state.slices);
-        let endpoints = slices.flat_map(|slice| &slice.endpoints);
-        let local = endpoints.filter(|endpoint| endpoint.local);
+        slices.flat_map(|slice| &slice.endpoints)
+    }
+
+    /// Addresses of the pod probe on this node.
+    fn own_probes(&self) -> Vec<IpAddr> {
+        let local = self.probes().filter(|endpoint| endpoint.local);
         local.map(|endpoint| ip_of(&endpoint.address)).collect()
+    }
+
+    fn pods_expected(&self) -> [bool; FAMILIES] {
+        let elsewhere = |endpoint: &&EndpointFacts| endpoint.ready && !endpoint.local;
+        let addresses: Vec<IpAddr> = (self.probes().filter(elsewhere))
+            .map(|endpoint| ip_of(&endpoint.address))
+            .collect();
+        [IpAddr::is_ipv4, IpAddr::is_ipv6].map(|is| addresses.iter().any(is))
     }
 
     /// Searching takes time that grows with the cluster: once at first, then at checks after which
@@ -280,6 +292,7 @@ impl Setting {
             missing: self.planner.missing(),
             unknown_claims: self.state.unknown_claims.clone(),
             sentinel: self.sentinel(),
+            pods_expected: self.pods_expected(),
             taken: self.taken.clone(),
         }))
     }

@@ -80,6 +80,8 @@ pub enum Rule {
     DegradedByPeers,
     /// Large transfers of the pod probe do not get through, and small ones do.
     DegradedByCuts,
+    /// The Node says that its pods have no network.
+    DegradedByNode,
     /// Probes fail, and a real connection of the same path gets through.
     DegradedContradicted,
     /// Probes from outside the cluster's ranges fail, those of pods pass.
@@ -98,6 +100,8 @@ pub enum Rule {
     ProvenByConnection,
     /// A probe got through.
     ProvenByProbe,
+    /// The boot is young, and no connection of pods got through yet, which the pod probe will make.
+    StartingPods,
     /// Nothing is proven yet, and the boot is young.
     Starting,
     /// The observer was not read for too long.
@@ -134,6 +138,7 @@ impl Rule {
             | Rule::DegradedUnheard
             | Rule::DegradedByPeers
             | Rule::DegradedByCuts
+            | Rule::DegradedByNode
             | Rule::DegradedContradicted
             | Rule::DegradedFiltered
             | Rule::DegradedAside
@@ -142,7 +147,7 @@ impl Rule {
                 State::Suspect
             }
             Rule::ProvenByConnection | Rule::ProvenByProbe => State::Proven,
-            Rule::Starting => State::Starting,
+            Rule::StartingPods | Rule::Starting => State::Starting,
             _ => State::Unknown,
         }
     }
@@ -227,6 +232,8 @@ pub enum Evidence {
     },
     /// Large transfers of the pod probe that failed.
     Cuts { transfers: u32, since: Mono },
+    /// Words of the Node's conditions.
+    Network { said: Box<str> },
     /// Lanes that accuse the node.
     Probes {
         /// The lanes.

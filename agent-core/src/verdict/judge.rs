@@ -53,7 +53,7 @@ impl<'a> Case<'a> {
     /// The first rule that finds something. Probes name a cause best, so they come first in their
     /// state.
     fn judge(&self) -> Finding {
-        let rules: [(Rule, Find<Self>); 24] = [
+        let rules: [(Rule, Find<Self>); 26] = [
             (Rule::BrokenByProbes, Self::broken_by_probes),
             (Rule::BrokenByConnections, Self::broken_by_connections),
             (Rule::StaleByConnections, Self::stale_by_connections),
@@ -62,6 +62,7 @@ impl<'a> Case<'a> {
             (Rule::DegradedUnheard, Self::degraded_unheard),
             (Rule::DegradedByPeers, Self::degraded_peers),
             (Rule::DegradedByCuts, Self::degraded_cuts),
+            (Rule::DegradedByNode, Self::degraded_by_node),
             (Rule::DegradedContradicted, Self::degraded_contradicted),
             (Rule::DegradedFiltered, Self::degraded_filtered),
             (Rule::DegradedAside, Self::degraded_aside),
@@ -69,6 +70,7 @@ impl<'a> Case<'a> {
             (Rule::SuspectByProbes, Self::suspect_by_probes),
             (Rule::SuspectByConnections, Self::suspect_by_connections),
             (Rule::SuspectByStale, Self::suspect_by_stale),
+            (Rule::StartingPods, Self::starting_pods),
             (Rule::ProvenByConnection, Self::proven_by_connection),
             (Rule::ProvenByProbe, Self::proven_by_probe),
             (Rule::Starting, Self::starting),
@@ -264,11 +266,29 @@ impl<'a> Case<'a> {
         later.then_some((None, Evidence::Connection { path, at }))
     }
 
+    fn is_booting(&self) -> bool {
+        self.now.since(self.inputs.booted) < self.ledger.limits.boot_deadline
+    }
+
     fn starting(&self) -> Option<Found> {
         let at = self.inputs.booted;
-        let early = self.now.since(at) < self.ledger.limits.boot_deadline;
         let never = self.never_worked_lane();
-        (self.lacks_proof() && early).then_some((None, Evidence::Boot { at, never }))
+        (self.lacks_proof() && self.is_booting()).then_some((None, Evidence::Boot { at, never }))
+    }
+
+    /// The sentinel proves the node's rules before there is a network for pods.
+    fn starting_pods(&self) -> Option<Found> {
+        let at = self.inputs.booted;
+        let expected = self.inputs.pods_expected[self.family as usize];
+        let proven = self.evidence.proofs[SourceClass::Pod as usize].is_some();
+        (expected && !proven && self.is_booting())
+            .then_some((None, Evidence::Boot { at, never: None }))
+    }
+
+    /// While the node boots, the network for its pods is being made.
+    fn degraded_by_node(&self) -> Option<Found> {
+        let said = self.inputs.network.clone()?;
+        (!self.is_booting()).then_some((Some(Cause::Cni), Evidence::Network { said }))
     }
 
     fn evidence_too_old(&self) -> Option<Found> {

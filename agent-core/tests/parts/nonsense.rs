@@ -337,6 +337,7 @@ prop_compose! {
 prop_compose! {
     fn facts()(
         flags: [bool; 5],
+        pods_expected: [bool; 2],
         node in prop::option::of(node_facts()),
         missing: [u64; 4],
         families in prop::array::uniform2(prop::option::of(sentinel_family())),
@@ -361,6 +362,7 @@ prop_compose! {
             missing: if whole { Missing::default() } else { missing },
             unknown_claims: None,
             sentinel: Sentinel { exists, altered, families, contested, fleet, fleet_error: None, enforcement: None },
+            pods_expected,
             taken,
         }
     }

@@ -31,6 +31,8 @@ const NOT_SERVED_LABELS: [&str; 2] = [
     "service.kubernetes.io/service-proxy-name",
     "service.kubernetes.io/headless",
 ];
+/// What kubelet says until a CNI plugin is configured, and when its configuration is gone.
+const NO_NETWORK: &str = "NetworkPluginNotReady";
 /// Names the Service of a slice.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// Annotations of Cilium's cluster mesh, now and before 1.13.
@@ -138,6 +140,7 @@ impl Converter {
             taints: taints.map(|taint| taint.key.into()).collect(),
             deleting: node.metadata.deletion_timestamp.is_some(),
             unheard: status.conditions.iter().flatten().any(unheard),
+            network: status.conditions.iter().flatten().find_map(lacks_network),
             enforcement: lookup(&node.metadata.annotations, ENFORCEMENT).map(|text| cut(text, 40)),
         }))))
     }
@@ -396,6 +399,20 @@ fn strings(list: &Option<Vec<String>>) -> impl Iterator<Item = &str> {
 /// The first bytes of a text: anybody may annotate Services and slices, and every node would keep it.
 fn cut(text: &str, most: usize) -> Box<str> {
     text[..text.floor_char_boundary(most)].into()
+}
+
+/// What a condition says is wrong with the pods' network: kubelet's Ready, or NetworkUnavailable, which
+/// clouds' route controllers and some CNIs set.
+fn lacks_network(condition: &NodeCondition) -> Option<Box<str>> {
+    let message = condition.message.as_deref().unwrap_or_default();
+    let said = match (&*condition.type_, &*condition.status) {
+        ("Ready", "False") if message.contains(NO_NETWORK) => message,
+        ("NetworkUnavailable", "True") if message.is_empty() => condition.reason.as_deref()?,
+        ("NetworkUnavailable", "True") => message,
+        _ => return None,
+    };
+    let said: String = said.chars().filter(|of| !of.is_control()).collect();
+    Some(cut(&said, 200))
 }
 
 /// A label or an annotation that is not empty.

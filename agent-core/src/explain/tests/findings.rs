@@ -15,7 +15,7 @@ use crate::report::sample::{self, ago};
 use crate::trace::{ProbePath, Transport};
 use crate::verdict::finding::{FailedLane, LaneLacking, NeverWorked, VoidCause};
 
-const RULES: [Rule; 29] = [
+const RULES: [Rule; 31] = [
     Rule::BrokenByProbes,
     Rule::BrokenByConnections,
     Rule::StaleByConnections,
@@ -24,6 +24,7 @@ const RULES: [Rule; 29] = [
     Rule::DegradedUnheard,
     Rule::DegradedByPeers,
     Rule::DegradedByCuts,
+    Rule::DegradedByNode,
     Rule::DegradedContradicted,
     Rule::DegradedFiltered,
     Rule::DegradedAside,
@@ -33,6 +34,7 @@ const RULES: [Rule; 29] = [
     Rule::SuspectByStale,
     Rule::ProvenByConnection,
     Rule::ProvenByProbe,
+    Rule::StartingPods,
     Rule::Starting,
     Rule::NotSampled,
     Rule::ObserverBlind,
@@ -173,6 +175,9 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
             transfers: 4,
             since: ago(12_000),
         }],
+        Rule::DegradedByNode => vec![Evidence::Network {
+            said: "NetworkPluginNotReady: cni plugin not initialized".into(),
+        }],
         Rule::DegradedByPeers => [(true, false), (false, false), (false, true)]
             .map(peers)
             .to_vec(),
@@ -230,6 +235,10 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
             };
             ProbePath::ALL.into_iter().flat_map(of).collect()
         }
+        Rule::StartingPods => vec![Evidence::Boot {
+            at: ago(20_000),
+            never: None,
+        }],
         Rule::Starting => {
             let at = ago(90_000);
             let never = Some(never(Some(ProbeCause::Refused)));

@@ -105,6 +105,8 @@ impl World {
                 families: [true, false],
                 sentinel_exists: false,
                 booted: Mono(0),
+                pods_expected: [false; 2],
+                network: None,
                 usual_lag: None,
             },
             next: Sample {

@@ -27,6 +27,7 @@ prop_compose! {
         ranges in prop::collection::vec(
             select(vec!["10.128.0.0/24", "10.96.0.0/12", "0.0.0.0/0", "::/0", "fd00::/64"]), 0..3),
         enforcement in switches(),
+        network in prop::option::weighted(0.1, Just("no CNI")),
     ) -> NodeFacts {
         NodeFacts {
             name: "node-0".into(),
@@ -36,6 +37,7 @@ prop_compose! {
             taints: taint.map(Into::into).into_iter().collect(),
             deleting,
             unheard,
+            network: network.map(Into::into),
             enforcement,
         }
     }

@@ -111,6 +111,30 @@ fn a_node_whose_kubelet_is_not_heard(#[case] conditions: Value, #[case] unheard:
     assert_eq!(facts.unheard, unheard);
 }
 
+#[rstest]
+#[case::no_plugin(json!({"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message":
+    "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network \
+     plugin returns error: cni plugin not initialized"}),
+    Some("container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network \
+     plugin returns error: cni plugin not initialized"))]
+#[case::another_trouble(json!({"type": "Ready", "status": "False", "message": "PLEG is not healthy"}), None)]
+#[case::kubelet_is_gone(json!({"type": "Ready", "status": "Unknown", "message": "NetworkPluginNotReady"}), None)]
+#[case::ready_again(json!({"type": "Ready", "status": "True", "message": "kubelet is posting ready status"}), None)]
+#[case::no_route(json!({"type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated"}),
+    Some("NoRouteCreated"))]
+#[case::calico_is_down(json!({"type": "NetworkUnavailable", "status": "True", "message": "Calico is\u{1b} down"}),
+    Some("Calico is down"))]
+#[case::available(json!({"type": "NetworkUnavailable", "status": "False", "message": "Flannel is running"}), None)]
+#[case::nothing_said(json!({"type": "NetworkUnavailable", "status": "True"}), None)]
+fn a_node_whose_pods_have_no_network(#[case] condition: Value, #[case] said: Option<&str>) {
+    let node = json!({"metadata": {"name": "here"}, "status": {"conditions": [condition]}});
+    let facts = convert(Kind::Node, &node);
+    let Ok(Some(Facts::Node(facts))) = facts else {
+        panic!("{facts:?}");
+    };
+    assert_eq!(facts.network.as_deref(), said);
+}
+
 #[test]
 fn a_deletion_counts() {
     let metadata = json!({"name": "here", "deletionTimestamp": "2026-11-21T12:00:00Z"});
