@@ -45,8 +45,6 @@ fn go_on(known: &Remembered, observed: bool, now: Mono) {
         booted: Mono(0),
         pods_expected: [false; 2],
         network: None,
-        pods_expected: [false; 2],
-        network: None,
         usual_lag: None,
     };
     let anchor = Anchor {
