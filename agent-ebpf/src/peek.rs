@@ -135,7 +135,7 @@ fn datagram(ctx: &TcContext, direction: Direction, at: usize, apart: usize) -> O
         None => ctx.load(at + 8).unwrap_or(0),
     };
     let length = u32::from(half(ctx, at + 4)?);
-    let marked = u32::from(from) * FROM | u32::from(to) * TO;
+    let marked = (u32::from(from) * FROM) | (u32::from(to) * TO);
     let out = match direction {
         Direction::Ingress => 0,
         Direction::Egress => OUT,
