@@ -1,12 +1,17 @@
 //! UDP Services through real rules: what is counted of them, in each fault and its innocent twin, and
 //! that nothing of it makes a verdict.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
+use node_tests::skip;
 use node_tests::traffic::{DnsClient, DnsServer, Manner};
-use node_tests::world::Family;
+use node_tests::world::{Family, agent_binary};
 use rstest::rstest;
 use serde_json::Value;
 
@@ -194,4 +199,103 @@ fn dropped_questions_are_lost() {
     dns.ask(40_000);
     dns.wait_more("lost", 5);
     assert_never_503(&watch);
+}
+
+/// A client that asks from one port for ever, as many resolvers and proxies do: its conntrack entry leads
+/// to the endpoint that it was made for. The rules follow the API; that the entry was not deleted is the
+/// fault (kubernetes #125467). Innocent twin: clients with new ports.
+#[test]
+fn entries_that_lead_to_endpoints_that_left_are_told() {
+    let test = "entries_that_lead_to_endpoints_that_left_are_told";
+    if skip::without_tool(test, "conntrack") {
+        return;
+    }
+    let Some(mut dns) = Dns::up(test, Backend::Nftables, Manner::Answers) else {
+        return;
+    };
+    dns.wait_more("answered", 5);
+    let watch = dns.scene.watch();
+    let clients = Family::ALL.map(|family| dns.ask_from_one_port(family));
+    thread::sleep(Duration::from_secs(1));
+    for (left, new) in [("api-1", "web-1"), ("spare", "web-2")] {
+        let new = dns.scene.world.pod(new).clone();
+        let server = DnsServer::start(&new, TARGET, Manner::Answers);
+        dns.servers.push(server.expect("a server"));
+        let swapped = dns.scene.manifests.swap_endpoint("names", left, &new);
+        swapped.expect("swap an endpoint");
+    }
+    dns.scene.rules.install().expect("install");
+    dns.ask(50_000);
+    dns.wait_more("answered", 5);
+    let stale = Family::ALL.map(|family| dns.counts(family, "stale"));
+    assert_eq!(
+        stale, [0; 2],
+        "pods that left still answer: nobody is harmed"
+    );
+    dns.servers.drain(..2);
+    dns.wait_more("stale", 5);
+    let mut status = dns
+        .scene
+        .world
+        .node
+        .command(agent_binary().expect("the agent's binary"));
+    let status = status.arg("status").output().expect("run status").stdout;
+    let status = String::from_utf8_lossy(&status);
+    assert!(
+        status.contains("stale of") && status.contains("operations.md#udp"),
+        "{status}"
+    );
+    // What the page tells to do.
+    for family in Family::ALL {
+        let frontend = dns.scene.manifests.service("names").cluster_ip(family);
+        let mut delete = dns.scene.world.node.command("conntrack");
+        delete.args(["-D", "-p", "udp", "-d", &frontend.to_string()]);
+        assert!(delete.output().expect("conntrack").status.success());
+    }
+    thread::sleep(Duration::from_secs(2));
+    let mended = Family::ALL.map(|family| dns.counts(family, "stale"));
+    dns.wait_more("answered", 20);
+    assert_eq!(
+        mended,
+        Family::ALL.map(|family| dns.counts(family, "stale"))
+    );
+    assert_never_503(&watch);
+    drop(clients);
+}
+
+/// Sends until it is dropped.
+struct OnePort(Arc<AtomicBool>);
+
+impl Drop for OnePort {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Dns {
+    fn ask_from_one_port(&self, family: Family) -> OnePort {
+        let pod = self.scene.world.pod("client-2");
+        let target = SocketAddr::new(
+            self.scene.manifests.service("names").cluster_ip(family),
+            DNS,
+        );
+        let source = SocketAddr::new(pod.address(family), 45_000);
+        let socket = pod.ns.run(|| UdpSocket::bind(source)).expect("a socket");
+        let ended = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&ended);
+        thread::spawn(move || {
+            for number in 0_u16.. {
+                if ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                let [high, low] = number.to_be_bytes();
+                let question = [
+                    high, low, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, b'a', 0, 0, 1, 0, 1,
+                ];
+                let _ = socket.send_to(&question, target);
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        OnePort(end)
+    }
 }

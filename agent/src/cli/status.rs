@@ -162,7 +162,14 @@ fn udp_troubles(report: &Report) -> Vec<String> {
         let failures = failures.filter(|(_, count)| *count > 0).collect();
         let (counts, all) = (parts::counts(&failures), grouped(of.outcomes.arrived));
         let family = names::of_family(of.family);
-        let text = format!("{} on {family}: {counts} of {all} datagrams", of.service);
+        let page = match of.outcomes.stale {
+            0 => "",
+            _ => " (docs/operations.md#udp)",
+        };
+        let text = format!(
+            "{} on {family}: {counts} of {all} datagrams{page}",
+            of.service
+        );
         (!failures.is_empty()).then_some(text)
     });
     trouble.collect()
