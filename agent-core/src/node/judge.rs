@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use agent_common::service::Family;
+use agent_common::service::{FAMILIES, Family, SourceClass};
 use serde::{Deserialize, Serialize};
 
 use super::sentinel::Watched;
@@ -26,7 +26,7 @@ use crate::limits::{
     TABLE_INTERVAL, TABLE_LOSING_INTERVAL,
 };
 use crate::peers::PeerLedger;
-use crate::shape::{self, Shape};
+use crate::shape::{self, Seen, Shape};
 use crate::switches::Switches;
 use crate::time::{Anchor, Mono};
 use crate::verdict::{Inputs, LastVerdict, Rule, Verdict, verdict};
@@ -221,6 +221,18 @@ impl Judge {
         }
     }
 
+    /// Families in which this node's pod probe is waited for. Where a socket load balancer or a netkit pair
+    /// hides connections of pods, none would be seen.
+    fn pods_expected(&self) -> [bool; FAMILIES] {
+        let all_seen = |family: Family| {
+            let mut paths = self.shape.paths.iter();
+            paths.any(|path| {
+                (path.family, path.path, path.seen) == (family, SourceClass::Pod, Seen::Full)
+            })
+        };
+        Family::ALL.map(|family| self.facts.pods_expected[family as usize] && all_seen(family))
+    }
+
     fn sample(&mut self, sample: KernelSample, directory: &dyn Directory, effects: &mut Effects) {
         let (faults, forgotten) = (&sample.faults, sample.forgotten_early);
         self.coverage.read(faults, forgotten, self.now);
@@ -347,7 +359,7 @@ impl Judge {
             families: self.facts.families,
             sentinel_exists: self.sentinel.as_ref().is_some_and(Watched::exists),
             booted: Mono(0),
-            pods_expected: self.facts.pods_expected,
+            pods_expected: self.pods_expected(),
             network: (self.facts.node.as_ref()).and_then(|node| node.network.clone()),
             usual_lag: self.ledger.sentinel.usual_lag(),
         };

@@ -1,5 +1,6 @@
 //! Answers: eligibility, enforcement, and the answer to an unknown verdict.
 
+use agent_common::service::{Family, SourceClass};
 use std::sync::Arc;
 
 use rstest::rstest;
@@ -260,5 +261,49 @@ fn a_boot_in_which_nothing_was_proven(
         node.step(event, now);
     }
     let effects = Effects(node.step(Event::Sample(Default::default()), now));
+    assert_eq!((effects.state(), effects.statuses()), (state, statuses));
+}
+
+/// A boot of 20 s in which a connection from outside got through, and none of a pod.
+#[rstest]
+#[case::another_node_has_one(Some(false), 0, State::Starting, [503, 200])]
+#[case::only_this_node_has_one(Some(true), 0, State::Proven, [200, 200])]
+#[case::there_is_none(None, 0, State::Proven, [200, 200])]
+#[case::connections_of_pods_may_be_hidden(Some(false), 2, State::Proven, [200, 200])]
+fn a_boot_waits_for_the_pod_probe(
+    #[case] probe: Option<bool>,
+    #[case] netkit: u32,
+    #[case] state: State,
+    #[case] statuses: [u16; 2],
+) {
+    use crate::event::KernelSample;
+    use crate::time::Mono;
+    let now = Mono(20_000_000_000);
+    let mut start = start();
+    start.now = now;
+    let mut node = crate::node::Node::new(settings(), start);
+    let mut changes = cluster();
+    let synced = changes.pop().expect("it ends so");
+    changes.extend(probe.map(pod_probe).into_iter().flatten());
+    changes.push(synced);
+    for event in [
+        Event::View(crate::event::ViewUpdate {
+            changes,
+            ..Default::default()
+        }),
+        Event::Installed(Default::default()),
+        Event::AddressesTaken(None),
+        Event::Hooks(hooks()),
+        Event::Shape(Box::new(crate::shape::Facts {
+            owners: kube_proxy(),
+            netkit,
+            ..Default::default()
+        })),
+    ] {
+        node.step(event, now);
+    }
+    let mut sample = KernelSample::default();
+    sample.last_proofs[Family::V4 as usize][SourceClass::External as usize] = Some(now);
+    let effects = Effects(node.step(Event::Sample(Box::new(sample)), now));
     assert_eq!((effects.state(), effects.statuses()), (state, statuses));
 }

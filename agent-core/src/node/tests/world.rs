@@ -8,7 +8,7 @@ use crate::cluster::{
     SlicePort,
 };
 use crate::coverage::{Hook, Hooks};
-use crate::expect::node::address;
+use crate::expect::node::{ECHO_SERVICE, address};
 use crate::expect::sentinel::SentinelRule;
 use crate::freshness::FIRST_GENERATION;
 
@@ -113,6 +113,27 @@ pub(super) fn sentinel_service(node_port: u16) -> Change {
         port("udp", Protocol::Udp, 80, None),
     ];
     Change::Service(Arc::new(facts(rule().service, "10.96.0.9", ports)))
+}
+
+/// The pod probe's Service, with a pod on this node or on another.
+pub(super) fn pod_probe(local: bool) -> [Change; 2] {
+    let name = ObjectName::new("pathproof", ECHO_SERVICE);
+    let ports = vec![port("", Protocol::Tcp, 19_257, None)];
+    let probe = EndpointFacts {
+        local,
+        ..endpoint("10.2.9.9")
+    };
+    let slice = SliceFacts {
+        name: ObjectName::new("pathproof", "pathproof-echo-1"),
+        service: ECHO_SERVICE.into(),
+        ports: vec![],
+        endpoints: vec![probe],
+        fleet: None,
+    };
+    [
+        Change::Service(Arc::new(facts(name, "10.96.0.77", ports))),
+        Change::Slice(Arc::new(slice)),
+    ]
 }
 
 /// A Service of somebody who may edit one namespace, with an external IP of his choice.
