@@ -1,8 +1,8 @@
 //! Answers: eligibility, enforcement, and the answer to an unknown verdict.
 
-use agent_common::service::{Family, SourceClass};
 use std::sync::Arc;
 
+use agent_common::service::{Family, SourceClass};
 use rstest::rstest;
 
 use super::scene::*;
