@@ -62,6 +62,9 @@ pub struct Judge {
     pub switches: Switches,
     /// The last verdict in short; before the first, a former agent's.
     pub last: Option<LastVerdict>,
+    /// The node was more than Starting in the time in which a boot waits for pods: it does not go back.
+    #[serde(default)]
+    served: bool,
     /// Statuses of the last answers.
     statuses: [u16; 2],
     remembered: Option<Mono>,
@@ -81,6 +84,7 @@ impl Judge {
         let brake = Brake::restore(settings.fleet_brake, &settings.node, brake);
         let last = known.map(|known| known.verdict);
         let before = known.map(|known| (known.verdict.state, known.written));
+        let served = known.is_some_and(|known| has_served(known.verdict.state));
         let (ledger, damping, eligibility) = match start.remembered {
             None => (
                 Ledger::new(limits),
@@ -115,6 +119,7 @@ impl Judge {
             brake,
             switches: switches.unwrap_or_default(),
             last,
+            served,
             statuses: [0; 2],
             remembered: None,
             gate: UpgradeGate::new(before, now),
@@ -222,15 +227,17 @@ impl Judge {
     }
 
     /// Families in which this node's pod probe is waited for. Where a socket load balancer or a netkit pair
-    /// hides connections of pods, none would be seen.
+    /// hides connections of pods, none would be seen; nothing is known of that before the shape was read.
     fn pods_expected(&self) -> [bool; FAMILIES] {
         let all_seen = |family: Family| {
             let mut paths = self.shape.paths.iter();
-            paths.any(|path| {
-                (path.family, path.path, path.seen) == (family, SourceClass::Pod, Seen::Full)
-            })
+            paths.len() == 0
+                || paths.any(|path| {
+                    (path.family, path.path, path.seen) == (family, SourceClass::Pod, Seen::Full)
+                })
         };
-        Family::ALL.map(|family| self.facts.pods_expected[family as usize] && all_seen(family))
+        let expected = |family| self.facts.pods_expected[family as usize] && all_seen(family);
+        Family::ALL.map(|family| !self.served && expected(family))
     }
 
     fn sample(&mut self, sample: KernelSample, directory: &dyn Directory, effects: &mut Effects) {
@@ -365,6 +372,9 @@ impl Judge {
         };
         let mut verdict = verdict(&self.ledger, &inputs, self.now).following(self.last.as_ref());
         verdict.drops.clone_from(&self.drops.shown);
+        // No later, since a snapshot of an older recording knows nothing of it.
+        let is_booting = self.now.since(inputs.booted) < self.settings.limits.boot_deadline;
+        self.served |= is_booting && has_served(verdict.state);
         let answers = self.answer(&verdict);
         let statuses = [answers.healthz.status, answers.livez.status];
         let changed = self.last.is_none_or(|last| verdict.differs(&last));
@@ -427,6 +437,11 @@ impl Judge {
             written: self.now,
         })));
     }
+}
+
+/// Whether new connections were let in, or would have been but for a fault.
+fn has_served(state: State) -> bool {
+    !matches!(state, State::Starting | State::Unknown)
 }
 
 /// Service and client with most of the map of connections.

@@ -62,7 +62,6 @@ impl<'a> Case<'a> {
             (Rule::DegradedUnheard, Self::degraded_unheard),
             (Rule::DegradedByPeers, Self::degraded_peers),
             (Rule::DegradedByCuts, Self::degraded_cuts),
-            (Rule::DegradedByNode, Self::degraded_by_node),
             (Rule::DegradedContradicted, Self::degraded_contradicted),
             (Rule::DegradedFiltered, Self::degraded_filtered),
             (Rule::DegradedAside, Self::degraded_aside),
@@ -71,6 +70,7 @@ impl<'a> Case<'a> {
             (Rule::SuspectByConnections, Self::suspect_by_connections),
             (Rule::SuspectByStale, Self::suspect_by_stale),
             (Rule::StartingPods, Self::starting_pods),
+            (Rule::DegradedByNode, Self::degraded_by_node),
             (Rule::ProvenByConnection, Self::proven_by_connection),
             (Rule::ProvenByProbe, Self::proven_by_probe),
             (Rule::Starting, Self::starting),
@@ -285,9 +285,11 @@ impl<'a> Case<'a> {
             .then_some((None, Evidence::Boot { at, never: None }))
     }
 
-    /// While the node boots, the network for its pods is being made.
+    /// While the node boots, the network for its pods is being made. It takes the place of Proven alone:
+    /// the Node's word ends no 503 that only a proof ends.
     fn degraded_by_node(&self) -> Option<Found> {
         let said = self.inputs.network.clone()?;
+        (self.proven_by_connection()).or_else(|| self.proven_by_probe())?;
         (!self.is_booting()).then_some((Some(Cause::Cni), Evidence::Network { said }))
     }
 

@@ -307,3 +307,77 @@ fn a_boot_waits_for_the_pod_probe(
     let effects = Effects(node.step(Event::Sample(Box::new(sample)), now));
     assert_eq!((effects.state(), effects.statuses()), (state, statuses));
 }
+
+/// After a power failure every node is young, and their pod probes come one by one.
+#[test]
+fn a_node_that_serves_waits_for_no_pod_probe() {
+    use crate::time::Mono;
+    let mut start = start();
+    start.now = Mono(20_000_000_000);
+    let mut node = crate::node::Node::new(settings(), start);
+    let mut step = |seconds: u64, event| {
+        let now = Mono(seconds * 1_000_000_000);
+        Effects(node.step(event, now))
+    };
+    let view = |changes| {
+        Event::View(crate::event::ViewUpdate {
+            changes,
+            ..Default::default()
+        })
+    };
+    let proof = |seconds: u64| {
+        let mut sample = crate::event::KernelSample::default();
+        sample.last_proofs[Family::V4 as usize][SourceClass::External as usize] =
+            Some(Mono(seconds * 1_000_000_000));
+        Event::Sample(Box::new(sample))
+    };
+    step(20, view(cluster()));
+    step(20, Event::Installed(Default::default()));
+    step(20, Event::AddressesTaken(None));
+    step(20, Event::Hooks(hooks()));
+    assert_eq!(step(22, proof(22)).state(), State::Proven);
+    step(24, view(pod_probe(false).to_vec()));
+    assert_eq!(step(25, proof(25)).state(), State::Proven);
+}
+
+/// What hides connections of pods may be known after the first proof.
+#[test]
+fn a_shape_that_comes_late_ends_the_wait_and_begins_none() {
+    use crate::time::Mono;
+    for (netkit, states) in [
+        (0, [State::Starting, State::Starting]),
+        (2, [State::Starting, State::Proven]),
+    ] {
+        let mut start = start();
+        start.now = Mono(20_000_000_000);
+        let mut node = crate::node::Node::new(settings(), start);
+        let mut changes = cluster();
+        let synced = changes.pop().expect("it ends so");
+        changes.extend(pod_probe(false));
+        changes.push(synced);
+        let shape = crate::shape::Facts {
+            owners: kube_proxy(),
+            netkit,
+            ..Default::default()
+        };
+        let view = crate::event::ViewUpdate {
+            changes,
+            ..Default::default()
+        };
+        let now = Mono(20_000_000_000);
+        node.step(Event::View(view), now);
+        node.step(Event::Installed(Default::default()), now);
+        node.step(Event::AddressesTaken(None), now);
+        node.step(Event::Hooks(hooks()), now);
+        let mut found = Vec::new();
+        for shape in [None, Some(shape)] {
+            if let Some(shape) = shape {
+                node.step(Event::Shape(Box::new(shape)), now);
+            }
+            let mut sample = crate::event::KernelSample::default();
+            sample.last_proofs[Family::V4 as usize][SourceClass::External as usize] = Some(now);
+            found.push(Effects(node.step(Event::Sample(Box::new(sample)), now)).state());
+        }
+        assert_eq!(found, states, "{netkit}");
+    }
+}

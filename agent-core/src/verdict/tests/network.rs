@@ -4,7 +4,7 @@ use agent_common::service::SourceClass::{self, External, Pod};
 use rstest::rstest;
 
 use super::world::*;
-use crate::cause::Failure::Leaked;
+use crate::cause::Failure::{self, Leaked};
 use crate::cause::{Cause, State};
 use crate::time::Mono;
 use crate::verdict::Rule;
@@ -86,4 +86,23 @@ fn what_the_node_says_of_its_network_is_named(
         assert_eq!(verdict.finding.rule, Rule::DegradedByNode);
         assert!(verdict.reason().ends_with(SAID), "{}", verdict.reason());
     }
+}
+
+/// The Node's word takes the place of Proven, and of nothing else.
+#[rstest]
+#[case::nothing_proven(&[], State::Unknown)]
+#[case::failures(&[Leaked], State::Suspect)]
+fn what_the_node_says_ends_no_other_state(#[case] failures: &[Failure], #[case] state: State) {
+    let mut world = World::new();
+    world.inputs.sentinel_exists = true;
+    world.inputs.network = Some(SAID.into());
+    for at in (250..=2_500).step_by(250) {
+        for failure in failures {
+            world
+                .fail(WEB, Pod, 1, *failure, at - 10)
+                .fail(API, Pod, 2, *failure, at - 10);
+        }
+        world.look(at);
+    }
+    assert_eq!(world.verdict(2_500).state, state);
 }
