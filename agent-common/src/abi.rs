@@ -59,6 +59,9 @@ pub mod map {
     pub const STEER_SOCKETS: &str = "STEER_SOCKETS";
     /// Address that another process listens at, at the healthz port.
     pub const STEER_OWNERS: &str = "STEER_OWNERS";
+    /// Bits of the health check node ports of Services, by [`port_bit`](crate::steer::port_bit). Not
+    /// pinned either.
+    pub const STEER_PORTS: &str = "STEER_PORTS";
     /// [`DropKey`](crate::dropped::DropKey) to a number of packets. Not pinned: an agent counts for
     /// itself, and the next map is its own too.
     pub const DROPS: &str = "DROPS";

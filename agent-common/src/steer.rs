@@ -1,7 +1,7 @@
 //! Steering of new connections to the agent's own listeners, whoever listens at the port they dial:
 //! the rules as their map holds them, and their meaning.
 
-use crate::service::Address;
+use crate::service::{Address, FAMILIES, Family};
 
 /// Rules, and sockets beside them under the same index.
 pub const RULES: u32 = 2;
@@ -9,6 +9,21 @@ pub const RULES: u32 = 2;
 pub const HEALTHZ: u32 = 0;
 /// The rule of the admin port.
 pub const ADMIN: u32 = 1;
+/// Index of the socket that connections to Services' health check node ports are given to.
+pub const SERVICES: u32 = 2;
+/// Sockets: one for each rule, and that of [`SERVICES`].
+pub const SOCKETS: u32 = 3;
+
+/// Words of the map of health check node ports: a bit for each port of each family.
+pub const PORT_WORDS: u32 = FAMILIES as u32 * WORDS_OF_FAMILY;
+const WORDS_OF_FAMILY: u32 = (1 << 16) / u64::BITS;
+
+/// Word and bit of a port, in host order, in the map of health check node ports.
+#[inline(always)]
+pub fn port_bit(family: Family, port: u16) -> (u32, u64) {
+    let word = family as u32 * WORDS_OF_FAMILY + u32::from(port) / u64::BITS;
+    (word, 1 << (u32::from(port) % u64::BITS))
+}
 
 /// Rule that selects the connections to steer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -163,6 +178,19 @@ mod tests {
         assert!(!everywhere.names(&other) && !one.names(&other));
         other.port = 0;
         assert!(!SteerRule::default().names(&other), "no rule");
+    }
+
+    #[test]
+    fn every_port_of_a_family_has_a_bit_of_its_own() {
+        let mut bits = std::collections::BTreeSet::new();
+        for family in Family::ALL {
+            for port in 0..=u16::MAX {
+                let (word, bit) = port_bit(family, port);
+                assert!(word < PORT_WORDS && bit.is_power_of_two());
+                assert!(bits.insert((word, bit)), "{family:?} {port}");
+            }
+        }
+        assert_eq!(bits.len() as u32, PORT_WORDS * u64::BITS);
     }
 
     #[test]

@@ -7,7 +7,9 @@ use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
 use crate::cause::State;
+use crate::cluster::ObjectName;
 use crate::eligibility::Eligibility;
+use crate::health_ports::HealthPort;
 use crate::names;
 use crate::time::{Anchor, GO_ZERO_TIME, Mono, Wall};
 use crate::verdict::Finding;
@@ -181,6 +183,32 @@ impl Answer {
         body.push_str(if self.families.is_empty() { "}" } else { "}}" });
         body
     }
+}
+
+/// Answer at a Service's health check node port, as kube-proxy 1.36 gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceAnswer {
+    /// 200 or 503.
+    pub status: u16,
+    /// Ready endpoints on this node: the weight that a load balancer may give to it.
+    pub endpoints: u32,
+    /// Go's `fmt.Sprintf`, indented by tabs, without a newline at its end.
+    pub body: String,
+}
+
+/// The answer about a Service to who asks in one family; `None` where it is not served in it. `healthy`
+/// says whether the datapath is; whether the node is eligible does not count (KEP-3836: connections of a
+/// load balancer go to ready endpoints, whose own shutdown makes them unready).
+pub fn of_service(port: &HealthPort, family: Family, healthy: bool) -> Option<ServiceAnswer> {
+    let endpoints = port.local[family as usize]?;
+    let ObjectName { namespace, name } = &port.service;
+    Some(ServiceAnswer {
+        status: if healthy && endpoints > 0 { 200 } else { 503 },
+        endpoints,
+        body: format!(
+            "{{\n\t\"service\": {{\n\t\t\"namespace\": \"{namespace}\",\n\t\t\"name\": \"{name}\"\n\t}},\n\t\"localEndpoints\": {endpoints},\n\t\"serviceProxyHealthy\": {healthy}\n}}"
+        ),
+    })
 }
 
 /// A time as Go marshals it.

@@ -108,6 +108,8 @@ pub struct ServiceFacts {
     pub has_source_ranges: bool,
     /// Its endpoints may lie in other clusters, which no slice here tells of (Cilium's cluster mesh).
     pub is_global: bool,
+    /// `spec.healthCheckNodePort` of a load balancer's Service with `externalTrafficPolicy: Local`.
+    pub health_port: Option<u16>,
     /// The annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT), as it stands there.
     pub enforcement: Option<Box<str>>,
 }

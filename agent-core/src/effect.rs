@@ -1,6 +1,7 @@
 //! Everything that a node can want done. The shell performs effects in order, and feeds what comes
 //! of them back as events.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_common::service::Family;
@@ -11,6 +12,7 @@ use crate::brake::{BrakeMemory, Held};
 use crate::cluster::ObjectName;
 use crate::damping::DampingMemory;
 use crate::eligibility::Eligibility;
+use crate::health_ports::PortTable;
 use crate::ledger::LedgerMemory;
 use crate::owners::OwnersRead;
 use crate::plan::MapChange;
@@ -55,6 +57,8 @@ pub enum Effect {
     WatchDrops(bool),
     /// The verdict and what is answered because of it.
     Publish(Box<Judged>),
+    /// Load balancers ask about these Services at these ports from now on.
+    HealthPorts(Arc<PortTable>),
     /// Write down what outlives the agent.
     Remember(Box<Remembered>),
     /// Write the recording to a file: /healthz changed, or would have while enforcing.
@@ -124,6 +128,9 @@ pub struct Answers {
     pub audit: Option<AuditBy>,
     /// Reason why a 503 is held back because of other nodes.
     pub held: Option<Held>,
+    /// Services whose own path to this node's endpoints is broken, whatever the node's state: 503 at
+    /// their health check node ports.
+    pub broken_services: Arc<[ObjectName]>,
 }
 
 impl Answers {
@@ -133,6 +140,11 @@ impl Answers {
             Some(_) => Enforcement::Audit,
             None => Enforcement::Enforce,
         }
+    }
+
+    /// Whether the datapath is answered as healthy to those who ask about one Service.
+    pub fn serve(&self, service: &ObjectName) -> bool {
+        self.healthz.healthy && !self.broken_services.contains(service)
     }
 
     /// Holds until the first verdict, which comes before anyone can ask.
@@ -153,6 +165,7 @@ impl Answers {
             livez,
             audit: None,
             held: None,
+            broken_services: Arc::default(),
         }
     }
 }

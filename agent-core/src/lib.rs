@@ -22,6 +22,7 @@ pub mod expect;
 pub mod explain;
 pub mod fleet;
 pub mod freshness;
+pub mod health_ports;
 pub mod ledger;
 pub mod limits;
 pub mod names;

@@ -12,7 +12,7 @@ use agent_common::probe::{HostProbe, Probe, ProbeKey};
 use agent_common::service::{
     Address, EndpointKey, EndpointValue, FAMILIES, FrontendKey, FrontendValue,
 };
-use agent_common::steer::{RULES, SteerRule};
+use agent_common::steer::{PORT_WORDS, RULES, SOCKETS, SteerRule};
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf, SockMap};
@@ -124,7 +124,12 @@ pub static STEER_RULES: Array<SteerRule> = Array::with_max_entries(RULES, 0);
 
 /// The agent's listeners, by rule. Writer: agent. Reader: `pathproof_steer`. Not pinned.
 #[map]
-pub static STEER_SOCKETS: SockMap = SockMap::with_max_entries(RULES, 0);
+pub static STEER_SOCKETS: SockMap = SockMap::with_max_entries(SOCKETS, 0);
+
+/// Health check node ports of Services, a bit for each. Writer: agent. Reader: `pathproof_steer`. Not
+/// pinned.
+#[map]
+pub static STEER_PORTS: Array<u64> = Array::with_max_entries(PORT_WORDS, 0);
 
 /// Addresses that another process listens at. Writer: agent, once a second. Reader:
 /// `pathproof_steer`, for the node's own connections. Not pinned.

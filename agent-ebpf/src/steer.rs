@@ -5,15 +5,15 @@
 //! Several programs of this kind run in the order in which they were attached. The last one's choice
 //! counts, so an agent's successor takes its connections over by being attached.
 
-use agent_common::service::TCP;
-use agent_common::steer::{ADMIN, Dialled, HEALTHZ, SteerRule, mapped};
+use agent_common::service::{Family, TCP};
+use agent_common::steer::{ADMIN, Dialled, HEALTHZ, SERVICES, SteerRule, mapped, port_bit};
 use aya_ebpf::bindings::{
     BPF_SK_LOOKUP_F_NO_REUSEPORT, BPF_SK_LOOKUP_F_REPLACE, bpf_sk_lookup, sk_action::SK_PASS,
 };
 use aya_ebpf::macros::sk_lookup;
 use aya_ebpf::programs::SkLookupContext;
 
-use crate::maps::{STEER_OWNERS, STEER_RULES, STEER_SOCKETS};
+use crate::maps::{STEER_OWNERS, STEER_PORTS, STEER_RULES, STEER_SOCKETS};
 
 const AF_INET: u32 = 2;
 /// In place of a predecessor's choice; and to this listener, not to another of its group.
@@ -34,15 +34,32 @@ fn steer(ctx: &SkLookupContext) {
     }
     let port = seen.port();
     // Before anything is read that most connections need not pay for.
-    let Some((index, rule)) = rule_of(port) else {
-        return;
+    let index = match rule_of(port) {
+        Some((index, rule)) => {
+            let dialled = seen.dialled(port);
+            let left_alone = rule.yields() && dialled.is_own() && is_owned(&dialled);
+            if left_alone || !rule.names(&dialled) {
+                return;
+            }
+            index
+        }
+        // The node's own connections are its proxy's to answer.
+        None if !is_of_service(&seen, port) || seen.dialled(port).is_own() => return,
+        None => SERVICES,
     };
-    let dialled = seen.dialled(port);
-    let left_alone = rule.yields() && dialled.is_own() && is_owned(&dialled);
-    if rule.names(&dialled) && !left_alone {
-        // Without a listener there is nothing to give it to.
-        let _ = STEER_SOCKETS.redirect_sk_lookup(ctx, index, FLAGS);
-    }
+    // Without a listener there is nothing to give it to.
+    let _ = STEER_SOCKETS.redirect_sk_lookup(ctx, index, FLAGS);
+}
+
+/// Whether it is a Service's health check node port.
+#[inline(always)]
+fn is_of_service(seen: &Seen, port: u32) -> bool {
+    let family = match seen.family() {
+        AF_INET => Family::V4,
+        _ => Family::V6,
+    };
+    let (word, bit) = port_bit(family, port as u16);
+    STEER_PORTS.get(word).is_some_and(|word| *word & bit != 0)
 }
 
 /// The rule of a port, and its index.
@@ -84,6 +101,11 @@ impl Seen {
     }
 
     #[inline(always)]
+    fn family(&self) -> u32 {
+        word!(self, family)
+    }
+
+    #[inline(always)]
     fn port(&self) -> u32 {
         word!(self, local_port)
     }
@@ -106,7 +128,7 @@ impl Seen {
             word!(self, local_ip6[2]),
             word!(self, local_ip6[3]),
         ];
-        let (source, destination) = if word!(self, family) == AF_INET {
+        let (source, destination) = if self.family() == AF_INET {
             (
                 mapped(remote_ip4.to_ne_bytes()),
                 mapped(local_ip4.to_ne_bytes()),

@@ -38,7 +38,7 @@ use crate::datapath::succession;
 use crate::http::AllowList;
 use crate::http::admin::RecordingRequest;
 use crate::http::bind::BindAddress;
-use crate::http::{admin, health, serve};
+use crate::http::{admin, health, serve, service};
 use crate::lifecycle::{Heartbeat, Readiness, Shutdown, give_back_memory, raise_open_files};
 use crate::metrics::{Listener, Metrics};
 use crate::port::{self, Listeners};
@@ -96,7 +96,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let mut loaded = confined.loader.run(move || load(&wanted)).await??;
     // Reading the object took more than all that follows.
     give_back_memory();
-    let (listeners, takeover, succeeded) =
+    let (listeners, takeover, succeeded, service_ports) =
         port::take_over(&config, loaded.0.as_mut(), readiness.clone())?;
     let probing = config.sentinel.clone().map(|of| {
         let scope = Scope::Sentinel(of.service.clone());
@@ -113,6 +113,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let mut agent = Agent::new(config, loaded, probing, limits, Arc::clone(&metrics));
     agent.output.hardening = confined.report;
     agent.succeeded = succeeded;
+    agent.service_ports = service_ports;
     // Answers are there before anyone can ask.
     agent.feed(Event::Tick);
     let wanted = agent.config.publish;
@@ -324,7 +325,7 @@ fn settings(config: &Config, limits: Limits, rereads: bool) -> node::Settings {
 /// Starts what listens, until the sender of `ended` is dropped.
 fn serve_all(
     agent: &Agent,
-    (healthz, admin): Listeners,
+    listeners: Listeners,
     state: admin::AdminState,
     ended: &watch::Receiver<()>,
 ) -> JoinSet<()> {
@@ -354,13 +355,20 @@ fn serve_all(
     });
     // Unauthenticated clients come to the health port.
     let open_files = raise_open_files();
-    let limits = serve::Limits::default().within(open_files / 4 * 3);
+    let limits = serve::Limits::default().within(open_files / 2);
     let allow = &agent.config.healthz.allow;
-    serve(Listener::Healthz, healthz, router, allow, limits);
+    serve(Listener::Healthz, listeners.healthz, router, allow, limits);
+    let router = service::router(service::ServiceState {
+        answers: agent.output.answers.subscribe(),
+        ports: agent.output.ports.subscribe(),
+        metrics: Arc::clone(&metrics),
+    });
     let mut limits = serve::Limits::default().within(open_files / 4);
-    // Few have a reason to ask the other.
+    // Few have a reason to ask the other two.
     limits.waiting = limits.waiting.min(1_024);
+    serve(Listener::Service, listeners.services, router, allow, limits);
     let allow = &agent.config.admin.allow;
-    serve(Listener::Admin, admin, admin::router(state), allow, limits);
+    let router = admin::router(state);
+    serve(Listener::Admin, listeners.admin, router, allow, limits);
     served
 }

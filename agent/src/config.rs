@@ -16,6 +16,7 @@ use crate::lifecycle::LogFormat;
 use agent_core::cluster::ObjectName;
 use agent_core::eligibility::{PRESETS, TaintError, TerminatingTaints};
 use values::dns_name;
+pub(crate) use values::{OrNone, PortRange};
 
 mod options;
 mod rotate;

@@ -3,6 +3,7 @@
 //! means is `agent-core`'s to say. It must not name `cluster` or `http`.
 
 use std::collections::BTreeSet;
+use std::os::fd::RawFd;
 use std::path::Path;
 
 use agent_common::service::device_flag;
@@ -20,7 +21,7 @@ use pins::{Pins, PinsError};
 use probes::{ProbeEnds, ProbeHooks, ProbeHooksError, ProbeMaps};
 use program::{Outcome, Programmer};
 use sample::{Read, Sampler};
-use steer::{Owners, Steer, SteerError, Steering};
+use steer::{Owners, ServicePorts, Steer, SteerError, Steering};
 use succession::Marks;
 
 pub mod attach;
@@ -177,7 +178,8 @@ impl Observer {
     }
 
     /// Has connections given to the agent's own listeners, once. `port` is the one whose owner, where
-    /// it has one, keeps the node's own connections. Agents that succeed each other know each other by
+    /// it has one, keeps the node's own connections; `services` is the listener for Services' health
+    /// check node ports. Agents that succeed each other know each other by
     /// marks among the pins and below `state_dir`.
     ///
     /// # Errors
@@ -186,12 +188,13 @@ impl Observer {
         &mut self,
         port: u16,
         steers: &[Steer],
+        services: Option<RawFd>,
         state_dir: Option<&Path>,
-    ) -> Result<(Steering, Owners), SteerError> {
+    ) -> Result<(Steering, Owners, ServicePorts), SteerError> {
         let marks = Marks::new(self.pins.as_ref(), state_dir);
         match self.no_steering.take() {
             Some(error) => Err(error),
-            None => Steering::attach(&mut self.ebpf, port, steers, marks),
+            None => Steering::attach(&mut self.ebpf, port, steers, services, marks),
         }
     }
 

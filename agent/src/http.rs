@@ -1,5 +1,6 @@
-//! The two listeners and what they answer: `health` what load balancers and kubelet ask, `admin`
-//! what people, Prometheus and `pathproof status` ask, `serve` the connections under both.
+//! The listeners and what they answer: `health` what load balancers and kubelet ask, `service`
+//! what load balancers ask about one Service, `admin` what people, Prometheus and `pathproof status` ask,
+//! `serve` the connections under all.
 //!
 //! Nothing here decides anything: answers and reports are computed ahead elsewhere and published;
 //! no request changes state.
@@ -13,6 +14,7 @@ pub mod admin;
 pub mod bind;
 pub mod health;
 pub mod serve;
+pub mod service;
 
 /// Ranges of sources that may connect. Empty: everyone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

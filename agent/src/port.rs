@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::{AsFd as _, AsRawFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::config::PortTakeover;
+use crate::config::{OrNone, PortRange, PortTakeover};
 use crate::datapath::Observer;
 use crate::datapath::listeners::{is_opening, sharers};
-use crate::datapath::steer::{Owners, Steer, SteerError, Steering};
+use crate::datapath::steer::{Owners, ServicePorts, Steer, SteerError, Steering};
 use crate::datapath::succession::{Behind, Succession};
 use crate::http::bind::{self, BindAddress, BindError};
 use crate::lifecycle::Readiness;
@@ -42,8 +42,15 @@ const HANDSHAKES: Duration = Duration::from_millis(1_200);
 /// Name, in readiness, of the part that a load balancer's connections wait for.
 const PART: &str = "healthz port";
 
-/// /healthz and /livez, and the admin port; nothing for what is not served.
-pub(crate) type Listeners = (Option<TcpListener>, Option<TcpListener>);
+/// What is served; nothing for what is not.
+#[derive(Default)]
+pub(crate) struct Listeners {
+    /// /healthz and /livez.
+    pub(crate) healthz: Option<TcpListener>,
+    pub(crate) admin: Option<TcpListener>,
+    /// Services' health check node ports: where connections are steered.
+    pub(crate) services: Option<TcpListener>,
+}
 
 /// Opens the listeners and has connections come to them: from now on where nobody else answers, else
 /// once the agent is ready to. Where they cannot be steered the port is bound.
@@ -54,7 +61,7 @@ pub(crate) fn take_over(
     config: &Config,
     observer: Option<&mut Observer>,
     readiness: Readiness,
-) -> Result<(Listeners, Takeover, Succeeded), BindError> {
+) -> Result<(Listeners, Takeover, Succeeded, Option<ServicePorts>), BindError> {
     let option = match config.drop_in {
         true => "--metrics-bind-address",
         false => "--admin-bind-address",
@@ -68,25 +75,36 @@ pub(crate) fn take_over(
         healthz.map(|at| listen(bind::HEALTHZ, at)).transpose()
     };
     let mut report = PortReport::default();
-    let mut steered = None;
-    let mut listener = match aside {
-        true => open(bind::listen_aside)?,
-        false => open(bind::listen)?,
+    let (mut steered, mut service_ports) = (None, None);
+    let mut listeners = Listeners {
+        healthz: match aside {
+            true => open(bind::listen_aside)?,
+            false => open(bind::listen)?,
+        },
+        admin,
+        services: (aside && config.healthz.health_check_node_ports.is_some())
+            .then(|| bind::listen_aside(bind::SERVICES, BindAddress::Everywhere(0)))
+            .transpose()?,
     };
     if aside {
-        match steer(config, (&listener, &admin), observer) {
-            Ok(held) => {
+        match steer(config, &listeners, observer) {
+            Ok((steering, owners, ports)) => {
                 report.way = PortWay::Steered;
-                steered = Some(held);
+                steered = Some((steering, owners));
+                service_ports = listeners.services.is_some().then_some(ports);
             }
             Err(error) => {
                 tracing::warn!(%error, "the healthz port is bound instead");
                 report.problem = Some(error.to_string());
-                listener = open(bind::listen)?;
+                listeners.healthz = open(bind::listen)?;
+                listeners.services = None;
             }
         }
     }
-    let bound = listener.as_ref().filter(|_| port != 0 && steered.is_none());
+    let bound = listeners
+        .healthz
+        .as_ref()
+        .filter(|_| port != 0 && steered.is_none());
     let bound = bound.and_then(inode).map(|inode| Bound {
         inode,
         before: sharers(port, inode).unwrap_or_default(),
@@ -102,6 +120,7 @@ pub(crate) fn take_over(
     };
     let mut steering = PortSteering {
         port,
+        service_ports: config.healthz.health_check_node_ports.clone(),
         bound,
         steered,
         stranger: false,
@@ -113,7 +132,7 @@ pub(crate) fn take_over(
     let (ready, readied) = watch::channel(false);
     let steering = tokio::spawn(steering.keep(readied));
     let takeover = Takeover { ready, steering };
-    Ok(((listener, admin), takeover, succeeded))
+    Ok((listeners, takeover, succeeded, service_ports))
 }
 
 /// Whether another agent has taken over, and what was last known of that.
@@ -174,15 +193,20 @@ impl Succeeded {
 
 fn steer(
     config: &Config,
-    (healthz, admin): (&Option<TcpListener>, &Option<TcpListener>),
+    listeners: &Listeners,
     observer: Option<&mut Observer>,
-) -> Result<(Steering, Owners), SteerError> {
+) -> Result<(Steering, Owners, ServicePorts), SteerError> {
     let observer = observer.ok_or(SteerError::NoObserver)?;
     let mut steers = Vec::new();
     // The admin port is bound as well; of two agents at once the later answers.
     for (index, listener, address, flags) in [
-        (HEALTHZ, healthz, config.healthz.address, 0),
-        (ADMIN, admin, config.admin.address, steer_flag::OURS),
+        (HEALTHZ, &listeners.healthz, config.healthz.address, 0),
+        (
+            ADMIN,
+            &listeners.admin,
+            config.admin.address,
+            steer_flag::OURS,
+        ),
     ] {
         if let (Some(listener), Some(address)) = (listener, address)
             && address.port() != 0
@@ -194,7 +218,9 @@ fn steer(
             });
         }
     }
-    observer.steer(port(config), &steers, config.kept.state_dir.as_deref())
+    let services = listeners.services.as_ref().map(AsRawFd::as_raw_fd);
+    let state_dir = config.kept.state_dir.as_deref();
+    observer.steer(port(config), &steers, services, state_dir)
 }
 
 /// Port of /healthz and /livez; 0 where there is none, or the kernel picks it.
@@ -259,6 +285,8 @@ struct Bound {
 
 struct PortSteering {
     port: u16,
+    /// Ports of Services among which connections may be steered too.
+    service_ports: OrNone<PortRange>,
     /// Nothing where the port is steered, or of the kernel's choice.
     bound: Option<Bound>,
     /// Nothing where the port is bound.
@@ -367,7 +395,9 @@ impl PortSteering {
         };
         let succeeded = matches!(steering.succession().ask(), Behind::Agent { .. });
         self.steered = None;
-        finish_handshakes(|| is_opening(self.port).unwrap_or(true)).await;
+        let services = self.service_ports.as_ref();
+        let is_ours = |port| port == self.port || services.is_some_and(|of| of.contains(&port));
+        finish_handshakes(|| is_opening(is_ours).unwrap_or(true)).await;
         succeeded
     }
 }

@@ -17,6 +17,7 @@ mod first;
 mod five;
 mod flannel;
 mod fleet;
+mod health_ports;
 mod in_cluster;
 mod ipvs;
 mod parity;

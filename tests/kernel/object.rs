@@ -14,7 +14,7 @@ use agent_common::probe::{HostProbe, Probe, ProbeKey};
 use agent_common::service::{
     Address, EndpointKey, EndpointValue, FAMILIES, FrontendKey, FrontendValue,
 };
-use agent_common::steer::{RULES, SteerRule};
+use agent_common::steer::{PORT_WORDS, RULES, SOCKETS, SteerRule};
 use aya::maps::{Map, MapData, MapInfo};
 use node_tests::observer::Observer;
 use pathproof::datapath::load::{ATTACHED, OBJECT, SENTINEL};
@@ -108,7 +108,8 @@ fn unpinned() -> [(&'static str, u32, u32, u32); 9] {
         (map::PROBE_EVENTS, 0, 0, abi::PROBE_EVENT_BYTES),
         (map::RATES, word, size::<Rate>(), abi::MAX_SERVICES),
         (map::STEER_RULES, word, size::<SteerRule>(), RULES),
-        (map::STEER_SOCKETS, word, word, RULES),
+        (map::STEER_SOCKETS, word, word, SOCKETS),
+        (map::STEER_PORTS, word, size::<u64>(), PORT_WORDS),
         (
             map::STEER_OWNERS,
             size::<Address>(),

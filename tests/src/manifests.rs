@@ -80,6 +80,8 @@ pub struct Service {
     pub external_ips: bool,
     /// `externalTrafficPolicy: Local`.
     pub external_local: bool,
+    /// `healthCheckNodePort`.
+    pub health_port: Option<u16>,
     /// `internalTrafficPolicy: Local`.
     pub internal_local: bool,
     /// `loadBalancerSourceRanges`.
@@ -104,6 +106,7 @@ impl Service {
             load_balancer: false,
             external_ips: false,
             external_local: false,
+            health_port: None,
             internal_local: false,
             source_ranges: Vec::new(),
             endpoints: pods.into_iter().map(Endpoint::from).collect(),
@@ -141,6 +144,12 @@ impl Service {
     pub fn external_local(mut self) -> Self {
         self.external_local = true;
         self
+    }
+
+    /// With `externalTrafficPolicy: Local` and this health check node port.
+    pub fn health_port(mut self, port: u16) -> Self {
+        self.health_port = Some(port);
+        self.external_local()
     }
 
     /// With `internalTrafficPolicy: Local`.
@@ -223,6 +232,9 @@ impl Service {
                 "Cluster"
             };
             let _ = writeln!(out, "  externalTrafficPolicy: {policy}");
+        }
+        if let Some(port) = self.health_port {
+            let _ = writeln!(out, "  healthCheckNodePort: {port}");
         }
         if !self.source_ranges.is_empty() {
             let _ = writeln!(out, "  loadBalancerSourceRanges:");

@@ -94,6 +94,7 @@ mod tests {
                 internal_local: false,
                 has_source_ranges: false,
                 is_global: false,
+                health_port: None,
                 enforcement: None,
             })),
             slices: vec![Arc::new(SliceFacts {

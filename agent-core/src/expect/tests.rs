@@ -67,6 +67,7 @@ fn each_class_is_owed_its_own(
         internal_local: set.contains(&"internal_local"),
         has_source_ranges: set.contains(&"has_source_ranges"),
         is_global: set.contains(&"is_global"),
+        health_port: None,
         enforcement: None,
     };
     let owed_with = |has_any, has_local| {

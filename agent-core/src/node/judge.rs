@@ -1,6 +1,7 @@
 //! The judge: evidence in, verdict out. Plain data, which a recording keeps whole from time to time.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_common::service::{FAMILIES, Family, SourceClass};
@@ -412,6 +413,7 @@ impl Judge {
             livez: of(Endpoint::Livez),
             audit,
             held,
+            broken_services: Arc::default(),
         }
     }
 

@@ -13,6 +13,7 @@ use crate::evidence::{Sighting, ip_of};
 use crate::expect::node::{ECHO_SERVICE, address};
 use crate::expect::rivals::Rivals;
 use crate::expect::sentinel::{Sentinel, SentinelRule, sentinel};
+use crate::health_ports::HealthPorts;
 use crate::plan::Planner;
 use crate::time::Mono;
 use crate::view::{Applied, ClusterView};
@@ -38,6 +39,7 @@ pub(super) struct Setting {
     pub(super) view: ClusterView,
     pub(super) planner: Planner,
     pub(super) rivals: Rivals,
+    health_ports: HealthPorts,
     own_ports: Vec<u16>,
     /// Frontends that several claim.
     claims: usize,
@@ -63,6 +65,7 @@ impl Setting {
             rule,
             view: ClusterView::new(),
             rivals: Rivals::default(),
+            health_ports: HealthPorts::default(),
             own_ports,
             claims: 0,
             claims_begun: 0,
@@ -155,6 +158,13 @@ impl Setting {
             let sentinel = self.sentinel_in(&self.view, rule);
             self.rivals
                 .follow(&self.view, &applied, &rule.service, &sentinel);
+        }
+        self.health_ports.follow(&self.view, &applied);
+        // Before the view is whole a Service would lack some of its endpoints.
+        if self.view.is_synced()
+            && let Some(table) = self.health_ports.news()
+        {
+            effects.push(Effect::HealthPorts(Arc::new(table)));
         }
         self.plan(&applied, now, effects);
         if self.searched.is_none() {

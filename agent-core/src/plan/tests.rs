@@ -51,6 +51,7 @@ fn service_facts(name: &str, cluster_ip: &str) -> ServiceFacts {
         internal_local: false,
         has_source_ranges: false,
         is_global: false,
+        health_port: None,
         enforcement: None,
     }
 }

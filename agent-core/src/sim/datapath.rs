@@ -410,6 +410,7 @@ fn facts(name: ObjectName, ip: Ipv4Addr, node_port: Option<u16>) -> ServiceFacts
         internal_local: false,
         has_source_ranges: false,
         is_global: false,
+        health_port: None,
         enforcement: None,
     }
 }

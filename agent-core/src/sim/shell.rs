@@ -350,7 +350,10 @@ impl SimNode {
                     agent.next_sample = pause;
                 }
             }
-            Effect::Probed { .. } | Effect::StaleConnection(..) | Effect::Log(_) => {}
+            Effect::HealthPorts(_)
+            | Effect::Probed { .. }
+            | Effect::StaleConnection(..)
+            | Effect::Log(_) => {}
         }
     }
 

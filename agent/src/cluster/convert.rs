@@ -159,14 +159,16 @@ impl Converter {
         if matches!(cluster_ips.first().copied(), None | Some("" | "None")) {
             return Ok(None);
         }
+        let external_local =
+            is_external(&spec) && spec.external_traffic_policy.as_deref() == Some("Local");
         Ok(Some(Facts::Service(Arc::new(ServiceFacts {
             name: self.object_name(metadata),
             cluster_ips: ips("spec.clusterIPs", cluster_ips.into_iter())?,
             external_ips: external_ips(strings(&spec.external_ips))?,
             load_balancer_ips: load_balancer_ips(service.status.unwrap_or_default())?,
             ports: self.service_ports(spec.ports.as_deref().unwrap_or_default())?,
-            external_local: is_external(&spec)
-                && spec.external_traffic_policy.as_deref() == Some("Local"),
+            external_local,
+            health_port: health_port(&spec).transpose()?.filter(|_| external_local),
             internal_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
             has_source_ranges: strings(&spec.load_balancer_source_ranges).next().is_some()
                 || lookup(&metadata.annotations, SOURCE_RANGES_ANNOTATION).is_some(),
@@ -300,6 +302,13 @@ impl Converter {
         self.shared.insert(Arc::clone(&new));
         new
     }
+}
+
+/// The port at which load balancers ask about a Service.
+fn health_port(spec: &ServiceSpec) -> Option<Result<u16, Invalid>> {
+    let number = spec.health_check_node_port.filter(|number| *number != 0)?;
+    let is_balanced = spec.type_.as_deref() == Some("LoadBalancer");
+    is_balanced.then(|| port("spec.healthCheckNodePort", number))
 }
 
 fn ips<'a>(field: &str, texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpAddr>, Invalid> {

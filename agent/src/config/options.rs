@@ -12,8 +12,8 @@ use clap::{Arg, ArgAction, Args as ClapArgs, ValueEnum};
 use ipnet::IpNet;
 
 use super::values::{
-    OrNone, Pattern, addresses, bind_address, device_prefix, directory, log_filter, minutes,
-    object_name, pair, pattern, percent, range, url, word,
+    OrNone, Pattern, PortRange, addresses, bind_address, device_prefix, directory, log_filter,
+    minutes, object_name, pair, pattern, percent, port_range, range, url, word,
 };
 use crate::http::bind::BindAddress;
 use crate::lifecycle::{DEFAULT_FILTER, LogFormat};
@@ -180,6 +180,14 @@ pub struct HealthzArgs {
     /// it, the port is bound.
     #[arg(long, value_name = "WAY", default_value = "steer")]
     pub port_takeover: PortTakeover,
+
+    /// Range of ports at which load balancers ask about a Service with externalTrafficPolicy Local
+    /// (its healthCheckNodePort): FIRST-LAST; "none" leaves all of them to kube-proxy or Cilium
+    ///
+    /// They are answered where connections are steered, for those who may ask /healthz. The default
+    /// is the API server's range of node ports, where nothing but Services has a port.
+    #[arg(long, value_name = "RANGE", default_value = "30000-32767", value_parser = port_range)]
+    pub health_check_node_ports: OrNone<PortRange>,
 
     /// How long SIGTERM waits for a successor, where nobody else would answer; 0 does not wait
     ///

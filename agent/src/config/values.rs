@@ -2,6 +2,7 @@
 //! names the option and the value beside it.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -72,6 +73,23 @@ pub(super) fn range(text: &str) -> Result<Option<IpNet>, &'static str> {
 pub(super) fn pattern(text: &str) -> Result<Option<Pattern>, &'static str> {
     let text = text.trim();
     (!text.is_empty()).then(|| Pattern::new(text)).transpose()
+}
+
+/// Ports, both ends included.
+pub(crate) type PortRange = RangeInclusive<u16>;
+
+/// `FIRST-LAST`, or `none`.
+pub(super) fn port_range(text: &str) -> Result<OrNone<PortRange>, &'static str> {
+    let text = text.trim();
+    if text == NONE {
+        return Ok(None);
+    }
+    let ends = text.split_once('-');
+    let range = ends.and_then(|(first, last)| Some(first.parse().ok()?..=last.parse().ok()?));
+    range
+        .filter(|range: &PortRange| !range.is_empty() && *range.start() > 0)
+        .map(Some)
+        .ok_or("give FIRST-LAST, for example 30000-32767, or none")
 }
 
 /// 0 to 100.
@@ -286,6 +304,26 @@ mod tests {
     #[case("*a*a*a*a*a*a*a*", "aaaaaaaaaaaaaab", true)]
     fn stands_for(#[case] pattern: &str, #[case] name: &str, #[case] expected: bool) {
         assert_eq!(Pattern::new(pattern).unwrap().matches(name), expected);
+    }
+
+    #[rstest]
+    #[case("30000-32767", Some(30_000..=32_767))]
+    #[case(" 1-65535", Some(1..=65_535))]
+    #[case("8080-8080", Some(8_080..=8_080))]
+    #[case("none", None)]
+    fn ranges_of_ports(#[case] text: &str, #[case] expected: OrNone<PortRange>) {
+        assert_eq!(port_range(text), Ok(expected));
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case("30000")]
+    #[case("0-100")]
+    #[case("32767-30000")]
+    #[case("30000-65536")]
+    #[case("30000-32767-")]
+    fn no_ranges_of_ports(#[case] text: &str) {
+        assert!(port_range(text).is_err());
     }
 
     #[rstest]

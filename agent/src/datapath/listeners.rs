@@ -49,18 +49,20 @@ pub fn sharers(port: u16, own: u32) -> io::Result<BTreeSet<u32>> {
     Ok(sharing.map(|other| other.inode).collect())
 }
 
-/// Whether handshakes are under way at this port.
+/// Whether handshakes are under way at any of these ports.
 ///
 /// # Errors
 /// The same as for [`listeners`].
-pub fn is_opening(port: u16) -> io::Result<bool> {
-    Ok(!sockets(SYN_RECEIVED, port)?.is_empty())
+pub fn is_opening(ports: impl Fn(u16) -> bool) -> io::Result<bool> {
+    let opening = sockets(SYN_RECEIVED, 0)?;
+    Ok(opening.iter().any(|socket| ports(socket.port)))
 }
 
 /// A socket as the kernel describes it.
 #[derive(Debug, PartialEq, Eq)]
 struct Listener {
     family: u8,
+    port: u16,
     address: [u8; 16],
     interface: u32,
     inode: u32,
@@ -102,6 +104,7 @@ fn sockets(states: u32, port: u16) -> io::Result<Vec<Listener>> {
 fn listener(body: &[u8]) -> Option<Listener> {
     let mut found = Listener {
         family: *body.first()?,
+        port: u16::from_be_bytes(*body.get(4..)?.first_chunk()?),
         address: *body.get(8..24)?.first_chunk()?,
         interface: word(body, 40)?,
         inode: word(body, 68)?,

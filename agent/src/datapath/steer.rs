@@ -5,15 +5,17 @@
 //! Never pinned: the program goes with the process, however that ends, and the port is its owner's
 //! again with the next connection.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use agent_common::abi::{map, program};
-use agent_common::service::Address;
-use agent_common::steer::{ANY_V4, ANY_V6, Dialled, HEALTHZ, SteerRule, steer_flag};
+use agent_common::service::{Address, Family};
+use agent_common::steer::{
+    ANY_V4, ANY_V6, Dialled, HEALTHZ, SERVICES, SteerRule, port_bit, steer_flag,
+};
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, MapError, SockMap};
 use aya::programs::sk_lookup::SkLookupLink;
@@ -80,7 +82,8 @@ pub struct Steering {
 
 impl Steering {
     /// Attaches the program behind those that stand: its choice counts from now on. The first look
-    /// at who else listens at `port` was taken before.
+    /// at who else listens at `port` was taken before. Connections to Services' health check node ports
+    /// go to the listener `services`, once it is told which these are.
     ///
     /// If a predecessor or the port's owner answers load balancers already, their connections stay
     /// there until [`Steering::answer`].
@@ -88,8 +91,9 @@ impl Steering {
         ebpf: &mut Ebpf,
         port: u16,
         steers: &[Steer],
+        services: Option<RawFd>,
         marks: Marks,
-    ) -> Result<(Self, Owners), SteerError> {
+    ) -> Result<(Self, Owners, ServicePorts), SteerError> {
         let mut sockets: SockMap<MapData> = take(ebpf, map::STEER_SOCKETS)?;
         let mut rules: Array<MapData, SteerRule> = take(ebpf, map::STEER_RULES)?;
         // The rule of the port that the node asks its load balancers to ask.
@@ -115,6 +119,14 @@ impl Steering {
                 set(&mut rules, steer.index, steer.rule)?;
             }
         }
+        if let Some(listener) = services {
+            let failed = refused("write to", map::STEER_SOCKETS);
+            sockets.set(SERVICES, &listener, 0).map_err(failed)?;
+        }
+        let ports = ServicePorts {
+            map: take(ebpf, map::STEER_PORTS)?,
+            words: BTreeMap::new(),
+        };
         let namespace = File::open(NAMESPACE).map_err(|source| SteerError::Namespace { source })?;
         let failed = |source| SteerError::Program { source };
         let program = load(ebpf)?;
@@ -132,7 +144,7 @@ impl Steering {
         if !steering.succession.follows_an_agent() && !owners.answer_outsiders() {
             steering.answer()?;
         }
-        Ok((steering, owners))
+        Ok((steering, owners, ports))
     }
 
     /// Has load balancers' connections come here, if they do not.
@@ -175,6 +187,38 @@ pub(super) fn load(ebpf: &mut Ebpf) -> Result<&mut SkLookup, SteerError> {
         insist(|| program.load()).map_err(|source| SteerError::Program { source })?;
     }
     Ok(program)
+}
+
+/// Services' health check node ports, as the program reads them.
+pub struct ServicePorts {
+    map: Array<MapData, u64>,
+    words: BTreeMap<u32, u64>,
+}
+
+impl ServicePorts {
+    /// From now on connections to these ports are given to the agent, and to no others.
+    ///
+    /// # Errors
+    /// The map cannot be written: the ports that were not come to are as they were.
+    pub fn set(&mut self, ports: impl Iterator<Item = (Family, u16)>) -> Result<(), MapsError> {
+        let mut wanted: BTreeMap<u32, u64> = self.words.keys().map(|word| (*word, 0)).collect();
+        for (family, port) in ports {
+            let (word, bit) = port_bit(family, port);
+            *wanted.entry(word).or_default() |= bit;
+        }
+        for (word, bits) in wanted {
+            if self.words.get(&word) == Some(&bits) {
+                continue;
+            }
+            let failed = refused("write to", map::STEER_PORTS);
+            self.map.set(word, bits, 0).map_err(failed)?;
+            match bits {
+                0 => self.words.remove(&word),
+                _ => self.words.insert(word, bits),
+            };
+        }
+        Ok(())
+    }
 }
 
 /// Other listeners at the port, as the program reads them.

@@ -16,6 +16,8 @@ const BACKLOG: i32 = 4096;
 
 /// The option of the listener that need not hold its port.
 pub const HEALTHZ: &str = "--healthz-bind-address";
+/// The option of the listener that Services' health check node ports are steered to.
+pub const SERVICES: &str = "--health-check-node-ports";
 
 /// An address to listen at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@
 //! In kube-proxy's place, `/healthz` answers requests from a loopback address for the agent alone:
 //! they come from those who restart it (docs/rke1.md).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::Extension;
@@ -49,6 +49,10 @@ pub struct Alive {
 /// Client address from the listener; without it, no client counts as loopback.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub IpAddr);
+
+/// Address that the client dialled, from the listener.
+#[derive(Debug, Clone, Copy)]
+pub struct Dialled(pub SocketAddr);
 
 pub fn router(state: HealthState) -> Router {
     let answer = |endpoint| {

@@ -32,7 +32,7 @@ use tokio::time::{sleep, timeout};
 use tower::ServiceExt as _;
 
 use super::AllowList;
-use super::health::Peer;
+use super::health::{Dialled, Peer};
 use crate::metrics::{Metrics, Turned};
 
 pub use crate::metrics::Listener;
@@ -254,9 +254,13 @@ impl Shared {
         let (place, mut taken) = self.enter(&self.talking);
         let visit = Arc::clone(&place);
         let router = self.router.clone();
+        let dialled = stream.local_addr().ok().map(Dialled);
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             visit.use_now();
             request.extensions_mut().insert(Peer(peer.ip()));
+            if let Some(dialled) = dialled {
+                request.extensions_mut().insert(dialled);
+            }
             router.clone().oneshot(request.map(Body::new))
         });
         let mut connection = pin!(

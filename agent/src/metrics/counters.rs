@@ -37,6 +37,8 @@ pub enum Listener {
     Healthz,
     /// /metrics, /verdict, /agent/*.
     Admin,
+    /// Health check node ports of Services.
+    Service,
 }
 
 impl Listener {
@@ -45,6 +47,7 @@ impl Listener {
         match self {
             Listener::Healthz => "healthz",
             Listener::Admin => "admin",
+            Listener::Service => "service",
         }
     }
 }
@@ -66,11 +69,13 @@ pub enum Turned {
 const TURNED: [&str; 4] = ["accepted", "denied", "evicted", "timed_out"];
 
 /// Endpoints and codes that the health port answers.
-const ANSWERS: [(&str, &str); 5] = [
+const ANSWERS: [(&str, &str); 7] = [
     ("healthz", "200"),
     ("healthz", "503"),
     ("livez", "200"),
     ("livez", "503"),
+    ("service", "200"),
+    ("service", "503"),
     ("other", "404"),
 ];
 
@@ -97,7 +102,7 @@ impl HttpStats {
         for (endpoint, code) in ANSWERS {
             new.answer(endpoint, code).inc_by(0);
         }
-        for listener in [Listener::Healthz, Listener::Admin] {
+        for listener in [Listener::Healthz, Listener::Admin, Listener::Service] {
             new.gauge(listener).set(0);
             for event in TURNED {
                 new.event(listener, event).inc_by(0);
@@ -134,6 +139,16 @@ impl HttpStats {
         if let Some(own) = own.get(&[("code", code)]) {
             own.inc();
         }
+    }
+
+    /// A request at a Service's health check node port was answered.
+    pub fn answered_of_service(&self, status: u16) {
+        let (endpoint, code) = match status {
+            200 => ("service", "200"),
+            503 => ("service", "503"),
+            _ => ("other", "404"),
+        };
+        self.answer(endpoint, code).inc();
     }
 
     /// Answers are counted under kube-proxy's names as well, from now on.

@@ -137,7 +137,7 @@ fn steered(objects: &mut Objects, _: &Sandbox) -> Result<()> {
         rule,
         listener: listener.as_raw_fd(),
     };
-    objects.observer()?.steer(PORT, &[steer], None)?;
+    objects.observer()?.steer(PORT, &[steer], None, None)?;
     Ok(())
 }
 

@@ -53,7 +53,7 @@ const ALL: &[&str] = &["*"];
 
 /// Rooms of agent-core, the lowest first: each may name those before it, so that no arrow runs up
 /// and there is no circle.
-const CORE: [&str; 37] = [
+const CORE: [&str; 38] = [
     "text",
     "time",
     "brake",
@@ -71,6 +71,7 @@ const CORE: [&str; 37] = [
     "freshness",
     "view",
     "expect",
+    "health_ports",
     "plan",
     "coverage",
     "eligibility",

@@ -37,6 +37,7 @@ fn service() -> ServiceFacts {
         internal_local: false,
         has_source_ranges: false,
         is_global: false,
+        health_port: None,
         enforcement: None,
     }
 }

@@ -454,6 +454,7 @@ fn name(effect: &Effect) -> &'static str {
         Effect::WatchDrops(true) => "watch drops",
         Effect::WatchDrops(false) => "leave drops",
         Effect::Publish(_) => "publish",
+        Effect::HealthPorts(_) => "health ports",
         Effect::Remember(_) => "remember",
         Effect::SampleAfter(_) => "sample after",
         Effect::Probed { .. } => "probed",

@@ -64,6 +64,7 @@ fn facts(name: ObjectName, cluster_ip: &str, ports: Vec<ServicePort>) -> Service
         internal_local: false,
         has_source_ranges: false,
         is_global: false,
+        health_port: None,
         enforcement: None,
     }
 }

@@ -82,6 +82,7 @@ prop_compose! {
             internal_local,
             has_source_ranges: has_source_ranges && is_global,
             is_global,
+            health_port: external_local.then_some(30_500),
             enforcement,
         }
     }

@@ -90,6 +90,7 @@ fn service(name: &str, cluster_ip: &str) -> Change {
         internal_local: false,
         has_source_ranges: false,
         is_global: false,
+        health_port: None,
         enforcement: None,
     }))
 }

@@ -1,0 +1,218 @@
+//! Health check node ports of Services: load balancers ask there whether a node has endpoints of a
+//! Service with `externalTrafficPolicy: Local`.
+//!
+//! Which Services have one, and what is counted, are kube-proxy's rules (1.36, `serviceport.go`,
+//! `endpointschangetracker.go`): each family has a server of its own, which counts addresses of ready
+//! endpoints on this node, whatever their ports. What is answered stands in
+//! [`of_service`](super::answer::of_service).
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use agent_common::service::{FAMILIES, Family};
+
+use crate::cluster::ObjectName;
+use crate::expect::node::address;
+use crate::view::{Applied, ClusterView, ServiceState};
+
+/// A Service that load balancers ask about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthPort {
+    /// Its name.
+    pub service: ObjectName,
+    /// By [`Family`]: ready endpoints on this node; `None` where the Service has no cluster IP of it, and
+    /// kube-proxy no listener.
+    pub local: [Option<u32>; FAMILIES],
+}
+
+/// Services by the port at which they are asked about, in host order.
+pub type PortTable = BTreeMap<u16, HealthPort>;
+
+/// The ports of the cluster as last reported.
+#[derive(Clone, Debug, Default)]
+pub struct HealthPorts {
+    ports: BTreeMap<ObjectName, (u16, [Option<u32>; FAMILIES])>,
+    changed: bool,
+}
+
+impl HealthPorts {
+    /// Follows a batch of changes that was applied to the view.
+    pub fn follow(&mut self, view: &ClusterView, applied: &Applied) {
+        for name in applied.before.keys() {
+            let next = view.state(name).and_then(port_of);
+            self.changed |= self.ports.get(name) != next.as_ref();
+            match next {
+                Some(next) => self.ports.insert(name.clone(), next),
+                None => self.ports.remove(name),
+            };
+        }
+    }
+
+    /// Services by their ports, if anything changed since the last call. Of two that name the same port,
+    /// which no API server takes, the first by name has it.
+    pub fn news(&mut self) -> Option<PortTable> {
+        std::mem::take(&mut self.changed).then(|| self.table())
+    }
+
+    fn table(&self) -> PortTable {
+        let mut table = PortTable::new();
+        for (service, (port, local)) in &self.ports {
+            if let Entry::Vacant(place) = table.entry(*port) {
+                place.insert(HealthPort {
+                    service: service.clone(),
+                    local: *local,
+                });
+            }
+        }
+        table
+    }
+}
+
+/// Port and endpoints of a Service, where load balancers ask about it.
+fn port_of(state: &ServiceState) -> Option<(u16, [Option<u32>; FAMILIES])> {
+    let service = state.service.as_deref()?;
+    let port = service.health_port?;
+    let local = Family::ALL.map(|family| {
+        let is_its = |ip| Family::of(&address(ip)) == family;
+        let is_served = service.cluster_ips.iter().any(is_its);
+        is_served.then(|| local_ready(state, family))
+    });
+    Some((port, local))
+}
+
+/// Addresses of this node's ready endpoints, each once. One that terminates is not ready: the load
+/// balancer is to go elsewhere before the last one ends.
+fn local_ready(state: &ServiceState, family: Family) -> u32 {
+    let slices = state.slices.iter().filter(|slice| !slice.ports.is_empty());
+    let endpoints = slices.flat_map(|slice| &slice.endpoints);
+    let counted = endpoints.filter(|of| of.local && of.ready && Family::of(&of.address) == family);
+    let addresses: BTreeSet<_> = counted.map(|of| of.address).collect();
+    addresses.len().try_into().unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::cluster::{
+        Change, EndpointFacts, Protocol, ServiceFacts, ServicePort, SliceFacts, SlicePort,
+    };
+
+    fn service(name: &str, health_port: Option<u16>, cluster_ips: &[&str]) -> Change {
+        let ips = cluster_ips.iter().map(|ip| ip.parse().unwrap());
+        Change::Service(Arc::new(ServiceFacts {
+            name: ObjectName::new("shop", name),
+            cluster_ips: ips.collect(),
+            external_ips: vec![],
+            load_balancer_ips: vec![],
+            ports: vec![ServicePort {
+                name: "".into(),
+                protocol: Protocol::Tcp,
+                port: 80,
+                node_port: Some(30_080),
+            }],
+            external_local: true,
+            internal_local: false,
+            has_source_ranges: false,
+            is_global: false,
+            health_port,
+            enforcement: None,
+        }))
+    }
+
+    fn endpoint(ip: &str) -> EndpointFacts {
+        EndpointFacts {
+            address: address(&ip.parse::<IpAddr>().unwrap()),
+            ready: true,
+            serving: true,
+            terminating: false,
+            local: true,
+            peer: 0,
+        }
+    }
+
+    fn slice(name: &str, ports: &[u16], endpoints: Vec<EndpointFacts>) -> Change {
+        let port = |number: &u16| SlicePort {
+            name: number.to_string().into(),
+            protocol: Protocol::Tcp,
+            port: *number,
+        };
+        Change::Slice(Arc::new(SliceFacts {
+            name: ObjectName::new("shop", name),
+            service: "web".into(),
+            ports: ports.iter().map(port).collect(),
+            endpoints,
+            fleet: None,
+        }))
+    }
+
+    #[derive(Default)]
+    struct Scene {
+        view: ClusterView,
+        ports: HealthPorts,
+    }
+
+    impl Scene {
+        fn apply(&mut self, changes: Vec<Change>) -> bool {
+            let applied = self.view.apply(changes);
+            self.ports.follow(&self.view, &applied);
+            self.ports.news().is_some()
+        }
+
+        fn local(&self, port: u16) -> Option<[Option<u32>; FAMILIES]> {
+            self.ports.table().get(&port).map(|of| of.local)
+        }
+    }
+
+    #[test]
+    fn ready_addresses_of_this_node_are_counted_by_family() {
+        let mut scene = Scene::default();
+        assert!(scene.apply(vec![service("web", Some(30_500), &["10.96.0.7"])]));
+        assert_eq!(scene.local(30_500), Some([Some(0), None]));
+        let elsewhere = EndpointFacts {
+            local: false,
+            peer: 3,
+            ..endpoint("10.244.2.2")
+        };
+        let leaving = EndpointFacts {
+            ready: false,
+            terminating: true,
+            ..endpoint("10.244.1.9")
+        };
+        let two = vec![endpoint("10.244.1.2"), endpoint("10.244.1.3")];
+        assert!(scene.apply(vec![
+            // One address with two ports, in two slices, is one endpoint.
+            slice(
+                "web-1",
+                &[80, 443],
+                [two.clone(), vec![elsewhere, leaving]].concat()
+            ),
+            slice("web-2", &[80], two),
+            slice("web-3", &[], vec![endpoint("10.244.1.4")]),
+            slice("web-6", &[80], vec![endpoint("fd00::2")]),
+        ]));
+        assert_eq!(scene.local(30_500), Some([Some(2), None]));
+        let both = service("web", Some(30_500), &["10.96.0.7", "fd01::7"]);
+        assert!(scene.apply(vec![both]));
+        assert_eq!(scene.local(30_500), Some([Some(2), Some(1)]));
+    }
+
+    #[test]
+    fn a_port_goes_with_its_service() {
+        let mut scene = Scene::default();
+        scene.apply(vec![service("web", Some(30_500), &["10.96.0.7"])]);
+        assert!(!scene.apply(vec![service("api", None, &["10.96.0.8"])]));
+        assert!(scene.apply(vec![service("web", Some(30_501), &["10.96.0.7"])]));
+        assert_eq!(scene.local(30_500), None);
+        // The same port twice, as a folder may have it.
+        assert!(scene.apply(vec![service("api", Some(30_501), &["fd01::8"])]));
+        assert_eq!(scene.local(30_501), Some([None, Some(0)]));
+        let api = ObjectName::new("shop", "api");
+        assert!(scene.apply(vec![Change::ServiceGone(api)]));
+        assert_eq!(scene.local(30_501), Some([Some(0), None]));
+        assert!(scene.apply(vec![service("web", None, &["10.96.0.7"])]));
+        assert!(scene.ports.table().is_empty());
+    }
+}

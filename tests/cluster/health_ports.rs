@@ -1,0 +1,244 @@
+//! A Service's health check node port, beside a real kube-proxy that serves it too: outsiders get our
+//! answers and the node itself kube-proxy's, which are the same to the byte while all is well.
+
+use std::net::{IpAddr, SocketAddr};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use node_tests::cluster::Mode;
+use node_tests::http::{self, Response};
+use node_tests::manifests::AUTOSCALER_TAINT;
+use node_tests::watch::Watch;
+use node_tests::world::{Family, Namespace};
+use rstest::rstest;
+
+use crate::scene::{PATIENCE, Scene, flush, rules_of_services, until};
+
+/// Of web.
+const PORT: u16 = 30_999;
+
+impl Scene {
+    /// Gives web a health check node port, and waits for kube-proxy's listener.
+    fn balance(&mut self) {
+        let port = |service: &mut node_tests::manifests::Service| {
+            *service = service.clone().health_port(PORT);
+        };
+        self.manifests.change("web", port).expect("web");
+        self.put("web");
+        for family in Family::ALL {
+            let seen = until(PATIENCE, || self.local(family, "GET", "/").ok());
+            assert!(seen.is_some(), "kube-proxy listens, {family:?}");
+        }
+    }
+
+    fn address(&self, family: Family) -> SocketAddr {
+        SocketAddr::new(self.world.node_address(family), PORT)
+    }
+
+    fn outside(&self, family: Family, method: &str, path: &str) -> anyhow::Result<Response> {
+        let (from, to) = (&self.world.outside, self.address(family));
+        from.run(|| http::request(to, method, path, PATIENCE))
+    }
+
+    /// kube-proxy's answer: the node's own connections are left to it.
+    fn local(&self, family: Family, method: &str, path: &str) -> anyhow::Result<Response> {
+        let (from, to) = (&self.world.node, self.address(family));
+        from.run(|| http::request(to, method, path, PATIENCE))
+    }
+
+    /// Answers of ours at health check node ports so far.
+    fn answered(&self) -> u64 {
+        let text = self.agent().metrics().expect("metrics");
+        let of = "pathproof_healthz_requests_total{endpoint=\"service\"";
+        let lines = text.lines().filter(|line| line.starts_with(of));
+        let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+        counts.sum()
+    }
+
+    /// Both answer with so many endpoints within the patience, and then to all requests alike.
+    fn agree_at_port(&self, what: &str, endpoints: &str) {
+        for family in Family::ALL {
+            let told = |answer: anyhow::Result<Response>| {
+                let answer = answer.ok()?;
+                let weight = answer.header("X-Load-Balancing-Endpoint-Weight");
+                (weight == Some(endpoints)).then_some(answer.status)
+            };
+            let both = || {
+                let theirs = told(self.local(family, "GET", "/"))?;
+                let ours = told(self.outside(family, "GET", "/"))?;
+                let status = if endpoints == "0" { 503 } else { 200 };
+                (theirs == status && ours == status).then_some(())
+            };
+            assert!(until(PATIENCE, both).is_some(), "{what}: {family:?}");
+            for (method, path) in [
+                ("GET", "/"),
+                ("GET", "/healthz"),
+                ("GET", "/livez?x=1"),
+                ("HEAD", "/"),
+                ("POST", "/"),
+                ("OPTIONS", "/x/y"),
+            ] {
+                let before = self.answered();
+                let ours = plain(self.outside(family, method, path));
+                assert_eq!(self.answered(), before + 1, "ours answered");
+                let theirs = plain(self.local(family, method, path));
+                assert_eq!(self.answered(), before + 1, "theirs answered");
+                assert_eq!(ours, theirs, "{what}: {method} {path}, {family:?}");
+            }
+        }
+    }
+}
+
+/// Without the date, which may be another by a second.
+fn plain(answer: anyhow::Result<Response>) -> Response {
+    let mut answer = answer.expect("an answer");
+    let date = |line: &String| line.starts_with("Date: ");
+    assert!(answer.headers.iter().any(date), "{answer:?}");
+    answer.headers.retain(|line| !date(line));
+    answer.headers.sort();
+    answer
+}
+
+fn watch(from: &Namespace, ip: IpAddr) -> Watch {
+    let address = SocketAddr::new(ip, PORT);
+    Watch::start_at(from, address, Duration::from_millis(20)).expect("a poller")
+}
+
+#[rstest]
+#[case::nftables(Mode::Nftables)]
+#[case::iptables(Mode::Iptables)]
+fn answers_are_as_of_kube_proxy(#[case] mode: Mode) {
+    let name = format!("health_ports::answers_are_as_of_kube_proxy in {mode:?}");
+    let Some(mut scene) = Scene::bare(&name, mode) else {
+        return;
+    };
+    scene.balance();
+    scene.start_agent(&[]);
+    scene.wait_proven();
+    scene.agree_at_port("two of three endpoints are here", "2");
+
+    // The node is left by new connections of Cluster's, and not by these: KEP-3836.
+    scene.taint(&[AUTOSCALER_TAINT]);
+    let left = until(PATIENCE, || {
+        (scene.agent().healthz().ok()? == 503).then_some(())
+    });
+    assert!(left.is_some(), "the node leaves");
+    scene.agree_at_port("the node leaves", "2");
+    scene.taint(&[]);
+
+    let ready = |scene: &mut Scene, ready: bool, pods: &[&str]| {
+        let change = |service: &mut node_tests::manifests::Service| {
+            for endpoint in &mut service.endpoints {
+                if pods.contains(&&*endpoint.pod) {
+                    (endpoint.ready, endpoint.terminating) = (ready, !ready);
+                }
+            }
+        };
+        scene.manifests.change("web", change).expect("web");
+        scene.put("web");
+    };
+    ready(&mut scene, false, &["web-1"]);
+    scene.agree_at_port("one terminates", "1");
+    ready(&mut scene, false, &["web-2"]);
+    scene.agree_at_port("both terminate, and serve on", "0");
+    ready(&mut scene, true, &["web-1", "web-2"]);
+    scene.agree_at_port("both are back", "2");
+
+    // Another Service's end, and this one's: the port is nobody's.
+    scene.remove("api");
+    scene.agree_at_port("another Service went", "2");
+    scene.remove("web");
+    for family in Family::ALL {
+        let closed = until(PATIENCE, || {
+            let gone = scene.outside(family, "GET", "/").is_err();
+            (gone && scene.local(family, "GET", "/").is_err()).then_some(())
+        });
+        assert!(closed.is_some(), "closed with its Service, {family:?}");
+    }
+}
+
+/// kube-proxy says 200 through all of it: its rules were synced.
+#[test]
+fn a_flushed_table_is_told_and_a_killed_agent_leaves_the_port() {
+    let name = "health_ports::a_flushed_table_is_told";
+    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
+        return;
+    };
+    scene.balance();
+    scene.start_agent(&["--flap-dwell", "0"]);
+    scene.wait_proven();
+    let address = scene.world.node_address(Family::V4);
+    let ours = watch(&scene.world.outside, address);
+    let theirs = watch(&scene.world.node, address);
+    let is = |status| move |codes: node_tests::watch::Codes| codes.healthz == status;
+    ours.wait(PATIENCE, is(200)).expect("200");
+    // News of the sentinel and of its devices count for nothing so soon after them.
+    thread::sleep(Duration::from_secs(11));
+    let rules = rules_of_services(&scene.world.node);
+    for round in 0..5 {
+        let began = Instant::now();
+        flush(&scene.world.node);
+        let told = ours
+            .wait(PATIENCE, is(503))
+            .expect("503")
+            .duration_since(began);
+        let began = Instant::now();
+        scene.world.node.nft(&rules).expect("the rules again");
+        let mended = ours
+            .wait(PATIENCE, is(200))
+            .expect("200")
+            .duration_since(began);
+        println!("round {round}: 503 after {told:?}, 200 after {mended:?}");
+        // The promises are 1.5 s and 3 s; a machine that does much else gets twice as long.
+        assert!(told < Duration::from_secs(3), "{told:?}");
+        assert!(mended < Duration::from_secs(6), "{mended:?}");
+    }
+    let body = plain(scene.outside(Family::V4, "GET", "/"));
+    let stayed = theirs.changes();
+    assert_eq!(stayed.len(), 1, "kube-proxy's: {stayed:?}");
+
+    // Updates leave no gap, and kube-proxy's answers come after a kill.
+    let silent = |watch: &Watch| {
+        let changes = watch.changes();
+        changes.iter().filter(|of| of.codes.healthz == 0).count()
+    };
+    for _ in 0..5 {
+        scene.upgrade_agent();
+    }
+    assert_eq!(silent(&ours), 0, "updates: {:?}", ours.changes());
+    scene.agent.take().expect("an agent").kill().expect("kill");
+    let killed = Instant::now();
+    let answer = until(PATIENCE, || scene.outside(Family::V4, "GET", "/").ok());
+    let took = killed.elapsed();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert_eq!(plain(Ok(answer.expect("kube-proxy's answer"))), body);
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(ours.now().healthz, 200);
+}
+
+/// In audit, with the ports left out, and where a Service's port is beyond the range.
+#[rstest]
+#[case::audit(&["--enforcement", "audit"], true)]
+#[case::off(&["--health-check-node-ports", "none"], false)]
+#[case::beyond(&["--health-check-node-ports", "30000-30998"], false)]
+#[case::bound(&["--port-takeover", "bind"], false)]
+fn where_ours_does_not_decide(#[case] options: &[&str], #[case] answers: bool) {
+    let name = format!("health_ports::where_ours_does_not_decide: {options:?}");
+    let Some(mut scene) = Scene::bare(&name, Mode::Nftables) else {
+        return;
+    };
+    scene.balance();
+    scene.start_agent(options);
+    scene.wait_proven();
+    flush(&scene.world.node);
+    let broken = until(PATIENCE, || {
+        let report = scene.agent().verdict().ok()?;
+        (report["verdict"]["state"] == "broken").then_some(())
+    });
+    assert!(broken.is_some(), "the node is broken");
+    for family in Family::ALL {
+        let answer = scene.outside(family, "GET", "/").expect("an answer");
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    assert_eq!(scene.answered() > 0, answers);
+}
