@@ -128,8 +128,8 @@ pub struct Answers {
     pub audit: Option<AuditBy>,
     /// Reason why a 503 is held back because of other nodes.
     pub held: Option<Held>,
-    /// Services whose own path to this node's endpoints is broken, whatever the node's state: 503 at
-    /// their health check node ports.
+    /// Services that fail on this node for clients outside, though the node works: 503 at their health
+    /// check node ports.
     pub broken_services: Arc<[ObjectName]>,
 }
 
@@ -144,7 +144,8 @@ impl Answers {
 
     /// Whether the datapath is answered as healthy to those who ask about one Service.
     pub fn serve(&self, service: &ObjectName) -> bool {
-        self.healthz.healthy && !self.broken_services.contains(service)
+        let may_refuse = self.audit.is_none() && self.held.is_none();
+        self.healthz.healthy && !(may_refuse && self.broken_services.contains(service))
     }
 
     /// Holds until the first verdict, which comes before anyone can ask.
@@ -210,6 +211,11 @@ pub enum Notice {
     Shape(String),
     #[error("a path begins or ceases to fail: {0}")]
     Lane(&'static str),
+    /// Clients outside are not served by a Service, which worked before, while the node works.
+    #[error(
+        "Service {0}: connections from outside fail on this node, and worked before; at its health check node port the answer is 503, unless audit or the fleet brake holds it back"
+    )]
+    Unserved(ObjectName),
     /// The verdict began to fail with this agent.
     #[error(
         "the verdict began to fail with this agent, which is therefore not ready: a rolling update stops here"

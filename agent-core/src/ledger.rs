@@ -9,6 +9,7 @@
 
 mod absorb;
 mod family;
+mod outside;
 mod service;
 mod worked;
 
@@ -26,6 +27,7 @@ use crate::time::Mono;
 pub(crate) use absorb::LOST_NOTICED;
 pub use family::Lacking;
 pub(crate) use family::{FamilyLedger, Scope, Streak};
+pub(crate) use outside::OutsidePaths;
 pub(crate) use service::{StaleConnection, Track, WINDOW};
 use worked::Worked;
 
@@ -45,6 +47,9 @@ pub struct Ledger {
     /// The same for clients outside the node.
     #[serde(default)]
     pub(crate) worked_outside: Worked,
+    /// Services whose clients outside are not served.
+    #[serde(default)]
+    pub(crate) outside: OutsidePaths,
     /// Number of times that a failing Service found no place.
     pub(crate) untracked: u64,
     /// Failures that were suspended, by [`Failure`].

@@ -96,7 +96,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let mut loaded = confined.loader.run(move || load(&wanted)).await??;
     // Reading the object took more than all that follows.
     give_back_memory();
-    let (listeners, takeover, succeeded, service_ports) =
+    let (listeners, takeover, succeeded, health_ports) =
         port::take_over(&config, loaded.0.as_mut(), readiness.clone())?;
     let probing = config.sentinel.clone().map(|of| {
         let scope = Scope::Sentinel(of.service.clone());
@@ -113,7 +113,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let mut agent = Agent::new(config, loaded, probing, limits, Arc::clone(&metrics));
     agent.output.hardening = confined.report;
     agent.succeeded = succeeded;
-    agent.service_ports = service_ports;
+    agent.health_ports = health_ports;
     // Answers are there before anyone can ask.
     agent.feed(Event::Tick);
     let wanted = agent.config.publish;
@@ -360,7 +360,10 @@ fn serve_all(
     serve(Listener::Healthz, listeners.healthz, router, allow, limits);
     let router = service::router(service::ServiceState {
         answers: agent.output.answers.subscribe(),
-        ports: agent.output.ports.subscribe(),
+        ports: (agent.health_ports.as_ref()).map_or_else(
+            || watch::Sender::default().subscribe(),
+            |of| of.table.subscribe(),
+        ),
         metrics: Arc::clone(&metrics),
     });
     let mut limits = serve::Limits::default().within(open_files / 4);

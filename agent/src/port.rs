@@ -11,6 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_common::service::Family;
 use agent_common::steer::{ADMIN, HEALTHZ, SteerRule, mapped, steer_flag};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -26,6 +27,7 @@ use crate::datapath::succession::{Behind, Succession};
 use crate::http::bind::{self, BindAddress, BindError};
 use crate::lifecycle::Readiness;
 use agent_core::event::Successor;
+use agent_core::health_ports::PortTable;
 use agent_core::report::{PortReport, PortWay};
 
 /// Interval of checks of who else listens at the port.
@@ -61,7 +63,7 @@ pub(crate) fn take_over(
     config: &Config,
     observer: Option<&mut Observer>,
     readiness: Readiness,
-) -> Result<(Listeners, Takeover, Succeeded, Option<ServicePorts>), BindError> {
+) -> Result<(Listeners, Takeover, Succeeded, Option<SteeredServices>), BindError> {
     let option = match config.drop_in {
         true => "--metrics-bind-address",
         false => "--admin-bind-address",
@@ -75,14 +77,15 @@ pub(crate) fn take_over(
         healthz.map(|at| listen(bind::HEALTHZ, at)).transpose()
     };
     let mut report = PortReport::default();
-    let (mut steered, mut service_ports) = (None, None);
+    let (mut steered, mut services) = (None, None);
+    let range = config.healthz.health_check_node_ports.clone();
     let mut listeners = Listeners {
         healthz: match aside {
             true => open(bind::listen_aside)?,
             false => open(bind::listen)?,
         },
         admin,
-        services: (aside && config.healthz.health_check_node_ports.is_some())
+        services: (aside && range.is_some())
             .then(|| bind::listen_aside(bind::SERVICES, BindAddress::Everywhere(0)))
             .transpose()?,
     };
@@ -91,7 +94,11 @@ pub(crate) fn take_over(
             Ok((steering, owners, ports)) => {
                 report.way = PortWay::Steered;
                 steered = Some((steering, owners));
-                service_ports = listeners.services.is_some().then_some(ports);
+                services = range.clone().map(|range| SteeredServices {
+                    ports,
+                    range,
+                    table: watch::Sender::default(),
+                });
             }
             Err(error) => {
                 tracing::warn!(%error, "the healthz port is bound instead");
@@ -120,7 +127,7 @@ pub(crate) fn take_over(
     };
     let mut steering = PortSteering {
         port,
-        service_ports: config.healthz.health_check_node_ports.clone(),
+        service_ports: range,
         bound,
         steered,
         stranger: false,
@@ -132,7 +139,32 @@ pub(crate) fn take_over(
     let (ready, readied) = watch::channel(false);
     let steering = tokio::spawn(steering.keep(readied));
     let takeover = Takeover { ready, steering };
-    Ok((listeners, takeover, succeeded, service_ports))
+    Ok((listeners, takeover, succeeded, services))
+}
+
+/// Health check node ports of Services that are steered here, among those that may be.
+pub(crate) struct SteeredServices {
+    ports: ServicePorts,
+    range: PortRange,
+    /// Services by their ports, for those who answer.
+    pub(crate) table: watch::Sender<Arc<PortTable>>,
+}
+
+impl SteeredServices {
+    /// These are the Services now.
+    pub(crate) fn follow(&mut self, table: &Arc<PortTable>) {
+        // Before connections come that are to find it.
+        self.table.send_replace(Arc::clone(table));
+        let allowed = table.iter().filter(|(port, _)| self.range.contains(port));
+        let steered = allowed.flat_map(|(port, of)| {
+            let families = Family::ALL.into_iter();
+            let served = families.filter(|family| of.local[*family as usize].is_some());
+            served.map(|family| (family, *port))
+        });
+        if let Err(error) = self.ports.set(steered) {
+            tracing::warn!(%error, "health check node ports of Services are left to their proxy");
+        }
+    }
 }
 
 /// Whether another agent has taken over, and what was last known of that.

@@ -104,6 +104,7 @@ async fn health_port() -> Port {
         livez,
         audit: None,
         held: None,
+        broken_services: Arc::default(),
     }));
     let metrics = Metrics::new();
     let state = HealthState {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use node_tests::cluster::Mode;
 use node_tests::http::{self, Response};
 use node_tests::manifests::AUTOSCALER_TAINT;
+use node_tests::traffic::Plan;
 use node_tests::watch::Watch;
 use node_tests::world::{Family, Namespace};
 use rstest::rstest;
@@ -241,4 +242,93 @@ fn where_ours_does_not_decide(#[case] options: &[&str], #[case] answers: bool) {
         assert_eq!(answer.status, 200, "{answer:?}");
     }
     assert_eq!(scene.answered() > 0, answers);
+}
+
+/// Outsiders dial web alone from now on, by its node port.
+fn dial(scene: &mut Scene) {
+    for family in Family::ALL {
+        let port = SocketAddr::new(scene.world.node_address(family), 30_080);
+        for client in 0..3 {
+            let plan = Plan::from_outside(&scene.world, client, port).rate(3.0);
+            scene.clients.push(plan.start().expect("a client"));
+        }
+    }
+}
+
+/// Empties a chain of kube-proxy's, and gives what adds its rules again.
+fn empty(scene: &Scene, kind: &str, service: &str) -> String {
+    let rules = scene.proxy().rules().expect("the rules");
+    let end = format!("-{service}/tcp/http");
+    let is_it = |word: &&str| word.starts_with(kind) && word.ends_with(&end);
+    let chain = rules.split_whitespace().find(is_it).expect("the chain");
+    let mut saved = String::new();
+    for family in ["ip", "ip6"] {
+        let words = ["list", "chain", family, "kube-proxy", chain];
+        saved += &scene.world.node.feed("nft", &words, "").expect("a chain");
+        let flush = format!("flush chain {family} kube-proxy {chain}\n");
+        scene.world.node.nft(&flush).expect("flush");
+    }
+    saved
+}
+
+/// One Service's rules are gone: the node works, and its load balancer goes elsewhere. Beside it what is
+/// no fault of this Service here.
+#[test]
+fn a_service_that_is_broken_alone_is_told_at_its_port_alone() {
+    let name = "health_ports::a_service_that_is_broken_alone";
+    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
+        return;
+    };
+    scene.balance();
+    scene.start_agent(&[]);
+    scene.wait_proven();
+    dial(&mut scene);
+    let proven = until(PATIENCE, || {
+        let served = |client: &node_tests::traffic::Client| client.tally().ok > 10;
+        scene.clients.iter().all(served).then_some(())
+    });
+    assert!(proven.is_some(), "outsiders are served");
+    let address = scene.world.node_address(Family::V4);
+    let port = watch(&scene.world.outside, address);
+    let node = scene.watch_healthy();
+    port.wait(PATIENCE, |codes| codes.healthz == 200)
+        .expect("200");
+
+    // Another Service's chain, and a filter before this one's port.
+    let other = empty(&scene, "service-", "demo/api");
+    thread::sleep(Duration::from_secs(4));
+    scene.world.node.nft(&other).expect("its rules");
+    let filter = "table inet test-filter {\n chain before {\n type filter hook prerouting priority -300\n \
+                  tcp dport 30080 drop\n }\n}\n";
+    scene.world.node.nft(filter).expect("a filter");
+    thread::sleep(Duration::from_secs(6));
+    let open = "delete table inet test-filter\n";
+    scene.world.node.nft(open).expect("no filter");
+    thread::sleep(Duration::from_secs(2));
+    let changes = port.changes();
+    assert_eq!(changes.len(), 1, "no fault of web's: {changes:?}");
+
+    let began = Instant::now();
+    let rules = empty(&scene, "external-", "demo/web");
+    let Ok(told) = port.wait(PATIENCE, |codes| codes.healthz == 503) else {
+        let report = scene.agent().verdict().expect("a report");
+        panic!("never 503: {report:#}");
+    };
+    println!(
+        "503 {:?} after its chain was emptied",
+        told.duration_since(began)
+    );
+    let report = scene.agent().verdict().expect("a report");
+    let broken = &report["answers"]["broken_services"];
+    assert_eq!(broken, &serde_json::json!(["demo/web"]), "{report:#}");
+    let theirs = scene.local(Family::V4, "GET", "/").expect("kube-proxy's");
+    assert_eq!(theirs.status, 200);
+    scene.world.node.nft(&rules).expect("its rules");
+    let began = Instant::now();
+    let mended = port
+        .wait(PATIENCE, |codes| codes.healthz == 200)
+        .expect("200");
+    println!("200 {:?} after it was mended", mended.duration_since(began));
+    let changes = node.changes();
+    assert_eq!(changes.len(), 1, "the node works: {changes:?}");
 }

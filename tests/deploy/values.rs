@@ -124,6 +124,7 @@ fn values_that_contradict_each_other(#[case] values: Value, #[case] words: &[&st
 #[case::too_hasty(json!({ "agent": { "update": { "minReadySeconds": 5 } } }), "minReadySeconds")]
 #[case::text_for_a_number(json!({ "rotator": { "interval": "60" } }), "interval")]
 #[case::text_for_a_switch(json!({ "policy": { "enabled": "yes" } }), "enabled")]
+#[case::one_port(json!({ "agent": { "healthCheckNodePorts": "30000" } }), "healthCheckNodePorts")]
 #[case::one_for_many(json!({ "agent": { "healthzAllowCidrs": "10.0.0.0/8" } }), "healthzAllowCidrs")]
 #[case::no_cidr(json!({ "agent": { "admin": { "allowCidrs": ["pods"] } } }), "allowCidrs")]
 #[case::port(json!({ "agent": { "admin": { "port": 70000 } } }), "port")]

@@ -27,8 +27,10 @@ impl Ledger {
         self.sampled = Some(at);
         self.seen = Some(at);
         self.tracks.retain(|_, track| at.since(track.last) <= KEPT);
+        self.outside.forget(at);
         if sample.observer.attached == 0 {
             // Unseen connections may have been proven: no run of failures holds.
+            self.outside.excuse();
             return self.end_streaks();
         }
         let sample_gap = self.limits.sample_gap;
@@ -131,7 +133,10 @@ impl Ledger {
             look.proven[info.family as usize] = true;
             match delta.class {
                 SourceClass::Pod => self.worked.note(info, look.at),
-                SourceClass::External => self.worked_outside.note(info, look.at),
+                SourceClass::External => {
+                    self.worked_outside.note(info, look.at);
+                    self.outside.prove(delta.service);
+                }
                 SourceClass::Host => {}
             }
             if let Some(track) = self.tracks.get_mut(&delta.service) {
@@ -155,6 +160,17 @@ impl Ledger {
             if delta.counts[Outcome::Proven as usize] > 0 {
                 // The order of proof and failure is unknown: in doubt for the datapath.
                 track.prove(look.at);
+            }
+        }
+        let proven = delta.counts[Outcome::Proven as usize] > 0;
+        if delta.class == SourceClass::External && !proven && self.worked_outside.has(info, look.at)
+        {
+            let certain = |of: &Failure| matches!(of, Failure::Leaked | Failure::Misrouted);
+            let failed = failures.iter().filter(|(of, _)| certain(of));
+            let n = failed.fold(0_u32, |sum, (_, n)| sum.saturating_add(*n));
+            if n > 0 {
+                let path = (delta.service, info);
+                self.outside.fail(path, (n, None), look.at, &self.limits);
             }
         }
         // One to an endpoint that left counts by its age, in sightings; an unheard one did get through.
@@ -207,6 +223,13 @@ impl Ledger {
         }
         // It was given up only now.
         let began = sighting.arrived;
+        if matches!(sighting.failure, Failure::Stale | Failure::Refused)
+            && sighting.class == SourceClass::External
+            && self.worked_outside.has(info, look.at)
+        {
+            let (path, client) = ((sighting.service, info), Some(sighting.client));
+            self.outside.fail(path, (1, client), at, &self.limits);
+        }
         if sighting.failure == Failure::Stale || family.last_proof() >= Some(began) {
             return;
         }

@@ -12,6 +12,7 @@ use super::{Settings, Start};
 use crate::answer::{Endpoint, UnknownPolicy, answer};
 use crate::brake::Brake;
 use crate::cause::{Cause, Failure, State};
+use crate::cluster::ObjectName;
 use crate::conntrack::Table;
 use crate::coverage::Coverage;
 use crate::damping::{Damping, UpgradeGate};
@@ -68,6 +69,9 @@ pub struct Judge {
     served: bool,
     /// Statuses of the last answers.
     statuses: [u16; 2],
+    /// Services that are broken though the node is not.
+    #[serde(skip)]
+    broken: Arc<[ObjectName]>,
     remembered: Option<Mono>,
     /// Closed while the agent is not ready, because the verdict began to fail with it.
     pub gate: UpgradeGate,
@@ -122,6 +126,7 @@ impl Judge {
             last,
             served,
             statuses: [0; 2],
+            broken: Arc::default(),
             remembered: None,
             gate: UpgradeGate::new(before, now),
             sightings: VecDeque::new(),
@@ -376,7 +381,7 @@ impl Judge {
         // No later, since a snapshot of an older recording knows nothing of it.
         let is_booting = self.now.since(inputs.booted) < self.settings.limits.boot_deadline;
         self.served |= is_booting && has_served(verdict.state);
-        let answers = self.answer(&verdict);
+        let answers = self.answer(&verdict, effects);
         let statuses = [answers.healthz.status, answers.livez.status];
         let changed = self.last.is_none_or(|last| verdict.differs(&last));
         let news = self.last != Some(LastVerdict::of(&verdict)) || self.statuses != statuses;
@@ -393,7 +398,7 @@ impl Judge {
         })));
     }
 
-    fn answer(&mut self, verdict: &Verdict) -> Answers {
+    fn answer(&mut self, verdict: &Verdict, effects: &mut Effects) -> Answers {
         let policy = self.settings.unknown_policy;
         let audit = self.switches.audit(self.settings.enforcement);
         let anchor = &self.anchor;
@@ -413,8 +418,23 @@ impl Judge {
             livez: of(Endpoint::Livez),
             audit,
             held,
-            broken_services: Arc::default(),
+            broken_services: self.broken_services(served.healthy, effects),
         }
+    }
+
+    /// Services that are broken though the node is not.
+    fn broken_services(&mut self, healthy: bool, effects: &mut Effects) -> Arc<[ObjectName]> {
+        if !healthy {
+            // Its fault is theirs, and its repair too.
+            self.ledger.outside.excuse();
+        }
+        let broken = self.ledger.outside.broken(self.now);
+        if *broken != *self.broken {
+            let new = broken.iter().filter(|name| !self.broken.contains(name));
+            effects.extend(new.map(|name| Effect::Log(Notice::Unserved(name.clone()))));
+            self.broken = broken.into();
+        }
+        Arc::clone(&self.broken)
     }
 
     fn remember(&mut self, changed: bool, effects: &mut Effects) {

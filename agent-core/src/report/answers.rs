@@ -10,7 +10,7 @@ use crate::node::Judge;
 use crate::switches::AuditBy;
 
 /// The current answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answers {
     pub healthz: AnswerReport,
     pub livez: AnswerReport,
@@ -20,6 +20,10 @@ pub struct Answers {
     /// Why a 503 is held back because of other nodes.
     #[serde(default)]
     pub held: Option<Held>,
+    /// Services, as `namespace/name`, that fail on this node for clients outside, though the node works:
+    /// 503 at their health check node ports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub broken_services: Vec<String>,
 }
 
 impl From<&effect::Answers> for Answers {
@@ -29,6 +33,11 @@ impl From<&effect::Answers> for Answers {
             livez: AnswerReport::from(&answers.livez),
             audit: answers.audit,
             held: answers.held,
+            broken_services: answers
+                .broken_services
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
         }
     }
 }

@@ -158,6 +158,7 @@ pub fn proven() -> Report {
             livez: proven,
             audit: None,
             held: None,
+            broken_services: Vec::new(),
         },
         services: vec![
             service("shop/web:http", Family::V4, 3, 148_210, 148_207, 0),
@@ -269,6 +270,7 @@ pub fn broken() -> Report {
         livez: failing,
         audit: None,
         held: None,
+        broken_services: Vec::new(),
     };
     report.sightings = vec![SightingReport {
         at: ago(110),

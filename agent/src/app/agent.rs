@@ -7,12 +7,10 @@ use std::time::Duration;
 
 use agent_common::abi::ABI_VERSION;
 use agent_common::evidence::{FAULTS, Fault};
-use agent_common::service::Family;
 use agent_core::coverage::{Hook, Hooks};
 use agent_core::effect::{Answers, Effect, Judged, Notice};
 use agent_core::event::{Event, Parts, ViewUpdate};
 use agent_core::evidence::{Directory as _, Sighting};
-use agent_core::health_ports::PortTable;
 use agent_core::limits::{Limits, SAMPLE_INTERVAL};
 use agent_core::node::{Node, Start};
 use agent_core::owners::OwnersRead;
@@ -30,13 +28,12 @@ use crate::clock;
 use crate::cluster::Update;
 use crate::config::Config;
 use crate::datapath::Observer;
-use crate::datapath::attach::{Attachment, Mechanism};
+use crate::datapath::attach::Attachment;
 use crate::datapath::devices::{Device, Interfaces};
 use crate::datapath::shape::Seen;
-use crate::datapath::steer::ServicePorts;
 use crate::lifecycle::give_back_memory;
 use crate::metrics::{Metrics, Snapshot};
-use crate::port::Succeeded;
+use crate::port::{SteeredServices, Succeeded};
 use crate::publish::Publishing;
 use crate::sentinel::kernel::{conntrack, owners};
 use crate::state::{Memory, Recordings};
@@ -52,7 +49,7 @@ pub(super) struct Agent {
     pub(super) probing: Option<Probing>,
     pub(super) succeeded: Succeeded,
     /// Nothing where Services' health check node ports are left to others.
-    pub(super) service_ports: Option<ServicePorts>,
+    pub(super) health_ports: Option<SteeredServices>,
     pub(super) output: Output,
     interfaces: Interfaces,
     /// Interfaces came or went whose hooks were not followed yet.
@@ -67,8 +64,6 @@ pub(super) struct Output {
     pub(super) publishing: Option<Publishing>,
     pub(super) hardening: HardeningReport,
     pub(super) answers: watch::Sender<Arc<Answers>>,
-    /// Services by their health check node ports.
-    pub(super) ports: watch::Sender<Arc<PortTable>>,
     pub(super) report: watch::Sender<Option<Arc<Report>>>,
     started: Wall,
     faults: Option<[u64; FAULTS]>,
@@ -99,13 +94,12 @@ impl Agent {
             observer,
             probing,
             succeeded: Succeeded::default(),
-            service_ports: None,
+            health_ports: None,
             output: Output {
                 metrics,
                 publishing: None,
                 hardening: HardeningReport::default(),
                 answers: watch::Sender::new(Arc::new(Answers::before_the_first())),
-                ports: watch::Sender::default(),
                 report: watch::Sender::new(None),
                 started,
                 faults: None,
@@ -238,7 +232,11 @@ impl Agent {
                 events.push_back(Event::Installed(installed.unwrap_or_default()));
             }
             Effect::Publish(judged) => self.publish(*judged),
-            Effect::HealthPorts(table) => self.serve_ports(table),
+            Effect::HealthPorts(table) => {
+                self.health_ports
+                    .iter_mut()
+                    .for_each(|of| of.follow(&table));
+            }
             Effect::Remember(remembered) => {
                 if !self.succeeded.ask().exists() {
                     self.output.memory.remember(*remembered);
@@ -283,27 +281,6 @@ impl Agent {
                 tracing::info!(path = %path.display(), "the events that led here are recorded")
             }
             Err(error) => tracing::warn!(%error, "the recording cannot be written"),
-        }
-    }
-
-    /// Has the ports of Services that load balancers ask about answered here, those that the
-    /// configuration allows.
-    fn serve_ports(&mut self, table: Arc<PortTable>) {
-        let Some(ports) = &mut self.service_ports else {
-            return;
-        };
-        let allowed = self.config.healthz.health_check_node_ports.as_ref();
-        let allowed = |port: &u16| allowed.is_some_and(|range| range.contains(port));
-        let mut steered = Vec::new();
-        for (port, of) in table.iter().filter(|(port, _)| allowed(port)) {
-            let families = Family::ALL.into_iter();
-            let served = families.filter(|family| of.local[*family as usize].is_some());
-            steered.extend(served.map(|family| (family, *port)));
-        }
-        // Before connections come that are to find it.
-        self.output.ports.send_replace(table);
-        if let Err(error) = ports.set(steered.into_iter()) {
-            tracing::warn!(%error, "health check node ports of Services are answered by their proxy");
         }
     }
 
@@ -397,7 +374,7 @@ impl Agent {
             services_omitted,
             udp: self.output.metrics.udp(planner, UDP_SHOWN),
             sightings: sightings.collect(),
-            devices: attachments.map(device).collect(),
+            devices: attachments.map(Attachment::report).collect(),
             datapath: node.judge().shape.clone(),
             expectations: report::ExpectationReport {
                 services: node.view().service_count() as u64,
@@ -504,22 +481,6 @@ fn log(notice: &Notice) {
         Notice::Lane(_) => tracing::debug!("{notice}"),
         Notice::SentinelOn | Notice::Shape(_) => tracing::info!("{notice}"),
         _ => tracing::warn!("{notice}"),
-    }
-}
-
-fn device(attachment: &Attachment) -> report::DeviceReport {
-    report::DeviceReport {
-        name: attachment.device.name.clone(),
-        index: attachment.device.index,
-        attached: match attachment.mechanism() {
-            Some(Mechanism::Tcx) => report::Attached::Tcx,
-            Some(Mechanism::Clsact) => report::Attached::Clsact,
-            None => report::Attached::None,
-        },
-        ingress_head: attachment.first[0],
-        egress_head: attachment.first[1],
-        uplink: attachment.device.uplink,
-        problem: attachment.problem.clone(),
     }
 }
 

@@ -29,7 +29,7 @@ const LAST_PASS: usize = 83;
 impl Paper {
     /// The answers of both endpoints; for a leaving node, a note that its 503 is intended.
     pub(super) fn answers(&mut self, report: &Report) {
-        let Answers { healthz, livez, .. } = report.answers;
+        let Answers { healthz, livez, .. } = &report.answers;
         let mut text = format!(
             "/healthz answers {}, /livez {}",
             healthz.status, livez.status
@@ -38,6 +38,14 @@ impl Paper {
             text.push_str(&format!("; 503 is held back: {why}"));
         }
         self.wrapped(Ink::Plain, 0, &sentence(&text));
+        if !report.answers.broken_services.is_empty() {
+            let text = format!(
+                "connections from outside to {} fail on this node, and worked before: 503 at the health \
+                 check node port, unless it is held back",
+                report.answers.broken_services.join(", ")
+            );
+            self.wrapped(Ink::Warn, 0, &sentence(&text));
+        }
         self.line();
         let eligibility = &report.verdict.eligibility;
         if matches!(

@@ -89,7 +89,7 @@ impl<'a> Chain<'a> {
             node: &report.node,
             written: report.written,
             verdict,
-            answers: report.answers,
+            answers: report.answers.clone(),
             sentinel: &report.sentinel,
             lanes: lanes(report),
             next,

@@ -15,6 +15,7 @@ use super::devices::Device;
 use super::load::classifier;
 use super::pins::Pins;
 use crate::causes::chain;
+use agent_core::report::{Attached, DeviceReport};
 use agent_core::time::Mono;
 
 pub(super) mod hook;
@@ -78,6 +79,23 @@ pub struct Attachment {
 }
 
 impl Attachment {
+    /// As `/verdict` shows it.
+    pub fn report(&self) -> DeviceReport {
+        DeviceReport {
+            name: self.device.name.clone(),
+            index: self.device.index,
+            attached: match self.mechanism() {
+                Some(Mechanism::Tcx) => Attached::Tcx,
+                Some(Mechanism::Clsact) => Attached::Clsact,
+                None => Attached::None,
+            },
+            ingress_head: self.first[0],
+            egress_head: self.first[1],
+            uplink: self.device.uplink,
+            problem: self.problem.clone(),
+        }
+    }
+
     /// Mechanism of the attachment, if it is attached in both directions.
     pub fn mechanism(&self) -> Option<Mechanism> {
         match &self.hooks {

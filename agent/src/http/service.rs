@@ -53,3 +53,90 @@ impl ServiceState {
         Some((status, JSON, weight, answer.body).into_response())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use agent_core::cluster::ObjectName;
+    use agent_core::health_ports::HealthPort;
+    use axum::body::{Body, to_bytes};
+    use axum::http::Request;
+    use rstest::rstest;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    const BODY: &str = "{\n\t\"service\": {\n\t\t\"namespace\": \"shop\",\n\t\t\"name\": \"web\"\n\t},\n\t\"localEndpoints\": 2,\n\t\"serviceProxyHealthy\": true\n}";
+
+    fn state(broken: &[&str]) -> ServiceState {
+        let port = HealthPort {
+            service: ObjectName::new("shop", "web"),
+            local: [Some(2), Some(0)],
+        };
+        let v4_alone = HealthPort {
+            service: ObjectName::new("shop", "api"),
+            local: [Some(1), None],
+        };
+        let broken = broken.iter().map(|name| ObjectName::new("shop", name));
+        let answers = Answers {
+            broken_services: broken.collect(),
+            ..Answers::before_the_first()
+        };
+        let ports = PortTable::from([(30_500, port), (30_501, v4_alone)]);
+        ServiceState {
+            answers: watch::Sender::new(Arc::new(answers)).subscribe(),
+            ports: watch::Sender::new(Arc::new(ports)).subscribe(),
+            metrics: Metrics::new(),
+        }
+    }
+
+    async fn ask(state: &ServiceState, dialled: &str) -> (u16, String, String) {
+        let dialled: SocketAddr = dialled.parse().unwrap();
+        let request = Request::builder()
+            .uri("/any")
+            .extension(Dialled(dialled))
+            .body(Body::empty());
+        let answer = router(state.clone()).oneshot(request.unwrap()).await;
+        let (head, body) = answer.unwrap().into_parts();
+        let weight = head.headers.get(WEIGHT);
+        let weight = weight.map_or("", |value| value.to_str().unwrap());
+        let body = to_bytes(body, 4_096).await.unwrap();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        (head.status.as_u16(), weight.to_owned(), body)
+    }
+
+    /// The listener is for both families: IPv4 addresses come as IPv6 ones.
+    #[rstest]
+    #[case::v4("[::ffff:192.0.2.10]:30500", 200, "2")]
+    #[case::plain_v4("192.0.2.10:30500", 200, "2")]
+    #[case::no_endpoint_of_its_family("[2001:db8::10]:30500", 503, "0")]
+    #[case::not_of_its_family("[2001:db8::10]:30501", 404, "")]
+    #[case::nobodys("192.0.2.10:30502", 404, "")]
+    #[tokio::test]
+    async fn who_is_dialled_is_answered_for(
+        #[case] dialled: &str,
+        #[case] status: u16,
+        #[case] weight: &str,
+    ) {
+        let answer = ask(&state(&[]), dialled).await;
+        assert_eq!((answer.0, &*answer.1), (status, weight), "{}", answer.2);
+        assert_eq!(answer.2 == BODY, status == 200);
+    }
+
+    #[tokio::test]
+    async fn a_service_that_is_broken_is_503_alone() {
+        let state = state(&["web"]);
+        let (status, weight, body) = ask(&state, "192.0.2.10:30500").await;
+        assert_eq!((status, &*weight), (503, "2"));
+        assert_eq!(body, BODY.replace("true", "false"));
+        assert_eq!(ask(&state, "192.0.2.10:30501").await.0, 200);
+        let page = state.metrics.encode();
+        for code in ["200", "503"] {
+            let line = format!(
+                "pathproof_healthz_requests_total{{endpoint=\"service\",code=\"{code}\"}} 1"
+            );
+            assert!(page.contains(&line), "{page}");
+        }
+    }
+}

@@ -165,7 +165,7 @@ definitions! {
 
     /// Listeners
     REQUESTS = Counter "pathproof_healthz_requests" ["endpoint", "code"]
-        "Requests answered on the health port; endpoint=\"other\" are unknown paths";
+        "Requests answered on the health port; endpoint=\"service\" are those at health check node ports of Services, \"other\" unknown paths";
     PROXY_HEALTHZ = Counter "kubeproxy_proxy_healthz" ["code"]
         "In kube-proxy's place only, under its name: requests answered on /healthz";
     PROXY_LIVEZ = Counter "kubeproxy_proxy_livez" ["code"]

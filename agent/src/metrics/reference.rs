@@ -48,11 +48,11 @@ const CONVENTIONS: &str = r#"
 | `sentinel_managed` | 3 | yes, no, unknown |
 | `seen` | 3 | full, partial, hidden |
 | `owner` | 3 | service, sentinel, node |
-| `endpoint` | 3 | healthz, livez, other |
+| `endpoint` | 4 | healthz, livez, service (health check node ports), other |
 | `quota` | 2 | service, namespace |
 | `reason` | 3 | fleet, waiting, uncounted |
 | `code` | 3 | 200, 503, 404 |
-| `listener` | 2 | healthz, admin |
+| `listener` | 3 | healthz, admin, service |
 | `event` | 4 | What becomes of a connection to a listener |
 | `kind` | 2 | condition, event |
 | `result` | 9 | What becomes of a write |

@@ -111,6 +111,9 @@ app.kubernetes.io/component: {{ . }}
 {{- if ne .healthzBindAddress "0.0.0.0:10256" }}
 - --healthz-bind-address={{ .healthzBindAddress }}
 {{- end }}
+{{- if ne .healthCheckNodePorts "30000-32767" }}
+- --health-check-node-ports={{ .healthCheckNodePorts }}
+{{- end }}
 {{- with .healthzAllowCidrs }}
 - --healthz-allow-cidr={{ join "," . }}
 {{- end }}

@@ -65,6 +65,7 @@
   "--view" "agent.view"
   "--healthz-bind-address" "agent.healthzBindAddress"
   "--healthz-allow-cidr" "agent.healthzAllowCidrs"
+  "--health-check-node-ports" "agent.healthCheckNodePorts"
   "--admin-bind-address" "agent.admin"
   "--admin-allow-cidr" "agent.admin.allowCidrs"
   "--drain-ignore-cidr" "agent.drainIgnoreCidrs"

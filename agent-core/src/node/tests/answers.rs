@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use agent_common::evidence::Outcome;
 use agent_common::service::{Family, SourceClass};
 use rstest::rstest;
 
@@ -11,7 +12,7 @@ use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cause::State;
 use crate::cluster::{Change, NodeFacts};
 use crate::eligibility::{Eligibility, TerminatingTaints};
-use crate::event::Event;
+use crate::event::{Event, KernelSample};
 use crate::freshness::FIRST_GENERATION;
 
 fn deleting() -> Change {
@@ -380,4 +381,87 @@ fn a_shape_that_comes_late_ends_the_wait_and_begins_none() {
         }
         assert_eq!(found, states, "{netkit}");
     }
+}
+
+/// What clients outside met at `web`, once, after the last look.
+fn outside(scene: &mut Scene, outcomes: &[Outcome]) -> Vec<String> {
+    let mut delta = delta(scene.id("web"), outcomes);
+    delta.class = SourceClass::External;
+    let effects = scene.later(600).sample(KernelSample {
+        counts: vec![delta],
+        ..KernelSample::default()
+    });
+    let answers = &effects.judged().answers;
+    let refused = answers.broken_services.iter();
+    let refused = refused.filter(|name| !answers.serve(name));
+    refused.map(ToString::to_string).collect()
+}
+
+const FORWARDED: [Outcome; 2] = [Outcome::Arrived, Outcome::Proven];
+const NOBODY: [String; 0] = [];
+
+#[rstest]
+#[case::leaked(Outcome::Leaked)]
+#[case::misrouted(Outcome::Misrouted)]
+fn a_service_may_fail_alone(#[case] outcome: Outcome) {
+    let failed = [Outcome::Arrived, outcome];
+    let mut scene = Scene::probed();
+    for _ in 0..4 {
+        assert_eq!(outside(&mut scene, &failed), NOBODY, "it never worked");
+    }
+    assert_eq!(outside(&mut scene, &FORWARDED), NOBODY);
+    for _ in 0..2 {
+        assert_eq!(outside(&mut scene, &failed), NOBODY);
+    }
+    // One of them got through: nobody knows which was the last.
+    let both = [FORWARDED.as_slice(), &failed].concat();
+    assert_eq!(outside(&mut scene, &both), NOBODY);
+    for _ in 0..2 {
+        assert_eq!(outside(&mut scene, &failed), NOBODY);
+    }
+    assert_eq!(outside(&mut scene, &failed), ["default/web"]);
+    assert_eq!(scene.idle().statuses(), [200, 200], "the node works");
+    assert_eq!(outside(&mut scene, &FORWARDED), NOBODY);
+}
+
+#[test]
+fn a_filter_and_pods_that_fail_are_no_fault_of_a_service() {
+    let mut scene = Scene::probed();
+    outside(&mut scene, &FORWARDED);
+    for _ in 0..5 {
+        let mut delta = delta(scene.id("web"), &[Outcome::Arrived]);
+        (delta.class, delta.lost) = (SourceClass::External, 1);
+        let effects = scene.later(600).sample(KernelSample {
+            counts: vec![delta],
+            ..KernelSample::default()
+        });
+        assert!(effects.judged().answers.broken_services.is_empty());
+        scene.later(600).counted("web", &[Outcome::Refused]);
+        assert!(scene.idle().judged().answers.broken_services.is_empty());
+    }
+}
+
+#[test]
+fn in_audit_a_service_that_fails_is_told_alone() {
+    let mut scene = Scene::probed_with(|settings, _| settings.enforcement = Enforcement::Audit);
+    outside(&mut scene, &FORWARDED);
+    for _ in 0..4 {
+        assert_eq!(outside(&mut scene, &[Outcome::Leaked]), NOBODY);
+    }
+    let effects = scene.idle();
+    let broken = &effects.judged().answers.broken_services;
+    assert_eq!(broken.len(), 1);
+}
+
+/// Its repair is then the node's.
+#[test]
+fn a_fault_of_the_node_is_no_fault_of_a_service() {
+    let mut scene = Scene::probed();
+    outside(&mut scene, &FORWARDED);
+    for _ in 0..4 {
+        outside(&mut scene, &[Outcome::Leaked]);
+    }
+    scene.fault();
+    assert_eq!(scene.state(), State::Broken);
+    assert_eq!(outside(&mut scene, &[Outcome::Leaked]), NOBODY);
 }

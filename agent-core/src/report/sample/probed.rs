@@ -200,6 +200,7 @@ pub fn flushed() -> Report {
         livez: answer,
         audit: None,
         held: None,
+        broken_services: Vec::new(),
     };
     report
 }

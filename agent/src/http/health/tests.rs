@@ -30,6 +30,7 @@ fn answers(healthz: u16, livez: u16) -> Arc<Answers> {
         livez: answer(livez, None),
         audit: None,
         held: None,
+        broken_services: Arc::default(),
     })
 }
 

@@ -1,0 +1,248 @@
+//! Services whose clients outside are not served by this node, each for itself: what their health check
+//! node ports say, and no other node can.
+//!
+//! A connection that left untranslated or went to no endpoint counts, which no policy does. One that the
+//! node refused may have been rejected by a policy, and one to an endpoint that left may follow an old
+//! entry of conntrack: of these each client counts once. What is lost may have been filtered, and does
+//! not count. Once a load balancer has gone, no connection shows a repair: it is let back after a while,
+//! which grows each time that it was in vain.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::service::WINDOW;
+use crate::cluster::ObjectName;
+use crate::evidence::ServiceInfo;
+use crate::limits::Limits;
+use crate::time::Mono;
+
+/// Service ports followed at a time; later ones wait for a place.
+const KEPT: usize = 256;
+/// How long a load balancer is kept away the first time. Doubles with each time that follows.
+const HOLD: Duration = Duration::from_secs(10);
+/// The same at most.
+const LONGEST_HOLD: Duration = Duration::from_secs(300);
+/// After so long without a failure the next one is a first one.
+const FORGIVEN: Duration = Duration::from_secs(900);
+
+/// Failures by the id of the Service port and family.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct OutsidePaths(BTreeMap<u32, Run>);
+
+/// Failures of one Service port since its last proof.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Run {
+    service: ObjectName,
+    first: Mono,
+    last: Mono,
+    n: u32,
+    /// Clients that count once, those that did.
+    clients: Vec<IpAddr>,
+    /// It is broken until then.
+    until: Option<Mono>,
+    /// Number of times that it was, with less than [`FORGIVEN`] between.
+    times: u32,
+}
+
+impl OutsidePaths {
+    /// `n` connections of clients outside failed; `once` is the client of one that counts once.
+    pub(crate) fn fail(
+        &mut self,
+        (id, info): (u32, &ServiceInfo),
+        (n, once): (u32, Option<IpAddr>),
+        at: Mono,
+        limits: &Limits,
+    ) {
+        if self.0.get(&id).is_some_and(|run| run.service != info.name) {
+            self.0.remove(&id);
+        }
+        if self.0.len() >= KEPT && !self.0.contains_key(&id) {
+            return;
+        }
+        let run = self.0.entry(id).or_insert_with(|| Run {
+            service: info.name.clone(),
+            first: at,
+            last: at,
+            n: 0,
+            clients: Vec::new(),
+            until: None,
+            times: 0,
+        });
+        let held = run.until.is_some_and(|until| until > at);
+        if at.since(run.last) > WINDOW {
+            (run.first, run.n) = (at, 0);
+            run.clients.clear();
+        }
+        run.last = run.last.max(at);
+        match once {
+            Some(client) if run.clients.contains(&client) => {}
+            // More are not needed.
+            Some(_) if run.clients.len() > limits.service_failures as usize => {}
+            once => {
+                run.clients.extend(once);
+                run.n = run.n.saturating_add(n);
+            }
+        }
+        let long = run.last.since(run.first) >= limits.service_spread;
+        if held || (run.n >= limits.service_failures && long) {
+            run.times = run.times.saturating_add(u32::from(!held));
+            run.until = Some(at.plus(hold(run.times)));
+        }
+    }
+
+    /// A connection of a client outside was proven.
+    pub(crate) fn prove(&mut self, id: u32) {
+        if let Some(run) = self.0.get_mut(&id) {
+            (run.n, run.until) = (0, None);
+            run.clients.clear();
+        }
+    }
+
+    /// The node as a whole fails, or may have been seen failing wrongly: no Service is to blame.
+    pub(crate) fn excuse(&mut self) {
+        self.0.clear();
+    }
+
+    /// Forgets what was long ago.
+    pub(crate) fn forget(&mut self, now: Mono) {
+        self.0.retain(|_, run| now.since(run.last) <= FORGIVEN);
+    }
+
+    /// Services that are broken, each once, in order.
+    pub(crate) fn broken(&self, now: Mono) -> Vec<ObjectName> {
+        let runs = self.0.values();
+        let broken = runs.filter(|run| run.until.is_some_and(|until| until > now));
+        let mut names: Vec<_> = broken.map(|run| run.service.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+fn hold(times: u32) -> Duration {
+    let doubled = 1_u32.checked_shl(times.saturating_sub(1));
+    let longer = HOLD.checked_mul(doubled.unwrap_or(u32::MAX));
+    longer.map_or(LONGEST_HOLD, |hold| hold.min(LONGEST_HOLD))
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_common::service::Family;
+
+    use super::*;
+
+    const WEB: u32 = 7;
+
+    fn info(name: &str) -> ServiceInfo {
+        ServiceInfo {
+            name: ObjectName::new("shop", name),
+            port: "".into(),
+            family: Family::V4,
+            endpoints: 1,
+            udp: false,
+            dns: false,
+            sentinel: false,
+            echo: false,
+            disputed: None,
+        }
+    }
+
+    fn second(second: u64) -> Mono {
+        Mono(second * 1_000_000_000)
+    }
+
+    /// One failure of web at each of these seconds.
+    fn fail(paths: &mut OutsidePaths, seconds: &[u64]) {
+        for at in seconds {
+            let limits = Limits::default();
+            paths.fail((WEB, &info("web")), (1, None), second(*at), &limits);
+        }
+    }
+
+    fn is_broken(paths: &OutsidePaths, at: u64) -> bool {
+        !paths.broken(second(at)).is_empty()
+    }
+
+    #[test]
+    fn three_failures_over_a_second_without_a_proof_between() {
+        let mut paths = OutsidePaths::default();
+        fail(&mut paths, &[1, 1, 1]);
+        assert!(!is_broken(&paths, 1), "all at once");
+        fail(&mut paths, &[2]);
+        assert_eq!(paths.broken(second(2)), [ObjectName::new("shop", "web")]);
+        paths.prove(WEB);
+        assert!(!is_broken(&paths, 2), "proven since");
+        fail(&mut paths, &[3, 4]);
+        assert!(!is_broken(&paths, 4), "two since the proof");
+        let mut paths = OutsidePaths::default();
+        fail(&mut paths, &[1, 12, 23, 34]);
+        assert!(!is_broken(&paths, 34), "far between");
+    }
+
+    #[test]
+    fn a_load_balancer_is_let_back_and_kept_away_longer_each_time_in_vain() {
+        let mut paths = OutsidePaths::default();
+        let mut now = 1;
+        let mut held = Vec::new();
+        for _ in 0..7 {
+            fail(&mut paths, &[now, now + 1, now + 2]);
+            let confirmed = now + 2;
+            now = confirmed;
+            while is_broken(&paths, now) {
+                now += 1;
+            }
+            held.push(now - confirmed);
+        }
+        assert_eq!(held, [10, 20, 40, 80, 160, 300, 300]);
+        // It fails on while it is kept away: clients that stayed.
+        fail(&mut paths, &[now, now + 1, now + 2, now + 200]);
+        assert!(is_broken(&paths, now + 499) && !is_broken(&paths, now + 500));
+        paths.forget(second(now + 200 + 901));
+        fail(&mut paths, &[5_000, 5_001, 5_002]);
+        assert!(!is_broken(&paths, 5_012), "forgiven");
+    }
+
+    #[test]
+    fn what_may_be_a_clients_own_trouble_counts_once_for_each() {
+        let mut paths = OutsidePaths::default();
+        let limits = Limits::default();
+        let mut fail = |client: u8, at: u64| {
+            let client = IpAddr::from([198, 51, 100, client]);
+            let of = (1, Some(client));
+            paths.fail((WEB, &info("web")), of, second(at), &limits);
+            !paths.broken(second(at)).is_empty()
+        };
+        assert!(!(1..8).any(|at| fail(1, at)));
+        assert!(!fail(2, 8) && fail(3, 8));
+        assert!(
+            fail(3, 17) && fail(3, 26),
+            "while it is held anyone's counts"
+        );
+    }
+
+    #[test]
+    fn ids_are_used_again_and_the_node_may_be_to_blame() {
+        let mut paths = OutsidePaths::default();
+        fail(&mut paths, &[1, 2]);
+        let limits = Limits::default();
+        paths.fail((WEB, &info("api")), (1, None), second(3), &limits);
+        assert!(!is_broken(&paths, 3), "another Service");
+        fail(&mut paths, &[4, 5, 6]);
+        assert!(is_broken(&paths, 6));
+        paths.excuse();
+        assert!(!is_broken(&paths, 6));
+    }
+
+    #[test]
+    fn places_are_bounded() {
+        let mut paths = OutsidePaths::default();
+        let limits = Limits::default();
+        for id in 0..1_000 {
+            paths.fail((id, &info("web")), (1, None), second(1), &limits);
+        }
+        assert_eq!(paths.0.len(), KEPT);
+    }
+}
