@@ -3,6 +3,7 @@
 
 pub mod census;
 pub mod rotation;
+pub mod withdrawal;
 
 use std::time::Duration;
 

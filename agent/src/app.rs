@@ -27,7 +27,7 @@ use crate::clock;
 use crate::cluster::api::client::client;
 use crate::cluster::api::{self, ApiAccess, ApiServer, Scope};
 use crate::cluster::{Update, watch as folder};
-use crate::config::{Attach, Config, KeptArgs, PortTakeover, Source};
+use crate::config::{Attach, Config, KeptArgs, PortTakeover, Source, Switch};
 use crate::confine::Confined;
 use crate::datapath::Observer;
 use crate::datapath::attach::Mode;
@@ -331,11 +331,13 @@ fn serve_all(
 ) -> JoinSet<()> {
     let metrics = Arc::clone(&state.metrics);
     let mut served = JoinSet::new();
+    let proxied = agent.config.healthz.health_check_proxy_protocol == Switch::On;
     let mut serve = |which, listener, router, allow: &[Option<IpNet>], limits| {
         let Some(listener) = listener else { return };
         let rules = serve::Rules {
             listener: which,
             allow: AllowList::new(allow.iter().flatten().copied()),
+            proxied: which != Listener::Admin && proxied,
             limits,
             metrics: Arc::clone(&metrics),
         };

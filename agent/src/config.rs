@@ -28,7 +28,7 @@ pub use options::{
     PortTakeover, ProcessArgs, PublishArgs, RunArgs, SentinelConfig, Switch, View,
 };
 
-pub use rotate::RotateConfig;
+pub use rotate::{RotateConfig, Withdraw};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {

@@ -13,6 +13,7 @@ use ipnet::IpNet;
 pub mod admin;
 pub mod bind;
 pub mod health;
+mod proxied;
 pub mod serve;
 pub mod service;
 

@@ -10,11 +10,12 @@
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
+use serde_json::json;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
@@ -22,10 +23,11 @@ use tokio::time::{sleep, timeout};
 use crate::clock;
 use crate::cluster::api::client::{ApiAccess, ClientError, client, root_cause};
 use crate::cluster::api::{Nodes, follow_nodes};
-use crate::config::RotateConfig;
+use crate::config::{RotateConfig, Withdraw};
 use agent_core::fleet::rotation::{
     Candidate, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, Wanted, Write, slice_name,
 };
+use agent_core::fleet::withdrawal::{LABEL, Rule, Step, VALUE};
 use agent_core::time::Wall;
 
 mod slices;
@@ -108,6 +110,7 @@ struct Rotator {
     leases: Api<Lease>,
     services: Api<Service>,
     slices: Api<EndpointSlice>,
+    labelled: Api<Node>,
     client: Client,
     /// While we lead: each follower of all nodes costs the API server.
     nodes: Option<Nodes>,
@@ -127,6 +130,7 @@ impl Rotator {
             leases: Api::namespaced(client.clone(), namespace),
             services: Api::namespaced(client.clone(), namespace),
             slices: Api::namespaced(client.clone(), namespace),
+            labelled: Api::all(client.clone()),
             client: client.clone(),
             nodes: None,
             said: None,
@@ -173,6 +177,7 @@ impl Rotator {
         let listed = ListParams::default().labels(&format!("{}={name}", slices::SERVICE_NAME));
         let found = ask("list the sentinel's slices", self.slices.list(&listed)).await?;
         let clocks = || (clock::wall(), clock::mono());
+        let rule = self.rule();
         let follow = || follow_nodes(self.client.clone(), clocks);
         let nodes = self.nodes.get_or_insert_with(follow);
         let now = clock::mono();
@@ -180,6 +185,11 @@ impl Rotator {
         let rotates = self.rotation.is_due(number, now);
         let counted = nodes.publish(rotates, clock::wall(), now);
         let wanted = slices::wanted(service, &self.config, counted.map(|count| count.text()));
+        let steps = match self.config.withdraw {
+            Withdraw::Label => nodes.withdrawals(rule, now),
+            Withdraw::Off => Vec::new(),
+        };
+        let left = nodes.withdrawn();
         let seen: Vec<_> = found.items.into_iter().map(slices::seen).collect();
         let plan = self.rotation.plan(&wanted, &seen, number, now);
         self.write(&wanted, &plan).await?;
@@ -191,7 +201,52 @@ impl Rotator {
                 ),
             });
         }
+        self.withdraw(&steps).await?;
+        if self.config.withdraw == Withdraw::Off && left > 0 {
+            return Err(Trouble::Refused {
+                what: "let nodes be without a label".to_owned(),
+                why: format!(
+                    "{left} nodes bear {LABEL}={VALUE}, and --withdraw is off: `kubectl label nodes -l {LABEL}={VALUE} {LABEL}-` takes it off"
+                ),
+            });
+        }
         uncounted.map_or(Ok(()), |why| Err(Trouble::Uncounted { why }))
+    }
+
+    fn rule(&self) -> Rule {
+        Rule {
+            after: self.config.withdraw_after,
+            share: self.config.withdraw_share,
+        }
+    }
+
+    /// Withdraws nodes from load balancers and gives them back, as long as we lead. A Node that was
+    /// written meanwhile is looked at again.
+    async fn withdraw(&self, steps: &[Step]) -> Result<(), Trouble> {
+        for step in steps {
+            if !self.candidate.leads(clock::mono()) {
+                break;
+            }
+            let value = step.withdraw.then_some(VALUE);
+            let patch = json!({ "metadata": {
+                "resourceVersion": step.version, "labels": { LABEL: value },
+            } });
+            let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+            let patched = self.labelled.patch_metadata(&step.node, &params, &patch);
+            match ask(&format!("label node {}", step.node), patched).await {
+                Err(Trouble::Raced { .. }) => {}
+                Err(other) => return Err(other),
+                Ok(_) if step.withdraw => tracing::warn!(
+                    node = step.node,
+                    "the node fails: it is withdrawn from load balancers"
+                ),
+                Ok(_) => tracing::info!(
+                    node = step.node,
+                    "the node works: it is given back to load balancers"
+                ),
+            }
+        }
+        Ok(())
     }
 
     /// Waits until the next look is due.

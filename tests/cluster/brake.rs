@@ -15,13 +15,13 @@ const PEERS: [&str; 4] = ["peer-1", "peer-2", "peer-3", "peer-4"];
 
 impl Scene {
     /// The agent's own condition is there, and the peers'.
-    fn fleet(&self, leaking: usize) {
+    pub(crate) fn fleet(&self, leaking: usize) {
         self.wait_condition("True", "DatapathProven");
         self.peers(leaking);
     }
 
     /// Nodes whose conditions say that so many of them leak.
-    fn peers(&self, leaking: usize) {
+    pub(crate) fn peers(&self, leaking: usize) {
         for (number, name) in PEERS.iter().enumerate() {
             let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
             if self.api.get(&format!("/api/v1/nodes/{name}")).is_err() {

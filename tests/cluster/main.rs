@@ -31,3 +31,4 @@ mod shipped;
 mod takeover;
 mod tenant;
 mod tenants;
+mod withdraw;

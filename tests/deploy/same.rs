@@ -93,6 +93,7 @@ fn the_chart_and_the_overlay_are_the_same(
     "agent": { "admin": { "allowCidrs": PRIVATE } },
     "metrics": { "podMonitor": { "enabled": true }, "prometheusRule": { "enabled": true } },
 }))]
+#[case("standalone", &["withdraw"], json!({ "rotator": { "withdraw": "label" } }))]
 fn components_are_values(
     #[case] home: &str,
     #[case] components: &[&str],

@@ -90,7 +90,7 @@ fn expected() -> [(&'static str, u32, u32, u32); 17] {
 }
 
 /// The sentinel's, those of the port and those of drops, which end with the agent.
-fn unpinned() -> [(&'static str, u32, u32, u32); 9] {
+fn unpinned() -> [(&'static str, u32, u32, u32); 10] {
     let word = size::<u32>();
     [
         (

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::withdrawal::Excluded;
 use super::{ConditionSeen, OUT_OF_DATE, age};
 use crate::brake::FleetReport;
 use crate::condition::Status;
@@ -21,22 +22,34 @@ pub const BEAT: Duration = Duration::from_secs(300);
 /// The nodes of a cluster, as their watch tells of them.
 #[derive(Debug, Default)]
 pub struct Census {
-    nodes: HashMap<Box<str>, Member>,
+    pub(super) nodes: HashMap<Box<str>, Member>,
     /// Number of the list that is under way, or was last.
     list: u32,
     /// A list came to its end.
-    is_whole: bool,
+    pub(super) is_whole: bool,
     said: Option<(FleetReport, Mono)>,
 }
 
 #[derive(Debug)]
-struct Member {
+pub(super) struct Member {
     heartbeat: Option<Wall>,
     /// When the heartbeat was seen to change; the first one is as old as it says. Clocks of nodes differ.
     changed: Mono,
     /// The condition's reason, where its status is False.
-    failing: Option<Box<str>>,
+    pub(super) failing: Option<Box<str>>,
+    /// When it was seen to begin or to cease to fail.
+    pub(super) since: Mono,
+    pub(super) excluded: Excluded,
+    /// The object's version.
+    pub(super) version: Box<str>,
     list: u32,
+}
+
+impl Member {
+    /// Whether its agent has written lately.
+    pub(super) fn is_counted(&self, now: Mono) -> bool {
+        self.heartbeat.is_some() && now.since(self.changed) <= OUT_OF_DATE
+    }
 }
 
 impl Census {
@@ -67,19 +80,31 @@ impl Census {
             Some(_) => now,
             None => now.minus(heartbeat.map_or(Duration::ZERO, |at| age(at, wall))),
         };
+        let fails = failing.is_some();
+        let known = self.nodes.get(node);
+        let same = known.filter(|known| known.failing.is_some() == fails);
         let member = Member {
             heartbeat,
             changed,
             failing: failing.map(|condition| condition.reason.as_str().into()),
+            since: same.map_or(now, |known| known.since),
+            excluded: Excluded::No,
+            version: "".into(),
             list: self.list,
         };
-        let fails = member.failing.is_some();
         match self.nodes.get_mut(node) {
             Some(known) => std::mem::replace(known, member).failing.is_some() != fails,
             None => {
                 self.nodes.insert(node.into(), member);
                 fails
             }
+        }
+    }
+
+    /// Whether the node bears the label that withdraws it, at this version of the object.
+    pub fn exclude(&mut self, node: &str, excluded: Excluded, version: &str) {
+        if let Some(member) = self.nodes.get_mut(node) {
+            (member.excluded, member.version) = (excluded, version.into());
         }
     }
 
@@ -100,7 +125,7 @@ impl Census {
             ..FleetReport::default()
         };
         for member in self.nodes.values() {
-            if member.heartbeat.is_none() || now.since(member.changed) > OUT_OF_DATE {
+            if !member.is_counted(now) {
                 continue;
             }
             report.nodes += 1;

@@ -189,6 +189,13 @@ pub struct HealthzArgs {
     #[arg(long, value_name = "RANGE", default_value = "30000-32767", value_parser = port_range)]
     pub health_check_node_ports: OrNone<PortRange>,
 
+    /// Whether load balancers may put a header of the PROXY protocol before their questions
+    ///
+    /// Both versions, at the healthz port and at health check node ports. Questions without one are
+    /// answered as well; what the header says is not used.
+    #[arg(long, value_name = "MODE", default_value = "off")]
+    pub health_check_proxy_protocol: Switch,
+
     /// How long SIGTERM waits for a successor, where nobody else would answer; 0 does not wait
     ///
     /// The last verdict is served meanwhile. It ends as soon as another agent has taken over.

@@ -5,11 +5,24 @@ use std::time::Duration;
 
 use agent_common::service::FAMILIES;
 use clap::Args as ClapArgs;
+use clap::ValueEnum;
 use clap::builder::TypedValueParser as _;
 
 use super::options::{ApiArgs, ProcessArgs, SENTINEL, as_option};
-use super::values::{dns_name, object_name, pair};
+use super::values::{dns_name, minutes, object_name, pair, percent};
 use agent_core::cluster::ObjectName;
+
+const WITHDRAWAL: &str = "Withdrawal";
+
+/// How nodes that fail are withdrawn.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Withdraw {
+    /// Not at all
+    #[default]
+    Off,
+    /// By a label of the Node
+    Label,
+}
 
 /// Options of `pathproof rotate`.
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
@@ -60,6 +73,34 @@ pub struct RotateConfig {
         help_heading = SENTINEL
     )]
     pub lease: String,
+
+    /// Whether nodes that fail are withdrawn from load balancers that ask nothing, such as MetalLB
+    ///
+    /// label: the leader sets node.kubernetes.io/exclude-from-external-load-balancers=pathproof on
+    /// them, and takes it off once they work. It takes a right to patch Nodes (deploy/components/withdraw,
+    /// the chart's rotator.withdraw). A label that somebody else set is left alone.
+    #[arg(long, value_name = "WAY", default_value = "off", help_heading = WITHDRAWAL)]
+    pub withdraw: Withdraw,
+
+    /// How long a node must fail before it is withdrawn
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "1m",
+        value_parser = minutes(60),
+        help_heading = WITHDRAWAL
+    )]
+    pub withdraw_after: Duration,
+
+    /// Maximum share of nodes, in percent, that are withdrawn together; one in any case
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value = "20",
+        value_parser = percent(),
+        help_heading = WITHDRAWAL
+    )]
+    pub withdraw_share: u32,
 
     #[command(flatten)]
     pub process: ProcessArgs,

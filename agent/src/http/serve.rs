@@ -33,6 +33,7 @@ use tower::ServiceExt as _;
 
 use super::AllowList;
 use super::health::{Dialled, Peer};
+use super::proxied::{Header, LONGEST, header};
 use crate::metrics::{Metrics, Turned};
 
 pub use crate::metrics::Listener;
@@ -110,6 +111,8 @@ pub struct Rules {
     pub listener: Listener,
     /// Clients that may connect.
     pub allow: AllowList,
+    /// A header of the PROXY protocol may come before the first request.
+    pub proxied: bool,
     pub limits: Limits,
     /// Counters of connections.
     pub metrics: Arc<Metrics>,
@@ -205,7 +208,9 @@ impl Shared {
         let shared = Arc::clone(self);
         tokio::spawn(async move {
             let _open = shared.rules.metrics.http().opened(shared.rules.listener);
-            if shared.wait(&stream, peer, entered).await {
+            if let Some(header) = shared.wait(&stream, peer, entered).await
+                && pass_over(&stream, header).is_ok()
+            {
                 // Boxed, so that one that waits does not hold the room for it.
                 Box::pin(shared.converse(stream, peer)).await;
             }
@@ -225,25 +230,25 @@ impl Shared {
         http.turned(self.rules.listener, turned);
     }
 
-    /// Waits for the first request; false is the end of the connection.
+    /// Waits for the first request, and returns the bytes before it; nothing is the end of the connection.
     async fn wait(
         &self,
         stream: &TcpStream,
         peer: SocketAddr,
         (_place, taken): (Arc<Place>, oneshot::Receiver<()>),
-    ) -> bool {
+    ) -> Option<usize> {
         let mut stopped = self.stopped.clone();
         let last_words = async {
             let _ = stopped.wait_for(|stopped| *stopped).await;
             sleep(LAST_WORDS).await;
         };
         tokio::select! {
-            asked = something_to_answer(stream) => asked.is_ok(),
-            _ = taken => false,
-            () = last_words => false,
+            asked = something_to_answer(stream, self.rules.proxied) => asked.ok(),
+            _ = taken => None,
+            () = last_words => None,
             () = sleep(spread(self.rules.limits.waiting_time, peer.port())) => {
                 self.note(Turned::TimedOut);
-                false
+                None
             }
         }
     }
@@ -371,11 +376,12 @@ impl Drop for Place {
     }
 }
 
-/// Completes when there is something to answer. An error is the end of the connection.
-async fn something_to_answer(stream: &TcpStream) -> io::Result<()> {
+/// Completes when there is something to answer, with the bytes before it. An error is the end of the
+/// connection.
+async fn something_to_answer(stream: &TcpStream, proxied: bool) -> io::Result<usize> {
     loop {
         let ready = stream.ready(Interest::READABLE).await?;
-        match stream.try_io(Interest::READABLE, || look(stream)) {
+        match stream.try_io(Interest::READABLE, || look(stream, proxied)) {
             // The client closed its side without a request.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if ready.is_read_closed() {
@@ -388,15 +394,33 @@ async fn something_to_answer(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// `WouldBlock` until there is more.
-fn look(stream: &TcpStream) -> io::Result<()> {
-    let mut lying = [MaybeUninit::uninit(); LYING];
+fn look(stream: &TcpStream, proxied: bool) -> io::Result<usize> {
+    let mut lying = [MaybeUninit::uninit(); LYING + LONGEST];
     let seen = SockRef::from(stream).peek(&mut lying)?;
     // SAFETY: the kernel has written that many bytes.
     let seen = unsafe { lying[..seen].assume_init_ref() };
-    match seen {
-        [] => Err(io::ErrorKind::UnexpectedEof.into()),
-        _ if is_enough(seen) => Ok(()),
+    let before = match header(seen) {
+        _ if seen.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
+        Header::Partial if proxied => return Err(io::ErrorKind::WouldBlock.into()),
+        Header::Whole(length) if proxied => length,
+        _ => 0,
+    };
+    match &seen[before..] {
+        [] => Err(io::ErrorKind::WouldBlock.into()),
+        request if is_enough(request) => Ok(before),
         _ => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
+
+/// Reads bytes that were seen, and drops them.
+fn pass_over(stream: &TcpStream, bytes: usize) -> io::Result<()> {
+    let mut header = [0; LONGEST];
+    match bytes {
+        0 => Ok(()),
+        bytes => match stream.try_read(&mut header[..bytes])? == bytes {
+            true => Ok(()),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        },
     }
 }
 

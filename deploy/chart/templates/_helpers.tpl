@@ -86,6 +86,14 @@ app.kubernetes.io/component: {{ . }}
 - --sentinel-endpoint-address={{ .endpointIPv4 }},{{ .endpointIPv6 }}
 {{- end }}
 {{- end }}
+{{- with .Values.rotator }}
+{{- if ne .withdraw "off" }}
+- --withdraw={{ .withdraw }}
+{{- if ne .withdrawAfter "1m" }}
+- --withdraw-after={{ .withdrawAfter }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 

@@ -28,6 +28,9 @@
 {{- fail "home=rke1 with sentinel.enabled=false and rotator.enabled=false installs nothing: with RKE1 this chart brings these two alone; enable them, or uninstall the chart" }}
 {{- end }}
 {{- end }}
+{{- if and (ne .Values.rotator.withdraw "off") .Values.rotator.enabled (not (include "pathproof.policy" .)) }}
+{{- fail "rotator.withdraw=label needs the policy that keeps the rotator's right to patch Nodes to one label: set policy.enabled=true on Kubernetes 1.30 or newer, or rotator.withdraw=off" }}
+{{- end }}
 {{- if and (eq $home "beside-kube-proxy") (eq $agent.portTakeover "bind") }}
 {{- fail "agent.portTakeover=bind and home=beside-kube-proxy contradict each other: kube-proxy holds port 10256 there; leave agent.portTakeover empty, or set home=standalone where kube-proxy does not run or was given another healthzBindAddress" }}
 {{- end }}

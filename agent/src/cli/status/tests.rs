@@ -87,6 +87,7 @@ async fn what_the_admin_port_serves_is_what_is_shown() {
     let rules = serve::Rules {
         listener: serve::Listener::Admin,
         allow: AllowList::default(),
+        proxied: false,
         limits: serve::Limits::default(),
         metrics,
     };

@@ -17,6 +17,7 @@ use agent_core::brake::FleetReport;
 use agent_core::condition::{Status, TYPE};
 use agent_core::fleet::ConditionSeen;
 use agent_core::fleet::census::Census;
+use agent_core::fleet::withdrawal::{Excluded, LABEL, Rule, Step};
 use agent_core::time::{Mono, Wall};
 
 /// All Nodes, followed until this is dropped.
@@ -71,6 +72,17 @@ impl Nodes {
         census.publish(silent.is_some(), anyway, wall, now).cloned()
     }
 
+    /// Nodes to withdraw from load balancers, and to give back. See [`Census::withdrawals`].
+    pub fn withdrawals(&self, rule: Rule, now: Mono) -> Vec<Step> {
+        let (census, silent) = &*self.known.lock();
+        census.withdrawals(rule, silent.is_some(), now)
+    }
+
+    /// Nodes that bear our label.
+    pub fn withdrawn(&self) -> usize {
+        self.known.lock().0.withdrawn()
+    }
+
     /// Why the watch is silent.
     pub fn trouble(&self) -> Option<String> {
         self.known.lock().1.clone()
@@ -111,7 +123,13 @@ fn put(census: &mut Census, node: &Node, (wall, now): (Wall, Mono)) -> bool {
     let condition = conditions.iter().flat_map(|all| all.iter()).find(ours);
     let name = node.metadata.name.as_deref().unwrap_or_default();
     let condition = condition.map(seen);
-    census.put(name, condition.as_ref(), wall, now)
+    let changed = census.put(name, condition.as_ref(), wall, now);
+    let labels = node.metadata.labels.as_ref();
+    let label = labels.and_then(|labels| labels.get(LABEL));
+    let version = node.metadata.resource_version.as_deref();
+    let excluded = Excluded::of(label.map(String::as_str));
+    census.exclude(name, excluded, version.unwrap_or_default());
+    changed
 }
 
 fn seen(condition: &NodeCondition) -> ConditionSeen {

@@ -228,6 +228,9 @@ impl Server {
             lease: "pathproof-rotator".to_owned(),
             host: host.to_owned(),
             interval,
+            withdraw: Withdraw::Off,
+            withdraw_after: Duration::from_secs(60),
+            withdraw_share: 20,
             api: ApiArgs::default(),
             process: ProcessArgs::default(),
         };

@@ -1,0 +1,210 @@
+//! Which nodes the rotator withdraws from load balancers that ask nothing (MetalLB, kube-vip, the cloud's
+//! list of targets), by the label that these read. Nothing here reads a cluster.
+//!
+//! The label's value says whose it is: what a person or another tool set is never taken off, and counts
+//! for nothing here. In doubt a label of ours is taken off: of a node whose agent fell silent, too.
+
+use std::time::Duration;
+
+use super::census::{Census, Member};
+use crate::time::Mono;
+
+/// Keeps a node out of load balancers, whatever its value ([KEP-1143], stable since Kubernetes 1.21).
+///
+/// [KEP-1143]: https://github.com/kubernetes/enhancements/tree/master/keps/sig-architecture/1143-node-role-labels
+pub const LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+/// The value that we write.
+pub const VALUE: &str = "pathproof";
+/// A node must have been sound for this long before it comes back.
+const BACK: Duration = Duration::from_secs(30);
+
+/// Whether a node bears the label.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Excluded {
+    /// It does not.
+    #[default]
+    No,
+    /// We set it.
+    Ours,
+    /// Somebody else did.
+    Others,
+}
+
+impl Excluded {
+    /// By the label's value.
+    pub fn of(value: Option<&str>) -> Self {
+        match value {
+            None => Self::No,
+            Some(VALUE) => Self::Ours,
+            Some(_) => Self::Others,
+        }
+    }
+}
+
+/// When nodes are withdrawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// A node that fails for so long.
+    pub after: Duration,
+    /// At most so many of the nodes that are counted, in percent; one in any case.
+    pub share: u32,
+}
+
+/// A write to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Its name.
+    pub node: String,
+    /// The version that was read: a write in between wins.
+    pub version: String,
+    /// Whether the label is set, or taken off.
+    pub withdraw: bool,
+}
+
+impl Census {
+    /// Writes that are due; none before all nodes are known, or while `silent`.
+    pub fn withdrawals(&self, rule: Rule, silent: bool, now: Mono) -> Vec<Step> {
+        if !self.is_whole || silent {
+            return Vec::new();
+        }
+        let step = |name: &str, member: &Member, withdraw| Step {
+            node: name.to_owned(),
+            version: member.version.to_string(),
+            withdraw,
+        };
+        let (mut steps, mut failing, mut withdrawn) = (Vec::new(), Vec::new(), 0);
+        for (name, member) in &self.nodes {
+            let (is_counted, long) = (member.is_counted(now), now.since(member.since));
+            match (member.excluded, member.failing.is_some() && is_counted) {
+                (Excluded::Ours, false) if !is_counted || long >= BACK => {
+                    steps.push(step(name, member, false));
+                }
+                (Excluded::Ours, _) => withdrawn += 1,
+                (Excluded::No, true) if long >= rule.after => failing.push((name, member)),
+                _ => {}
+            }
+        }
+        let counted = self.nodes.values().filter(|of| of.is_counted(now)).count();
+        let most = (counted * rule.share as usize / 100).max(1);
+        failing.sort_by_key(|(name, member)| (member.since, *name));
+        let room = failing.into_iter().take(most.saturating_sub(withdrawn));
+        steps.extend(room.map(|(name, member)| step(name, member, true)));
+        steps.sort_by(|a, b| (a.withdraw, &a.node).cmp(&(b.withdraw, &b.node)));
+        steps
+    }
+
+    /// Nodes that bear our label.
+    pub fn withdrawn(&self) -> usize {
+        let ours = |member: &&Member| member.excluded == Excluded::Ours;
+        self.nodes.values().filter(ours).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::condition::Status;
+    use crate::fleet::ConditionSeen;
+    use crate::time::Wall;
+
+    const NOW: Wall = Wall(1_700_000_000_000_000_000);
+    const RULE: Rule = Rule {
+        after: Duration::from_secs(60),
+        share: 20,
+    };
+
+    fn s(seconds: u64) -> Mono {
+        Mono((10_000 + seconds) * 1_000_000_000)
+    }
+
+    fn put(census: &mut Census, node: &str, fails: bool, label: Option<&str>, at: u64) {
+        let heartbeat = Some(Wall(NOW.0 + at as i64 * 1_000_000_000));
+        let condition = ConditionSeen {
+            status: if fails { Status::False } else { Status::True },
+            reason: "DatapathBrokenLeaked".to_owned(),
+            message: String::new(),
+            transition: heartbeat,
+            heartbeat,
+        };
+        census.put(node, Some(&condition), heartbeat.unwrap(), s(at));
+        census.exclude(node, Excluded::of(label), "7");
+    }
+
+    fn cluster(nodes: u32, failing: &[&str]) -> Census {
+        let mut census = Census::default();
+        census.begin_list();
+        for number in 0..nodes {
+            let name = format!("n{number}");
+            put(&mut census, &name, failing.contains(&&*name), None, 0);
+        }
+        census.end_list();
+        census
+    }
+
+    fn steps(census: &Census, at: u64) -> Vec<(String, bool)> {
+        let steps = census.withdrawals(RULE, false, s(at));
+        steps.into_iter().map(|of| (of.node, of.withdraw)).collect()
+    }
+
+    fn set(node: &str) -> (String, bool) {
+        (node.to_owned(), true)
+    }
+
+    fn taken_off(node: &str) -> (String, bool) {
+        (node.to_owned(), false)
+    }
+
+    #[test]
+    fn a_node_that_fails_for_long_is_withdrawn_and_comes_back() {
+        let mut census = cluster(5, &["n3"]);
+        assert_eq!(steps(&census, 59), []);
+        assert_eq!(steps(&census, 60), [set("n3")]);
+        assert!(census.withdrawals(RULE, true, s(60)).is_empty(), "silent");
+        // Its heartbeats go on, and the label is there.
+        put(&mut census, "n3", true, Some(VALUE), 61);
+        assert_eq!((steps(&census, 400), census.withdrawn()), (vec![], 1));
+        put(&mut census, "n3", false, Some(VALUE), 401);
+        assert_eq!(steps(&census, 430), []);
+        assert_eq!(steps(&census, 431), [taken_off("n3")]);
+        put(&mut census, "n3", false, None, 432);
+        put(&mut census, "n3", true, None, 500);
+        assert_eq!(steps(&census, 559), [], "it fails anew");
+        assert_eq!(steps(&census, 560), [set("n3")]);
+    }
+
+    #[test]
+    fn what_others_set_is_theirs() {
+        for value in ["", "true", "somebody"] {
+            let mut census = cluster(5, &[]);
+            put(&mut census, "n1", true, Some(value), 0);
+            assert_eq!(steps(&census, 100), [], "{value:?}");
+            put(&mut census, "n1", false, Some(value), 101);
+            assert_eq!(steps(&census, 800), [], "{value:?}");
+        }
+    }
+
+    #[test]
+    fn no_more_than_the_share_and_one_in_any_case() {
+        let all: Vec<String> = (0..10).map(|number| format!("n{number}")).collect();
+        let names: Vec<&str> = all.iter().map(String::as_str).collect();
+        let mut census = cluster(10, &names);
+        assert_eq!(steps(&census, 60), [set("n0"), set("n1")]);
+        put(&mut census, "n0", true, Some(VALUE), 61);
+        assert_eq!(steps(&census, 62), [set("n1")]);
+        put(&mut census, "n1", true, Some(VALUE), 63);
+        assert_eq!(steps(&census, 64), []);
+        let census = cluster(2, &["n0", "n1"]);
+        assert_eq!(steps(&census, 60), [set("n0")]);
+    }
+
+    /// Nobody knows how it is.
+    #[test]
+    fn a_node_whose_agent_fell_silent_comes_back() {
+        let mut census = cluster(5, &[]);
+        put(&mut census, "n2", true, Some(VALUE), 0);
+        assert_eq!(steps(&census, 900), []);
+        assert_eq!(steps(&census, 901), [taken_off("n2")]);
+        let census = cluster(5, &["n2"]);
+        assert_eq!(steps(&census, 901), []);
+    }
+}

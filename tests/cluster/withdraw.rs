@@ -1,0 +1,148 @@
+//! `pathproof rotate --withdraw=label`: nodes that fail bear the label that load balancers read which ask
+//! nothing, and sound ones do not; with the rights and the policy of deploy/components/withdraw.
+
+use std::path::Path;
+use std::time::Duration;
+
+use node_tests::cluster::{Mode, Process, base, node_pod, put_file};
+use node_tests::world::{NODE_NAME, agent_binary};
+use serde_json::{Value, json};
+
+use crate::scene::{NODE, PATIENCE, Scene, flush, rules_of_services, until};
+
+const LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+impl Scene {
+    fn withdrawer(&self, name: &str, more: &[&str]) -> Process {
+        let mut command = self.world.node.command(agent_binary().expect("a binary"));
+        let config = self.kubeconfig_of(base::ROTATOR);
+        let rotate = ["rotate", "--interval", "600", "--kubeconfig"];
+        command.args(rotate).arg(config).args(more);
+        Process::start(command, name, self.world.dir()).expect("a rotator")
+    }
+
+    fn label(&self, node: &str) -> Value {
+        let node = self.api.get(node).expect("a Node");
+        node["metadata"]["labels"][LABEL].clone()
+    }
+
+    fn labelled(&self, node: &str, value: &Value, what: &str) {
+        let seen = until(2 * PATIENCE, || (self.label(node) == *value).then_some(()));
+        assert!(seen.is_some(), "{what}: {}", self.label(node));
+    }
+}
+
+#[test]
+fn nodes_that_fail_are_withdrawn_and_given_back() {
+    let name = "nodes_that_fail_are_withdrawn_and_given_back";
+    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    scene.fleet(1);
+    // Somebody took this one out by hand.
+    let theirs = json!({ "metadata": { "labels": { LABEL: "" } } });
+    let peers = ["/api/v1/nodes/peer-1", "/api/v1/nodes/peer-2"];
+    scene.api.patch(peers[1], &theirs).expect("a label");
+
+    let way = ["--withdraw", "label", "--withdraw-after", "2s"];
+    let without = scene.withdrawer("without-rights", &way);
+    let log = || without.log();
+    let refused = until(PATIENCE, || {
+        log().contains("refuses to label node peer-1").then_some(())
+    });
+    assert!(refused.is_some(), "it is said: {}", log());
+    let component =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/components/withdraw/withdraw.yaml");
+    put_file(&scene.api, &component).expect("the component's objects");
+
+    let ours = json!("pathproof");
+    scene.labelled(peers[0], &ours, "a node that fails");
+    scene.peers(0);
+    scene.labelled(NODE, &Value::Null, "a sound one");
+    // This node, by its own agent's condition; one of five may.
+    let rules = rules_of_services(&scene.world.node);
+    scene.labelled(peers[0], &Value::Null, "a node that works again");
+    flush(&scene.world.node);
+    scene.labelled(NODE, &ours, "this node fails");
+    scene.peers(2);
+    std::thread::sleep(Duration::from_secs(8));
+    assert_eq!(scene.label(peers[0]), Value::Null, "beyond the share");
+    scene.peers(0);
+    scene.world.node.nft(&rules).expect("the rules again");
+    scene.labelled(NODE, &Value::Null, "this node works again");
+    assert_eq!(scene.label(peers[1]), json!(""), "somebody else's stays");
+    // In order, so that the next one leads at once.
+    without.signal(libc::SIGTERM);
+
+    // Turned off, what is left is named with the command that takes it away.
+    scene
+        .api
+        .patch(
+            peers[0],
+            &json!({ "metadata": { "labels": { LABEL: ours } } }),
+        )
+        .expect("a label");
+    let off = scene.withdrawer("off", &[]);
+    let told = until(2 * PATIENCE, || {
+        off.log().contains("kubectl label nodes -l").then_some(())
+    });
+    assert!(told.is_some(), "{}", off.log());
+    assert_eq!(scene.label(peers[0]), ours);
+}
+
+/// The right to patch Nodes is one to patch all of them; the policy narrows it.
+#[test]
+fn the_policy_keeps_the_right_to_one_label() {
+    let name = "the_policy_keeps_the_right_to_one_label";
+    let Some(scene) = Scene::bare(name, Mode::Nftables) else {
+        return;
+    };
+    let component =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/components/withdraw/withdraw.yaml");
+    put_file(&scene.api, &component).expect("the component's objects");
+    let pod = node_pod(&scene.api, base::ROTATOR, NODE_NAME).expect("a pod");
+    let token = scene.api.token(base::NAMESPACE, base::ROTATOR, &pod);
+    let rotator = scene
+        .control
+        .api_as(&token.expect("a token"))
+        .expect("a client");
+    let patch = |change: &Value| {
+        rotator
+            .patch(NODE, change)
+            .map_err(|error| format!("{error:#}"))
+    };
+    let label = |value: Value| json!({ "metadata": { "labels": { LABEL: value } } });
+    // The policy is in force a moment after it was made.
+    let other = json!({ "metadata": { "labels": { "example.com/other": "x" } } });
+    let denied = until(PATIENCE, || {
+        let undo = json!({ "metadata": { "labels": { "example.com/other": null } } });
+        scene.api.patch(NODE, &undo).expect("undo");
+        patch(&other)
+            .err()
+            .filter(|error| error.contains("may change the label"))
+    });
+    assert!(denied.is_some(), "another label");
+    for change in [
+        json!({ "spec": { "unschedulable": true } }),
+        json!({ "spec": { "taints": [{ "key": "x", "effect": "NoExecute" }] } }),
+        json!({ "metadata": { "annotations": { "pathproof.io/enforcement": "audit" } } }),
+        json!({ "metadata": { "finalizers": ["example.com/x"] } }),
+        label(json!("theirs")),
+    ] {
+        let error = patch(&change).expect_err("refused");
+        assert!(
+            error.contains("the rotator of pathproof"),
+            "{change}: {error}"
+        );
+    }
+    patch(&label(json!("pathproof"))).expect("the label");
+    patch(&label(Value::Null)).expect("and off");
+    scene
+        .api
+        .patch(NODE, &label(json!("")))
+        .expect("an administrator's");
+    for value in [json!("pathproof"), Value::Null] {
+        let error = patch(&label(value)).expect_err("somebody else's");
+        assert!(error.contains("somebody else set"), "{error}");
+    }
+}
