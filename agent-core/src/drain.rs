@@ -5,6 +5,8 @@
 //! became of them. Those of the sentinel's Service never count, nor do those of the ranges that
 //! load balancers probe from: a SYN does not tell whether data will follow it.
 //!
+//! Connections that are open are counted too, while the Node object says that the node leaves ([`open`]).
+//!
 //! Nothing here outlives the agent: a restarted one begins its quiet time anew.
 
 use std::net::Ipv6Addr;
@@ -18,8 +20,12 @@ use crate::eligibility::Eligibility;
 use crate::time::{Mono, Spoken};
 
 mod ask;
+mod open;
 
-pub use ask::{Ask, AskError, DEFAULT_QUIET, MAX_QUIET, MIN_QUIET, quiet_time, timeout};
+pub use ask::{
+    Ask, AskError, DEFAULT_QUIET, MAX_QUIET, MIN_QUIET, Until, quiet_time, timeout, until,
+};
+pub use open::{Flow, IDLE, OpenConnections, OpenView, Outsiders};
 
 /// A new connection to a Service from outside the node; the sentinel's are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +82,8 @@ pub struct DrainView {
     pub seen: Option<Mono>,
     /// Why connections may come unseen now, where they may.
     pub blind: Option<String>,
+    /// Connections that are open.
+    pub open: OpenView,
 }
 
 /// Counts connections from outside, and knows since when the node leaves.
@@ -83,6 +91,8 @@ pub struct DrainView {
 pub struct Drain {
     ranges: ProbeRanges,
     view: DrainView,
+    /// When open connections were last to be counted.
+    asked: Option<Mono>,
 }
 
 impl Drain {
@@ -91,6 +101,7 @@ impl Drain {
         Self {
             ranges,
             view: DrainView::default(),
+            asked: None,
         }
     }
 
@@ -102,7 +113,28 @@ impl Drain {
         if leaving != view.since.is_some() {
             view.since = leaving.then_some(now);
             view.connections = 0;
+            view.open = OpenView::default();
         }
+    }
+
+    /// Whether open connections are to be counted now.
+    pub fn counts_open(&mut self, now: Mono) -> bool {
+        let due = |at: Mono| now.since(at) >= open::PAUSE;
+        let counts = self.view.since.is_some() && self.asked.is_none_or(due);
+        if counts {
+            self.asked = Some(now);
+        }
+        counts
+    }
+
+    /// Takes in a count of open connections, or why there is none.
+    pub fn open(&mut self, counted: Result<OpenConnections, String>, now: Mono) {
+        self.view.open.take(counted, now);
+    }
+
+    /// Source ranges of load balancers' probes.
+    pub fn ignored(&self) -> &ProbeRanges {
+        &self.ranges
     }
 
     /// Takes in what a look brought. `blind` says why connections may have come unseen, where they
@@ -153,8 +185,10 @@ const NOT_LEAVING: &str = "the node is not being removed, so nothing is waited f
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Reason {
-    /// Nothing came for the quiet time.
+    /// Nothing came for the quiet time; where the caller waits for open ones, none is active either.
     Quiet,
+    /// Connections are open, and the caller waits for them.
+    Open,
     /// Something came, and the quiet time since then is not over.
     Connections,
     /// Nothing came so far, and the quiet time is not over.
@@ -184,11 +218,14 @@ impl DrainView {
         let told = ask.waited.map(|waited| now.minus(waited));
         let since = self.since.into_iter().chain(told).min();
         let quiet_for = since.map_or(Duration::ZERO, |since| self.quiet_since(since));
-        let (reason, message) = match (since, self.unseen(now)) {
+        let (mut reason, mut message) = match (since, self.unseen(now)) {
             (None, _) => (Reason::NotLeaving, NOT_LEAVING.to_owned()),
             (_, Some(why)) => (Reason::Blind, format!("this cannot be told: {why}")),
             (Some(since), None) => self.tell(since, quiet_for, ask.quiet, now),
         };
+        if reason == Reason::Quiet && ask.until == Until::Open {
+            (reason, message) = self.tell_open(message, now);
+        }
         Finding {
             reason,
             since,
@@ -207,6 +244,35 @@ impl DrainView {
         let from = from.max(self.last.unwrap_or_default());
         let seen = self.watched.and(self.seen);
         seen.map_or(Duration::ZERO, |seen| seen.since(from))
+    }
+
+    /// Open connections, as far as they are counted, and else why they are not.
+    pub fn open_connections(&self, now: Mono) -> Result<OpenConnections, String> {
+        self.open.known(self.since.is_some(), now)
+    }
+
+    /// The answer to who waits for open connections too, where no new one comes.
+    fn tell_open(&self, quiet: String, now: Mono) -> (Reason, String) {
+        let idle = Spoken(IDLE);
+        match self.open_connections(now) {
+            Err(why) => (
+                Reason::Blind,
+                format!("open connections are not known: {why}"),
+            ),
+            Ok(OpenConnections { active: 0, idle: 0 }) => {
+                (Reason::Quiet, format!("{quiet}, and none is open"))
+            }
+            Ok(OpenConnections { active: 0, idle: n }) => (
+                Reason::Quiet,
+                format!("{quiet}, and the {n} that are open have been idle for {idle}"),
+            ),
+            Ok(OpenConnections { active, idle: n }) => (
+                Reason::Open,
+                format!(
+                    "{active} connections from outside were in use within {idle}, {n} more are open and idle"
+                ),
+            ),
+        }
     }
 
     fn unseen(&self, now: Mono) -> Option<String> {

@@ -55,6 +55,8 @@ pub enum Effect {
     /// Attach the program that counts dropped packets by reason, or detach it. The answer is
     /// `Event::DropWatch`.
     WatchDrops(bool),
+    /// Count the connections from outside that are open. The answer is `Event::Open`.
+    CountOpen,
     /// The verdict and what is answered because of it.
     Publish(Box<Judged>),
     /// Load balancers ask about these Services at these ports from now on.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{Change, NodeFacts, ObjectName};
 use crate::conntrack::Table;
 use crate::coverage::Hooks;
-use crate::drain::Outside;
+use crate::drain::{OpenConnections, Outside};
 use crate::drops::{DropCount, DropWatch};
 use crate::evidence::{CountDelta, ServiceInfo, Sighting};
 use crate::expect::sentinel::Sentinel;
@@ -72,6 +72,10 @@ pub enum Event {
     /// Whether the kernel's reasons for drops are read now: the answer to
     /// [`Effect::WatchDrops`](super::effect::Effect).
     DropWatch(DropWatch),
+    /// Open connections from outside were counted, or why not: the answer to
+    /// [`Effect::CountOpen`](super::effect::Effect).
+    #[serde(skip)]
+    Open(Result<OpenConnections, String>),
     /// The sentinel's own devices, programs and prober.
     Parts(Parts),
     /// A probe ended.

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::{Enforcement, UnknownPolicy};
 use crate::coverage::ObserverStart;
-use crate::drain::{DrainView, ProbeRanges};
+use crate::drain::{DrainView, Outsiders, ProbeRanges};
 use crate::effect::Remembered;
 use crate::effect::{Effect, Effects};
 use crate::eligibility::TerminatingTaints;
@@ -219,6 +219,11 @@ impl Node {
     /// Connections from outside.
     pub fn drain(&self) -> &DrainView {
         self.judge.drain.view()
+    }
+
+    /// Which connections of the kernel's table come from outside, for a Service.
+    pub fn outsiders(&self) -> Outsiders {
+        Outsiders::of(self.view(), self.judge.drain.ignored().clone())
     }
 
     /// This node's UID, where it has one.

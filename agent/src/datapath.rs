@@ -28,6 +28,7 @@ pub mod attach;
 mod btf;
 pub mod devices;
 pub mod drops;
+pub mod flows;
 pub mod listeners;
 pub mod load;
 pub mod pins;

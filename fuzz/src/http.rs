@@ -148,7 +148,7 @@ async fn listen(name: Listener, router: axum::Router, metrics: Arc<Metrics>) -> 
     let rules = Rules {
         listener: name,
         allow: AllowList::default(),
-        proxied: name == Listener::Healthz,
+        proxied: matches!(name, Listener::Healthz),
         limits: Limits::default(),
         metrics,
     };

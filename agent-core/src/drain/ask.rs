@@ -15,6 +15,16 @@ pub const MAX_QUIET: Duration = Duration::from_secs(600);
 /// The longest that a caller may have waited, or may want to wait: a day.
 const MAX_WAIT: Duration = Duration::from_secs(86_400);
 
+/// What a caller waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Until {
+    /// No new connection comes from outside.
+    #[default]
+    New,
+    /// The same, and none is in use any more.
+    Open,
+}
+
 /// A question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
@@ -23,6 +33,7 @@ pub struct Ask {
     /// Time that the caller has been waiting already. A caller that gives it declares the node to
     /// be leaving, whatever its Node object says.
     pub waited: Option<Duration>,
+    pub until: Until,
 }
 
 impl Default for Ask {
@@ -30,6 +41,7 @@ impl Default for Ask {
         Self {
             quiet: DEFAULT_QUIET,
             waited: None,
+            until: Until::New,
         }
     }
 }
@@ -49,8 +61,13 @@ pub enum AskError {
         bounds: &'static str,
     },
     /// There is no such parameter.
-    #[error("parameter {0:?} is not known: there are quiet and waited")]
+    #[error("parameter {0:?} is not known: there are quiet, until and waited")]
     Unknown(String),
+    /// Neither of the two.
+    #[error(
+        "until {0:?} is not known: give new (no new connection comes) or open (none is in use either)"
+    )]
+    Until(String),
 }
 
 impl Ask {
@@ -65,6 +82,7 @@ impl Ask {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             match name {
                 "quiet" => ask.quiet = quiet_time(value)?,
+                "until" => ask.until = until(value)?,
                 "waited" => ask.waited = Some(wait("waited", value)?),
                 _ => return Err(AskError::Unknown(name.to_owned())),
             }
@@ -76,7 +94,23 @@ impl Ask {
     pub fn query(&self) -> String {
         let waited = |waited: Duration| format!("&waited={:.3}", waited.as_secs_f64());
         let waited = self.waited.map_or_else(String::new, waited);
-        format!("quiet={:.3}{waited}", self.quiet.as_secs_f64())
+        let until = match self.until {
+            Until::New => "",
+            Until::Open => "&until=open",
+        };
+        format!("quiet={:.3}{until}{waited}", self.quiet.as_secs_f64())
+    }
+}
+
+/// Reads what is waited for.
+///
+/// # Errors
+/// It is neither `new` nor `open`.
+pub fn until(text: &str) -> Result<Until, AskError> {
+    match text {
+        "new" => Ok(Until::New),
+        "open" => Ok(Until::Open),
+        other => Err(AskError::Until(other.to_owned())),
     }
 }
 

@@ -216,10 +216,16 @@ fn time_that_nobody_watched_is_not_quiet() {
 #[case("quiet=1m30s&waited=2.5", 90_000, Some(2_500))]
 #[case("waited=0&quiet=600", 600_000, Some(0))]
 #[case("&quiet=1&", 1_000, None)]
+#[case("quiet=1&until=open", 1_000, None)]
+#[case("quiet=1&until=new&waited=1", 1_000, Some(1_000))]
 fn questions(#[case] query: &str, #[case] quiet: u64, #[case] waited: Option<u64>) {
     let ask = Ask {
         quiet: Duration::from_millis(quiet),
         waited: waited.map(Duration::from_millis),
+        until: match query.contains("open") {
+            true => Until::Open,
+            false => Until::New,
+        },
     };
     assert_eq!(Ask::parse(query), Ok(ask));
     assert_eq!(Ask::parse(&ask.query()), Ok(ask));
@@ -256,7 +262,10 @@ proptest! {
     ) {
         let mut drain = drain();
         let (mut until, mut clear) = (0, None);
-        let ask = Ask { quiet: Duration::from_secs(quiet), waited: None };
+        let ask = Ask {
+            quiet: Duration::from_secs(quiet),
+            ..Ask::default()
+        };
         for (step, arrives, blind) in looks {
             let from = until;
             until += step;

@@ -28,7 +28,7 @@ use crate::limits::{
     TABLE_INTERVAL, TABLE_LOSING_INTERVAL,
 };
 use crate::peers::PeerLedger;
-use crate::shape::{self, Seen, Shape};
+use crate::shape::{self, PathShape, Seen, Shape};
 use crate::switches::Switches;
 use crate::time::{Anchor, Mono};
 use crate::verdict::{Inputs, LastVerdict, Rule, Verdict, verdict};
@@ -174,6 +174,7 @@ impl Judge {
                 return;
             }
             Event::Table(table) => return self.read_table(table, effects),
+            Event::Open(counted) => return self.drain.open(counted, self.now),
             Event::DropWatch(watch) => return self.drops.shown.watch = watch,
             Event::Shape(facts) => return self.shape(&facts, effects),
             Event::Parts(parts) => return self.parts(parts, effects),
@@ -366,6 +367,9 @@ impl Judge {
         if let Some(why) = self.coverage.blindness() {
             self.drain.cannot_see(&why);
         }
+        if self.drain.counts_open(self.now) {
+            self.count_open(effects);
+        }
         let inputs = Inputs {
             eligibility: self.eligibility.clone(),
             view_synced: self.facts.synced,
@@ -396,6 +400,22 @@ impl Judge {
             answers,
             changed,
         })));
+    }
+
+    /// What Cilium or an unknown program translates is not in the kernel's table.
+    fn count_open(&mut self, effects: &mut Effects) {
+        let outside = |path: &&PathShape| path.path == SourceClass::External;
+        let mut paths = self.shape.paths.iter().filter(outside);
+        match paths.find(|path| !path.owners.is_kube_proxy()) {
+            None => effects.push(Effect::CountOpen),
+            Some(path) => {
+                let why = format!(
+                    "kube-proxy is not what translates them, so the kernel's table may lack them ({})",
+                    path.sentence
+                );
+                self.drain.open(Err(why), self.now);
+            }
+        }
     }
 
     fn answer(&mut self, verdict: &Verdict, effects: &mut Effects) -> Answers {

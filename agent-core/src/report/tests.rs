@@ -167,6 +167,8 @@ fn a_drain_is_told_in_the_time_of_the_day() {
         "connections": 1_720,
         "total": 94_514,
         "ignored": 720,
+        "open": null,
+        "idle": null,
         "lastConnection": "2026-11-21T12:58:20.25Z",
         "quietFor": 94.94,
         "quiet": 10.0,

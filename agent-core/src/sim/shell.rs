@@ -351,6 +351,7 @@ impl SimNode {
                 }
             }
             Effect::HealthPorts(_)
+            | Effect::CountOpen
             | Effect::Probed { .. }
             | Effect::StaleConnection(..)
             | Effect::Log(_) => {}

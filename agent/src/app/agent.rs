@@ -30,6 +30,7 @@ use crate::config::Config;
 use crate::datapath::Observer;
 use crate::datapath::attach::Attachment;
 use crate::datapath::devices::{Device, Interfaces};
+use crate::datapath::flows;
 use crate::datapath::shape::Seen;
 use crate::lifecycle::give_back_memory;
 use crate::metrics::{Metrics, Snapshot};
@@ -246,6 +247,9 @@ impl Agent {
             Effect::SampleAfter(pause) => self.next_sample = pause,
             Effect::ReadShape(owners) => events.extend(self.read_shape(owners)),
             Effect::ReadTable => events.push_back(Event::Table(conntrack::table())),
+            Effect::CountOpen => {
+                events.push_back(Event::Open(flows::count(&self.node.outsiders())))
+            }
             Effect::WatchDrops(on) => {
                 let observer = self.observer.as_mut();
                 events.extend(observer.map(|of| Event::DropWatch(of.watch_drops(on))));

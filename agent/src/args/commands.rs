@@ -159,6 +159,20 @@ pub struct DrainArgs {
     )]
     pub quiet: Duration,
 
+    /// What is waited for: new or open
+    ///
+    /// new: no new connection came from outside for the quiet time. open: besides, none is in use
+    /// any more, that is, nothing was sent over any for 10s; idle ones do not count. The latter
+    /// takes a Node object that says that the node leaves, and kube-proxy's rules.
+    #[arg(
+        long,
+        env = "PATHPROOF_DRAIN_UNTIL",
+        value_name = "WHAT",
+        default_value = "new",
+        value_parser = drain::until
+    )]
+    pub until: drain::Until,
+
     /// How long to wait at most
     ///
     /// Keep it, and the time that the workload itself takes to end, below the grace period of the

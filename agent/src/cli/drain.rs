@@ -30,6 +30,7 @@ pub fn run(said: &DrainArgs, now: fn() -> Mono) -> Exit {
         let ask = Ask {
             quiet: said.quiet,
             waited: said.wait.then(|| now().since(begun)),
+            until: said.until,
         };
         let answer = fetch::drain(&said.admin.address, &ask);
         let elapsed = now().since(begun);
@@ -71,7 +72,9 @@ fn text(report: &DrainReport) -> String {
 fn ending(reason: Reason) -> (Exit, &'static str) {
     match reason {
         Reason::Quiet => (Exit::Success, "QUIET"),
-        Reason::Connections | Reason::Waiting | Reason::NotLeaving => (Exit::Failure, "NOT QUIET"),
+        Reason::Open | Reason::Connections | Reason::Waiting | Reason::NotLeaving => {
+            (Exit::Failure, "NOT QUIET")
+        }
         Reason::Blind => (Exit::Unknown, "UNKNOWN"),
     }
 }

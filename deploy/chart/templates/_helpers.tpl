@@ -86,14 +86,6 @@ app.kubernetes.io/component: {{ . }}
 - --sentinel-endpoint-address={{ .endpointIPv4 }},{{ .endpointIPv6 }}
 {{- end }}
 {{- end }}
-{{- with .Values.rotator }}
-{{- if ne .withdraw "off" }}
-- --withdraw={{ .withdraw }}
-{{- if ne .withdrawAfter "1m" }}
-- --withdraw-after={{ .withdrawAfter }}
-{{- end }}
-{{- end }}
-{{- end }}
 {{- end }}
 {{- end }}
 
@@ -168,6 +160,14 @@ app.kubernetes.io/component: {{ . }}
 {{- with .Values.sentinel }}
 {{- if or (ne .endpointIPv4 "198.18.0.2") (ne .endpointIPv6 "2001:2::2") }}
 - --sentinel-endpoint-address={{ .endpointIPv4 }},{{ .endpointIPv6 }}
+{{- end }}
+{{- end }}
+{{- with .Values.rotator }}
+{{- if ne .withdraw "off" }}
+- --withdraw={{ .withdraw }}
+{{- if ne .withdrawAfter "1m" }}
+- --withdraw-after={{ .withdrawAfter }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub enum Manner {
     /// Answers each byte with a line.
     Answers,
+    /// The same, and keeps connections for as long as their clients do.
+    Keeps,
     /// Accepts and says nothing.
     Mute,
 }
@@ -112,7 +114,8 @@ impl Service {
             let mut came = interests.iter().skip(1).map(Interest::came);
             open.retain_mut(|(stream, peer, since)| {
                 let ready = came.next().unwrap_or(false);
-                since.elapsed() < PATIENCE && (!ready || self.serve(stream, *peer))
+                let is_kept = self.manner == Manner::Keeps || since.elapsed() < PATIENCE;
+                is_kept && (!ready || self.serve(stream, *peer))
             });
             while let Ok((stream, peer)) = self.listener.accept() {
                 if stream.set_nonblocking(true).is_ok() {

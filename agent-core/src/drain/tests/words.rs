@@ -49,7 +49,44 @@ fn every_answer_has_its_sentence() {
         let finding = view.judge(&Ask::default(), now);
         let _ = writeln!(text, "{}: {}", in_json(finding.reason), finding.message);
     }
-    for query in ["quiet=soon", "waited=2d", "quite=10s"] {
+    let open = Ask {
+        until: Until::Open,
+        ..Ask::default()
+    };
+    let counted = |active, idle, at| OpenView {
+        last: Some((OpenConnections { active, idle }, ms(at))),
+        ..OpenView::default()
+    };
+    let uncounted = OpenView {
+        uncounted: Some("Cilium translates them".to_owned()),
+        ..OpenView::default()
+    };
+    for open_view in [
+        counted(0, 0, 75_000),
+        counted(0, 7, 75_000),
+        counted(3, 7, 75_000),
+        counted(0, 0, 60_000),
+        uncounted,
+        OpenView::default(),
+    ] {
+        let view = DrainView {
+            open: open_view,
+            ..view(1_000, Some(59_000), 75_000)
+        };
+        let finding = view.judge(&open, ms(75_050));
+        let _ = writeln!(text, "{}: {}", in_json(finding.reason), finding.message);
+    }
+    let told = DrainView {
+        since: None,
+        ..view(1_000, Some(59_000), 75_000)
+    };
+    let waited = Ask {
+        waited: Some(Duration::from_secs(15)),
+        ..open
+    };
+    let finding = told.judge(&waited, ms(75_050));
+    let _ = writeln!(text, "{}: {}", in_json(finding.reason), finding.message);
+    for query in ["until=idle", "quiet=soon", "waited=2d", "quite=10s"] {
         let error = Ask::parse(query).unwrap_err();
         let _ = writeln!(text, "{query}: {error}");
     }

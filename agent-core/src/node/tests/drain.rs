@@ -1,11 +1,13 @@
 //! New connections from outside while the node leaves, and what keeps them from being seen.
 
+use std::time::Duration;
+
 use rstest::rstest;
 
 use super::scene::*;
 use super::world::*;
 use crate::coverage::{Hooks, ObserverStart};
-use crate::drain::{Arrival, Outside, ProbeRanges};
+use crate::drain::{Arrival, OpenConnections, Outside, ProbeRanges};
 use crate::event::{Event, KernelSample};
 use crate::expect::node::address;
 
@@ -145,4 +147,29 @@ fn a_repair_of_hooks_begins_the_quiet_time_anew() {
     );
     arrivals(scene.later(250), &[]);
     assert_eq!(scene.node.drain().watched, Some(ms(scene.now() - 250)));
+}
+
+#[test]
+fn open_connections_are_counted_once_a_second_while_the_node_leaves() {
+    let mut scene = Scene::probed();
+    assert!(!scene.later(5_000).idle().has("count open"));
+    assert!(scene.view(vec![tainted(&[TAINT])]).has("count open"));
+    assert!(!scene.later(900).idle().has("count open"));
+    assert!(scene.later(100).idle().has("count open"));
+    let counted = OpenConnections { active: 3, idle: 2 };
+    scene.feed(Event::Open(Ok(counted)));
+    let now = ms(scene.now());
+    assert_eq!(scene.node.drain().open_connections(now), Ok(counted));
+    let late = now.plus(Duration::from_millis(5_001));
+    assert!(scene.node.drain().open_connections(late).is_err());
+    scene.feed(Event::Open(Err("why".to_owned())));
+    assert_eq!(
+        scene.node.drain().open_connections(now),
+        Err("why".to_owned())
+    );
+    scene.view(vec![tainted(&[])]);
+    assert!(!scene.later(5_000).idle().has("count open"));
+    scene.view(vec![tainted(&[TAINT])]);
+    let first = scene.node.drain().open_connections(ms(scene.now()));
+    assert_eq!(first, Err("the agent has not counted yet".to_owned()));
 }

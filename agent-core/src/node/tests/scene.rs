@@ -455,6 +455,7 @@ fn name(effect: &Effect) -> &'static str {
         Effect::WatchDrops(false) => "leave drops",
         Effect::Publish(_) => "publish",
         Effect::HealthPorts(_) => "health ports",
+        Effect::CountOpen => "count open",
         Effect::Remember(_) => "remember",
         Effect::SampleAfter(_) => "sample after",
         Effect::Probed { .. } => "probed",

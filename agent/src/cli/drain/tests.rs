@@ -12,6 +12,8 @@ fn report(reason: Reason, total: u64) -> DrainReport {
         connections: None,
         total,
         ignored: 0,
+        open: None,
+        idle: None,
         last_connection: None,
         quiet_for: 12.0,
         quiet: 10.0,

@@ -1,0 +1,181 @@
+//! Connections from outside that are open while the node leaves, out of the kernel's connection table:
+//! nothing is counted by packet, and those that were open before are there too.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use agent_common::service::Address;
+use serde::{Deserialize, Serialize};
+
+use super::ProbeRanges;
+use crate::expect::NodeContext;
+use crate::expect::node::address;
+use crate::time::{Mono, Spoken};
+use crate::view::ClusterView;
+
+/// A connection over which nothing was sent for so long is idle.
+pub const IDLE: Duration = Duration::from_secs(10);
+/// They are counted this often, while the node leaves.
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+/// A count that is older says nothing.
+const OLD: Duration = Duration::from_secs(5);
+
+/// A connection of the table that was translated, as its client began it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    pub client: Address,
+    /// Address that it dialled.
+    pub dialled: Address,
+    /// Time without a packet.
+    pub idle: Duration,
+}
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenConnections {
+    /// Something was sent over them within the last [`IDLE`].
+    pub active: u64,
+    pub idle: u64,
+}
+
+/// Which flows come from outside, for a Service.
+#[derive(Clone, Debug, Default)]
+pub struct Outsiders {
+    /// Where those outside dial Services: the node's addresses, external IPs, load balancers' IPs.
+    entrances: BTreeSet<Address>,
+    node: NodeContext,
+    ignored: ProbeRanges,
+}
+
+impl Outsiders {
+    /// As the view has it now.
+    pub(crate) fn of(view: &ClusterView, ignored: ProbeRanges) -> Self {
+        let node = NodeContext::of(view.node());
+        let services = view
+            .states()
+            .filter_map(|(_, state)| state.service.as_ref());
+        let ips = services.flat_map(|of| of.external_ips.iter().chain(&of.load_balancer_ips));
+        let entrances = ips.map(address).chain(node.addresses.iter().copied());
+        Self {
+            entrances: entrances.collect(),
+            node,
+            ignored,
+        }
+    }
+
+    /// Takes a flow into account, if it is one of theirs.
+    pub fn count(&self, flow: &Flow, counted: &mut OpenConnections) {
+        let is_own = self.node.addresses.contains(&flow.client)
+            || agent_common::steer::is_loopback(&flow.client)
+            || (self.node.pod_ranges.iter()).any(|range| range.contains(&flow.client));
+        if is_own || !self.entrances.contains(&flow.dialled) || self.ignored.contains(&flow.client)
+        {
+            return;
+        }
+        match flow.idle > IDLE {
+            true => counted.idle += 1,
+            false => counted.active += 1,
+        }
+    }
+}
+
+/// What is known of open connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OpenView {
+    /// The last count, and when it was.
+    pub last: Option<(OpenConnections, Mono)>,
+    /// Why they are not counted.
+    pub uncounted: Option<String>,
+}
+
+impl OpenView {
+    pub(super) fn take(&mut self, counted: Result<OpenConnections, String>, now: Mono) {
+        match counted {
+            Ok(counted) => (self.last, self.uncounted) = (Some((counted, now)), None),
+            Err(why) => (self.last, self.uncounted) = (None, Some(why)),
+        }
+    }
+
+    /// The count, or why there is none.
+    pub(super) fn known(&self, leaves: bool, now: Mono) -> Result<OpenConnections, String> {
+        if !leaves {
+            return Err("they are counted while the Node object says that the node leaves".into());
+        }
+        match (self.last, &self.uncounted) {
+            (_, Some(why)) => Err(why.clone()),
+            (Some((counted, at)), None) if now.since(at) <= OLD => Ok(counted),
+            (Some((_, at)), None) => {
+                Err(format!("the last count is {} old", Spoken(now.since(at))))
+            }
+            (None, None) => Err("the agent has not counted yet".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::sync::Arc;
+
+    use rstest::rstest;
+
+    use super::*;
+    use crate::cluster::{Change, NodeFacts, ObjectName, ServiceFacts};
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn outsiders() -> Outsiders {
+        let node = NodeFacts {
+            addresses: vec![ip("192.0.2.10"), ip("2001:db8::10")],
+            pod_cidrs: vec!["10.244.0.0/24".parse().unwrap()],
+            ..NodeFacts::default()
+        };
+        let service = ServiceFacts {
+            name: ObjectName::new("shop", "web"),
+            cluster_ips: vec![ip("10.96.0.7")],
+            external_ips: vec![ip("198.51.100.1")],
+            load_balancer_ips: vec![ip("198.51.100.2")],
+            ports: vec![],
+            external_local: false,
+            internal_local: false,
+            has_source_ranges: false,
+            is_global: false,
+            health_port: None,
+            enforcement: None,
+        };
+        let mut view = ClusterView::new();
+        view.apply(vec![
+            Change::Node(Arc::new(node)),
+            Change::Service(Arc::new(service)),
+        ]);
+        Outsiders::of(&view, ProbeRanges::new(["130.211.0.0/22".parse().unwrap()]))
+    }
+
+    #[rstest]
+    #[case::node_port("203.0.113.7", "192.0.2.10", true)]
+    #[case::node_port_v6("2001:db8:7::7", "2001:db8::10", true)]
+    #[case::external_ip("203.0.113.7", "198.51.100.1", true)]
+    #[case::load_balancer("10.244.1.7", "198.51.100.2", true)]
+    #[case::cluster_ip("203.0.113.7", "10.96.0.7", false)]
+    #[case::elsewhere("203.0.113.7", "192.0.2.11", false)]
+    #[case::a_pod_of_this_node("10.244.0.7", "192.0.2.10", false)]
+    #[case::the_node("192.0.2.10", "198.51.100.1", false)]
+    #[case::loopback("127.0.0.1", "192.0.2.10", false)]
+    #[case::a_probe("130.211.0.9", "192.0.2.10", false)]
+    fn who_comes_from_outside(#[case] client: &str, #[case] dialled: &str, #[case] counts: bool) {
+        let mut counted = OpenConnections::default();
+        for idle in [0, 10, 11, 3_600] {
+            let flow = Flow {
+                client: address(&ip(client)),
+                dialled: address(&ip(dialled)),
+                idle: Duration::from_secs(idle),
+            };
+            outsiders().count(&flow, &mut counted);
+        }
+        let expected = if counts { (2, 2) } else { (0, 0) };
+        assert_eq!((counted.active, counted.idle), expected);
+    }
+}

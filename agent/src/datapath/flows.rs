@@ -1,0 +1,216 @@
+//! Connections in the kernel's connection table (ctnetlink), read once in a while and never kept. Asked for
+//! only while the node leaves: a table has up to a million entries, and a request may load a module.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use agent_common::service::{Address, Port, mapped};
+use agent_core::drain::{Flow, OpenConnections, Outsiders};
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use crate::netlink::{attributes, dump};
+
+/// `NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET`.
+const GET: u16 = 1 << 8 | 1;
+/// Length of `struct nfgenmsg`: family, version, resource id.
+const HEADER: usize = 4;
+
+// Attributes: enum ctattr_type, ctattr_tuple, ctattr_ip, ctattr_l4proto, ctattr_protoinfo,
+// ctattr_protoinfo_tcp.
+const TUPLE_ORIGINAL: u16 = 1;
+const TUPLE_REPLY: u16 = 2;
+const PROTOCOL_INFO: u16 = 4;
+const TIMEOUT: u16 = 7;
+const TUPLE_IP: u16 = 1;
+const TUPLE_PROTOCOL: u16 = 2;
+const IP_V4: [u16; 2] = [1, 2];
+const IP_V6: [u16; 2] = [3, 4];
+const NUMBER: u16 = 1;
+const PORTS: [u16; 2] = [2, 3];
+const INFO_TCP: u16 = 1;
+const TCP_STATE: u16 = 1;
+
+/// States in which something may be sent, and the files with the time after which an entry without a packet
+/// goes: `enum tcp_conntrack`.
+const OPEN: [(u8, &str); 3] = [(3, "established"), (4, "fin_wait"), (5, "close_wait")];
+/// While data is not acknowledged an entry lasts for this long at most.
+const UNACKNOWLEDGED: &str = "unacknowledged";
+
+/// Counts the connections of outsiders to Services.
+///
+/// # Errors
+/// The table cannot be read, in a sentence.
+pub fn count(outsiders: &Outsiders) -> Result<OpenConnections, String> {
+    let failed =
+        |error: io::Error| format!("the kernel's connection table cannot be read: {error}");
+    let lasts = Lasts::read().map_err(failed)?;
+    let mut counted = OpenConnections::default();
+    let all = [libc::AF_UNSPEC as u8, 0, 0, 0];
+    dump(NETLINK_NETFILTER, GET, &all, |entry| {
+        if let Some(flow) = flow(entry, &lasts) {
+            outsiders.count(&flow, &mut counted);
+        }
+        Ok(())
+    })
+    .map_err(failed)?;
+    Ok(counted)
+}
+
+/// Seconds that an entry lasts after a packet, by state.
+struct Lasts {
+    open: [(u8, u32); OPEN.len()],
+    unacknowledged: u32,
+}
+
+impl Lasts {
+    fn read() -> io::Result<Self> {
+        let seconds = |name: &str| {
+            let file = format!("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_{name}");
+            let text = fs::read_to_string(&file)?;
+            text.trim().parse::<u32>().map_err(io::Error::other)
+        };
+        let mut open = OPEN.map(|(state, _)| (state, 0));
+        for ((_, lasts), (_, name)) in open.iter_mut().zip(OPEN) {
+            *lasts = seconds(name)?;
+        }
+        Ok(Self {
+            open,
+            unacknowledged: seconds(UNACKNOWLEDGED)?,
+        })
+    }
+
+    /// Time without a packet, of an entry that lasts for so many seconds more.
+    fn idle(&self, state: u8, left: u32) -> Option<Duration> {
+        let (_, lasts) = self.open.iter().find(|(of, _)| *of == state)?;
+        // With data under way the kernel takes the shorter of the two.
+        let lasts = match left <= self.unacknowledged && self.unacknowledged < *lasts {
+            true => self.unacknowledged,
+            false => *lasts,
+        };
+        Some(Duration::from_secs(lasts.saturating_sub(left).into()))
+    }
+}
+
+/// One direction of an entry: source and destination.
+type Tuple = [(Address, Port); 2];
+
+/// An entry of a TCP connection that is open and was translated. Nothing of others, and of bytes that are
+/// none.
+fn flow(entry: &[u8], lasts: &Lasts) -> Option<Flow> {
+    let (mut original, mut reply, mut state, mut left) = (None, None, None, None);
+    for (kind, value) in attributes(entry.get(HEADER..)?) {
+        match kind {
+            TUPLE_ORIGINAL => original = tuple(value),
+            TUPLE_REPLY => reply = tuple(value),
+            PROTOCOL_INFO => state = find(find(value, INFO_TCP)?, TCP_STATE)?.first().copied(),
+            TIMEOUT => left = Some(u32::from_be_bytes(*value.first_chunk()?)),
+            _ => {}
+        }
+    }
+    let [client, dialled] = original?;
+    let [server, _] = reply?;
+    let idle = lasts.idle(state?, left?)?;
+    (server != dialled).then_some(Flow {
+        client: client.0,
+        dialled: dialled.0,
+        idle,
+    })
+}
+
+fn tuple(value: &[u8]) -> Option<Tuple> {
+    let (ip, protocol) = (find(value, TUPLE_IP)?, find(value, TUPLE_PROTOCOL)?);
+    if *find(protocol, NUMBER)?.first()? != libc::IPPROTO_TCP as u8 {
+        return None;
+    }
+    let end = |at: usize| {
+        let v4 = || Some(mapped(*find(ip, IP_V4[at])?.first_chunk()?));
+        let v6 = || find(ip, IP_V6[at])?.first_chunk().copied();
+        let port = *find(protocol, PORTS[at])?.first_chunk()?;
+        Some((v4().or_else(v6)?, port))
+    };
+    Some([end(0)?, end(1)?])
+}
+
+fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    let mut found = attributes(bytes);
+    found.find_map(|(kind, value)| (kind == wanted).then_some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::attribute;
+
+    const LASTS: Lasts = Lasts {
+        open: [(3, 86_400), (4, 120), (5, 60)],
+        unacknowledged: 300,
+    };
+
+    fn side(source: [u8; 4], destination: [u8; 4], ports: [u16; 2]) -> Vec<u8> {
+        let ip = [attribute(1, &source), attribute(2, &destination)].concat();
+        let protocol = [
+            attribute(NUMBER, &[6]),
+            attribute(2, &ports[0].to_be_bytes()),
+            attribute(3, &ports[1].to_be_bytes()),
+        ];
+        [
+            attribute(TUPLE_IP, &ip),
+            attribute(TUPLE_PROTOCOL, &protocol.concat()),
+        ]
+        .concat()
+    }
+
+    const CLIENT: [u8; 4] = [203, 0, 113, 7];
+    const NODE: [u8; 4] = [192, 0, 2, 10];
+    const POD: [u8; 4] = [10, 244, 0, 11];
+
+    fn entry(server: [u8; 4], state: u8, left: u32) -> Vec<u8> {
+        let port = if server == NODE { 30_080 } else { 8_080 };
+        let tcp = attribute(INFO_TCP, &attribute(TCP_STATE, &[state]));
+        [
+            vec![2, 0, 0, 0],
+            attribute(TUPLE_ORIGINAL, &side(CLIENT, NODE, [40_000, 30_080])),
+            attribute(TUPLE_REPLY, &side(server, CLIENT, [port, 40_000])),
+            attribute(PROTOCOL_INFO, &tcp),
+            attribute(TIMEOUT, &left.to_be_bytes()),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn a_translated_connection_is_a_flow_and_its_time_left_says_how_long_it_was_idle() {
+        for (state, left, idle) in [
+            (3, 86_395, 5),
+            // Data that is not acknowledged yet.
+            (3, 298, 2),
+            (4, 100, 20),
+            (5, 60, 0),
+        ] {
+            let flow = flow(&entry(POD, state, left), &LASTS).expect("a flow");
+            assert_eq!(flow.idle, Duration::from_secs(idle), "{state} {left}");
+            assert_eq!((flow.client, flow.dialled), (mapped(CLIENT), mapped(NODE)));
+        }
+    }
+
+    #[test]
+    fn what_is_not_translated_or_not_open_is_none() {
+        assert_eq!(
+            flow(&entry(NODE, 3, 9), &LASTS),
+            None,
+            "the node's own server"
+        );
+        for state in [1, 2, 6, 7, 8] {
+            assert_eq!(flow(&entry(POD, state, 9), &LASTS), None, "{state}");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_is_cut_short_is_none() {
+        let whole = entry(POD, 3, 86_400);
+        for length in 0..whole.len() {
+            let _ = flow(&whole[..length], &LASTS);
+        }
+        assert!(flow(&whole[..whole.len() - 8], &LASTS).is_none());
+    }
+}
