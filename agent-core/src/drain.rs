@@ -5,7 +5,8 @@
 //! became of them. Those of the sentinel's Service never count, nor do those of the ranges that
 //! load balancers probe from: a SYN does not tell whether data will follow it.
 //!
-//! Connections that are open are counted too, while the Node object says that the node leaves ([`open`]).
+//! Connections that are open are counted too, while the Node object says that the node leaves
+//! (`drain::open`).
 //!
 //! Nothing here outlives the agent: a restarted one begins its quiet time anew.
 

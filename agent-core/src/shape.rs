@@ -244,6 +244,18 @@ impl Shape {
         matches!(self.replacement(), Some(Told::Yes | Told::Unknown))
     }
 
+    /// Why connections from outside may not be in the kernel's connection table, where they may not:
+    /// what Cilium or an unknown program translates is not.
+    pub fn hides_outsiders(&self) -> Option<String> {
+        let outside = |path: &&PathShape| path.path == SourceClass::External;
+        let mut paths = self.paths.iter().filter(outside);
+        let path = paths.find(|path| !path.owners.is_kube_proxy())?;
+        Some(format!(
+            "kube-proxy is not what translates them, so the kernel's table may lack them ({})",
+            path.sentence
+        ))
+    }
+
     /// Whether the sentinel's probes from outside the node take the way of real connections. Where
     /// Cilium replaces kube-proxy it translates at the interfaces that it manages: what comes in by
     /// others is translated by nobody, or by rules that kube-proxy left behind, and says nothing of

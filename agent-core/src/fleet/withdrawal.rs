@@ -118,7 +118,8 @@ mod tests {
     }
 
     fn put(census: &mut Census, node: &str, fails: bool, label: Option<&str>, at: u64) {
-        let heartbeat = Some(Wall(NOW.0 + at as i64 * 1_000_000_000));
+        let wall = Wall(NOW.0 + at as i64 * 1_000_000_000);
+        let heartbeat = Some(wall);
         let condition = ConditionSeen {
             status: if fails { Status::False } else { Status::True },
             reason: "DatapathBrokenLeaked".to_owned(),
@@ -126,7 +127,7 @@ mod tests {
             transition: heartbeat,
             heartbeat,
         };
-        census.put(node, Some(&condition), heartbeat.unwrap(), s(at));
+        census.put(node, Some(&condition), wall, s(at));
         census.exclude(node, Excluded::of(label), "7");
     }
 

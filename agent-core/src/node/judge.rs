@@ -28,7 +28,7 @@ use crate::limits::{
     TABLE_INTERVAL, TABLE_LOSING_INTERVAL,
 };
 use crate::peers::PeerLedger;
-use crate::shape::{self, PathShape, Seen, Shape};
+use crate::shape::{self, Seen, Shape};
 use crate::switches::Switches;
 use crate::time::{Anchor, Mono};
 use crate::verdict::{Inputs, LastVerdict, Rule, Verdict, verdict};
@@ -368,7 +368,10 @@ impl Judge {
             self.drain.cannot_see(&why);
         }
         if self.drain.counts_open(self.now) {
-            self.count_open(effects);
+            match self.shape.hides_outsiders() {
+                None => effects.push(Effect::CountOpen),
+                Some(why) => self.drain.open(Err(why), self.now),
+            }
         }
         let inputs = Inputs {
             eligibility: self.eligibility.clone(),
@@ -400,22 +403,6 @@ impl Judge {
             answers,
             changed,
         })));
-    }
-
-    /// What Cilium or an unknown program translates is not in the kernel's table.
-    fn count_open(&mut self, effects: &mut Effects) {
-        let outside = |path: &&PathShape| path.path == SourceClass::External;
-        let mut paths = self.shape.paths.iter().filter(outside);
-        match paths.find(|path| !path.owners.is_kube_proxy()) {
-            None => effects.push(Effect::CountOpen),
-            Some(path) => {
-                let why = format!(
-                    "kube-proxy is not what translates them, so the kernel's table may lack them ({})",
-                    path.sentence
-                );
-                self.drain.open(Err(why), self.now);
-            }
-        }
     }
 
     fn answer(&mut self, verdict: &Verdict, effects: &mut Effects) -> Answers {
