@@ -54,10 +54,12 @@ use agent_core::node;
 
 mod agent;
 mod check;
+mod open_count;
 mod probing;
 
 use agent::Agent;
 pub use check::check;
+use open_count::Counted;
 use probing::{Inbox, Probing};
 
 /// Reason why a command could not do its work. Reporting code finds the cause by its type.
@@ -140,6 +142,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     };
     let served = serve_all(&agent, listeners, admin, &ended);
     let mut inputs = Inputs::new(updates, inbox, wanted_recordings).await?;
+    inputs.counted = agent.open_count.counted.take();
     agent.follow_interfaces(inputs.interfaces());
     let signal = loop {
         tokio::select! {
@@ -176,6 +179,7 @@ struct Inputs {
     inbox: Option<Inbox>,
     devices: watch::Receiver<Interfaces>,
     recordings: Receiver<RecordingRequest>,
+    counted: Option<Receiver<Counted>>,
     sample: Interval,
     check: Interval,
 }
@@ -193,6 +197,7 @@ impl Inputs {
             inbox,
             devices: devices::follow().await?,
             recordings,
+            counted: None,
             sample: tokio::time::interval(SAMPLE_INTERVAL),
             check,
         })
@@ -206,10 +211,12 @@ impl Inputs {
     /// Waits for one thing, and has the agent take it in.
     async fn turn(&mut self, agent: &mut Agent) {
         let inbox = OptionFuture::from(self.inbox.as_mut().map(Inbox::next));
+        let counted = OptionFuture::from(self.counted.as_mut().map(Receiver::recv));
         tokio::select! {
             biased;
             Some(update) = self.updates.recv() => agent.follow_view(update),
             Some(event) = inbox => agent.feed(event),
+            Some(Some(counted)) = counted => agent.feed(Event::Open(counted)),
             Ok(()) = self.devices.changed() => agent.follow_interfaces(self.interfaces()),
             Some(wanted) = self.recordings.recv() => {
                 // The client that asked may be gone.

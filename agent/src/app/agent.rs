@@ -22,6 +22,7 @@ use agent_core::time::{Mono, Wall};
 use agent_core::verdict::Verdict;
 use tokio::sync::watch;
 
+use super::open_count::OpenCount;
 use super::probing::Probing;
 use super::{Loaded, settings};
 use crate::clock;
@@ -30,7 +31,6 @@ use crate::config::Config;
 use crate::datapath::Observer;
 use crate::datapath::attach::Attachment;
 use crate::datapath::devices::{Device, Interfaces};
-use crate::datapath::flows;
 use crate::datapath::shape::Seen;
 use crate::lifecycle::give_back_memory;
 use crate::metrics::{Metrics, Snapshot};
@@ -51,6 +51,7 @@ pub(super) struct Agent {
     pub(super) succeeded: Succeeded,
     /// Nothing where Services' health check node ports are left to others.
     pub(super) health_ports: Option<SteeredServices>,
+    pub(super) open_count: OpenCount,
     pub(super) output: Output,
     interfaces: Interfaces,
     /// Interfaces came or went whose hooks were not followed yet.
@@ -96,6 +97,7 @@ impl Agent {
             probing,
             succeeded: Succeeded::default(),
             health_ports: None,
+            open_count: OpenCount::default(),
             output: Output {
                 metrics,
                 publishing: None,
@@ -247,9 +249,7 @@ impl Agent {
             Effect::SampleAfter(pause) => self.next_sample = pause,
             Effect::ReadShape(owners) => events.extend(self.read_shape(owners)),
             Effect::ReadTable => events.push_back(Event::Table(conntrack::table())),
-            Effect::CountOpen => {
-                events.push_back(Event::Open(flows::count(&self.node.outsiders())))
-            }
+            Effect::CountOpen => self.open_count.begin(self.node.outsiders()),
             Effect::WatchDrops(on) => {
                 let observer = self.observer.as_mut();
                 events.extend(observer.map(|of| Event::DropWatch(of.watch_drops(on))));
