@@ -364,7 +364,7 @@ fn serve_all(
     });
     // Unauthenticated clients come to the health port.
     let open_files = raise_open_files();
-    let limits = serve::Limits::default().within(open_files / 2);
+    let limits = serve::Limits::default().within(open_files / 4 * 3);
     let allow = &agent.config.healthz.allow;
     serve(Listener::Healthz, listeners.healthz, router, allow, limits);
     let router = service::router(service::ServiceState {
@@ -375,7 +375,7 @@ fn serve_all(
         ),
         metrics: Arc::clone(&metrics),
     });
-    let mut limits = serve::Limits::default().within(open_files / 4);
+    let mut limits = serve::Limits::default().within(open_files / 8);
     // Few have a reason to ask the other two.
     limits.waiting = limits.waiting.min(1_024);
     serve(Listener::Service, listeners.services, router, allow, limits);
