@@ -225,6 +225,8 @@ impl Ledger {
         let began = sighting.arrived;
         if matches!(sighting.failure, Failure::Stale | Failure::Refused)
             && sighting.class == SourceClass::External
+            // After a gap the ring holds what may have healed since.
+            && at >= look.floor
             && self.worked_outside.has(info, look.at)
         {
             let (path, client) = ((sighting.service, info), Some(sighting.client));

@@ -76,6 +76,9 @@ impl OutsidePaths {
             (run.first, run.n) = (at, 0);
             run.clients.clear();
         }
+        if run.n == 0 {
+            run.first = at;
+        }
         run.last = run.last.max(at);
         match once {
             Some(client) if run.clients.contains(&client) => {}
@@ -87,8 +90,14 @@ impl OutsidePaths {
             }
         }
         let long = run.last.since(run.first) >= limits.service_spread;
-        if held || (run.n >= limits.service_failures && long) {
+        let confirmed = run.n >= limits.service_failures && long;
+        if confirmed {
             run.times = run.times.saturating_add(u32::from(!held));
+            // The next time takes as many anew: one client that comes again confirms nothing.
+            run.n = 0;
+            run.clients.clear();
+        }
+        if confirmed || (held && once.is_none()) {
             run.until = Some(at.plus(hold(run.times)));
         }
     }
@@ -177,6 +186,9 @@ mod tests {
         assert!(!is_broken(&paths, 2), "proven since");
         fail(&mut paths, &[3, 4]);
         assert!(!is_broken(&paths, 4), "two since the proof");
+        paths.prove(WEB);
+        fail(&mut paths, &[5, 5, 5]);
+        assert!(!is_broken(&paths, 5), "all at once, since the proof");
         let mut paths = OutsidePaths::default();
         fail(&mut paths, &[1, 12, 23, 34]);
         assert!(!is_broken(&paths, 34), "far between");
@@ -218,8 +230,8 @@ mod tests {
         assert!(!(1..8).any(|at| fail(1, at)));
         assert!(!fail(2, 8) && fail(3, 8));
         assert!(
-            fail(3, 17) && fail(3, 26),
-            "while it is held anyone's counts"
+            fail(3, 17) && !fail(3, 18),
+            "one that comes again holds nothing"
         );
     }
 
