@@ -3,13 +3,13 @@
 
 /// Version of every layout in this crate. Maps are pinned under a directory named by it, so an
 /// agent of another version never reads maps whose layout it does not know.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
 /// Names of the maps as they stand in the object.
 pub mod map {
     /// [`FrontendKey`](crate::service::FrontendKey) to [`FrontendValue`](crate::service::FrontendValue).
     pub const FRONTENDS: &str = "FRONTENDS";
-    /// [`EndpointKey`](crate::service::EndpointKey) to [`EndpointValue`](crate::service::EndpointValue).
+    /// [`EndpointKey`](crate::service::EndpointKey) to [`EndpointEntry`](crate::service::EndpointEntry).
     pub const ENDPOINTS: &str = "ENDPOINTS";
     /// Longest prefix of a source address to [`SourceClass`](crate::service::SourceClass) as `u32`.
     pub const SOURCES: &str = "SOURCES";

@@ -26,7 +26,7 @@ use crate::evidence::{Anomaly, Fault, Outcome, Pending, PendingKey, anomaly_flag
 use crate::gate::Sampled;
 use crate::packet::{Kind, Segment};
 use crate::service::{
-    Address, EndpointKey, EndpointValue, FrontendKey, FrontendKind, FrontendValue, NEAR, Owed,
+    Address, EndpointEntry, EndpointKey, FrontendKey, FrontendKind, FrontendValue, NEAR, Owed,
     PEER_SHIFT, Port, SourceClass, TCP, device_flag, endpoint_flag, frontend_flag,
 };
 use crate::transition::{self, Sighting, Step, advance, detail};
@@ -69,7 +69,9 @@ pub trait World {
     /// The frontend, if it is one.
     fn frontend(&self, key: &FrontendKey) -> Option<FrontendValue>;
     /// The endpoint, if it is one.
-    fn endpoint(&self, key: &EndpointKey) -> Option<EndpointValue>;
+    fn endpoint(&self, key: &EndpointKey) -> Option<EndpointEntry>;
+    /// Notes that a new connection was sent to an endpoint ([`EndpointEntry::met_ns`]).
+    fn meet(&self, _key: &EndpointKey) {}
     /// Class of a source address.
     fn source_class(&self, address: &Address) -> SourceClass;
     /// Takes one connection from a source's budget; false if there is none left.
@@ -365,23 +367,33 @@ pub(crate) fn departure<W: World>(
     ) {
         return uplink.then_some(Sighting::new(transition::Kind::Untranslated, 0));
     }
-    let endpoint = world.endpoint(&EndpointKey {
+    let Some(endpoint) = world.endpoint(&destination_of(segment, fields)) else {
+        return Some(Sighting::new(transition::Kind::ToStranger, 0));
+    };
+    let flags = endpoint.value.flags;
+    let kind = to_endpoint(fields, flags, uplink);
+    let local = flags & endpoint_flag::LOCAL != 0;
+    let way = match kind == transition::Kind::ToEndpoint && local {
+        true if world.route_names_device(segment) => detail::PROVEN,
+        true => detail::ASIDE,
+        false => flags & detail::PEER,
+    };
+    let unmet = if endpoint.met_ns == 0 {
+        detail::UNMET
+    } else {
+        0
+    };
+    Some(Sighting::new(kind, way | unmet))
+}
+
+#[inline(always)]
+fn destination_of(segment: &Segment, fields: &Pending) -> EndpointKey {
+    EndpointKey {
         service: fields.service,
         address: segment.destination,
         port: segment.destination_port,
         padding: [0; 2],
-    });
-    let kind = match endpoint {
-        None => transition::Kind::ToStranger,
-        Some(value) => to_endpoint(fields, value.flags, uplink),
-    };
-    let local = endpoint.is_some_and(|value| value.flags & endpoint_flag::LOCAL != 0);
-    let details = match kind == transition::Kind::ToEndpoint && local {
-        true if world.route_names_device(segment) => detail::PROVEN,
-        true => detail::ASIDE,
-        false => endpoint.map_or(0, |value| value.flags & detail::PEER),
-    };
-    Some(Sighting::new(kind, details))
+    }
 }
 
 #[inline(always)]
@@ -505,7 +517,7 @@ pub(crate) fn is_current<W: World>(world: &W, segment: &Segment, fields: &Pendin
         port: segment.source_port,
         padding: [0; 2],
     });
-    endpoint.is_some_and(|value| value.flags & endpoint_flag::LEFT == 0)
+    endpoint.is_some_and(|entry| entry.value.flags & endpoint_flag::LEFT == 0)
 }
 
 /// Whether what leaves here is on its way to the client: by the device that the client's packet
@@ -583,6 +595,14 @@ fn account<W: World>(
     }
     if let Some(outcome) = step.outcome {
         world.count(fields.service, fields.class, outcome);
+    }
+    let is_first = match step.doubt.or(step.outcome) {
+        Some(Outcome::Forwarded) => sighting.has(detail::UNMET) && old & state::RETRANSMITTED == 0,
+        Some(Outcome::Stale) => true,
+        _ => false,
+    };
+    if is_first {
+        world.meet(&destination_of(segment, fields));
     }
     if is_probe(fields) {
         return;

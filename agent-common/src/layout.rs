@@ -6,7 +6,7 @@ use crate::evidence::{
 };
 use crate::gate::{Marks, Rate};
 use crate::probe::{HostProbe, Probe, ProbeEvent, ProbeKey};
-use crate::service::{EndpointKey, EndpointValue, FrontendKey, FrontendValue};
+use crate::service::{EndpointEntry, EndpointKey, EndpointValue, FrontendKey, FrontendValue};
 use crate::steer::SteerRule;
 
 /// Fails to compile unless the sizes of the fields add up to the size of the type: then the
@@ -32,6 +32,7 @@ no_padding!(FrontendKey, 20, address: [u8; 16], port: [u8; 2], protocol: u8, pad
 no_padding!(FrontendValue, 12, service: u32, kind: u8, flags: u8, owed: [u8; 3], padding: [u8; 3]);
 no_padding!(EndpointKey, 24, service: u32, address: [u8; 16], port: [u8; 2], padding: [u8; 2]);
 no_padding!(EndpointValue, 4, flags: u32);
+no_padding!(EndpointEntry, 16, value: EndpointValue, padding: u32, met_ns: u64);
 no_padding!(PendingKey, 8, isn: u32, family: u32);
 no_padding!(
     Pending, 64,

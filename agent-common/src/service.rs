@@ -219,6 +219,28 @@ impl EndpointValue {
     }
 }
 
+/// An endpoint as its map holds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct EndpointEntry {
+    /// Written by the agent.
+    pub value: EndpointValue,
+    /// Always zero.
+    pub padding: u32,
+    /// `CLOCK_MONOTONIC` time at which a new connection was first sent to it, or last if the endpoint
+    /// has left; zero until then. Written by the programs; the agent sets it to zero.
+    pub met_ns: u64,
+}
+
+impl From<EndpointValue> for EndpointEntry {
+    fn from(value: EndpointValue) -> Self {
+        Self {
+            value,
+            ..Self::default()
+        }
+    }
+}
+
 /// Position of a node's number in [`EndpointValue::flags`].
 pub const PEER_SHIFT: u32 = 16;
 /// Stands where another node's number would: the connection was sent to an endpoint of this node, and

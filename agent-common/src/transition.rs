@@ -55,6 +55,8 @@ pub mod detail {
     pub const ICMP: u32 = 16;
     /// [`ToEndpoint`](super::Kind::ToEndpoint): of this node, by another device than the route names.
     pub const ASIDE: u32 = 32;
+    /// [`ToEndpoint`](super::Kind::ToEndpoint): no new connection was sent to it before.
+    pub const UNMET: u32 = 64;
     /// [`ToEndpoint`](super::Kind::ToEndpoint): number of the other node that it is on, from
     /// [`PEER_SHIFT`](crate::service::PEER_SHIFT) on.
     pub const PEER: u32 = !0 << crate::service::PEER_SHIFT;

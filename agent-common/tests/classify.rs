@@ -10,7 +10,7 @@ use agent_common::evidence::{
 };
 use agent_common::packet::{Link, Segment, parse};
 use agent_common::service::{
-    Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendKind, FrontendValue, Owed,
+    Address, EndpointEntry, EndpointKey, Family, FrontendKey, FrontendKind, FrontendValue, Owed,
     SourceClass, device_flag, frontend_flag,
 };
 use agent_common::transition::{Kind, Sighting, advance, failed};
@@ -43,6 +43,37 @@ fn scenarios(#[values(Family::V4, Family::V6)] family: Family) {
         }
         assert_eq!(node.seen(), scenario.seen, "{family:?}: {}", scenario.name);
     }
+}
+
+/// A current endpoint keeps the time of the first new connection, one that left that of the last.
+#[test]
+fn endpoints_are_met() {
+    let node = Node::new(Family::V4);
+    let stage = node.stage;
+    let dial = |isn, endpoint| {
+        let arrives = Step::In(Device::Client, packet::syn(stage.pod, stage.web, isn));
+        node.take(&arrives);
+        node.take(&Step::Wait(2));
+        node.take(&Step::Out(
+            Device::Pods,
+            packet::syn(stage.pod, endpoint, isn),
+        ));
+        node.now()
+    };
+    let first = dial(1, stage.here);
+    dial(2, stage.here);
+    assert_eq!(node.met(stage.here), first);
+    assert_eq!(node.met(stage.routed), 0);
+    node.take(&Step::Leaves(stage.here));
+    assert_eq!(node.met(stage.here), 0);
+    dial(3, stage.here);
+    let last = dial(4, stage.here);
+    assert_eq!(node.met(stage.here), last);
+    // It follows the connection's old entry in conntrack.
+    node.take(&Step::Wait(30));
+    let again = Step::Out(Device::Pods, packet::syn(stage.pod, stage.here, 4));
+    node.take(&again);
+    assert_eq!(node.met(stage.here), last);
 }
 
 /// Probes of the sentinel are counted as all connections are, and are evidence of nothing.
@@ -205,7 +236,8 @@ impl World for Busy<'_> {
         device_flags() -> u32;
         route_names_device(segment: &Segment) -> bool;
         frontend(key: &FrontendKey) -> Option<FrontendValue>;
-        endpoint(key: &EndpointKey) -> Option<EndpointValue>;
+        endpoint(key: &EndpointKey) -> Option<EndpointEntry>;
+        meet(key: &EndpointKey);
         source_class(address: &Address) -> SourceClass;
         take_budget(source: &Address) -> bool;
         follow(key: &PendingKey, pending: &Pending) -> bool;

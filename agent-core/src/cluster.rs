@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::time::Wall;
+
 /// Namespace and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectName {
@@ -156,6 +158,9 @@ pub struct SliceFacts {
     /// The rotator's count of the cluster's nodes, as text: the annotation
     /// [`FLEET`](crate::brake::FLEET).
     pub fleet: Option<Box<str>>,
+    /// What made the control plane change it happened then: the annotation
+    /// `endpoints.kubernetes.io/last-change-trigger-time`. Pods' readiness has whole seconds.
+    pub triggered: Option<Wall>,
 }
 
 /// One change of the view, from a folder or from the API server. Sources deliver them in batches;

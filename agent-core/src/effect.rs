@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_common::service::Family;
+use agent_common::service::{EndpointKey, Family};
 use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, Enforcement};
@@ -17,6 +17,7 @@ use crate::ledger::LedgerMemory;
 use crate::owners::OwnersRead;
 use crate::plan::MapChange;
 use crate::probes::ProbeOutcome;
+use crate::programming::Programmed;
 use crate::switches::{AuditBy, Switches};
 use crate::time::Mono;
 use crate::trace::ProbeTrace;
@@ -78,6 +79,10 @@ pub enum Effect {
     },
     /// A new connection went to an endpoint that had left its slice so long before.
     StaleConnection(Family, Duration),
+    /// Read of these endpoints whether they were met, with each sample from now on.
+    ReadEndpoints(Vec<EndpointKey>),
+    /// A change of an endpoint is on the wire, or is not waited for any more.
+    Programmed(Programmed),
     /// Worth a line in the log.
     Log(Notice),
 }

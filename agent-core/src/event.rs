@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use agent_common::evidence::FAULTS;
-use agent_common::service::{FAMILIES, SOURCE_CLASSES};
+use agent_common::service::{EndpointKey, FAMILIES, SOURCE_CLASSES};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Change, NodeFacts, ObjectName};
@@ -18,7 +18,7 @@ use crate::owners::OwnersRead;
 use crate::peers::PeerSample;
 use crate::plan::{Installed, MapChange, Missing};
 use crate::shape;
-use crate::time::Mono;
+use crate::time::{Mono, Wall};
 use crate::trace::ProbeTrace;
 
 /// One thing that reached the node. The shell feeds them in order, each with the time.
@@ -85,6 +85,8 @@ pub enum Event {
 /// A change of the cluster view.
 #[derive(Clone, Debug, Default)]
 pub struct ViewUpdate {
+    /// When it was received, on the wall clock; nothing where that is not known.
+    pub received: Option<Wall>,
     /// Changes of objects, in order.
     pub changes: Vec<Change>,
     /// Problems of the source, in sentences.
@@ -180,6 +182,10 @@ pub struct KernelSample {
     /// Packets that the kernel dropped, while its reasons are read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drops: Vec<DropCount>,
+    /// The endpoints of [`Effect::ReadEndpoints`](super::effect::Effect) that were met, and when. No
+    /// verdict depends on them.
+    #[serde(skip)]
+    pub met: Vec<(EndpointKey, Mono)>,
     /// New connections from outside, which concern the drain insight alone and are not recorded.
     #[serde(skip)]
     pub outside: Outside,

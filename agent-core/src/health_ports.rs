@@ -145,6 +145,7 @@ mod tests {
             ports: ports.iter().map(port).collect(),
             endpoints,
             fleet: None,
+            triggered: None,
         }))
     }
 

@@ -31,6 +31,7 @@ pub mod owners;
 pub mod peers;
 pub mod plan;
 pub mod probes;
+pub mod programming;
 pub mod record;
 pub mod replay;
 pub mod report;

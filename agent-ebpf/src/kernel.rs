@@ -11,7 +11,7 @@ use agent_common::evidence::{
 use agent_common::gate::Sampled;
 use agent_common::packet::{Bytes, Segment};
 use agent_common::service::{
-    Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue, SOURCE_CLASSES,
+    Address, EndpointEntry, EndpointKey, Family, FrontendKey, FrontendValue, SOURCE_CLASSES,
     SourceClass,
 };
 use aya_ebpf::EbpfContext;
@@ -144,9 +144,17 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
     }
 
     #[inline(always)]
-    fn endpoint(&self, key: &EndpointKey) -> Option<EndpointValue> {
+    fn endpoint(&self, key: &EndpointKey) -> Option<EndpointEntry> {
         // SAFETY: as for `frontend`.
         unsafe { ENDPOINTS.get(key) }.copied()
+    }
+
+    #[inline(always)]
+    fn meet(&self, key: &EndpointKey) {
+        if let Some(entry) = ENDPOINTS.get_ptr_mut(key) {
+            // SAFETY: a map value's pointer; one aligned word.
+            unsafe { (&raw mut (*entry).met_ns).write_volatile(self.now()) };
+        }
     }
 
     #[inline(always)]

@@ -10,7 +10,7 @@ use agent_common::gate::{Marks, Rate};
 use agent_common::packet::Segment;
 use agent_common::probe::{HostProbe, Probe, ProbeKey};
 use agent_common::service::{
-    Address, EndpointKey, EndpointValue, FAMILIES, FrontendKey, FrontendValue,
+    Address, EndpointEntry, EndpointKey, FAMILIES, FrontendKey, FrontendValue,
 };
 use agent_common::steer::{PORT_WORDS, RULES, SOCKETS, SteerRule};
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
@@ -22,10 +22,10 @@ use aya_ebpf::maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf, SockMap};
 pub static FRONTENDS: HashMap<FrontendKey, FrontendValue> =
     HashMap::with_max_entries(abi::MAX_FRONTENDS, BPF_F_NO_PREALLOC);
 
-/// Service id and address to an endpoint's flags. Writer: agent. Reader: programs, for a SYN that
-/// leaves and an answer that comes in.
+/// Service id and address to an endpoint. Writer: agent; the programs write when it was met. Reader:
+/// programs, for a SYN that leaves and an answer that comes in; agent.
 #[map]
-pub static ENDPOINTS: HashMap<EndpointKey, EndpointValue> =
+pub static ENDPOINTS: HashMap<EndpointKey, EndpointEntry> =
     HashMap::with_max_entries(abi::MAX_ENDPOINTS, BPF_F_NO_PREALLOC);
 
 /// Prefix of a source to its class. Writer: agent. Reader: programs, once for a connection.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::path::Path;
 
-use agent_common::service::device_flag;
+use agent_common::service::{EndpointKey, device_flag};
 use aya::Ebpf;
 
 use agent_core::drops::DropWatch;
@@ -49,6 +49,8 @@ pub struct Observer {
     /// Reads the evidence.
     pub sampler: Sampler,
     drops: Drops,
+    /// Endpoints of which is read whether they were met.
+    endpoints: Vec<EndpointKey>,
     pins: Option<Pins>,
     diagnostics: Option<Box<dyn FnMut() + Send>>,
     mode: Mode,
@@ -74,6 +76,7 @@ impl Observer {
             programmer: Programmer::open(&mut ebpf)?,
             sampler: Sampler::open(&mut ebpf)?,
             drops: Drops::open(&mut ebpf)?,
+            endpoints: Vec::new(),
             attacher: Attacher::new(mode, pins.clone()),
             ebpf,
             pins,
@@ -253,7 +256,13 @@ impl Observer {
         }
         let mut read = self.sampler.sample(now)?;
         read.sample.drops = self.drops.read();
+        read.sample.met = self.programmer.met(&self.endpoints);
         Ok(read)
+    }
+
+    /// Reads of these endpoints, with each sample, whether they were met.
+    pub fn read_endpoints(&mut self, endpoints: Vec<EndpointKey>) {
+        self.endpoints = endpoints;
     }
 
     /// Attaches the program that counts dropped packets by the kernel's reason, or detaches it.

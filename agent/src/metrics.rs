@@ -14,6 +14,7 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
 use agent_core::evidence::{CountDelta, Directory};
+use agent_core::programming::Programmed;
 use agent_core::report::{Report, ServiceReport, UdpReport};
 use agent_core::trace::ProbeTrace;
 use agent_core::verdict::ServiceTrouble;
@@ -133,6 +134,11 @@ impl Metrics {
     pub fn record_left(&self, family: Family, age: Duration) {
         let ages = self.measured.left.get_or_create(&of_family(family));
         ages.observe(age.as_secs_f64());
+    }
+
+    /// Counts a change of an endpoint that is over.
+    pub fn record_programmed(&self, programmed: &Programmed) {
+        self.measured.programmed(programmed);
     }
 
     /// Forgets Services that are no longer expected. Call after the view changed: their ids may be

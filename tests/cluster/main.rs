@@ -22,6 +22,7 @@ mod in_cluster;
 mod ipvs;
 mod parity;
 mod peers;
+mod programming;
 mod publish;
 mod quiet;
 mod rights;

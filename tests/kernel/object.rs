@@ -12,7 +12,7 @@ use agent_common::evidence::{
 use agent_common::gate::{Marks, Rate};
 use agent_common::probe::{HostProbe, Probe, ProbeKey};
 use agent_common::service::{
-    Address, EndpointKey, EndpointValue, FAMILIES, FrontendKey, FrontendValue,
+    Address, EndpointEntry, EndpointKey, FAMILIES, FrontendKey, FrontendValue,
 };
 use agent_common::steer::{PORT_WORDS, RULES, SOCKETS, SteerRule};
 use aya::maps::{Map, MapData, MapInfo};
@@ -47,7 +47,7 @@ fn expected() -> [(&'static str, u32, u32, u32); 17] {
         (
             map::ENDPOINTS,
             size::<EndpointKey>(),
-            size::<EndpointValue>(),
+            size::<EndpointEntry>(),
             abi::MAX_ENDPOINTS,
         ),
         // A trie's key begins with its length.

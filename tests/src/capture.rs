@@ -29,6 +29,8 @@ pub struct Frame {
     pub device: String,
     /// As the device sees it.
     pub direction: Direction,
+    /// Time at the device: `CLOCK_REALTIME` in nanoseconds.
+    pub at: i128,
     /// From the Ethernet header on.
     pub bytes: Vec<u8>,
 }
@@ -77,6 +79,7 @@ impl Capture {
             self.frames.push(Frame {
                 device: device.unwrap_or_else(unknown),
                 direction,
+                at: stamp(&self.socket),
                 bytes: bytes[..length].to_vec(),
             });
         }
@@ -121,6 +124,13 @@ impl Frame {
             },
             _ => false,
         }
+    }
+
+    /// Whether it opens a TCP connection.
+    pub fn is_syn(&self) -> bool {
+        let packet = SlicedPacket::from_ethernet(&self.bytes).ok();
+        let transport = packet.and_then(|packet| packet.transport);
+        matches!(transport, Some(TransportSlice::Tcp(tcp)) if tcp.syn() && !tcp.ack())
     }
 
     /// Its addresses, with ports where it has some.
@@ -171,6 +181,18 @@ fn socket() -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     Ok(socket)
+}
+
+/// Time of the frame that was received last.
+fn stamp(socket: &OwnedFd) -> i128 {
+    /// Of a `timespec`, which the kernel fills in.
+    const SIOCGSTAMPNS: libc::c_ulong = 0x8907;
+    // SAFETY: an all-zero timespec is valid.
+    let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is that of a live timespec. It fails for a socket that received nothing yet,
+    // and the time stays zero.
+    unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSTAMPNS, &raw mut time) };
+    i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
 fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> Option<(usize, libc::sockaddr_ll)> {

@@ -15,7 +15,8 @@ use agent_common::evidence::{
     UdpPorts, proof_slot,
 };
 use agent_common::service::{
-    Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue, Port, SourceClass,
+    Address, EndpointEntry, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue, Port,
+    SourceClass,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use aya::maps::lpm_trie::{Key, LpmTrie};
@@ -215,7 +216,11 @@ impl Observer {
             port: Port::from(port.to_be_bytes()),
             padding: [0; 2],
         };
-        self.put(map::ENDPOINTS, &key, &EndpointValue { flags })
+        self.put(
+            map::ENDPOINTS,
+            &key,
+            &EndpointEntry::from(EndpointValue { flags }),
+        )
     }
 
     /// Puts a prefix of sources in; `bits` of 128.

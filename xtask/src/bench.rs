@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: builds and runs the measuring programs of package node-tests, and the fleet simulator.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
@@ -34,6 +34,9 @@ enum What {
         #[command(flatten)]
         rest: Rest,
     },
+    /// Time from 1,000 changes of endpoints to the connections that follow them: by the agent, by a
+    /// packet capture and by kube-proxy (needs root)
+    Programming,
     /// Time from the datapath's first sync after a boot to 200, with a real kube-proxy (needs root)
     Boot(Rest),
     /// Time to an answer of /healthz with 10,000 open connections and all processors busy (needs root)
@@ -71,7 +74,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             kube_proxy: false,
             rest,
         } => measure("bench-detect", rest, Some(agent()?)),
-        What::Detect { .. } => kube_proxy_tables(&agent()?),
+        What::Detect { .. } => cluster_tables("ten minutes", &["faults::", "calm::"], &[]),
+        What::Programming => {
+            let changes = [("PATHPROOF_CHANGES", OsStr::new("1000"))];
+            cluster_tables("twenty minutes", &["programming::"], &changes)
+        }
         What::Boot(rest) => {
             setup_cluster::ready()?;
             measure("bench-boot", rest, Some(agent()?))
@@ -111,19 +118,21 @@ fn measure(program: &str, rest: &Rest, agent: Option<PathBuf>) -> Result<()> {
     run::run_through_interrupts(command.args(&rest.arguments))
 }
 
-/// The cluster tests print what both health servers said; here with the agent that is shipped, one
-/// after another, and their tables alone.
-fn kube_proxy_tables(agent: &Path) -> Result<()> {
+/// Some cluster tests print tables; here with the agent that is shipped, one after another, and the
+/// tables alone.
+fn cluster_tables(time: &str, tests: &[&str], more: &[(&str, &OsStr)]) -> Result<()> {
+    let agent = agent()?;
     let servers = setup_cluster::ready()?;
     let test = run::build_test("node-tests", "cluster", "release")?;
-    let env = [
+    let mut env = vec![
         ("PATHPROOF_AGENT", agent.as_os_str()),
         ("PATHPROOF_CLUSTER_SERVERS", servers.as_os_str()),
         ("RUST_TEST_THREADS", OsStr::new("1")),
     ];
+    env.extend(more);
     let mut command = host::as_root_with(test, &env)?;
-    command.args(["--nocapture", "faults::", "calm::"]);
-    println!("about ten minutes; each table comes when its test is over");
+    command.arg("--nocapture").args(tests);
+    println!("about {time}; each table comes when its test is over");
     let status = run::lines(&mut command, |line| {
         if line.starts_with('|') || line.contains("panicked") {
             println!("{line}");

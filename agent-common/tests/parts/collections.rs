@@ -12,8 +12,8 @@ use agent_common::classify::{Connection, Direction, Evidence, World, observe};
 use agent_common::evidence::{Fault, Outcome, Pending, PendingKey, proof_slot};
 use agent_common::packet::{Link, Segment, parse};
 use agent_common::service::{
-    Address, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue, SourceClass, TCP,
-    device_flag, endpoint_flag,
+    Address, EndpointEntry, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue,
+    SourceClass, TCP, device_flag, endpoint_flag,
 };
 use agent_common::transition::failed;
 
@@ -57,7 +57,7 @@ pub struct Node {
     /// FRONTENDS.
     pub frontends: HashMap<FrontendKey, FrontendValue>,
     /// ENDPOINTS.
-    pub endpoints: RefCell<HashMap<EndpointKey, u32>>,
+    pub endpoints: RefCell<HashMap<EndpointKey, EndpointEntry>>,
     /// Flags of every device, beside its own.
     pub flags: Cell<u32>,
     /// Connections that can be followed.
@@ -93,7 +93,8 @@ impl Node {
             frontends.insert(key, value);
         }
         let endpoints = stage.endpoints().into_iter();
-        let endpoints = endpoints.map(|(service, at, flags)| (endpoint(service, at), flags));
+        let entry = |flags| EndpointEntry::from(EndpointValue { flags });
+        let endpoints = endpoints.map(|(service, at, flags)| (endpoint(service, at), entry(flags)));
         Self {
             stage,
             // Not zero: nothing may depend on the machine having started just now.
@@ -120,9 +121,16 @@ impl Node {
             Step::Leaves(at) => {
                 let key = endpoint(scenario::WEB, *at);
                 let mut endpoints = self.endpoints.borrow_mut();
-                *endpoints.get_mut(&key).expect("an endpoint") |= endpoint_flag::LEFT;
+                let entry = endpoints.get_mut(&key).expect("an endpoint");
+                entry.value.flags |= endpoint_flag::LEFT;
+                entry.met_ns = 0;
             }
         }
+    }
+
+    /// When an endpoint of the Service `web` was met.
+    pub fn met(&self, at: std::net::SocketAddr) -> u64 {
+        self.endpoints.borrow()[&endpoint(scenario::WEB, at)].met_ns
     }
 
     /// A packet crosses a device.
@@ -214,9 +222,13 @@ impl World for Node {
         self.frontends.get(key).copied()
     }
 
-    fn endpoint(&self, key: &EndpointKey) -> Option<EndpointValue> {
-        let flags = self.endpoints.borrow().get(key).copied()?;
-        Some(EndpointValue { flags })
+    fn endpoint(&self, key: &EndpointKey) -> Option<EndpointEntry> {
+        self.endpoints.borrow().get(key).copied()
+    }
+
+    fn meet(&self, key: &EndpointKey) {
+        let mut endpoints = self.endpoints.borrow_mut();
+        endpoints.get_mut(key).expect("an endpoint").met_ns = self.now();
     }
 
     fn source_class(&self, address: &Address) -> SourceClass {

@@ -1,5 +1,6 @@
 //! From the cluster view to the maps, and who of two agents keeps them.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use crate::expect::rivals::Rivals;
 use crate::expect::sentinel::{Sentinel, SentinelRule, sentinel};
 use crate::health_ports::HealthPorts;
 use crate::plan::Planner;
-use crate::time::Mono;
+use crate::programming::{Programming, deliveries};
+use crate::time::{Mono, Wall};
 use crate::view::{Applied, ClusterView};
 
 /// State of the view beside its objects.
@@ -40,6 +42,7 @@ pub(super) struct Setting {
     pub(super) planner: Planner,
     pub(super) rivals: Rivals,
     health_ports: HealthPorts,
+    programming: Programming,
     own_ports: Vec<u16>,
     /// Frontends that several claim.
     claims: usize,
@@ -66,6 +69,7 @@ impl Setting {
             view: ClusterView::new(),
             rivals: Rivals::default(),
             health_ports: HealthPorts::default(),
+            programming: Programming::default(),
             own_ports,
             claims: 0,
             claims_begun: 0,
@@ -105,6 +109,10 @@ impl Setting {
                 return Some(Event::Rechecked(began, differs));
             }
             Event::Sample(mut sample) => {
+                let met = std::mem::take(&mut sample.met);
+                let planner = &self.planner;
+                self.programming.read(&sample.counts, &met, planner, now);
+                self.report_programming(effects);
                 for sighting in &mut sample.sightings {
                     self.date(sighting);
                 }
@@ -166,7 +174,7 @@ impl Setting {
         {
             effects.push(Effect::HealthPorts(Arc::new(table)));
         }
-        self.plan(&applied, now, effects);
+        self.plan(&applied, update.received, now, effects);
         if self.searched.is_none() {
             self.search(effects);
         }
@@ -174,7 +182,13 @@ impl Setting {
 
     /// Nothing is planned before the view is whole: what it does not know yet must not be taken out
     /// of maps that a former agent filled.
-    fn plan(&mut self, applied: &Applied, now: Mono, effects: &mut Effects) {
+    fn plan(
+        &mut self,
+        applied: &Applied,
+        received: Option<Wall>,
+        now: Mono,
+        effects: &mut Effects,
+    ) {
         if self.successor_plans() {
             return;
         }
@@ -185,8 +199,19 @@ impl Setting {
         } else if synced && !self.adopting {
             let plan = self.planner.plan(&self.view, applied, now);
             self.count_claims();
+            let triggers =
+                received.map_or_else(BTreeMap::new, |at| deliveries(&self.view, applied, at));
+            self.programming
+                .follow(&plan, &triggers, &self.planner, now);
             effects.push(Effect::Program(plan));
+            self.report_programming(effects);
         }
+    }
+
+    fn report_programming(&mut self, effects: &mut Effects) {
+        effects.extend(self.programming.news().map(Effect::ReadEndpoints));
+        let done = self.programming.take_done();
+        effects.extend(done.into_iter().map(Effect::Programmed));
     }
 
     fn count_claims(&mut self) {

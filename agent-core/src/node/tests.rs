@@ -7,6 +7,7 @@ mod drain;
 mod drops;
 mod maps;
 mod parts;
+mod programming;
 mod recheck;
 mod remembered;
 mod replay;

@@ -79,6 +79,7 @@ fn slice(service: &str, endpoints: &[&str]) -> Change {
         }],
         endpoints: endpoints.collect(),
         fleet: None,
+        triggered: None,
     }))
 }
 

@@ -456,5 +456,6 @@ fn slice<'a>(
             .collect(),
         endpoints: pods.iter().map(endpoint).collect(),
         fleet: None,
+        triggered: None,
     }))
 }

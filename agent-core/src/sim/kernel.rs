@@ -13,8 +13,8 @@ use agent_common::evidence::{
 };
 use agent_common::packet::Segment;
 use agent_common::service::{
-    Address, EndpointKey, EndpointValue, FAMILIES, FrontendKey, FrontendValue, SOURCE_CLASSES,
-    SourceClass, device_flag, frontend_flag, mapped,
+    Address, EndpointEntry, EndpointKey, EndpointValue, FAMILIES, FrontendKey, FrontendValue,
+    SOURCE_CLASSES, SourceClass, device_flag, frontend_flag, mapped,
 };
 use agent_common::transition::{Failed, failed};
 
@@ -286,8 +286,12 @@ impl<'a> World for Crossing<'a> {
         self.kernel.frontends.get(key).copied()
     }
 
-    fn endpoint(&self, key: &EndpointKey) -> Option<EndpointValue> {
-        self.kernel.endpoints.get(key).copied()
+    fn endpoint(&self, key: &EndpointKey) -> Option<EndpointEntry> {
+        self.kernel
+            .endpoints
+            .get(key)
+            .copied()
+            .map(EndpointEntry::from)
     }
 
     fn source_class(&self, address: &Address) -> SourceClass {

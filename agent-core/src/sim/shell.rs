@@ -353,6 +353,8 @@ impl SimNode {
             Effect::HealthPorts(_)
             | Effect::CountOpen
             | Effect::Probed { .. }
+            | Effect::ReadEndpoints(_)
+            | Effect::Programmed(_)
             | Effect::StaleConnection(..)
             | Effect::Log(_) => {}
         }

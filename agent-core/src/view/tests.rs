@@ -32,6 +32,7 @@ fn slice(name: &str, service: &str, endpoints: usize) -> Change {
         ports: vec![],
         endpoints: vec![endpoint; endpoints],
         fleet: None,
+        triggered: None,
     }))
 }
 

@@ -124,6 +124,7 @@ impl Agent {
             ignored: update.ignored,
             unknown_claims: update.unknown_claims,
             changes: update.changes,
+            received: Some(clock::wall()),
         }));
         if changes > 0 {
             self.output.metrics.retain(self.node.planner());
@@ -264,6 +265,12 @@ impl Agent {
                     self.output.metrics.record_rotation(trace.lane.family, lag);
                 }
             }
+            Effect::ReadEndpoints(endpoints) => {
+                if let Some(observer) = &mut self.observer {
+                    observer.read_endpoints(endpoints);
+                }
+            }
+            Effect::Programmed(programmed) => self.output.metrics.record_programmed(&programmed),
             Effect::StaleConnection(family, age) => self.output.metrics.record_left(family, age),
             Effect::Log(notice) => log(&notice),
             Effect::CheckParts if self.succeeded.ask().exists() => {}

@@ -24,6 +24,7 @@ use agent_core::cluster::{
 };
 use agent_core::expect::node::address;
 use agent_core::switches::ENFORCEMENT;
+use agent_core::time::Wall;
 
 /// Labels of objects that kube-proxy leaves to another proxy, or does not serve. Its selectors ask
 /// whether they are there, whatever their value.
@@ -33,6 +34,8 @@ const NOT_SERVED_LABELS: [&str; 2] = [
 ];
 /// What kubelet says until a CNI plugin is configured, and when its configuration is gone.
 const NO_NETWORK: &str = "NetworkPluginNotReady";
+/// When that happened which made the control plane change a slice.
+const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 /// Names the Service of a slice.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// Annotations of Cilium's cluster mesh, now and before 1.13.
@@ -211,6 +214,7 @@ impl Converter {
             ports: self.slice_ports(slice.ports.as_deref().unwrap_or_default())?,
             endpoints,
             fleet: lookup(&slice.metadata.annotations, FLEET).map(|text| cut(text, 1_024)),
+            triggered: lookup(&slice.metadata.annotations, TRIGGER).and_then(instant),
         }))))
     }
 
@@ -302,6 +306,12 @@ impl Converter {
         self.shared.insert(Arc::clone(&new));
         new
     }
+}
+
+/// A time as RFC 3339 has it; nothing for anything else, as in kube-proxy.
+fn instant(text: &str) -> Option<Wall> {
+    let at: jiff::Timestamp = text.parse().ok()?;
+    i64::try_from(at.as_nanosecond()).ok().map(Wall)
 }
 
 /// The port at which load balancers ask about a Service.

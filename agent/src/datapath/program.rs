@@ -16,7 +16,7 @@ use std::time::Duration;
 use agent_common::abi::map;
 use agent_common::evidence::UdpPorts;
 use agent_common::service::{
-    EndpointKey, EndpointValue, FrontendKey, FrontendValue, Port, SourceClass, UDP, endpoint_flag,
+    EndpointEntry, EndpointKey, FrontendKey, FrontendValue, Port, SourceClass, UDP, endpoint_flag,
 };
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
@@ -38,7 +38,7 @@ const UNMARK_AFTER: Duration = Duration::from_secs(60);
 /// The maps that hold expectations.
 pub struct Programmer {
     frontends: HashMap<MapData, FrontendKey, FrontendValue>,
-    endpoints: HashMap<MapData, EndpointKey, EndpointValue>,
+    endpoints: HashMap<MapData, EndpointKey, EndpointEntry>,
     sources: LpmTrie<MapData, [u8; 16], u32>,
     devices: HashMap<MapData, u32, u32>,
     udp_ports: Array<MapData, UdpPorts>,
@@ -152,8 +152,8 @@ impl Programmer {
         })
         .map_err(refused("read", map::FRONTENDS))?;
         let fd = self.endpoints.map().fd().as_fd();
-        syscall::for_each(fd, |key: EndpointKey, value: EndpointValue| {
-            ports.extend((value.flags & endpoint_flag::UDP != 0).then_some(key.port));
+        syscall::for_each(fd, |key: EndpointKey, entry: EndpointEntry| {
+            ports.extend((entry.value.flags & endpoint_flag::UDP != 0).then_some(key.port));
         })
         .map_err(refused("read", map::ENDPOINTS))?;
         Ok(ports)
@@ -206,7 +206,7 @@ impl Programmer {
             }
             MapChange::DeleteSource { prefix } => self.sources.remove(&key(prefix)),
             MapChange::PutEndpoint { key, value } | MapChange::RetireEndpoint { key, value } => {
-                self.endpoints.insert(key, value, 0)
+                self.endpoints.insert(key, EndpointEntry::from(*value), 0)
             }
             MapChange::DeleteEndpoint { key } => self.endpoints.remove(key),
             MapChange::PutFrontend { key, value } => self.frontends.insert(key, value, 0),
@@ -221,11 +221,22 @@ impl Programmer {
             bits: key.prefix_len(),
         };
         let source = |(key, class)| (prefix(key), SourceClass::from_index(class));
+        let endpoint = |(key, entry): (_, EndpointEntry)| (key, entry.value);
         Installed {
             frontends: self.frontends.iter().flatten().collect(),
-            endpoints: self.endpoints.iter().flatten().collect(),
+            endpoints: self.endpoints.iter().flatten().map(endpoint).collect(),
             sources: self.sources.iter().flatten().map(source).collect(),
         }
+    }
+
+    /// Those of these endpoints that were met, and when ([`EndpointEntry::met_ns`]).
+    pub fn met(&self, endpoints: &[EndpointKey]) -> Vec<(EndpointKey, Mono)> {
+        let entry = |key: &EndpointKey| Some((*key, self.endpoints.get(key, 0).ok()?.met_ns));
+        let entries = endpoints.iter().filter_map(entry);
+        entries
+            .filter(|(_, met_ns)| *met_ns != 0)
+            .map(|(key, met_ns)| (key, Mono(met_ns)))
+            .collect()
     }
 
     /// Flags devices ([`device_flag`](agent_common::service::device_flag)); those that are not named
@@ -247,10 +258,10 @@ impl Programmer {
     }
 }
 
-fn endpoint(change: &MapChange) -> Option<(EndpointKey, EndpointValue)> {
+fn endpoint(change: &MapChange) -> Option<(EndpointKey, EndpointEntry)> {
     match change {
         MapChange::PutEndpoint { key, value } | MapChange::RetireEndpoint { key, value } => {
-            Some((*key, *value))
+            Some((*key, EndpointEntry::from(*value)))
         }
         _ => None,
     }

@@ -124,6 +124,7 @@ impl Sampler {
                 unanswered,
                 peers,
                 drops: Vec::new(),
+                met: Vec::new(),
             },
             answers,
             under_way: swept.under_way,

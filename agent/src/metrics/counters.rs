@@ -11,6 +11,7 @@ use prometheus_client::registry::Registry;
 use super::definitions as define;
 use agent_core::answer::Endpoint;
 use agent_core::names;
+use agent_core::programming::{EndpointChange, Programmed};
 use agent_core::trace::ProbeTrace;
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];
@@ -283,6 +284,10 @@ pub(super) struct Measured {
     pub(super) rotations: Histograms<1>,
     /// Times since an endpoint left that was still sent a new connection.
     pub(super) left: Histograms<1>,
+    /// Times from changes of endpoints to the connections that showed them.
+    programming: Histograms<2>,
+    /// Changes of endpoints that no connections showed.
+    unmeasured: Counters<1>,
     /// Times of answers of DNS Services.
     pub(super) dns: Histograms<1>,
 }
@@ -297,6 +302,11 @@ impl Measured {
                 .register(registry, Family::new_with_constructor(delays as fn() -> _)),
             rotations: define::ROTATION_LAG.register(registry, lags()),
             left: define::LEFT_ENDPOINT.register(registry, lags()),
+            programming: define::PROGRAMMING.register(
+                registry,
+                Family::new_with_constructor((|| Histogram::new(LAGS)) as fn() -> _),
+            ),
+            unmeasured: define::UNMEASURED.register(registry, Family::default()),
             dns: define::DNS_ANSWER.register(registry, delayed),
         };
         for of in [&new.rotations, &new.left, &new.dns] {
@@ -305,6 +315,25 @@ impl Measured {
             }
         }
         new
+    }
+
+    pub(super) fn programmed(&self, programmed: &Programmed) {
+        let change = match programmed.change {
+            EndpointChange::Added => "added",
+            EndpointChange::Removed => "removed",
+        };
+        let Some(latency) = programmed.latency else {
+            let unmeasured = self.unmeasured.get_or_create(&[("change", change)]);
+            unmeasured.inc();
+            return;
+        };
+        let receipt = ("receipt", latency.since_receipt);
+        let trigger = latency.since_trigger.map(|since| ("trigger", since));
+        for (since, time) in [receipt].into_iter().chain(trigger) {
+            let labels = [("change", change), ("since", since)];
+            let times = self.programming.get_or_create(&labels);
+            times.observe(time.as_secs_f64());
+        }
     }
 
     pub(super) fn probe(&self, trace: &ProbeTrace, outcome: &'static str) {

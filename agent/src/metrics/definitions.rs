@@ -117,6 +117,10 @@ definitions! {
         "Time from the receipt of each move of the sentinel's endpoint to the first TCP probe of each path that followed it";
     LEFT_ENDPOINT = Histogram "pathproof_left_endpoint_age" in Seconds ["family"]
         "How long ago an endpoint had left its slice when a new connection was still sent to it; from single failures that the kernel reported, whose rate is limited";
+    PROGRAMMING = Histogram "pathproof_network_programming" in Seconds ["change", "since"]
+        "Time until connections followed a change of a Service's endpoints: to the first new connection to an endpoint that was added, to the last one to an endpoint that was removed. since=\"receipt\" counts from the change's receipt on this node, since=\"trigger\" from the time that its EndpointSlice names, such as a pod's readiness. TCP Services with connections often enough to show it alone";
+    UNMEASURED = Counter "pathproof_network_programming_unmeasured" ["change"]
+        "Changes of endpoints without a measurement: too few connections within a minute, replaced by the next change, or more than 1,024 at a time";
 
     /// Observer
     DEVICES_WANTED = Gauge "pathproof_observer_devices_wanted" []

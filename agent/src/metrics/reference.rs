@@ -47,6 +47,8 @@ const CONVENTIONS: &str = r#"
 | `netkit` | 2 | yes, no |
 | `sentinel_managed` | 3 | yes, no, unknown |
 | `seen` | 3 | full, partial, hidden |
+| `change` | 2 | added, removed |
+| `since` | 2 | receipt, trigger |
 | `owner` | 3 | service, sentinel, node |
 | `endpoint` | 4 | healthz, livez, service (health check node ports), other |
 | `quota` | 2 | service, namespace |

@@ -7,12 +7,13 @@ use proptest::prelude::*;
 
 use super::connections::MAX_SERVICES_SHOWN;
 use super::*;
-use agent_core::answer::Endpoint;
 use agent_core::cluster::ObjectName;
 use agent_core::evidence::ServiceInfo;
 use agent_core::report::sample;
 use agent_core::time::Mono;
 use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, Transport};
+
+mod counted;
 
 /// Services by id.
 struct Names(BTreeMap<u32, (ObjectName, &'static str, Family)>);
@@ -113,6 +114,7 @@ fn every_definition_is_exposed_and_nothing_else() {
     metrics.http().as_kube_proxy();
     metrics.publish().want(Published::Condition);
     metrics.record_probe(&probe(), "passed");
+    (counted::programmed().iter()).for_each(|of| metrics.record_programmed(of));
     let page = metrics.encode();
     let exposed: BTreeSet<&str> = page
         .lines()
@@ -417,84 +419,4 @@ proptest! {
         prop_assert!(proven.len() <= MAX_SERVICES_SHOWN + 1);
         prop_assert_eq!(proven.iter().sum::<f64>() as usize, ids.len());
     }
-}
-
-#[test]
-fn what_is_counted_one_by_one_is_exposed() {
-    let metrics = Metrics::new();
-    metrics.record_probe(&probe(), "passed");
-    metrics.record_rotation(Family::V4, Duration::from_secs(3));
-    metrics.record_left(Family::V6, Duration::from_millis(150));
-    metrics.http().answered(Some(Endpoint::Livez), 503);
-    metrics.http().as_kube_proxy();
-    metrics.http().answered(Some(Endpoint::Livez), 503);
-    metrics.http().answered(None, 404);
-    let open = metrics.http().opened(Listener::Admin);
-    metrics.publish().want(Published::Event);
-    metrics
-        .publish()
-        .wrote(Published::Event, WriteResult::ServerError);
-    let page = metrics.encode();
-    drop(open);
-    for (series, expected) in [
-        (
-            r#"pathproof_probes_total{family="IPv4",path="pod",transport="tcp",outcome="passed"}"#,
-            1.0,
-        ),
-        (
-            r#"pathproof_probe_stage_seconds_sum{family="IPv4",stage="arrived"}"#,
-            0.002,
-        ),
-        (
-            r#"pathproof_rotation_lag_seconds_bucket{le="5.0",family="IPv4"}"#,
-            1.0,
-        ),
-        (
-            r#"pathproof_rotation_lag_seconds_count{family="IPv6"}"#,
-            0.0,
-        ),
-        (
-            r#"pathproof_left_endpoint_age_seconds_bucket{le="0.1",family="IPv6"}"#,
-            0.0,
-        ),
-        (
-            r#"pathproof_left_endpoint_age_seconds_bucket{le="0.2",family="IPv6"}"#,
-            1.0,
-        ),
-        (
-            r#"pathproof_healthz_requests_total{endpoint="livez",code="503"}"#,
-            2.0,
-        ),
-        (
-            r#"pathproof_healthz_requests_total{endpoint="healthz",code="503"}"#,
-            0.0,
-        ),
-        (
-            r#"pathproof_healthz_requests_total{endpoint="other",code="404"}"#,
-            1.0,
-        ),
-        (r#"kubeproxy_proxy_livez_total{code="503"}"#, 1.0),
-        (r#"kubeproxy_proxy_healthz_total{code="200"}"#, 0.0),
-        (r#"pathproof_http_open_connections{listener="admin"}"#, 1.0),
-        (
-            r#"pathproof_http_connections_total{listener="admin",event="timed_out"}"#,
-            0.0,
-        ),
-        (
-            r#"pathproof_publish_writes_total{kind="event",result="server_error"}"#,
-            1.0,
-        ),
-        (
-            r#"pathproof_publish_writes_total{kind="event",result="ok"}"#,
-            0.0,
-        ),
-    ] {
-        let shown = value(&page, series).unwrap_or(f64::NAN);
-        assert!((shown - expected).abs() < 1e-9, "{series}: {shown}\n{page}");
-    }
-    let closed = value(
-        &metrics.encode(),
-        r#"pathproof_http_open_connections{listener="admin"}"#,
-    );
-    assert_eq!(closed, Some(0.0));
 }

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use agent_common::abi::map;
-use agent_common::service::{EndpointKey, EndpointValue, FrontendKey, FrontendValue, TCP, mapped};
+use agent_common::service::{EndpointEntry, EndpointKey, FrontendKey, FrontendValue, TCP, mapped};
 use anyhow::{Context, Result};
 use aya::maps::{HashMap, Map, MapData, MapInfo};
 
@@ -16,7 +16,7 @@ const PORTS: [u16; 2] = [80, 8080];
 /// The agent's maps of frontends and endpoints.
 pub struct MapEye {
     frontends: HashMap<MapData, FrontendKey, FrontendValue>,
-    endpoints: HashMap<MapData, EndpointKey, EndpointValue>,
+    endpoints: HashMap<MapData, EndpointKey, EndpointEntry>,
 }
 
 impl std::fmt::Debug for MapEye {

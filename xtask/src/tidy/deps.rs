@@ -53,7 +53,7 @@ const ALL: &[&str] = &["*"];
 
 /// Rooms of agent-core, the lowest first: each may name those before it, so that no arrow runs up
 /// and there is no circle.
-const CORE: [&str; 38] = [
+const CORE: [&str; 39] = [
     "text",
     "time",
     "brake",
@@ -73,6 +73,7 @@ const CORE: [&str; 38] = [
     "expect",
     "health_ports",
     "plan",
+    "programming",
     "coverage",
     "eligibility",
     "drain",

@@ -61,6 +61,7 @@ fn slice(address_text: &str) -> SliceFacts {
             local: false,
         }],
         fleet: None,
+        triggered: None,
     }
 }
 

@@ -193,10 +193,11 @@ fn a_stale_connection_is_dated_by_when_its_endpoint_left() {
     // It was seen to leave a moment after it arrived.
     sighting.arrived = ms(scene.now() - 100);
     let effects = scene.sighted(sighting);
-    let Effect::StaleConnection(Family::V4, age) = effects.0[0] else {
-        panic!("{effects:?}");
-    };
-    assert_eq!(age.as_millis(), 19_900);
+    let ages = effects.0.iter().filter_map(|effect| match effect {
+        Effect::StaleConnection(Family::V4, age) => Some(age.as_millis()),
+        _ => None,
+    });
+    assert_eq!(ages.collect::<Vec<_>>(), [19_900]);
     let kept = scene.node.judge().sightings.iter().next().unwrap();
     assert_eq!(kept.left_since, Some(ms(PROBED + 1_000)));
 }

@@ -459,6 +459,8 @@ fn name(effect: &Effect) -> &'static str {
         Effect::Remember(_) => "remember",
         Effect::SampleAfter(_) => "sample after",
         Effect::Probed { .. } => "probed",
+        Effect::ReadEndpoints(_) => "read endpoints",
+        Effect::Programmed(_) => "programmed",
         Effect::StaleConnection(..) => "stale",
         Effect::Log(_) => "log",
     }

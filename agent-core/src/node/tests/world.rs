@@ -93,6 +93,7 @@ pub(super) fn slice(service: &str, protocol: Protocol, endpoints: &[&str]) -> Ch
         }],
         endpoints: endpoints.iter().map(|text| endpoint(text)).collect(),
         fleet: None,
+        triggered: None,
     }))
 }
 
@@ -130,6 +131,7 @@ pub(super) fn pod_probe(local: bool) -> [Change; 2] {
         ports: vec![],
         endpoints: vec![probe],
         fleet: None,
+        triggered: None,
     };
     [
         Change::Service(Arc::new(facts(name, "10.96.0.77", ports))),
@@ -176,6 +178,7 @@ pub(super) fn counted(generation: u16, fleet: Option<&str>) -> Change {
         ports: vec![port("tcp", Protocol::Tcp), port("udp", Protocol::Udp)],
         endpoints: vec![endpoint("198.18.0.2")],
         fleet: fleet.map(Box::from),
+        triggered: None,
     }))
 }
 

@@ -105,6 +105,7 @@ fn any_slice() -> impl Strategy<Value = Change> {
             }],
             endpoints,
             fleet: None,
+            triggered: None,
         }))
     })
 }

@@ -109,6 +109,7 @@ fn slice(service: &str, address: &str) -> Change {
             local: false,
         }],
         fleet: None,
+        triggered: None,
     }))
 }
 

@@ -1,0 +1,254 @@
+//! Time that the datapath takes to follow changes of endpoints, measured on the wire: from a change's
+//! trigger, and from its receipt on this node, to the first new connection that is sent to an endpoint
+//! that was added, and to the last one that is sent to an endpoint that was removed.
+//!
+//! SIG Scalability's network programming latency, which kube-proxy measures up to the moment at which
+//! its rules are written. Only connections can show it, so a change is measured where a Service has
+//! enough of them: few connections would measure the pause between two of them. No verdict depends on
+//! it. The sentinel's endpoint is measured by its probes ([`freshness`](crate::freshness)).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_common::evidence::Outcome;
+use agent_common::service::{Address, EndpointKey, endpoint_flag};
+
+use crate::cluster::{ObjectName, SliceFacts};
+use crate::evidence::{CountDelta, Directory};
+use crate::plan::MapChange;
+use crate::time::{Mono, Wall};
+use crate::view::{Applied, ClusterView};
+
+/// Endpoints that are waited for at a time. A change beyond them is not measured.
+const WAITED_FOR: usize = 1_024;
+/// Time within which an endpoint that was added is met, and one that was removed is abandoned.
+const WITHIN: Duration = Duration::from_secs(60);
+/// Time without a connection after which an endpoint that was removed counts as abandoned.
+const QUIET: Duration = Duration::from_secs(5);
+/// Expected pause between two connections to one endpoint up to which a change is measured, unless it
+/// is below a quarter of what was measured.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Changes of endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EndpointChange {
+    /// It may get new connections.
+    Added,
+    /// It may not get any more.
+    Removed,
+}
+
+/// Latency of one change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latency {
+    /// From its receipt on this node.
+    pub since_receipt: Duration,
+    /// From its trigger, such as a pod's readiness; nothing where its EndpointSlice names none.
+    pub since_trigger: Option<Duration>,
+}
+
+/// A change that is not waited for any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Programmed {
+    pub change: EndpointChange,
+    /// Nothing where too few connections show it.
+    pub latency: Option<Latency>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    change: EndpointChange,
+    received: Mono,
+    /// From its trigger to its receipt.
+    delivery: Option<Duration>,
+    /// When a connection was first sent to the endpoint, or last.
+    met: Option<Mono>,
+    /// Connections that the Service port sent to its endpoints since its receipt.
+    connections: u64,
+}
+
+/// Changes that are waited for.
+#[derive(Debug, Default)]
+pub(crate) struct Programming {
+    changes: BTreeMap<EndpointKey, Change>,
+    moved: bool,
+    done: Vec<Programmed>,
+}
+
+impl Programming {
+    /// Follows a plan. `triggers`: see [`deliveries`].
+    pub(crate) fn follow(
+        &mut self,
+        plan: &[MapChange],
+        triggers: &BTreeMap<ObjectName, Duration>,
+        directory: &dyn Directory,
+        now: Mono,
+    ) {
+        for change in plan {
+            let (key, value, change) = match change {
+                MapChange::PutEndpoint { key, value } => (*key, value, EndpointChange::Added),
+                MapChange::RetireEndpoint { key, value } => (*key, value, EndpointChange::Removed),
+                MapChange::DeleteEndpoint { key } => {
+                    self.abandon(key);
+                    continue;
+                }
+                _ => continue,
+            };
+            let service = directory.service(key.service);
+            let measured_by_probes = service.as_ref().is_some_and(|of| of.sentinel);
+            if value.flags & endpoint_flag::UDP != 0 || measured_by_probes {
+                continue;
+            }
+            self.abandon(&key);
+            if self.changes.len() == WAITED_FOR {
+                self.done.push(change.unmeasured());
+                continue;
+            }
+            self.moved = true;
+            let next = Change {
+                change,
+                received: now,
+                delivery: service.and_then(|of| triggers.get(&of.name).copied()),
+                met: None,
+                connections: 0,
+            };
+            self.changes.insert(key, next);
+        }
+    }
+
+    /// Takes in what a reading of the maps shows.
+    pub(crate) fn read(
+        &mut self,
+        counts: &[CountDelta],
+        met: &[(EndpointKey, Mono)],
+        directory: &dyn Directory,
+        now: Mono,
+    ) {
+        if self.changes.is_empty() {
+            return;
+        }
+        for delta in counts {
+            let sent = [Outcome::Forwarded, Outcome::Stale].map(|of| delta.counts[of as usize]);
+            for (_, change) in self.changes.range_mut(keys_of(delta.service)) {
+                change.connections += sent.into_iter().map(u64::from).sum::<u64>();
+            }
+        }
+        for (key, at) in met {
+            if let Some(change) = self.changes.get_mut(key) {
+                change.met = Some(*at);
+            }
+        }
+        let done = &mut self.done;
+        let before = self.changes.len();
+        self.changes.retain(|key, change| {
+            if !change.is_over(now) {
+                return true;
+            }
+            let endpoints = directory.service(key.service).map_or(0, |of| of.endpoints);
+            done.push(Programmed {
+                change: change.change,
+                latency: change.latency(endpoints, now),
+            });
+            false
+        });
+        self.moved |= self.changes.len() != before;
+    }
+
+    /// The endpoints to read, if they changed since the last call.
+    pub(crate) fn news(&mut self) -> Option<Vec<EndpointKey>> {
+        std::mem::take(&mut self.moved).then(|| self.changes.keys().copied().collect())
+    }
+
+    /// The changes that are over since the last call.
+    pub(crate) fn take_done(&mut self) -> Vec<Programmed> {
+        std::mem::take(&mut self.done)
+    }
+
+    fn abandon(&mut self, key: &EndpointKey) {
+        if let Some(change) = self.changes.remove(key) {
+            self.moved = true;
+            self.done.push(change.change.unmeasured());
+        }
+    }
+}
+
+impl EndpointChange {
+    fn unmeasured(self) -> Programmed {
+        Programmed {
+            change: self,
+            latency: None,
+        }
+    }
+}
+
+impl Change {
+    fn is_over(&self, now: Mono) -> bool {
+        let quiet = || now.since(self.met.unwrap_or(self.received)) >= QUIET;
+        let settled = match self.change {
+            EndpointChange::Added => self.met.is_some(),
+            EndpointChange::Removed => quiet(),
+        };
+        settled || now.since(self.received) >= WITHIN
+    }
+
+    /// The latency, if the Service's `endpoints` get connections often enough to show it.
+    fn latency(&self, endpoints: u32, now: Mono) -> Option<Latency> {
+        let since_receipt = match (self.met, self.change) {
+            (Some(at), _) => at.since(self.received),
+            (None, EndpointChange::Removed) => Duration::ZERO,
+            (None, EndpointChange::Added) => return None,
+        };
+        let share = match self.change {
+            EndpointChange::Added => u64::from(endpoints),
+            EndpointChange::Removed => u64::from(endpoints) + 1,
+        };
+        let connections = self.connections / share.max(1);
+        let pause = now
+            .since(self.received)
+            .checked_div(u32::try_from(connections).ok()?)?;
+        (pause <= PAUSE.max(since_receipt / 4)).then(|| Latency {
+            since_receipt,
+            since_trigger: self.delivery.map(|delivery| delivery + since_receipt),
+        })
+    }
+}
+
+/// Time from the trigger of each changed Service's endpoints to the receipt of the change at `now`, as
+/// the changed EndpointSlices name it; of several the earliest counts, as in kube-proxy.
+pub(crate) fn deliveries(
+    view: &ClusterView,
+    applied: &Applied,
+    now: Wall,
+) -> BTreeMap<ObjectName, Duration> {
+    let mut deliveries = BTreeMap::new();
+    for (name, before) in &applied.before {
+        let slices = view.state(name).map_or(&[][..], |state| &state.slices);
+        // Slices of two families have the same trigger.
+        let is_old = |slice: &&Arc<SliceFacts>| {
+            let trigger = |slice: &SliceFacts| (slice.name.clone(), slice.triggered);
+            let mut before = before.slices.iter();
+            before.any(|other| trigger(other) == trigger(slice))
+        };
+        let changed = slices.iter().filter(|slice| !is_old(slice));
+        if let Some(earliest) = changed.filter_map(|slice| slice.triggered).min() {
+            let ns = now.0.saturating_sub(earliest.0);
+            let delivery = Duration::from_nanos(u64::try_from(ns).unwrap_or(0));
+            deliveries.insert(name.clone(), delivery);
+        }
+    }
+    deliveries
+}
+
+fn keys_of(service: u32) -> std::ops::RangeInclusive<EndpointKey> {
+    let key = |address: Address, port| EndpointKey {
+        service,
+        address,
+        port,
+        padding: [0; 2],
+    };
+    key([0; 16], [0; 2])..=key([u8::MAX; 16], [u8::MAX; 2])
+}
+
+#[cfg(test)]
+mod tests;

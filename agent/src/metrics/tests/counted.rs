@@ -1,0 +1,115 @@
+//! What is counted where it happens.
+
+use std::time::Duration;
+
+use agent_common::service::Family;
+
+use super::super::{Listener, Metrics, Published, WriteResult};
+use super::{probe, value};
+use agent_core::answer::Endpoint;
+use agent_core::programming::{EndpointChange, Latency, Programmed};
+
+/// An endpoint that was added, with a measurement and without one.
+pub(super) fn programmed() -> [Programmed; 2] {
+    let latency = Latency {
+        since_receipt: Duration::from_millis(150),
+        since_trigger: Some(Duration::from_millis(1_150)),
+    };
+    [Some(latency), None].map(|latency| Programmed {
+        change: EndpointChange::Added,
+        latency,
+    })
+}
+
+#[test]
+fn what_is_counted_one_by_one_is_exposed() {
+    let metrics = Metrics::new();
+    metrics.record_probe(&probe(), "passed");
+    metrics.record_rotation(Family::V4, Duration::from_secs(3));
+    metrics.record_left(Family::V6, Duration::from_millis(150));
+    (programmed().iter()).for_each(|of| metrics.record_programmed(of));
+    metrics.http().answered(Some(Endpoint::Livez), 503);
+    metrics.http().as_kube_proxy();
+    metrics.http().answered(Some(Endpoint::Livez), 503);
+    metrics.http().answered(None, 404);
+    let open = metrics.http().opened(Listener::Admin);
+    metrics.publish().want(Published::Event);
+    metrics
+        .publish()
+        .wrote(Published::Event, WriteResult::ServerError);
+    let page = metrics.encode();
+    drop(open);
+    for (series, expected) in [
+        (
+            r#"pathproof_probes_total{family="IPv4",path="pod",transport="tcp",outcome="passed"}"#,
+            1.0,
+        ),
+        (
+            r#"pathproof_probe_stage_seconds_sum{family="IPv4",stage="arrived"}"#,
+            0.002,
+        ),
+        (
+            r#"pathproof_rotation_lag_seconds_bucket{le="5.0",family="IPv4"}"#,
+            1.0,
+        ),
+        (
+            r#"pathproof_rotation_lag_seconds_count{family="IPv6"}"#,
+            0.0,
+        ),
+        (
+            r#"pathproof_network_programming_seconds_sum{change="added",since="receipt"}"#,
+            0.15,
+        ),
+        (
+            r#"pathproof_network_programming_seconds_sum{change="added",since="trigger"}"#,
+            1.15,
+        ),
+        (
+            r#"pathproof_network_programming_unmeasured_total{change="added"}"#,
+            1.0,
+        ),
+        (
+            r#"pathproof_left_endpoint_age_seconds_bucket{le="0.1",family="IPv6"}"#,
+            0.0,
+        ),
+        (
+            r#"pathproof_left_endpoint_age_seconds_bucket{le="0.2",family="IPv6"}"#,
+            1.0,
+        ),
+        (
+            r#"pathproof_healthz_requests_total{endpoint="livez",code="503"}"#,
+            2.0,
+        ),
+        (
+            r#"pathproof_healthz_requests_total{endpoint="healthz",code="503"}"#,
+            0.0,
+        ),
+        (
+            r#"pathproof_healthz_requests_total{endpoint="other",code="404"}"#,
+            1.0,
+        ),
+        (r#"kubeproxy_proxy_livez_total{code="503"}"#, 1.0),
+        (r#"kubeproxy_proxy_healthz_total{code="200"}"#, 0.0),
+        (r#"pathproof_http_open_connections{listener="admin"}"#, 1.0),
+        (
+            r#"pathproof_http_connections_total{listener="admin",event="timed_out"}"#,
+            0.0,
+        ),
+        (
+            r#"pathproof_publish_writes_total{kind="event",result="server_error"}"#,
+            1.0,
+        ),
+        (
+            r#"pathproof_publish_writes_total{kind="event",result="ok"}"#,
+            0.0,
+        ),
+    ] {
+        let shown = value(&page, series).unwrap_or(f64::NAN);
+        assert!((shown - expected).abs() < 1e-9, "{series}: {shown}\n{page}");
+    }
+    let closed = value(
+        &metrics.encode(),
+        r#"pathproof_http_open_connections{listener="admin"}"#,
+    );
+    assert_eq!(closed, Some(0.0));
+}
