@@ -6,6 +6,7 @@
 
 mod admission;
 mod afresh;
+mod balancer;
 mod black_hole;
 mod brake;
 mod calm;

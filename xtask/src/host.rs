@@ -128,7 +128,12 @@ fn has_memory_hierarchy(own: &str) -> bool {
 
 /// Installs the programs of the namespace worlds that this machine lacks.
 pub(crate) fn install_world(purpose: &str) -> Result<()> {
-    let missing: Vec<&str> = WORLD
+    install_programs(purpose, &WORLD)
+}
+
+/// Installs those of these programs that this machine lacks, each with its Debian package.
+pub(crate) fn install_programs(purpose: &str, programs: &[(&str, &str)]) -> Result<()> {
+    let missing: Vec<&str> = programs
         .iter()
         .filter(|(program, _)| find(program).is_none())
         .map(|(_, p)| *p)

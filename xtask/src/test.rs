@@ -234,6 +234,7 @@ fn worlds(args: &Args) -> Result<Counted> {
 /// they could not be had is said here.
 fn cluster_tests(args: &Args) -> Result<Counted> {
     host::install_world("the cluster tests")?;
+    host::install_programs("the load balancer of a test", &[("haproxy", "haproxy")])?;
     let agent = run::build_program("pathproof", "pathproof", "dev")?;
     let mut command = run::cargo();
     command

@@ -1,0 +1,114 @@
+//! A real HAProxy in front of two nodes, one of which breaks: failures of its clients with kube-proxy's
+//! answers at the health check node port, and with ours. The second node is a server that stands for a
+//! sound one, and is not checked.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use node_tests::cluster::{Mode, Process};
+use node_tests::skip;
+use node_tests::traffic::{Client, Manner, Plan, Server, Tally};
+use node_tests::world::{Family, layout};
+
+use crate::scene::{PATIENCE, Scene, flush, rules_of_services, until};
+
+/// Health check node port of web, its node port, and HAProxy's port.
+const HEALTH: u16 = 30_999;
+const PORT: u16 = 30_080;
+const FRONT: u16 = 8_000;
+/// Connections a second; every other one goes to the node that breaks.
+const RATE: f64 = 40.0;
+/// Time for which the node is broken.
+const BROKEN: Duration = Duration::from_secs(8);
+
+/// A node is out after 3 failed checks and back after 2 that passed: HAProxy's own defaults, but every
+/// second instead of every other.
+fn balancer(scene: &Scene, front: SocketAddr) -> Process {
+    let node = scene.world.node_address(Family::V4);
+    let (worker, _) = layout::WORKER;
+    let text = format!(
+        "defaults\n mode tcp\n retries 0\n timeout connect 500ms\n timeout client 5s\n \
+         timeout server 5s\nlisten nodes\n bind {front}\n balance roundrobin\n \
+         option httpchk GET /healthz\n \
+         server node-1 {node}:{PORT} check port {HEALTH} inter 1s fall 3 rise 2\n \
+         server node-2 {worker}:{PORT}\n"
+    );
+    let file = scene.world.dir().join("haproxy.cfg");
+    fs::write(&file, text).expect("a configuration");
+    let mut command = scene.world.outside.command("haproxy");
+    command.arg("-db").arg("-f").arg(&file);
+    Process::start(command, "haproxy", scene.world.dir()).expect("a HAProxy")
+}
+
+/// Breaks the node for a while. Gives what the client felt of it, and of the last quarter.
+fn break_under(scene: &Scene, client: &Client) -> [Tally; 2] {
+    let rules = rules_of_services(&scene.world.node);
+    let before = client.tally();
+    flush(&scene.world.node);
+    thread::sleep(BROKEN * 3 / 4);
+    let late = client.tally();
+    thread::sleep(BROKEN / 4);
+    let end = client.tally();
+    scene.world.node.nft(&rules).expect("the rules again");
+    [end - before, end - late]
+}
+
+#[test]
+fn clients_of_a_load_balancer_are_spared_a_broken_node() {
+    let test = "clients_of_a_load_balancer_are_spared_a_broken_node";
+    if skip::without_tool(test, "haproxy") {
+        return;
+    }
+    let Some(mut scene) = Scene::bare(test, Mode::Nftables) else {
+        return;
+    };
+    let port = |service: &mut node_tests::manifests::Service| {
+        *service = service.clone().health_port(HEALTH);
+    };
+    scene.manifests.change("web", port).expect("web");
+    scene.put("web");
+    let worker = Server::start_as(&scene.world.worker, "node-2", PORT, Manner::Answers);
+    let _worker = worker.expect("the second node");
+    let front = SocketAddr::new(scene.world.outside_client(1, Family::V4), FRONT);
+    let _balancer = balancer(&scene, front);
+    let plan = Plan::from_outside(&scene.world, 0, front).rate(RATE);
+    let client = plan.start().expect("a client");
+    let both = || {
+        let nodes = client.servers().keys().cloned().collect::<Vec<_>>();
+        (nodes.len() > 1 && nodes.contains(&"node-2".to_owned())).then_some(())
+    };
+    assert!(until(PATIENCE, both).is_some(), "both nodes answer");
+
+    let [alone, alone_late] = break_under(&scene, &client);
+    scene.start_agent(&["--flap-dwell", "0"]);
+    scene.wait_proven();
+    // News of the sentinel and of its devices count for nothing so soon after them.
+    thread::sleep(Duration::from_secs(11));
+    let [ours, ours_late] = break_under(&scene, &client);
+
+    println!(
+        "| answers at the health check node port | connections | failed | in the last {:?} |",
+        BROKEN / 4
+    );
+    for (name, all, late) in [
+        ("kube-proxy's", alone, alone_late),
+        ("ours", ours, ours_late),
+    ] {
+        println!(
+            "| {name} | {} | {} | {} |",
+            all.started,
+            all.failed(),
+            late.failed()
+        );
+    }
+    assert!(
+        alone_late.failed() > alone_late.started / 4,
+        "{alone_late:?}"
+    );
+    assert_eq!(ours_late.failed(), 0, "{ours_late:?}");
+    // Detection, and three checks.
+    let in_seconds = ours.failed() as f64 / (RATE / 2.0);
+    assert!(in_seconds < 6.0, "{in_seconds} s of failures");
+}
