@@ -44,7 +44,7 @@ const HANDSHAKES: Duration = Duration::from_millis(1_200);
 /// Name, in readiness, of the part that a load balancer's connections wait for.
 const PART: &str = "healthz port";
 
-/// What is served; nothing for what is not.
+/// Listeners of the agent; `None` for those that are turned off.
 #[derive(Default)]
 pub(crate) struct Listeners {
     /// /healthz and /livez.

@@ -204,9 +204,9 @@ impl Rotator {
         self.withdraw(&steps).await?;
         if self.config.withdraw == Withdraw::Off && left > 0 {
             return Err(Trouble::Refused {
-                what: "let nodes be without a label".to_owned(),
+                what: "remove the withdrawal label from nodes".to_owned(),
                 why: format!(
-                    "{left} nodes bear {LABEL}={VALUE}, and --withdraw is off: `kubectl label nodes -l {LABEL}={VALUE} {LABEL}-` takes it off"
+                    "{left} nodes have {LABEL}={VALUE}, and --withdraw is off: `kubectl label nodes -l {LABEL}={VALUE} {LABEL}-` takes it off"
                 ),
             });
         }

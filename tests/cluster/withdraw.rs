@@ -1,5 +1,5 @@
-//! `pathproof rotate --withdraw=label`: nodes that fail bear the label that load balancers read which ask
-//! nothing, and sound ones do not; with the rights and the policy of deploy/components/withdraw.
+//! `pathproof rotate --withdraw=label`: nodes that fail get the label that is read by load balancers
+//! without health checks, and sound ones do not; with the rights and the policy of deploy/components/withdraw.
 
 use std::path::Path;
 use std::time::Duration;

@@ -15,7 +15,7 @@ pub const MAX_QUIET: Duration = Duration::from_secs(600);
 /// The longest that a caller may have waited, or may want to wait: a day.
 const MAX_WAIT: Duration = Duration::from_secs(86_400);
 
-/// What a caller waits for.
+/// State that a drain waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Until {
     /// No new connection comes from outside.

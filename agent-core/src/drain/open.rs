@@ -30,7 +30,7 @@ pub struct Flow {
     pub idle: Duration,
 }
 
-/// What was counted.
+/// Numbers of open connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenConnections {
     /// Something was sent over them within the last [`IDLE`].
@@ -79,7 +79,7 @@ impl Outsiders {
     }
 }
 
-/// What is known of open connections.
+/// The last count of open connections, or the reason why there is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpenView {

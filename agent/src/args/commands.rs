@@ -159,7 +159,7 @@ pub struct DrainArgs {
     )]
     pub quiet: Duration,
 
-    /// What is waited for: new or open
+    /// State to wait for: new or open
     ///
     /// new: no new connection came from outside for the quiet time. open: besides, none is in use
     /// any more, that is, nothing was sent over any for 10s; idle ones do not count. The latter

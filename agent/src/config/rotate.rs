@@ -82,7 +82,7 @@ pub struct RotateConfig {
     #[arg(long, value_name = "WAY", default_value = "off", help_heading = WITHDRAWAL)]
     pub withdraw: Withdraw,
 
-    /// How long a node must fail before it is withdrawn
+    /// Minimum time for which a node fails before it is withdrawn
     #[arg(
         long,
         value_name = "DURATION",

@@ -18,7 +18,7 @@ const FIXED: usize = 16;
 /// bytes each.
 pub(super) const LONGEST: usize = 536;
 
-/// What bytes begin with.
+/// PROXY header at the beginning of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Header {
     /// No header, or one that is not understood.
