@@ -14,6 +14,7 @@ use crate::damping::DampingMemory;
 use crate::eligibility::Eligibility;
 use crate::health_ports::PortTable;
 use crate::ledger::LedgerMemory;
+use crate::names;
 use crate::owners::OwnersRead;
 use crate::plan::MapChange;
 use crate::probes::ProbeOutcome;
@@ -124,6 +125,9 @@ pub struct Judged {
     pub changed: bool,
 }
 
+/// Services that fail for clients outside, each for a family.
+pub type UnservedServices = Arc<[(ObjectName, Family)]>;
+
 /// The current answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answers {
@@ -137,7 +141,7 @@ pub struct Answers {
     pub held: Option<Held>,
     /// Services that fail on this node for clients outside, though the node works: 503 at their health
     /// check node ports.
-    pub broken_services: Arc<[ObjectName]>,
+    pub broken_services: UnservedServices,
 }
 
 impl Answers {
@@ -149,10 +153,12 @@ impl Answers {
         }
     }
 
-    /// Whether the datapath is answered as healthy to those who ask about one Service.
-    pub fn serve(&self, service: &ObjectName) -> bool {
+    /// Whether the datapath is answered as healthy to those who ask about one Service in one family.
+    pub fn serve(&self, service: &ObjectName, family: Family) -> bool {
+        let mut broken = self.broken_services.iter();
+        let is_broken = broken.any(|(name, of)| (name, *of) == (service, family));
         let may_refuse = self.audit.is_none() && self.held.is_none();
-        self.healthz.healthy && !(may_refuse && self.broken_services.contains(service))
+        self.healthz.healthy && !(may_refuse && is_broken)
     }
 
     /// Holds until the first verdict, which comes before anyone can ask.
@@ -220,9 +226,10 @@ pub enum Notice {
     Lane(&'static str),
     /// Clients outside are not served by a Service, which worked before, while the node works.
     #[error(
-        "Service {0}: connections from outside fail on this node, and worked before; at its health check node port the answer is 503, unless audit or the fleet brake holds it back"
+        "Service {0}, {family}: connections from outside fail on this node, and worked before; where it has a health check node port, the answer there is 503, unless audit or the fleet brake holds it back",
+        family = names::of_family(*.1)
     )]
-    Unserved(ObjectName),
+    Unserved(ObjectName, Family),
     /// The verdict began to fail with this agent.
     #[error(
         "the verdict began to fail with this agent, which is therefore not ready: a rolling update stops here"

@@ -48,6 +48,11 @@ impl HealthPorts {
         }
     }
 
+    /// Has the ports given anew with the next call of [`HealthPorts::news`].
+    pub(crate) fn renew(&mut self) {
+        self.changed = true;
+    }
+
     /// Services by their ports, if anything changed since the last call. Of two that name the same port,
     /// which no API server takes, the first by name has it.
     pub fn news(&mut self) -> Option<PortTable> {

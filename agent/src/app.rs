@@ -378,7 +378,8 @@ fn serve_all(
     let mut limits = serve::Limits::default().within(open_files / 8);
     // Few have a reason to ask the other two.
     limits.waiting = limits.waiting.min(1_024);
-    serve(Listener::Service, listeners.services, router, allow, limits);
+    // As kube-proxy's: other load balancers may ask there than at the health port.
+    serve(Listener::Service, listeners.services, router, &[], limits);
     let allow = &agent.config.admin.allow;
     let router = admin::router(state);
     serve(Listener::Admin, listeners.admin, router, allow, limits);

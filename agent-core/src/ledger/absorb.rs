@@ -27,7 +27,7 @@ impl Ledger {
         self.sampled = Some(at);
         self.seen = Some(at);
         self.tracks.retain(|_, track| at.since(track.last) <= KEPT);
-        self.outside.forget(at);
+        self.outside.forget(at, directory);
         if sample.observer.attached == 0 {
             // Unseen connections may have been proven: no run of failures holds.
             self.outside.excuse();
@@ -44,6 +44,7 @@ impl Ledger {
             floor: if gap { at } else { at.minus(sample_gap) },
             before,
             proven: [false; FAMILIES],
+            proven_outside: Vec::new(),
         };
         // A Service of real connections: those of the sentinel are probes, and strangers that dial it.
         let real = |id| directory.service(id).filter(|info| !info.sentinel);
@@ -51,9 +52,10 @@ impl Ledger {
         let counts = counts.filter_map(|delta| Some((delta, real(delta.service)?)));
         let counts: Vec<Counted<'_>> = counts.collect();
         self.absorb_proofs(sample, &counts, &mut look);
-        for (_, info) in counts.iter().filter(|(_, info)| info.endpoints == 0) {
+        for (delta, info) in counts.iter().filter(|(_, info)| info.endpoints == 0) {
             self.worked.lack_endpoints(info, at);
             self.worked_outside.lack_endpoints(info, at);
+            self.outside.lack_endpoints(delta.service);
             self.families[info.family as usize].excuse(info);
         }
         for (family, _) in self
@@ -135,7 +137,8 @@ impl Ledger {
                 SourceClass::Pod => self.worked.note(info, look.at),
                 SourceClass::External => {
                     self.worked_outside.note(info, look.at);
-                    self.outside.prove(delta.service);
+                    self.outside.prove((delta.service, info));
+                    look.proven_outside.push(delta.service);
                 }
                 SourceClass::Host => {}
             }
@@ -227,6 +230,8 @@ impl Ledger {
             && sighting.class == SourceClass::External
             // After a gap the ring holds what may have healed since.
             && at >= look.floor
+            // Which of the two came first is not known.
+            && !look.proven_outside.contains(&sighting.service)
             && self.worked_outside.has(info, look.at)
         {
             let (path, client) = ((sighting.service, info), Some(sighting.client));
@@ -328,4 +333,6 @@ struct Look {
     before: Option<Mono>,
     /// Families with a proof in this look.
     proven: [bool; FAMILIES],
+    /// Ids with a proof of a client outside in this look.
+    proven_outside: Vec<u32>,
 }

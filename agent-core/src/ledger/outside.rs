@@ -11,19 +11,20 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
 
 use super::service::WINDOW;
 use crate::cluster::ObjectName;
-use crate::evidence::ServiceInfo;
+use crate::evidence::{Directory, ServiceInfo};
 use crate::limits::Limits;
 use crate::time::Mono;
 
 /// Service ports followed at a time; later ones wait for a place.
 const KEPT: usize = 256;
-/// How long a load balancer is kept away the first time. Doubles with each time that follows.
+/// First time for which a load balancer is kept away. It doubles with each time that follows.
 const HOLD: Duration = Duration::from_secs(10);
-/// The same at most.
+/// Maximum of that time.
 const LONGEST_HOLD: Duration = Duration::from_secs(300);
 /// After so long without a failure the next one is a first one.
 const FORGIVEN: Duration = Duration::from_secs(900);
@@ -36,9 +37,13 @@ pub(crate) struct OutsidePaths(BTreeMap<u32, Run>);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Run {
     service: ObjectName,
+    #[serde(with = "crate::names::FamilyName")]
+    family: Family,
     first: Mono,
     last: Mono,
     n: u32,
+    /// One of them counts whoever its client was: no policy makes it.
+    certain: bool,
     /// Clients that count once, those that did.
     clients: Vec<IpAddr>,
     /// It is broken until then.
@@ -56,25 +61,26 @@ impl OutsidePaths {
         at: Mono,
         limits: &Limits,
     ) {
-        if self.0.get(&id).is_some_and(|run| run.service != info.name) {
+        if self.0.get(&id).is_some_and(|run| !run.is_of(info)) {
             self.0.remove(&id);
         }
-        if self.0.len() >= KEPT && !self.0.contains_key(&id) {
+        if self.0.len() >= KEPT && !self.0.contains_key(&id) && !self.make_room() {
             return;
         }
         let run = self.0.entry(id).or_insert_with(|| Run {
             service: info.name.clone(),
+            family: info.family,
             first: at,
             last: at,
             n: 0,
+            certain: false,
             clients: Vec::new(),
             until: None,
             times: 0,
         });
         let held = run.until.is_some_and(|until| until > at);
         if at.since(run.last) > WINDOW {
-            (run.first, run.n) = (at, 0);
-            run.clients.clear();
+            run.begin_anew(at);
         }
         if run.n == 0 {
             run.first = at;
@@ -85,6 +91,7 @@ impl OutsidePaths {
             // More are not needed.
             Some(_) if run.clients.len() > limits.service_failures as usize => {}
             once => {
+                run.certain |= once.is_none();
                 run.clients.extend(once);
                 run.n = run.n.saturating_add(n);
             }
@@ -102,12 +109,29 @@ impl OutsidePaths {
         }
     }
 
-    /// A connection of a client outside was proven.
-    pub(crate) fn prove(&mut self, id: u32) {
-        if let Some(run) = self.0.get_mut(&id) {
-            (run.n, run.until) = (0, None);
-            run.clients.clear();
-        }
+    /// A connection of a client outside was proven. What a policy for another port of the Service may
+    /// have made counts no more either.
+    pub(crate) fn prove(&mut self, (id, info): (u32, &ServiceInfo)) {
+        self.0.retain(|other, run| {
+            if *other != id && (run.certain || !run.is_of(info)) {
+                return true;
+            }
+            run.begin_anew(run.first);
+            run.until = None;
+            run.times > 0
+        });
+    }
+
+    /// The Service port has no endpoints any more.
+    pub(crate) fn lack_endpoints(&mut self, id: u32) {
+        self.0.remove(&id);
+    }
+
+    /// Drops the oldest run that broke nothing. Returns whether there was one.
+    fn make_room(&mut self) -> bool {
+        let idle = self.0.iter().filter(|(_, run)| run.until.is_none());
+        let oldest = idle.min_by_key(|(_, run)| run.last).map(|(id, _)| *id);
+        oldest.is_some_and(|id| self.0.remove(&id).is_some())
     }
 
     /// The node as a whole fails, or may have been seen failing wrongly: no Service is to blame.
@@ -115,19 +139,35 @@ impl OutsidePaths {
         self.0.clear();
     }
 
-    /// Forgets what was long ago.
-    pub(crate) fn forget(&mut self, now: Mono) {
-        self.0.retain(|_, run| now.since(run.last) <= FORGIVEN);
+    /// Forgets what was long ago, and ids that stand for something else now.
+    pub(crate) fn forget(&mut self, now: Mono, directory: &dyn Directory) {
+        self.0.retain(|id, run| {
+            let info = directory.service(*id);
+            now.since(run.last) <= FORGIVEN && info.is_some_and(|info| run.is_of(&info))
+        });
     }
 
-    /// Services that are broken, each once, in order.
-    pub(crate) fn broken(&self, now: Mono) -> Vec<ObjectName> {
+    /// Services that are broken, each once for each family, in order.
+    pub(crate) fn broken(&self, now: Mono) -> Vec<(ObjectName, Family)> {
         let runs = self.0.values();
         let broken = runs.filter(|run| run.until.is_some_and(|until| until > now));
-        let mut names: Vec<_> = broken.map(|run| run.service.clone()).collect();
+        let mut names: Vec<_> = broken
+            .map(|run| (run.service.clone(), run.family))
+            .collect();
         names.sort_unstable();
         names.dedup();
         names
+    }
+}
+
+impl Run {
+    fn is_of(&self, info: &ServiceInfo) -> bool {
+        (&self.service, self.family) == (&info.name, info.family)
+    }
+
+    fn begin_anew(&mut self, at: Mono) {
+        (self.first, self.n, self.certain) = (at, 0, false);
+        self.clients.clear();
     }
 }
 
@@ -159,6 +199,15 @@ mod tests {
         }
     }
 
+    struct Known<'a>(&'a [(u32, &'a str)]);
+
+    impl Directory for Known<'_> {
+        fn service(&self, id: u32) -> Option<ServiceInfo> {
+            let known = self.0.iter().find(|(known, _)| *known == id);
+            known.map(|(_, name)| info(name))
+        }
+    }
+
     fn second(second: u64) -> Mono {
         Mono(second * 1_000_000_000)
     }
@@ -181,12 +230,13 @@ mod tests {
         fail(&mut paths, &[1, 1, 1]);
         assert!(!is_broken(&paths, 1), "all at once");
         fail(&mut paths, &[2]);
-        assert_eq!(paths.broken(second(2)), [ObjectName::new("shop", "web")]);
-        paths.prove(WEB);
+        let web = ObjectName::new("shop", "web");
+        assert_eq!(paths.broken(second(2)), [(web, Family::V4)]);
+        paths.prove((WEB, &info("web")));
         assert!(!is_broken(&paths, 2), "proven since");
         fail(&mut paths, &[3, 4]);
         assert!(!is_broken(&paths, 4), "two since the proof");
-        paths.prove(WEB);
+        paths.prove((WEB, &info("web")));
         fail(&mut paths, &[5, 5, 5]);
         assert!(!is_broken(&paths, 5), "all at once, since the proof");
         let mut paths = OutsidePaths::default();
@@ -212,7 +262,7 @@ mod tests {
         // It fails on while it is kept away: clients that stayed.
         fail(&mut paths, &[now, now + 1, now + 2, now + 200]);
         assert!(is_broken(&paths, now + 499) && !is_broken(&paths, now + 500));
-        paths.forget(second(now + 200 + 901));
+        paths.forget(second(now + 200 + 901), &Known(&[(WEB, "web")]));
         fail(&mut paths, &[5_000, 5_001, 5_002]);
         assert!(!is_broken(&paths, 5_012), "forgiven");
     }
@@ -248,13 +298,62 @@ mod tests {
         assert!(!is_broken(&paths, 6));
     }
 
+    /// One refused client a second at the port of this id.
+    fn refuse(paths: &mut OutsidePaths, id: u32, seconds: std::ops::Range<u8>) {
+        for at in seconds {
+            let client = IpAddr::from([198, 51, 100, at]);
+            let (of, at) = ((1, Some(client)), second(u64::from(at)));
+            paths.fail((id, &info("web")), of, at, &Limits::default());
+        }
+    }
+
+    /// A policy may reject what goes to one port, and lets the other through.
+    #[test]
+    fn a_proof_at_another_port_excuses_what_a_policy_may_make() {
+        const OTHER: u32 = 8;
+        let mut paths = OutsidePaths::default();
+        refuse(&mut paths, OTHER, 1..4);
+        assert!(is_broken(&paths, 3));
+        paths.prove((WEB, &info("api")));
+        assert!(is_broken(&paths, 3), "another Service");
+        paths.prove((WEB, &info("web")));
+        assert!(!is_broken(&paths, 3));
+        refuse(&mut paths, OTHER, 4..6);
+        paths.prove((WEB, &info("web")));
+        refuse(&mut paths, OTHER, 6..8);
+        assert!(!is_broken(&paths, 7), "two since the proof");
+        fail(&mut paths, &[10, 11, 12]);
+        paths.prove((OTHER, &info("web")));
+        assert!(
+            is_broken(&paths, 12),
+            "no policy has them leave untranslated"
+        );
+    }
+
+    #[test]
+    fn a_service_that_is_made_anew_begins_anew() {
+        let mut paths = OutsidePaths::default();
+        fail(&mut paths, &[1, 2, 3]);
+        paths.forget(second(3), &Known(&[(WEB, "web")]));
+        assert!(is_broken(&paths, 3));
+        paths.forget(second(3), &Known(&[(WEB, "api")]));
+        assert!(!is_broken(&paths, 3), "the id is another Service's");
+        fail(&mut paths, &[4, 5, 6]);
+        paths.lack_endpoints(WEB);
+        assert!(!is_broken(&paths, 6));
+    }
+
+    /// Whoever comes late finds room, but not that of a Service that is broken.
     #[test]
     fn places_are_bounded() {
         let mut paths = OutsidePaths::default();
         let limits = Limits::default();
-        for id in 0..1_000 {
-            paths.fail((id, &info("web")), (1, None), second(1), &limits);
+        fail(&mut paths, &[1, 2, 3]);
+        for id in 1_000..2_000 {
+            paths.fail((id, &info("api")), (1, None), second(3), &limits);
         }
         assert_eq!(paths.0.len(), KEPT);
+        assert!(is_broken(&paths, 3));
+        assert!(paths.0.contains_key(&1_999));
     }
 }

@@ -12,13 +12,12 @@ use super::{Settings, Start};
 use crate::answer::{Endpoint, UnknownPolicy, answer};
 use crate::brake::Brake;
 use crate::cause::{Cause, Failure, State};
-use crate::cluster::ObjectName;
 use crate::conntrack::Table;
 use crate::coverage::Coverage;
 use crate::damping::{Damping, UpgradeGate};
 use crate::drain::Drain;
 use crate::drops::DropLedger;
-use crate::effect::{Answers, Effect, Effects, Judged, Notice, Remembered};
+use crate::effect::{Answers, Effect, Effects, Judged, Notice, Remembered, UnservedServices};
 use crate::eligibility::{Eligibility, eligibility};
 use crate::event::{Event, Facts, Heaviest, KernelSample, Successor};
 use crate::evidence::{CountDelta, Directory, Sample, Sighting};
@@ -71,7 +70,7 @@ pub struct Judge {
     statuses: [u16; 2],
     /// Services that are broken though the node is not.
     #[serde(skip)]
-    broken: Arc<[ObjectName]>,
+    broken: UnservedServices,
     remembered: Option<Mono>,
     /// Closed while the agent is not ready, because the verdict began to fail with it.
     pub gate: UpgradeGate,
@@ -430,15 +429,16 @@ impl Judge {
     }
 
     /// Services that are broken though the node is not.
-    fn broken_services(&mut self, healthy: bool, effects: &mut Effects) -> Arc<[ObjectName]> {
+    fn broken_services(&mut self, healthy: bool, effects: &mut Effects) -> UnservedServices {
         if !healthy {
             // Its fault is theirs, and its repair too.
             self.ledger.outside.excuse();
         }
         let broken = self.ledger.outside.broken(self.now);
         if *broken != *self.broken {
-            let new = broken.iter().filter(|name| !self.broken.contains(name));
-            effects.extend(new.map(|name| Effect::Log(Notice::Unserved(name.clone()))));
+            let new = broken.iter().filter(|of| !self.broken.contains(of));
+            let notice = new.cloned().map(|(name, of)| Notice::Unserved(name, of));
+            effects.extend(notice.map(Effect::Log));
             self.broken = broken.into();
         }
         Arc::clone(&self.broken)

@@ -14,7 +14,7 @@ use crate::evidence::{Sighting, ip_of};
 use crate::expect::node::{ECHO_SERVICE, address};
 use crate::expect::rivals::Rivals;
 use crate::expect::sentinel::{Sentinel, SentinelRule, sentinel};
-use crate::health_ports::HealthPorts;
+use crate::health_ports::{HealthPorts, PortTable};
 use crate::plan::Planner;
 use crate::programming::{Programming, deliveries};
 use crate::time::{Mono, Wall};
@@ -154,10 +154,12 @@ impl Setting {
         let new = new.filter(|problem| !known.contains(problem));
         effects.extend(new.map(|problem| Effect::Log(Notice::ViewProblem(problem.clone()))));
         self.state.ignored = update.ignored;
-        self.state.silent = update.silent;
+        if std::mem::replace(&mut self.state.silent, update.silent) != update.silent {
+            self.health_ports.renew();
+        }
         self.state.unknown_claims = update.unknown_claims;
         if update.changes.is_empty() {
-            return;
+            return self.steer_ports(effects);
         }
         self.state.changes += update.changes.len() as u64;
         self.state.changed = Some(now);
@@ -168,15 +170,26 @@ impl Setting {
                 .follow(&self.view, &applied, &rule.service, &sentinel);
         }
         self.health_ports.follow(&self.view, &applied);
-        // Before the view is whole a Service would lack some of its endpoints.
-        if self.view.is_synced()
-            && let Some(table) = self.health_ports.news()
-        {
-            effects.push(Effect::HealthPorts(Arc::new(table)));
-        }
+        self.steer_ports(effects);
         self.plan(&applied, update.received, now, effects);
         if self.searched.is_none() {
             self.search(effects);
+        }
+    }
+
+    /// Before the view is whole a Service would lack some of its endpoints. While its source is silent they
+    /// are those of then: the Services' proxy, which may not be cut off, answers.
+    fn steer_ports(&mut self, effects: &mut Effects) {
+        if !self.view.is_synced() {
+            return;
+        }
+        if let Some(table) = self.health_ports.news() {
+            let table = if self.state.silent {
+                PortTable::new()
+            } else {
+                table
+            };
+            effects.push(Effect::HealthPorts(Arc::new(table)));
         }
     }
 

@@ -5,6 +5,7 @@ mod conntrack;
 mod coverage;
 mod drain;
 mod drops;
+mod health_ports;
 mod maps;
 mod parts;
 mod programming;

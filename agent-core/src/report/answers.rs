@@ -1,5 +1,7 @@
 //! What is answered, and what makes the answer lenient.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::time;
@@ -28,16 +30,14 @@ pub struct Answers {
 
 impl From<&effect::Answers> for Answers {
     fn from(answers: &effect::Answers) -> Self {
+        let broken = answers.broken_services.iter();
+        let broken: BTreeSet<String> = broken.map(|(name, _)| name.to_string()).collect();
         Self {
             healthz: AnswerReport::from(&answers.healthz),
             livez: AnswerReport::from(&answers.livez),
             audit: answers.audit,
             held: answers.held,
-            broken_services: answers
-                .broken_services
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
+            broken_services: broken.into_iter().collect(),
         }
     }
 }

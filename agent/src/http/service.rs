@@ -46,7 +46,7 @@ impl ServiceState {
             true => Family::V4,
             false => Family::V6,
         };
-        let healthy = self.answers.borrow().serve(&port.service);
+        let healthy = self.answers.borrow().serve(&port.service, family);
         let answer = of_service(port, family, healthy)?;
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         let weight = [(WEIGHT, answer.endpoints.to_string())];
@@ -78,7 +78,9 @@ mod tests {
             service: ObjectName::new("shop", "api"),
             local: [Some(1), None],
         };
-        let broken = broken.iter().map(|name| ObjectName::new("shop", name));
+        let broken = broken
+            .iter()
+            .map(|name| (ObjectName::new("shop", name), Family::V4));
         let answers = Answers {
             broken_services: broken.collect(),
             ..Answers::before_the_first()

@@ -9,7 +9,7 @@ use rstest::rstest;
 use super::scene::*;
 use super::world::*;
 use crate::answer::{Enforcement, UnknownPolicy};
-use crate::cause::State;
+use crate::cause::{Failure, State};
 use crate::cluster::{Change, NodeFacts};
 use crate::eligibility::{Eligibility, TerminatingTaints};
 use crate::event::{Event, KernelSample};
@@ -383,7 +383,7 @@ fn a_shape_that_comes_late_ends_the_wait_and_begins_none() {
     }
 }
 
-/// What clients outside met at `web`, once, after the last look.
+/// Feeds outcomes of connections of clients outside to `web`, and gives the Services that fail alone.
 fn outside(scene: &mut Scene, outcomes: &[Outcome]) -> Vec<String> {
     let mut delta = delta(scene.id("web"), outcomes);
     delta.class = SourceClass::External;
@@ -393,8 +393,8 @@ fn outside(scene: &mut Scene, outcomes: &[Outcome]) -> Vec<String> {
     });
     let answers = &effects.judged().answers;
     let refused = answers.broken_services.iter();
-    let refused = refused.filter(|name| !answers.serve(name));
-    refused.map(ToString::to_string).collect()
+    let refused = refused.filter(|(name, family)| !answers.serve(name, *family));
+    refused.map(|(name, _)| name.to_string()).collect()
 }
 
 const FORWARDED: [Outcome; 2] = [Outcome::Arrived, Outcome::Proven];
@@ -439,6 +439,31 @@ fn a_filter_and_pods_that_fail_are_no_fault_of_a_service() {
         scene.later(600).counted("web", &[Outcome::Refused]);
         assert!(scene.idle().judged().answers.broken_services.is_empty());
     }
+}
+
+/// Three clients are refused one after another, the first beside a proof of another one: which of the two
+/// came first is not known.
+#[rstest]
+#[case::nothing_is_proven(&[], true)]
+#[case::beside_a_proof(&FORWARDED, false)]
+fn refused_clients(#[case] beside_the_first: &[Outcome], #[case] expected: bool) {
+    let mut scene = Scene::probed();
+    outside(&mut scene, &FORWARDED);
+    let mut is_broken = false;
+    for (client, counted) in (1..).zip([beside_the_first, &[], &[]]) {
+        let mut sighting = scene.later(600).sighting(Failure::Refused);
+        sighting.class = SourceClass::External;
+        sighting.client = [198, 51, 100, client].into();
+        let mut delta = delta(scene.id("web"), counted);
+        delta.class = SourceClass::External;
+        let effects = scene.sample(KernelSample {
+            counts: vec![delta],
+            sightings: vec![sighting],
+            ..KernelSample::default()
+        });
+        is_broken = !effects.judged().answers.broken_services.is_empty();
+    }
+    assert_eq!(is_broken, expected);
 }
 
 #[test]
