@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use crate::time::Wall;
 
 /// Namespace and name of an object.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectName {
     /// Namespace; empty for a Node.
     pub namespace: Arc<str>,
@@ -90,7 +90,7 @@ pub struct ServicePort {
 
 /// Facts of a Service. Headless, ExternalName and foreign-proxied Services have none: they are
 /// skipped before.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceFacts {
     /// Namespace and name.
     pub name: ObjectName,

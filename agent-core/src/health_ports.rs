@@ -110,8 +110,6 @@ mod tests {
         Change::Service(Arc::new(ServiceFacts {
             name: ObjectName::new("shop", name),
             cluster_ips: ips.collect(),
-            external_ips: vec![],
-            load_balancer_ips: vec![],
             ports: vec![ServicePort {
                 name: "".into(),
                 protocol: Protocol::Tcp,
@@ -119,11 +117,8 @@ mod tests {
                 node_port: Some(30_080),
             }],
             external_local: true,
-            internal_local: false,
-            has_source_ranges: false,
-            is_global: false,
             health_port,
-            enforcement: None,
+            ..ServiceFacts::default()
         }))
     }
 

@@ -138,13 +138,7 @@ mod tests {
             cluster_ips: vec![ip("10.96.0.7")],
             external_ips: vec![ip("198.51.100.1")],
             load_balancer_ips: vec![ip("198.51.100.2")],
-            ports: vec![],
-            external_local: false,
-            internal_local: false,
-            has_source_ranges: false,
-            is_global: false,
-            health_port: None,
-            enforcement: None,
+            ..ServiceFacts::default()
         };
         let mut view = ClusterView::new();
         view.apply(vec![

@@ -88,14 +88,8 @@ mod tests {
                 name: ObjectName::new("shop", "web"),
                 cluster_ips: vec![IpAddr::from([10, 96, 0, 7])],
                 external_ips: (0..external_ips).map(ip).collect(),
-                load_balancer_ips: vec![],
                 ports: (0..ports).map(port).collect(),
-                external_local: false,
-                internal_local: false,
-                has_source_ranges: false,
-                is_global: false,
-                health_port: None,
-                enforcement: None,
+                ..ServiceFacts::default()
             })),
             slices: vec![Arc::new(SliceFacts {
                 name: ObjectName::new("shop", "web-1"),

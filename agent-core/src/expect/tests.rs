@@ -59,16 +59,11 @@ fn each_class_is_owed_its_own(
 ) {
     let service = ServiceFacts {
         name: ObjectName::new("shop", "web"),
-        cluster_ips: Vec::new(),
-        external_ips: Vec::new(),
-        load_balancer_ips: Vec::new(),
-        ports: Vec::new(),
         external_local: set.contains(&"external_local"),
         internal_local: set.contains(&"internal_local"),
         has_source_ranges: set.contains(&"has_source_ranges"),
         is_global: set.contains(&"is_global"),
-        health_port: None,
-        enforcement: None,
+        ..ServiceFacts::default()
     };
     let owed_with = |has_any, has_local| {
         let reachable = Vec::new();

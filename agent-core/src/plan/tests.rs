@@ -39,20 +39,13 @@ fn service_facts(name: &str, cluster_ip: &str) -> ServiceFacts {
     ServiceFacts {
         name: ObjectName::new("ns", name),
         cluster_ips: vec![ip(cluster_ip)],
-        external_ips: vec![],
-        load_balancer_ips: vec![],
         ports: vec![ServicePort {
             name: "".into(),
             protocol: Protocol::Tcp,
             port: 80,
             node_port: None,
         }],
-        external_local: false,
-        internal_local: false,
-        has_source_ranges: false,
-        is_global: false,
-        health_port: None,
-        enforcement: None,
+        ..ServiceFacts::default()
     }
 }
 

@@ -398,20 +398,13 @@ fn facts(name: ObjectName, ip: Ipv4Addr, node_port: Option<u16>) -> ServiceFacts
     ServiceFacts {
         name,
         cluster_ips: vec![ip.into()],
-        external_ips: Vec::new(),
-        load_balancer_ips: Vec::new(),
         ports: vec![ServicePort {
             name: "".into(),
             protocol: Protocol::Tcp,
             port: PORT,
             node_port,
         }],
-        external_local: false,
-        internal_local: false,
-        has_source_ranges: false,
-        is_global: false,
-        health_port: None,
-        enforcement: None,
+        ..ServiceFacts::default()
     }
 }
 

@@ -4,16 +4,7 @@ use crate::cluster::{EndpointFacts, SliceFacts};
 fn service(name: &str) -> Change {
     Change::Service(Arc::new(ServiceFacts {
         name: ObjectName::new("ns", name),
-        cluster_ips: vec![],
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        ports: vec![],
-        external_local: false,
-        internal_local: false,
-        has_source_ranges: false,
-        is_global: false,
-        health_port: None,
-        enforcement: None,
+        ..ServiceFacts::default()
     }))
 }
 

@@ -27,18 +27,11 @@ fn service() -> ServiceFacts {
     ServiceFacts {
         name: rule().service,
         cluster_ips: vec![ip("10.96.0.9"), ip("fd00::9")],
-        external_ips: vec![],
-        load_balancer_ips: vec![],
         ports: vec![
             port("tcp", Protocol::Tcp, Some(30_080)),
             port("udp", Protocol::Udp, None),
         ],
-        external_local: false,
-        internal_local: false,
-        has_source_ranges: false,
-        is_global: false,
-        health_port: None,
-        enforcement: None,
+        ..ServiceFacts::default()
     }
 }
 

@@ -57,15 +57,8 @@ fn facts(name: ObjectName, cluster_ip: &str, ports: Vec<ServicePort>) -> Service
     ServiceFacts {
         name,
         cluster_ips: vec![ip(cluster_ip)],
-        external_ips: vec![],
-        load_balancer_ips: vec![],
         ports,
-        external_local: false,
-        internal_local: false,
-        has_source_ranges: false,
-        is_global: false,
-        health_port: None,
-        enforcement: None,
+        ..ServiceFacts::default()
     }
 }
 

@@ -67,9 +67,7 @@ fn any_service() -> impl Strategy<Value = Change> {
                 external_local: flags.0,
                 internal_local: flags.1,
                 has_source_ranges: flags.2,
-                is_global: false,
-                health_port: None,
-                enforcement: None,
+                ..ServiceFacts::default()
             }))
         },
     )

@@ -83,15 +83,7 @@ fn service(name: &str, cluster_ip: &str) -> Change {
     Change::Service(Arc::new(ServiceFacts {
         name: ObjectName::new("shop", name),
         cluster_ips: vec![parse(cluster_ip)],
-        external_ips: Vec::new(),
-        load_balancer_ips: Vec::new(),
-        ports: Vec::new(),
-        external_local: false,
-        internal_local: false,
-        has_source_ranges: false,
-        is_global: false,
-        health_port: None,
-        enforcement: None,
+        ..ServiceFacts::default()
     }))
 }
 
