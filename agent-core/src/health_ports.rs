@@ -1,9 +1,9 @@
 //! Health check node ports of Services: load balancers ask there whether a node has endpoints of a
 //! Service with `externalTrafficPolicy: Local`.
 //!
-//! Which Services have one, and what is counted, are kube-proxy's rules (1.36, `serviceport.go`,
+//! The Services that have one, and the endpoints that count, follow kube-proxy's rules (1.36, `serviceport.go`,
 //! `endpointschangetracker.go`): each family has a server of its own, which counts addresses of ready
-//! endpoints on this node, whatever their ports. What is answered stands in
+//! endpoints on this node, whatever their ports. The answer is that of
 //! [`of_service`](super::answer::of_service).
 
 use std::collections::btree_map::Entry;
@@ -28,11 +28,18 @@ pub struct HealthPort {
 /// Services by the port at which they are asked about, in host order.
 pub type PortTable = BTreeMap<u16, HealthPort>;
 
+/// Whether a Service and family are among those that are wanted.
+type Selection<'a> = dyn Fn(&ObjectName, Family) -> bool + 'a;
+
 /// The ports of the cluster as last reported.
 #[derive(Clone, Debug, Default)]
 pub struct HealthPorts {
     ports: BTreeMap<ObjectName, (u16, [Option<u32>; FAMILIES])>,
     changed: bool,
+    /// They were reduced to those that fail with the last call of [`HealthPorts::news`].
+    reduced: bool,
+    /// The table that was given last.
+    given: Option<PortTable>,
 }
 
 impl HealthPorts {
@@ -48,24 +55,30 @@ impl HealthPorts {
         }
     }
 
-    /// Has the ports given anew with the next call of [`HealthPorts::news`].
-    pub(crate) fn renew(&mut self) {
-        self.changed = true;
+    /// Services by their ports, if that is another table than the last one. With `failing` it has those
+    /// Services and families alone that this holds for. Of two Services that name the same port, which no
+    /// API server takes, the first by name has it.
+    pub fn news(&mut self, failing: Option<&Selection<'_>>) -> Option<PortTable> {
+        let reduced = std::mem::replace(&mut self.reduced, failing.is_some());
+        if !(std::mem::take(&mut self.changed) || reduced || self.reduced) {
+            return None;
+        }
+        let table = self.table(failing.unwrap_or(&|_, _| true));
+        let is_new = self.given.as_ref() != Some(&table);
+        is_new.then(|| self.given.insert(table).clone())
     }
 
-    /// Services by their ports, if anything changed since the last call. Of two that name the same port,
-    /// which no API server takes, the first by name has it.
-    pub fn news(&mut self) -> Option<PortTable> {
-        std::mem::take(&mut self.changed).then(|| self.table())
-    }
-
-    fn table(&self) -> PortTable {
+    fn table(&self, has: &Selection<'_>) -> PortTable {
         let mut table = PortTable::new();
         for (service, (port, local)) in &self.ports {
-            if let Entry::Vacant(place) = table.entry(*port) {
+            let local =
+                Family::ALL.map(|family| local[family as usize].filter(|_| has(service, family)));
+            if let Entry::Vacant(place) = table.entry(*port)
+                && local.iter().any(Option::is_some)
+            {
                 place.insert(HealthPort {
                     service: service.clone(),
-                    local: *local,
+                    local,
                 });
             }
         }
@@ -159,11 +172,11 @@ mod tests {
         fn apply(&mut self, changes: Vec<Change>) -> bool {
             let applied = self.view.apply(changes);
             self.ports.follow(&self.view, &applied);
-            self.ports.news().is_some()
+            self.ports.news(None).is_some()
         }
 
         fn local(&self, port: u16) -> Option<[Option<u32>; FAMILIES]> {
-            self.ports.table().get(&port).map(|of| of.local)
+            self.ports.table(&|_, _| true).get(&port).map(|of| of.local)
         }
     }
 
@@ -214,6 +227,6 @@ mod tests {
         assert!(scene.apply(vec![Change::ServiceGone(api)]));
         assert_eq!(scene.local(30_501), Some([Some(0), None]));
         assert!(scene.apply(vec![service("web", None, &["10.96.0.7"])]));
-        assert!(scene.ports.table().is_empty());
+        assert!(scene.ports.table(&|_, _| true).is_empty());
     }
 }

@@ -133,7 +133,22 @@ impl Node {
                 self.pass(event, now, &mut effects);
             }
         }
+        self.steer_ports(now, &mut effects);
         effects
+    }
+
+    /// With each verdict, once the view is whole: a Service would lack endpoints before that, and an
+    /// answer behind its port.
+    fn steer_ports(&mut self, now: Mono, effects: &mut Effects) {
+        if !self.judge.facts.synced {
+            return;
+        }
+        let judged = effects.iter().rev().find_map(|effect| match effect {
+            Effect::Publish(judged) => Some(judged),
+            _ => None,
+        });
+        let table = judged.and_then(|of| self.setting.health_ports(&of.answers, now));
+        effects.extend(table.map(|table| Effect::HealthPorts(Arc::new(table))));
     }
 
     fn pass(&mut self, event: Event, now: Mono, effects: &mut Effects) {
@@ -144,7 +159,8 @@ impl Node {
         let Some(recorder) = &mut self.recorder else {
             return self.judge.step(event, directory, effects);
         };
-        recorder.note(&event, now, &self.judge, directory);
+        let followed = self.judge.ledger.outside.ids();
+        recorder.note((&event, followed), now, &self.judge, directory);
         let before = effects.len();
         self.judge.step(event, directory, effects);
         let mut shown = false;
@@ -221,7 +237,7 @@ impl Node {
         self.judge.drain.view()
     }
 
-    /// Which connections of the kernel's table come from outside, for a Service.
+    /// Selects the connections of the kernel's table that come from outside, to a Service.
     pub fn outsiders(&self) -> Outsiders {
         Outsiders::of(self.view(), self.judge.drain.ignored().clone())
     }

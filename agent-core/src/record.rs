@@ -127,12 +127,17 @@ impl Segment {
         now.since(self.began) >= PART_TIME || self.size() >= PART_SIZE
     }
 
-    /// Names the Services of a sample that this part does not know, or knows otherwise.
-    fn name(&mut self, sample: &KernelSample, directory: &dyn Directory, now: Mono) {
+    /// Names the Services of a sample, and those that the judge follows, that this part does not know, or knows otherwise.
+    fn name(
+        &mut self,
+        (sample, followed): (&KernelSample, impl Iterator<Item = u32>),
+        directory: &dyn Directory,
+        now: Mono,
+    ) {
         let counted = sample.counts.iter().map(|delta| delta.service);
         let sighted = sample.sightings.iter().map(|sighting| sighting.service);
         let sent = sample.peers.services();
-        let ids: BTreeSet<u32> = counted.chain(sighted).chain(sent).collect();
+        let ids: BTreeSet<u32> = counted.chain(sighted).chain(sent).chain(followed).collect();
         let mut services = Vec::new();
         for id in ids {
             let known = directory.service(id);
@@ -155,7 +160,7 @@ impl Recorder {
     /// Notes an event that is about to reach the judge.
     pub(crate) fn note(
         &mut self,
-        event: &Event,
+        (event, followed): (&Event, impl Iterator<Item = u32>),
         now: Mono,
         judge: &impl Serialize,
         directory: &dyn Directory,
@@ -167,7 +172,7 @@ impl Recorder {
             return;
         };
         if let Event::Sample(sample) = event {
-            part.name(sample, directory, now);
+            part.name((sample, followed), directory, now);
         }
         part.write(&EventLine::At(now, event));
     }

@@ -166,7 +166,8 @@ fn a_flushed_table_is_told_and_a_killed_agent_leaves_the_port() {
         return;
     };
     scene.balance();
-    scene.start_agent(&["--flap-dwell", "0"]);
+    // The list holds for the health port alone.
+    scene.start_agent(&["--flap-dwell", "0", "--healthz-allow-cidr", "127.0.0.1"]);
     scene.wait_proven();
     let address = scene.world.node_address(Family::V4);
     let ours = watch(&scene.world.outside, address);
@@ -271,8 +272,8 @@ fn empty(scene: &Scene, kind: &str, service: &str) -> String {
     saved
 }
 
-/// One Service's rules are gone: the node works, and its load balancer goes elsewhere. Beside it what is
-/// no fault of this Service here.
+/// One Service's rules are gone: the node works, and its load balancer goes elsewhere. Negative controls:
+/// another Service's rules, and a filter.
 #[test]
 fn a_service_that_is_broken_alone_is_told_at_its_port_alone() {
     let name = "health_ports::a_service_that_is_broken_alone";

@@ -1,5 +1,6 @@
 //! Absorbing a sample into the ledger: proofs first, then what failed after them.
 
+use std::collections::BTreeSet;
 use std::collections::btree_map::Entry as Place;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use agent_common::service::{FAMILIES, Family, SourceClass};
 use super::family::Entry;
 use super::{Ledger, SERVICES_TRACKED, Track};
 use crate::cause::Failure;
+use crate::cluster::ObjectName;
 use crate::evidence::{CountDelta, Directory, Sample, ServiceInfo, Sighting};
 use crate::limits::{DISPUTED, KEPT};
 use crate::peers::PeerSample;
@@ -44,7 +46,7 @@ impl Ledger {
             floor: if gap { at } else { at.minus(sample_gap) },
             before,
             proven: [false; FAMILIES],
-            proven_outside: Vec::new(),
+            proven_outside: BTreeSet::new(),
         };
         // A Service of real connections: those of the sentinel are probes, and strangers that dial it.
         let real = |id| directory.service(id).filter(|info| !info.sentinel);
@@ -52,10 +54,9 @@ impl Ledger {
         let counts = counts.filter_map(|delta| Some((delta, real(delta.service)?)));
         let counts: Vec<Counted<'_>> = counts.collect();
         self.absorb_proofs(sample, &counts, &mut look);
-        for (delta, info) in counts.iter().filter(|(_, info)| info.endpoints == 0) {
+        for (_, info) in counts.iter().filter(|(_, info)| info.endpoints == 0) {
             self.worked.lack_endpoints(info, at);
             self.worked_outside.lack_endpoints(info, at);
-            self.outside.lack_endpoints(delta.service);
             self.families[info.family as usize].excuse(info);
         }
         for (family, _) in self
@@ -138,7 +139,7 @@ impl Ledger {
                 SourceClass::External => {
                     self.worked_outside.note(info, look.at);
                     self.outside.prove((delta.service, info));
-                    look.proven_outside.push(delta.service);
+                    (look.proven_outside).insert((info.name.clone(), info.family));
                 }
                 SourceClass::Host => {}
             }
@@ -231,7 +232,7 @@ impl Ledger {
             // After a gap the ring holds what may have healed since.
             && at >= look.floor
             // Which of the two came first is not known.
-            && !look.proven_outside.contains(&sighting.service)
+            && !look.proven_outside.contains(&(info.name.clone(), info.family))
             && self.worked_outside.has(info, look.at)
         {
             let (path, client) = ((sighting.service, info), Some(sighting.client));
@@ -333,6 +334,6 @@ struct Look {
     before: Option<Mono>,
     /// Families with a proof in this look.
     proven: [bool; FAMILIES],
-    /// Ids with a proof of a client outside in this look.
-    proven_outside: Vec<u32>,
+    /// Services with a proof of a client outside in this look.
+    proven_outside: BTreeSet<(ObjectName, Family)>,
 }

@@ -26,7 +26,7 @@ const KEPT: usize = 256;
 const HOLD: Duration = Duration::from_secs(10);
 /// Maximum of that time.
 const LONGEST_HOLD: Duration = Duration::from_secs(300);
-/// After so long without a failure the next one is a first one.
+/// Time without a failure after which earlier ones are forgotten.
 const FORGIVEN: Duration = Duration::from_secs(900);
 
 /// Failures by the id of the Service port and family.
@@ -44,11 +44,11 @@ struct Run {
     n: u32,
     /// One of them counts whoever its client was: no policy makes it.
     certain: bool,
-    /// Clients that count once, those that did.
+    /// Clients whose failures count once, and were counted.
     clients: Vec<IpAddr>,
-    /// It is broken until then.
+    /// End of the time for which it is broken.
     until: Option<Mono>,
-    /// Number of times that it was, with less than [`FORGIVEN`] between.
+    /// Number of times that it was broken, with less than [`FORGIVEN`] between.
     times: u32,
 }
 
@@ -64,7 +64,7 @@ impl OutsidePaths {
         if self.0.get(&id).is_some_and(|run| !run.is_of(info)) {
             self.0.remove(&id);
         }
-        if self.0.len() >= KEPT && !self.0.contains_key(&id) && !self.make_room() {
+        if self.0.len() >= KEPT && !self.0.contains_key(&id) && !self.make_room(at) {
             return;
         }
         let run = self.0.entry(id).or_insert_with(|| Run {
@@ -80,7 +80,9 @@ impl OutsidePaths {
         });
         let held = run.until.is_some_and(|until| until > at);
         if at.since(run.last) > WINDOW {
+            let certain = held && run.certain;
             run.begin_anew(at);
+            run.certain = certain;
         }
         if run.n == 0 {
             run.first = at;
@@ -122,15 +124,17 @@ impl OutsidePaths {
         });
     }
 
-    /// The Service port has no endpoints any more.
-    pub(crate) fn lack_endpoints(&mut self, id: u32) {
-        self.0.remove(&id);
+    /// The Service ports that are followed.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u32> {
+        self.0.keys().copied()
     }
 
-    /// Drops the oldest run that broke nothing. Returns whether there was one.
-    fn make_room(&mut self) -> bool {
-        let idle = self.0.iter().filter(|(_, run)| run.until.is_none());
-        let oldest = idle.min_by_key(|(_, run)| run.last).map(|(id, _)| *id);
+    /// Drops the oldest run that keeps nobody away and began before `at`. Returns whether there was one.
+    fn make_room(&mut self, at: Mono) -> bool {
+        let is_idle = |run: &Run| run.last < at && run.until.is_none_or(|until| until <= at);
+        let idle = self.0.iter().filter(|(_, run)| is_idle(run));
+        let oldest = idle.min_by_key(|(_, run)| (run.times > 0, run.last));
+        let oldest = oldest.map(|(id, _)| *id);
         oldest.is_some_and(|id| self.0.remove(&id).is_some())
     }
 
@@ -139,11 +143,13 @@ impl OutsidePaths {
         self.0.clear();
     }
 
-    /// Forgets what was long ago, and ids that stand for something else now.
+    /// Forgets failures of long ago, and of Service ports that are gone or have no endpoints: one that is
+    /// made anew may have its id again.
     pub(crate) fn forget(&mut self, now: Mono, directory: &dyn Directory) {
         self.0.retain(|id, run| {
             let info = directory.service(*id);
-            now.since(run.last) <= FORGIVEN && info.is_some_and(|info| run.is_of(&info))
+            let stands = info.is_some_and(|info| run.is_of(&info) && info.endpoints > 0);
+            now.since(run.last) <= FORGIVEN && stands
         });
     }
 
@@ -339,11 +345,11 @@ mod tests {
         paths.forget(second(3), &Known(&[(WEB, "api")]));
         assert!(!is_broken(&paths, 3), "the id is another Service's");
         fail(&mut paths, &[4, 5, 6]);
-        paths.lack_endpoints(WEB);
-        assert!(!is_broken(&paths, 6));
+        paths.forget(second(6), &Known(&[]));
+        assert!(!is_broken(&paths, 6), "it is gone");
     }
 
-    /// Whoever comes late finds room, but not that of a Service that is broken.
+    /// A late failure finds room, but not that of a Service that is broken, or failed just now.
     #[test]
     fn places_are_bounded() {
         let mut paths = OutsidePaths::default();
@@ -353,7 +359,20 @@ mod tests {
             paths.fail((id, &info("api")), (1, None), second(3), &limits);
         }
         assert_eq!(paths.0.len(), KEPT);
-        assert!(is_broken(&paths, 3));
+        assert!(!paths.0.contains_key(&1_999), "all of one moment");
+        paths.fail((1_999, &info("api")), (1, None), second(4), &limits);
+        assert_eq!(paths.0.len(), KEPT);
+        assert!(is_broken(&paths, 4) && paths.0.contains_key(&1_999));
+        // The hold is over: there is room.
+        let mut paths = OutsidePaths::default();
+        for id in 0..KEPT as u32 {
+            for at in 1..4 {
+                paths.fail((id, &info("api")), (1, None), second(at), &limits);
+            }
+        }
+        paths.fail((1_999, &info("api")), (1, None), second(12), &limits);
+        assert!(!paths.0.contains_key(&1_999), "all are broken");
+        paths.fail((1_999, &info("api")), (1, None), second(14), &limits);
         assert!(paths.0.contains_key(&1_999));
     }
 }

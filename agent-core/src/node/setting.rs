@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_common::service::{FAMILIES, Family};
 
 use crate::cause::Failure;
 use crate::cluster::{Change, EndpointFacts, ObjectName};
-use crate::effect::{Effect, Effects, Notice};
+use crate::effect::{Answers, Effect, Effects, Notice};
 use crate::event::{Event, Facts, Successor, ViewUpdate};
 use crate::evidence::{Sighting, ip_of};
 use crate::expect::node::{ECHO_SERVICE, address};
@@ -19,6 +20,9 @@ use crate::plan::Planner;
 use crate::programming::{Programming, deliveries};
 use crate::time::{Mono, Wall};
 use crate::view::{Applied, ClusterView};
+
+/// Silence of the view's source after which health check node ports are left to the proxy.
+const LEFT_TO_PROXY: Duration = Duration::from_secs(5);
 
 /// State of the view beside its objects.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +35,6 @@ pub struct ViewState {
     pub changed: Option<Mono>,
     /// Changes of objects so far.
     pub changes: u64,
-    silent: bool,
     unknown_claims: Option<ObjectName>,
 }
 
@@ -42,6 +45,8 @@ pub(super) struct Setting {
     pub(super) planner: Planner,
     pub(super) rivals: Rivals,
     health_ports: HealthPorts,
+    /// The source of the view has not reported what happens since then.
+    silent_since: Option<Mono>,
     programming: Programming,
     own_ports: Vec<u16>,
     /// Frontends that several claim.
@@ -69,6 +74,7 @@ impl Setting {
             view: ClusterView::new(),
             rivals: Rivals::default(),
             health_ports: HealthPorts::default(),
+            silent_since: None,
             programming: Programming::default(),
             own_ports,
             claims: 0,
@@ -154,12 +160,11 @@ impl Setting {
         let new = new.filter(|problem| !known.contains(problem));
         effects.extend(new.map(|problem| Effect::Log(Notice::ViewProblem(problem.clone()))));
         self.state.ignored = update.ignored;
-        if std::mem::replace(&mut self.state.silent, update.silent) != update.silent {
-            self.health_ports.renew();
-        }
+        let before = self.silent_since.filter(|_| update.silent);
+        self.silent_since = before.or(update.silent.then_some(now));
         self.state.unknown_claims = update.unknown_claims;
         if update.changes.is_empty() {
-            return self.steer_ports(effects);
+            return;
         }
         self.state.changes += update.changes.len() as u64;
         self.state.changed = Some(now);
@@ -170,27 +175,21 @@ impl Setting {
                 .follow(&self.view, &applied, &rule.service, &sentinel);
         }
         self.health_ports.follow(&self.view, &applied);
-        self.steer_ports(effects);
         self.plan(&applied, update.received, now, effects);
         if self.searched.is_none() {
             self.search(effects);
         }
     }
 
-    /// Before the view is whole a Service would lack some of its endpoints. While its source is silent they
-    /// are those of then: the Services' proxy, which may not be cut off, answers.
-    fn steer_ports(&mut self, effects: &mut Effects) {
-        if !self.view.is_synced() {
-            return;
-        }
-        if let Some(table) = self.health_ports.news() {
-            let table = if self.state.silent {
-                PortTable::new()
-            } else {
-                table
-            };
-            effects.push(Effect::HealthPorts(Arc::new(table)));
-        }
+    /// Services whose health check node ports are answered here, if they are others than before. While
+    /// the source of the view is silent their endpoints are those of then, and the proxy may not be cut
+    /// off: it answers for those that this node does not refuse.
+    pub(super) fn health_ports(&mut self, answers: &Answers, now: Mono) -> Option<PortTable> {
+        let silent = |since| now.since(since) >= LEFT_TO_PROXY;
+        let refused = |service: &ObjectName, family| !answers.serve(service, family);
+        let is_left = self.silent_since.is_some_and(silent);
+        self.health_ports
+            .news(if is_left { Some(&refused) } else { None })
     }
 
     /// Nothing is planned before the view is whole: what it does not know yet must not be taken out
@@ -334,7 +333,7 @@ impl Setting {
         }
         Some(Box::new(Facts {
             synced: self.view.is_synced(),
-            silent: self.state.silent,
+            silent: self.silent_since.is_some(),
             node: self.view.node().cloned(),
             families: Family::ALL.map(|family| self.planner.has_frontends(family)),
             missing: self.planner.missing(),

@@ -41,7 +41,7 @@ impl Paper {
         if !report.answers.broken_services.is_empty() {
             let text = format!(
                 "connections from outside to {} fail on this node, and worked before: 503 at the health \
-                 check node port, unless it is held back",
+                 check node port, where they have one, unless it is held back",
                 report.answers.broken_services.join(", ")
             );
             self.wrapped(Ink::Warn, 0, &sentence(&text));

@@ -184,15 +184,15 @@ pub struct HealthzArgs {
     /// Range of ports at which load balancers ask about a Service with externalTrafficPolicy Local
     /// (its healthCheckNodePort): FIRST-LAST; "none" leaves all of them to kube-proxy or Cilium
     ///
-    /// They are answered where connections are steered, for those who may ask /healthz. The default
-    /// is the API server's range of node ports, where nothing but Services has a port.
+    /// They are answered where connections are steered, for everyone: --healthz-allow-cidr holds for
+    /// /healthz and /livez alone, as kube-proxy's ports are open too. The default is the API server's range of node ports, where nothing but Services has a port.
     #[arg(long, value_name = "RANGE", default_value = "30000-32767", value_parser = port_range)]
     pub health_check_node_ports: OrNone<PortRange>,
 
-    /// Whether load balancers may put a header of the PROXY protocol before their questions
+    /// Whether load balancers may put a header of the PROXY protocol before their requests
     ///
-    /// Both versions, at the healthz port and at health check node ports. Questions without one are
-    /// answered as well; what the header says is not used.
+    /// Both versions, at the healthz port and at health check node ports. Requests without one are
+    /// answered as well; the header's content is not used.
     #[arg(long, value_name = "MODE", default_value = "off")]
     pub health_check_proxy_protocol: Switch,
 

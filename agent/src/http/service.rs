@@ -1,5 +1,5 @@
-//! Health check node ports of Services, as kube-proxy 1.36 serves them: whatever is asked there, by any
-//! method, is answered about the Service whose port was dialled.
+//! Health check node ports of Services, as kube-proxy 1.36 serves them: every request there, by any path
+//! and method, gets the answer about the Service whose port was dialled.
 
 use std::sync::Arc;
 
@@ -78,6 +78,10 @@ mod tests {
             service: ObjectName::new("shop", "api"),
             local: [Some(1), None],
         };
+        let both = HealthPort {
+            service: ObjectName::new("shop", "both"),
+            local: [Some(1), Some(3)],
+        };
         let broken = broken
             .iter()
             .map(|name| (ObjectName::new("shop", name), Family::V4));
@@ -85,7 +89,7 @@ mod tests {
             broken_services: broken.collect(),
             ..Answers::before_the_first()
         };
-        let ports = PortTable::from([(30_500, port), (30_501, v4_alone)]);
+        let ports = PortTable::from([(30_500, port), (30_501, v4_alone), (30_502, both)]);
         ServiceState {
             answers: watch::Sender::new(Arc::new(answers)).subscribe(),
             ports: watch::Sender::new(Arc::new(ports)).subscribe(),
@@ -114,7 +118,7 @@ mod tests {
     #[case::plain_v4("192.0.2.10:30500", 200, "2")]
     #[case::no_endpoint_of_its_family("[2001:db8::10]:30500", 503, "0")]
     #[case::not_of_its_family("[2001:db8::10]:30501", 404, "")]
-    #[case::nobodys("192.0.2.10:30502", 404, "")]
+    #[case::nobodys("192.0.2.10:30503", 404, "")]
     #[tokio::test]
     async fn who_is_dialled_is_answered_for(
         #[case] dialled: &str,
@@ -128,15 +132,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_service_that_is_broken_is_503_alone() {
-        let state = state(&["web"]);
+        let state = state(&["web", "both"]);
         let (status, weight, body) = ask(&state, "192.0.2.10:30500").await;
         assert_eq!((status, &*weight), (503, "2"));
         assert_eq!(body, BODY.replace("true", "false"));
         assert_eq!(ask(&state, "192.0.2.10:30501").await.0, 200);
+        let of_v6 = ask(&state, "[2001:db8::10]:30502").await;
+        assert_eq!((of_v6.0, &*of_v6.1), (200, "3"), "it fails in IPv4 alone");
+        assert_eq!(ask(&state, "192.0.2.10:30502").await.0, 503);
         let page = state.metrics.encode();
         for code in ["200", "503"] {
             let line = format!(
-                "pathproof_healthz_requests_total{{endpoint=\"service\",code=\"{code}\"}} 1"
+                "pathproof_healthz_requests_total{{endpoint=\"service\",code=\"{code}\"}} 2"
             );
             assert!(page.contains(&line), "{page}");
         }

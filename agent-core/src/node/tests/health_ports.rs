@@ -6,6 +6,8 @@ use super::scene::{Effects, Scene};
 use super::world::{service, slice};
 use crate::cluster::{Change, Protocol};
 use crate::effect::Effect;
+use crate::event::Event;
+use crate::plan::Installed;
 
 /// The ports of the last table among the effects.
 fn steered(effects: &Effects) -> Option<Vec<u16>> {
@@ -29,16 +31,44 @@ fn balanced() -> Vec<Change> {
     ]
 }
 
-/// The Service's proxy may receive changes that this agent does not.
+/// The Service's proxy may receive changes that this agent does not; it knows nothing of the datapath.
 #[test]
-fn while_the_source_is_silent_the_proxy_answers() {
+fn while_the_source_is_silent_the_proxy_answers_unless_the_node_fails() {
     let mut scene = Scene::probed();
+    scene.later(11_000);
     assert_eq!(steered(&scene.view(balanced())), Some(vec![30_999]));
-    assert_eq!(steered(&scene.later(1_000).source(true)), Some(vec![]));
-    assert_eq!(steered(&scene.later(1_000).source(true)), None);
-    let effects = scene.later(1_000).source(false);
+    assert_eq!(steered(&scene.source(true)), None);
+    assert_eq!(steered(&scene.later(4_900).idle()), None, "a moment");
+    assert_eq!(steered(&scene.later(100).idle()), Some(vec![]));
+    assert_eq!(steered(&scene.later(100).idle()), None);
+    let effects = scene.fault();
+    assert_eq!(effects.statuses(), [503, 503]);
     assert_eq!(steered(&effects), Some(vec![30_999]));
+    assert_eq!(steered(&scene.later(100).source(false)), None);
+    assert_eq!(steered(&scene.idle()), None);
+}
+
+#[test]
+fn what_comes_with_the_sources_return_is_answered_for() {
+    let mut scene = Scene::probed();
+    scene.view(balanced());
     scene.source(true);
+    assert_eq!(steered(&scene.later(5_000).idle()), Some(vec![]));
     let effects = scene.view(vec![slice("web", Protocol::Tcp, &["10.2.0.1"])]);
-    assert_eq!(steered(&effects), Some(vec![30_999]), "back with a change");
+    assert_eq!(steered(&effects), Some(vec![30_999]));
+}
+
+/// An answer stands behind a port before it is steered.
+#[test]
+fn nothing_is_answered_before_the_first_verdict_on_the_whole_view() {
+    let mut scene = Scene::with(|_, _| ());
+    let effects = scene.view(balanced());
+    assert_eq!(steered(&effects), None, "not whole");
+    let effects = scene.view(vec![Change::Synced]);
+    assert_eq!(steered(&effects), None, "the maps are not read");
+    let effects = scene.feed(Event::Installed(Installed::default()));
+    assert_eq!(steered(&effects), Some(vec![30_999]));
+    let is = |of: fn(&Effect) -> bool| effects.0.iter().position(of);
+    let published = is(|effect| matches!(effect, Effect::Publish(_)));
+    assert!(published < is(|effect| matches!(effect, Effect::HealthPorts(_))));
 }

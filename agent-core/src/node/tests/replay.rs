@@ -1,13 +1,16 @@
 //! A recording drives the same judge: its events come to the same verdicts.
 
 use agent_common::evidence::Outcome;
+use agent_common::service::SourceClass;
 
 use super::scene::*;
 use super::world::*;
 use crate::cause::{Failure, State};
+use crate::cluster::Protocol;
 use crate::event::{Event, KernelSample, Service};
 use crate::evidence::Directory as _;
 use crate::node::{Judge, Node};
+use crate::replay::replay;
 use crate::verdict::LastVerdict;
 
 /// The judge as a recording holds it.
@@ -113,4 +116,26 @@ fn recorded_facts_are_judged_like_those_of_the_view() {
     let effects = Effects(replay.step(Event::Facts(facts), ms(PROBED)));
     assert_eq!(effects.statuses(), [503, 200]);
     assert_eq!(replay.sentinel().unwrap().condition(), live.condition());
+}
+
+/// A Service that failed loses its endpoints, and no sample names it after that.
+#[test]
+fn services_that_are_followed_are_named_as_they_change() {
+    let mut scene = Scene::probed();
+    for outcome in [Outcome::Proven, Outcome::Leaked, Outcome::Leaked] {
+        let mut delta = delta(scene.id("web"), &[Outcome::Arrived, outcome]);
+        delta.class = SourceClass::External;
+        scene.later(600).sample(KernelSample {
+            counts: vec![delta],
+            ..KernelSample::default()
+        });
+    }
+    assert_eq!(scene.node.judge().ledger.outside.ids().count(), 1);
+    scene.view(vec![slice("web", Protocol::Tcp, &[])]);
+    for _ in 0..130 {
+        scene.later(1_000).idle();
+    }
+    assert_eq!(scene.node.judge().ledger.outside.ids().count(), 0);
+    let replayed = replay(&scene.node.recording(), None).unwrap();
+    assert_eq!(replayed.differs, None);
 }
