@@ -196,7 +196,7 @@ pub struct ServiceAnswer {
     pub body: String,
 }
 
-/// The answer about a Service to who asks in one family; `None` where it is not served in it. `healthy`
+/// Answer about a Service in one family; `None` where it is not served in it. `healthy`
 /// says whether the datapath is; whether the node is eligible does not count (KEP-3836: connections of a
 /// load balancer go to ready endpoints, whose own shutdown makes them unready).
 pub fn of_service(port: &HealthPort, family: Family, healthy: bool) -> Option<ServiceAnswer> {

@@ -158,7 +158,7 @@ pub struct SliceFacts {
     /// The rotator's count of the cluster's nodes, as text: the annotation
     /// [`FLEET`](crate::brake::FLEET).
     pub fleet: Option<Box<str>>,
-    /// What made the control plane change it happened then: the annotation
+    /// Time of the event for which the control plane last changed its endpoints: the annotation
     /// `endpoints.kubernetes.io/last-change-trigger-time`. Pods' readiness has whole seconds.
     pub triggered: Option<Wall>,
 }

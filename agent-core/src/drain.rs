@@ -252,7 +252,7 @@ impl DrainView {
         self.open.known(self.since.is_some(), now)
     }
 
-    /// The answer to who waits for open connections too, where no new one comes.
+    /// Answer where no new connection comes, to a caller that waits for open ones too.
     fn tell_open(&self, quiet: String, now: Mono) -> (Reason, String) {
         let idle = Spoken(IDLE);
         match self.open_connections(now) {

@@ -72,7 +72,7 @@ pub enum Event {
     /// Whether the kernel's reasons for drops are read now: the answer to
     /// [`Effect::WatchDrops`](super::effect::Effect).
     DropWatch(DropWatch),
-    /// Open connections from outside were counted, or why not: the answer to
+    /// A count of open connections from outside, or the reason why there is none: the answer to
     /// [`Effect::CountOpen`](super::effect::Effect).
     #[serde(skip)]
     Open(Result<OpenConnections, String>),

@@ -244,8 +244,8 @@ impl Shape {
         matches!(self.replacement(), Some(Told::Yes | Told::Unknown))
     }
 
-    /// Why connections from outside may not be in the kernel's connection table, where they may not:
-    /// what Cilium or an unknown program translates is not.
+    /// Reason why the kernel's connection table may lack connections from outside, if it may: those that
+    /// Cilium or an unknown program translates are not there.
     pub fn hides_outsiders(&self) -> Option<String> {
         let outside = |path: &&PathShape| path.path == SourceClass::External;
         let mut paths = self.paths.iter().filter(outside);

@@ -1,6 +1,6 @@
-//! The listeners and what they answer: `health` what load balancers and kubelet ask, `service`
-//! what load balancers ask about one Service, `admin` what people, Prometheus and `pathproof status` ask,
-//! `serve` the connections under all.
+//! The listeners and their answers: `health` for load balancers and kubelet, `service` for load
+//! balancers that ask about one Service, `admin` for people, Prometheus and `pathproof status`; `serve` has
+//! the connections under all.
 //!
 //! Nothing here decides anything: answers and reports are computed ahead elsewhere and published;
 //! no request changes state.

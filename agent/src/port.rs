@@ -151,7 +151,7 @@ pub(crate) struct SteeredServices {
 }
 
 impl SteeredServices {
-    /// These are the Services now.
+    /// Replaces the Services that are steered.
     pub(crate) fn follow(&mut self, table: &Arc<PortTable>) {
         // Before connections come that are to find it.
         self.table.send_replace(Arc::clone(table));

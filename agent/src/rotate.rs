@@ -221,7 +221,7 @@ impl Rotator {
     }
 
     /// Withdraws nodes from load balancers and gives them back, as long as we lead. A Node that was
-    /// written meanwhile is looked at again.
+    /// written meanwhile is read again.
     async fn withdraw(&self, steps: &[Step]) -> Result<(), Trouble> {
         for step in steps {
             if !self.candidate.leads(clock::mono()) {

@@ -191,7 +191,7 @@ fn kube_proxy_mean(scene: &Scene) -> Option<f64> {
     Some(of("sum") / of("count")).filter(|mean| mean.is_finite())
 }
 
-/// What the agent's metrics have of it, for the reader of a failure.
+/// The agent's metrics of it, for the reader of a failure.
 fn measured(scene: &Scene) -> String {
     let text = scene.agent().metrics().expect("metrics");
     let lines = text

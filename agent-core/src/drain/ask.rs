@@ -21,7 +21,7 @@ pub enum Until {
     /// No new connection comes from outside.
     #[default]
     New,
-    /// The same, and none is in use any more.
+    /// No new connection comes, and no open one is in use.
     Open,
 }
 
@@ -102,7 +102,7 @@ impl Ask {
     }
 }
 
-/// Reads what is waited for.
+/// Reads the condition that a caller waits for.
 ///
 /// # Errors
 /// It is neither `new` nor `open`.

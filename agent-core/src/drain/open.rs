@@ -13,11 +13,11 @@ use crate::expect::node::address;
 use crate::time::{Mono, Spoken};
 use crate::view::ClusterView;
 
-/// A connection over which nothing was sent for so long is idle.
+/// Time without a packet after which a connection is idle.
 pub const IDLE: Duration = Duration::from_secs(10);
-/// They are counted this often, while the node leaves.
+/// Interval of counts while the node leaves.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
-/// A count that is older says nothing.
+/// Maximum age of a count that is used.
 const OLD: Duration = Duration::from_secs(5);
 
 /// A connection of the table that was translated, as its client began it.
@@ -38,10 +38,10 @@ pub struct OpenConnections {
     pub idle: u64,
 }
 
-/// Which flows come from outside, for a Service.
+/// Selects the flows that come from outside, to a Service.
 #[derive(Clone, Debug, Default)]
 pub struct Outsiders {
-    /// Where those outside dial Services: the node's addresses, external IPs, load balancers' IPs.
+    /// Addresses at which clients outside dial Services: the node's addresses, external IPs, load balancers' IPs.
     entrances: BTreeSet<Address>,
     node: NodeContext,
     ignored: ProbeRanges,

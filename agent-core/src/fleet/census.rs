@@ -101,7 +101,7 @@ impl Census {
         }
     }
 
-    /// Whether the node bears the label that withdraws it, at this version of the object.
+    /// Whether the node has the label that withdraws it, at this version of the object.
     pub fn exclude(&mut self, node: &str, excluded: Excluded, version: &str) {
         if let Some(member) = self.nodes.get_mut(node) {
             (member.excluded, member.version) = (excluded, version.into());

@@ -1,8 +1,8 @@
 //! Which nodes the rotator withdraws from load balancers that ask nothing (MetalLB, kube-vip, the cloud's
 //! list of targets), by the label that these read. Nothing here reads a cluster.
 //!
-//! The label's value says whose it is: what a person or another tool set is never taken off, and counts
-//! for nothing here. In doubt a label of ours is taken off: of a node whose agent fell silent, too.
+//! The label's value names its owner: a label that a person or another tool set is never taken off, and does
+//! not count here. In doubt a label of ours is taken off: of a node whose agent fell silent, too.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub const VALUE: &str = "pathproof";
 /// A node must have been sound for this long before it comes back.
 const BACK: Duration = Duration::from_secs(30);
 
-/// Whether a node bears the label.
+/// Whether a node has the label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Excluded {
     /// It does not.
@@ -41,10 +41,10 @@ impl Excluded {
     }
 }
 
-/// When nodes are withdrawn.
+/// Limits of withdrawals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// A node that fails for so long.
+    /// Time for which a node must fail before it is withdrawn.
     pub after: Duration,
     /// At most so many of the nodes that are counted, in percent; one in any case.
     pub share: u32,
@@ -93,7 +93,7 @@ impl Census {
         steps
     }
 
-    /// Nodes that bear our label.
+    /// Nodes that have our label.
     pub fn withdrawn(&self) -> usize {
         let ours = |member: &&Member| member.excluded == Excluded::Ours;
         self.nodes.values().filter(ours).count()
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(steps(&census, 60), [set("n0")]);
     }
 
-    /// Nobody knows how it is.
+    /// Its state is unknown.
     #[test]
     fn a_node_whose_agent_fell_silent_comes_back() {
         let mut census = cluster(5, &[]);

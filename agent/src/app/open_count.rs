@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use crate::datapath::flows;
 
-/// A count, or why there is none.
+/// A count, or the reason why there is none.
 pub(super) type Counted = Result<OpenConnections, String>;
 
 /// One count at a time.

@@ -14,7 +14,7 @@ use agent_core::cluster::ObjectName;
 
 const WITHDRAWAL: &str = "Withdrawal";
 
-/// How nodes that fail are withdrawn.
+/// Way of withdrawing nodes that fail.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Withdraw {
     /// Not at all

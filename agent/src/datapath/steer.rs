@@ -83,7 +83,7 @@ pub struct Steering {
 impl Steering {
     /// Attaches the program behind those that stand: its choice counts from now on. The first look
     /// at who else listens at `port` was taken before. Connections to Services' health check node ports
-    /// go to the listener `services`, once it is told which these are.
+    /// go to the listener `services`, once [`ServicePorts::set`] has named them.
     ///
     /// If a predecessor or the port's owner answers load balancers already, their connections stay
     /// there until [`Steering::answer`].

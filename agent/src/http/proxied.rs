@@ -1,7 +1,7 @@
 //! The PROXY protocol's header ([versions 1 and 2]) before a request: a load balancer that was told to
 //! speak it to a Service's ports may put it before its health checks too ([kubernetes #121819]).
 //!
-//! Its content is not used: who may ask is decided by who has connected.
+//! Its content is not used: the connection's own source decides about access.
 //!
 //! [versions 1 and 2]: https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt
 //! [kubernetes #121819]: https://github.com/kubernetes/kubernetes/issues/121819

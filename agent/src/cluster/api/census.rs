@@ -78,7 +78,7 @@ impl Nodes {
         census.withdrawals(rule, silent.is_some(), now)
     }
 
-    /// Nodes that bear our label.
+    /// Nodes that have our label.
     pub fn withdrawn(&self) -> usize {
         self.known.lock().0.withdrawn()
     }

@@ -1,4 +1,4 @@
-//! What is counted where it happens.
+//! Counters and histograms that are filled one event at a time.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) fn programmed() -> [Programmed; 2] {
 }
 
 #[test]
-fn what_is_counted_one_by_one_is_exposed() {
+fn events_that_are_counted_one_by_one_are_exposed() {
     let metrics = Metrics::new();
     metrics.record_probe(&probe(), "passed");
     metrics.record_rotation(Family::V4, Duration::from_secs(3));
