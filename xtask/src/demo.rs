@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 
-use crate::tally::Tally;
+use crate::tally::{Counted, Tally};
 use crate::{host, image, run, setup_cluster};
 
 #[derive(Debug, clap::Args)]
@@ -51,16 +51,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// A minute, with the agent that the tests use.
-pub(crate) fn for_ci() -> Result<Tally> {
+pub(crate) fn for_ci() -> Result<Counted> {
     if !host::is_root() {
-        println!("the demo is skipped: it needs root");
-        return Ok(Tally::SKIPPED);
+        return Ok(Counted::skip("demo", "needs root"));
     }
     host::install_world("the demo")?;
     let agent = run::build_program("pathproof", "pathproof", "dev")?;
     let demo = run::build_program("node-tests", "demo", "dev")?;
     run::run_through_interrupts(host::as_root(demo)?.arg("--agent").arg(agent))?;
-    Ok(Tally::PASSED)
+    Ok(Tally::PASSED.into())
 }
 
 /// Whether it plays on a real node.

@@ -23,11 +23,6 @@ impl Tally {
         failed: 1,
         skipped: 0,
     };
-    pub(crate) const SKIPPED: Tally = Tally {
-        passed: 0,
-        failed: 0,
-        skipped: 1,
-    };
 }
 
 impl AddAssign for Tally {
@@ -75,6 +70,19 @@ impl From<Tally> for Counted {
 }
 
 impl Counted {
+    /// A step of CI that cannot run on this machine; prints why.
+    pub(crate) fn skip(step: &str, why: &str) -> Self {
+        println!("SKIPPED  {step}: {why}");
+        Self {
+            tally: Tally {
+                skipped: 1,
+                ..Tally::default()
+            },
+            skipped: vec![format!("{step}: {why}")],
+            ..Self::default()
+        }
+    }
+
     /// Whether every failure has a name.
     pub(crate) fn is_whole(&self) -> bool {
         !self.died && self.failed.len() == self.tally.failed
@@ -137,6 +145,12 @@ impl Reader {
                 .and_then(|l| l.strip_suffix(" ... FAILED"))
             {
                 self.failed.push(test.to_owned());
+            }
+            let ignored = line
+                .strip_prefix("test ")
+                .and_then(|l| l.split_once(" ... ignored"));
+            if let Some((test, _)) = ignored {
+                self.reasons.push(format!("{test}: ignored"));
             }
             self.open += usize::from(is_start(line));
             self.panic(line);
@@ -268,6 +282,16 @@ mod tests {
             !shown.contains("noise") && shown.contains("test nodeport ... ok"),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn an_ignored_test_is_named() {
+        let (tally, skipped, _) = read(
+            "running 1 test\ntest src/a.rs - b (line 7) ... ignored\n\
+             test result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out",
+        );
+        assert_eq!(tally.skipped, 1);
+        assert_eq!(skipped, ["src/a.rs - b (line 7): ignored"]);
     }
 
     #[test]

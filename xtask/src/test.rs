@@ -424,6 +424,7 @@ fn report(steps: &[Step]) -> Counted {
             counted.tally
         );
         sum.tally += counted.tally;
+        sum.skipped.extend_from_slice(&counted.skipped);
         sum.unsteady.extend_from_slice(&counted.unsteady);
         sum.panics.extend_from_slice(&counted.panics);
     }

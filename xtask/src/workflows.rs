@@ -25,8 +25,8 @@ pub(crate) fn for_ci() -> Result<Counted> {
     let folder = match ACTIONLINT.ready() {
         Ok(folder) => folder,
         Err(error) => {
-            println!("SKIPPED  workflows: actionlint cannot be built ({error:#})");
-            return Ok(Tally::SKIPPED.into());
+            let why = format!("actionlint cannot be built ({error:#})");
+            return Ok(Counted::skip("workflows", &why));
         }
     };
     run::run(
