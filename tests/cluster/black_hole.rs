@@ -73,7 +73,7 @@ fn a_black_holed_api_server_suspends_misrouted_connections_alone() {
     let changes = watch.changes();
     assert!(
         changes.iter().all(|change| change.codes.healthz != 503),
-        "{changes:?}"
+        "false 503: {changes:?}"
     );
     // Every other failure still counts.
     let flush = "flush chain ip kube-proxy services\nflush chain ip6 kube-proxy services\n";

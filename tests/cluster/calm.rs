@@ -42,7 +42,7 @@ impl Calm {
         let seen = changes
             .iter()
             .any(|change| bad(change.codes.healthz) || bad(change.codes.livez));
-        assert!(!seen, "503 after {after}: {changes:?}");
+        assert!(!seen, "false 503 after {after}: {changes:?}");
         let theirs = self.theirs.changes().into_iter();
         let theirs: BTreeSet<String> = theirs
             .filter(|change| change.at > self.since)

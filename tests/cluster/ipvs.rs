@@ -105,7 +105,7 @@ fn assert_never_503(watch: &Watch, what: &str) {
     let changes = watch.changes();
     assert!(
         changes.iter().all(|change| change.codes.healthz != 503),
-        "{what}: {changes:?}"
+        "false 503, {what}: {changes:?}"
     );
 }
 

@@ -115,7 +115,9 @@ fn a_killed_agent_leaves_the_port_as_it_was() {
         watch
             .changes()
             .iter()
-            .all(|change| change.codes.healthz != 503)
+            .all(|change| change.codes.healthz != 503),
+        "false 503: {:?}",
+        watch.changes()
     );
 }
 

@@ -187,7 +187,7 @@ fn a_tenant_who_claims_what_is_probed_takes_no_node_out(
     let changes = watch.changes();
     assert!(
         changes.iter().all(|change| sound(change.codes)),
-        "{changes:?}"
+        "false 503: {changes:?}"
     );
 
     // The other lanes go on judging. Node ports that are refused alone are no fault for certain.
@@ -281,7 +281,7 @@ fn a_tenant_who_claims_anothers_cluster_ip_touches_no_verdict(#[case] mode: Mode
     let changes = watch.changes();
     assert!(
         changes.iter().all(|change| change.codes.healthz != 503),
-        "{changes:?}"
+        "false 503: {changes:?}"
     );
     scene.wait_contested_event("demo/web and shop/claim claim");
     scene.serve("api-1");
@@ -332,7 +332,7 @@ fn a_node_of_which_everything_is_claimed_is_not_blind(#[case] mode: Mode) {
     let changes = watch.changes();
     assert!(
         changes.iter().all(|change| change.codes.healthz != 503),
-        "{changes:?}"
+        "false 503: {changes:?}"
     );
     match mode {
         Mode::Nftables => {

@@ -146,7 +146,8 @@ impl Scene {
 fn never_503(watch: &Watch) {
     let changes = watch.changes();
     let is_503 = |change: &&node_tests::watch::Change| change.codes.healthz == 503;
-    assert!(changes.iter().find(is_503).is_none(), "{changes:?}");
+    let first = changes.iter().find(is_503);
+    assert!(first.is_none(), "false 503: {changes:?}");
 }
 
 /// Losses of coverage, by name.

@@ -441,5 +441,5 @@ pub fn assert_never_503(watch: &Watch) {
     let bad = changes
         .iter()
         .any(|change| change.codes.healthz == 503 || change.codes.livez == 503);
-    assert!(!bad, "503 was answered: {changes:?}");
+    assert!(!bad, "false 503: {changes:?}");
 }

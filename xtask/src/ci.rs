@@ -12,7 +12,8 @@ use anyhow::{Result, bail};
 use crate::tally::{Counted, Tally};
 use crate::tools::{CARGO_DENY, TYPOS};
 use crate::{
-    ahead, build_ebpf, demo, fuzz, gen_docs, image, run, setup_ebpf, storm, test, tidy, workflows,
+    ahead, build_ebpf, demo, excused, fuzz, gen_docs, image, run, setup_ebpf, storm, test, tidy,
+    workflows,
 };
 
 #[derive(Debug, clap::Args)]
@@ -89,6 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     // Its last part is what the last step built, or waited for.
     ahead.map(JoinHandle::join);
+    let kept = excused::keep(&unsteady, &panics)?;
     for panic in panics {
         println!("\n{panic}");
     }
@@ -97,7 +99,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         println!("UNLISTED     {skip}: CI accepts the skips of .ci/skips.txt alone");
     }
     for test in unsteady {
-        println!("UNSTEADY     {test} failed beside others and passed alone: mend it");
+        let kept = kept.display();
+        println!("UNSTEADY     {test} failed beside others and passed alone: mend it ({kept})");
     }
     println!("{sum}");
     // The closing line stays the last one: what failed was said above.

@@ -11,6 +11,7 @@ mod dashboard_picture;
 mod debian;
 mod demo;
 mod ebpf;
+mod excused;
 mod fuzz;
 mod gen_docs;
 mod go;

@@ -14,8 +14,8 @@ pub(crate) fn run(rest: &Rest) -> Result<()> {
 }
 
 /// Two minutes in all. Of the fixed seed a fault has to be judged. The day's seed is another storm
-/// every day, and its faults may all be ones that cannot be judged. It is played once more where it
-/// fails, since nobody played it before: what fails twice is wrong.
+/// every day, and its faults may all be ones that cannot be judged. A storm that fails is not played
+/// again: a second run could excuse a false 503.
 pub(crate) fn for_ci() -> Result<Counted> {
     if !host::is_root() {
         return Ok(Counted::skip("storm", "needs root"));
@@ -23,11 +23,7 @@ pub(crate) fn for_ci() -> Result<Counted> {
     let options = |line: &str| -> Vec<String> { line.split(' ').map(str::to_owned).collect() };
     let fixed = "--seed 37 --minutes 1 --slack 3 --told 1 --api --backend iptables-nft";
     play("dev", &options(fixed))?;
-    let todays = options("--minutes 1 --slack 3");
-    if let Err(error) = play("dev", &todays) {
-        eprintln!("UNSTEADY the storm of the day: {error:#}; once more");
-        play("dev", &todays)?;
-    }
+    play("dev", &options("--minutes 1 --slack 3"))?;
     Ok(Tally::PASSED.into())
 }
 

@@ -88,14 +88,14 @@ impl Counted {
         !self.died && self.failed.len() == self.tally.failed
     }
 
-    /// Takes in what the failed tests came to when they ran once more, alone: those that passed then
-    /// were unsteady. Only two whole runs of the very same tests excuse anything.
-    pub(crate) fn after(mut self, again: &Self) -> Self {
+    /// Takes in the second run of some failed tests, alone: those that passed then were unsteady.
+    /// Only two whole runs excuse anything, and the second has to be of those tests alone.
+    pub(crate) fn after(mut self, asked: &[String], again: &Self) -> Self {
         let ran = again.tally.passed + again.tally.failed;
-        if !self.is_whole() || !again.is_whole() || ran != self.failed.len() {
+        if !self.is_whole() || !again.is_whole() || ran != asked.len() {
             return self;
         }
-        let failed = |test: &String| again.failed.contains(test);
+        let failed = |test: &String| !asked.contains(test) || again.failed.contains(test);
         (self.failed, self.unsteady) = self.failed.into_iter().partition(failed);
         self.tally.failed = self.failed.len();
         self.tally.passed += self.unsteady.len();
@@ -331,7 +331,8 @@ mod tests {
     fn after(again: &str, well: bool) -> Counted {
         let first = counted(FIRST, false);
         assert_eq!(first.failed, ["a", "c"]);
-        first.after(&counted(again, well))
+        let asked = first.failed.clone();
+        first.after(&asked, &counted(again, well))
     }
 
     #[test]
@@ -341,6 +342,16 @@ mod tests {
              test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 3 filtered out",
             false,
         );
+        assert_eq!(counted.tally.to_string(), "4 passed, 1 failed, 0 skipped");
+        assert_eq!(counted.failed, ["c"]);
+        assert_eq!(counted.unsteady, ["a"]);
+    }
+
+    #[test]
+    fn a_test_that_did_not_run_again_is_not_excused() {
+        let first = counted(FIRST, false);
+        let again = "running 1 test\ntest a ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored";
+        let counted = first.after(&["a".to_owned()], &counted(again, true));
         assert_eq!(counted.tally.to_string(), "4 passed, 1 failed, 0 skipped");
         assert_eq!(counted.failed, ["c"]);
         assert_eq!(counted.unsteady, ["a"]);
@@ -372,8 +383,9 @@ mod tests {
     fn a_binary_that_dies_has_failed_and_is_not_excused() {
         let died = counted(&format!("{FIRST}\nrunning 300 tests\ntest d ... ok"), false);
         assert_eq!(died.tally.failed, 3);
+        let asked = died.failed.clone();
         let again = "running 2 tests\ntest result: ok. 2 passed; 0 failed; 0 ignored";
-        assert_eq!(died.after(&counted(again, true)).tally.failed, 3);
+        assert_eq!(died.after(&asked, &counted(again, true)).tally.failed, 3);
         let alone = counted("error: could not compile", false);
         assert_eq!(alone.tally.failed, 1);
         assert_eq!(counted("", true).tally, Tally::default());

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use crate::excused::Budget;
 use crate::tally::{Counted, Reader, Tally};
 use crate::{host, image, kernels, run, setup_cluster};
 
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     write_docs: bool,
     /// Only tests whose name contains this
     filter: Option<String>,
-    /// Run a few that failed beside others once more, alone.
+    /// Run a few that failed beside others once more, alone (`excused`).
     #[arg(skip)]
     again: bool,
     /// Only tests whose names contain one of these.
@@ -131,13 +132,14 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
         let left_out = || without_root(args, &WORLDS_TARGET);
         let run = || {
             if host::is_root() {
-                worlds(args)
+                worlds(args, &Budget::new(false))
             } else {
                 left_out()
             }
         };
         return Ok(report(&[step(WORLDS, run)]));
     }
+    let budget = Budget::new(args.again);
     let mut steps = vec![step("host tests", || host_tests(args))];
     if args.fast {
         println!(
@@ -147,10 +149,10 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
     }
     // First those that need the fewest tools: the rest is built meanwhile, in CI.
     if host::is_root() {
-        steps.push(step(NODE, || node_tests(args)));
-        steps.push(step(WORLDS, || worlds(args)));
+        steps.push(step(NODE, || node_tests(args, &budget)));
+        steps.push(step(WORLDS, || worlds(args, &budget)));
         steps.push(step(DEPLOY, || deploy_tests(args)));
-        steps.push(step(CLUSTER, || cluster_tests(args)));
+        steps.push(step(CLUSTER, || cluster_tests(args, &budget)));
     } else {
         steps.push(step(NODE, || without_root(args, &[])));
         steps.push(step(WORLDS, || without_root(args, &WORLDS_TARGET)));
@@ -182,7 +184,7 @@ fn host_tests(args: &Args) -> Result<Counted> {
     follow(run::cargo().arg("test"), args)
 }
 
-fn node_tests(args: &Args) -> Result<Counted> {
+fn node_tests(args: &Args, budget: &Budget) -> Result<Counted> {
     host::install_world("the namespace tests")?;
     let agent = run::build_program("pathproof", "pathproof", "dev")?;
     let mut command = run::cargo();
@@ -197,11 +199,11 @@ fn node_tests(args: &Args) -> Result<Counted> {
         }
         Err(error) => eprintln!("the tests with Prometheus are skipped: {error:#}"),
     }
-    follow_in_world(&mut command, args)
+    follow_in_world(&mut command, args, budget)
 }
 
 /// Each watches a healthy node for a minute, and waits most of the time.
-fn worlds(args: &Args) -> Result<Counted> {
+fn worlds(args: &Args, budget: &Budget) -> Result<Counted> {
     host::install_world("the worlds")?;
     let agent = run::build_program("pathproof", "pathproof", "dev")?;
     let choice: &[&str] = match args.worlds || args.filter.is_some() {
@@ -227,12 +229,12 @@ fn worlds(args: &Args) -> Result<Counted> {
         choice,
         ..args.clone()
     };
-    follow_in_world(&mut command, &args)
+    follow_in_world(&mut command, &args, budget)
 }
 
 /// The tests with a real API server and kube-proxy. They say themselves that these are missing; why
 /// they could not be had is said here.
-fn cluster_tests(args: &Args) -> Result<Counted> {
+fn cluster_tests(args: &Args, budget: &Budget) -> Result<Counted> {
     host::install_world("the cluster tests")?;
     host::install_programs("the load balancer of a test", &[("haproxy", "haproxy")])?;
     let agent = run::build_program("pathproof", "pathproof", "dev")?;
@@ -253,7 +255,7 @@ fn cluster_tests(args: &Args) -> Result<Counted> {
         eprintln!("the test with flannel is skipped: {error:#}");
     }
     with_chart_tools(&mut command);
-    follow_in_world(&mut command, args)
+    follow_in_world(&mut command, args, budget)
 }
 
 /// The tests of the chart, of the kustomizations and of the alerts. They say themselves what is
@@ -292,7 +294,8 @@ fn install_tests(args: &Args) -> Result<Counted> {
         }
         Err(error) => eprintln!("the real node tests are skipped: {error:#}"),
     }
-    follow_in_world(&mut command, args)
+    // No second run: they ran alone.
+    follow(&mut command, args)
 }
 
 fn with_chart_tools(command: &mut Command) {
@@ -361,26 +364,28 @@ fn follow(command: &mut Command, args: &Args) -> Result<Counted> {
     count(command)
 }
 
-/// More failures than these are no accident.
-const FEW: usize = 3;
-
 /// [`follow`] for tests on a real kernel, which wait for packets beside many others on two
-/// processors. In CI whoever fails there is asked once more, alone: what passes then is a bug of the
-/// test or of the agent all the same, and is named in the end, but keeps nobody's work from landing.
-fn follow_in_world(command: &mut Command, args: &Args) -> Result<Counted> {
+/// processors. In CI a few that fail there run once more, alone. A test that passes then is a bug of the
+/// test or of the agent all the same: it is named at the end, and blocks no unrelated change.
+fn follow_in_world(command: &mut Command, args: &Args, budget: &Budget) -> Result<Counted> {
     let mut alone = same(command);
     let counted = follow(command, args)?;
-    let few = counted.is_whole() && (1..=FEW).contains(&counted.failed.len());
-    if !args.again || !few {
+    if !counted.is_whole() {
         return Ok(counted);
     }
-    eprintln!("running again, alone: {}", counted.failed.join(", "));
+    let again = budget.again(&counted.failed, &counted.panics);
+    if again.is_empty() {
+        return Ok(counted);
+    }
+    eprintln!("running again, alone: {}", again.join(", "));
     alone
         .args(["--no-fail-fast", "--", "--show-output", "--exact"])
-        .args(&counted.failed)
+        .args(&again)
         .env("RUST_TEST_THREADS", "1");
     let second = count(&mut alone)?;
-    Ok(counted.after(&second))
+    let counted = counted.after(&again, &second);
+    budget.spend(counted.unsteady.len());
+    Ok(counted)
 }
 
 /// The same command once more, as it is now.
