@@ -1,5 +1,6 @@
 //! What strangers may do to the running agent's health port, and what it does all the while: answer
-//! probes. Timing is the benchmark's (`cargo xtask bench http`); here every answer comes in the end.
+//! probes. Timing is the benchmark's (`cargo xtask bench http`); here probes are counted that get no
+//! answer within the patience of load balancers.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,6 +11,7 @@ use node_tests::http;
 use node_tests::little_memory::MemoryGroup;
 use node_tests::rules::Backend;
 use node_tests::usage;
+use node_tests::wait::scaled;
 use node_tests::world::{ADMIN_PORT, Family, HEALTHZ_PORT};
 use rstest::rstest;
 use socket2::{Domain, Socket, Type};
@@ -47,13 +49,49 @@ fn rest(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&seen).into_owned()
 }
 
-/// Asked anew, as load balancers do.
-fn assert_answers(scene: &Scene) {
-    for family in Family::ALL {
-        for path in ["/healthz", "/livez"] {
-            assert_eq!(scene.get(path, family).status, 200, "{path} {family:?}");
+/// Probes of load balancers: a new connection each, a second's patience, and no second attempt.
+#[derive(Default)]
+struct Probes {
+    sent: usize,
+    refused: Vec<String>,
+}
+
+impl Probes {
+    /// Asks both paths in both families. An answer other than 200 fails at once.
+    fn send(&mut self, scene: &Scene) {
+        for family in Family::ALL {
+            for path in ["/healthz", "/livez"] {
+                self.sent += 1;
+                let address = health_port(scene, family);
+                let ask = || http::get(address, path, scaled(Duration::from_secs(1)));
+                match scene.world.outside.run(ask) {
+                    Ok(answer) => assert_eq!(answer.status, 200, "{path} {family:?}"),
+                    Err(error) => self.refused.push(format!("{path} {family:?}: {error:#}")),
+                }
+            }
         }
     }
+
+    /// One in twenty may come too late on a machine that does much else, and load balancers want
+    /// several in a row.
+    fn assert_answered(&self) {
+        let (sent, refused) = (self.sent, self.refused.len());
+        println!("{sent} probes, {refused} of them without an answer");
+        assert!(
+            refused <= sent.div_ceil(20),
+            "of {sent}: {:#?}",
+            self.refused
+        );
+    }
+}
+
+/// Twenty probes, all but one of them answered.
+fn assert_answers(scene: &Scene) {
+    let mut probes = Probes::default();
+    for _ in 0..5 {
+        probes.send(scene);
+    }
+    probes.assert_answered();
 }
 
 #[test]
@@ -266,10 +304,12 @@ fn probes_are_answered_beside_a_crowd_on_busy_processors() {
     let crowd = Crowd::gather(&scene.world.outside, target, 3_000).expect("a crowd");
     eventually("a crowd", || crowd.open() > 2_700);
     let burners = Burners::start();
+    let mut probes = Probes::default();
     for _ in 0..20 {
-        assert_answers(&scene);
+        probes.send(&scene);
     }
     drop(burners);
+    probes.assert_answered();
     // Kept, and not closed to come back in front of the probes.
     assert!(crowd.opened() < 3_300, "{} for 3000", crowd.opened());
     drop(crowd);

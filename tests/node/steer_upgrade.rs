@@ -14,6 +14,7 @@ use aya::programs::SkLookup;
 use node_tests::http;
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
+use node_tests::wait::scaled;
 use node_tests::world::{Agent, Family, HEALTHZ_PORT, agent_binary};
 use pathproof::datapath::load;
 use rstest::rstest;
@@ -22,6 +23,11 @@ use crate::agent_attach::filters;
 use crate::agent_kernel::detach_all;
 use crate::steer::signal_end;
 use node_tests::scene::{PATIENCE, Scene, eventually, repairs, until};
+
+/// How long a load balancer waits for an answer.
+const BALANCER: Duration = Duration::from_secs(1);
+/// Answers that each poller gets at least while something is done: one may have been asked for before.
+const MEANWHILE: u64 = 5;
 
 /// Asks without a pause, a new connection each time. Ends when told to.
 struct Poller {
@@ -42,11 +48,11 @@ impl Poller {
         let thread = scene.world.outside.spawn("poller", move || {
             let mut bad = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
-                count.fetch_add(1, Ordering::Relaxed);
-                match http::get(address, path, Duration::from_secs(5)) {
+                match http::get(address, path, scaled(BALANCER)) {
                     Ok(response) if response.status == 200 => {}
                     other => bad.push(format!("{:?}: {other:?}", began.elapsed())),
                 }
+                count.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(Duration::from_millis(2));
             }
             bad
@@ -58,35 +64,58 @@ impl Poller {
         }
     }
 
+    /// Requests that are over.
+    fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
     /// How often it asked, and what was not 200.
     fn end(self) -> (u64, Vec<String>) {
         self.stop.store(true, Ordering::Relaxed);
+        let asked = Arc::clone(&self.asked);
         let bad = self.thread.join().expect("the poller does not panic");
-        (self.asked.load(Ordering::Relaxed), bad)
+        (asked.load(Ordering::Relaxed), bad)
     }
 }
 
-fn pollers(scene: &Scene) -> Vec<Poller> {
-    Family::ALL
-        .into_iter()
-        .flat_map(|family| ["/healthz", "/livez"].map(|path| (family, path)))
-        .map(|(family, path)| Poller::start(scene, family, path))
-        .collect()
-}
+/// One for each path and family.
+struct Pollers(Vec<Poller>);
 
-/// However slow the machine is: they ask until it is enough to say something.
-fn assert_all_answered(pollers: Vec<Poller>) {
-    let all = || -> u64 {
-        pollers
-            .iter()
-            .map(|one| one.asked.load(Ordering::Relaxed))
-            .sum()
-    };
-    eventually("more than a hundred requests", || all() > 100);
-    let (asked, bad): (Vec<u64>, Vec<Vec<String>>) = pollers.into_iter().map(Poller::end).unzip();
-    let (asked, bad) = (asked.iter().sum::<u64>(), bad.concat());
-    println!("{asked} requests, {} not answered with 200", bad.len());
-    assert!(bad.is_empty(), "of {asked}: {bad:#?}");
+impl Pollers {
+    fn start(scene: &Scene) -> Self {
+        let all = Family::ALL
+            .into_iter()
+            .flat_map(|family| ["/healthz", "/livez"].map(|path| (family, path)));
+        let start = |(family, path)| Poller::start(scene, family, path);
+        Self(all.map(start).collect())
+    }
+
+    /// Does something; each poller asked meanwhile, or it would show nothing.
+    fn during<T>(&self, what: &str, act: impl FnOnce() -> T) -> T {
+        let asked = || self.0.iter().map(Poller::asked).collect::<Vec<_>>();
+        let before = asked();
+        let done = act();
+        let meanwhile: Vec<u64> = asked().iter().zip(before).map(|(now, b)| now - b).collect();
+        let least = meanwhile.iter().copied().min();
+        assert!(
+            least >= Some(MEANWHILE),
+            "{what}: requests of each poller meanwhile: {meanwhile:?}"
+        );
+        done
+    }
+
+    /// How often they asked, and what was not 200.
+    fn end(self) -> (u64, Vec<String>) {
+        let (asked, bad): (Vec<u64>, Vec<Vec<String>>) =
+            self.0.into_iter().map(Poller::end).unzip();
+        (asked.iter().sum(), bad.concat())
+    }
+
+    fn assert_all_answered(self) {
+        let (asked, bad) = self.end();
+        println!("{asked} requests, {} not answered with 200", bad.len());
+        assert!(bad.is_empty(), "of {asked}: {bad:#?}");
+    }
 }
 
 /// A successor beside the agent, ready.
@@ -131,11 +160,15 @@ fn upgrades_lose_no_answer(#[case] rounds: usize, #[case] attach: &[&str]) {
     let extra = [&["--shutdown-grace", "5s"], attach].concat();
     scene.start(&extra);
     scene.wait_proven();
-    let pollers = pollers(&scene);
-    let mut ends: Vec<Duration> = (0..rounds).map(|_| succeed(&mut scene, &extra)).collect();
+    let pollers = Pollers::start(&scene);
+    let mut rollout = |round| {
+        let what = format!("rollout {round}");
+        pollers.during(&what, || succeed(&mut scene, &extra))
+    };
+    let mut ends: Vec<Duration> = (0..rounds).map(&mut rollout).collect();
     // Before the agent that is left can have put anything back.
     let left = ["eth0", "veth-client-1"].map(|device| filters(&scene, device));
-    assert_all_answered(pollers);
+    pollers.assert_all_answered();
     ends.sort();
     println!(
         "SIGTERM to end: median {:?}, longest {:?}",
@@ -172,9 +205,10 @@ fn a_successor_that_dies_gives_them_back() {
         let next = successor(&scene, &[]);
         next.kill().expect("kill");
         // What the dead one had accepted is lost with it; from then on all is answered.
-        let pollers = pollers(&scene);
-        std::thread::sleep(Duration::from_millis(500));
-        assert_all_answered(pollers);
+        let pollers = Pollers::start(&scene);
+        let many = || (pollers.0.iter().map(Poller::asked).min() > Some(25)).then_some(());
+        until(PATIENCE, many).expect("a hundred requests");
+        pollers.assert_all_answered();
         assert_eq!(scene.report()["agent"]["started"], started);
     }
     let gone = until(PATIENCE, || (!succeeded(&scene)).then_some(()));
@@ -192,21 +226,23 @@ fn a_late_successor_is_waited_for(#[case] way: &str) {
     let Some(mut scene) = Scene::new(name, Backend::Nftables, &extra) else {
         return;
     };
-    let pollers = pollers(&scene);
+    let pollers = Pollers::start(&scene);
     let mut old = scene.take_agent();
-    signal_end(&old);
-    std::thread::sleep(Duration::from_secs(1));
-    assert!(old.exited().expect("ask").is_none(), "{}", old.log());
-    scene.start(&extra);
-    // Less than its grace, at whose end it would leave by itself.
-    let ended = until(Duration::from_secs(25), || old.exited().ok().flatten());
+    let ended = pollers.during("a late successor", || {
+        signal_end(&old);
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(old.exited().expect("ask").is_none(), "{}", old.log());
+        scene.start(&extra);
+        // Less than its grace, at whose end it would leave by itself.
+        until(Duration::from_secs(25), || old.exited().ok().flatten())
+    });
     assert_eq!(ended.and_then(|status| status.code()), Some(0));
     // What was on its way to a bound listener that closes may be reset
     // (docs/known-issues.md); what is steered is not.
     if way == "steer" {
-        assert_all_answered(pollers);
+        pollers.assert_all_answered();
     } else {
-        let reset: usize = pollers.into_iter().map(|poller| poller.end().1.len()).sum();
+        let reset = pollers.end().1.len();
         assert!(reset <= 4, "{reset} of the connections of one moment");
     }
     old.leave();

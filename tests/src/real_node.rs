@@ -11,6 +11,7 @@ mod cgroups;
 mod config;
 mod desk;
 mod machine;
+mod rollout;
 mod tools;
 
 use std::fs;
@@ -23,6 +24,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 pub use desk::Desk;
+pub use rollout::is_forgotten;
 pub use tools::{Tools, prometheus};
 
 use crate::cluster::{Api, ControlPlane, KubeProxy, Mode, Process};

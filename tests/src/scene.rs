@@ -18,7 +18,7 @@ use crate::rules::{Backend, Rules};
 use crate::skip;
 use crate::traffic::{Client, Plan, Server};
 pub use crate::wait::until;
-use crate::watch::Watch;
+use crate::watch::{Codes, Watch};
 use crate::world::{Agent, Builder, Family, OldKernel, World, agent_binary, write_script};
 use serde_json::Value;
 
@@ -258,9 +258,21 @@ impl Scene {
         until(PATIENCE, || self.agent().verdict().ok()).expect("a verdict")
     }
 
-    /// An answer of /healthz or /livez, asked from outside.
+    /// An answer of /healthz or /livez, asked from outside until one comes. For tests of what is
+    /// answered: a test of whether probes are answered counts those that are not.
     pub fn get(&self, path: &str, family: Family) -> Response {
-        until(PATIENCE, || self.agent().outside(path, family).ok()).expect("an answer")
+        let mut refused = Vec::new();
+        let answer = until(PATIENCE, || {
+            let answer = self.agent().outside(path, family);
+            answer.map_err(|error| refused.push(error)).ok()
+        });
+        if let Some(last) = refused.last() {
+            println!(
+                "{path}: {} attempts failed, the last: {last:#}",
+                refused.len()
+            );
+        }
+        answer.unwrap_or_else(|| panic!("no answer at {path}: {:?}", refused.last()))
     }
 
     /// Its status.
@@ -435,8 +447,13 @@ pub fn wait_answers(watch: &Watch, status: u16) {
         .unwrap_or_else(|error| panic!("never {status}: {error:#}"));
 }
 
-/// No 503 was ever seen. An answer that was too late for the poller is none.
+/// No 503 was ever seen, and the agent answers: silence is no calm. An answer that was too late for the
+/// poller is none.
 pub fn assert_never_503(watch: &Watch) {
+    let answers = |codes: Codes| codes.healthz != 0 && codes.livez != 0;
+    if let Err(error) = watch.wait(PATIENCE, answers) {
+        panic!("the agent does not answer: {error:#}");
+    }
     let changes = watch.changes();
     let bad = changes
         .iter()

@@ -1,0 +1,66 @@
+//! A rollout that Kubernetes' controller forgot to finish (docs/known-issues.md).
+
+use serde_json::Value;
+
+/// Whether these pods of a DaemonSet on one node are what the controller leaves when it forgets to
+/// sync again: an older pod that stays, and a newer one that is ready. Every other rollout that hangs
+/// has another cause.
+pub fn is_forgotten(pods: &[Value]) -> bool {
+    let made = |pod: &Value| {
+        let made = pod["metadata"]["creationTimestamp"].as_str();
+        made.unwrap_or_default().to_owned()
+    };
+    let stays = |pod: &Value| pod["metadata"]["deletionTimestamp"].is_null();
+    let is_ready = |pod: &Value| {
+        let all = pod["status"]["containerStatuses"].as_array();
+        all.is_some_and(|all| !all.is_empty() && all.iter().all(|one| one["ready"] == true))
+    };
+    let [first, second] = pods else {
+        return false;
+    };
+    let (older, newer) = match made(first) <= made(second) {
+        true => (first, second),
+        false => (second, first),
+    };
+    stays(older) && stays(newer) && is_ready(newer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(made: &str, ready: bool) -> Value {
+        json!({
+            "metadata": { "creationTimestamp": made },
+            "status": { "containerStatuses": [{ "ready": ready }] },
+        })
+    }
+
+    #[test]
+    fn two_pods_of_which_the_newer_is_ready_were_forgotten() {
+        let (old, new) = (
+            pod("2026-11-26T07:00:00Z", true),
+            pod("2026-11-26T07:01:00Z", true),
+        );
+        assert!(is_forgotten(&[old.clone(), new.clone()]));
+        assert!(is_forgotten(&[new, old]));
+    }
+
+    #[test]
+    fn a_rollout_that_hangs_otherwise_was_not_forgotten() {
+        let old = pod("2026-11-26T07:00:00Z", true);
+        let starting = pod("2026-11-26T07:01:00Z", false);
+        let mut ending = old.clone();
+        ending["metadata"]["deletionTimestamp"] = json!("2026-11-26T07:02:00Z");
+        let new = pod("2026-11-26T07:01:00Z", true);
+        for pods in [
+            vec![],
+            vec![old.clone()],
+            vec![old, starting],
+            vec![ending, new],
+        ] {
+            assert!(!is_forgotten(&pods), "{pods:?}");
+        }
+    }
+}
