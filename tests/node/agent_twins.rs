@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
-use node_tests::traffic::Plan;
+use node_tests::traffic::{Failure, Plan};
 use node_tests::world::Family;
 use rstest::rstest;
 
-use node_tests::scene::{Scene, assert_never_503, blames, eventually};
+use node_tests::scene::{PATIENCE, Scene, assert_never_503, blames, eventually, until};
 
 /// As long as a confirmation takes, and as much again.
 const WATCHED: Duration = Duration::from_secs(6);
@@ -55,6 +55,7 @@ fn never_503(
     harmless.happen(&mut scene);
     thread::sleep(WATCHED);
     assert_never_503(&watch);
+    harmless.is_felt(&scene);
     harmless.is_told(&scene);
     let state = scene.report()["verdict"]["state"].clone();
     assert!(
@@ -113,6 +114,29 @@ impl Harmless {
                 add(scene, far);
                 dial(scene, "far", Some(30084));
             }
+        }
+    }
+
+    /// Clients feel it, or the test would show a node without a fault: the first dials in vain, and
+    /// the second, of whom nothing was taken, is served.
+    fn is_felt(self, scene: &Scene) {
+        for family in Family::ALL {
+            let vip = (scene.manifests.service("web").load_balancer_ip(family), 80).into();
+            let pod = |pod, service| scene.pod_plan(pod, scene.cluster_ip(service, family));
+            let outside = || Plan::from_outside(&scene.world, 2, vip);
+            let (denied, served) = match self {
+                Self::PolicyForOneService => (pod("spare", "api"), pod("spare", "web")),
+                Self::PolicyForOneClient => (pod("client-1", "web"), pod("spare", "web")),
+                Self::SourceRanges => (outside(), pod("spare", "web")),
+                Self::BackendsKilled
+                | Self::BackendsSilent
+                | Self::NoEndpoints
+                | Self::NoLocalEndpoint => return,
+            };
+            let served = until(PATIENCE, || served.once(0).ok());
+            assert!(served.is_some(), "{self:?} {family:?}: others are served");
+            let denied = denied.patience(Duration::from_secs(2)).once(0);
+            assert_eq!(denied, Err(Failure::Timeout), "{self:?} {family:?}");
         }
     }
 

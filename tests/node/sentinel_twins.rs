@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
+use node_tests::traffic::Failure;
 use node_tests::world::Family;
 use rstest::rstest;
 
 use crate::agent_attach::tc;
 use crate::agent_kernel::detach_all;
-use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, family_of};
+use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, family_of, throughout};
 
 /// Several times as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(6);
@@ -179,7 +180,18 @@ impl Harmless {
             Self::DevicesDown | Self::RoutesFlushed | Self::DeviceDeleted => {
                 eventually("the damage is told", damaged);
             }
-            Self::BackendsKilled | Self::BurstOfDevices => {}
+            // Nobody else dials on an idle node: it would be one without a fault.
+            Self::BackendsKilled => {
+                for family in Family::ALL {
+                    let target = scene.cluster_ip("web", family);
+                    for turn in 0..3 {
+                        let plan = scene.pod_plan("spare", target);
+                        let answer = plan.patience(Duration::from_secs(2)).once(turn);
+                        assert_eq!(answer, Err(Failure::Refused), "{family:?}");
+                    }
+                }
+            }
+            Self::BurstOfDevices => {}
         }
     }
 }
@@ -283,9 +295,20 @@ fn a_machine_without_a_free_cpu_accuses_nobody() {
         return;
     };
     let watch = scene.watch();
+    let pid = scene.agent().pid();
     let hogs = Hogs::start();
-    thread::sleep(WATCHED);
+    let (mut asked, mut answered) = (0, 0);
+    throughout(WATCHED, || {
+        asked += 1;
+        let answer = scene.agent().outside("/healthz", Family::V4);
+        answered += usize::from(answer.is_ok_and(|answer| answer.status == 200));
+    });
     drop(hogs);
+    // Silence would be no calm.
+    println!("{answered} of {asked} answered beside the hogs");
+    assert!(asked > 0 && answered * 2 > asked, "{answered} of {asked}");
+    scene.wait_probed();
+    assert_eq!(scene.agent().pid(), pid);
     assert_never_503(&watch);
 }
 
