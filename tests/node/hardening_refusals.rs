@@ -7,6 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use agent_core::report::FilesReport;
 use clap::Parser;
 use node_tests::skip;
 use pathproof::args::{Args, Command as Said};
@@ -90,31 +91,22 @@ fn threads_are_still_started() {
     assert_eq!((clone3, thread), (libc::ENOSYS, 7));
 }
 
-/// Whether files are confined on this machine; says so where they are not.
-fn has_landlock(test: &str, confined: &Confined) -> bool {
-    let missing = confined.report.missing.join("; ");
-    let absent = missing.contains("has no Landlock");
-    if absent {
-        eprintln!("SKIPPED: {test} needs a kernel with Landlock");
-    }
-    !absent
-}
-
 fn is_refused<T>(result: io::Result<T>) -> bool {
     matches!(result, Err(error) if error.raw_os_error() == Some(libc::EACCES))
 }
 
 #[test]
 fn files_are_the_agents_own_alone() {
+    if skip::without_landlock("files_are_the_agents_own_alone") {
+        return;
+    }
     let scene = Scene::new();
     let secret = scene.elsewhere.path().join("secret");
     let new = scene.elsewhere.path().join("new");
     fs::write(&new, "").expect("without it, anywhere");
     fs::remove_file(&new).expect("without it, anywhere");
     confined(&scene.of_folder(), |confined| {
-        if !has_landlock("files_are_the_agents_own_alone", confined) {
-            return;
-        }
+        assert_eq!(confined.report.files, FilesReport::Confined);
         assert!(is_refused(File::open(&secret)), "reading elsewhere");
         assert!(
             is_refused(fs::read_dir(scene.elsewhere.path())),
@@ -264,9 +256,23 @@ fn the_loader_alone_loads() {
     });
 }
 
+/// The rest is confined all the same, and nothing is reported as missing.
 #[test]
 fn folders_that_are_missing_are_no_error() {
     let scene = Scene::new();
-    let config = scene.config(&["--manifests", "/nowhere/at/all"]);
-    confined(&config, |_| assert!(!Path::new("/nowhere").exists()));
+    let missing = scene.root.path().join("nowhere/at/all");
+    let config = scene.config(&["--manifests", &missing.to_string_lossy()]);
+    let of_missing = confined(&config, |confined| {
+        assert_eq!(call(libc::SYS_unshare, [0; 4]), libc::EPERM, "a call");
+        if skip::has_landlock() {
+            let secret = scene.elsewhere.path().join("secret");
+            assert!(is_refused(File::open(secret)), "a file elsewhere");
+            let beside = scene.root.path().join("nowhere");
+            assert!(is_refused(fs::create_dir(beside)), "the folder itself");
+        }
+        confined.report.clone()
+    });
+    // The twin: the folder is there.
+    let of_present = confined(&scene.of_folder(), |confined| confined.report.clone());
+    assert_eq!(of_missing, of_present);
 }

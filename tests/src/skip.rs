@@ -65,6 +65,25 @@ pub fn without_tcx(test: &str) -> bool {
     true
 }
 
+/// Whether the kernel has Landlock, as it answers itself: the agent's report must not decide which
+/// tests of the agent run.
+pub fn has_landlock() -> bool {
+    const VERSION: u32 = 1;
+    let nothing = std::ptr::null::<u8>();
+    // SAFETY: with this flag the call takes no attributes, and changes nothing.
+    let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0, VERSION) };
+    version > 0
+}
+
+/// Whether the test must be skipped for want of Landlock in the kernel.
+pub fn without_landlock(test: &str) -> bool {
+    if has_landlock() {
+        return false;
+    }
+    eprintln!("SKIPPED: {test} needs a kernel with Landlock");
+    true
+}
+
 /// Whether this process runs as uid 0.
 pub fn is_root() -> bool {
     // SAFETY: geteuid has no preconditions and cannot fail.
