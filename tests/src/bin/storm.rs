@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
 use node_tests::detect::nearest_rank;
 use node_tests::rules::Backend;
@@ -33,6 +33,9 @@ struct Args {
     /// Faults that have to be told by 503: a storm in which none can be judged shows little
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     told: usize,
+    /// Words of an action that the seed has to draw, such as `agent: SIGKILL`
+    #[arg(long, value_name = "ACTION")]
+    draws: Vec<String>,
     /// The agent's binary; default: built beside this one
     #[arg(long)]
     agent: Option<PathBuf>,
@@ -65,6 +68,10 @@ fn main() -> Result<ExitCode> {
         length: Duration::try_from_secs_f64(args.minutes * 60.0)?,
         slack: Duration::try_from_secs_f64(args.slack)?,
     };
+    let drawn = settings.plan().actions();
+    if let Some(missing) = args.draws.iter().find(|one| !drawn.contains(*one)) {
+        bail!("seed {seed} does not draw `{missing}` in this time; it draws {drawn:?}");
+    }
     let api = if args.api { " --api" } else { "" };
     let backend = args.backend.to_possible_value();
     let again = format!(
@@ -84,6 +91,8 @@ fn main() -> Result<ExitCode> {
             "{told} faults were told by 503, and {} were wanted",
             args.told
         );
+    } else if findings.are_blind() {
+        println!("too few faults were judged: 80 % of them have to be");
     } else if findings.violations.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }

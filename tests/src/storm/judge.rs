@@ -90,11 +90,16 @@ impl fmt::Display for Violation {
     }
 }
 
+/// Least share of the faults that has to be judged, in percent.
+const JUDGED: usize = 80;
+
 /// What came of a storm.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
     /// Wrong answers.
     pub violations: Vec<Violation>,
+    /// Faults, judged or not.
+    pub faults: usize,
     /// From each fault that was judged to 503.
     pub detected: Vec<Duration>,
     /// Faults that were not judged, and why.
@@ -107,16 +112,34 @@ pub struct Findings {
     pub peak_kib: u64,
 }
 
+impl Findings {
+    /// Whether too few faults were judged for the storm to show anything.
+    pub fn are_blind(&self) -> bool {
+        (self.faults - self.unjudged.len()) * 100 < self.faults * JUDGED
+    }
+}
+
 /// Judges; `slack` is added to what is promised, for machines that do much else.
 pub(super) fn judge(seen: &Seen, slack: Duration) -> Findings {
     let mut findings = Findings::default();
     for answered in &seen.answered {
         seen.false_alarm(answered, slack, &mut findings);
         seen.silent(answered, slack, &mut findings);
+        for code in [answered.healthz, answered.livez] {
+            if ![0, 200, 503].contains(&code) {
+                findings.violations.push(Violation {
+                    at: answered.from,
+                    what: format!("{code} was answered, which is neither 200 nor 503"),
+                });
+            }
+        }
     }
     for spell in &seen.spells {
         match spell.deed {
-            Deed::Fault(fault) => seen.missed(spell, fault, slack, &mut findings),
+            Deed::Fault(fault) => {
+                findings.faults += 1;
+                seen.missed(spell, fault, slack, &mut findings);
+            }
             Deed::Harmless(Harmless::NodeMarked) => seen.unmarked(spell, slack, &mut findings),
             _ => {}
         }

@@ -18,7 +18,7 @@ use crate::little_memory::MemoryGroup;
 use crate::rules::Backend;
 use crate::traffic::Ended;
 use crate::usage;
-use crate::watch::Watch;
+use crate::watch::{Codes, Watch};
 
 /// How often the load balancer asks.
 const EVERY: Duration = Duration::from_millis(50);
@@ -47,6 +47,13 @@ pub struct Settings {
     pub slack: Duration,
 }
 
+impl Settings {
+    /// What will happen.
+    pub fn plan(&self) -> Plan {
+        Plan::of(self.seed, self.length, self.source)
+    }
+}
+
 /// A moment of the plan.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
@@ -56,7 +63,7 @@ enum Moment {
 
 /// Plays it, telling what happens, and judges.
 pub fn storm(settings: &Settings) -> Result<Findings> {
-    let plan = Plan::of(settings.seed, settings.length, settings.source);
+    let plan = settings.plan();
     let mut hands = build(settings)?;
     let watch = Watch::start(&hands.stage.world, EVERY)?;
     watch.wait(ECHO, |codes| codes.healthz == 200)?;
@@ -70,7 +77,6 @@ pub fn storm(settings: &Settings) -> Result<Findings> {
     record.sleep_until(end, &hands.stage);
     let peak_kib = record.peak_kib;
     let seen = record.seen(&watch);
-    drop(watch);
     let mut findings = judge::judge(&seen, settings.slack);
     findings.peak_kib = peak_kib;
     if peak_kib > MEMORY {
@@ -87,6 +93,14 @@ pub fn storm(settings: &Settings) -> Result<Findings> {
             what: format!("everything is mended, and it is not proven again: {error:#}"),
         });
     }
+    let sound = |codes: Codes| codes.healthz == 200 && codes.livez == 200;
+    if let Err(error) = watch.wait(ECHO, sound) {
+        findings.violations.push(Violation {
+            at: end,
+            what: format!("everything is mended, and 200 is not answered again: {error:#}"),
+        });
+    }
+    drop(watch);
     if !findings.violations.is_empty() {
         let file = std::env::temp_dir().join(format!("storm-{}.pathproof", settings.seed));
         let path = file.to_string_lossy().into_owned();

@@ -273,3 +273,41 @@ fn silence_is_wrong_unless_the_agent_was_away() {
     // Its successor answers.
     assert_eq!(beside(Deed::Agent(Ordeal::Replaced), 19.0, 22.0), 1);
 }
+
+#[test]
+fn a_storm_that_judges_less_than_four_fifths_of_its_faults_is_blind() {
+    let findings = |faults, unjudged| Findings {
+        faults,
+        unjudged: vec![(Duration::ZERO, "the agent was away"); unjudged],
+        ..Findings::default()
+    };
+    for (faults, unjudged, blind) in [
+        (0, 0, false),
+        (2, 0, false),
+        (2, 1, true),
+        (10, 2, false),
+        (10, 3, true),
+        (11, 7, true),
+    ] {
+        let found = findings(faults, unjudged);
+        assert_eq!(found.are_blind(), blind, "{unjudged} of {faults}");
+    }
+    // Counted by the judge itself.
+    let mut seen = broken(calm(), FLUSHED, 20.0, 27.0);
+    seen.spells
+        .push(spell(Deed::Agent(Ordeal::Stopped), 19.0, 22.0));
+    assert!(judge(&seen, SLACK).are_blind());
+}
+
+#[test]
+fn an_answer_that_is_neither_200_nor_503_is_found() {
+    let mut seen = calm();
+    seen.answered = vec![codes(0.0, 20.0, 200, 200), codes(20.0, 60.0, 200, 404)];
+    assert!(violations(&seen)[0].contains("404"));
+}
+
+#[test]
+fn a_503_that_stays_after_a_fault_is_found() {
+    let stays = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 21.2, 60.0);
+    assert!(violations(&stays)[0].contains("503 at /livez without a fault"));
+}
