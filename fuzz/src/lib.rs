@@ -3,7 +3,7 @@
 //! parser of the same bytes, a recount, or values that must not change.
 //!
 //! `cargo xtask fuzz` runs them under libFuzzer; `cargo test` replays all that was kept
-//! (`tests/kept.rs`). docs/testing.md says how to add one.
+//! (`tests/kept.rs`). docs/internal/testing.md says how to add one.
 
 mod api_objects;
 mod connections;

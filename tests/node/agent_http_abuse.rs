@@ -215,7 +215,7 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 /// The agent's container is limited to 128 MiB (deploy/base), of which it holds at most 72 itself
-/// (docs/specification.md): as many strangers as it lets in fit into what is left, with what their
+/// (docs/internal/specification.md): as many strangers as it lets in fit into what is left, with what their
 /// sockets take in the kernel.
 #[test]
 fn strangers_fit_into_the_memory_that_is_left() {

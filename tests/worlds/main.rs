@@ -1,7 +1,7 @@
 //! Worlds of other software: what it does to the packets of a healthy node, where every verdict but
 //! "the users are served" is wrong, and the same world with a fault, which must be seen all the same.
 //!
-//! Each file is one world. docs/worlds.md lists them for users, with what cannot be seen in them.
+//! Each file is one world. docs/internal/worlds.md lists them for users, with what cannot be seen in them.
 
 mod bandwidth;
 mod conntrack_zones;

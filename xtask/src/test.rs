@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// the first time, six after it
     #[arg(long)]
     install: bool,
-    /// Only the worlds of docs/worlds.md, all of them: fifteen minutes. Without this, a choice of ten is
+    /// Only the worlds of docs/internal/worlds.md, all of them: fifteen minutes. Without this, a choice of ten is
     /// run with everything else
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels"])]
     worlds: bool,
@@ -55,7 +55,7 @@ impl Args {
 }
 
 const NODE: &str = "kernel and namespace tests";
-const WORLDS: &str = "worlds (docs/worlds.md)";
+const WORLDS: &str = "worlds (docs/internal/worlds.md)";
 const WORLDS_TARGET: [&str; 2] = ["--test", "worlds"];
 /// Worlds that are run each time: those that once took a healthy node out, and faults that were missed.
 const CHOICE: [&str; 10] = [

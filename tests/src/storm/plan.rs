@@ -104,7 +104,7 @@ pub enum Trouble {
     Slow,
 }
 
-/// Worlds of other software in which a node is healthy (docs/worlds.md). A filter of the
+/// Worlds of other software in which a node is healthy (docs/internal/worlds.md). A filter of the
 /// sentinel's addresses belongs here too; it is older, and stays [`Harmless::RangeDropped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum World {

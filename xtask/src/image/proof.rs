@@ -12,7 +12,7 @@ use super::program::Arch;
 use super::{REFERENCE, trial};
 use crate::run;
 
-/// Limit of the program's size (docs/specification.md).
+/// Limit of the program's size (docs/internal/specification.md).
 const LIMIT: usize = 25 * 1024 * 1024;
 
 /// Checks the image in an archive, and gives how its program was tried.

@@ -1,5 +1,5 @@
 //! Allowed dependencies: between modules of the agent, between its modules and libraries, and
-//! between crates (docs/architecture.md).
+//! between crates (docs/internal/architecture.md).
 
 use super::Finding;
 use super::code;

@@ -1,9 +1,9 @@
-//! Rules for Markdown: links lead somewhere, and docs/architecture.md knows every module.
+//! Rules for Markdown: links lead somewhere, and docs/internal/architecture.md knows every module.
 
 use super::Finding;
 use super::tree::Tree;
 
-const MAP: &str = "docs/architecture.md";
+const MAP: &str = "docs/internal/architecture.md";
 
 /// Relative links name a file or folder of the repository.
 pub(super) fn links(tree: &Tree) -> Vec<Finding> {
