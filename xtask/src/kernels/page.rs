@@ -73,10 +73,10 @@ fn missing(page: &str, found: &[Found]) -> Vec<String> {
 
 fn render(found: &[Found], date: &str) -> String {
     let mut page = format!(
-        "# Kernels\n\
-         What runs on other kernels than a developer's own found; written by `cargo xtask test --kernels --write-docs` on {date}, not by hand.\n\
-         Each kernel is Debian's, in a virtual machine with an emulated processor ([ADR 20](adr/0020-kernels-in-machines.md)).\n\
-         CI runs the same and fails where this page says otherwise.\n\n\
+        "# Kernels\n\n\
+         On which kernels was pathproof tried, and what is missing on each?\n\n\
+         `cargo xtask test --kernels --write-docs` wrote this page on {date}. CI runs the same tests and fails if the results differ.\n\
+         The kernels are Debian's, in virtual machines with an emulated processor ([ADR 20](adr/0020-kernels-in-machines.md)).\n\n\
          | kernel | package | version |\n|---|---|---|\n"
     );
     for one in found {
@@ -87,9 +87,9 @@ fn render(found: &[Found], date: &str) -> String {
         );
     }
     page.push_str(
-        "\nOlder kernels than 6.1, those between 6.1 and 6.12, and arm64 were not tried: what is said of them elsewhere is read, not run.\n\n\
-         ## What pathproof uses of the kernel\n\
-         Each line was tried by the agent's own code (`tests/src/bin/kernel-features.rs`).\n\n",
+        "\nKernels before 6.1, those between 6.1 and 6.12, and arm64 were not tried. Statements about them elsewhere are from the kernel's sources.\n\n\
+         ## Kernel features that pathproof uses\n\n\
+         The agent's own code tried each of them (`tests/src/bin/kernel-features.rs`).\n\n",
     );
     let heads: Vec<&str> = found.iter().map(|one| one.kernel.name).collect();
     let _ = writeln!(page, "| feature | {} |", heads.join(" | "));
@@ -98,14 +98,14 @@ fn render(found: &[Found], date: &str) -> String {
         let _ = writeln!(page, "{row}");
     }
     page.push_str(
-        "\nNot used, so not tried: fentry, fexit, kprobes, XDP, BPF LSM, programs at cgroups, netkit's own hooks.\n\n\
-         ## What is lost\n",
+        "\nNot used, and therefore not tried: fentry, fexit, kprobes, XDP, BPF LSM, programs at cgroups, netkit's own hooks.\n\n\
+         ## What is missing\n\n",
     );
     for line in lost(found) {
         let _ = writeln!(page, "{line}");
     }
     page.push_str(
-        "\n## Tests\nThe rest of the tests runs on the kernel of whoever runs them, since an emulated processor is too slow for all.\n\n\
+        "\n## Tests\n\nAn emulated processor is too slow for all tests. The others run on the kernel of the machine that runs them.\n\n\
          | tests | kernels | show |\n|---|---|---|\n",
     );
     for row in test_rows() {
@@ -156,7 +156,7 @@ const COSTS: [(&str, &str); 9] = [
     ),
     (
         "TCX links",
-        "clsact filters are used; after a crash they stay until the next agent or `pathproof cleanup`, none is pinned, and who stands first is decided by priority",
+        "clsact filters are used. They are not pinned, stay after a crash until the next agent or `pathproof cleanup`, and their order is that of their priorities",
     ),
     ("clsact filters", "nothing, while there is TCX"),
     (
@@ -169,7 +169,7 @@ const COSTS: [(&str, &str); 9] = [
     ),
     (
         "maps read and emptied many elements at a time",
-        "lost connections are not told",
+        "lost connections are not reported",
     ),
     ("pins in bpffs", "a restart is a gap in observation"),
     ("IPVS", "kube-proxy's ipvs mode cannot run"),

@@ -94,11 +94,11 @@ const KERNEL: [Choice; 6] = [
     choice("sampler::", "the agent's reads, many elements at a time"),
     choice(
         "near_ends_stamp_and_pass::family_1",
-        "the sentinel's programs pass and stamp what is theirs",
+        "the sentinel's programs pass and stamp the sentinel's packets",
     ),
     choice(
         "strangers::strangers::family_1",
-        "and leave alone what is not",
+        "and leave all other packets alone",
     ),
 ];
 
@@ -120,7 +120,7 @@ const NODE: [Choice; 5] = [
     // Nowhere else: the clock is everybody's.
     choice(
         "a_clock_that_is_set",
-        "a clock that is set forth and back makes no fault, and hides none",
+        "a clock that is set forward and back causes no fault, and hides none",
     )
     .on("6.12"),
     // Nowhere else: the limit is everybody's.
