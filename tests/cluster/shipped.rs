@@ -1,4 +1,4 @@
-//! A real API server takes what is shipped, for each home; helm installs it and takes it away.
+//! A real API server takes what is shipped, with each profile; helm installs it and takes it away.
 
 use std::fs;
 use std::io::Write as _;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use node_tests::cluster::{Api, ControlPlane, Servers, namespace};
-use node_tests::deploy::{Chart, HOMES, Tool, folder, said};
+use node_tests::deploy::{Chart, PROFILES, Tool, folder, said};
 use node_tests::skip;
 use node_tests::world::World;
 use serde_json::{Value, json};
@@ -91,23 +91,23 @@ impl Cluster {
 }
 
 #[test]
-fn an_api_server_takes_every_home() {
-    let Some(cluster) = Cluster::start("an_api_server_takes_every_home") else {
+fn an_api_server_takes_every_profile() {
+    let Some(cluster) = Cluster::start("an_api_server_takes_every_profile") else {
         return;
     };
-    for home in HOMES {
-        let objects = Chart::with(json!({ "home": home })).render();
+    for profile in PROFILES {
+        let objects = Chart::with(json!({ "profile": profile })).render();
         let mut objects = objects.expect("the chart");
         cluster
             .looks_at(&objects)
-            .unwrap_or_else(|error| panic!("{home}: {error}"));
+            .unwrap_or_else(|error| panic!("{profile}: {error}"));
         let without = json!({
-            "home": home, "sentinel": { "enabled": false }, "rotator": { "enabled": false },
+            "profile": profile, "sentinel": { "enabled": false }, "rotator": { "enabled": false },
         });
-        if home != "rke1" {
+        if profile != "rke1" {
             let objects = Chart::with(without).render().expect("the chart");
             let taken = cluster.looks_at(&objects);
-            taken.unwrap_or_else(|error| panic!("{home} without a sentinel: {error}"));
+            taken.unwrap_or_else(|error| panic!("{profile} without a sentinel: {error}"));
         }
         // It does look: a field that is none is refused.
         objects[0]["metadata"]["unknown"] = json!("x");
@@ -117,11 +117,11 @@ fn an_api_server_takes_every_home() {
 }
 
 #[test]
-fn notes_say_what_to_do_next_at_each_home() {
-    let Some(cluster) = Cluster::start("notes_say_what_to_do_next_at_each_home") else {
+fn notes_say_what_to_do_next_with_each_profile() {
+    let Some(cluster) = Cluster::start("notes_say_what_to_do_next_with_each_profile") else {
         return;
     };
-    for (home, words) in [
+    for (profile, words) in [
         (
             "beside-kube-proxy",
             ["rollout status", "kube-proxy answers again"],
@@ -133,20 +133,20 @@ fn notes_say_what_to_do_next_at_each_home() {
         ("standalone", ["rollout status", "nobody answers there"]),
         ("rke1", ["cluster.yml", "pathproof/pathproof-sentinel"]),
     ] {
-        let value = format!("home={home}");
+        let value = format!("profile={profile}");
         let told = cluster.helm("install", &["--dry-run=server", "--set", &value]);
         let (_, notes) = told.split_once("\nNOTES:\n").expect("notes");
         for word in words {
-            assert!(notes.contains(word), "{home}: no {word} in {notes}");
+            assert!(notes.contains(word), "{profile}: no {word} in {notes}");
         }
         assert!(!notes.contains("<no value>"), "{notes}");
         // It begins with audit, and one command enforces.
         let enforce = "helm upgrade pathproof CHART -n pathproof --reuse-values \
             --set agent.enforcement=enforce";
         let is_audit = notes.contains("This is audit") && notes.contains(enforce);
-        assert_eq!(is_audit, home != "rke1", "{notes}");
+        assert_eq!(is_audit, profile != "rke1", "{notes}");
         // Nothing is advised that the chart would refuse.
-        let is_rke1 = home == "rke1";
+        let is_rke1 = profile == "rke1";
         assert_eq!(
             notes.contains("metrics.podMonitor.enabled=true"),
             !is_rke1,
@@ -223,8 +223,8 @@ fn helm_takes_away_what_it_brought() {
     said(&mut rollback).expect("roll back");
     let audit = ["run", "--enforcement=audit", "--datapath=kube-proxy"];
     assert_eq!(args(&cluster.api), json!(audit));
-    // Another home: what it has no use for goes.
-    cluster.helm("upgrade", &["--set", "home=rke1"]);
+    // Another profile: objects that it does not have are deleted.
+    cluster.helm("upgrade", &["--set", "profile=rke1"]);
     let rotator = ours(&cluster.api);
     assert!(
         !rotator.iter().any(|name| name.contains("agent")),

@@ -2,7 +2,7 @@
 
 use agent_core::answer::Enforcement;
 use agent_core::owners::Declared;
-use node_tests::deploy::{Chart, HOMES, Tool, overlay};
+use node_tests::deploy::{Chart, PROFILES, Tool, overlay};
 use pathproof::args::{Args, Command};
 use pathproof::config::{Config, Surroundings};
 use rstest::rstest;
@@ -30,7 +30,7 @@ fn in_a_pod() -> Surroundings {
 }
 
 /// Parses and resolves all command lines of a rendering, as `pathproof` does before it starts.
-fn check(objects: &[Value]) {
+pub(crate) fn check(objects: &[Value]) {
     for name in ["agent", "rotator", "echo"] {
         let Some(args) = args_of(objects, name) else {
             continue;
@@ -49,12 +49,12 @@ fn check(objects: &[Value]) {
 }
 
 #[test]
-fn each_home_runs_what_the_binary_understands() {
-    if Tool::Helm.skip_without("each_home_runs_what_the_binary_understands") {
+fn each_profile_runs_what_the_binary_understands() {
+    if Tool::Helm.skip_without("each_profile_runs_what_the_binary_understands") {
         return;
     }
-    for home in HOMES {
-        let objects = Chart::with(json!({ "home": home })).render();
+    for profile in PROFILES {
+        let objects = Chart::with(json!({ "profile": profile })).render();
         check(&objects.expect("the chart"));
     }
 }
@@ -85,6 +85,11 @@ fn each_home_runs_what_the_binary_understands() {
 #[case(json!({ "publishEvents": false }), "--publish-events=off")]
 #[case(json!({ "flapDwell": "0" }), "--flap-dwell=0")]
 #[case(json!({ "logFormat": "json" }), "--log-format=json")]
+#[case(json!({ "logLevel": "debug" }), "--log-filter=debug,kube_client=off")]
+#[case(
+    json!({ "logLevel": "info,pathproof::datapath=debug" }),
+    "--log-filter=info,pathproof::datapath=debug"
+)]
 #[case(json!({ "extraArgs": ["--attach=tcx"] }), "--attach=tcx")]
 fn a_value_becomes_the_option(#[case] agent: Value, #[case] options: &str) {
     if Tool::Helm.skip_without("a_value_becomes_the_option") {
@@ -105,15 +110,15 @@ fn a_value_becomes_the_option(#[case] agent: Value, #[case] options: &str) {
 #[case("cilium", "", Some(Declared::Cilium))]
 #[case("standalone", "", None)]
 #[case("standalone", "kube-proxy", Some(Declared::KubeProxy))]
-fn the_home_declares_the_datapath(
-    #[case] home: &str,
+fn the_profile_declares_the_datapath(
+    #[case] profile: &str,
     #[case] datapath: &str,
     #[case] expected: Option<Declared>,
 ) {
-    if Tool::Helm.skip_without("the_home_declares_the_datapath") {
+    if Tool::Helm.skip_without("the_profile_declares_the_datapath") {
         return;
     }
-    let chart = Chart::with(json!({ "home": home, "agent": { "datapath": datapath } }));
+    let chart = Chart::with(json!({ "profile": profile, "agent": { "datapath": datapath } }));
     let config = config(&chart.render().expect("the chart"));
     let declared = config.sentinel.and_then(|sentinel| sentinel.datapath);
     assert_eq!(declared, expected);
@@ -137,15 +142,15 @@ fn the_base_audits_and_a_component_enforces() {
     if Tool::Kubectl.skip_without("the_base_audits_and_a_component_enforces") {
         return;
     }
-    for home in HOMES.into_iter().filter(|home| *home != "rke1") {
+    for profile in PROFILES.into_iter().filter(|profile| *profile != "rke1") {
         for (components, expected) in [
             (&[][..], Enforcement::Audit),
             (&["enforce"], Enforcement::Enforce),
             (&["pod-monitor", "enforce"], Enforcement::Enforce),
             (&["enforce", "pod-monitor"], Enforcement::Enforce),
         ] {
-            let objects = overlay(home, components).expect("an overlay");
-            assert_eq!(enforcement(&objects), expected, "{home} {components:?}");
+            let objects = overlay(profile, components).expect("an overlay");
+            assert_eq!(enforcement(&objects), expected, "{profile} {components:?}");
         }
     }
 }
@@ -196,9 +201,9 @@ fn everything_follows_the_namespace_and_the_addresses() {
             assert_eq!(subject["namespace"], "elsewhere", "{object}");
         }
         let namespace = &object["metadata"]["namespace"];
-        let home = ["elsewhere", "default"];
+        let allowed = ["elsewhere", "default"];
         assert!(
-            namespace.is_null() || home.iter().any(|name| namespace == name),
+            namespace.is_null() || allowed.iter().any(|name| namespace == name),
             "{object}"
         );
     }

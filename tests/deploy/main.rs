@@ -4,7 +4,9 @@
 mod alerts;
 mod args;
 mod fleet;
+mod listed;
 mod many;
+mod options;
 mod package;
 mod references;
 mod rollout;

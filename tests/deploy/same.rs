@@ -1,14 +1,22 @@
-//! The chart and the kustomizations say the same, object by object, for each home.
+//! The chart and the kustomizations say the same, object by object, for each profile.
 
 use std::collections::BTreeMap;
 
 use node_tests::built::versions::KUBERNETES;
-use node_tests::deploy::{Chart, HOMES, Tool, folder, identity, overlay};
+use node_tests::deploy::{Chart, PROFILES, Tool, folder, identity, overlay};
 use rstest::rstest;
 use serde_json::{Value, json};
 
 /// The ranges that the component pod-monitor allows.
 const PRIVATE: [&str; 4] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"];
+
+/// Labels that Helm's guide recommends, on every object.
+pub(crate) const RELEASE_LABELS: [&str; 4] = [
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/version",
+    "app.kubernetes.io/managed-by",
+    "helm.sh/chart",
+];
 
 /// Objects by what names them.
 type Objects = BTreeMap<String, Value>;
@@ -55,6 +63,25 @@ fn first_difference(chart: &Objects, kustomize: &Objects) -> Option<String> {
         })
 }
 
+/// The chart's objects without the labels of the release, which every one has and kustomize's lack.
+fn of_chart(chart: Chart) -> Objects {
+    let mut objects = chart.render().expect("the chart");
+    for object in &mut objects {
+        let what = identity(object);
+        let labels = object["metadata"]["labels"].as_object_mut();
+        let labels = labels.unwrap_or_else(|| panic!("{what} has no labels"));
+        for label in RELEASE_LABELS {
+            let is_there = labels.remove(label).is_some();
+            assert!(is_there, "{what} has no label {label}");
+        }
+        let of_pods = "/spec/template/metadata/labels";
+        if let Some(labels) = object.pointer_mut(of_pods).and_then(Value::as_object_mut) {
+            labels.retain(|label, _| !RELEASE_LABELS.contains(&label.as_str()));
+        }
+    }
+    by_identity(objects)
+}
+
 fn without_tools(test: &str) -> bool {
     Tool::Helm.skip_without(test) || Tool::Kubectl.skip_without(test)
 }
@@ -68,14 +95,13 @@ fn take_namespace(objects: &mut Objects) {
 
 #[rstest]
 fn the_chart_and_the_overlay_are_the_same(
-    #[values("beside-kube-proxy", "cilium", "rke1", "standalone")] home: &str,
+    #[values("beside-kube-proxy", "cilium", "rke1", "standalone")] profile: &str,
 ) {
     if without_tools("the_chart_and_the_overlay_are_the_same") {
         return;
     }
-    let chart = Chart::with(json!({ "home": home })).render();
-    let chart = by_identity(chart.expect("the chart"));
-    let mut kustomize = by_identity(overlay(home, &[]).expect("the overlay"));
+    let chart = of_chart(Chart::with(json!({ "profile": profile })));
+    let mut kustomize = by_identity(overlay(profile, &[]).expect("the overlay"));
     take_namespace(&mut kustomize);
     assert_eq!(first_difference(&chart, &kustomize), None);
 }
@@ -95,16 +121,16 @@ fn the_chart_and_the_overlay_are_the_same(
 }))]
 #[case("standalone", &["withdraw"], json!({ "rotator": { "withdraw": "label" } }))]
 fn components_are_values(
-    #[case] home: &str,
+    #[case] profile: &str,
     #[case] components: &[&str],
     #[case] mut values: Value,
 ) {
     if without_tools("components_are_values") {
         return;
     }
-    values["home"] = json!(home);
-    let chart = by_identity(Chart::with(values).render().expect("the chart"));
-    let kustomize = overlay(home, components).expect("the overlay");
+    values["profile"] = json!(profile);
+    let chart = of_chart(Chart::with(values));
+    let kustomize = overlay(profile, components).expect("the overlay");
     let mut kustomize = by_identity(kustomize);
     take_namespace(&mut kustomize);
     assert_eq!(first_difference(&chart, &kustomize), None);
@@ -120,20 +146,35 @@ fn what_is_lacking_is_left_out_alike(
     #[case] version: &str,
     #[case] components: &[&str],
     #[case] mut values: Value,
-    #[values("beside-kube-proxy", "rke1")] home: &str,
+    #[values("beside-kube-proxy", "rke1")] profile: &str,
 ) {
     if without_tools("what_is_lacking_is_left_out_alike") {
         return;
     }
-    let is_enforcing = values["agent"]["enforcement"] == "enforce";
-    if home == "rke1" && is_enforcing {
+    // Without agents their values are refused, and the components have nothing to patch.
+    if profile == "rke1" {
+        values["agent"] = json!({});
+    }
+    values["profile"] = json!(profile);
+    let chart = of_chart(Chart::with(values).kubernetes(version));
+    let mut kustomize = by_identity(overlay(profile, components).expect("the overlay"));
+    take_namespace(&mut kustomize);
+    assert_eq!(first_difference(&chart, &kustomize), None);
+}
+
+/// For tools that apply rendered objects the chart brings the Namespace too. Helm keeps it at an uninstall.
+#[test]
+fn the_namespace_is_the_same() {
+    if without_tools("the_namespace_is_the_same") {
         return;
     }
-    values["home"] = json!(home);
-    let chart = Chart::with(values).kubernetes(version).render();
-    let chart = by_identity(chart.expect("the chart"));
-    let mut kustomize = by_identity(overlay(home, components).expect("the overlay"));
-    take_namespace(&mut kustomize);
+    let mut chart = of_chart(Chart::with(json!({ "namespace": { "create": true } })));
+    let namespace = chart.get_mut("Namespace /pathproof").expect("a Namespace");
+    let metadata = namespace["metadata"].as_object_mut().expect("metadata");
+    let annotations = metadata.remove("annotations");
+    let kept = json!({ "helm.sh/resource-policy": "keep" });
+    assert_eq!(annotations, Some(kept));
+    let kustomize = by_identity(overlay("beside-kube-proxy", &[]).expect("the overlay"));
     assert_eq!(first_difference(&chart, &kustomize), None);
 }
 
@@ -148,7 +189,7 @@ fn the_dashboard_is_the_same_file() {
         return;
     }
     let values = json!({ "metrics": { "dashboard": { "enabled": true } } });
-    let chart = by_identity(Chart::with(values).render().expect("the chart"));
+    let chart = of_chart(Chart::with(values));
     let kustomize = overlay("beside-kube-proxy", &["dashboard"]).expect("the overlay");
     let mut kustomize = by_identity(kustomize);
     take_namespace(&mut kustomize);
@@ -180,7 +221,7 @@ fn a_difference_is_found_and_named() {
 }
 
 #[test]
-fn every_overlay_is_a_home() {
+fn every_overlay_is_a_profile() {
     let folder = folder().join("overlays");
     let entries = std::fs::read_dir(folder).expect("overlays");
     let mut names: Vec<String> = entries
@@ -193,5 +234,5 @@ fn every_overlay_is_a_home() {
         })
         .collect();
     names.sort();
-    assert_eq!(names, HOMES);
+    assert_eq!(names, PROFILES);
 }

@@ -2,10 +2,8 @@
 //! sentence that names both sides and the remedy.
 
 use std::collections::BTreeSet;
-use std::fs;
 
-use node_tests::cluster::documents;
-use node_tests::deploy::{Chart, Tool, folder};
+use node_tests::deploy::{Chart, Tool};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -41,40 +39,48 @@ fn refused(values: Value, words: &[&str]) {
     &["metrics.podMonitor.enabled=true", "agent.admin.allowCidrs", "give agent.admin.allowCidrs"]
 )]
 #[case::pods_of_rke1(
-    json!({ "home": "rke1", "metrics": { "podMonitor": { "enabled": true } } }),
-    &["metrics.podMonitor.enabled=true", "home=rke1", "ScrapeConfig"]
+    json!({ "profile": "rke1", "metrics": { "podMonitor": { "enabled": true } } }),
+    &["metrics.podMonitor.enabled=true", "profile=rke1", "ScrapeConfig"]
 )]
 #[case::rke1_steers(
-    json!({ "home": "rke1", "agent": { "portTakeover": "steer" } }),
-    &["agent.portTakeover=steer", "home=rke1", "cluster.yml"]
+    json!({ "profile": "rke1", "agent": { "portTakeover": "steer" } }),
+    &["agent.portTakeover=steer", "profile=rke1", "cluster.yml"]
 )]
 #[case::rke1_declares(
-    json!({ "home": "rke1", "agent": { "datapath": "none" } }),
-    &["agent.datapath=none", "home=rke1", "cluster.yml"]
+    json!({ "profile": "rke1", "agent": { "datapath": "none" } }),
+    &["agent.datapath=none", "profile=rke1", "cluster.yml"]
 )]
 #[case::rke1_enforces(
-    json!({ "home": "rke1", "agent": { "enforcement": "enforce" } }),
-    &["agent.enforcement=enforce", "home=rke1", "cluster.yml"]
+    json!({ "profile": "rke1", "agent": { "enforcement": "enforce" } }),
+    &["agent.enforcement=enforce", "profile=rke1", "cluster.yml"]
 )]
 #[case::rke1_arguments(
-    json!({ "home": "rke1", "agent": { "extraArgs": ["--attach=tcx"] } }),
-    &["agent.extraArgs", "home=rke1", "cluster.yml"]
+    json!({ "profile": "rke1", "agent": { "extraArgs": ["--attach=tcx"] } }),
+    &["agent.extraArgs", "profile=rke1", "cluster.yml"]
 )]
 #[case::rke1_metrics(
-    json!({ "home": "rke1", "agent": { "admin": { "allowCidrs": ["10.0.0.0/8"] } } }),
-    &["agent.admin.allowCidrs", "home=rke1", "cluster.yml"]
+    json!({ "profile": "rke1", "agent": { "admin": { "allowCidrs": ["10.0.0.0/8"] } } }),
+    &["agent.admin.allowCidrs", "profile=rke1", "cluster.yml"]
+)]
+#[case::rke1_updates(
+    json!({ "profile": "rke1", "agent": { "update": { "maxSurge": 2 } } }),
+    &["agent.update.maxSurge=2", "profile=rke1", "cluster.yml"]
+)]
+#[case::services_of_rke1(
+    json!({ "profile": "rke1", "metrics": { "serviceMonitor": { "enabled": true } } }),
+    &["metrics.serviceMonitor.enabled=true", "profile=rke1", "ScrapeConfig"]
 )]
 #[case::rke1_of_nothing(
-    json!({ "home": "rke1", "sentinel": { "enabled": false }, "rotator": { "enabled": false } }),
-    &["home=rke1", "sentinel.enabled=false", "installs nothing"]
+    json!({ "profile": "rke1", "sentinel": { "enabled": false }, "rotator": { "enabled": false } }),
+    &["profile=rke1", "sentinel.enabled=false", "installs nothing"]
 )]
 #[case::kube_proxy_has_the_port(
     json!({ "agent": { "portTakeover": "bind" } }),
-    &["agent.portTakeover=bind", "home=beside-kube-proxy", "home=standalone"]
+    &["agent.portTakeover=bind", "profile=beside-kube-proxy", "profile=standalone"]
 )]
 #[case::nobody_has_the_port(
-    json!({ "home": "standalone", "agent": { "portTakeover": "steer" } }),
-    &["agent.portTakeover=steer", "home=standalone", "home=cilium"]
+    json!({ "profile": "standalone", "agent": { "portTakeover": "steer" } }),
+    &["agent.portTakeover=steer", "profile=standalone", "profile=cilium"]
 )]
 #[case::nothing_to_rotate(
     json!({ "sentinel": { "enabled": false } }),
@@ -103,6 +109,64 @@ fn refused(values: Value, words: &[&str]) {
     json!({ "agent": { "extraArgs": ["--enforcement=audit"] } }),
     &["--enforcement", "agent.enforcement sets", "take it out of agent.extraArgs"]
 )]
+#[case::two_names_of_the_profile(
+    json!({ "home": "cilium", "profile": "standalone" }),
+    &["profile=standalone", "home=cilium", "former name", "home=null"]
+)]
+#[case::loopback_services(
+    json!({ "metrics": { "serviceMonitor": { "enabled": true } } }),
+    &["metrics.serviceMonitor.enabled=true", "agent.admin.allowCidrs", "give agent.admin.allowCidrs"]
+)]
+#[case::scraped_twice(
+    json!({
+        "agent": { "admin": { "allowCidrs": ["10.0.0.0/8"] } },
+        "metrics": { "podMonitor": { "enabled": true }, "serviceMonitor": { "enabled": true } },
+    }),
+    &["metrics.podMonitor.enabled=true", "metrics.serviceMonitor.enabled=true", "scraped twice"]
+)]
+#[case::variable_said_twice(
+    json!({ "agent": { "extraEnv": [{ "name": "PATHPROOF_ENFORCEMENT", "value": "enforce" }] } }),
+    &["agent.extraEnv", "PATHPROOF_ENFORCEMENT", "agent.enforcement sets"]
+)]
+#[case::variable_of_the_pod(
+    json!({ "agent": { "extraEnv": [{ "name": "NODE_NAME", "value": "a" }] } }),
+    &["agent.extraEnv", "NODE_NAME", "spec.nodeName"]
+)]
+#[case::variable_of_the_rotator(
+    json!({ "rotator": { "extraEnv": [{ "name": "PATHPROOF_WITHDRAW", "value": "label" }] } }),
+    &["rotator.extraEnv", "PATHPROOF_WITHDRAW", "rotator.withdraw sets"]
+)]
+#[case::label_of_the_selector(
+    json!({ "commonLabels": { "app.kubernetes.io/name": "net" } }),
+    &["commonLabels", "app.kubernetes.io/name", "the chart sets itself"]
+)]
+#[case::label_of_the_pods(
+    json!({ "agent": { "podLabels": { "app.kubernetes.io/component": "net" } } }),
+    &["agent.podLabels", "app.kubernetes.io/component", "the chart sets itself"]
+)]
+#[case::nobodys_account(
+    json!({ "agent": { "serviceAccount": { "create": false } } }),
+    &["agent.serviceAccount.create=false", "needs agent.serviceAccount.name"]
+)]
+#[case::one_account_for_both(
+    json!({
+        "agent": { "serviceAccount": { "name": "one" } },
+        "rotator": { "serviceAccount": { "name": "one" } },
+    }),
+    &["agent.serviceAccount.name", "rotator.serviceAccount.name", "both one", "different"]
+)]
+#[case::a_budget_that_blocks(
+    json!({ "rotator": { "podDisruptionBudget": { "enabled": true, "minAvailable": 1 } } }),
+    &["podDisruptionBudget.minAvailable=1", "rotator.replicas=1", "maxUnavailable"]
+)]
+#[case::no_such_alert(
+    json!({ "metrics": { "prometheusRule": { "enabled": true, "overrides": { "Other": {} } } } }),
+    &["metrics.prometheusRule.overrides", "Other", "PathproofDatapathBroken"]
+)]
+#[case::values_of_an_earlier_chart(
+    json!({ "commonLabels": null }),
+    &["--reuse-values", "--reset-then-reuse-values"]
+)]
 #[case::sentinel_said_twice(
     json!({ "agent": { "extraArgs": ["--sentinel-client-address=192.0.2.1"] } }),
     &["--sentinel-client-address", "sentinel.clientIPv4"]
@@ -116,7 +180,8 @@ fn values_that_contradict_each_other(#[case] values: Value, #[case] words: &[&st
 
 #[rstest]
 #[case::enforcement(json!({ "agent": { "enforcement": "warn" } }), "enforcement")]
-#[case::home(json!({ "home": "calico" }), "home")]
+#[case::profile(json!({ "profile": "calico" }), "profile")]
+#[case::former_name(json!({ "home": "calico" }), "home")]
 #[case::unknown(json!({ "agent": { "enforced": "audit" } }), "enforced")]
 #[case::unknown_at_the_top(json!({ "agents": {} }), "agents")]
 #[case::no_surge(json!({ "agent": { "update": { "maxSurge": 0 } } }), "maxSurge")]
@@ -161,8 +226,8 @@ fn the_chart_passes_lint() {
 /// Twins of what is refused, and what each leaves out or adds.
 #[rstest]
 #[case(json!({}), &["DaemonSet/pathproof-agent", "Deployment/pathproof-rotator"], &["PodMonitor"])]
-#[case(json!({ "home": "rke1" }), &["Deployment/pathproof-rotator", "Service/", "DaemonSet/pathproof-echo"], &["pathproof-agent"])]
-#[case(json!({ "home": "cilium", "agent": { "portTakeover": "bind" } }), &["DaemonSet"], &[])]
+#[case(json!({ "profile": "rke1" }), &["Deployment/pathproof-rotator", "Service/", "DaemonSet/pathproof-echo"], &["pathproof-agent"])]
+#[case(json!({ "profile": "cilium", "agent": { "portTakeover": "bind" } }), &["DaemonSet"], &[])]
 #[case(
     json!({ "sentinel": { "enabled": false }, "rotator": { "enabled": false } }),
     &["DaemonSet"],
@@ -178,7 +243,7 @@ fn the_chart_passes_lint() {
     &["reserved"]
 )]
 #[case(
-    json!({ "home": "rke1" }),
+    json!({ "profile": "rke1" }),
     &["ValidatingAdmissionPolicy/pathproof-rotator", "ValidatingAdmissionPolicy/pathproof-reserved-services"],
     &["pathproof-agent"]
 )]
@@ -189,7 +254,7 @@ fn the_chart_passes_lint() {
 )]
 #[case(json!({ "agent": { "publishEvents": false } }), &["DaemonSet"], &["Role/pathproof-agent-events", "RoleBinding/pathproof-agent-events"])]
 #[case(json!({ "resourceQuota": { "enabled": false } }), &["DaemonSet"], &["ResourceQuota"])]
-#[case(json!({ "home": "rke1", "metrics": { "prometheusRule": { "enabled": true } } }), &["PrometheusRule"], &[])]
+#[case(json!({ "profile": "rke1", "metrics": { "prometheusRule": { "enabled": true } } }), &["PrometheusRule"], &[])]
 fn what_belongs_together_is_rendered(
     #[case] values: Value,
     #[case] there: &[&str],
@@ -384,57 +449,4 @@ fn alerts_follow_the_values() {
         "{text}"
     );
     assert!(text.contains("\"release\":\"prometheus\""), "{text}");
-}
-
-/// Every value by its path; what a user fills in as he likes counts as one.
-fn paths(values: &Value, path: &str, found: &mut BTreeSet<String>) {
-    const FREE: [&str; 4] = ["resources", "nodeSelector", "labels", "affinity"];
-    match values.as_object() {
-        Some(map) if !map.is_empty() && !FREE.iter().any(|name| path.ends_with(name)) => {
-            for (key, value) in map {
-                let path = format!("{path}.{key}");
-                paths(value, path.trim_start_matches('.'), found);
-            }
-        }
-        _ => {
-            found.insert(path.to_owned());
-        }
-    }
-}
-
-/// The schema's properties, by the same paths.
-fn schema_paths(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
-    match schema["properties"].as_object() {
-        Some(map) if !path.ends_with("resources") => {
-            assert_eq!(schema["additionalProperties"], false, "{path} is open");
-            for (key, value) in map {
-                let path = format!("{path}.{key}");
-                schema_paths(value, path.trim_start_matches('.'), found);
-            }
-        }
-        _ => {
-            found.insert(path.to_owned());
-        }
-    }
-}
-
-#[test]
-fn values_schema_and_readme_know_the_same() {
-    let read = |name: &str| {
-        let path = folder().join("chart").join(name);
-        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-    };
-    let values = documents(&read("values.yaml")).expect("YAML");
-    let mut in_values = BTreeSet::new();
-    paths(&values[0], "", &mut in_values);
-    let schema = serde_json::from_str(&read("values.schema.json")).expect("JSON");
-    let mut in_schema = BTreeSet::new();
-    schema_paths(&schema, "", &mut in_schema);
-    // Helm's own.
-    in_schema.remove("global");
-    assert_eq!(in_values, in_schema);
-    let readme = read("README.md");
-    let row = |line: &str| Some(line.strip_prefix("| `")?.split('`').next()?.to_owned());
-    let in_readme: BTreeSet<String> = readme.lines().filter_map(row).collect();
-    assert_eq!(in_values, in_readme);
 }

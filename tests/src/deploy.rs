@@ -14,8 +14,8 @@ use crate::built;
 use crate::built::versions::{HELM, KUBERNETES};
 use crate::cluster::documents;
 
-/// The four homes, by the names of the chart's value and of the overlays.
-pub const HOMES: [&str; 4] = ["beside-kube-proxy", "cilium", "rke1", "standalone"];
+/// The four profiles, by the names of the chart's value and of the overlays.
+pub const PROFILES: [&str; 4] = ["beside-kube-proxy", "cilium", "rke1", "standalone"];
 
 /// The repository's folder `deploy`.
 pub fn folder() -> PathBuf {
@@ -158,19 +158,19 @@ pub fn kustomize(folder: impl AsRef<OsStr>) -> Result<Vec<Value>> {
 ///
 /// # Errors
 /// What kustomize says.
-pub fn overlay(home: &str, components: &[&str]) -> Result<Vec<Value>> {
-    let overlay = folder().join("overlays").join(home);
+pub fn overlay(profile: &str, components: &[&str]) -> Result<Vec<Value>> {
+    let overlay = folder().join("overlays").join(profile);
     if components.is_empty() {
         return kustomize(overlay);
     }
-    kustomize(overlay_folder(home, components)?.path())
+    kustomize(overlay_folder(profile, components)?.path())
 }
 
 /// The folder of such a kustomization.
 ///
 /// # Errors
 /// It cannot be written.
-pub fn overlay_folder(home: &str, components: &[&str]) -> Result<TempDir> {
+pub fn overlay_folder(profile: &str, components: &[&str]) -> Result<TempDir> {
     // Resources outside of a kustomization's folder are named by relative paths.
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     let dir = tempfile::tempdir_in(target)?;
@@ -181,7 +181,7 @@ pub fn overlay_folder(home: &str, components: &[&str]) -> Result<TempDir> {
     let text = json!({
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": [format!("../../deploy/overlays/{home}")],
+        "resources": [format!("../../deploy/overlays/{profile}")],
         "components": components,
     });
     fs::write(dir.path().join("kustomization.yaml"), text.to_string())?;

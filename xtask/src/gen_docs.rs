@@ -1,4 +1,7 @@
-//! `cargo xtask gen-docs`: the pages that the agent writes about itself, so that they cannot lie.
+//! `cargo xtask gen-docs`: the pages that the agent writes about itself, and the chart's table of values,
+//! so that they cannot lie.
+
+mod chart;
 
 use std::fs;
 
@@ -20,18 +23,31 @@ const PAGES: [(&str, &str); 2] = [
 ];
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let folder = run::root().join("deploy/chart");
+    let read = |name: &str| {
+        let path = folder.join(name);
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let readme = chart::with_table(&read("README.md")?, &read("values.yaml")?)?;
+    page("deploy/chart/README.md", readme.as_bytes(), args)?;
     let agent = run::build_program("pathproof", "pathproof", "dev")?;
-    for (page, name) in PAGES {
-        let wanted = run::output(std::process::Command::new(&agent).args(["docs", name]))?;
-        let path = run::root().join(page);
-        if args.check {
-            if fs::read(&path).ok().as_ref() != Some(&wanted) {
-                bail!("{page} is not what the agent says; run: cargo xtask gen-docs");
-            }
-        } else {
-            fs::write(&path, wanted).with_context(|| format!("cannot write {page}"))?;
-            println!("wrote {page}");
+    for (name, argument) in PAGES {
+        let wanted = run::output(std::process::Command::new(&agent).args(["docs", argument]))?;
+        page(name, &wanted, args)?;
+    }
+    Ok(())
+}
+
+/// Writes a page, or compares it with what is there.
+fn page(name: &str, wanted: &[u8], args: &Args) -> Result<()> {
+    let path = run::root().join(name);
+    if args.check {
+        if fs::read(&path).ok().as_deref() != Some(wanted) {
+            bail!("{name} is not what its source says; run: cargo xtask gen-docs");
         }
+    } else {
+        fs::write(&path, wanted).with_context(|| format!("cannot write {name}"))?;
+        println!("wrote {name}");
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 {{/* What several templates need. Names do not follow the release's: a node has room for one agent
-     (its ports, interfaces and pins), so a cluster has room for one release. */}}
+     (its ports, interfaces and pins), so a cluster has room for one release. The Services
+     pathproof-sentinel and pathproof-echo, the sentinel's slices and the Lease are never renamed: agents
+     and rotators find them by these names. */}}
 
 {{- define "pathproof.image" -}}
 {{- if .Values.image.digest -}}
@@ -9,24 +11,104 @@
 {{- end -}}
 {{- end }}
 
-{{- define "pathproof.labels" -}}
+{{- define "pathproof.fullname" -}}
+{{- .Values.fullnameOverride | default .Values.nameOverride | default "pathproof" | trunc 40 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "pathproof.agentAccount" -}}
+{{- .Values.agent.serviceAccount.name | default (printf "%s-agent" (include "pathproof.fullname" .)) -}}
+{{- end }}
+
+{{- define "pathproof.rotatorAccount" -}}
+{{- .Values.rotator.serviceAccount.name | default (printf "%s-rotator" (include "pathproof.fullname" .)) -}}
+{{- end }}
+
+{{/* Labels that select pods. They never change: selectors of a DaemonSet and a Deployment are immutable,
+     and `kubectl pathproof`, the alerts and the dashboard select by them. */}}
+{{- define "pathproof.selector" -}}
 app.kubernetes.io/name: pathproof
 app.kubernetes.io/component: {{ . }}
 {{- end }}
 
+{{/* Labels of the release that pods have as well: they change with a version of the agent alone. */}}
+{{- define "pathproof.releaseLabels" -}}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | replace "+" "_" | quote }}
+{{- end }}
+
+{{/* Labels and annotations of an object: context, component or "", own labels, own annotations. */}}
+{{- define "pathproof.metadata" -}}
+{{- $root := index . 0 -}}
+{{- $ours := dict "app.kubernetes.io/name" "pathproof" -}}
+{{- with index . 1 }}{{ $ours = fromYaml (include "pathproof.selector" .) }}{{ end -}}
+{{- $release := dict
+  "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_")
+  "app.kubernetes.io/managed-by" $root.Release.Service -}}
+{{- $own := dict -}}
+{{- if gt (len .) 2 }}{{ $own = index . 2 | default dict }}{{ end -}}
+{{- $annotations := dict -}}
+{{- if gt (len .) 3 }}{{ $annotations = index . 3 | default dict }}{{ end -}}
+labels:
+  {{- merge $ours $release (fromYaml (include "pathproof.releaseLabels" $root)) $own $root.Values.commonLabels | toYaml | nindent 2 }}
+{{- with merge (dict) $annotations $root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The same of pods: context, component, its values, and own annotations. */}}
+{{- define "pathproof.podMetadata" -}}
+{{- $root := index . 0 -}}
+{{- $values := index . 2 -}}
+{{- $annotations := dict -}}
+{{- if gt (len .) 3 }}{{ $annotations = index . 3 }}{{ end -}}
+labels:
+  {{- merge (fromYaml (include "pathproof.selector" (index . 1))) (fromYaml (include "pathproof.releaseLabels" $root)) $values.podLabels $root.Values.commonLabels | toYaml | nindent 2 }}
+{{- with merge (dict) $annotations $values.podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Secrets to pull images with: objects with a name, or names alone, as an earlier chart had them. */}}
+{{- define "pathproof.pullSecrets" -}}
+{{- with .Values.imagePullSecrets -}}
+imagePullSecrets:
+{{- range . }}
+{{- if kindIs "string" . }}
+  - name: {{ . | quote }}
+{{- else }}
+  - name: {{ .name | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* A level becomes a filter as the binary's default is; anything else is a filter already. */}}
+{{- define "pathproof.logFilter" -}}
+{{- if and . (ne . "info") -}}
+--log-filter={{ . }}{{ if regexMatch "^[a-z]+$" . }},kube_client=off{{ end }}
+{{- end -}}
+{{- end }}
+
+{{/* What the installation is for; `home` is the former name of the value. */}}
+{{- define "pathproof.profile" -}}
+{{- .Values.profile | default .Values.home | default "beside-kube-proxy" -}}
+{{- end }}
+
 {{/* Whether the agents are pods of this release. */}}
 {{- define "pathproof.agents" -}}
-{{- if ne .Values.home "rke1" }}true{{ end -}}
+{{- if ne (include "pathproof.profile" .) "rke1" }}true{{ end -}}
 {{- end }}
 
 {{- define "pathproof.portTakeover" -}}
-{{- .Values.agent.portTakeover | default (eq .Values.home "standalone" | ternary "bind" "steer") -}}
+{{- .Values.agent.portTakeover | default (eq (include "pathproof.profile" .) "standalone" | ternary "bind" "steer") -}}
 {{- end }}
 
-{{/* What translates Service traffic, as the home has it; empty where nothing is declared. */}}
+{{/* What translates Service traffic, as the profile has it; empty where nothing is declared. */}}
 {{- define "pathproof.datapath" -}}
-{{- $home := get (dict "beside-kube-proxy" "kube-proxy" "cilium" "cilium") .Values.home -}}
-{{- .Values.agent.datapath | default $home | replace "none" "" -}}
+{{- $declared := get (dict "beside-kube-proxy" "kube-proxy" "cilium" "cilium") (include "pathproof.profile" .) -}}
+{{- .Values.agent.datapath | default $declared | replace "none" "" -}}
 {{- end }}
 
 {{/* Fields that Kubernetes knows since 1.30. */}}
@@ -141,6 +223,9 @@ app.kubernetes.io/component: {{ . }}
 {{- if ne .logFormat "text" }}
 - --log-format={{ .logFormat }}
 {{- end }}
+{{- with include "pathproof.logFilter" .logLevel }}
+- {{ . | quote }}
+{{- end }}
 {{- include "pathproof.sentinelArgs" $ }}
 {{- range .extraArgs }}
 - {{ . | quote }}
@@ -163,6 +248,9 @@ app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- end }}
 {{- with .Values.rotator }}
+{{- with include "pathproof.logFilter" .logLevel }}
+- {{ . | quote }}
+{{- end }}
 {{- if ne .withdraw "off" }}
 - --withdraw={{ .withdraw }}
 {{- if ne .withdrawAfter "1m" }}

@@ -1,44 +1,42 @@
 {{/* Values that contradict each other: one sentence that names both, and the remedy. */}}
 {{- define "pathproof.validate" -}}
-{{- $home := .Values.home }}
+{{- if not (hasKey .Values "commonLabels") }}
+{{- fail "these are the values of an earlier chart (helm upgrade --reuse-values): use --reset-then-reuse-values of Helm 3.14, or pass your values files" }}
+{{- end }}
+{{- if and .Values.home .Values.profile (ne .Values.home .Values.profile) }}
+{{- fail (printf "profile=%s and home=%s contradict each other: home is the former name of profile; remove home from your values, or set home=null" .Values.profile .Values.home) }}
+{{- end }}
+{{- $profile := include "pathproof.profile" . }}
 {{- $agent := .Values.agent }}
 {{- $admin := $agent.admin }}
 {{- $metrics := .Values.metrics }}
-{{- if eq $home "rke1" }}
-{{- $here := "is an option of the agent, and with home=rke1 the agent is RKE's own kube-proxy container: give it in cluster.yml (services.kubeproxy.extra_env, as its PATHPROOF_ variable), and leave the value alone" }}
-{{- if $agent.portTakeover }}
-{{- fail (printf "agent.portTakeover=%s %s" $agent.portTakeover $here) }}
+{{- if eq $profile "rke1" }}
+{{- include "pathproof.validateIgnored" . }}
+{{- range $kind := list "podMonitor" "serviceMonitor" }}
+{{- if (index $metrics $kind).enabled }}
+{{- fail (printf "metrics.%s.enabled=true and profile=rke1 contradict each other: a monitor finds pods, and there the agents are RKE's own containers; scrape the nodes with a ScrapeConfig as deploy/README.md has it, or set metrics.%s.enabled=false" $kind $kind) }}
 {{- end }}
-{{- if $agent.datapath }}
-{{- fail (printf "agent.datapath=%s %s" $agent.datapath $here) }}
-{{- end }}
-{{- if ne $agent.enforcement "audit" }}
-{{- fail (printf "agent.enforcement=%s %s" $agent.enforcement $here) }}
-{{- end }}
-{{- if $admin.allowCidrs }}
-{{- fail (printf "agent.admin.allowCidrs %s" $here) }}
-{{- end }}
-{{- if $agent.extraArgs }}
-{{- fail (printf "agent.extraArgs %s" $here) }}
-{{- end }}
-{{- if $metrics.podMonitor.enabled }}
-{{- fail "metrics.podMonitor.enabled=true and home=rke1 contradict each other: a PodMonitor finds pods, and there the agents are RKE's own containers; scrape the nodes with a ScrapeConfig as deploy/README.md has it, or set metrics.podMonitor.enabled=false" }}
 {{- end }}
 {{- if not (or .Values.sentinel.enabled .Values.rotator.enabled) }}
-{{- fail "home=rke1 with sentinel.enabled=false and rotator.enabled=false installs nothing: with RKE1 this chart brings these two alone; enable them, or uninstall the chart" }}
+{{- fail "profile=rke1 with sentinel.enabled=false and rotator.enabled=false installs nothing: with RKE1 this chart brings these two alone; enable them, or uninstall the chart" }}
 {{- end }}
 {{- end }}
 {{- if and (ne .Values.rotator.withdraw "off") .Values.rotator.enabled (not (include "pathproof.policy" .)) }}
 {{- fail "rotator.withdraw=label needs the policy that keeps the rotator's right to patch Nodes to one label: set policy.enabled=true on Kubernetes 1.30 or newer, or rotator.withdraw=off" }}
 {{- end }}
-{{- if and (eq $home "beside-kube-proxy") (eq $agent.portTakeover "bind") }}
-{{- fail "agent.portTakeover=bind and home=beside-kube-proxy contradict each other: kube-proxy holds port 10256 there; leave agent.portTakeover empty, or set home=standalone where kube-proxy does not run or was given another healthzBindAddress" }}
+{{- if and (eq $profile "beside-kube-proxy") (eq $agent.portTakeover "bind") }}
+{{- fail "agent.portTakeover=bind and profile=beside-kube-proxy contradict each other: kube-proxy holds port 10256 there; leave agent.portTakeover empty, or set profile=standalone where kube-proxy does not run or was given another healthzBindAddress" }}
 {{- end }}
-{{- if and (eq $home "standalone") (eq $agent.portTakeover "steer") }}
-{{- fail "agent.portTakeover=steer and home=standalone contradict each other: steering leaves the port to whoever holds it, and standalone says that nobody does; leave agent.portTakeover empty, or set home=beside-kube-proxy or home=cilium" }}
+{{- if and (eq $profile "standalone") (eq $agent.portTakeover "steer") }}
+{{- fail "agent.portTakeover=steer and profile=standalone contradict each other: steering leaves the port to whoever holds it, and standalone says that nobody does; leave agent.portTakeover empty, or set profile=beside-kube-proxy or profile=cilium" }}
 {{- end }}
-{{- if and $metrics.podMonitor.enabled (not $admin.allowCidrs) (ne $home "rke1") }}
-{{- fail "metrics.podMonitor.enabled=true and an empty agent.admin.allowCidrs contradict each other: the admin port is bound to loopback, where Prometheus cannot reach it; give agent.admin.allowCidrs the range that Prometheus asks from, such as the pods' (agent.admin.allowCidrs={10.244.0.0/16})" }}
+{{- range $kind := list "podMonitor" "serviceMonitor" }}
+{{- if and (index $metrics $kind).enabled (not $admin.allowCidrs) }}
+{{- fail (printf "metrics.%s.enabled=true and an empty agent.admin.allowCidrs contradict each other: the admin port is bound to loopback, where Prometheus cannot reach it; give agent.admin.allowCidrs the range that Prometheus asks from, such as the pods' (agent.admin.allowCidrs={10.244.0.0/16})" $kind) }}
+{{- end }}
+{{- end }}
+{{- if and $metrics.podMonitor.enabled $metrics.serviceMonitor.enabled }}
+{{- fail "metrics.podMonitor.enabled=true and metrics.serviceMonitor.enabled=true contradict each other: every agent would be scraped twice; set one of them to false" }}
 {{- end }}
 {{- if and .Values.rotator.enabled (not .Values.sentinel.enabled) }}
 {{- fail "rotator.enabled=true and sentinel.enabled=false contradict each other: the rotator moves the sentinel's endpoint; set rotator.enabled=false as well, or sentinel.enabled=true" }}
@@ -56,9 +54,84 @@
 {{- end }}
 {{- end }}
 {{- include "pathproof.validateArgs" . }}
+{{- include "pathproof.validateLabels" . }}
+{{- include "pathproof.validateAccounts" . }}
+{{- include "pathproof.validateNamespace" . }}
+{{- with .Values.rotator }}
+{{- with .podDisruptionBudget }}
+{{- if and .enabled (not (kindIs "string" .minAvailable)) (ge (int .minAvailable) (int $.Values.rotator.replicas)) }}
+{{- fail (printf "rotator.podDisruptionBudget.minAvailable=%d and rotator.replicas=%d contradict each other: no node with a rotator could be drained; set a higher rotator.replicas, or maxUnavailable in place of minAvailable" (int .minAvailable) (int $.Values.rotator.replicas)) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 
-{{/* Options in extraArgs that a value sets already. */}}
+{{/* Values of the agent where no agent is a pod of this release: one that is not the default is refused.
+     A test compares the file with values.yaml. */}}
+{{- define "pathproof.validateIgnored" -}}
+{{- $agent := .Values.agent }}
+{{- range $name, $default := .Files.Get "files/agent-defaults.yaml" | fromYaml }}
+{{- $pairs := dict (printf "agent.%s" $name) (list (index $agent $name) $default) }}
+{{- if has $name (list "admin" "profiles" "serviceAccount" "update") }}
+{{- $pairs = dict }}
+{{- range $key, $value := $default }}
+{{- $_ := set $pairs (printf "agent.%s.%s" $name $key) (list (index $agent $name $key) $value) }}
+{{- end }}
+{{- end }}
+{{- range $path, $pair := $pairs }}
+{{- $value := index $pair 0 }}
+{{- if ne (toJson $value) (toJson (index $pair 1)) }}
+{{- $shown := "" }}
+{{- if not (or (kindIs "map" $value) (kindIs "slice" $value)) }}{{ $shown = printf "=%v" $value }}{{ end }}
+{{- fail (printf "%s%s is an option of the agent, and with profile=rke1 the agent is RKE's own kube-proxy container: give it in cluster.yml (services.kubeproxy.extra_env, as its PATHPROOF_ variable), and leave the value alone" $path $shown) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Labels that select pods, or that Helm's own tools read. */}}
+{{- define "pathproof.validateLabels" -}}
+{{- $ours := list "app.kubernetes.io/name" "app.kubernetes.io/component" "app.kubernetes.io/instance" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "helm.sh/chart" }}
+{{- range $path, $labels := dict "commonLabels" .Values.commonLabels "agent.podLabels" .Values.agent.podLabels "rotator.podLabels" .Values.rotator.podLabels "echo.podLabels" .Values.echo.podLabels }}
+{{- range $label := keys $labels | sortAlpha }}
+{{- if has $label $ours }}
+{{- fail (printf "%s has %s, which the chart sets itself: pods are selected by such labels; take it out, or choose another label" $path $label) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Policies restrict agents and the rotator by the names of their ServiceAccounts. */}}
+{{- define "pathproof.validateAccounts" -}}
+{{- range $part := list "agent" "rotator" }}
+{{- with (index $.Values $part).serviceAccount }}
+{{- if and (not .create) (not .name) }}
+{{- fail (printf "%s.serviceAccount.create=false needs %s.serviceAccount.name: name the ServiceAccount that is there, or set create=true" $part $part) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and (include "pathproof.agents" .) .Values.rotator.enabled (eq (include "pathproof.agentAccount" .) (include "pathproof.rotatorAccount" .)) }}
+{{- fail (printf "agent.serviceAccount.name and rotator.serviceAccount.name are both %s: every agent would have the rotator's rights; give them different ServiceAccounts" .Values.agent.serviceAccount.name) }}
+{{- end }}
+{{- end }}
+
+{{/* The namespace as the cluster has it. `helm template` asks no cluster, and sees none. */}}
+{{- define "pathproof.validateNamespace" -}}
+{{- if .Values.namespace.check }}
+{{- $name := .Release.Namespace }}
+{{- $found := lookup "v1" "Namespace" "" $name }}
+{{- $enforced := dig "metadata" "labels" "pod-security.kubernetes.io/enforce" "" $found }}
+{{- if and (include "pathproof.agents" .) $enforced (ne $enforced "privileged") (not .Values.namespace.create) }}
+{{- fail (printf "the namespace %s has the label pod-security.kubernetes.io/enforce=%s, and the agents need the network of their nodes: kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=privileged, or install into another namespace" $name $enforced $name) }}
+{{- end }}
+{{- $owner := dig "metadata" "annotations" "meta.helm.sh/release-name" "" $found }}
+{{- if and .Values.namespace.create $found (ne $owner .Release.Name) }}
+{{- fail (printf "namespace.create=true, and the namespace %s is there without belonging to this release: Helm would refuse to take it over; set namespace.create=false, and kubectl label namespace %s pod-security.kubernetes.io/enforce=privileged" $name $name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Options in extraArgs, and variables in extraEnv, that a value sets already. */}}
 {{- define "pathproof.validateArgs" -}}
 {{- $values := dict
   "--datapath" "agent.datapath"
@@ -78,6 +151,7 @@
   "--publish-events" "agent.publishEvents"
   "--flap-dwell" "agent.flapDwell"
   "--log-format" "agent.logFormat"
+  "--log-filter" "agent.logLevel"
   "--sentinel" "sentinel.enabled"
   "--sentinel-service" "the release's namespace"
   "--sentinel-client-address" "sentinel.clientIPv4 and clientIPv6"
@@ -88,6 +162,32 @@
 {{- $option := regexFind "^--[a-z-]+" . }}
 {{- with index $values $option }}
 {{- fail (printf "agent.extraArgs has %s, which %s sets: give it there, and take it out of agent.extraArgs" $option .) }}
+{{- end }}
+{{- end }}
+{{- range .Values.agent.extraEnv }}
+{{- $name := .name }}
+{{- $option := printf "--%s" ($name | trimPrefix "PATHPROOF_" | lower | replace "_" "-") }}
+{{- $setter := "" }}
+{{- if hasPrefix "PATHPROOF_" $name }}{{ $setter = get $values $option }}{{ end }}
+{{- $setter = get (dict "NODE_NAME" "the pod's own spec.nodeName" "PATHPROOF_ADMIN_ADDRESS" "agent.admin.port") $name | default $setter }}
+{{- with $setter }}
+{{- fail (printf "agent.extraEnv has %s, which %s sets: give it there, and take it out of agent.extraEnv" $name .) }}
+{{- end }}
+{{- end }}
+{{- $rotator := dict
+  "PATHPROOF_SENTINEL_SERVICE" "the release's namespace"
+  "PATHPROOF_SENTINEL_ENDPOINT_ADDRESS" "sentinel.endpointIPv4 and endpointIPv6"
+  "PATHPROOF_INTERVAL" "rotator.interval"
+  "PATHPROOF_WITHDRAW" "rotator.withdraw"
+  "PATHPROOF_WITHDRAW_AFTER" "rotator.withdrawAfter"
+  "PATHPROOF_LOG_FILTER" "rotator.logLevel"
+  "POD_NAME" "the pod's own metadata.name"
+  "POD_NAMESPACE" "the pod's own metadata.namespace"
+}}
+{{- range .Values.rotator.extraEnv }}
+{{- $name := .name }}
+{{- with get $rotator $name }}
+{{- fail (printf "rotator.extraEnv has %s, which %s sets: give it there, and take it out of rotator.extraEnv" $name .) }}
 {{- end }}
 {{- end }}
 {{- end }}

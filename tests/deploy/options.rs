@@ -1,0 +1,290 @@
+//! Values that Helm's users expect of any chart: where each arrives in the objects.
+
+use node_tests::deploy::{Chart, Tool, identity};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+fn rendered(values: Value) -> Vec<Value> {
+    let shown = values.to_string();
+    let objects = Chart::with(values).render();
+    objects.unwrap_or_else(|error| panic!("{shown}: {error:#}"))
+}
+
+#[track_caller]
+fn named<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    let is = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+    let found = objects.iter().find(is);
+    found.unwrap_or_else(|| {
+        let all: Vec<String> = objects.iter().map(identity).collect();
+        panic!("no {kind} {name} in {all:?}")
+    })
+}
+
+/// Value, object, where it arrives, and what arrives there.
+#[rstest]
+#[case::pull_secrets(
+    json!({ "imagePullSecrets": [{ "name": "a" }, "b"] }),
+    "DaemonSet/pathproof-agent", "/spec/template/spec/imagePullSecrets",
+    json!([{ "name": "a" }, { "name": "b" }])
+)]
+#[case::pull_secrets_of_the_rotator(
+    json!({ "imagePullSecrets": [{ "name": "a" }] }),
+    "Deployment/pathproof-rotator", "/spec/template/spec/imagePullSecrets", json!([{ "name": "a" }])
+)]
+#[case::pull_secrets_of_echo(
+    json!({ "imagePullSecrets": [{ "name": "a" }] }),
+    "DaemonSet/pathproof-echo", "/spec/template/spec/imagePullSecrets", json!([{ "name": "a" }])
+)]
+#[case::common_labels(
+    json!({ "commonLabels": { "team": "net" } }),
+    "ClusterRole/pathproof-agent", "/metadata/labels/team", json!("net")
+)]
+#[case::common_labels_of_pods(
+    json!({ "commonLabels": { "team": "net" } }),
+    "DaemonSet/pathproof-echo", "/spec/template/metadata/labels/team", json!("net")
+)]
+#[case::common_annotations(
+    json!({ "commonAnnotations": { "a": "b" } }),
+    "Service/pathproof-sentinel", "/metadata/annotations/a", json!("b")
+)]
+#[case::pod_labels(
+    json!({ "agent": { "podLabels": { "team": "net" } } }),
+    "DaemonSet/pathproof-agent", "/spec/template/metadata/labels/team", json!("net")
+)]
+#[case::annotations(
+    json!({ "agent": { "annotations": { "a": "b" } } }),
+    "DaemonSet/pathproof-agent", "/metadata/annotations", json!({ "a": "b" })
+)]
+#[case::annotations_of_the_rotator(
+    json!({ "rotator": { "annotations": { "a": "b" } } }),
+    "Deployment/pathproof-rotator", "/metadata/annotations", json!({ "a": "b" })
+)]
+#[case::pod_annotations(
+    json!({ "rotator": { "podAnnotations": { "a": "b" } } }),
+    "Deployment/pathproof-rotator", "/spec/template/metadata/annotations", json!({ "a": "b" })
+)]
+#[case::account(
+    json!({ "agent": { "serviceAccount": { "name": "mine", "annotations": { "a": "b" } } } }),
+    "ServiceAccount/mine", "/metadata/annotations", json!({ "a": "b" })
+)]
+#[case::account_of_the_pods(
+    json!({ "rotator": { "serviceAccount": { "name": "mine" } } }),
+    "Deployment/pathproof-rotator", "/spec/template/spec/serviceAccountName", json!("mine")
+)]
+#[case::account_of_a_policy(
+    json!({ "rotator": { "serviceAccount": { "name": "mine" } } }),
+    "ValidatingAdmissionPolicy/pathproof-rotator", "/spec/matchConditions/0/expression",
+    json!("request.userInfo.username == \"system:serviceaccount:pathproof:mine\"")
+)]
+#[case::name(
+    json!({ "nameOverride": "net" }),
+    "DaemonSet/net-agent", "/spec/template/spec/serviceAccountName", json!("net-agent")
+)]
+#[case::full_name(
+    json!({ "nameOverride": "net", "fullnameOverride": "all" }),
+    "ClusterRoleBinding/all-rotator", "/roleRef/name", json!("all-rotator")
+)]
+#[case::environment(
+    json!({ "agent": { "extraEnv": [{ "name": "A", "value": "b" }] } }),
+    "DaemonSet/pathproof-agent", "/spec/template/spec/containers/0/env/2",
+    json!({ "name": "A", "value": "b" })
+)]
+#[case::environment_of_the_rotator(
+    json!({ "rotator": { "extraEnv": [{ "name": "A", "value": "b" }] } }),
+    "Deployment/pathproof-rotator", "/spec/template/spec/containers/0/env/2",
+    json!({ "name": "A", "value": "b" })
+)]
+#[case::log_of_the_rotator(
+    json!({ "rotator": { "logLevel": "debug" } }),
+    "Deployment/pathproof-rotator", "/spec/template/spec/containers/0/args/1",
+    json!("--log-filter=debug,kube_client=off")
+)]
+#[case::spread(
+    json!({ "rotator": { "topologySpreadConstraints": [{ "maxSkew": 1 }] } }),
+    "Deployment/pathproof-rotator", "/spec/template/spec/topologySpreadConstraints/0",
+    json!({ "maxSkew": 1, "labelSelector": { "matchLabels": {
+        "app.kubernetes.io/name": "pathproof", "app.kubernetes.io/component": "rotator",
+    } } })
+)]
+#[case::budget(
+    json!({ "rotator": { "replicas": 2, "podDisruptionBudget": { "enabled": true } } }),
+    "PodDisruptionBudget/pathproof-rotator", "/spec/maxUnavailable", json!(1)
+)]
+#[case::minimum(
+    json!({ "rotator": { "podDisruptionBudget": { "enabled": true, "minAvailable": "50%" } } }),
+    "PodDisruptionBudget/pathproof-rotator", "/spec/minAvailable", json!("50%")
+)]
+#[case::network(
+    json!({ "networkPolicy": { "enabled": true, "apiServerCidrs": ["192.0.2.0/24"] } }),
+    "NetworkPolicy/pathproof-rotator", "/spec/egress/0/to",
+    json!([{ "ipBlock": { "cidr": "192.0.2.0/24" } }])
+)]
+fn a_value_arrives(
+    #[case] values: Value,
+    #[case] object: &str,
+    #[case] pointer: &str,
+    #[case] expected: Value,
+) {
+    if Tool::Helm.skip_without("a_value_arrives") {
+        return;
+    }
+    let objects = rendered(values);
+    let (kind, name) = object.split_once('/').expect("a kind and a name");
+    let found = named(&objects, kind, name).pointer(pointer);
+    assert_eq!(found, Some(&expected), "{object} {pointer}");
+}
+
+/// Objects that agents and rotators find by their names keep them.
+#[test]
+fn names_that_the_binary_knows_stay() {
+    if Tool::Helm.skip_without("names_that_the_binary_knows_stay") {
+        return;
+    }
+    let objects = rendered(json!({ "fullnameOverride": "net" }));
+    for (kind, name) in [
+        ("Service", "pathproof-sentinel"),
+        ("Service", "pathproof-echo"),
+        ("EndpointSlice", "pathproof-sentinel-ipv4"),
+        ("EndpointSlice", "pathproof-sentinel-ipv6"),
+    ] {
+        named(&objects, kind, name);
+    }
+    let lease = named(&objects, "Role", "net-rotator").to_string();
+    assert!(lease.contains("[\"pathproof-rotator\"]"), "{lease}");
+    let others = objects.iter().filter(|object| {
+        let kind = &object["kind"];
+        kind != "Service" && kind != "EndpointSlice"
+    });
+    for object in others {
+        let name = object["metadata"]["name"].as_str().expect("a name");
+        assert!(name.starts_with("net-"), "{}", identity(object));
+    }
+}
+
+#[test]
+fn rights_and_accounts_can_be_anothers() {
+    if Tool::Helm.skip_without("rights_and_accounts_can_be_anothers") {
+        return;
+    }
+    let account = json!({ "create": false, "name": "theirs" });
+    let objects = rendered(json!({
+        "rbac": { "create": false },
+        "agent": { "serviceAccount": account },
+        "rotator": { "withdraw": "label" },
+    }));
+    let kinds: Vec<&str> = objects
+        .iter()
+        .filter_map(|one| one["kind"].as_str())
+        .collect();
+    assert!(!kinds.iter().any(|kind| kind.contains("Role")), "{kinds:?}");
+    let accounts = kinds
+        .iter()
+        .filter(|kind| **kind == "ServiceAccount")
+        .count();
+    assert_eq!(accounts, 1, "{kinds:?}");
+    // Policies restrict them all the same.
+    let policy = named(&objects, "ValidatingAdmissionPolicy", "pathproof-agent").to_string();
+    assert!(policy.contains(":theirs"), "{policy}");
+}
+
+/// Both monitors give the labels that alerts need, then the user's relabelings.
+#[rstest]
+#[case("podMonitor", "PodMonitor", "podMetricsEndpoints")]
+#[case("serviceMonitor", "ServiceMonitor", "endpoints")]
+fn monitors_have_what_prometheus_operator_offers(
+    #[case] value: &str,
+    #[case] kind: &str,
+    #[case] endpoints: &str,
+) {
+    if Tool::Helm.skip_without("monitors_have_what_prometheus_operator_offers") {
+        return;
+    }
+    let relabeling = json!({ "targetLabel": "cluster", "replacement": "east" });
+    let dropped = json!({ "action": "drop", "regex": "x" });
+    let monitor = json!({
+        "enabled": true, "interval": "60s", "scrapeTimeout": "20s",
+        "labels": { "release": "prometheus" }, "annotations": { "a": "b" },
+        "relabelings": [relabeling], "metricRelabelings": [dropped],
+    });
+    let objects = rendered(json!({
+        "agent": { "admin": { "port": 19300, "allowCidrs": ["10.0.0.0/8"] } },
+        "metrics": { value: monitor },
+    }));
+    let object = named(&objects, kind, "pathproof-agent");
+    assert_eq!(object["metadata"]["labels"]["release"], "prometheus");
+    assert_eq!(object["metadata"]["annotations"], json!({ "a": "b" }));
+    assert_eq!(object["spec"]["jobLabel"], "app.kubernetes.io/name");
+    let endpoint = &object["spec"][endpoints][0];
+    assert_eq!(endpoint["interval"], "60s");
+    assert_eq!(endpoint["scrapeTimeout"], "20s");
+    assert_eq!(endpoint["metricRelabelings"], json!([dropped]));
+    let relabelings = endpoint["relabelings"].as_array().expect("relabelings");
+    assert_eq!(relabelings.last(), Some(&relabeling));
+    let node =
+        json!({ "sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node" });
+    assert!(relabelings.contains(&node), "{relabelings:?}");
+    if kind == "ServiceMonitor" {
+        let service = named(&objects, "Service", "pathproof-agent-metrics");
+        assert_eq!(service["spec"]["clusterIP"], "None");
+        assert_eq!(service["spec"]["ports"][0]["port"], 19300);
+        assert_eq!(service["spec"]["ports"][0]["name"], endpoint["port"]);
+        let selector = &object["spec"]["selector"]["matchLabels"];
+        assert_eq!(service["spec"]["selector"], *selector);
+        for (label, value) in selector.as_object().expect("labels") {
+            assert_eq!(service["metadata"]["labels"][label], *value);
+        }
+    }
+}
+
+/// Alerts by name.
+fn alerts(rule: Value) -> Vec<Value> {
+    let objects = rendered(json!({ "metrics": { "prometheusRule": rule } }));
+    let rule = named(&objects, "PrometheusRule", "pathproof");
+    let groups = rule["spec"]["groups"].as_array().expect("groups");
+    let of = |group: &Value| group["rules"].as_array().expect("rules").clone();
+    let rules = groups.iter().flat_map(of);
+    rules.filter(|rule| rule["alert"].is_string()).collect()
+}
+
+#[test]
+fn severities_and_times_of_alerts_are_values() {
+    if Tool::Helm.skip_without("severities_and_times_of_alerts_are_values") {
+        return;
+    }
+    let shipped = alerts(json!({ "enabled": true }));
+    let ours = alerts(json!({
+        "enabled": true,
+        "alertLabels": { "team": "net" },
+        "severities": { "warning": "ticket" },
+        "overrides": {
+            "PathproofRulesLag": { "severity": "none", "for": "17m" },
+            "PathproofNothingKnown": { "enabled": false },
+            "PathproofAgentDown": { "labels": { "team": "oncall" }, "annotations": { "a": "b" } },
+        },
+    }));
+    assert_eq!(ours.len(), shipped.len() - 1);
+    for before in &shipped {
+        let Some(after) = ours.iter().find(|rule| rule["alert"] == before["alert"]) else {
+            assert_eq!(before["alert"], "PathproofNothingKnown");
+            continue;
+        };
+        assert_eq!(after["expr"], before["expr"]);
+        let alert = before["alert"].as_str().expect("a name");
+        let severity = match (alert, before["labels"]["severity"].as_str()) {
+            ("PathproofRulesLag", _) => Some("none"),
+            (_, Some("warning")) => Some("ticket"),
+            (_, severity) => severity,
+        };
+        assert_eq!(after["labels"]["severity"].as_str(), severity, "{alert}");
+        let team = match alert {
+            "PathproofAgentDown" => "oncall",
+            _ => "net",
+        };
+        assert_eq!(after["labels"]["team"], team, "{alert}");
+        let is_later = alert == "PathproofRulesLag";
+        assert_eq!(after["for"] == "17m", is_later, "{alert}");
+        assert!(is_later || after["for"] == before["for"], "{alert}");
+        let summary = &before["annotations"]["summary"];
+        assert_eq!(after["annotations"]["summary"], *summary, "{alert}");
+    }
+}
