@@ -4,6 +4,7 @@
 mod alerts;
 mod args;
 mod fleet;
+mod gitops;
 mod listed;
 mod many;
 mod options;
@@ -11,5 +12,6 @@ mod package;
 mod references;
 mod rollout;
 mod same;
+mod schema;
 mod scrape;
 mod values;

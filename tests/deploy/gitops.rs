@@ -1,0 +1,231 @@
+//! Twenty values files as people keep them in Git (deploy/chart/ci): each passes lint, gives objects
+//! that API servers of the oldest and the newest tried release accept, and keeps what must not change.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use node_tests::cluster::documents;
+use node_tests::deploy::{Chart, Tool, folder, identity};
+use serde_json::{Value, json};
+
+use crate::args;
+use crate::same::RELEASE_LABELS;
+use crate::schema::Schemas;
+
+/// Releases whose schemas are checked in.
+const RELEASES: [&str; 2] = ["1.28.15", "1.36.3"];
+
+/// The values by the names of their files.
+fn files() -> Vec<(String, Value)> {
+    let entries = fs::read_dir(folder().join("chart/ci")).expect("values files");
+    let mut files: Vec<(String, Value)> = entries
+        .map(|entry| {
+            let entry = entry.expect("an entry");
+            let name = entry.file_name().into_string().expect("a name");
+            let text = fs::read_to_string(entry.path()).expect("a values file");
+            assert!(text.starts_with("# "), "{name}: begin with what it is");
+            (name, documents(&text).expect("YAML").remove(0))
+        })
+        .collect();
+    files.sort_by(|one, other| one.0.cmp(&other.0));
+    files
+}
+
+/// What a release of Kubernetes lacks: the policy that `withdraw` needs.
+fn fits(values: &Value, release: &str) -> bool {
+    values["rotator"]["withdraw"] != "label" || release != "1.28.15"
+}
+
+fn renderings() -> impl Iterator<Item = (String, &'static str, Value, Vec<Value>)> {
+    let each = |(name, values): (String, Value)| {
+        RELEASES.into_iter().filter_map(move |release| {
+            if !fits(&values, release) {
+                return None;
+            }
+            let objects = Chart::with(values.clone()).kubernetes(release).render();
+            let objects = objects.unwrap_or_else(|error| panic!("{name} {release}: {error:#}"));
+            Some((name.clone(), release, values.clone(), objects))
+        })
+    };
+    files().into_iter().flat_map(each)
+}
+
+#[test]
+fn there_are_twenty_and_each_passes_lint() {
+    if Tool::Helm.skip_without("there_are_twenty_and_each_passes_lint") {
+        return;
+    }
+    let files = files();
+    assert_eq!(files.len(), 20);
+    for (name, values) in files {
+        assert!(
+            name.ends_with("-values.yaml"),
+            "{name}: chart-testing skips it"
+        );
+        let linted = Chart::with(values).lint();
+        let told = linted.unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        let is_sound = !told.contains("[WARNING]") && !told.contains("[ERROR]");
+        assert!(is_sound, "{name}: {told}");
+    }
+}
+
+#[test]
+fn objects_have_the_fields_of_the_api() {
+    if Tool::Helm.skip_without("objects_have_the_fields_of_the_api") {
+        return;
+    }
+    let schemas = RELEASES.map(|release| (release, Schemas::of(release)));
+    for (name, release, _, objects) in renderings() {
+        assert!(objects.len() > 5, "{name} on {release}");
+        let known = schemas.iter().find(|(of, _)| *of == release);
+        let (_, schemas) = known.expect("schemas");
+        for object in &objects {
+            let errors = schemas.errors(object);
+            let what = identity(object);
+            assert_eq!(errors, [""; 0], "{name} on {release}: {what}");
+        }
+        args::check(&objects);
+    }
+}
+
+fn is_label_value(value: &Value) -> bool {
+    let Some(text) = value.as_str() else {
+        return false;
+    };
+    let inside = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
+    let edge = |sign: Option<char>| sign.is_none_or(|sign| sign.is_ascii_alphanumeric());
+    text.len() <= 63
+        && text.chars().all(inside)
+        && edge(text.chars().next())
+        && edge(text.chars().last())
+}
+
+#[test]
+fn every_object_has_the_recommended_labels() {
+    if Tool::Helm.skip_without("every_object_has_the_recommended_labels") {
+        return;
+    }
+    for (name, _, values, objects) in renderings() {
+        for object in &objects {
+            let what = identity(object);
+            let labels = object["metadata"]["labels"].as_object();
+            let labels = labels.unwrap_or_else(|| panic!("{name}: {what} has no labels"));
+            for label in RELEASE_LABELS {
+                assert!(labels.contains_key(label), "{name}: {what} has no {label}");
+            }
+            assert_eq!(
+                labels["app.kubernetes.io/name"], "pathproof",
+                "{name}: {what}"
+            );
+            for (label, value) in labels {
+                assert!(is_label_value(value), "{name}: {what}: {label}={value}");
+            }
+            let common = values["commonLabels"].as_object().into_iter().flatten();
+            let pod = &object["spec"]["template"]["metadata"]["labels"];
+            for (label, value) in common {
+                assert_eq!(labels.get(label), Some(value), "{name}: {what}");
+                assert!(pod.is_null() || pod[label] == *value, "{name}: {what}");
+            }
+            let common = values["commonAnnotations"]
+                .as_object()
+                .into_iter()
+                .flatten();
+            for (key, value) in common {
+                assert_eq!(
+                    object["metadata"]["annotations"][key], *value,
+                    "{name}: {what}"
+                );
+            }
+        }
+        let names: BTreeSet<String> = objects.iter().map(identity).collect();
+        assert_eq!(
+            names.len(),
+            objects.len(),
+            "{name}: an object is there twice"
+        );
+    }
+}
+
+/// A selector is immutable: an upgrade that changed it would fail. Pods have its labels, whatever labels
+/// a user adds.
+#[test]
+fn selectors_never_change() {
+    if Tool::Helm.skip_without("selectors_never_change") {
+        return;
+    }
+    let mut seen = 0;
+    for (name, _, _, objects) in renderings() {
+        for object in &objects {
+            let pod = &object["spec"]["template"]["metadata"]["labels"];
+            if pod.is_null() {
+                continue;
+            }
+            let whole = object["metadata"]["name"].as_str().expect("a name");
+            let (_, component) = whole.rsplit_once('-').expect("a component");
+            let selector = json!({
+                "app.kubernetes.io/name": "pathproof", "app.kubernetes.io/component": component,
+            });
+            assert_eq!(
+                object["spec"]["selector"],
+                json!({ "matchLabels": selector }),
+                "{name}"
+            );
+            for (label, value) in selector.as_object().expect("labels") {
+                assert_eq!(pod[label], *value, "{name}: {whole}");
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen > 80, "{seen}");
+}
+
+/// What pods, bindings and policies name is there, or is the user's.
+#[test]
+fn accounts_and_roles_fit_together() {
+    if Tool::Helm.skip_without("accounts_and_roles_fit_together") {
+        return;
+    }
+    for (name, _, values, objects) in renderings() {
+        let of = |kind: &str| -> BTreeSet<&str> {
+            let of_kind = objects.iter().filter(|object| object["kind"] == kind);
+            of_kind
+                .filter_map(|object| object["metadata"]["name"].as_str())
+                .collect()
+        };
+        let mut accounts = of("ServiceAccount");
+        for part in ["agent", "rotator"] {
+            let own = &values[part]["serviceAccount"];
+            if own["create"] == false {
+                let theirs = own["name"].as_str().expect("a name");
+                assert!(accounts.insert(theirs), "{name}: {theirs} is created");
+            }
+        }
+        for object in &objects {
+            let account = object["spec"]["template"]["spec"]["serviceAccountName"].as_str();
+            assert!(
+                account.is_none_or(|one| accounts.contains(one)),
+                "{name}: {account:?}"
+            );
+            for subject in object["subjects"].as_array().into_iter().flatten() {
+                let account = subject["name"].as_str().expect("a name");
+                assert!(accounts.contains(account), "{name}: {account}");
+            }
+            if let Some(role) = object["roleRef"]["name"].as_str() {
+                let kind = object["roleRef"]["kind"].as_str().expect("a kind");
+                assert!(of(kind).contains(role), "{name}: no {kind} {role}");
+            }
+            if let Some(policy) = object["spec"]["policyName"].as_str() {
+                let policies = of("ValidatingAdmissionPolicy");
+                assert!(policies.contains(policy), "{name}: no policy {policy}");
+            }
+            if let Some(who) = object["spec"]["matchConditions"][0]["expression"].as_str()
+                && let Some((_, account)) = who.split_once("system:serviceaccount:pathproof:")
+            {
+                let account = account.trim_end_matches('"');
+                assert!(accounts.contains(account), "{name}: {account}");
+            }
+        }
+        let has_rights = values["rbac"]["create"] != false;
+        assert_eq!(!of("ClusterRole").is_empty(), has_rights, "{name}");
+    }
+}
