@@ -5,7 +5,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use node_tests::cluster::{Api, ControlPlane, Servers, namespace};
+use anyhow::Result;
+use node_tests::cluster::{Api, ControlPlane, Servers, documents, namespace};
 use node_tests::deploy::{Chart, PROFILES, Tool, folder, said};
 use node_tests::skip;
 use node_tests::world::World;
@@ -56,12 +57,17 @@ impl Cluster {
 
     /// `helm VERB pathproof ...` in the namespace.
     fn helm(&self, verb: &str, words: &[&str]) -> String {
+        let done = self.try_helm(verb, words);
+        done.unwrap_or_else(|error| panic!("helm {verb} {words:?}: {error:#}"))
+    }
+
+    fn try_helm(&self, verb: &str, words: &[&str]) -> Result<String> {
         let mut command = self.command(Tool::Helm);
         command.args([verb, "pathproof", "--namespace", "pathproof"]);
         if verb != "uninstall" {
             command.arg(folder().join("chart"));
         }
-        said(command.args(words)).unwrap_or_else(|error| panic!("helm {verb} {words:?}: {error:#}"))
+        said(command.args(words))
     }
 
     /// Has the API server look at objects, strictly, and keep none.
@@ -114,6 +120,67 @@ fn an_api_server_takes_every_profile() {
         let error = cluster.looks_at(&objects).expect_err("an unknown field");
         assert!(error.contains("unknown"), "{error}");
     }
+}
+
+/// Its own kinds alone: there is no Prometheus Operator.
+#[test]
+fn an_api_server_takes_the_objects_of_every_values_file() {
+    let test = "an_api_server_takes_the_objects_of_every_values_file";
+    let Some(cluster) = Cluster::start(test) else {
+        return;
+    };
+    let files = fs::read_dir(folder().join("chart/ci")).expect("values files");
+    for file in files {
+        let path = file.expect("a file").path();
+        let text = fs::read_to_string(&path).expect("a values file");
+        let values = documents(&text).expect("YAML").remove(0);
+        let mut objects = Chart::with(values).render().expect("the chart");
+        objects.retain(|object| object["apiVersion"] != "monitoring.coreos.com/v1");
+        let taken = cluster.looks_at(&objects);
+        taken.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+}
+
+/// By its Pod Security label. Without one the notes name the command.
+#[test]
+fn a_namespace_that_forbids_the_agents_is_refused() {
+    let test = "a_namespace_that_forbids_the_agents_is_refused";
+    let Some(cluster) = Cluster::start(test) else {
+        return;
+    };
+    let set = |label: &str| {
+        let mut command = cluster.command(Tool::Kubectl);
+        command.args(["label", "--overwrite", "namespace", "pathproof"]);
+        let label = format!("pod-security.kubernetes.io/enforce{label}");
+        said(command.arg(label)).expect("a label");
+    };
+    let look = |values: &[&str]| {
+        let words = ["--dry-run=server"].iter().chain(values).copied();
+        cluster.try_helm("install", &words.collect::<Vec<_>>())
+    };
+    let command = "kubectl label namespace pathproof pod-security.kubernetes.io/enforce=privileged";
+    set("-");
+    assert!(look(&[]).expect("notes").contains(command));
+    set("=baseline");
+    let error = look(&[]).expect_err("a refusal");
+    for words in [
+        "enforce=baseline",
+        "kubectl label --overwrite namespace pathproof",
+    ] {
+        assert!(format!("{error:#}").contains(words), "{error:#}");
+    }
+    for value in ["namespace.check=false", "profile=rke1"] {
+        look(&["--set", value]).unwrap_or_else(|error| panic!("{value}: {error:#}"));
+    }
+    set("=privileged");
+    let notes = look(&[]).expect("notes");
+    assert!(
+        notes.contains("nothing to do") && !notes.contains(command),
+        "{notes}"
+    );
+    let error = look(&["--set", "namespace.create=true"]).expect_err("a refusal");
+    let words = "without belonging to this release";
+    assert!(format!("{error:#}").contains(words), "{error:#}");
 }
 
 #[test]
