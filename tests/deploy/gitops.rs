@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use node_tests::built::versions::KUBERNETES;
 use node_tests::cluster::documents;
 use node_tests::deploy::{Chart, Tool, folder, identity};
 use serde_json::{Value, json};
@@ -48,6 +49,12 @@ fn renderings() -> impl Iterator<Item = (String, &'static str, Value, Vec<Value>
         })
     };
     files().into_iter().flat_map(each)
+}
+
+#[test]
+fn the_newest_schemas_are_those_of_the_release_that_is_tried() {
+    let tried = KUBERNETES.trim_start_matches('v');
+    assert_eq!(RELEASES[1], tried, "run: cargo xtask gen-schemas");
 }
 
 #[test]

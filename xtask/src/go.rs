@@ -36,6 +36,23 @@ pub(crate) struct Module {
     pub(crate) compiles: usize,
 }
 
+/// The folder of a module's sources, in Go's cache.
+pub(crate) fn module(path: &str, version: &str) -> Result<PathBuf> {
+    let go = find::find()?;
+    let elsewhere = tempfile::tempdir()?;
+    let mut command = Command::new(&go.program);
+    command
+        .current_dir(elsewhere.path())
+        .env("GOWORK", "off")
+        .env("GOFLAGS", "")
+        .args(["mod", "download", "-json"])
+        .arg(format!("{path}@{version}"));
+    let answer: serde_json::Value = serde_json::from_slice(&run::output(&mut command)?)?;
+    let folder = answer["Dir"].as_str();
+    let folder = folder.with_context(|| format!("go names no folder of {path} {version}"))?;
+    Ok(PathBuf::from(folder))
+}
+
 impl Module {
     /// The folder of the programs, of which missing ones are built first.
     pub(crate) fn ready(&self) -> Result<PathBuf> {

@@ -14,6 +14,7 @@ mod ebpf;
 mod excused;
 mod fuzz;
 mod gen_docs;
+mod gen_schemas;
 mod go;
 mod host;
 mod image;
@@ -71,8 +72,10 @@ enum Task {
     Release(release::Args),
     /// Check the rules of this repository: dependencies, module docs, links, metrics
     Tidy,
-    /// Write docs/metrics.md and docs/configuration.md
+    /// Write docs/metrics.md, docs/configuration.md and the chart's table of values
     GenDocs(gen_docs::Args),
+    /// Extract the schemas that the chart's objects are checked against (needs Go)
+    GenSchemas,
     /// Draw the Grafana dashboard over a run with faults, into docs/images (needs root)
     DashboardPicture(dashboard_picture::Args),
     /// Run the list that CI runs
@@ -95,6 +98,7 @@ fn main() -> ExitCode {
         Task::Release(args) => release::run(&args),
         Task::Tidy => tidy::run(),
         Task::GenDocs(args) => gen_docs::run(&args),
+        Task::GenSchemas => gen_schemas::run(),
         Task::DashboardPicture(args) => dashboard_picture::run(&args),
         Task::Ci(args) => ci::run(&args),
     };

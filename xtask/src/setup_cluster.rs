@@ -19,6 +19,8 @@ use crate::run;
 )]
 mod versions;
 
+pub(crate) use versions::KUBERNETES;
+
 /// API server and kube-proxy: the cluster tests need no more, beside etcd.
 const SERVERS: Module = Module {
     name: "kubernetes",
