@@ -54,6 +54,32 @@ fn configuration(monitor: &Value, pods: &[(&str, &str)]) -> Value {
     }] })
 }
 
+/// A headless Service names the same targets with their port: a ServiceMonitor needs the labels alone.
+#[test]
+fn a_service_monitor_gives_the_same_labels() {
+    let name = "a_service_monitor_gives_the_same_labels";
+    if Tool::Helm.skip_without(name) {
+        return;
+    }
+    let monitor = |kind: &str, value: &str, endpoints: &str| {
+        let objects = Chart::with(json!({
+            "agent": { "admin": { "allowCidrs": ["10.0.0.0/8"] } },
+            "metrics": { value: { "enabled": true } },
+        }));
+        let objects = objects.render().expect("the chart");
+        let found = objects.iter().find(|object| object["kind"] == kind);
+        let spec = &found.expect("a monitor")["spec"];
+        let relabelings = spec[endpoints][0]["relabelings"].as_array().cloned();
+        let mut relabelings = relabelings.expect("relabelings");
+        relabelings.retain(|one| one["targetLabel"] != "__address__");
+        (spec["jobLabel"].clone(), relabelings)
+    };
+    assert_eq!(
+        monitor("ServiceMonitor", "serviceMonitor", "endpoints"),
+        monitor("PodMonitor", "podMonitor", "podMetricsEndpoints")
+    );
+}
+
 #[test]
 fn agents_are_scraped_at_their_admin_port_by_the_nodes_name() {
     let name = "agents_are_scraped_at_their_admin_port_by_the_nodes_name";

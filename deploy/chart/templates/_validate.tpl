@@ -28,7 +28,7 @@
 {{- fail "agent.portTakeover=bind and profile=beside-kube-proxy contradict each other: kube-proxy holds port 10256 there; leave agent.portTakeover empty, or set profile=standalone where kube-proxy does not run or was given another healthzBindAddress" }}
 {{- end }}
 {{- if and (eq $profile "standalone") (eq $agent.portTakeover "steer") }}
-{{- fail "agent.portTakeover=steer and profile=standalone contradict each other: steering leaves the port to whoever holds it, and standalone says that nobody does; leave agent.portTakeover empty, or set profile=beside-kube-proxy or profile=cilium" }}
+{{- fail "agent.portTakeover=steer and profile=standalone contradict each other: steering leaves the port to the process that holds it, and with this profile there is none; leave agent.portTakeover empty, or set profile=beside-kube-proxy or profile=cilium" }}
 {{- end }}
 {{- range $kind := list "podMonitor" "serviceMonitor" }}
 {{- if and (index $metrics $kind).enabled (not $admin.allowCidrs) }}
@@ -46,7 +46,7 @@
 {{- end }}
 {{- $port := include "pathproof.healthzPort" . }}
 {{- if eq $port (toString (int $admin.port)) }}
-{{- fail (printf "agent.healthzBindAddress=%s and agent.admin.port=%d contradict each other: load balancers must not reach what the admin port tells; give one of them another port" $agent.healthzBindAddress (int $admin.port)) }}
+{{- fail (printf "agent.healthzBindAddress=%s and agent.admin.port=%d contradict each other: the admin port answers more than load balancers may read; give one of them another port" $agent.healthzBindAddress (int $admin.port)) }}
 {{- end }}
 {{- range $value, $address := dict "endpointIPv4" "clientIPv4" "endpointIPv6" "clientIPv6" }}
 {{- if eq (index $.Values.sentinel $value) (index $.Values.sentinel $address) }}
