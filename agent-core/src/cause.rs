@@ -202,11 +202,13 @@ pub enum Cause {
     Mtu,
     /// The Node says that its pods have no network.
     Cni,
+    /// The program that translates what comes in by an uplink is not attached there.
+    ProgramMissing,
 }
 
 impl Cause {
     /// Names as metrics and `/verdict` show them.
-    const NAMES: [(Cause, &'static str); 14] = [
+    const NAMES: [(Cause, &'static str); 15] = [
         (Cause::Leaked, "leaked"),
         (Cause::Refused, "refused"),
         (Cause::Misrouted, "misrouted"),
@@ -221,8 +223,9 @@ impl Cause {
         (Cause::Overlay, "overlay"),
         (Cause::Mtu, "mtu"),
         (Cause::Cni, "cni"),
+        (Cause::ProgramMissing, "program_missing"),
     ];
-    pub const ALL: [Cause; 14] = firsts(&Self::NAMES);
+    pub const ALL: [Cause; 15] = firsts(&Self::NAMES);
 
     pub fn of(failure: Failure) -> Cause {
         Failure::CAUSES[failure as usize].1

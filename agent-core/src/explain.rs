@@ -140,6 +140,15 @@ impl Words<'_> {
                      them; the way out may be broken"
                 )
             }
+            Evidence::Obstacle { failures, since } => format!(
+                "{failures} connections from outside failed in {} and none got through: {}",
+                self.ago(*since),
+                match (self.finding.cause, self.finding.family) {
+                    (Some(Cause::ForwardingOff), Some(family)) => lanes::forwarding_off(family),
+                    _ =>
+                        "Cilium's program that translates what comes in by an uplink is not attached",
+                },
+            ),
             Evidence::Network { said } => {
                 format!("the Node says that its pods have no network: {said}")
             }
@@ -338,6 +347,7 @@ pub fn cause(cause: Cause) -> &'static str {
         Cause::Overlay => "overlay, sent to other nodes and not answered",
         Cause::Mtu => "mtu, large packets lost between nodes",
         Cause::Cni => "cni, pods have no network",
+        Cause::ProgramMissing => "program missing, Cilium translates nothing at an uplink",
     }
 }
 
@@ -376,6 +386,11 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
             limits.broken_services,
             limits.broken_namespaces,
             limits.broken_sources,
+        ),
+        (Rule::BrokenByObstacle, _) => format!(
+            "The kernel shows what keeps connections from outside from being served, and at least {} of \
+             them failed, to Services that had worked for clients outside. None got through since.",
+            limits.service_failures,
         ),
         (Rule::StaleByProbes, _) => format!(
             "Probes of a path that stands for the node pass, but met an old generation of the \

@@ -9,6 +9,7 @@
 
 mod absorb;
 mod family;
+mod obstacle;
 mod outside;
 mod service;
 mod worked;
@@ -134,6 +135,11 @@ impl Ledger {
             sentinel: self.sentinel.memory(),
             worked: [self.worked.clone(), self.worked_outside.clone()],
         }
+    }
+
+    /// Obstacle in the node itself, as read now.
+    pub(crate) fn obstacle(&mut self, family: Family, cause: Option<Cause>, now: Mono) {
+        self.families[family as usize].obstructed.meet(cause, now);
     }
 
     pub(crate) fn family(&self, family: Family) -> &FamilyLedger {

@@ -197,6 +197,9 @@ pub struct Shape {
     pub sentinel_managed: Told,
     /// Programs of others on uplinks that are not known as Cilium's: `name at interface`.
     pub strangers: Vec<String>,
+    /// Uplinks where Cilium translates what leaves, and no program translates what comes in.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unhooked: Vec<String>,
     /// Every path of both families.
     pub paths: Vec<PathShape>,
     /// Further facts for a reader of the verdict, in sentences.
@@ -214,6 +217,7 @@ impl Shape {
             netkit: facts.netkit,
             sentinel_managed: (facts.sentinel_managed()).map_or(managed, |is| Some(is).into()),
             strangers: facts.strangers(),
+            unhooked: facts.unhooked(),
             ..Shape::default()
         };
         for family in Family::ALL {
@@ -381,6 +385,20 @@ impl Facts {
     fn accelerated(&self) -> Vec<String> {
         let with_xdp = self.with(Role::Uplink).filter(|device| device.xdp);
         with_xdp.map(|device| device.name.clone()).collect()
+    }
+
+    /// Cilium attaches both programs of an uplink together, or neither. Only where it replaces kube-proxy
+    /// does what comes in need one.
+    fn unhooked(&self) -> Vec<String> {
+        let replaces = self.cilium().map(|cilium| cilium.replacement) == Some(Told::Yes);
+        let is_bare = |device: &&DeviceFacts| {
+            let hooks = device.hooks.as_ref().filter(|_| replaces);
+            hooks.is_some_and(|[ingress, egress]| {
+                ingress.all().next().is_none() && egress.may_have(TO_NETDEV)
+            })
+        };
+        let bare = self.with(Role::Uplink).filter(is_bare);
+        bare.map(|device| device.name.clone()).collect()
     }
 
     fn sentinel_managed(&self) -> Option<bool> {

@@ -8,6 +8,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use anyhow::{Context, Result, bail};
 
+mod map;
+
+pub use map::{Entry, PinnedMap};
+
 const PROG_LOAD: libc::c_int = 5;
 const LINK_CREATE: libc::c_int = 28;
 /// The verifier's words, where it refuses.
@@ -165,8 +169,19 @@ struct LinkAttr {
 }
 
 fn bpf<T>(command: libc::c_int, attr: &mut T) -> io::Result<OwnedFd> {
+    let fd = number(command, attr)?;
+    // SAFETY: the kernel just gave this descriptor to us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// A command that gives nothing.
+fn call<T>(command: libc::c_int, attr: &mut T) -> io::Result<()> {
+    number(command, attr).map(drop)
+}
+
+fn number<T>(command: libc::c_int, attr: &mut T) -> io::Result<libc::c_long> {
     // SAFETY: `attr` is the arm of `union bpf_attr` that the command reads, of the size given.
-    let fd = unsafe {
+    let number = unsafe {
         libc::syscall(
             libc::SYS_bpf,
             command,
@@ -174,11 +189,10 @@ fn bpf<T>(command: libc::c_int, attr: &mut T) -> io::Result<OwnedFd> {
             size_of::<T>(),
         )
     };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
+    match number {
+        0.. => Ok(number),
+        _ => Err(io::Error::last_os_error()),
     }
-    // SAFETY: the kernel just gave this descriptor to us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 /// A program in the kernel.

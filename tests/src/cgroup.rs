@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -28,6 +28,23 @@ impl Cgroup {
         }
     }
 
+    /// One that also takes single threads of this process: clients in several pods are threads.
+    pub fn of_threads(test: &str) -> Option<Self> {
+        let cgroup = Self::new(test)?;
+        match fs::write(cgroup.path.join("cgroup.type"), "threaded") {
+            Ok(()) => Some(cgroup),
+            Err(error) => {
+                eprintln!("SKIPPED: {test} needs a cgroup that takes threads: {error}");
+                None
+            }
+        }
+    }
+
+    /// File that takes the thread in that writes "0" to it.
+    pub fn threads(&self) -> PathBuf {
+        self.path.join("cgroup.threads")
+    }
+
     fn make() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
@@ -49,6 +66,11 @@ impl Cgroup {
     /// File that takes processes in.
     pub fn procs(&self) -> String {
         self.path.join("cgroup.procs").display().to_string()
+    }
+
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Its descriptor.

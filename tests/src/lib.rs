@@ -14,6 +14,7 @@ pub mod built;
 pub mod capture;
 pub mod cgroup;
 pub mod cilium;
+pub mod cilium_agent;
 pub mod cluster;
 pub mod dashboard;
 pub mod demo;

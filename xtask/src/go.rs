@@ -79,6 +79,38 @@ impl Module {
             .join(self.version)
     }
 
+    /// Copies folders of the module to where its programs are: pairs of there and here.
+    pub(crate) fn bring(&self, folders: &[(&str, &str)]) -> Result<()> {
+        let missing = |(_, here): &&(&str, &str)| !self.folder().join(here).is_dir();
+        let missing: Vec<_> = folders.iter().filter(missing).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let go = find::find()?;
+        let mut command = Command::new(&go.program);
+        command
+            .current_dir(self.source())
+            .env("GOWORK", "off")
+            .env("GOFLAGS", "")
+            .args(["list", "-m", "-f", "{{.Dir}}", self.path]);
+        let module = run::first_line(&mut command).context("go names no folder of the module")?;
+        let module = PathBuf::from(module);
+        for (there, here) in missing {
+            let to = self.folder().join(here);
+            fs::create_dir_all(to.parent().context("a folder in a folder")?)?;
+            // Modules are stored without the right to write. Half a copy must not pass for a whole one.
+            let part = to.with_extension("part");
+            run::run(
+                Command::new("cp")
+                    .args(["-r", "--no-preserve=mode"])
+                    .arg(module.join(there))
+                    .arg(&part),
+            )?;
+            fs::rename(part, to)?;
+        }
+        Ok(())
+    }
+
     fn source(&self) -> PathBuf {
         run::root().join("xtask/go").join(self.name)
     }

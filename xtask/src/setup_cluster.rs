@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use crate::debian::Program;
 use crate::go::Module;
-use crate::run;
+use crate::{host, run};
 
 /// Versions that the tests expect.
 #[path = "../../tests/src/built/versions.rs"]
@@ -109,6 +109,35 @@ const FLANNEL: Module = Module {
     compiles: 900,
 };
 
+/// Cilium's agent.
+const CILIUM: Module = Module {
+    name: "cilium",
+    path: "github.com/cilium/cilium",
+    version: versions::CILIUM,
+    variables: &[(
+        "github.com/cilium/cilium/pkg/version.ciliumVersion",
+        versions::CILIUM,
+    )],
+    programs: &["daemon"],
+    needs_c: false,
+    takes: "6 min",
+    compiles: 2000,
+};
+
+/// Files that it runs with: the sources of its eBPF programs, which it compiles itself, and the kinds of
+/// objects that its operator would bring.
+const CILIUM_FILES: [(&str, &str); 3] = [
+    ("bpf", "bpf"),
+    ("pkg/k8s/apis/cilium.io/client/crds/v2", "crds/v2"),
+    (
+        "pkg/k8s/apis/cilium.io/client/crds/v2alpha1",
+        "crds/v2alpha1",
+    ),
+];
+
+/// Compiles Cilium's programs.
+const CLANG: (&str, &str) = ("clang-22", "clang-22");
+
 /// Installs charts.
 const HELM: Module = Module {
     name: "helm",
@@ -150,13 +179,18 @@ const PROMTOOL: Program = Program {
 };
 
 #[cfg(test)]
-pub(crate) const MODULES: [Module; 7] = [SERVERS, KUBECTL, NODE, CONTAINERD, CNI, FLANNEL, HELM];
+pub(crate) const MODULES: [Module; 8] = [
+    SERVERS, KUBECTL, NODE, CONTAINERD, CNI, FLANNEL, CILIUM, HELM,
+];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Also what a real node runs (kubelet, containerd), helm, kubectl and Prometheus
     #[arg(long)]
     all: bool,
+    /// Also Cilium's agent, and the compiler that it asks for
+    #[arg(long)]
+    cilium: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -175,6 +209,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         } = prometheus()?;
         places.extend([helm, kubectl, containerd, cni, runc, prometheus, promtool]);
         places.push(flannel()?);
+    }
+    if args.cilium {
+        places.push(cilium()?);
     }
     for place in places {
         println!("ready: {}", place.display());
@@ -253,6 +290,14 @@ pub(crate) fn cni_plugins() -> Result<PathBuf> {
 /// flannel's daemon, for the cluster test of it.
 pub(crate) fn flannel() -> Result<PathBuf> {
     FLANNEL.ready()
+}
+
+/// Cilium's agent with its files, and the compiler that it asks for.
+pub(crate) fn cilium() -> Result<PathBuf> {
+    host::install_programs("Cilium's agent", &[CLANG])?;
+    let folder = CILIUM.ready()?;
+    CILIUM.bring(&CILIUM_FILES)?;
+    Ok(folder)
 }
 
 fn debian() -> PathBuf {

@@ -187,8 +187,7 @@ fn means(family: Family, lane: &FailedLane) -> String {
         }
         ProbeCause::Misrouted => "the rule of the endpoint is wrong",
         ProbeCause::Stale => "the rules are out of date",
-        ProbeCause::ForwardingOff if family == Family::V4 => "net.ipv4.ip_forward is 0",
-        ProbeCause::ForwardingOff => "net.ipv6.conf.all.forwarding is 0",
+        ProbeCause::ForwardingOff => forwarding_off(family),
         ProbeCause::LostBeforeLeaving if lane.path == ProbePath::Host => {
             "a filter in OUTPUT drops them, or the route to the echo is gone"
         }
@@ -369,5 +368,13 @@ impl Words<'_> {
             ),
             LaneLacking::Connection => format!("{filter} no real connection failed beside them"),
         }
+    }
+}
+
+/// The setting by which the kernel does not forward a family.
+pub(super) fn forwarding_off(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "net.ipv4.ip_forward is 0",
+        Family::V6 => "net.ipv6.conf.all.forwarding is 0",
     }
 }

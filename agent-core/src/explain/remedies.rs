@@ -91,6 +91,14 @@ fn entry(cause: Cause) -> Entry {
             "Mend it with `sysctl -w net.ipv4.ip_forward=1`; then find the file below \
              /etc/sysctl.d that turned it off.",
         ),
+        Cause::ProgramMissing => (
+            &[
+                "bpftool net show",
+                "kubectl -n kube-system logs -l k8s-app=cilium --tail=50",
+            ],
+            "Restart Cilium's agent on the node: it attaches its programs again. Then look for who detached \
+             the program: a script that deletes tc filters or links, or a network manager.",
+        ),
         Cause::Lost => (
             FILTERS,
             "Look for a filter whose counters grow, for rp_filter, a full conntrack table \

@@ -183,6 +183,13 @@ impl Ledger {
         if delta.class == SourceClass::External && self.worked_outside.has(info, look.at) {
             let refused = failures.iter().find(|(of, _)| *of == Failure::Refused);
             refused.inspect(|(_, n)| family.refuse(*n, look.at, &self.limits));
+            // They arrived a loss window before the look, and a proof may have come after them.
+            let earliest = look.at.minus(LOST_NOTICED);
+            let all = failures.iter().map(|(_, n)| *n);
+            let n = all.fold(0, u32::saturating_add);
+            if n > 0 && family.proofs[SourceClass::External as usize] < Some(earliest) {
+                family.obstructed.fail(n, look.at);
+            }
         }
         if !failures.is_empty() {
             family.fail(delta.class, look.at);

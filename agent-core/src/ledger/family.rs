@@ -7,6 +7,7 @@ use std::time::Duration;
 use agent_common::service::{SOURCE_CLASSES, SourceClass};
 use serde::{Deserialize, Serialize};
 
+use super::obstacle::Obstructed;
 use super::service::{WINDOW, Window};
 use crate::cause::{FAILURES, Failure};
 use crate::evidence::ServiceInfo;
@@ -45,6 +46,9 @@ pub(crate) struct FamilyLedger {
     /// When these refusals last reached `service_failures`.
     #[serde(default)]
     pub(crate) refused_outside: Option<Mono>,
+    /// Obstacle in the node itself, and what clients outside met.
+    #[serde(default)]
+    pub(crate) obstructed: Obstructed,
 }
 
 impl FamilyLedger {
@@ -68,6 +72,9 @@ impl FamilyLedger {
         let proof = &mut self.proofs[class as usize];
         *proof = (*proof).max(Some(at));
         self.streak.take_if(|streak| streak.since <= at);
+        if class == SourceClass::External {
+            self.obstructed.prove(at);
+        }
     }
 
     /// A connection of that path failed.

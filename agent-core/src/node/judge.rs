@@ -230,6 +230,7 @@ impl Judge {
             effects.push(Effect::Log(Notice::Shape(shape.notes.join("; "))));
             self.shape = shape;
         }
+        self.note_obstacles();
     }
 
     /// Families in which this node's pod probe is waited for. Where a socket load balancer or a netkit pair

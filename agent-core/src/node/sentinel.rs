@@ -8,6 +8,7 @@ use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
 
 use super::judge::Judge;
+use crate::cause::Cause;
 use crate::cause::ProbeCause;
 use crate::effect::{DesiredDevices, Effect, Effects, Notice};
 use crate::event::{KernelState, Parts};
@@ -281,6 +282,20 @@ impl Judge {
         self.publish(effects);
     }
 
+    /// Facts that keep clients outside from being served, as they were last read.
+    pub(super) fn note_obstacles(&mut self) {
+        let Some(watched) = &self.sentinel else {
+            return;
+        };
+        let forwarding = watched.kernel(self.now).forwarding;
+        let missing = (!self.shape.unhooked.is_empty()).then_some(Cause::ProgramMissing);
+        for family in Family::ALL {
+            let off = forwarding[family as usize] == Some(false);
+            let cause = off.then_some(Cause::ForwardingOff).or(missing);
+            self.ledger.obstacle(family, cause, self.now);
+        }
+    }
+
     fn read_kernel(&mut self, state: KernelState, effects: &mut Effects) {
         let Some(watched) = &mut self.sentinel else {
             return;
@@ -297,6 +312,7 @@ impl Judge {
             watched.sound = Some(began);
             self.conclude_check();
         }
+        self.note_obstacles();
     }
 
     /// The sentinel is on from now on, or off for a reason.

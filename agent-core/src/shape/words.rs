@@ -91,6 +91,13 @@ pub(super) fn notes(shape: &Shape, facts: &Facts) -> Vec<String> {
             notes.push(unprobed(shape, cilium.replacement, facts));
         }
     }
+    if !shape.unhooked.is_empty() {
+        notes.push(format!(
+            "Cilium's program that translates what comes in is not attached to {}: node ports and load \
+             balancers' addresses are not served there",
+            shape.unhooked.join(" and ")
+        ));
+    }
     if shape.cilium.is_none() && !shape.strangers.is_empty() {
         notes.push(format!(
             "programs of others run behind the observer: {}",

@@ -68,6 +68,8 @@ pub enum Rule {
     BrokenByProbes,
     /// Every Service with new connections fails.
     BrokenByConnections,
+    /// Clients outside are not served, and the kernel shows why.
+    BrokenByObstacle,
     /// New connections of pods go to an endpoint that left.
     StaleByConnections,
     /// Probes meet an old generation for too long.
@@ -132,7 +134,9 @@ impl Rule {
     /// The state that it gives a family or the node.
     pub fn state(self) -> State {
         match self {
-            Rule::BrokenByProbes | Rule::BrokenByConnections => State::Broken,
+            Rule::BrokenByProbes | Rule::BrokenByConnections | Rule::BrokenByObstacle => {
+                State::Broken
+            }
             Rule::StaleByConnections | Rule::StaleByProbes => State::Stale,
             Rule::DegradedServices
             | Rule::DegradedUnheard
@@ -192,6 +196,8 @@ pub enum Evidence {
         /// Condition that keeps them from accusing the node.
         lacking: Option<Lacking>,
     },
+    /// Connections from outside that failed behind an obstacle in the node itself.
+    Obstacle { failures: u32, since: Mono },
     /// Connections of pods to an endpoint that left.
     LeftEndpoint {
         /// To these Services.

@@ -53,9 +53,10 @@ impl<'a> Case<'a> {
     /// The first rule that finds something. Probes name a cause best, so they come first in their
     /// state.
     fn judge(&self) -> Finding {
-        let rules: [(Rule, Find<Self>); 26] = [
+        let rules: [(Rule, Find<Self>); 27] = [
             (Rule::BrokenByProbes, Self::broken_by_probes),
             (Rule::BrokenByConnections, Self::broken_by_connections),
+            (Rule::BrokenByObstacle, Self::broken_by_obstacle),
             (Rule::StaleByConnections, Self::stale_by_connections),
             (Rule::StaleByProbes, Self::stale_by_probes),
             (Rule::DegradedServices, Self::degraded_services),
@@ -100,6 +101,20 @@ impl<'a> Case<'a> {
         // "Nothing got through" is known up to the last look, not up to now.
         let lacking = self.lacking(streak);
         (young && lacking.is_none()).then(|| self.failing_connections(streak, None))
+    }
+
+    /// The kernel shows what keeps clients outside from being served, and they are not.
+    fn broken_by_obstacle(&self) -> Option<Found> {
+        let proof = self.evidence.proofs[SourceClass::External as usize];
+        let (cause, run) = self
+            .evidence
+            .obstructed
+            .accuses(proof, &self.ledger.limits)?;
+        let evidence = Evidence::Obstacle {
+            failures: run.failures,
+            since: run.first,
+        };
+        Some((Some(cause), evidence))
     }
 
     /// Condition that a run of failures lacks to accuse the node.

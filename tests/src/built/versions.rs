@@ -11,3 +11,5 @@ pub const CNI: &str = "v1.9.1";
 pub const FLANNEL: &str = "v0.27.4";
 /// Helm.
 pub const HELM: &str = "v3.22.0";
+/// Cilium.
+pub const CILIUM: &str = "v1.20.2";

@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -24,6 +25,8 @@ const NETNS_DIR: &str = "/run/netns";
 pub struct Namespace {
     name: Arc<str>,
     handle: Arc<File>,
+    /// What takes threads into a cgroup as they enter.
+    cgroup: Option<Arc<Path>>,
 }
 
 impl Namespace {
@@ -34,7 +37,16 @@ impl Namespace {
         Ok(Self {
             name: name.into(),
             handle: Arc::new(handle),
+            cgroup: None,
         })
+    }
+
+    /// The same namespace, whose threads enter a cgroup as well: `threads` is its `cgroup.threads`.
+    pub fn in_cgroup(&self, threads: &Path) -> Self {
+        Self {
+            cgroup: Some(threads.into()),
+            ..self.clone()
+        }
     }
 
     /// Name, as `ip netns` lists it.
@@ -44,7 +56,10 @@ impl Namespace {
 
     /// Moves the calling thread into this namespace, for good. Only for threads made for it.
     pub fn enter(&self) -> io::Result<()> {
-        set_namespace(self.handle.as_raw_fd())
+        set_namespace(self.handle.as_raw_fd())?;
+        self.cgroup
+            .as_ref()
+            .map_or(Ok(()), |threads| fs::write(threads, "0"))
     }
 
     /// Runs `work` on a thread inside the namespace and waits. Sockets made there stay there.

@@ -171,6 +171,10 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 clients: 3,
             },
         ],
+        Rule::BrokenByObstacle => vec![Evidence::Obstacle {
+            failures: 12,
+            since: ago(4_000),
+        }],
         Rule::DegradedByCuts => vec![Evidence::Cuts {
             transfers: 4,
             since: ago(12_000),

@@ -1,0 +1,6 @@
+//! Beside the real Cilium: its agent compiles and attaches its own programs on the node of a world,
+//! and reads Services from a real API server.
+
+mod faults;
+mod healthy;
+mod scene;

@@ -1,0 +1,357 @@
+//! A node whose Services the real Cilium translates: control plane, Cilium, Services with servers,
+//! and pathproof's agent with the rights that deploy/base gives it.
+//!
+//! - web: load balancer, endpoints web-1, web-2 (local) and web-3 (remote)
+//! - api: node port 30081, endpoint api-1 (local)
+//!
+//! client-1, client-2 and spare are local pods without a Service.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use node_tests::cgroup::Cgroup;
+use node_tests::cilium_agent::{CiliumAgent, Programs};
+use node_tests::cluster::{
+    self, Api, ControlPlane, KubeProxy, Mode, Servers, account_kubeconfig, base, namespace,
+    put_file,
+};
+use node_tests::manifests::{Manifests, Service};
+use node_tests::skip;
+use node_tests::traffic::{Client, Plan, Server, Tally};
+use node_tests::wait::until;
+use node_tests::watch::Watch;
+use node_tests::world::{Agent, Family, World, agent_binary, write_script};
+use serde_json::Value;
+
+/// Far longer than anything here takes, for machines that do much else.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// The servers' port.
+const PORT: u16 = 8080;
+
+/// Who translates what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Options of Cilium's agent.
+    options: &'static [&'static str],
+    /// Whether kube-proxy runs beside it.
+    has_proxy: bool,
+}
+
+/// Cilium replaces kube-proxy, as installed: connections of pods are translated as their sockets connect.
+pub(crate) const REPLACING: Shape = Shape {
+    options: &["--kube-proxy-replacement=true"],
+    has_proxy: false,
+};
+/// The same, but connections of pods are translated at the pods' interfaces.
+pub(crate) const HOST_SOCKETS: Shape = Shape {
+    options: &[
+        "--kube-proxy-replacement=true",
+        "--bpf-lb-sock-hostns-only=true",
+    ],
+    has_proxy: false,
+};
+/// The same by filters of clsact, as below Linux 6.6.
+pub(crate) const CLSACT: Shape = Shape {
+    options: &[
+        "--kube-proxy-replacement=true",
+        "--bpf-lb-sock-hostns-only=true",
+        "--enable-tcx=false",
+    ],
+    has_proxy: false,
+};
+/// The same between nodes by VXLAN.
+pub(crate) const TUNNEL: Shape = Shape {
+    options: &[
+        "--kube-proxy-replacement=true",
+        "--bpf-lb-sock-hostns-only=true",
+        "--routing-mode=tunnel",
+        "--tunnel-protocol=vxlan",
+    ],
+    has_proxy: false,
+};
+/// Cilium serves pods, and kube-proxy everybody else.
+pub(crate) const MIXED: Shape = Shape {
+    options: &["--kube-proxy-replacement=false"],
+    has_proxy: true,
+};
+
+/// Everything that is up. Dropped in this order.
+pub(crate) struct Scene {
+    pub(crate) clients: Vec<Client>,
+    pub(crate) servers: BTreeMap<String, Server>,
+    pub(crate) agent: Option<Agent>,
+    pub(crate) cilium: Option<CiliumAgent>,
+    pub(crate) proxy: Option<KubeProxy>,
+    pub(crate) programs: Programs,
+    pub(crate) cgroup: Cgroup,
+    pub(crate) api: Api,
+    pub(crate) control: ControlPlane,
+    pub(crate) manifests: Manifests,
+    shape: Shape,
+    pub(crate) world: World,
+}
+
+impl Scene {
+    /// A cluster with its Services and Cilium, without pathproof. Nothing, loudly, where the machine
+    /// lacks what it takes.
+    pub(crate) fn bare(test: &str, shape: Shape) -> Option<Self> {
+        if skip::without_root(test) {
+            return None;
+        }
+        let servers = Servers::or_skip(test)?;
+        let programs = Programs::or_skip(test)?;
+        let cgroup = Cgroup::of_threads(test)?;
+        let world = World::builder()
+            .pods(&["web-1", "web-2", "api-1", "spare", "client-1", "client-2"])
+            .remote_pods(&["web-3"])
+            .masquerade_egress(false)
+            .build()
+            .expect("build a world");
+        let control = ControlPlane::start(&world, &servers).expect("a control plane");
+        let api = control.api().expect("a client");
+        let manifests = Manifests::write(&world, services(&world)).expect("write manifests");
+        cluster::install(&api, &manifests.dir().join("node.yaml")).expect("deploy/base and a Node");
+        programs.install(&api).expect("Cilium's kinds of objects");
+        namespace(&api, "demo").expect("a namespace");
+        for service in manifests.services() {
+            let file = format!("service-{}.yaml", service.name);
+            put_file(&api, &manifests.dir().join(file)).expect("a Service");
+        }
+        let mut scene = Self {
+            clients: Vec::new(),
+            servers: BTreeMap::new(),
+            agent: None,
+            cilium: None,
+            proxy: None,
+            programs,
+            cgroup,
+            api,
+            control,
+            manifests,
+            shape,
+            world,
+        };
+        if shape.has_proxy {
+            let config = scene.control.proxy_kubeconfig(ControlPlane::address());
+            let proxy = KubeProxy::start(&scene.world, &servers, Mode::Nftables, &config);
+            scene.proxy = Some(proxy.expect("a kube-proxy"));
+        }
+        scene.start_cilium();
+        for pod in ["web-1", "web-2", "web-3", "api-1", "spare"] {
+            scene.serve(pod);
+        }
+        scene.wait_served();
+        Some(scene)
+    }
+
+    /// With pathproof, idle and proven in both families.
+    pub(crate) fn proven(test: &str, shape: Shape) -> Option<Self> {
+        let mut scene = Self::bare(test, shape)?;
+        scene.start_agent(&[]);
+        scene.wait_for("proven", 200, PATIENCE);
+        Some(scene)
+    }
+
+    /// Until Services are served on every way, in both families: Cilium is ready before it has compiled
+    /// its programs.
+    fn wait_served(&self) {
+        for plan in self.plans() {
+            let mut skip = 0;
+            let mut last = None;
+            let served = until(PATIENCE, || {
+                skip += 1;
+                last = plan.once(skip).err();
+                last.is_none().then_some(())
+            });
+            assert!(
+                served.is_some(),
+                "{} to {}: {last:?}",
+                plan.name,
+                plan.target
+            );
+        }
+    }
+
+    /// Starts Cilium's agent, which takes the pods.
+    pub(crate) fn start_cilium(&mut self) {
+        let options = self.shape.options;
+        let config = self.control.admin_kubeconfig();
+        let (world, programs) = (&self.world, &self.programs);
+        let cilium = CiliumAgent::start(world, programs, &self.cgroup, &config, options);
+        let cilium = self.cilium.insert(cilium.expect("Cilium's agent"));
+        cilium.adopt(world, world.pods()).expect("pods of Cilium's");
+    }
+
+    /// Starts pathproof in a cgroup below Cilium's, as every pod is, and waits until it is ready.
+    pub(crate) fn start_agent(&mut self, extra: &[&str]) {
+        let file = account_kubeconfig(
+            &self.world,
+            &self.api,
+            ControlPlane::address(),
+            self.control.ca(),
+            base::AGENT,
+        )
+        .expect("a kubeconfig");
+        let mut options = vec!["--kubeconfig", file.to_str().expect("a path in UTF-8")];
+        options.extend(extra);
+        let binary = agent_binary().expect("the agent's binary");
+        let wrapped = self.world.dir().join("in-cgroup");
+        let text = format!(
+            "#!/bin/sh\nset -e\necho $$ > {}\nexec {} \"$@\"\n",
+            self.cgroup.procs(),
+            binary.display()
+        );
+        write_script(&wrapped, &text).expect("write a script");
+        let agent = self
+            .world
+            .spawn_agent(&wrapped, self.manifests.dir(), &options);
+        let agent = self.agent.insert(agent.expect("start the agent"));
+        agent.wait_ready(PATIENCE).expect("a ready agent");
+    }
+
+    /// The agent.
+    pub(crate) fn agent(&self) -> &Agent {
+        self.agent.as_ref().expect("an agent runs")
+    }
+
+    /// Waits for a state with this status on both endpoints.
+    pub(crate) fn wait_for(&self, state: &str, status: u64, within: Duration) -> Value {
+        self.wait(&format!("{state} and {status}"), within, |report| {
+            let answers = &report["answers"];
+            report["verdict"]["state"] == state
+                && ["healthz", "livez"]
+                    .iter()
+                    .all(|of| answers[of]["status"] == status)
+        })
+    }
+
+    /// Waits for something in `/verdict`.
+    pub(crate) fn wait(
+        &self,
+        what: &str,
+        within: Duration,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let mut last = Value::Null;
+        let seen = until(within, || {
+            last = self.agent().verdict().ok()?;
+            wanted(&last).then_some(())
+        });
+        assert!(seen.is_some(), "never {what}: {last:#}");
+        last
+    }
+
+    /// Starts a pod's server.
+    pub(crate) fn serve(&mut self, pod: &str) {
+        let server = Server::start(self.world.pod(pod), PORT).expect("start a server");
+        self.servers.insert(pod.to_owned(), server);
+    }
+
+    /// An address of a Service inside the cluster.
+    pub(crate) fn inside(&self, service: &str, family: Family) -> SocketAddr {
+        SocketAddr::new(self.manifests.service(service).cluster_ip(family), 80)
+    }
+
+    /// The node port of api.
+    pub(crate) fn node_port(&self, family: Family) -> SocketAddr {
+        SocketAddr::new(self.world.node_address(family), 30081)
+    }
+
+    /// A client in a pod, in a cgroup below Cilium's as all pods are.
+    pub(crate) fn from_pod(&self, pod: &str, target: SocketAddr) -> Plan {
+        let mut plan = Plan::from_pod(&self.world, self.world.pod(pod), target);
+        plan.ns = plan.ns.in_cgroup(&self.cgroup.threads());
+        plan
+    }
+
+    /// Two pods to each Service and an outsider to the node port, in both families.
+    fn plans(&self) -> Vec<Plan> {
+        let mut plans = Vec::new();
+        for family in Family::ALL {
+            for service in ["web", "api"] {
+                for pod in ["client-1", "client-2"] {
+                    plans.push(self.from_pod(pod, self.inside(service, family)));
+                }
+            }
+            plans.push(self.from_outside(family));
+        }
+        plans
+    }
+
+    /// A client outside, at the node port.
+    pub(crate) fn from_outside(&self, family: Family) -> Plan {
+        Plan::from_outside(&self.world, 0, self.node_port(family))
+    }
+
+    /// Starts clients of all kinds.
+    pub(crate) fn traffic(&mut self) {
+        for plan in self.plans() {
+            self.start(plan);
+        }
+    }
+
+    /// Starts clients outside alone.
+    pub(crate) fn outside_traffic(&mut self) {
+        for family in Family::ALL {
+            self.start(self.from_outside(family));
+        }
+    }
+
+    fn start(&mut self, plan: Plan) {
+        let client = plan.rate(7.0).start().expect("a client");
+        self.clients.push(client);
+    }
+
+    /// What all clients felt.
+    pub(crate) fn felt(&self) -> Tally {
+        self.clients.iter().map(Client::tally).sum()
+    }
+
+    /// Asks /healthz and /livez from outside from now on, once they have been 200.
+    pub(crate) fn watch(&self) -> Watch {
+        let watch = Watch::start(&self.world, Duration::from_millis(20)).expect("a poller");
+        let healthy = watch.wait(PATIENCE, |codes| codes.healthz == 200 && codes.livez == 200);
+        healthy.expect("200");
+        watch
+    }
+
+    /// Waits for a code of both; gives how long it took since `start`.
+    pub(crate) fn answers(&self, watch: &Watch, code: u16, start: Instant) -> Duration {
+        let answered = watch.wait(PATIENCE, |codes| {
+            codes.healthz == code && codes.livez == code
+        });
+        match answered {
+            Ok(at) => at.saturating_duration_since(start),
+            Err(error) => panic!(
+                "never {code}: {error:#}; felt: {:?}; {}",
+                self.felt(),
+                self.status()
+            ),
+        }
+    }
+
+    /// What `pathproof status` prints.
+    pub(crate) fn status(&self) -> String {
+        let output = self.agent().command(&["status"]).output();
+        String::from_utf8_lossy(&output.expect("run the agent").stdout).into_owned()
+    }
+}
+
+/// Never anything but 200.
+pub(crate) fn assert_never_503(watch: &Watch) {
+    let bad: Vec<_> = watch.changes();
+    let bad: Vec<_> = bad
+        .iter()
+        .filter(|change| change.codes.healthz == 503 || change.codes.livez == 503)
+        .collect();
+    assert!(bad.is_empty(), "{bad:?}");
+}
+
+fn services(world: &World) -> Vec<Service> {
+    let pods = |names: &[&str]| names.iter().map(|name| world.pod(name)).collect::<Vec<_>>();
+    vec![
+        Service::new("web", 0, pods(&["web-1", "web-2", "web-3"])).load_balancer(30080),
+        Service::new("api", 1, pods(&["api-1"])).node_port(30081),
+    ]
+}

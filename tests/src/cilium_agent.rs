@@ -1,0 +1,291 @@
+//! The real Cilium on the node of a world: its agent, which compiles and attaches its own programs,
+//! without an operator.
+//!
+//! It runs in a mount namespace of its own: bpffs, /run and /sys are private, a cgroup of the test's
+//! stands for the root of all cgroups, and the two settings of the whole kernel that it writes are
+//! files of the world's. Pods of the world are handed to it by its own API, as its CNI plugin does.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::bpf::PinnedMap;
+use crate::built;
+use crate::built::versions::CILIUM;
+use crate::cgroup::Cgroup;
+use crate::cluster::{Api, Process, create, documents};
+use crate::world::layout::{CLUSTER_CIDRS, UPLINK};
+use crate::world::{self, Place, Pod, World, write_script};
+
+/// How long it may take to compile its programs for the first time, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// Settings of the whole kernel that it writes (`pkg/datapath/loader/base.go`).
+const GLOBAL_SETTINGS: [&str; 2] = ["kernel/unprivileged_bpf_disabled", "kernel/timer_migration"];
+
+/// Where its program and the sources of its eBPF programs lie.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    folder: PathBuf,
+    clang: PathBuf,
+}
+
+impl Programs {
+    /// The programs; nothing, loudly, where something is missing.
+    pub fn or_skip(test: &str) -> Option<Self> {
+        let built = built::folder("cilium", CILIUM);
+        let folder = std::env::var_os("PATHPROOF_CILIUM").map_or(built, PathBuf::from);
+        let clang = ["clang-22", "clang-19", "clang"]
+            .into_iter()
+            .find_map(world::tool);
+        match clang {
+            Some(clang) if folder.join("daemon").is_file() => Some(Self { folder, clang }),
+            Some(_) => {
+                eprintln!(
+                    "SKIPPED: {test} needs Cilium (run `cargo xtask setup-cluster --cilium`)"
+                );
+                None
+            }
+            None => {
+                eprintln!("SKIPPED: {test} needs clang (Debian's package clang-22)");
+                None
+            }
+        }
+    }
+
+    /// Brings the kinds of objects that Cilium waits for, which its operator would bring.
+    pub fn install(&self, api: &Api) -> Result<()> {
+        let folders = ["v2", "v2alpha1"].map(|version| self.folder.join("crds").join(version));
+        let files = folders
+            .map(fs::read_dir)
+            .into_iter()
+            .collect::<std::io::Result<Vec<_>>>()?;
+        for entry in files.into_iter().flatten() {
+            let file = entry?.path();
+            if file.extension().is_none_or(|kind| kind != "yaml") {
+                continue;
+            }
+            let text = fs::read_to_string(&file)?;
+            for object in documents(&text)? {
+                create(api, object).with_context(|| format!("of {}", file.display()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Cilium's agent; ends when dropped.
+#[derive(Debug)]
+pub struct CiliumAgent {
+    process: Process,
+    dir: PathBuf,
+}
+
+impl CiliumAgent {
+    /// Starts it and waits until it is ready. `options` come after the ones that are always given.
+    pub fn start(
+        world: &World,
+        programs: &Programs,
+        cgroup: &Cgroup,
+        kubeconfig: &str,
+        options: &[&str],
+    ) -> Result<Self> {
+        let dir = world.dir().join("cilium");
+        fs::create_dir_all(dir.join("run"))?;
+        fs::write(dir.join("kubeconfig"), kubeconfig)?;
+        let script = script(programs, cgroup, &dir, options)?;
+        let file = dir.join("start");
+        write_script(&file, &script)?;
+        let mut command = world.node.command("unshare");
+        command.env("K8S_NODE_NAME", world.node_name());
+        command
+            .args(["--mount", "--propagation", "private"])
+            .arg(file);
+        let process = Process::start(command, "cilium-agent", &dir)?;
+        let mut agent = Self { process, dir };
+        let socket = agent.socket();
+        agent.process.wait("ready", PATIENCE, || {
+            let health = request(&socket, "GET", "/v1/healthz", &Value::Null);
+            health.is_ok_and(|health| health["cilium"]["state"] == "Ok")
+        })?;
+        Ok(agent)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.join("run/cilium.sock")
+    }
+
+    /// Hands pods to it, as its CNI plugin does, and waits until their programs are attached. Pods that it
+    /// remembers of an agent before it are its own already.
+    pub fn adopt<'a>(&self, world: &World, pods: impl Iterator<Item = &'a Pod>) -> Result<()> {
+        let remembered = request(&self.socket(), "GET", "/v1/endpoint", &Value::Null)?.to_string();
+        for pod in pods.filter(|pod| pod.place != Place::Remote) {
+            let attachment = format!("{}:eth0", pod.name);
+            if remembered.contains(&format!("{attachment:?}")) {
+                continue;
+            }
+            self.take(world, pod, &attachment)
+                .with_context(|| format!("Cilium takes {}", pod.name))?;
+        }
+        Ok(())
+    }
+
+    fn take(&self, world: &World, pod: &Pod, attachment: &str) -> Result<()> {
+        let (inside, host) = pod.link();
+        let endpoint = json!({
+            "addressing": { "ipv4": pod.v4, "ipv6": pod.v6 },
+            "container-id": pod.name,
+            "container-interface-name": "eth0",
+            "host-mac": mac(host),
+            "mac": mac(inside),
+            "interface-index": world.node.ifindex(&pod.device)?,
+            "interface-name": pod.device,
+            "labels": [format!("unspec:app={}", pod.name)],
+            "state": "waiting-for-identity",
+            "sync-build-endpoint": true,
+        });
+        let path = format!("/v1/endpoint/cni-attachment-id:{attachment}");
+        request(&self.socket(), "PUT", &path, &endpoint)?;
+        // From here on its own route leads to all its pods, through its own programs.
+        world.cut_route(&pod.name)
+    }
+
+    /// Its tables of frontends, IPv4's and IPv6's.
+    pub fn frontends(&self) -> Result<[PinnedMap; 2]> {
+        let pins = self.pins().join("tc/globals");
+        Ok([
+            PinnedMap::open(&pins.join("cilium_lb4_services_v2"))?,
+            PinnedMap::open(&pins.join("cilium_lb6_services_v2"))?,
+        ])
+    }
+
+    /// Detaches its program `name` of an interface.
+    pub fn detach(&self, interface: &str, name: &str) -> Result<()> {
+        let links = format!("cilium/devices/{interface}/links/{name}");
+        let pin = self.pins().join(links);
+        fs::remove_file(&pin).with_context(|| format!("remove {}", pin.display()))
+    }
+
+    /// Detaches its programs that translate as sockets connect.
+    pub fn detach_sockets(&self) -> Result<()> {
+        for name in ["cil_sock4_connect", "cil_sock6_connect"] {
+            let pin = self.pins().join("cilium/socketlb/links/cgroup").join(name);
+            fs::remove_file(&pin).with_context(|| format!("remove {}", pin.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Its bpffs, which it alone has.
+    fn pins(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root/sys/fs/bpf", self.process.pid()))
+    }
+
+    /// The process.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+}
+
+fn mac(bytes: [u8; 6]) -> String {
+    bytes.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+fn script(programs: &Programs, cgroup: &Cgroup, dir: &Path, options: &[&str]) -> Result<String> {
+    let (run, lib, bin) = (dir.join("run"), dir.join("lib"), dir.join("bin"));
+    for folder in [&lib, &bin] {
+        fs::create_dir_all(folder)?;
+    }
+    let mut text = String::from("#!/bin/sh\nset -eu\n");
+    for setting in GLOBAL_SETTINGS {
+        let copy = dir.join(setting.replace('/', "-"));
+        fs::write(&copy, "0\n")?;
+        // Not every kernel has them.
+        writeln!(
+            text,
+            "[ ! -e /proc/sys/{setting} ] || mount --bind {} /proc/sys/{setting}",
+            copy.display()
+        )?;
+    }
+    let (cgroup, run, lib, bin) = (
+        cgroup.path().display(),
+        run.display(),
+        lib.display(),
+        bin.display(),
+    );
+    let (folder, clang) = (programs.folder.display(), programs.clang.display());
+    writeln!(
+        text,
+        "mkdir -p {run}/cgroupv2\n\
+         mount --bind {cgroup} {run}/cgroupv2\n\
+         umount --recursive --lazy /sys\n\
+         mount -t sysfs sysfs /sys\n\
+         mount -t bpf bpf /sys/fs/bpf\n\
+         ln -sfn {folder}/bpf {lib}/bpf\n\
+         ln -sf {clang} {bin}/clang\n\
+         export PATH={bin}:$PATH XTABLES_LOCKFILE={run}/xtables.lock\n\
+         exec {folder}/daemon \\"
+    )?;
+    let (v4, v6) = CLUSTER_CIDRS;
+    let run = run.to_string();
+    let always = [
+        (
+            "k8s-kubeconfig-path",
+            dir.join("kubeconfig").display().to_string(),
+        ),
+        ("state-dir", run.clone()),
+        ("socket-path", format!("{run}/cilium.sock")),
+        ("shell-sock-path", format!("{run}/shell.sock")),
+        ("enable-monitor", "false".to_owned()),
+        ("lib-dir", lib.to_string()),
+        ("bpf-root", "/sys/fs/bpf".to_owned()),
+        ("cgroup-root", format!("{run}/cgroupv2")),
+        ("devices", UPLINK.to_owned()),
+        ("ipam", "kubernetes".to_owned()),
+        ("enable-ipv4", "true".to_owned()),
+        ("enable-ipv6", "true".to_owned()),
+        ("routing-mode", "native".to_owned()),
+        ("ipv4-native-routing-cidr", v4.to_owned()),
+        ("ipv6-native-routing-cidr", v6.to_owned()),
+        ("identity-allocation-mode", "crd".to_owned()),
+        // No Envoy, no relay and no health checks between nodes: nothing here asks for them.
+        ("enable-l7-proxy", "false".to_owned()),
+        ("enable-hubble", "false".to_owned()),
+        ("enable-health-checking", "false".to_owned()),
+        ("enable-endpoint-health-checking", "false".to_owned()),
+    ];
+    for (option, value) in always {
+        writeln!(text, "  --{option}={value} \\")?;
+    }
+    writeln!(text, "  {}", options.join(" "))?;
+    Ok(text)
+}
+
+/// One request to its API.
+fn request(socket: &Path, method: &str, path: &str, body: &Value) -> Result<Value> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let body = if body.is_null() {
+        String::new()
+    } else {
+        body.to_string()
+    };
+    write!(
+        stream,
+        "{method} {path} HTTP/1.0\r\nHost: cilium\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("half an answer")?;
+    let status = head.split(' ').nth(1).unwrap_or_default();
+    if !status.starts_with('2') {
+        bail!("{method} {path}: {status}: {body}");
+    }
+    Ok(serde_json::from_str(body).unwrap_or(Value::Null))
+}
