@@ -161,19 +161,30 @@ impl Evidence<'_> {
     }
 }
 
-/// Takes a sighting into account.
+/// Takes a sighting into account. Gives whether a probe of the sentinel's seems to leave the node
+/// untranslated ([`is_stray`]).
 #[inline(always)]
-pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) {
+pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> bool {
     let seen = match (segment.kind, direction) {
-        (Kind::Datagram, _) => return,
+        (Kind::Datagram, _) => return false,
         (Kind::Syn, Direction::Ingress) => arrives(world, segment),
         (Kind::Syn, Direction::Egress) => leaves(world, segment),
         _ => answered(world, direction, segment),
     };
     // One call for all, so that the compiled program holds the steps once.
-    if let Some((connection, sighting)) = seen {
-        step(world, &connection, segment, sighting);
-    }
+    let Some((connection, sighting)) = seen else {
+        return false;
+    };
+    step(world, &connection, segment, sighting);
+    is_stray(connection.fields(), sighting)
+}
+
+/// Whether a followed packet to the sentinel's frontend leaves by an uplink untranslated. Its way is over:
+/// no probe has any business outside its node. Others may dial that frontend too, so that only who knows
+/// the tokens can tell a probe.
+#[inline(always)]
+pub(crate) fn is_stray(fields: &Pending, sighting: Sighting) -> bool {
+    sighting.kind == transition::Kind::Untranslated && is_probe(fields)
 }
 
 /// A connection that is followed, and what was seen of it; nothing where there is no more to do.

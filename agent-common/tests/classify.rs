@@ -97,6 +97,33 @@ fn probes_leave_no_evidence(#[values(Family::V4, Family::V6)] family: Family) {
     }
 }
 
+/// What leaves an uplink untranslated is a stray if it was sent to the sentinel, and nothing else is.
+#[rstest]
+#[case::probe(frontend_flag::SENTINEL, Device::Uplink, true, true)]
+#[case::of_a_user(0, Device::Uplink, true, false)]
+#[case::within_the_node(frontend_flag::SENTINEL, Device::Bridge, true, false)]
+#[case::translated(frontend_flag::SENTINEL, Device::Pods, false, false)]
+fn a_probe_that_leaves_untranslated_is_a_stray(
+    #[case] flag: u8,
+    #[case] device: Device,
+    #[case] untranslated: bool,
+    #[case] is_stray: bool,
+) {
+    let mut node = Node::new(Family::V4);
+    for frontend in node.frontends.values_mut() {
+        frontend.flags |= flag;
+    }
+    let stage = node.stage;
+    let to = if untranslated { stage.web } else { stage.here };
+    node.take(&Step::In(
+        Device::Client,
+        packet::syn(stage.pod, stage.web, ISN),
+    ));
+    assert_eq!(node.strays.get(), 0);
+    node.take(&Step::Out(device, packet::syn(stage.pod, to, ISN)));
+    assert_eq!(node.strays.get() > 0, is_stray);
+}
+
 #[test]
 fn a_delay_is_that_of_a_first_syn() {
     let node = Node::new(Family::V4);

@@ -1,5 +1,6 @@
 //! The hooks: one thin program for each direction and kind of device. Whatever comes out of
-//! looking, the packet is passed on, always.
+//! looking, the packet is passed on, always; but for a probe of the agent's own that would leave the
+//! node untranslated, which is known by its token.
 
 use agent_common::classify::{Direction, World, observe};
 use agent_common::packet::{Link, parse, parse_plain, udp as udp_packet};
@@ -11,6 +12,7 @@ use aya_ebpf::programs::TcContext;
 use crate::kernel::{Kernel, Skb};
 use crate::maps::{SCRATCH, UDP_PORTS};
 use crate::peek::{self, Linear, Look};
+use crate::sentinel;
 
 /// `TCX_NEXT`, and `TC_ACT_UNSPEC` to clsact: the next program decides, and after the last one the
 /// kernel. `TC_ACT_OK` here would skip whatever is attached behind (microsoft/retina issue 252).
@@ -36,7 +38,10 @@ macro_rules! hook {
 
         #[inline(never)]
         fn $slow(skb: *mut __sk_buff) -> i32 {
-            look(&TcContext::new(skb), $direction, $link);
+            let ctx = TcContext::new(skb);
+            if look(&ctx, $direction, $link) {
+                return end_probe(&ctx);
+            }
             PASS
         }
 
@@ -74,11 +79,11 @@ pub fn pathproof_empty(_: TcContext) -> i32 {
 }
 
 #[inline(always)]
-fn look(ctx: &TcContext, direction: Direction, link: Link) {
+fn look(ctx: &TcContext, direction: Direction, link: Link) -> bool {
     let kernel: Kernel<'_, false> = Kernel::new(ctx);
     // The parsed packet lies in a map: the stack of 512 bytes has no room for it.
     let Some(scratch) = SCRATCH.get_ptr_mut(0) else {
-        return;
+        return false;
     };
     // SAFETY: a per-CPU map value; classifiers do not nest on one CPU.
     let keep = |segment| unsafe {
@@ -89,11 +94,23 @@ fn look(ctx: &TcContext, direction: Direction, link: Link) {
         Some(segment) => keep(segment),
         None => match parse(&Skb(ctx), link) {
             Ok(Some(segment)) => keep(segment),
-            Ok(None) => return,
-            Err(fault) => return kernel.fault(fault),
+            Ok(None) => return false,
+            Err(fault) => {
+                kernel.fault(fault);
+                return false;
+            }
         },
     };
-    observe(&kernel, direction, segment);
+    observe(&kernel, direction, segment)
+}
+
+/// Drops a probe of the agent's own; passes what only looks like one.
+#[inline(never)]
+fn end_probe(ctx: &TcContext) -> i32 {
+    match sentinel::is_registered(ctx) {
+        true => sentinel::DROP,
+        false => PASS,
+    }
 }
 
 /// Puts the datagram into the scratch map, if one of its ports is a UDP Service's.
@@ -127,21 +144,24 @@ fn read_datagram(ctx: &TcContext, link: Link) -> bool {
 /// One function for both kinds of device: it begins where their headers end.
 #[inline(never)]
 fn datagram_in(skb: *mut __sk_buff) -> i32 {
-    look_at_datagram(&TcContext::new(skb), Direction::Ingress);
+    let _ = look_at_datagram(&TcContext::new(skb), Direction::Ingress);
     PASS
 }
 
 /// See [`datagram_in`].
 #[inline(never)]
 fn datagram_out(skb: *mut __sk_buff) -> i32 {
-    look_at_datagram(&TcContext::new(skb), Direction::Egress);
+    let ctx = TcContext::new(skb);
+    if look_at_datagram(&ctx, Direction::Egress) {
+        return end_probe(&ctx);
+    }
     PASS
 }
 
 #[inline(always)]
-fn look_at_datagram(ctx: &TcContext, direction: Direction) {
+fn look_at_datagram(ctx: &TcContext, direction: Direction) -> bool {
     let (Some(scratch), Some(known)) = (SCRATCH.get_ptr_mut(0), UDP_PORTS.get(0)) else {
-        return;
+        return false;
     };
     // SAFETY: written a moment ago on this CPU, by `read_datagram`; see `look`.
     let segment = unsafe { &*scratch };
@@ -150,5 +170,5 @@ fn look_at_datagram(ctx: &TcContext, direction: Direction) {
         to: known.has(segment.destination_port),
     };
     let kernel: Kernel<'_, true> = Kernel::new(ctx);
-    udp::observe(&kernel, direction, segment, ports);
+    udp::observe(&kernel, direction, segment, ports)
 }

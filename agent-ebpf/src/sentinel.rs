@@ -22,8 +22,8 @@ use crate::hooks::PASS;
 use crate::kernel::Skb;
 use crate::maps::{HOST_PROBES, PROBE_EVENTS, PROBES};
 
-/// Our own packet on our own device, whose way ends here.
-const DROP: i32 = TC_ACT_SHOT;
+/// Our own packet, whose way ends here.
+pub const DROP: i32 = TC_ACT_SHOT;
 
 /// See `abi::program::ARRIVED`.
 #[classifier]
@@ -57,6 +57,12 @@ pub fn pathproof_echo(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn pathproof_collect(ctx: TcContext) -> i32 {
     collect(&ctx).unwrap_or(DROP)
+}
+
+/// Whether a packet is of a registered probe.
+#[inline(always)]
+pub fn is_registered(ctx: &TcContext) -> bool {
+    parse(&Skb(ctx)).is_some_and(|packet| Entry::of(&packet.key).is_some())
 }
 
 /// A registered probe: its pointer is valid until the program ends.

@@ -3,96 +3,110 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::scene::{HOST_SOCKETS, REPLACING, Scene};
+use crate::scene::{HOST_SOCKETS, MIXED, REPLACING, SETTLED, Scene, assert_never_503};
 
 #[test]
 fn emptied_tables_are_503_until_they_are_filled_again() {
-    let Some(scene) = Scene::proven(
-        "emptied_tables_are_503_until_they_are_filled_again",
-        REPLACING,
-    ) else {
+    let name = "emptied_tables_are_503_until_they_are_filled_again";
+    let Some(scene) = Scene::proven(name, REPLACING) else {
         return;
     };
     let watch = scene.watch();
-    thread::sleep(Duration::from_secs(11));
-    let tables = scene
-        .cilium
-        .as_ref()
-        .expect("Cilium")
-        .frontends()
-        .expect("its tables");
+    thread::sleep(SETTLED);
+    let tables = scene.cilium().frontends().expect("its tables");
     let start = Instant::now();
-    let entries = tables
-        .each_ref()
-        .map(|table| table.empty().expect("empty a table"));
-    let took = scene.answers(&watch, 503, start);
-    eprintln!("503 after {took:?}\n{}", scene.status());
+    let entries = tables.each_ref().map(|table| table.empty().expect("empty"));
+    let broken = scene.answers(&watch, 503, start);
+    scene.assert_cause("leaked");
     let start = Instant::now();
     for (table, entries) in tables.iter().zip(&entries) {
-        table.fill(entries).expect("fill a table");
+        table.fill(entries).expect("fill");
     }
-    let took = scene.answers(&watch, 200, start);
-    eprintln!("200 after {took:?}");
+    let repaired = scene.answers(&watch, 200, start);
+    println!("tables emptied: 503 after {broken:?}, 200 after {repaired:?}");
 }
 
+/// Pods of the node still reach each other past the kernel's forwarding, and nobody outside is served.
 #[test]
-fn without_forwarding_node_ports_are_503() {
-    let Some(mut scene) = Scene::proven("without_forwarding_node_ports_are_503", HOST_SOCKETS)
-    else {
+fn without_forwarding_clients_outside_are_503() {
+    let name = "without_forwarding_clients_outside_are_503";
+    let Some(mut scene) = Scene::proven(name, HOST_SOCKETS) else {
         return;
     };
-    let watch = scene.watch();
     scene.traffic();
-    thread::sleep(Duration::from_secs(11));
-    eprintln!("before {:?}", scene.felt());
-    let before = scene.felt();
+    let watch = scene.watch();
+    thread::sleep(SETTLED);
     let start = Instant::now();
     scene.world.set_forwarding(false).expect("no forwarding");
-    thread::sleep(Duration::from_secs(10));
-    for client in &scene.clients {
-        eprintln!(
-            "{} {}: {:?}",
-            client.plan().name,
-            client.plan().target,
-            client.tally()
-        );
-    }
-    eprintln!(
-        "felt {:?} {:?}\n{}",
-        scene.felt() - before,
-        watch.changes(),
-        scene.status()
-    );
-    eprintln!("503 after {:?}", scene.answers(&watch, 503, start));
-    scene.world.set_forwarding(true).expect("forwarding");
+    let broken = scene.answers(&watch, 503, start);
+    scene.assert_cause("forwarding_off");
+    // Load balancers keep away; it holds all the same.
+    scene.clients.clear();
+    let before = scene.outside_felt(Duration::from_secs(12));
+    assert_eq!(before.ok, 0, "{before:?}");
+    assert_eq!(scene.asked("/healthz"), 503);
     let start = Instant::now();
-    eprintln!("200 after {:?}", scene.answers(&watch, 200, start));
+    scene.world.set_forwarding(true).expect("forwarding");
+    let repaired = scene.answers(&watch, 200, start);
+    println!("forwarding off: 503 after {broken:?}, 200 after {repaired:?}");
 }
 
+/// The program of the uplink is gone: node ports are refused, and pods are served.
 #[test]
-fn a_detached_program_at_the_uplink() {
-    let Some(mut scene) = Scene::proven("a_detached_program_at_the_uplink", REPLACING) else {
+fn a_program_that_is_detached_from_the_uplink_is_503() {
+    let name = "a_program_that_is_detached_from_the_uplink_is_503";
+    let Some(mut scene) = Scene::proven(name, REPLACING) else {
         return;
     };
-    let watch = scene.watch();
     scene.traffic();
-    thread::sleep(Duration::from_secs(11));
-    let before = scene.felt();
-    let cilium = scene.cilium.as_ref().expect("Cilium");
+    let watch = scene.watch();
+    thread::sleep(SETTLED);
+    let start = Instant::now();
+    let cilium = scene.cilium();
     cilium.detach("eth0", "cil_from_netdev").expect("detach");
-    thread::sleep(Duration::from_secs(10));
-    for client in &scene.clients {
-        eprintln!(
-            "{} {}: {:?}",
-            client.plan().name,
-            client.plan().target,
-            client.tally()
-        );
-    }
-    eprintln!(
-        "felt {:?} {:?}\n{}",
-        scene.felt() - before,
-        watch.changes(),
-        scene.status()
-    );
+    let broken = scene.answers(&watch, 503, start);
+    scene.assert_cause("program_missing");
+    // Its agent attaches it again when it starts.
+    let start = Instant::now();
+    scene.restart_cilium();
+    let repaired = scene.answers(&watch, 200, start);
+    println!("program detached: 503 after {broken:?}, 200 after {repaired:?} with a restart");
+}
+
+/// What clients outside feel of a policy is no fault of the node's: nothing is missing in the kernel.
+#[test]
+fn a_filter_before_clients_outside_is_200() {
+    let name = "a_filter_before_clients_outside_is_200";
+    let Some(mut scene) = Scene::proven(name, REPLACING) else {
+        return;
+    };
+    scene.traffic();
+    let watch = scene.watch();
+    thread::sleep(SETTLED);
+    let filter = "table netdev filter { chain ingress { type filter hook egress device eth0 priority 0; \
+                  tcp sport 8080 drop; tcp sport 30081 drop; }\n}\n";
+    scene.world.node.nft(filter).expect("a filter");
+    let felt = scene.outside_felt(Duration::from_secs(12));
+    assert_eq!(felt.ok, 0, "{felt:?}");
+    assert_never_503(&watch);
+}
+
+/// Two proxies: kube-proxy's tables are gone, and Cilium serves pods.
+#[test]
+fn beside_kube_proxy_its_missing_tables_are_503() {
+    let name = "beside_kube_proxy_its_missing_tables_are_503";
+    let Some(mut scene) = Scene::proven(name, MIXED) else {
+        return;
+    };
+    scene.traffic();
+    let watch = scene.watch();
+    thread::sleep(SETTLED);
+    let start = Instant::now();
+    scene
+        .world
+        .node
+        .nft("delete table ip kube-proxy\ndelete table ip6 kube-proxy\n")
+        .expect("delete");
+    let broken = scene.answers(&watch, 503, start);
+    println!("kube-proxy's tables deleted: 503 after {broken:?}");
 }

@@ -1,4 +1,4 @@
-//! Nodes that work: never 503, whatever Cilium translates and where.
+//! Nodes that work are never 503, whatever Cilium translates and where.
 
 use std::thread;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::scene::{
     CLSACT, HOST_SOCKETS, MIXED, REPLACING, Scene, Shape, TUNNEL, assert_never_503,
 };
 
-/// Idle, then busy, then through a restart of Cilium's agent and of pathproof's.
+/// Idle, then busy, then through a restart of Cilium's agent.
 #[rstest]
 #[case::replacing(REPLACING)]
 #[case::host_sockets(HOST_SOCKETS)]
@@ -24,11 +24,9 @@ fn a_healthy_node_is_never_503(#[case] shape: Shape) {
     thread::sleep(Duration::from_secs(5));
     scene.traffic();
     thread::sleep(Duration::from_secs(10));
-    eprintln!("{shape:?}: {:?}\n{}", scene.felt(), scene.status());
-    scene.cilium = None;
-    thread::sleep(Duration::from_secs(3));
-    scene.start_cilium();
-    thread::sleep(Duration::from_secs(20));
-    eprintln!("restarted {:?}\n{}", scene.felt(), scene.status());
+    scene.restart_cilium();
+    thread::sleep(Duration::from_secs(15));
+    println!("{shape:?}: clients felt {:?}", scene.felt());
     assert_never_503(&watch);
+    scene.wait_for("proven", 200, Duration::from_secs(20));
 }

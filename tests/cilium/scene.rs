@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use node_tests::cgroup::Cgroup;
@@ -20,12 +21,14 @@ use node_tests::manifests::{Manifests, Service};
 use node_tests::skip;
 use node_tests::traffic::{Client, Plan, Server, Tally};
 use node_tests::wait::until;
-use node_tests::watch::Watch;
+use node_tests::watch::{Change, Watch};
 use node_tests::world::{Agent, Family, World, agent_binary, write_script};
 use serde_json::Value;
 
 /// Far longer than anything here takes, for machines that do much else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Until faults count: what has just appeared accuses nobody.
+pub(crate) const SETTLED: Duration = Duration::from_secs(11);
 /// The servers' port.
 const PORT: u16 = 8080;
 
@@ -291,16 +294,21 @@ impl Scene {
         }
     }
 
-    /// Starts clients outside alone.
-    pub(crate) fn outside_traffic(&mut self) {
-        for family in Family::ALL {
-            self.start(self.from_outside(family));
-        }
-    }
-
     fn start(&mut self, plan: Plan) {
         let client = plan.rate(7.0).start().expect("a client");
         self.clients.push(client);
+    }
+
+    /// What clients outside feel meanwhile.
+    pub(crate) fn outside_felt(&self, time: Duration) -> Tally {
+        // Connections from before are none of it.
+        thread::sleep(Duration::from_secs(1));
+        let clients = Family::ALL.map(|family| {
+            let plan = self.from_outside(family).rate(7.0);
+            plan.start().expect("a client")
+        });
+        thread::sleep(time);
+        clients.into_iter().map(Client::finish).sum()
     }
 
     /// What all clients felt.
@@ -331,6 +339,29 @@ impl Scene {
         }
     }
 
+    /// Fails unless the verdict is for this cause.
+    pub(crate) fn assert_cause(&self, cause: &str) {
+        let report = self.agent().verdict().expect("a verdict");
+        assert_eq!(report["verdict"]["cause"], cause, "{}", self.status());
+    }
+
+    /// Status of a path, as asked from outside now.
+    pub(crate) fn asked(&self, path: &str) -> u16 {
+        let answer = self.agent().outside(path, Family::V4);
+        answer.expect("an answer").status
+    }
+
+    /// Cilium's agent.
+    pub(crate) fn cilium(&self) -> &CiliumAgent {
+        self.cilium.as_ref().expect("Cilium runs")
+    }
+
+    /// Ends Cilium's agent, and starts it again with what it remembers.
+    pub(crate) fn restart_cilium(&mut self) {
+        self.cilium = None;
+        self.start_cilium();
+    }
+
     /// What `pathproof status` prints.
     pub(crate) fn status(&self) -> String {
         let output = self.agent().command(&["status"]).output();
@@ -338,14 +369,13 @@ impl Scene {
     }
 }
 
-/// Never anything but 200.
+/// Fails if 503 was answered, or if nobody answers now.
 pub(crate) fn assert_never_503(watch: &Watch) {
-    let bad: Vec<_> = watch.changes();
-    let bad: Vec<_> = bad
-        .iter()
-        .filter(|change| change.codes.healthz == 503 || change.codes.livez == 503)
-        .collect();
+    let changes = watch.changes();
+    let failing = |change: &&Change| [change.codes.healthz, change.codes.livez].contains(&503);
+    let bad: Vec<_> = changes.iter().filter(failing).collect();
     assert!(bad.is_empty(), "{bad:?}");
+    assert_eq!(watch.now().healthz, 200);
 }
 
 fn services(world: &World) -> Vec<Service> {

@@ -1,6 +1,12 @@
 //! Faults of the datapath on an idle node, where nothing but the sentinel's probes can tell, and on
 //! a busy one: each is named by its cause.
 
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use node_tests::capture::{Capture, Frame};
+use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
 use node_tests::traffic::Plan;
 use node_tests::world::Family;
@@ -419,4 +425,36 @@ fn conntrack_entries_are_closed(
         &["path=\"off_cluster\""],
     );
     assert!(sent > 100, "{sent} probes");
+}
+
+/// No SYN of a probe leaves the node, not while nothing translates it either. A pod's SYN to the sentinel's
+/// address leaves as it did before: it is no probe.
+#[test]
+fn probes_that_nothing_translates_stay_on_the_node() {
+    let name = "probes_that_nothing_translates_stay_on_the_node";
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    scene.rules.flush_services().expect("flush");
+    scene.wait("broken", |report| report["verdict"]["state"] == "broken");
+    let mut capture = Capture::start(&scene.world.outside);
+    // More than twice a second on each lane.
+    std::thread::sleep(Duration::from_secs(5));
+    let sentinel = |family| SocketAddr::new(Sentinel::cluster_ip(family), Sentinel::PORT);
+    for family in Family::ALL {
+        let dial = Plan::from_pod(&scene.world, scene.world.pod("client-1"), sentinel(family));
+        assert!(dial.once(0).is_err(), "nothing translates it");
+    }
+    capture.drain();
+    let syns = capture.frames.iter().filter(|frame| frame.is_syn());
+    let to_sentinel = |[_, to]: &[(IpAddr, u16); 2]| {
+        let mut families = Family::ALL.into_iter();
+        families.any(|family| to.0 == sentinel(family).ip())
+    };
+    let ends = syns.filter_map(Frame::ends).filter(to_sentinel);
+    let senders: BTreeSet<IpAddr> = ends.map(|[from, _]| from.0).collect();
+    // What pods send to the outside bears the node's address. So does the host path's own connection.
+    let node = Family::ALL.map(|family| scene.world.node_address(family));
+    assert_eq!(senders, BTreeSet::from(node));
+    scene.rules.install().expect("install");
 }

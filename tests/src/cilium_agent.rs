@@ -123,19 +123,16 @@ impl CiliumAgent {
     /// Hands pods to it, as its CNI plugin does, and waits until their programs are attached. Pods that it
     /// remembers of an agent before it are its own already.
     pub fn adopt<'a>(&self, world: &World, pods: impl Iterator<Item = &'a Pod>) -> Result<()> {
-        let remembered = request(&self.socket(), "GET", "/v1/endpoint", &Value::Null)?.to_string();
         for pod in pods.filter(|pod| pod.place != Place::Remote) {
-            let attachment = format!("{}:eth0", pod.name);
-            if remembered.contains(&format!("{attachment:?}")) {
-                continue;
+            match self.take(world, pod) {
+                Err(error) if error.to_string().contains("already exists") => {}
+                taken => taken.with_context(|| format!("Cilium takes {}", pod.name))?,
             }
-            self.take(world, pod, &attachment)
-                .with_context(|| format!("Cilium takes {}", pod.name))?;
         }
         Ok(())
     }
 
-    fn take(&self, world: &World, pod: &Pod, attachment: &str) -> Result<()> {
+    fn take(&self, world: &World, pod: &Pod) -> Result<()> {
         let (inside, host) = pod.link();
         let endpoint = json!({
             "addressing": { "ipv4": pod.v4, "ipv6": pod.v6 },
@@ -149,9 +146,12 @@ impl CiliumAgent {
             "state": "waiting-for-identity",
             "sync-build-endpoint": true,
         });
-        let path = format!("/v1/endpoint/cni-attachment-id:{attachment}");
+        let path = format!("/v1/endpoint/cni-attachment-id:{}:eth0", pod.name);
         request(&self.socket(), "PUT", &path, &endpoint)?;
-        // From here on its own route leads to all its pods, through its own programs.
+        // From here on its own route leads to all its pods, through its own programs. What comes from a pod
+        // comes by another device than that route names.
+        let filter = format!("net/ipv4/conf/{}/rp_filter", pod.device);
+        world.node.sysctl(&filter, "0")?;
         world.cut_route(&pod.name)
     }
 

@@ -69,6 +69,8 @@ pub struct Node {
     pub delays: RefCell<Vec<u64>>,
     /// Everything that was seen, but for proofs.
     pub seen: RefCell<Seen>,
+    /// Packets that seemed to be probes that leave the node.
+    pub strays: Cell<u32>,
 }
 
 impl Node {
@@ -109,6 +111,7 @@ impl Node {
             proofs: RefCell::default(),
             delays: RefCell::default(),
             seen: RefCell::default(),
+            strays: Cell::default(),
         }
     }
 
@@ -137,7 +140,10 @@ impl Node {
     pub fn look(&self, device: Device, direction: Direction, bytes: &[u8]) {
         self.device.set(device);
         match parse(&bytes, Link::Ethernet) {
-            Ok(Some(segment)) => observe(self, direction, &segment),
+            Ok(Some(segment)) => {
+                let stray = observe(self, direction, &segment);
+                self.strays.set(self.strays.get() + u32::from(stray));
+            }
             Ok(None) => {}
             Err(fault) => self.fault(fault),
         }
