@@ -86,7 +86,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let readiness = Readiness::default();
     readiness.set(VIEW, false);
     let heartbeat = Heartbeat::new(clock::mono().0);
-    let metrics = Metrics::new();
+    let metrics = Metrics::with(config.admin.service_metrics);
     if config.drop_in {
         metrics.http().as_kube_proxy();
     }

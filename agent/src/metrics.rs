@@ -9,27 +9,30 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agent_common::evidence::Delays;
-use agent_common::service::{FAMILIES, Family};
+use agent_common::service::FAMILIES;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
 use agent_core::evidence::{CountDelta, Directory};
 use agent_core::programming::Programmed;
 use agent_core::report::{Report, ServiceReport, UdpReport};
+use agent_core::time::Mono;
 use agent_core::trace::ProbeTrace;
-use agent_core::verdict::ServiceTrouble;
+use agent_core::verdict::{ServiceTrouble, Verdict};
 
 mod connections;
 mod counters;
 mod definitions;
 mod exposition;
 mod reference;
+mod series;
 
 pub use counters::{HttpStats, Listener, Open, PublishStats, Published, Turned, WriteResult};
 pub use reference::reference;
+pub use series::ServiceMetrics;
 
 use connections::{Connections, Datagrams};
-use counters::{Measured, of_family};
+use counters::Measured;
 
 /// Content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -50,6 +53,8 @@ struct Shared(Mutex<Current>);
 
 #[derive(Debug, Default)]
 struct Current {
+    /// Services with series of their own.
+    which: ServiceMetrics,
     snapshot: Option<Snapshot>,
     connections: Connections,
     datagrams: Datagrams,
@@ -67,9 +72,17 @@ pub struct Snapshot {
 }
 
 impl Metrics {
-    /// Nothing is known yet but the process itself.
+    /// Metrics of the process alone until the first turn ends, with series of Services in trouble.
     pub fn new() -> Arc<Self> {
-        let shared = Arc::new(Shared::default());
+        Self::with(ServiceMetrics::default())
+    }
+
+    /// The same with series of other Services.
+    pub fn with(which: ServiceMetrics) -> Arc<Self> {
+        let shared = Arc::new(Shared(Mutex::new(Current {
+            which,
+            ..Current::default()
+        })));
         let mut registry = Registry::default();
         registry.register_collector(Box::new(exposition::Exposition(Arc::clone(&shared))));
         Arc::new(Self {
@@ -90,6 +103,8 @@ impl Metrics {
         directory: &dyn Directory,
     ) {
         let mut current = self.shared.current();
+        // The last turn's time is near enough for failures that stay recent for minutes.
+        let now = current.verdict().map_or(Mono(0), |verdict| verdict.at);
         let Current {
             connections,
             datagrams,
@@ -102,18 +117,14 @@ impl Metrics {
                     true => &mut datagrams.counted,
                     false => &mut *connections,
                 };
-                counted.record(delta, &info);
+                counted.record(delta, &info, now);
             }
         }
         for (service, us) in answers {
             if let Some(info) = directory.service(service) {
                 datagrams.answered(service, u64::from(us) * 1_000);
                 if info.dns {
-                    let times = &self.measured.dns;
-                    let seconds = f64::from(us) / 1e6;
-                    times
-                        .get_or_create(&of_family(info.family))
-                        .observe(seconds);
+                    self.measured.dns.observe(f64::from(us) / 1e6);
                 }
             }
         }
@@ -125,15 +136,13 @@ impl Metrics {
     }
 
     /// Counts how long the rules took to follow a move of the sentinel's endpoint.
-    pub fn record_rotation(&self, family: Family, lag: Duration) {
-        let lags = self.measured.rotations.get_or_create(&of_family(family));
-        lags.observe(lag.as_secs_f64());
+    pub fn record_rotation(&self, lag: Duration) {
+        self.measured.rotations.observe(lag.as_secs_f64());
     }
 
     /// Counts a new connection to an endpoint that had left its slice so long ago.
-    pub fn record_left(&self, family: Family, age: Duration) {
-        let ages = self.measured.left.get_or_create(&of_family(family));
-        ages.observe(age.as_secs_f64());
+    pub fn record_left(&self, age: Duration) {
+        self.measured.left.observe(age.as_secs_f64());
     }
 
     /// Counts a change of an endpoint that is over.
@@ -189,6 +198,13 @@ impl Metrics {
         // Writing to a String cannot fail, and the collector's labels are plain text.
         let _ = text::encode(&mut page, &self.registry);
         page
+    }
+}
+
+impl Current {
+    /// That of the last turn.
+    fn verdict(&self) -> Option<&Verdict> {
+        Some(&self.snapshot.as_ref()?.report.verdict)
     }
 }
 

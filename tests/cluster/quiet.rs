@@ -299,7 +299,7 @@ fn a_silent_api_server_hides_no_fault() {
     let misrouted = || {
         let text = until(PATIENCE, || scene.agent().metrics().ok()).expect("metrics");
         let labels = ["outcome=\"misrouted\""];
-        metric(&text, "pathproof_service_connections_total", &labels)
+        metric(&text, "pathproof_connections_total", &labels)
     };
     assert_eq!(misrouted(), 0);
     cut_routes(&scene);

@@ -159,8 +159,8 @@ fn audit_answers_200_and_says_what_it_would_do() {
     let agent = scene.take_agent();
     let would_fail = || {
         let text = agent.metrics().expect("metrics");
-        ["healthz", "livez"].map(|endpoint| {
-            let label = [format!("endpoint=\"{endpoint}\"")];
+        ["healthz", "livez"].map(|check| {
+            let label = [format!("check=\"{check}\"")];
             metric(&text, "pathproof_would_fail", &label)
         })
     };

@@ -326,7 +326,7 @@ impl Scene {
     pub fn count(&self, service: &str, family: Family, path: &str, outcome: &str) -> u64 {
         let text = self.metrics();
         let labels = [
-            format!("service=\"{service}\""),
+            format!("service_name=\"{service}\""),
             format!("family=\"{}\"", name(family)),
             format!("outcome=\"{outcome}\""),
             if path.is_empty() {

@@ -262,7 +262,7 @@ impl Agent {
             } => {
                 self.output.metrics.record_probe(&trace, outcome.name());
                 if let Some(lag) = lag {
-                    self.output.metrics.record_rotation(trace.lane.family, lag);
+                    self.output.metrics.record_rotation(lag);
                 }
             }
             Effect::ReadEndpoints(endpoints) => {
@@ -271,7 +271,7 @@ impl Agent {
                 }
             }
             Effect::Programmed(programmed) => self.output.metrics.record_programmed(&programmed),
-            Effect::StaleConnection(family, age) => self.output.metrics.record_left(family, age),
+            Effect::StaleConnection(_, age) => self.output.metrics.record_left(age),
             Effect::Log(notice) => log(&notice),
             Effect::CheckParts if self.succeeded.ask().exists() => {}
             effect => {

@@ -17,6 +17,7 @@ use super::values::{
 };
 use crate::http::bind::BindAddress;
 use crate::lifecycle::{DEFAULT_FILTER, LogFormat};
+use crate::metrics::ServiceMetrics;
 use agent_core::answer::{Enforcement, UnknownPolicy};
 use agent_core::cluster::ObjectName;
 use agent_core::owners::Declared;
@@ -267,6 +268,13 @@ pub struct AdminArgs {
         value_parser = range
     )]
     pub allow: Vec<Option<IpNet>>,
+
+    /// Services with series of their own in /metrics
+    ///
+    /// The counts of all Services together are there in any case. docs/metrics.md says how many
+    /// series each choice costs.
+    #[arg(long, value_name = "WHICH", default_value = "trouble")]
+    pub service_metrics: ServiceMetrics,
 
     /// Sources that load balancers probe from, as /drainz leaves them out: CIDR or IP (repeatable)
     ///

@@ -142,9 +142,8 @@ mod tests {
         assert_eq!(ask(&state, "192.0.2.10:30502").await.0, 503);
         let page = state.metrics.encode();
         for code in ["200", "503"] {
-            let line = format!(
-                "pathproof_healthz_requests_total{{endpoint=\"service\",code=\"{code}\"}} 2"
-            );
+            let line =
+                format!("pathproof_healthz_requests_total{{check=\"service\",code=\"{code}\"}} 2");
             assert!(page.contains(&line), "{page}");
         }
     }

@@ -1,74 +1,70 @@
 //! Connections and datagrams by Service port and outcome, summed up since the agent started, for a
-//! bounded number of Services.
+//! bounded number of Services. Which of them get series of their own is decided in `series`.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_common::evidence::{DELAY_BUCKETS, Delays, OUTCOMES, Outcome, delay_bucket};
-use agent_common::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
+use agent_common::service::{FAMILIES, Family, SOURCE_CLASSES};
 
 use agent_core::cluster::ObjectName;
 use agent_core::evidence::{CountDelta, Directory, ServiceInfo};
-use agent_core::names;
 use agent_core::report::{AnswerTimes, UdpReport, UdpServiceReport};
 use agent_core::report::{OutcomeCounts, ServiceReport};
+use agent_core::time::Mono;
 use agent_core::verdict::ServiceTrouble;
 
-/// Service ports (once per family) with series of their own.
-pub(super) const MAX_SERVICES_SHOWN: usize = 1_000;
+/// Service ports (once per family) that are counted by themselves: the first with traffic.
+pub(super) const MAX_SERVICES: usize = 1_000;
+
+/// Services beyond [`MAX_SERVICES`] that are counted by themselves from their first failure on.
+pub(super) const MAX_MORE_FAILED: usize = 250;
+
+/// Time for which a Service stays in trouble after its last failure.
+pub(super) const RECENT: Duration = Duration::from_secs(15 * 60);
 
 /// Outcomes with those that user space counts.
-const SHOWN: usize = OUTCOMES + 1;
+pub(super) const SHOWN: usize = OUTCOMES + 1;
 
 /// Sums by path, then outcome; lost is the last.
-type Sums = [[u64; SHOWN]; SOURCE_CLASSES];
+pub(super) type Sums = [[u64; SHOWN]; SOURCE_CLASSES];
 
-/// Labels of outcomes.
-const NAMES: [&str; SHOWN] = [
-    "arrived",
-    "forwarded",
-    "proven",
-    "answered",
-    "refused",
-    "leaked",
-    "misrouted",
-    "stale",
-    "unheard",
-    "rejected",
-    "retransmitted",
-    "lost",
-];
-
-/// Those that a Service's path with traffic shows even while they are zero.
-const FROM_ZERO: [&str; 7] = [
-    "arrived",
-    "proven",
-    "refused",
-    "leaked",
-    "misrouted",
-    "stale",
-    "lost",
+/// Failures that the kernel counts. Unheard is none here: outside clients lose answers on their way.
+const FAILURES: [Outcome; 4] = [
+    Outcome::Refused,
+    Outcome::Leaked,
+    Outcome::Misrouted,
+    Outcome::Stale,
 ];
 
 /// Everything counted.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     /// All Services, by family.
-    nodes: [Sums; FAMILIES],
-    /// By Service id: the first with traffic.
-    services: HashMap<u32, Tally>,
+    pub(super) nodes: [Sums; FAMILIES],
+    /// By Service id: the first with traffic, and those that failed.
+    pub(super) services: HashMap<u32, Tally>,
     /// The rest, by family.
-    others: [Sums; FAMILIES],
+    pub(super) others: [Sums; FAMILIES],
 }
 
 /// One Service port and family.
 #[derive(Debug)]
-struct Tally {
-    name: ObjectName,
-    port: Arc<str>,
-    family: Family,
-    sums: Box<Sums>,
+pub(super) struct Tally {
+    pub(super) name: ObjectName,
+    pub(super) port: Arc<str>,
+    pub(super) family: Family,
+    pub(super) sums: Box<Sums>,
+    failed: Option<Failed>,
+}
+
+/// Failures without a pause of [`RECENT`] between them.
+#[derive(Debug, Clone, Copy)]
+struct Failed {
+    count: u64,
+    last: Mono,
 }
 
 impl Tally {
@@ -88,7 +84,23 @@ impl Tally {
             port: Arc::clone(&info.port),
             family: info.family,
             sums: Box::default(),
+            failed: None,
         }
+    }
+
+    /// So many connections failed just now.
+    fn fail(&mut self, count: u64, now: Mono) {
+        let before = self.recent_failures(now);
+        self.failed = Some(Failed {
+            count: before + count,
+            last: now,
+        });
+    }
+
+    /// Failures since the last pause of [`RECENT`]; none once such a pause has passed.
+    pub(super) fn recent_failures(&self, now: Mono) -> u64 {
+        let recent = self.failed.filter(|of| now.since(of.last) < RECENT);
+        recent.map_or(0, |of| of.count)
     }
 
     /// Ids are given to other Services once theirs is gone.
@@ -109,7 +121,7 @@ impl Tally {
     }
 
     /// `namespace/name`, and `:port` where the port has a name.
-    fn service(&self) -> String {
+    pub(super) fn service(&self) -> String {
         match &*self.port {
             "" => self.name.to_string(),
             port => format!("{}:{port}", self.name),
@@ -118,17 +130,22 @@ impl Tally {
 }
 
 impl Connections {
-    pub(super) fn record(&mut self, delta: &CountDelta, info: &ServiceInfo) {
+    pub(super) fn record(&mut self, delta: &CountDelta, info: &ServiceInfo, now: Mono) {
         let family = info.family as usize;
+        let failed = failures(delta);
         add(&mut self.nodes[family], delta);
-        match self.tally(delta.service, info) {
-            Some(tally) => add(&mut tally.sums, delta),
-            None => add(&mut self.others[family], delta),
+        let Some(tally) = self.tally(delta.service, info, failed > 0) else {
+            return add(&mut self.others[family], delta);
+        };
+        add(&mut tally.sums, delta);
+        if failed > 0 {
+            tally.fail(failed, now);
         }
     }
 
-    fn tally(&mut self, id: u32, info: &ServiceInfo) -> Option<&mut Tally> {
-        let room = self.services.len() < MAX_SERVICES_SHOWN;
+    fn tally(&mut self, id: u32, info: &ServiceInfo, failed: bool) -> Option<&mut Tally> {
+        let more = if failed { MAX_MORE_FAILED } else { 0 };
+        let room = self.services.len() < MAX_SERVICES + more;
         if !room && !self.services.contains_key(&id) {
             return None;
         }
@@ -179,45 +196,11 @@ impl Connections {
             .map(|(tally, trouble, endpoints)| tally.report(endpoints, trouble));
         (shown.collect(), u32::try_from(omitted).unwrap_or(u32::MAX))
     }
+}
 
-    /// Labels and values of the node's series: family, path, outcome.
-    pub(super) fn node_series(&self) -> impl Iterator<Item = ([&str; 3], f64)> {
-        let families = Family::ALL.into_iter().zip(&self.nodes);
-        families.flat_map(|(family, sums)| {
-            paths(sums).flat_map(move |(path, outcomes)| {
-                let labels = move |outcome| [names::of_family(family), path, outcome];
-                let shown = NAMES.into_iter().zip(outcomes);
-                shown.map(move |(outcome, count)| (labels(outcome), *count as f64))
-            })
-        })
-    }
-
-    /// Labels and values of the Services' series: namespace, service, port, family, path, outcome. A
-    /// path with traffic begins with some outcomes at zero, since a rate needs a beginning; the
-    /// others appear with their first connection.
-    pub(super) fn service_series(&self) -> impl Iterator<Item = ([&str; 6], f64)> {
-        let named = self.services.values().map(|tally| {
-            let name = [&*tally.name.namespace, &*tally.name.name, &*tally.port];
-            (name, tally.family, &*tally.sums)
-        });
-        let others = Family::ALL.into_iter().zip(&self.others);
-        let others = others.map(|(family, sums)| (["", "other", ""], family, sums));
-        named.chain(others).flat_map(|(name, family, sums)| {
-            paths(sums)
-                .filter(|(_, outcomes)| outcomes.iter().any(|count| *count > 0))
-                .flat_map(move |(path, outcomes)| {
-                    let [namespace, service, port] = name;
-                    let labels = move |outcome| {
-                        let family = names::of_family(family);
-                        [namespace, service, port, family, path, outcome]
-                    };
-                    let shown = NAMES.into_iter().zip(outcomes);
-                    shown
-                        .filter(|(outcome, count)| **count > 0 || FROM_ZERO.contains(outcome))
-                        .map(move |(outcome, count)| (labels(outcome), *count as f64))
-                })
-        })
-    }
+fn failures(delta: &CountDelta) -> u64 {
+    let counted = FAILURES.map(|outcome| u64::from(delta.counts[outcome as usize]));
+    counted.iter().sum::<u64>() + u64::from(delta.lost)
 }
 
 fn add(sums: &mut Sums, delta: &CountDelta) {
@@ -226,11 +209,6 @@ fn add(sums: &mut Sums, delta: &CountDelta) {
         *sum += u64::from(count);
     }
     path[OUTCOMES] += u64::from(delta.lost);
-}
-
-/// Paths with their label.
-fn paths(sums: &Sums) -> impl Iterator<Item = (&'static str, &[u64; SHOWN])> {
-    SourceClass::ALL.into_iter().map(names::of_path).zip(sums)
 }
 
 /// Datagrams of UDP Services by outcome, and how long answers took.
@@ -245,7 +223,7 @@ pub(super) struct Datagrams {
 impl Datagrams {
     /// The answer of a Service's endpoint came after so many nanoseconds.
     pub(super) fn answered(&mut self, service: u32, ns: u64) {
-        if self.answers.len() < MAX_SERVICES_SHOWN || self.answers.contains_key(&service) {
+        if self.answers.len() < MAX_SERVICES || self.answers.contains_key(&service) {
             let delays = self.answers.entry(service).or_default();
             delays.buckets[delay_bucket(ns)] += 1;
         }

@@ -1,11 +1,9 @@
 //! Metrics that are counted where they happen, in the library's own counters and histograms.
 
-use agent_common::probe::STAGES;
-use agent_common::service::Family as IpFamily;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::definitions as define;
@@ -16,20 +14,14 @@ use agent_core::trace::ProbeTrace;
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 type Counters<const N: usize> = Family<Labels<N>, Counter>;
-pub(super) type Histograms<const N: usize> = Family<Labels<N>, Histogram>;
+type Histograms<const N: usize> = Family<Labels<N>, Histogram>;
 
-/// Seconds. Proxies follow within tenths of one, or wait for their next sync; the last bounds are
-/// those of the verdict.
-const LAGS: [f64; 11] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0];
+/// Seconds. Proxies follow within tenths of one, or wait for their next sync; the last bound is the
+/// verdict's.
+const LAGS: [f64; 6] = [0.1, 0.5, 2.0, 10.0, 30.0, 120.0];
 
-/// Histogram with the kernel's bounds of delays: no datapath is faster than the first one.
-fn delays() -> Histogram {
-    Histogram::new(exponential_buckets(1.024e-6, 2.0, 22))
-}
-
-pub(super) fn of_family(family: IpFamily) -> Labels<1> {
-    [("family", names::of_family(family))]
-}
+/// Seconds: answers from the node itself, then from far away or after a repetition.
+const DELAYS: [f64; 7] = [0.0002, 0.001, 0.005, 0.02, 0.1, 1.0, 5.0];
 
 /// A listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,14 +61,12 @@ pub enum Turned {
 /// Names of [`Turned`].
 const TURNED: [&str; 4] = ["accepted", "denied", "evicted", "timed_out"];
 
-/// Endpoints and codes that the health port answers.
-const ANSWERS: [(&str, &str); 7] = [
+/// Checks and codes that the health port answers.
+const ANSWERS: [(&str, &str); 5] = [
     ("healthz", "200"),
     ("healthz", "503"),
     ("livez", "200"),
     ("livez", "503"),
-    ("service", "200"),
-    ("service", "503"),
     ("other", "404"),
 ];
 
@@ -100,20 +90,20 @@ impl HttpStats {
                 .map(|of| of.register(registry, Family::default())),
         };
         // A rate needs a beginning.
-        for (endpoint, code) in ANSWERS {
-            new.answer(endpoint, code).inc_by(0);
+        for (check, code) in ANSWERS {
+            new.answer(check, code).inc_by(0);
         }
-        for listener in [Listener::Healthz, Listener::Admin, Listener::Service] {
+        // Not every node has health check node ports.
+        for listener in [Listener::Healthz, Listener::Admin] {
             new.gauge(listener).set(0);
-            for event in TURNED {
-                new.event(listener, event).inc_by(0);
-            }
+            new.event(listener, TURNED[Turned::Accepted as usize])
+                .inc_by(0);
         }
         new
     }
 
-    fn answer(&self, endpoint: &'static str, code: &'static str) -> Counter {
-        let labels = [("endpoint", endpoint), ("code", code)];
+    fn answer(&self, check: &'static str, code: &'static str) -> Counter {
+        let labels = [("check", check), ("code", code)];
         self.answers.get_or_create_owned(&labels)
     }
 
@@ -131,12 +121,12 @@ impl HttpStats {
     pub fn answered(&self, endpoint: Option<Endpoint>, status: u16) {
         let code = if status == 200 { "200" } else { "503" };
         let [healthz, livez] = &self.as_kube_proxy;
-        let (endpoint, code, own) = match endpoint {
+        let (check, code, own) = match endpoint {
             Some(Endpoint::Healthz) => ("healthz", code, healthz),
             Some(Endpoint::Livez) => ("livez", code, livez),
             None => ("other", "404", livez),
         };
-        self.answer(endpoint, code).inc();
+        self.answer(check, code).inc();
         if let Some(own) = own.get(&[("code", code)]) {
             own.inc();
         }
@@ -144,12 +134,12 @@ impl HttpStats {
 
     /// A request at a Service's health check node port was answered.
     pub fn answered_of_service(&self, status: u16) {
-        let (endpoint, code) = match status {
+        let (check, code) = match status {
             200 => ("service", "200"),
             503 => ("service", "503"),
             _ => ("other", "404"),
         };
-        self.answer(endpoint, code).inc();
+        self.answer(check, code).inc();
     }
 
     /// Answers are counted under kube-proxy's names as well, from now on.
@@ -248,11 +238,9 @@ impl PublishStats {
         Self(define::WRITES.register(registry, Family::default()))
     }
 
-    /// It is to be written: its series are shown from now on.
+    /// It is to be written: its successes are counted from zero; failures appear with the first one.
     pub fn want(&self, kind: Published) {
-        for result in RESULTS {
-            self.of(kind, result).inc_by(0);
-        }
+        self.of(kind, RESULTS[WriteResult::Ok as usize]).inc_by(0);
     }
 
     /// A write ended.
@@ -271,50 +259,44 @@ impl PublishStats {
     }
 }
 
-/// Names of stages, in the order of their indexes.
-const STAGE_NAMES: [&str; STAGES] = ["arrived", "translated", "echoed", "returned", "collected"];
+/// Name of the outcome that says nothing of its path.
+const VOID: &str = "void";
 
 /// Metrics that the main loop counts one by one.
 #[derive(Debug)]
 pub(super) struct Measured {
     probes: Counters<4>,
-    /// Times from sending to each stage of a handshake.
-    stages: Histograms<2>,
+    /// Probes of which nothing may be concluded.
+    void: Counters<1>,
+    /// Times from sending a TCP probe's SYN to its answer.
+    round_trips: Histogram,
     /// Times that the rules took to follow a move of the sentinel's endpoint.
-    pub(super) rotations: Histograms<1>,
+    pub(super) rotations: Histogram,
     /// Times since an endpoint left that was still sent a new connection.
-    pub(super) left: Histograms<1>,
+    pub(super) left: Histogram,
     /// Times from changes of endpoints to the connections that showed them.
     programming: Histograms<2>,
     /// Changes of endpoints that no connections showed.
     unmeasured: Counters<1>,
     /// Times of answers of DNS Services.
-    pub(super) dns: Histograms<1>,
+    pub(super) dns: Histogram,
 }
 
 impl Measured {
     pub(super) fn new(registry: &mut Registry) -> Self {
-        let lags = || Family::new_with_constructor((|| Histogram::new(LAGS)) as fn() -> Histogram);
-        let delayed = Family::new_with_constructor(delays as fn() -> Histogram);
-        let new = Self {
+        Self {
             probes: define::PROBES.register(registry, Family::default()),
-            stages: define::PROBE_STAGE
-                .register(registry, Family::new_with_constructor(delays as fn() -> _)),
-            rotations: define::ROTATION_LAG.register(registry, lags()),
-            left: define::LEFT_ENDPOINT.register(registry, lags()),
+            void: define::VOID_PROBES.register(registry, Family::default()),
+            round_trips: define::PROBE_DURATION.register(registry, Histogram::new(DELAYS)),
+            rotations: define::ROTATION_LAG.register(registry, Histogram::new(LAGS)),
+            left: define::LEFT_ENDPOINT.register(registry, Histogram::new(LAGS)),
             programming: define::PROGRAMMING.register(
                 registry,
                 Family::new_with_constructor((|| Histogram::new(LAGS)) as fn() -> _),
             ),
             unmeasured: define::UNMEASURED.register(registry, Family::default()),
-            dns: define::DNS_ANSWER.register(registry, delayed),
-        };
-        for of in [&new.rotations, &new.left, &new.dns] {
-            for family in IpFamily::ALL {
-                drop(of.get_or_create(&of_family(family)));
-            }
+            dns: define::DNS_ANSWER.register(registry, Histogram::new(DELAYS)),
         }
-        new
     }
 
     pub(super) fn programmed(&self, programmed: &Programmed) {
@@ -338,19 +320,22 @@ impl Measured {
 
     pub(super) fn probe(&self, trace: &ProbeTrace, outcome: &'static str) {
         let lane = trace.lane;
-        let family = names::of_family(lane.family);
+        let family = ("family", names::of_family(lane.family));
+        if outcome == VOID {
+            self.void.get_or_create(&[family]).inc();
+            return;
+        }
         let labels = [
-            ("family", family),
+            family,
             ("path", lane.path.name()),
             ("transport", lane.transport.name()),
             ("outcome", outcome),
         ];
         self.probes.get_or_create(&labels).inc();
-        for (stage, at) in STAGE_NAMES.into_iter().zip(trace.handshake) {
-            let Some(at) = at else { continue };
+        let [.., collected] = trace.handshake;
+        if let Some(at) = collected {
             let seconds = at.0.saturating_sub(trace.sent.0) as f64 / 1e9;
-            let labels = [("family", family), ("stage", stage)];
-            self.stages.get_or_create(&labels).observe(seconds);
+            self.round_trips.observe(seconds);
         }
     }
 }

@@ -67,10 +67,10 @@ definitions! {
         "Since when the node is in its state, as Unix time";
     VERDICT_AT = Gauge "pathproof_verdict_timestamp" in Seconds []
         "When the verdict was last computed, as Unix time; it stands still when the agent does";
-    ANSWER = Gauge "pathproof_answer_ok" ["endpoint"]
-        "1 if this endpoint answers 200, 0 if it answers 503";
-    WOULD_FAIL = Gauge "pathproof_would_fail" ["endpoint"]
-        "1 if this endpoint would return 503 when enforcing";
+    ANSWER = Gauge "pathproof_answer_ok" ["check"]
+        "1 if this health check is answered 200, 0 if it is answered 503";
+    WOULD_FAIL = Gauge "pathproof_would_fail" ["check"]
+        "1 if this health check would be answered 503 when enforcing";
     ENFORCING = Gauge "pathproof_enforcing" []
         "1 where a broken datapath is answered 503, 0 in audit, by flag or annotation";
     BRAKED = Gauge "pathproof_braked" ["reason"]
@@ -84,38 +84,42 @@ definitions! {
 
     /// Connections
     CONNECTIONS = Counter "pathproof_connections" ["family", "path", "outcome"]
-        "New connections to Services that were followed, by outcome: all of a Service with fewer than 480 a second, a sample of 240 to 980 a second of a busier one. Failures (leaked, refused, misrouted, stale, lost) exclude one another";
+        "New connections to Services that were followed, by outcome: all of a Service with fewer than 480 a second, a sample of 240 to 980 a second of a busier one. Failures (leaked, refused, misrouted, stale, lost) exclude one another. Paths without traffic are absent, and so are the steps between arrived and the outcome";
     SERVICE_CONNECTIONS = Counter "pathproof_service_connections"
-        ["namespace", "service", "port", "family", "path", "outcome"]
-        "The same by Service port, for the first 1,000 with traffic; the rest are service=\"other\" with an empty namespace";
-    DATAGRAMS = Counter "pathproof_udp_datagrams" ["family", "path", "outcome"]
+        ["service_namespace", "service_name", "service_port", "family", "path", "outcome"]
+        "The same by Service port, of the Services that --service-metrics selects: by default those in trouble";
+    DATAGRAMS = Counter "pathproof_udp_datagrams" ["family", "outcome"]
         "Datagrams for UDP Services that were followed, by outcome: one of a flow at a time, and so many in time; judged apart, they make no verdict";
     SERVICE_DATAGRAMS = Counter "pathproof_service_udp_datagrams"
-        ["namespace", "service", "port", "family", "path", "outcome"]
-        "The same by Service port, for the first 1,000 with traffic; the rest are service=\"other\" with an empty namespace";
-    DNS_ANSWER = Histogram "pathproof_dns_answer" in Seconds ["family"]
+        ["service_namespace", "service_name", "service_port", "family", "path", "outcome"]
+        "The same by Service port and path, of the Services that --service-metrics selects: by default those in trouble";
+    SERVICES_OMITTED = Gauge "pathproof_service_metrics_omitted" []
+        "Service ports in trouble without series of their own, because others are in more trouble; absent unless --service-metrics=trouble";
+    DNS_ANSWER = Histogram "pathproof_dns_answer" in Seconds []
         "Time from the arrival of a followed datagram for a DNS Service (port 53, or a port named dns) to its first answer";
-    FORWARDING_DELAY = Histogram "pathproof_forwarding_delay" in Seconds ["family"]
+    FORWARDING_DELAY = Histogram "pathproof_forwarding_delay" in Seconds []
         "Time from the arrival of a connection's first SYN to its departure for an endpoint";
     EXTERNAL = Counter "pathproof_external_connections" ["family"]
         "New connections to Services from outside the node, as /drainz counts them: without the sentinel's and those of --drain-ignore-cidr";
 
     /// Sentinel
     PROBES = Counter "pathproof_probes" ["family", "path", "transport", "outcome"]
-        "Probes of the sentinel by outcome: passed, a cause of failure, or void where nothing may be concluded";
-    PROBE_STAGE = Histogram "pathproof_probe_stage" in Seconds ["family", "stage"]
-        "Time from sending a TCP probe's SYN to each stage that it or its answer passed";
+        "Probes of the sentinel by outcome: passed, or a cause of failure";
+    VOID_PROBES = Counter "pathproof_void_probes" ["family"]
+        "Probes of the sentinel that say nothing of their path, such as those during a move of its endpoint";
+    PROBE_DURATION = Histogram "pathproof_probe_duration" in Seconds []
+        "Time from sending a TCP probe's SYN to its answer at the prober; /verdict shows each stage";
     PROBE_ARMED = Gauge "pathproof_probe_armed" ["family", "path", "transport"]
         "1 once a probe of this path came through on this node in this boot: from then on its failures count";
-    PROBE_FAILING = Gauge "pathproof_probe_failing" ["family", "path", "transport"]
-        "How many probes of this path failed in a row up to now";
+    PROBE_FAILURES = Gauge "pathproof_probe_consecutive_failures" ["family", "path", "transport"]
+        "Probes of this path that failed in a row up to now; absent while the last one passed";
 
     /// Freshness
     PROGRAMMING_LAG = Gauge "pathproof_programming_lag" in Seconds ["family", "path"]
         "How far the rules of this path lag behind what this node received: as measured when the sentinel's endpoint last moved, or for how long they have not followed, whichever is longer; absent while nothing is known";
-    ROTATION_LAG = Histogram "pathproof_rotation_lag" in Seconds ["family"]
+    ROTATION_LAG = Histogram "pathproof_rotation_lag" in Seconds []
         "Time from the receipt of each move of the sentinel's endpoint to the first TCP probe of each path that followed it";
-    LEFT_ENDPOINT = Histogram "pathproof_left_endpoint_age" in Seconds ["family"]
+    LEFT_ENDPOINT = Histogram "pathproof_left_endpoint_age" in Seconds []
         "How long ago an endpoint had left its slice when a new connection was still sent to it; from single failures that the kernel reported, whose rate is limited";
     PROGRAMMING = Histogram "pathproof_network_programming" in Seconds ["change", "since"]
         "Time until connections followed a change of a Service's endpoints: to the first new connection to an endpoint that was added, to the last one to an endpoint that was removed. since=\"receipt\" counts from the change's receipt on this node, since=\"trigger\" from the time that its EndpointSlice names, such as a pod's readiness. TCP Services with connections often enough to show it alone";
@@ -138,10 +142,10 @@ definitions! {
     DATAPATH = Gauge "pathproof_datapath_info"
         ["cilium", "replacement", "socket_lb", "routing", "xdp", "netkit", "sentinel_managed"]
         "Always 1; the labels say what the datapath was recognised as (docs/cilium.md), none where that does not apply";
-    PATH_SEEN = Gauge "pathproof_path_seen" ["family", "path", "seen"]
+    PATH = Gauge "pathproof_path_info" ["family", "path", "seen"]
         "Always 1; how much of this path's real traffic crosses the observer's hooks: full, partial or hidden";
     FAULTS = Counter "pathproof_observer_faults" ["fault"]
-        "What the programs in the kernel could not do, since they were loaded";
+        "What the programs in the kernel could not do, since they were loaded; absent for what did not occur";
 
     /// Connection tracking
     CONNTRACK_ENTRIES = Gauge "pathproof_conntrack_entries" []
@@ -168,8 +172,8 @@ definitions! {
         "Services that are not judged because they need more than they may have: beyond the limit of one Service (service), or their namespace's share of the maps (namespace)";
 
     /// Listeners
-    REQUESTS = Counter "pathproof_healthz_requests" ["endpoint", "code"]
-        "Requests answered on the health port; endpoint=\"service\" are those at health check node ports of Services, \"other\" unknown paths";
+    REQUESTS = Counter "pathproof_healthz_requests" ["check", "code"]
+        "Requests answered on the health port; check=\"service\" are those at health check node ports of Services, \"other\" unknown paths";
     PROXY_HEALTHZ = Counter "kubeproxy_proxy_healthz" ["code"]
         "In kube-proxy's place only, under its name: requests answered on /healthz";
     PROXY_LIVEZ = Counter "kubeproxy_proxy_livez" ["code"]
@@ -177,11 +181,11 @@ definitions! {
     OPEN = Gauge "pathproof_http_open_connections" ["listener"]
         "Open connections";
     TURNED = Counter "pathproof_http_connections" ["listener", "event"]
-        "Connections accepted; denied by the allow-list; evicted to make room for a newcomer; timed_out";
+        "Connections accepted; denied by the allow-list; evicted to make room for a newcomer; timed_out. Absent for what did not occur";
 
     /// Publishing
     WRITES = Counter "pathproof_publish_writes" ["kind", "result"]
-        "Writes to the API server by kind (condition, event) and what became of them; absent for what is not published";
+        "Writes to the API server by kind (condition, event) and what became of them; absent for what is not published, and for failures that did not occur";
 
     /// Agent
     BUILD = Gauge "pathproof_build_info" ["version", "abi"]

@@ -3,16 +3,17 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::{fmt, fs, iter};
+use std::{fmt, fs};
 
 use agent_common::evidence::{DELAY_BUCKETS, Delays};
-use agent_common::service::Family;
+use agent_common::service::{FAMILIES, Family};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
 use super::definitions::{self as define, Definition};
-use super::{Shared, Snapshot};
+use super::series::{self, ServiceMetrics};
+use super::{Current, Shared, Snapshot};
 use agent_core::answer::Enforcement;
 use agent_core::brake::Held;
 use agent_core::cause::{Cause, State, Why};
@@ -39,17 +40,7 @@ impl Collector for Exposition {
             page.observer(snapshot)?;
             page.conntrack(&snapshot.report.verdict.conntrack)?;
         }
-        let (connections, datagrams) = (&current.connections, &current.datagrams.counted);
-        page.series(define::CONNECTIONS, connections.node_series())?;
-        page.series(define::SERVICE_CONNECTIONS, connections.service_series())?;
-        // For datagrams, refusals and answers that do not arrive are not known.
-        let is_known = |outcome: &str| !matches!(outcome, "refused" | "unheard");
-        let nodes = datagrams.node_series();
-        let nodes = nodes.filter(|([.., outcome], _)| is_known(outcome));
-        page.series(define::DATAGRAMS, nodes)?;
-        let services = datagrams.service_series();
-        let services = services.filter(|([.., outcome], _)| is_known(outcome));
-        page.series(define::SERVICE_DATAGRAMS, services)
+        page.connections(&current)
     }
 }
 
@@ -86,6 +77,26 @@ impl Page<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    fn connections(&mut self, current: &Current) -> fmt::Result {
+        let (connections, datagrams) = (&current.connections, &current.datagrams.counted);
+        let verdict = current.verdict();
+        let named = verdict.map_or(&[][..], |verdict| &verdict.services);
+        let now = verdict.map_or(Mono(0), |verdict| verdict.at);
+        self.series(define::CONNECTIONS, connections.node_series())?;
+        let services = connections.shown(current.which, series::TCP, named, now);
+        self.series(define::SERVICE_CONNECTIONS, services.series())?;
+        // For datagrams, refusals and answers that do not arrive are not known.
+        let is_known = |outcome: &str| !matches!(outcome, "refused" | "unheard");
+        self.series(define::DATAGRAMS, datagrams.family_series(is_known))?;
+        // The verdict is about connections.
+        let udp = datagrams.shown(current.which, series::UDP, &[], now);
+        let shown = udp.series().filter(|([.., outcome], _)| is_known(outcome));
+        self.series(define::SERVICE_DATAGRAMS, shown)?;
+        let omitted = (current.which == ServiceMetrics::Trouble)
+            .then(|| ([], (services.omitted + udp.omitted) as f64));
+        self.series(define::SERVICES_OMITTED, omitted)
     }
 
     fn process(&mut self) -> fmt::Result {
@@ -139,9 +150,9 @@ impl Page<'_, '_> {
             ("healthz", report.answers.healthz),
             ("livez", report.answers.livez),
         ];
-        let given = answers.map(|(endpoint, answer)| ([endpoint], flag(answer.status == 200)));
+        let given = answers.map(|(check, answer)| ([check], flag(answer.status == 200)));
         self.series(define::ANSWER, given)?;
-        let would = answers.map(|(endpoint, answer)| ([endpoint], flag(answer.would_fail)));
+        let would = answers.map(|(check, answer)| ([check], flag(answer.would_fail)));
         self.series(define::WOULD_FAIL, would)?;
         let held = report.answers.held.map(Held::name);
         let braked = Held::NAMES.map(|name| ([name], flag(held == Some(name))));
@@ -184,8 +195,9 @@ impl Page<'_, '_> {
         };
         let armed = lanes().map(|(labels, lane)| (labels, flag(lane.armed)));
         self.series(define::PROBE_ARMED, armed)?;
-        let failing = lanes().map(|(labels, lane)| (labels, lane.failures.into()));
-        self.series(define::PROBE_FAILING, failing)?;
+        let failing = lanes().filter(|(_, lane)| lane.failures > 0);
+        let failing = failing.map(|(labels, lane)| (labels, lane.failures.into()));
+        self.series(define::PROBE_FAILURES, failing)?;
         // Each path's lag is that of the transport that lags more.
         let lags = families().flat_map(|(family, of)| {
             ProbePath::ALL.into_iter().filter_map(move |path| {
@@ -219,8 +231,11 @@ impl Page<'_, '_> {
     fn observer(&mut self, snapshot: &Snapshot) -> fmt::Result {
         let report = &snapshot.report;
         let families = || Family::ALL.map(names::of_family).into_iter();
-        let delays = families().map(|family| [family]).zip(&snapshot.delays);
-        self.encode(define::FORWARDING_DELAY, delays, histogram)?;
+        self.encode(
+            define::FORWARDING_DELAY,
+            [([], &snapshot.delays)],
+            histogram,
+        )?;
         let external = families().zip(report.drain.counted);
         let external = external.map(|(family, count)| ([family], count as f64));
         self.series(define::EXTERNAL, external)?;
@@ -234,7 +249,7 @@ impl Page<'_, '_> {
         let unjudged = report.verdict.coverage.unjudged.iter();
         let unjudged = unjudged.map(|(failure, n)| ([Cause::of(*failure).name()], *n as f64));
         self.series(define::UNJUDGED, unjudged)?;
-        let faults = report.faults.iter();
+        let faults = report.faults.iter().filter(|(_, count)| **count > 0);
         let faults = faults.map(|(fault, count)| ([fault.as_ref()], *count as f64));
         self.series(define::FAULTS, faults)?;
         let shape = &report.datapath;
@@ -254,28 +269,31 @@ impl Page<'_, '_> {
             let (family, way) = (names::of_family(path.family), names::of_path(path.path));
             ([family, way, path.seen.name()], 1.0)
         });
-        self.series(define::PATH_SEEN, paths)
+        self.series(define::PATH, paths)
     }
 }
 
-/// Delays below this power of two of nanoseconds (1.024 us) share the first bucket: no datapath is
-/// that fast.
-const FIRST_BUCKET: usize = 9;
+/// Upper bounds of the buckets that are shown, as powers of two of nanoseconds: 16 us, 66 us, 262 us,
+/// 1 ms, 8 ms, 134 ms and 1.1 s.
+const BOUNDS: [usize; 7] = [14, 16, 18, 20, 23, 27, 30];
 
-/// The kernel's last bucket has no bound.
-fn histogram(encoder: &mut MetricEncoder<'_>, of: &Delays) -> fmt::Result {
-    let bound = |index: usize| match index + 1 {
-        DELAY_BUCKETS => f64::INFINITY,
-        power => (1u64 << power) as f64 / 1e9,
+/// Both families together, in fewer buckets than the kernel's.
+fn histogram(encoder: &mut MetricEncoder<'_>, of: &[Delays; FAMILIES]) -> fmt::Result {
+    let between = |from: usize, to: usize| -> u64 {
+        let counts = of.iter().flat_map(|delays| &delays.buckets[from..to]);
+        counts.sum()
     };
-    let first = of.buckets[..=FIRST_BUCKET].iter().sum();
-    let rest = of.buckets.iter().enumerate().skip(FIRST_BUCKET + 1);
-    let rest = rest.map(|(index, count)| (bound(index), *count));
-    let buckets: Vec<(f64, u64)> = iter::once((bound(FIRST_BUCKET), first))
-        .chain(rest)
+    // Bucket n of the kernel ends at 2^(n+1) ns; its last one has no bound.
+    let bounds = BOUNDS.map(|power| ((1u64 << power) as f64 / 1e9, power));
+    let mut from = 0;
+    let buckets: Vec<(f64, u64)> = bounds
+        .into_iter()
+        .chain([(f64::INFINITY, DELAY_BUCKETS)])
+        .map(|(bound, to)| (bound, between(std::mem::replace(&mut from, to), to)))
         .collect();
-    let count = of.buckets.iter().sum();
-    encoder.encode_histogram::<NoLabelSet>(of.sum_ns as f64 / 1e9, count, &buckets, None)
+    let sum: u64 = of.iter().map(|delays| delays.sum_ns).sum();
+    let count = between(0, DELAY_BUCKETS);
+    encoder.encode_histogram::<NoLabelSet>(sum as f64 / 1e9, count, &buckets, None)
 }
 
 fn flag(set: bool) -> f64 {

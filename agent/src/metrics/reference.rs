@@ -30,11 +30,10 @@ const CONVENTIONS: &str = r#"
 | `transport` | 2 | tcp, udp |
 | `state` | 7 | The states of behaviour.md |
 | `cause` | 20 | Causes, and reasons why nothing is known; one at a time for a family |
-| `outcome` | 12 | Outcomes of connections; of probes passed, void and their causes |
-| `stage` | 5 | Stages of a probe |
-| `namespace` | 1001 | Of a Service; empty for service="other" |
-| `service` | 1001 | 1,000 Service ports (once per family) with series of their own; the rest are "other" |
-| `port` | 1001 | Name of a Service's port |
+| `outcome` | 12 | Outcomes of connections; of probes passed and the causes of failures |
+| `service_namespace` | 1251 | Namespace of a Service; empty for service_name="other" |
+| `service_name` | 1251 | Name of a Service, or "other" |
+| `service_port` | 1251 | Name of a Service's port; empty if it has none |
 | `confirmed` | 2 | true, false |
 | `loss` | 32 | Kinds of traffic that is not seen or not judged in full |
 | `fault` | 15 | What the programs in the kernel may fail to do |
@@ -50,7 +49,7 @@ const CONVENTIONS: &str = r#"
 | `change` | 2 | added, removed |
 | `since` | 2 | receipt, trigger |
 | `owner` | 3 | service, sentinel, node |
-| `endpoint` | 4 | healthz, livez, service (health check node ports), other |
+| `check` | 4 | healthz, livez, service (health check node ports), other |
 | `quota` | 2 | service, namespace |
 | `reason` | 3 | fleet, waiting, uncounted |
 | `code` | 3 | 200, 503, 404 |
@@ -61,8 +60,27 @@ const CONVENTIONS: &str = r#"
 | `version` | 1 | The agent's |
 | `abi` | 1 | The kernel layouts' |
 
-Only `pathproof_service_connections_total` grows with the cluster: a Service port, family and path with traffic has 7 series, and one more for each other outcome that occurred.
-Beyond 1,000 Service ports (once per family), those that come later are counted together as `service="other"`; no connection is left out of the sum.
+- No label is one that Prometheus Operator sets on a target (`namespace`, `service`, `pod`, `container`, `endpoint`, `node`): no scrape needs `honorLabels`.
+
+## Series of an agent
+
+| node, both families | series at most |
+|---|---|
+| healthy, `--service-metrics=trouble` or `off`, any number of Services | 300 |
+| healthy but for failures of single Services, `trouble`, any number of Services | 500 |
+| `--service-metrics=all` | 300, and about 7 for each Service port, family and path with traffic |
+
+A test holds the first two with 500 and with 10,000 Service ports.
+
+`--service-metrics` selects the Services that have series of their own, `pathproof_service_connections_total` and `pathproof_service_udp_datagrams_total`:
+
+- `trouble`: Services that the verdict names, and Services of which a connection failed within the last 15 minutes. Those that the verdict confirms come first, then those with most failures. At most 50 ports and 150 series of TCP Services, and 10 ports and 40 series of UDP Services, are shown; `pathproof_service_metrics_omitted` counts the ports that are left out. Shown are the outcomes `arrived`, `proven`, and those that occurred.
+- `all`: every Service port with traffic, the failures from zero on. 1,000 ports (once per family) are counted by themselves, and 250 more from their first failure on. The rest are counted together as `service_name="other"`; no connection is left out of the sum.
+- `off`: none. `/verdict` and `pathproof status` show Services all the same.
+
+The agent counts every one of those Services whether it is shown or not, and a series shows the total since the agent started.
+A series that disappears and comes back therefore continues at a higher value: `rate()` and `increase()` find no reset.
+Prometheus takes no increase from the first sample of a series. So the failure with which a series appears is in its value, and in the rate of `pathproof_connections_total`, which begins at zero, but not in its own rate.
 A Service that is deleted takes its series along.
 
 The label `node` is not the agent's: Prometheus adds it from where it scrapes, as the chart's PodMonitor does. [The dashboard](dashboard.md) and the alerts need it.

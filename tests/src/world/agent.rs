@@ -122,6 +122,8 @@ impl World {
         }
         command.args(extra);
         clean(&mut command);
+        // Tests count connections of sound Services too.
+        command.env("PATHPROOF_SERVICE_METRICS", "all");
         command
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)

@@ -13,7 +13,7 @@ const MODULES: [(&str, &[&str]); 25] = [
     ("causes", &[]),
     ("input", &[]),
     ("args", &["config"]),
-    ("config", &["http", "lifecycle"]),
+    ("config", &["http", "lifecycle", "metrics"]),
     ("confine", &["cluster", "config", "datapath", "hardening"]),
     ("clock", &[]),
     ("lifecycle", &[]),

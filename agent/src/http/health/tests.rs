@@ -175,9 +175,9 @@ async fn a_published_answer_is_the_next_answer() {
     assert_eq!(router.oneshot(request).await.unwrap().status(), 503);
     let page = metrics.encode();
     for line in [
-        r#"pathproof_healthz_requests_total{endpoint="livez",code="200"} 1"#,
-        r#"pathproof_healthz_requests_total{endpoint="livez",code="503"} 1"#,
-        r#"pathproof_healthz_requests_total{endpoint="healthz",code="503"} 1"#,
+        r#"pathproof_healthz_requests_total{check="livez",code="200"} 1"#,
+        r#"pathproof_healthz_requests_total{check="livez",code="503"} 1"#,
+        r#"pathproof_healthz_requests_total{check="healthz",code="503"} 1"#,
     ] {
         assert!(page.contains(line), "{line} not in\n{page}");
     }
@@ -203,7 +203,7 @@ async fn in_the_place_of_kube_proxy_loopback_is_told_of_the_agent(
     let livez = ask_from(&fixture, Some(peer), Method::GET, "/livez").await;
     assert_eq!(livez.0, 503);
     let page = fixture.metrics.encode();
-    let line = format!(r#"pathproof_healthz_requests_total{{endpoint="healthz",code="{code}"}} 1"#);
+    let line = format!(r#"pathproof_healthz_requests_total{{check="healthz",code="{code}"}} 1"#);
     assert!(page.contains(&line), "{page}");
 }
 

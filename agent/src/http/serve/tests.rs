@@ -69,9 +69,7 @@ impl Server {
         let page = self.metrics.encode();
         page.lines()
             .find_map(|l| l.strip_prefix(&line))
-            .unwrap()
-            .parse()
-            .unwrap()
+            .map_or(0, |count| count.parse().unwrap())
     }
 
     async fn finish(self) {

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use agent_common::service::Family;
-
 use super::super::{Listener, Metrics, Published, WriteResult};
 use super::{probe, value};
 use agent_core::answer::Endpoint;
@@ -25,8 +23,9 @@ pub(super) fn programmed() -> [Programmed; 2] {
 fn events_that_are_counted_one_by_one_are_exposed() {
     let metrics = Metrics::new();
     metrics.record_probe(&probe(), "passed");
-    metrics.record_rotation(Family::V4, Duration::from_secs(3));
-    metrics.record_left(Family::V6, Duration::from_millis(150));
+    metrics.record_probe(&probe(), "void");
+    metrics.record_rotation(Duration::from_secs(3));
+    metrics.record_left(Duration::from_millis(150));
     (programmed().iter()).for_each(|of| metrics.record_programmed(of));
     metrics.http().answered(Some(Endpoint::Livez), 503);
     metrics.http().as_kube_proxy();
@@ -44,18 +43,10 @@ fn events_that_are_counted_one_by_one_are_exposed() {
             r#"pathproof_probes_total{family="IPv4",path="pod",transport="tcp",outcome="passed"}"#,
             1.0,
         ),
-        (
-            r#"pathproof_probe_stage_seconds_sum{family="IPv4",stage="arrived"}"#,
-            0.002,
-        ),
-        (
-            r#"pathproof_rotation_lag_seconds_bucket{le="5.0",family="IPv4"}"#,
-            1.0,
-        ),
-        (
-            r#"pathproof_rotation_lag_seconds_count{family="IPv6"}"#,
-            0.0,
-        ),
+        (r#"pathproof_void_probes_total{family="IPv4"}"#, 1.0),
+        ("pathproof_probe_duration_seconds_sum", 0.008),
+        (r#"pathproof_rotation_lag_seconds_bucket{le="10.0"}"#, 1.0),
+        ("pathproof_rotation_lag_seconds_count", 1.0),
         (
             r#"pathproof_network_programming_seconds_sum{change="added",since="receipt"}"#,
             0.15,
@@ -69,30 +60,30 @@ fn events_that_are_counted_one_by_one_are_exposed() {
             1.0,
         ),
         (
-            r#"pathproof_left_endpoint_age_seconds_bucket{le="0.1",family="IPv6"}"#,
+            r#"pathproof_left_endpoint_age_seconds_bucket{le="0.1"}"#,
             0.0,
         ),
         (
-            r#"pathproof_left_endpoint_age_seconds_bucket{le="0.2",family="IPv6"}"#,
+            r#"pathproof_left_endpoint_age_seconds_bucket{le="0.5"}"#,
             1.0,
         ),
         (
-            r#"pathproof_healthz_requests_total{endpoint="livez",code="503"}"#,
+            r#"pathproof_healthz_requests_total{check="livez",code="503"}"#,
             2.0,
         ),
         (
-            r#"pathproof_healthz_requests_total{endpoint="healthz",code="503"}"#,
+            r#"pathproof_healthz_requests_total{check="healthz",code="503"}"#,
             0.0,
         ),
         (
-            r#"pathproof_healthz_requests_total{endpoint="other",code="404"}"#,
+            r#"pathproof_healthz_requests_total{check="other",code="404"}"#,
             1.0,
         ),
         (r#"kubeproxy_proxy_livez_total{code="503"}"#, 1.0),
         (r#"kubeproxy_proxy_healthz_total{code="200"}"#, 0.0),
         (r#"pathproof_http_open_connections{listener="admin"}"#, 1.0),
         (
-            r#"pathproof_http_connections_total{listener="admin",event="timed_out"}"#,
+            r#"pathproof_http_connections_total{listener="admin",event="accepted"}"#,
             0.0,
         ),
         (

@@ -1,0 +1,229 @@
+//! Series of connections: those of the node, and which Services have series of their own.
+//!
+//! Counts go on for every Service that is counted, whether it is shown or not. So a series that comes
+//! back shows the total since the agent started: no reset, and no increase that did not happen.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use agent_common::service::{Family, SourceClass};
+use clap::ValueEnum;
+
+use agent_core::names;
+use agent_core::time::Mono;
+use agent_core::verdict::ServiceTrouble;
+
+use super::connections::{Connections, SHOWN, Sums, Tally};
+
+/// Services with series of their own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum ServiceMetrics {
+    /// Services that the verdict names, or of which a connection failed within 15 minutes: those in
+    /// most trouble, at most 50 ports
+    #[default]
+    Trouble,
+    /// Every Service with traffic: about 7 series for each port, family and path, up to 1,000 ports
+    All,
+    /// No Service
+    Off,
+}
+
+/// What the Services in trouble may show together, of TCP or of UDP.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Allowance {
+    services: usize,
+    series: usize,
+}
+
+pub(super) const TCP: Allowance = Allowance {
+    services: 50,
+    series: 150,
+};
+pub(super) const UDP: Allowance = Allowance {
+    services: 10,
+    series: 40,
+};
+
+/// Labels of outcomes, in the order of their indexes.
+const NAMES: [&str; SHOWN] = [
+    "arrived",
+    "forwarded",
+    "proven",
+    "answered",
+    "refused",
+    "leaked",
+    "misrouted",
+    "stale",
+    "unheard",
+    "rejected",
+    "retransmitted",
+    "lost",
+];
+
+/// Shown even while they are zero, since a rate needs a beginning.
+const FROM_ZERO: [&str; 7] = [
+    "arrived",
+    "proven",
+    "refused",
+    "leaked",
+    "misrouted",
+    "stale",
+    "lost",
+];
+
+/// Steps on the way to an outcome, which series of all Services together leave out.
+const STEPS: [&str; 2] = ["forwarded", "answered"];
+
+/// Shown of a Service in trouble even while they are zero.
+const OF_TROUBLE: [&str; 2] = ["arrived", "proven"];
+
+/// Services that are shown.
+#[derive(Debug, Default)]
+pub(super) struct Shown<'a> {
+    tallies: Vec<&'a Tally>,
+    others: Option<&'a [Sums]>,
+    from_zero: &'static [&'static str],
+    /// Services in trouble that are not shown.
+    pub(super) omitted: usize,
+}
+
+impl Connections {
+    /// Labels and values of the node's series: family, path, outcome. Only of paths with traffic.
+    pub(super) fn node_series(&self) -> impl Iterator<Item = ([&str; 3], f64)> {
+        let families = Family::ALL.into_iter().zip(&self.nodes);
+        families.flat_map(|(family, sums)| {
+            paths(sums).flat_map(move |(path, outcomes)| {
+                let shown = outcomes_of(outcomes, &FROM_ZERO);
+                let shown = shown.filter(|(outcome, _)| !STEPS.contains(outcome));
+                shown.map(move |(outcome, count)| {
+                    ([names::of_family(family), path, outcome], count as f64)
+                })
+            })
+        })
+    }
+
+    /// The same without the path, for the outcomes that are `known`.
+    pub(super) fn family_series(
+        &self,
+        known: fn(&str) -> bool,
+    ) -> impl Iterator<Item = ([&str; 2], f64)> {
+        let families = Family::ALL.into_iter().zip(&self.nodes);
+        families.flat_map(move |(family, sums)| {
+            let total = |outcome: usize| sums.iter().map(|path| path[outcome]).sum::<u64>();
+            let outcomes: [u64; SHOWN] = std::array::from_fn(total);
+            let any = outcomes.iter().any(|count| *count > 0);
+            let shown = NAMES
+                .into_iter()
+                .zip(outcomes)
+                .filter(move |(outcome, count)| {
+                    let is_shown = any && known(outcome) && !STEPS.contains(outcome);
+                    is_shown && (*count > 0 || FROM_ZERO.contains(outcome))
+                });
+            shown.map(move |(outcome, count)| ([names::of_family(family), outcome], count as f64))
+        })
+    }
+
+    /// Services to show, where the verdict names some.
+    pub(super) fn shown(
+        &self,
+        which: ServiceMetrics,
+        allowance: Allowance,
+        named: &[ServiceTrouble],
+        now: Mono,
+    ) -> Shown<'_> {
+        match which {
+            ServiceMetrics::Off => Shown::default(),
+            ServiceMetrics::All => Shown {
+                tallies: self.services.values().collect(),
+                others: Some(&self.others),
+                from_zero: &FROM_ZERO,
+                omitted: 0,
+            },
+            ServiceMetrics::Trouble => self.in_trouble(allowance, named, now),
+        }
+    }
+
+    /// Those that the verdict confirms come first, then those with most failures, then by name.
+    fn in_trouble(&self, allowance: Allowance, named: &[ServiceTrouble], now: Mono) -> Shown<'_> {
+        let named: HashMap<(&str, Family), bool> = named
+            .iter()
+            .map(|of| ((of.service.as_str(), of.family), of.confirmed))
+            .collect();
+        // Names are only written where some are looked for.
+        let confirmed = |tally: &Tally| {
+            let name = (!named.is_empty()).then(|| tally.service())?;
+            named.get(&(name.as_str(), tally.family)).copied()
+        };
+        let mut ranked: Vec<(Option<bool>, u64, &Tally)> = self
+            .services
+            .values()
+            .map(|tally| (confirmed(tally), tally.recent_failures(now), tally))
+            .filter(|(named, failures, _)| named.is_some() || *failures > 0)
+            .collect();
+        ranked.sort_by_cached_key(|(named, failures, tally)| {
+            let worst = Reverse((*named == Some(true), *failures, named.is_some()));
+            (worst, &tally.name, &tally.port, tally.family)
+        });
+        let in_trouble = ranked.len();
+        let mut left = allowance.series;
+        let fits = ranked.into_iter().take(allowance.services);
+        let fits = fits.map_while(|(.., tally)| {
+            left = left.checked_sub(sums_series(&tally.sums, &OF_TROUBLE).count())?;
+            Some(tally)
+        });
+        let tallies: Vec<&Tally> = fits.collect();
+        Shown {
+            omitted: in_trouble - tallies.len(),
+            tallies,
+            others: None,
+            from_zero: &OF_TROUBLE,
+        }
+    }
+}
+
+impl<'a> Shown<'a> {
+    /// Labels and values: namespace, name, port, family, path, outcome. Only of paths with traffic.
+    pub(super) fn series(&self) -> impl Iterator<Item = ([&'a str; 6], f64)> {
+        let from_zero = self.from_zero;
+        let named = self.tallies.iter().map(|tally| {
+            let name: [&'a str; 3] = [&tally.name.namespace, &tally.name.name, &tally.port];
+            (name, tally.family, &*tally.sums)
+        });
+        let others = self.others.into_iter().flatten();
+        let others = Family::ALL.into_iter().zip(others);
+        let others = others.map(|(family, sums)| (["", "other", ""], family, sums));
+        named.chain(others).flat_map(move |(name, family, sums)| {
+            let [namespace, service, port] = name;
+            sums_series(sums, from_zero).map(move |(path, outcome, count)| {
+                let family = names::of_family(family);
+                let labels = [namespace, service, port, family, path, outcome];
+                (labels, count as f64)
+            })
+        })
+    }
+}
+
+/// Path, outcome and count of what is shown of one Service.
+fn sums_series<'a>(
+    sums: &'a Sums,
+    from_zero: &'static [&'static str],
+) -> impl Iterator<Item = (&'static str, &'static str, u64)> + use<'a> {
+    paths(sums).flat_map(move |(path, outcomes)| {
+        outcomes_of(outcomes, from_zero).map(move |(outcome, count)| (path, outcome, count))
+    })
+}
+
+/// Outcomes that occurred, and those that are shown `from_zero`.
+fn outcomes_of(
+    outcomes: &[u64; SHOWN],
+    from_zero: &'static [&'static str],
+) -> impl Iterator<Item = (&'static str, u64)> {
+    let shown = NAMES.into_iter().zip(outcomes.iter().copied());
+    shown.filter(move |(outcome, count)| *count > 0 || from_zero.contains(outcome))
+}
+
+/// Paths with traffic, with their label.
+fn paths(sums: &Sums) -> impl Iterator<Item = (&'static str, &[u64; SHOWN])> {
+    let all = SourceClass::ALL.into_iter().map(names::of_path).zip(sums);
+    all.filter(|(_, outcomes)| outcomes.iter().any(|count| *count > 0))
+}

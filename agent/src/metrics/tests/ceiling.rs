@@ -1,0 +1,199 @@
+//! How many series an agent has at most, as docs/metrics.md promises it.
+//!
+//! The node is healthy and has all that a node can have: both families, real traffic of TCP and UDP on
+//! every path, probes of every lane, health check node ports, a connection table, everything published.
+
+use super::super::*;
+use super::{Names, probe, snapshot, value};
+use agent_common::evidence::{OUTCOMES, Outcome};
+use agent_common::service::{Family, SourceClass};
+use agent_core::answer::Endpoint;
+use agent_core::programming::{EndpointChange, Latency};
+use agent_core::report::sample;
+use agent_core::trace::{Lane, ProbePath, Transport};
+
+/// Outcomes of a healthy node.
+const WELL: [Outcome; 5] = [
+    Outcome::Arrived,
+    Outcome::Forwarded,
+    Outcome::Proven,
+    Outcome::Answered,
+    Outcome::Retransmitted,
+];
+
+/// Connections, or datagrams, of a Service on a path.
+fn well(service: u32, class: SourceClass) -> CountDelta {
+    let mut counts = [0; OUTCOMES];
+    for outcome in WELL {
+        counts[outcome as usize] = 3;
+    }
+    if class == SourceClass::External {
+        for outcome in [Outcome::Unheard, Outcome::Rejected] {
+            counts[outcome as usize] = 1;
+        }
+    }
+    CountDelta {
+        service,
+        class,
+        counts,
+        lost: 0,
+    }
+}
+
+/// Service ports, in both families.
+fn names(ports: u32, udp: bool) -> Names {
+    let mut names = Names::of(2 * ports);
+    for (id, (.., family)) in &mut names.by_id {
+        *family = Family::ALL[(*id % 2) as usize];
+    }
+    names.udp = udp;
+    names
+}
+
+/// A healthy node with so many Service ports.
+fn healthy(ports: u32) -> Arc<Metrics> {
+    let metrics = Metrics::new();
+    let mut report = sample::proven();
+    let lanes = |family| {
+        let mut lanes = sample::probed::passing(family);
+        let template = lanes[0].clone();
+        for transport in [Transport::Tcp, Transport::Udp] {
+            for path in ProbePath::ALL {
+                if !lanes
+                    .iter()
+                    .any(|lane| (lane.path, lane.transport) == (path, transport))
+                {
+                    let mut lane = template.clone();
+                    (lane.path, lane.transport) = (path, transport);
+                    lanes.push(lane);
+                }
+            }
+        }
+        lanes
+    };
+    for family in &mut report.verdict.families {
+        for path in &mut family.paths {
+            path.last_proof = Some(report.verdict.at);
+        }
+        family.lanes = lanes(family.family);
+    }
+    report.verdict.conntrack = sample::probed::full_table();
+    report.datapath = sample::beside_cilium().datapath;
+    report.expectations.services = u64::from(ports);
+    report.faults = [
+        "later_fragment",
+        "ambiguous",
+        "answered_locally",
+        "udp_over_rate",
+    ]
+    .map(|name| (name.to_owned(), 12))
+    .into();
+    metrics.update(Snapshot {
+        report: Arc::new(report),
+        ..snapshot()
+    });
+    for udp in [false, true] {
+        let names = names(ports, udp);
+        for class in SourceClass::ALL {
+            let counts: Vec<CountDelta> = (0..2 * ports).map(|id| well(id, class)).collect();
+            metrics.record_sample(&counts, [(1, 300)].into_iter(), &names);
+        }
+    }
+    for family in Family::ALL {
+        for path in ProbePath::ALL {
+            for transport in [Transport::Tcp, Transport::Udp] {
+                let mut trace = probe();
+                trace.lane = Lane {
+                    family,
+                    path,
+                    transport,
+                };
+                for outcome in ["passed", "void"] {
+                    metrics.record_probe(&trace, outcome);
+                }
+            }
+        }
+    }
+    for change in [EndpointChange::Added, EndpointChange::Removed] {
+        let latency = Latency {
+            since_receipt: Duration::from_millis(150),
+            since_trigger: Some(Duration::from_millis(1_150)),
+        };
+        for latency in [Some(latency), None] {
+            metrics.record_programmed(&Programmed { change, latency });
+        }
+    }
+    metrics.record_rotation(Duration::from_secs(1));
+    metrics.http().answered(Some(Endpoint::Livez), 200);
+    for status in [200, 503] {
+        metrics.http().answered_of_service(status);
+    }
+    for listener in [Listener::Healthz, Listener::Admin, Listener::Service] {
+        for event in [Turned::Accepted, Turned::Denied, Turned::TimedOut] {
+            metrics.http().turned(listener, event);
+        }
+    }
+    drop(metrics.http().opened(Listener::Service));
+    for kind in [Published::Condition, Published::Event] {
+        metrics.publish().want(kind);
+        metrics.publish().wrote(kind, WriteResult::Conflict);
+    }
+    metrics
+}
+
+fn series(metrics: &Metrics) -> usize {
+    let page = metrics.encode();
+    page.lines().filter(|line| !line.starts_with('#')).count()
+}
+
+/// Series by metric, for the reader of a failure.
+fn shares(metrics: &Metrics) -> String {
+    let page = metrics.encode();
+    let mut shares = std::collections::BTreeMap::<&str, usize>::new();
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap_or_default();
+        *shares.entry(name).or_default() += 1;
+    }
+    format!("{shares:#?}")
+}
+
+#[test]
+fn a_healthy_node_has_at_most_300_series() {
+    for ports in [500, 10_000] {
+        let metrics = healthy(ports);
+        assert!(
+            series(&metrics) <= 300,
+            "{} series: {}",
+            series(&metrics),
+            shares(&metrics)
+        );
+    }
+}
+
+/// Of 10,000 Service ports every tenth failed within a quarter of an hour, on every path, as did UDP.
+#[test]
+fn failures_of_single_services_cost_at_most_200_more() {
+    let metrics = healthy(10_000);
+    for udp in [false, true] {
+        let names = names(10_000, udp);
+        for class in SourceClass::ALL {
+            let failed = |id| CountDelta {
+                lost: 1,
+                ..well(id, class)
+            };
+            let counts: Vec<CountDelta> = (0..20_000).step_by(10).map(failed).collect();
+            metrics.record_sample(&counts, std::iter::empty(), &names);
+        }
+    }
+    assert!(
+        series(&metrics) <= 500,
+        "{} series: {}",
+        series(&metrics),
+        shares(&metrics)
+    );
+    let omitted = value(&metrics.encode(), "pathproof_service_metrics_omitted");
+    assert!(
+        omitted.is_some_and(|omitted| omitted > 100.0),
+        "{omitted:?}"
+    );
+}

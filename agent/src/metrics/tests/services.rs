@@ -1,0 +1,224 @@
+//! Which Services have series of their own, and what those show.
+
+use proptest::prelude::*;
+
+use super::super::connections::{MAX_MORE_FAILED, MAX_SERVICES, RECENT};
+use super::super::*;
+use super::{Names, bounds, delta, label_values, snapshot, value};
+use agent_common::evidence::{OUTCOMES, Outcome};
+use agent_common::service::{Family, SourceClass};
+use agent_core::cluster::ObjectName;
+use agent_core::report::sample;
+
+const CONNECTIONS: &str = "pathproof_service_connections_total";
+
+/// A sound node at a moment.
+fn sound(at: Mono) -> Snapshot {
+    let mut report = sample::proven();
+    report.verdict.at = at;
+    Snapshot {
+        report: Arc::new(report),
+        ..snapshot()
+    }
+}
+
+fn record(metrics: &Metrics, names: &Names, delta: CountDelta) {
+    metrics.record_sample(&[delta], std::iter::empty(), names);
+}
+
+fn of(service: &str, outcome: &str) -> String {
+    format!(
+        r#"{CONNECTIONS}{{service_namespace="shop",service_name="{service}",service_port="http",family="IPv4",path="pod",outcome="{outcome}"}}"#
+    )
+}
+
+/// Names of Services with series of their own.
+fn shown(metrics: &Metrics) -> Vec<String> {
+    let values = label_values(&metrics.encode());
+    let names = values.get(&(CONNECTIONS.to_owned(), "service_name".to_owned()));
+    names.into_iter().flatten().cloned().collect()
+}
+
+/// Thrice the Services that are counted by themselves, with every outcome on every path.
+#[test]
+fn the_exposition_keeps_the_bounds() {
+    const MOST: u32 = 3 * MAX_SERVICES as u32;
+    let metrics = Metrics::with(ServiceMetrics::All);
+    metrics.update(snapshot());
+    for kind in [Published::Condition, Published::Event] {
+        metrics.publish().want(kind);
+    }
+    let names = Names::of(MOST);
+    for class in SourceClass::ALL {
+        let one = |service| CountDelta {
+            service,
+            class,
+            counts: [1; OUTCOMES],
+            lost: 1,
+        };
+        let counts: Vec<CountDelta> = (0..MOST).map(one).collect();
+        metrics.record_sample(&counts, std::iter::empty(), &names);
+    }
+    let values = label_values(&metrics.encode());
+    let bounds = bounds();
+    for ((metric, label), values) in &values {
+        let most = bounds.get(label);
+        let most = most.unwrap_or_else(|| panic!("{label} of {metric} has no bound"));
+        assert!(
+            values.len() <= *most,
+            "{metric}: {} values of {label}",
+            values.len()
+        );
+    }
+    let shown = shown(&metrics);
+    assert_eq!(shown.len(), MAX_SERVICES + MAX_MORE_FAILED + 1);
+    assert!(shown.contains(&"other".to_owned()));
+    assert_eq!(
+        values[&(CONNECTIONS.to_owned(), "outcome".to_owned())].len(),
+        OUTCOMES + 1
+    );
+}
+
+#[test]
+fn of_all_a_service_begins_at_zero_and_ends_with_its_name() {
+    let metrics = Metrics::with(ServiceMetrics::All);
+    let mut names = Names::of(2);
+    record(&metrics, &names, delta(1, Outcome::Proven, 5, 2));
+    let page = metrics.encode();
+    assert_eq!(value(&page, &of("s1", "proven")), Some(5.0), "{page}");
+    assert_eq!(value(&page, &of("s1", "lost")), Some(2.0));
+    assert_eq!(value(&page, &of("s1", "leaked")), Some(0.0));
+    assert_eq!(value(&page, &of("s1", "unheard")), None);
+    let node = r#"pathproof_connections_total{family="IPv4",path="pod",outcome="proven"}"#;
+    assert_eq!(value(&page, node), Some(5.0));
+    // The id goes to another Service: the old one's sums do not.
+    let new = (ObjectName::new("shop", "new"), "http", Family::V4);
+    names.by_id.insert(1, new);
+    record(&metrics, &names, delta(1, Outcome::Proven, 1, 0));
+    let page = metrics.encode();
+    assert_eq!(value(&page, &of("s1", "proven")), None);
+    assert_eq!(value(&page, &of("new", "proven")), Some(1.0));
+    names.by_id.remove(&1);
+    metrics.retain(&names);
+    assert_eq!(shown(&metrics), ["other"; 0]);
+    assert_eq!(value(&metrics.encode(), node), Some(6.0));
+}
+
+#[test]
+fn of_sound_services_there_are_no_series() {
+    let metrics = Metrics::new();
+    let names = Names::of(10);
+    metrics.update(sound(Mono(RECENT.as_nanos() as u64)));
+    for id in 0..10 {
+        record(&metrics, &names, delta(id, Outcome::Proven, 5, 0));
+        record(&metrics, &names, delta(id, Outcome::Unheard, 5, 0));
+    }
+    assert!(shown(&metrics).is_empty());
+    assert_eq!(
+        value(&metrics.encode(), "pathproof_service_metrics_omitted"),
+        Some(0.0)
+    );
+    record(&metrics, &names, delta(3, Outcome::Leaked, 1, 0));
+    assert_eq!(shown(&metrics), ["s3"]);
+}
+
+/// What Prometheus takes for a reset is a value below the last one. There is none.
+#[test]
+fn a_series_that_comes_back_goes_on() {
+    let metrics = Metrics::new();
+    let names = Names::of(3);
+    let first = Mono(1_000_000_000);
+    metrics.update(sound(first));
+    record(&metrics, &names, delta(1, Outcome::Proven, 40, 0));
+    record(&metrics, &names, delta(1, Outcome::Proven, 0, 2));
+    let page = metrics.encode();
+    assert_eq!(value(&page, &of("s1", "lost")), Some(2.0), "{page}");
+    assert_eq!(value(&page, &of("s1", "proven")), Some(40.0));
+    assert_eq!(value(&page, &of("s1", "arrived")), Some(0.0));
+    assert_eq!(value(&page, &of("s1", "leaked")), None);
+    metrics.update(sound(first.plus(RECENT)));
+    assert!(shown(&metrics).is_empty());
+    record(&metrics, &names, delta(1, Outcome::Proven, 7, 0));
+    assert!(shown(&metrics).is_empty());
+    record(&metrics, &names, delta(1, Outcome::Stale, 1, 0));
+    let page = metrics.encode();
+    assert_eq!(value(&page, &of("s1", "lost")), Some(2.0), "{page}");
+    assert_eq!(value(&page, &of("s1", "proven")), Some(47.0));
+    assert_eq!(value(&page, &of("s1", "stale")), Some(1.0));
+}
+
+/// Those that the verdict confirms, then those with most failures; the rest is counted.
+#[test]
+fn the_worst_are_shown_and_the_rest_is_counted() {
+    let metrics = Metrics::new();
+    let names = Names::of(200);
+    let mut broken = sound(Mono(0));
+    let mut report = (*broken.report).clone();
+    let mut named = sample::broken().verdict.services;
+    named.truncate(1);
+    named[0].service = "shop/s7:http".to_owned();
+    named[0].family = Family::V4;
+    named[0].confirmed = true;
+    report.verdict.services = named;
+    broken.report = Arc::new(report);
+    metrics.update(broken);
+    for id in 0..200 {
+        record(&metrics, &names, delta(id, Outcome::Leaked, 1 + id, 0));
+    }
+    let shown = shown(&metrics);
+    assert_eq!(shown.len(), 50, "{shown:?}");
+    assert!(shown.contains(&"s7".to_owned()), "{shown:?}");
+    assert!((151..200).all(|id| shown.contains(&format!("s{id}"))));
+    let omitted = value(&metrics.encode(), "pathproof_service_metrics_omitted");
+    assert_eq!(omitted, Some(150.0));
+}
+
+/// A Service that fails has its own series, however many had traffic before.
+#[test]
+fn the_last_of_many_services_is_shown_when_it_fails() {
+    let metrics = Metrics::new();
+    let most = 5 * MAX_SERVICES as u32;
+    let names = Names::of(most);
+    metrics.update(sound(Mono(0)));
+    let one = |id| delta(id, Outcome::Proven, 1, 0);
+    let counts: Vec<CountDelta> = (0..most).map(one).collect();
+    metrics.record_sample(&counts, std::iter::empty(), &names);
+    record(&metrics, &names, delta(most - 1, Outcome::Refused, 1, 0));
+    assert_eq!(shown(&metrics), [format!("s{}", most - 1)]);
+}
+
+#[test]
+fn off_shows_none() {
+    let metrics = Metrics::with(ServiceMetrics::Off);
+    let names = Names::of(2);
+    metrics.update(sound(Mono(0)));
+    record(&metrics, &names, delta(1, Outcome::Refused, 1, 0));
+    assert!(shown(&metrics).is_empty());
+    let page = metrics.encode();
+    assert_eq!(value(&page, "pathproof_service_metrics_omitted"), None);
+    let node = r#"pathproof_connections_total{family="IPv4",path="pod",outcome="refused"}"#;
+    assert_eq!(value(&page, node), Some(1.0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// However many Services, series are bounded and no connection is left out of the sum.
+    #[test]
+    fn series_are_bounded_and_complete(ids in prop::collection::vec(0u32..3_000, 1..2_000)) {
+        let metrics = Metrics::with(ServiceMetrics::All);
+        let names = Names::of(3_000);
+        let counts: Vec<CountDelta> =
+            ids.iter().map(|id| delta(*id, Outcome::Proven, 1, 0)).collect();
+        metrics.record_sample(&counts, std::iter::empty(), &names);
+        let page = metrics.encode();
+        let proven: Vec<f64> = page
+            .lines()
+            .filter(|line| line.starts_with(CONNECTIONS))
+            .filter(|line| line.contains("outcome=\"proven\""))
+            .map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
+            .collect();
+        prop_assert!(proven.len() <= MAX_SERVICES + 1);
+        prop_assert_eq!(proven.iter().sum::<f64>() as usize, ids.len());
+    }
+}
