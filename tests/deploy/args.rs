@@ -76,6 +76,7 @@ fn each_profile_runs_what_the_binary_understands() {
     "--admin-bind-address=0.0.0.0:19256 --admin-allow-cidr=127.0.0.1,::1,10.244.0.0/16"
 )]
 #[case(json!({ "admin": { "port": 19300 } }), "--admin-bind-address=127.0.0.1:19300")]
+#[case(json!({ "serviceMetrics": "all" }), "--service-metrics=all")]
 #[case(json!({ "drainIgnoreCidrs": ["35.191.0.0/16"] }), "--drain-ignore-cidr=35.191.0.0/16")]
 #[case(
     json!({ "terminatingTaints": ["karpenter", "example.com/leaving"] }),

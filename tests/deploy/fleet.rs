@@ -40,7 +40,7 @@ impl Fleet {
         self.put("kube_node_info", &node_info(node, "Debian"), ALWAYS_1);
         self.put("up", &labels, ALWAYS_1);
         self.put("pathproof_node_eligible", &labels, ALWAYS_1);
-        let livez = format!("{labels},endpoint=\"livez\"");
+        let livez = format!("{labels},check=\"livez\"");
         self.put("pathproof_would_fail", &livez, ALWAYS_0);
         for reason in BRAKES {
             let reason = format!("{labels},reason=\"{reason}\"");

@@ -73,7 +73,7 @@ fn alerts_of_nodes_are_held_back_while_many_are_broken() {
     fleet.set("pathproof_node_eligible", &["node=\"node-8\""], ALWAYS_0);
     let lag = ["node=\"node-9\"", "family=\"IPv4\""];
     fleet.set("pathproof_programming_lag_seconds", &lag, "45x120");
-    let livez = ["node=\"node-10\"", "endpoint=\"livez\""];
+    let livez = ["node=\"node-10\"", "check=\"livez\""];
     fleet.set("pathproof_would_fail", &livez, FLAPS);
     let mut alone = vec![
         Firing::on("PathproofDatapathDegraded", WARNING, "node-6"),

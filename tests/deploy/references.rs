@@ -20,14 +20,27 @@ pub(crate) fn document(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every rule that is shipped.
-fn rules() -> Vec<Value> {
+/// Every rule that is shipped: recording rules and alerts.
+fn all_rules() -> Vec<Value> {
     let file = folder().join("chart/files/alerts/prometheus-rule.yaml");
     let text = fs::read_to_string(file).expect("the rules");
     let objects = documents(&text).expect("YAML");
     let groups = objects[0]["spec"]["groups"].as_array().expect("groups");
     let of = |group: &Value| group["rules"].as_array().expect("rules").clone();
     groups.iter().flat_map(of).collect()
+}
+
+/// Every alert.
+fn rules() -> Vec<Value> {
+    let mut rules = all_rules();
+    rules.retain(|rule| rule["record"].is_null());
+    rules
+}
+
+/// Name of an alert, or of what a rule records.
+fn name_of(rule: &Value) -> &str {
+    let name = rule["alert"].as_str().or(rule["record"].as_str());
+    name.expect("a name")
 }
 
 fn text<'a>(value: &'a Value, what: &str) -> &'a str {
@@ -69,8 +82,8 @@ fn selectors(expression: &str) -> Vec<(String, Vec<String>)> {
 fn metrics_of_the_rules_are_documented() {
     let documented = documented();
     assert!(documented.len() > 30, "{documented:?}");
-    for rule in rules() {
-        let alert = text(&rule["alert"], "alert");
+    for rule in all_rules() {
+        let alert = name_of(&rule);
         let expression = text(&rule["expr"], "expr");
         // A metric without a selector would count those of others as well.
         let named = expression.matches("pathproof_").count();
@@ -104,7 +117,7 @@ fn metrics_of_the_rules_are_documented() {
 #[test]
 fn states_of_the_rules_are_documented() {
     let behaviour = document("behaviour.md");
-    for rule in rules() {
+    for rule in all_rules() {
         // Not the state of an alert.
         let expression = text(&rule["expr"], "expr").replace("alertstate=", "");
         for part in expression.split("state=").skip(1) {
@@ -180,8 +193,8 @@ fn every_alert_says_what_it_means_and_where_help_is() {
 /// Of several clusters each is judged for itself: nothing is summed up or matched over all of them.
 #[test]
 fn every_expression_keeps_the_cluster() {
-    for rule in rules() {
-        let alert = text(&rule["alert"], "alert");
+    for rule in all_rules() {
+        let alert = name_of(&rule);
         let expression = text(&rule["expr"], "expr");
         let merged = merges_clusters(expression);
         assert_eq!(merged, Vec::<&str>::new(), "{alert}: {expression}");
@@ -227,6 +240,33 @@ fn a_merged_cluster_is_found() {
         unless on (cluster) count by (cluster) (b) or on () max by (cluster) (absent(c))";
     let found = merges_clusters(right);
     assert_eq!(found, Vec::<&str>::new());
+}
+
+/// The dashboard selects by cluster and job, and reads every record: without the rules, or without the
+/// dashboard, one of them would be there for nothing.
+#[test]
+fn records_and_dashboard_fit_together() {
+    let file = folder().join("chart/files/dashboard.json");
+    let dashboard = fs::read_to_string(file).expect("the dashboard");
+    let mut records = BTreeSet::new();
+    for rule in all_rules() {
+        let Some(record) = rule["record"].as_str() else {
+            continue;
+        };
+        let expression = text(&rule["expr"], "expr");
+        assert!(expression.contains("by (cluster, job, "), "{expression}");
+        assert!(dashboard.contains(record), "no panel reads {record}");
+        records.insert(record.to_owned());
+    }
+    assert!(records.len() > 3);
+    let is_part = |sign: char| sign.is_ascii_alphanumeric() || ['_', ':'].contains(&sign);
+    for word in dashboard.split(|sign| !is_part(sign)) {
+        let is_record = word.contains(":pathproof_");
+        assert!(
+            !is_record || records.contains(word),
+            "no rule records {word}"
+        );
+    }
 }
 
 /// An alert that holds others back exists, and is evaluated before them.

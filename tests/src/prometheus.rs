@@ -12,7 +12,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::http;
 use crate::wait::until;
@@ -82,6 +82,7 @@ impl Prometheus {
         let targets: Vec<_> = names.zip(relays.iter().map(Relay::address)).collect();
         let file = dir.join("prometheus.yml");
         fs::write(&file, configuration(&targets))?;
+        fs::write(dir.join("rules.yml"), records()?)?;
         let log = dir.join("prometheus.log");
         let output = fs::File::create(&log)?;
         let child = namespace
@@ -167,13 +168,30 @@ impl Drop for Prometheus {
 
 fn configuration(targets: &[(&str, SocketAddr)]) -> String {
     let mut text = format!(
-        "global:\n  scrape_interval: 1s\n  scrape_timeout: 1s\nscrape_configs:\n- job_name: {JOB}\n  \
-         static_configs:\n"
+        "global:\n  scrape_interval: 1s\n  scrape_timeout: 1s\n  evaluation_interval: 1s\n\
+         rule_files: [rules.yml]\nscrape_configs:\n- job_name: {JOB}\n  static_configs:\n"
     );
     for (node, address) in targets {
         text += &format!("  - targets: [\"{address}\"]\n    labels: {{node: {node}}}\n");
     }
     text
+}
+
+/// The chart's recording rules, which the dashboard reads.
+fn records() -> Result<String> {
+    let file = crate::deploy::folder().join("chart/files/alerts/prometheus-rule.yaml");
+    let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    let mut objects = crate::cluster::documents(&text)?;
+    let mut groups = objects
+        .first_mut()
+        .map_or(Value::Null, |rule| rule["spec"]["groups"].take());
+    for group in groups.as_array_mut().into_iter().flatten() {
+        if let Some(rules) = group["rules"].as_array_mut() {
+            rules.retain(|rule| rule["record"].is_string());
+        }
+    }
+    // JSON is YAML as well.
+    Ok(json!({ "groups": groups }).to_string())
 }
 
 /// For a query string.

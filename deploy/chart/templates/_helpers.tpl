@@ -205,6 +205,9 @@ imagePullSecrets:
 {{- else if ne (int .admin.port) 19256 }}
 - --admin-bind-address=127.0.0.1:{{ .admin.port }}
 {{- end }}
+{{- if ne .serviceMetrics "trouble" }}
+- --service-metrics={{ .serviceMetrics }}
+{{- end }}
 {{- with .drainIgnoreCidrs }}
 - --drain-ignore-cidr={{ join "," . }}
 {{- end }}

@@ -144,6 +144,7 @@
   "--health-check-node-ports" "agent.healthCheckNodePorts"
   "--admin-bind-address" "agent.admin"
   "--admin-allow-cidr" "agent.admin.allowCidrs"
+  "--service-metrics" "agent.serviceMetrics"
   "--drain-ignore-cidr" "agent.drainIgnoreCidrs"
   "--terminating-taint" "agent.terminatingTaints"
   "--pin-dir" "agent.pins"

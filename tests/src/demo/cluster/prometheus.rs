@@ -36,7 +36,6 @@ impl Prometheus {
             "scrape_configs": [{
                 // As the chart's PodMonitor has it.
                 "job_name": "pathproof",
-                "honor_labels": true,
                 "static_configs": [{
                     "targets": [format!("{}:{ADMIN_PORT}", Ipv4Addr::LOCALHOST)],
                     "labels": { "node": NODE_NAME },
