@@ -68,13 +68,13 @@ const CONVENTIONS: &str = r#"
 |---|---|
 | healthy, `--service-metrics=trouble` or `off`, any number of Services | 300 |
 | healthy but for failures of single Services, `trouble`, any number of Services | 500 |
-| `--service-metrics=all` | 300, and about 7 for each Service port, family and path with traffic |
+| `--service-metrics=all` | 300, and about 9 for each Service port, family and path with traffic |
 
 A test holds the first two with 500 and with 10,000 Service ports.
 
 `--service-metrics` selects the Services that have series of their own, `pathproof_service_connections_total` and `pathproof_service_udp_datagrams_total`:
 
-- `trouble`: Services that the verdict names, and Services of which a connection failed within the last 15 minutes. Those that the verdict confirms come first, then those with most failures. At most 50 ports and 150 series of TCP Services, and 10 ports and 40 series of UDP Services, are shown; `pathproof_service_metrics_omitted` counts the ports that are left out. Shown are the outcomes `arrived`, `proven`, and those that occurred.
+- `trouble`: Services that the verdict names, and Services of which a connection failed within the last 15 minutes. Those that the verdict confirms come first, then those with most failures. At most 50 ports and 150 series of TCP Services, and 10 ports and 40 series of UDP Services, are shown; `pathproof_service_metrics_omitted` counts the ports that are left out. Shown are the outcomes `arrived` and `proven`, and the others that occurred, without the steps `forwarded` and `answered`.
 - `all`: every Service port with traffic, the failures from zero on. 1,000 ports (once per family) are counted by themselves, and 250 more from their first failure on. The rest are counted together as `service_name="other"`; no connection is left out of the sum.
 - `off`: none. `/verdict` and `pathproof status` show Services all the same.
 

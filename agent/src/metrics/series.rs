@@ -22,7 +22,7 @@ pub enum ServiceMetrics {
     /// most trouble, at most 50 ports
     #[default]
     Trouble,
-    /// Every Service with traffic: about 7 series for each port, family and path, up to 1,000 ports
+    /// Every Service with traffic: about 9 series for each port, family and path, up to 1,000 ports
     All,
     /// No Service
     Off,
@@ -71,18 +71,48 @@ const FROM_ZERO: [&str; 7] = [
     "lost",
 ];
 
-/// Steps on the way to an outcome, which series of all Services together leave out.
+/// Steps on the way to an outcome.
 const STEPS: [&str; 2] = ["forwarded", "answered"];
 
-/// Shown of a Service in trouble even while they are zero.
-const OF_TROUBLE: [&str; 2] = ["arrived", "proven"];
+/// Outcomes that are shown, beside those that occurred.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rule {
+    from_zero: &'static [&'static str],
+    steps: bool,
+}
+
+impl Rule {
+    /// Of a Service, where all are shown.
+    const ALL: Self = Self {
+        from_zero: &FROM_ZERO,
+        steps: true,
+    };
+    /// Of a Service in trouble.
+    const TROUBLE: Self = Self {
+        from_zero: &["arrived", "proven"],
+        steps: false,
+    };
+    /// Of all Services together.
+    const NODE: Self = Self {
+        from_zero: &FROM_ZERO,
+        steps: false,
+    };
+
+    fn of(self, outcomes: &[u64; SHOWN]) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        let all = NAMES.into_iter().zip(*outcomes);
+        all.filter(move |(outcome, count)| {
+            let is_step = STEPS.contains(outcome);
+            (*count > 0 || self.from_zero.contains(outcome)) && (self.steps || !is_step)
+        })
+    }
+}
 
 /// Services that are shown.
 #[derive(Debug, Default)]
 pub(super) struct Shown<'a> {
     tallies: Vec<&'a Tally>,
     others: Option<&'a [Sums]>,
-    from_zero: &'static [&'static str],
+    rule: Rule,
     /// Services in trouble that are not shown.
     pub(super) omitted: usize,
 }
@@ -93,9 +123,7 @@ impl Connections {
         let families = Family::ALL.into_iter().zip(&self.nodes);
         families.flat_map(|(family, sums)| {
             paths(sums).flat_map(move |(path, outcomes)| {
-                let shown = outcomes_of(outcomes, &FROM_ZERO);
-                let shown = shown.filter(|(outcome, _)| !STEPS.contains(outcome));
-                shown.map(move |(outcome, count)| {
+                Rule::NODE.of(outcomes).map(move |(outcome, count)| {
                     ([names::of_family(family), path, outcome], count as f64)
                 })
             })
@@ -112,13 +140,8 @@ impl Connections {
             let total = |outcome: usize| sums.iter().map(|path| path[outcome]).sum::<u64>();
             let outcomes: [u64; SHOWN] = std::array::from_fn(total);
             let any = outcomes.iter().any(|count| *count > 0);
-            let shown = NAMES
-                .into_iter()
-                .zip(outcomes)
-                .filter(move |(outcome, count)| {
-                    let is_shown = any && known(outcome) && !STEPS.contains(outcome);
-                    is_shown && (*count > 0 || FROM_ZERO.contains(outcome))
-                });
+            let shown = Rule::NODE.of(&outcomes);
+            let shown = shown.filter(move |(outcome, _)| any && known(outcome));
             shown.map(move |(outcome, count)| ([names::of_family(family), outcome], count as f64))
         })
     }
@@ -136,7 +159,7 @@ impl Connections {
             ServiceMetrics::All => Shown {
                 tallies: self.services.values().collect(),
                 others: Some(&self.others),
-                from_zero: &FROM_ZERO,
+                rule: Rule::ALL,
                 omitted: 0,
             },
             ServiceMetrics::Trouble => self.in_trouble(allowance, named, now),
@@ -168,7 +191,7 @@ impl Connections {
         let mut left = allowance.series;
         let fits = ranked.into_iter().take(allowance.services);
         let fits = fits.map_while(|(.., tally)| {
-            left = left.checked_sub(sums_series(&tally.sums, &OF_TROUBLE).count())?;
+            left = left.checked_sub(sums_series(&tally.sums, Rule::TROUBLE).count())?;
             Some(tally)
         });
         let tallies: Vec<&Tally> = fits.collect();
@@ -176,7 +199,7 @@ impl Connections {
             omitted: in_trouble - tallies.len(),
             tallies,
             others: None,
-            from_zero: &OF_TROUBLE,
+            rule: Rule::TROUBLE,
         }
     }
 }
@@ -184,7 +207,7 @@ impl Connections {
 impl<'a> Shown<'a> {
     /// Labels and values: namespace, name, port, family, path, outcome. Only of paths with traffic.
     pub(super) fn series(&self) -> impl Iterator<Item = ([&'a str; 6], f64)> {
-        let from_zero = self.from_zero;
+        let rule = self.rule;
         let named = self.tallies.iter().map(|tally| {
             let name: [&'a str; 3] = [&tally.name.namespace, &tally.name.name, &tally.port];
             (name, tally.family, &*tally.sums)
@@ -194,7 +217,7 @@ impl<'a> Shown<'a> {
         let others = others.map(|(family, sums)| (["", "other", ""], family, sums));
         named.chain(others).flat_map(move |(name, family, sums)| {
             let [namespace, service, port] = name;
-            sums_series(sums, from_zero).map(move |(path, outcome, count)| {
+            sums_series(sums, rule).map(move |(path, outcome, count)| {
                 let family = names::of_family(family);
                 let labels = [namespace, service, port, family, path, outcome];
                 (labels, count as f64)
@@ -206,20 +229,12 @@ impl<'a> Shown<'a> {
 /// Path, outcome and count of what is shown of one Service.
 fn sums_series<'a>(
     sums: &'a Sums,
-    from_zero: &'static [&'static str],
+    rule: Rule,
 ) -> impl Iterator<Item = (&'static str, &'static str, u64)> + use<'a> {
     paths(sums).flat_map(move |(path, outcomes)| {
-        outcomes_of(outcomes, from_zero).map(move |(outcome, count)| (path, outcome, count))
+        rule.of(outcomes)
+            .map(move |(outcome, count)| (path, outcome, count))
     })
-}
-
-/// Outcomes that occurred, and those that are shown `from_zero`.
-fn outcomes_of(
-    outcomes: &[u64; SHOWN],
-    from_zero: &'static [&'static str],
-) -> impl Iterator<Item = (&'static str, u64)> {
-    let shown = NAMES.into_iter().zip(outcomes.iter().copied());
-    shown.filter(move |(outcome, count)| *count > 0 || from_zero.contains(outcome))
 }
 
 /// Paths with traffic, with their label.

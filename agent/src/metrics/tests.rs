@@ -159,6 +159,27 @@ fn names_and_helps_are_in_order() {
     }
 }
 
+/// Prometheus renames a label that the target has too, unless a scrape honors ours.
+#[test]
+fn no_label_is_one_of_a_target() {
+    const OF_TARGETS: [&str; 9] = [
+        "cluster",
+        "container",
+        "endpoint",
+        "instance",
+        "job",
+        "namespace",
+        "node",
+        "pod",
+        "service",
+    ];
+    for (_, definition) in definitions::ALL {
+        let collides = |label: &&&str| OF_TARGETS.contains(*label);
+        let found = definition.labels.iter().find(collides);
+        assert_eq!(found, None, "{}", definition.name);
+    }
+}
+
 /// Base units alone, and no unit in disguise (docs/metrics.md, Conventions).
 #[test]
 fn names_end_in_base_units() {
