@@ -64,8 +64,8 @@ impl Fleet {
             let path = format!("{labels},path=\"external\"");
             self.put("pathproof_programming_lag_seconds", &path, "0.2x120");
             self.put("pathproof_probe_armed", &path, ALWAYS_1);
-            self.put("pathproof_rotation_lag_seconds_count", &labels, "0+0.5x120");
         }
+        self.put("pathproof_rotation_lag_seconds_count", &labels, "0+1x120");
     }
 
     /// A node that kube-state-metrics knows, without an agent.

@@ -9,6 +9,7 @@ mod listed;
 mod many;
 mod options;
 mod package;
+mod records;
 mod references;
 mod rollout;
 mod same;

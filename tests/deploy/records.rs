@@ -1,0 +1,90 @@
+//! What the recording rules record, and that clusters are kept apart.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::alerts::{promtool, rules, without_promtool};
+use crate::fleet::{ALWAYS_1, FROM_MINUTE_10, Fleet};
+
+/// Compares an expression at minute 20 with what is expected of it: labels and value.
+#[track_caller]
+fn expect(fleet: &Fleet, expression: &str, expected: &[(&str, f64)]) {
+    let (dir, _) = rules();
+    let mut test = fleet.test("rules.yaml", &[]);
+    let samples: Vec<Value> = expected
+        .iter()
+        .map(|(labels, value)| json!({ "labels": labels, "value": value }))
+        .collect();
+    test["tests"][0]["promql_expr_test"] = json!([{
+        "expr": expression, "eval_time": "20m", "exp_samples": samples,
+    }]);
+    let file = dir.path().join("records.yaml");
+    fs::write(&file, test.to_string()).expect("write the test");
+    promtool(&["test", "rules"], &file);
+}
+
+#[test]
+fn the_worst_state_of_a_node_is_recorded() {
+    if without_promtool() {
+        return;
+    }
+    let mut east = Fleet::healthy(2);
+    east.state("node-2", "IPv6", "broken", FROM_MINUTE_10);
+    let both = east
+        .in_cluster("east")
+        .beside(Fleet::healthy(1).in_cluster("west"));
+    let of = |cluster: &str, node: &str| {
+        format!(
+            "cluster_node:pathproof_state:max{{cluster=\"{cluster}\",job=\"pathproof\",node=\"{node}\"}}"
+        )
+    };
+    let labels = [
+        of("east", "node-1"),
+        of("east", "node-2"),
+        of("west", "node-1"),
+    ];
+    let [sound, broken, other] = labels.each_ref().map(String::as_str);
+    expect(
+        &both,
+        "cluster_node:pathproof_state:max",
+        &[(sound, 3.0), (broken, 7.0), (other, 3.0)],
+    );
+}
+
+#[test]
+fn connections_are_summed_up_by_cluster_and_outcome() {
+    if without_promtool() {
+        return;
+    }
+    let mut fleet = Fleet::default();
+    for node in ["node-1", "node-2"] {
+        for path in ["pod", "external"] {
+            let labels = format!(
+                "job=\"pathproof\",node=\"{node}\",family=\"IPv4\",path=\"{path}\",outcome=\"proven\""
+            );
+            // Sixty in half a minute: two a second.
+            fleet.put("pathproof_connections_total", &labels, "0+60x120");
+        }
+    }
+    fleet.put(
+        "pathproof_probe_armed",
+        "job=\"pathproof\",node=\"node-1\",family=\"IPv4\",path=\"host\",transport=\"tcp\"",
+        ALWAYS_1,
+    );
+    let fleet = fleet
+        .clone()
+        .in_cluster("east")
+        .beside(fleet.in_cluster("west"));
+    let of = |cluster: &str| {
+        format!(
+            "cluster_outcome:pathproof_connections:rate5m{{cluster=\"{cluster}\",job=\"pathproof\",outcome=\"proven\"}}"
+        )
+    };
+    let labels = [of("east"), of("west")];
+    let [east, west] = labels.each_ref().map(String::as_str);
+    let record = "cluster_outcome:pathproof_connections:rate5m";
+    expect(&fleet, record, &[(east, 8.0), (west, 8.0)]);
+    let armed = "sum(cluster_family_path_transport:pathproof_probe_armed:sum)";
+    expect(&fleet, armed, &[("{}", 2.0)]);
+}
