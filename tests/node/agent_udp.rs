@@ -113,7 +113,7 @@ fn questions_are_answered(#[case] backend: Backend) {
     for name in [
         "pathproof_service_udp_datagrams_total{",
         "pathproof_udp_datagrams_total{",
-        "pathproof_dns_answer_seconds_count{",
+        "pathproof_dns_answer_seconds_count ",
     ] {
         assert!(text.contains(name), "{name}");
     }
