@@ -13,7 +13,7 @@ fn emptied_tables_are_503_until_they_are_filled_again() {
     };
     let watch = scene.watch();
     thread::sleep(SETTLED);
-    let tables = scene.cilium().frontends().expect("its tables");
+    let tables = scene.mounts.frontends().expect("its tables");
     let start = Instant::now();
     let entries = tables.each_ref().map(|table| table.empty().expect("empty"));
     let broken = scene.answers(&watch, 503, start);
@@ -62,8 +62,8 @@ fn a_program_that_is_detached_from_the_uplink_is_503() {
     let watch = scene.watch();
     thread::sleep(SETTLED);
     let start = Instant::now();
-    let cilium = scene.cilium();
-    cilium.detach("eth0", "cil_from_netdev").expect("detach");
+    let detached = scene.mounts.detach("eth0", "cil_from_netdev");
+    detached.expect("detach");
     let broken = scene.answers(&watch, 503, start);
     scene.assert_cause("program_missing");
     // Its agent attaches it again when it starts.

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use node_tests::cgroup::Cgroup;
-use node_tests::cilium_agent::{CiliumAgent, Programs};
+use node_tests::cilium_agent::{CiliumAgent, CiliumMounts, Programs};
 use node_tests::cluster::{
     self, Api, ControlPlane, KubeProxy, Mode, Servers, account_kubeconfig, base, namespace,
     put_file,
@@ -86,6 +86,7 @@ pub(crate) struct Scene {
     pub(crate) agent: Option<Agent>,
     pub(crate) cilium: Option<CiliumAgent>,
     pub(crate) proxy: Option<KubeProxy>,
+    pub(crate) mounts: CiliumMounts,
     pub(crate) programs: Programs,
     pub(crate) cgroup: Cgroup,
     pub(crate) api: Api,
@@ -121,12 +122,14 @@ impl Scene {
             let file = format!("service-{}.yaml", service.name);
             put_file(&api, &manifests.dir().join(file)).expect("a Service");
         }
+        let mounts = CiliumMounts::new(&world, &cgroup).expect("Cilium's mounts");
         let mut scene = Self {
             clients: Vec::new(),
             servers: BTreeMap::new(),
             agent: None,
             cilium: None,
             proxy: None,
+            mounts,
             programs,
             cgroup,
             api,
@@ -181,7 +184,7 @@ impl Scene {
         let options = self.shape.options;
         let config = self.control.admin_kubeconfig();
         let (world, programs) = (&self.world, &self.programs);
-        let cilium = CiliumAgent::start(world, programs, &self.cgroup, &config, options);
+        let cilium = CiliumAgent::start(world, programs, &self.mounts, &config, options);
         let cilium = self.cilium.insert(cilium.expect("Cilium's agent"));
         cilium.adopt(world, world.pods()).expect("pods of Cilium's");
     }
@@ -349,11 +352,6 @@ impl Scene {
     pub(crate) fn asked(&self, path: &str) -> u16 {
         let answer = self.agent().outside(path, Family::V4);
         answer.expect("an answer").status
-    }
-
-    /// Cilium's agent.
-    pub(crate) fn cilium(&self) -> &CiliumAgent {
-        self.cilium.as_ref().expect("Cilium runs")
     }
 
     /// Ends Cilium's agent, and starts it again with what it remembers.

@@ -432,7 +432,7 @@ fn conntrack_entries_are_closed(
 #[test]
 fn probes_that_nothing_translates_stay_on_the_node() {
     let name = "probes_that_nothing_translates_stay_on_the_node";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+    let Some(scene) = Scene::idle(name, Backend::Nftables, &[]) else {
         return;
     };
     scene.rules.flush_services().expect("flush");

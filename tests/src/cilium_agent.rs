@@ -1,7 +1,7 @@
 //! The real Cilium on the node of a world: its agent, which compiles and attaches its own programs,
 //! without an operator.
 //!
-//! It runs in a mount namespace of its own: bpffs, /run and /sys are private, a cgroup of the test's
+//! It runs in a mount namespace of its own, which outlives the agent as a node's does: bpffs, /run and /sys are private, a cgroup of the test's
 //! stands for the root of all cgroups, and the two settings of the whole kernel that it writes are
 //! files of the world's. Pods of the world are handed to it by its own API, as its CNI plugin does.
 
@@ -79,7 +79,60 @@ impl Programs {
     }
 }
 
-/// Cilium's agent; ends when dropped.
+/// What stays of Cilium on a node while its agent is away: its mounts, with its programs in bpffs.
+#[derive(Debug)]
+pub struct CiliumMounts {
+    /// Keeps the mount namespace.
+    keeper: Process,
+    dir: PathBuf,
+}
+
+impl CiliumMounts {
+    /// Makes them.
+    pub fn new(world: &World, cgroup: &Cgroup) -> Result<Self> {
+        let dir = world.dir().join("cilium");
+        for folder in ["run/cgroupv2", "lib", "bin"] {
+            fs::create_dir_all(dir.join(folder))?;
+        }
+        let file = dir.join("mounts");
+        write_script(&file, &mounts(cgroup, &dir)?)?;
+        let mut command = world.node.command("unshare");
+        command
+            .args(["--mount", "--propagation", "private"])
+            .arg(file);
+        let mut keeper = Process::start(command, "cilium-mounts", &dir)?;
+        let made = dir.join("made");
+        keeper.wait("mounts", PATIENCE, || made.exists())?;
+        Ok(Self { keeper, dir })
+    }
+
+    /// Its tables of frontends, IPv4's and IPv6's.
+    pub fn frontends(&self) -> Result<[PinnedMap; 2]> {
+        let pins = self.pins().join("tc/globals");
+        Ok([
+            PinnedMap::open(&pins.join("cilium_lb4_services_v2"))?,
+            PinnedMap::open(&pins.join("cilium_lb6_services_v2"))?,
+        ])
+    }
+
+    /// Detaches its program `name` of an interface.
+    pub fn detach(&self, interface: &str, name: &str) -> Result<()> {
+        let links = format!("cilium/devices/{interface}/links/{name}");
+        let pin = self.pins().join(links);
+        fs::remove_file(&pin).with_context(|| format!("remove {}", pin.display()))
+    }
+
+    /// Its bpffs, which nobody else has.
+    fn pins(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root/sys/fs/bpf", self.keeper.pid()))
+    }
+
+    fn namespace(&self) -> String {
+        format!("--mount=/proc/{}/ns/mnt", self.keeper.pid())
+    }
+}
+
+/// Cilium's agent; ends when dropped. Its programs stay.
 #[derive(Debug)]
 pub struct CiliumAgent {
     process: Process,
@@ -91,21 +144,17 @@ impl CiliumAgent {
     pub fn start(
         world: &World,
         programs: &Programs,
-        cgroup: &Cgroup,
+        mounts: &CiliumMounts,
         kubeconfig: &str,
         options: &[&str],
     ) -> Result<Self> {
-        let dir = world.dir().join("cilium");
-        fs::create_dir_all(dir.join("run"))?;
+        let dir = mounts.dir.clone();
         fs::write(dir.join("kubeconfig"), kubeconfig)?;
-        let script = script(programs, cgroup, &dir, options)?;
         let file = dir.join("start");
-        write_script(&file, &script)?;
-        let mut command = world.node.command("unshare");
+        write_script(&file, &script(programs, &dir, options)?)?;
+        let mut command = world.node.command("nsenter");
         command.env("K8S_NODE_NAME", world.node_name());
-        command
-            .args(["--mount", "--propagation", "private"])
-            .arg(file);
+        command.arg(mounts.namespace()).arg(file);
         let process = Process::start(command, "cilium-agent", &dir)?;
         let mut agent = Self { process, dir };
         let socket = agent.socket();
@@ -155,36 +204,6 @@ impl CiliumAgent {
         world.cut_route(&pod.name)
     }
 
-    /// Its tables of frontends, IPv4's and IPv6's.
-    pub fn frontends(&self) -> Result<[PinnedMap; 2]> {
-        let pins = self.pins().join("tc/globals");
-        Ok([
-            PinnedMap::open(&pins.join("cilium_lb4_services_v2"))?,
-            PinnedMap::open(&pins.join("cilium_lb6_services_v2"))?,
-        ])
-    }
-
-    /// Detaches its program `name` of an interface.
-    pub fn detach(&self, interface: &str, name: &str) -> Result<()> {
-        let links = format!("cilium/devices/{interface}/links/{name}");
-        let pin = self.pins().join(links);
-        fs::remove_file(&pin).with_context(|| format!("remove {}", pin.display()))
-    }
-
-    /// Detaches its programs that translate as sockets connect.
-    pub fn detach_sockets(&self) -> Result<()> {
-        for name in ["cil_sock4_connect", "cil_sock6_connect"] {
-            let pin = self.pins().join("cilium/socketlb/links/cgroup").join(name);
-            fs::remove_file(&pin).with_context(|| format!("remove {}", pin.display()))?;
-        }
-        Ok(())
-    }
-
-    /// Its bpffs, which it alone has.
-    fn pins(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/root/sys/fs/bpf", self.process.pid()))
-    }
-
     /// The process.
     pub fn process(&self) -> &Process {
         &self.process
@@ -195,11 +214,8 @@ fn mac(bytes: [u8; 6]) -> String {
     bytes.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-fn script(programs: &Programs, cgroup: &Cgroup, dir: &Path, options: &[&str]) -> Result<String> {
-    let (run, lib, bin) = (dir.join("run"), dir.join("lib"), dir.join("bin"));
-    for folder in [&lib, &bin] {
-        fs::create_dir_all(folder)?;
-    }
+/// A script that makes the mounts and keeps them until it is ended.
+fn mounts(cgroup: &Cgroup, dir: &Path) -> Result<String> {
     let mut text = String::from("#!/bin/sh\nset -eu\n");
     for setting in GLOBAL_SETTINGS {
         let copy = dir.join(setting.replace('/', "-"));
@@ -211,25 +227,30 @@ fn script(programs: &Programs, cgroup: &Cgroup, dir: &Path, options: &[&str]) ->
             copy.display()
         )?;
     }
-    let (cgroup, run, lib, bin) = (
-        cgroup.path().display(),
-        run.display(),
-        lib.display(),
-        bin.display(),
-    );
-    let (folder, clang) = (programs.folder.display(), programs.clang.display());
+    let (cgroup, dir) = (cgroup.path().display(), dir.display());
     writeln!(
         text,
-        "mkdir -p {run}/cgroupv2\n\
-         mount --bind {cgroup} {run}/cgroupv2\n\
+        "mount --bind {cgroup} {dir}/run/cgroupv2\n\
          umount --recursive --lazy /sys\n\
          mount -t sysfs sysfs /sys\n\
          mount -t bpf bpf /sys/fs/bpf\n\
+         touch {dir}/made\n\
+         exec sleep infinity"
+    )?;
+    Ok(text)
+}
+
+fn script(programs: &Programs, dir: &Path, options: &[&str]) -> Result<String> {
+    let (run, lib, bin) = (dir.join("run"), dir.join("lib"), dir.join("bin"));
+    let (run, lib, bin) = (run.display(), lib.display(), bin.display());
+    let (folder, clang) = (programs.folder.display(), programs.clang.display());
+    let mut text = format!(
+        "#!/bin/sh\nset -eu\n\
          ln -sfn {folder}/bpf {lib}/bpf\n\
          ln -sf {clang} {bin}/clang\n\
          export PATH={bin}:$PATH XTABLES_LOCKFILE={run}/xtables.lock\n\
-         exec {folder}/daemon \\"
-    )?;
+         exec {folder}/daemon \\\n"
+    );
     let (v4, v6) = CLUSTER_CIDRS;
     let run = run.to_string();
     let always = [

@@ -23,6 +23,7 @@ use clap::Parser;
 
 use crate::{skip, world};
 use stage::Stage;
+use summary::Outcome;
 use timeline::{Kind, Timeline};
 
 /// Name of a kept world.
@@ -150,7 +151,7 @@ fn in_a_world(args: &Args, timeline: &mut Timeline) -> Result<bool> {
 fn perform(args: &Args, agent: &std::path::Path, timeline: &mut Timeline) -> Result<bool> {
     timeline.title("pathproof: is this node really routing Service traffic, right now?");
     let mut stage = Stage::build(agent, args.keep.then_some(KEPT), timeline)?;
-    let sound = script::play(&mut stage, timeline)?;
+    let outcome = script::play(&mut stage, timeline)?;
     if args.keep {
         stage.keep(agent, timeline)?;
     } else {
@@ -160,7 +161,7 @@ fn perform(args: &Args, agent: &std::path::Path, timeline: &mut Timeline) -> Res
             "the world is removed: no namespace, program or file is left",
         );
     }
-    Ok(sound)
+    Ok(outcome != Outcome::Missed)
 }
 
 fn check_tools() -> Result<()> {

@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use crate::{host, run};
 
 /// In the order in which they are wanted; without root there is no server to be run.
-const SERVERS: &[&str] = &["setup-cluster", "--all"];
+const SERVERS: &[&str] = &["setup-cluster", "--all", "--cilium"];
 const TASKS: [&[&str]; 2] = [&["image", "--program-only"], &["fuzz", "--build"]];
 
 /// Begins. What fails here fails again in the step that needs it, and is said there.

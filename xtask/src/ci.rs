@@ -155,6 +155,8 @@ fn clippy() -> Result<()> {
         "install",
         "--test",
         "worlds",
+        "--test",
+        "cilium",
     ])
 }
 

@@ -3,7 +3,9 @@
 //! The world and its timeline are the program `demo` of package node-tests, and so are its options;
 //! this file only gets it built and started on a fresh machine.
 
-use anyhow::Result;
+use std::fs;
+
+use anyhow::{Context, Result};
 
 use crate::tally::{Counted, Tally};
 use crate::{host, image, run, setup_cluster};
@@ -58,8 +60,25 @@ pub(crate) fn for_ci() -> Result<Counted> {
     host::install_world("the demo")?;
     let agent = run::build_program("pathproof", "pathproof", "dev")?;
     let demo = run::build_program("node-tests", "demo", "dev")?;
-    run::run_through_interrupts(host::as_root(demo)?.arg("--agent").arg(agent))?;
+    let record = run::root().join("target/ci/demo.txt");
+    fs::create_dir_all(record.parent().context("a folder in a folder")?)?;
+    let mut command = host::as_root(demo)?;
+    command
+        .arg("--agent")
+        .arg(agent)
+        .arg("--record")
+        .arg(&record);
+    let played = run::run_through_interrupts(&mut command);
+    played.with_context(|| missed(&fs::read_to_string(&record).unwrap_or_default()))?;
     Ok(Tally::PASSED.into())
+}
+
+/// Rows of the demo's last table that are not as expected: what it printed may be out of sight.
+fn missed(timeline: &str) -> String {
+    let table = timeline.rsplit("What was expected").next();
+    let rows = table.unwrap_or_default().lines().map(str::trim);
+    let missed: Vec<&str> = rows.filter(|row| row.starts_with('✘')).collect();
+    format!("the demo missed: {}", missed.join("; "))
 }
 
 /// Whether it plays on a real node.
@@ -101,6 +120,15 @@ mod tests {
             assert_eq!(told(typed), typed);
         }
         assert_eq!(told(&["--", "--help"]), ["--help"]);
+    }
+
+    #[test]
+    fn what_was_missed_is_named() {
+        let timeline = "   ✘ broken\n What was expected, and what came\n\n   heading\n\
+                         ✔ flushed   503   1.0 s\n ✘ tainted   503   -   200 ms  seen: 200\n";
+        let row = "✘ tainted   503   -   200 ms  seen: 200";
+        assert_eq!(missed(timeline), format!("the demo missed: {row}"));
+        assert_eq!(missed(""), "the demo missed: ");
     }
 
     #[test]

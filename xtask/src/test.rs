@@ -27,6 +27,10 @@ pub(crate) struct Args {
     /// run with everything else
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels"])]
     worlds: bool,
+    /// Only the tests beside the real Cilium, all of them: twelve minutes. Without this, one of them is
+    /// run with everything else
+    #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds"])]
+    cilium: bool,
     /// Only the tests on other kernels, in small virtual machines: 6.1-cloud and 6.12-cloud, or
     /// those that are named, separated by commas
     #[arg(long, value_name = "KERNELS", value_delimiter = ',', num_args = 0..=1)]
@@ -73,6 +77,10 @@ const CHOICE: [&str; 10] = [
 const CLUSTER: &str = "cluster tests (tests/cluster)";
 /// Cargo leaves these out unless they are named (tests/Cargo.toml).
 const CLUSTER_TARGET: [&str; 2] = ["--test", "cluster"];
+const CILIUM: &str = "beside the real Cilium (tests/cilium)";
+const CILIUM_TARGET: [&str; 2] = ["--test", "cilium"];
+/// Its tables are emptied and filled again.
+const CILIUM_CHOICE: [&str; 1] = ["emptied_tables_are_503_until_they_are_filled_again"];
 const DEPLOY: &str = "chart, kustomize and alert tests";
 const DEPLOY_TARGET: [&str; 2] = ["--test", "deploy"];
 const INSTALL: &str = "real node tests (tests/install)";
@@ -139,6 +147,13 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
         };
         return Ok(report(&[step(WORLDS, run)]));
     }
+    if args.cilium {
+        let run = || match host::is_root() {
+            true => cilium_tests(args, &Budget::new(false)),
+            false => without_root(args, &CILIUM_TARGET),
+        };
+        return Ok(report(&[step(CILIUM, run)]));
+    }
     let budget = Budget::new(args.again);
     let mut steps = vec![step("host tests", || host_tests(args))];
     if args.fast {
@@ -153,11 +168,13 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
         steps.push(step(WORLDS, || worlds(args, &budget)));
         steps.push(step(DEPLOY, || deploy_tests(args)));
         steps.push(step(CLUSTER, || cluster_tests(args, &budget)));
+        steps.push(step(CILIUM, || cilium_tests(args, &budget)));
     } else {
         steps.push(step(NODE, || without_root(args, &[])));
         steps.push(step(WORLDS, || without_root(args, &WORLDS_TARGET)));
         steps.push(step(DEPLOY, || deploy_tests(args)));
         steps.push(step(CLUSTER, || without_root(args, &CLUSTER_TARGET)));
+        steps.push(step(CILIUM, || without_root(args, &CILIUM_TARGET)));
     }
     steps.push(step(INSTALL, || match (args.install, host::is_root()) {
         (true, true) => install_tests(args),
@@ -256,6 +273,39 @@ fn cluster_tests(args: &Args, budget: &Budget) -> Result<Counted> {
     }
     with_chart_tools(&mut command);
     follow_in_world(&mut command, args, budget)
+}
+
+/// The tests with a real API server and a real Cilium: one of them, unless all were asked for.
+fn cilium_tests(args: &Args, budget: &Budget) -> Result<Counted> {
+    host::install_world("the tests beside Cilium")?;
+    let agent = run::build_program("pathproof", "pathproof", "dev")?;
+    let choice: &[&str] = match args.cilium || args.filter.is_some() {
+        true => &[],
+        false => &CILIUM_CHOICE,
+    };
+    let mut command = run::cargo();
+    command
+        .args(["test", "--package", "node-tests"])
+        .args(CILIUM_TARGET)
+        .env("PATHPROOF_AGENT", agent)
+        // Each compiles Cilium's programs, and has an API server of its own.
+        .env("RUST_TEST_THREADS", "1");
+    match setup_cluster::ready() {
+        Ok(servers) => {
+            command.env("PATHPROOF_CLUSTER_SERVERS", servers);
+        }
+        Err(error) => eprintln!("the tests beside Cilium are skipped: {error:#}"),
+    }
+    if std::env::var_os("PATHPROOF_CILIUM").is_none()
+        && let Err(error) = setup_cluster::cilium()
+    {
+        eprintln!("the tests beside Cilium are skipped: {error:#}");
+    }
+    let args = Args {
+        choice,
+        ..args.clone()
+    };
+    follow_in_world(&mut command, &args, budget)
 }
 
 /// The tests of the chart, of the kustomizations and of the alerts. They say themselves what is

@@ -20,11 +20,11 @@ pub(super) fn play(programs: &Programs, timeline: &mut Timeline) -> Result<bool>
     );
     let mut stage = Stage::build(programs, timeline)?;
     let rows = Script::new(&mut stage, timeline).play()?;
-    let sound = summary::tell(&rows, stage.tally(), timeline);
+    let outcome = summary::tell(&rows, stage.tally(), timeline);
     drop(stage);
     timeline.tell(
         Kind::Note,
         "the node is removed: no process, namespace, control group, program or file is left",
     );
-    Ok(sound)
+    Ok(outcome != summary::Outcome::Missed)
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use super::signals;
 use super::stage::Stage;
-use super::summary::{self, Row};
+use super::summary::{self, Outcome, Row};
 use super::timeline::{Kind, Span, Style, Timeline, span};
 use super::verdict::Seen;
 use super::words::{codes_line, described, shown, tail, verdict_line};
@@ -39,8 +39,8 @@ impl View {
     }
 }
 
-/// Plays the whole script; gives whether all of it happened.
-pub(super) fn play(stage: &mut Stage, timeline: &mut Timeline) -> Result<bool> {
+/// Plays the whole script.
+pub(super) fn play(stage: &mut Stage, timeline: &mut Timeline) -> Result<Outcome> {
     let mut play = Play {
         stage,
         timeline,
@@ -366,7 +366,7 @@ impl Play<'_> {
             self.timeline
                 .tell(Kind::Bad, "the restarted agent answered 503 at first");
             if let Some(row) = self.rows.last_mut() {
-                row.sound = false;
+                (row.sound, row.took) = (false, None);
             }
         }
         self.linger(seconds(1))

@@ -16,7 +16,23 @@ pub(super) struct Row {
     pub(super) sound: bool,
 }
 
+/// Outcome of the whole script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// All of it happened in time.
+    Met,
+    /// All of it happened, some of it late: on a busy machine that says nothing of the agent.
+    Late,
+    /// Something did not happen.
+    Missed,
+}
+
 impl Row {
+    /// It happened, but not in time.
+    fn is_late(&self) -> bool {
+        !self.sound && self.took.is_some()
+    }
+
     /// The row as a sentence of the timeline.
     pub(super) fn sentence(&self) -> (Kind, String) {
         let kind = if self.sound { Kind::Good } else { Kind::Bad };
@@ -46,8 +62,8 @@ impl Row {
     }
 }
 
-/// The table at the end; gives whether everything is as expected.
-pub(super) fn tell(rows: &[Row], tally: Tally, timeline: &mut Timeline) -> bool {
+/// The table at the end.
+pub(super) fn tell(rows: &[Row], tally: Tally, timeline: &mut Timeline) -> Outcome {
     timeline.title("What was expected, and what came");
     let heading = format!(
         "   {:28} {:36} {:>8}  {:>8}",
@@ -81,18 +97,22 @@ pub(super) fn tell(rows: &[Row], tally: Tally, timeline: &mut Timeline) -> bool 
         }
         timeline.raw(line);
     }
-    let sound = rows.iter().all(|row| row.sound);
+    let outcome = match rows.iter().find(|row| !row.sound) {
+        None => Outcome::Met,
+        Some(_) if rows.iter().all(|row| row.sound || row.is_late()) => Outcome::Late,
+        Some(_) => Outcome::Missed,
+    };
     timeline.title(&format!(
         "{} ({} connections, {} answered)",
-        if sound {
-            "all of it happened"
-        } else {
-            "NOT all of it happened"
+        match outcome {
+            Outcome::Met => "all of it happened",
+            Outcome::Late => "all of it happened, some of it late",
+            Outcome::Missed => "NOT all of it happened",
         },
         tally.started,
         tally.ok
     ));
-    sound
+    outcome
 }
 
 /// As a person writes it.
