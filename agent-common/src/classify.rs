@@ -1,8 +1,8 @@
 //! Classification of sightings: from a [`Segment`] and the maps' content to a connection's step.
 //!
 //! The one place that decides outcomes. It runs in the kernel over BPF maps and in the tests over
-//! ordinary collections, through [`World`]. It never decides about the packet itself: packets are
-//! passed whatever comes out here.
+//! ordinary collections, through [`World`]. It never decides about the packet itself: it only reports
+//! which one may be a probe of the sentinel's that leaves the node.
 //!
 //! Rules (the findings are those of docs/kernel-findings.md):
 //! - A connection is matched by its initial sequence number, never by its tuple; its outcome
@@ -179,11 +179,11 @@ pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> 
     is_stray(connection.fields(), sighting)
 }
 
-/// Whether a followed packet to the sentinel's frontend leaves by an uplink untranslated. Its way is over:
-/// no probe has any business outside its node. Others may dial that frontend too, so that only who knows
-/// the tokens can tell a probe.
+/// Whether a followed packet to the sentinel's frontend leaves by an uplink untranslated: no probe has any
+/// business outside its node. The caller must check the token, since other clients may dial that
+/// frontend too.
 #[inline(always)]
-pub(crate) fn is_stray(fields: &Pending, sighting: Sighting) -> bool {
+fn is_stray(fields: &Pending, sighting: Sighting) -> bool {
     sighting.kind == transition::Kind::Untranslated && is_probe(fields)
 }
 

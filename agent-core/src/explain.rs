@@ -388,8 +388,9 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
             limits.broken_sources,
         ),
         (Rule::BrokenByObstacle, _) => format!(
-            "The kernel shows what keeps connections from outside from being served, and at least {} of \
-             them failed, to Services that had worked for clients outside. None got through since.",
+            "An obstacle was read from the kernel (forwarding is off, or a program is missing), and at \
+             least {} connections from outside failed, to Services that had worked for clients outside. \
+             None got through since.",
             limits.service_failures,
         ),
         (Rule::StaleByProbes, _) => format!(

@@ -28,6 +28,7 @@ use crate::time::Mono;
 pub(crate) use absorb::LOST_NOTICED;
 pub use family::Lacking;
 pub(crate) use family::{FamilyLedger, Scope, Streak};
+pub(crate) use obstacle::Reading;
 pub(crate) use outside::OutsidePaths;
 pub(crate) use service::{StaleConnection, Track, WINDOW};
 use worked::Worked;
@@ -137,9 +138,9 @@ impl Ledger {
         }
     }
 
-    /// Obstacle in the node itself, as read now.
-    pub(crate) fn obstacle(&mut self, family: Family, cause: Option<Cause>, now: Mono) {
-        self.families[family as usize].obstructed.meet(cause, now);
+    /// Takes a reading of what keeps clients outside from being served.
+    pub(crate) fn obstacle(&mut self, family: Family, reading: Reading, now: Mono) {
+        self.families[family as usize].obstructed.read(reading, now);
     }
 
     pub(crate) fn family(&self, family: Family) -> &FamilyLedger {

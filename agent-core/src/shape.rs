@@ -200,6 +200,9 @@ pub struct Shape {
     /// Uplinks where Cilium translates what leaves, and no program translates what comes in.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unhooked: Vec<String>,
+    /// Programs of some uplink were not read.
+    #[serde(skip)]
+    pub hooks_unread: bool,
     /// Every path of both families.
     pub paths: Vec<PathShape>,
     /// Further facts for a reader of the verdict, in sentences.
@@ -218,6 +221,9 @@ impl Shape {
             sentinel_managed: (facts.sentinel_managed()).map_or(managed, |is| Some(is).into()),
             strangers: facts.strangers(),
             unhooked: facts.unhooked(),
+            hooks_unread: facts
+                .with(Role::Uplink)
+                .any(|device| device.hooks.is_none()),
             ..Shape::default()
         };
         for family in Family::ALL {
@@ -387,18 +393,22 @@ impl Facts {
         with_xdp.map(|device| device.name.clone()).collect()
     }
 
-    /// Cilium attaches both programs of an uplink together, or neither. Only where it replaces kube-proxy
-    /// does what comes in need one.
+    /// Cilium attaches both programs of an uplink together, or neither. The ingress program is needed only
+    /// where Cilium replaces kube-proxy. Names are seldom known: of several uplinks with a program at egress
+    /// one may be another tool's.
     fn unhooked(&self) -> Vec<String> {
         let replaces = self.cilium().map(|cilium| cilium.replacement) == Some(Told::Yes);
-        let is_bare = |device: &&DeviceFacts| {
+        let has_egress = |device: &&DeviceFacts| {
             let hooks = device.hooks.as_ref().filter(|_| replaces);
-            hooks.is_some_and(|[ingress, egress]| {
-                ingress.all().next().is_none() && egress.may_have(TO_NETDEV)
-            })
+            hooks.is_some_and(|[_, egress]| egress.may_have(TO_NETDEV))
         };
-        let bare = self.with(Role::Uplink).filter(is_bare);
-        bare.map(|device| device.name.clone()).collect()
+        let mut managed = self.with(Role::Uplink).filter(has_egress);
+        let (Some(uplink), None) = (managed.next(), managed.next()) else {
+            return Vec::new();
+        };
+        let ingress = uplink.hooks.as_ref().map(|[ingress, _]| ingress);
+        let is_bare = ingress.is_some_and(|ingress| ingress.all().next().is_none());
+        is_bare.then(|| uplink.name.clone()).into_iter().collect()
     }
 
     fn sentinel_managed(&self) -> Option<bool> {

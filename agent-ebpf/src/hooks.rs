@@ -1,6 +1,5 @@
-//! The hooks: one thin program for each direction and kind of device. Whatever comes out of
-//! looking, the packet is passed on, always; but for a probe of the agent's own that would leave the
-//! node untranslated, which is known by its token.
+//! The hooks: one thin program for each direction and kind of device. Every packet is passed on, except
+//! an untranslated SYN of this agent's own probes at an uplink, which is recognised by its token.
 
 use agent_common::classify::{Direction, World, observe};
 use agent_common::packet::{Link, parse, parse_plain, udp as udp_packet};
@@ -39,7 +38,8 @@ macro_rules! hook {
         #[inline(never)]
         fn $slow(skb: *mut __sk_buff) -> i32 {
             let ctx = TcContext::new(skb);
-            if look(&ctx, $direction, $link) {
+            let is_stray = look(&ctx, $direction, $link);
+            if is_stray && matches!($direction, Direction::Egress) {
                 return end_probe(&ctx);
             }
             PASS
@@ -104,7 +104,7 @@ fn look(ctx: &TcContext, direction: Direction, link: Link) -> bool {
     observe(&kernel, direction, segment)
 }
 
-/// Drops a probe of the agent's own; passes what only looks like one.
+/// Drops a SYN of the agent's own probes; passes packets whose token is not registered.
 #[inline(never)]
 fn end_probe(ctx: &TcContext) -> i32 {
     match sentinel::is_registered(ctx) {
@@ -144,24 +144,21 @@ fn read_datagram(ctx: &TcContext, link: Link) -> bool {
 /// One function for both kinds of device: it begins where their headers end.
 #[inline(never)]
 fn datagram_in(skb: *mut __sk_buff) -> i32 {
-    let _ = look_at_datagram(&TcContext::new(skb), Direction::Ingress);
+    look_at_datagram(&TcContext::new(skb), Direction::Ingress);
     PASS
 }
 
 /// See [`datagram_in`].
 #[inline(never)]
 fn datagram_out(skb: *mut __sk_buff) -> i32 {
-    let ctx = TcContext::new(skb);
-    if look_at_datagram(&ctx, Direction::Egress) {
-        return end_probe(&ctx);
-    }
+    look_at_datagram(&TcContext::new(skb), Direction::Egress);
     PASS
 }
 
 #[inline(always)]
-fn look_at_datagram(ctx: &TcContext, direction: Direction) -> bool {
+fn look_at_datagram(ctx: &TcContext, direction: Direction) {
     let (Some(scratch), Some(known)) = (SCRATCH.get_ptr_mut(0), UDP_PORTS.get(0)) else {
-        return false;
+        return;
     };
     // SAFETY: written a moment ago on this CPU, by `read_datagram`; see `look`.
     let segment = unsafe { &*scratch };
@@ -170,5 +167,5 @@ fn look_at_datagram(ctx: &TcContext, direction: Direction) -> bool {
         to: known.has(segment.destination_port),
     };
     let kernel: Kernel<'_, true> = Kernel::new(ctx);
-    udp::observe(&kernel, direction, segment, ports)
+    udp::observe(&kernel, direction, segment, ports);
 }

@@ -265,7 +265,7 @@ impl Scene {
     }
 
     /// A client in a pod, in a cgroup below Cilium's as all pods are.
-    pub(crate) fn from_pod(&self, pod: &str, target: SocketAddr) -> Plan {
+    pub(crate) fn pod_plan(&self, pod: &str, target: SocketAddr) -> Plan {
         let mut plan = Plan::from_pod(&self.world, self.world.pod(pod), target);
         plan.ns = plan.ns.in_cgroup(&self.cgroup.threads());
         plan
@@ -277,16 +277,16 @@ impl Scene {
         for family in Family::ALL {
             for service in ["web", "api"] {
                 for pod in ["client-1", "client-2"] {
-                    plans.push(self.from_pod(pod, self.inside(service, family)));
+                    plans.push(self.pod_plan(pod, self.inside(service, family)));
                 }
             }
-            plans.push(self.from_outside(family));
+            plans.push(self.outside_plan(family));
         }
         plans
     }
 
     /// A client outside, at the node port.
-    pub(crate) fn from_outside(&self, family: Family) -> Plan {
+    pub(crate) fn outside_plan(&self, family: Family) -> Plan {
         Plan::from_outside(&self.world, 0, self.node_port(family))
     }
 
@@ -307,7 +307,7 @@ impl Scene {
         // Connections from before are none of it.
         thread::sleep(Duration::from_secs(1));
         let clients = Family::ALL.map(|family| {
-            let plan = self.from_outside(family).rate(7.0);
+            let plan = self.outside_plan(family).rate(7.0);
             plan.start().expect("a client")
         });
         thread::sleep(time);

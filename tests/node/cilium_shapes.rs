@@ -337,7 +337,7 @@ fn sockets_that_are_translated_are_probed_from_the_node(#[case] wrapper: &str) {
         v4(report)["state"] == "proven"
             && replacement(report) == "yes"
             && lane_of(report, Family::V4, "host", "tcp")["armed"] == true
-            && lane_of(report, Family::V4, "off_cluster", "tcp")["failed"].as_u64() > Some(4)
+            && lane_of(report, Family::V4, "off_cluster", "tcp")["failed"].as_u64() > Some(0)
     });
     let lane = lane_of(&report, Family::V4, "off_cluster", "tcp");
     assert_eq!(lane["state"], "off", "{lane:#}");

@@ -263,6 +263,7 @@ fn targets(config: &SentinelConfig) -> Vec<SentinelAddresses> {
         node_port: Some(SocketAddr::new(node_address(family), NODE_PORT)),
         node_port_udp: Some(SocketAddr::new(node_address(family), NODE_PORT_UDP)),
         endpoint: echo(config, family),
+        outside_rests: false,
     };
     Family::ALL.map(addresses).to_vec()
 }

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// run with everything else
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels"])]
     worlds: bool,
-    /// Only the tests beside the real Cilium, all of them: twelve minutes. Without this, one of them is
+    /// Only the tests beside the real Cilium, all of them: ten minutes. Without this, one of them is
     /// run with everything else
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds"])]
     cilium: bool,

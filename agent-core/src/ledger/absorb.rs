@@ -100,12 +100,14 @@ impl Ledger {
         for (family, scope) in self.families.iter_mut().zip(scopes) {
             let streak = &mut family.streak;
             streak.take_if(|streak| streak.lacking(before, &self.limits, scope).is_some());
+            family.obstructed.lose_sight(&self.limits);
         }
     }
 
     pub(super) fn end_streaks(&mut self) {
         for family in &mut self.families {
             family.streak = None;
+            family.obstructed.lose_sight(&self.limits);
         }
     }
 

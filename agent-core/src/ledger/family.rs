@@ -54,7 +54,12 @@ pub(crate) struct FamilyLedger {
 impl FamilyLedger {
     /// Whether anything was ever seen.
     pub(crate) fn is_known(&self) -> bool {
-        *self != Self::default()
+        let obstructed = Obstructed::default();
+        self.obstructed.is_known()
+            || Self {
+                obstructed,
+                ..self.clone()
+            } != Self::default()
     }
 
     /// The last proof of any path.

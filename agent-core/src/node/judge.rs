@@ -48,7 +48,7 @@ pub struct Judge {
     pub(super) sentinel: Option<Watched>,
     /// Programs that translate each path.
     pub shape: Shape,
-    shape_read: Option<Mono>,
+    pub(super) shape_read: Option<Mono>,
     pub(super) successor: Successor,
     #[serde(skip)]
     pub(super) drain: Drain,
@@ -229,6 +229,7 @@ impl Judge {
         if shape != self.shape {
             effects.push(Effect::Log(Notice::Shape(shape.notes.join("; "))));
             self.shape = shape;
+            effects.push(Effect::Retarget);
         }
         self.note_obstacles();
     }

@@ -4,15 +4,15 @@
 use std::hash::Hasher as _;
 use std::time::Duration;
 
-use agent_common::service::Family;
+use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
 use super::judge::Judge;
-use crate::cause::Cause;
-use crate::cause::ProbeCause;
+use crate::cause::{Cause, ProbeCause};
 use crate::effect::{DesiredDevices, Effect, Effects, Notice};
 use crate::event::{KernelState, Parts};
 use crate::expect::sentinel::{Contest, Sentinel, SentinelRule};
+use crate::ledger::Reading;
 use crate::limits::{
     FAILING_INTERVAL, KERNEL_AGE, READING_SERVES, SOON, SUSPECT_INTERVAL, TABLE_LOSING_INTERVAL,
 };
@@ -284,15 +284,21 @@ impl Judge {
 
     /// Facts that keep clients outside from being served, as they were last read.
     pub(super) fn note_obstacles(&mut self) {
-        let Some(watched) = &self.sentinel else {
-            return;
+        // Without a sentinel nobody reads whether the kernel forwards.
+        let forwarding = match &self.sentinel {
+            Some(watched) => watched.kernel(self.now).forwarding,
+            None => [Some(true); FAMILIES],
         };
-        let forwarding = watched.kernel(self.now).forwarding;
-        let missing = (!self.shape.unhooked.is_empty()).then_some(Cause::ProgramMissing);
+        let missing = !self.shape.unhooked.is_empty();
+        let unread = self.shape.hooks_unread || self.shape_read.is_none();
         for family in Family::ALL {
-            let off = forwarding[family as usize] == Some(false);
-            let cause = off.then_some(Cause::ForwardingOff).or(missing);
-            self.ledger.obstacle(family, cause, self.now);
+            let reading = match (forwarding[family as usize], missing) {
+                (Some(false), _) => Reading::Present(Cause::ForwardingOff),
+                (Some(true), true) => Reading::Present(Cause::ProgramMissing),
+                (Some(true), false) if !unread => Reading::Absent,
+                _ => Reading::Unread,
+            };
+            self.ledger.obstacle(family, reading, self.now);
         }
     }
 

@@ -122,4 +122,7 @@ pub struct SentinelAddresses {
     pub node_port_udp: Option<SocketAddr>,
     /// The endpoint, where the echo answers.
     pub endpoint: SocketAddr,
+    /// Probes from outside the node do not take the way of real connections, and are rare.
+    #[serde(default)]
+    pub outside_rests: bool,
 }

@@ -103,13 +103,9 @@ impl<'a> Case<'a> {
         (young && lacking.is_none()).then(|| self.failing_connections(streak, None))
     }
 
-    /// The kernel shows what keeps clients outside from being served, and they are not.
+    /// An obstacle was read from the kernel, and connections from outside fail.
     fn broken_by_obstacle(&self) -> Option<Found> {
-        let proof = self.evidence.proofs[SourceClass::External as usize];
-        let (cause, run) = self
-            .evidence
-            .obstructed
-            .accuses(proof, &self.ledger.limits)?;
+        let (cause, run) = self.evidence.obstructed.accuses(&self.ledger.limits)?;
         let evidence = Evidence::Obstacle {
             failures: run.failures,
             since: run.first,

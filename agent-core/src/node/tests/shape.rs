@@ -61,7 +61,11 @@ fn a_change_is_logged_once() {
     assert_eq!(notices(scene.shape()), 1);
     assert_eq!(notices(scene.shape()), 0);
     let effects = scene.feed(owned(&[Owner::Ipvs]));
-    assert_eq!(effects.names(), ["log"], "the next sample judges it");
+    assert_eq!(
+        effects.names(),
+        ["log", "retarget"],
+        "the next sample judges it"
+    );
     let owners = [Owner::Ipvs].into_iter().collect();
     assert_eq!(scene.node.judge().shape.paths[0].owners, owners);
 }

@@ -66,6 +66,7 @@ fn addresses(
         node_port: Some(socket(node_port)),
         node_port_udp: Some(socket(node_port)),
         endpoint: socket(endpoint),
+        outside_rests: false,
     }
 }
 

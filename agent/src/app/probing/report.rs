@@ -40,6 +40,7 @@ impl Probing {
         };
         let has = |family| (self.devices.as_ref()).is_none_or(|devices| devices.has(family));
         let families = Family::ALL.into_iter().filter(|family| has(*family));
+        let outside_rests = !node.judge().shape.probes_stand();
         let addresses = |family: Family| {
             let found = watched.found().families[family as usize]?;
             let cluster_ip = |port| SocketAddr::new(found.cluster_ip, port);
@@ -53,6 +54,7 @@ impl Probing {
                 node_port: node_port(found.tcp.node_port),
                 node_port_udp: node_port(found.udp.and_then(|udp| udp.node_port)),
                 endpoint: found.echo,
+                outside_rests,
             })
         };
         families.filter_map(addresses).collect()

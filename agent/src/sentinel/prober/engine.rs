@@ -26,6 +26,9 @@ const FIRST: Gap = Duration::ZERO..Duration::from_millis(50);
 /// A round that is due within this time of the other family's begins with it: a wake-up costs as
 /// much as several probes.
 const TOGETHER: Duration = Duration::from_millis(100);
+/// Pause between probes from outside the node where these do not take the way of real connections
+/// ([`SentinelAddresses::outside_rests`]): nothing translates them, and what leaves the node is wasted.
+const OUTSIDE_RESTS: Duration = Duration::from_secs(30);
 
 /// A family's rounds.
 struct Course<S> {
@@ -33,6 +36,8 @@ struct Course<S> {
     due: Mono,
     /// Start of the last round.
     begun: Option<Mono>,
+    /// Start of the last round that had lanes from outside the node.
+    outside: Option<Mono>,
     pace: Pace,
     round: Round<S>,
 }
@@ -98,6 +103,7 @@ impl<K: Kernel, N: Network> Engine<K, N> {
                         targets,
                         due: now.plus(jitter(self.tools.dice, &FIRST)),
                         begun: None,
+                        outside: None,
                         pace: Pace::default(),
                         round: Round::new(),
                     });
@@ -157,8 +163,12 @@ impl<K: Kernel, N: Network> Engine<K, N> {
             course.begun = Some(now);
             let whole = course.pace.is_whole();
             course.due = now.plus(course.pace.gap(self.tools.dice));
+            let outside = course.begins_outside(now);
+            let lanes = errands(&course.targets)
+                .filter(|errand| outside || errand.is_of_host())
+                .take(if whole { usize::MAX } else { 1 });
             self.tools
-                .begin(&mut course.round, &course.targets, due, whole);
+                .begin(&mut course.round, &course.targets, due, lanes);
         }
     }
 
@@ -193,6 +203,16 @@ impl<S: Socket> Course<S> {
         let gap = self.pace.hurry(self.targets.endpoint.port(), dice);
         let next = self.begun.map_or(now, |begun| begun.plus(gap)).max(now);
         self.due = self.due.min(next);
+    }
+
+    /// Whether a round that begins now has lanes from outside the node.
+    fn begins_outside(&mut self, now: Mono) -> bool {
+        let rests = |at: Mono| self.targets.outside_rests && now.since(at) < OUTSIDE_RESTS;
+        let begins = !self.outside.is_some_and(rests);
+        if begins {
+            self.outside = Some(now);
+        }
+        begins
     }
 
     /// A lane has one probe under way: a round waits for the one before.

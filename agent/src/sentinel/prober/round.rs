@@ -23,6 +23,13 @@ pub(super) struct Errand {
     frontend: SocketAddr,
 }
 
+impl Errand {
+    /// Whether it begins on the node itself.
+    pub(super) fn is_of_host(&self) -> bool {
+        self.lane.path == ProbePath::Host
+    }
+}
+
 /// Every lane that has a target.
 pub(super) fn errands(targets: &SentinelAddresses) -> impl Iterator<Item = Errand> {
     use ProbePath::{Host, NodePort, OffCluster, Pod};
@@ -76,21 +83,20 @@ pub(super) struct Round<S> {
 
 impl<K: Kernel, N: Network> Tools<K, N> {
     /// Sends everything of an interval at once: one wake-up for all, and the control is as near in
-    /// time as can be. If the round is not `whole`, its first lane stands for all.
+    /// time as can be. `lanes` are those of this round.
     pub(super) fn begin(
         &mut self,
         round: &mut Round<N::Socket>,
         targets: &SentinelAddresses,
         due: Mono,
-        whole: bool,
+        lanes: impl Iterator<Item = Errand>,
     ) {
         round.control = self.launch_control(targets);
         let any: IpAddr = match targets.family {
             Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
             Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
         };
-        let most = if whole { usize::MAX } else { 1 };
-        for errand in errands(targets).take(most) {
+        for errand in lanes {
             let client = SocketAddr::new(errand.client.unwrap_or(any), 0);
             let trace = ProbeTrace::sent(errand.lane, (client, errand.frontend), due, self.now());
             let unsent = match errand.client {

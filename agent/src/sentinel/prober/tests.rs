@@ -45,6 +45,30 @@ fn whats(frames: &[Seen]) -> Vec<What> {
     frames.iter().map(|frame| frame.what).collect()
 }
 
+// Where nothing translates probes from outside the node, they are wasted.
+#[test]
+fn lanes_from_outside_rest_where_they_say_nothing() {
+    let mut bench = Bench::new(Path::Sound);
+    let mut targets = everything();
+    for family in &mut targets {
+        family.outside_rests = true;
+    }
+    bench.engine.retarget(&targets);
+    bench.run(70 * SECOND);
+    for (lane, traces) in by_lane(&bench.traces()) {
+        match lane.path {
+            ProbePath::Host => assert!(traces.len() > 140, "{lane:?}: {}", traces.len()),
+            _ => assert_eq!(traces.len(), 3, "{lane:?}"),
+        }
+    }
+    // From now on they take the way of real connections.
+    bench.engine.retarget(&everything());
+    bench.run(5 * SECOND);
+    for (lane, traces) in by_lane(&bench.traces()) {
+        assert!(traces.len() >= 10, "{lane:?}: {}", traces.len());
+    }
+}
+
 #[test]
 fn every_lane_is_probed_a_few_times_a_second_with_jitter() {
     let mut bench = Bench::new(Path::Sound);

@@ -462,6 +462,7 @@ fn family(family: Family, addresses: &str) -> SentinelAddresses {
         node_port: Some(socket(4)),
         node_port_udp: Some(socket(5)),
         endpoint: socket(6),
+        outside_rests: false,
     }
 }
 
