@@ -1,4 +1,4 @@
-//! Twenty values files as people keep them in Git (deploy/chart/ci): each passes lint, gives objects
+//! More than twenty values files as people keep them in Git (deploy/chart/ci): each passes lint, gives objects
 //! that API servers of the oldest and the newest tried release accept, and keeps what must not change.
 
 use std::collections::BTreeSet;
@@ -63,7 +63,7 @@ fn there_are_twenty_and_each_passes_lint() {
         return;
     }
     let files = files();
-    assert_eq!(files.len(), 20);
+    assert!(files.len() >= 20, "{}", files.len());
     for (name, values) in files {
         assert!(
             name.ends_with("-values.yaml"),
