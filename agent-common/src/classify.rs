@@ -162,7 +162,7 @@ impl Evidence<'_> {
 }
 
 /// Takes a sighting into account. Gives whether a probe of the sentinel's seems to leave the node
-/// untranslated ([`is_stray`]).
+/// untranslated.
 #[inline(always)]
 pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> bool {
     let seen = match (segment.kind, direction) {
