@@ -420,7 +420,8 @@ fn an_owner_beside_a_bound_port_is_no_successor() {
     };
     eventually("the later one answers", || port_of_later().is_some());
     throughout(Duration::from_millis(2_500), || {
-        assert_eq!(port_of_later(), Some(false));
+        // A request without an answer says nothing of successors.
+        assert_ne!(port_of_later(), Some(true));
     });
     later.kill().expect("kill");
     eventually("a successor that dies is none", || !succeeded(&scene));
