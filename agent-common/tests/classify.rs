@@ -97,7 +97,7 @@ fn probes_leave_no_evidence(#[values(Family::V4, Family::V6)] family: Family) {
     }
 }
 
-/// What leaves an uplink untranslated is a stray if it was sent to the sentinel, and nothing else is.
+/// A packet to the sentinel is a stray if it leaves an uplink untranslated. No other packet is.
 #[rstest]
 #[case::probe(frontend_flag::SENTINEL, Device::Uplink, true, true)]
 #[case::of_a_user(0, Device::Uplink, true, false)]

@@ -202,7 +202,7 @@ impl Metrics {
 }
 
 impl Current {
-    /// That of the last turn.
+    /// Value of the last turn.
     fn verdict(&self) -> Option<&Verdict> {
         Some(&self.snapshot.as_ref()?.report.verdict)
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use pathproof_fuzz::TARGETS;
 
-/// How many kept inputs each target understands. The others are damaged, and are kept for that. A
+/// Number of kept inputs that each target understands. The others are damaged, and are kept for that. A
 /// number that falls by itself is a parser that refuses what it took.
 const UNDERSTOOD: [(&str, usize); 10] = [
     ("api_objects", 4),

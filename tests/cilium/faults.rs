@@ -3,7 +3,18 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::scene::{HOST_SOCKETS, MIXED, REPLACING, SETTLED, Scene, assert_never_503};
+use node_tests::watch::Watch;
+
+use crate::scene::{HOST_SOCKETS, MIXED, REPLACING, SETTLED, Scene, Shape, assert_never_503};
+
+/// A node with clients of all kinds, whose faults count from now on.
+fn busy(test: &str, shape: Shape) -> Option<(Scene, Watch)> {
+    let mut scene = Scene::proven(test, shape)?;
+    scene.traffic();
+    let watch = scene.watch();
+    thread::sleep(SETTLED);
+    Some((scene, watch))
+}
 
 #[test]
 fn emptied_tables_are_503_until_they_are_filled_again() {
@@ -30,12 +41,9 @@ fn emptied_tables_are_503_until_they_are_filled_again() {
 #[test]
 fn without_forwarding_clients_outside_are_503() {
     let name = "without_forwarding_clients_outside_are_503";
-    let Some(mut scene) = Scene::proven(name, HOST_SOCKETS) else {
+    let Some((mut scene, watch)) = busy(name, HOST_SOCKETS) else {
         return;
     };
-    scene.traffic();
-    let watch = scene.watch();
-    thread::sleep(SETTLED);
     let start = Instant::now();
     scene.world.set_forwarding(false).expect("no forwarding");
     let broken = scene.answers(&watch, 503, start);
@@ -55,12 +63,9 @@ fn without_forwarding_clients_outside_are_503() {
 #[test]
 fn a_program_that_is_detached_from_the_uplink_is_503() {
     let name = "a_program_that_is_detached_from_the_uplink_is_503";
-    let Some(mut scene) = Scene::proven(name, REPLACING) else {
+    let Some((mut scene, watch)) = busy(name, REPLACING) else {
         return;
     };
-    scene.traffic();
-    let watch = scene.watch();
-    thread::sleep(SETTLED);
     let start = Instant::now();
     let detached = scene.mounts.detach("eth0", "cil_from_netdev");
     detached.expect("detach");
@@ -73,16 +78,13 @@ fn a_program_that_is_detached_from_the_uplink_is_503() {
     println!("program detached: 503 after {broken:?}, 200 after {repaired:?} with a restart");
 }
 
-/// What clients outside feel of a policy is no fault of the node's: nothing is missing in the kernel.
+/// A policy that keeps clients outside away is no fault of the node's: nothing is missing in the kernel.
 #[test]
 fn a_filter_before_clients_outside_is_200() {
     let name = "a_filter_before_clients_outside_is_200";
-    let Some(mut scene) = Scene::proven(name, REPLACING) else {
+    let Some((scene, watch)) = busy(name, REPLACING) else {
         return;
     };
-    scene.traffic();
-    let watch = scene.watch();
-    thread::sleep(SETTLED);
     let filter = "table netdev filter { chain ingress { type filter hook egress device eth0 priority 0; \
                   tcp sport 8080 drop; tcp sport 30081 drop; }\n}\n";
     scene.world.node.nft(filter).expect("a filter");
@@ -95,12 +97,9 @@ fn a_filter_before_clients_outside_is_200() {
 #[test]
 fn beside_kube_proxy_its_missing_tables_are_503() {
     let name = "beside_kube_proxy_its_missing_tables_are_503";
-    let Some(mut scene) = Scene::proven(name, MIXED) else {
+    let Some((scene, watch)) = busy(name, MIXED) else {
         return;
     };
-    scene.traffic();
-    let watch = scene.watch();
-    thread::sleep(SETTLED);
     let start = Instant::now();
     scene
         .world

@@ -32,7 +32,7 @@ pub(crate) const SETTLED: Duration = Duration::from_secs(11);
 /// The servers' port.
 const PORT: u16 = 8080;
 
-/// Who translates what.
+/// Division of the translation between Cilium and kube-proxy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     /// Options of Cilium's agent.
@@ -302,7 +302,7 @@ impl Scene {
         self.clients.push(client);
     }
 
-    /// What clients outside feel meanwhile.
+    /// Results of clients outside during this time.
     pub(crate) fn outside_felt(&self, time: Duration) -> Tally {
         // Connections from before are none of it.
         thread::sleep(Duration::from_secs(1));
@@ -314,7 +314,7 @@ impl Scene {
         clients.into_iter().map(Client::finish).sum()
     }
 
-    /// What all clients felt.
+    /// Results of all clients so far.
     pub(crate) fn felt(&self) -> Tally {
         self.clients.iter().map(Client::tally).sum()
     }
@@ -360,7 +360,7 @@ impl Scene {
         self.start_cilium();
     }
 
-    /// What `pathproof status` prints.
+    /// Output of `pathproof status`.
     pub(crate) fn status(&self) -> String {
         let output = self.agent().command(&["status"]).output();
         String::from_utf8_lossy(&output.expect("run the agent").stdout).into_owned()

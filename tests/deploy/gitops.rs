@@ -32,7 +32,7 @@ fn files() -> Vec<(String, Value)> {
     files
 }
 
-/// What a release of Kubernetes lacks: the policy that `withdraw` needs.
+/// A release before 1.30 lacks the policy that `withdraw` needs.
 fn fits(values: &Value, release: &str) -> bool {
     values["rotator"]["withdraw"] != "label" || release != "1.28.15"
 }
@@ -186,7 +186,7 @@ fn selectors_never_change() {
     assert!(seen > 80, "{seen}");
 }
 
-/// What pods, bindings and policies name is there, or is the user's.
+/// Pods, bindings and policies name objects that are there, or that the user makes.
 #[test]
 fn accounts_and_roles_fit_together() {
     if Tool::Helm.skip_without("accounts_and_roles_fit_together") {

@@ -1,4 +1,4 @@
-//! What the recording rules record, and that clusters are kept apart.
+//! The recording rules give the right values, and keep clusters apart.
 
 use std::fs;
 

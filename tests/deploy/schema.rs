@@ -42,7 +42,7 @@ impl Schemas {
         all
     }
 
-    /// What is wrong with an object, each with its place.
+    /// Errors of an object, each with its place.
     pub(crate) fn errors(&self, object: &Value) -> Vec<String> {
         let text = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
         let kind = format!("{} {}", text("apiVersion"), text("kind"));

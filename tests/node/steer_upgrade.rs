@@ -24,7 +24,7 @@ use crate::agent_kernel::detach_all;
 use crate::steer::signal_end;
 use node_tests::scene::{PATIENCE, Scene, eventually, repairs, until};
 
-/// How long a load balancer waits for an answer.
+/// Time for which a load balancer waits for an answer.
 const BALANCER: Duration = Duration::from_secs(1);
 /// Answers that each poller gets at least while something is done: one may have been asked for before.
 const MEANWHILE: u64 = 5;
@@ -104,7 +104,7 @@ impl Pollers {
         done
     }
 
-    /// How often they asked, and what was not 200.
+    /// Number of their requests, and the answers that were not 200.
     fn end(self) -> (u64, Vec<String>) {
         let (asked, bad): (Vec<u64>, Vec<Vec<String>>) =
             self.0.into_iter().map(Poller::end).unzip();

@@ -23,12 +23,12 @@ use crate::cluster::{Api, Process, create, documents};
 use crate::world::layout::{CLUSTER_CIDRS, UPLINK};
 use crate::world::{self, Place, Pod, World, write_script};
 
-/// How long it may take to compile its programs for the first time, on a machine that does much else.
+/// Time for Cilium to compile its programs for the first time, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Settings of the whole kernel that it writes (`pkg/datapath/loader/base.go`).
 const GLOBAL_SETTINGS: [&str; 2] = ["kernel/unprivileged_bpf_disabled", "kernel/timer_migration"];
 
-/// Where its program and the sources of its eBPF programs lie.
+/// Paths of its program, of the sources of its eBPF programs, and of the compiler.
 #[derive(Clone, Debug)]
 pub struct Programs {
     folder: PathBuf,
@@ -79,7 +79,7 @@ impl Programs {
     }
 }
 
-/// What stays of Cilium on a node while its agent is away: its mounts, with its programs in bpffs.
+/// Mounts of Cilium on a node, with its programs in bpffs. They outlive its agent.
 #[derive(Debug)]
 pub struct CiliumMounts {
     /// Keeps the mount namespace.

@@ -27,7 +27,7 @@ impl Budget {
         Self(Cell::new(if in_ci { MOST } else { 0 }))
     }
 
-    /// Which of these failed tests run again, alone: none if there are more than the run may still
+    /// Selects the failed tests that run again, alone: none if there are more than the run may still
     /// excuse, and never a test that saw a false 503.
     pub(crate) fn again(&self, failed: &[String], panics: &[String]) -> Vec<String> {
         if failed.len() > self.0.get() {

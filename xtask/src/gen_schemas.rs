@@ -44,7 +44,7 @@ const KINDS: [(&str, &str); 16] = [
 /// Prometheus Operator's, by the files of its module.
 const CUSTOM: [&str; 3] = ["podmonitors", "prometheusrules", "servicemonitors"];
 
-/// What of a schema is compared.
+/// Parts of a schema that are compared.
 const KEPT: [&str; 11] = [
     "$ref",
     "additionalProperties",

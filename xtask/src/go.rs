@@ -86,20 +86,15 @@ impl Module {
         if missing.is_empty() {
             return Ok(());
         }
-        let go = find::find()?;
-        let mut command = Command::new(&go.program);
-        command
-            .current_dir(self.source())
-            .env("GOWORK", "off")
-            .env("GOFLAGS", "")
-            .args(["list", "-m", "-f", "{{.Dir}}", self.path]);
-        let module = run::first_line(&mut command).context("go names no folder of the module")?;
-        let module = PathBuf::from(module);
+        let module = module(self.path, self.version)?;
         for (there, here) in missing {
             let to = self.folder().join(here);
             fs::create_dir_all(to.parent().context("a folder in a folder")?)?;
             // Modules are stored without the right to write. Half a copy must not pass for a whole one.
             let part = to.with_extension("part");
+            if part.exists() {
+                fs::remove_dir_all(&part)?;
+            }
             run::run(
                 Command::new("cp")
                     .args(["-r", "--no-preserve=mode"])

@@ -88,6 +88,15 @@ const INSTALL_TARGET: [&str; 2] = ["--test", "install"];
 const KERNELS: &str = "tests on other kernels";
 
 impl Args {
+    /// All tests of a kind where they are asked for, by an option or a filter; else this choice.
+    fn choose(&self, all: bool, choice: &'static [&'static str]) -> Self {
+        let all = all || self.filter.is_some();
+        Self {
+            choice: if all { &[] } else { choice },
+            ..self.clone()
+        }
+    }
+
     /// All of them, as far as the machine can.
     pub(crate) fn for_ci() -> Self {
         Self {
@@ -203,13 +212,8 @@ fn host_tests(args: &Args) -> Result<Counted> {
 
 fn node_tests(args: &Args, budget: &Budget) -> Result<Counted> {
     host::install_world("the namespace tests")?;
-    let agent = run::build_program("pathproof", "pathproof", "dev")?;
-    let mut command = run::cargo();
-    command
-        .args(["test", "--package", "node-tests"])
-        .env("PATHPROOF_AGENT", agent)
-        // These tests wait for packets most of the time: more at once than there are processors.
-        .env("RUST_TEST_THREADS", "5");
+    // These tests wait for packets most of the time: more at once than there are processors.
+    let mut command = with_agent(&[], 5)?;
     match setup_cluster::prometheus() {
         Ok(found) => {
             command.env("PATHPROOF_PROMETHEUS", found.prometheus);
@@ -222,30 +226,17 @@ fn node_tests(args: &Args, budget: &Budget) -> Result<Counted> {
 /// Each watches a healthy node for a minute, and waits most of the time.
 fn worlds(args: &Args, budget: &Budget) -> Result<Counted> {
     host::install_world("the worlds")?;
-    let agent = run::build_program("pathproof", "pathproof", "dev")?;
-    let choice: &[&str] = match args.worlds || args.filter.is_some() {
-        true => &[],
-        false => &CHOICE,
-    };
-    if !choice.is_empty() {
+    let args = args.choose(args.worlds, &CHOICE);
+    if !args.choice.is_empty() {
         println!(
             "{} of the worlds; all: cargo xtask test --worlds",
-            choice.len()
+            args.choice.len()
         );
     }
     if let Err(error) = setup_cluster::cni_plugins() {
         eprintln!("the world with CNI plugins is skipped: {error:#}");
     }
-    let mut command = run::cargo();
-    command
-        .args(["test", "--package", "node-tests"])
-        .args(WORLDS_TARGET)
-        .env("PATHPROOF_AGENT", agent)
-        .env("RUST_TEST_THREADS", "5");
-    let args = Args {
-        choice,
-        ..args.clone()
-    };
+    let mut command = with_agent(&WORLDS_TARGET, 5)?;
     follow_in_world(&mut command, &args, budget)
 }
 
@@ -254,20 +245,9 @@ fn worlds(args: &Args, budget: &Budget) -> Result<Counted> {
 fn cluster_tests(args: &Args, budget: &Budget) -> Result<Counted> {
     host::install_world("the cluster tests")?;
     host::install_programs("the load balancer of a test", &[("haproxy", "haproxy")])?;
-    let agent = run::build_program("pathproof", "pathproof", "dev")?;
-    let mut command = run::cargo();
-    command
-        .args(["test", "--package", "node-tests"])
-        .args(CLUSTER_TARGET)
-        .env("PATHPROOF_AGENT", agent)
-        // Each has an API server of its own.
-        .env("RUST_TEST_THREADS", "2");
-    match setup_cluster::ready() {
-        Ok(servers) => {
-            command.env("PATHPROOF_CLUSTER_SERVERS", servers);
-        }
-        Err(error) => eprintln!("the cluster tests are skipped: {error:#}"),
-    }
+    // Each has an API server of its own.
+    let mut command = with_agent(&CLUSTER_TARGET, 2)?;
+    with_servers(&mut command, "the cluster tests");
     if let Err(error) = setup_cluster::flannel() {
         eprintln!("the test with flannel is skipped: {error:#}");
     }
@@ -278,34 +258,28 @@ fn cluster_tests(args: &Args, budget: &Budget) -> Result<Counted> {
 /// The tests with a real API server and a real Cilium: one of them, unless all were asked for.
 fn cilium_tests(args: &Args, budget: &Budget) -> Result<Counted> {
     host::install_world("the tests beside Cilium")?;
-    let agent = run::build_program("pathproof", "pathproof", "dev")?;
-    let choice: &[&str] = match args.cilium || args.filter.is_some() {
-        true => &[],
-        false => &CILIUM_CHOICE,
-    };
-    let mut command = run::cargo();
-    command
-        .args(["test", "--package", "node-tests"])
-        .args(CILIUM_TARGET)
-        .env("PATHPROOF_AGENT", agent)
-        // Each compiles Cilium's programs, and has an API server of its own.
-        .env("RUST_TEST_THREADS", "1");
-    match setup_cluster::ready() {
-        Ok(servers) => {
-            command.env("PATHPROOF_CLUSTER_SERVERS", servers);
-        }
-        Err(error) => eprintln!("the tests beside Cilium are skipped: {error:#}"),
-    }
+    // Each compiles Cilium's programs, and has an API server of its own.
+    let mut command = with_agent(&CILIUM_TARGET, 1)?;
+    with_servers(&mut command, "the tests beside Cilium");
     if std::env::var_os("PATHPROOF_CILIUM").is_none()
         && let Err(error) = setup_cluster::cilium()
     {
         eprintln!("the tests beside Cilium are skipped: {error:#}");
     }
-    let args = Args {
-        choice,
-        ..args.clone()
-    };
+    let args = args.choose(args.cilium, &CILIUM_CHOICE);
     follow_in_world(&mut command, &args, budget)
+}
+
+/// `cargo test` of package node-tests with the agent, so many tests at a time.
+fn with_agent(target: &[&str], threads: usize) -> Result<Command> {
+    let agent = run::build_program("pathproof", "pathproof", "dev")?;
+    let mut command = run::cargo();
+    command
+        .args(["test", "--package", "node-tests"])
+        .args(target)
+        .env("PATHPROOF_AGENT", agent)
+        .env("RUST_TEST_THREADS", threads.to_string());
+    Ok(command)
 }
 
 /// The tests of the chart, of the kustomizations and of the alerts. They say themselves what is
@@ -346,6 +320,15 @@ fn install_tests(args: &Args) -> Result<Counted> {
     }
     // No second run: they ran alone.
     follow(&mut command, args)
+}
+
+fn with_servers(command: &mut Command, what: &str) {
+    match setup_cluster::ready() {
+        Ok(servers) => {
+            command.env("PATHPROOF_CLUSTER_SERVERS", servers);
+        }
+        Err(error) => eprintln!("{what} are skipped: {error:#}"),
+    }
 }
 
 fn with_chart_tools(command: &mut Command) {

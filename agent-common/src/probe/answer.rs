@@ -82,7 +82,7 @@ fn swap<W: Wire, const N: usize>(wire: &W, at: usize) -> Option<()> {
 }
 
 /// Overwrites options: to send back what was offered would be to accept it (multipath TCP, fast
-/// open, TCP-AO; finding 7).
+/// open, TCP-AO).
 #[inline(always)]
 fn blank_options<W: Wire>(wire: &W, at: usize, header_len: usize) -> Option<()> {
     for index in 0..MAX_OPTION_WORDS {

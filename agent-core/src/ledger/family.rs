@@ -54,12 +54,12 @@ pub(crate) struct FamilyLedger {
 impl FamilyLedger {
     /// Whether anything was ever seen.
     pub(crate) fn is_known(&self) -> bool {
-        let obstructed = Obstructed::default();
-        self.obstructed.is_known()
-            || Self {
-                obstructed,
-                ..self.clone()
-            } != Self::default()
+        // An obstacle alone says nothing of connections: not every node has both families.
+        let seen = Self {
+            obstructed: self.obstructed.without_obstacle(),
+            ..self.clone()
+        };
+        seen != Self::default()
     }
 
     /// The last proof of any path.

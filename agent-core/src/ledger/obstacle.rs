@@ -115,9 +115,12 @@ impl Obstructed {
         Some((obstacle.cause, self.run.filter(is_felt)?))
     }
 
-    /// Whether a connection from outside failed since the last proof.
-    pub(crate) fn is_known(&self) -> bool {
-        self.run.is_some()
+    /// The failures alone.
+    pub(crate) fn without_obstacle(self) -> Self {
+        Self {
+            obstacle: None,
+            ..self
+        }
     }
 }
 

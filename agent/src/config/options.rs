@@ -47,8 +47,7 @@ pub enum Switch {
 /// How connections to the healthz port come to the agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum PortTakeover {
-    /// Steer those from outside to a listener aside, and leave the port to whoever holds it (kernel
-    /// 5.9 and newer)
+    /// Steer those from outside to a listener aside, and leave the port to its owner
     Steer,
     /// Hold the port
     #[default]

@@ -28,7 +28,7 @@ pub enum ServiceMetrics {
     Off,
 }
 
-/// What the Services in trouble may show together, of TCP or of UDP.
+/// Maximum number of series of all Services in trouble together, of TCP or of UDP.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Allowance {
     services: usize,

@@ -108,7 +108,7 @@ impl PinnedMap {
         Ok(())
     }
 
-    /// What is empty is told as null: the kernel refuses what a command does not read.
+    /// Empty slices become null: the kernel refuses attributes that a command does not read.
     fn element(&self, key: &[u8], value: &[u8]) -> ElementAttr {
         let address = |bytes: &[u8]| match bytes {
             [] => 0,

@@ -48,7 +48,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What will happen.
+    /// The actions to come.
     pub fn plan(&self) -> Plan {
         Plan::of(self.seed, self.length, self.source)
     }

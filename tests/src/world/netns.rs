@@ -25,7 +25,7 @@ const NETNS_DIR: &str = "/run/netns";
 pub struct Namespace {
     name: Arc<str>,
     handle: Arc<File>,
-    /// What takes threads into a cgroup as they enter.
+    /// `cgroup.threads` of the cgroup that threads enter as well.
     cgroup: Option<Arc<Path>>,
 }
 

@@ -82,7 +82,7 @@ mod tests {
     const LIST: &str =
         "# words\n\nadvisories | cannot be fetched | no network\na_test | cgroup v1 | v2 alone\n";
 
-    /// What CI makes of these skips: passed, failed, skipped.
+    /// Result of these skips in CI: passed, failed, skipped.
     fn held(skipped: usize, lines: &[&str]) -> (String, Vec<String>) {
         let mut counted = Counted {
             tally: Tally {

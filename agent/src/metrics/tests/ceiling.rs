@@ -1,4 +1,4 @@
-//! How many series an agent has at most, as docs/metrics.md promises it.
+//! Maximum number of series of an agent, as docs/metrics.md promises it.
 //!
 //! The node is healthy and has all that a node can have: both families, real traffic of TCP and UDP on
 //! every path, probes of every lane, health check node ports, a connection table, everything published.

@@ -1,4 +1,4 @@
-//! Which Services have series of their own, and what those show.
+//! Selection of the Services that have series of their own, and the content of these series.
 
 use proptest::prelude::*;
 
@@ -122,7 +122,7 @@ fn of_sound_services_there_are_no_series() {
     assert_eq!(shown(&metrics), ["s3"]);
 }
 
-/// What Prometheus takes for a reset is a value below the last one. There is none.
+/// Prometheus takes a value below the last one for a reset. There is none.
 #[test]
 fn a_series_that_comes_back_goes_on() {
     let metrics = Metrics::new();

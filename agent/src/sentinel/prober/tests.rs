@@ -45,7 +45,7 @@ fn whats(frames: &[Seen]) -> Vec<What> {
     frames.iter().map(|frame| frame.what).collect()
 }
 
-// Where nothing translates probes from outside the node, they are wasted.
+// Probes from outside the node are wasted if nothing translates them.
 #[test]
 fn lanes_from_outside_rest_where_they_say_nothing() {
     let mut bench = Bench::new(Path::Sound);

@@ -1,4 +1,4 @@
-//! Which of the drawn actions a storm plays, so that nearly every fault can be judged.
+//! Selection of the drawn actions that a storm plays, so that nearly every fault can be judged.
 
 use std::time::Duration;
 
