@@ -1,9 +1,9 @@
 //! The real Cilium on the node of a world: its agent, which compiles and attaches its own programs,
 //! without an operator.
 //!
-//! It runs in a mount namespace of its own, which outlives the agent as a node's does: bpffs, /run and /sys are private, a cgroup of the test's
-//! stands for the root of all cgroups, and the two settings of the whole kernel that it writes are
-//! files of the world's. Pods of the world are handed to it by its own API, as its CNI plugin does.
+//! Its mount namespace outlives the agent, as a node's does: bpffs and /sys are private, a cgroup of the
+//! test's stands for the root of all cgroups, and files of the world's cover the two settings of the
+//! whole kernel that Cilium writes. Its API takes pods of the world, as its CNI plugin would hand them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -40,9 +40,7 @@ impl Programs {
     pub fn or_skip(test: &str) -> Option<Self> {
         let built = built::folder("cilium", CILIUM);
         let folder = std::env::var_os("PATHPROOF_CILIUM").map_or(built, PathBuf::from);
-        let clang = ["clang-22", "clang-19", "clang"]
-            .into_iter()
-            .find_map(world::tool);
+        let clang = ["clang-22", "clang"].into_iter().find_map(world::tool);
         match clang {
             Some(clang) if folder.join("daemon").is_file() => Some(Self { folder, clang }),
             Some(_) => {
@@ -202,11 +200,6 @@ impl CiliumAgent {
         let filter = format!("net/ipv4/conf/{}/rp_filter", pod.device);
         world.node.sysctl(&filter, "0")?;
         world.cut_route(&pod.name)
-    }
-
-    /// The process.
-    pub fn process(&self) -> &Process {
-        &self.process
     }
 }
 
