@@ -54,8 +54,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// A minute, with the agent that the tests use.
 pub(crate) fn for_ci() -> Result<Counted> {
-    if !host::is_root() {
-        return Ok(Counted::skip("demo", "needs root"));
+    if let Some(why) = host::no_world() {
+        return Ok(Counted::skip("demo", why));
     }
     host::install_world("the demo")?;
     let agent = run::build_program("pathproof", "pathproof", "dev")?;

@@ -20,8 +20,7 @@ const KEPT: u64 = 32 * 1024;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Target: a folder of fuzz/corpus, or `all`
-    #[arg(required_unless_present = "build")]
-    target: Option<String>,
+    target: String,
     /// Seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -31,16 +30,11 @@ pub(crate) struct Args {
     /// Feed this file alone: what was wrong once
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "keep"])]
     replay: Option<PathBuf>,
-    /// Build the fuzzer, and feed it nothing yet
-    #[arg(long, conflicts_with_all = ["target", "seconds", "keep", "replay"])]
-    build: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let names = targets()?;
-    let Some(target) = &args.target else {
-        return Fuzzer::build().map(drop);
-    };
+    let target = &args.target;
     if target == "all" && args.replay.is_none() && !args.keep {
         return every_target(args.seconds);
     }
@@ -58,9 +52,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Every target, one after another. Ten seconds of each are enough for what a change has just broken;
-/// what lies deeper takes hours.
-pub(crate) fn every_target(seconds: u64) -> Result<()> {
+/// Every target, one after another.
+fn every_target(seconds: u64) -> Result<()> {
     let fuzzer = Fuzzer::build()?;
     let mut wrong = Vec::new();
     for target in targets()? {

@@ -15,6 +15,24 @@ pub(crate) fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
+/// Why the tests in network namespaces cannot run here; none where they can.
+pub(crate) fn no_world() -> Option<&'static str> {
+    if !cfg!(target_os = "linux") {
+        return Some("needs Linux");
+    }
+    if !is_root() {
+        return Some("needs root");
+    }
+    // Root of a container may lack CAP_SYS_ADMIN.
+    let unshared = Command::new("unshare").args(["--net", "true"]).output();
+    match unshared {
+        Ok(output) if !output.status.success() => {
+            Some("needs network namespaces: run the container with --privileged")
+        }
+        _ => None,
+    }
+}
+
 /// The full path of a program in PATH or in a system folder that a plain user's PATH may lack.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();

@@ -82,15 +82,6 @@ pub(crate) fn archive() -> Result<PathBuf> {
     pack(arch)
 }
 
-/// The image of this machine, as CI proves it.
-pub(crate) fn for_ci() -> Result<()> {
-    run(&Args {
-        arch: Vec::new(),
-        check: false,
-        program_only: false,
-    })
-}
-
 /// The static program for an architecture, named as the Dockerfile expects it, and its SBOMs.
 pub(crate) fn parts(arch: Arch) -> Result<(PathBuf, Vec<PathBuf>)> {
     Ok((placed(arch)?, sbom::write(arch)?))

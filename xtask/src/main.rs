@@ -1,7 +1,8 @@
 //! pathproof's tasks: `cargo xtask TASK`.
 //!
 //! One variant per task, one file per task, and the doc comment is the help text. CI runs
-//! `cargo xtask ci` and nothing else, so that whatever CI finds can be found at a desk.
+//! `cargo xtask ci`, at night `cargo xtask nightly`, and nothing else, so that whatever they find can
+//! be found at a desk.
 
 mod ahead;
 mod bench;
@@ -34,6 +35,7 @@ mod workflows;
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 /// pathproof's tasks.
@@ -78,12 +80,38 @@ enum Task {
     GenSchemas,
     /// Draw the Grafana dashboard over a run with faults, into docs/images (needs root)
     DashboardPicture(dashboard_picture::Args),
-    /// Run the list that CI runs
+    /// Run what guards each landing: the list that CI runs
     Ci(ci::Args),
+    /// Run what CI leaves out: machines, a real node, long storms, fuzzing, Miri, the image twice (a
+    /// working day; needs root)
+    Nightly(ci::Args),
+    /// Build the tools of a step of CI: started by it, in idle time
+    #[command(hide = true)]
+    Ahead { step: String },
 }
 
 fn main() -> ExitCode {
-    let result = match Args::parse().task {
+    match run_task(Args::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the task of a command line, without `cargo xtask`.
+fn task(line: &str) -> Result<()> {
+    run_task(parsed(line)?)
+}
+
+fn parsed(line: &str) -> Result<Task> {
+    let words = std::iter::once("xtask").chain(line.split(' '));
+    Ok(Args::try_parse_from(words)?.task)
+}
+
+fn run_task(task: Task) -> Result<()> {
+    match task {
         Task::Demo(args) => demo::run(&args),
         Task::Test(args) => test::run(&args),
         Task::Storm(args) => storm::run(&args),
@@ -100,13 +128,8 @@ fn main() -> ExitCode {
         Task::GenDocs(args) => gen_docs::run(&args),
         Task::GenSchemas => gen_schemas::run(),
         Task::DashboardPicture(args) => dashboard_picture::run(&args),
-        Task::Ci(args) => ci::run(&args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
+        Task::Ci(args) => ci::run(ci::CI, &args),
+        Task::Nightly(args) => ci::run(ci::NIGHTLY, &args),
+        Task::Ahead { step } => ci::prepare(&step),
     }
 }

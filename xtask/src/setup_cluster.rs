@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::debian::Program;
 use crate::go::Module;
@@ -217,6 +217,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         println!("ready: {}", place.display());
     }
     println!("use them with: cargo xtask test");
+    Ok(())
+}
+
+/// What the tests of CI run, in the order in which they want it. Without namespaces no server runs.
+pub(crate) fn for_ci() -> Result<()> {
+    let in_world = host::no_world().is_none();
+    let mut got = vec![prometheus().map(drop)];
+    if in_world {
+        got.push(cni_plugins().map(drop));
+    }
+    got.push(chart_tools().map(drop));
+    if in_world {
+        got.extend([ready().map(drop), flannel().map(drop), cilium().map(drop)]);
+    }
+    let failed = got.into_iter().filter_map(Result::err);
+    let failed: Vec<String> = failed.map(|error| format!("{error:#}")).collect();
+    ensure!(failed.is_empty(), "{}", failed.join("; "));
     Ok(())
 }
 

@@ -40,9 +40,12 @@ pub(crate) struct Args {
     write_docs: bool,
     /// Only tests whose name contains this
     filter: Option<String>,
-    /// Run a few that failed beside others once more, alone (`excused`).
+    /// Run a few that failed beside others once more, alone (`excused`); the tests on a real node are
+    /// left to the nightly run.
     #[arg(skip)]
-    again: bool,
+    in_ci: bool,
+    #[arg(skip)]
+    only_install: bool,
     /// Only tests whose names contain one of these.
     #[arg(skip)]
     choice: &'static [&'static str],
@@ -53,6 +56,28 @@ impl Args {
     pub(crate) fn on_other_kernels() -> Self {
         Self {
             kernels: Some(Vec::new()),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn all_worlds() -> Self {
+        Self {
+            worlds: true,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn all_of_cilium() -> Self {
+        Self {
+            cilium: true,
+            ..Self::default()
+        }
+    }
+
+    /// The tests on a real node alone.
+    pub(crate) fn on_a_real_node() -> Self {
+        Self {
+            only_install: true,
             ..Self::default()
         }
     }
@@ -97,11 +122,10 @@ impl Args {
         }
     }
 
-    /// All of them, as far as the machine can.
+    /// What guards each landing.
     pub(crate) fn for_ci() -> Self {
         Self {
-            install: true,
-            again: true,
+            in_ci: true,
             ..Self::default()
         }
     }
@@ -146,24 +170,18 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
         })]));
     }
     if args.worlds {
-        let left_out = || without_root(args, &WORLDS_TARGET);
-        let run = || {
-            if host::is_root() {
-                worlds(args, &Budget::new(false))
-            } else {
-                left_out()
-            }
-        };
-        return Ok(report(&[step(WORLDS, run)]));
+        let all = || worlds(args, &Budget::new(false));
+        return Ok(report(&[in_world(args, WORLDS, &WORLDS_TARGET, all)]));
     }
     if args.cilium {
-        let run = || match host::is_root() {
-            true => cilium_tests(args, &Budget::new(false)),
-            false => without_root(args, &CILIUM_TARGET),
-        };
-        return Ok(report(&[step(CILIUM, run)]));
+        let all = || cilium_tests(args, &Budget::new(false));
+        return Ok(report(&[in_world(args, CILIUM, &CILIUM_TARGET, all)]));
     }
-    let budget = Budget::new(args.again);
+    let install = || in_world(args, INSTALL, &INSTALL_TARGET, || install_tests(args));
+    if args.only_install {
+        return Ok(report(&[install()]));
+    }
+    let budget = Budget::new(args.in_ci);
     let mut steps = vec![step("host tests", || host_tests(args))];
     if args.fast {
         println!(
@@ -172,25 +190,33 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
         return Ok(report(&steps));
     }
     // First those that need the fewest tools: the rest is built meanwhile, in CI.
-    if host::is_root() {
-        steps.push(step(NODE, || node_tests(args, &budget)));
-        steps.push(step(WORLDS, || worlds(args, &budget)));
-        steps.push(step(DEPLOY, || deploy_tests(args)));
-        steps.push(step(CLUSTER, || cluster_tests(args, &budget)));
-        steps.push(step(CILIUM, || cilium_tests(args, &budget)));
-    } else {
-        steps.push(step(NODE, || without_root(args, &[])));
-        steps.push(step(WORLDS, || without_root(args, &WORLDS_TARGET)));
-        steps.push(step(DEPLOY, || deploy_tests(args)));
-        steps.push(step(CLUSTER, || without_root(args, &CLUSTER_TARGET)));
-        steps.push(step(CILIUM, || without_root(args, &CILIUM_TARGET)));
+    steps.extend([
+        in_world(args, NODE, &[], || node_tests(args, &budget)),
+        in_world(args, WORLDS, &WORLDS_TARGET, || worlds(args, &budget)),
+        step(DEPLOY, || deploy_tests(args)),
+        in_world(args, CLUSTER, &CLUSTER_TARGET, || cluster_tests(args, &budget)),
+        in_world(args, CILIUM, &CILIUM_TARGET, || cilium_tests(args, &budget)),
+    ]);
+    if args.install {
+        steps.push(install());
+    } else if !args.in_ci {
+        let left_out = || left_out(args, &INSTALL_TARGET, "asked for with --install");
+        steps.push(step(INSTALL, left_out));
     }
-    steps.push(step(INSTALL, || match (args.install, host::is_root()) {
-        (true, true) => install_tests(args),
-        (true, false) => left_out(args, &INSTALL_TARGET, "needs root"),
-        (false, _) => left_out(args, &INSTALL_TARGET, "asked for with --install"),
-    }));
     Ok(report(&steps))
+}
+
+/// A step that needs network namespaces; without them its tests are named.
+fn in_world(
+    args: &Args,
+    name: &'static str,
+    target: &[&str],
+    act: impl FnOnce() -> Result<Counted>,
+) -> Step {
+    step(name, || match host::no_world() {
+        None => act(),
+        Some(why) => left_out(args, target, why),
+    })
 }
 
 fn step(name: &'static str, act: impl FnOnce() -> Result<Counted>) -> Step {
@@ -340,11 +366,6 @@ fn with_chart_tools(command: &mut Command) {
         }
         Err(error) => eprintln!("the tests of chart and kustomize are skipped: {error:#}"),
     }
-}
-
-/// Names what root would have run.
-fn without_root(args: &Args, target: &[&str]) -> Result<Counted> {
-    left_out(args, target, "needs root")
 }
 
 /// Names what is not run. It is compiled all the same: it must not rot.

@@ -1,0 +1,225 @@
+//! The steps of CI and of the nightly run.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::tally::{Counted, Tally};
+use crate::tools::{CARGO_DENY, TYPOS};
+use crate::{
+    build_ebpf, demo, gen_docs, run, setup_cluster, setup_ebpf, storm, test, tidy, workflows,
+};
+
+pub(crate) struct Step {
+    pub(super) name: &'static str,
+    act: Act,
+    /// Builds its tools, which `act` would build itself.
+    pub(super) tools: Option<fn() -> Result<()>>,
+}
+
+enum Act {
+    Count(fn() -> Result<Counted>),
+    /// These count as one test in the closing line.
+    One(fn() -> Result<()>),
+    /// The command line of another task of xtask.
+    Task(&'static str),
+}
+
+use Act::{Count, One, Task};
+
+const fn step(name: &'static str, act: Act) -> Step {
+    Step {
+        name,
+        act,
+        tools: None,
+    }
+}
+
+impl Step {
+    const fn needs(self, tools: fn() -> Result<()>) -> Self {
+        Step {
+            tools: Some(tools),
+            ..self
+        }
+    }
+
+    pub(super) fn act(&self) -> Result<Counted> {
+        match self.act {
+            Count(act) => return act(),
+            One(act) => act()?,
+            Task(line) => crate::task(line)?,
+        }
+        Ok(Tally::PASSED.into())
+    }
+}
+
+/// What guards each landing. The steps behind the tests need tools that are built while tests wait.
+pub(crate) const CI: &[Step] = &[
+    step("fmt", One(fmt)),
+    step("tidy", One(tidy::run)),
+    step("clippy", One(clippy)),
+    step("doc", One(doc)),
+    step("gen-docs", One(|| gen_docs::run(&gen_docs::Args { check: true }))),
+    step("core", One(core_is_pure)),
+    step("test", Count(|| test::run_all(&test::Args::for_ci()))).needs(setup_cluster::for_ci),
+    step("storm", Count(storm::for_ci)),
+    step("demo", Count(demo::for_ci)),
+    step("build-ebpf", One(ebpf)).needs(setup_ebpf::run),
+    step("deny", One(deny)).needs(|| CARGO_DENY.ready().map(drop)),
+    step("advisories", Count(advisories)),
+    step("typos", One(typos)).needs(|| TYPOS.ready().map(drop)),
+    step("workflows", Count(workflows::for_ci)).needs(|| workflows::ACTIONLINT.ready().map(drop)),
+];
+
+/// What takes too long for each landing, or shows what few changes can break. Each step is a job of
+/// .github/workflows/nightly.yml.
+pub(crate) const NIGHTLY: &[Step] = &[
+    step("worlds", Count(|| test::run_all(&test::Args::all_worlds()))),
+    step("cilium", Count(|| test::run_all(&test::Args::all_of_cilium()))),
+    step("install", Count(|| test::run_all(&test::Args::on_a_real_node()))),
+    step("kernels", Count(|| test::run_all(&test::Args::on_other_kernels()))),
+    step("fuzz", Task("fuzz all --seconds 900")),
+    step("miri", Task("miri")),
+    step("sanitize", Task("sanitize")),
+    step("image", Task("image --check --arch amd64,arm64")),
+    step("release", Task("release")),
+    // The day's seed, and two that do not change.
+    step("storm", Task("storm --minutes 120 --api")),
+    step("storm-1", Task("storm --seed 1 --minutes 60 --api")),
+    step("storm-2", Task("storm --seed 2 --minutes 60 --api")),
+    step("bench-detect", Task("bench detect")),
+    step("bench-load", Task("bench load")),
+    step("bench-http", Task("bench http")),
+    step("bench-rotator", Task("bench rotator")),
+    step("bench-scale", Task("bench scale --cluster")),
+    step("bench-soak", Task("bench soak --minutes 60")),
+];
+
+fn fmt() -> Result<()> {
+    run::run(run::cargo().args(["fmt", "--all", "--", "--check"]))
+}
+
+/// The host's crates; agent-ebpf is linted by `build-ebpf --check`, with its own compiler.
+fn clippy() -> Result<()> {
+    let clippy = |targets: &[&str]| {
+        run::run(
+            run::cargo()
+                .arg("clippy")
+                .args(targets)
+                .args(["--", "-D", "warnings"]),
+        )
+    };
+    clippy(&["--workspace", "--exclude", "agent-ebpf", "--all-targets"])?;
+    // Tests that run only where they are named are not among all targets.
+    clippy(&[
+        "--package",
+        "node-tests",
+        "--test",
+        "cluster",
+        "--test",
+        "deploy",
+        "--test",
+        "install",
+        "--test",
+        "worlds",
+        "--test",
+        "cilium",
+    ])
+}
+
+fn doc() -> Result<()> {
+    run::run(
+        run::cargo()
+            .args(["doc", "--workspace", "--exclude", "agent-ebpf", "--no-deps"])
+            .arg("--document-private-items")
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )
+}
+
+/// No library that does I/O is in the dependency tree of agent-core, however far down.
+fn core_is_pure() -> Result<()> {
+    const IMPURE: [&str; 9] = [
+        "aya",
+        "axum",
+        "hyper",
+        "k8s_openapi",
+        "kube",
+        "libc",
+        "mio",
+        "socket2",
+        "tokio",
+    ];
+    let tree = run::output(
+        run::cargo()
+            .args(["tree", "--package", "agent-core"])
+            .args(["--edges", "normal", "--prefix", "none", "--format", "{lib}"]),
+    )?;
+    let tree = String::from_utf8_lossy(&tree);
+    let found: Vec<&str> = tree
+        .lines()
+        .map(|line| line.trim_end_matches(" (*)"))
+        .filter(|name| IMPURE.contains(name))
+        .collect();
+    if !found.is_empty() {
+        bail!("agent-core must not depend on {}", found.join(", "));
+    }
+    Ok(())
+}
+
+/// Without advisories: they are a step of their own.
+fn deny() -> Result<()> {
+    run::run(cargo_deny()?.args(["check", "bans", "licenses", "sources"]))
+}
+
+/// Their database is a repository of RustSec's. Where it cannot be cloned nothing is known, which is
+/// said and fails nothing: CI has to work where only a package registry can be reached.
+fn advisories() -> Result<Counted> {
+    if let Err(error) = run::run(cargo_deny()?.args(["fetch", "db"])) {
+        let why = format!("the database of RustSec cannot be fetched ({error:#})");
+        return Ok(Counted::skip("advisories", &why));
+    }
+    run::run(cargo_deny()?.args(["check", "advisories"]))?;
+    Ok(Tally::PASSED.into())
+}
+
+fn cargo_deny() -> Result<Command> {
+    let mut command = Command::new(CARGO_DENY.ready()?);
+    command.current_dir(run::root());
+    command.args(["--workspace", "--all-features"]);
+    Ok(command)
+}
+
+fn typos() -> Result<()> {
+    let typos = TYPOS.ready()?;
+    run::run(Command::new(typos).current_dir(run::root()))
+}
+
+fn ebpf() -> Result<()> {
+    setup_ebpf::run()?;
+    build_ebpf::run(&build_ebpf::Args::for_check())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_of_steps_are_understood() {
+        for step in CI.iter().chain(NIGHTLY) {
+            if let Task(line) = step.act {
+                crate::parsed(line).expect(line);
+            }
+        }
+    }
+
+    /// The workflow's list of jobs.
+    #[test]
+    fn each_nightly_step_is_a_job() {
+        let file = run::root().join(".github/workflows/nightly.yml");
+        let text = std::fs::read_to_string(file).expect("the workflow");
+        let (_, list) = text.split_once("        step:\n").expect("a list of steps");
+        let items = list.lines().map_while(|line| line.strip_prefix("          - "));
+        let names: Vec<&str> = NIGHTLY.iter().map(|step| step.name).collect();
+        assert_eq!(items.collect::<Vec<_>>(), names);
+    }
+}
